@@ -11,7 +11,7 @@ SEEDS = range(1, 101)
 def test_half_precision_does_not_change_the_predictions_of_05() -> None:
     for seed in SEEDS:
         values, pictures, logits = evaluation_loop._drawn(seed)
-        model = evaluation_loop.watched(values, []).eval()
+        model = evaluation_loop.watched(values, evaluation_loop.EvaluationLog()).eval()
         with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
             assert torch.equal(model(pictures).argmax(dim=1), torch.tensor(logits).argmax(dim=1)), seed
 

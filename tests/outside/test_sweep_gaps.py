@@ -51,6 +51,83 @@ def test_transforms_in_half_precision() -> None:
             refused()
 
 
+# Recorded on an H200: the input's shape, the order of its dimensions in memory, the transform, the result's strides.
+TRANSFORMED: list[tuple[tuple[int, ...], tuple[int, ...], Callable[[Any], Any], tuple[int, ...]]] = [
+    ((2, 8, 6, 6), (0, 1, 2, 3), torch.fft.fft, (288, 36, 6, 1)),
+    ((2, 8, 6, 6), (0, 2, 3, 1), torch.fft.fft, (288, 6, 48, 1)),
+    ((2, 8, 6, 6), (0, 2, 3, 1), torch.fft.rfft2, (192, 24, 4, 1)),
+    ((5, 6, 7), (0, 1, 2), lambda x: torch.fft.fft(x, n=10, dim=1), (70, 1, 10)),
+    ((5, 6, 7), (2, 1, 0), lambda x: torch.fft.fftn(x.cfloat()), (1, 5, 30)),
+    ((5, 6, 7), (2, 1, 0), lambda x: torch.fft.rfftn(x, dim=(-1,)), (4, 20, 1)),
+    ((5, 6, 7), (0, 1, 2), lambda x: torch.fft.irfft(x.cfloat(), n=10, dim=1), (70, 1, 10)),
+    ((5, 6, 7), (2, 1, 0), torch.fft.irfftn, (12, 60, 1)),
+    ((5, 6, 7), (2, 1, 0), lambda x: torch.fft.irfft2(x, dim=(0,)), (1, 56, 8)),
+    ((5, 6, 7), (2, 1, 0), lambda x: torch.fft.hfft(x, n=10, dim=1), (70, 1, 10)),
+    ((5, 6, 7), (0, 1, 2), lambda x: torch.fft.ihfft2(x, s=(3, 10), dim=(1, 2)), (18, 1, 3)),
+]
+
+
+@pytest.mark.parametrize(("shape", "order", "transform", "strides"), TRANSFORMED)
+def test_strides_of_transforms(shape: Any, order: Any, transform: Any, strides: Any) -> None:
+    x = torch.randn([shape[dim] for dim in order]).permute([order.index(dim) for dim in range(len(order))])
+    made = transform(x.cuda())
+    assert made.stride() == strides
+    torch.testing.assert_close(made.cpu(), transform(x))
+
+
+def test_a_batch_that_is_one_line_in_memory_is_transformed_with_it() -> None:
+    x = torch.randn(1, 8, 6, 6, device="cuda").expand(4, 8, 6, 6)
+    assert torch.fft.fft(x).stride() == (6, 144, 24, 1)
+    assert torch.fft.rfft2(x).stride() == (24, 96, 4, 1)
+
+
+HALF_KERNELS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "batch norm": lambda x: F.batch_norm(x, None, None, training=True),
+    "instance norm": F.instance_norm,
+    "bicubic": lambda x: F.interpolate(x, size=5, mode="bicubic", align_corners=False),
+    "linear": lambda x: F.interpolate(x[0], size=5, mode="linear", align_corners=False),
+    "trilinear": lambda x: F.interpolate(x[None], size=(2, 5, 5), mode="trilinear", align_corners=False),
+    "pooled": lambda x: F.adaptive_avg_pool3d(x, (2, 3, 3)),
+    "put": lambda x: x.clone().index_put_((torch.zeros(3, dtype=torch.long, device=x.device),), x[:1], accumulate=True),
+    "put elsewhere": lambda x: x.index_put(
+        (torch.zeros(3, dtype=torch.long, device=x.device),), x[:1], accumulate=True
+    ),
+}
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("name", HALF_KERNELS)
+def test_half_precision_is_rounded_once(name: str, dtype: torch.dtype) -> None:
+    x = (torch.randn(3, 4, 7, 7, generator=torch.Generator().manual_seed(0)) * 5).to(dtype)
+    exact = HALF_KERNELS[name](x.float())
+    error = (HALF_KERNELS[name](x.cuda()).cpu().float() - exact).abs()
+    assert bool((error <= exact.abs() * torch.finfo(dtype).eps * 0.51 + 1e-5).all())
+
+
+def test_running_statistics_in_half_precision_are_kept() -> None:
+    x, mean, var = torch.randn(4, 3, 5).half(), torch.zeros(3).half(), torch.ones(3).half()
+    mine = mean.cuda(), var.cuda()
+    F.batch_norm(x.cuda(), *mine, training=True)
+    F.batch_norm(x.float(), wide := mean.float(), wider := var.float(), training=True)
+    torch.testing.assert_close([each.cpu() for each in mine], [wide.half(), wider.half()], rtol=1e-3, atol=1e-3)
+
+
+def test_batch_norm_asked_directly_keeps_its_statistics() -> None:
+    x = torch.randn(3, 2, 4, device="cuda").transpose(0, 2)
+    given = [torch.ones(2, device="cuda") for _ in range(4)]
+    made = torch._native_batch_norm_legit(x, *given, training=False, momentum=0.1, eps=1e-5)
+    assert (made[0].stride(), made[1].tolist(), made[2].shape) == (x.stride(), [1, 1], (2,))
+    with pytest.raises(RuntimeError, match="suggest_memory_format"):
+        torch.ops.aten._batch_norm_with_update(x, *given, 0.1, 1e-5)
+
+
+def test_strides_where_a_size_is_0_or_1() -> None:
+    last = torch.randn(1, 9, 2, 2, device="cuda").contiguous(memory_format=torch.channels_last)
+    assert F.pixel_shuffle(last, 3).stride() == (36, 36, 6, 1)
+    assert torch.linalg.svd(torch.empty(0, 3, device="cuda"), full_matrices=False).Vh.stride() == (3, 1)
+    assert torch.linalg.eig(torch.empty(0, 5, 5, device="cuda")).eigenvectors.stride() == (25, 5, 1)
+
+
 def test_complex_numbers_are_summed_without_those_missing() -> None:
     z = torch.tensor([[1 + 2j, float("nan")], [3j, 4]], device="cuda")
     assert torch.nansum(z).item() == 5 + 5j

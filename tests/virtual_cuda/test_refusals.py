@@ -159,7 +159,7 @@ def deterministic() -> Iterator[None]:
 @pytest.mark.usefixtures("deterministic")
 def test_an_atomic_gradient_is_refused_where_order_matters() -> None:
     given = ones(1, 1, 4, 4).requires_grad_()
-    total = F.interpolate(given, scale_factor=2, mode="bicubic").sum()
+    total = torch._C._nn.upsample_bicubic2d(given, [8, 8], False).sum()  # since torch 2.15 F.interpolate avoids it
     with pytest.raises(RuntimeError, match=r"^upsample_bicubic2d_backward_out_cuda does not have a deterministic impl"):
         torch.autograd.backward(total)
     torch.use_deterministic_algorithms(True, warn_only=True)
@@ -180,7 +180,7 @@ def test_an_operator_without_a_cuda_kernel() -> None:
 
 
 def test_shapes_are_checked_before_dtypes() -> None:
-    with pytest.raises(RuntimeError, match=r"^mat1 and mat2 shapes cannot be multiplied \(2x2 and 3x2\)$"):
+    with pytest.raises(RuntimeError, match=r"^(mm: )?mat1 and mat2 shapes cannot be multiplied \(2x2 and 3x2\)$"):
         ones(2, 2, dtype=LONG) @ ones(3, 2, dtype=LONG)
 
 

@@ -177,3 +177,13 @@ def test_sparse_refusals_name_the_layout_and_the_backend() -> None:
             sparse.numpy(force=force)
     with pytest.raises(NotImplementedError, match="'aten::view' with arguments from the 'SparseCUDA' backend"):
         sparse.view(9)
+
+
+def test_the_parts_of_a_sparse_tensor_are_validated_as_loading_does():
+    with virtual_cuda() as gpu:
+        s = torch.eye(2, device="cuda").to_sparse()
+        before = len(gpu.ledger.syncs())
+        torch._validate_sparse_coo_tensor_args(s._indices(), s._values(), s.size(), s.is_coalesced())
+        assert len(gpu.ledger.syncs()) == before + 1
+        with pytest.raises(RuntimeError, match="size is inconsistent with indices"):
+            torch._validate_sparse_coo_tensor_args(s._indices(), s._values(), (1, 1), True)

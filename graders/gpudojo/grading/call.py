@@ -9,7 +9,7 @@ import sys
 import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from functools import lru_cache
+from functools import lru_cache, partial
 from time import perf_counter
 from types import FrameType, FunctionType
 from typing import TYPE_CHECKING, Any, Final, TypeVar
@@ -108,6 +108,7 @@ class Call:
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("default")  # a warning in student code is no error, even under -W error
+                warnings.showwarning = partial(_show_once, warnings.showwarning, id(self.submission))
                 result = self.function(*args, **kwargs)
                 if _modes() != modes:
                     raise RuntimeError("it left a mode of torch open, which changes torch for all other code")
@@ -144,6 +145,17 @@ class Call:
     def first_line(self, records: Iterable[Any]) -> int | None:
         """The line that caused the first of these records."""
         return next((self.line_of(record) for record in records), None)
+
+
+_warned: Final[set[tuple[Any, ...]]] = set()
+
+
+def _show_once(show: Callable[..., None], submission: int, *said: Any, **options: Any) -> None:
+    """Show a warning, which has a message, a category, a file and a line, unless an earlier call has shown it."""
+    key = submission, *map(str, said[:4])
+    if key not in _warned:
+        _warned.add(key)
+        show(*said, **options)
 
 
 _PLAIN: Final = (int, float, str, bytes, list, tuple, dict, type(None))

@@ -318,6 +318,10 @@ def between_gpus(message: str) -> bool:
 def diagnosis(raised: Raised) -> str | None:
     """The misconception behind an error of torch about devices."""
     message = raised.message
+    if "numpy() on Tensor that requires grad" in message:
+        return "numpy-with-a-gradient"
+    if "does not require grad and does not have a grad_fn" in message:
+        return "no-graph-behind-the-loss"
     if "same device" not in message and "Input type" not in message and "to numpy" not in message:
         return None
     if "device type tensor to numpy" in message:

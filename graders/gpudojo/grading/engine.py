@@ -213,16 +213,25 @@ def _other_signature(result: CheckResult, function: Function, lines: Mapping[str
 
 def _rather(result: CheckResult, function: Function, lines: Mapping[str, int]) -> str | None:
     """The misconception, where the source tells another one than what happened."""
+
+    def executes(patterns: Iterable[str]) -> bool:
+        return line_to_show(patterns, function.name, lines, result.ran) is not None
+
     if result.misconception is None:
-        forgotten = NONE.search(result.happened) and pattern_key(function.name, "no return") in lines
-        return "return-forgotten" if forgotten else None
+        forgotten = pattern_key(function.name, "no return") in lines or (executes(["end"]) and not executes(["return"]))
+        return "return-forgotten" if forgotten and NONE.search(result.happened) else None
     known = misconceptions()
     mistake = known.get(result.misconception)
-    other = known.get(mistake.rather) if mistake is not None else None
-    if mistake is None or other is None or line_to_show(mistake.cause, function.name, lines, result.ran) is not None:
+    if mistake is None or executes(mistake.cause):
         return result.misconception
-    found = line_to_show(other.cause, function.name, lines, result.ran)
-    return result.misconception if found is None else mistake.rather
+    other = known.get(mistake.rather)
+    if other is not None and executes(other.cause):
+        return mistake.rather
+    return (
+        None
+        if (mistake.from_source and lines and not function.is_value) or executes(mistake.unless)
+        else result.misconception
+    )
 
 
 def shown(result: CheckResult, function: Function, lines: Mapping[str, int]) -> int | None:

@@ -84,20 +84,17 @@ def scenarios(
 ) -> Iterator[tuple[Probe[Any], Observation]]:
     """Each probe of a function and what it saw. After a time-out, the other probes are not run and see the same."""
     began, waited, late = _now(), limits.waited(), None
-    with virtual_cuda.keep_patches() as restore:
-        try:
-            for probe in function.probes:
-                if late is not None:
-                    yield probe, late
-                    continue
-                left = limits.seconds
-                if limits.shared and left is not None:
-                    left -= charged(_now() - began, limits.waited() - waited)
-                seen = observe_one(exercise, function, probe, submission, kind, seed_of(probe), limits, left)
-                late = seen if seen.timed_out else None
-                yield probe, seen
-        finally:
-            restore()
+    with virtual_cuda.keep_patches():
+        for probe in function.probes:
+            if late is not None:
+                yield probe, late
+                continue
+            left = limits.seconds
+            if limits.shared and left is not None:
+                left -= charged(_now() - began, limits.waited() - waited)
+            seen = observe_one(exercise, function, probe, submission, kind, seed_of(probe), limits, left)
+            late = seen if seen.timed_out else None
+            yield probe, seen
 
 
 def observe_one(

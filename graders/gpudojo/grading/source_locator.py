@@ -27,6 +27,16 @@ _SIGNS: Final[dict[type[ast.operator], str]] = {
     ast.Sub: "-",
     ast.Mult: "*",
 }
+# Methods whose result is a view of the tensor, and functions that make a tensor on the CPU unless they are told where.
+_VIEWS = frozenset(
+    "unbind view reshape permute transpose movedim moveaxis swapaxes squeeze unsqueeze select narrow split chunk "
+    "flatten unflatten expand detach values items T mT data".split()
+)
+_MAKERS = frozenset(
+    "tensor as_tensor from_numpy zeros ones full empty eye arange linspace rand randn randint randperm Tensor "
+    "FloatTensor LongTensor".split()
+)
+_MOVERS = frozenset({"to", "cuda", "type_as"})
 SHORT: Final = 12  # characters of a text that is compared
 _ASKING = frozenset({ast.Compare, ast.Call})
 _SILENT = frozenset({ast.Name, ast.arg, ast.arguments, ast.Tuple, ast.Assign, ast.Return, ast.withitem, ast.Pass})
@@ -39,10 +49,12 @@ def pattern_lines(statements: Iterable[ast.stmt]) -> dict[str, int]:
     """The lines of each pattern that a function's source has, itself or in a helper that it names; of a dict, its keys.
 
     Patterns are, for example, `to(` for a call, `.shape` for an attribute, `.grad =` for one that is set, `"cuda"`,
-    `for`, `except`, `raise`, `lambda`, `return`, `/`, `@` for a decorator, `device =` for a parameter that gets another
-    value, `pin_memory=` for the line where an argument's value is made, `flag=True`, `without flag` for a call that
-    does not pass on a parameter, `+= f(` where the result of a call is added, `unused no_grad(`, `unused /` and
-    `eval not called` for statements without an effect, `in place`.
+    `for`, `except`, `raise`, `lambda`, `return`, `end` for an `if` with nothing after it, `leaves loop` for a `return`
+    or `break` in a loop, `/`, `/ number` for the line where a fixed divisor is made, `==` between variables, `@` for a
+    decorator, `device =` for a parameter that gets another value, `pin_memory=` for the line where an argument's value
+    is made, `flag=True`, `without flag` for a call that does not pass on a parameter, `+= f(` where the result of a
+    call is added, `unused no_grad(`, `unused /` and `eval not called` for statements without an effect, `in place` for
+    one that writes into a parameter or a view of it, `made on cpu` for a new tensor without a device.
     The second place of one is `to( 2`. The line of the condition that decides whether line 8 runs is under `guard 8`.
     """
     statements = list(statements)
@@ -52,7 +64,7 @@ def pattern_lines(statements: Iterable[ast.stmt]) -> dict[str, int]:
     shown = {name: [*_shown(inside, functions, devices)] for name, inside in nodes.items()}
     found = {pattern_key(name, what): line for s in statements for name, what, line in _keys(s)}
     for name, node in functions.items():
-        places: dict[str, list[int]] = {"return": _returns(node)}
+        places: dict[str, list[int]] = {"return": _returns(node), "leaves loop": [*_leaving(node.body)][:PLACES]}
         for other in (name, *_helpers(name, nodes)):
             for what, line in shown[other]:
                 if line not in (lines := places.setdefault(what, [])) and len(lines) < PLACES:
@@ -63,6 +75,8 @@ def pattern_lines(statements: Iterable[ast.stmt]) -> dict[str, int]:
     for name, node in functions.items():
         if not any(_gives(each) for each in _statements(node.body)):
             found[pattern_key(name, "no return")] = node.lineno
+        elif isinstance(node.body[-1], ast.If) and not node.body[-1].orelse:
+            found[pattern_key(name, "end")] = node.body[-1].lineno
         found |= {f"guard {line}": header for line, header in _guards(node.body)}
     return found
 
@@ -112,8 +126,22 @@ def _shown(nodes: list[ast.AST], functions: Mapping[str, ast.FunctionDef], devic
     compared = {part for node in nodes if type(node) in _ASKING for part in _compared(node)}
     names = [node for node in nodes if type(node) is ast.Name]
     made = {node.id: node.lineno for node in names if type(node.ctx) is ast.Store}
-    results = {target: name for node in nodes if type(node) is ast.Assign for target, name in _called(node)}
     parameters = {each.arg for each in nodes if type(each) is ast.arg}
+    views = {*parameters}
+    divisors: dict[str, int] = {}
+    moved = set()
+    for node in nodes:
+        if type(node) is ast.Assign:
+            targets = [each.id for target in node.targets for each in ast.walk(target) if isinstance(each, ast.Name)]
+            if _viewed(node.value) in views:
+                views.update(targets)
+            elif isinstance(node.value, ast.Constant):
+                divisors |= dict.fromkeys(targets, node.lineno)
+        elif type(node) is ast.For and _viewed(node.iter) in views:
+            views |= {each.id for each in ast.walk(node.target) if isinstance(each, ast.Name)}
+        elif type(node) is ast.Call and isinstance(node.func, ast.Attribute) and node.func.attr in _MOVERS:
+            moved |= {*ast.walk(node.func.value)}
+    results = {target: name for node in nodes if type(node) is ast.Assign for target, name in _called(node)}
     for name in names:
         if name.id in parameters:
             if type(name.ctx) is ast.Store:
@@ -136,8 +164,11 @@ def _shown(nodes: list[ast.AST], functions: Mapping[str, ast.FunctionDef], devic
             elif isinstance(called, ast.Attribute):
                 line = called.end_lineno or called.lineno
                 yield f"{called.attr}(", line
-                if called.attr.endswith("_") and not called.attr.endswith("__"):
+                if called.attr.endswith("_") and not called.attr.endswith("__") and _viewed(called.value) in views:
                     yield "in place", line
+                named = {each.arg for each in node.keywords}
+                if called.attr in _MAKERS and _root(called) == "torch" and "device" not in named and node not in moved:
+                    yield "made on cpu", node.lineno
         elif isinstance(node, ast.keyword):
             value = node.value
             yield f"{node.arg}=", made.get(value.id, value.lineno) if isinstance(value, ast.Name) else value.lineno
@@ -146,6 +177,8 @@ def _shown(nodes: list[ast.AST], functions: Mapping[str, ast.FunctionDef], devic
         elif isinstance(node, ast.Attribute):
             line = node.end_lineno or node.lineno
             yield f"{how}.{node.attr}", line
+            if node.attr == "amp" and isinstance(node.value, ast.Attribute) and node.value.attr == "cuda":
+                yield '"cuda"', line  # `torch.cuda.amp.autocast()` is for one kind of device
             if isinstance(node.ctx, ast.Store):
                 yield f".{node.attr} =", line
         elif isinstance(node, ast.Constant) and isinstance(node.value, str):
@@ -156,6 +189,9 @@ def _shown(nodes: list[ast.AST], functions: Mapping[str, ast.FunctionDef], devic
                 yield f'{how}"{node.value}"', node.lineno
         elif isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Store):
             yield "[] =", node.lineno
+        elif isinstance(node, ast.Compare):
+            if isinstance(node.ops[0], ast.Eq) and not isinstance(node.comparators[0], ast.Constant):
+                yield "==", node.lineno
         elif isinstance(node, _LOOPS):
             yield "for", node.lineno
         elif isinstance(node, ast.ExceptHandler):
@@ -167,8 +203,13 @@ def _shown(nodes: list[ast.AST], functions: Mapping[str, ast.FunctionDef], devic
         elif isinstance(node, ast.BinOp | ast.AugAssign):
             if type(node.op) in _SIGNS:
                 yield _SIGNS[type(node.op)], node.lineno
+                divisor = node.right if isinstance(node, ast.BinOp) else node.value
+                if isinstance(divisor, ast.Constant):
+                    yield f"{_SIGNS[type(node.op)]} number", divisor.lineno
+                elif isinstance(divisor, ast.Name) and divisor.id in divisors:
+                    yield f"{_SIGNS[type(node.op)]} number", divisors[divisor.id]
             if isinstance(node, ast.AugAssign):
-                if isinstance(node.target, ast.Name) and node.target.id in parameters:
+                if _viewed(node.target) in views:
                     yield "in place", node.lineno
                 added = [results[n.id] for n in ast.walk(node.value) if isinstance(n, ast.Name) and n.id in results]
                 yield from ((f"+= {name}(", node.lineno) for name in (*_functions(node.value), *added))
@@ -183,6 +224,32 @@ def _shown(nodes: list[ast.AST], functions: Mapping[str, ast.FunctionDef], devic
             returns = (part.lineno for part in _statements(node.body) if isinstance(part, ast.Return))
             line = next(returns, node.body[0].lineno)
             yield from ((f"if {name}", line) for name in _names(node.test))
+
+
+def _viewed(node: ast.AST) -> str | None:
+    """The name of the tensor that an expression is, or is a view of: `x`, `x[:, 0]`, `x.unbind(1)`."""
+    while not isinstance(node, ast.Name):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+            node = node.func
+        if isinstance(node, ast.Subscript) or (isinstance(node, ast.Attribute) and node.attr in _VIEWS):
+            node = node.value
+        else:
+            return None
+    return node.id
+
+
+def _root(node: ast.AST) -> str | None:
+    """The name that a chain of attributes begins with."""
+    while isinstance(node, ast.Attribute):
+        node = node.value
+    return node.id if isinstance(node, ast.Name) else None
+
+
+def _leaving(body: list[ast.stmt]) -> Iterator[int]:
+    """The lines in loops that leave them."""
+    for node in _statements(body):
+        if isinstance(node, ast.For | ast.While):
+            yield from (part.lineno for part in _statements(node.body) if isinstance(part, ast.Return | ast.Break))
 
 
 def _functions(node: ast.AST) -> Iterator[str]:

@@ -9,11 +9,18 @@ from typing import Any, Final, Generic, TypeVar, get_type_hints, overload
 
 from gpudojo.model.evidence import CallStatus, Cases, Fact, Observation, Raised, ScenarioRaised, plain, typed
 
+# Names of types in `torch.return_types`: what these functions return for one dimension.
+_VALUES_AND_INDICES: Final = frozenset(
+    {"min", "max", "sort", "topk", "median", "nanmedian", "mode", "kthvalue", "cummin", "cummax"}
+)
+
 
 def called(kind: str) -> str:
     """A type's name with its article: "a list", "an int", "an ndarray"; "None" for NoneType."""
     if kind == "NoneType":
         return "None"
+    if kind in _VALUES_AND_INDICES:
+        return f"the values and the indices of `torch.{kind}`"
     vowel = kind[:1].lower() in tuple("aeiou") or kind == "ndarray"  # spoken "en-dee-array"
     return f"{'an' if vowel else 'a'} {kind}"
 
@@ -28,6 +35,8 @@ class Misconception:
     cause: tuple[str, ...] = ()  # the mistake itself, better than the line where it was noticed
     hints: tuple[str, ...] = ()  # three steps: a question that gives nothing away, a pointer, nearly the answer
     rather: str = ""  # the mistake that it is if the source shows that one's cause and not this one's
+    from_source: bool = False  # whether it is named only where the source shows its cause: others look the same
+    unless: tuple[str, ...] = ()  # patterns with which it is not named: what it says is missing is there
 
 
 @dataclass(eq=False)

@@ -89,8 +89,13 @@ def sender(end: int, key: bytes, changed: Changed) -> Callable[[protocol.Frame |
 LINES = 2000  # a notebook with all functions of a day has some 700, most of them what sources show
 
 
-def grade(job: protocol.Job, home: Path, limits: Limits) -> Generator[protocol.Frame | protocol.Glimpse, None, bool]:
-    """Load each file that matters and look at each function in it; True if another child has to go on."""
+def grade(
+    job: protocol.Job, home: Path, limits: Limits, restore: Callable[[], None]
+) -> Generator[protocol.Frame | protocol.Glimpse, None, bool]:
+    """Load each file that matters and look at each function in it; True if another child has to go on.
+
+    Files are loaded without the patches of a virtual device, which `restore` undoes.
+    """
     from gpudojo.grading.observe import load_file
 
     exercises = day(job.day)
@@ -121,6 +126,7 @@ def grade(job: protocol.Job, home: Path, limits: Limits) -> Generator[protocol.F
             continue
         if file not in loaded:
             yield protocol.Began(f"file {file}")
+            restore()
             began = time.perf_counter()
             loaded[file] = read = load_file(home / file, limits, trees)
             broken = None if read.broken is None else _plain(read.broken, home)
@@ -261,13 +267,14 @@ def run(
 def _frames(
     job: protocol.Job, layers: dict[str, str], home: Path, limits: Limits
 ) -> Iterator[protocol.Frame | protocol.Glimpse]:
+    from virtual_cuda import keep_patches, limit_memory
+
     try:
         if job.on_gpu:
-            from virtual_cuda import limit_memory
-
             limit_memory(job.gpu_memory)
         yield protocol.Isolated(layers)
-        paused = yield from grade(job, home, limits)
+        with keep_patches() as restore:  # from one function to the next
+            paused = yield from grade(job, home, limits, restore)
     except Exception as error:  # errors of student code are evidence: this is our own, or was provoked
         yield protocol.Stumbled(": ".join(described(error))[: protocol.MESSAGE])
         traceback.print_exc()

@@ -6,9 +6,11 @@ import contextlib
 import functools
 import gc
 import importlib
+import inspect
 import io
 import os
 import pkgutil
+import secrets
 import selectors
 import signal
 import socket
@@ -19,6 +21,8 @@ import traceback
 import warnings
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
+from types import CodeType, ModuleType
 from typing import Any, Final, NamedTuple
 
 from gpudojo.model.catalogue import day, registered
@@ -39,6 +43,57 @@ LATE: Final = (
 )
 # Needed by few: imported when the first child has ended, for those that follow.
 SELDOM: Final = ("nbformat", "rich.console", "unittest.mock", "torch.utils.benchmark")
+
+
+# What a tensor on the virtual device has inside: its values on the host, and its memory.
+INSIDE: Final = ("_inner", "_block", "_parts")
+
+
+class RenamedInside:
+    """Finds the modules of `virtual_cuda` and loads them with other names for the inside of a tensor.
+
+    The names are drawn for each fork server, so that no submission knows them, however it puts a name together.
+    """
+
+    def __init__(self) -> None:
+        self.names = dict(zip(INSIDE, (f"_{secrets.token_hex(8)}" for _ in INSIDE), strict=True))
+
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
+        found = PathFinder.find_spec(name, path, target) if name.startswith("virtual_cuda.") else None
+        if found is not None and isinstance(found.loader, SourceFileLoader):
+            found.loader = Renaming(name, found.loader.path)
+            found.loader.names = self.names
+        return found
+
+
+class Renaming(SourceFileLoader):
+    """Loads a module with other names, and leaves the names to the module."""
+
+    names: Mapping[str, str] = {}
+
+    def get_code(self, fullname: str) -> CodeType | None:
+        code = super().get_code(fullname)
+        return code and _renamed(code, self.names)
+
+    def exec_module(self, module: ModuleType) -> None:
+        super().exec_module(module)
+        self.names = {}
+
+
+def _renamed(code: CodeType, names: Mapping[str, str], nested: bool = False) -> CodeType:
+    """A code object in which other names stand for these; not in the body of a class, which only annotates them."""
+
+    def other(value: Any) -> Any:
+        if isinstance(value, CodeType):
+            return _renamed(value, names, nested=True)
+        if type(value) in (tuple, frozenset):
+            return type(value)(map(other, value))
+        return names.get(value, value) if type(value) is str else value
+
+    if nested and not code.co_flags & inspect.CO_OPTIMIZED:
+        inner = (other(each) if isinstance(each, CodeType) else each for each in code.co_consts)
+        return code.replace(co_consts=tuple(inner))
+    return code.replace(co_consts=other(code.co_consts), co_names=other(code.co_names))
 
 
 def warm_up(for_gpu: bool = False) -> None:
@@ -239,6 +294,8 @@ def main(number: int, gpu: bool) -> None:
         contextlib.ExitStack() as undo,
     ):
         isolation = prepared(scratch, gpu)
+        renamed = RenamedInside()
+        sys.meta_path.insert(0, renamed)
         # Here, since they import torch, which must come after the namespaces.
         from virtual_cuda import keep_patches
 
@@ -250,7 +307,8 @@ def main(number: int, gpu: bool) -> None:
             restore = undo.enter_context(keep_patches())
             warm_up(gpu)
             restore()
-        reached = reaching.install()
+            sys.meta_path.remove(renamed)  # all is imported
+        reached = reaching.install(renamed.names.values())
         if LINUX:
             changed = integrity.watch(reached.remove_tracers, reached.rewritten, reached.memory)
         isolation.finish()

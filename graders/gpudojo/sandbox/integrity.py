@@ -14,11 +14,12 @@ import sys
 import time
 import types
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from operator import attrgetter, is_, itemgetter
+from itertools import chain
+from operator import attrgetter, getitem, is_, itemgetter
 from typing import Any, Final, NamedTuple
 
 import torch
-from virtual_cuda import operators_run
+from virtual_cuda import Parameter, Tensor, keep_patches, open_device, operators_run
 
 from gpudojo.grading import call
 from gpudojo.model.catalogue import registered
@@ -89,8 +90,9 @@ def watch(
 
     def compare() -> None:
         first()
-        if (changed_now := torchs()) is not None:
-            noticed.append(changed_now)
+        for changed_now in (torchs(), devices()):
+            if changed_now is not None:
+                noticed.append(changed_now)
         # Short functions are called dozens of times; of these only some calls are checked, at random.
         now = clock()
         if now - last[0] < often and chance() > sometimes:
@@ -101,7 +103,7 @@ def watch(
             noticed.append(found)
 
     def after_call() -> Callable[[], None]:
-        torchs()
+        torchs(), devices()
         return compare
 
     call.after_call = after_call  # first, since it must not change either
@@ -111,8 +113,11 @@ def watch(
     every = tuple(_namespaces())
     spaces = tuple(Namespace(*found, tuple(found[1][name] for name in found[2])) for found in every if found[2])
     kernels, torchs = _kernels(), _exchanged([space for space in spaces if space.where.startswith("torch.")], memory)
+    devices = _spied((Tensor, Parameter), memory)
     replaced, named = list[str](), list[str]()
-    thorough = _comparison(spaces, memory, replaced, None if rewritten is None else lambda: bool(memory))
+    with keep_patches() as restore:
+        every_time = None if rewritten is None else lambda: bool(memory)
+        thorough = _comparison(spaces, memory, replaced, every_time, restore)
     quick = _comparison(tuple(_observing(spaces)), memory, replaced, None if rewritten is None else lambda: False)
     added = _additions(((where, held) for where, held, _ in every if where.startswith(OWN)), memory)
 
@@ -166,6 +171,28 @@ def _exchanged(spaces: Sequence[Namespace], memory: Sequence[str]) -> Callable[[
         return found
 
     return exchanged
+
+
+def _spied(kinds: Sequence[type], memory: Sequence[str]) -> Callable[[], str | None]:
+    """A function that returns the name of a class in which something was replaced and put back since its last call.
+
+    A method that is there for a moment, such as `__setattr__`, is told what the device keeps in a tensor. Where we
+    exchange something there ourselves, we put another object in its place.
+    """
+    held = tuple(vars(kind) for kind in kinds)
+    touched, known, copied = _touched(held, memory), [*map(dict, held)], dict
+    same, every, each, size, numbered = is_, all, map, len, _has_versions()
+
+    def spied() -> str | None:
+        found = None
+        for place in touched() if numbered else ():
+            before, now = known[place], held[place]
+            known[place] = copied(now)
+            if not memory and size(before) == size(now) and every(each(same, before.values(), each(now.get, before))):
+                found = f"a method of {kinds[place].__qualname__} (and put it back)"
+        return found
+
+    return spied
 
 
 VERSION_AT: Final = 24  # bytes into a dict: a number that each change of the dict replaces by one never used before
@@ -273,12 +300,17 @@ def _is_ours(value: Any) -> bool:
 
 
 def _comparison(
-    spaces: tuple[Namespace, ...], memory: Sequence[str], replaced: list[str], with_parts: Callable[[], bool] | None
+    spaces: tuple[Namespace, ...],
+    memory: Sequence[str],
+    replaced: list[str],
+    with_parts: Callable[[], bool] | None,
+    restore: Callable[[], None] | None = None,
 ) -> Callable[[], str | None]:
     """A function that returns the name of something in these that has changed; `with_parts`: whether also of functions.
 
     Without `with_parts`, functions are compared each time. For `memory` see `_touched`. In `replaced` it notes what was
-    replaced and put back before it was called.
+    replaced and put back before it was called. With `restore`, names of torch may have what the virtual device puts
+    there; where they have something else, it is called, and they are compared again.
     """
     # The first name twice: an itemgetter of one name would return no tuple.
     getters = tuple((p, itemgetter(p.names[0], *p.names), (p.values[0], *p.values)) for p in spaces)
@@ -302,30 +334,60 @@ def _comparison(
     # A name that a class has inherited can be hidden by one of its own.
     hidden = tuple((p.where, p.held, frozenset(_inherited(p.where)) - p.held.keys()) for p in spaces)
     hidden = tuple(one for one in hidden if one[2])
-    same, every, each, together, size, first, kind, truth = is_, all, map, zip, len, next, type, bool
-    compilers = _by_the_compiler
+    extended = _touched([held for _, held, _ in hidden], memory)
+    patched, covers = dict[int, tuple[Any, ...]](), dict[int, dict[str, Any]]()
+    if restore is not None:
+        with open_device("virtual"):
+            patched = {n: get(p.held) for n, (p, get, _) in enumerate(getters) if p.where.startswith("torch.")}
+            for n, (_, held, names) in enumerate(hidden):
+                covers[n] = {name: held[name] for name in names if name in held}
+        restore()
+    parts, filling = tuple(kept for *_, kept, _ in lists), tuple(one for *_, before in lists for one in before)
+    sizes, owners = [len(part) for part in parts], tuple(owner for _, owner, *_ in lists)
+    attributes, joined = tuple(name for _, _, name, *_ in lists), chain.from_iterable
+    same, every, each, together, size, first, kind, truth, get = is_, all, map, zip, len, next, type, bool, getitem
+    compilers, never, nothing = _by_the_compiler, (object(),), dict[str, Any]()
     # We never change what these hold: where something was touched, it was replaced and put back.
     kept = (*OBSERVING, "virtual_cuda.ledger.")
     numbered = {n for n, p in enumerate(spaces) if p.where.startswith(kept) and not _sets_globals(p)}
     numbered = numbered if _has_versions() else set()
 
-    def compared() -> str | None:
-        for place in touched():
+    def exchanged(places: Iterable[int]) -> str | None:
+        for place in places:
             space, getter, before = getters[place]
             try:
                 now = getter(space.held)
             except KeyError as error:
                 return f"{space.where}{error.args[0]}"
-            if not every(each(same, now, before)):
+            if not (every(each(same, now, before)) or every(each(same, now, patched.get(place, never)))):
                 differ = (n for n, v in together(space.names, space.values) if space.held[n] is not v)
                 if name := first((n for n in differ if not compilers(space.held[n], n)), ""):
                     return space.where + name
             if place in numbered and not memory:
                 what = "a function" if isinstance(space.held, dict) else "a method"
                 replaced.append(f"{what} of {space.where[:-1]} (and put it back)")
-        for where, held, names in hidden:
-            if not names.isdisjoint(held):
-                return where + first(name for name in held if name in names)
+        return None
+
+    def covered(places: Iterable[int]) -> str | None:
+        for place in places:
+            where, held, names = hidden[place]
+            if names.isdisjoint(held):
+                continue
+            ours = covers.get(place, nothing)
+            for name in names & held.keys():
+                if name not in ours or held[name] is not ours[name]:
+                    return where + name
+        return None
+
+    def compared() -> str | None:
+        for find, changes in ((exchanged, touched), (covered, extended)):
+            places = changes()
+            changed = find(places)
+            if changed is not None and restore is not None:
+                restore()
+                changed = find([*places, *changes()])
+            if changed is not None:
+                return changed
         if with_parts is None or with_parts():
             changed = inside()
             if changed is not None:
@@ -338,9 +400,16 @@ def _comparison(
                 if cell.cell_contents is not before:
                     return f"a variable of {function.__module__}.{function.__qualname__}"
             return first(f"the probe {probe.name}" for probe, before in looks if probe.look is not before)
-        for where, held, name, kept, before in lists:
-            if held[name] is not kept or size(kept) != size(before) or not every(each(same, kept, before)):
-                return where
+        if not (
+            every(each(same, each(get, owners, attributes), parts))
+            and [*each(size, parts)] == sizes
+            and every(each(same, joined(parts), filling))
+        ):
+            return first(
+                where
+                for where, owner, name, kept, before in lists
+                if owner[name] is not kept or size(kept) != size(before) or not every(each(same, kept, before))
+            )
         for place in filled():
             where, table, keys, before = tables[place]
             if not every(each(same, each(table.get, keys), before)):

@@ -19,12 +19,13 @@ import os
 import sys
 import threading
 from _thread import get_ident
-from collections.abc import Callable, Iterator
-from types import CodeType, FrameType, FunctionType, ModuleType
+from collections.abc import Callable, Iterable, Iterator
+from multiprocessing.reduction import ForkingPickler
+from types import ClassMethodDescriptorType, CodeType, FrameType, FunctionType, ModuleType
 from typing import Any, Final, NamedTuple
 
 import torch
-from virtual_cuda import Tensor, from_library
+from virtual_cuda import Parameter, Tensor, from_library
 
 import gpudojo
 from gpudojo.grading.source_locator import IN_THREADS, trace_threads
@@ -59,6 +60,7 @@ DIRECT: Final = {
     "sys.addaudithook": "added an audit hook (sys.addaudithook)",
     "code.__new__": "made a code object by hand",
     "marshal.loads": "loaded a code object from bytes (marshal.loads)",
+    "cpython.PyInterpreterState_New": "started another Python in this process, which is not watched",
     **STACK,
     **TRACERS,
     **MEMORY,
@@ -85,6 +87,8 @@ NAMES: Final = {
     **dict.fromkeys(("_inner", "_block", "object.__getstate__"), "the inside of a tensor on the virtual device"),
 }
 READ: Final = frozenset({"__array_interface__", "__array_struct__"})  # lead there only where they are defined
+TESTING: Final = frozenset("_testcapi _testinternalcapi _testlimitedcapi _testbuffer _ctypes_test".split())  # of Python
+POINTERS: Final = ("_new_with_weak_ptr", "_weak_ref", "_set_cdata")  # of a storage, by its address
 TORCHS: Final = frozenset({"aten", "prims", "prim", "_"})  # namespaces of operators
 _ROOT: Final = os.path.join(os.path.dirname(os.path.dirname(os.path.realpath(gpudojo.__file__))), "")
 _ROOTS: Final = tuple(
@@ -105,11 +109,11 @@ READING: Final = frozenset({"open", "read_text", "read_bytes", "FileIO"})
 COMPILING: Final = frozenset({"compile", "exec", "eval", "ast", "parse", "codeop"})
 
 
-def install() -> Reaching:
+def install(inside: Iterable[str] = ()) -> Reaching:
     """Add the audit hook to this process and those that are forked from it.
 
     Each thing is told once, with the first line that did it. What the hook uses is bound here: student code may
-    replace names of modules.
+    replace names of modules. `inside`: the names of what a tensor on the virtual device has inside.
     """
     files, told, tellers = _ReachedFiles(), set[str](), list[tuple[int, Tell]]()
     rewritten, memory = list[str](), list[str]()
@@ -232,13 +236,21 @@ def install() -> Reaching:
 
     signals: Any = importlib.import_module("_signal")  # which the module `signal` uses
     signals.signal = _without_frames(signals.signal, files)
+    storages = gc.get_referents(vars(torch._C.StorageBase))[0]
+    for held, name in ((vars(torch._C), "_construct_storage_from_data_pointer"), *((storages, n) for n in POINTERS)):
+        held[name] = _telling(held[name], f"used torch's own memory ({name})", files, report)
     torch._C._dispatch_library = _telling_library(torch._C._dispatch_library, files, rewritten)
     for name in ("enable", "disable"):
         setattr(cProfile.Profile, name, _by_cprofile(getattr(_lsprof.Profiler, name)))
     sys.addaudithook(hook)
     _audit_variables()
-    _hide_inside(files)
+    _hide_inside(files, frozenset(inside))
+    _guard_modules(files, report)
     trace_threads()
+    reducers = ForkingPickler._extra_reducers  # type: ignore[attr-defined]
+    for device_class in {Tensor, Parameter} & reducers.keys():  # for other processes, which get the values
+        original = reducers[device_class]
+        reducers[device_class] = _telling(original, "shared the memory of a tensor on the device", files, report, True)
     return Reaching(tell_to, remove_tracers, rewritten, memory)
 
 
@@ -259,6 +271,23 @@ def _without_frames(original: Any, files: _ReachedFiles) -> Any:
         return original(number, handler)
 
     return signal
+
+
+def _telling(
+    original: Any, what: str, files: _ReachedFiles, report: Callable[..., None], by_library: bool = False
+) -> Any:
+    """A function, or a method of C, that tells when student code calls it, or has a library call it."""
+    of_class = isinstance(original, ClassMethodDescriptorType)
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        frame = sys._getframe(1)
+        if by_library or files.students(frame.f_code.co_filename):
+            report(what, frame)
+        if of_class:
+            return original.__get__(None, args[0])(*args[1:], **kwargs)
+        return original(*args, **kwargs)
+
+    return classmethod(call) if of_class else call
 
 
 def _telling_library(original: Any, files: _ReachedFiles, rewritten: list[str]) -> Any:
@@ -293,13 +322,10 @@ def _audit_variables() -> None:
             ctypes.c_int.from_address(member + FLAGS_AT).value |= AUDITED
 
 
-INSIDE: Final = frozenset({"_inner", "_block", "_parts"})  # attributes of a tensor on the virtual device
-
-
-def _hide_inside(files: _ReachedFiles) -> None:
+def _hide_inside(files: _ReachedFiles, inside: frozenset[str]) -> None:
     """Leave what a tensor has inside out of its `__dict__`, by whatever way student code asks for that."""
     held = gc.get_referents(vars(torch.Tensor))[0]
-    attributes, frame_at, inside = held["__dict__"], sys._getframe, INSIDE
+    attributes, frame_at = held["__dict__"], sys._getframe
     exchange = torch.utils.swap_tensors.__code__.co_consts  # which exchanges the attributes of two tensors
 
     def shown(self: Any) -> dict[str, Any]:
@@ -320,6 +346,64 @@ def _hide_inside(files: _ReachedFiles) -> None:
     if sys.implementation.name == "cpython":
         held["__dict__"], held["__getstate__"] = property(shown, attributes.__set__), state
         ctypes.pythonapi.PyType_Modified(ctypes.py_object(torch.Tensor))
+    base = gc.get_referents(vars(torch._C.TensorBase))[0]
+    base["_make_subclass"] = staticmethod(_not_on_device(base["_make_subclass"].__func__, 0))
+    base["as_subclass"] = _not_on_device(base["as_subclass"], 1)
+    base["_make_wrapper_subclass"] = staticmethod(_not_on_device(base["_make_wrapper_subclass"].__func__, 0))
+    ctypes.pythonapi.PyType_Modified(ctypes.py_object(torch._C.TensorBase))
+
+
+def _not_on_device(original: Any, place: int) -> Any:
+    """A function of torch's that makes a tensor of a given class; not of the virtual device's, without an inside.
+
+    An error about what is missing in such a tensor would say its name.
+    """
+
+    def make(*args: Any, **kwargs: Any) -> Any:
+        if isinstance(cls := args[place], type) and issubclass(cls, Tensor):
+            raise TypeError(f"a {cls.__name__} on the device cannot be made in this way")
+        return original(*args, **kwargs)
+
+    return make
+
+
+def _guard_modules(files: _ReachedFiles, report: Callable[..., None]) -> None:
+    """Put a stand-in where each private module of ours can be found by name; who reads or sets a name in it is told.
+
+    Our own code goes on with the modules themselves. Classes are given to anyone: pickle looks them up by name.
+    """
+    real: dict[int, ModuleType] = {}
+    frame_at, identity, get, put, kind = sys._getframe, id, getattr, setattr, type
+
+    def students(frame: FrameType) -> bool:
+        through = ("inspect", "pkgutil", "importlib")
+        return files.students(frame.f_code.co_filename) or (
+            _module(frame) in through and _asked(frame, files, *through)
+        )
+
+    class Guarded(ModuleType):
+        def __getattribute__(self, name: str) -> Any:
+            module = real[identity(self)]
+            value = get(module, name)
+            special = name.startswith("__") and name != "__dict__"
+            if not (special or isinstance(value, kind) or identity(value) in real) and students(frame_at(1)):
+                report(f"read `{name}` of the grader's module {module.__name__}", frame_at(1))
+            return value
+
+        def __setattr__(self, name: str, value: Any) -> None:
+            module = real[identity(self)]
+            if students(frame_at(1)):
+                report(f"set `{name}` in the grader's module {module.__name__}", frame_at(1))
+            put(module, name, value)
+
+    for name, module in list(sys.modules.items()):
+        if name.partition(".")[0] in OWN and name not in PUBLIC and "." in name:
+            stand_in = sys.modules[name] = Guarded(name)
+            real[id(stand_in)] = module
+            parent, _, last = name.rpartition(".")
+            above = real.get(id(sys.modules[parent]), sys.modules[parent])
+            if vars(above).get(last) is module:
+                vars(above)[last] = stand_in
 
 
 def _by_cprofile(method: Any) -> Any:
@@ -397,7 +481,7 @@ def _reached(event: str, args: tuple[Any, ...], frame: FrameType, files: _Reache
         return f"asked for the variables of a function ({args[1]})" if asked and _foreign(args[0], files) else ""
     if event == "import":
         name = _text(args[0])
-        internal = name.partition(".")[0] in OWN and name not in PUBLIC
+        internal = (name.partition(".")[0] in OWN and name not in PUBLIC) or name in TESTING
         # Not by a module of ours, which a student may import and which imports others.
         asked = students or (not files.ours(code.co_filename) and _asked(frame, files, "importlib", "_frozen"))
         return f"imported {name}" if internal and asked else ""
@@ -416,7 +500,9 @@ def _reached(event: str, args: tuple[Any, ...], frame: FrameType, files: _Reache
             return ""  # Python parses lines of a source itself to print a traceback
         library = type(args[1]) is not str or not files.students(args[1])
         return "compiled code under the name of a file that is not its own" if library else ""
-    if args[1] not in PARTS or not _foreign(args[0], files):
+    kinds = (type(args[0]), *args[2:]) if event == "object.__setattr__" and args[1] == "__class__" else ()
+    on_device = any(issubclass(kind, Tensor) for kind in kinds if isinstance(kind, type))
+    if args[1] not in PARTS or not (on_device or _foreign(args[0], files)):
         return ""
     return f"{'changed' if event == 'object.__setattr__' else 'read'} `{args[1]}` of something that is not its own"
 

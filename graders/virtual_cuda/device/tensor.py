@@ -12,6 +12,7 @@ from virtual_cuda.device.state import Block
 AUTOCAST: Final = DispatchKeySet(DispatchKey.AutocastCUDA)
 _STRIDED: Final = torch.strided
 make_shell: Final = torch.Tensor._make_wrapper_subclass
+INSIDE: Final = ("_inner", "_block", "_parts")  # attributes that are ours
 attributes: Final = vars(torch.Tensor)["__dict__"].__get__  # of a tensor; `__dict__` itself may be hidden by others
 
 
@@ -43,6 +44,9 @@ class Tensor(torch.Tensor):
     """A tensor on a virtual device. Its attributes and methods are in `torch_api/tensor_api.py`."""
 
     __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
+    # Whatever is put in their place in `torch.Tensor` is not told of what is inside.
+    __getattribute__, __setattr__ = object.__getattribute__, object.__setattr__
+    __slotnames__ = ()  # no list: `object.__getstate__`, which would give what is inside, refuses
 
     _inner: torch.Tensor
     _block: Block
@@ -59,6 +63,7 @@ class Parameter(Tensor):
     """The same, where `type(p)` is asked of a parameter."""
 
     _is_param = True
+    __slotnames__ = ()
 
 
 for _cls, _module in ((Tensor, "torch"), (Parameter, "torch.nn.parameter")):

@@ -144,7 +144,13 @@ def _index_put_(self: Any, indices: Any, values: Any, accumulate: bool = False) 
                 "unsupported operation: some elements of the input tensor and the written-to tensor refer to a single "
                 "memory location. Please clone() the tensor before performing the operation."
             )
+    if accumulate and self.dtype in HALF:  # what goes to one place is summed up in single precision
+        return self.copy_(aten.index_put.default(self.float(), indices, values.float(), True))
     return aten.index_put_.default(self, indices, values, accumulate)
+
+
+def _put_into_copy(self: Any, *args: Any) -> Any:
+    return _index_put_(self.clone(), *args)
 
 
 def _index_put_words(inner: Any, text: str) -> Exception | None:
@@ -160,12 +166,12 @@ def _index_put_words(inner: Any, text: str) -> Exception | None:
     return None
 
 
-def summed_in_single(func: Any, grad: Any, *args: Any) -> Any:
-    """The gradient of an embedding: half precision is summed up in single precision."""
-    if grad.dtype not in HALF:
-        return func(grad, *args)
+def in_single(func: Any, first: Any, *args: Any) -> Any:
+    """Half precision is computed in single precision, and rounded once."""
+    if first.dtype not in HALF:
+        return func(first, *args)
     wide = (a.float() if isinstance(a, torch.Tensor) and a.dtype in HALF else a for a in args)
-    return func(grad.float(), *wide).to(grad.dtype)
+    return func(first.float(), *wide).to(first.dtype)
 
 
 def _embedding_bag(inner: Any, kwargs: Any, out: Any) -> Any:
@@ -215,9 +221,10 @@ _PUT: Final[dict[str, Any]] = {
     "asserts": True,
     "words": _index_put_words,
 }
-operator("index_put", "_index_put_impl_", **_PUT)
+operator("_index_put_impl_", **_PUT)
 operator("index_put_", kernel=_index_put_, **_PUT)
-operator("_unsafe_index_put", placement=_index_put)
+operator("index_put", kernel=_put_into_copy, **_PUT)
+operator("_unsafe_index_put", kernel=_put_into_copy, placement=_index_put)
 operator("masked_fill", "masked_fill_", placement=_masked_fill)
 operator("masked_fill.Tensor", "masked_fill_.Tensor", waits=("fill value", device_values("value")))
 operator("index_fill", "index_fill_", placement=_index_fill)
@@ -248,7 +255,7 @@ operator(
     refuse=_refuse_products,
 )
 operator("_embedding_bag", output=_embedding_bag, asserts=True)
-operator("embedding_dense_backward", kernel=partial(summed_in_single, aten.embedding_dense_backward.default))
+operator("embedding_dense_backward", kernel=partial(in_single, aten.embedding_dense_backward.default))
 
 
 HALF: Final = (torch.float16, torch.bfloat16)

@@ -733,6 +733,17 @@ def _product(x: Any, weight: Any, bias: Any) -> Any:
         return None
 
 
+@torch.enable_grad()
+def _reshaping() -> Any:
+    """How torch gives a layer's result the shape of a sequence: another operator since torch 2.15."""
+    one = torch.ones(1, 1, 1, device="cpu", requires_grad=True)
+    node = type(torch.nn.functional.linear(one, one[0], one[0, 0]).grad_fn).__name__
+    return torch.ops.aten._unsafe_view.default if node == "UnsafeViewBackward0" else Tensor.view
+
+
+_reshaped: Final = _reshaping()
+
+
 def _linear(original: Any) -> Any:
     """`torch.nn.functional.linear`: usual layers in training as one node; all others as torch does it."""
 
@@ -742,7 +753,8 @@ def _linear(original: Any) -> Any:
         place, x, shape = input._block.place, input._inner, weight._inner.shape
         sizes = x.shape
         if len(sizes) == 3 and len(shape) == 2 and sizes[2] == shape[1] and 0 not in sizes and x.is_contiguous():
-            return linear(input.view(-1, sizes[2]), weight, bias).view(sizes[0], sizes[1], shape[0])  # as torch does
+            flat = linear(input.view(-1, sizes[2]), weight, bias)  # as torch does
+            return _reshaped(flat, (sizes[0], sizes[1], shape[0]))
         out = None
         if _usual(x, place, weight, bias) and _joined(input, weight, bias):
             out = _product(x, weight, bias)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import warnings
+from collections.abc import Iterable, Sequence
 from itertools import chain
 from typing import Any, Final
 
@@ -549,7 +550,7 @@ def _flatten_parameters(self: Any) -> None:
         refresh(weight)
 
 
-# ---- transforms in half precision ------------------------------------------------------------------------------------
+# ---- Fourier transforms ----------------------------------------------------------------------------------------------
 
 _WIDER: Final = {torch.float16: torch.float32, torch.complex32: torch.complex64}
 _KINDS: Final = ("fft", "ifft", "rfft", "irfft", "hfft", "ihfft")
@@ -575,6 +576,54 @@ def _half_transform(name: str, original: Any, input: Any, *args: Any, **kwargs: 
             f"but got a signal size of{sizes}"
         )
     return made.to(torch.complex32 if made.is_complex() else torch.float16)
+
+
+def _by_stride(strides: Sequence[int], dims: Iterable[int]) -> list[int]:
+    return sorted(dims, key=lambda dim: -strides[dim])
+
+
+def _transformed(sizes: Sequence[int], strides: Sequence[int], dims: Sequence[int]) -> list[int]:
+    """The strides that one call of cuFFT gives its result: batches in the input's order, then the transformed ones."""
+    made, step = [0] * len(sizes), 1
+    batches = _by_stride(strides, (dim for dim in range(len(sizes)) if dim not in dims))
+    for dim in reversed([*batches, *dims]):
+        made[dim] = step
+        step *= sizes[dim]
+    return made
+
+
+def _complex_strides(sizes: Sequence[int], strides: Sequence[int], dims: Sequence[int]) -> Sequence[int]:
+    """The strides after a complex transform, which cuFFT does three dimensions at a time."""
+    left = list(dims)
+    while left:
+        left = _by_stride(strides, left)
+        strides = _transformed(sizes, strides, left[-3:])
+        del left[-3:]
+    return strides
+
+
+def _fft_strides(kind: str, given: Any, dims: Sequence[int], made: Any) -> Sequence[int]:
+    dims, strides = [dim % given.dim() for dim in dims], given.stride()
+    if kind == "_fft_c2c":
+        return _complex_strides(made.shape, strides, dims)
+    if kind == "_fft_c2r":  # of a copy, as cuFFT overwrites what it is given
+        strides = torch.empty(given.shape, device="meta").stride()
+    if len(dims) <= 3 and dims[:2] != [0, 1]:
+        return _transformed(made.shape, strides, dims)
+    if kind == "_fft_c2r":
+        return _transformed(made.shape, _complex_strides(given.shape, given.stride(), dims[:-1]), dims[-1:])
+    return _complex_strides(made.shape, _transformed(made.shape, strides, dims[-1:]), dims[:-1])
+
+
+def _fft_output(kind: str, inner: Any, kwargs: Any, out: Any) -> Any:
+    """The results in the order in which cuFFT leaves them; the CPU's libraries have others."""
+    given, dims = inner[:2]
+    strides = _fft_strides(kind, given, dims, out) if dims else out.stride()
+    return out if out.stride() == tuple(strides) else out.new_empty_strided(out.shape, strides).copy_(out)
+
+
+for _name in ("_fft_c2c", "_fft_c2r", "_fft_r2c"):
+    operator(_name, output=functools.partial(_fft_output, _name))
 
 
 # ---- optimizers ------------------------------------------------------------------------------------------------------

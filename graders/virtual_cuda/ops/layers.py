@@ -19,7 +19,7 @@ from virtual_cuda.device.state import (
     type_name,
 )
 from virtual_cuda.ops import placement
-from virtual_cuda.ops.elementwise import HALF, SLOW, WHOLE, widened
+from virtual_cuda.ops.elementwise import HALF, SLOW, WHOLE, in_single, widened
 from virtual_cuda.ops.placement import (
     OperatorCall,
     anywhere,
@@ -76,7 +76,9 @@ def _refuse_drivers(args: Any, kwargs: Any) -> None:
 
 def _row_major(position: int) -> Any:
     """Matrices that LAPACK gives by columns and cuSOLVER by rows."""
-    return lambda inner, kwargs, out: tuple(t.contiguous() if i == position else t for i, t in enumerate(out))
+    return lambda inner, kwargs, out: tuple(
+        contiguous(inner, kwargs, t) if i == position else t for i, t in enumerate(out)
+    )
 
 
 def _into(name: str, /, *args: Any, out: Any = None, **named: Any) -> Any:
@@ -230,13 +232,50 @@ def _wide(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.float() if tensor.dtype in HALF else tensor
 
 
-def _batch_norm_output(training: int | None, statistics: bool, inner: Any, kwargs: Any, out: Any) -> Any:
-    """`training` is the position of that argument, None where it is so; `statistics`: running ones are arguments."""
+def _batch_norm_wide(func: Any, /, data: Any, weight: Any, bias: Any, *args: Any) -> Any:
+    """Half precision is normalised in single precision and rounded once."""
+    if data.dtype not in HALF:
+        return func(data, weight, bias, *args)
+    given = (weight, bias, *args)
+    wide = [a.float() if isinstance(a, torch.Tensor) and a.dtype in HALF else a for a in given]
+    outs = func(data.float(), *wide)
+    for running, updated in zip(given[2:], wide[2:], strict=True):
+        if running is not updated:
+            running.copy_(updated)
+    return (outs[0].to(data.dtype), *outs[1:])
+
+
+_LINES: Final = (
+    "Expected input->is_contiguous(input->suggest_memory_format()) to be true, but got false.  "
+    "(Could this error message be improved?  If so, please report an enhancement request to PyTorch.)"
+)
+
+
+def _refuse_gaps(args: Any, kwargs: Any) -> None:
+    """cuDNN, asked directly, takes no other order of dimensions than contiguous or channels last."""
+    data, weight, bias = args[:3]
+    if data.dim() < 3 or weight is None or bias is None or data.is_contiguous():
+        return
+    if data.dtype in HALF and weight.dtype is data.dtype:
+        return
+    form = _LAST.get(data.dim())
+    if form is None or not data.is_contiguous(memory_format=form):
+        raise RuntimeError(_LINES)
+
+
+def _batch_norm_output(
+    training: int | None, statistics: bool, inner: Any, kwargs: Any, out: Any, *, direct: bool = False
+) -> Any:
+    """The result and the statistics as CUDA leaves them.
+
+    `training` is the position of that argument, None where it is so; `statistics`: running ones are arguments;
+    `direct`: cuDNN is not asked.
+    """
     data, weight, bias = inner[0], inner[1], inner[2]
     mean, invstd, result = _wide(out[1]), _wide(out[2]), out[0]
     train = training is None or inner[training]
     running = statistics and inner[3] is not None
-    cudnn = data.dim() >= 3 and weight is not None and bias is not None and (running or train)
+    cudnn = not direct and data.dim() >= 3 and weight is not None and bias is not None and (running or train)
     cudnn = cudnn and (data.dtype not in HALF or weight.dtype is torch.float32)
     if not cudnn and result.stride() != data.stride():
         result = torch.empty_like(data).copy_(result)  # the other kernels keep any order of dimensions
@@ -310,7 +349,8 @@ def _in_single(func: Any, statistic: int, /, *args: Any, **kwargs: Any) -> Any:
 
 
 def contiguous(inner: Any, kwargs: Any, out: Any) -> Any:
-    return out.contiguous()
+    """With the strides of a new tensor, also where a size is 0 or 1, so that others would be contiguous, too."""
+    return out.contiguous().as_strided(out.shape, torch.empty(out.shape, device="meta").stride())
 
 
 _UNPOOLED: Final = re.compile(r"indices to be same as that of the input tensor \((.*)\) but got indices .*?: (.*)")
@@ -430,16 +470,34 @@ operator("cudnn_convolution_transpose", kernel=_by_cudnn_transposed, autocast="l
 operator("cudnn_convolution_relu", kernel=_by_cudnn_relu)
 operator("cudnn_convolution_add_relu", kernel=_by_cudnn_add_relu)
 
-_RUNNING: Final[dict[str, Any]] = {
-    "output": partial(_batch_norm_output, 5, True),
-    "words": _batch_norm_words,
-    "by_hand": True,
-}
-operator("native_batch_norm", placement=_batch_norm, **_RUNNING)
-operator("_native_batch_norm_legit", **_RUNNING)
+operator(
+    "native_batch_norm",
+    kernel=partial(_batch_norm_wide, aten.native_batch_norm.default),
+    output=partial(_batch_norm_output, 5, True),
+    placement=_batch_norm,
+    words=_batch_norm_words,
+    by_hand=True,
+)
+operator(
+    "_native_batch_norm_legit",
+    kernel=partial(_batch_norm_wide, aten._native_batch_norm_legit.default),
+    output=partial(_batch_norm_output, 5, True, direct=True),
+    words=_batch_norm_words,
+    by_hand=True,
+)
 operator("cudnn_batch_norm", by_hand=True)
-operator("_native_batch_norm_legit.no_stats", output=partial(_batch_norm_output, 3, False))
-operator("_batch_norm_with_update", output=partial(_batch_norm_output, None, True), by_hand=True)
+operator(
+    "_native_batch_norm_legit.no_stats",
+    kernel=partial(_batch_norm_wide, aten._native_batch_norm_legit.no_stats),
+    output=partial(_batch_norm_output, 3, False, direct=True),
+)
+operator(
+    "_batch_norm_with_update",
+    kernel=partial(_batch_norm_wide, aten._batch_norm_with_update.default),
+    output=partial(_batch_norm_output, None, True),
+    refuse=_refuse_gaps,
+    by_hand=True,
+)
 operator("native_batch_norm_backward", kernel=partial(_in_single, aten.native_batch_norm_backward.default, 5))
 operator("batch_norm_backward", kernel=partial(_in_single, aten.batch_norm_backward.default, 5))
 operator(
@@ -470,6 +528,8 @@ for _sampler in (aten.grid_sampler_2d_backward, aten.grid_sampler_3d_backward):
         nondeterministic=f"{_sampler.__name__}_cuda",
     )
 
+for _kernel in (aten.upsample_linear1d, aten.upsample_bicubic2d, aten.upsample_trilinear3d, aten._adaptive_avg_pool3d):
+    operator(_kernel.__name__, kernel=partial(in_single, _kernel.default))
 _IN_SINGLE: Final = widened(HALF, torch.float32)
 operator("avg_pool3d", "_upsample_bilinear2d_aa", emulate=_IN_SINGLE)
 operator(

@@ -38,7 +38,7 @@ from virtual_cuda.ops.dispatch import (
     wrap_output,
     write,
 )
-from virtual_cuda.ops.elementwise import summed_in_single
+from virtual_cuda.ops.elementwise import in_single
 from virtual_cuda.ops.placement import HOST, record_copy, waits_of
 from virtual_cuda.ops.registry import NOT_EMULATED, call_of, facts_of, operator
 from virtual_cuda.patching import Opening, Patch, Stage, around, torch_patches
@@ -522,7 +522,7 @@ operator("embedding_sparse_backward", "_embedding_bag_sparse_backward", plan=run
 operator(
     "_embedding_bag_backward",
     plan=run,
-    kernel=partial(summed_in_single, aten._embedding_bag_backward.default),
+    kernel=partial(in_single, aten._embedding_bag_backward.default),
     nondeterministic=lambda args: "embedding_bag_backward_cuda_max" if args[8] == 2 else None,
 )
 operator("_gather_sparse_backward", plan=run)
@@ -586,8 +586,17 @@ def _to(original: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
     return move(self, place, bool(kwargs.get("non_blocking", False)), dtype)
 
 
+def _validate(original: Any, *args: Any, **kwargs: Any) -> Any:
+    """`torch._validate_sparse_…_args`, which `torch.load` asks: the check reads the indices, so that the CPU waits."""
+    if any(type(value) in VIRTUAL for value in args):
+        placement.note("item")
+    return original(*placement.inner_of(args), **kwargs)
+
+
 @torch_patches(Stage.WRAP)
 def _patches(opening: Opening) -> Iterator[Patch]:
+    names = (name for name in vars(torch) if name.startswith("_validate_sparse_") and name.endswith("_args"))
+    yield from (around(torch, name, _validate) for name in names)
     yield from (
         around(torch, f"sparse_{kind}_tensor", partial(_compressed, kind))
         for kind in ("compressed", "csr", "csc", "bsr", "bsc")

@@ -53,8 +53,9 @@ def _backend_class() -> Any:
 
         Options: Any = _Options
         uid = 0
+        supports_splitting = False  # a new group gets a new backend
 
-        def __init__(self, store: Any, rank: int, size: int, options: Any = None) -> None:
+        def __init__(self, store: Any, rank: int, size: int, options: Any = None, device: Any = None) -> None:
             timeout = getattr(options, "_timeout", options) or datetime.timedelta(minutes=_MINUTES)
             super().__init__(store, rank, size, timeout)
             _kept.append(self)
@@ -358,7 +359,9 @@ def _patches(opening: Opening) -> Iterator[Patch]:
     homes: tuple[Any, ...] = dist, dist.distributed_c10d
     for home in homes:
         yield home, "is_nccl_available", lambda: True
-        yield home, "ProcessGroupNCCL", _backend_class()
+        for name in ("ProcessGroupNCCL", "ProcessGroupNCCL2", "ProcessGroupNCCLLazy"):
+            if name == "ProcessGroupNCCL" or hasattr(home, name):
+                yield home, name, _backend_class()
         yield around(home, "destroy_process_group", _destroy)
     yield homes[1], "_NCCL_AVAILABLE", True
     yield torch._C, "_get_accelerator", lambda check=None: torch.device("cuda")  # asked for the device of a barrier

@@ -293,7 +293,8 @@ def few_imports() -> Iterator[None]:
         yield
     finally:
         finder.restore()
-        sys.meta_path.remove(finder)
+        if sys.meta_path is not None:  # as it is while the interpreter ends
+            sys.meta_path.remove(finder)
         delattr(torch, STAND_IN)
 
 

@@ -49,7 +49,10 @@ class Memory:
     def record(
         self, enabled: str | None = "all", context: str | None = "all", stacks: str = "all", max_entries: int = 1,
         clear_history: bool = False, compile_context: bool = False, annotations: bool = False, skipped: Any = (),
+        pinned: bool = False, of_devices: bool = True,
     ) -> None:  # fmt: skip
+        if not of_devices:  # since torch 2.15: only pinned memory of the host, which has no history here
+            enabled = None
         for name, value, allowed in (
             ("enabled", enabled, ("state", "all")),
             ("context", context, ("state", "alloc", "all")),

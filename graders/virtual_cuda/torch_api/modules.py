@@ -16,7 +16,7 @@ from torch import nn
 from torch.nn.parameter import UninitializedTensorMixin, is_lazy  # type: ignore[attr-defined]
 
 from virtual_cuda.device.state import place_named, without_lazy
-from virtual_cuda.device.tensor import VIRTUAL, Parameter, Tensor
+from virtual_cuda.device.tensor import INSIDE, VIRTUAL, Parameter, Tensor
 from virtual_cuda.ops.dispatch import thread_state
 from virtual_cuda.patching import Opening, Patch, around, torch_patches
 
@@ -97,7 +97,7 @@ def exchange(tensor: Any, fresh: Any, requires_grad: bool) -> Any:
         other = nn.Parameter(fresh, requires_grad=requires_grad)
     else:
         other = fresh.requires_grad_(requires_grad)
-    extra = {k: v for k, v in tensor.__dict__.items() if k not in ("_inner", "_block", "_parts")}
+    extra = {k: v for k, v in tensor.__dict__.items() if k not in INSIDE}
     both = [(each, type(each), each.__dict__) for each in (tensor, other)]
     try:
         torch.utils.swap_tensors(tensor, other)

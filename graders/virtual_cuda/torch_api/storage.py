@@ -11,7 +11,7 @@ import torch
 import torch.utils.dlpack
 
 from virtual_cuda.device.state import CUDA, Block, Place, place_named
-from virtual_cuda.device.tensor import VIRTUAL, Parameter, Tensor, refresh, wrap
+from virtual_cuda.device.tensor import INSIDE, VIRTUAL, Parameter, Tensor, refresh, wrap
 from virtual_cuda.ops import placement
 from virtual_cuda.ops.dispatch import allocate, open_place, shut, wrap_output, write
 from virtual_cuda.ops.registry import operator
@@ -270,13 +270,12 @@ Tensor.untyped_storage = storage_of  # type: ignore[method-assign,assignment]
 
 
 _REQUIRES_GRAD: Final = 4  # where _rebuild_tensor_v2 and _v3 take it
-_OURS: Final = ("_inner", "_block", "_parts")
 
 
 def _reduce(self: Any, protocol: Any) -> Any:
     """`Tensor.__reduce_ex__` and `Parameter.__reduce_ex__`, for a tensor whose class is not what it says."""
     open_place(self)
-    state = {name: value for name, value in self.__dict__.items() if name not in _OURS}
+    state = {name: value for name, value in self.__dict__.items() if name not in INSIDE}
     if isinstance(self, Parameter):
         given = (self.detach(), self.requires_grad, OrderedDict())  # type: ignore[var-annotated]
         if not state:

@@ -9,7 +9,7 @@ from typing import Any, Final
 import torch
 
 from virtual_cuda.device.state import Place, not_on_host, type_name, without_lazy
-from virtual_cuda.device.tensor import Parameter, Tensor, attributes, wrap
+from virtual_cuda.device.tensor import INSIDE, Parameter, Tensor, attributes, wrap
 from virtual_cuda.ops.dispatch import allocate, open_place, write
 from virtual_cuda.ops.placement import HOST, record_copy
 from virtual_cuda.patching import Opening, Patch, Stage, torch_patches
@@ -179,7 +179,7 @@ class _Members:
         if self.grad is not None:
             twin.grad = copy.deepcopy(self.grad, memo)
         for name, value in list(self.__dict__.items()):
-            if name not in ("_inner", "_block"):
+            if name not in INSIDE:
                 twin.__dict__[name] = copy.deepcopy(value, memo)
         memo[id(self)] = twin
         return twin

@@ -11,7 +11,7 @@ import torch
 import torch.nested
 
 from virtual_cuda.device.state import CUDA, place_named
-from virtual_cuda.device.tensor import VIRTUAL, Parameter, Tensor, wrap
+from virtual_cuda.device.tensor import INSIDE, VIRTUAL, Parameter, Tensor, wrap
 from virtual_cuda.ops.dispatch import shut
 from virtual_cuda.patching import Opening, Patch, Stage, around, torch_patches
 from virtual_cuda.recorder import tensors_in
@@ -160,12 +160,28 @@ def student_class(cls: Any) -> Any:
     return torch.nn.Parameter if cls is Parameter else cls.__dict__.get("_student_class", torch.Tensor)
 
 
+# `type(x)(...)` makes what the class stands for, on the host.
+Tensor.__new__ = lambda cls, *args, **kwargs: student_class(cls)(*args, **kwargs)  # type: ignore[method-assign]
+
+
+def _past_inside(cls: Any, name: str) -> Any:
+    """A student's own `__getattribute__` or `__setattr__`, which is not asked for what is inside of a tensor."""
+    plain, own = getattr(Tensor, name), getattr(cls, name)
+
+    def method(self: Any, name: str, *value: Any) -> Any:
+        return (plain if name in INSIDE else own)(self, name, *value)
+
+    return plain if own is getattr(torch.Tensor, name) else method
+
+
 def _device_class(cls: Any) -> Any:
     found = _made.get(cls)
     if found is None:
         inherited = cls.__torch_function__
         bound = getattr(inherited, "__func__", None)
         named = {"__module__": cls.__module__, "__qualname__": cls.__qualname__, "_student_class": cls}
+        named["__slotnames__"] = Tensor.__slotnames__
+        named |= {name: _past_inside(cls, name) for name in ("__getattribute__", "__setattr__")}
         found = cast("Any", type(cls.__name__, (cls, _Bridge), named))
         # Set afterwards: torch's metaclass turns __torch_function__ off where it finds a __torch_dispatch__.
         found.__torch_dispatch__ = staticmethod(Tensor.__torch_dispatch__)
@@ -178,7 +194,7 @@ def _device_class(cls: Any) -> Any:
 def as_subclass(self: Any, cls: Any) -> Any:
     """`Tensor.as_subclass` for host and device tensors alike."""
     if type(self) not in VIRTUAL:
-        return _as_subclass(self, cls.__dict__.get("_student_class", cls))
+        return _as_subclass(self, student_class(cls) if cls in VIRTUAL else cls)
     if cls not in VIRTUAL:
         own = {torch.Tensor: Tensor, torch.nn.Parameter: Parameter}
         cls = own.get(cls) or _device_class(cls)
@@ -193,6 +209,7 @@ def as_subclass(self: Any, cls: Any) -> Any:
 
 def _make_wrapper(original: Any, cls: Any, *args: Any, **kwargs: Any) -> Any:
     """Other classes of torch's that wrap tensors, nested ones above all: C++ must not hear of a device it lacks."""
+    cls = student_class(cls) if cls in VIRTUAL else cls
     place = place_named(args[_DEVICE] if len(args) > _DEVICE else kwargs.get("device"))
     if place is not None:
         if len(args) > _DEVICE:

@@ -252,8 +252,13 @@ def _preferences(seen: Seen, wanted: Seen, present: bool) -> None:
                 continue
             mistaken = asked == "None" or (not present and _same(answer, _best(seen, machine)))
             why = _why_not_the_best(machine, seen) if mistaken else _why(machine, asked, answer, present, seen)
+            seen.about(machine.name, "best")
+            usual = seen.ran or ()
             seen.about(machine.name, name)
-            raise Failed(f"{asking} returned {answer}", expected, None, why)
+            # Better a line that only this call has executed than one that also runs where nothing is preferred.
+            own = tuple(each for each in seen.ran or () if each not in usual) if why == "device-index-dropped" else ()
+            at = ("device_count(",) if why == "index-not-checked" else ()
+            raise Failed(f"{asking} returned {answer}", expected, None, why, at, own or None)
 
 
 def _why(machine: Machine, asked: str, answer: str, present: bool, seen: Seen) -> str | None:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import linecache
 import math
 import re
+import weakref
 from functools import lru_cache
+from itertools import permutations
 from operator import eq
 from typing import Any, Final
 
@@ -70,17 +72,26 @@ class Pass(Case, frozen=True):
     devices: list[str]  # of inputs and parameters
 
 
-def watched(values: tuple[Any, ...], passes: list[Pass]) -> Any:
+class EvaluationLog:
+    """What model and loss record."""
+
+    def __init__(self) -> None:
+        self.passes: list[Pass] = []
+        self.output: Any = None  # a weak reference to the latest
+        self.as_they_are = True  # whether every loss got the latest outputs themselves
+
+
+def watched(values: tuple[Any, ...], log: EvaluationLog) -> Any:
     """A classifier with batch norm and dropout that records how it is run, also through `model.forward`."""
     first, first_bias, last, last_bias, mean, variance = (each.clone() for each in values)
-    model = _class()(linear(first, first_bias), linear(last, last_bias), keep(passes))
+    model = _classes()[0](linear(first, first_bias), linear(last, last_bias), keep(log))
     model.norm.running_mean, model.norm.running_var = mean, variance
     return model
 
 
 @lru_cache(maxsize=1)
-def _class() -> Any:
-    """A class made once, and only where torch is needed."""
+def _classes() -> tuple[Any, Any]:
+    """Classes made once, and only where torch is needed."""
 
     class WatchedClassifier(nn.Module):
         def __init__(self, first: Any, last: Any, key: int) -> None:
@@ -99,10 +110,20 @@ def _class() -> Any:
             graph = outputs.requires_grad or (
                 torch.is_grad_enabled() and any(p.requires_grad for p in self.parameters())
             )
-            kept(self.key).append(Pass(training, graph, devices))
+            log = kept(self.key)
+            log.passes.append(Pass(training, graph, devices))
+            log.output = weakref.ref(outputs)
             return outputs
 
-    return WatchedClassifier
+    class CrossEntropyLoss(nn.CrossEntropyLoss):
+        key: int
+
+        def forward(self, input: Any, target: Any) -> Any:
+            log = kept(self.key)
+            log.as_they_are &= log.output is not None and log.output() is input
+            return super().forward(input, target)
+
+    return WatchedClassifier, CrossEntropyLoss
 
 
 @lru_cache(maxsize=1)
@@ -134,9 +155,13 @@ def _drawn(seed: int) -> tuple[tuple[Any, ...], Any, list[list[float]]]:
         hidden = (hidden - mean[:, None, :, None]) / (variance[:, None, :, None] + 1e-5).sqrt()
         outputs = torch.baddbmm(last_bias[:, None], hidden.relu().flatten(2), last.mT).tolist()
         for draw, found in enumerate(outputs):
-            if all(_telling(found[:samples]) for samples in (FEW, MOST)):
-                every = (first, first_bias, last, last_bias, mean, variance)
-                return tuple(each[draw] for each in every), pictures[draw], found
+            if not all(_telling(found[:samples]) for samples in (FEW, MOST)):
+                continue
+            for order in map(list, permutations(range(CLASSES))):  # in another order, two classes may show as one
+                mixed = [[row[place] for place in order] for row in found]
+                if all(not _one_output_is_enough(mixed[:n]) and _telling(mixed[:n]) for n in (FEW, MOST)):
+                    every = (first[draw], first_bias[draw], last[draw][order], last_bias[draw][order])
+                    return (*every, mean[draw], variance[draw]), pictures[draw], mixed
         seed += 100_003
 
 
@@ -146,7 +171,7 @@ def _telling(outputs: list[list[float]]) -> bool:
 
     The largest output is the largest by so much that half precision does not change which one it is.
     """
-    classes = _classes(outputs)
+    classes = _wanted(outputs)
     largest = [row.index(max(row)) for row in outputs[:BATCH]]
     if sum(map(largest.count, classes[:BATCH])) == BATCH * sum(map(eq, largest, classes)):
         return False
@@ -157,6 +182,16 @@ def _telling(outputs: list[list[float]]) -> bool:
     if abs(loss - _batch_means(outputs)[0]) <= 0.01 or abs(loss - round(loss, 3)) <= 2 * CLOSE * (1 + loss):
         return False
     return round(accuracy * len(outputs)) not in _hits_elsewhere(outputs, classes)
+
+
+def _one_output_is_enough(outputs: list[list[float]]) -> bool:
+    """Whether one output beside a threshold, as for two classes, is right as often as the largest one."""
+    classes = _wanted(outputs)
+    hits = sum(row.index(max(row)) == wanted for row, wanted in zip(outputs, classes, strict=True))
+    return any(
+        hits == sum((row[1] > least) == wanted for row, wanted in zip(outputs, classes, strict=True))
+        for least in (0.0, 0.5)
+    )
 
 
 def _hits_elsewhere(outputs: list[list[float]], classes: list[int]) -> tuple[int, int]:
@@ -171,16 +206,16 @@ def _hits_elsewhere(outputs: list[list[float]], classes: list[int]) -> tuple[int
     return whole, columns
 
 
-def _classes(outputs: list[list[float]]) -> list[int]:
-    """Classes that make the second sprite and the last batch wrong."""
-    samples = len(outputs)
-    wrong = {1, *range((samples - 1) // BATCH * BATCH, samples)}
-    return [row.index(min(row) if place in wrong else max(row)) for place, row in enumerate(outputs)]
+def _wanted(outputs: list[list[float]]) -> list[int]:
+    """Classes that make the second sprite wrong, whose class has the second largest output, and the last batch."""
+    last = (len(outputs) - 1) // BATCH * BATCH
+    ranks = [0 if place >= last else -2 if place == 1 else -1 for place in range(len(outputs))]
+    return [row.index(sorted(row)[rank]) for row, rank in zip(outputs, ranks, strict=True)]
 
 
 def _batch_means(outputs: list[list[float]]) -> list[float]:
     """The means over the batches."""
-    classes, starts = _classes(outputs), range(0, len(outputs), BATCH)
+    classes, starts = _wanted(outputs), range(0, len(outputs), BATCH)
     each = [_means(outputs[start : start + BATCH], classes[start : start + BATCH]) for start in starts]
     return [sum(column) / len(each) for column in zip(*each, strict=True)] or [0.0, 0.0]
 
@@ -198,13 +233,15 @@ def _means(outputs: list[list[float]], classes: list[int]) -> tuple[float, float
 def batches(seed: int, samples: int) -> tuple[Any, list[float]]:
     """A loader, and the means over its batches of loss and accuracy."""
     _, pictures, outputs = _drawn(seed)
-    classes = torch.tensor(_classes(outputs[:samples]), dtype=torch.int64)
+    classes = torch.tensor(_wanted(outputs[:samples]), dtype=torch.int64)
     dataset = torch.utils.data.TensorDataset(pictures[:samples].clone(), classes)  # a solution may write into them
     return torch.utils.data.DataLoader(dataset, batch_size=BATCH), _batch_means(outputs[:samples])
 
 
-def loss_fn() -> Any:
-    return nn.CrossEntropyLoss(label_smoothing=SMOOTHING)  # not the default: the given loss has to be used
+def loss_fn(log: EvaluationLog) -> Any:
+    loss = _classes()[1](label_smoothing=SMOOTHING)  # not the default: the given loss has to be used
+    loss.key = keep(log)
+    return loss
 
 
 _COMPARISON: Final = re.compile(r"[!=]=|\b(eq|ne|equal)\(")
@@ -233,6 +270,7 @@ class Evaluated(Case, frozen=True):
     flags_after: dict[str, bool]
     settings: list[str]
     losses: int  # calls of `loss_fn`
+    as_they_are: bool  # whether they got the model's outputs themselves
     batch_means: list[float]
     sizes: list[int]  # of the batches
 
@@ -257,8 +295,8 @@ def evaluated_on_the_second_gpu(call: Call) -> Cases[Evaluated]:
 
 def _evaluated(call: Call, device: Any, samples: int = FEW, moved: bool = False) -> Evaluated:
     loader, means = batches(call.seed, samples)
-    passes: list[Pass] = []
-    model = watched(_drawn(call.seed)[0], passes)
+    log = EvaluationLog()
+    model = watched(_drawn(call.seed)[0], log)
     model.first.bias.requires_grad_(False)  # frozen before, so frozen afterwards
     for parameter in list(model.parameters())[:-1]:  # the last one has no gradient yet, and gets none
         if parameter.requires_grad:
@@ -268,7 +306,7 @@ def _evaluated(call: Call, device: Any, samples: int = FEW, moved: bool = False)
         model.to(device)
     with torch.enable_grad():  # whatever mode the student's function leaves on ends here
         try:
-            value, settings = settled(call, model, loader, loss_fn(), device)
+            value, settings = settled(call, model, loader, loss_fn(log), device)
         except StudentRaised as error:
             raise _with_copies(error, call, loader) from None
     forwards = call.ledger.forwards()
@@ -280,7 +318,7 @@ def _evaluated(call: Call, device: Any, samples: int = FEW, moved: bool = False)
             for part in (value if isinstance(value, (tuple, list)) else ())
         ],
         is_tuple=isinstance(value, tuple),
-        passes=passes,
+        passes=log.passes,
         graph_line=call.first_line(f for f in forwards if f.builds_graph),
         forward_line=call.first_line(forwards),
         wanted_device=name_of(device),
@@ -289,6 +327,7 @@ def _evaluated(call: Call, device: Any, samples: int = FEW, moved: bool = False)
         flags_after=after["flags"],
         settings=settings,
         losses=len(call.ledger.forwards("CrossEntropyLoss")),
+        as_they_are=log.as_they_are,
         batch_means=means,
         sizes=[min(BATCH, samples - start) for start in range(0, samples, BATCH)],
     )
@@ -420,6 +459,8 @@ def _mode_mistake(case: Evaluated) -> tuple[str | None, tuple[str, ...]]:
         misconception = changed if any(p.graph for p in case.passes) else "no-grad-without-eval"
     elif any("batch norm" in parts for parts in training):
         misconception = "batch-norm-changed"
+    if not any("model" in parts for parts in training):  # parts of a model in evaluation mode
+        return misconception, ("train(", ".training")
     return misconception, ("eval not called", ".training", "eval(") if len(training) == len(case.passes) else ()
 
 
@@ -529,12 +570,13 @@ def _number(place: int, seen: Seen, wanted: Seen) -> None:
             continue
         seen.about(None, name)
         note = ""
-        at: tuple[str, ...] = ("argmax(", "max(") if place else ("autocast(", "half(", "+= loss_fn(", "loss_fn(")
+        at: tuple[str, ...] = ("==", "eq(") if place else ("softmax(", "sigmoid(", "autocast(", "half(", "+= loss_fn(")
         if not place and not case.losses:
             raise Failed("`loss_fn` was never called", "`loss_fn(outputs, targets)` for every batch", at=OWN_LOSSES)
         if len(case.passes) < len(case.sizes):
             happened = f"only {len(case.passes)} of {len(case.sizes)} batches were used (scenario `{name}`)"
-            raise Failed(happened, "all of them, also a smaller one", at=("continue", "for"))
+            at = ("continue", "for")
+            raise Failed(happened, "all of them, also a smaller one", None, "loop-left-early", at)
         other, sizes = case.parts[1 - place].value, reference.sizes
         if _close(found, reference.parts[1 - place].value or 0.0) and _close(other, right):
             raise Failed(f"scenario `{name}`: loss and accuracy are swapped", "loss first, then accuracy")
@@ -549,8 +591,13 @@ def _number(place: int, seen: Seen, wanted: Seen) -> None:
             note, at = " (not rounded)", ()
         elif _close(found, reference.batch_means[place] * len(reference.sizes) / sum(reference.sizes)):
             note = " (weight each batch by its number of samples)"
+        elif not (place or of_means or case.as_they_are):
+            expected = "`loss_fn(outputs, targets)`, with the outputs as they are"
+            at = ("softmax(", "sigmoid(", "autocast(", "half(", "loss_fn(")
+            raise Failed("`loss_fn` got something else than the model's outputs", expected, at=at)
         misconception = "mean-of-batch-means" if of_means else None
-        happened, at = f"scenario `{name}`: {what} {found:.4f}", at or ("return",)
+        at = ("mean(",) if of_means and place else at or ("return",)
+        happened = f"scenario `{name}`: {what} {found:.4f}"
         about = "returns_two_floats" if note else ""  # the right samples, and another kind of number
         raise Failed(happened, f"{right:.4f}{note}", misconception=misconception, at=at, about=about)
 

@@ -208,7 +208,7 @@ def without_a_gpu(call: Call) -> Cases[Measured]:
 def _about_cuda(raised: Raised, seen: Seen) -> str | None:
     """An error about CUDA although the CPU was asked for, on a machine without a GPU too."""
     about = "cuda" in raised.message.lower() or "nvidia" in raised.message.lower()
-    return "hard-coded-cuda" if "cpu" in raised.scenario and about and seen[without_a_gpu].errors else None
+    return "cuda-for-every-device" if "cpu" in raised.scenario and about and seen[without_a_gpu].errors else None
 
 
 runs(peak_memory, diagnose=_about_cuda)
@@ -676,6 +676,9 @@ def _unlike(name: str, found: Accumulated, right: Accumulated, anywhere: bool) -
     if not found.scales:
         happened, expected = f"{where}there was no backward pass", "a backward pass for every batch"
         return Failed(happened, expected, misconception="missing-backward")
+    if found.batches < right.batches:
+        happened = f"{where}only {found.batches} of {right.batches} batches were used"
+        return Failed(happened, "all of them", None, "loop-left-early", ("continue", "for"))
     if found.taken != right.taken:
         key = None if anywhere else "missing-step"
         stepped = f"stepped {times(found.taken)}" if found.taken else "never stepped"
@@ -683,7 +686,7 @@ def _unlike(name: str, found: Accumulated, right: Accumulated, anywhere: bool) -
         return Failed(f"{where}the optimizer {stepped}", times(right.taken), line, key)
     if not found.own:
         happened = f"{where}another optimizer than the one passed in stepped, without its momentum"
-        return Failed(happened, "the optimizer that was passed in", at=("optimizer =", "SGD(", "step("))
+        return Failed(happened, "the optimizer that was passed in", None, "another-optimizer")
     together = len(found.scales) > sum(found.per_step) + found.unused  # several losses in one backward pass
     if found.per_step != right.per_step and not together:
         early = found.unused and found.ahead and found.batches == right.batches
@@ -696,7 +699,7 @@ def _unlike(name: str, found: Accumulated, right: Accumulated, anywhere: bool) -
         return Failed(
             f"{where}the losses were not divided: each step is up to {steps} times too large",
             f"each batch's loss divided by {steps}",
-            backward_line,
+            backward_line if together else None,
             "loss-not-divided",
         )
     if found.scales != right.scales:

@@ -413,8 +413,9 @@ def _diagnose(raised: Raised, seen: Seen) -> str | None:
     if "backward" not in order:
         return "missing-backward"
     if "scaler.step" in order:
-        late = "backward" in order and order.index("backward") > order.index("scaler.step")
-        return "step-before-backward" if late else None
+        if "scaler.update" in order[: order.index("scaler.step")]:
+            return "update-before-step"
+        return "step-before-backward" if order.index("backward") > order.index("scaler.step") else None
     return "optimizer-step-instead-of-scaler-step" if "step" in order else "missing-step"
 
 
@@ -491,6 +492,10 @@ def scaler_steps_the_optimizer(seen: Seen, wanted: Seen) -> None:
                 None if both else "optimizer-step-instead-of-scaler-step",
             )
         if "step" not in case.order:
+            clipped = seen[on_the_device].get("clipped")
+            if clipped is not None and "step" in clipped.order:
+                happened, at = "without `max_norm` the optimizer never stepped", ("skipped step(",)
+                raise Failed(happened, "scaler.step(optimizer) in every case", at=at)
             raise Failed("the optimizer never stepped", "scaler.step(optimizer)", misconception="missing-step")
         if case.order.index("step") < case.order.index("backward"):
             raise Failed("the step came before backward", "backward, then step", misconception="step-before-backward")
@@ -543,7 +548,7 @@ def _learned(name: str, seen: Seen, wanted: Seen) -> None:
 def _optimizer_used(name: str, case: Stepped) -> None:
     if not case.own and "step" in case.order:
         happened = f"{WHERE[name]}another optimizer than the one passed in stepped, without its momentum"
-        raise Failed(happened, "one step of the optimizer that was passed in", at=("optimizer =", "SGD(", "step("))
+        raise Failed(happened, "one step of the optimizer that was passed in", None, "another-optimizer")
 
 
 def _other_way(name: str, case: Stepped) -> str | None:
@@ -563,6 +568,7 @@ def _nothing_added(name: str, case: Stepped) -> None:
             "gradients of this batch only: zeroed before backward",
             case.backward_line,
             "stale-gradients" if case.zeroed_after else "missing-zero-grad",
+            () if case.zeroed_after else ("zero_grad(",),
         )
 
 
@@ -581,9 +587,9 @@ def unscales_before_clipping(seen: Seen, wanted: Seen) -> None:
         by_hand = ("if max_norm", "step(") if ignored else ("mul_(", "*") if ratio > 1 else ("norm(", ".grad")
         raise Failed(
             f"max_norm={max_norm:g} changed nothing" if ignored else happened,
-            "the gradients unscaled, then clipped to max_norm",
+            "the gradients unscaled, then all of them together clipped to the norm max_norm",
             case.norm_line,
-            "clipped-before-unscale" if scaled and not ignored else None,
+            "clipped-before-unscale" if scaled and not ignored else "values-clipped",
             (*CLIPPING, *by_hand),
         )
     _learned("after_a_clipped_step", seen, wanted)

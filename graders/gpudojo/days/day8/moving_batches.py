@@ -416,7 +416,8 @@ def leaves_other_things_alone(seen: Seen, wanted: Seen) -> None:
                 key = "everything-a-tensor" if place.found == "a tensor" else None
                 copied = place.text == place.wanted
                 became, wished = ("a copy of it", "the same object") if copied else (place.text, place.wanted)
-                raise Failed(f"{name}: `{place.path}` became {became}", wished, None, key)
+                at = ("end",) if became == "None" else ()
+                raise Failed(f"{name}: `{place.path}` became {became}", wished, None, key, at)
     # A named tuple with a string needs both; errors with named tuples have been reported already.
     if not _in(seen, "named_tuples").errors:
         _refuse_errors(seen, "a_sprite_with_title", expected)
@@ -608,7 +609,8 @@ def _answers_right(group: str, points: float, name: str, claim: str, keys: Mappi
                 raise Failed(f"{title}: it returned {called(answer.kind)}", f"{right.value}, a bool")
             if answer.value != right.value:
                 at = ("return",) if title == BETWEEN else ()
-                raise Failed(f"{title}: it returned {answer.value}", str(right.value), None, keys.get(title), at)
+                key = keys.get(title) or ("loop-left-early" if answer.value else None)
+                raise Failed(f"{title}: it returned {answer.value}", str(right.value), None, key, at)
             expect_settings_kept(answer.settings, title)
 
     judge.__name__, judge.__doc__ = name, claim

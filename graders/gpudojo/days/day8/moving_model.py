@@ -363,7 +363,8 @@ def _described(seen: Seen) -> dict[str, Told]:
     found = seen.cases(told, told_of_two_gpus)
     for name in TOLD:
         if not found[name].is_dict:
-            raise Failed(f"it returned {called(found[name].kind)}", "a dict from names to devices")
+            happened = f"it returned {called(found[name].kind)}"
+            raise Failed(happened, "a dict from names to devices", at=("return",))
     return {name: found[name] for name in TOLD}
 
 
@@ -374,10 +375,12 @@ def names_every_parameter(seen: Seen, wanted: Seen) -> None:
         strangers = [name for name in case.told if name not in case.actual]
         if strangers:
             right = max(case.actual, key=lambda name: name.count("."))
-            raise Failed(f"it names `{strangers[0]}`, which this model does not have", f"names such as `{right}`")
-        for names in case.parameters:
-            if not any(name in case.told for name in names):
-                raise Failed(f"the parameter `{names[0]}` is missing", "every parameter of the model")
+            happened = f"it names `{strangers[0]}`, which this model does not have"
+            raise Failed(happened, f"names such as `{right}`", at=("[] =", "setdefault(", "append("))
+        missing = [names[0] for names in case.parameters if not any(name in case.told for name in names)]
+        if missing:
+            at = ("return",) if len(missing) == len(case.parameters) else (".requires_grad", "recurse=")
+            raise Failed(f"the parameter `{missing[0]}` is missing", "every parameter of the model", at=at)
 
 
 @tell.check(points=1)

@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
+from traceback import walk_tb
 from typing import Any, Final
 
 import msgspec
@@ -215,13 +216,32 @@ def _averaged(student: Any, model: Any, path: str) -> dict[str, Any]:
     try:
         student(model)
     except (Exception, SystemExit) as error:
-        raise StudentRaised(raised(error, Path(path))) from None
+        told = raised(error, Path(path))
+        if isinstance(error, (TypeError, AttributeError)) and _without_gradient(error, path):
+            first, newline, rest = told.message.partition("\n")
+            told = msgspec.structs.replace(told, message=f"{first} {WITHOUT_GRADIENT}{newline}{rest}")
+        raise StudentRaised(told) from None
     pairs = zip(model.parameters(), weights, strict=True)
     return {
         "gradients": [None if p.grad is None else p.grad.flatten().tolist() for p in model.parameters()],
         "weights_kept": all(bool(torch.equal(p.detach(), before)) for p, before in pairs),
         "group_kept": torch.distributed.is_initialized(),
     }
+
+
+WITHOUT_GRADIENT: Final = "(at a parameter whose `grad` is None)"
+
+
+def _without_gradient(error: Exception, path: str) -> bool:
+    """Whether the student's innermost function had such a parameter, or None for its gradient, in a variable."""
+    found: dict[str, Any] = {}
+    for frame, _ in walk_tb(error.__traceback__):
+        found = frame.f_locals if frame.f_code.co_filename == path else found
+    nothing = "NoneType" in str(error)
+    without = (
+        each.grad is None if isinstance(each, nn.Parameter) else nothing and each is None for each in [*found.values()]
+    )
+    return any(without)
 
 
 def _rank_model(rank: int, seed: int) -> Any:
@@ -311,7 +331,7 @@ inside.when("leaves_other_models_whole", at=("eval(", "deepcopy(", "last return"
 DIVIDING = ("//", "/", "div_(", "*", "mul_(")
 average.when("makes_them_the_mean", hint=(1, 2, 3), at=(*DIVIDING, "all_reduce(", "reduce(", "last .grad", ".grad"))
 average.when("gradients-summed-not-averaged", at=("all_reduce(", "for"))
-average.when("asks_how_many_there_are", hint=(4, 5, 6), at=(*DIVIDING, "all_reduce(", "for"))
+average.when("asks_how_many_there_are", hint=(4, 5, 6), at=("/ number", "* number", *DIVIDING, "all_reduce(", "for"))
 average.when("runs", "leaves_the_rest_alone", hint=(7, 8, 9), at=("all_reduce(", "for"))
 
 
@@ -335,12 +355,19 @@ def _model() -> Any:
     return nn.BatchNorm1d(2).eval()
 
 
+def _spreads(wrapper: Any) -> bool:
+    """Whether a DataParallel, or one of a student's own class, runs the model as torch's does."""
+    own, torchs = type(wrapper), nn.DataParallel
+    steps = ("__call__", "forward", "replicate", "scatter", "parallel_apply", "gather")
+    return all(getattr(own, name) is getattr(torchs, name) and name not in vars(wrapper) for name in steps)
+
+
 def _one(call: Call, device: Any) -> Spread:
     model = _model()
     parameters = list(model.parameters())
     result = call(model, device)
     wraps, core = 0, result
-    while isinstance(core, nn.DataParallel):
+    while isinstance(core, nn.DataParallel) and _spreads(core):
         wraps, core = wraps + 1, core.module
     there = isinstance(core, nn.Module)
     return Spread(
@@ -377,7 +404,7 @@ def no_gpu(call: Call) -> Cases[Spread]:
 def _about_cuda(raised: Raised, seen: Seen) -> str | None:
     """An error about CUDA on a machine without a GPU, where none was asked for."""
     about = "cuda" in raised.message.lower() or "nvidia" in raised.message.lower()
-    return "hard-coded-cuda" if "no GPU" in raised.scenario and about else None
+    return "cuda-for-every-device" if "no GPU" in raised.scenario and about else None
 
 
 runs(parallel, diagnose=_about_cuda)
@@ -484,7 +511,9 @@ def finds_the_model_inside(seen: Seen, wanted: Seen) -> None:
         if not found.same:
             shown = f"another {found.kind}" if found.kind == found.inside else called(found.kind)
             key = "wrapper-guessed-by-attribute" if "`module`" in name else None
-            raise Failed(f"for {name} it returned {shown}", "the same model that was wrapped", misconception=key)
+            kept = found.kind in ("DataParallel", "DistributedDataParallel")
+            at = () if kept else ("deepcopy(", "return")
+            raise Failed(f"for {name} it returned {shown}", "the same model that was wrapped", None, key, at)
         if not found.training:
             raise Failed(f"the model inside {name} was switched to evaluation mode", "its mode unchanged")
 
@@ -530,7 +559,7 @@ def two_processes(call: Call) -> dict[str, Rank]:
     return {f"rank {number}": msgspec.convert(found, Rank) for number, found in enumerate(ranks)}
 
 
-runs(average)
+runs(average, diagnose=lambda raised, seen: "gradient-is-none" if WITHOUT_GRADIENT in raised.message else None)
 RANKS = ("rank 0", "rank 1")
 
 
@@ -554,6 +583,9 @@ def makes_them_the_mean(seen: Seen, wanted: Seen) -> None:
     elif all(_equal(answer, doubled) for answer in answers):
         misconception = "gradients-summed-not-averaged"
     happened = f"gradient {number + 1} of {len(wished)} is {found}"
+    own = [wanted[two_processes][rank].alone.gradients for rank in RANKS]
+    if all(_equal(answer, before) for answer, before in zip(answers, own, strict=True)):
+        happened, at = f"{happened}: no gradient has changed", (".data", "clone(")
     raise Failed(happened, f"{_values(wished, number)} in both", None, misconception, at)
 
 

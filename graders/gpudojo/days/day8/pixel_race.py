@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dis
 import math
+import os
 import sys
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator
@@ -212,6 +213,7 @@ class Steps(Counter[int]):
     def __init__(self) -> None:
         super().__init__()
         self.codes: set[CodeType] = set()
+        self.elsewhere = False  # whether another process of the submission was there
 
     def in_loops(self) -> set[int]:
         """The lines inside of loops and comprehensions: those between a jump back and its target."""
@@ -222,6 +224,20 @@ class Steps(Counter[int]):
             inside = (each for each in every if any(first <= each.offset <= last for first, last in jumps))
             found |= {each.positions.lineno or 0 for each in inside if each.positions}
         return found
+
+
+def _processes() -> tuple[bool, float]:
+    """Whether this process has others that run, and what those that have ended have used."""
+    if sys.platform != "linux":
+        return False, 0.0
+    import resource
+
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    try:
+        os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    except ChildProcessError:
+        return False, used.ru_utime + used.ru_stime + used.ru_minflt
+    return True, used.ru_utime + used.ru_stime + used.ru_minflt
 
 
 def stepped(call: Call, *args: Any) -> tuple[Any, Steps]:
@@ -260,12 +276,14 @@ def stepped(call: Call, *args: Any) -> tuple[Any, Steps]:
 
     if sys.gettrace() is not None:  # a debugger's or coverage's
         return call(*args), lines
+    before = _processes()
     sys.settrace(enter)
     tracing.append(in_thread)
     try:
         return call(*args), lines
     finally:
         tracing.remove(in_thread)
+        lines.elsewhere = before[0] or _processes() != before
         if sys.gettrace() is enter:  # a `breakpoint()` in the student's code sets its own
             sys.settrace(None)
 

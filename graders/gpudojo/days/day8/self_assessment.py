@@ -148,6 +148,9 @@ class Letters(Case, frozen=True):
     others: list[str]  # keys that are no questions
 
 
+KIND: Final = "\0"  # before the kind of an answer that is no text
+
+
 @answers.probe(machine="value")
 def letters(value: Any) -> Letters:
     """The letter for every question, however it is written: "b", "B", " b) "."""
@@ -156,7 +159,7 @@ def letters(value: Any) -> Letters:
     def letter(answer: Any) -> str | None:
         if isinstance(answer, str):
             return str.lower(str.strip(answer, " ()."))[:80]
-        return None if answer is None else called(type(answer).__name__)
+        return None if answer is None else KIND + called(type(answer).__name__)
 
     found = {k: v for k, v in dict.items(value) if type(k) is str} if isinstance(value, dict) else {}
     return Letters(
@@ -199,7 +202,7 @@ def _judge(question: str, seen: Seen, wanted: Seen) -> None:
     if answer == wanted[letters].answers[question]:
         return
     if answer not in tuple(LETTERS):
-        shown = answer if answer.startswith(("a ", "an ")) else repr(answer)
+        shown = answer.removeprefix(KIND) if answer.startswith(KIND) else repr(answer)
         expected = f"one of the letters {', '.join(LETTERS)}, in quotes"
         raise Failed(f'ANSWERS["{question}"] is {shown}', expected, at=at, about="is_a_dict")
     truth = wanted[tried_out].get(question)

@@ -371,7 +371,7 @@ def leaves_the_warm_up_out(seen: Seen, wanted: Seen) -> None:
     value, spread = found.value or 0.0, _spread(found)
     raise Failed(
         f"two warm-up calls of about 50 ms, then three of 10 ms, gave {_ms(value)} per call" + spread,
-        f"{_ms(found.right)}: the clock starts after the warm-up",
+        f"{_ms(found.right)}: {'divided by `repeats`' if spread else 'the clock starts after the warm-up'}",
         misconception="timed-the-warm-up" if value > found.right else None,
         at=("return", "last return") if spread else (),
     )
@@ -431,7 +431,8 @@ def _waited_elsewhere(said: str, elsewhere: str, line: int | None) -> Failed:
 
 def _no_error(cases: Cases[Timed], name: str, what: str) -> Timed:
     if (raised := cases.errors.get(name)) is not None:
-        raise Failed(f"{what} raised {raised.short}", "no error", raised.line, "hard-coded-cuda")
+        key = "cuda-for-every-device" if "cuda" in raised.message.lower() else None
+        raise Failed(f"{what} raised {raised.short}", "no error", raised.line, key)
     return cases[name]
 
 
@@ -478,6 +479,7 @@ def times_each_as_it_should(seen: Seen, wanted: Seen) -> None:
         raise Failed(
             f"by default the CPU's work was called {few['cpu']} times, with repeats=5 {many['cpu']} times",
             "2 calls more with repeats=5 than by default, where it is 3: pass `repeats` on",
+            at=("time_on_device(",),
         )
     second = seen[comparisons_with_two_gpus]["second_gpu"]
     if "cuda:1" not in (keys := [row.key for row in second.rows]):

@@ -164,6 +164,7 @@ def _classes() -> tuple[Any, Any, Any]:
     return Sequential, DataLoader, CrossEntropyLoss
 
 
+STEPPED = "a step since the forward pass"  # beside what was copied before an error
 SAMPLES, BATCH = 5, 4  # the last batch is smaller, and a batch of one
 RATE, MOMENTUM = 0.15, 0.8  # not the defaults
 
@@ -245,7 +246,10 @@ def _epoch(call: Call, device: Any, samples: int = SAMPLES, moved: bool = False,
     try:
         value, settings = settled(call, model, batches, loss_fn, optimizer, device)
     except StudentRaised as error:
-        raise error.with_facts(copied=copied(call, watch.latest, **watch.batch) if watch.batch else {}) from None
+        copies = copied(call, watch.latest, **watch.batch) if watch.batch else {}
+        if watch.forwards and len(watch.steps) >= len(watch.forwards):  # no backward pass has come between
+            copies |= {STEPPED: call.first_line(reversed(call.ledger.optimizer_steps())) or 0}
+        raise error.with_facts(copied=copies) from None
     now, after = _options(optimizer), [array(p) for p in model.parameters()]
     return Epoch(
         kind=type(value).__name__,
@@ -306,6 +310,7 @@ def an_epoch_on_the_second_gpu(call: Call) -> Cases[Epoch]:
     return tried({"already_there": lambda: _epoch(call, "cuda:1", samples=2, moved=True)})
 
 
+CLIPPING = ("clip_grad_norm_(", "clip_grad_value_(")
 OWN_LOSSES = ("cross_entropy(", "CrossEntropyLoss(", "nll_loss(", "log_softmax(")  # where `loss_fn` is not called
 EPOCHS = ("model_starts_on_the_cpu", "on_the_cpu", "already_there", "trained_before")  # most telling first
 
@@ -317,7 +322,8 @@ def _epochs(seen: Seen) -> Cases[Epoch]:
 def _why(raised: Raised, seen: Seen) -> str | None:
     """The misconception behind an error, from torch's message and from what had been copied before."""
     if "modified by an inplace operation" in raised.message:
-        return "step-before-backward"  # a step between forward and backward changes what backward needs
+        # A step between forward and backward changes what backward needs; so do other operations in place.
+        return "step-before-backward" if STEPPED in raised.copied else None
     key = diagnosis(raised)
     if {"inputs-on-cpu": "inputs", "targets-on-cpu": "targets"}.get(key or "") in raised.copied:
         return key
@@ -399,7 +405,7 @@ def trains_in_training_mode(seen: Seen, wanted: Seen) -> None:
     modes = [forward.training for forward in seen[epochs]["model_starts_on_the_cpu"].forwards]
     if not all(modes):
         happened = f"{modes.count(False)} of {len(modes)} forward passes ran in evaluation mode"
-        raise Failed(happened, "model.train() before the loop")
+        raise Failed(happened, "model.train() before the loop", misconception="not-in-training-mode")
 
 
 # Before the weights are compared: on a real GPU a changed precision changes them too.
@@ -427,7 +433,7 @@ def _learned_wrongly(case: Epoch) -> Failed:
         return Failed("the optimizer never stepped", f"{batches} steps", misconception="missing-step")
     if not case.steps:
         happened, line = "another optimizer stepped than the one passed in", case.step_lines[0]
-        return Failed(happened, "`optimizer.step()`", line, at=("optimizer =",))
+        return Failed(happened, "`optimizer.step()`", line, "another-optimizer", ("optimizer =",))
     if not backwards:
         happened, line = "there was no backward pass", case.step_lines[0]
         return Failed(happened, f"{batches} backward passes", line, "missing-backward")
@@ -438,6 +444,9 @@ def _learned_wrongly(case: Epoch) -> Failed:
         line = case.step_lines[case.steps.index(False)]
         happened = "the gradients were zeroed between backward() and step()"
         return Failed(happened, "zero_grad(), backward(), step()", line, at=("last zero_grad(",))
+    if backwards > len(case.forwards):
+        happened = f"backward() ran {times(backwards)} in {case.batches} batches"
+        return Failed(happened, "one backward pass for every batch", at=("last backward(",))
     if True in case.leftovers:
         which = case.leftovers.index(True)
         stale = which == 0 and len(case.leftovers) > 1 and not any(case.leftovers[1:])
@@ -447,13 +456,13 @@ def _learned_wrongly(case: Epoch) -> Failed:
             "in every step, the gradients of this batch only",
             case.backward_lines[which] if which < len(case.backward_lines) else None,
             "stale-gradients" if stale else "missing-zero-grad",
-            ("zero_grad(",) if stale else (),
+            ("zero_grad(",),
         )
     if unused := _unused(case):
         return unused
     if steps < backwards:
         happened = f"the optimizer stepped {times(steps)} for {backwards} backward passes"
-        return Failed(happened, "a step for every batch", case.step_lines[0])
+        return Failed(happened, "a step for every batch", case.step_lines[0], "step-left-out")
     if steps != batches:
         return Failed(f"the optimizer stepped {times(steps)} for {batches} batches", f"{batches} steps")
     if case.begun > 1:
@@ -461,21 +470,22 @@ def _learned_wrongly(case: Epoch) -> Failed:
         return Failed(happened, "one loop over the loader", at=("next(", "iter("))
     if case.options:
         happened = f"the optimizer's option `{case.options[0]}` was changed"
-        return Failed(happened, "the optimizer as it was passed in", at=(".param_groups", "[] ="))
+        return Failed(happened, "the optimizer as it was passed in", at=("[] =", ".param_groups"))
     if not case.state_kept:
         happened = "the optimizer's state from earlier steps, such as its momentum, was lost"
         return Failed(happened, "the optimizer as it was passed in", at=(".state", "load_state_dict("))
     if not all(case.as_they_are):
         expected = "`loss_fn(outputs, targets)`, with the outputs as they are"
         return Failed("`loss_fn` got something else than the model's outputs", expected, at=("softmax(", "loss_fn("))
-    return Failed("the weights after the epoch differ from the reference's", "the weights that this optimizer gives")
+    happened, at = "the weights after the epoch differ from the reference's", (*CLIPPING, ".grad")
+    return Failed(happened, "the weights that this optimizer gives", at=at)
 
 
 def _unused(case: Epoch) -> Failed | None:
     """The failure of a loop that leaves batches out."""
     count = len(case.forwards)
     happened, at = f"only {count} of {case.batches} batches were used", ("continue", "return", "for")
-    return Failed(happened, "all of them", at=at) if count < case.batches else None
+    return Failed(happened, "all of them", None, "loop-left-early", at) if count < case.batches else None
 
 
 @train.check(points=1)
@@ -506,7 +516,7 @@ def returns_the_mean_loss_per_sample(seen: Seen, wanted: Seen) -> None:
         of_means = _near(value, sum(loss for loss, _ in losses) / len(losses))
         last = "" if of_means or not _near(value, losses[-1][0]) else ", the loss of the last batch"
         samples = sum(size for _, size in losses)
-        divided = next((n for n in range(2, 2 * samples) if n != samples and _near(value, mean * samples / n)), None)
+        divided = next((n for n in range(1, 2 * samples) if n != samples and _near(value, mean * samples / n)), None)
         if divided and not of_means and not last:
             last = f", the sum over {samples} samples divided by {divided}"
         raise Failed(

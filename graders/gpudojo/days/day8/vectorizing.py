@@ -76,7 +76,8 @@ for each in (grayscale, recolor, nearest):
     each.when("runs", "no_loop_over_pixels", hint=(1, 2, 3))
     each.when("faster_than_the_loop", hint=(1, 2, 3), at=("sleep(", "for", "return"))
 VALUE = ("sprites =", "indices =", "palette =")  # a parameter that gets another value may be why others come out
-grayscale.when("right_values", "wrong-weights", hint=(1, 2, 3), at=(*VALUE, "mean(", "tensor(", "return"))
+grayscale.when("right_values", hint=(1, 2, 3), at=(*VALUE, "return"))
+grayscale.when("wrong-weights", at=("mean(", "tensor(", *VALUE, "return"))
 recolor.when("right_values", "channels-last", hint=(1, 2, 3), at=(*VALUE, "permute(", "movedim(", "return"))
 nearest.when("right_values", hint=(1, 2, 3), at=(*VALUE, "argmin(", "return", "last return"))
 nearest.when("lowest_index_on_a_tie", hint=(1, 2, 3), at=("where(", "argmin(", "return", "last return"))
@@ -177,6 +178,7 @@ class Growth(Case, frozen=True):
     single: int  # operations on the largest picture that made the numbers of one pixel
     single_line: int | None  # the line with most of them
     trips: list[Trip]
+    elsewhere: bool = False  # whether another process of the submission was there, whose lines are not counted
 
 
 class Pictures(Case, frozen=True):
@@ -262,6 +264,7 @@ class Painter:
             single=single.total(),
             single_line=max(single, key=lambda line: single[line], default=None),
             trips=trips,
+            elsewhere=any(lines.elsewhere for lines in self.lines),
         )
 
     def each(self, make: Make, sizes: tuple[Size, ...], device: Any = None) -> dict[str, Picture]:
@@ -405,7 +408,7 @@ def _judge_values(seen: dict[str, Picture], wanted: dict[str, Picture], diagnose
         if found.shape != right.shape:
             transposed = len(right.shape) == 4 and found.shape == [right.shape[i] for i in (0, 2, 3, 1)]
             happened, expected = f"{right.given} gave the shape {tuple(found.shape)}", f"the shape {tuple(right.shape)}"
-            raise Failed(happened, expected, misconception="channels-last" if transposed else None)
+            raise Failed(happened, expected, None, "channels-last" if transposed else None, at=("return",))
         if found.dtype != right.dtype and not found.dtype.startswith(right.dtype.rstrip("0123456789")):
             expected = "int64 or int32" if right.dtype == "int64" else right.dtype
             raise Failed(f"the result's dtype is {found.dtype}", expected)
@@ -421,6 +424,8 @@ def _differing(found: Picture, right: Picture) -> tuple[str, str | None]:
     assert right.values is not None
     a, b = numbers(found.values), numbers(right.values)
     differ = ~(abs(a.astype("float64") - b) <= 1e-4)  # a NaN is not near anything
+    if a.ndim > 2 and a.shape[-1] == a.shape[-2] and (abs(a.astype("float64") - b.swapaxes(-1, -2)) <= 1e-4).all():
+        return "height and width are swapped", None
     where = tuple(int(i) for i in next(iter(zip(*differ.nonzero(), strict=True)), (0,) * a.ndim))
     count = f"{int(differ.sum())} of {a.size} values differ"
     return f"{count}; at {list(where)} it gave {a[where]:.6g}, not {b[where]:.6g}", None
@@ -479,6 +484,8 @@ def _diagnose(raised: Raised, seen: Seen) -> str | None:
     if "to numpy" in raised.message:
         return "numpy-on-device-tensor"
     first = raised.message.partition("\n")[0]
+    if "same device" in first and first.endswith("on cuda:0)"):
+        return "made-on-the-cpu"  # all inputs are on the GPU
     if first.endswith("on cpu)") and ("same device" in first or "cuda" in first.partition(" (with ")[0].lower()):
         return "hard-coded-cuda"
     return None
@@ -507,6 +514,11 @@ def _claim(function: Function, values: float, diagnose: Diagnose, probes: Probes
     def no_loop_over_pixels(seen: Seen, wanted: Seen) -> None:
         """The number of operations does not grow with the number or the size of the sprites."""
         growth = seen[pictures].growth
+        if growth.elsewhere and any(trip.bytes for trip in growth.trips):  # what stays on the device is counted
+            happened = "the values were copied to the host while your code had another process running"
+            raise Failed(
+                happened, "all work in the function itself", growth.trips[-1].line, "python-loop-over-elements"
+            )
         (few, high, wide, _), (many, higher, wider, _) = GROWING[0], GROWING[-1]
         for what, every in (("operations", growth.operations), ("lines of Python", growth.steps)):
             counts = every[: len(GROWING)]

@@ -1,4 +1,4 @@
-# fails: move_model::moves_every_parameter as result-thrown-away
+# fails: move_model::moves_every_parameter as copied-into-old-tensors
 
 
 def move_model(model, device):

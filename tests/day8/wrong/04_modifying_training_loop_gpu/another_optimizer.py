@@ -1,4 +1,4 @@
-# fails: train_epoch::learns_as_it_should as -
+# fails: train_epoch::learns_as_it_should as another-optimizer
 
 import torch
 def train_epoch(model, loader, loss_fn, optimizer, device):

@@ -1,4 +1,4 @@
-# fails: train_epoch::trains_in_training_mode as -
+# fails: train_epoch::trains_in_training_mode as not-in-training-mode
 
 
 def train_epoch(model, loader, loss_fn, optimizer, device):

@@ -1,4 +1,4 @@
-# fails: train_epoch::learns_as_it_should as -
+# fails: train_epoch::learns_as_it_should as loop-left-early
 import torch
 from torch import nn
 

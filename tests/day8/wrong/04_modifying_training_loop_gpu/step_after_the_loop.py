@@ -1,4 +1,4 @@
-# fails: train_epoch::learns_as_it_should as -
+# fails: train_epoch::learns_as_it_should as step-left-out
 
 def train_epoch(model, loader, loss_fn, optimizer, device):
     model.to(device); model.train(); t = n = 0

@@ -1,4 +1,4 @@
-# fails: evaluate::builds_no_graph as eval-without-no-grad
+# fails: evaluate::builds_no_graph as no-grad-not-entered
 import torch
 
 

@@ -1,4 +1,4 @@
-# fails: mixed_precision_step::learns_from_this_batch_alone as -
+# fails: mixed_precision_step::learns_from_this_batch_alone as another-optimizer
 import torch
 from torch import nn
 

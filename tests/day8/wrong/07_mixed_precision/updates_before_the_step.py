@@ -1,4 +1,4 @@
-# fails: mixed_precision_step::runs as -
+# fails: mixed_precision_step::runs as update-before-step
 import torch
 from torch import nn
 

@@ -1,4 +1,4 @@
-# fails: accumulate_gradients::steps_after_every_group as -
+# fails: accumulate_gradients::steps_after_every_group as another-optimizer
 import torch
 
 

@@ -1,4 +1,4 @@
-# fails: peak_memory::is_nothing_on_the_cpu as hard-coded-cuda
+# fails: peak_memory::is_nothing_on_the_cpu as cuda-for-every-device
 import torch
 
 

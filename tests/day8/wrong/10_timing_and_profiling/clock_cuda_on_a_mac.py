@@ -1,4 +1,4 @@
-# fails: time_on_device::waits_for_an_apple_gpu as hard-coded-cuda
+# fails: time_on_device::waits_for_an_apple_gpu as cuda-for-every-device
 import time
 
 import torch

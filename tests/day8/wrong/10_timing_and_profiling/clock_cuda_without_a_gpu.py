@@ -1,4 +1,4 @@
-# fails: time_on_device::works_without_a_gpu as hard-coded-cuda
+# fails: time_on_device::works_without_a_gpu as cuda-for-every-device
 import time
 
 import torch

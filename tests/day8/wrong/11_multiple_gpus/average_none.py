@@ -1,4 +1,4 @@
-# fails: average_gradients::runs as -
+# fails: average_gradients::runs as gradient-is-none
 import copy
 
 import torch
