@@ -390,7 +390,7 @@ CPU: Final = torch.device("cpu")
 class Place:
     """One virtual device while it is open."""
 
-    __slots__ = ("cuda", "gpu", "index", "label", "late", "lazy", "memory", "note", "shut")
+    __slots__ = ("cuda", "gpu", "index", "label", "late", "lazy", "memory", "norms", "note", "shut")
 
     def __init__(self, gpu: VirtualGpu, index: int, total: int) -> None:
         self.gpu = gpu
@@ -400,6 +400,7 @@ class Place:
         self.label = f"cuda:{index}"
         self.memory = Allocator(total, index, gpu.streams)
         self.note: Callable[[Any], None] = gpu.ledger.rows.append
+        self.norms: list[str] | None = None  # the operators that this torch calls for a batch norm, once seen
         self.late: list[Any] | None = None  # what `ops/dispatch.py` records before the next operation
         self.shut = False
 

@@ -286,8 +286,11 @@ def allocate(place: Place, nbytes: int) -> Block:
         raise out_of_memory(error, place.index) from None
 
 
-def write(name: str, place: Place, nbytes: int, work: Any = None, where: Any = None) -> None:
-    """One operation into the ledger; `where`, if known: code object and instruction offset of the student's line."""
+def write(name: str, place: Place, nbytes: int, work: Any = None, where: Any = None, at: float | None = None) -> None:
+    """One operation into the ledger.
+
+    `where`, if known: code object and instruction offset of the student's line. `at`: when it ended, if not now.
+    """
     if place.late is not None:
         settle(place)
     code, offset = where or site()
@@ -295,7 +298,8 @@ def write(name: str, place: Place, nbytes: int, work: Any = None, where: Any = N
     if _inference_on():
         mode |= INFERENCE
     live, dtype = place.memory.live, thread_state.autocast
-    place.note((OPERATION, perf_counter(), code, offset, name, place.label, mode, dtype, nbytes, live, work))
+    at = perf_counter() if at is None else at
+    place.note((OPERATION, at, code, offset, name, place.label, mode, dtype, nbytes, live, work))
 
 
 def settle(place: Place) -> None:
