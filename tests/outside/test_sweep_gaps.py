@@ -88,10 +88,6 @@ HALF_KERNELS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "linear": lambda x: F.interpolate(x[0], size=5, mode="linear", align_corners=False),
     "trilinear": lambda x: F.interpolate(x[None], size=(2, 5, 5), mode="trilinear", align_corners=False),
     "pooled": lambda x: F.adaptive_avg_pool3d(x, (2, 3, 3)),
-    "put": lambda x: x.clone().index_put_((torch.zeros(3, dtype=torch.long, device=x.device),), x[:1], accumulate=True),
-    "put elsewhere": lambda x: x.index_put(
-        (torch.zeros(3, dtype=torch.long, device=x.device),), x[:1], accumulate=True
-    ),
 }
 
 

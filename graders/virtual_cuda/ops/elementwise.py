@@ -154,13 +154,7 @@ def _index_put_(self: Any, indices: Any, values: Any, accumulate: bool = False) 
                 "unsupported operation: some elements of the input tensor and the written-to tensor refer to a single "
                 "memory location. Please clone() the tensor before performing the operation."
             )
-    if accumulate and self.dtype in HALF:  # what goes to one place is summed up in single precision
-        return self.copy_(aten.index_put.default(self.float(), indices, values.float(), True))
     return aten.index_put_.default(self, indices, values, accumulate)
-
-
-def _put_into_copy(self: Any, *args: Any) -> Any:
-    return _index_put_(self.clone(), *args)
 
 
 def _index_put_words(inner: Any, text: str) -> Exception | None:
@@ -240,10 +234,9 @@ _PUT: Final[dict[str, Any]] = {
     "asserts": True,
     "words": _index_put_words,
 }
-operator("_index_put_impl_", **_PUT)
+operator("index_put", "_index_put_impl_", **_PUT)
 operator("index_put_", kernel=_index_put_, **_PUT)
-operator("index_put", kernel=_put_into_copy, **_PUT)
-operator("_unsafe_index_put", kernel=_put_into_copy, placement=_index_put)
+operator("_unsafe_index_put", placement=_index_put)
 operator("masked_fill", "masked_fill_", placement=_masked_fill)
 operator("masked_fill.Tensor", "masked_fill_.Tensor", waits=("fill value", device_values("value")))
 operator("index_fill", "index_fill_", placement=_index_fill)
