@@ -184,7 +184,10 @@ class Recorder:
             better = None if self.reword is None else self.reword(error)
             if better is None:
                 raise
-            raise better from None
+            try:
+                raise better from None
+            finally:
+                del better  # it would keep this frame, and the frame it
         finally:
             self.backward_site = outer
             self.rows.append((END, perf_counter(), None, None, index))

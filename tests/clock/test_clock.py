@@ -524,3 +524,11 @@ def test_a_convolution_of_one_channel_takes_as_long_as_it_has_pixels() -> None:
 
     assert seconds(512, 1) > 10 * seconds(64, 1)
     assert seconds(512, 1) > seconds(512, 3)
+
+
+@pytest.mark.parametrize("shape", [(4, 0), (0, 4), (0,)])
+def test_a_reduction_of_nothing_takes_time(shape: tuple[int, ...]) -> None:
+    with virtual_cuda(gpu="T4") as gpu:
+        empty = torch.zeros(shape, device="cuda")
+        empty.sum(), empty.sum(-1), empty.mean(0), (empty > 0).any()
+        assert gpu.times()

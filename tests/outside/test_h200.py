@@ -40,8 +40,6 @@ EXACT = ("as_strided.partial_views", "kthvalue", "median", "mode", "nanmedian", 
 KNOWN = {
     # The same operator stands for cuDNN's in `F.batch_norm`, which keeps no statistics in eval mode.
     ("native_batch_norm", "float32", 1), ("native_batch_norm", "float32", 4),
-    # A mask that is trained: the device composes the function of others, CUDA has one kernel.
-    ("nn.functional.scaled_dot_product_attention", "float32", 24),
 }  # fmt: skip
 
 

@@ -88,10 +88,6 @@ HALF_KERNELS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "linear": lambda x: F.interpolate(x[0], size=5, mode="linear", align_corners=False),
     "trilinear": lambda x: F.interpolate(x[None], size=(2, 5, 5), mode="trilinear", align_corners=False),
     "pooled": lambda x: F.adaptive_avg_pool3d(x, (2, 3, 3)),
-    "put": lambda x: x.clone().index_put_((torch.zeros(3, dtype=torch.long, device=x.device),), x[:1], accumulate=True),
-    "put elsewhere": lambda x: x.index_put(
-        (torch.zeros(3, dtype=torch.long, device=x.device),), x[:1], accumulate=True
-    ),
 }
 
 
@@ -119,6 +115,44 @@ def test_batch_norm_asked_directly_keeps_its_statistics() -> None:
     assert (made[0].stride(), made[1].tolist(), made[2].shape) == (x.stride(), [1, 1], (2,))
     with pytest.raises(RuntimeError, match="suggest_memory_format"):
         torch.ops.aten._batch_norm_with_update(x, *given, 0.1, 1e-5)
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_attention_with_a_mask_that_is_trained(causal: bool) -> None:
+    operands = [torch.randn(2, 4, 5, 8).requires_grad_() for _ in range(3)]
+    mask = torch.randn(5, 5, requires_grad=True)
+    past = mask.masked_fill(torch.ones(5, 5).triu(1).bool(), float("-inf")) if causal else mask
+    wanted = torch.autograd.grad(F.scaled_dot_product_attention(*operands, past).sum(), (*operands, mask))
+    there = [each.detach().cuda().requires_grad_() for each in (*operands, mask)]
+    made = F.scaled_dot_product_attention(*there, is_causal=causal)
+    assert type(made.grad_fn).__name__ == "ScaledDotProductEfficientAttentionBackward0"
+    gradients = torch.autograd.grad(made.sum(), there)
+    torch.testing.assert_close([each.cpu() for each in gradients], list(wanted))
+    assert [each.stride() for each in gradients] == [*[(160, 8, 32, 1)] * 3, (5, 1)]
+
+
+def test_the_sampler_of_cudnn() -> None:
+    image, grid = torch.randn(2, 3, 4, 4, requires_grad=True), torch.rand(2, 5, 5, 2, requires_grad=True)
+    wanted = F.grid_sample(image, grid, align_corners=True)
+    there = [each.detach().cuda().requires_grad_() for each in (image, grid)]
+    made = torch.cudnn_grid_sampler(*there)
+    torch.testing.assert_close(made.cpu(), wanted)
+    gradients = torch.autograd.grad(made.sum(), there), torch.autograd.grad(wanted.sum(), (image, grid))
+    torch.testing.assert_close([each.cpu() for each in gradients[0]], list(gradients[1]))
+    with pytest.raises(RuntimeError, match="expected grid and input to have same batch size"):
+        torch.cudnn_grid_sampler(there[0], there[1][:1])
+
+
+def test_the_gradient_of_dropout_is_contiguous_or_has_channels_last() -> None:
+    x = torch.ones(2, 3, 4, 4, device="cuda")
+    for given, wanted in (
+        (x.transpose(0, 3), (24, 8, 2, 1)),
+        (x.to(memory_format=torch.channels_last), (48, 1, 12, 3)),
+    ):
+        given = given.detach().clone().requires_grad_()
+        made = F.dropout(given, 0.5)
+        (gradient,) = torch.autograd.grad(made, given, torch.ones_like(made))
+        assert gradient.stride() == wanted
 
 
 def test_strides_where_a_size_is_0_or_1() -> None:
@@ -203,6 +237,18 @@ def test_names_of_fused_nodes() -> None:
 
 MIXED = "Expected all tensors to be on the same device, but got {} is on {}, different from other tensors on {} "
 MISTAKES: dict[str, tuple[Callable[[], Any], str]] = {
+    "mask": (lambda: EYE.cuda().masked_scatter(EYE.cuda(), EYE.cuda()), "got mask with dtype float$"),
+    "mask of integers": (lambda: EYE.cuda().masked_scatter_(EYE.cuda().long(), EYE.cuda()), "with dtype long$"),
+    "jiterator": (
+        lambda: torch.cuda.jiterator._create_jit_fn("template <typename T> T same(T x) { return x; }")(ONE.cuda()),
+        "the virtual GPU cannot run kernels of the jiterator",
+    ),
+    "scattered": (
+        lambda: torch.as_strided_scatter(torch.ones(2, 3, device="cuda").t().requires_grad_(), ONE.cuda(), (1,), (1,)),
+        "as_strided_scatter is currently only supported for contiguous inputs",
+    ),
+    "sparse result": (lambda: torch.smm(EYE.cuda().to_sparse(), EYE.cuda()), "NYI: CUDA sspaddmm is not implemented"),
+    "type": (lambda: EYE.cuda().to_sparse_csr().type(), "Unimplemented backend SparseCsrCUDA"),
     "nested": (lambda: torch.nested.nested_tensor([ONE.cuda(), ONE]), MIXED.format("tensors", "cpu", "cuda:0")),
     "coo": (lambda: torch.sparse_coo_tensor(ZERO, ONE.cuda()), MIXED.format("values", "cuda:0", "cpu")),
     "coo indices": (lambda: torch.sparse_coo_tensor(ZERO.cuda(), ONE), MIXED.format("values", "cpu", "cuda:0")),

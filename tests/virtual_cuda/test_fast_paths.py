@@ -97,9 +97,38 @@ def _seen(watched: Watched) -> Iterator[Any]:
     yield from (*seen, *(p.grad for p in model.parameters()))
 
 
+def _images(last: Callable[[], nn.Module], watched: Watched, twice: bool = True) -> Iterator[Any]:
+    """Convolutions, norms and pools in sequence: accumulated, kept, for a few tensors, changed by hooks, twice."""
+    first = nn.Sequential(nn.Conv2d(3, 4, 3, bias=False), nn.BatchNorm2d(4), nn.ReLU(), nn.MaxPool2d(2))
+    model: Any = nn.Sequential(*first, nn.Conv2d(4, 4, 3, padding=1, groups=2), nn.ReLU(), last()).cuda()
+    for step in range(4):  # the first pass shows which operators this torch calls
+        images = torch.rand(2, 3, 8, 8).cuda()
+        if step == 2:
+            images.requires_grad_()
+            model[4].bias.requires_grad_(False)
+        if step == 3:
+            model.zero_grad()
+        with watched():
+            out = model(images)
+            both = out.sum() + (model(images * 2).sum() if step == 3 and twice else 0)
+        if step == 1:
+            out.register_hook(lambda gradient: gradient * 2)
+            model[4].weight.register_hook(lambda gradient: gradient + 1)
+            out.pow(2).sum().backward(retain_graph=True)
+            yield from torch.autograd.grad(out.sum(), [model[0].weight, model[4].bias], retain_graph=True)
+        both.backward(torch.full((), 0.5).cuda())
+        yield from (*(p.grad for p in model.parameters() if p.grad is not None), *model.buffers(), out)
+
+
 @pytest.mark.parametrize(
     "program",
     [
+        pytest.param(partial(_images, lambda: nn.BatchNorm2d(4)), id="images, a norm"),
+        pytest.param(partial(_images, lambda: nn.MaxPool2d(3, 1, 1, ceil_mode=True)), id="images, a pool"),
+        pytest.param(
+            partial(_images, lambda: nn.Sequential(nn.Flatten(), nn.Linear(36, 2)), twice=False), id="images, classes"
+        ),
+        pytest.param(partial(_images, nn.Flatten), id="images, flat"),
         _retained,
         _seen,
         pytest.param(partial(_training, torch.optim.Adam, (6, 4), 1), id="adam"),
@@ -160,6 +189,65 @@ def test_second_derivatives_of_layers_in_sequence(gpu: Any) -> None:
         found.append([x.grad, *(p.grad for p in net.parameters() if p.grad is not None)])
     for ours, theirs in zip(*found, strict=True):
         torch.testing.assert_close(ours.cpu(), theirs)
+
+
+def test_second_derivatives_of_images_in_sequence(gpu: Any) -> None:
+    model = nn.Sequential(nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(2, 1, 1))
+    other = copy.deepcopy(model).cuda()
+    images = torch.rand(2, 1, 6, 6)
+    for _ in range(2):
+        found = []
+        for each, given in ((model, images), (other, images.cuda())):
+            leaf = given.clone().requires_grad_()
+            (gradient,) = torch.autograd.grad(each(leaf).pow(2).sum(), leaf, create_graph=True)
+            found.append(torch.autograd.grad(gradient.pow(2).sum(), [leaf, *each.parameters()], allow_unused=True))
+        for one, two in zip(*found, strict=True):
+            assert (one is None) == (two is None)
+            if one is not None:
+                torch.testing.assert_close(two.cpu(), one)
+
+
+def test_layers_in_sequence_name_their_nodes(gpu: Any) -> None:
+    model = nn.Sequential(nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2), nn.ReLU(), nn.MaxPool2d(2)).cuda()
+    for _ in range(2):
+        node: Any = model(torch.rand(2, 1, 6, 6).cuda()).grad_fn
+        names = []
+        while node is not None:
+            names.append(str(node).split()[0].strip("<"))
+            node = node.next_functions[0][0]
+        assert names == [
+            *("MaxPool2DWithIndicesBackward0", "ReluBackward0", "NativeBatchNormBackward0", "ConvolutionBackward0")
+        ]
+
+
+def test_a_result_of_relu_that_was_written_to_is_stale(gpu: Any) -> None:
+    out = nn.Sequential(nn.Conv2d(1, 2, 3), nn.ReLU()).cuda()(torch.rand(1, 1, 4, 4).cuda())
+    out.mul_(2)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        out.sum().backward()
+
+
+@pytest.mark.parametrize("number", [2, 2.5, True])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.int64, torch.bool])
+def test_a_number_leaves_the_ledger_that_a_tensor_and_the_operator_leave(
+    gpu: Any, number: Any, dtype: torch.dtype
+) -> None:
+    host = torch.ones(2, 3, dtype=dtype)
+    device = host.cuda()
+    rows = gpu.ledger.rows
+    for name in ("add", "mul", "true_divide", "pow", "eq"):
+        out = getattr(device, name)(number)
+        assert torch.equal(out.cpu(), getattr(host, name)(number))
+    if dtype is torch.float32:
+        index = len(rows)
+        assert device.add_(number) is device
+        assert torch.equal(device.cpu(), host + number)
+        assert rows[index][8] == 0  # bytes
+        assert rows[index][10] == (dtype, host.shape, host.shape)
+    index = len(rows)
+    out = device + number
+    assert rows[index][10] == (dtype, host.shape, host.shape)
+    assert rows[index][8] == out.nbytes
 
 
 def test_a_gradient_between_layers_that_somebody_keeps(gpu: Any) -> None:

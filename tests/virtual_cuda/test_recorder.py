@@ -164,3 +164,19 @@ def test_the_search_for_lines_keeps_nothing_of_a_student() -> None:
     del names
     gc.collect()  # the function and its names refer to each other
     assert held() is None
+
+
+def test_a_backward_pass_that_raises_keeps_no_memory() -> None:
+    gc.collect()
+    gc.disable()
+    try:
+        with open_device("virtual"):
+            images = torch.rand(2, 1, 4, 4, device="cuda")
+            loss = nn.Conv2d(1, 2, 3, device="cuda")(images).sum()
+            images.add_(1)
+            with pytest.raises(RuntimeError, match="modified by an inplace operation") as caught:
+                loss.backward()
+            del images, loss, caught
+            assert torch.cuda.memory_allocated() == 0
+    finally:
+        gc.enable()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from virtual_cuda import virtual_cuda
+from virtual_cuda.device.tensor import INSIDE
 
 
 def test_methods_of_the_class_take_device_tensors() -> None:
@@ -35,3 +36,34 @@ def test_inside_a_function_transform_a_tensor_is_where_it_was() -> None:
         torch.func.grad(look)(torch.ones(2))
     assert seen == [("cuda:0", True)] * 3 + [("cpu", False)]
     assert "device" not in vars(torch.Tensor)
+
+
+def test_a_subclass_is_not_told_what_the_device_keeps_in_a_tensor() -> None:
+    asked: set[str] = set()
+
+    class Curious(torch.Tensor):
+        def __getattribute__(self, name: str) -> object:
+            asked.add(name)
+            return super().__getattribute__(name)
+
+        def __setattr__(self, name: str, value: object) -> None:
+            asked.add(name)
+            super().__setattr__(name, value)
+
+    with virtual_cuda():
+        x = torch.ones(2, device="cuda").as_subclass(Curious)
+        x.tag = "mine"
+        assert (x.tag, (x + 1).tolist(), x.detach().clone().device.type) == ("mine", [2.0, 2.0], "cuda")
+        assert "tag" in asked
+        assert asked.isdisjoint(INSIDE)
+        with pytest.raises(TypeError, match="__slotnames__"):
+            object.__getstate__(x)  # type: ignore[attr-defined,unused-ignore]
+
+
+def test_the_class_of_a_device_tensor_makes_what_it_stands_for() -> None:
+    with virtual_cuda():
+        x = torch.ones(2, device="cuda")
+        assert type(x)([1.0, 2.0]).tolist() == [1.0, 2.0]
+        assert torch.ones(1).as_subclass(type(x)).device.type == "cpu"
+        weight = torch.nn.Parameter(x)
+        assert type(type(weight)(torch.ones(1))) is torch.nn.Parameter

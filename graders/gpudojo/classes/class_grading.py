@@ -39,7 +39,7 @@ from gpudojo.classes.gradebook import (
 from gpudojo.classes.grading_options import GradingOptions, name_of, recorded
 from gpudojo.classes.judging import Verdicts, row_of
 from gpudojo.classes.local_runner import GradingTask, LocalRunner, Progress, Runner
-from gpudojo.classes.store import Record
+from gpudojo.classes.store import Record, UnreadRecord
 from gpudojo.classes.submission_run import SubmissionRun
 from gpudojo.grading.references import PUBLIC_SEEDS
 from gpudojo.model.catalogue import day as exercises_of
@@ -270,7 +270,9 @@ class ClassGrading:
 
     def _ready(self, entries: Sequence[SubmissionEntry]) -> dict[str, str]:
         """The names of submissions that need not run, each with its record's key."""
-        ready = {}
+        ready: dict[str, str] = {}
+        if not self.recorded and not self.store.used:
+            return ready  # nothing has run: each submission is read when it is its turn
         for entry in entries:
             submission, terms = self._read(entry), self._terms(entry)
             if submission and terms.verdicts.has(key := terms.key(submission.digest), self.options.rejudge):
@@ -384,8 +386,8 @@ class ClassGrading:
     ) -> Iterator[GradingTask]:
         for terms in every:
 
-            def done(record: Record, key: str = terms.verdicts.reference_key) -> None:
-                judging.complete(record, self.exercises, self.options.only)
+            def done(sent: UnreadRecord, key: str = terms.verdicts.reference_key) -> None:
+                judging.complete(record := sent.whole(), self.exercises, self.options.only)
                 self.store.keep(key, _with_timelines(record, self.store.record(self._drawn_key)))
                 then()
 
@@ -402,8 +404,8 @@ class ClassGrading:
         if self.recorded or self.options.alone or (self.store.has(self._drawn_key) and not self.options.fresh):
             return
 
-        def done(drawn: Record) -> None:
-            self.store.keep(self._drawn_key, drawn)
+        def done(sent: UnreadRecord) -> None:
+            self.store.keep(self._drawn_key, drawn := sent.whole())
             for key in self._every_term(entries):
                 if (record := self.store.record(key)) is not None:  # a reference that still runs adds them itself
                     self.store.keep(key, _with_timelines(record, drawn))
@@ -443,7 +445,7 @@ class ClassGrading:
             busy[key] = [entry]
             run = SubmissionRun(submission.digest, files, terms.run_options)
 
-            def done(record: Record, key: str = key) -> None:
+            def done(record: UnreadRecord, key: str = key) -> None:
                 self.store.keep(key, record)
                 self.ran += 1
                 self._judge(busy.pop(key))
@@ -529,10 +531,10 @@ MOST: Final = 20  # lines of a list
 
 
 class Display:
-    """Shows progress in the terminal, and a summary at the end."""
+    """Shows progress in the terminal, and a summary at the end; without a console, nothing."""
 
-    def __init__(self, console: Console, quiet: bool = False) -> None:
-        self.console, self.quiet = console, quiet
+    def __init__(self, console: Console | None) -> None:
+        self.console = console
         self.count = self.done = self.known = 0
         self.doing = "looking for submissions"
         self.tasks: Sequence[GradingTask] = ()
@@ -570,13 +572,14 @@ class Display:
     def graded(self, row: SubmissionRow, ran: bool) -> None:
         self.done += 1
         self._ran += ran
-        self.tally.add(row)
+        if self.console is not None:
+            self.tally.add(row)
         self._refresh()
 
     # while it runs
 
     def __enter__(self) -> Display:
-        if self.console.is_terminal and not self.quiet:
+        if self.console is not None and self.console.is_terminal:
             from rich.live import Live
 
             self._live = Live(console=self.console, refresh_per_second=8, transient=True, get_renderable=self._picture)
@@ -589,12 +592,12 @@ class Display:
             self._live = None
 
     def _say(self, text: str, style: str = "") -> None:
-        if not self.quiet:
+        if self.console is not None:
             text = printable(text, keep="\n")
             self.console.print(text, style=style, markup=False, highlight=False, soft_wrap=True)
 
     def _refresh(self) -> None:
-        if self._live is not None or self.quiet:
+        if self._live is not None or self.console is None:
             return
         now = time.monotonic()
         if now - self._spoken >= EVERY and self.done < self.count and self._running:
@@ -645,7 +648,7 @@ class Display:
 
         With the outcome of a run, all that is known of the class is counted, and not only what was graded now.
         """
-        if self.quiet:
+        if self.console is None:
             return
         from gpudojo.model.catalogue import misconceptions
 

@@ -26,7 +26,7 @@ from distributed.versions import VersionMismatchWarning
 
 from gpudojo.classes.dask_worker import HASH, Introduction, Order, Versions, pack, unpack, unpack_reply, versions
 from gpudojo.classes.local_runner import TICK, GradingTask, Progress
-from gpudojo.classes.store import Incident, IncidentKind, Record
+from gpudojo.classes.store import Incident, IncidentKind, UnreadRecord
 from gpudojo.classes.submission_run import BEFORE
 from gpudojo.model.errors import BadMessage, BadWorker, NoCluster
 from gpudojo.sandbox.isolation import Layers, missing
@@ -100,7 +100,7 @@ class TaskQueue:
         else:
             self.put_back(task, alone or self._losses[task] >= LOSSES)
 
-    def finish(self, task: GradingTask, record: Record) -> None:
+    def finish(self, task: GradingTask, record: UnreadRecord) -> None:
         self.done += 1
         task.done(record)
 
@@ -324,7 +324,7 @@ class DaskSession:
                 answer = answer if isinstance(answer, str) else unpack_reply(answer, sent.order, task.run.record.digest)
             except BadMessage as error:
                 answer = f"its reply is damaged: {error}"
-            if isinstance(answer, Record):
+            if isinstance(answer, UnreadRecord):
                 self._strikes[address] = 0
                 self.queue.finish(task, answer)
                 return

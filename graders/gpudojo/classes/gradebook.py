@@ -39,8 +39,7 @@ from gpudojo.model.results import (
     SubmissionStatus,
     total,
 )
-from gpudojo.model.results_file import encoded, iterate, number, replacing, safe, write_csv
-from gpudojo.model.results_file import write as write_rows
+from gpudojo.model.results_file import encoded, number, replacing, safe, write_csv, writing
 from gpudojo.submissions.entries import Naming, SubmissionEntry, Submitter, folded, natural
 
 
@@ -60,8 +59,9 @@ class CheckStatistics:
         """Counts one who attempted it; `rest` is the score without this check."""
         self.outcomes[outcome] += 1
         if outcome is not Outcome.ERROR:
-            for place, number in enumerate((rest, rest * rest, rest if outcome is Outcome.PASSED else 0.0)):
-                self._sums[place] += number
+            self._sums[0] += rest
+            self._sums[1] += rest * rest
+            self._sums[2] += rest if outcome is Outcome.PASSED else 0.0
 
     @property
     def attempted(self) -> int:
@@ -667,8 +667,7 @@ class Gradebook:
         path = self.out / "results.json"
         columns = [*self.parts, *(item.name for item in course.by_hand)]
         try:
-            write_rows(path, header, rows)
-            write_csv(self.out / "results.csv", counted(iterate(path)), columns)
+            write_csv(self.out / "results.csv", counted(writing(path, header, rows)), columns)
         except OSError as error:
             raise BadClass(f"cannot write {path}: {error.strerror}; what has been run is kept") from None
         return path, tally

@@ -347,7 +347,7 @@ class Judges:
             self._pool = ProcessPoolExecutor(self._count, _context(), _begin_judging, given)
             with contextlib.suppress(BrokenProcessPool, OSError, ValueError):  # killed while it started: see `again`
                 for _ in range(self._count):
-                    self._pool.submit(int)
+                    self._pool.submit(_warm_up)
 
     def begin(self, key: str) -> Future[None] | None:
         """Let another process judge a record, if there is one; what it cannot do is left to this one."""
@@ -419,6 +419,13 @@ def _end_with_grader() -> None:
     assert grader is not None
     grader.join()
     os._exit(1)
+
+
+def _warm_up() -> None:
+    """Judge the reference, which imports and prepares what is needed, while the grader reads submissions."""
+    assert _verdicts is not None
+    if (record := _verdicts.store.unread(_verdicts.reference_key)) is not None:
+        judged(record, _verdicts.reference, exercises_of(_verdicts.day), _verdicts.only)
 
 
 def _judge_again(keys: Sequence[str]) -> None:

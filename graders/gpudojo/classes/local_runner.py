@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol
 
-from gpudojo.classes.store import Record
+from gpudojo.classes.store import UnreadRecord
 from gpudojo.classes.submission_run import GAP, SubmissionRun
 from gpudojo.model.errors import BadClass, ForkServerFailed
 from gpudojo.model.results import SubmissionRow
@@ -34,7 +34,7 @@ class GradingTask:
 
     name: str
     run: SubmissionRun
-    done: Callable[[Record], None]
+    done: Callable[[UnreadRecord], None]
     began: float
     pipes: ChildPipes | None = None
     peak_bytes: int = 0

@@ -24,7 +24,7 @@ from virtual_cuda.ledger import Timeline
 
 from gpudojo.classes.course_file import exercise_named, table
 from gpudojo.model.errors import BadClass, BadEvidence, BadFile, suggestion
-from gpudojo.model.evidence import Evidence, checked_timeline, decoded, validated
+from gpudojo.model.evidence import Evidence, EvidenceOutline, checked_timeline, decoded, validated
 from gpudojo.model.results import ExerciseRow, Override, SubmissionRow, total
 from gpudojo.model.results_file import number, replacing, safe
 from gpudojo.sandbox.protocol import Chosen, Loaded
@@ -97,20 +97,18 @@ class Record(_Observed):
         return self.seen.get(key)
 
 
-class _Facts(msgspec.Struct):
-    """An observation without the lines that were executed."""
+class EncodedFunction(msgspec.Struct, frozen=True):
+    """What was observed of one function, as a child has sent it."""
 
-    status: str
-    facts: msgspec.Raw = msgspec.Raw()
-    raised: msgspec.Raw = msgspec.Raw()
-
-
-class _Evidence(msgspec.Struct):
-    observations: dict[str, _Facts]
+    evidence: msgspec.Raw
+    seconds: float
+    signature: str
+    timeline: msgspec.Raw
+    timelines: list[msgspec.Raw]
 
 
 class _Function(msgspec.Struct):
-    evidence: _Evidence
+    evidence: EvidenceOutline
 
 
 class UnreadRecord(_Observed):
@@ -124,14 +122,18 @@ class UnreadRecord(_Observed):
 
     def observed(self, key: str) -> bytes | None:
         """A digest of what was observed of a function, whichever lines it has; raises BadEvidence."""
-        if key not in self.seen:
-            return None
-        digest = hashlib.blake2b(digest_size=16)
-        for name, seen in decoded(_outline.decode, self.seen[key]).evidence.observations.items():
-            for part in (name.encode(), seen.status.encode(), seen.facts, seen.raised):
-                digest.update(memoryview(part).nbytes.to_bytes(8))
-                digest.update(part)
-        return digest.digest()
+        return decoded(_outline.decode, self.seen[key]).evidence.digest() if key in self.seen else None
+
+    def add(self, key: str, seen: EncodedFunction, joined: bool) -> None:
+        """Add a function, or `joined` with what another child observed of it in other scenarios."""
+        found = msgspec.msgpack.encode(seen)
+        if joined and (known := self.function(key)) is not None:
+            found = msgspec.msgpack.encode(known.joined(_function.decode(found)))
+        self.seen[key] = msgspec.Raw(found)
+
+    def whole(self) -> Record:
+        """The record with all functions decoded; raises BadEvidence."""
+        return decode(encode(self))
 
 
 _decoder: Final = msgspec.msgpack.Decoder(Record)
@@ -142,7 +144,7 @@ _sources_decoder: Final = msgspec.msgpack.Decoder(dict[str, bytes])
 R = TypeVar("R", bound=_Observed)
 
 
-def encode(record: Record) -> bytes:
+def encode(record: Record | UnreadRecord) -> bytes:
     return msgspec.msgpack.encode(record)
 
 
@@ -152,6 +154,11 @@ def decode(data: bytes) -> Record:
     for seen in record.seen.values():
         _checked(seen)
     return record
+
+
+def decode_unread(data: bytes) -> UnreadRecord:
+    """The same, of which each function may still be damaged."""
+    return _this_version(decoded(_unread.decode, data))
 
 
 def _this_version(record: R) -> R:
@@ -218,6 +225,11 @@ class Store:
             write(path, secret.encode(), mode=0o600)
         return secret
 
+    @property
+    def used(self) -> bool:
+        """Whether there may be a record."""
+        return (self.folder / "records").exists()
+
     def path_of(self, key: str) -> Path:
         return self.folder / "records" / key[:2] / f"{key}.mp"
 
@@ -231,7 +243,7 @@ class Store:
     def unread(self, key: str) -> UnreadRecord | None:
         """The record, of which each function may still be damaged; None where there is none that can be used."""
         try:
-            return _this_version(decoded(_unread.decode, self.path_of(key).read_bytes()))
+            return decode_unread(self.path_of(key).read_bytes())
         except (OSError, BadEvidence):
             return None
 
@@ -243,7 +255,7 @@ class Store:
         when = datetime.datetime.fromtimestamp(self.path_of(key).stat().st_mtime, datetime.UTC)
         return when.isoformat(timespec="seconds")
 
-    def keep(self, key: str, record: Record) -> None:
+    def keep(self, key: str, record: Record | UnreadRecord) -> None:
         """Keep a record. Threads wait for the disk; one that is torn by a power failure counts for nothing."""
         write(path := self.path_of(key), encode(record), lasting=False)
         self._disk = self._disk or ThreadPoolExecutor(DISK)
@@ -280,9 +292,15 @@ def key_of(digest: str, *conditions: str) -> str:
 
 def write(path: Path, data: bytes, lasting: bool = True, mode: int = 0o666) -> None:
     """Write the whole file or nothing, in a folder that is made if needed; `lasting` waits for the disk."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with replacing(path, lasting, mode) as file:
-        file.write(data)
+    for again in (False, True):
+        try:
+            with replacing(path, lasting, mode) as file:
+                file.write(data)
+            return
+        except FileNotFoundError:
+            if again:
+                raise
+            path.parent.mkdir(parents=True, exist_ok=True)
 
 
 NAME: Final = "overrides.csv"

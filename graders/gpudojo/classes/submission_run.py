@@ -12,9 +12,9 @@ from typing import Final
 
 import msgspec
 
-from gpudojo.classes.store import FunctionRecord, Incident, IncidentKind, Record
+from gpudojo.classes.store import EncodedFunction, Incident, IncidentKind, UnreadRecord
 from gpudojo.grading.limits import STRETCH
-from gpudojo.model.evidence import CallStatus, Raised
+from gpudojo.model.evidence import CallStatus, EvidenceOutline, Raised
 from gpudojo.sandbox import protocol
 from gpudojo.sandbox.protocol import ALL, ELSEWHERE, HERE, WHOLE, Frames, Job, RunOptions
 
@@ -40,6 +40,8 @@ ENDS: Final = {
     **dict.fromkeys(("SIGABRT", "SIGSYS", "SIGTRAP"), "it aborted"),
 }
 
+_well_formed: set[bytes] = set()  # digests of evidence, see `Frames`
+
 
 class SubmissionRun:
     """Runs one submission in as many children as it takes, and collects its record."""
@@ -48,7 +50,7 @@ class SubmissionRun:
         self, digest: str, files: dict[str, bytes], options: RunOptions, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self.files, self.options = files, options
-        self.record = Record(digest)
+        self.record = UnreadRecord(digest)
         self.clock = clock
         self.began = clock()
         self.skip: set[str] = set()
@@ -63,6 +65,7 @@ class SubmissionRun:
         # With a real GPU two kinds of children observe, each the machines that the other cannot stand for.
         self._machines = [HERE, ELSEWHERE] if options.bench == "cuda" else [ALL]
         self._received: set[str] = set()  # from this child
+        self._probes: dict[str, set[str]] = {}  # by function, those that have observed it
         self._waited = self._spare = (
             0.0  # seconds: that this child waited, and by which its step may still be prolonged
         )
@@ -79,7 +82,7 @@ class SubmissionRun:
     def job(self, token: bytes) -> Job:
         """What the next child is to do."""
         self._children += 1
-        self._frames = Frames(token, EVIDENCE)
+        self._frames = Frames(token, EVIDENCE, _well_formed)
         self.step, self.killed_by_us, self.finished, self.paused, self.stumbled = None, False, False, False, ""
         self.stood_still, self._over, self._again = False, False, False
         self._waited = 0.0
@@ -92,7 +95,7 @@ class SubmissionRun:
             files=self.files,
             skip=frozenset(self.skip | complete),
             machines=self._machines[0],
-            done=frozenset(f"{key}::{probe}" for key, seen in self.record.seen.items() for probe in _probes(seen)),
+            done=frozenset(f"{key}::{probe}" for key, probes in self._probes.items() for probe in probes),
         )
 
     def receive(self, data: bytes) -> bool:
@@ -110,7 +113,7 @@ class SubmissionRun:
             self._reject(self._frames.problem)
         return self.trusted and not self._over
 
-    def _handle(self, frame: protocol.Frame) -> bool:
+    def _handle(self, frame: protocol.Received) -> bool:
         record = self.record
         if isinstance(frame, protocol.Isolated):
             record.layers = {
@@ -128,8 +131,8 @@ class SubmissionRun:
                 return False
             record.files[frame.file] = frame
             self._note(f"file {frame.file}", [frame.broken] if frame.broken else [])
-        elif isinstance(frame, protocol.Saw):
-            return self._saw(frame)
+        elif isinstance(frame, protocol.OutlinedSaw):
+            return self._saw(*frame)
         elif isinstance(frame, protocol.Tampered):
             self._reject(f"it changed {frame.what} of the grader while it was graded")
         elif isinstance(frame, protocol.Reached):
@@ -143,8 +146,7 @@ class SubmissionRun:
             self.finished = True
         return self.trusted
 
-    def _saw(self, frame: protocol.Saw) -> bool:
-        evidence = frame.evidence
+    def _saw(self, frame: protocol.EncodedSaw, evidence: EvidenceOutline) -> bool:
         key = f"{evidence.exercise}::{evidence.function}"
         missing = all(seen.status is CallStatus.MISSING for seen in evidence.observations.values())
         raised = [seen.raised for seen in evidence.observations.values() if seen.raised and seen.status != "broken"]
@@ -152,16 +154,17 @@ class SubmissionRun:
             return False
         # A child does not compare its code where it was interrupted: then nothing can be earned.
         unchecked = frame.interrupted and not any(error.type == "TimedOut" for error in raised)
-        known = self.record.seen.get(key)
+        known = self._probes.get(key)
         # With a real GPU a second child adds the rest of a function that an earlier one began, from other probes.
-        adds = known is None or (self.options.bench == "cuda" and not _probes(known) & set(evidence.observations))
+        adds = known is None or (self.options.bench == "cuda" and not known & set(evidence.observations))
         again = key in self._received or not adds
         if key not in self.options.known or again or (self.step != key and not missing) or unchecked:
             self._reject("it sent evidence that the grader did not ask for")
             return False
         drawn = frame.timelines if self.options.drawn == protocol.EVERY else []  # a student's child sends none
-        seen = FunctionRecord(evidence, frame.seconds, frame.signature, frame.timeline, drawn)
-        self.record.seen[key] = seen if known is None else known.joined(seen)
+        seen = EncodedFunction(frame.evidence, frame.seconds, frame.signature, frame.timeline, drawn)
+        self.record.add(key, seen, joined=known is not None)
+        self._probes[key] = set(evidence.observations) | (known or set())
         self._received.add(key)
         self._note(key, raised)
         return True
@@ -268,7 +271,7 @@ class SubmissionRun:
         """The fork server died with its child, which then does not count."""
         self._children -= 1
 
-    def finish(self, peak_bytes: int, cpu_seconds: float, device_bytes: int = 0) -> Record:
+    def finish(self, peak_bytes: int, cpu_seconds: float, device_bytes: int = 0) -> UnreadRecord:
         """The whole record."""
         text = PATH.sub(_without_scratch, REMOVED.sub("", self._output.decode(errors="replace")))
         if self._printed > len(self._output):
@@ -286,10 +289,6 @@ def _without_scratch(path: re.Match[str]) -> str:
     first = text.find("/")
     ends = [found.end() + 1 for found in SCRATCH.finditer(text, first + 1)] if first >= 0 else []
     return text[:first] + text[ends[-1] :] if ends else text
-
-
-def _probes(seen: FunctionRecord) -> set[str]:
-    return set(seen.evidence.observations)
 
 
 def how_it_ended(code: int) -> str:

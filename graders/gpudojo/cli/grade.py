@@ -99,8 +99,6 @@ def grade(
         raise click.UsageError("--rejudge runs nothing and --fresh runs everything: choose one")
     if scheduler is not None and jobs is not None:
         raise click.UsageError("--jobs is for this machine; with --scheduler, the workers' threads count")
-    from rich.console import Console
-
     from gpudojo.classes.class_grading import ClassGrading, Display
     from gpudojo.classes.grading_options import GradingOptions
     from gpudojo.classes.local_runner import LocalRunner
@@ -127,7 +125,12 @@ def grade(
         attempt=attempt,
         asked=frozenset(name for option, name in ASKED.items() if given(context, option)),
     )
-    display = Display(Console(highlight=False), quiet)
+    console = None
+    if not quiet:
+        from rich.console import Console
+
+        console = Console(highlight=False)
+    display = Display(console)
     try:
         runner: Runner | None = None
         if context.obj is not None:

@@ -19,7 +19,7 @@ from virtual_cuda.errors import DeviceClosed
 
 from gpudojo.grading.limits import in_scenario
 from gpudojo.grading.load import raised
-from gpudojo.grading.source_locator import taken
+from gpudojo.grading.source_locator import RAN, taken
 from gpudojo.model.evidence import Array, Cases, Raised
 
 if TYPE_CHECKING:
@@ -103,7 +103,7 @@ class Call:
         modes = _modes()
         afterwards = after_call()  # before the call, which could replace it
         line = None
-        taken()
+        RAN.clear()
         kinds = [(each, type(each), [*getattr(each, "__dict__", ())]) for each in args if not isinstance(each, _PLAIN)]
         try:
             with warnings.catch_warnings():

@@ -477,9 +477,16 @@ def close(found: Any, right: Any, rtol: float = 1e-3, atol: float = 1e-5) -> boo
     # All arrays of one dtype at once: comparing a few numbers takes as long as comparing all of them.
     for dtype in {each.dtype for each in right}:
         one, other = (b"".join(a.data for a in arrays if a.dtype == dtype) for arrays in (found, right))
-        if not np.allclose(np.frombuffer(one, dtype), np.frombuffer(other, dtype), rtol=rtol, atol=atol):
+        if not nearly(np.frombuffer(one, dtype), np.frombuffer(other, dtype), rtol, atol):
             return False
     return True
+
+
+def nearly(found: Any, right: Any, rtol: float, atol: float) -> bool:
+    """As `numpy.allclose`, which takes several times as long where all numbers are equal, as they mostly are."""
+    import numpy as np
+
+    return bool((found == right).all() or np.allclose(found, right, rtol=rtol, atol=atol))
 
 
 def times(count: int) -> str:

@@ -330,7 +330,6 @@ def _run(
     # dataclasses and pickle look a class's module up by its name
     sys.modules[module.__name__] = module
     found.names = module.__dict__
-    known = set(sys.modules)
     sys.path.insert(0, str(path.parent))  # as when the file is run as a script
     failures: dict[int, Raised] = {}  # by the number of the cell
     try:
@@ -340,7 +339,7 @@ def _run(
                     if number not in found.codes:
                         tree = parsed[number]
                         # A reference's lines are shown to nobody, and torch's compiler does not understand the marks.
-                        plain = found.reference or _COMPILED.search(found.parts[number][0]) is not None
+                        plain = found.reference or _compiled(found.parts[number][0])
                         found.codes[number] = compile(tree, str(path), "exec") if plain else marked(tree, str(path))
                     code = found.codes[number]
                     if isinstance(code, Raised):
@@ -356,7 +355,7 @@ def _run(
         with contextlib.suppress(ValueError):  # the student may have taken it out
             sys.path.remove(str(path.parent))
         # Modules from the student's own folder: the next student's folder may have others of the same name.
-        for name in set(sys.modules) - known:
+        for name in [*itertools.takewhile(lambda name: name != module.__name__, reversed(sys.modules))]:
             file = getattr(sys.modules[name], "__file__", None)
             if file is not None and Path(file).parent == path.parent:
                 del sys.modules[name]
@@ -364,6 +363,11 @@ def _run(
     defining = re.compile(r"^\s*(def|class) ", re.M)
     worst = min(failures, key=lambda number: (not defining.search(found.parts[number][0]), number), default=None)
     found.broken = None if worst is None else failures[worst]
+
+
+def _compiled(source: str) -> bool:
+    """Whether a source names torch's compiler."""
+    return ("compile" in source or "_dynamo" in source) and _COMPILED.search(source) is not None
 
 
 @contextlib.contextmanager

@@ -449,7 +449,8 @@ def _filled_in(code: types.CodeType) -> types.CodeType:
 
 def taken(error_line: int | None = None) -> Lines:
     """What has been executed since the last time; where an error ended it, nothing after its line in that run."""
-    found = [each for each in RAN.copy() if type(each) is tuple and len(each) == 2 and {*map(type, each)} == {int}]
+    every = [each for each in RAN.copy() if type(each) is tuple and len(each) == 2]
+    found = [(first, last) for first, last in every if type(first) is int and type(last) is int]
     RAN.clear()
     if error_line is not None:
         found = [(first, min(last, error_line) if first <= error_line else last) for first, last in found]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import enum
 import gc
+import hashlib
 import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -11,7 +12,7 @@ from typing import Any, Final, Generic, TypeVar, get_args, get_origin
 
 import msgspec
 from virtual_cuda.errors import BadTimeline
-from virtual_cuda.ledger import Timeline, check_timeline
+from virtual_cuda.ledger import Timeline, check_timeline, decode_timeline
 
 from gpudojo.model.errors import BadEvidence, printable
 
@@ -223,7 +224,38 @@ class Evidence(msgspec.Struct, frozen=True):
     version: int = EVIDENCE_VERSION
 
 
+class ObservationOutline(msgspec.Struct, frozen=True):
+    """An observation whose facts are not decoded."""
+
+    status: CallStatus
+    facts: msgspec.Raw = msgspec.Raw()
+    raised: Raised | None = None
+    executed: dict[str, list[tuple[int, int]]] = {}
+
+
+class EvidenceOutline(msgspec.Struct, frozen=True):
+    """Evidence whose facts, most of its bytes, are not decoded."""
+
+    exercise: str
+    function: str
+    bench: str
+    seed: int
+    observations: dict[str, ObservationOutline]
+    version: int = EVIDENCE_VERSION
+
+    def digest(self) -> bytes:
+        """The same for the same observations, whichever lines were executed."""
+        found = hashlib.sha256()  # several times as fast as others where the processor has instructions for it
+        for name, seen in self.observations.items():
+            raised = msgspec.msgpack.encode(seen.raised) if seen.raised else b""
+            for part in (name.encode(), seen.status.encode(), seen.facts, raised):
+                found.update(memoryview(part).nbytes.to_bytes(8))
+                found.update(part)
+        return found.digest()
+
+
 LARGEST: Final = 16 << 20
+MOST_KNOWN: Final = 10_000  # digests: a megabyte
 LARGEST_OBSERVATION: Final = 1 << 20  # five times the largest of a reference
 DEEPEST: Final = 16
 MOST_FACTS: Final = 50_000  # lists, mappings and arrays of one function; those of a reference have a thousand
@@ -250,7 +282,22 @@ def decode_evidence(data: bytes) -> Evidence:
     return validated(decoded(_decoder.decode, data))
 
 
+def outlined(data: bytes, known: set[bytes]) -> EvidenceOutline:
+    """The outline of such evidence, if all of it is well-formed. Raises BadEvidence.
+
+    `known` are digests of evidence that was well-formed; this one's is added. Of the functions of a class
+    most do what others have done: their facts need not be looked through again.
+    """
+    outline = decoded(_outline.decode, data)
+    if outline.version != EVIDENCE_VERSION or (digest := outline.digest()) not in known:
+        decode_evidence(data)
+        if len(known) < MOST_KNOWN:
+            known.add(digest)
+    return outline
+
+
 _decoder: Final = msgspec.msgpack.Decoder(Evidence)
+_outline: Final = msgspec.msgpack.Decoder(EvidenceOutline)
 
 
 def decoded(decode: Callable[[bytes], T], data: bytes) -> T:
@@ -320,9 +367,9 @@ def _array(value: dict[str, Any]) -> Array:
     return array
 
 
-def checked_timeline(timeline: Timeline) -> Timeline:
-    """The timeline, if it is well-formed; raises BadEvidence."""
+def checked_timeline(timeline: Timeline | bytes) -> Timeline:
+    """The timeline, encoded or not, if it is well-formed; raises BadEvidence."""
     try:
-        return check_timeline(timeline)
+        return check_timeline(timeline) if isinstance(timeline, Timeline) else decode_timeline(timeline)
     except BadTimeline as error:
         raise BadEvidence(str(error)) from None

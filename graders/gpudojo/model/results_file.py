@@ -31,6 +31,12 @@ class _Version(msgspec.Struct):
 
 def write(path: Path, header: ClassResults, rows: Iterable[SubmissionRow]) -> None:
     """Write results row by row; a file that was there stays as it is until the new one is whole."""
+    for _ in writing(path, header, rows):
+        pass
+
+
+def writing(path: Path, header: ClassResults, rows: Iterable[SubmissionRow]) -> Iterator[SubmissionRow]:
+    """Write results as `write` does; yields each row when it is written. The file is whole after the last one."""
     with replacing(path) as file:
         layers = dict(sorted(header.layers.items()))
         fields = {name: getattr(header, name) for name in ClassResults.__struct_fields__ if name != "submissions"}
@@ -40,6 +46,7 @@ def write(path: Path, header: ClassResults, rows: Iterable[SubmissionRow]) -> No
         for row in rows:
             file.write(separator + encoded(row))
             separator = b",\n"
+            yield row
         file.write(END)
 
 
@@ -97,6 +104,7 @@ def replacing(path: Path, lasting: bool = True, mode: int = 0o666) -> Iterator[B
     Who may read it is `mode`, less what the user's settings take away.
     """
     part = path.with_name(f".{path.name}.{os.getpid()}.part")
+    whole = False
     try:
         with open(part, "wb", opener=lambda name, flags: os.open(name, flags, mode)) as file:
             yield file
@@ -104,8 +112,10 @@ def replacing(path: Path, lasting: bool = True, mode: int = 0o666) -> Iterator[B
                 file.flush()
                 os.fsync(file.fileno())
         part.replace(path)
+        whole = True
     finally:
-        part.unlink(missing_ok=True)
+        if not whole:
+            part.unlink(missing_ok=True)
 
 
 def encoded(thing: Any) -> bytes:

@@ -24,7 +24,6 @@ from pathlib import Path, PurePosixPath
 from typing import Final, NamedTuple
 
 import msgspec
-from rich.console import Console
 
 import gpudojo
 from gpudojo.classes import store
@@ -252,7 +251,7 @@ def graded(
             evidence=measure.evidence,
             alone=True,
         )
-        grading = ClassGrading(asked, Display(Console(), quiet=True))
+        grading = ClassGrading(asked, Display(None))
         results = read(grading.run().path)
     return Graded(results, grading.recorded.seed if grading.recorded else None)
 

@@ -6,13 +6,22 @@ import hashlib
 import hmac
 import struct
 from enum import IntEnum
-from typing import Annotated, Any, Final
+from typing import Annotated, Final, NamedTuple
 
 import msgspec
 from virtual_cuda.ledger import MOST_CALLS, Timeline
 
 from gpudojo.model.errors import BadEvidence
-from gpudojo.model.evidence import Evidence, Observation, Raised, checked_timeline, decoded, validated
+from gpudojo.model.evidence import (
+    Evidence,
+    EvidenceOutline,
+    Observation,
+    Raised,
+    checked_timeline,
+    decoded,
+    outlined,
+    validated,
+)
 
 # Requests to the fork server, and its events.
 Request = IntEnum("Request", "SPAWN KILL")
@@ -32,6 +41,7 @@ MESSAGE: Final = 2000  # characters of a text from a child
 ALL, HERE, ELSEWHERE = "all", "here", "elsewhere"
 # Of a student's calls of a function the busiest is drawn; of a reference's none, or every one on the public seed.
 NONE, BUSIEST, EVERY = "none", "busiest", "every"
+NIL: Final = msgspec.msgpack.encode(None)
 STRANGER: Final = "something other than the grader's code wrote to the evidence pipe"
 
 
@@ -111,6 +121,25 @@ class Saw(msgspec.Struct, frozen=True, tag="saw"):
     spent: bool = False  # the GPU is lost to this process: another child observes the rest
 
 
+class EncodedSaw(msgspec.Struct, frozen=True, tag="saw"):
+    """The same, as it came: whoever receives it stores it, and needs little more than an outline of it."""
+
+    evidence: msgspec.Raw
+    seconds: float
+    signature: str = ""
+    interrupted: bool = False
+    timeline: msgspec.Raw = msgspec.Raw(NIL)
+    timelines: Annotated[list[msgspec.Raw], msgspec.Meta(max_length=MOST_CALLS)] = []
+    spent: bool = False
+
+
+class OutlinedSaw(NamedTuple):
+    """Evidence of a function that is well-formed, and an outline of it."""
+
+    saw: EncodedSaw
+    outline: EvidenceOutline
+
+
 class Glimpse(msgspec.Struct, frozen=True):
     """What one probe observed. It stays within the child, which encodes it before more student code runs."""
 
@@ -148,8 +177,12 @@ class Finished(msgspec.Struct, frozen=True, tag="finished"):
 
 Frame = Isolated | Chosen | Began | Loaded | Saw | Tampered | Reached | Stumbled | Paused | Finished
 
+Encoded = Isolated | Chosen | Began | Loaded | EncodedSaw | Tampered | Reached | Stumbled | Paused | Finished
+Received = Frame | OutlinedSaw
+
 _encoder = msgspec.msgpack.Encoder()
 _decoder: msgspec.msgpack.Decoder[Frame] = msgspec.msgpack.Decoder(Frame)
+_keeper: msgspec.msgpack.Decoder[Encoded] = msgspec.msgpack.Decoder(Encoded)
 
 
 def encode_frame(frame: Frame, key: bytes, number: int) -> bytes:
@@ -159,20 +192,25 @@ def encode_frame(frame: Frame, key: bytes, number: int) -> bytes:
 
 
 def signature(key: bytes, number: int, body: bytes) -> bytes:
-    return hashlib.blake2b(NUMBER.pack(number) + body, key=key, digest_size=TOKEN).digest()
+    signed = hashlib.blake2b(NUMBER.pack(number), key=key, digest_size=TOKEN)
+    signed.update(body)
+    return signed.digest()
 
 
 class Frames:
-    """Decodes a stream of frames. After the first problem nothing more is accepted."""
+    """Decodes a stream of frames. After the first problem nothing more is accepted.
 
-    def __init__(self, key: bytes, largest: int) -> None:
-        self.key, self.left = key, largest
+    With `known`, digests of evidence that was well-formed, evidence stays encoded, and comes with an outline of it.
+    """
+
+    def __init__(self, key: bytes, largest: int, known: set[bytes] | None = None) -> None:
+        self.key, self.left, self.known = key, largest, known
         self.count = 0
         self.problem: str | None = None
         self.too_much = False  # no more than that is wrong with it
         self._bytes = bytearray()
 
-    def feed(self, data: bytes) -> list[Frame]:
+    def feed(self, data: bytes) -> list[Received]:
         if self.problem is not None:
             return []
         self.left -= len(data)
@@ -180,7 +218,7 @@ class Frames:
             self.problem, self.too_much = "it sent more evidence than there can be", True
             return []
         self._bytes += data
-        found: list[Frame] = []
+        found: list[Received] = []
         while len(self._bytes) >= HEAD.size:
             (size,) = HEAD.unpack_from(self._bytes)
             if size > LARGEST_FRAME:
@@ -189,24 +227,38 @@ class Frames:
             end = HEAD.size + TOKEN + size
             if len(self._bytes) < end:
                 break
-            signed, body = bytes(self._bytes[HEAD.size : HEAD.size + TOKEN]), bytes(self._bytes[end - size : end])
+            with memoryview(self._bytes) as view:
+                signed, body = bytes(view[HEAD.size : end - size]), bytes(view[end - size : end])
             del self._bytes[:end]
             try:
                 if not hmac.compare_digest(signed, signature(self.key, self.count, body)):
                     self.problem = STRANGER
                     break
                 self.count += 1
-                found.append(_checked(decoded(_decoder.decode, body)))
+                found.append(_checked(body) if self.known is None else _outlined(body, self.known))
             except BadEvidence as error:
                 self.problem = str(error)
                 break
         return found
 
 
-def _checked(frame: Any) -> Frame:
+def _checked(body: bytes) -> Frame:
+    frame = decoded(_decoder.decode, body)
     if isinstance(frame, Saw):
         drawn = None if frame.timeline is None else checked_timeline(frame.timeline)
         every = [checked_timeline(timeline) for timeline in frame.timelines]
         return msgspec.structs.replace(frame, evidence=validated(frame.evidence), timeline=drawn, timelines=every)
-    result: Frame = frame
-    return result
+    return frame
+
+
+def _outlined(body: bytes, known: set[bytes]) -> Received:
+    try:
+        frame = decoded(_keeper.decode, body)
+        if not isinstance(frame, EncodedSaw):
+            return frame
+        for drawn in (*frame.timelines, *([] if bytes(frame.timeline) == NIL else [frame.timeline])):
+            checked_timeline(drawn)
+        return OutlinedSaw(frame, outlined(frame.evidence, known))
+    except BadEvidence:
+        _checked(body)  # which says where in the whole frame it is wrong
+        raise

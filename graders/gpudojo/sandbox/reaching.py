@@ -477,7 +477,9 @@ def _reached(event: str, args: tuple[Any, ...], frame: FrameType, files: _Reache
         asked = students or (code.co_name in GIVING and _asked(frame, files, "inspect", "bdb"))
         return f"asked for a frame of the call stack ({args[1]})" if asked else ""
     if event == "object.__getattr__" and args[1] in VARIABLES:
-        asked = students or _asked(frame, files, "inspect")
+        # A library that names them uses them itself, as `inspect.signature` does; another was told what to ask for.
+        named = args[1] in code.co_names or args[1] in code.co_consts
+        asked = students or (not named and _asked(frame, files, "inspect"))
         return f"asked for the variables of a function ({args[1]})" if asked and _foreign(args[0], files) else ""
     if event == "import":
         name = _text(args[0])

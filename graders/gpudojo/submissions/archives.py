@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import io
 import itertools
 import os
@@ -102,6 +103,7 @@ def _parts(name: str) -> list[str]:
     return [part for part in whole.split("/") if part not in ("", ".")]
 
 
+@functools.lru_cache(1024)  # a class has the same names again and again
 def _storable(part: str) -> str:
     """A name that every system can store: no control characters, invalid UTF-8 or names of devices."""
     part = _FORBIDDEN.sub("_", "".join(c if c.isprintable() else "_" for c in part))

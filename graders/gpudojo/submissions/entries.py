@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import functools
 import hashlib
 import re
 import unicodedata
@@ -52,6 +53,7 @@ class Named(NamedTuple):
     file: int = 0  # the platform's number of the file
 
 
+@functools.lru_cache(1024)  # a class has the same names again and again
 def natural(name: str) -> tuple[tuple[tuple[int, int, str], ...], str]:
     """A sort key that puts `student-2` before `student-10`, the same on every machine."""
     parts = re.split(r"(\d{1,18})", folded(name))

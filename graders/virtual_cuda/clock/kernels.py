@@ -161,7 +161,8 @@ def _reduction(call: KernelCall, chip: Chip) -> Iterator[Kernel]:
     kept = call.out or ()
     while kept and kept[-1] == 1:
         kept = kept[:-1]
-    shape, length, size = call.given[0] if call.given else (), elements // results, elements * item + call.bytes
+    shape, length = call.given[0] if call.given else (), max(elements // results, 1)  # also where nothing is added up
+    size = elements * item + call.bytes
     if call.dim is None and shape[: len(kept)] == kept:  # what is added up lies side by side
         if length > _ONE_BLOCK:  # several blocks share the work for one result
             yield Kernel("shared reduction", size)

@@ -100,7 +100,10 @@ def type_name(tensor: Any) -> str:
     inner = getattr(tensor, "_inner", None)
     if inner is None:
         return str(tensor.type())
-    return str(inner.type()).replace("torch.", "torch.cuda.", 1)
+    try:
+        return str(inner.type()).replace("torch.", "torch.cuda.", 1)
+    except RuntimeError as error:  # compressed sparse tensors have no such type on any device
+        raise RuntimeError(str(error).replace("CPU", "CUDA")) from None
 
 
 def label_of(tensor: Any) -> str:
@@ -387,7 +390,7 @@ CPU: Final = torch.device("cpu")
 class Place:
     """One virtual device while it is open."""
 
-    __slots__ = ("cuda", "gpu", "index", "label", "late", "lazy", "memory", "note", "shut")
+    __slots__ = ("cuda", "gpu", "index", "label", "late", "lazy", "memory", "norms", "note", "shut")
 
     def __init__(self, gpu: VirtualGpu, index: int, total: int) -> None:
         self.gpu = gpu
@@ -397,6 +400,7 @@ class Place:
         self.label = f"cuda:{index}"
         self.memory = Allocator(total, index, gpu.streams)
         self.note: Callable[[Any], None] = gpu.ledger.rows.append
+        self.norms: list[str] | None = None  # the operators that this torch calls for a batch norm, once seen
         self.late: list[Any] | None = None  # what `ops/dispatch.py` records before the next operation
         self.shut = False
 

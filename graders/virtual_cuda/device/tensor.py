@@ -8,6 +8,7 @@ import torch
 from torch._C import DispatchKey, DispatchKeySet
 
 from virtual_cuda.device.state import Block
+from virtual_cuda.patching import identity
 
 AUTOCAST: Final = DispatchKeySet(DispatchKey.AutocastCUDA)
 _STRIDED: Final = torch.strided
@@ -17,18 +18,18 @@ attributes: Final = vars(torch.Tensor)["__dict__"].__get__  # of a tensor; `__di
 
 
 class Plans(dict[int, Any]):
-    """How each operator is run on the virtual device; by `id`, because an operator's own hash is a Python function."""
+    """How each operator is run on the virtual device; by identity, as an operator's own hash is a Python function."""
 
     maker: Any = None
 
     def of(self, func: Any) -> Any:
-        plan = self.get(id(func))
+        plan = self.get(identity(func))
         if plan is None:
-            plan = self[id(func)] = self.maker(func)
+            plan = self[identity(func)] = self.maker(func)
             self.operators.append(func)
         return plan
 
-    operators: Final[list[Any]] = []  # kept, so that an id stays an operator's
+    operators: Final[list[Any]] = []  # kept, so that an identity stays an operator's
 
 
 PLANS: Final = Plans()
@@ -53,7 +54,7 @@ class Tensor(torch.Tensor):
 
     @staticmethod
     def __torch_dispatch__(func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # type: ignore[override]
-        plan = _plan_of(id(func))
+        plan = _plan_of(identity(func))
         if plan is None:
             plan = PLANS.of(func)
         return plan(args, kwargs)

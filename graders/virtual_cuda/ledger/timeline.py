@@ -485,6 +485,9 @@ def same_call(timeline: Timeline, others: Iterable[Timeline]) -> Timeline | None
     return next((other for other in others if (other.scenario, other.place, other.device) == wanted), None)
 
 
+_decoder: Final = msgspec.msgpack.Decoder(Timeline)
+
+
 def encoded(timeline: Timeline) -> bytes:
     """The timeline as bytes."""
     return msgspec.msgpack.encode(timeline)
@@ -494,11 +497,19 @@ def check_timeline(timeline: Timeline) -> Timeline:
     """The timeline, if it is well-formed beyond what its types say; raises BadTimeline."""
     try:
         data = encoded(timeline)
-        whole = msgspec.msgpack.decode(data, type=Timeline)
     except (msgspec.MsgspecError, TypeError, ValueError, OverflowError, RecursionError) as error:
         raise BadTimeline(f"not a timeline: {str(error)[:LONGEST]}") from None
-    if len(data) > LARGEST:
-        raise BadTimeline(f"a timeline of {len(data)} bytes is more than {LARGEST}")
+    return decode_timeline(data)
+
+
+def decode_timeline(data: bytes) -> Timeline:
+    """The timeline in these bytes; raises BadTimeline where it is not well-formed."""
+    try:
+        whole = _decoder.decode(data)
+    except (msgspec.MsgspecError, TypeError, ValueError, OverflowError, RecursionError) as error:
+        raise BadTimeline(f"not a timeline: {str(error)[:LONGEST]}") from None
+    if (size := memoryview(data).nbytes) > LARGEST:
+        raise BadTimeline(f"a timeline of {size} bytes is more than {LARGEST}")
     order = [event.at for event in whole.events]
     if order != sorted(set(order)):
         raise BadTimeline("the events of a timeline are not in order")

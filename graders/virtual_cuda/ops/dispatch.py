@@ -36,6 +36,7 @@ from virtual_cuda.ledger.records import GRAD, INFERENCE, OPERATION
 from virtual_cuda.ops import elementwise, layers, placement, sorting
 from virtual_cuda.ops.placement import waits_of
 from virtual_cuda.ops.registry import ALLOWED, NOT_EMULATED, Operator, call_of, facts_of, measured
+from virtual_cuda.patching import identity
 from virtual_cuda.recorder import site, tensors_in
 
 # The families whose entries need no dispatcher. `fused`, `sparse` and the device's own modules declare the others.
@@ -51,6 +52,7 @@ class Rules(NamedTuple):
     refuse: Refuse | None  # function(args, kwargs): raises what CUDA raises before it computes
     output: Any  # function(inner, kwargs, out) -> out: the form of the results
     count_waits: Callable[[Any, Any], None] | None  # function(args, kwargs): records the waits afterwards
+    name: str
 
 
 @functools.cache
@@ -59,7 +61,7 @@ def rules_of(func: Any) -> Rules:
     facts, call = facts_of(func), call_of(func)
     if "linalg" in func.name() or not torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), "CPU"):
         call = functools.partial(_taken_apart, call)
-    return Rules(call, _refusal(func, facts), facts.output, waits_of(func))
+    return Rules(call, _refusal(func, facts), facts.output, waits_of(func), str(func))
 
 
 _BITS: Final = DispatchKeySet(DispatchKey.Conjugate) | DispatchKeySet(DispatchKey.Negative)
@@ -284,8 +286,11 @@ def allocate(place: Place, nbytes: int) -> Block:
         raise out_of_memory(error, place.index) from None
 
 
-def write(name: str, place: Place, nbytes: int, work: Any = None, where: Any = None) -> None:
-    """One operation into the ledger; `where`, if known: code object and instruction offset of the student's line."""
+def write(name: str, place: Place, nbytes: int, work: Any = None, where: Any = None, at: float | None = None) -> None:
+    """One operation into the ledger.
+
+    `where`, if known: code object and instruction offset of the student's line. `at`: when it ended, if not now.
+    """
     if place.late is not None:
         settle(place)
     code, offset = where or site()
@@ -293,7 +298,8 @@ def write(name: str, place: Place, nbytes: int, work: Any = None, where: Any = N
     if _inference_on():
         mode |= INFERENCE
     live, dtype = place.memory.live, thread_state.autocast
-    place.note((OPERATION, perf_counter(), code, offset, name, place.label, mode, dtype, nbytes, live, work))
+    at = perf_counter() if at is None else at
+    place.note((OPERATION, at, code, offset, name, place.label, mode, dtype, nbytes, live, work))
 
 
 def settle(place: Place) -> None:
@@ -351,7 +357,7 @@ class Unwrapped:
             if place not in self.places:
                 self.places.append(place)
             inner = value._inner
-            self.back.setdefault(id(inner), value)  # two shells may share an inner tensor: `x` and `x.detach()`
+            self.back.setdefault(identity(inner), value)  # two shells may share an inner tensor: `x` and `x.detach()`
             if inner.layout is torch.strided:
                 self.blocks[inner.untyped_storage()._cdata] = value._block
             return inner
@@ -364,7 +370,7 @@ class Unwrapped:
     def close(self, value: Any, place: Place | None) -> tuple[Any, int]:
         """Wrap results; also says how many bytes are new on the device."""
         if isinstance(value, _TENSOR):
-            known = self.back.get(id(value))
+            known = self.back.get(identity(value))
             if known is not None:
                 if known.shape != value.shape or known.stride() != value.stride():
                     refresh(known)
@@ -415,12 +421,12 @@ def general(func: Any, args: Any, kwargs: Any) -> Any:
         if decided is not ALLOWED:
             return decided
     where = target or place
-    call, refuse, output, count_waits = rules_of(func)
+    call, refuse, output, count_waits, name = rules_of(func)
     if refuse is not None and where is not None:
         refuse(args, kwargs)
     if torch.Tag.inplace_view in func.tags and type(args[0]) in VIRTUAL:
         inner[0] = args[0]._inner = args[0]._inner.detach()  # one that no other shell holds: its shape changes
-        seen.back[id(inner[0])] = args[0]
+        seen.back[identity(inner[0])] = args[0]
     try:
         out = call(*inner, **named)
     except Exception as error:
@@ -431,7 +437,7 @@ def general(func: Any, args: Any, kwargs: Any) -> Any:
         out = output(inner, named, out)
     wrapped, nbytes = seen.close(out, target)
     if where is not None:
-        write(str(func), where, nbytes, work_of(out, (*inner, *named.values())))
+        write(name, where, nbytes, work_of(out, (*inner, *named.values())))
         if count_waits is not None:
             count_waits(args, kwargs)
     # Python's own binding of `_foreach_mul_` hands its list back; the operator itself returns nothing.

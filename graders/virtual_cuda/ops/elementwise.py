@@ -131,6 +131,16 @@ def _refuse_products(args: Any, kwargs: Any) -> None:
         raise not_implemented(f"cuda_scatter_{kernel}", SPELLED[dtype])
 
 
+def _refuse_gaps_in_graphs(args: Any, kwargs: Any) -> None:
+    """The CPU's kernel asserts it, too; the tensors that it is given here are in no graph."""
+    if args[0].requires_grad and not args[0].is_contiguous():
+        raise RuntimeError(
+            "!self.requires_grad() || self.is_contiguous() INTERNAL ASSERT FAILED at "
+            '"/pytorch/aten/src/ATen/native/TensorShape.cpp":4916, please report a bug to PyTorch. '
+            "as_strided_scatter is currently only supported for contiguous inputs"
+        )
+
+
 # ---- kernels and outputs ---------------------------------------------------------------------------------------------
 
 
@@ -144,13 +154,7 @@ def _index_put_(self: Any, indices: Any, values: Any, accumulate: bool = False) 
                 "unsupported operation: some elements of the input tensor and the written-to tensor refer to a single "
                 "memory location. Please clone() the tensor before performing the operation."
             )
-    if accumulate and self.dtype in HALF:  # what goes to one place is summed up in single precision
-        return self.copy_(aten.index_put.default(self.float(), indices, values.float(), True))
     return aten.index_put_.default(self, indices, values, accumulate)
-
-
-def _put_into_copy(self: Any, *args: Any) -> Any:
-    return _index_put_(self.clone(), *args)
 
 
 def _index_put_words(inner: Any, text: str) -> Exception | None:
@@ -201,6 +205,15 @@ def _index_select_words(inner: Any, text: str) -> Exception | None:
     return RuntimeError("Index is supposed to be an empty tensor or a vector")
 
 
+_IN_CPP: Final = {"Byte": "unsigned char", "Char": "signed char", "Half": "c10::Half", "BFloat16": "c10::BFloat16"}
+
+
+def _masked_scatter_words(inner: Any, text: str) -> Exception | None:
+    """CUDA calls the mask's dtype by its name in C++."""
+    start, found, dtype = text.partition("only supports boolean masks, but got mask with dtype ")
+    return RuntimeError(f"{start}{found}{_IN_CPP.get(dtype, dtype.lower())}") if found else None
+
+
 def _by_columns(inner: Any, kwargs: Any, out: torch.Tensor) -> torch.Tensor:
     """Indices, one dimension after the other in memory."""
     if out.stride() == (1, max(len(out), 1)):
@@ -221,16 +234,16 @@ _PUT: Final[dict[str, Any]] = {
     "asserts": True,
     "words": _index_put_words,
 }
-operator("_index_put_impl_", **_PUT)
+operator("index_put", "_index_put_impl_", **_PUT)
 operator("index_put_", kernel=_index_put_, **_PUT)
-operator("index_put", kernel=_put_into_copy, **_PUT)
-operator("_unsafe_index_put", kernel=_put_into_copy, placement=_index_put)
+operator("_unsafe_index_put", placement=_index_put)
 operator("masked_fill", "masked_fill_", placement=_masked_fill)
 operator("masked_fill.Tensor", "masked_fill_.Tensor", waits=("fill value", device_values("value")))
 operator("index_fill", "index_fill_", placement=_index_fill)
 operator("index_fill.int_Tensor", "index_fill_.int_Tensor", waits=("fill value", device_values("value")))
 operator("where", placement=_where, binding=True)
 operator("where.self", waits=("copy", _where_waits))
+operator("masked_scatter", "masked_scatter_", words=_masked_scatter_words)
 operator("masked_scatter_backward", waits=("boolean index", 1))
 operator("masked_select", waits=("masked_select", 1))
 operator("nonzero", output=_by_columns, waits=("nonzero", 1))
@@ -430,7 +443,8 @@ operator("addcmul_", placement=_addcmul, binding=True)
 operator("addcdiv_", strict=("self", "tensor1", "tensor2"), binding=True)
 
 operator("fill_", placement=_copies, binding=True)
-operator("as_strided_scatter", "copy", "diagonal_scatter", "select_scatter", "slice_scatter", placement=_copies)
+operator("as_strided_scatter", placement=_copies, refuse=_refuse_gaps_in_graphs)
+operator("copy", "diagonal_scatter", "select_scatter", "slice_scatter", placement=_copies)
 operator("resize_as_", placement=lambda call: stays(call, call.given["self"]))
 operator("is_same_size", "linspace", "logspace", placement=anywhere)
 for _name in ("linspace", "logspace"):

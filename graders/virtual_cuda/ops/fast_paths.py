@@ -32,11 +32,13 @@ from virtual_cuda.ops.dispatch import (
     settle,
     shut,
     thread_state,
+    work_of,
+    wrap_output,
     write,
 )
 from virtual_cuda.ops.elementwise import SLOW
 from virtual_cuda.ops.placement import on_host
-from virtual_cuda.ops.registry import facts_of
+from virtual_cuda.ops.registry import call_of, facts_of
 from virtual_cuda.patching import Opening, Patch, around, torch_patches
 from virtual_cuda.recorder import site
 
@@ -68,6 +70,7 @@ def run(func: Any, args: Any, kwargs: Any) -> Any:
 
 
 _STRIDED: Final = torch.strided
+_NUMBERS: Final = (int, float, bool)
 
 
 def item(func: Any, rules: Rules) -> Any:
@@ -139,8 +142,8 @@ def _across(func: Any) -> Callable[[Any], tuple[int, ...]] | None:
 
 def _from_tensors(func: Any, rules: Rules, slots: tuple[int, ...]) -> Any:
     """Tensors given by position, all on one device: one is changed and returned, or new ones are made."""
-    name, returns = str(func), func._schema.returns
-    call, refuse, output, count_waits = rules
+    returns = func._schema.returns
+    call, refuse, output, count_waits, name = rules
     product = facts_of(func).product
     in_place, single = returns[0].alias_info is not None, len(returns) == 1
     reshapes = torch.Tag.inplace_view in func.tags
@@ -148,7 +151,7 @@ def _from_tensors(func: Any, rules: Rules, slots: tuple[int, ...]) -> Any:
 
     def plan(args: Any, kwargs: Any) -> Any:
         inner = [*args]
-        place = None
+        place, number = None, False
         count = len(inner)
         for slot in slots:
             if slot >= count:
@@ -160,9 +163,11 @@ def _from_tensors(func: Any, rules: Rules, slots: tuple[int, ...]) -> Any:
                         return general(func, args, kwargs)
                     place = tensor._block.place
                 inner[slot] = tensor._inner
+            elif in_place and type(tensor) in _NUMBERS:
+                number = True
             elif tensor is not None:
                 return general(func, args, kwargs)
-        if place is None:
+        if place is None or (number and inner[0].layout is not _STRIDED):
             return general(func, args, kwargs)
         if place.shut:
             raise shut(place)
@@ -176,6 +181,12 @@ def _from_tensors(func: Any, rules: Rules, slots: tuple[int, ...]) -> Any:
             out = call(*inner, **kwargs) if kwargs else call(*inner)
         except Exception as error:
             out = rescue(func, inner, kwargs or {}, place, error)
+        if number:
+            result = args[0]
+            write(name, place, 0, work_of(inner[0], inner))
+            if count_waits is not None:
+                count_waits(args, kwargs or {})
+            return result
         shapes = [inner[slot].shape for slot in slots if slot < count and inner[slot] is not None]
         if across is not None:
             shapes += across(args)
@@ -195,7 +206,9 @@ def _from_tensors(func: Any, rules: Rules, slots: tuple[int, ...]) -> Any:
     return plan
 
 
-def _deliver_many(out: Any, place: Place, name: str, shapes: list[Any]) -> tuple[Any, ...]:
+def _deliver_many(
+    out: Any, place: Place, name: str, shapes: list[Any], where: Any = None, at: float | None = None
+) -> tuple[Any, ...]:
     """The results of normalisation, pooling and losses on the device, and their line in the ledger."""
     given, nbytes, dtype = [], 0, None
     for tensor in out:
@@ -206,12 +219,12 @@ def _deliver_many(out: Any, place: Place, name: str, shapes: list[Any]) -> tuple
         nbytes += size
         dtype = dtype or tensor.dtype
         given.append(wrap(tensor, allocate(place, size)))
-    write(name, place, nbytes, (dtype, out[0].shape if given[0] is not out[0] else None, *shapes))
+    write(name, place, nbytes, (dtype, out[0].shape if given[0] is not out[0] else None, *shapes), where, at)
     return tuple(given)
 
 
-def _from_one(func: Any, call: Any, view: bool = False) -> Any:
-    """One new tensor from one, or a view of it; the same as above without what such operators do not need."""
+def _from_one(func: Any, call: Any) -> Any:
+    """One new tensor from one; the same as above without what such operators do not need."""
     name = str(func)
     copies, pointwise = func is torch.ops.aten.clone.default, torch.Tag.pointwise in func.tags
     across = _across(func)
@@ -224,7 +237,7 @@ def _from_one(func: Any, call: Any, view: bool = False) -> Any:
         if place.shut:
             raise shut(place)
         inner = first._inner
-        if inner.numel() > _SUSPICIOUS and not view:
+        if inner.numel() > _SUSPICIOUS:
             beforehand(func, [inner, *args[1:]], kwargs, place)
         try:
             if kwargs:
@@ -235,15 +248,35 @@ def _from_one(func: Any, call: Any, view: bool = False) -> Any:
                 out = call(inner, *args[1:])
         except Exception as error:
             out = rescue(func, [inner, *args[1:]], kwargs or {}, place, error)
-        if not view:
-            plain = (
-                inner.stride() == out.stride() if copies else pointwise
-            )  # the clock takes a plain copy for no kernel
-            if across is not None:
-                return deliver(out, place, name, inner.shape, *across(args))
-            return deliver(out, place, name) if plain else deliver(out, place, name, inner.shape)
+        if across is not None:
+            return deliver(out, place, name, inner.shape, *across(args))
+        # The clock takes a plain copy for no kernel.
+        plain = inner.stride() == out.stride() if copies else pointwise
+        return deliver(out, place, name) if plain else deliver(out, place, name, inner.shape)
+
+    return plan
+
+
+def view(func: Any, rules: Rules) -> Any:
+    """A view of one tensor."""
+    name, call = str(func), rules.call
+    direct = call_of(func)  # without the care that conjugated numbers need
+
+    def plan(args: Any, kwargs: Any) -> Any:
+        first = args[0]
+        if type(first) not in VIRTUAL:
+            return general(func, args, kwargs)
+        block, inner = first._block, first._inner
+        place = block.place
+        if place.shut:
+            raise shut(place)
+        run = call if inner.dtype.is_complex else direct
+        try:
+            out = run(inner, *args[1:], **kwargs) if kwargs else run(inner, *args[1:])
+        except Exception as error:
+            out = rescue(func, [inner, *args[1:]], kwargs or {}, place, error)
         write(name, place, 0)
-        return wrap(out, first._block)
+        return wrap(out, block)
 
     return plan
 
@@ -251,13 +284,14 @@ def _from_one(func: Any, call: Any, view: bool = False) -> Any:
 def _from_two(func: Any, call: Any) -> Any:
     """One new tensor from two."""
     name, across = str(func), _across(func)
+    number = partial(_with_number, func, name, call)
 
     def plan(args: Any, kwargs: Any) -> Any:
         if len(args) < 2:
             return general(func, args, kwargs)
         first, second = args[0], args[1]
         if type(first) not in VIRTUAL or type(second) not in VIRTUAL:
-            return general(func, args, kwargs)
+            return number(args, kwargs) if type(second) in _NUMBERS else general(func, args, kwargs)
         place = first._block.place
         if second._block.place is not place:
             return general(func, args, kwargs)
@@ -283,6 +317,23 @@ def _from_two(func: Any, call: Any) -> Any:
         )
 
     return plan
+
+
+def _with_number(func: Any, name: str, call: Any, args: Any, kwargs: Any) -> Any:
+    """One new tensor from one and a number."""
+    first = args[0]
+    if type(first) not in VIRTUAL or first._inner.layout is not _STRIDED or first._block.place.shut:
+        return general(func, args, kwargs)
+    place, inner = first._block.place, first._inner
+    try:
+        out = call(inner, *args[1:], **(kwargs or {}))
+    except Exception as error:
+        out = rescue(func, [inner, *args[1:]], kwargs or {}, place, error)
+    if out.dtype is inner.dtype:
+        return deliver(out, place, name, inner.shape)
+    result, nbytes = wrap_output(out, place, {})
+    write(name, place, nbytes, work_of(out, (inner,)))
+    return result
 
 
 def like(func: Any, rules: Rules) -> Any:
@@ -364,13 +415,6 @@ def _deliver_lists(out: Any, place: Place, name: str, first: list[Any]) -> Any:
 
 
 _FEW: Final = {(0,): _from_one, (0, 1): _from_two}
-
-
-def view(func: Any, rules: Rules) -> Any:
-    """A view that the schema does not call one."""
-    return _from_one(func, rules.call, view=True)
-
-
 _FAST_PATHS: Final = {"detach": detach, "item": item, "like": like, "view": view}
 
 
@@ -415,12 +459,12 @@ def make_plan(func: Any) -> Any:
         return _from_tensors(func, rules, slots)
     if len(returns) != 1 or not tensors or slots[:1] != (0,):
         return in_general
-    if fresh and slots in _FEW and rules[1:] == (None, None, None):
+    if fresh and slots in _FEW and rules[1:4] == (None, None, None):
         return _FEW[slots](func, rules.call)
     alias = returns[0].alias_info
     if fresh or (alias is not None and alias.is_write):
         return _from_tensors(func, rules, slots)
-    return _from_one(func, rules.call, view=True) if alias is not None and len(slots) == 1 else in_general
+    return view(func, rules) if alias is not None and len(slots) == 1 else in_general
 
 
 PLANS.maker = make_plan
@@ -727,8 +771,9 @@ def _linear(original: Any) -> Any:
 # ---- layers in sequence ----------------------------------------------------------------------------------------------
 
 _call_impl: Final = nn.Module._call_impl.__code__
-_forwards: Final = {kind: kind.forward for kind in (nn.Linear, nn.ReLU)}
-_relu: Final = nn.functional.relu
+_KINDS: Final = (nn.Linear, nn.ReLU, nn.Conv2d, nn.BatchNorm2d, nn.MaxPool2d, nn.Flatten)
+_forwards: Final = {kind: kind.forward for kind in _KINDS}
+_functional: Final = {name: getattr(nn.functional, name) for name in ("relu", "conv2d", "batch_norm", "max_pool2d")}
 _hooks: Final = nn.modules.module
 
 
@@ -755,19 +800,34 @@ def _sequential(original: Any) -> Any:
         modules = [*self._modules.values()]
         if (
             _getframe(1).f_code is not _call_impl  # the pass around it is recorded
-            or nn.Linear not in map(type, modules)
+            or _forwards.keys().isdisjoint(map(type, modules))
             or type(self).__iter__ is not nn.Sequential.__iter__
             or not _training()
-            or nn.functional.relu is not _relu
+            or any(getattr(nn.functional, name) is not function for name, function in _functional.items())
             or _hooks._has_any_global_hook()
         ):
             return original(self, input)
-        where = site()
+        where, place = site(), input._block.place
+        if place.norms is None and nn.BatchNorm2d in map(type, modules):
+            count, rows = len(place.gpu.ledger.rows), place.gpu.ledger.rows
+            input = original(self, input)
+            place.norms = _operators_of("BatchNorm2d", rows[count:])
+            return input
         count = 0
         while count < len(modules):
-            layers = [] if where[0] is None else _linear_layers(modules, count)
-            out, done = _run_layers(input, layers, where) if layers and type(input) in _ORDINARY else (None, 0)
-            input = modules[count](input) if out is None else out
+            out, done = None, 0
+            if type(input) in _ORDINARY and where[0] is not None:
+                layers = _linear_layers(modules, count)
+                if layers:
+                    out, done = _run_layers(input, layers, where)
+                else:
+                    held, input = [input], None  # freed after the first layer
+                    done = _run_chain(held, modules[count:], where)
+                    input = held.pop()
+            if not done:
+                input = modules[count](input)
+            elif out is not None:
+                input = out
             count += done or 1
         return input
 
@@ -837,6 +897,291 @@ def _run_layers(input: Any, layers: list[tuple[Any, Any]], where: Any) -> tuple[
         del block
         input = _relu_node(bias, input, weight, (done, wrap(out, done._block)))
     return input, sum(1 if relu is None else 2 for _, relu, *_ in made)
+
+
+# ---- convolutions, norms and pools in sequence -----------------------------------------------------------------------
+
+aten: Final = torch.ops.aten
+_CHAIN_FLOATS: Final = (torch.float32, torch.float64)
+
+
+class _Layer:
+    """A layer of a chain: what its backward calls, with which tensors and settings, and the layer before it."""
+
+    __slots__ = ("ahead", "before", "inner", "needs", "operator", "settings", "shape")
+
+    def __init__(self, operator: Any, settings: tuple[Any, ...], shape: Any) -> None:
+        self.operator, self.settings, self.shape = operator, settings, shape
+        self.needs: list[bool] = []  # of the input, the weight and the bias
+        self.inner: Any = None  # what backward needs, as long as it may be called
+        self.before: _Layer | None = None
+        self.ahead: Any = None  # a gradient, and what was computed for it before it arrived
+
+    def arguments(self, gradient: Any, saved: Any, needs: Any) -> tuple[Any, ...]:
+        """Those of `operator`, on the device or on the CPU."""
+        if self.operator is aten.max_pool2d_with_indices_backward.default:
+            return gradient, saved[0], *self.settings, saved[1]
+        if self.operator is aten.threshold_backward.default:
+            return gradient, saved[0], 0
+        if self.operator is aten.view.default:
+            return gradient, self.shape
+        return gradient, *saved, *self.settings, needs
+
+    def gradients(self, gradient: Any) -> tuple[Any, float]:
+        """On the CPU, and when they were there."""
+        return rules_of(self.operator).call(*self.arguments(gradient, self.inner, self.needs)), perf_counter()
+
+
+class _Chained(torch.autograd.Function):
+    """A layer of a chain: a node as torch makes it. The first one called in backward computes those before it, too.
+
+    First all that is computed, then all that is recorded, as for linear layers.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, input: Any, weight: Any, bias: Any, layer: _Layer, made: Any) -> Any:
+        ctx.save_for_backward(*made[1])
+        ctx.set_materialize_grads(False)
+        given = input, weight, bias
+        ctx.layer, ctx.leaves = layer, [t if t is not None and t.requires_grad and t.is_leaf else None for t in given]
+        return made[0]
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Any) -> Any:
+        if gradient is None:
+            return None, None, None, None, None
+        layer, needs, saved = ctx.layer, _needed(ctx), ctx.saved_tensors
+        found = None
+        usual = not (_grad_on() or _inference_on() or _C._is_any_autocast_enabled() or _C._len_torch_dispatch_stack())
+        if usual and needs == layer.needs and type(gradient) in _ORDINARY and gradient._inner.is_contiguous():
+            found = _computed(layer, gradient)
+        if found is None:  # raises what CUDA raises
+            if layer.operator is aten.view.default:
+                return gradient.reshape(layer.shape), None, None, None, None
+            outs = layer.operator(*layer.arguments(gradient, saved, needs))
+        else:
+            outs = _delivered(layer, gradient, *found)
+        if not _keeps_graph():
+            layer.inner = None
+        if not isinstance(outs, tuple):
+            outs = outs, None, None
+        return *(out if need else None for out, need in zip(outs, needs, strict=True)), None, None
+
+
+def _computed(layer: _Layer, gradient: Any) -> Any:
+    """The gradients of a layer and when they were computed, also of those before it; None where that fails."""
+    known, layer.ahead = layer.ahead, None
+    g = gradient._inner
+    if known is not None and known[0] is g and gradient._version == 0:
+        return known[1:]
+    if layer.inner is None or gradient._block.place.shut or torch.are_deterministic_algorithms_enabled():
+        return None
+    found = None
+    try:
+        found = made = layer.gradients(g)
+        while (before := layer.before) is not None and before.inner is not None and thread_state.wanted is None:
+            layer, g = before, made[0][0] if type(made[0]) is tuple else made[0]
+            if not g.is_contiguous():
+                break
+            made = layer.gradients(g)
+            layer.ahead = g, *made
+    except Exception:
+        return found  # the layer itself raises it
+    return found
+
+
+def _delivered(layer: _Layer, gradient: Any, outs: Any, at: float) -> Any:
+    """The gradients on the device, and their line in the ledger."""
+    place, g, name = gradient._block.place, gradient._inner, str(layer.operator)
+    if layer.operator is aten.view.default:
+        write(name, place, 0, None, None, at)
+        return wrap(outs, gradient._block)
+    shapes = [g.shape, *[tensor.shape for tensor in layer.inner]]
+    if type(outs) is tuple:
+        return _deliver_many(outs, place, name, shapes, None, at)
+    return deliver(outs, place, name, *shapes, at=at)
+
+
+def _chain_node(name: str) -> Any:
+    kind: Any = type(_Chained)
+    made = kind(name, (_Chained,), {})
+    node = made._backward_cls
+    node.__name__ = node.__qualname__ = name
+    node.__module__, node.apply = "builtins", _Chained.backward  # as torch shows its own
+    return super(torch.autograd.Function, made).apply
+
+
+_NODES: Final = {
+    nn.Conv2d: _chain_node("ConvolutionBackward0"),
+    nn.BatchNorm2d: _chain_node("NativeBatchNormBackward0"),
+    nn.ReLU: _chain_node("ReluBackward0"),
+    nn.MaxPool2d: _chain_node("MaxPool2DWithIndicesBackward0"),
+    nn.Flatten: _chain_node("ViewBackward0"),
+}
+_BATCH_NORM: Final = {"aten.add_.Tensor", "aten.empty.memory_format", "aten.native_batch_norm.default"}
+
+
+def _operators_of(layer: str, rows: Any) -> list[str]:
+    """What the first layer of this name has called."""
+    names: list[str] = []
+    inside = False
+    for row in rows:
+        inside = (inside or (row[0] == FORWARD and row[4] == layer)) and row[0] != END
+        if inside and row[0] == OPERATION:
+            names.append(row[4])
+        elif names:
+            break
+    return names
+
+
+def _parameters(module: Any, x: Any, place: Place) -> Any:
+    """Weight and bias, all of whose gradients are wanted; None if they are not of the usual kind."""
+    weight, bias = module._parameters.get("weight"), module._parameters.get("bias")
+    for each in (weight, bias):
+        if each is None:
+            continue
+        if type(each) not in _ORDINARY or each._block.place is not place or not each.requires_grad:
+            return None
+        if each._inner.dtype is not x.dtype or not each._inner.is_contiguous():
+            return None
+    return None if weight is None else (weight, bias)
+
+
+def _compute(module: Any, x: Any, place: Place, fresh: bool) -> Any:
+    """The results of a layer, its parameters, other tensors and its backward; None where it is not a usual one.
+
+    `fresh`: nothing else needs `x`.
+    """
+    kind = type(module)
+    if kind is nn.ReLU:
+        return (x.relu_() if fresh else _host.relu(x),), (), (), aten.threshold_backward.default, ()
+    if kind is nn.Flatten:
+        usual = module.start_dim == 1 and module.end_dim == -1 and x.dim() > 2
+        return ((x.view(x.shape[0], -1),), (), (), aten.view.default, ()) if usual else None
+    if x.dim() != 4:
+        return None
+    if kind is nn.MaxPool2d:
+        sizes = (module.kernel_size, module.stride, module.padding, module.dilation)
+        settings = *((size, size) if type(size) is int else size for size in sizes), module.ceil_mode
+        if module.return_indices:
+            return None
+        outs = rules_of(aten.max_pool2d_with_indices.default).call(x, *settings)
+        return outs, (), (), aten.max_pool2d_with_indices_backward.default, settings
+    given = _parameters(module, x, place)
+    if given is None:
+        return None
+    weight, bias = given
+    if kind is nn.Conv2d:
+        channels, inside = weight._inner.shape[:2]
+        if module.padding_mode != "zeros" or type(module.padding) is str or x.shape[1] != inside * module.groups:
+            return None
+        if x.numel() // x.shape[1] * channels > _SUSPICIOUS:
+            return None
+        settings = module.stride, module.padding, module.dilation, False, (0, 0), module.groups
+        added = None if bias is None else bias._inner
+        out = rules_of(aten.convolution.default).call(x, weight._inner, added, *settings)
+        settings = [0 if bias is None else channels], *settings
+        return (out,), given, (), aten.convolution_backward.default, settings
+    buffers = [module._buffers.get(name) for name in ("running_mean", "running_var", "num_batches_tracked")]
+    if any(type(each) not in _ORDINARY or each._block.place is not place for each in buffers) or bias is None:
+        return None
+    if not module.training or module.momentum is None or x.shape[1] != bias._inner.shape[0]:
+        return None
+    if place.norms is None or {*place.norms} != _BATCH_NORM or x.numel() == x.shape[1]:
+        return None
+    if any(each._inner.dtype is not x.dtype for each in buffers[:2]):
+        return None
+    call, _, output, _ = rules_of(aten.native_batch_norm.default)
+    inner = [x, weight._inner, bias._inner, buffers[0]._inner, buffers[1]._inner, True, module.momentum, module.eps]
+    outs = output(inner, {}, call(*inner))
+    return outs, given, buffers, aten.native_batch_norm_backward.default, (True, module.eps)
+
+
+def _run_chain(held: list[Any], modules: list[Any], where: Any) -> int:
+    """Run as many layers as are usual ones, and record them; `held` has their input, then their result.
+
+    Returns how many there are.
+    """
+    place, x, needed = held[0]._block.place, held[0]._inner, held[0].requires_grad
+    if place.shut or x.dtype not in _CHAIN_FLOATS or torch.are_deterministic_algorithms_enabled():
+        return 0
+    made: list[tuple[Any, ...]] = []
+    fresh, room = False, place.memory.allowed - place.memory.live
+    for module, after in zip(modules, [*modules[1:], None], strict=True):
+        kind = type(module)
+        if kind not in _NODES or not _plain(module, kind) or not 0 < x.numel() <= _SUSPICIOUS or not x.is_contiguous():
+            break
+        if getattr(module, "inplace", False):
+            break
+        # What follows neither writes into the result nor asks whether it is a view.
+        if kind is nn.Flatten and not (type(after) is nn.Linear and _plain(after, nn.Linear)):
+            break
+        room -= 4 * x.nbytes * (1 if kind is not nn.Conv2d else -(-module.out_channels // module.in_channels))
+        if room < 0 or (not needed and kind not in (nn.Conv2d, nn.BatchNorm2d)):
+            break
+        began = perf_counter()
+        try:
+            found = _compute(module, x, place, fresh)
+        except Exception:  # the layer itself raises it
+            break
+        if found is None:
+            break
+        made.append((module, x, needed, began, perf_counter(), *found))
+        x, needed, fresh = found[0][0], True, kind not in (nn.ReLU, nn.Flatten)
+    if made and place.late is not None:
+        settle(place)
+    before = None
+    for row in made:
+        before = _noted(held, before, place, where, row)
+    return len(made)
+
+
+def _brought(input: Any, place: Place, where: Any, computed: tuple[Any, ...]) -> tuple[Any, tuple[Any, ...]]:
+    """The result of a layer on the device, and what its backward needs."""
+    module, x, _, _, at, outs, given, buffers, *_ = computed
+    kind = type(module)
+    if kind is nn.Flatten:
+        write("aten.view.default", place, 0, None, where, at)
+        return wrap(outs[0], input._block), ()
+    if kind is nn.ReLU:
+        result = deliver(outs[0], place, "aten.relu.default", where=where, at=at)
+        return result, (result,)
+    if kind is nn.MaxPool2d:
+        result, indices = _deliver_many(outs, place, "aten.max_pool2d_with_indices.default", [x.shape], where, at)
+        return result, (input, indices)
+    if kind is nn.Conv2d:
+        shapes = [x.shape, *[each._inner.shape for each in given if each is not None]]
+        return deliver(outs[0], place, "aten.convolution.default", *shapes, where=where, at=at), (input, given[0])
+    mean, variance, count = buffers
+    made: tuple[Any, ...] = ()
+    for name in place.norms or ():
+        if name == "aten.add_.Tensor":
+            count._inner.add_(1)
+            _C._increment_version([count])
+            write(name, place, 0, work_of(count._inner, (count._inner,)), where, at)
+        elif name == "aten.empty.memory_format":
+            write(name, place, 0, None, where, at)
+        else:
+            shapes = [x.shape, *[each._inner.shape for each in (*given, mean, variance)]]
+            made = _deliver_many(outs, place, name, shapes, where, at)
+    return made[0], (input, given[0], mean, variance, *made[1:])
+
+
+def _noted(held: list[Any], before: Any, place: Place, where: Any, computed: tuple[Any, ...]) -> _Layer:
+    """A layer that has been computed: its lines in the ledger, its result on the device and its node."""
+    module, x, needed, began, at, _, given, _, backward, settings = computed
+    note, rows, kind, input = place.note, place.gpu.ledger.rows, type(module), held[0]
+    index, layer = len(rows), _Layer(backward, settings, x.shape)
+    weight, bias = given or (None, None)
+    note((FORWARD, began, *where, kind.__name__, module.training, GRAD, ()))
+    try:
+        result, saved = _brought(input, place, where, computed)
+    finally:
+        note((END, at, None, None, index))
+    layer.needs = [needed, weight is not None, bias is not None]
+    layer.inner, layer.before = [each._inner for each in saved], before
+    held[0] = _NODES[kind](input, weight, bias, layer, (result, saved))
+    return layer
 
 
 # ---- steps of optimizers ---------------------------------------------------------------------------------------------

@@ -151,6 +151,11 @@ _LONGEST: Final = 256  # heads of the flash kernel
 _ROW: Final = 32  # the kernel pads its sums of exponentials to so many queries
 
 
+def _heads_inside(made: Any) -> Any:
+    """Queries before heads, as the kernels write them."""
+    return None if made is None else made.transpose(1, 2).contiguous().transpose(1, 2)
+
+
 class FusedAttention(torch.autograd.Function):
     """The memory-efficient kernel in single precision or with a mask, the flash kernel in half precision without one.
 
@@ -162,20 +167,20 @@ class FusedAttention(torch.autograd.Function):
         place = query._block.place
         needs = any(ctx.needs_input_grad)
         inner = [t._inner.detach().requires_grad_(t.requires_grad) for t in (query, key, value)]
-        bias = None if mask is None else mask._inner
+        bias: Any = None if mask is None else mask._inner
+        trained = [] if mask is None or not mask.requires_grad else [bias := bias.detach().requires_grad_()]
         dropout, causal, scale = settings
-        if causal and bias is not None:  # the CPU takes one or the other
-            past = torch.ones(query.shape[2], key.shape[2], dtype=torch.bool).tril()
-            bias = bias & past if bias.dtype is torch.bool else bias.masked_fill(~past, float("-inf"))
-            causal = False
         with torch.enable_grad() if needs else torch.no_grad():
+            if causal and bias is not None:  # the CPU takes one or the other
+                past = torch.ones(query.shape[2], key.shape[2], dtype=torch.bool).tril()
+                bias = bias & past if bias.dtype is torch.bool else bias.masked_fill(~past, float("-inf"))
+                causal = False
             if (dtype := query.dtype) in SLOW:
                 wide = bias if bias is None or bias.dtype is torch.bool else bias.float()
                 out = _host_attention(*(t.float() for t in inner), wide, dropout, causal, scale=scale).to(dtype)
             else:
                 out = _host_attention(*inner, bias, dropout, causal, scale=scale)
-        # Queries before heads, as the kernel writes them.
-        plain = out.detach().transpose(1, 2).contiguous().transpose(1, 2)
+        plain = _heads_inside(out.detach())
         flash = plain.dtype is not torch.float32 and mask is None
         padded = -(-query.shape[3] // 8) * 8 if flash else query.shape[3]
         result = wrap(plain, allocate(place, plain.nbytes // query.shape[3] * padded))
@@ -188,7 +193,7 @@ class FusedAttention(torch.autograd.Function):
                 sizes += [16, 8]
             if mask is not None and mask.dtype is torch.bool:
                 sizes += [mask.numel() * 4]
-            ctx.inner, ctx.out, ctx.place, ctx.flash = inner, out, place, flash
+            ctx.inner, ctx.out, ctx.place, ctx.flash = [*inner, *trained], out, place, flash
             kept = [result] if mask is None or mask.dtype is torch.bool else [result, mask]
             if padded == query.shape[3]:
                 kept += [query, key, value]
@@ -205,7 +210,8 @@ class FusedAttention(torch.autograd.Function):
             raise shut(place)
         wanted = [t for t in ctx.inner if t.requires_grad]
         found = iter(_grad(ctx.out, wanted, gradient._inner, retain_graph=True))
-        results = _wrap_each([next(found) if t.requires_grad else None for t in ctx.inner], place)
+        made = [next(found) if t.requires_grad else None for t in ctx.inner]
+        results = _wrap_each([*map(_heads_inside, made[:3]), *made[3:]], place)
         name = "aten._scaled_dot_product_efficient_attention_backward.default"
         write(name, place, sum(r.nbytes for r in results if r is not None), work_of(None, ctx.inner))
         kernel = "efficient"
@@ -214,7 +220,7 @@ class FusedAttention(torch.autograd.Function):
             model = place.gpu.model
             kernel = "cudnn" if first and (model is None or model.capability[0] == 9) else "flash"
         refusal = f"derivative for aten::_scaled_dot_product_{kernel}_attention_backward is not implemented"
-        return (*_refusing(results, refusal), None, None)
+        return (*_refusing(results, refusal), *[None] * (5 - len(results)))
 
 
 class FlashAttention(FusedAttention):
@@ -244,7 +250,7 @@ def _fits(query: Any, key: Any, value: Any, mask: Any) -> bool:
         and query.shape[:2] == key.shape[:2]
         and key.shape[:3] == value.shape[:3]
         and query.shape[3] == key.shape[3]
-        and (mask is None or (type(mask) in VIRTUAL and mask._block.place is place and not mask.requires_grad))
+        and (mask is None or (type(mask) in VIRTUAL and mask._block.place is place))
     )
 
 

@@ -361,6 +361,10 @@ def _unpool_words(inner: Any, text: str) -> Exception | None:
     return shapes and RuntimeError(f"Expected shape of indices to be: {shapes[1]} but got: {shapes[2]}")
 
 
+def _contiguous_or_channels_last(inner: Any, kwargs: Any, out: Any) -> Any:
+    return out if channels_last(inner[0]) else out.contiguous()
+
+
 def _channel_shuffle(self: torch.Tensor, groups: int) -> torch.Tensor:
     batch, channels = self.shape[:2]
     parts = self.view(batch, groups, channels // groups, -1)  # refused where pixels do not lie in one line
@@ -521,6 +525,11 @@ operator(
 )
 for _sampler in (aten.grid_sampler_2d, aten.grid_sampler_3d):
     operator(_sampler.__name__, kernel=partial(_grid_sampler, _sampler.default))
+operator("cudnn_grid_sampler", kernel=lambda image, grid: in_single(torch.grid_sampler, image, grid, 0, 0, True))
+operator(
+    "cudnn_grid_sampler_backward",
+    kernel=lambda image, grid, grad: aten.grid_sampler_2d_backward.default(grad, image, grid, 0, 0, True, [True, True]),
+)
 for _sampler in (aten.grid_sampler_2d_backward, aten.grid_sampler_3d_backward):
     operator(
         _sampler.__name__,
@@ -544,6 +553,7 @@ operator("max_unpool2d", emulate=widened(WHOLE, torch.float64), words=_unpool_wo
 operator("max_unpool3d", emulate=widened(WHOLE, torch.float64), words=_unpool_words)
 # Kernels that do not keep channels last.
 operator("pixel_shuffle", "pixel_unshuffle", "roll", output=contiguous)
+operator("native_dropout_backward", output=_contiguous_or_channels_last)
 operator("native_channel_shuffle", "channel_shuffle", kernel=_channel_shuffle)
 operator("reflection_pad2d", "reflection_pad2d_backward", output=contiguous)
 operator("reflection_pad3d", "replication_pad2d", "replication_pad3d", output=contiguous)

@@ -41,7 +41,7 @@ from virtual_cuda.ops.dispatch import (
 from virtual_cuda.ops.elementwise import in_single
 from virtual_cuda.ops.placement import HOST, record_copy, waits_of
 from virtual_cuda.ops.registry import NOT_EMULATED, call_of, facts_of, operator
-from virtual_cuda.patching import Opening, Patch, Stage, around, torch_patches
+from virtual_cuda.patching import Opening, Patch, Stage, around, identity, torch_patches
 
 # What describes a nested tensor is on the host.
 _HOST_ONLY: Final = ("_nested_tensor_size", "_nested_tensor_strides", "_nested_tensor_storage_offsets")
@@ -313,14 +313,14 @@ class _Opened(Unwrapped):
         self.place = self.place or place
         if place not in self.places:
             self.places.append(place)
-        self.back.setdefault(id(value._inner), value)
+        self.back.setdefault(identity(value._inner), value)
         self.blocks.update(value._parts)
         return value._inner
 
     def close(self, value: Any, place: Place | None) -> tuple[Any, int]:
         if not isinstance(value, torch.Tensor):
             return super().close(value, place)
-        known = self.back.get(id(value))
+        known = self.back.get(identity(value))
         if type(known) is SparseTensor:
             return known, _account(known, known._block.place, self.blocks)
         if known is not None or place is None:
@@ -593,8 +593,17 @@ def _validate(original: Any, *args: Any, **kwargs: Any) -> Any:
     return original(*placement.inner_of(args), **kwargs)
 
 
+def _no_sparse_sum(original: Any, *args: Any, **kwargs: Any) -> Any:
+    """`smm` and `sspaddmm`, whose result would be sparse."""
+    if any(type(value) is SparseTensor or type(value) in VIRTUAL for value in args):
+        raise RuntimeError("NYI: CUDA sspaddmm is not implemented")
+    return original(*args, **kwargs)
+
+
 @torch_patches(Stage.WRAP)
 def _patches(opening: Opening) -> Iterator[Patch]:
+    for owner in (torch, torch.Tensor):
+        yield from (around(owner, name, _no_sparse_sum) for name in ("smm", "sspaddmm"))
     names = (name for name in vars(torch) if name.startswith("_validate_sparse_") and name.endswith("_args"))
     yield from (around(torch, name, _validate) for name in names)
     yield from (

@@ -93,6 +93,8 @@ def _patches(opening: Opening) -> Iterator[Patch]:
     }.items():
         yield from when_imported(opening, name, maker)
     yield around(torch.library, "wrap_triton", functools.partial(_refuse, _NO_KERNELS.format("Triton")))
+    launch = functools.partial(_refuse, _NO_KERNELS.format("the jiterator"))
+    yield torch._C, "_cuda_jiterator_compile_and_launch_kernel", launch
     yield around(torch.export, "export", lambda export, *args, **kwargs: export(*args, **kwargs | {"strict": False}))
     yield around(torch._ops.HigherOrderOperator, "dispatch", _dispatch)
 

@@ -59,16 +59,21 @@ def _to_copy(func: Any, args: Any, kwargs: Any) -> Any:
     target = place if device is None else place_of(device)
     if target is None and device.type != "cpu":
         return func(inner, device=device, **options)
-    out = elementwise.to_copy(inner, **options)
+    dtype, where = options.get("dtype"), site()
+    same = (dtype is None or dtype is inner.dtype) and options.get("memory_format") is None
+    if same and inner.is_contiguous() and not inner.is_conj() and not inner.is_neg():
+        out = inner.clone()
+    else:
+        out = elementwise.to_copy(inner, **options)
     if target is None:
-        write(str(func), place, 0, (inner.dtype, None, inner.shape))
-        record_copy("to_host", inner, False, non_blocking, place.label, HOST)
+        write("aten._to_copy.default", place, 0, (inner.dtype, None, inner.shape), where)
+        record_copy("to_host", inner, False, non_blocking, place.label, HOST, where=where)
         return state.pinned_from_now(out) if non_blocking else out  # torch makes it so, or the copy could not overlap
     block = allocate(target, out.untyped_storage().nbytes())
     plain = out.dtype is inner.dtype and inner.is_contiguous()
-    write(str(func), target, out.nbytes, work_of(out, () if plain else (inner,)))
+    write("aten._to_copy.default", target, out.nbytes, work_of(out, () if plain else (inner,)), where)
     if target is not place:
-        record_copy("between_devices", inner, False, non_blocking, place.label, target.label)
+        record_copy("between_devices", inner, False, non_blocking, place.label, target.label, where=where)
     return wrap(out, block)
 
 
@@ -82,18 +87,18 @@ def _copy_(func: Any, args: Any, kwargs: Any) -> Any:
         source = torch.scalar_tensor(source, dtype=target.dtype)
     if not on_device:
         elementwise.copy_(target, source._inner)
-        write(str(func), place, 0)
+        write("aten.copy_.default", place, 0)
         record_copy("to_host", source._inner, is_pinned(target), non_blocking, place.label, HOST)
         return target
     if not from_device:
         target._inner.copy_(source)
-        write(str(func), place, 0)
+        write("aten.copy_.default", place, 0)
         record_copy("to_device", source, is_pinned(source), non_blocking, HOST, place.label)
         return target
     elementwise.copy_(target._inner, source._inner)
     both = target._inner, source._inner
     plain = both[0].dtype is both[1].dtype and both[0].is_contiguous() and both[1].is_contiguous()
-    write(str(func), place, 0, work_of(both[0], ()) if plain else work_of(None, both))
+    write("aten.copy_.default", place, 0, work_of(both[0], ()) if plain else work_of(None, both))
     other = source._block.place
     if other is not place:
         record_copy("between_devices", source._inner, False, non_blocking, other.label, place.label)
@@ -131,6 +136,7 @@ device: Final = _AnyDevice("device", (), {"__module__": "torch", "__doc__": _rea
 
 _EXABYTE: Final = 1 << 60
 EMPTY: Final = (aten.empty.memory_format, aten.empty_strided.default)
+_EMPTY_NAMES: Final = ("aten.empty_strided.default", "aten.empty.memory_format")
 
 
 def _create(op: Any, *args: Any, **kwargs: Any) -> Any:
@@ -159,7 +165,7 @@ def _create(op: Any, *args: Any, **kwargs: Any) -> Any:
     else:
         inner = op(*args, **kwargs)
     block = allocate(place, inner.untyped_storage().nbytes())
-    write(str(op), place, inner.nbytes)
+    write(_EMPTY_NAMES[op is EMPTY[0]], place, inner.nbytes)
     return wrap(inner, block)
 
 
@@ -219,7 +225,8 @@ def _to(original: Any) -> Any:
         if place is not None:
             # (device) as students write it, (device, dtype or None, non_blocking) as nn.Module.to does
             usual = len(args) == 1 or (len(args) == 3 and args[1] in (None, self.dtype))
-            if usual and not kwargs.keys() - {"non_blocking"} and _direct(self):
+            # From the host it is a copy, also where none is asked for.
+            if usual and not kwargs.keys() - {"non_blocking", "copy"} and _direct(self):
                 return to_device(self, place, kwargs.get("non_blocking", len(args) == 3 and args[2]))
             if not any(isinstance(other, str) for other in args[1:]):  # else C++ shall refuse what was written
                 args = (place.lazy, *args[1:])

@@ -74,6 +74,17 @@ class _Finder(importlib.abc.MetaPathFinder):
         return None
 
 
+@contextlib.contextmanager
+def _found_by(finder: _Finder) -> Iterator[None]:
+    """Puts a finder before all others, for the length of a `with` block."""
+    sys.meta_path.insert(0, finder)
+    try:
+        yield
+    finally:
+        if finder in (sys.meta_path or ()):  # a program may have emptied it; while the interpreter ends it is None
+            sys.meta_path.remove(finder)
+
+
 # Where modules of torch ask, while they are imported, whether there is a device and what it can do. Not where they ask
 # how torch was built: they import names then that this build of torch does not have.
 _ASKED: Final = (torch.cuda, torch.accelerator, torch.version, torch.backends.cudnn)
@@ -101,11 +112,10 @@ class OriginalImports(_Finder):
 
     @contextlib.contextmanager
     def watching(self) -> Iterator[None]:
-        sys.meta_path.insert(0, self)
         try:
-            yield
+            with _found_by(self):
+                yield
         finally:
-            sys.meta_path.remove(self)
             if self.loaded:
                 self._close()
                 self.loaded.clear()
@@ -159,12 +169,8 @@ class _Awaiting(_Finder):
 @contextlib.contextmanager
 def _awaiting(opening: Opening) -> Iterator[None]:
     finder = _Awaiting(opening.awaited)
-    with finder.undo:
-        sys.meta_path.insert(0, finder)
-        try:
-            yield
-        finally:
-            sys.meta_path.remove(finder)
+    with finder.undo, _found_by(finder):
+        yield
 
 
 def when_imported(opening: Opening, name: str, maker: Callable[[ModuleType], Iterable[Patch]]) -> Iterable[Patch]:
@@ -286,15 +292,13 @@ def few_imports() -> Iterator[None]:
         return
     finder = _DynamoImport()
     setattr(torch, STAND_IN, WithoutDynamo())
-    sys.meta_path.insert(0, finder)
     for function, _, without, _ in _asking():
         function.__code__ = without
     try:
-        yield
+        with _found_by(finder):
+            yield
     finally:
         finder.restore()
-        if sys.meta_path is not None:  # as it is while the interpreter ends
-            sys.meta_path.remove(finder)
         delattr(torch, STAND_IN)
 
 

@@ -13,7 +13,7 @@ import torch
 from gpudojo.classes import judging
 from gpudojo.classes.class_grading import ClassGrading
 from gpudojo.classes.grading_options import GradingOptions
-from gpudojo.classes.store import FunctionRecord, Incident, IncidentKind, Record
+from gpudojo.classes.store import FunctionRecord, Incident, IncidentKind
 from gpudojo.classes.submission_run import SubmissionRun
 from gpudojo.model.catalogue import day
 from gpudojo.model.evidence import CallStatus, Evidence, Observation, Raised
@@ -77,8 +77,8 @@ def test_a_child_with_the_gpu_is_followed_by_one_without_and_both_count() -> Non
     assert second.done == {f"{KEY}::usual"}
     assert say(one, Isolated({"files": "", "user": "why not"}), Began(KEY), saw("mac", "laptop"), Finished())
     assert one.child_exited(0) is False
-    assert set(one.record.seen[KEY].evidence.observations) == {"usual", "mac", "laptop"}
-    assert one.record.seen[KEY].seconds == pytest.approx(0.2)
+    assert set(one.record.whole().seen[KEY].evidence.observations) == {"usual", "mac", "laptop"}
+    assert one.record.whole().seen[KEY].seconds == pytest.approx(0.2)
     assert one.record.layers == {"files": "", "device memory": "why", "user": "why not"}
 
 
@@ -98,7 +98,7 @@ def test_what_a_lost_gpu_has_left_out_is_seen_by_the_next_child() -> None:
     assert (again.machines, again.done, again.skip) == (HERE, {f"{KEY}::usual"}, frozenset())
     assert say(one, Began(KEY), saw("twice"), Finished())
     assert one.child_exited(0) is True
-    assert set(one.record.seen[KEY].evidence.observations) == {"usual", "twice"}
+    assert set(one.record.whole().seen[KEY].evidence.observations) == {"usual", "twice"}
     assert one.record.incidents == []
 
 
@@ -333,5 +333,5 @@ def test_verdicts_on_cuda_are_those_of_the_virtual_device(tmp_path: Path) -> Non
 def test_a_record_tells_what_was_held_of_the_gpu() -> None:
     one = attempt()
     one.job(TOKEN)
-    record: Record = one.finish(1 << 20, 0.5, 3 << 20)
+    record = one.finish(1 << 20, 0.5, 3 << 20)
     assert (record.peak_bytes, record.device_bytes) == (1 << 20, 3 << 20)

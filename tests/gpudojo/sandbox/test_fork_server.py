@@ -6,11 +6,16 @@ import contextlib
 import os
 import signal
 import socket
+import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
+
+if sys.platform != "win32":
+    from gpudojo.sandbox.fork_server import _renamed
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="this is read from /proc")
 
@@ -68,3 +73,41 @@ def test_only_what_a_child_waited_for_others_is_told() -> None:
     assert not child.waits(Usage(processes=1, waited=8.1))
     assert child.waits(Usage(processes=1, waited=8.5))
     assert child.waited == pytest.approx(1.5)
+
+
+def test_modules_of_the_device_are_loaded_with_names_that_nobody_knows() -> None:
+    """In a process of its own, since modules are loaded once."""
+    code = """
+import sys
+from gpudojo.sandbox.fork_server import INSIDE, RenamedInside
+sys.meta_path.insert(0, renamed := RenamedInside())
+import torch
+from virtual_cuda import virtual_cuda
+from virtual_cuda.device import tensor
+with virtual_cuda():
+    x = torch.ones(2, device="cuda")
+    names = {*tensor.attributes(x)}
+    assert names <= {*renamed.names.values()}, names
+    assert x.add(1).tolist() == [2.0, 2.0]
+    assert x.to_sparse().to_dense().tolist() == [1.0, 1.0]
+assert tensor.INSIDE == tuple(renamed.names.values()), tensor.INSIDE
+assert names.isdisjoint(INSIDE)
+read = tensor.__loader__.get_code(tensor.__name__)
+assert names.isdisjoint(repr(each) for each in read.co_names), "what it was loaded with"
+assert all(name not in str(read.co_consts) for name in names)
+"""
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def test_names_in_the_body_of_a_class_stay() -> None:
+    source = "class A:\n    _inner: int\n    def f(self): return self._inner, '_block', ('_parts',)\nn = '_inner'"
+    names = {"_inner": "one", "_block": "two", "_parts": "three"}
+    space: dict[str, Any] = {}
+    exec(_renamed(compile(source, "a file", "exec"), names), space)
+    a = space["A"]()
+    a.one = 1
+    assert a.f() == (1, "two", ("three",))
+    assert space["n"] == "one"
+    assert [*space["A"].__annotations__] == ["_inner"]

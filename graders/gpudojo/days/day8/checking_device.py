@@ -47,7 +47,7 @@ select.when("device-index-dropped", "index-not-checked", at=("last return",))
 select.when("lets_torch_refuse_nonsense", hint=(4, 5, 6), at=("except", "first return"))
 select.when("returns_a_device", hint=(7, 8, 9), at=("set_default_device(", "last return"))
 
-PREFERENCES = ("cpu", "cuda", "cuda:0", "cuda:1", "mps")
+PREFERENCES = ("cpu", "cuda", "cuda:0", "cuda:1", "cuda:2", "mps")
 
 
 class DeviceAnswer(Case, frozen=True):

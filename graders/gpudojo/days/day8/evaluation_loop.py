@@ -115,7 +115,7 @@ def _classes() -> tuple[Any, Any]:
             log.output = weakref.ref(outputs)
             return outputs
 
-    class CrossEntropyLoss(nn.CrossEntropyLoss):
+    class WatchedCrossEntropy(nn.CrossEntropyLoss):
         key: int
 
         def forward(self, input: Any, target: Any) -> Any:
@@ -123,7 +123,7 @@ def _classes() -> tuple[Any, Any]:
             log.as_they_are &= log.output is not None and log.output() is input
             return super().forward(input, target)
 
-    return WatchedClassifier, CrossEntropyLoss
+    return WatchedClassifier, WatchedCrossEntropy
 
 
 @lru_cache(maxsize=1)

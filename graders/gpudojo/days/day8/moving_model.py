@@ -121,7 +121,8 @@ def _moved(call: Call, device: Any, start: Any = "cpu", model: Any = None) -> Mo
     else:
         model.to(start)
         next(model.children())[1].eval()  # one batch norm frozen, as for fine-tuning
-    held = [id(parameter) for parameter in model.parameters()]  # what an optimizer built now would hold
+    # What an optimizer built now would hold. Kept alive: a new parameter may get the address of one that is gone.
+    held = {id(parameter): parameter for parameter in model.parameters()}
     value, changed = settled(call, model, device)
     copies = call.ledger.transfers()
     found = value if type(value) is type(model) else model  # one mistake is enough: the rest is judged on the model

@@ -24,7 +24,7 @@ from gpudojo.days.day8.pixel_race import (
     unseen,
 )
 from gpudojo.grading.call import Call, StudentRaised, array, torch, tried
-from gpudojo.grading.checks import numbers, runs, times
+from gpudojo.grading.checks import nearly, numbers, runs, times
 from gpudojo.model.evidence import Array, Case, Cases, Modelled, Race, Raised
 from gpudojo.model.exercise import Exercise, Failed, Function, Probe, Seen, other_kind
 
@@ -407,14 +407,12 @@ Diagnose = Callable[[Picture, Picture], Told]
 
 def same(found: Array | None, right: Array | None) -> bool:
     """Equal integers, or floats as close as another order of addition leaves them."""
-    import numpy as np
-
     if found is None or right is None or found.shape != right.shape:
         return False
     a, b = numbers(found), numbers(right)
     if b.dtype.kind in "iu":
         return found.dtype in ("int64", "int32") and bool((a == b).all())
-    return a.dtype.kind == "f" and bool(np.allclose(a, b, rtol=0, atol=1e-4))
+    return a.dtype.kind == "f" and nearly(a, b, 0, 1e-4)
 
 
 def _judge_values(seen: dict[str, Picture], wanted: dict[str, Picture], diagnose: Diagnose) -> None:
