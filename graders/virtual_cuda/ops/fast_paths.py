@@ -1091,9 +1091,9 @@ def _compute(module: Any, x: Any, place: Place, fresh: bool) -> Any:
         return None
     if any(each._inner.dtype is not x.dtype for each in buffers[:2]):
         return None
-    call, _, output, _ = rules_of(aten.native_batch_norm.default)
+    rules = rules_of(aten.native_batch_norm.default)
     inner = [x, weight._inner, bias._inner, buffers[0]._inner, buffers[1]._inner, True, module.momentum, module.eps]
-    outs = output(inner, {}, call(*inner))
+    outs = rules.output(inner, {}, rules.call(*inner))
     return outs, given, buffers, aten.native_batch_norm_backward.default, (True, module.eps)
 
 
