@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -13,7 +15,7 @@ from gpudojo.model.exercise import Exercise
 from gpudojo.model.results import CheckResult, Outcome, blocked
 from gpudojo.pytest_plugin.terminal import Feedback
 
-from tests.solutions import BENCH, exercise_of, graded, reference
+from tests.solutions import BENCH, claimed, exercise_of, graded, reference
 
 MOVING = exercise_of("day8", "02_moving_model_to_device")
 TIMING = exercise_of("day8", "10_timing_and_profiling")
@@ -199,3 +201,14 @@ def test_an_answer_comes_with_hints_on_its_question() -> None:
     (answers,) = exercise_of("day8", "12_self_assessment").functions
     assert hints_about(result, answers) == answers.hints[:3]
     assert result.happened.startswith('"a" is not the answer to "portable". When we tried it out, is_available() chose')
+
+
+def test_another_process_of_the_machine_is_not_taken_for_the_student_s() -> None:
+    """As in a notebook or under a test runner that has started some."""
+    path = WRONG / "06_vectorizing_pixel_loops/gray_through_numpy.py"
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as other:
+        submission, measure = load(path), reference("day8", path.parent.name)
+        exercise = exercise_of("day8", path.parent.name)
+        results = grade_function(exercise, exercise.functions[0], submission, measure, BENCH, 8)
+        other.communicate(b"\n")
+    assert next(r.check for r in results if r.outcome is Outcome.FAILED) == claimed(path)[1]

@@ -14,7 +14,7 @@ from time import perf_counter
 from types import CodeType, FrameType
 from typing import TYPE_CHECKING, Any, Final
 
-from gpudojo.grading.call import Call, StudentRaised, array, copied, lines_under, nn, torch
+from gpudojo.grading.call import Call, StudentRaised, array, copied, in_sandbox, lines_under, nn, torch
 from gpudojo.grading.checks import between_gpus, diagnosis
 from gpudojo.grading.limits import Skipping, running
 from gpudojo.grading.source_locator import tracing
@@ -283,7 +283,8 @@ def stepped(call: Call, *args: Any) -> tuple[Any, Steps]:
         return call(*args), lines
     finally:
         tracing.remove(in_thread)
-        lines.elsewhere = before[0] or _processes() != before
+        # In the sandbox all processes are the submission's. A notebook or a test runner may have others.
+        lines.elsewhere = _processes() != before or (before[0] and in_sandbox())
         if sys.gettrace() is enter:  # a `breakpoint()` in the student's code sets its own
             sys.settrace(None)
 
