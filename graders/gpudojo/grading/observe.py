@@ -41,7 +41,7 @@ from gpudojo.model.evidence import (
     decode_evidence,
     encode_evidence,
 )
-from gpudojo.model.exercise import OTHERS, Exercise, Function, Probe
+from gpudojo.model.exercise import GPUS, OTHERS, Exercise, Function, Probe
 
 LONGEST: Final = 2000  # characters of a message
 SECONDS: Final = 60.0  # for a probe in the subprocess
@@ -230,14 +230,14 @@ def open_machine(machine: str, kind: str) -> Iterator[OpenDevice]:
 
     `bench` is that device; `a gpu` is it too, if it is one, and otherwise the virtual one; `unwatched` is for clocks,
     which would time the virtual device's bookkeeping instead of the student's work: there it is the CPU. `one gpu`,
-    `two gpus`, `mac` and `laptop` are machines to choose a device on.
+    `two gpus`, `three gpus`, `mac` and `laptop` are machines to choose a device on.
     """
     if machine == "bench":
         opened = virtual_cuda.open_device(kind)  # type: ignore[arg-type]
     elif machine == "a gpu":
         opened = virtual_cuda.open_device("virtual" if kind in ("cpu", "mps") else kind)  # type: ignore[arg-type]
-    elif machine in ("one gpu", "two gpus"):
-        opened = virtual_cuda.open_device("virtual", devices=1 if machine == "one gpu" else 2)
+    elif machine in GPUS:
+        opened = virtual_cuda.open_device("virtual", devices=GPUS[machine])
     elif machine == "unwatched" and kind not in ("virtual", "cpu"):
         opened = virtual_cuda.open_device(kind)  # type: ignore[arg-type]
     else:

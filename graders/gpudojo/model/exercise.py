@@ -65,7 +65,8 @@ T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
 # Lines that were executed, each pair the first and last of some that follow each other.
 Lines = tuple[tuple[int, int], ...]
-OTHERS: Final = ("one gpu", "two gpus", "mac", "laptop")  # machines that are never the one with the real GPU
+GPUS: Final = {"one gpu": 1, "two gpus": 2, "three gpus": 3}
+OTHERS: Final = (*GPUS, "mac", "laptop")  # machines that are never the one with the real GPU
 
 
 @dataclass(frozen=True)

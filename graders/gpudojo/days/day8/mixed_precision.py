@@ -201,6 +201,7 @@ class Stepped(Case, frozen=True):
     backward_line: int | None
     outside_line: int | None
     unsettled_line: int | None
+    step_line: int | None
     update_line: int | None
     norm_line: int | None
 
@@ -299,6 +300,7 @@ def _stepped(
         backward_line=line(ledger.backward_passes()),
         outside_line=line(outside),
         unsettled_line=line(unsettled),
+        step_line=line(ledger.scaler_calls("step")),
         update_line=line(ledger.scaler_calls("update")[1:]),
         norm_line=line(norms),
     )
@@ -318,14 +320,18 @@ def _with_order(error: StudentRaised, call: Call, device: Any, zeroed: bool) -> 
     inputs, targets = batch(call.seed)
     moved = copied(call, inputs=inputs, targets=targets)
     calls, at = ("done so far", call.ledger.training_order()), error.evidence.line
-    if "inf checks were recorded" in error.evidence.message:
+    until = calls[1].index("scaler.step") if "scaler.step" in calls[1] else 0
+    zeroed = zeroed and "backward" in calls[1][:until] and "step" not in calls[1][:until]
+    if zeroed:
+        calls = calls[0], calls[1][: until + 1]  # not those that scaler.step made itself
+    elif "inf checks were recorded" in error.evidence.message:
         # A disabled scaler does not raise: with it the function shows all of its calls, and which one was wrong.
         calls, ledger = ("its calls", _order_to_the_end(call, device)), call.ledger
         wrong = ledger.scaler_calls("scale") if "backward" not in calls[1] else ledger.steps_outside_scaler()
         at = call.first_line(wrong) or at
     # The loss is a module too: its forward after the model's says nothing new.
     order = ", ".join(name for name, _ in itertools.groupby(calls[1])) or "nothing"
-    if zeroed and "scaler.step" in calls[1] and "backward" in calls[1][: calls[1].index("scaler.step")]:
+    if zeroed:
         order += "; no parameter had a gradient any more"
     first, newline, rest = error.evidence.message.partition("\n")
     return error.with_facts(message=f"{first} ({calls[0]}: {order}){newline}{rest}", copied=moved, line=at)
@@ -515,8 +521,13 @@ def scaler_is_updated_once(seen: Seen, wanted: Seen) -> None:
     after = "scaler.update() after the step"
     for name, case, right in _finished(seen, wanted, *SCALED, "overflow"):
         if case.steps_without_update:
-            happened = "scaler.step was not followed by scaler.update"
-            raise Failed(happened, after, case.unsettled_line, "scaler-without-update")
+            happened, line = "scaler.step was not followed by scaler.update", case.unsettled_line
+            at: tuple[str, ...] = ()
+            if (clipped := _with_max_norm(name, seen)) and not clipped.steps_without_update:
+                happened = f"without `max_norm` {happened}"
+                if clipped.step_line == line:  # the step is made in both cases, and only the update left out
+                    line, at = None, ("skipped update(",)
+            raise Failed(happened, after, line, "scaler-without-update", at)
         updates = case.order.count("scaler.update")
         if updates > 1:
             raise Failed(f"scaler.update was called {updates} times", "once, after the step", case.update_line)

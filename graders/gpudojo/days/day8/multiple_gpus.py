@@ -397,6 +397,11 @@ def one_gpu(call: Call) -> Cases[Spread]:
     return _spread(call, "one GPU", "cuda", torch.device("cuda:0"), "cpu")
 
 
+@parallel.probe(machine="three gpus", edge=True)
+def three_gpus(call: Call) -> Cases[Spread]:
+    return _spread(call, "three GPUs", "cuda")
+
+
 @parallel.probe(machine="laptop", edge=True)
 def no_gpu(call: Call) -> Cases[Spread]:
     return _spread(call, "no GPU", "cpu")
@@ -412,7 +417,7 @@ runs(parallel, diagnose=_about_cuda)
 
 
 def _calls(seen: Seen, wanted: Seen, *more: Probe[Cases[Spread]]) -> Iterator[tuple[str, Spread, Spread]]:
-    probes = (two_gpus, one_gpu, *more)
+    probes = (two_gpus, one_gpu, three_gpus, *more)
     return pairs(seen.cases(*probes), wanted.cases(*probes))
 
 
@@ -464,6 +469,7 @@ class Inside(Case, frozen=True):
     inside: str  # the type of the model inside
     same: bool
     training: bool
+    parameters: list[str]  # the dtypes and devices of the model's, and whether they need gradients
 
 
 def _own_module() -> Any:
@@ -474,9 +480,20 @@ def _own_module() -> Any:
 
 
 def _inside(call: Call, wrap: Any, plain: Any) -> Inside:
-    plain.train()
+    plain.to(call.device).train()
     found = call(wrap(plain))
-    return Inside(type(found).__name__, type(plain).__name__, found is plain, plain.training)
+    kept = {f"{p.dtype} on {p.device}{', frozen' * (not p.requires_grad)}" for p in plain.parameters()}
+    return Inside(type(found).__name__, type(plain).__name__, found is plain, plain.training, sorted(kept))
+
+
+def _judge_state(found: Inside, right: Inside, which: str) -> None:
+    """Raises Failed where the call changed the mode of the model or where, or of which dtype, its parameters are."""
+    if not found.training:
+        raise Failed(f"{which} was switched to evaluation mode", "its mode unchanged")
+    if found.parameters != right.parameters:
+        happened = f"after the call the parameters of {which} are {', '.join(found.parameters)}"
+        at = ("cpu(", "to(", "cuda(", "half(", "requires_grad_(", "return")
+        raise Failed(happened, f"{', '.join(right.parameters)}, as before", at=at)
 
 
 def _distributed(model: Any) -> Any:
@@ -487,7 +504,7 @@ def _distributed(model: Any) -> Any:
     return wrapper
 
 
-@inside.probe(machine="laptop")
+@inside.probe(machine="one gpu")
 def wrappers(call: Call) -> Cases[Inside]:
     return tried(
         {
@@ -498,7 +515,7 @@ def wrappers(call: Call) -> Cases[Inside]:
     )
 
 
-@inside.probe(machine="laptop", edge=True)
+@inside.probe(machine="one gpu", edge=True)
 def plain_models(call: Call) -> Cases[Inside]:
     branches = type("ParallelBranches", (nn.Sequential,), {})(_model())  # a name says nothing about a class
     models = {"a Sequential called `ParallelBranches`": branches, "a Linear": nn.Linear(2, 2)}
@@ -512,15 +529,14 @@ runs(inside)
 @inside.check(points=0.25)
 def finds_the_model_inside(seen: Seen, wanted: Seen) -> None:
     """It returns the model inside `DataParallel` and `DistributedDataParallel`."""
-    for name, found, _ in pairs(seen[wrappers], wanted[wrappers]):
+    for name, found, right in pairs(seen[wrappers], wanted[wrappers]):
         if not found.same:
             shown = f"another {found.kind}" if found.kind == found.inside else called(found.kind)
             key = "wrapper-guessed-by-attribute" if "`module`" in name else None
             kept = found.kind in ("DataParallel", "DistributedDataParallel")
             at = () if kept else ("deepcopy(", "return")
             raise Failed(f"for {name} it returned {shown}", "the same model that was wrapped", None, key, at)
-        if not found.training:
-            raise Failed(f"the model inside {name} was switched to evaluation mode", "its mode unchanged")
+        _judge_state(found, right, f"the model inside {name}")
 
 
 @inside.check(points=0.25)
@@ -532,12 +548,11 @@ def leaves_other_models_whole(seen: Seen, wanted: Seen) -> None:
         seen.about(plain_models.name, name)
         at = () if "`module`" in name else ("== .__name__", ".__name__")
         raise Failed(f"for {name} it raised {error.short}", "the model itself", error.line, at=at)
-    for name, found, _ in pairs(seen[plain_models], wanted[plain_models]):
+    for name, found, right in pairs(seen[plain_models], wanted[plain_models]):
         if not found.same:
             key = "wrapper-guessed-by-attribute" if "`module`" in name else None
             raise other_kind(found.kind, "the model itself", f"for {name} ", key)
-        if not found.training:
-            raise Failed(f"{name} was switched to evaluation mode", "its mode unchanged")
+        _judge_state(found, right, name)
 
 
 # ---- average_gradients -----------------------------------------------------------------------------------------------

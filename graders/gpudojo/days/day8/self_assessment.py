@@ -153,18 +153,18 @@ KIND: Final = "\0"  # before the kind of an answer that is no text
 
 @answers.probe(machine="value")
 def letters(value: Any) -> Letters:
-    """The letter for every question, however it is written: "b", "B", " b) "."""
+    """The answer to every question, as it is written."""
 
     # By dict's and str's own methods: a class of the student's may have others.
-    def letter(answer: Any) -> str | None:
+    def text(answer: Any) -> str | None:
         if isinstance(answer, str):
-            return str.lower(str.strip(answer, " ()."))[:80]
+            return str.__getitem__(answer, slice(80))
         return None if answer is None else KIND + called(type(answer).__name__)
 
     found = {k: v for k, v in dict.items(value) if type(k) is str} if isinstance(value, dict) else {}
     return Letters(
         kind="dict" if isinstance(value, dict) else type(value).__name__,
-        answers={name: letter(found.get(name)) for name in SHOWS},
+        answers={name: text(found.get(name)) for name in SHOWS},
         missing=[name for name in SHOWS if name not in found],
         others=sorted(name[:40] for name in found if name not in SHOWS)[:10],
     )
@@ -199,15 +199,16 @@ def _judge(question: str, seen: Seen, wanted: Seen) -> None:
     if answer is None:
         others = ", ".join(name for name in SHOWS if found.answers[name] is None and name != question)
         raise Todo(f'ANSWERS["{question}"] has no answer yet' + (f"; neither have: {others}" if others else ""))
-    if answer == wanted[letters].answers[question]:
+    letter = answer.strip(" ().").lower()  # "b", "B" and " b) " are the same
+    if letter == wanted[letters].answers[question]:
         return
-    if answer not in tuple(LETTERS):
+    if letter not in tuple(LETTERS):
         shown = answer.removeprefix(KIND) if answer.startswith(KIND) else repr(answer)
         expected = f"one of the letters {', '.join(LETTERS)}, in quotes"
         raise Failed(f'ANSWERS["{question}"] is {shown}', expected, at=at, about="is_a_dict")
     truth = wanted[tried_out].get(question)
-    happened = f'"{answer}" is not the answer to "{question}"' + (f". When we tried it out, {truth}" if truth else "")
-    raise Failed(happened, "one of the other letters", None, SHOWS[question].get(answer), at)
+    happened = f'"{letter}" is not the answer to "{question}"' + (f". When we tried it out, {truth}" if truth else "")
+    raise Failed(happened, "one of the other letters", None, SHOWS[question].get(letter), at)
 
 
 CLAIMS: Final = {

@@ -578,6 +578,7 @@ class Ranked(Case, frozen=True):
     every: Names | None
     default: Names | None
     really: list[str] | None
+    recorded: bool = True  # where there were no names: whether `fn` ran while the profiler was recording
 
 
 def _names(call: Call, work: Any, **options: int) -> Names:
@@ -594,13 +595,26 @@ def _ranked(call: Call, device: Any, count: int, default: bool = False) -> Ranke
         some, every, unasked = _names(call, work, count=count), None, None
         if default:
             every, unasked = _names(call, work, count=50), _names(call, work)
+        recorded = bool(some.names) or _recorded(call, work, count)
     really = None
     if some.names[:3] != right[: len(some.names)]:
         # It may read the profiler's records in its own way. In real time each takes several times the next one.
         work = _work(device, operators, calls=(64, 1, 60), sizes=(32_768, 327_680, 2))
         work()
         really = _undisturbed(lambda: _names(call, work, count=count).names)
-    return Ranked(right, some, every, unasked, really)
+    return Ranked(right, some, every, unasked, really, recorded)
+
+
+def _recorded(call: Call, work: Any, count: int) -> bool:
+    """Asked in a call of its own: a profiler that records stacks would see this function."""
+    found: list[bool] = []
+
+    def fn() -> None:
+        found.append(torch._C._autograd._profiler_enabled())
+        work()
+
+    call(fn, count=count)
+    return any(found)
 
 
 def _undisturbed(look: Callable[[], list[str]]) -> list[str]:
@@ -636,7 +650,11 @@ def gives_as_many_names_as_asked(seen: Seen, wanted: Seen) -> None:
         if not answer.texts:
             raise Failed(f"it returned a list of other things: {answer.names[:1]}", "a list of strings")
         if len(answer.names) != count:
-            raise Failed(f"count={count} gave {len(answer.names)} names", f"{count}")
+            happened = f"count={count} gave {len(answer.names)} names"
+            if not seen[probe].recorded:
+                happened += ": `fn` did not run while the profiler was recording"
+                raise Failed(happened, f"{count}", at=("fn(", "profile("))
+            raise Failed(happened, f"{count}")
         strange = [operator for operator in answer.names if "::" not in operator]
         if strange:
             raise Failed(f"one of the names is {strange[0]!r}", "an operator's name from the profiler: aten::mm")

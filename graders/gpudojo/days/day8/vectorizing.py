@@ -138,6 +138,10 @@ TIED: Final[tuple[Size, ...]] = ((2, 4, 4, 3), (3, 3, 5, 6))
 ON_THE_CPU: Final[tuple[Size, ...]] = ((2, 3, 4, 3),)
 NUMBERS: Final = ("aten.empty.", "aten.scalar_tensor.")
 ONE_PIXEL: Final = 24  # bytes of three numbers, of the largest dtype there is
+MAPS: Final = frozenset(
+    "map filter zip enumerate sorted reduce accumulate starmap chain from_iterable itemgetter "
+    "vectorize frompyfunc fromiter apply_along_axis apply_ map_".split()
+)
 CLOCKED: Final = 1000  # added to the seed for the pictures that are timed
 MANY_COLORS: Final[tuple[Size, ...]] = ((2, 3, 4, 600),)  # more than fit in a byte
 
@@ -180,6 +184,7 @@ class Growth(Case, frozen=True):
     single: int  # operations on the largest picture that made the numbers of one pixel
     single_line: int | None  # the line with most of them
     trips: list[Trip]
+    mapped: bool = False  # whether it calls something like `map`, which loops without a line of Python
     elsewhere: bool = False  # whether another process of the submission was there, whose lines are not counted
 
 
@@ -266,6 +271,7 @@ class Painter:
             single=single.total(),
             single_line=max(single, key=lambda line: single[line], default=None),
             trips=trips,
+            mapped=any(not MAPS.isdisjoint(code.co_names) for code in self.lines[largest].codes),
             elsewhere=any(lines.elsewhere for lines in self.lines),
         )
 
@@ -595,10 +601,11 @@ def _claim(function: Function, values: float, diagnose: Diagnose, probes: Probes
     @function.check(points=0.5, needs=VALUES)
     def stays_on_the_device(seen: Seen, wanted: Seen) -> None:
         """The result is on the input's device, without a trip through NumPy or the host."""
-        trips = seen[pictures].growth.trips
-        # Pixels in a Python list are processed one by one, by `map` or a C function if not by a line of Python.
+        trips, steps = seen[pictures].growth.trips, seen[pictures].growth.steps[: len(GROWING)]
+        # Pixels in a Python list are processed one by one, or only made a tensor again.
         growing = trips[: len(GROWING)]
         listed = all(trip.lists for trip in growing) and all(a.bytes < b.bytes for a, b in pairwise(growing))
+        listed = listed and (seen[pictures].growth.mapped or _grows(steps))
         for trip in trips:
             if trip.transfers or trip.lists or trip.used or trip.reads > GUARD_READS:
                 what = "copied from the device to the host" if trip.transfers else "a value was read back"
