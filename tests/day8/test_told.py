@@ -21,7 +21,7 @@ WRONG = Path(__file__).parent / "wrong"
     [
         ("07_mixed_precision/steps_twice", "without the scaler, and scaler.step(optimizer) as well: two steps"),
         ("07_mixed_precision/update_under_a_condition", "without `max_norm` scaler.step was not followed by"),
-        ("07_mixed_precision/zero_grad_between_backward_and_step", "backward, scaler.step; no parameter had a gradient"),
+        ("07_mixed_precision/zero_grad_between_backward_and_step", "backward, scaler.step; no parameter had a"),
         ("09_managing_memory/acc_counts_from_zero", "steps=2) you stepped after 1 batch"),
         ("09_managing_memory/acc_part_to_training", "a part in evaluation mode, of a model in training mode, was put"),
         ("09_managing_memory/half_of_them", "2 of 4 blocks ran"),
