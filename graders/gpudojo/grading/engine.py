@@ -53,7 +53,7 @@ if TYPE_CHECKING:
 
 
 UNJUDGED = "what it did or returned is so unlike the reference's that it cannot be judged"
-NONE = re.compile(r"\b(returned|is|gave) None\b")
+NONE = re.compile(r"\b(returned|is|gave|chose) None\b")
 RECURSION = "an end; a function that calls itself needs a case in which it does not"
 _references: dict[tuple[str, str], tuple[Evidence, Seen]] = {}  # the last one of each function, converted once
 

@@ -50,13 +50,14 @@ def pattern_lines(statements: Iterable[ast.stmt]) -> dict[str, int]:
     """The lines of each pattern that a function's source has, itself or in a helper that it names; of a dict, its keys.
 
     Patterns are, for example, `to(` for a call, `.shape` for an attribute, `.grad =` for one that is set, `"cuda"`,
-    `for`, `except`, `raise`, `lambda`, `return`, `end` for an `if` with nothing after it, `leaves loop` for a `return`
-    or `break` in a loop, `/`, `/ number` for the line where a fixed divisor is made, `==` between variables, `@` for a
-    decorator, `device =` for a parameter that gets another value, `pin_memory=` for the line where an argument's value
-    is made, `flag=True`, `without flag` for a call that does not pass on a parameter, `+= f(` where the result of a
-    call is added, `unused no_grad(`, `unused /` and `eval not called` for statements without an effect, `in place` for
-    one that writes into a parameter or a view of it, `made on cpu` for a new tensor without a device, `unused itself(`
-    for a function that calls itself and drops the result, `number 0.5`, `numbers 0.5, 1` for a list, `[::-1]`.
+    `for`, `except`, `raise`, `lambda`, `return`, `end` for an `if` or a loop with nothing after it, `leaves loop` for a
+    `return` or `break` in a loop, `/`, `/ number` for the line where a fixed divisor is made, `==` between variables,
+    `@` for a decorator, `device =` for a parameter that gets another value, `pin_memory=` for the line where an
+    argument's value is made, `flag=True`, `without flag` for a call that does not pass on a parameter, `+= f(` where
+    the result of a call is added, `unused no_grad(`, `unused /` and `eval not called` for statements without an effect,
+    `in place` for one that writes into a parameter or a view of it, `made on cpu` for a new tensor without a device,
+    `unused itself(` for a function that calls itself and drops the result, `number 0.5`, `numbers 0.5, 1` for a list,
+    `[::-1]`.
     The second place of one is `to( 2`. The line of the condition that decides whether line 8 runs is under `guard 8`.
     """
     statements = list(statements)
@@ -77,7 +78,7 @@ def pattern_lines(statements: Iterable[ast.stmt]) -> dict[str, int]:
     for name, node in functions.items():
         if not any(_gives(each) for each in _statements(node.body)):
             found[pattern_key(name, "no return")] = node.lineno
-        elif isinstance(node.body[-1], ast.If) and not node.body[-1].orelse:
+        elif isinstance(node.body[-1], ast.If | ast.For | ast.While) and not node.body[-1].orelse:
             found[pattern_key(name, "end")] = node.body[-1].lineno
         found |= {f"guard {line}": header for line, header in _guards(node.body)}
     return found
@@ -126,6 +127,8 @@ def _helpers(name: str, nodes: dict[str, list[ast.AST]]) -> list[str]:
 def _shown(nodes: list[ast.AST], functions: Mapping[str, ast.FunctionDef], devices: Container[str]) -> Found:
     """In the order of the source, as far as syntax goes."""
     compared = {part for node in nodes if type(node) in _ASKING for part in _compared(node)}
+    keys = {key for node in nodes if type(node) is ast.Dict for key in node.keys}
+    keys |= {node.slice for node in nodes if type(node) is ast.Subscript}
     names = [node for node in nodes if type(node) is ast.Name]
     made = {node.id: node.lineno for node in names if type(node.ctx) is ast.Store}
     parameters = {each.arg for each in nodes if type(each) is ast.arg}
@@ -189,7 +192,8 @@ def _shown(nodes: list[ast.AST], functions: Mapping[str, ast.FunctionDef], devic
         elif isinstance(node, ast.Constant) and isinstance(node.value, str):
             kind = node.value.partition(":")[0]
             if kind in DEVICES:
-                yield f'{how}"{kind}"', node.lineno
+                if node not in keys:  # `there["cuda"]` looks something up
+                    yield f'{how}"{kind}"', node.lineno
             elif how and len(node.value) <= SHORT:
                 yield f'{how}"{node.value}"', node.lineno
         elif isinstance(node, ast.Constant):

@@ -184,7 +184,7 @@ def line_to_show(patterns: Iterable[str], function: str, lines: Mapping[str, int
     of what ran, any place will do.
     """
     for pattern in patterns:
-        skipped, last = pattern.startswith("skipped "), pattern.startswith("last ") or pattern == "return"
+        skipped, last = pattern.startswith("skipped "), "last " in pattern or pattern == "return"
         what = pattern.removeprefix("skipped ").removeprefix("last ").removeprefix("first ")
         keys = (pattern_key(function, f"{what} {n}" if n > 1 else what) for n in range(1, PLACES + 1))
         places = [lines[key] for key in (keys if what else [function]) if key in lines]

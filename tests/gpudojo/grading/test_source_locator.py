@@ -164,6 +164,19 @@ def test_what_is_no_function_shows_nothing() -> None:
     assert pattern_lines(ast.parse("DEVICE = 'cuda'\nclass A:\n    def f(self): return 1").body) == {}
 
 
+def test_a_key_is_no_device_and_a_loop_at_the_end_may_return_nothing() -> None:
+    text = """def f(there):
+    there = {"cuda": 1, "mps": 0}
+    there["cuda"] = 2
+    for kind in ("cuda", "mps"):
+        if there[kind]:
+            return kind
+"""
+    found = pattern_lines(ast.parse(text).body)
+    assert [found.get(sign) for sign in ('f "cuda"', 'f "cuda" 2', 'f "mps"', "f end")] == [4, None, 4, 4]
+    assert line_to_show(["skipped last return"], "f", found, ((1, 5),)) == 5
+
+
 def test_numbers_a_reversed_slice_and_a_result_of_itself_that_is_dropped() -> None:
     text = """def f(x):
     weights = (0.2126, 0.7152, 0.0722)

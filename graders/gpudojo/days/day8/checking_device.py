@@ -218,7 +218,9 @@ def takes_the_gpu(seen: Seen, wanted: Seen) -> None:
     _best_on(two_gpus, seen, wanted)
     both, right = _best(seen, one_gpu, "best of both"), _best(wanted, one_gpu, "best of both")
     if not _same(both, right):
-        raise Failed(f"where both CUDA and MPS are available, it chose {both}", "CUDA, else MPS, else the CPU")
+        seen.about(one_gpu.name, "best of both")
+        happened = f"where both CUDA and MPS are available, it chose {both}"
+        raise Failed(happened, "CUDA, else MPS, else the CPU", at=(f'"{both.partition(":")[0]}"', "return"))
 
 
 @select.check(points=1, needs=CHOSEN)

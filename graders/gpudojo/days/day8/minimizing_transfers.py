@@ -529,7 +529,8 @@ def _predicted(seen: Seen, wanted: Seen) -> Iterator[tuple[Predicted, Predicted]
     for _, found, right in pairs(seen[loops], wanted[loops]):
         called_for, samples = (sum(forward.samples for forward in each.forwards) for each in (found, right))
         if called_for < samples:
-            raise Failed(f"the model was called for {called_for} of {samples} inputs", "a forward pass for every batch")
+            happened = f"the model was called for {called_for} of {samples} inputs"
+            raise Failed(happened, "a forward pass for every batch", misconception="loop-left-early")
         yield found, right
 
 

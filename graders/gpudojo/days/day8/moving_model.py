@@ -381,7 +381,8 @@ def names_every_parameter(seen: Seen, wanted: Seen) -> None:
         missing = [names[0] for names in case.parameters if not any(name in case.told for name in names)]
         if missing:
             at = ("return",) if len(missing) == len(case.parameters) else (".requires_grad", "recurse=")
-            raise Failed(f"the parameter `{missing[0]}` is missing", "every parameter of the model", at=at)
+            happened = f"the parameter `{missing[0]}` is missing"
+            raise Failed(happened, "every parameter of the model", None, "loop-left-early", at)
 
 
 @tell.check(points=1)
@@ -390,10 +391,10 @@ def names_every_buffer(seen: Seen, wanted: Seen) -> None:
     for case in _described(seen).values():
         missing = [name for name in case.buffers if name not in case.told]
         if missing:
-            key = None
+            key = "loop-left-early"
             if not any(name in case.saved for name in missing):
                 key = "state-dict-is-not-all"
-            elif missing == case.buffers:
+            elif missing == case.buffers and all(any(name in case.told for name in names) for names in case.parameters):
                 key = "buffers-forgotten"
             raise Failed(f"the buffer `{missing[0]}` is missing", "every buffer of the model", misconception=key)
 
