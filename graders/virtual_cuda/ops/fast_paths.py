@@ -906,16 +906,14 @@ _CHAIN_FLOATS: Final = (torch.float32, torch.float64)
 
 
 class _Layer:
-    """A layer of a chain: what its backward calls, with which tensors and settings, and the layer before it."""
+    """A layer of a chain: what its backward calls, with which tensors and settings."""
 
-    __slots__ = ("ahead", "before", "inner", "needs", "operator", "settings", "shape")
+    __slots__ = ("inner", "needs", "operator", "settings", "shape")
 
     def __init__(self, operator: Any, settings: tuple[Any, ...], shape: Any) -> None:
         self.operator, self.settings, self.shape = operator, settings, shape
         self.needs: list[bool] = []  # of the input, the weight and the bias
         self.inner: Any = None  # what backward needs, as long as it may be called
-        self.before: _Layer | None = None
-        self.ahead: Any = None  # a gradient, and what was computed for it before it arrived
 
     def arguments(self, gradient: Any, saved: Any, needs: Any) -> tuple[Any, ...]:
         """Those of `operator`, on the device or on the CPU."""
@@ -933,10 +931,7 @@ class _Layer:
 
 
 class _Chained(torch.autograd.Function):
-    """A layer of a chain: a node as torch makes it. The first one called in backward computes those before it, too.
-
-    First all that is computed, then all that is recorded, as for linear layers.
-    """
+    """A layer of a chain: a node as torch makes it, which computes on the CPU's tensors and then records."""
 
     @staticmethod
     def forward(ctx: Any, input: Any, weight: Any, bias: Any, layer: _Layer, made: Any) -> Any:
@@ -969,25 +964,13 @@ class _Chained(torch.autograd.Function):
 
 
 def _computed(layer: _Layer, gradient: Any) -> Any:
-    """The gradients of a layer and when they were computed, also of those before it; None where that fails."""
-    known, layer.ahead = layer.ahead, None
-    g = gradient._inner
-    if known is not None and known[0] is g and gradient._version == 0:
-        return known[1:]
+    """The gradients of a layer and when they were computed; None where that fails: the layer itself raises it."""
     if layer.inner is None or gradient._block.place.shut or torch.are_deterministic_algorithms_enabled():
         return None
-    found = None
     try:
-        found = made = layer.gradients(g)
-        while (before := layer.before) is not None and before.inner is not None and thread_state.wanted is None:
-            layer, g = before, made[0][0] if type(made[0]) is tuple else made[0]
-            if not g.is_contiguous():
-                break
-            made = layer.gradients(g)
-            layer.ahead = g, *made
+        return layer.gradients(gradient._inner)
     except Exception:
-        return found  # the layer itself raises it
-    return found
+        return None
 
 
 def _delivered(layer: _Layer, gradient: Any, outs: Any, at: float) -> Any:
@@ -1130,9 +1113,8 @@ def _run_chain(held: list[Any], modules: list[Any], where: Any) -> int:
         x, needed, fresh = found[0][0], True, kind not in (nn.ReLU, nn.Flatten)
     if made and place.late is not None:
         settle(place)
-    before = None
     for row in made:
-        before = _noted(held, before, place, where, row)
+        _note_layer(held, place, where, row)
     return len(made)
 
 
@@ -1167,7 +1149,7 @@ def _brought(input: Any, place: Place, where: Any, computed: tuple[Any, ...]) ->
     return made[0], (input, given[0], mean, variance, *made[1:])
 
 
-def _noted(held: list[Any], before: Any, place: Place, where: Any, computed: tuple[Any, ...]) -> _Layer:
+def _note_layer(held: list[Any], place: Place, where: Any, computed: tuple[Any, ...]) -> None:
     """A layer that has been computed: its lines in the ledger, its result on the device and its node."""
     module, x, needed, began, at, _, given, _, backward, settings = computed
     note, rows, kind, input = place.note, place.gpu.ledger.rows, type(module), held[0]
@@ -1179,9 +1161,8 @@ def _noted(held: list[Any], before: Any, place: Place, where: Any, computed: tup
     finally:
         note((END, at, None, None, index))
     layer.needs = [needed, weight is not None, bias is not None]
-    layer.inner, layer.before = [each._inner for each in saved], before
+    layer.inner = [each._inner for each in saved]
     held[0] = _NODES[kind](input, weight, bias, layer, (result, saved))
-    return layer
 
 
 # ---- steps of optimizers ---------------------------------------------------------------------------------------------
