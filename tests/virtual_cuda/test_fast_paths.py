@@ -210,7 +210,8 @@ def test_second_derivatives_of_images_in_sequence(gpu: Any) -> None:
 def test_layers_in_sequence_name_their_nodes(gpu: Any) -> None:
     model = nn.Sequential(nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2), nn.ReLU(), nn.MaxPool2d(2)).cuda()
     for _ in range(2):
-        nodes: list[Any] = [model(torch.rand(2, 1, 6, 6).cuda()).grad_fn]  # torch 2.11 forgets nodes nobody holds
+        out = model(torch.rand(2, 1, 6, 6).cuda())  # torch 2.11 forgets the nodes of results that nobody holds
+        nodes: list[Any] = [out.grad_fn]
         while nodes[-1] is not None:
             nodes.append(nodes[-1].next_functions[0][0])
         names = [str(node).split()[0].strip("<") for node in nodes[:-1]]
