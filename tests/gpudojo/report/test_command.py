@@ -207,6 +207,7 @@ def test_only_and_no_students_exclude_each_other(class_of_sixty: Path, tmp_path:
     assert "choose one" in said
 
 
+@pytest.mark.slow
 def test_pages_are_the_same_each_time(class_of_sixty: Path, pages: Path, tmp_path: Path) -> None:
     assert dojo(class_of_sixty, "--out", tmp_path)[0] == 0
     for path in sorted(pages.rglob("*.html")):

@@ -14,7 +14,7 @@ from tests.gpudojo.platforms.classroom.conftest import IDENTITY, Grade
 
 LIMITS = ("--time-limit", "3")
 # What such submissions come to is tested with classes, too; here it is about who reads it, as with the other kinds.
-SLOW = ("nothing", "broken", "unreadable", "endless", "crashing")
+SLOW = ("nothing", "stubs", "half", "broken", "unreadable", "endless", "crashing")
 EVERY_KIND = [pytest.param(kind, marks=pytest.mark.slow if kind in SLOW else ()) for kind in KINDS]
 POINTS = {"solved": 100, "endless": 92, "crashing": 92, "hostile": 92, "broken": 84, "nothing": 0, "stubs": 0}
 

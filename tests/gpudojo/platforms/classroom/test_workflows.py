@@ -150,6 +150,7 @@ def test_the_vendored_wheel_is_installed_by_its_hash(released: Path, checkout: P
     assert grader_in(tmp_path / "temp") == json.loads(manifest_in(released))["wheel"].split("-")[1]
 
 
+@pytest.mark.slow
 def test_a_changed_wheel_is_passed_over_for_the_one_in_the_history(
     released: Path, checkout: Path, tmp_path: Path
 ) -> None:
