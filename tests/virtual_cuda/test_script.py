@@ -181,6 +181,7 @@ def test_ctrl_c_ends_the_process_as_python_ends(warm_python: WarmPython, folder:
     assert (folder / "kept").read_text() == "text"
 
 
+@pytest.mark.slow
 def test_processes_that_the_script_spawns_have_the_device(warm_python: WarmPython, folder: Path) -> None:
     script = """
 import multiprocessing, torch

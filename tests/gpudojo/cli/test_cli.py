@@ -68,6 +68,7 @@ def test_help_has_a_part_for_students_first_and_cuts_nothing_off() -> None:
         assert f"{line}\n" in said, "on one line, whole"
 
 
+@pytest.mark.slow
 def test_run_passes_its_options_on(warm_python: WarmPython, tmp_path: Path) -> None:
     script = "import sys, torch\nprint(torch.cuda.device_count(), sys.argv)\nsys.exit(3)\n"
     (tmp_path / "script.py").write_text(script)

@@ -54,6 +54,7 @@ def test_a_file_in_its_place(tmp_path: Path) -> None:
     assert "already exists and is not a folder" in refused(tmp_path / "out")
 
 
+@pytest.mark.slow
 def test_a_place_that_cannot_be_written(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("mine", encoding="utf-8")
     assert refused(tmp_path / "file" / "inside" / "out").startswith("cannot write ")

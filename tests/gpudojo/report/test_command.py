@@ -172,6 +172,7 @@ def test_a_mistyped_argument_leaves_the_class_page(class_of_sixty: Path, tmp_pat
     assert not (tmp_path / "report").exists()
 
 
+@pytest.mark.slow
 def test_the_order_of_anonymous_pages_says_nothing(class_of_sixty: Path, tmp_path: Path) -> None:
     assert dojo(class_of_sixty, "--out", tmp_path, "--anonymous")[0] == 0
     page = (tmp_path / "index.html").read_text(encoding="utf-8")

@@ -34,6 +34,7 @@ def run(bundle: Path, checkout: Path, **more: str) -> subprocess.CompletedProces
     return subprocess.run(command, cwd=checkout, env=environment, capture_output=True, text=True, timeout=300)
 
 
+@pytest.mark.slow
 def test_it_writes_result_json_into_the_checkout(bundle: Path, released: Path, python: Path, tmp_path: Path) -> None:
     checkout = tmp_path / "gpu-course-day8-alice"
     lay_out("tampered", checkout, released, [])
