@@ -109,11 +109,15 @@ class SubmissionRecords:
         return []
 
     def _cases(self, exercise: str, function: str) -> Iterator[tuple[Mapping[str, Any], Any, Any]]:
-        """Each fact of the student's record, with the facts it is one of, and the reference's of the same name."""
+        """Each fact of the student's record, with the facts it is one of, and the reference's of the same name.
+
+        Among the facts are those that only the reference's record has, such as what a plain loop takes.
+        """
         mine, theirs = (_facts(record, exercise, function) for record in (self.record, self.reference))
         others = {name: fact for facts in reversed(list(theirs.values())) for name, fact in facts.items()}
-        for facts in mine.values():
-            yield from ((facts, case, others.get(name)) for name, case in facts.items())
+        for own in mine.values():
+            facts = {name: others.get(name) if fact is None else fact for name, fact in own.items()}
+            yield from ((facts, case, others.get(name)) for name, case in own.items())
 
     def code(self, check: CheckRow, says: Says = str) -> list[tuple[int, str, bool]]:
         """The lines around the one that a check names: number, text, whether it is that line."""

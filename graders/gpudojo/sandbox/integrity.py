@@ -332,6 +332,7 @@ def _comparison(
     grown = tuple(_grown(things))
     # A method can be hidden by an attribute of the object.
     objects = tuple((where, vars(thing), names - vars(thing).keys()) for where, thing, names in _objects(things))
+    attributed = _touched([held for _, held, _ in objects], memory)
     # A name that a class has inherited can be hidden by one of its own.
     hidden = tuple((p.where, p.held, frozenset(_inherited(p.where)) - p.held.keys()) for p in spaces)
     hidden = tuple(one for one in hidden if one[2])
@@ -422,7 +423,8 @@ def _comparison(
                 if kind(table[key]) is truth and table[key] != right[key]:
                     return where
                 looked_at.add(key)
-        for where, held, names in objects:
+        for place in attributed():
+            where, held, names = objects[place]
             if not names.isdisjoint(held):
                 return f"{where}.{first(name for name in held if name in names)}"
         return None

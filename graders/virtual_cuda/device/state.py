@@ -7,6 +7,7 @@ import re
 import threading
 import weakref
 from collections.abc import Callable
+from itertools import chain
 from typing import TYPE_CHECKING, Any, Final
 
 import torch
@@ -166,6 +167,14 @@ FIGURES: Final = """
     allocation segment active inactive_split allocated_bytes reserved_bytes active_bytes inactive_split_bytes
     requested_bytes
 """.split()
+NAMED: Final = {
+    (figure, pool): tuple(f"{figure}.{pool}.{moment}" for moment in MOMENTS) for figure in FIGURES for pool in POOLS
+}
+_OTHERS: Final = """
+    num_alloc_retries num_ooms num_sync_all_streams num_device_alloc num_device_free max_split_size
+    oversize_allocations.{0} oversize_segments.{0}
+"""
+NOTHING: Final = dict.fromkeys(sorted({*chain(*NAMED.values()), *" ".join(map(_OTHERS.format, MOMENTS)).split()}), 0)
 
 
 class OutOfMemory(Exception):
@@ -304,7 +313,7 @@ class Allocator:
         self.peak_reserved = self.reserved
 
     def statistics(self) -> dict[str, Any]:
-        """The figures torch.cuda.memory_stats() gives."""
+        """The figures that torch.cuda.memory_stats() gives, in its order."""
         large = self.live - self.small_live
         now = {
             "allocated_bytes": {"all": self.live, "small_pool": self.small_live, "large_pool": large},
@@ -316,24 +325,21 @@ class Allocator:
         }
         now["active_bytes"] = now["requested_bytes"] = now["allocated_bytes"]
         now["inactive_split_bytes"] = {p: now["reserved_bytes"][p] - now["allocated_bytes"][p] for p in POOLS}
-        found: dict[str, Any] = {}
-        for figure in FIGURES:
-            for pool in POOLS:
-                current = peak = now.get(figure, {}).get(pool, 0)
+        found: dict[str, Any] = {**NOTHING}
+        for figure, by_pool in now.items():
+            for pool, current in by_pool.items():
+                peak = current
                 if pool == "all":
                     peak = {"allocated_bytes": self.peak, "reserved_bytes": self.peak_reserved}.get(figure, current)
                 ever, freed = peak, peak - current
-                if pool == "all" and figure in ("allocation", "active"):
-                    current = peak = self.blocks
-                    ever = self.blocks_ever - self.since[0]
-                    freed = ever + self.since[1] - current
-                elif pool == "all" and figure in ("allocated_bytes", "active_bytes", "requested_bytes"):
+                if pool == "all" and figure in ("allocated_bytes", "active_bytes", "requested_bytes"):
                     peak, freed = self.peak, self.freed
                     ever = current - self.since[2] + freed
-                for moment, value in zip(MOMENTS, (current, peak, ever, freed), strict=True):
-                    found[f"{figure}.{pool}.{moment}"] = value
-        for figure in ("oversize_allocations", "oversize_segments"):
-            found.update({f"{figure}.{moment}": 0 for moment in MOMENTS})
+                found.update(zip(NAMED[figure, pool], (current, peak, ever, freed), strict=True))
+        ever = self.blocks_ever - self.since[0]
+        for figure in ("allocation", "active"):
+            values = (self.blocks, self.blocks, ever, ever + self.since[1] - self.blocks)
+            found.update(zip(NAMED[figure, "all"], values, strict=True))
         found.update(num_alloc_retries=self.retries, num_ooms=self.ooms, max_split_size=-1)
         found.update(num_sync_all_streams=self.emptied, num_device_alloc=self.asked, num_device_free=self.returned)
         return found

@@ -171,7 +171,7 @@ class Devices:
             "memory_reserved": lambda device=None: of(device).reserved,
             "max_memory_reserved": lambda device=None: of(device).peak_reserved,
             "reset_peak_memory_stats": lambda device=None: of(device).reset_peaks(),
-            "memory_stats": lambda device=None: dict(sorted(of(device).statistics().items())),
+            "memory_stats": lambda device=None: of(device).statistics(),
             "get_device_capability": lambda device=None: self.properties(device) and self.capability,
         }
 

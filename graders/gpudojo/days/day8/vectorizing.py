@@ -147,15 +147,15 @@ MANY_COLORS: Final[tuple[Size, ...]] = ((2, 3, 4, 600),)  # more than fit in a b
 
 
 class Picture(Case, frozen=True):
-    """One call: the result, and whether the inputs were changed."""
+    """One call: the result, and whether the inputs were changed. The inputs themselves are the reference's evidence."""
 
     kind: str
     shape: list[int]
     dtype: str
     device: str
     values: Array | None
-    first_input: Array
-    last_input: Array
+    first_input: Array | None
+    last_input: Array | None
     input_device: str
     given: str  # the inputs in words
     changed: list[str]
@@ -307,8 +307,8 @@ class Painter:
             dtype=str(result.dtype).removeprefix("torch.") if values is not None else "",
             device=str(result.device) if values is not None else "",
             values=values,
-            first_input=array(inputs[0]),
-            last_input=array(inputs[-1]),
+            first_input=array(inputs[0]) if self.call.reference else None,
+            last_input=array(inputs[-1]) if self.call.reference else None,
             input_device=str(given[0].device),
             given=words,
             changed=changed,
@@ -465,7 +465,8 @@ def _weights(found: Picture, right: Picture) -> Told:
     import numpy as np
 
     assert found.values is not None
-    a, channels = numbers(found.values).astype("float64"), numbers(found.first_input).astype("float64")
+    assert right.first_input is not None
+    a, channels = numbers(found.values).astype("float64"), numbers(right.first_input).astype("float64")
     if np.allclose(channels.reshape(-1, 3) @ WEIGHTS, a.reshape(-1), atol=1e-4):
         return MIXED
     pixels = np.moveaxis(channels, 1, -1).reshape(-1, 3)
@@ -484,7 +485,9 @@ def _weights(found: Picture, right: Picture) -> Told:
 
 def _nearest(found: Picture, right: Picture) -> Told:
     assert found.values is not None
-    sprites, palette = (numbers(each).astype("float64") for each in (found.first_input, found.last_input))
+    assert right.first_input is not None
+    assert right.last_input is not None
+    sprites, palette = (numbers(each).astype("float64") for each in (right.first_input, right.last_input))
     indices = numbers(found.values).reshape(-1)
     distances = ((sprites.reshape(-1, 1, 3) - palette) ** 2).sum(2)
     if (distances.argmin(1) == indices).all():
@@ -516,7 +519,9 @@ def _reshaped(found: Picture, right: Picture) -> Told:
     a, b = numbers(found.values), numbers(right.values)
     if np.allclose(np.moveaxis(b, 1, -1).reshape(b.shape), a, atol=1e-4):
         return "all numbers are there, but red, green and blue are mixed up with the pixels", "reshape-for-permute", ()
-    indices, palette = numbers(found.first_input).reshape(-1), numbers(found.last_input)
+    assert right.first_input is not None
+    assert right.last_input is not None
+    indices, palette = numbers(right.first_input).reshape(-1), numbers(right.last_input)
     distances = abs(np.moveaxis(a, 1, -1).reshape(-1, 1, 3) - palette).max(2)
     if (distances.min(1) <= 1e-4).all():  # each pixel has a colour of the palette
         chosen = distances.argmin(1)
