@@ -58,6 +58,16 @@ def test_older_evidence_has_bars_and_no_curves() -> None:
     assert SubmissionRecords(None, None).curves(MEMORY, "checkpointed") == []
 
 
+def test_the_plain_loop_may_be_in_the_reference_s_record_alone() -> None:
+    mine = record(1, "mine")
+    facts = mine.seen[f"{MEMORY}::checkpointed"].evidence.observations["probe"].facts
+    facts.update(stored=None, stored_curve=None)
+    assert SubmissionRecords(mine, None).peaks(MEMORY, "checkpointed") == []
+    known = SubmissionRecords(mine, record(1, "theirs", reference=True))
+    assert [bar.value for bar in known.peaks(MEMORY, "checkpointed")] == [224 << 10, 137 << 10, 137 << 10]
+    assert [each.kind for each in known.curves(MEMORY, "checkpointed")] == ["other", "mine", "theirs"]
+
+
 @pytest.mark.parametrize(
     "odd",
     [
