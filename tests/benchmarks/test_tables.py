@@ -13,7 +13,15 @@ from benchmarks import tables
 from tests.sharing import WarmPython
 
 ROOT = Path(__file__).resolve().parents[2]
-SCRIPTS = ("bench_class", "bench_overhead", "bench_peers", "bench_speed_check", "bench_student", "bench_verdicts")
+SCRIPTS = (
+    "bench_child",
+    "bench_class",
+    "bench_overhead",
+    "bench_peers",
+    "bench_speed_check",
+    "bench_student",
+    "bench_verdicts",
+)
 
 
 def a_table() -> tables.Table:
