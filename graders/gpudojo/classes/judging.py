@@ -6,6 +6,7 @@ import bisect
 import contextlib
 import dataclasses
 import functools
+import itertools
 import multiprocessing
 import os
 import signal
@@ -22,7 +23,7 @@ import msgspec
 from msgspec.structs import replace
 
 from gpudojo.classes import store
-from gpudojo.classes.store import FunctionRecord, IncidentKind, Record, Store, UnreadRecord
+from gpudojo.classes.store import IncidentKind, Record, Store, UnreadRecord
 from gpudojo.classes.submission_run import BEFORE
 from gpudojo.grading.engine import UNJUDGED, judge_function
 from gpudojo.grading.references import refuse_failing
@@ -39,6 +40,9 @@ from gpudojo.model.results import (
     Outcome,
     SubmissionRow,
     SubmissionStatus,
+    rounded,
+    row_of_check,
+    row_of_exercise,
     rows_of,
     total,
 )
@@ -52,7 +56,8 @@ STATUSES: Final = {
 }
 INVALID: Final = ("SyntaxError", "IndentationError", "TabError")
 UNEXPLAINED: Final = (Outcome.PASSED, Outcome.TODO)
-MOST_KNOWN: Final = 4000  # results of a function that are kept in memory
+MOST_KNOWN: Final = 4000  # verdicts on a function that are kept in memory
+MOST_PLACES: Final = 8  # for which the rows of one are kept
 ENDED: Final = {
     IncidentKind.TIMED_OUT: "TimedOut",
     IncidentKind.CRASHED: "Crashed",
@@ -61,8 +66,19 @@ ENDED: Final = {
 
 
 AnyRecord = Record | UnreadRecord
-# By function and digest of what was observed of it: the results, where none of them depends on the student's lines.
-SameResults = dict[tuple[str, bytes], list[CheckResult]]
+
+
+class FunctionVerdict:
+    """The results of one function, what to review of them, and its rows by where it is defined."""
+
+    def __init__(self, results: list[CheckResult]) -> None:
+        self.results = results
+        self.review = _to_review(results)
+        self.rows: dict[tuple[str | None, int | None], list[CheckRow]] = {}
+
+
+# By function and digest of what was observed of it: verdicts of which nothing depends on the student's lines.
+SameResults = dict[tuple[str, bytes], FunctionVerdict]
 
 
 def judged(
@@ -73,25 +89,34 @@ def judged(
     same: SameResults | None = None,
 ) -> SubmissionRow:
     """The verdict on a submission that could be read; `same` is filled, for others with the same reference."""
-    exercises = tuple(exercises)
+    same = {} if same is None else same
     tampered = next((i for i in record.incidents if i.what is IncidentKind.TAMPERED), None)
-    results: list[CheckResult] = []
-    for exercise, function in _graded(exercises, only):
-        if tampered is not None:
-            wanted = "a submission that leaves the grader alone"
-            results += _failed(exercise, function, f"not graded: {tampered.detail}", wanted)
-        else:
-            results += _results(exercise, function, record, reference, {} if same is None else same)
     definitions = [Definition(p.function, p.file, p.line, p.cell, p.note) for p in record.places if p.file is not None]
+    places = {definition.function: definition for definition in definitions}
+    rows, review = list[ExerciseRow](), _needs_review(record)
+    for exercise in exercises:
+        functions = [function for function in exercise.functions if not only or function.name in only]
+        points = iter(rounded([check.points for function in functions for check in function.checks]))
+        checks: list[CheckRow] = []
+        for function in functions:
+            if tampered is not None:
+                wanted = "a submission that leaves the grader alone"
+                found = FunctionVerdict(_failed(exercise, function, f"not graded: {tampered.detail}", wanted))
+            else:
+                found = _verdict(exercise, function, record, reference, same)
+            worth = list(itertools.islice(points, len(function.checks)))
+            checks += _rows(found, function, worth, places.get(function.name), record)
+            review += found.review
+        if checks:
+            rows.append(row_of_exercise(exercise, checks))
     files = record.files.items()
-    rows = rows_of(results, exercises, misconceptions=misconceptions(), definitions=definitions)
     return _row(
         next((STATUSES[i.what] for i in record.incidents if i.what in STATUSES), SubmissionStatus.GRADED),
-        [replace(row, checks=[_in_cell(check, record) for check in row.checks]) for row in rows],
+        rows,
         reason=_reason(record),
         definitions=definitions,
         notes=[f"{name}: {ran.broken.type}: {ran.broken.message}" for name, ran in files if ran.broken][:20],
-        needs_human=_needs_review(record, results),
+        needs_human=review,
         seconds=round(record.seconds, 3),
         peak_bytes=record.peak_bytes,
         digest=record.digest,
@@ -136,36 +161,53 @@ def _graded(exercises: Iterable[Exercise], only: frozenset[str]) -> Iterator[tup
     return ((exercise, function) for exercise, function in every if not only or function.name in only)
 
 
-def _results(
+def _verdict(
     exercise: Exercise, function: Function, record: AnyRecord, reference: Record, same: SameResults
-) -> list[CheckResult]:
+) -> FunctionVerdict:
     key = f"{exercise.stem}::{function.name}"
     digest = record.observed(key) if isinstance(record, UnreadRecord) else None
     if digest is not None and (known := same.get((key, digest))) is not None:
         return known
     wanted = reference.seen[key]
-    seen = record.function(key)
-    if seen is None or set(seen.evidence.observations) != {probe.name for probe in function.probes}:
+    seen = record.evidence(key)
+    if seen is None or set(seen.observations) != {probe.name for probe in function.probes}:
         seen, digest = _late(function, seen) or _ended(exercise, function, record), None
     file = _file(record, exercise, function)
     lines = record.files[file].lines if file in record.files else {}
-    found = judge_function(exercise, function, seen.evidence, wanted.evidence, lines, wanted.signature)
-    if digest is not None and len(same) < MOST_KNOWN and all(r.outcome in UNEXPLAINED for r in found):
+    found = FunctionVerdict(judge_function(exercise, function, seen, wanted.evidence, lines, wanted.signature))
+    if digest is not None and len(same) < MOST_KNOWN and all(r.outcome in UNEXPLAINED for r in found.results):
         same[key, digest] = found
     return found
 
 
-def _late(function: Function, seen: FunctionRecord | None) -> FunctionRecord | None:
+def _rows(
+    found: FunctionVerdict, function: Function, points: Iterable[float], place: Definition | None, record: AnyRecord
+) -> list[CheckRow]:
+    """The rows of a function's checks; those of results that have no lines are made once for each place."""
+    at = (place.file, place.cell) if place else (None, None)
+    known = found.rows.get(at)
+    if known is None:
+        made = (
+            row_of_check(result, worth, function, misconceptions(), place)
+            for result, worth in zip(found.results, points, strict=True)
+        )
+        known = [_in_cell(row, record) for row in made]
+        if len(found.rows) < MOST_PLACES and all(result.line is None for result in found.results):
+            found.rows[at] = known
+    return known
+
+
+def _late(function: Function, seen: Evidence | None) -> Evidence | None:
     """With the time-out in place of what, after one on a real GPU, no other child has been asked; None without one."""
-    found = {} if seen is None else seen.evidence.observations
+    found = {} if seen is None else seen.observations
     late = next((each for each in found.values() if each.timed_out), None)
     if seen is None or late is None or not set(found) < {probe.name for probe in function.probes}:
         return None
     whole = {probe.name: found.get(probe.name, late) for probe in function.probes}
-    return replace(seen, evidence=replace(seen.evidence, observations=whole))
+    return replace(seen, observations=whole)
 
 
-def _ended(exercise: Exercise, function: Function, record: AnyRecord) -> FunctionRecord:
+def _ended(exercise: Exercise, function: Function, record: AnyRecord) -> Evidence:
     """What stands for a function whose process ended before it could say anything."""
     key = f"{exercise.stem}::{function.name}"
     steps = (key, f"file {_file(record, exercise, function)}", BEFORE)
@@ -176,7 +218,7 @@ def _ended(exercise: Exercise, function: Function, record: AnyRecord) -> Functio
         raised = Raised(ENDED[incident.what], incident.detail, None)
     status = CallStatus.BROKEN if incident is not None and incident.step.startswith("file ") else CallStatus.RAISED
     found = {probe.name: Observation(status, raised=raised) for probe in function.probes}
-    return FunctionRecord(Evidence(exercise.stem, function.name, "", 0, found), 0.0)
+    return Evidence(exercise.stem, function.name, "", 0, found)
 
 
 def _file(record: AnyRecord, exercise: Exercise, function: Function) -> str:
@@ -215,8 +257,8 @@ def _where(step: str) -> str:
     return step if step.startswith("file ") else f"`{step.rpartition('::')[2]}`"
 
 
-def _needs_review(record: AnyRecord, results: list[CheckResult]) -> list[str]:
-    """What an instructor should review before grades are published."""
+def _needs_review(record: AnyRecord) -> list[str]:
+    """What an instructor should review before grades are published, whatever the results are."""
     found = []
     for incident in record.incidents:
         if incident.what is IncidentKind.TAMPERED:
@@ -231,6 +273,12 @@ def _needs_review(record: AnyRecord, results: list[CheckResult]) -> list[str]:
         found.append("none of the functions is in it")
     for graded, others in {place.file: place.versions for place in record.places if place.versions}.items():
         found.append(f"there are several versions of a file: {graded} was graded, and not {', '.join(others)}")
+    return found
+
+
+def _to_review(results: Iterable[CheckResult]) -> list[str]:
+    """The same of results."""
+    found = []
     for result in results:
         if result.outcome is Outcome.ERROR:
             found.append(f"an error in the check {result.id}, not in the submission: {result.happened}")
@@ -288,8 +336,8 @@ class Verdicts:
     def of(self, key: str, anew: bool = False) -> SubmissionRow:
         """The verdict on a record; `anew` judges it again, whatever is kept."""
         path = self.store.row_path(key, self.measure)
-        kept, known = self._kept(path)
-        if known is not None and not anew:
+        kept = _read(path)
+        if not anew and (known := _row_in(kept)) is not None:
             return known
         try:
             if (record := self.store.unread(key)) is None:
@@ -313,18 +361,24 @@ class Verdicts:
 
     def kept(self, key: str) -> SubmissionRow | None:
         """The verdict on a record, if it has been judged."""
-        return self._kept(self.store.row_path(key, self.measure))[1]
-
-    def _kept(self, path: Path) -> tuple[bytes, SubmissionRow | None]:
-        """What is kept of a verdict, and the verdict, if that can be used."""
-        data = b""
-        with contextlib.suppress(OSError, BadEvidence):
-            data = path.read_bytes()
-            return data, decoded(_ROW.decode, data)
-        return data, None
+        return _row_in(_read(self.store.row_path(key, self.measure)))
 
     def unreadable(self, problem: str) -> SubmissionRow:
         return unreadable(problem, exercises_of(self.day), self.only)
+
+
+def _read(path: Path) -> bytes:
+    """What is in a file; nothing where it cannot be read."""
+    with contextlib.suppress(OSError):
+        return path.read_bytes()
+    return b""
+
+
+def _row_in(data: bytes) -> SubmissionRow | None:
+    """The row in these bytes; None where they hold none."""
+    with contextlib.suppress(BadEvidence):
+        return decoded(_ROW.decode, data)
+    return None
 
 
 CHUNK: Final = 8  # records sent to a process at a time
