@@ -30,7 +30,7 @@ from gpudojo.grading.references import refuse_failing
 from gpudojo.model.catalogue import day as exercises_of
 from gpudojo.model.catalogue import misconceptions
 from gpudojo.model.errors import BadClass, BadEvidence, ReferenceFails, described
-from gpudojo.model.evidence import CallStatus, Evidence, Observation, Raised, decoded
+from gpudojo.model.evidence import AnyEvidence, CallStatus, Evidence, Observation, Raised, decoded
 from gpudojo.model.exercise import Exercise, Function
 from gpudojo.model.results import (
     CheckResult,
@@ -197,7 +197,7 @@ def _rows(
     return known
 
 
-def _late(function: Function, seen: Evidence | None) -> Evidence | None:
+def _late(function: Function, seen: AnyEvidence | None) -> AnyEvidence | None:
     """With the time-out in place of what, after one on a real GPU, no other child has been asked; None without one."""
     found = {} if seen is None else seen.observations
     late = next((each for each in found.values() if each.timed_out), None)

@@ -24,7 +24,16 @@ from virtual_cuda.ledger import Timeline
 
 from gpudojo.classes.course_file import exercise_named, table
 from gpudojo.model.errors import BadClass, BadEvidence, BadFile, suggestion
-from gpudojo.model.evidence import Evidence, FactsOutline, checked_timeline, decoded, digest_of, validated
+from gpudojo.model.evidence import (
+    EVIDENCE_VERSION,
+    Evidence,
+    EvidenceOutline,
+    FactsOutline,
+    checked_timeline,
+    decoded,
+    digest_of,
+    validated,
+)
 from gpudojo.model.results import ExerciseRow, Override, SubmissionRow, total
 from gpudojo.model.results_file import number, replacing, safe
 from gpudojo.sandbox.protocol import Chosen, Loaded
@@ -110,7 +119,7 @@ class EncodedFunction(msgspec.Struct, frozen=True):
 class _Evidence(msgspec.Struct):
     """A function's evidence alone: its timelines are not judged."""
 
-    evidence: Evidence
+    evidence: EvidenceOutline
 
 
 class _Facts(msgspec.Struct):
@@ -126,9 +135,14 @@ class UnreadRecord(_Observed):
 
     seen: dict[str, msgspec.Raw] = {}
 
-    def evidence(self, key: str) -> Evidence | None:
-        """The evidence of a function; raises BadEvidence where it cannot be used."""
-        return validated(decoded(_evidence.decode, self.seen[key]).evidence) if key in self.seen else None
+    def evidence(self, key: str) -> EvidenceOutline | None:
+        """The evidence of a function, which was looked through when it came; raises BadEvidence."""
+        if key not in self.seen:
+            return None
+        found = decoded(_evidence.decode, self.seen[key]).evidence
+        if found.version != EVIDENCE_VERSION:
+            raise BadEvidence(f"version {found.version} is not {EVIDENCE_VERSION}")
+        return found
 
     def observed(self, key: str) -> bytes | None:
         """A digest of what was observed of a function, whichever lines it has; raises BadEvidence."""

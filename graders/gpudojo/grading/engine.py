@@ -24,11 +24,12 @@ from gpudojo.grading.limits import UNLIMITED, Limits
 from gpudojo.grading.load import solved
 from gpudojo.grading.references import KeptEvidence, Reference, reference_for
 from gpudojo.model.catalogue import misconceptions
-from gpudojo.model.errors import DojoError, author_line
+from gpudojo.model.errors import DamagedEvidence, DojoError, author_line
 from gpudojo.model.evidence import (
+    AnyEvidence,
+    AnyObservation,
     CallStatus,
     Evidence,
-    Observation,
     Raised,
     ScenarioRaised,
     decode_evidence,
@@ -61,7 +62,7 @@ _references: dict[tuple[str, str], tuple[Evidence, Seen]] = {}  # the last one o
 def judge_function(
     exercise: Exercise,
     function: Function,
-    evidence: Evidence,
+    evidence: AnyEvidence,
     reference: Evidence,
     lines: Mapping[str, int] | None = None,
     signature: str = "(…)",
@@ -74,7 +75,7 @@ def judge_function(
     return [explained(result, function, evidence.observations, lines or {}, signature) for result in results]
 
 
-def judge(exercise: Exercise, function: Function, evidence: Evidence, reference: Evidence) -> list[CheckResult]:
+def judge(exercise: Exercise, function: Function, evidence: AnyEvidence, reference: Evidence) -> list[CheckResult]:
     """One result for each check of a function."""
     seen = Seen(evidence.observations)
     wanted = _converted(reference)
@@ -116,6 +117,8 @@ def _outcome(function: Function, check: Check, seen: Seen, wanted: Seen) -> tupl
         return Outcome.FAILED, error
     except Todo as error:
         return Outcome.TODO, Failed(str(error), "")
+    except DamagedEvidence:
+        raise  # by the disk: no verdict on the student
     except Exception as error:
         said = f"{type(error).__name__}: {error}, raised at {author_line(error)}"
         try:
@@ -162,7 +165,7 @@ def result_of(
 def explained(
     result: CheckResult,
     function: Function,
-    found: Mapping[str, Observation],
+    found: Mapping[str, AnyObservation],
     lines: Mapping[str, int],
     signature: str,
 ) -> CheckResult:

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import enum
+import functools
 import gc
 import hashlib
 import itertools
 import math
+import types
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, Final, Generic, TypeVar, get_args, get_origin
+from typing import Any, Final, Generic, Literal, TypeVar, Union, get_args, get_origin
 
 import msgspec
 from virtual_cuda.errors import BadTimeline
 from virtual_cuda.ledger import Timeline, check_timeline, decode_timeline
 
-from gpudojo.model.errors import BadEvidence, printable
+from gpudojo.model.errors import BadEvidence, DamagedEvidence, printable
 
 EVIDENCE_VERSION: Final = 1
 
@@ -212,6 +214,10 @@ class Observation(msgspec.Struct, frozen=True, omit_defaults=True):
         """Whether student code ran out of time, in the probe or when its file was loaded."""
         return self.raised is not None and self.raised.type == "TimedOut"
 
+    def typed(self, kind: Any) -> Any:
+        """The facts as what a probe is declared to return; raises BadEvidence where they do not fit."""
+        return typed(self.facts, kind)
+
 
 class Evidence(msgspec.Struct, frozen=True):
     """Everything the probes of one function saw."""
@@ -225,12 +231,69 @@ class Evidence(msgspec.Struct, frozen=True):
 
 
 class ObservationOutline(msgspec.Struct, frozen=True):
-    """An observation whose facts are not decoded."""
+    """An observation whose facts are not decoded until they are asked for."""
 
     status: CallStatus
-    facts: msgspec.Raw = msgspec.Raw()
+    facts: msgspec.Raw = msgspec.Raw(b"\x80")  # no facts
     raised: Raised | None = None
     executed: dict[str, list[tuple[int, int]]] = {}
+
+    @property
+    def timed_out(self) -> bool:
+        return self.raised is not None and self.raised.type == "TimedOut"
+
+    def typed(self, kind: Any) -> Any:
+        """As that of an observation; raises DamagedEvidence where they are no facts, which was found out before."""
+        found = _typed_at_once(self.facts, kind)
+        return typed(_facts_in(self.facts), kind) if found is None else found
+
+
+def _typed_at_once(data: msgspec.Raw, kind: Any) -> Any:
+    """The same as by `typed`, without lists and mappings in between; None where that is not known to be the same."""
+    decode, cases = _typed_decoder(kind)
+    if decode is None or (cases and RAISED in bytes(data)):
+        return None
+    try:
+        found = decode(data)
+    except Exception:  # whatever decoding raises: it is raised again, and told, by the longer way
+        return None
+    return Cases(found) if cases == 1 else {name: Cases(each) for name, each in found.items()} if cases else found
+
+
+@functools.lru_cache(1000)
+def _typed_decoder(kind: Any) -> tuple[Callable[[msgspec.Raw], Any] | None, int]:
+    """Decodes facts as what a probe returns, and below how many mappings there are scenarios: 0 is for none.
+
+    None where something of it may be any fact: an array is none before it is looked at.
+    """
+    inner, cases = kind, 0
+    if get_origin(kind) is Cases:
+        inner, cases = dict[str, get_args(kind)[0]], 1  # type: ignore[misc]
+    elif get_origin(kind) is dict and get_origin(get_args(kind)[1]) is Cases:
+        inner, cases = dict[str, dict[str, get_args(get_args(kind)[1])[0]]], 2  # type: ignore[misc]
+    return (None if _holds_any(inner, set()) else msgspec.msgpack.Decoder(inner).decode), cases
+
+
+def _holds_any(kind: Any, known: set[Any]) -> bool:
+    """Whether a type has a part that is not known to be something else than any fact."""
+    if kind in known or kind is Array:
+        return False
+    known.add(kind)
+    if isinstance(kind, type) and issubclass(kind, msgspec.Struct):
+        return any(_holds_any(field.type, known) for field in msgspec.structs.fields(kind))
+    parts = [part for part in get_args(kind) if part is not ...]
+    if get_origin(kind) in (dict, list, tuple, Union, types.UnionType) and parts:
+        return any(_holds_any(part, known) for part in parts)
+    return get_origin(kind) is not Literal and kind not in PLAIN
+
+
+def _facts_in(data: msgspec.Raw) -> Any:
+    try:
+        found = decoded(_facts.decode, data)
+        _make_whole(found, 0, itertools.count(MOST_FACTS, -1).__next__)
+        return found
+    except BadEvidence as error:
+        raise DamagedEvidence(error.reason) from None
 
 
 class FactsOutline(msgspec.Struct, frozen=True):
@@ -250,6 +313,10 @@ class EvidenceOutline(msgspec.Struct, frozen=True):
     seed: int
     observations: dict[str, ObservationOutline]
     version: int = EVIDENCE_VERSION
+
+
+AnyObservation = Observation | ObservationOutline
+AnyEvidence = Evidence | EvidenceOutline
 
 
 def digest_of(observations: Mapping[str, ObservationOutline | FactsOutline]) -> bytes:
@@ -307,6 +374,8 @@ def outlined(data: bytes, known: set[bytes]) -> EvidenceOutline:
 _encoder: Final = msgspec.msgpack.Encoder()
 _decoder: Final = msgspec.msgpack.Decoder(Evidence)
 _outline: Final = msgspec.msgpack.Decoder(EvidenceOutline)
+_facts: Final = msgspec.msgpack.Decoder(dict[str, Any])
+RAISED: Final = msgspec.msgpack.encode("raised")  # in place of what was seen in a scenario
 
 
 def decoded(decode: Callable[[bytes], T], data: bytes) -> T:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from functools import cached_property, partial
 from typing import Any, Final, Generic, TypeVar, get_type_hints, overload
 
-from gpudojo.model.evidence import CallStatus, Cases, Fact, Observation, Raised, ScenarioRaised, plain, typed
+from gpudojo.model.evidence import AnyObservation, CallStatus, Cases, Fact, Raised, ScenarioRaised, plain
 
 # Names of types in `torch.return_types`: what these functions return for one dimension.
 _VALUES_AND_INDICES: Final = frozenset(
@@ -96,7 +96,7 @@ class Probe(Generic[T_co]):
 class Seen:
     """What the probes of one function saw. `seen[probe]` has the type that the probe returns."""
 
-    def __init__(self, observations: Mapping[str, Observation]) -> None:
+    def __init__(self, observations: Mapping[str, AnyObservation]) -> None:
         self.observations = observations
         self.asked: tuple[str | None, str | None] | None = None  # the probe and scenario that were asked about last
         self._typed: dict[str, Any] = {}
@@ -107,7 +107,7 @@ class Seen:
             seen = self.observations[probe.name]
             if seen.status is CallStatus.RAISED and seen.raised is not None:
                 raise ScenarioRaised(seen.raised)
-            self._typed[probe.name] = made = typed(seen.facts, probe.returns)
+            self._typed[probe.name] = made = seen.typed(probe.returns)
             for cases in made.values() if isinstance(made, dict) and not isinstance(made, Cases) else [made]:
                 if isinstance(cases, Cases):
                     cases.asked = partial(self.about, probe.name)
