@@ -250,8 +250,8 @@ class ObservationOutline(msgspec.Struct, frozen=True):
 
 def _typed_at_once(data: msgspec.Raw, kind: Any) -> Any:
     """The same as by `typed`, without lists and mappings in between; None where that is not known to be the same."""
-    decode, cases = _typed_decoder(kind)
-    if decode is None or (cases and RAISED in bytes(data)):
+    decode, cases, special = _typed_decoder(kind)
+    if special and any(map(bytes(data).__contains__, special)):
         return None
     try:
         found = decode(data)
@@ -261,17 +261,17 @@ def _typed_at_once(data: msgspec.Raw, kind: Any) -> Any:
 
 
 @functools.lru_cache(1000)
-def _typed_decoder(kind: Any) -> tuple[Callable[[msgspec.Raw], Any] | None, int]:
-    """Decodes facts as what a probe returns, and below how many mappings there are scenarios: 0 is for none.
-
-    None where something of it may be any fact: an array is none before it is looked at.
+def _typed_decoder(kind: Any) -> tuple[Callable[[msgspec.Raw], Any], int, list[bytes]]:
+    """Decodes facts as what a probe returns; below how many mappings there are scenarios, 0 for none; and what must not
+    be in the facts: a scenario that raised, and an array where there may be any fact.
     """
     inner, cases = kind, 0
     if get_origin(kind) is Cases:
         inner, cases = dict[str, get_args(kind)[0]], 1  # type: ignore[misc]
     elif get_origin(kind) is dict and get_origin(get_args(kind)[1]) is Cases:
         inner, cases = dict[str, dict[str, get_args(get_args(kind)[1])[0]]], 2  # type: ignore[misc]
-    return (None if _holds_any(inner, set()) else msgspec.msgpack.Decoder(inner).decode), cases
+    special = [RAISED] * bool(cases) + [ARRAY] * _holds_any(inner, set())
+    return msgspec.msgpack.Decoder(inner).decode, cases, special
 
 
 def _holds_any(kind: Any, known: set[Any]) -> bool:
@@ -375,7 +375,8 @@ _encoder: Final = msgspec.msgpack.Encoder()
 _decoder: Final = msgspec.msgpack.Decoder(Evidence)
 _outline: Final = msgspec.msgpack.Decoder(EvidenceOutline)
 _facts: Final = msgspec.msgpack.Decoder(dict[str, Any])
-RAISED: Final = msgspec.msgpack.encode("raised")  # in place of what was seen in a scenario
+# What tells that a scenario ended with an error, and what an array has.
+RAISED, ARRAY = msgspec.msgpack.encode("raised"), msgspec.msgpack.encode(_ARRAY)
 
 
 def decoded(decode: Callable[[bytes], T], data: bytes) -> T:
