@@ -12,12 +12,13 @@ import os
 import signal
 import sys
 import threading
+from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import msgspec
 from msgspec.structs import replace
@@ -47,7 +48,6 @@ from gpudojo.model.results import (
     total,
 )
 from gpudojo.model.results_file import encoded
-from gpudojo.submissions.entries import SubmissionEntry
 
 STATUSES: Final = {
     IncidentKind.TIMED_OUT: SubmissionStatus.TIMED_OUT,
@@ -64,7 +64,7 @@ ENDED: Final = {
     IncidentKind.OUT_OF_MEMORY: "OutOfMemory",
 }
 
-
+T = TypeVar("T")
 AnyRecord = Record | UnreadRecord
 
 
@@ -187,14 +187,26 @@ def _rows(
     at = (place.file, place.cell) if place else (None, None)
     known = found.rows.get(at)
     if known is None:
-        made = (
-            row_of_check(result, worth, function, misconceptions(), place)
+        mistakes = misconceptions()
+        known = [
+            _passed(result.exercise, result.function, result.check, result.claim, worth, *at)
+            if result.outcome is Outcome.PASSED
+            else _in_cell(row_of_check(result, worth, function, mistakes, place), record)
             for result, worth in zip(found.results, points, strict=True)
-        )
-        known = [_in_cell(row, record) for row in made]
+        ]
         if len(found.rows) < MOST_PLACES and all(result.line is None for result in found.results):
             found.rows[at] = known
     return known
+
+
+@functools.lru_cache(4096)
+def _passed(
+    exercise: str, function: str, check: str, claim: str, points: float, file: str | None, cell: int | None
+) -> CheckRow:
+    """The row of a check that passed: whoever passed it, it says the same."""
+    return CheckRow(
+        f"{exercise}::{function}::{check}", function, Outcome.PASSED, points, points, claim=claim, file=file, cell=cell
+    )
 
 
 def _late(function: Function, seen: AnyEvidence | None) -> AnyEvidence | None:
@@ -290,20 +302,16 @@ def _to_review(results: Iterable[CheckResult]) -> list[str]:
     return found
 
 
-def row_of(entry: SubmissionEntry, found: SubmissionRow, record: str, notes: Sequence[str] = ()) -> SubmissionRow:
-    """The row of an entry; `notes` are about the entry itself, and come before those about its content."""
-    return replace(
-        found,
-        submission=entry.name,
-        student=entry.student,
-        identifier=entry.identifier,
-        naming=str(entry.naming),
-        notes=[*notes, *found.notes],
-        record=record,
-    )
+class Standing(msgspec.Struct, frozen=True):
+    """What is told of a verdict while a class is graded."""
+
+    status: SubmissionStatus
+    score: float
+    max_score: float
 
 
 _ROW: Final = msgspec.json.Decoder(SubmissionRow)
+_STANDING: Final = msgspec.json.Decoder(Standing)
 
 
 @dataclass(frozen=True)
@@ -337,7 +345,7 @@ class Verdicts:
         """The verdict on a record; `anew` judges it again, whatever is kept."""
         path = self.store.row_path(key, self.measure)
         kept = _read(path)
-        if not anew and (known := _row_in(kept)) is not None:
+        if not anew and (known := _in(kept, _ROW)) is not None:
             return known
         try:
             if (record := self.store.unread(key)) is None:
@@ -353,15 +361,22 @@ class Verdicts:
             store.write(path, text, lasting=False)  # it can be made again
         return found
 
+    def standing(self, key: str, anew: bool = False) -> Standing:
+        """What is told of the verdict on a record; `anew` judges it again, whatever is kept."""
+        if not anew and (known := _in(_read(self.store.row_path(key, self.measure)), _STANDING)) is not None:
+            return known
+        return standing_of(self.of(key, anew))
+
     def has(self, key: str, anew: bool = False) -> bool:
         """Whether there is a verdict on a record, or a record that can be judged; `anew` takes a record as it is."""
         if anew or not self.store.has(key):
             return self.store.has(key)
-        return self.kept(key) is not None or self.store.record(key) is not None
+        kept = _in(_read(self.store.row_path(key, self.measure)), _STANDING)
+        return kept is not None or self.store.record(key) is not None
 
     def kept(self, key: str) -> SubmissionRow | None:
         """The verdict on a record, if it has been judged."""
-        return _row_in(_read(self.store.row_path(key, self.measure)))
+        return _in(_read(self.store.row_path(key, self.measure)), _ROW)
 
     def unreadable(self, problem: str) -> SubmissionRow:
         return unreadable(problem, exercises_of(self.day), self.only)
@@ -374,14 +389,19 @@ def _read(path: Path) -> bytes:
     return b""
 
 
-def _row_in(data: bytes) -> SubmissionRow | None:
-    """The row in these bytes; None where they hold none."""
+def _in(data: bytes, decoder: msgspec.json.Decoder[T]) -> T | None:
+    """What these bytes hold; None where they hold nothing of the kind."""
     with contextlib.suppress(BadEvidence):
-        return decoded(_ROW.decode, data)
+        return decoded(decoder.decode, data)
     return None
 
 
-CHUNK: Final = 8  # records sent to a process at a time
+def standing_of(row: SubmissionRow) -> Standing:
+    return Standing(row.status, row.score, row.max_score)
+
+
+CHUNK: Final = 8  # records sent to a process at a time, at most
+SHARES: Final = 16  # at least so many times each process is sent some, so that none ends long before the others
 AHEAD: Final = 2  # times that many wait for each process
 IN_PARALLEL: Final = 50  # records; a process takes as long to start as it takes to judge some thirty of them
 
@@ -395,6 +415,9 @@ class Judges:
         self._others = {process.pid for process in multiprocessing.active_children()}
         self._pool: ProcessPoolExecutor | None = None
         self._count = min(others, count // IN_PARALLEL)
+        self._chunk = max(1, min(CHUNK, count // (SHARES * (self._count + 1))))
+        self._left: deque[str] = deque()
+        self._busy: list[tuple[list[str], Future[list[Standing]]]] = []
         if self._count > 0:
             # A copy has not read the reference yet, which each process does for itself.
             given = (dataclasses.replace(verdicts),)
@@ -403,33 +426,50 @@ class Judges:
                 for _ in range(self._count):
                     self._pool.submit(_warm_up)
 
-    def begin(self, key: str) -> Future[None] | None:
+    def begin(self, key: str) -> Future[list[Standing]] | None:
         """Let another process judge a record, if there is one; what it cannot do is left to this one."""
         with contextlib.suppress(BrokenProcessPool, OSError, ValueError):
             return self._pool.submit(_judge_again, [key]) if self._pool else None
         return None
 
-    def again(self, keys: Sequence[str]) -> Iterator[SubmissionRow]:
-        """Yields a new verdict on every record, in order; it is on disk, too.
+    def add(self, key: str) -> None:
+        """Have a record judged again: by another process soon, or by `again`."""
+        self._left.append(key)
+        with contextlib.suppress(BrokenProcessPool, OSError, ValueError):  # which `again` reports
+            self._send()
+
+    def again(self) -> Iterator[tuple[str, Standing]]:
+        """Yields the key of each record that was added, and its new verdict, which is on disk; in any order.
 
         Raises BadClass where the reference's record cannot be read, or a process was killed.
         """
-        parts = [keys[start : start + CHUNK] for start in range(0, len(keys), CHUNK)]
-        beside, busy = list[Future[None]](), list[Future[None]]()  # the others begin at the end
         try:
-            for number, part in enumerate(parts):
-                busy = [future for future in busy if not future.done()]
-                while self._pool and len(busy) < AHEAD * self._count and number + 1 + len(beside) < len(parts):
-                    busy.append(self._pool.submit(_judge_again, parts[-1 - len(beside)]))
-                    beside.append(busy[-1])
-                here = number < len(parts) - len(beside)
-                if not here:
-                    beside[len(parts) - 1 - number].result()
-                yield from (self.verdicts.of(key, anew=here) for key in part)
+            while self._left or self._busy:
+                self._send()
+                if self._left:
+                    key = self._left.popleft()
+                    yield key, self.verdicts.standing(key, anew=True)
+                else:
+                    wait([future for _, future in self._busy], return_when=FIRST_COMPLETED)
+                for part in [part for part in self._busy if part[1].done()]:
+                    self._busy.remove(part)
+                    yield from zip(part[0], part[1].result(), strict=True)
         except (BrokenProcessPool, OSError, ValueError) as error:
             if self._pool is None or not (isinstance(error, BrokenProcessPool) or _is_broken(self._pool)):
                 raise
             raise BadClass("a process that judges was killed; run the same command again") from None
+
+    def _send(self) -> None:
+        """Give the others something to do; of the last few, this process does what they have no time for."""
+        waiting = sum(not future.done() for _, future in self._busy)
+        while self._pool and waiting < AHEAD * self._count and len(self._left) >= self._chunk:
+            part = [self._left.popleft() for _ in range(self._chunk)]
+            try:
+                self._busy.append((part, self._pool.submit(_judge_again, part)))
+            except BaseException:
+                self._left.extend(part)
+                raise
+            waiting += 1
 
     def close(self) -> None:
         if self._pool is None:
@@ -482,7 +522,6 @@ def _warm_up() -> None:
         judged(record, _verdicts.reference, exercises_of(_verdicts.day), _verdicts.only)
 
 
-def _judge_again(keys: Sequence[str]) -> None:
+def _judge_again(keys: Sequence[str]) -> list[Standing]:
     assert _verdicts is not None
-    for key in keys:
-        _verdicts.of(key, anew=True)
+    return [_verdicts.standing(key, anew=True) for key in keys]

@@ -152,7 +152,7 @@ def grade(
             raise
         why = f"cannot write to {out}: {error.strerror}; {display.done} of {display.count} are graded and kept"
         raise click.ClickException(f"{why}. Run the same command again to resume.") from error
-    display.summary(outcome.seconds, outcome.ran, outcome)
+    display.summary(outcome)
     if not quiet:
         click.echo(f"\n{outcome.path}")
 

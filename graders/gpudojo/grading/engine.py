@@ -15,7 +15,7 @@ import difflib
 import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
@@ -56,6 +56,7 @@ if TYPE_CHECKING:
 UNJUDGED = "what it did or returned is so unlike the reference's that it cannot be judged"
 NONE = re.compile(r"\b(returned|is|gave|chose) None\b")
 RECURSION = "an end; a function that calls itself needs a case in which it does not"
+_NOTHING: Final = Failed("", "")  # is said of a check that did not fail
 _references: dict[tuple[str, str], tuple[Evidence, Seen]] = {}  # the last one of each function, converted once
 
 
@@ -143,7 +144,7 @@ def result_of(
     blocked_by: str | None = None,
 ) -> CheckResult:
     """The result of one check."""
-    failed = failed or Failed("", "")
+    failed = failed or _NOTHING
     return CheckResult(
         exercise=exercise.stem,
         function=function.name,

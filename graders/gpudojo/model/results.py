@@ -237,10 +237,12 @@ class SubmissionRow(msgspec.Struct, frozen=True):
     @property
     def overrides(self) -> list[tuple[str, Override]]:
         """What a person changed, each with the name of its check, exercise or item."""
-        found: list[tuple[str, Override | None]] = []
+        found: list[tuple[str, Override]] = []
         for exercise in self.exercises:
-            found += [(exercise.exercise, exercise.override), *((c.id, c.override) for c in exercise.checks)]
-        return [(name, override) for name, override in found if override]
+            if exercise.override is not None:
+                found.append((exercise.exercise, exercise.override))
+            found += [(check.id, check.override) for check in exercise.checks if check.override is not None]
+        return found
 
 
 class RunLimits(msgspec.Struct, frozen=True):
