@@ -250,28 +250,41 @@ class ObservationOutline(msgspec.Struct, frozen=True):
 
 def _typed_at_once(data: msgspec.Raw, kind: Any) -> Any:
     """The same as by `typed`, without lists and mappings in between; None where that is not known to be the same."""
-    decode, cases, special = _typed_decoder(kind)
-    if special and any(map(bytes(data).__contains__, special)):
-        return None
+    origin, inner = get_origin(kind), get_args(kind)
     try:
-        found = decode(data)
+        if origin is Cases:
+            return _cases_at_once(data, inner[0])
+        if origin is dict and get_origin(inner[1]) is Cases:
+            return {name: _cases_at_once(part, *get_args(inner[1])) for name, part in _parts.decode(data).items()}
+        return _decoded_as(data, kind)
     except Exception:  # whatever decoding raises: it is raised again, and told, by the longer way
         return None
-    return Cases(found) if cases == 1 else {name: Cases(each) for name, each in found.items()} if cases else found
+
+
+def _cases_at_once(data: msgspec.Raw, kind: Any) -> Cases[Any]:
+    if RAISED not in bytes(data):
+        return Cases(_decoded_as(data, dict[str, kind]))
+    cases: Cases[Any] = Cases()
+    for name, part in _parts.decode(data).items():
+        if RAISED in bytes(part) and "raised" in (fact := _facts_in(part)):
+            cases.errors[name] = typed(fact["raised"], Raised)
+        else:
+            dict.__setitem__(cases, name, _decoded_as(part, kind))
+    return cases
+
+
+def _decoded_as(data: msgspec.Raw, kind: Any) -> Any:
+    """Raises BadEvidence for an array where there may be any fact: it is none before it is looked at."""
+    decode, anything = _typed_decoder(kind)
+    if anything and ARRAY in bytes(data):
+        raise BadEvidence("there is an array in it")
+    return decode(data)
 
 
 @functools.lru_cache(1000)
-def _typed_decoder(kind: Any) -> tuple[Callable[[msgspec.Raw], Any], int, list[bytes]]:
-    """Decodes facts as what a probe returns; below how many mappings there are scenarios, 0 for none; and what must not
-    be in the facts: a scenario that raised, and an array where there may be any fact.
-    """
-    inner, cases = kind, 0
-    if get_origin(kind) is Cases:
-        inner, cases = dict[str, get_args(kind)[0]], 1  # type: ignore[misc]
-    elif get_origin(kind) is dict and get_origin(get_args(kind)[1]) is Cases:
-        inner, cases = dict[str, dict[str, get_args(get_args(kind)[1])[0]]], 2  # type: ignore[misc]
-    special = [RAISED] * bool(cases) + [ARRAY] * _holds_any(inner, set())
-    return msgspec.msgpack.Decoder(inner).decode, cases, special
+def _typed_decoder(kind: Any) -> tuple[Callable[[msgspec.Raw], Any], bool]:
+    """Decodes facts of a type; and whether something of it may be any fact."""
+    return msgspec.msgpack.Decoder(kind).decode, _holds_any(kind, set())
 
 
 def _holds_any(kind: Any, known: set[Any]) -> bool:
@@ -375,6 +388,7 @@ _encoder: Final = msgspec.msgpack.Encoder()
 _decoder: Final = msgspec.msgpack.Decoder(Evidence)
 _outline: Final = msgspec.msgpack.Decoder(EvidenceOutline)
 _facts: Final = msgspec.msgpack.Decoder(dict[str, Any])
+_parts: Final = msgspec.msgpack.Decoder(dict[str, msgspec.Raw])
 # What tells that a scenario ended with an error, and what an array has.
 RAISED, ARRAY = msgspec.msgpack.encode("raised"), msgspec.msgpack.encode(_ARRAY)
 
