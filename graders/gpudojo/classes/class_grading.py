@@ -538,10 +538,30 @@ BAR: Final = 30
 MOST: Final = 20  # lines of a list
 
 
+class PlainConsole:
+    """Prints where there is no terminal, and so neither colours nor a moving picture, without importing Rich."""
+
+    def print(self, text: str, **style: object) -> None:
+        print(text)
+
+
+# With one of these, Rich takes any output for a terminal.
+FORCED: Final = frozenset({"FORCE_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE"})
+
+
+def console_here() -> Console | PlainConsole:
+    """What prints to the standard output."""
+    if not (sys.stdout.isatty() or FORCED & os.environ.keys()):
+        return PlainConsole()
+    from rich.console import Console
+
+    return Console(highlight=False)
+
+
 class Display:
     """Shows progress in the terminal, and a summary at the end; without a console, nothing."""
 
-    def __init__(self, console: Console | None) -> None:
+    def __init__(self, console: Console | PlainConsole | None) -> None:
         self.console = console
         self.count = self.done = self.known = 0
         self.doing = "looking for submissions"
@@ -586,7 +606,7 @@ class Display:
     # while it runs
 
     def __enter__(self) -> Display:
-        if self.console is not None and self.console.is_terminal:
+        if self.console is not None and not isinstance(self.console, PlainConsole) and self.console.is_terminal:
             from rich.live import Live
 
             self._live = Live(console=self.console, refresh_per_second=8, transient=True, get_renderable=self._picture)

@@ -130,14 +130,15 @@ class ClassStatistics:
         for exercise in row.exercises:
             absent = absent_functions(exercise)
             for check in exercise.checks:
-                known = checks.get(check.id)
-                if known is None:
-                    known = CheckStatistics(check.id, check.claim, check.max_points, absent=self.nobody)
-                    checks[check.id] = known
+                own = checks.get(check.id)
+                if own is None:
+                    own = checks[check.id] = CheckStatistics(
+                        check.id, check.claim, check.max_points, absent=self.nobody
+                    )
                 if check.function in absent:
-                    known.absent += 1
+                    own.absent += 1
                 else:
-                    known.add(check.outcome, score - check.points)
+                    own.add(check.outcome, score - check.points)
 
     @property
     def hardest(self) -> list[CheckStatistics]:
