@@ -6,7 +6,6 @@ import contextlib
 import dataclasses
 import functools
 import hashlib
-import importlib.metadata
 import itertools
 import os
 import platform
@@ -43,7 +42,7 @@ from gpudojo.classes.store import Record, UnreadRecord
 from gpudojo.classes.submission_run import SubmissionRun
 from gpudojo.grading.references import PUBLIC_SEEDS
 from gpudojo.model.catalogue import day as exercises_of
-from gpudojo.model.catalogue import wrong_points
+from gpudojo.model.catalogue import torch_version, wrong_points
 from gpudojo.model.errors import BadClass, printable
 from gpudojo.model.results import AttemptRule, RunLimits, SubmissionStatus
 from gpudojo.sandbox import protocol
@@ -239,7 +238,7 @@ class ClassGrading:
         state.course = os.path.relpath(self.course.path, options.out) if self.course.path else ""
         state.roster = os.path.relpath(options.roster, options.out) if options.roster else state.roster
         state.attempt = options.attempt or state.attempt
-        state.torch, state.gpudojo = importlib.metadata.version("torch"), __version__
+        state.torch, state.gpudojo = torch_version(), __version__
         state.python = platform.python_version()
         state.reference = self._terms_of(self.secret).verdicts.reference_key
 
