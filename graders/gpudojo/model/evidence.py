@@ -249,7 +249,11 @@ class ObservationOutline(msgspec.Struct, frozen=True):
 
 
 def _typed_at_once(data: msgspec.Raw, kind: Any) -> Any:
-    """The same as by `typed`, without lists and mappings in between; None where that is not known to be the same."""
+    """The same as by `typed` without lists and mappings in between; None where it may be something else.
+
+    Of what no probe returns, such as an array in the place of a struct, something else may be made: a forger who could
+    send that could as well send the other.
+    """
     origin, inner = get_origin(kind), get_args(kind)
     try:
         if origin is Cases:

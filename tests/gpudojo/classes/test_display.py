@@ -5,8 +5,9 @@ from __future__ import annotations
 import io
 from pathlib import Path
 
+import pytest
 from gpudojo.classes import judging
-from gpudojo.classes.class_grading import Display, GradedClass
+from gpudojo.classes.class_grading import Display, GradedClass, PlainConsole, console_here
 from gpudojo.classes.gradebook import ClassTally
 from gpudojo.classes.local_runner import GradingTask
 from gpudojo.classes.submission_run import SubmissionRun
@@ -63,3 +64,24 @@ def test_no_name_reaches_the_terminal_as_it_is(tmp_path: Path) -> None:
     said = screen.file.getvalue()
     assert said.count("a⟨U+001B⟩]0;owned⟨U+0007⟩⟨U+009B⟩2J⟨U+202E⟩gp.exe⟨U+000D⟩⟨U+0008⟩⟨U+DCFF⟩⟨U+2028⟩") == 5
     assert said.replace("\n", "").isprintable()
+
+
+def test_a_file_gets_the_same_text_without_rich(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("FORCE_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE"):
+        monkeypatch.delenv(name, raising=False)
+    plain, screen = console_here(), Console(file=io.StringIO(), width=80, highlight=False)
+    assert isinstance(plain, PlainConsole)
+    torn = judging.unreadable("the archive [bold]is[/bold] damaged " + "and long " * 20, day("day8"))
+    for console in (plain, screen):
+        with Display(console) as display:
+            display.begins(1, 0, [])
+            display.prepares("running")
+            display.isolated({})
+            display.graded("a", torn.status, ran=True)
+        display.summary(outcome(row("a", torn.status, torn.exercises, torn.reason)))
+    assert isinstance(screen.file, io.StringIO)
+    assert capsys.readouterr().out == screen.file.getvalue() != ""
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    assert isinstance(console_here(), Console)
