@@ -103,16 +103,17 @@ class Seen:
 
     def __getitem__(self, probe: Probe[T]) -> T:
         """Raises ScenarioRaised after a student's error, KeyError or BadEvidence where nothing fits."""
-        if probe.name not in self._typed:
-            seen = self.observations[probe.name]
+        name = probe.name
+        if name not in self._typed:
+            seen = self.observations[name]
             if seen.status is CallStatus.RAISED and seen.raised is not None:
                 raise ScenarioRaised(seen.raised)
-            self._typed[probe.name] = made = seen.typed(probe.returns)
+            self._typed[name] = made = seen.typed(probe.returns)
             for cases in made.values() if isinstance(made, dict) and not isinstance(made, Cases) else [made]:
                 if isinstance(cases, Cases):
-                    cases.asked = partial(self.about, probe.name)
-        self.about(probe.name)
-        found: T = self._typed[probe.name]
+                    cases.asked = partial(self.about, name)
+        self.asked = name, None
+        found: T = self._typed[name]
         return found
 
     def about(self, probe: str | None, scenario: str | None = None) -> None:
