@@ -57,7 +57,7 @@ STATUSES: Final = {
 INVALID: Final = ("SyntaxError", "IndentationError", "TabError")
 UNEXPLAINED: Final = (Outcome.PASSED, Outcome.TODO)
 MOST_KNOWN: Final = 4000  # verdicts on a function that are kept in memory
-MOST_PLACES: Final = 8  # for which the rows of one are kept
+MOST_PLACES: Final = 4  # for which the rows of one are kept
 ENDED: Final = {
     IncidentKind.TIMED_OUT: "TimedOut",
     IncidentKind.CRASHED: "Crashed",
@@ -199,7 +199,7 @@ def _rows(
     return known
 
 
-@functools.lru_cache(4096)
+@functools.lru_cache(2048)
 def _passed(
     exercise: str, function: str, check: str, claim: str, points: float, file: str | None, cell: int | None
 ) -> CheckRow:

@@ -135,7 +135,6 @@ def grade(
         with display:
             grading = ClassGrading(options, display, runner)
             gc.freeze()  # all is imported, and stays: to look through it for garbage takes a tenth of judging
-            gc.set_threshold(10_000)  # a verdict takes thousands of objects, hardly any of which refer to each other
             outcome = grading.run()
     except KeyboardInterrupt:
         kept = f"{display.done} of {display.count} are graded and kept"

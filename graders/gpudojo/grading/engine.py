@@ -92,6 +92,7 @@ def judge(exercise: Exercise, function: Function, evidence: AnyEvidence, referen
         if outcome is Outcome.PASSED:
             passed.add(check.name)
         results.append(result_of(exercise, function, check, outcome, failed, blocked))
+    seen.close()
     return results
 
 

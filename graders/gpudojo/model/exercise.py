@@ -116,6 +116,10 @@ class Seen:
         found: T = self._typed[name]
         return found
 
+    def close(self) -> None:
+        """Let go of what was read: it refers to this object, and would stay in memory with it for a while."""
+        self._typed.clear()
+
     def about(self, probe: str | None, scenario: str | None = None) -> None:
         """Note what is asked about, in one probe or any: a failure shows a line that these calls executed."""
         self.asked = probe, scenario
