@@ -16,7 +16,7 @@ from typing import Any
 from gpudojo.classes.class_grading import ClassGrading, GradedClass
 from gpudojo.classes.dask_client import Cluster
 from gpudojo.classes.grading_options import GradingOptions
-from gpudojo.model.results import ClassResults
+from gpudojo.model.results import ClassResults, SubmissionStatus
 from gpudojo.model.results_file import read
 
 ROOT = Path(__file__).parents[4]
