@@ -6,7 +6,6 @@ import contextlib
 import dataclasses
 import functools
 import hashlib
-import importlib.metadata
 import itertools
 import os
 import platform
@@ -37,15 +36,15 @@ from gpudojo.classes.gradebook import (
     save_state,
 )
 from gpudojo.classes.grading_options import GradingOptions, name_of, recorded
-from gpudojo.classes.judging import Verdicts, row_of
+from gpudojo.classes.judging import Standing, Verdicts
 from gpudojo.classes.local_runner import GradingTask, LocalRunner, Progress, Runner
 from gpudojo.classes.store import Record, UnreadRecord
 from gpudojo.classes.submission_run import SubmissionRun
 from gpudojo.grading.references import PUBLIC_SEEDS
 from gpudojo.model.catalogue import day as exercises_of
-from gpudojo.model.catalogue import wrong_points
+from gpudojo.model.catalogue import torch_version, wrong_points
 from gpudojo.model.errors import BadClass, printable
-from gpudojo.model.results import AttemptRule, RunLimits, SubmissionRow
+from gpudojo.model.results import AttemptRule, RunLimits, SubmissionStatus
 from gpudojo.sandbox import protocol
 from gpudojo.sandbox.isolation import missing, sentence
 from gpudojo.sandbox.protocol import RunOptions
@@ -142,7 +141,7 @@ class ClassGrading:
         self.ran = 0
         self.judges: judging.Judges | None = None
         self._held: list[tuple[SubmissionEntry, bool]] | None = None
-        self._judged: deque[tuple[Future[None] | None, list[SubmissionEntry]]] = deque()
+        self._judged: deque[tuple[Future[list[Standing]] | None, list[SubmissionEntry]]] = deque()
 
     def run(self) -> GradedClass:
         options, began = self.options, time.monotonic()
@@ -162,6 +161,8 @@ class ClassGrading:
             self.reference = self._reference_files()
             self._terms_of = functools.lru_cache(4)(self._make_terms)
             self._note_settings()
+            if self.recorded:
+                self.store.keep(self.state.reference, self.recorded.record(self.exercises, self.options.bench))
             if options.rejudge and self.course.seed == "per-class":
                 self.judges = judging.Judges(self._terms_of(self.secret).verdicts, len(entries), options.jobs - 1)
             ready = {} if options.fresh else self._ready(entries)
@@ -237,7 +238,7 @@ class ClassGrading:
         state.course = os.path.relpath(self.course.path, options.out) if self.course.path else ""
         state.roster = os.path.relpath(options.roster, options.out) if options.roster else state.roster
         state.attempt = options.attempt or state.attempt
-        state.torch, state.gpudojo = importlib.metadata.version("torch"), __version__
+        state.torch, state.gpudojo = torch_version(), __version__
         state.python = platform.python_version()
         state.reference = self._terms_of(self.secret).verdicts.reference_key
 
@@ -271,12 +272,16 @@ class ClassGrading:
     def _ready(self, entries: Sequence[SubmissionEntry]) -> dict[str, str]:
         """The names of submissions that need not run, each with its record's key."""
         ready: dict[str, str] = {}
+        again: set[str] = set()
         if not self.recorded and not self.store.used:
             return ready  # nothing has run: each submission is read when it is its turn
         for entry in entries:
             submission, terms = self._read(entry), self._terms(entry)
             if submission and terms.verdicts.has(key := terms.key(submission.digest), self.options.rejudge):
                 ready[entry.name] = key
+                if self.judges is not None and key not in again:
+                    again.add(key)
+                    self.judges.add(key)
                 self.sent[entry.name].at = self.store.kept_at(key)  # by a run that was ended early, perhaps
                 self._keep_sources(submission.digest, submission.contents)
         return ready
@@ -312,8 +317,6 @@ class ClassGrading:
     def _all_run(self, entries: Sequence[SubmissionEntry], ready: dict[str, str]) -> None:
         """Run what has not been run."""
         left = [entry for entry in entries if entry.name not in ready]
-        if self.recorded:
-            self.store.keep(self.state.reference, self.recorded.record(self.exercises, self.options.bench))
         references = [] if self.recorded else self._without_reference(entries)
         if self.options.rejudge:
             unknown = [entry.name for entry in left if self._read(entry) is not None]
@@ -418,13 +421,16 @@ class ClassGrading:
 
     def _tell_ready(self, entries: Sequence[SubmissionEntry], ready: dict[str, str]) -> None:
         known = [entry for entry in entries if entry.name in ready]
-        if self.judges is not None:
-            rows = self.judges.again([ready[entry.name] for entry in known])
-            for entry, row in zip(known, rows, strict=True):
-                self._tell(entry, ran=False, row=row)
-        else:
+        if self.judges is None:
             for entry in known:
                 self._tell(entry, ran=False)
+            return
+        by_key: dict[str, list[SubmissionEntry]] = {}
+        for entry in known:
+            by_key.setdefault(ready[entry.name], []).append(entry)
+        for key, standing in self.judges.again():
+            for entry in by_key[key]:
+                self._tell(entry, ran=False, known=standing)
 
     def _tasks(self, entries: Sequence[SubmissionEntry]) -> Iterator[GradingTask]:
         """One task after another; a submission is read when it is its turn."""
@@ -462,24 +468,25 @@ class ClassGrading:
         """Report what other processes have judged; what they could not judge is judged here."""
         while self._judged and (wait or self._judged[0][0] is None or self._judged[0][0].done()):
             future, entries = self._judged.popleft()
-            row = None
+            known = None
             with contextlib.suppress(Exception):
                 if future is not None:
-                    future.result()
-                    row = self._terms(entries[0]).verdicts.kept(self.sent[entries[0].name].record)
+                    [known] = future.result()
             for number, entry in enumerate(entries):
-                self._tell(entry, number == 0, row)
+                self._tell(entry, number == 0, known)
 
-    def _tell(self, entry: SubmissionEntry, ran: bool, row: SubmissionRow | None = None) -> None:
+    def _tell(self, entry: SubmissionEntry, ran: bool, known: Standing | None = None) -> None:
         """Report one more result; it is on disk. Without a reference it is held back."""
         if self._held is not None:
             self._held.append((entry, ran))
             return
         sent, verdicts = self.sent[entry.name], self._terms(entry).verdicts
-        anew = self.options.fresh or self.options.rejudge
-        known = row or (verdicts.of(sent.record, anew) if sent.record else verdicts.unreadable(sent.problem))
+        if known is None and sent.record:
+            known = verdicts.standing(sent.record, anew=self.options.fresh or self.options.rejudge)
+        elif known is None:
+            known = judging.standing_of(verdicts.unreadable(sent.problem))
         sent.score, sent.max_score = known.score, known.max_score
-        self.progress.graded(row_of(entry, known, sent.record, sent.notes), ran)
+        self.progress.graded(entry.name, known.status, ran)
 
 
 def _settled(options: GradingOptions, state: ClassState, rules: CourseRules) -> GradingOptions:
@@ -530,15 +537,35 @@ BAR: Final = 30
 MOST: Final = 20  # lines of a list
 
 
+class PlainConsole:
+    """Prints where there is no terminal, and so neither colours nor a moving picture, without importing Rich."""
+
+    def print(self, text: str, **style: object) -> None:
+        print(text)
+
+
+# With one of these, Rich takes any output for a terminal.
+FORCED: Final = frozenset({"FORCE_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE"})
+
+
+def console_here() -> Console | PlainConsole:
+    """What prints to the standard output."""
+    if not (sys.stdout.isatty() or FORCED & os.environ.keys()):
+        return PlainConsole()
+    from rich.console import Console
+
+    return Console(highlight=False)
+
+
 class Display:
     """Shows progress in the terminal, and a summary at the end; without a console, nothing."""
 
-    def __init__(self, console: Console | None) -> None:
+    def __init__(self, console: Console | PlainConsole | None) -> None:
         self.console = console
         self.count = self.done = self.known = 0
         self.doing = "looking for submissions"
         self.tasks: Sequence[GradingTask] = ()
-        self.tally = ClassTally()
+        self.statuses: Counter[str] = Counter()
         self._began = time.monotonic()
         self._running = 0.0
         self._ran = 0
@@ -569,17 +596,16 @@ class Display:
         self.tasks = tasks
         self._refresh()
 
-    def graded(self, row: SubmissionRow, ran: bool) -> None:
+    def graded(self, submission: str, status: SubmissionStatus, ran: bool) -> None:
         self.done += 1
         self._ran += ran
-        if self.console is not None:
-            self.tally.add(row)
+        self.statuses[str(status)] += 1
         self._refresh()
 
     # while it runs
 
     def __enter__(self) -> Display:
-        if self.console is not None and self.console.is_terminal:
+        if self.console is not None and not isinstance(self.console, PlainConsole) and self.console.is_terminal:
             from rich.live import Live
 
             self._live = Live(console=self.console, refresh_per_second=8, transient=True, get_renderable=self._picture)
@@ -629,7 +655,7 @@ class Display:
         from rich.text import Text
 
         table = Table.grid(padding=(0, 1))
-        counts = ", ".join(f"{count} {status}" for status, count in self.tally.statuses.most_common())
+        counts = ", ".join(f"{count} {status}" for status, count in self.statuses.most_common())
         table.add_row(
             Text(f"{self.done}/{self.count}", style="bold"),
             ProgressBar(total=max(self.count, 1), completed=self.done, width=BAR),
@@ -643,16 +669,16 @@ class Display:
 
     # at the end
 
-    def summary(self, seconds: float, ran: int, outcome: GradedClass | None = None) -> None:
+    def summary(self, outcome: GradedClass) -> None:
         """Print the scores, the most-failed checks and misconceptions, what changed, and what needs review.
 
-        With the outcome of a run, all that is known of the class is counted, and not only what was graded now.
+        All that is known of the class is counted, and not only what was graded now.
         """
         if self.console is None:
             return
         from gpudojo.model.catalogue import misconceptions
 
-        tally = outcome.tally if outcome else self.tally
+        tally, seconds, ran = outcome.tally, outcome.seconds, outcome.ran
         count = sum(tally.statuses.values())
         counts = ", ".join(f"{count} {status}" for status, count in tally.statuses.most_common())
         rate = f" ({ran / seconds:.1f}/s)" if ran > 1 and seconds > 0 else ""
@@ -674,15 +700,12 @@ class Display:
         named = [f"{count:>5}  {known.name if known else name}" for known, name, count in mistakes]
         self._list("Most common misconceptions", named)
         wide = " " * 7
-        if outcome is not None:
-            if outcome.count < count:
-                self._list("Graded now", [f"{wide}{line}" for line in tally.now])
-            self._list("Changed", [f"{wide}{change}" for change in outcome.changes])
-            self._list(
-                "Gone: the files are no longer there, the results are kept", [wide + name for name in tally.gone]
-            )
-            self._list("Not on the roster", [wide + name for name in outcome.unmatched])
-            self._list("Not used", [wide + notice for notice in outcome.notices])
+        if outcome.count < count:
+            self._list("Graded now", [f"{wide}{line}" for line in tally.now])
+        self._list("Changed", [f"{wide}{change}" for change in outcome.changes])
+        self._list("Gone: the files are no longer there, the results are kept", [wide + name for name in tally.gone])
+        self._list("Not on the roster", [wide + name for name in outcome.unmatched])
+        self._list("Not used", [wide + notice for notice in outcome.notices])
         more = tally.reviews - len(tally.review)
         self._list("Needs review", [f"{wide}{name}: {why}" for name, why in tally.review], more)
 

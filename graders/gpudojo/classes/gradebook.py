@@ -58,10 +58,12 @@ class CheckStatistics:
     def add(self, outcome: Outcome, rest: float) -> None:
         """Counts one who attempted it; `rest` is the score without this check."""
         self.outcomes[outcome] += 1
+        sums = self._sums
         if outcome is not Outcome.ERROR:
-            self._sums[0] += rest
-            self._sums[1] += rest * rest
-            self._sums[2] += rest if outcome is Outcome.PASSED else 0.0
+            sums[0] += rest
+            sums[1] += rest * rest
+            if outcome is Outcome.PASSED:
+                sums[2] += rest
 
     @property
     def attempted(self) -> int:
@@ -124,17 +126,19 @@ class ClassStatistics:
             for known in self.checks.values():
                 known.absent += 1
             return
+        checks, score = self.checks, row.score
         for exercise in row.exercises:
             absent = absent_functions(exercise)
             for check in exercise.checks:
-                if check.id not in self.checks:
-                    made = CheckStatistics(check.id, check.claim, check.max_points, absent=self.nobody)
-                    self.checks[check.id] = made
-                known = self.checks[check.id]
+                own = checks.get(check.id)
+                if own is None:
+                    own = checks[check.id] = CheckStatistics(
+                        check.id, check.claim, check.max_points, absent=self.nobody
+                    )
                 if check.function in absent:
-                    known.absent += 1
+                    own.absent += 1
                 else:
-                    known.add(check.outcome, row.score - check.points)
+                    own.add(check.outcome, score - check.points)
 
     @property
     def hardest(self) -> list[CheckStatistics]:

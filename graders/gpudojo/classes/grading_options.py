@@ -7,7 +7,6 @@ import contextlib
 import functools
 import hashlib
 import hmac
-import importlib.metadata
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +16,7 @@ import gpudojo
 from gpudojo.classes.store import FOLDER, FunctionRecord, Record, write
 from gpudojo.grading.references import FOLDER as SHIPPED
 from gpudojo.grading.references import SUFFIX, Shipped, pack, shipped
-from gpudojo.model.catalogue import registered
+from gpudojo.model.catalogue import registered, torch_version
 from gpudojo.model.errors import BadClass, suggestion
 from gpudojo.model.exercise import Exercise, Function
 from gpudojo.model.results import AttemptRule, total
@@ -60,7 +59,7 @@ OBSERVING: Final = (
 def of_probes(day: str, kept: Path | None = None, keep: bool = False) -> str:
     """The fingerprint of everything that evidence depends on; a file may keep it, since to find it takes long."""
     files = {path: path.read_bytes() for path in (*_files(OBSERVING), *_files([_folder(day)]), Path(__file__))}
-    whole = _hash(files, torch := importlib.metadata.version("torch"))
+    whole = _hash(files, torch := torch_version())
     with contextlib.suppress(OSError, ValueError):
         known, found = kept.read_text("ascii").split() if kept is not None else ("", "")
         if known == whole:

@@ -6,30 +6,32 @@ import bisect
 import contextlib
 import dataclasses
 import functools
+import itertools
 import multiprocessing
 import os
 import signal
 import sys
 import threading
+from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import msgspec
 from msgspec.structs import replace
 
 from gpudojo.classes import store
-from gpudojo.classes.store import FunctionRecord, IncidentKind, Record, Store, UnreadRecord
+from gpudojo.classes.store import IncidentKind, Record, Store, UnreadRecord
 from gpudojo.classes.submission_run import BEFORE
 from gpudojo.grading.engine import UNJUDGED, judge_function
 from gpudojo.grading.references import refuse_failing
 from gpudojo.model.catalogue import day as exercises_of
 from gpudojo.model.catalogue import misconceptions
 from gpudojo.model.errors import BadClass, BadEvidence, ReferenceFails, described
-from gpudojo.model.evidence import CallStatus, Evidence, Observation, Raised, decoded
+from gpudojo.model.evidence import AnyEvidence, CallStatus, Evidence, Observation, Raised, decoded
 from gpudojo.model.exercise import Exercise, Function
 from gpudojo.model.results import (
     CheckResult,
@@ -39,11 +41,13 @@ from gpudojo.model.results import (
     Outcome,
     SubmissionRow,
     SubmissionStatus,
+    rounded,
+    row_of_check,
+    row_of_exercise,
     rows_of,
     total,
 )
 from gpudojo.model.results_file import encoded
-from gpudojo.submissions.entries import SubmissionEntry
 
 STATUSES: Final = {
     IncidentKind.TIMED_OUT: SubmissionStatus.TIMED_OUT,
@@ -52,17 +56,29 @@ STATUSES: Final = {
 }
 INVALID: Final = ("SyntaxError", "IndentationError", "TabError")
 UNEXPLAINED: Final = (Outcome.PASSED, Outcome.TODO)
-MOST_KNOWN: Final = 4000  # results of a function that are kept in memory
+MOST_KNOWN: Final = 4000  # verdicts on a function that are kept in memory
+MOST_PLACES: Final = 4  # for which the rows of one are kept
 ENDED: Final = {
     IncidentKind.TIMED_OUT: "TimedOut",
     IncidentKind.CRASHED: "Crashed",
     IncidentKind.OUT_OF_MEMORY: "OutOfMemory",
 }
 
-
+T = TypeVar("T")
 AnyRecord = Record | UnreadRecord
-# By function and digest of what was observed of it: the results, where none of them depends on the student's lines.
-SameResults = dict[tuple[str, bytes], list[CheckResult]]
+
+
+class FunctionVerdict:
+    """The results of one function, what to review of them, and its rows by where it is defined."""
+
+    def __init__(self, results: list[CheckResult]) -> None:
+        self.results = results
+        self.review = _to_review(results)
+        self.rows: dict[tuple[str | None, int | None], list[CheckRow]] = {}
+
+
+# By function and digest of what was observed of it: verdicts of which nothing depends on the student's lines.
+SameResults = dict[tuple[str, bytes], FunctionVerdict]
 
 
 def judged(
@@ -73,25 +89,34 @@ def judged(
     same: SameResults | None = None,
 ) -> SubmissionRow:
     """The verdict on a submission that could be read; `same` is filled, for others with the same reference."""
-    exercises = tuple(exercises)
+    same = {} if same is None else same
     tampered = next((i for i in record.incidents if i.what is IncidentKind.TAMPERED), None)
-    results: list[CheckResult] = []
-    for exercise, function in _graded(exercises, only):
-        if tampered is not None:
-            wanted = "a submission that leaves the grader alone"
-            results += _failed(exercise, function, f"not graded: {tampered.detail}", wanted)
-        else:
-            results += _results(exercise, function, record, reference, {} if same is None else same)
     definitions = [Definition(p.function, p.file, p.line, p.cell, p.note) for p in record.places if p.file is not None]
+    places = {definition.function: definition for definition in definitions}
+    rows, review = list[ExerciseRow](), _needs_review(record)
+    for exercise in exercises:
+        functions = [function for function in exercise.functions if not only or function.name in only]
+        points = iter(rounded([check.points for function in functions for check in function.checks]))
+        checks: list[CheckRow] = []
+        for function in functions:
+            if tampered is not None:
+                wanted = "a submission that leaves the grader alone"
+                found = FunctionVerdict(_failed(exercise, function, f"not graded: {tampered.detail}", wanted))
+            else:
+                found = _verdict(exercise, function, record, reference, same)
+            worth = list(itertools.islice(points, len(function.checks)))
+            checks += _rows(found, function, worth, places.get(function.name), record)
+            review += found.review
+        if checks:
+            rows.append(row_of_exercise(exercise, checks))
     files = record.files.items()
-    rows = rows_of(results, exercises, misconceptions=misconceptions(), definitions=definitions)
     return _row(
         next((STATUSES[i.what] for i in record.incidents if i.what in STATUSES), SubmissionStatus.GRADED),
-        [replace(row, checks=[_in_cell(check, record) for check in row.checks]) for row in rows],
+        rows,
         reason=_reason(record),
         definitions=definitions,
         notes=[f"{name}: {ran.broken.type}: {ran.broken.message}" for name, ran in files if ran.broken][:20],
-        needs_human=_needs_review(record, results),
+        needs_human=review,
         seconds=round(record.seconds, 3),
         peak_bytes=record.peak_bytes,
         digest=record.digest,
@@ -136,36 +161,65 @@ def _graded(exercises: Iterable[Exercise], only: frozenset[str]) -> Iterator[tup
     return ((exercise, function) for exercise, function in every if not only or function.name in only)
 
 
-def _results(
+def _verdict(
     exercise: Exercise, function: Function, record: AnyRecord, reference: Record, same: SameResults
-) -> list[CheckResult]:
+) -> FunctionVerdict:
     key = f"{exercise.stem}::{function.name}"
     digest = record.observed(key) if isinstance(record, UnreadRecord) else None
     if digest is not None and (known := same.get((key, digest))) is not None:
         return known
     wanted = reference.seen[key]
-    seen = record.function(key)
-    if seen is None or set(seen.evidence.observations) != {probe.name for probe in function.probes}:
+    seen = record.evidence(key)
+    if seen is None or set(seen.observations) != {probe.name for probe in function.probes}:
         seen, digest = _late(function, seen) or _ended(exercise, function, record), None
     file = _file(record, exercise, function)
     lines = record.files[file].lines if file in record.files else {}
-    found = judge_function(exercise, function, seen.evidence, wanted.evidence, lines, wanted.signature)
-    if digest is not None and len(same) < MOST_KNOWN and all(r.outcome in UNEXPLAINED for r in found):
+    found = FunctionVerdict(judge_function(exercise, function, seen, wanted.evidence, lines, wanted.signature))
+    if digest is not None and len(same) < MOST_KNOWN and all(r.outcome in UNEXPLAINED for r in found.results):
         same[key, digest] = found
     return found
 
 
-def _late(function: Function, seen: FunctionRecord | None) -> FunctionRecord | None:
+def _rows(
+    found: FunctionVerdict, function: Function, points: Iterable[float], place: Definition | None, record: AnyRecord
+) -> list[CheckRow]:
+    """The rows of a function's checks; those of results that have no lines are made once for each place."""
+    at = (place.file, place.cell) if place else (None, None)
+    known = found.rows.get(at)
+    if known is None:
+        mistakes = misconceptions()
+        known = [
+            _passed(result.exercise, result.function, result.check, result.claim, worth, *at)
+            if result.outcome is Outcome.PASSED
+            else _in_cell(row_of_check(result, worth, function, mistakes, place), record)
+            for result, worth in zip(found.results, points, strict=True)
+        ]
+        if len(found.rows) < MOST_PLACES and all(result.line is None for result in found.results):
+            found.rows[at] = known
+    return known
+
+
+@functools.lru_cache(2048)
+def _passed(
+    exercise: str, function: str, check: str, claim: str, points: float, file: str | None, cell: int | None
+) -> CheckRow:
+    """The row of a check that passed: whoever passed it, it says the same."""
+    return CheckRow(
+        f"{exercise}::{function}::{check}", function, Outcome.PASSED, points, points, claim=claim, file=file, cell=cell
+    )
+
+
+def _late(function: Function, seen: AnyEvidence | None) -> AnyEvidence | None:
     """With the time-out in place of what, after one on a real GPU, no other child has been asked; None without one."""
-    found = {} if seen is None else seen.evidence.observations
+    found = {} if seen is None else seen.observations
     late = next((each for each in found.values() if each.timed_out), None)
     if seen is None or late is None or not set(found) < {probe.name for probe in function.probes}:
         return None
     whole = {probe.name: found.get(probe.name, late) for probe in function.probes}
-    return replace(seen, evidence=replace(seen.evidence, observations=whole))
+    return replace(seen, observations=whole)
 
 
-def _ended(exercise: Exercise, function: Function, record: AnyRecord) -> FunctionRecord:
+def _ended(exercise: Exercise, function: Function, record: AnyRecord) -> Evidence:
     """What stands for a function whose process ended before it could say anything."""
     key = f"{exercise.stem}::{function.name}"
     steps = (key, f"file {_file(record, exercise, function)}", BEFORE)
@@ -176,7 +230,7 @@ def _ended(exercise: Exercise, function: Function, record: AnyRecord) -> Functio
         raised = Raised(ENDED[incident.what], incident.detail, None)
     status = CallStatus.BROKEN if incident is not None and incident.step.startswith("file ") else CallStatus.RAISED
     found = {probe.name: Observation(status, raised=raised) for probe in function.probes}
-    return FunctionRecord(Evidence(exercise.stem, function.name, "", 0, found), 0.0)
+    return Evidence(exercise.stem, function.name, "", 0, found)
 
 
 def _file(record: AnyRecord, exercise: Exercise, function: Function) -> str:
@@ -215,8 +269,8 @@ def _where(step: str) -> str:
     return step if step.startswith("file ") else f"`{step.rpartition('::')[2]}`"
 
 
-def _needs_review(record: AnyRecord, results: list[CheckResult]) -> list[str]:
-    """What an instructor should review before grades are published."""
+def _needs_review(record: AnyRecord) -> list[str]:
+    """What an instructor should review before grades are published, whatever the results are."""
     found = []
     for incident in record.incidents:
         if incident.what is IncidentKind.TAMPERED:
@@ -231,6 +285,12 @@ def _needs_review(record: AnyRecord, results: list[CheckResult]) -> list[str]:
         found.append("none of the functions is in it")
     for graded, others in {place.file: place.versions for place in record.places if place.versions}.items():
         found.append(f"there are several versions of a file: {graded} was graded, and not {', '.join(others)}")
+    return found
+
+
+def _to_review(results: Iterable[CheckResult]) -> list[str]:
+    """The same of results."""
+    found = []
     for result in results:
         if result.outcome is Outcome.ERROR:
             found.append(f"an error in the check {result.id}, not in the submission: {result.happened}")
@@ -242,20 +302,16 @@ def _needs_review(record: AnyRecord, results: list[CheckResult]) -> list[str]:
     return found
 
 
-def row_of(entry: SubmissionEntry, found: SubmissionRow, record: str, notes: Sequence[str] = ()) -> SubmissionRow:
-    """The row of an entry; `notes` are about the entry itself, and come before those about its content."""
-    return replace(
-        found,
-        submission=entry.name,
-        student=entry.student,
-        identifier=entry.identifier,
-        naming=str(entry.naming),
-        notes=[*notes, *found.notes],
-        record=record,
-    )
+class Standing(msgspec.Struct, frozen=True):
+    """What is told of a verdict while a class is graded."""
+
+    status: SubmissionStatus
+    score: float
+    max_score: float
 
 
 _ROW: Final = msgspec.json.Decoder(SubmissionRow)
+_STANDING: Final = msgspec.json.Decoder(Standing)
 
 
 @dataclass(frozen=True)
@@ -288,8 +344,8 @@ class Verdicts:
     def of(self, key: str, anew: bool = False) -> SubmissionRow:
         """The verdict on a record; `anew` judges it again, whatever is kept."""
         path = self.store.row_path(key, self.measure)
-        kept, known = self._kept(path)
-        if known is not None and not anew:
+        kept = _read(path)
+        if not anew and (known := _in(kept, _ROW)) is not None:
             return known
         try:
             if (record := self.store.unread(key)) is None:
@@ -305,29 +361,47 @@ class Verdicts:
             store.write(path, text, lasting=False)  # it can be made again
         return found
 
+    def standing(self, key: str, anew: bool = False) -> Standing:
+        """What is told of the verdict on a record; `anew` judges it again, whatever is kept."""
+        if not anew and (known := _in(_read(self.store.row_path(key, self.measure)), _STANDING)) is not None:
+            return known
+        return standing_of(self.of(key, anew))
+
     def has(self, key: str, anew: bool = False) -> bool:
         """Whether there is a verdict on a record, or a record that can be judged; `anew` takes a record as it is."""
         if anew or not self.store.has(key):
             return self.store.has(key)
-        return self.kept(key) is not None or self.store.record(key) is not None
+        kept = _in(_read(self.store.row_path(key, self.measure)), _STANDING)
+        return kept is not None or self.store.record(key) is not None
 
     def kept(self, key: str) -> SubmissionRow | None:
         """The verdict on a record, if it has been judged."""
-        return self._kept(self.store.row_path(key, self.measure))[1]
-
-    def _kept(self, path: Path) -> tuple[bytes, SubmissionRow | None]:
-        """What is kept of a verdict, and the verdict, if that can be used."""
-        data = b""
-        with contextlib.suppress(OSError, BadEvidence):
-            data = path.read_bytes()
-            return data, decoded(_ROW.decode, data)
-        return data, None
+        return _in(_read(self.store.row_path(key, self.measure)), _ROW)
 
     def unreadable(self, problem: str) -> SubmissionRow:
         return unreadable(problem, exercises_of(self.day), self.only)
 
 
-CHUNK: Final = 8  # records sent to a process at a time
+def _read(path: Path) -> bytes:
+    """What is in a file; nothing where it cannot be read."""
+    with contextlib.suppress(OSError):
+        return path.read_bytes()
+    return b""
+
+
+def _in(data: bytes, decoder: msgspec.json.Decoder[T]) -> T | None:
+    """What these bytes hold; None where they hold nothing of the kind."""
+    with contextlib.suppress(BadEvidence):
+        return decoded(decoder.decode, data)
+    return None
+
+
+def standing_of(row: SubmissionRow) -> Standing:
+    return Standing(row.status, row.score, row.max_score)
+
+
+CHUNK: Final = 8  # records sent to a process at a time, at most
+SHARES: Final = 16  # at least so many times each process is sent some, so that none ends long before the others
 AHEAD: Final = 2  # times that many wait for each process
 IN_PARALLEL: Final = 50  # records; a process takes as long to start as it takes to judge some thirty of them
 
@@ -341,6 +415,9 @@ class Judges:
         self._others = {process.pid for process in multiprocessing.active_children()}
         self._pool: ProcessPoolExecutor | None = None
         self._count = min(others, count // IN_PARALLEL)
+        self._chunk = max(1, min(CHUNK, count // (SHARES * (self._count + 1))))
+        self._left: deque[str] = deque()
+        self._busy: list[tuple[list[str], Future[list[Standing]]]] = []
         if self._count > 0:
             # A copy has not read the reference yet, which each process does for itself.
             given = (dataclasses.replace(verdicts),)
@@ -349,33 +426,50 @@ class Judges:
                 for _ in range(self._count):
                     self._pool.submit(_warm_up)
 
-    def begin(self, key: str) -> Future[None] | None:
+    def begin(self, key: str) -> Future[list[Standing]] | None:
         """Let another process judge a record, if there is one; what it cannot do is left to this one."""
         with contextlib.suppress(BrokenProcessPool, OSError, ValueError):
             return self._pool.submit(_judge_again, [key]) if self._pool else None
         return None
 
-    def again(self, keys: Sequence[str]) -> Iterator[SubmissionRow]:
-        """Yields a new verdict on every record, in order; it is on disk, too.
+    def add(self, key: str) -> None:
+        """Have a record judged again: by another process soon, or by `again`."""
+        self._left.append(key)
+        with contextlib.suppress(BrokenProcessPool, OSError, ValueError):  # which `again` reports
+            self._send()
+
+    def again(self) -> Iterator[tuple[str, Standing]]:
+        """Yields the key of each record that was added, and its new verdict, which is on disk; in any order.
 
         Raises BadClass where the reference's record cannot be read, or a process was killed.
         """
-        parts = [keys[start : start + CHUNK] for start in range(0, len(keys), CHUNK)]
-        beside, busy = list[Future[None]](), list[Future[None]]()  # the others begin at the end
         try:
-            for number, part in enumerate(parts):
-                busy = [future for future in busy if not future.done()]
-                while self._pool and len(busy) < AHEAD * self._count and number + 1 + len(beside) < len(parts):
-                    busy.append(self._pool.submit(_judge_again, parts[-1 - len(beside)]))
-                    beside.append(busy[-1])
-                here = number < len(parts) - len(beside)
-                if not here:
-                    beside[len(parts) - 1 - number].result()
-                yield from (self.verdicts.of(key, anew=here) for key in part)
+            while self._left or self._busy:
+                self._send()
+                if self._left:
+                    key = self._left.popleft()
+                    yield key, self.verdicts.standing(key, anew=True)
+                else:
+                    wait([future for _, future in self._busy], return_when=FIRST_COMPLETED)
+                for part in [part for part in self._busy if part[1].done()]:
+                    self._busy.remove(part)
+                    yield from zip(part[0], part[1].result(), strict=True)
         except (BrokenProcessPool, OSError, ValueError) as error:
             if self._pool is None or not (isinstance(error, BrokenProcessPool) or _is_broken(self._pool)):
                 raise
             raise BadClass("a process that judges was killed; run the same command again") from None
+
+    def _send(self) -> None:
+        """Give the others something to do; of the last few, this process does what they have no time for."""
+        waiting = sum(not future.done() for _, future in self._busy)
+        while self._pool and waiting < AHEAD * self._count and len(self._left) >= self._chunk:
+            part = [self._left.popleft() for _ in range(self._chunk)]
+            try:
+                self._busy.append((part, self._pool.submit(_judge_again, part)))
+            except BaseException:
+                self._left.extend(part)
+                raise
+            waiting += 1
 
     def close(self) -> None:
         if self._pool is None:
@@ -428,7 +522,6 @@ def _warm_up() -> None:
         judged(record, _verdicts.reference, exercises_of(_verdicts.day), _verdicts.only)
 
 
-def _judge_again(keys: Sequence[str]) -> None:
+def _judge_again(keys: Sequence[str]) -> list[Standing]:
     assert _verdicts is not None
-    for key in keys:
-        _verdicts.of(key, anew=True)
+    return [_verdicts.standing(key, anew=True) for key in keys]

@@ -16,7 +16,7 @@ from typing import Final, Protocol
 from gpudojo.classes.store import UnreadRecord
 from gpudojo.classes.submission_run import GAP, SubmissionRun
 from gpudojo.model.errors import BadClass, ForkServerFailed
-from gpudojo.model.results import SubmissionRow
+from gpudojo.model.results import SubmissionStatus
 from gpudojo.sandbox.fork_client import ChildExit, ChildPipes, ForkClient
 from gpudojo.sandbox.isolation import Layers
 from gpudojo.sandbox.protocol import TOKEN, RunOptions
@@ -49,7 +49,7 @@ class Progress(Protocol):
     def prepares(self, what: str) -> None: ...
     def isolated(self, layers: dict[str, str]) -> None: ...
     def under_way(self, tasks: Sequence[GradingTask]) -> None: ...
-    def graded(self, row: SubmissionRow, ran: bool) -> None: ...
+    def graded(self, submission: str, status: SubmissionStatus, ran: bool) -> None: ...
 
 
 class Runner(Protocol):

@@ -24,7 +24,16 @@ from virtual_cuda.ledger import Timeline
 
 from gpudojo.classes.course_file import exercise_named, table
 from gpudojo.model.errors import BadClass, BadEvidence, BadFile, suggestion
-from gpudojo.model.evidence import Evidence, EvidenceOutline, checked_timeline, decoded, validated
+from gpudojo.model.evidence import (
+    EVIDENCE_VERSION,
+    Evidence,
+    EvidenceOutline,
+    FactsOutline,
+    checked_timeline,
+    decoded,
+    digest_of,
+    validated,
+)
 from gpudojo.model.results import ExerciseRow, Override, SubmissionRow, total
 from gpudojo.model.results_file import number, replacing, safe
 from gpudojo.sandbox.protocol import Chosen, Loaded
@@ -93,8 +102,8 @@ class Record(_Observed):
 
     seen: dict[str, FunctionRecord] = {}  # by "exercise::function"
 
-    def function(self, key: str) -> FunctionRecord | None:
-        return self.seen.get(key)
+    def evidence(self, key: str) -> Evidence | None:
+        return self.seen[key].evidence if key in self.seen else None
 
 
 class EncodedFunction(msgspec.Struct, frozen=True):
@@ -107,8 +116,18 @@ class EncodedFunction(msgspec.Struct, frozen=True):
     timelines: list[msgspec.Raw]
 
 
-class _Function(msgspec.Struct):
+class _Evidence(msgspec.Struct):
+    """A function's evidence alone: its timelines are not judged."""
+
     evidence: EvidenceOutline
+
+
+class _Facts(msgspec.Struct):
+    observations: dict[str, FactsOutline]
+
+
+class _Outline(msgspec.Struct):
+    evidence: _Facts
 
 
 class UnreadRecord(_Observed):
@@ -116,18 +135,24 @@ class UnreadRecord(_Observed):
 
     seen: dict[str, msgspec.Raw] = {}
 
-    def function(self, key: str) -> FunctionRecord | None:
-        """What was observed of a function; raises BadEvidence where it cannot be used."""
-        return _checked(decoded(_function.decode, self.seen[key])) if key in self.seen else None
+    def evidence(self, key: str) -> EvidenceOutline | None:
+        """The evidence of a function, which was looked through when it came; raises BadEvidence."""
+        if key not in self.seen:
+            return None
+        found = decoded(_evidence.decode, self.seen[key]).evidence
+        if found.version != EVIDENCE_VERSION:
+            raise BadEvidence(f"version {found.version} is not {EVIDENCE_VERSION}")
+        return found
 
     def observed(self, key: str) -> bytes | None:
         """A digest of what was observed of a function, whichever lines it has; raises BadEvidence."""
-        return decoded(_outline.decode, self.seen[key]).evidence.digest() if key in self.seen else None
+        return digest_of(decoded(_outline.decode, self.seen[key]).evidence.observations) if key in self.seen else None
 
     def add(self, key: str, seen: EncodedFunction, joined: bool) -> None:
         """Add a function, or `joined` with what another child observed of it in other scenarios."""
         found = msgspec.msgpack.encode(seen)
-        if joined and (known := self.function(key)) is not None:
+        if joined and key in self.seen:
+            known = _checked(decoded(_function.decode, self.seen[key]))
             found = msgspec.msgpack.encode(known.joined(_function.decode(found)))
         self.seen[key] = msgspec.Raw(found)
 
@@ -139,7 +164,8 @@ class UnreadRecord(_Observed):
 _decoder: Final = msgspec.msgpack.Decoder(Record)
 _unread: Final = msgspec.msgpack.Decoder(UnreadRecord)
 _function: Final = msgspec.msgpack.Decoder(FunctionRecord)
-_outline: Final = msgspec.msgpack.Decoder(_Function)
+_evidence: Final = msgspec.msgpack.Decoder(_Evidence)
+_outline: Final = msgspec.msgpack.Decoder(_Outline)
 _sources_decoder: Final = msgspec.msgpack.Decoder(dict[str, bytes])
 R = TypeVar("R", bound=_Observed)
 

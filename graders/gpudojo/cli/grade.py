@@ -99,7 +99,7 @@ def grade(
         raise click.UsageError("--rejudge runs nothing and --fresh runs everything: choose one")
     if scheduler is not None and jobs is not None:
         raise click.UsageError("--jobs is for this machine; with --scheduler, the workers' threads count")
-    from gpudojo.classes.class_grading import ClassGrading, Display
+    from gpudojo.classes.class_grading import ClassGrading, Display, console_here
     from gpudojo.classes.grading_options import GradingOptions
     from gpudojo.classes.local_runner import LocalRunner
     from gpudojo.model.errors import DojoError
@@ -125,12 +125,7 @@ def grade(
         attempt=attempt,
         asked=frozenset(name for option, name in ASKED.items() if given(context, option)),
     )
-    console = None
-    if not quiet:
-        from rich.console import Console
-
-        console = Console(highlight=False)
-    display = Display(console)
+    display = Display(None if quiet else console_here())
     try:
         runner: Runner | None = None
         if context.obj is not None:
@@ -152,7 +147,7 @@ def grade(
             raise
         why = f"cannot write to {out}: {error.strerror}; {display.done} of {display.count} are graded and kept"
         raise click.ClickException(f"{why}. Run the same command again to resume.") from error
-    display.summary(outcome.seconds, outcome.ran, outcome)
+    display.summary(outcome)
     if not quiet:
         click.echo(f"\n{outcome.path}")
 

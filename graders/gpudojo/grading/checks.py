@@ -483,10 +483,17 @@ def close(found: Any, right: Any, rtol: float = 1e-3, atol: float = 1e-5) -> boo
 
 
 def nearly(found: Any, right: Any, rtol: float, atol: float) -> bool:
-    """As `numpy.allclose`, which takes several times as long where all numbers are equal, as they mostly are."""
+    """As `numpy.allclose`, which takes several times as long, above all where all numbers are equal."""
     import numpy as np
 
-    return bool((found == right).all() or np.allclose(found, right, rtol=rtol, atol=atol))
+    equal = found == right
+    if equal.all():
+        return True
+    if right.dtype.kind != "f":
+        return bool(np.allclose(found, right, rtol=rtol, atol=atol))
+    with np.errstate(invalid="ignore"):  # of infinite numbers
+        near = abs(found - right) <= atol + rtol * abs(right)
+    return bool((near & np.isfinite(right) | equal).all())
 
 
 def times(count: int) -> str:

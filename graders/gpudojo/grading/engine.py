@@ -15,7 +15,7 @@ import difflib
 import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
@@ -24,11 +24,12 @@ from gpudojo.grading.limits import UNLIMITED, Limits
 from gpudojo.grading.load import solved
 from gpudojo.grading.references import KeptEvidence, Reference, reference_for
 from gpudojo.model.catalogue import misconceptions
-from gpudojo.model.errors import DojoError, author_line
+from gpudojo.model.errors import DamagedEvidence, DojoError, author_line
 from gpudojo.model.evidence import (
+    AnyEvidence,
+    AnyObservation,
     CallStatus,
     Evidence,
-    Observation,
     Raised,
     ScenarioRaised,
     decode_evidence,
@@ -55,13 +56,14 @@ if TYPE_CHECKING:
 UNJUDGED = "what it did or returned is so unlike the reference's that it cannot be judged"
 NONE = re.compile(r"\b(returned|is|gave|chose) None\b")
 RECURSION = "an end; a function that calls itself needs a case in which it does not"
+_NOTHING: Final = Failed("", "")  # is said of a check that did not fail
 _references: dict[tuple[str, str], tuple[Evidence, Seen]] = {}  # the last one of each function, converted once
 
 
 def judge_function(
     exercise: Exercise,
     function: Function,
-    evidence: Evidence,
+    evidence: AnyEvidence,
     reference: Evidence,
     lines: Mapping[str, int] | None = None,
     signature: str = "(…)",
@@ -74,7 +76,7 @@ def judge_function(
     return [explained(result, function, evidence.observations, lines or {}, signature) for result in results]
 
 
-def judge(exercise: Exercise, function: Function, evidence: Evidence, reference: Evidence) -> list[CheckResult]:
+def judge(exercise: Exercise, function: Function, evidence: AnyEvidence, reference: Evidence) -> list[CheckResult]:
     """One result for each check of a function."""
     seen = Seen(evidence.observations)
     wanted = _converted(reference)
@@ -90,6 +92,7 @@ def judge(exercise: Exercise, function: Function, evidence: Evidence, reference:
         if outcome is Outcome.PASSED:
             passed.add(check.name)
         results.append(result_of(exercise, function, check, outcome, failed, blocked))
+    seen.close()
     return results
 
 
@@ -116,6 +119,8 @@ def _outcome(function: Function, check: Check, seen: Seen, wanted: Seen) -> tupl
         return Outcome.FAILED, error
     except Todo as error:
         return Outcome.TODO, Failed(str(error), "")
+    except DamagedEvidence:
+        raise  # by the disk: no verdict on the student
     except Exception as error:
         said = f"{type(error).__name__}: {error}, raised at {author_line(error)}"
         try:
@@ -140,7 +145,7 @@ def result_of(
     blocked_by: str | None = None,
 ) -> CheckResult:
     """The result of one check."""
-    failed = failed or Failed("", "")
+    failed = failed or _NOTHING
     return CheckResult(
         exercise=exercise.stem,
         function=function.name,
@@ -162,7 +167,7 @@ def result_of(
 def explained(
     result: CheckResult,
     function: Function,
-    found: Mapping[str, Observation],
+    found: Mapping[str, AnyObservation],
     lines: Mapping[str, int],
     signature: str,
 ) -> CheckResult:

@@ -9,21 +9,25 @@ this module is cheap to ask in any project, and imports nothing but the standard
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import importlib
-import importlib.metadata
+import importlib.machinery
 import importlib.util
+import os
 import re
 import sys
 import tomllib
 import traceback
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
+
     from gpudojo.model.exercise import Exercise, Misconception
 
 DAY: Final = re.compile(r"day([1-9][0-9]{0,2})")
@@ -65,12 +69,68 @@ def registered() -> dict[str, Day]:
     """
     inside = (init.parent for init in BUILT_IN.glob("*/__init__.py"))
     found = {each.name: Day(each.name, f"{GROUP}.{each.name}", each) for each in inside if DAY.fullmatch(each.name)}
-    for entry in sorted(importlib.metadata.entry_points(group=GROUP), key=lambda entry: (entry.name, entry.value)):
+    for entry in sorted(_entry_points(), key=lambda entry: (entry.name, entry.value)):
         folder = _folder(entry.value)
         if entry.name not in found and DAY.fullmatch(entry.name) and folder is not None:
             requires = entry.dist.requires if entry.dist else None
             found[entry.name] = Day(entry.name, entry.value, folder, tuple(requires or ()))
     return dict(sorted(found.items(), key=lambda item: int(item[0][3:])))
+
+
+def _entry_points() -> Iterable[EntryPoint]:
+    """Those of our group. `importlib.metadata` takes longer to import than most of this package: it is not asked
+    where no distribution names the group.
+    """
+    if not any(_may_register(place) for place in sys.path) and not _others_find():
+        return ()
+    import importlib.metadata
+
+    return importlib.metadata.entry_points(group=GROUP)
+
+
+def _others_find() -> bool:
+    """Whether distributions are found otherwise than on Python's path."""
+    others = (finder for finder in sys.meta_path if finder is not importlib.machinery.PathFinder)
+    return any(hasattr(finder, "find_distributions") for finder in others)
+
+
+def _may_register(place: str) -> bool:
+    """Whether a place on Python's path has a distribution that names our group, or is something else than a folder."""
+    for path in described(place):
+        try:
+            if GROUP.encode() in (path / "entry_points.txt").read_bytes():
+                return True
+        except OSError:  # it has none
+            continue
+    return os.path.isfile(place)
+
+
+def described(place: str) -> list[Path]:
+    """The folders in which the distributions at a place on Python's path describe themselves."""
+    try:
+        names = os.listdir(place or os.curdir)
+    except OSError:
+        return []
+    return [Path(place, name) for name in names if name.lower().endswith((".dist-info", ".egg-info", "egg-info"))]
+
+
+def torch_version() -> str:
+    """As `importlib.metadata.version` tells, which is asked where there is not one folder that tells it, too.
+
+    Raises PackageNotFoundError."""
+    for place in sys.path:
+        found = [path for path in described(place) if path.name.lower().startswith("torch-")]
+        if found:
+            with (
+                contextlib.suppress(OSError, ValueError, StopIteration),
+                open(found[0] / "METADATA", encoding="utf-8") as file,
+            ):
+                if len(found) == 1:
+                    return next(line for line in file if line.startswith("Version: ")).partition(": ")[2].strip()
+            break
+    import importlib.metadata
+
+    return importlib.metadata.version("torch")
 
 
 def _folder(package: str) -> Path | None:

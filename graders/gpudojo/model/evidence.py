@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import enum
+import functools
 import gc
 import hashlib
 import itertools
 import math
+import types
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, Final, Generic, TypeVar, get_args, get_origin
+from typing import Any, Final, Generic, Literal, TypeVar, Union, get_args, get_origin
 
 import msgspec
 from virtual_cuda.errors import BadTimeline
 from virtual_cuda.ledger import Timeline, check_timeline, decode_timeline
 
-from gpudojo.model.errors import BadEvidence, printable
+from gpudojo.model.errors import BadEvidence, DamagedEvidence, printable
 
 EVIDENCE_VERSION: Final = 1
 
@@ -212,6 +214,10 @@ class Observation(msgspec.Struct, frozen=True, omit_defaults=True):
         """Whether student code ran out of time, in the probe or when its file was loaded."""
         return self.raised is not None and self.raised.type == "TimedOut"
 
+    def typed(self, kind: Any) -> Any:
+        """The facts as what a probe is declared to return; raises BadEvidence where they do not fit."""
+        return typed(self.facts, kind)
+
 
 class Evidence(msgspec.Struct, frozen=True):
     """Everything the probes of one function saw."""
@@ -225,12 +231,94 @@ class Evidence(msgspec.Struct, frozen=True):
 
 
 class ObservationOutline(msgspec.Struct, frozen=True):
-    """An observation whose facts are not decoded."""
+    """An observation whose facts are not decoded until they are asked for."""
+
+    status: CallStatus
+    facts: msgspec.Raw = msgspec.Raw(b"\x80")  # no facts
+    raised: Raised | None = None
+    executed: dict[str, list[tuple[int, int]]] = {}
+
+    @property
+    def timed_out(self) -> bool:
+        return self.raised is not None and self.raised.type == "TimedOut"
+
+    def typed(self, kind: Any) -> Any:
+        """As that of an observation; raises DamagedEvidence where they are no facts, which was found out before."""
+        found = _typed_at_once(self.facts, kind)
+        return typed(_facts_in(self.facts), kind) if found is None else found
+
+
+def _typed_at_once(data: msgspec.Raw, kind: Any) -> Any:
+    """The same as by `typed` without lists and mappings in between; None where it may be something else.
+
+    Of what no probe returns, such as an array in the place of a struct, something else may be made: a forger who could
+    send that could as well send the other.
+    """
+    origin, inner = get_origin(kind), get_args(kind)
+    try:
+        if origin is Cases:
+            return _cases_at_once(data, inner[0])
+        if origin is dict and get_origin(inner[1]) is Cases:
+            return {name: _cases_at_once(part, *get_args(inner[1])) for name, part in _parts.decode(data).items()}
+        return _decoded_as(data, kind)
+    except Exception:  # whatever decoding raises: it is raised again, and told, by the longer way
+        return None
+
+
+def _cases_at_once(data: msgspec.Raw, kind: Any) -> Cases[Any]:
+    if RAISED not in bytes(data):
+        return Cases(_decoded_as(data, dict[str, kind]))
+    cases: Cases[Any] = Cases()
+    for name, part in _parts.decode(data).items():
+        if RAISED in bytes(part) and "raised" in (fact := _facts_in(part)):
+            cases.errors[name] = typed(fact["raised"], Raised)
+        else:
+            dict.__setitem__(cases, name, _decoded_as(part, kind))
+    return cases
+
+
+def _decoded_as(data: msgspec.Raw, kind: Any) -> Any:
+    """Raises BadEvidence for an array where there may be any fact: it is none before it is looked at."""
+    decode, anything = _typed_decoder(kind)
+    if anything and ARRAY in bytes(data):
+        raise BadEvidence("there is an array in it")
+    return decode(data)
+
+
+@functools.lru_cache(1000)
+def _typed_decoder(kind: Any) -> tuple[Callable[[msgspec.Raw], Any], bool]:
+    """Decodes facts of a type; and whether something of it may be any fact."""
+    return msgspec.msgpack.Decoder(kind).decode, _holds_any(kind, set())
+
+
+def _holds_any(kind: Any, known: set[Any]) -> bool:
+    """Whether a type has a part that is not known to be something else than any fact."""
+    if kind in known or kind is Array:
+        return False
+    known.add(kind)
+    if isinstance(kind, type) and issubclass(kind, msgspec.Struct):
+        return any(_holds_any(field.type, known) for field in msgspec.structs.fields(kind))
+    parts = [part for part in get_args(kind) if part is not ...]
+    if get_origin(kind) in (dict, list, tuple, Union, types.UnionType) and parts:
+        return any(_holds_any(part, known) for part in parts)
+    return get_origin(kind) is not Literal and kind not in PLAIN
+
+
+def _facts_in(data: msgspec.Raw) -> Any:
+    try:
+        found = decoded(_facts.decode, data)
+        _make_whole(found, 0, itertools.count(MOST_FACTS, -1).__next__)
+        return found
+    except BadEvidence as error:
+        raise DamagedEvidence(error.reason) from None
+
+
+class FactsOutline(msgspec.Struct, frozen=True):
+    """The same without the lines: of what a digest is made."""
 
     status: CallStatus
     facts: msgspec.Raw = msgspec.Raw()
     raised: Raised | None = None
-    executed: dict[str, list[tuple[int, int]]] = {}
 
 
 class EvidenceOutline(msgspec.Struct, frozen=True):
@@ -243,15 +331,19 @@ class EvidenceOutline(msgspec.Struct, frozen=True):
     observations: dict[str, ObservationOutline]
     version: int = EVIDENCE_VERSION
 
-    def digest(self) -> bytes:
-        """The same for the same observations, whichever lines were executed."""
-        found = hashlib.sha256()  # several times as fast as others where the processor has instructions for it
-        for name, seen in self.observations.items():
-            raised = msgspec.msgpack.encode(seen.raised) if seen.raised else b""
-            for part in (name.encode(), seen.status.encode(), seen.facts, raised):
-                found.update(memoryview(part).nbytes.to_bytes(8))
-                found.update(part)
-        return found.digest()
+
+AnyObservation = Observation | ObservationOutline
+AnyEvidence = Evidence | EvidenceOutline
+
+
+def digest_of(observations: Mapping[str, ObservationOutline | FactsOutline]) -> bytes:
+    """The same for the same observations, whichever lines were executed."""
+    found = hashlib.sha256()  # several times as fast as others where the processor has instructions for it
+    for name, seen in observations.items():
+        # How long the facts are comes first: no two lists of observations may give the same bytes.
+        found.update(_encoder.encode((name, seen.status, seen.raised, memoryview(seen.facts).nbytes)))
+        found.update(seen.facts)
+    return found.digest()
 
 
 LARGEST: Final = 16 << 20
@@ -289,15 +381,20 @@ def outlined(data: bytes, known: set[bytes]) -> EvidenceOutline:
     most do what others have done: their facts need not be looked through again.
     """
     outline = decoded(_outline.decode, data)
-    if outline.version != EVIDENCE_VERSION or (digest := outline.digest()) not in known:
+    if outline.version != EVIDENCE_VERSION or (found := digest_of(outline.observations)) not in known:
         decode_evidence(data)
         if len(known) < MOST_KNOWN:
-            known.add(digest)
+            known.add(found)
     return outline
 
 
+_encoder: Final = msgspec.msgpack.Encoder()
 _decoder: Final = msgspec.msgpack.Decoder(Evidence)
 _outline: Final = msgspec.msgpack.Decoder(EvidenceOutline)
+_facts: Final = msgspec.msgpack.Decoder(dict[str, Any])
+_parts: Final = msgspec.msgpack.Decoder(dict[str, msgspec.Raw])
+# What tells that a scenario ended with an error, and what an array has.
+RAISED, ARRAY = msgspec.msgpack.encode("raised"), msgspec.msgpack.encode(_ARRAY)
 
 
 def decoded(decode: Callable[[bytes], T], data: bytes) -> T:

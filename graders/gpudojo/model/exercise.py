@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from functools import cached_property, partial
 from typing import Any, Final, Generic, TypeVar, get_type_hints, overload
 
-from gpudojo.model.evidence import CallStatus, Cases, Fact, Observation, Raised, ScenarioRaised, plain, typed
+from gpudojo.model.evidence import AnyObservation, CallStatus, Cases, Fact, Raised, ScenarioRaised, plain
 
 # Names of types in `torch.return_types`: what these functions return for one dimension.
 _VALUES_AND_INDICES: Final = frozenset(
@@ -97,24 +97,29 @@ class Probe(Generic[T_co]):
 class Seen:
     """What the probes of one function saw. `seen[probe]` has the type that the probe returns."""
 
-    def __init__(self, observations: Mapping[str, Observation]) -> None:
+    def __init__(self, observations: Mapping[str, AnyObservation]) -> None:
         self.observations = observations
         self.asked: tuple[str | None, str | None] | None = None  # the probe and scenario that were asked about last
         self._typed: dict[str, Any] = {}
 
     def __getitem__(self, probe: Probe[T]) -> T:
         """Raises ScenarioRaised after a student's error, KeyError or BadEvidence where nothing fits."""
-        if probe.name not in self._typed:
-            seen = self.observations[probe.name]
+        name = probe.name
+        if name not in self._typed:
+            seen = self.observations[name]
             if seen.status is CallStatus.RAISED and seen.raised is not None:
                 raise ScenarioRaised(seen.raised)
-            self._typed[probe.name] = made = typed(seen.facts, probe.returns)
+            self._typed[name] = made = seen.typed(probe.returns)
             for cases in made.values() if isinstance(made, dict) and not isinstance(made, Cases) else [made]:
                 if isinstance(cases, Cases):
-                    cases.asked = partial(self.about, probe.name)
-        self.about(probe.name)
-        found: T = self._typed[probe.name]
+                    cases.asked = partial(self.about, name)
+        self.asked = name, None
+        found: T = self._typed[name]
         return found
+
+    def close(self) -> None:
+        """Let go of what was read: it refers to this object, and would stay in memory with it for a while."""
+        self._typed.clear()
 
     def about(self, probe: str | None, scenario: str | None = None) -> None:
         """Note what is asked about, in one probe or any: a failure shows a line that these calls executed."""

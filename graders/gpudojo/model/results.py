@@ -237,10 +237,12 @@ class SubmissionRow(msgspec.Struct, frozen=True):
     @property
     def overrides(self) -> list[tuple[str, Override]]:
         """What a person changed, each with the name of its check, exercise or item."""
-        found: list[tuple[str, Override | None]] = []
+        found: list[tuple[str, Override]] = []
         for exercise in self.exercises:
-            found += [(exercise.exercise, exercise.override), *((c.id, c.override) for c in exercise.checks)]
-        return [(name, override) for name, override in found if override]
+            if exercise.override is not None:
+                found.append((exercise.exercise, exercise.override))
+            found += [(check.id, check.override) for check in exercise.checks if check.override is not None]
+        return found
 
 
 class RunLimits(msgspec.Struct, frozen=True):
@@ -336,19 +338,37 @@ def rows_of(
         if not own:
             continue
         functions = {function.name: function for function in exercise.functions}
-        checks = []
-        for result, points in zip(own, rounded([result.max_points for result in own]), strict=True):
-            function = functions.get(result.function)
-            mistake = (misconceptions or {}).get(result.misconception or "")
-            every = hints_on(result, function, mistake) if function and result.outcome is Outcome.FAILED else ()
-            hint = "\n".join(every[: max(hints, 0)])
-            checks.append(_row(result, points, hint, mistake, places.get(result.function)))
-        score, worth = total(check.points for check in checks), total(check.max_points for check in checks)
-        rows.append(ExerciseRow(exercise.stem, exercise.title, score, worth, checks))
+        checks = [
+            row_of_check(
+                *(result, points, functions.get(result.function), misconceptions or {}),
+                *(places.get(result.function), hints),
+            )
+            for result, points in zip(own, rounded([result.max_points for result in own]), strict=True)
+        ]
+        rows.append(row_of_exercise(exercise, checks))
     if by_exercise:
         # A result that belongs nowhere would be lost from the score without a word.
         raise ValueError(f"results of exercises that were not given: {', '.join(sorted(by_exercise))}")
     return rows
+
+
+def row_of_exercise(exercise: Exercise, checks: list[CheckRow]) -> ExerciseRow:
+    score, worth = total(check.points for check in checks), total(check.max_points for check in checks)
+    return ExerciseRow(exercise.stem, exercise.title, score, worth, checks)
+
+
+def row_of_check(
+    result: CheckResult,
+    points: float,
+    function: Function | None,
+    misconceptions: Mapping[str, Misconception],
+    place: Definition | None,
+    hints: int = 1,
+) -> CheckRow:
+    """The row of one check that is worth so many points, rounded."""
+    mistake = misconceptions.get(result.misconception or "")
+    every = hints_on(result, function, mistake) if function and result.outcome is Outcome.FAILED else ()
+    return _row(result, points, "\n".join(every[: max(hints, 0)]), mistake, place)
 
 
 ERROR_HINTS: Final = (

@@ -113,6 +113,7 @@ def _storable(part: str) -> str:
     return f"_{part}" if _DEVICES.fullmatch(part) else part
 
 
+SMALLEST: Final = 4096  # bytes that are read at a time: some file systems know of no size
 # O_NONBLOCK: a FIFO would wait for a writer. O_NOFOLLOW: a file may have been replaced by a link since it was listed.
 _FLAGS: Final = sum(getattr(os, name, 0) for name in ("O_RDONLY", "O_NOFOLLOW", "O_NONBLOCK", "O_BINARY", "O_CLOEXEC"))
 
@@ -169,10 +170,15 @@ def fetch(path: Path, most: int) -> bytes:
     except (OSError, ValueError) as error:
         raise Unreadable(f"cannot be read: {reason(error)}") from None
     try:
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        found = os.fstat(descriptor)
+        if not stat.S_ISREG(found.st_mode):
             raise Unreadable("is not a regular file")
-        with os.fdopen(descriptor, "rb", closefd=False) as file:
-            return file.read(most + 1)
+        # As much as there is, and no more memory: to ask for `most` would set that aside for every file.
+        parts, left = [], most + 1
+        while left and (part := os.read(descriptor, min(left, max(found.st_size, SMALLEST)))):
+            parts.append(part)
+            left -= len(part)
+        return b"".join(parts)
     except OSError as error:
         raise Unreadable(f"cannot be read: {reason(error)}") from None
     finally:

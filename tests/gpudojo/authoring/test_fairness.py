@@ -19,7 +19,7 @@ from gpudojo.model.catalogue import day
 from gpudojo.model.errors import BadClass
 from gpudojo.model.evidence import Cases
 from gpudojo.model.exercise import Exercise, Seen
-from gpudojo.model.results import SubmissionRow
+from gpudojo.model.results import SubmissionStatus
 
 from tests.gpudojo.authoring.test_outside import environment_at, register, run
 
@@ -119,7 +119,7 @@ class Stopping:
     def isolated(self, layers: dict[str, str]) -> None: ...
     def under_way(self, tasks: Sequence[Any]) -> None: ...
 
-    def graded(self, row: SubmissionRow, ran: bool) -> None:
+    def graded(self, submission: str, status: SubmissionStatus, ran: bool) -> None:
         self.ran += ran
         if self.ran == self.after:
             raise KeyboardInterrupt

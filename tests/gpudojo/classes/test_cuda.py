@@ -13,7 +13,7 @@ import torch
 from gpudojo.classes import judging
 from gpudojo.classes.class_grading import ClassGrading
 from gpudojo.classes.grading_options import GradingOptions
-from gpudojo.classes.store import FunctionRecord, Incident, IncidentKind
+from gpudojo.classes.store import Incident, IncidentKind
 from gpudojo.classes.submission_run import SubmissionRun
 from gpudojo.model.catalogue import day
 from gpudojo.model.evidence import CallStatus, Evidence, Observation, Raised
@@ -128,14 +128,12 @@ def test_after_a_time_out_the_other_machines_are_not_asked_and_count_as_late() -
     function = exercise.functions[0]
     names = [probe.name for probe in function.probes]
     seen = {names[0]: Observation(CallStatus.RETURNED, {}), names[1]: Observation(CallStatus.RAISED, {}, LATE)}
-    late = judging._late(function, FunctionRecord(Evidence(exercise.stem, function.name, "cuda", 0, seen), 1.0))
+    late = judging._late(function, Evidence(exercise.stem, function.name, "cuda", 0, seen))
     assert late is not None
-    found = late.evidence.observations
+    found = late.observations
     assert [found[name].raised for name in names] == [None, *[LATE] * (len(names) - 1)]
     whole = {name: Observation(CallStatus.RETURNED, {}) for name in names}
-    assert (
-        judging._late(function, FunctionRecord(Evidence(exercise.stem, function.name, "cuda", 0, whole), 1.0)) is None
-    )
+    assert judging._late(function, Evidence(exercise.stem, function.name, "cuda", 0, whole)) is None
 
 
 def test_too_much_gpu_memory_is_reported_as_that() -> None:

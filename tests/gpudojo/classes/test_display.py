@@ -5,8 +5,10 @@ from __future__ import annotations
 import io
 from pathlib import Path
 
+import pytest
 from gpudojo.classes import judging
-from gpudojo.classes.class_grading import Display
+from gpudojo.classes.class_grading import Display, GradedClass, PlainConsole, console_here
+from gpudojo.classes.gradebook import ClassTally
 from gpudojo.classes.local_runner import GradingTask
 from gpudojo.classes.submission_run import SubmissionRun
 from gpudojo.model.catalogue import day
@@ -22,18 +24,20 @@ def row(name: str, status: SubmissionStatus, exercises: list[ExerciseRow], reaso
     return SubmissionRow(name, status, 0.0, 100.0, exercises, reason)
 
 
+def outcome(*rows: SubmissionRow) -> GradedClass:
+    tally = ClassTally()
+    for each in rows:
+        tally.add(each)
+    return GradedClass(Path("results.json"), len(rows), len(rows), 1.0, {}, tally, [], [], [])
+
+
 def test_what_could_not_be_read_failed_no_check() -> None:
     screen = Console(file=io.StringIO(), width=100)
-    display = Display(screen)
     torn = judging.unreadable("the archive is damaged", day("day8"))
     failed = CheckRow(WRONG, "move_batch", Outcome.FAILED, 0, 1)
-    display.begins(3, 0, [])
-    for name in ("a", "b"):
-        display.graded(row(name, torn.status, torn.exercises, torn.reason), ran=False)
-    display.graded(
-        row("c", SubmissionStatus.GRADED, [ExerciseRow("03_moving_batches", "Moving", 0, 1, [failed])]), ran=True
-    )
-    display.summary(1.0, 1)
+    wrong = row("c", SubmissionStatus.GRADED, [ExerciseRow("03_moving_batches", "Moving", 0, 1, [failed])])
+    both = [row(name, torn.status, torn.exercises, torn.reason) for name in "ab"]
+    Display(screen).summary(outcome(*both, wrong))
     assert isinstance(screen.file, io.StringIO)
     said = screen.file.getvalue()
     assert "2 unreadable, 1 graded" in said
@@ -54,9 +58,30 @@ def test_no_name_reaches_the_terminal_as_it_is(tmp_path: Path) -> None:
     reviewed = SubmissionRow(hostile, SubmissionStatus.CRASHED, 0.0, 100.0, reason=hostile, needs_human=[hostile])
     options = RunOptions(day="day8", bench="virtual", seeds={}, known=frozenset())
     display.under_way([GradingTask(hostile, SubmissionRun("1", {}, options), lambda record: None, -100.0)])
-    display.graded(reviewed, ran=True)
-    display.summary(1.0, 1)
+    display.graded(hostile, SubmissionStatus.CRASHED, ran=True)
+    display.summary(outcome(reviewed))
     assert isinstance(screen.file, io.StringIO)
     said = screen.file.getvalue()
     assert said.count("a⟨U+001B⟩]0;owned⟨U+0007⟩⟨U+009B⟩2J⟨U+202E⟩gp.exe⟨U+000D⟩⟨U+0008⟩⟨U+DCFF⟩⟨U+2028⟩") == 5
     assert said.replace("\n", "").isprintable()
+
+
+def test_a_file_gets_the_same_text_without_rich(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("FORCE_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE"):
+        monkeypatch.delenv(name, raising=False)
+    plain, screen = console_here(), Console(file=io.StringIO(), width=80, highlight=False)
+    assert isinstance(plain, PlainConsole)
+    torn = judging.unreadable("the archive [bold]is[/bold] damaged " + "and long " * 20, day("day8"))
+    for console in (plain, screen):
+        with Display(console) as display:
+            display.begins(1, 0, [])
+            display.prepares("running")
+            display.isolated({})
+            display.graded("a", torn.status, ran=True)
+        display.summary(outcome(row("a", torn.status, torn.exercises, torn.reason)))
+    assert isinstance(screen.file, io.StringIO)
+    assert capsys.readouterr().out == screen.file.getvalue() != ""
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    assert isinstance(console_here(), Console)

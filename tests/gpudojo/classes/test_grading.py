@@ -15,10 +15,12 @@ import zipfile
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from gpudojo.classes import grading_options, judging, local_runner
 from gpudojo.classes.class_grading import ClassGrading, GradedClass
 from gpudojo.classes.grading_options import GradingOptions
+from gpudojo.classes.judging import Verdicts
 from gpudojo.classes.store import Store, UnreadRecord
 from gpudojo.model.catalogue import day
 from gpudojo.model.errors import BadClass
@@ -53,10 +55,10 @@ class Quiet:
 
     def under_way(self, tasks: Any) -> None: ...
 
-    def graded(self, row: SubmissionRow, ran: bool) -> None:
-        self.told.append(row.submission)
+    def graded(self, submission: str, status: SubmissionStatus, ran: bool) -> None:
+        self.told.append(submission)
         if ran:
-            self.ran.append(row.submission)
+            self.ran.append(submission)
 
 
 def grade(folder: Path, out: Path, **more: Any) -> tuple[GradedClass, Quiet, ClassResults]:
@@ -219,7 +221,36 @@ def test_what_is_judged_from_the_same_evidence_is_the_same(graded: tuple[Path, Q
         expected = judging.judged(whole, reference, exercises, ONLY)
         assert judging.judged(unread, reference, exercises, ONLY, same) == expected
     assert same
-    assert all(result.outcome in judging.UNEXPLAINED for results in same.values() for result in results)
+    assert all(result.outcome in judging.UNEXPLAINED for known in same.values() for result in known.results)
+
+
+def test_what_is_told_of_a_verdict_is_in_it(graded: tuple[Path, Quiet, ClassResults]) -> None:
+    out, _, results = graded
+    verdicts = Verdicts(out, "day8", ONLY, results.reference, grading_options.of_checks("day8"))
+    for key in {row.record for row in results.submissions if row.record}:
+        for anew in (True, False):
+            assert verdicts.standing(key, anew) == judging.standing_of(verdicts.of(key, anew))
+        verdicts.store.row_path(key, verdicts.measure).write_bytes(b'{"status": "graded", "score": 1')
+        assert verdicts.standing(key) == judging.standing_of(verdicts.of(key))
+
+
+def test_facts_that_the_disk_has_damaged_cost_no_points(
+    graded: tuple[Path, Quiet, ClassResults], tmp_path: Path
+) -> None:
+    out, _, results = graded
+    shutil.copytree(out, tmp_path / "out")
+    verdicts = Verdicts(tmp_path / "out", "day8", ONLY, results.reference, "measure")
+    key = by_name(results)["solved"].record
+    record = verdicts.store.unread(key)
+    assert record is not None
+    name = next(each for each in record.seen if each.endswith("::train_epoch"))
+    evidence = msgspec.msgpack.decode(record.seen[name])
+    evidence["evidence"]["observations"]["epochs"]["facts"] = {"usual": b"no fact"}
+    record.seen[name] = msgspec.Raw(msgspec.msgpack.encode(evidence))
+    verdicts.store.keep(key, record)
+    row = verdicts.of(key, anew=True)
+    assert row.status is SubmissionStatus.UNREADABLE
+    assert "is damaged; run again without --rejudge" in row.reason
 
 
 def test_other_processes_judge_while_submissions_run(

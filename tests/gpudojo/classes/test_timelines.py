@@ -136,7 +136,7 @@ def test_a_timeline_that_is_none_is_not_believed(change: dict[str, object]) -> N
         one = submission_run()
         frame = msgspec.structs.replace(saw("04_loop::train"), timeline=given)
         assert say(one, Isolated({}), Began("04_loop::train"), frame) is believed
-        kept = one.record.function("04_loop::train")
+        kept = one.record.whole().seen.get("04_loop::train")
         assert (kept.timeline if kept else None) == (GOOD if believed else None)
 
 

@@ -2,18 +2,31 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from gpudojo.grading.call import Call, tried
-from gpudojo.grading.checks import Ran, at_most, leaves_its_input_alone, on_the_device, ran, runs, same_as_reference
+from gpudojo.grading.checks import (
+    Ran,
+    at_most,
+    leaves_its_input_alone,
+    nearly,
+    on_the_device,
+    ran,
+    runs,
+    same_as_reference,
+)
 from gpudojo.grading.engine import judge
 from gpudojo.grading.load import load
 from gpudojo.grading.observe import observe
 from gpudojo.model.evidence import Cases
 from gpudojo.model.exercise import Exercise
 from gpudojo.model.results import Outcome
+from hypothesis import given
+from hypothesis import strategies as st
 
 exercise = Exercise("01_double", "Twice as much", points=4)
 double = exercise.function("double", "`2 * numbers`.")
@@ -78,3 +91,16 @@ def test_a_right_function_passes(tmp_path: Path) -> None:
 def test_a_wrong_function_fails_the_check_that_claims_it(tmp_path: Path, body: str) -> None:
     check, happened = WRONG[body]
     assert failed(tmp_path, body)[check] == happened
+
+
+NUMBERS = st.floats(width=16) | st.sampled_from([0.0, -0.0, 1.0, 1.0005, math.inf, -math.inf, math.nan])
+
+
+@given(st.lists(st.tuples(NUMBERS, NUMBERS)), *[st.sampled_from(["float16", "float32", "float64", "int64"])] * 2)
+def test_numbers_are_near_each_other_where_numpy_says_so(pairs: list[tuple[float, float]], one: str, two: str) -> None:
+    with np.errstate(all="ignore"):  # of numbers that the other type does not have
+        found = np.array([pair[0] for pair in pairs]).astype(one)
+        right = np.array([pair[1] for pair in pairs]).astype(two)
+        for rtol, atol in ((1e-3, 1e-5), (0, 1e-4)):
+            expected = bool(np.allclose(found, right, rtol=rtol, atol=atol))
+            assert nearly(found, right, rtol, atol) is expected

@@ -7,19 +7,24 @@ from typing import Any
 
 import msgspec
 import pytest
-from gpudojo.model.errors import BadEvidence
+from gpudojo.model.errors import BadEvidence, DamagedEvidence
 from gpudojo.model.evidence import (
     Array,
     CallStatus,
     Case,
     Cases,
     Evidence,
+    Fact,
     Observation,
+    ObservationOutline,
+    Raised,
     decode_evidence,
+    digest_of,
     encode_evidence,
+    outlined,
     typed,
 )
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 ARRAYS = st.builds(
@@ -119,3 +124,83 @@ def test_whatever_decoding_raises_is_bad_evidence(data: bytes) -> None:
     whole = encode_evidence(made({"a": "xyz"})).replace(b"xyz", b"\xff\xfe\xfd")
     with pytest.raises(BadEvidence):
         decode_evidence(whole)
+
+
+class Part(Case, frozen=True):
+    at: tuple[int, ...] = ()
+    ratio: float = 0.0
+    picture: Array | None = None
+
+
+class Looked(Case, frozen=True):
+    text: str
+    anything: Fact
+    parts: list[Part] = msgspec.field(default_factory=list)
+    named: dict[str, Part] = msgspec.field(default_factory=dict)
+    raised: Raised | None = None
+
+
+class Small(Case, frozen=True):
+    number: int | None = None
+    pictures: list[Array | None] = msgspec.field(default_factory=list)
+
+
+KINDS = [Looked, Small, Part, Cases[Looked], Cases[Small], dict[str, Cases[Small]], dict[str, Part], dict[str, str]]
+LINES = st.integers(-(2**63), 2**64 - 1)
+ERRORS = st.builds(lambda kind, line: {"raised": {"type": kind, "message": "", "line": line}}, st.text(), LINES)
+PARTS = st.fixed_dictionaries({}, optional={"at": st.lists(LINES), "ratio": PLAIN, "picture": ARRAYS})
+LOOKED = st.fixed_dictionaries(
+    {"text": st.text() | PLAIN, "anything": FACTS | ARRAYS},
+    optional={"parts": st.lists(PARTS), "named": st.dictionaries(st.text(), PARTS)},
+)
+SMALL = st.fixed_dictionaries({}, optional={"number": PLAIN, "pictures": st.lists(ARRAYS | st.none())})
+SEEN = LOOKED | SMALL | PARTS
+NAMES = st.text(max_size=3) | st.sampled_from(["raised", "array", "type_"])
+LIKELY = SEEN | st.dictionaries(NAMES, SEEN | ERRORS | st.dictionaries(NAMES, SEEN | ERRORS) | PLAIN)
+
+
+def told(observation: Observation | ObservationOutline, kind: Any) -> str:
+    try:
+        found = observation.typed(kind)
+    except BadEvidence as error:
+        return f"{type(error).__name__}: {error}"
+    errors = (
+        [each.errors for each in (found, *dict.values(found)) if isinstance(each, Cases)] if kind in KINDS[3:] else []
+    )
+    return f"{found!r} {errors}"
+
+
+@given(LIKELY, st.sampled_from(KINDS))
+def test_facts_are_the_same_whether_they_are_decoded_at_once_or_in_two_steps(facts: dict[str, Any], kind: Any) -> None:
+    scenarios = [each for value in facts.values() for each in (value, *(value.values() if type(value) is dict else ()))]
+    # No probe returns an array in place of a scenario; which error says so is no matter.
+    assume(kind in KINDS[:3] or not any(isinstance(each, Array) for each in scenarios))
+    data = encode_evidence(made(facts))
+    whole, outline = decode_evidence(data).observations["usual"], outlined(data, set()).observations["usual"]
+    assert told(outline, kind) == told(whole, kind)
+
+
+def test_facts_that_were_damaged_later_are_no_verdict_on_a_student() -> None:
+    for data in (b"\xc1", msgspec.msgpack.encode({"text": b"no fact", "anything": array("float")})):
+        with pytest.raises(DamagedEvidence):
+            ObservationOutline(CallStatus.RETURNED, msgspec.Raw(data)).typed(Looked)
+
+
+def test_a_digest_tells_observations_apart_and_not_lines() -> None:
+    def digest(**seen: Observation) -> bytes:
+        evidence = Evidence("04", "train", "virtual", 8, seen)
+        return digest_of(outlined(encode_evidence(evidence), set()).observations)
+
+    raised, returned = CallStatus.RAISED, CallStatus.RETURNED
+    usual = digest(a=Observation(returned, {"x": 1}))
+    assert usual == digest(a=Observation(returned, {"x": 1}, executed={"": [(3, 4)]}))
+    others = [
+        digest(b=Observation(returned, {"x": 1})),
+        digest(a=Observation(raised, {"x": 1})),
+        digest(a=Observation(returned, {"x": 2})),
+        digest(a=Observation(returned, {"x": 1}, Raised("KeyError", "", 3))),
+        digest(a=Observation(returned, {"x": 1}), b=Observation(returned)),
+        digest(a=Observation(returned), b=Observation(returned, {"x": 1})),
+        digest(),
+    ]
+    assert len({usual, *others}) == 1 + len(others)

@@ -16,7 +16,7 @@ from typing import Any
 from gpudojo.classes.class_grading import ClassGrading, GradedClass
 from gpudojo.classes.dask_client import Cluster
 from gpudojo.classes.grading_options import GradingOptions
-from gpudojo.model.results import ClassResults, SubmissionRow
+from gpudojo.model.results import ClassResults, SubmissionStatus
 from gpudojo.model.results_file import read
 
 ROOT = Path(__file__).parents[4]
@@ -178,10 +178,10 @@ class Watching:
     def under_way(self, tasks: Any) -> None:
         self.most_under_way = max(self.most_under_way, len(tasks))
 
-    def graded(self, row: SubmissionRow, ran: bool) -> None:
-        self.told.append(row.submission)
+    def graded(self, submission: str, status: SubmissionStatus, ran: bool) -> None:
+        self.told.append(submission)
         if ran:
-            self.ran.append(row.submission)
+            self.ran.append(submission)
         self.deeds.pop(len(self.told), lambda: None)()
 
 
