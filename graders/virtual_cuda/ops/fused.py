@@ -456,7 +456,7 @@ class CudnnRnn(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, kind: str, settings: Any, place: Place, count: int, data: Any, *rest: Any) -> Any:
-        layers, dropout, train, bidirectional, biases, sizes = settings
+        layers, dropout, train, bidirectional, biases, sizes, batch_first = settings
         states, weights = rest[:count], rest[count:]
         tensors = (data, *rest)
         inner = [t._inner.detach().requires_grad_(t.requires_grad) for t in tensors]
@@ -466,7 +466,11 @@ class CudnnRnn(torch.autograd.Function):
         tail = (host_weights, biases, layers, dropout, train, bidirectional)
         with torch.enable_grad() if any(ctx.needs_input_grad) else torch.no_grad(), warnings.catch_warnings():
             warnings.simplefilter("ignore")  # about the CPU's libraries
-            outs = function(inner[0], state, *tail, False) if sizes is None else function(inner[0], sizes, state, *tail)
+            outs = (
+                function(inner[0], state, *tail, batch_first)
+                if sizes is None
+                else function(inner[0], sizes, state, *tail)
+            )
         shared = all(w._block is weights[0]._block for w in weights)
         held = _held(place, *([] if shared else [sum(w.nbytes for w in weights)]))
         if train:
@@ -539,12 +543,8 @@ def _layer(kind: str, original: Any, data: Any, *args: Any) -> Any:
         states, weights = tuple(rest[: len(states)]), rest[len(states) :]
     elif not all(w._block is weights[0]._block for w in weights):
         warnings.warn(_SCATTERED, UserWarning, stacklevel=3)
-    batch_first = not packed and args[7]
-    if batch_first:
-        data = data.transpose(0, 1)
-    settings = (layers, dropout, train, bidirectional, biases, sizes)
-    output, *last = _apply(kind, settings, place, len(states), data, *states, *weights)
-    return (output.transpose(0, 1) if batch_first else output, *last)
+    settings = (layers, dropout, train, bidirectional, biases, sizes, not packed and args[7])
+    return _apply(kind, settings, place, len(states), data, *states, *weights)
 
 
 def _flatten_parameters(self: Any) -> None:
