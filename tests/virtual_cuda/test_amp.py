@@ -291,11 +291,37 @@ def test_recurrent_layers_keep_doubles_under_autocast() -> None:
     assert out.dtype is torch.float64
 
 
-def test_batch_sizes_stay_on_the_host() -> None:
+GRU: dict[str, Callable[..., Any]] = {
+    "_VF": torch._VF.gru,
+    "torch": torch.gru,
+    "aten": lambda *args: torch.ops.aten.gru(*args),
+}
+
+
+@pytest.mark.parametrize("name", GRU)
+def test_batch_sizes_stay_on_the_host(name: str) -> None:
     layer, data = nn.GRU(4, 3).cuda(), torch.randn(6, 4, device="cuda")
     sizes, state = torch.tensor([3, 2, 1], device="cuda"), torch.zeros(1, 3, 3, device="cuda")
+    settings = (state, layer._flat_weights, True, 1, 0.0, True, False)
     with pytest.raises(RuntimeError, match="batch_sizes tensor should be on CPU, but got cuda:0"):
-        torch._VF.gru(data, sizes, state, layer._flat_weights, True, 1, 0.0, False, False)
+        GRU[name](data, sizes, *settings)
+    out, _ = GRU[name](data, sizes.cpu(), *settings)
+    assert out.grad_fn.name() == "CudnnRnnBackward0"
+    out.sum().backward()
+    assert layer.weight_ih_l0.grad is not None
+
+
+@pytest.mark.parametrize("name", GRU)
+def test_recurrent_layers_by_any_name(name: str) -> None:
+    layer, data = nn.GRU(4, 3, batch_first=True).cuda(), torch.randn(2, 5, 4, device="cuda")
+    state = torch.zeros(1, 2, 3, device="cuda")
+    settings = (state, layer._flat_weights, True, 1, 0.0, True, False, True)
+    for mode in (torch.enable_grad(), torch.inference_mode()):
+        with mode:
+            torch.testing.assert_close(GRU[name](data, *settings), layer(data))
+    with torch.backends.cudnn.flags(enabled=False):
+        out, _ = GRU[name](data, *settings)
+        assert "Cudnn" not in out.grad_fn.name()
 
 
 @pytest.mark.parametrize("weighted", [False, True])

@@ -547,6 +547,19 @@ def _layer(kind: str, original: Any, data: Any, *args: Any) -> Any:
     return _apply(kind, settings, place, len(states), data, *states, *weights)
 
 
+def _by_name(kind: str, op: Any, *args: Any) -> Any:
+    # C++'s own composite; `decompose` takes one written in Python where torch has imported it.
+    return _layer(kind, functools.partial(op._op_dk, torch._C.DispatchKey.CompositeImplicitAutograd), *args)
+
+
+def register(library: Any) -> None:
+    """Recurrent layers that are called as `torch.gru` or `torch.ops.aten.gru`."""
+    for kind in _PARTS:
+        for overload in ("data", "input"):
+            kernel = functools.partial(_by_name, kind, getattr(getattr(aten, kind), overload))
+            library.impl(f"{kind}.{overload}", kernel, "AutogradLazy")
+
+
 def _flatten_parameters(self: Any) -> None:
     """`RNNBase.flatten_parameters`: the parameters become views of one block, matrices first."""
     weights = self._flat_weights
