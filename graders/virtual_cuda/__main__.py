@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import atexit
 import builtins
+import functools
 import html
 import importlib.machinery
 import importlib.util
@@ -75,8 +76,8 @@ def run_script(arguments: Sequence[str] | None = None, prog: str = "python -m vi
     )
     run = _Run(options, opened.ledger, device, on)
     if not options.real:
-        line = _opening_first(spawn.get_command_line, options.gpus, options.memory, options.gpu)
-        patch([(spawn, "get_command_line", line), around(Popen, "__init__", run.start_child)], device)
+        first = functools.partial(_opening_first, _Opening(options.gpus, options.memory, options.gpu))
+        patch([around(spawn, "get_preparation_data", first), around(Popen, "__init__", run.start_child)], device)
     atexit.register(run.finish)  # registered first, so it is called last: after the script's own
     try:
         code = run.load(prog)
@@ -148,18 +149,21 @@ def _kind(real: bool) -> DeviceKind:
     return "cuda" if device_count("cuda") or not device_count("mps") else "mps"
 
 
-def _opening_first(original: Any, gpus: int, memory: int | None, gpu: str | None) -> Any:
-    """Spawned processes open the device, too, before they import the script; what they do there is not recorded."""
+class _Opening:
+    """What a process of `multiprocessing` unpickles first, before it imports the script: so it opens the device."""
 
-    def command_line(**more: Any) -> list[str]:
-        words: list[str] = original(**more)
-        if "-c" in words:
-            place = words.index("-c") + 1
-            opening = f"v.open_in_child({gpus}, {memory}, {gpu!r})"
-            words[place] = f"import virtual_cuda.devices as v; {opening}; {words[place]}"
-        return words
+    def __init__(self, gpus: int, memory: int | None, gpu: str | None) -> None:
+        self._asked = gpus, memory, gpu
 
-    return command_line
+    def __reduce__(self) -> tuple[Any, tuple[int, int | None, str | None]]:
+        from virtual_cuda.devices import open_in_child
+
+        return open_in_child, self._asked
+
+
+def _opening_first(opening: _Opening, original: Any, name: str) -> dict[str, Any]:
+    """Spawned processes open the device, too, and those of a fork server; what they do there is not recorded."""
+    return {"virtual_cuda": opening, **original(name)}
 
 
 _WITH_VALUE: Final = ("-W", "-X")  # options of Python that are two words

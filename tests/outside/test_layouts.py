@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import copy
+import io
+import pickle
 from collections.abc import Callable, Iterator
+from multiprocessing.reduction import ForkingPickler
 from typing import Any
 
 import pytest
@@ -207,6 +210,20 @@ def test_nested_tensors_know_what_they_are() -> None:
     assert (here.is_nested, here.is_cuda) == (True, False)
     assert here.to("cuda").is_cuda
     assert there.to(torch.float64).dtype is torch.float64
+
+
+def test_nested_tensors_are_saved_and_sent() -> None:
+    there = torch.nested.nested_tensor([piece.cuda() for piece in PIECES])
+    file = io.BytesIO()
+    torch.save(there, file)
+    file.seek(0)
+    for other in (
+        pickle.loads(pickle.dumps(there)),
+        torch.load(file),
+        ForkingPickler.loads(ForkingPickler.dumps(there)),
+    ):
+        assert (other.is_nested, str(other.device)) == (True, "cuda:0")
+        assert_same_nested(other, torch.nested.nested_tensor(PIECES))
 
 
 def test_memory_of_nested_tensors_is_given_back() -> None:

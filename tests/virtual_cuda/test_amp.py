@@ -259,3 +259,82 @@ def test_autocast_of_the_cpu_casts_nothing_on_the_device() -> None:
         out.sum().backward()
         seen = [parameter.grad.dtype for parameter in model.parameters() if parameter.grad is not None]
         assert seen == [torch.float32] * 4
+
+
+@pytest.mark.parametrize("kind", ["RNN", "GRU", "LSTM"])
+@pytest.mark.parametrize("dtype", HALVES)
+def test_recurrent_layers_cast_what_is_mixed(kind: str, dtype: torch.dtype) -> None:
+    """cuDNN computes in half, whatever autocast was asked for, and whatever the dtypes of data, state and weights."""
+    layer = getattr(nn, kind)(4, 3).cuda()
+    data, state = torch.randn(5, 2, 4, device="cuda", dtype=torch.float16), torch.randn(1, 2, 3, device="cuda")
+    states = (state, state.half()) if kind == "LSTM" else state
+    with torch.autocast("cuda", dtype):
+        out, _ = layer(data, states)
+    assert out.dtype is torch.float16
+    assert out.grad_fn.name() == "CudnnRnnBackward0"
+    out.float().sum().backward()
+    seen = [parameter.grad for parameter in layer.parameters()]
+    assert {gradient.dtype for gradient in seen} == {torch.float32}
+    layer.zero_grad()
+    half = layer.half()
+    plain, _ = half(data, (state.half(), state.half()) if kind == "LSTM" else state.half())
+    assert torch.equal(out, plain)
+    plain.float().sum().backward()
+    for gradient, parameter in zip(seen, half.parameters(), strict=True):
+        assert torch.equal(gradient.half(), parameter.grad)
+
+
+def test_recurrent_layers_keep_doubles_under_autocast() -> None:
+    layer = nn.GRU(4, 3).cuda().double()
+    with torch.autocast("cuda"):
+        out, _ = layer(torch.randn(5, 2, 4, device="cuda", dtype=torch.float64))
+    assert out.dtype is torch.float64
+
+
+GRU: dict[str, Callable[..., Any]] = {
+    "_VF": torch._VF.gru,
+    "torch": torch.gru,
+    "aten": lambda *args: torch.ops.aten.gru(*args),
+}
+
+
+@pytest.mark.parametrize("name", GRU)
+def test_batch_sizes_stay_on_the_host(name: str) -> None:
+    layer, data = nn.GRU(4, 3).cuda(), torch.randn(6, 4, device="cuda")
+    sizes, state = torch.tensor([3, 2, 1], device="cuda"), torch.zeros(1, 3, 3, device="cuda")
+    settings = (state, layer._flat_weights, True, 1, 0.0, True, False)
+    with pytest.raises(RuntimeError, match="batch_sizes tensor should be on CPU, but got cuda:0"):
+        GRU[name](data, sizes, *settings)
+    out, _ = GRU[name](data, sizes.cpu(), *settings)
+    assert out.grad_fn.name() == "CudnnRnnBackward0"
+    out.sum().backward()
+    assert layer.weight_ih_l0.grad is not None
+
+
+@pytest.mark.parametrize("name", GRU)
+def test_recurrent_layers_by_any_name(name: str) -> None:
+    layer, data = nn.GRU(4, 3, batch_first=True).cuda(), torch.randn(2, 5, 4, device="cuda")
+    state = torch.zeros(1, 2, 3, device="cuda")
+    settings = (state, layer._flat_weights, True, 1, 0.0, True, False, True)
+    for mode in (torch.enable_grad(), torch.inference_mode()):
+        with mode:
+            torch.testing.assert_close(GRU[name](data, *settings), layer(data))
+    with torch.backends.cudnn.flags(enabled=False):
+        out, _ = GRU[name](data, *settings)
+        assert "Cudnn" not in out.grad_fn.name()
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+def test_rms_norm_runs_in_single_precision_under_autocast(weighted: bool) -> None:
+    """Since torch 2.12: before, autocast does not know it."""
+    x = torch.randn(2, 4, device="cuda", dtype=torch.float16, requires_grad=True)
+    weight = torch.ones(4, device="cuda", requires_grad=True) if weighted else None
+    casts = tuple(int(part) for part in torch.__version__.split(".")[:2]) >= (2, 12)
+    with torch.autocast("cuda"):
+        out = F.rms_norm(x, (4,), weight)
+    assert (out.dtype is torch.float32) is (casts or weighted)
+    if casts:
+        assert out.grad_fn.name() == "FusedRmsNormBackward0"
+    out.sum().backward()
+    assert x.grad is not None
+    assert x.grad.dtype is torch.float16

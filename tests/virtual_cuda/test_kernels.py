@@ -99,6 +99,8 @@ def test_recurrent_layers_compute_the_values_and_gradients_of_the_cpu(kind: Any,
         module = twin.to("cuda")
         y = data.to("cuda").requires_grad_()
         out, _ = module(y)
+        assert out.grad_fn.name() == "CudnnRnnBackward0"
+        assert out.stride() == host(x)[0].stride()
         out.square().sum().backward()
         assert torch.allclose(y.grad.cpu(), x.grad)
         for mine, theirs in zip(module.parameters(), host.parameters(), strict=True):

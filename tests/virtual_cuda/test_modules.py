@@ -207,3 +207,44 @@ def test_moving_a_model_is_written_down_tensor_by_tensor(gpu: VirtualGpu) -> Non
     assert [t.bytes for t in gpu.ledger.transfers_to_device()] == [16 * 4 * 4, 4 * 4]
     model.cpu()
     assert [t.bytes for t in gpu.ledger.transfers_to_host()] == [16 * 4 * 4, 4 * 4]
+
+
+@pytest.mark.parametrize("way", ["to_empty", "to meta"])
+def test_parameters_that_leave_or_enter_meta_are_new_ones(way: str) -> None:
+    """So an optimizer that was made before holds the old ones, and tied weights are tied no more."""
+    model = Tied()
+    if way == "to_empty":
+        model = model.to("meta")
+    else:
+        model.cuda()
+    old = list(model.parameters())
+    optimizer = torch.optim.Adagrad(old)
+    moved = model.to_empty(device="cuda") if way == "to_empty" else model.to("meta")
+    assert moved is model
+    assert devices(model) == {"cuda:0" if way == "to_empty" else "meta"}
+    assert {str(p.device) for p in old} == {"meta" if way == "to_empty" else "cuda:0"}
+    assert model.head.weight is not model.embed.weight
+    assert not any(a is b for a in model.parameters() for b in optimizer.param_groups[0]["params"])
+
+
+@pytest.mark.parametrize("graded", [False, True])
+def test_parameters_are_overwritten_where_asked(graded: bool) -> None:
+    layer = nn.Linear(2, 2)
+    if graded:
+        layer(torch.ones(1, 2)).sum().backward()
+    old, gradient = layer.weight, layer.weight.grad
+    torch.__future__.set_overwrite_module_params_on_conversion(True)
+    try:
+        layer.to("cuda")
+        assert layer.weight is not old
+        assert (old.is_cuda, layer.weight.is_cuda, layer.weight.requires_grad) == (False, True, True)
+        if graded:
+            assert layer.weight.grad is not gradient
+            assert layer.weight.grad.is_cuda
+        again = layer.weight
+        layer.double()
+        assert layer.weight is not again
+    finally:
+        torch.__future__.set_overwrite_module_params_on_conversion(False)
+    kept = layer.weight
+    assert layer.cpu().weight is kept

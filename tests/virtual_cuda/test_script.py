@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import multiprocessing
 import os
 import re
 import signal
@@ -206,6 +207,30 @@ if __name__ == "__main__":
     done = run(warm_python, folder, "--gpus", "2", "script.py")
     assert done.stdout == "('__mp_main__', 2, 3.0)\n[1.0, 1.0]\n2.0 0\n", done.stderr
     assert done.stderr.startswith("\nWhat each line did"), "and nothing of the other processes"
+
+
+@pytest.mark.slow
+@pytest.mark.skipif("forkserver" not in multiprocessing.get_all_start_methods(), reason="there are no fork servers")
+def test_processes_of_a_fork_server_have_the_device(warm_python: WarmPython, folder: Path) -> None:
+    script = """
+import torch
+from torch.utils.data import DataLoader
+
+def kept(batch):
+    return batch[0].add_(1) if batch[0].dim() == 1 else batch[0]
+
+if __name__ == "__main__":
+    items = [torch.zeros(2, device="cuda:1"), torch.eye(2).to_sparse().to("cuda:1")]
+    items.append(torch.nested.nested_tensor([torch.ones(2), torch.ones(3)], device="cuda:1"))
+    for context in ("forkserver", "spawn"):
+        for batch in DataLoader(items, collate_fn=kept, num_workers=1, multiprocessing_context=context):
+            print(batch.device, batch.is_nested, batch.layout)
+    print(items[0].tolist())  # memory is shared
+"""
+    (folder / "script.py").write_text(script)
+    done = run(warm_python, folder, "--gpus", "2", "script.py")
+    kinds = "cuda:1 False torch.strided", "cuda:1 False torch.sparse_coo", "cuda:1 True torch.strided"
+    assert done.stdout.splitlines() == [*kinds, *kinds, "[2.0, 2.0]"], done.stderr
 
 
 def test_a_gpu_is_compared_with_a_cpu_and_the_limit_is_named(warm_python: WarmPython, folder: Path) -> None:

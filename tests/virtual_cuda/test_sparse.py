@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import copy
 import io
+import pickle
+from contextlib import nullcontext
 
 import pytest
 import torch
@@ -187,3 +189,25 @@ def test_the_parts_of_a_sparse_tensor_are_validated_as_loading_does():
         assert len(gpu.ledger.syncs()) == before + 1
         with pytest.raises(RuntimeError, match="size is inconsistent with indices"):
             torch._validate_sparse_coo_tensor_args(s._indices(), s._values(), (1, 1), True)
+
+
+WRONG = "size is inconsistent with indices"
+UNORDERED = "cannot set is_coalesced to true if indices correspond to uncoalesced COO tensor"
+
+
+@pytest.mark.parametrize("enabled", [False, True])
+@pytest.mark.parametrize("asked", [None, False, True])
+@pytest.mark.usefixtures("gpu")
+def test_invariants_of_a_sparse_tensor_are_checked_where_asked(enabled: bool, asked: bool | None) -> None:
+    checked = enabled if asked is None else asked
+    indices, values = torch.tensor([[0, 1, 2], [1, 0, 2]], device="cuda"), torch.ones(3, device="cuda")
+    with torch.sparse.check_sparse_tensor_invariants(enabled):
+        for coalesced in (None, False, True):
+            made = torch.sparse_coo_tensor(indices, values, (3, 3), check_invariants=asked, is_coalesced=coalesced)
+            assert made.is_coalesced() is bool(coalesced)
+            with pytest.raises(RuntimeError, match=WRONG) if checked else nullcontext():
+                torch.sparse_coo_tensor(indices, values, (2, 2), check_invariants=asked, is_coalesced=coalesced)
+        with pytest.raises(RuntimeError, match=UNORDERED) if checked else nullcontext():
+            torch.sparse_coo_tensor(indices.flip(1), values, (3, 3), check_invariants=asked, is_coalesced=True)
+        assert torch.sparse.check_sparse_tensor_invariants.is_enabled() is enabled
+        assert torch.equal(pickle.loads(pickle.dumps(made)).to_dense(), made.to_dense())

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import copy
+import io
+import pickle
+from collections.abc import Callable
+from multiprocessing.reduction import ForkingPickler
 
 import numpy as np
 import pytest
@@ -120,3 +124,36 @@ def test_a_deep_copy_is_counted_once_also_where_the_storage_has_been_looked_at()
         assert torch.cuda.memory_allocated() == 1024
         assert twin.data_ptr() != x.data_ptr()
         assert torch.equal(twin, x)
+
+
+SEEN: dict[str, Callable[[torch.Tensor], object]] = {
+    "nothing": lambda x: None,
+    "saved": lambda x: torch.save(x, io.BytesIO()),
+    "pickled": pickle.dumps,
+    "storage": torch.Tensor.untyped_storage,
+}
+
+
+@pytest.mark.parametrize("before", SEEN)
+def test_tensors_share_their_memory_with_other_processes(before: str) -> None:
+    """Also those of which a storage was asked for, which saving does."""
+    with virtual_cuda(devices=2):
+        x = torch.arange(6.0, device="cuda:1").view(2, 3)
+        storage = x.untyped_storage() if before == "storage" else None
+        SEEN[before](x)
+        for given in (x.t()[1:], torch.nn.Parameter(x[0]), x[:0], torch.empty(0, device="cuda:1")):
+            taken = ForkingPickler.loads(ForkingPickler.dumps(given))
+            assert (str(taken.device), taken.stride(), taken.storage_offset()) == (
+                "cuda:1",
+                given.stride(),
+                given.storage_offset(),
+            )
+            assert (isinstance(taken, torch.nn.Parameter), taken.requires_grad) == (
+                isinstance(given, torch.nn.Parameter),
+                given.requires_grad,
+            )
+            taken.data.add_(1)
+            assert torch.equal(taken, given)
+        assert x.tolist() == [[1, 3, 4], [3, 5, 6]]
+        if storage is not None:
+            assert storage.device.type == "cuda"

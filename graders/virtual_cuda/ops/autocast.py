@@ -39,7 +39,8 @@ def _eligible(value: Any) -> bool:
     )
 
 
-def _cast(value: Any, dtype: torch.dtype) -> Any:
+def cast(value: Any, dtype: torch.dtype) -> Any:
+    """What autocast makes of an argument: floating tensors of the device in this type, but for float64."""
     if isinstance(value, torch.Tensor):
         if not _eligible(value) or value.dtype is dtype:
             return value
@@ -61,12 +62,12 @@ def _cast(value: Any, dtype: torch.dtype) -> Any:
             return kept[1]
         return value.to(dtype)
     if isinstance(value, (list, tuple)):
-        return type(value)(_cast(item, dtype) for item in value)
+        return type(value)(cast(item, dtype) for item in value)
     return value
 
 
 def _cast_all(op: Any, args: Any, kwargs: Any, dtype: torch.dtype) -> Any:
-    return op(*[_cast(a, dtype) for a in args], **{k: _cast(v, dtype) for k, v in kwargs.items()})
+    return op(*[cast(a, dtype) for a in args], **{k: cast(v, dtype) for k, v in kwargs.items()})
 
 
 def _optional(op: Any, args: Any, kwargs: Any) -> Any:

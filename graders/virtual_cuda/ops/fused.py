@@ -16,10 +16,11 @@ from torch.autograd import grad as _grad
 from virtual_cuda.device.state import Block, Place, argument_elsewhere, label_of, type_name, without_lazy
 from virtual_cuda.device.tensor import VIRTUAL, refresh, wrap
 from virtual_cuda.ops import placement
+from virtual_cuda.ops.autocast import cast
 from virtual_cuda.ops.dispatch import allocate, open_place, shut, work_of, write
 from virtual_cuda.ops.elementwise import HALF, SLOW
 from virtual_cuda.ops.placement import compare, on_host
-from virtual_cuda.ops.registry import ALLOWED, operator
+from virtual_cuda.ops.registry import ALLOWED, casts, operator
 from virtual_cuda.patching import Opening, Patch, Stage, around, torch_patches
 
 aten: Final = torch.ops.aten
@@ -116,6 +117,8 @@ def _captured() -> bool:
 def _rms_norm(original: Any, input: Any, normalized_shape: Any, weight: Any = None, eps: Any = None) -> Any:
     if weight is not None and _mixed(input, weight):
         raise argument_elsewhere("weight", label_of(weight), label_of(input), "wrapper_CUDA___fused_rms_norm")
+    if torch.is_autocast_enabled("cuda") and casts("rms_norm"):
+        input, weight = cast((input, weight), torch.float32)
     shape = list(normalized_shape)
     usual = type(input) in VIRTUAL and shape and list(input.shape[-len(shape) :]) == shape
     if usual and weight is not None:
@@ -420,6 +423,7 @@ operator("_pack_padded_sequence", plan=_pack_padded_sequence)
 
 
 _DTYPES: Final = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+_CAST: Final = (torch.float16, torch.bfloat16, torch.float32)  # by autocast
 _FLATTENED: Final = (torch.float16, torch.float32, torch.float64)  # torch's list of cuDNN's dtypes lacks bfloat16
 # Parts of the reserve that hold, per step and per hidden unit, what backward needs: the gates, and the cells.
 _PARTS: Final = {"lstm": (4, 1), "gru": (6,), "rnn_tanh": (1,), "rnn_relu": (1,)}
@@ -436,14 +440,15 @@ _ONCE: Final = (
 )
 
 
-def _place(tensors: list[Any]) -> Place | None:
-    """The one device all of these are on with one dtype cuDNN knows, if it is so."""
+def _place(tensors: list[Any], casting: bool = False) -> Place | None:
+    """The one device all of these are on with one dtype cuDNN knows, if it is so: after they were cast to half."""
     first = tensors[0]
     if type(first) not in VIRTUAL or first.dtype not in _DTYPES:
         return None
     place: Place = first._block.place
-    same = all(type(t) in VIRTUAL and t._block.place is place and t.dtype is first.dtype for t in tensors)
-    return place if same else None
+    same = all(type(t) in VIRTUAL and t._block.place is place for t in tensors)
+    dtypes = {torch.float16 if casting and t.dtype in _CAST else t.dtype for t in tensors}
+    return place if same and len(dtypes) == 1 else None
 
 
 class CudnnRnn(torch.autograd.Function):
@@ -451,7 +456,7 @@ class CudnnRnn(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, kind: str, settings: Any, place: Place, count: int, data: Any, *rest: Any) -> Any:
-        layers, dropout, train, bidirectional, biases, sizes = settings
+        layers, dropout, train, bidirectional, biases, sizes, batch_first = settings
         states, weights = rest[:count], rest[count:]
         tensors = (data, *rest)
         inner = [t._inner.detach().requires_grad_(t.requires_grad) for t in tensors]
@@ -461,7 +466,11 @@ class CudnnRnn(torch.autograd.Function):
         tail = (host_weights, biases, layers, dropout, train, bidirectional)
         with torch.enable_grad() if any(ctx.needs_input_grad) else torch.no_grad(), warnings.catch_warnings():
             warnings.simplefilter("ignore")  # about the CPU's libraries
-            outs = function(inner[0], state, *tail, False) if sizes is None else function(inner[0], sizes, state, *tail)
+            outs = (
+                function(inner[0], state, *tail, batch_first)
+                if sizes is None
+                else function(inner[0], sizes, state, *tail)
+            )
         shared = all(w._block is weights[0]._block for w in weights)
         held = _held(place, *([] if shared else [sum(w.nbytes for w in weights)]))
         if train:
@@ -522,20 +531,33 @@ def _layer(kind: str, original: Any, data: Any, *args: Any) -> Any:
     sizes = args[0] if packed else None
     state, weights, biases, layers, dropout, train, bidirectional = args[1:8] if packed else args[:7]
     states = tuple(state) if kind == "lstm" else (state,)
-    place = _place([data, *states, *weights]) if isinstance(data, torch.Tensor) else None
+    given, casting = [data, *states, *weights], torch.is_autocast_enabled("cuda")
+    # Whatever autocast was asked for, cuDNN's layers are cast to half.
+    place = _place(given, casting) if isinstance(data, torch.Tensor) else None
     if place is None or not data.numel() or not torch.backends.cudnn.enabled or _captured():
         return original(data, *args)
-    if torch.is_autocast_enabled("cuda"):
-        dtype = torch.float16  # whatever autocast was asked for: cuDNN's layers are cast to half
-        data, states, weights = data.to(dtype), tuple(s.to(dtype) for s in states), [w.to(dtype) for w in weights]
+    if packed and type(sizes) in VIRTUAL:
+        raise RuntimeError(f"batch_sizes tensor should be on CPU, but got {label_of(sizes)}")
+    if casting:
+        data, *rest = (cast(t, torch.float16) for t in given)
+        states, weights = tuple(rest[: len(states)]), rest[len(states) :]
     elif not all(w._block is weights[0]._block for w in weights):
         warnings.warn(_SCATTERED, UserWarning, stacklevel=3)
-    batch_first = not packed and args[7]
-    if batch_first:
-        data = data.transpose(0, 1)
-    settings = (layers, dropout, train, bidirectional, biases, sizes)
-    output, *last = _apply(kind, settings, place, len(states), data, *states, *weights)
-    return (output.transpose(0, 1) if batch_first else output, *last)
+    settings = (layers, dropout, train, bidirectional, biases, sizes, not packed and args[7])
+    return _apply(kind, settings, place, len(states), data, *states, *weights)
+
+
+def _by_name(kind: str, op: Any, *args: Any) -> Any:
+    # C++'s own composite; `decompose` takes one written in Python where torch has imported it.
+    return _layer(kind, functools.partial(op._op_dk, torch._C.DispatchKey.CompositeImplicitAutograd), *args)
+
+
+def register(library: Any) -> None:
+    """Recurrent layers that are called as `torch.gru` or `torch.ops.aten.gru`."""
+    for kind in _PARTS:
+        for overload in ("data", "input"):
+            kernel = functools.partial(_by_name, kind, getattr(getattr(aten, kind), overload))
+            library.impl(f"{kind}.{overload}", kernel, "AutogradLazy")
 
 
 def _flatten_parameters(self: Any) -> None:

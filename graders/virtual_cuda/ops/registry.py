@@ -133,8 +133,13 @@ def measured(name: str) -> dict[str, Any]:
 def autocast_policies() -> dict[str, str]:
     """{overload: autocast policy}, without "aten."."""
     lists = measured("operators")["autocast"]
-    found = {_overload(name): policy for policy, names in lists.items() for name in names}
+    found = {_overload(name): policy for policy, names in lists.items() for name in names if casts(name)}
     return found | {_overload(name): facts["autocast"] for name, facts in _entries.items() if "autocast" in facts}
+
+
+def casts(name: str) -> bool:
+    """Whether autocast of this torch knows an operator that the autocast of the torch that was measured knows."""
+    return _CAST_SINCE.get(name, _TORCH) <= _TORCH
 
 
 def _overload(name: str) -> str:
@@ -148,6 +153,7 @@ def name_of(func: Any) -> str:
 
 # Refusals of the torch that was measured (2.11) which a later one has lifted: the first torch without them.
 _LIFTED: Final = {"aten._embedding_bag_per_sample_weights_backward.default": {"BFloat16": (2, 13)}}
+_CAST_SINCE: Final = {"rms_norm": (2, 12)}
 _TORCH: Final = tuple(int(part) for part in torch.__version__.split(".")[:2])
 
 

@@ -180,6 +180,13 @@ def _make_nested(original: Any, pieces: Any, *args: Any, **kwargs: Any) -> Any:
     return run_nested(original, (pieces, *args), kwargs, place)
 
 
+def _from_buffer(original: Any, buffer: Any, *args: Any, **kwargs: Any) -> Any:
+    """A nested tensor that was saved or sent: sizes, strides and offsets are on the host."""
+    if type(buffer) not in VIRTUAL:
+        return original(buffer, *args, **kwargs)
+    return run_nested(original, (buffer, *args), kwargs)
+
+
 def nested_to_device(tensor: torch.Tensor, place: Place, non_blocking: bool, dtype: torch.dtype | None) -> Any:
     """A nested host tensor, copied."""
     moved = tensor.clone() if dtype in (None, tensor.dtype) else tensor.to(dtype)
@@ -192,11 +199,19 @@ def _has_function(original: Any, values: Any) -> bool:
     return bool(original(tuple(value for value in values if type(value) is not NestedTensor)))
 
 
+def _forget_loaded() -> None:
+    """Sparse tensors that were unpickled wait for the next `torch.load` to be validated: not on a closed device."""
+    waiting: list[Any] = vars(torch._utils)["_sparse_tensors_to_validate"]
+    waiting[:] = [tensor for tensor in waiting if type(tensor) is not SparseTensor]
+
+
 @torch_patches(Stage.WRAP)
 def _nested_patches(opening: Opening) -> Iterator[Patch]:
     for owner, name in ((torch.nested, "nested_tensor"), (torch.nested, "as_nested_tensor")):
         yield around(owner, name, _make_nested)
     yield around(torch, "_nested_tensor_from_mask", _make_nested)
+    for name in ("_nested_view_from_buffer", "_nested_view_from_buffer_copy"):
+        yield around(torch, name, _from_buffer)
     yield around(torch.overrides, "has_torch_function", _has_function)
 
 
@@ -535,6 +550,9 @@ def _wanted(device: Any, given: tuple[Any, ...]) -> Place | None:
     return next((value._block.place for value in given if type(value) in VIRTUAL), None)
 
 
+_checking: Final[Any] = torch.sparse.check_sparse_tensor_invariants
+
+
 def _coo(original: Any, indices: Any = None, values: Any = None, size: Any = None, **kwargs: Any) -> Any:
     place = _wanted(kwargs.get("device"), (values, indices))
     mixed = [v.device for v in (indices, values) if isinstance(v, torch.Tensor) and kwargs.get("device") is None]
@@ -548,10 +566,17 @@ def _coo(original: Any, indices: Any = None, values: Any = None, size: Any = Non
         indices, values = torch.empty((len(size), 0), dtype=torch.int64), torch.empty(0)
     where = torch.as_tensor(indices, device=place.cuda).to(torch.int64)
     what = torch.as_tensor(values, dtype=kwargs.get("dtype"), device=place.cuda)
-    build, coalesced = aten.sparse_coo_tensor, kwargs.get("is_coalesced")
+    build, given, coalesced = aten.sparse_coo_tensor, (where, what), kwargs.get("is_coalesced")
     # a place that no layout or device argument may contradict: C++ asks the tensors
     options = {"dtype": what.dtype, "layout": torch.sparse_coo, "device": place.lazy, "is_coalesced": coalesced}
-    built = build.indices(where, what, **options) if size is None else build.indices_size(where, what, size, **options)
+    checked = kwargs.get("check_invariants")
+    checked = _checking.is_enabled() if checked is None else checked
+    with _checking(bool(checked and not coalesced)):  # C++ cannot tell on the device whether indices are in order
+        built = (
+            build.indices(where, what, **options) if size is None else build.indices_size(where, what, size, **options)
+        )
+    if checked and coalesced:
+        torch._validate_sparse_coo_tensor_args(*given, built.shape, True)
     return built.detach().requires_grad_() if kwargs.get("requires_grad") else built
 
 
@@ -602,6 +627,7 @@ def _no_sparse_sum(original: Any, *args: Any, **kwargs: Any) -> Any:
 
 @torch_patches(Stage.WRAP)
 def _patches(opening: Opening) -> Iterator[Patch]:
+    opening.closing.append(_forget_loaded)
     for owner in (torch, torch.Tensor):
         yield from (around(owner, name, _no_sparse_sum) for name in ("smm", "sspaddmm"))
     names = (name for name in vars(torch) if name.startswith("_validate_sparse_") and name.endswith("_args"))

@@ -118,6 +118,14 @@ def exchange(tensor: Any, fresh: Any, requires_grad: bool) -> Any:
     return kept
 
 
+def _stays(parameter: Any, moved: Any) -> bool:
+    """Whether torch gives a parameter new content; else the module gets a new parameter, as one that leaves "meta"."""
+    if torch.__future__.get_swap_module_params_on_conversion():
+        return True
+    alike = (parameter.device.type == "meta") is (moved.device.type == "meta")
+    return alike and not torch.__future__.get_overwrite_module_params_on_conversion()
+
+
 def apply(self: Any, function: Any, recurse: bool = True) -> Any:
     """`Module._apply` for host and device parameters alike."""
     if recurse:
@@ -132,12 +140,17 @@ def apply(self: Any, function: Any, recurse: bool = True) -> Any:
         gradient = parameter.grad
         with torch.no_grad():
             moved = function(parameter)
-        if moved is parameter:
+        stays = _stays(parameter, moved)
+        if moved is parameter and stays:
             continue
         moved_gradient = None
         if gradient is not None:
             with torch.no_grad():
                 moved_gradient = function(gradient).requires_grad_(gradient.requires_grad)
+        if not stays:
+            self._parameters[key] = nn.Parameter(moved, parameter.requires_grad)
+            self._parameters[key].grad = moved_gradient
+            continue
         if isinstance(moved, Tensor) is isinstance(parameter, Tensor):
             parameter.data = moved
             if moved_gradient is not None:

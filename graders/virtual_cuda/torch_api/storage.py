@@ -290,7 +290,7 @@ def _reduce(self: Any, protocol: Any) -> Any:
 
 def _parts(tensor: Any, protocol: Any) -> Any:
     internal: Any = torch.Tensor._reduce_ex_internal
-    if tensor.layout is not torch.strided:
+    if tensor.layout is not torch.strided or tensor.is_nested:
         return internal(tensor, protocol)
     torch.utils.hooks.warn_if_has_hooks(tensor)
     storage_of(tensor)  # from now on the storage behind the inner tensor says where it lives
@@ -307,14 +307,34 @@ def _shared(tensor: Any) -> Any:
     """Hands a tensor to another process, which sees the same memory; that process needs the device, too."""
     if tensor.requires_grad and not tensor.is_leaf:
         return torch.multiprocessing.reductions.reduce_tensor(tensor)  # which refuses in its own words
-    place = open_place(tensor)
-    return _taken_in, (tensor._inner.detach(), place.label, isinstance(tensor, Parameter), tensor.requires_grad)
+    place, inner = open_place(tensor), tensor._inner
+    place_in_memory = inner.storage_offset(), inner.size(), inner.stride()
+    return _taken_in, (
+        *_as_of_the_host(inner.untyped_storage()),
+        inner.dtype,
+        place_in_memory,
+        place.label,
+        isinstance(tensor, Parameter),
+        tensor.requires_grad,
+    )
 
 
-def _taken_in(inner: torch.Tensor, label: str, parameter: bool, requires_grad: bool) -> Any:
+def _as_of_the_host(storage: Any) -> Any:
+    """How torch hands a storage of the host to another process, also one that says that it is on the device."""
+    kind, storage.__class__ = type(storage), _Base
+    try:
+        return torch.multiprocessing.reductions.reduce_storage(storage)
+    finally:
+        storage.__class__ = kind
+
+
+def _taken_in(
+    rebuild: Any, shared: Any, dtype: torch.dtype, where: Any, label: str, parameter: bool, requires_grad: bool
+) -> Any:
     place = place_named(label)
     if place is None:
         raise RuntimeError(f"a tensor of {label} was received, but this process has no virtual CUDA device open")
+    inner = host_set(torch.empty(0, dtype=dtype, device="cpu"), rebuild(*shared), *where)
     tensor, _ = wrap_output(inner, place, {})
     return torch.nn.Parameter(tensor, requires_grad) if parameter else tensor.requires_grad_(requires_grad)
 
