@@ -36,6 +36,26 @@ _in_force: Final[dict[int, list[Replaced]]] = {}  # by identity: what `patch` ha
 _originals: Final[dict[int, dict[int, Replaced]]] = {}  # of these, what is replaced in modules, by its identity
 
 
+class ClassWatch:
+    """Whom the device's own code tells when it changes torch, or a class that its tensors have.
+
+    A sandbox sets `before` and `after`; what changes at another time was changed by somebody else.
+    """
+
+    def __init__(self) -> None:
+        self.before: Callable[[], object] = lambda: None
+        self.after: Callable[[], object] = lambda: None
+
+    def __enter__(self) -> None:
+        self.before()
+
+    def __exit__(self, *error: object) -> None:
+        self.after()
+
+
+class_watch: Final = ClassWatch()
+
+
 def patch(patches: Iterable[Patch], undo: contextlib.ExitStack) -> list[Replaced]:
     """Replace attributes; `undo` restores them in reverse order. Returns what was there before, for `aside`."""
     kept.restore()
@@ -48,7 +68,8 @@ def patch(patches: Iterable[Patch], undo: contextlib.ExitStack) -> list[Replaced
     for owner, name, value in patches:
         # vars() and not getattr: an attribute that a class inherits has to be inherited again afterwards.
         done.append(Replaced(owner, name, vars(owner).get(name, _MISSING), value))
-        setattr(owner, name, value)
+        with class_watch:
+            setattr(owner, name, value)
     return done
 
 
@@ -94,16 +115,18 @@ def aside(done: list[Replaced], stays: Callable[[Replaced], bool] = lambda one: 
             if not stays(done[i]) and (id(owner), name) not in seen:
                 seen.add((id(owner), name))
                 done[i] = Replaced(owner, name, vars(owner).get(name, _MISSING), put)
-        for owner, name, value in now:
-            setattr(owner, name, value)
+        with class_watch:
+            for owner, name, value in now:
+                setattr(owner, name, value)
 
 
 def _put_back(done: list[Replaced]) -> None:
-    for owner, name, before, put in reversed(done):
-        if before is not _MISSING:
-            setattr(owner, name, before)
-        elif vars(owner).get(name) is put:  # otherwise somebody has overwritten it, and that should stay visible
-            delattr(owner, name)
+    with class_watch:
+        for owner, name, before, put in reversed(done):
+            if before is not _MISSING:
+                setattr(owner, name, before)
+            elif vars(owner).get(name) is put:  # otherwise somebody has overwritten it, and that should stay visible
+                delattr(owner, name)
 
 
 @contextlib.contextmanager
@@ -198,17 +221,19 @@ class _Target:
 
     def fill(self, values: dict[str, Any]) -> None:
         """Give the names these values. All at once in a plain module: this is done for every device that opens."""
-        if type(self.owner) is ModuleType:
-            self.held.update(values)
-        else:
-            for name, value in values.items():
-                setattr(self.owner, name, value)
+        with class_watch:
+            if type(self.owner) is ModuleType:
+                self.held.update(values)
+            else:
+                for name, value in values.items():
+                    setattr(self.owner, name, value)
 
     def restore(self) -> None:
         self.fill(self.before)
-        for name in self.added:
-            if self.held.get(name) is self.put[name]:  # as in `_put_back`
-                delattr(self.owner, name)
+        with class_watch:
+            for name in self.added:
+                if self.held.get(name) is self.put[name]:  # as in `_put_back`
+                    delattr(self.owner, name)
 
 
 class Patched:
@@ -240,8 +265,9 @@ class Patched:
         self._use(gpu)
 
     def _use(self, gpu: VirtualGpu) -> None:
-        for owner, name, value in self.hand_over(gpu):
-            setattr(owner, name, value)
+        with class_watch:
+            for owner, name, value in self.hand_over(gpu):
+                setattr(owner, name, value)
 
     def hand_over(self, gpu: VirtualGpu) -> list[Patch]:
         """Use the patches for another device, so that they do not keep the last one; returns those that differ."""

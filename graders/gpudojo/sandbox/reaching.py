@@ -8,6 +8,7 @@ code of a file that is not a library's, or a library that was given the function
 from __future__ import annotations
 
 import _lsprof
+import builtins
 import contextlib
 import cProfile
 import ctypes
@@ -67,7 +68,8 @@ DIRECT: Final = {
 }
 FRAMES: Final = frozenset({"tb_frame", "gi_frame", "cr_frame", "ag_frame"})
 VARIABLES: Final = ("__globals__", "__closure__")
-PARTS: Final = frozenset({"__code__", "__defaults__", "__kwdefaults__", "__class__"})
+MEMBERS: Final = (*VARIABLES, "__builtins__")
+PARTS: Final = frozenset({"__code__", "__defaults__", "__kwdefaults__", "__class__", "__bases__"})
 WATCHED: Final = frozenset(
     {*DIRECT, *f"object.__getattr__ object.__setattr__ exec function.__new__ compile import open {KEPT} {HOOK}".split()}
 )
@@ -119,9 +121,9 @@ def install(inside: Iterable[str] = ()) -> Reaching:
     rewritten, memory = list[str](), list[str]()
     busy, looking = set[int](), set[int]()  # threads in the hook, whose own questions raise events too
     frame_at, thread, own_number, watched = sys._getframe, get_ident, os.getpid, WATCHED
-    attributes, own_names = FRAMES | PARTS | {*VARIABLES}, globals()
+    attributes, own_names = FRAMES | PARTS | {*MEMBERS}, globals()
     scan, judge, base, direct = _named, _reached, os.path.basename, DIRECT
-    to_memory = _MEMORY
+    to_memory, device_tensor = _MEMORY, Tensor
     parts, function_type, in_memory = PARTS - {"__class__"}, FunctionType, MEMORY
 
     def report(what: str, frame: FrameType | None, file: str = "", line: int | None = None) -> None:
@@ -171,6 +173,8 @@ def install(inside: Iterable[str] = ()) -> Reaching:
             inside = event == "object.__setattr__" and args[1] in parts and type(args[0]) is function_type
             if inside and files.ours(args[0].__code__.co_filename):
                 rewritten.append(f"{args[0].__module__}.{args[0].__qualname__}")
+            if event == "object.__setattr__" and args[1] == "__bases__" and issubclass(args[0], device_tensor):
+                rewritten.append("the bases of a class of tensors")
             what = judge(event, args, frame, files)
             if what:
                 report(what, frame)
@@ -244,6 +248,7 @@ def install(inside: Iterable[str] = ()) -> Reaching:
         setattr(cProfile.Profile, name, _by_cprofile(getattr(_lsprof.Profiler, name)))
     sys.addaudithook(hook)
     _audit_variables()
+    separate_builtins()
     _hide_inside(files, frozenset(inside))
     _guard_modules(files, report)
     trace_threads()
@@ -309,17 +314,46 @@ AUDITED: Final = 2  # the flag for which Python raises an event whenever the mem
 
 
 def _audit_variables() -> None:
-    """Have Python raise an event for `function.__globals__` and `__closure__`, as it does for `__code__`.
+    """Have Python raise an event for `function.__globals__` and the like, as it does for `__code__`.
 
     So they are noticed by whatever name, and whoever asks. Where the definition is not where it is expected, nothing
     is done: names that are written in code are still found.
     """
-    if sys.implementation.name != "cpython" or sys.version_info >= (3, 14):
-        return
-    for name in VARIABLES:
-        member = ctypes.c_void_p.from_address(id(vars(FunctionType)[name]) + MEMBER_AT).value or 0
-        if ctypes.c_char_p.from_address(member).value == name.encode():
+    for name in MEMBERS:
+        if (member := _definition(name)) is not None:
             ctypes.c_int.from_address(member + FLAGS_AT).value |= AUDITED
+
+
+def _definition(name: str) -> int | None:
+    """Where Python's memory has the definition of this member of a function; None where it is not as expected."""
+    if sys.implementation.name != "cpython" or sys.version_info >= (3, 14):
+        return None
+    member = ctypes.c_void_p.from_address(id(vars(FunctionType)[name]) + MEMBER_AT).value or 0
+    return member if ctypes.c_char_p.from_address(member).value == name.encode() else None
+
+
+OFFSET_AT: Final = 16  # bytes into the definition of a member: where the member is in an object
+
+
+def separate_builtins() -> None:
+    """Give our functions builtins of their own: what code puts into Python's, such as `__import__`, is not called.
+
+    It would be told the variables of our modules, or what is inside of a tensor, also if it is there for a moment.
+    """
+    definition, pythons = _definition("__builtins__"), vars(builtins)
+    if definition is None:
+        return
+    offset, own = ctypes.c_ssize_t.from_address(definition + OFFSET_AT).value, dict(pythons)
+    own.pop("_", None)  # of an interactive session
+    for thing in gc.get_objects():
+        if type(thing) is FunctionType and _text(thing.__globals__.get("__name__")).partition(".")[0] in OWN:
+            held = ctypes.c_void_p.from_address(id(thing) + offset)
+            if held.value == id(pythons):
+                ctypes.pythonapi.Py_IncRef(ctypes.py_object(own))
+                held.value = id(own)
+    for name, module in list(sys.modules.items()):  # for functions that they make later
+        if name.partition(".")[0] in OWN and name not in PUBLIC:
+            vars(module)["__builtins__"] = own
 
 
 def _hide_inside(files: _ReachedFiles, inside: frozenset[str]) -> None:
@@ -385,7 +419,7 @@ def _guard_modules(files: _ReachedFiles, report: Callable[..., None]) -> None:
         def __getattribute__(self, name: str) -> Any:
             module = real[identity(self)]
             value = get(module, name)
-            special = name.startswith("__") and name != "__dict__"
+            special = name.startswith("__") and name not in ("__dict__", "__builtins__")
             if not (special or isinstance(value, kind) or identity(value) in real) and students(frame_at(1)):
                 report(f"read `{name}` of the grader's module {module.__name__}", frame_at(1))
             return value
@@ -476,7 +510,7 @@ def _reached(event: str, args: tuple[Any, ...], frame: FrameType, files: _Reache
     if event == "object.__getattr__" and args[1] in FRAMES:
         asked = students or (code.co_name in GIVING and _asked(frame, files, "inspect", "bdb"))
         return f"asked for a frame of the call stack ({args[1]})" if asked else ""
-    if event == "object.__getattr__" and args[1] in VARIABLES:
+    if event == "object.__getattr__" and args[1] in MEMBERS:
         # A library that names them uses them itself, as `inspect.signature` does; another was told what to ask for.
         named = args[1] in code.co_names or args[1] in code.co_consts
         asked = students or (not named and _asked(frame, files, "inspect"))
@@ -495,6 +529,11 @@ def _reached(event: str, args: tuple[Any, ...], frame: FrameType, files: _Reache
             if path and not printed and files.ours(path) and (students or _asked(frame, files, *FILES)):
                 return f"opened a file of the grader ({os.path.basename(path)})"
         return ""
+    if event == "object.__setattr__" and args[1] == "__bases__":
+        # A library that names them, as `typing` does, changes a class that it makes.
+        asked = students or ("__bases__" not in code.co_names and _above(frame, files))
+        asked = asked and _not_students(args[0], files)
+        return "changed the bases of a class that is not its own" if asked else ""
     if not students:
         return ""
     if event == "compile":
@@ -586,6 +625,16 @@ def _foreign(thing: Any, files: _ReachedFiles) -> bool:
     module = issubclass(type(thing), ModuleType)
     name = _text(vars(ModuleType)["__dict__"].__get__(thing).get("__name__")) if module else _owner(thing)
     return name.partition(".")[0] in OWN
+
+
+def _not_students(kind: Any, files: _ReachedFiles) -> bool:
+    """Whether a class is ours or a library's: by its methods, or the module that it says it is of."""
+    held = vars(type)["__dict__"].__get__(kind)
+    if any(type(each) is FunctionType and not files.students(each.__code__.co_filename) for each in held.values()):
+        return True
+    module = sys.modules.get(_text(held.get("__module__")))
+    file = getattr(module, "__dict__", {}).get("__file__")
+    return module is not None and (type(file) is not str or not files.students(file))
 
 
 def _named(code: CodeType) -> Iterator[tuple[str, int | None]]:

@@ -95,9 +95,17 @@ def argument_elsewhere(argument: str, where: str, others: str, method: str) -> R
     )
 
 
+attributes: Final = vars(torch.Tensor)["__dict__"].__get__  # of a tensor; `__dict__` itself may be hidden by others
+
+
+def held_inside(value: Any, name: str, default: Any = None) -> Any:
+    """What a tensor on the device has inside under this name; `default` for all else, which is not asked for it."""
+    return attributes(value).get(name, default) if issubclass(type(value), torch.Tensor) else default
+
+
 def type_name(tensor: Any) -> str:
     """`torch.cuda.FloatTensor`, as CUDA names the type of a tensor."""
-    inner = getattr(tensor, "_inner", None)
+    inner = held_inside(tensor, "_inner")
     if inner is None:
         return str(tensor.type())
     try:

@@ -18,8 +18,8 @@ import torch.optim
 from torch import nn
 from torch._C import DispatchKey, DispatchKeySet
 
-from virtual_cuda.device.state import Place
-from virtual_cuda.device.tensor import PLANS, VIRTUAL, Parameter, Tensor, attributes, refresh, wrap
+from virtual_cuda.device.state import Place, attributes
+from virtual_cuda.device.tensor import PLANS, VIRTUAL, Parameter, Tensor, refresh, wrap
 from virtual_cuda.ledger.records import END, FORWARD, GRAD, OPERATION
 from virtual_cuda.ops.dispatch import (
     Rules,

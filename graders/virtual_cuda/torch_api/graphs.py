@@ -13,7 +13,7 @@ import torch
 import torch.cuda.graphs
 
 from virtual_cuda.device.state import CPU, Block, Place, cuda_error, is_pinned, now
-from virtual_cuda.device.tensor import Tensor
+from virtual_cuda.device.tensor import Tensor, dispatch_by
 from virtual_cuda.ops import placement
 from virtual_cuda.ops.dispatch import allocate, write
 from virtual_cuda.ops.placement import inner_of
@@ -110,7 +110,7 @@ class CUDAGraph:
         known: Any = (*torch.cuda.default_generators, *self.generators)
         self._undo = [(generator, generator.get_state()) for generator in known]
         capture.graph = self
-        Tensor.__torch_dispatch__ = staticmethod(_captured)  # type: ignore[method-assign]
+        dispatch_by(_captured)
         self._note, placement.note = placement.note, _refuse
 
     def record(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
@@ -180,7 +180,7 @@ class CUDAGraph:
 
     def leave(self) -> None:
         """From now on operators run."""
-        Tensor.__torch_dispatch__ = staticmethod(_dispatch)  # type: ignore[method-assign]
+        dispatch_by(_dispatch)
         placement.note = self._note
         capture.graph = None
 
