@@ -22,10 +22,12 @@ if TYPE_CHECKING:
     from virtual_cuda.recorder import from_library, nothing_above, site
     from virtual_cuda.sizes import format_size, parse_size
     from virtual_cuda.torch_api.compatibility import no_accelerator, virtual_mps
+    from virtual_cuda.torch_api.graphs import CUDAGraph
     from virtual_cuda.torch_api.streams import AnyEvent, Event, Stream, record_wait, wait_patch
 
 __all__ = [
     "AnyEvent",
+    "CUDAGraph",
     "Event",
     "Gpu",
     "Interval",
@@ -74,6 +76,7 @@ _NAMES = {
     "clock.gpu_models": "Gpu gpu_named gpus",
     "clock.lanes": "Interval Times modelled_trace scaled times_of what_limits",
     "device.state": "VirtualGpu",
+    "torch_api.graphs": "CUDAGraph",
     "torch_api.streams": "AnyEvent Event Stream record_wait wait_patch",
     "device.tensor": "Parameter Tensor device_classes operators_run",
     "devices": "OpenDevice choose_device keep_patches open_device virtual_cuda",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import enum
+import functools
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager
@@ -66,11 +67,27 @@ def patch(patches: Iterable[Patch], undo: contextlib.ExitStack) -> list[Replaced
     undo.callback(_in_force.pop, id(done))
     undo.callback(_put_back, done)
     for owner, name, value in patches:
+        put = _without_object(value)
         # vars() and not getattr: an attribute that a class inherits has to be inherited again afterwards.
-        done.append(Replaced(owner, name, vars(owner).get(name, _MISSING), value))
+        done.append(Replaced(owner, name, vars(owner).get(name, _MISSING), put))
         with class_watch:
-            setattr(owner, name, value)
+            setattr(owner, name, put)
     return done
+
+
+def _without_object(value: Any) -> Any:
+    """A function in the place of a method or a partial function, which would lead to objects of the device's."""
+    held = value.__self__ if isinstance(value, MethodType) else value if isinstance(value, functools.partial) else None
+    if held is None or isinstance(held, (type, ModuleType)):
+        return value
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return value(*args, **kwargs)
+
+    inner = value.func if isinstance(value, functools.partial) else value
+    call.__name__ = call.__qualname__ = getattr(inner, "__name__", "call")
+    call.__doc__ = inner.__doc__
+    return call
 
 
 def around(owner: Any, name: str, function: Callable[..., Any]) -> Patch:
@@ -272,7 +289,8 @@ class Patched:
     def hand_over(self, gpu: VirtualGpu) -> list[Patch]:
         """Use the patches for another device, so that they do not keep the last one; returns those that differ."""
         self.opening.gpu = gpu
-        changed = [patch for renewed in self.opening.again for patch in renewed(gpu)]
+        made = (patch for renewed in self.opening.again for patch in renewed(gpu))
+        changed = [(owner, name, _without_object(value)) for owner, name, value in made]
         for owner, name, value in changed:
             self._targets[identity(owner)].put[name] = value
         return changed

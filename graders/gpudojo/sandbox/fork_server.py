@@ -45,8 +45,8 @@ LATE: Final = (
 SELDOM: Final = ("nbformat", "rich.console", "unittest.mock", "torch.utils.benchmark")
 
 
-# What a tensor on the virtual device has inside: its values on the host, and its memory.
-INSIDE: Final = ("_inner", "_block", "_parts")
+# What a tensor on the virtual device has inside, its values on the host and its memory, and a graph its steps.
+INSIDE: Final = ("_inner", "_block", "_parts", "_steps", "_before", "_held", "_place", "_seeds")
 
 
 class RenamedInside:

@@ -26,7 +26,7 @@ from types import ClassMethodDescriptorType, CodeType, FrameType, FunctionType, 
 from typing import Any, Final, NamedTuple
 
 import torch
-from virtual_cuda import Parameter, Tensor, from_library
+from virtual_cuda import CUDAGraph, Parameter, Tensor, from_library
 
 import gpudojo
 from gpudojo.grading.source_locator import IN_THREADS, trace_threads
@@ -357,8 +357,19 @@ def separate_builtins() -> None:
 
 
 def _hide_inside(files: _ReachedFiles, inside: frozenset[str]) -> None:
-    """Leave what a tensor has inside out of its `__dict__`, by whatever way student code asks for that."""
-    held = gc.get_referents(vars(torch.Tensor))[0]
+    """Leave what a tensor, storage or graph has inside out of its `__dict__`, by whatever way student code asks."""
+    if sys.implementation.name == "cpython":
+        for kind in (torch.Tensor, torch.UntypedStorage, CUDAGraph):
+            _hide_attributes(kind, files, inside)
+    base = gc.get_referents(vars(torch._C.TensorBase))[0]
+    base["_make_subclass"] = staticmethod(_not_on_device(base["_make_subclass"].__func__, 0))
+    base["as_subclass"] = _not_on_device(base["as_subclass"], 1)
+    base["_make_wrapper_subclass"] = staticmethod(_not_on_device(base["_make_wrapper_subclass"].__func__, 0))
+    ctypes.pythonapi.PyType_Modified(ctypes.py_object(torch._C.TensorBase))
+
+
+def _hide_attributes(kind: Any, files: _ReachedFiles, inside: frozenset[str]) -> None:
+    held = gc.get_referents(vars(kind))[0]
     attributes, frame_at = held["__dict__"], sys._getframe
     exchange = torch.utils.swap_tensors.__code__.co_consts  # which exchanges the attributes of two tensors
 
@@ -377,14 +388,8 @@ def _hide_inside(files: _ReachedFiles, inside: frozenset[str]) -> None:
             return object.__getstate__(self)
         return {name: value for name, value in found.items() if name not in inside} or None
 
-    if sys.implementation.name == "cpython":
-        held["__dict__"], held["__getstate__"] = property(shown, attributes.__set__), state
-        ctypes.pythonapi.PyType_Modified(ctypes.py_object(torch.Tensor))
-    base = gc.get_referents(vars(torch._C.TensorBase))[0]
-    base["_make_subclass"] = staticmethod(_not_on_device(base["_make_subclass"].__func__, 0))
-    base["as_subclass"] = _not_on_device(base["as_subclass"], 1)
-    base["_make_wrapper_subclass"] = staticmethod(_not_on_device(base["_make_wrapper_subclass"].__func__, 0))
-    ctypes.pythonapi.PyType_Modified(ctypes.py_object(torch._C.TensorBase))
+    held["__dict__"], held["__getstate__"] = property(shown, attributes.__set__), state
+    ctypes.pythonapi.PyType_Modified(ctypes.py_object(kind))
 
 
 def _not_on_device(original: Any, place: int) -> Any:

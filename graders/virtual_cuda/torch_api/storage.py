@@ -85,6 +85,9 @@ def _address(block: Block, offset: int) -> int:
 class UntypedStorage(torch.UntypedStorage):
     """A storage on a virtual device."""
 
+    # As in `Tensor`, whatever is put in their place in torch's class is not told of what is inside.
+    __getattribute__, __setattr__ = object.__getattribute__, object.__setattr__
+
     _block: Block
 
     @property
