@@ -29,6 +29,7 @@ import torch
 from virtual_cuda import CUDAGraph, Parameter, Tensor, from_library
 
 import gpudojo
+from gpudojo.grading.limits import LATE
 from gpudojo.grading.source_locator import IN_THREADS, trace_threads
 from gpudojo.grading.watching import HOOK, KEPT
 from gpudojo.model.catalogue import registered
@@ -510,7 +511,7 @@ def _reached(event: str, args: tuple[Any, ...], frame: FrameType, files: _Reache
     code = frame.f_code
     students = files.students(code.co_filename)
     if event in DIRECT:
-        asked = not _debugger_ends(event, frame) if students else _for_student(event, frame, files)
+        asked = not _tracer_ends(event, frame, files) if students else _for_student(event, frame, files)
         return DIRECT[event] if asked else ""
     if event == "object.__getattr__" and args[1] in FRAMES:
         asked = students or (code.co_name in GIVING and _asked(frame, files, "inspect", "bdb"))
@@ -553,10 +554,15 @@ def _reached(event: str, args: tuple[Any, ...], frame: FrameType, files: _Reache
     return f"{'changed' if event == 'object.__setattr__' else 'read'} `{args[1]}` of something that is not its own"
 
 
-def _debugger_ends(event: str, frame: FrameType) -> bool:
-    """Whether Python itself removes a tracer in a student's frame, as it does when a debugger ends by an exception."""
-    by = getattr(frame.f_trace, "__func__", None) if event == "sys.settrace" else None
-    return by is not None and by.__module__ == "bdb" and "settrace" not in frame.f_code.co_names
+def _tracer_ends(event: str, frame: FrameType, files: _ReachedFiles) -> bool:
+    """Whether Python itself removes a tracer in a student's frame, as it does when one ends by an exception.
+
+    That is a debugger, or ours, which counts lines, where the time is up: the function then earns nothing.
+    """
+    if event != "sys.settrace" or "settrace" in frame.f_code.co_names:
+        return False
+    by, ours = getattr(frame.f_trace, "__func__", None), _code_of(sys.gettrace()) if LATE else None
+    return (by is not None and by.__module__ == "bdb") or (ours is not None and files.ours(ours.co_filename))
 
 
 def _for_student(event: str, frame: FrameType, files: _ReachedFiles) -> bool:
