@@ -69,7 +69,7 @@ def forked() -> RuntimeError:
 
 
 def out_of_memory(error: OutOfMemory, index: int) -> RuntimeError:
-    memory = error.place
+    memory = revealed(error.place)
     limited = f"{format_size(memory.allowed)} allowed; " if memory.allowed < memory.total else ""
     return torch.cuda.OutOfMemoryError(
         f"CUDA out of memory. Tried to allocate {format_size(error.requested)}. "
@@ -93,6 +93,23 @@ def argument_elsewhere(argument: str, where: str, others: str, method: str) -> R
         f"Expected all tensors to be on the same device, but got {argument} is on {where}, different from other "
         f"tensors on {others} (when checking argument in method {method})"
     )
+
+
+class Hidden:
+    """Holds a value for `revealed`, and shows it to nobody else: nodes of a graph and errors are looked into."""
+
+    __slots__ = ("value",)
+
+
+_put, revealed = vars(Hidden)["value"].__set__, vars(Hidden)["value"].__get__
+del Hidden.value
+
+
+def conceal(value: Any) -> Hidden:
+    """An object that holds this value."""
+    holder = Hidden()
+    _put(holder, value)
+    return holder
 
 
 attributes: Final = vars(torch.Tensor)["__dict__"].__get__  # of a tensor; `__dict__` itself may be hidden by others
@@ -182,7 +199,7 @@ class OutOfMemory(Exception):
     def __init__(self, requested: int, place: Allocator) -> None:
         super().__init__(requested)
         self.requested = requested
-        self.place = place
+        self.place = conceal(place)
 
 
 class Piece:

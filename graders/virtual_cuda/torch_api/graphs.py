@@ -32,6 +32,8 @@ def _own(graph: Any) -> dict[str, Any]:
     """The attributes of a graph."""
     found: dict[str, Any] = _attributes.__get__(graph)
     return found
+
+
 _SEED_AND_OFFSET: Final = 8  # bytes each: what a graph keeps on the device so that replays draw new random numbers
 
 

@@ -193,7 +193,8 @@ def _device_class(cls: Any) -> Any:
         inherited = cls.__torch_function__
         bound = getattr(inherited, "__func__", None)
         named = {"__module__": cls.__module__, "__qualname__": cls.__qualname__, "_student_class": cls}
-        named["__slotnames__"] = Tensor.__slotnames__
+        # What Python would add when it is first asked for; nobody adds anything to the class later.
+        named |= {"__slotnames__": Tensor.__slotnames__, "__annotations__": dict(vars(cls).get("__annotations__", {}))}
         ours = {name: _past_inside(cls, name) for name in ("__getattribute__", "__setattr__")}
         students = type(cls)
         kind: Any = _DeviceClass
