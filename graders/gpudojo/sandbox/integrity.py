@@ -201,12 +201,13 @@ def _spied(memory: Sequence[str]) -> tuple[Callable[[], None], Callable[[], str 
     torchs = [vars(sys.modules[home])[name] for home, name in CLASSES_ASKED if hasattr(sys.modules.get(home), name)]
     for kind in (*ours, *torchs):  # what Python itself adds to a class when it is first asked for
         kind.__annotations__, copyreg._slotnames(kind)  # type: ignore[attr-defined]
-    watched: list[Any] = [*ours, *torchs]  # and those that the device has made of students' classes
-    views, fixed, always, made = [*map(_version, map(vars, watched))], len(watched), len(ours), set(kinds)
     modules = [vars(sys.modules[name]) for name in MODULES_ASKED if name in sys.modules]
-    touched, copies = _touched(modules, memory), [*map(dict, modules)]
+    copies = [*map(dict, modules)]
+    watched: list[Any] = [*modules, *ours, *torchs]  # and classes that the device has made of students' classes
+    views = [_version(held if isinstance(held, dict) else vars(held)) for held in watched]
+    torchs_at, fixed, made = len(modules) + len(ours), len(watched), set(kinds)
     read, known, calling, found = itemgetter(0), [view[0] for view in views], False, list[str]()
-    each, numbered, same, every, some = map, enumerate, is_, all, any
+    each, numbered, same, every, some, size = map, enumerate, is_, all, any, len(modules)
     version, names, copied, kind_of, module = _version, vars, dict, type, types.ModuleType
 
     def put_back(place: int) -> bool:
@@ -219,12 +220,16 @@ def _spied(memory: Sequence[str]) -> tuple[Callable[[], None], Callable[[], str 
     def look() -> None:
         nonlocal known
         before, known = known, [*each(read, views)]
-        if before != known and not memory:
-            places = [n for n, one in numbered(before) if one != known[n]]
-            found.extend(f"a method of {watched[n].__name__}" for n in places if calling or not always <= n < fixed)
-        for place in touched():
-            if put_back(place) and calling and not memory:
-                found.append(f"a function of {modules[place]['__name__']} (and put it back)")
+        if before == known:
+            return
+        for place, number in numbered(before):
+            if number == known[place] or memory:
+                continue
+            if place < size:
+                if put_back(place) and calling:
+                    found.append(f"a function of {modules[place]['__name__']} (and put it back)")
+            elif calling or not torchs_at <= place < fixed:
+                found.append(f"a method of {watched[place].__name__}")
 
     def settle() -> None:
         nonlocal known, made
@@ -232,14 +237,15 @@ def _spied(memory: Sequence[str]) -> tuple[Callable[[], None], Callable[[], str 
             made = {*kinds}
             watched[fixed:] = [kind for kind in made if kind not in ours]
             views[fixed:] = [version(names(kind)) for kind in watched[fixed:]]
-        known = [*each(read, views)]
-        for place in touched():
-            copies[place] = copied(modules[place])
+        before, known = known, [*each(read, views)]
+        if before[:size] != known[:size]:
+            for place in range(size):
+                if before[place] != known[place]:
+                    copies[place] = copied(modules[place])
 
     def begin() -> None:
         nonlocal calling
         look()
-        settle()
         calling = True
 
     def end() -> str | None:

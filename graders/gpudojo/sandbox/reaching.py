@@ -344,8 +344,9 @@ def separate_builtins() -> None:
     definition, pythons = _definition("__builtins__"), vars(builtins)
     if definition is None:
         return
-    offset, own = ctypes.c_ssize_t.from_address(definition + OFFSET_AT).value, dict(pythons)
-    own.pop("_", None)  # of an interactive session
+    offset, own = ctypes.c_ssize_t.from_address(definition + OFFSET_AT).value, separate_builtins.__builtins__
+    if own is pythons:  # called for the first time
+        own = {name: value for name, value in pythons.items() if name != "_"}  # which is an interactive session's
     for thing in gc.get_objects():
         if type(thing) is FunctionType and _text(thing.__globals__.get("__name__")).partition(".")[0] in OWN:
             held = ctypes.c_void_p.from_address(id(thing) + offset)
