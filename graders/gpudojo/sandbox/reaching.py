@@ -344,7 +344,8 @@ def separate_builtins() -> None:
     definition, pythons = _definition("__builtins__"), vars(builtins)
     if definition is None:
         return
-    offset, own = ctypes.c_ssize_t.from_address(definition + OFFSET_AT).value, separate_builtins.__builtins__
+    offset = ctypes.c_ssize_t.from_address(definition + OFFSET_AT).value
+    own: dict[str, Any] = separate_builtins.__builtins__  # type: ignore[attr-defined]
     if own is pythons:  # called for the first time
         own = {name: value for name, value in pythons.items() if name != "_"}  # which is an interactive session's
     for thing in gc.get_objects():

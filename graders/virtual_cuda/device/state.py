@@ -102,7 +102,7 @@ class Hidden:
 
 
 _put, revealed = vars(Hidden)["value"].__set__, vars(Hidden)["value"].__get__
-del Hidden.value
+del Hidden.value  # type: ignore[attr-defined]
 
 
 def conceal(value: Any) -> Hidden:
