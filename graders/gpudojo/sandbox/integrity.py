@@ -204,10 +204,11 @@ def _spied(memory: Sequence[str]) -> tuple[Callable[[], None], Callable[[], str 
     modules = [vars(sys.modules[name]) for name in MODULES_ASKED if name in sys.modules]
     copies = [*map(dict, modules)]
     watched: list[Any] = [*modules, *ours, *torchs]  # and classes that the device has made of students' classes
-    views = [_version(held if isinstance(held, dict) else vars(held)) for held in watched]
+    # As bytes, which are joined and compared at once: this is done in every call.
+    views = [_version(held if isinstance(held, dict) else vars(held)).cast("B") for held in watched]
     torchs_at, fixed, made = len(modules) + len(ours), len(watched), set(kinds)
-    read, known, calling, found = itemgetter(0), [view[0] for view in views], False, list[str]()
-    each, numbered, same, every, some, size = map, enumerate, is_, all, any, len(modules)
+    joined, calling, found = b"".join, False, list[str]()
+    each, same, every, some, size, known = map, is_, all, any, len(modules), joined(views)
     version, names, copied, kind_of, module = _version, vars, dict, type, types.ModuleType
 
     def put_back(place: int) -> bool:
@@ -219,29 +220,31 @@ def _spied(memory: Sequence[str]) -> tuple[Callable[[], None], Callable[[], str 
 
     def look() -> None:
         nonlocal known
-        before, known = known, [*each(read, views)]
-        if before == known:
-            return
-        for place, number in numbered(before):
-            if number == known[place] or memory:
-                continue
-            if place < size:
-                if put_back(place) and calling:
-                    found.append(f"a function of {modules[place]['__name__']} (and put it back)")
-            elif calling or not torchs_at <= place < fixed:
-                found.append(f"a method of {watched[place].__name__}")
+        before, known = known, joined(views)
+        if before != known and not memory:
+            for place in changes(before):
+                told(place)
+
+    def changes(before: bytes) -> list[int]:
+        return [at // 8 for at in range(0, len(before), 8) if before[at : at + 8] != known[at : at + 8]]
+
+    def told(place: int) -> None:
+        if place < size:
+            if put_back(place) and calling:
+                found.append(f"a function of {modules[place]['__name__']} (and put it back)")
+        elif calling or not torchs_at <= place < fixed:
+            found.append(f"a method of {watched[place].__name__}")
 
     def settle() -> None:
         nonlocal known, made
         if made != kinds:
             made = {*kinds}
             watched[fixed:] = [kind for kind in made if kind not in ours]
-            views[fixed:] = [version(names(kind)) for kind in watched[fixed:]]
-        before, known = known, [*each(read, views)]
-        if before[:size] != known[:size]:
-            for place in range(size):
-                if before[place] != known[place]:
-                    copies[place] = copied(modules[place])
+            views[fixed:] = [version(names(kind)).cast("B") for kind in watched[fixed:]]
+        before, known = known[: size * 8], joined(views)
+        if not known.startswith(before):
+            for place in changes(before):
+                copies[place] = copied(modules[place])
 
     def begin() -> None:
         nonlocal calling
