@@ -567,7 +567,8 @@ def _namespaces() -> Iterator[tuple[str, Mapping[str, Any], tuple[str, ...]]]:
     yield "sys.modules: ", sys.modules, tuple(n for n in sys.modules if n.startswith(OWN) or n in RELIED_ON)
     for module, names in NAMES.items():
         yield f"{module.__name__}.", vars(module), names
-    own = _namespaces.__builtins__  # type: ignore[attr-defined]
+    function: Any = _namespaces
+    own = function.__builtins__
     if own is not vars(builtins):  # see `reaching.separate_builtins`
         yield OWN_BUILTINS, own, tuple(own)
     for name, listed in _used_of_torch().items():

@@ -345,7 +345,8 @@ def separate_builtins() -> None:
     if definition is None:
         return
     offset = ctypes.c_ssize_t.from_address(definition + OFFSET_AT).value
-    own: dict[str, Any] = separate_builtins.__builtins__  # type: ignore[attr-defined]
+    function: Any = separate_builtins
+    own: dict[str, Any] = function.__builtins__
     if own is pythons:  # called for the first time
         own = {name: value for name, value in pythons.items() if name != "_"}  # which is an interactive session's
     for thing in gc.get_objects():
