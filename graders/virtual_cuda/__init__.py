@@ -14,18 +14,20 @@ if TYPE_CHECKING:
     from virtual_cuda.clock.gpu_models import Gpu, gpu_named, gpus
     from virtual_cuda.clock.lanes import Interval, Times, modelled_trace, scaled, times_of, what_limits
     from virtual_cuda.device.state import VirtualGpu
-    from virtual_cuda.device.tensor import Parameter, Tensor, operators_run
+    from virtual_cuda.device.tensor import Parameter, Tensor, device_classes, operators_run
     from virtual_cuda.devices import OpenDevice, choose_device, keep_patches, open_device, virtual_cuda
     from virtual_cuda.ledger import Ledger
-    from virtual_cuda.patching import Patch, patch, patch_imported_names
+    from virtual_cuda.patching import Patch, class_watch, patch, patch_imported_names
     from virtual_cuda.real import RealDevice, device_count, device_failure, limit_memory, real_device
     from virtual_cuda.recorder import from_library, nothing_above, site
     from virtual_cuda.sizes import format_size, parse_size
     from virtual_cuda.torch_api.compatibility import no_accelerator, virtual_mps
+    from virtual_cuda.torch_api.graphs import CUDAGraph
     from virtual_cuda.torch_api.streams import AnyEvent, Event, Stream, record_wait, wait_patch
 
 __all__ = [
     "AnyEvent",
+    "CUDAGraph",
     "Event",
     "Gpu",
     "Interval",
@@ -39,6 +41,8 @@ __all__ = [
     "Times",
     "VirtualGpu",
     "choose_device",
+    "class_watch",
+    "device_classes",
     "device_count",
     "device_failure",
     "format_size",
@@ -72,15 +76,16 @@ _NAMES = {
     "clock.gpu_models": "Gpu gpu_named gpus",
     "clock.lanes": "Interval Times modelled_trace scaled times_of what_limits",
     "device.state": "VirtualGpu",
+    "torch_api.graphs": "CUDAGraph",
     "torch_api.streams": "AnyEvent Event Stream record_wait wait_patch",
-    "device.tensor": "Parameter Tensor operators_run",
+    "device.tensor": "Parameter Tensor device_classes operators_run",
     "devices": "OpenDevice choose_device keep_patches open_device virtual_cuda",
     "ledger": "Ledger",
     "real": "RealDevice device_count device_failure limit_memory real_device",
     "recorder": "from_library nothing_above site",
     "sizes": "format_size parse_size",
     "torch_api.compatibility": "no_accelerator virtual_mps",
-    "patching": "Patch patch patch_imported_names",
+    "patching": "Patch class_watch patch patch_imported_names",
 }
 _HOMES = {name: module for module, names in _NAMES.items() for name in names.split()}
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import enum
+import functools
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager
@@ -36,6 +37,26 @@ _in_force: Final[dict[int, list[Replaced]]] = {}  # by identity: what `patch` ha
 _originals: Final[dict[int, dict[int, Replaced]]] = {}  # of these, what is replaced in modules, by its identity
 
 
+class ClassWatch:
+    """Whom the device's own code tells when it changes torch, or a class that its tensors have.
+
+    A sandbox sets `before` and `after`; what changes at another time was changed by somebody else.
+    """
+
+    def __init__(self) -> None:
+        self.before: Callable[[], object] = lambda: None
+        self.after: Callable[[], object] = lambda: None
+
+    def __enter__(self) -> None:
+        self.before()
+
+    def __exit__(self, *error: object) -> None:
+        self.after()
+
+
+class_watch: Final = ClassWatch()
+
+
 def patch(patches: Iterable[Patch], undo: contextlib.ExitStack) -> list[Replaced]:
     """Replace attributes; `undo` restores them in reverse order. Returns what was there before, for `aside`."""
     kept.restore()
@@ -46,10 +67,27 @@ def patch(patches: Iterable[Patch], undo: contextlib.ExitStack) -> list[Replaced
     undo.callback(_in_force.pop, id(done))
     undo.callback(_put_back, done)
     for owner, name, value in patches:
+        put = _without_object(value)
         # vars() and not getattr: an attribute that a class inherits has to be inherited again afterwards.
-        done.append(Replaced(owner, name, vars(owner).get(name, _MISSING), value))
-        setattr(owner, name, value)
+        done.append(Replaced(owner, name, vars(owner).get(name, _MISSING), put))
+        with class_watch:
+            setattr(owner, name, put)
     return done
+
+
+def _without_object(value: Any) -> Any:
+    """A function in the place of a method or a partial function, which would lead to objects of the device's."""
+    held = value.__self__ if isinstance(value, MethodType) else value if isinstance(value, functools.partial) else None
+    if held is None or isinstance(held, (type, ModuleType)):
+        return value
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return value(*args, **kwargs)
+
+    inner = value.func if isinstance(value, functools.partial) else value
+    call.__name__ = call.__qualname__ = getattr(inner, "__name__", "call")
+    call.__doc__ = inner.__doc__
+    return call
 
 
 def around(owner: Any, name: str, function: Callable[..., Any]) -> Patch:
@@ -94,16 +132,18 @@ def aside(done: list[Replaced], stays: Callable[[Replaced], bool] = lambda one: 
             if not stays(done[i]) and (id(owner), name) not in seen:
                 seen.add((id(owner), name))
                 done[i] = Replaced(owner, name, vars(owner).get(name, _MISSING), put)
-        for owner, name, value in now:
-            setattr(owner, name, value)
+        with class_watch:
+            for owner, name, value in now:
+                setattr(owner, name, value)
 
 
 def _put_back(done: list[Replaced]) -> None:
-    for owner, name, before, put in reversed(done):
-        if before is not _MISSING:
-            setattr(owner, name, before)
-        elif vars(owner).get(name) is put:  # otherwise somebody has overwritten it, and that should stay visible
-            delattr(owner, name)
+    with class_watch:
+        for owner, name, before, put in reversed(done):
+            if before is not _MISSING:
+                setattr(owner, name, before)
+            elif vars(owner).get(name) is put:  # otherwise somebody has overwritten it, and that should stay visible
+                delattr(owner, name)
 
 
 @contextlib.contextmanager
@@ -198,17 +238,19 @@ class _Target:
 
     def fill(self, values: dict[str, Any]) -> None:
         """Give the names these values. All at once in a plain module: this is done for every device that opens."""
-        if type(self.owner) is ModuleType:
-            self.held.update(values)
-        else:
-            for name, value in values.items():
-                setattr(self.owner, name, value)
+        with class_watch:
+            if type(self.owner) is ModuleType:
+                self.held.update(values)
+            else:
+                for name, value in values.items():
+                    setattr(self.owner, name, value)
 
     def restore(self) -> None:
         self.fill(self.before)
-        for name in self.added:
-            if self.held.get(name) is self.put[name]:  # as in `_put_back`
-                delattr(self.owner, name)
+        with class_watch:
+            for name in self.added:
+                if self.held.get(name) is self.put[name]:  # as in `_put_back`
+                    delattr(self.owner, name)
 
 
 class Patched:
@@ -240,13 +282,15 @@ class Patched:
         self._use(gpu)
 
     def _use(self, gpu: VirtualGpu) -> None:
-        for owner, name, value in self.hand_over(gpu):
-            setattr(owner, name, value)
+        with class_watch:
+            for owner, name, value in self.hand_over(gpu):
+                setattr(owner, name, value)
 
     def hand_over(self, gpu: VirtualGpu) -> list[Patch]:
         """Use the patches for another device, so that they do not keep the last one; returns those that differ."""
         self.opening.gpu = gpu
-        changed = [patch for renewed in self.opening.again for patch in renewed(gpu)]
+        made = (patch for renewed in self.opening.again for patch in renewed(gpu))
+        changed = [(owner, name, _without_object(value)) for owner, name, value in made]
         for owner, name, value in changed:
             self._targets[identity(owner)].put[name] = value
         return changed

@@ -224,7 +224,7 @@ class Recorder:
     def hooked(self) -> Iterator[None]:
         """Record the steps of optimizers for the length of a `with` block."""
         ended = register_optimizer_step_post_hook(lambda optimizer, *_: self.close_step(type(optimizer).__name__))
-        begun = register_optimizer_step_pre_hook(self.before_step)
+        begun = register_optimizer_step_pre_hook(lambda *args: self.before_step(*args))
         try:
             yield
         finally:

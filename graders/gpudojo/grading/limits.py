@@ -162,6 +162,9 @@ TIDYING: Final = 1.0  # seconds that our own code has at least, once it was inte
 STRETCH: Final = 4.0  # times its limit is the longest that student code runs on a busy machine
 
 
+LATE: Final[list[float]] = []  # of this process: the limits, in seconds, that code has exceeded
+
+
 class TimedOut(BaseException):
     """Raised in student code that runs for too long; no Exception, so that `except Exception` lets it pass."""
 
@@ -240,6 +243,7 @@ def _by_signal(seconds: float, file: str, limit: Limit, waited: Callable[[], flo
         if (line := _line(frame, file)) is not None:
             limit.line = limit.line or line
             limit.raised += 1
+            LATE.append(seconds)
             if limit.raised == 5:
                 signal.setitimer(signal.ITIMER_REAL, INSIST, INSIST)
             raise TimedOut(seconds)

@@ -330,6 +330,7 @@ def _run(
     # dataclasses and pickle look a class's module up by its name
     sys.modules[module.__name__] = module
     found.names = module.__dict__
+    found.names["__builtins__"] = vars(builtins)  # and not those of this frame, which are ours alone in the sandbox
     sys.path.insert(0, str(path.parent))  # as when the file is run as a script
     failures: dict[int, Raised] = {}  # by the number of the cell
     try:

@@ -45,8 +45,8 @@ LATE: Final = (
 SELDOM: Final = ("nbformat", "rich.console", "unittest.mock", "torch.utils.benchmark")
 
 
-# What a tensor on the virtual device has inside: its values on the host, and its memory.
-INSIDE: Final = ("_inner", "_block", "_parts")
+# What a tensor on the virtual device has inside, its values on the host and its memory, and a graph its steps.
+INSIDE: Final = ("_inner", "_block", "_parts", "_steps", "_before", "_held", "_place", "_seeds")
 
 
 class RenamedInside:
@@ -96,8 +96,10 @@ def _renamed(code: CodeType, names: Mapping[str, str], nested: bool = False) -> 
     return code.replace(co_consts=other(code.co_consts), co_names=other(code.co_names))
 
 
-def warm_up(for_gpu: bool = False) -> None:
-    """Import everything and run a little of it, in one thread: a process with threads cannot be forked safely.
+def warm_up(for_gpu: bool = False, imported: Callable[[], None] = lambda: None) -> None:
+    """Import everything, call `imported`, and run a little of it.
+
+    In one thread: a process with threads cannot be forked safely.
 
     Where children are to use a real GPU, there is no backward pass: torch would start CUDA to count the GPUs, and
     keep the answer for this process and all that are forked from it.
@@ -118,6 +120,7 @@ def warm_up(for_gpu: bool = False) -> None:
             _import_all(each.package)
             with contextlib.suppress(Exception):
                 day(each.name)  # now, because isolated children cannot read the files of a day from outside
+        imported()
         _train(backward=not for_gpu)
         gpu_named(MODELLED)  # read from a file
 
@@ -305,7 +308,7 @@ def main(number: int, gpu: bool) -> None:
         if LINUX:  # elsewhere a process that has imported torch does not survive being forked
             # To the end: children find the patches of the virtual device made, and only put them in place.
             restore = undo.enter_context(keep_patches())
-            warm_up(gpu)
+            warm_up(gpu, reaching.separate_builtins)  # before code runs, which Python adapts to where it finds them
             restore()
             sys.meta_path.remove(renamed)  # all is imported
         reached = reaching.install(renamed.names.values())

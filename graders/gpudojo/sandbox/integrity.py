@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import builtins
 import contextlib
+import copyreg
 import ctypes
 import dis
 import functools
@@ -21,7 +22,7 @@ from typing import Any, Final, NamedTuple
 
 import numpy
 import torch
-from virtual_cuda import Parameter, Tensor, keep_patches, open_device, operators_run
+from virtual_cuda import class_watch, device_classes, keep_patches, open_device, operators_run
 
 from gpudojo.grading import call
 from gpudojo.model.catalogue import registered
@@ -29,6 +30,7 @@ from gpudojo.model.exercise import Exercise, Function
 
 DAYS: Final = tuple(f"{each.package}." for each in registered().values())
 OWN: Final = ("gpudojo.", "virtual_cuda.", *DAYS)
+OWN_BUILTINS: Final = "the grader's own builtins."
 OFTEN: Final = 0.01  # seconds
 SOMETIMES: Final = 0.25
 # What makes evidence: compared after calls of a student's function, and not only before evidence is sent.
@@ -92,7 +94,7 @@ def watch(
 
     def compare() -> None:
         first()
-        for changed_now in (torchs(), devices()):
+        for changed_now in (torchs(), spied()):
             if changed_now is not None:
                 noticed.append(changed_now)
         # Short functions are called dozens of times; of these only some calls are checked, at random.
@@ -105,7 +107,8 @@ def watch(
             noticed.append(found)
 
     def after_call() -> Callable[[], None]:
-        torchs(), devices()
+        torchs()
+        begin()
         return compare
 
     call.after_call = after_call  # first, since it must not change either
@@ -115,7 +118,7 @@ def watch(
     every = tuple(_namespaces())
     spaces = tuple(Namespace(*found, tuple(found[1][name] for name in found[2])) for found in every if found[2])
     kernels, torchs = _kernels(), _exchanged([space for space in spaces if space.where.startswith("torch.")], memory)
-    devices = _spied((Tensor, Parameter), memory)
+    begin, spied = _spied(memory)
     replaced, named = list[str](), list[str]()
     with keep_patches() as restore:
         every_time = None if rewritten is None else lambda: bool(memory)
@@ -175,26 +178,99 @@ def _exchanged(spaces: Sequence[Namespace], memory: Sequence[str]) -> Callable[[
     return exchanged
 
 
-def _spied(kinds: Sequence[type], memory: Sequence[str]) -> Callable[[], str | None]:
-    """A function that returns the name of a class in which something was replaced and put back since its last call.
+# Classes and modules of torch whose functions the device calls with what a tensor has inside.
+CLASSES_ASKED: Final = (
+    *(("torch", "Tensor"), ("torch", "UntypedStorage"), ("torch.nn", "Parameter"), ("torch._ops", "OpOverload")),
+    *(("torch._ops", "OpOverloadPacket"), ("torch.nn.parameter", "_ParameterMeta")),
+)
+MODULES_ASKED: Final = (
+    "torch torch._C torch._C._nn torch._C._autograd torch._tensor torch._tensor_str torch._utils torch._ops "
+    "torch.autograd torch.autograd.function torch.functional torch.nn.functional torch.overrides torch.utils._pytree"
+).split()
 
-    A method that is there for a moment, such as `__setattr__`, is told what the device keeps in a tensor. Where we
-    exchange something there ourselves, we put another object in its place.
+
+def _spied(memory: Sequence[str]) -> tuple[Callable[[], None], Callable[[], str | None]]:
+    """Functions for the beginning and the end of a call; the second returns what was changed for a moment in between.
+
+    A method such as `__getattribute__` that is in a tensor's class for a moment is told what the device keeps in a
+    tensor, and so is a function of torch's that the device calls. During a call, only our own code changes such a
+    class, and it tells `class_watch`. Classes of ours are never changed by others, also between two calls.
     """
-    held = tuple(vars(kind) for kind in kinds)
-    touched, known, copied = _touched(held, memory), [*map(dict, held)], dict
-    same, every, each, size, numbered = is_, all, map, len, _has_versions()
+    if not _has_versions():
+        return lambda: None, lambda: None
+    ours, kinds = tuple(_disguised()), device_classes()
+    torchs = [vars(sys.modules[home])[name] for home, name in CLASSES_ASKED if hasattr(sys.modules.get(home), name)]
+    for kind in (*ours, *torchs):  # what Python itself adds to a class when it is first asked for
+        kind.__annotations__, copyreg._slotnames(kind)  # type: ignore[attr-defined]
+    modules = [vars(sys.modules[name]) for name in MODULES_ASKED if name in sys.modules]
+    copies = [*map(dict, modules)]
+    watched: list[Any] = [*modules, *ours, *torchs]  # and classes that the device has made of students' classes
+    # As bytes, which are joined and compared at once: this is done in every call.
+    views = [_version(held if isinstance(held, dict) else vars(held)).cast("B") for held in watched]
+    torchs_at, fixed, made = len(modules) + len(ours), len(watched), set(kinds)
+    joined, calling, found = b"".join, False, list[str]()
+    each, same, every, some, size, known = map, is_, all, any, len(modules), joined(views)
+    version, names, copied, kind_of, module = _version, vars, dict, type, types.ModuleType
 
-    def spied() -> str | None:
-        found = None
-        for place in touched() if numbered else ():
-            before, now = known[place], held[place]
-            known[place] = copied(now)
-            if not memory and size(before) == size(now) and every(each(same, before.values(), each(now.get, before))):
-                found = f"a method of {kinds[place].__qualname__} (and put it back)"
-        return found
+    def put_back(place: int) -> bool:
+        """Whether a module has all values that it had, and was not only added to by an import."""
+        before, now = copies[place], modules[place]
+        copies[place] = copied(now)
+        imported = some(kind_of(now[name]) is module for name in now.keys() - before)
+        return not imported and every(each(same, before.values(), each(now.get, before)))
 
-    return spied
+    def look() -> None:
+        nonlocal known
+        before, known = known, joined(views)
+        if before != known and not memory:
+            for place in changes(before):
+                told(place)
+
+    def changes(before: bytes) -> list[int]:
+        return [at // 8 for at in range(0, len(before), 8) if before[at : at + 8] != known[at : at + 8]]
+
+    def told(place: int) -> None:
+        if place < size:
+            if put_back(place) and calling:
+                found.append(f"a function of {modules[place]['__name__']} (and put it back)")
+        elif calling or not torchs_at <= place < fixed:
+            found.append(f"a method of {watched[place].__name__}")
+
+    def settle() -> None:
+        nonlocal known, made
+        if made != kinds:
+            made = {*kinds}
+            watched[fixed:] = [kind for kind in made if kind not in ours]
+            views[fixed:] = [version(names(kind)).cast("B") for kind in watched[fixed:]]
+        before, known = known[: size * 8], joined(views)
+        if not known.startswith(before):
+            for place in changes(before):
+                copies[place] = copied(modules[place])
+
+    def begin() -> None:
+        nonlocal calling
+        look()
+        calling = True
+
+    def end() -> str | None:
+        nonlocal calling
+        look()
+        calling = False
+        return found[0] if found else None
+
+    class_watch.before, class_watch.after = look, settle
+    return begin, end
+
+
+def _disguised() -> Iterator[type]:
+    """The classes of the device's tensors, storages, streams and others, which say that they are torch's."""
+    seen = set[type]()
+    for module in [module for name, module in sys.modules.items() if name.startswith("virtual_cuda.")]:
+        for kind in vars(module).values():
+            if isinstance(kind, type) and kind not in seen and kind.__module__.startswith("torch"):
+                seen.add(kind)
+                if vars(sys.modules.get(kind.__module__, module)).get(kind.__name__) is not kind:
+                    yield kind
 
 
 VERSION_AT: Final = 24  # bytes into a dict: a number that each change of the dict replaces by one never used before
@@ -363,7 +439,7 @@ def _comparison(
     same, every, each, together, size, first, kind, truth, get = is_, all, map, zip, len, next, type, bool, getitem
     compilers, never, nothing = _by_the_compiler, (object(),), dict[str, Any]()
     # We never change what these hold: where something was touched, it was replaced and put back.
-    kept = (*OBSERVING, "virtual_cuda.ledger.")
+    kept = (*OBSERVING, "virtual_cuda.ledger.", OWN_BUILTINS)
     numbered = {n for n, p in enumerate(spaces) if p.where.startswith(kept) and not _sets_globals(p)}
     numbered = numbered if _has_versions() else set()
 
@@ -506,6 +582,10 @@ def _namespaces() -> Iterator[tuple[str, Mapping[str, Any], tuple[str, ...]]]:
     yield "sys.modules: ", sys.modules, tuple(n for n in sys.modules if n.startswith(OWN) or n in RELIED_ON)
     for module, names in NAMES.items():
         yield f"{module.__name__}.", vars(module), names
+    function: Any = _namespaces
+    own = function.__builtins__
+    if own is not vars(builtins):  # see `reaching.separate_builtins`
+        yield OWN_BUILTINS, own, tuple(own)
     for name, listed in _used_of_torch().items():
         if name in sys.modules:
             held = vars(sys.modules[name])

@@ -8,6 +8,7 @@ code of a file that is not a library's, or a library that was given the function
 from __future__ import annotations
 
 import _lsprof
+import builtins
 import contextlib
 import cProfile
 import ctypes
@@ -25,9 +26,10 @@ from types import ClassMethodDescriptorType, CodeType, FrameType, FunctionType, 
 from typing import Any, Final, NamedTuple
 
 import torch
-from virtual_cuda import Parameter, Tensor, from_library
+from virtual_cuda import CUDAGraph, Parameter, Tensor, from_library
 
 import gpudojo
+from gpudojo.grading.limits import LATE
 from gpudojo.grading.source_locator import IN_THREADS, trace_threads
 from gpudojo.grading.watching import HOOK, KEPT
 from gpudojo.model.catalogue import registered
@@ -67,7 +69,8 @@ DIRECT: Final = {
 }
 FRAMES: Final = frozenset({"tb_frame", "gi_frame", "cr_frame", "ag_frame"})
 VARIABLES: Final = ("__globals__", "__closure__")
-PARTS: Final = frozenset({"__code__", "__defaults__", "__kwdefaults__", "__class__"})
+MEMBERS: Final = (*VARIABLES, "__builtins__")
+PARTS: Final = frozenset({"__code__", "__defaults__", "__kwdefaults__", "__class__", "__bases__"})
 WATCHED: Final = frozenset(
     {*DIRECT, *f"object.__getattr__ object.__setattr__ exec function.__new__ compile import open {KEPT} {HOOK}".split()}
 )
@@ -119,9 +122,9 @@ def install(inside: Iterable[str] = ()) -> Reaching:
     rewritten, memory = list[str](), list[str]()
     busy, looking = set[int](), set[int]()  # threads in the hook, whose own questions raise events too
     frame_at, thread, own_number, watched = sys._getframe, get_ident, os.getpid, WATCHED
-    attributes, own_names = FRAMES | PARTS | {*VARIABLES}, globals()
+    attributes, own_names = FRAMES | PARTS | {*MEMBERS}, globals()
     scan, judge, base, direct = _named, _reached, os.path.basename, DIRECT
-    to_memory = _MEMORY
+    to_memory, device_tensor = _MEMORY, Tensor
     parts, function_type, in_memory = PARTS - {"__class__"}, FunctionType, MEMORY
 
     def report(what: str, frame: FrameType | None, file: str = "", line: int | None = None) -> None:
@@ -171,6 +174,8 @@ def install(inside: Iterable[str] = ()) -> Reaching:
             inside = event == "object.__setattr__" and args[1] in parts and type(args[0]) is function_type
             if inside and files.ours(args[0].__code__.co_filename):
                 rewritten.append(f"{args[0].__module__}.{args[0].__qualname__}")
+            if event == "object.__setattr__" and args[1] == "__bases__" and issubclass(args[0], device_tensor):
+                rewritten.append("the bases of a class of tensors")
             what = judge(event, args, frame, files)
             if what:
                 report(what, frame)
@@ -244,6 +249,7 @@ def install(inside: Iterable[str] = ()) -> Reaching:
         setattr(cProfile.Profile, name, _by_cprofile(getattr(_lsprof.Profiler, name)))
     sys.addaudithook(hook)
     _audit_variables()
+    separate_builtins()
     _hide_inside(files, frozenset(inside))
     _guard_modules(files, report)
     trace_threads()
@@ -309,22 +315,65 @@ AUDITED: Final = 2  # the flag for which Python raises an event whenever the mem
 
 
 def _audit_variables() -> None:
-    """Have Python raise an event for `function.__globals__` and `__closure__`, as it does for `__code__`.
+    """Have Python raise an event for `function.__globals__` and the like, as it does for `__code__`.
 
     So they are noticed by whatever name, and whoever asks. Where the definition is not where it is expected, nothing
     is done: names that are written in code are still found.
     """
-    if sys.implementation.name != "cpython" or sys.version_info >= (3, 14):
-        return
-    for name in VARIABLES:
-        member = ctypes.c_void_p.from_address(id(vars(FunctionType)[name]) + MEMBER_AT).value or 0
-        if ctypes.c_char_p.from_address(member).value == name.encode():
+    for name in MEMBERS:
+        if (member := _definition(name)) is not None:
             ctypes.c_int.from_address(member + FLAGS_AT).value |= AUDITED
 
 
+def _definition(name: str) -> int | None:
+    """Where Python's memory has the definition of this member of a function; None where it is not as expected."""
+    if sys.implementation.name != "cpython" or sys.version_info >= (3, 14):
+        return None
+    member = ctypes.c_void_p.from_address(id(vars(FunctionType)[name]) + MEMBER_AT).value or 0
+    return member if ctypes.c_char_p.from_address(member).value == name.encode() else None
+
+
+OFFSET_AT: Final = 16  # bytes into the definition of a member: where the member is in an object
+
+
+def separate_builtins() -> None:
+    """Give our functions builtins of their own: what code puts into Python's, such as `__import__`, is not called.
+
+    It would be told the variables of our modules, or what is inside of a tensor, also if it is there for a moment.
+    """
+    definition, pythons = _definition("__builtins__"), vars(builtins)
+    if definition is None:
+        return
+    offset = ctypes.c_ssize_t.from_address(definition + OFFSET_AT).value
+    function: Any = separate_builtins
+    own: dict[str, Any] = function.__builtins__
+    if own is pythons:  # called for the first time
+        own = {name: value for name, value in pythons.items() if name != "_"}  # which is an interactive session's
+    for thing in gc.get_objects():
+        if type(thing) is FunctionType and _text(thing.__globals__.get("__name__")).partition(".")[0] in OWN:
+            held = ctypes.c_void_p.from_address(id(thing) + offset)
+            if held.value == id(pythons):
+                ctypes.pythonapi.Py_IncRef(ctypes.py_object(own))
+                held.value = id(own)
+    for name, module in list(sys.modules.items()):  # for functions that they make later
+        if name.partition(".")[0] in OWN and name not in PUBLIC:
+            vars(module)["__builtins__"] = own
+
+
 def _hide_inside(files: _ReachedFiles, inside: frozenset[str]) -> None:
-    """Leave what a tensor has inside out of its `__dict__`, by whatever way student code asks for that."""
-    held = gc.get_referents(vars(torch.Tensor))[0]
+    """Leave what a tensor, storage or graph has inside out of its `__dict__`, by whatever way student code asks."""
+    if sys.implementation.name == "cpython":
+        for kind in (torch.Tensor, torch.UntypedStorage, CUDAGraph):
+            _hide_attributes(kind, files, inside)
+    base = gc.get_referents(vars(torch._C.TensorBase))[0]
+    base["_make_subclass"] = staticmethod(_not_on_device(base["_make_subclass"].__func__, 0))
+    base["as_subclass"] = _not_on_device(base["as_subclass"], 1)
+    base["_make_wrapper_subclass"] = staticmethod(_not_on_device(base["_make_wrapper_subclass"].__func__, 0))
+    ctypes.pythonapi.PyType_Modified(ctypes.py_object(torch._C.TensorBase))
+
+
+def _hide_attributes(kind: Any, files: _ReachedFiles, inside: frozenset[str]) -> None:
+    held = gc.get_referents(vars(kind))[0]
     attributes, frame_at = held["__dict__"], sys._getframe
     exchange = torch.utils.swap_tensors.__code__.co_consts  # which exchanges the attributes of two tensors
 
@@ -343,14 +392,8 @@ def _hide_inside(files: _ReachedFiles, inside: frozenset[str]) -> None:
             return object.__getstate__(self)
         return {name: value for name, value in found.items() if name not in inside} or None
 
-    if sys.implementation.name == "cpython":
-        held["__dict__"], held["__getstate__"] = property(shown, attributes.__set__), state
-        ctypes.pythonapi.PyType_Modified(ctypes.py_object(torch.Tensor))
-    base = gc.get_referents(vars(torch._C.TensorBase))[0]
-    base["_make_subclass"] = staticmethod(_not_on_device(base["_make_subclass"].__func__, 0))
-    base["as_subclass"] = _not_on_device(base["as_subclass"], 1)
-    base["_make_wrapper_subclass"] = staticmethod(_not_on_device(base["_make_wrapper_subclass"].__func__, 0))
-    ctypes.pythonapi.PyType_Modified(ctypes.py_object(torch._C.TensorBase))
+    held["__dict__"], held["__getstate__"] = property(shown, attributes.__set__), state
+    ctypes.pythonapi.PyType_Modified(ctypes.py_object(kind))
 
 
 def _not_on_device(original: Any, place: int) -> Any:
@@ -385,7 +428,7 @@ def _guard_modules(files: _ReachedFiles, report: Callable[..., None]) -> None:
         def __getattribute__(self, name: str) -> Any:
             module = real[identity(self)]
             value = get(module, name)
-            special = name.startswith("__") and name != "__dict__"
+            special = name.startswith("__") and name not in ("__dict__", "__builtins__")
             if not (special or isinstance(value, kind) or identity(value) in real) and students(frame_at(1)):
                 report(f"read `{name}` of the grader's module {module.__name__}", frame_at(1))
             return value
@@ -471,12 +514,12 @@ def _reached(event: str, args: tuple[Any, ...], frame: FrameType, files: _Reache
     code = frame.f_code
     students = files.students(code.co_filename)
     if event in DIRECT:
-        asked = not _debugger_ends(event, frame) if students else _for_student(event, frame, files)
+        asked = not _tracer_ends(event, frame, files) if students else _for_student(event, frame, files)
         return DIRECT[event] if asked else ""
     if event == "object.__getattr__" and args[1] in FRAMES:
         asked = students or (code.co_name in GIVING and _asked(frame, files, "inspect", "bdb"))
         return f"asked for a frame of the call stack ({args[1]})" if asked else ""
-    if event == "object.__getattr__" and args[1] in VARIABLES:
+    if event == "object.__getattr__" and args[1] in MEMBERS:
         # A library that names them uses them itself, as `inspect.signature` does; another was told what to ask for.
         named = args[1] in code.co_names or args[1] in code.co_consts
         asked = students or (not named and _asked(frame, files, "inspect"))
@@ -495,6 +538,11 @@ def _reached(event: str, args: tuple[Any, ...], frame: FrameType, files: _Reache
             if path and not printed and files.ours(path) and (students or _asked(frame, files, *FILES)):
                 return f"opened a file of the grader ({os.path.basename(path)})"
         return ""
+    if event == "object.__setattr__" and args[1] == "__bases__":
+        # A library that names them, as `typing` does, changes a class that it makes.
+        asked = students or ("__bases__" not in code.co_names and _above(frame, files))
+        asked = asked and _not_students(args[0], files)
+        return "changed the bases of a class that is not its own" if asked else ""
     if not students:
         return ""
     if event == "compile":
@@ -509,10 +557,15 @@ def _reached(event: str, args: tuple[Any, ...], frame: FrameType, files: _Reache
     return f"{'changed' if event == 'object.__setattr__' else 'read'} `{args[1]}` of something that is not its own"
 
 
-def _debugger_ends(event: str, frame: FrameType) -> bool:
-    """Whether Python itself removes a tracer in a student's frame, as it does when a debugger ends by an exception."""
-    by = getattr(frame.f_trace, "__func__", None) if event == "sys.settrace" else None
-    return by is not None and by.__module__ == "bdb" and "settrace" not in frame.f_code.co_names
+def _tracer_ends(event: str, frame: FrameType, files: _ReachedFiles) -> bool:
+    """Whether Python itself removes a tracer in a student's frame, as it does when one ends by an exception.
+
+    That is a debugger, or ours, which counts lines, where the time is up: the function then earns nothing.
+    """
+    if event != "sys.settrace" or "settrace" in frame.f_code.co_names:
+        return False
+    by, ours = getattr(frame.f_trace, "__func__", None), _code_of(sys.gettrace()) if LATE else None
+    return (by is not None and by.__module__ == "bdb") or (ours is not None and files.ours(ours.co_filename))
 
 
 def _for_student(event: str, frame: FrameType, files: _ReachedFiles) -> bool:
@@ -586,6 +639,16 @@ def _foreign(thing: Any, files: _ReachedFiles) -> bool:
     module = issubclass(type(thing), ModuleType)
     name = _text(vars(ModuleType)["__dict__"].__get__(thing).get("__name__")) if module else _owner(thing)
     return name.partition(".")[0] in OWN
+
+
+def _not_students(kind: Any, files: _ReachedFiles) -> bool:
+    """Whether a class is ours or a library's: by its methods, or the module that it says it is of."""
+    held = vars(type)["__dict__"].__get__(kind)
+    if any(type(each) is FunctionType and not files.students(each.__code__.co_filename) for each in held.values()):
+        return True
+    module = sys.modules.get(_text(held.get("__module__")))
+    file = getattr(module, "__dict__", {}).get("__file__")
+    return module is not None and (type(file) is not str or not files.students(file))
 
 
 def _named(code: CodeType) -> Iterator[tuple[str, int | None]]:

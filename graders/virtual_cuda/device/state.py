@@ -70,7 +70,7 @@ def forked() -> RuntimeError:
 
 
 def out_of_memory(error: OutOfMemory, index: int) -> RuntimeError:
-    memory = error.place
+    memory = revealed(error.place)
     limited = f"{format_size(memory.allowed)} allowed; " if memory.allowed < memory.total else ""
     return torch.cuda.OutOfMemoryError(
         f"CUDA out of memory. Tried to allocate {format_size(error.requested)}. "
@@ -96,9 +96,34 @@ def argument_elsewhere(argument: str, where: str, others: str, method: str) -> R
     )
 
 
+class Hidden:
+    """Holds a value for `revealed`, and shows it to nobody else: nodes of a graph and errors are looked into."""
+
+    __slots__ = ("value",)
+
+
+_put, revealed = vars(Hidden)["value"].__set__, vars(Hidden)["value"].__get__
+del Hidden.value  # type: ignore[attr-defined]
+
+
+def conceal(value: Any) -> Hidden:
+    """An object that holds this value."""
+    holder = Hidden()
+    _put(holder, value)
+    return holder
+
+
+attributes: Final = vars(torch.Tensor)["__dict__"].__get__  # of a tensor; `__dict__` itself may be hidden by others
+
+
+def held_inside(value: Any, name: str, default: Any = None) -> Any:
+    """What a tensor on the device has inside under this name; `default` for all else, which is not asked for it."""
+    return attributes(value).get(name, default) if issubclass(type(value), torch.Tensor) else default
+
+
 def type_name(tensor: Any) -> str:
     """`torch.cuda.FloatTensor`, as CUDA names the type of a tensor."""
-    inner = getattr(tensor, "_inner", None)
+    inner = held_inside(tensor, "_inner")
     if inner is None:
         return str(tensor.type())
     try:
@@ -183,7 +208,7 @@ class OutOfMemory(Exception):
     def __init__(self, requested: int, place: Allocator) -> None:
         super().__init__(requested)
         self.requested = requested
-        self.place = place
+        self.place = conceal(place)
 
 
 class Piece:

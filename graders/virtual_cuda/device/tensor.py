@@ -8,13 +8,12 @@ import torch
 from torch._C import DispatchKey, DispatchKeySet
 
 from virtual_cuda.device.state import Block
-from virtual_cuda.patching import identity
+from virtual_cuda.patching import class_watch, identity
 
 AUTOCAST: Final = DispatchKeySet(DispatchKey.AutocastCUDA)
 _STRIDED: Final = torch.strided
 make_shell: Final = torch.Tensor._make_wrapper_subclass
 INSIDE: Final = ("_inner", "_block", "_parts")  # attributes that are ours
-attributes: Final = vars(torch.Tensor)["__dict__"].__get__  # of a tensor; `__dict__` itself may be hidden by others
 
 
 class Plans(dict[int, Any]):
@@ -71,7 +70,18 @@ for _cls, _module in ((Tensor, "torch"), (Parameter, "torch.nn.parameter")):
     _cls.__module__ = _module
 
 _inference_on: Final = torch.is_inference_mode_enabled
-VIRTUAL: Final = {Tensor, Parameter}  # `torch_api/tensor_types.py` adds students' classes
+VIRTUAL: Final[set[type]] = {Tensor, Parameter}  # `torch_api/tensor_types.py` adds students' classes
+
+
+def device_classes() -> set[type]:
+    """The classes that tensors on the device have now, those that were made of students' classes among them."""
+    return VIRTUAL
+
+
+def dispatch_by(function: Any) -> None:
+    """Have this function called for every operator on a tensor of the device."""
+    with class_watch:
+        Tensor.__torch_dispatch__ = staticmethod(function)  # type: ignore[method-assign]
 
 
 def wrap(inner: torch.Tensor, block: Block) -> Any:

@@ -24,6 +24,7 @@ from virtual_cuda.device.state import (
     Place,
     device_assert,
     forked,
+    held_inside,
     not_implemented,
     now,
     out_of_memory,
@@ -172,7 +173,7 @@ def _would_run(func: Any, args: Any, kwargs: Any) -> bool:
 
 def _copied(value: Any) -> Any:
     """A copy of the inner tensor, since the trial run may write into its arguments."""
-    return getattr(value, "_inner", value).clone() if isinstance(value, torch.Tensor) else value
+    return held_inside(value, "_inner", value).clone() if isinstance(value, torch.Tensor) else value
 
 
 _OUT_OF_RANGE: Final = re.compile(

@@ -18,8 +18,8 @@ import torch.optim
 from torch import nn
 from torch._C import DispatchKey, DispatchKeySet
 
-from virtual_cuda.device.state import Place
-from virtual_cuda.device.tensor import PLANS, VIRTUAL, Parameter, Tensor, attributes, refresh, wrap
+from virtual_cuda.device.state import Place, attributes, conceal, revealed
+from virtual_cuda.device.tensor import PLANS, VIRTUAL, Parameter, Tensor, refresh, wrap
 from virtual_cuda.ledger.records import END, FORWARD, GRAD, OPERATION
 from virtual_cuda.ops.dispatch import (
     Rules,
@@ -938,14 +938,15 @@ class _Chained(torch.autograd.Function):
         ctx.save_for_backward(*made[1])
         ctx.set_materialize_grads(False)
         given = input, weight, bias
-        ctx.layer, ctx.leaves = layer, [t if t is not None and t.requires_grad and t.is_leaf else None for t in given]
+        ctx.layer = conceal(layer)
+        ctx.leaves = [t if t is not None and t.requires_grad and t.is_leaf else None for t in given]
         return made[0]
 
     @staticmethod
     def backward(ctx: Any, gradient: Any) -> Any:
         if gradient is None:
             return None, None, None, None, None
-        layer, needs, saved = ctx.layer, _needed(ctx), ctx.saved_tensors
+        layer, needs, saved = revealed(ctx.layer), _needed(ctx), ctx.saved_tensors
         found = None
         usual = not (_grad_on() or _inference_on() or _C._is_any_autocast_enabled() or _C._len_torch_dispatch_stack())
         if usual and needs == layer.needs and type(gradient) in _ORDINARY and gradient._inner.is_contiguous():

@@ -13,7 +13,16 @@ import torch.nn.functional
 from torch import nn
 from torch.autograd import grad as _grad
 
-from virtual_cuda.device.state import Block, Place, argument_elsewhere, label_of, type_name, without_lazy
+from virtual_cuda.device.state import (
+    Block,
+    Place,
+    argument_elsewhere,
+    conceal,
+    label_of,
+    revealed,
+    type_name,
+    without_lazy,
+)
 from virtual_cuda.device.tensor import VIRTUAL, refresh, wrap
 from virtual_cuda.ops import placement
 from virtual_cuda.ops.autocast import cast
@@ -196,7 +205,7 @@ class FusedAttention(torch.autograd.Function):
                 sizes += [16, 8]
             if mask is not None and mask.dtype is torch.bool:
                 sizes += [mask.numel() * 4]
-            ctx.inner, ctx.out, ctx.place, ctx.flash = [*inner, *trained], out, place, flash
+            ctx.held = conceal(([*inner, *trained], out, place, flash))
             kept = [result] if mask is None or mask.dtype is torch.bool else [result, mask]
             if padded == query.shape[3]:
                 kept += [query, key, value]
@@ -208,18 +217,18 @@ class FusedAttention(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, gradient: Any) -> Any:
         _ = ctx.saved_tensors  # refuses if one of them was written to since
-        place = ctx.place
+        inner, out, place, flash = revealed(ctx.held)
         if place.shut:
             raise shut(place)
-        wanted = [t for t in ctx.inner if t.requires_grad]
-        found = iter(_grad(ctx.out, wanted, gradient._inner, retain_graph=True))
-        made = [next(found) if t.requires_grad else None for t in ctx.inner]
+        wanted = [t for t in inner if t.requires_grad]
+        found = iter(_grad(out, wanted, gradient._inner, retain_graph=True))
+        made = [next(found) if t.requires_grad else None for t in inner]
         results = _wrap_each([*map(_heads_inside, made[:3]), *made[3:]], place)
         name = "aten._scaled_dot_product_efficient_attention_backward.default"
-        write(name, place, sum(r.nbytes for r in results if r is not None), work_of(None, ctx.inner))
+        write(name, place, sum(r.nbytes for r in results if r is not None), work_of(None, inner))
         kernel = "efficient"
-        if ctx.flash:  # cuDNN's comes first on a GPU of the H200's kind, and takes heads in eights only
-            first = torch._C._get_cudnn_sdp_enabled() and not ctx.inner[0].shape[3] % 8
+        if flash:  # cuDNN's comes first on a GPU of the H200's kind, and takes heads in eights only
+            first = torch._C._get_cudnn_sdp_enabled() and not inner[0].shape[3] % 8
             model = place.gpu.model
             kernel = "cudnn" if first and (model is None or model.capability[0] == 9) else "flash"
         refusal = f"derivative for aten::_scaled_dot_product_{kernel}_attention_backward is not implemented"
@@ -334,13 +343,13 @@ class FusedCell(torch.autograd.Function):
         write(
             f"aten._thnn_fused_{kind}_cell.default", place, nbytes + sum(o.nbytes for o in outs), work_of(outs, inner)
         )
-        ctx.kind, ctx.place = kind, place
+        ctx.kind, ctx.place = kind, conceal(place)
         ctx.save_for_backward(*tensors, *(_held(place, nbytes) if any(ctx.needs_input_grad) else ()))
         return results[0] if len(results) == 1 else tuple(results)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Any) -> Any:
-        gates, tensors, place = _GATES[ctx.kind][0], ctx.saved_tensors[:-1], ctx.place
+        gates, tensors, place = _GATES[ctx.kind][0], ctx.saved_tensors[:-1], revealed(ctx.place)
         if place.shut:
             raise shut(place)
         twice = torch.is_grad_enabled()  # the gradients are to be differentiated: computed step by step, as on CUDA
@@ -484,7 +493,7 @@ class CudnnRnn(torch.autograd.Function):
         write("aten._cudnn_rnn.default", place, sum(out.nbytes for out in outs), work_of(outs, inner))
         if train and dropout > 0:
             placement.note("dropout state")
-        ctx.train, ctx.place, ctx.inner, ctx.outs, ctx.weights = train, place, inner, outs, len(weights)
+        ctx.train, ctx.held, ctx.weights = train, conceal((place, inner, outs)), len(weights)
         ctx.save_for_backward(*tensors, wrapped[0], *held)
         return tuple(wrapped)
 
@@ -493,20 +502,18 @@ class CudnnRnn(torch.autograd.Function):
         _ = ctx.saved_tensors  # refuses if one of them was written to since
         if not ctx.train:
             raise RuntimeError("cudnn RNN backward can only be called in training mode")
-        place = ctx.place
+        place, inner, outs = revealed(ctx.held)
         if place.shut:
             raise shut(place)
-        wanted = [t for t in ctx.inner if t.requires_grad]
-        pairs = [
-            (out, g._inner) for out, g in zip(ctx.outs, gradients, strict=True) if g is not None and out.requires_grad
-        ]
+        wanted = [t for t in inner if t.requires_grad]
+        pairs = [(out, g._inner) for out, g in zip(outs, gradients, strict=True) if g is not None and out.requires_grad]
         found = _grad([out for out, _ in pairs], wanted, [g for _, g in pairs], retain_graph=True, allow_unused=True)
         given = (torch.zeros_like(t) if g is None else g for t, g in zip(wanted, found, strict=True))
-        computed = [next(given) if t.requires_grad else None for t in ctx.inner]
+        computed = [next(given) if t.requires_grad else None for t in inner]
         count = len(computed) - ctx.weights
         results = [*_wrap_each(computed[:count], place), *_in_one_block(computed[count:], place)]
         nbytes = sum(r.nbytes for r in results if r is not None)
-        write("aten._cudnn_rnn_backward.default", place, nbytes, work_of(ctx.outs, ctx.inner))
+        write("aten._cudnn_rnn_backward.default", place, nbytes, work_of(outs, inner))
         return (None, None, None, None, *_refusing(results, _ONCE))
 
 

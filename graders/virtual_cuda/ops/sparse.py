@@ -17,11 +17,13 @@ from virtual_cuda.device.state import (
     Block,
     Place,
     argument_elsewhere,
+    conceal,
     is_pinned,
     label_of,
     parts,
     place_named,
     place_of,
+    revealed,
 )
 from virtual_cuda.device.tensor import AUTOCAST, VIRTUAL, Tensor, make_shell
 from virtual_cuda.device.tensor import wrap as wrap_strided
@@ -52,12 +54,12 @@ class _ToHost(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, tensor: Any) -> Any:
-        ctx.place = tensor._block.place
+        ctx.place = conceal(tensor._block.place)
         return tensor._inner.detach()
 
     @staticmethod
     def backward(ctx: Any, gradient: Any) -> Any:
-        return _dense(gradient, ctx.place, {})
+        return _dense(gradient, revealed(ctx.place), {})
 
 
 class _ToDevice(torch.autograd.Function):

@@ -20,7 +20,7 @@ import torch.cuda.nccl
 import torch.distributed
 from torch.utils._pytree import tree_map_only
 
-from virtual_cuda.device.state import Place
+from virtual_cuda.device.state import Place, held_inside
 from virtual_cuda.device.tensor import VIRTUAL
 from virtual_cuda.ledger.records import COLLECTIVE, END
 from virtual_cuda.ops import placement
@@ -133,7 +133,7 @@ def _scaled(original: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
 
 
 def _multiply(factor: Any, tensor: torch.Tensor) -> None:
-    tensor.mul_(getattr(factor, "_inner", factor))
+    tensor.mul_(held_inside(factor, "_inner", factor))
 
 
 def _divide(size: int, tensor: torch.Tensor) -> None:
@@ -185,7 +185,7 @@ class _Collective:
 def _run(func: Any, args: Any, kwargs: Any) -> Any:
     """An operator of c10d, whose last result is the work to wait for."""
     if "process_group" not in (names := [argument.name for argument in func._schema.arguments]):
-        return func(*(getattr(value, "_inner", value) for value in args), **kwargs)
+        return func(*(held_inside(value, "_inner", value) for value in args), **kwargs)
     each = _Collective(func, args)
     position = names.index("process_group")
     group = dist.ProcessGroup.unbox(args[position])

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import torch
 
-from virtual_cuda.device.state import CUDA, Place, VirtualGpu, index_of, now
+from virtual_cuda.device.state import CUDA, Place, VirtualGpu, held_inside, index_of, now
 from virtual_cuda.device.tensor import PLANS
 from virtual_cuda.ops.dispatch import general
 from virtual_cuda.ops.fast_paths import make_plan, plan_by
@@ -306,7 +306,7 @@ def _with_generator(func: Any, args: Any, kwargs: Any, place: Place | None) -> t
 
 def draw(func: Any, args: Any, kwargs: Any) -> Any:
     """A random operator: the device's generator, unless one was passed, which must be the device's."""
-    place = next((a._block.place for a in args if hasattr(a, "_block")), None)
+    place = next((block.place for a in args if (block := held_inside(a, "_block")) is not None), None)
     args, kwargs, core = _with_generator(func, args, kwargs or {}, place)
     out = general(func, args, kwargs)
     return out if core is None else _drawn(core, out)

@@ -13,7 +13,7 @@ import torch
 import torch.cuda.graphs
 
 from virtual_cuda.device.state import CPU, Block, Place, cuda_error, is_pinned, now
-from virtual_cuda.device.tensor import Tensor
+from virtual_cuda.device.tensor import Tensor, dispatch_by
 from virtual_cuda.ops import placement
 from virtual_cuda.ops.dispatch import allocate, write
 from virtual_cuda.ops.placement import inner_of
@@ -26,6 +26,14 @@ from virtual_cuda.torch_api.storage import as_bytes
 from virtual_cuda.torch_api.streams import capture
 
 _dispatch: Final = Tensor.__torch_dispatch__
+
+
+def _own(graph: Any) -> dict[str, Any]:
+    """The attributes of a graph."""
+    found: dict[str, Any] = _attributes.__get__(graph)
+    return found
+
+
 _SEED_AND_OFFSET: Final = 8  # bytes each: what a graph keeps on the device so that replays draw new random numbers
 
 
@@ -72,21 +80,30 @@ def _copies_pageable(func: Any, args: Any, kwargs: Any) -> bool:
     return to_host or any(not is_pinned(tensor) for tensor in hosts)
 
 
+def _run(place: Place, name: str, call: Callable[[], Any], results: list[Any]) -> None:
+    """One step of a replay, into the memory that the capture has given its results."""
+    again = call()
+    write(name, place, 0)
+    for result, value in zip(results, tensors_in(again), strict=False):
+        if result is not value:
+            result.copy_(value)
+
+
 class CUDAGraph:
     """`torch.cuda.CUDAGraph`."""
 
     def __init__(self, keep_graph: bool = False) -> None:
         self._keep = keep_graph
-        self._steps: list[Callable[[], object]] = []
-        self._before: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}  # storage -> its bytes, and what they were
         self._made: set[int] = set()  # storages that the capture itself made
-        self._held: list[Any] = []
+        own = _own(self)  # past whatever a subclass makes of its attributes, as this is the inside of tensors
+        own["_steps"] = list[Callable[[], object]]()
+        own["_before"] = dict[int, tuple[torch.Tensor, torch.Tensor]]()  # storage -> its bytes, and what they were
+        own["_held"] = list[Any]()
+        own["_place"] = own["_seeds"] = None  # where it is captured
         self._undo: list[tuple[Generator, torch.Tensor]] = []  # generators, and their states before the capture
         self._note: Any = None
         self._captured = self._broken = self._instantiated = False
         self._pool: tuple[int, int] = (0, 0)
-        self._seeds: _Seeds | None = None
-        self._place: Place | None = None
         self._stream: Any = None
         self.generators: list[Generator] = []  # registered ones, besides the default generators
 
@@ -103,14 +120,14 @@ class CUDAGraph:
                 "CUDA graphs must be captured on a non-default stream. (However, after capture, it's ok to replay them "
                 "on the default stream.)"
             )
-        self._place = gpu.places[gpu.current]
-        self._seeds = (_shared and _shared[0]()) or _Seeds(self._place)
-        _shared[:] = [weakref.ref(self._seeds)]
+        _own(self)["_place"] = gpu.places[gpu.current]
+        _own(self)["_seeds"] = (_shared and _shared[0]()) or _Seeds(_own(self)["_place"])
+        _shared[:] = [weakref.ref(_own(self)["_seeds"])]
         self._pool = pool or (0, next(pool_numbers))
         known: Any = (*torch.cuda.default_generators, *self.generators)
         self._undo = [(generator, generator.get_state()) for generator in known]
         capture.graph = self
-        Tensor.__torch_dispatch__ = staticmethod(_captured)  # type: ignore[method-assign]
+        dispatch_by(_captured)
         self._note, placement.note = placement.note, _refuse
 
     def record(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
@@ -120,32 +137,23 @@ class CUDAGraph:
         named = {key: CPU if isinstance(value, torch.device) else inner_of(value) for key, value in kwargs.items()}
         for tensor in _written(func, args, kwargs):
             storage = tensor._inner.untyped_storage()
-            if storage._cdata not in self._before and storage._cdata not in self._made:
+            if storage._cdata not in _own(self)["_before"] and storage._cdata not in self._made:
                 raw = as_bytes(storage)
-                self._before[storage._cdata] = (raw, raw.clone())
+                _own(self)["_before"][storage._cdata] = (raw, raw.clone())
         out = _dispatch(func, types, args, kwargs)
         results = [t for t in tensors_in(out) if isinstance(t, Tensor)]
         if not func.is_view and results + _written(func, args, kwargs):
-            assert self._place is not None
             again: Callable[[], Any] = functools.partial(call_of(func), *given, **named)
-            again = replayed(func, given, named, self._place) if is_random(func) else again
-            self._steps.append(functools.partial(self._run, str(func), again, [t._inner for t in results]))
+            again = replayed(func, given, named, _own(self)["_place"]) if is_random(func) else again
+            place, inner = _own(self)["_place"], [t._inner for t in results]
+            _own(self)["_steps"].append(functools.partial(_run, place, str(func), again, inner))
         self._made |= _storages([t._inner for t in results]) - _storages([given, named])
-        self._held += results  # the graph's own pool: its tensors stay where they are
+        _own(self)["_held"] += results  # the graph's own pool: its tensors stay where they are
         return out
-
-    def _run(self, name: str, call: Callable[[], Any], results: list[Any]) -> None:
-        """One step of a replay, into the memory that the capture has given its results."""
-        again = call()
-        assert self._place is not None
-        write(name, self._place, 0)
-        for result, value in zip(results, tensors_in(again), strict=False):
-            if result is not value:
-                result.copy_(value)
 
     def add(self, step: Callable[[], object]) -> None:
         """Something else than an operator that a replay repeats: events, states of generators."""
-        self._steps.append(step)
+        _own(self)["_steps"].append(step)
 
     def register_generator_state(self, generator: Any) -> None:
         self.generators.append(generator_of(generator))
@@ -154,10 +162,10 @@ class CUDAGraph:
         if capture.graph is not self:
             raise RuntimeError("capture_end() called before capture_begin().")
         self.leave()
-        for raw, kept in self._before.values():
+        for raw, kept in _own(self)["_before"].values():
             raw.copy_(kept)
-        self._before.clear()
-        for tensor in self._held:  # nothing was computed; what was written down will be
+        _own(self)["_before"].clear()
+        for tensor in _own(self)["_held"]:  # nothing was computed; what was written down will be
             if tensor._inner.untyped_storage()._cdata in self._made:
                 as_bytes(tensor._inner.untyped_storage()).zero_()
         for generator, state in self._undo:  # a capture draws nothing
@@ -169,7 +177,7 @@ class CUDAGraph:
         if self._broken:
             self.reset()
             raise cuda_error("operation failed due to a previous error during capture", "StreamCaptureInvalidated")
-        if not self._steps and sys.exc_info()[0] is None:  # else that exception says why
+        if not _own(self)["_steps"] and sys.exc_info()[0] is None:  # else that exception says why
             warnings.warn(
                 "The CUDA Graph is empty. This usually means that the graph was attempted to be captured on wrong "
                 "device or stream.",
@@ -180,7 +188,7 @@ class CUDAGraph:
 
     def leave(self) -> None:
         """From now on operators run."""
-        Tensor.__torch_dispatch__ = staticmethod(_dispatch)  # type: ignore[method-assign]
+        dispatch_by(_dispatch)
         placement.note = self._note
         capture.graph = None
 
@@ -188,14 +196,14 @@ class CUDAGraph:
         if not self._captured:
             raise RuntimeError("Called CUDAGraph::replay without a preceding successful capture.")
         self._instantiated = True
-        for step in self._steps:
+        for step in _own(self)["_steps"]:
             step()
 
     def reset(self) -> None:
-        self._steps.clear()
-        self._held.clear()
+        _own(self)["_steps"].clear()
+        _own(self)["_held"].clear()
         self._captured = self._broken = self._instantiated = False
-        self._seeds = None
+        _own(self)["_seeds"] = None
 
     def pool(self) -> tuple[int, int]:
         if not self._captured:
@@ -228,6 +236,9 @@ class CUDAGraph:
 
     def debug_dump(self, debug_path: str) -> None:
         """There is nothing to dump."""
+
+
+_attributes: Final = vars(CUDAGraph)["__dict__"]
 
 
 CUDAGraph.__module__ = "torch.cuda.graphs"

@@ -16,6 +16,7 @@ import importlib.machinery
 import operator
 import sys
 import threading
+import weakref
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager
 from types import CodeType, FunctionType, ModuleType
@@ -95,6 +96,10 @@ def _answers(patch: Replaced) -> bool:
     return any(patch.owner is home for home in _ASKED) and not isinstance(patch.put, type)
 
 
+# Not an attribute of the finder, which everyone finds in `sys.meta_path`.
+_patches_of: Final[weakref.WeakKeyDictionary[_Finder, list[Replaced]]] = weakref.WeakKeyDictionary()
+
+
 class OriginalImports(_Finder):
     """While the device is open: runs torch's own modules, and all that they import, with most patches put aside.
 
@@ -102,7 +107,7 @@ class OriginalImports(_Finder):
     """
 
     def __init__(self, patches: list[Replaced]) -> None:
-        self.patches = patches
+        _patches_of[self] = patches
         self.busy = False
         self.lock = threading.RLock()
         self.loaded: list[ModuleType] = []
@@ -129,7 +134,7 @@ class OriginalImports(_Finder):
             self.busy = True
             before = set(sys.modules)
             try:
-                with aside(self.patches, _answers):
+                with aside(_patches_of[self], _answers):
                     yield
             finally:
                 self.busy = False
@@ -139,9 +144,9 @@ class OriginalImports(_Finder):
     def _close(self) -> None:
         """Give modules that were imported meanwhile the functions that they would have without the device."""
         first: dict[tuple[int, str], Any] = {}  # a function may be patched more than once
-        for one in self.patches:
+        for one in _patches_of[self]:
             first.setdefault((id(one.owner), one.name), one.before)
-        ours = [one for one in self.patches if _answers(one) and callable(one.put)]
+        ours = [one for one in _patches_of[self] if _answers(one) and callable(one.put)]
         originals = {id(one.put): first[id(one.owner), one.name] for one in reversed(ours)}
         for module in self.loaded:
             for name, value in list(vars(module).items()):

@@ -14,7 +14,7 @@ import torch.profiler
 from virtual_cuda.clock.lanes import HOST as HOST_LANE
 from virtual_cuda.clock.lanes import Interval
 from virtual_cuda.device.state import now
-from virtual_cuda.device.tensor import Tensor
+from virtual_cuda.device.tensor import Tensor, dispatch_by
 from virtual_cuda.ledger.records import ALLOCATION, OPERATION, SYNC, TRANSFER
 from virtual_cuda.ops.fused import CudnnRnn, FusedAttention, FusedCell, FusedRmsNorm
 from virtual_cuda.patching import Opening, Patch, around, torch_patches
@@ -285,7 +285,7 @@ def _made(
 
 def _began(original: Any, self: Any) -> Any:
     _recording.append(self)
-    Tensor.__torch_dispatch__ = staticmethod(_marked)  # type: ignore[method-assign]
+    dispatch_by(_marked)
     _mark_fused(True)
     return original(self)
 
@@ -294,7 +294,7 @@ def _left(original: Any, self: Any, *error: Any) -> Any:
     if self in _recording:
         _recording.remove(self)
         if not _recording:
-            Tensor.__torch_dispatch__ = staticmethod(_dispatch)  # type: ignore[method-assign]
+            dispatch_by(_dispatch)
             _mark_fused(False)
     out = original(self, *error)
     if getattr(self, "kineto_results", None) is not None:

@@ -10,7 +10,7 @@ from typing import Any, Final
 import torch
 import torch.utils.dlpack
 
-from virtual_cuda.device.state import CUDA, Block, Place, place_named
+from virtual_cuda.device.state import CUDA, Block, Place, held_inside, place_named
 from virtual_cuda.device.tensor import INSIDE, VIRTUAL, Parameter, Tensor, refresh, wrap
 from virtual_cuda.ops import placement
 from virtual_cuda.ops.dispatch import allocate, open_place, shut, wrap_output, write
@@ -84,6 +84,9 @@ def _address(block: Block, offset: int) -> int:
 
 class UntypedStorage(torch.UntypedStorage):
     """A storage on a virtual device."""
+
+    # As in `Tensor`, whatever is put in their place in torch's class is not told of what is inside.
+    __getattribute__, __setattr__ = object.__getattribute__, object.__setattr__
 
     _block: Block
 
@@ -238,7 +241,7 @@ def _set_(func: Any, args: Any, kwargs: Any) -> Any:
     if isinstance(storage, torch.Tensor) is not isinstance(storage, Tensor) or storage.device != target.device:
         raise _elsewhere(target, storage)
     place = open_place(target)
-    host_set(target._inner, getattr(storage, "_inner", storage), *rest, **kwargs)
+    host_set(target._inner, storage._inner if isinstance(storage, Tensor) else storage, *rest, **kwargs)
     target._block = storage._block
     if not isinstance(storage, Tensor):
         write(str(func), place, 0)
@@ -378,6 +381,6 @@ def _patches(opening: Opening) -> Iterator[Patch]:
     yield torch.Tensor, "set_", _set_on_host
     yield around(torch.UntypedStorage, "_share_cuda_", _share_cuda)
     for name in ("_is_cow_tensor", "_storage_address", "_data_address"):
-        yield around(_C, name, lambda original, tensor: original(getattr(tensor, "_inner", tensor)))
+        yield around(_C, name, lambda original, tensor: original(held_inside(tensor, "_inner", tensor)))
     yield around(torch._utils, "set_tensor_metadata", _set_metadata)
     yield around(torch, "is_storage", lambda original, obj: type(obj) is UntypedStorage or original(obj))

@@ -17,7 +17,7 @@ import torch.nn.parallel._functions
 
 from virtual_cuda.clock.lanes import HZ
 from virtual_cuda.device.state import CUDA, VirtualGpu, cuda_error, device_assert, index_of, now
-from virtual_cuda.device.tensor import Tensor
+from virtual_cuda.device.tensor import Tensor, dispatch_by
 from virtual_cuda.ledger.records import STREAM
 from virtual_cuda.ops import placement
 from virtual_cuda.patching import Opening, Patch, Stage, around, torch_patches
@@ -412,12 +412,12 @@ def _backward(original: Any, *args: Any, **kwargs: Any) -> Any:
     if not _thread.changes or capture.graph is not None or _running.backward is not None:
         return original(*args, **kwargs)
     _running.backward = backward = _Backward()
-    Tensor.__torch_dispatch__ = staticmethod(_dispatched)  # type: ignore[method-assign]
+    dispatch_by(_dispatched)
     try:
         return original(*args, **kwargs)
     finally:
         _running.backward = None
-        Tensor.__torch_dispatch__ = staticmethod(_dispatch)  # type: ignore[method-assign]
+        dispatch_by(_dispatch)
         backward.end()
 
 

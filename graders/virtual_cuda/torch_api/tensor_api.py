@@ -8,8 +8,8 @@ from typing import Any, Final
 
 import torch
 
-from virtual_cuda.device.state import Place, not_on_host, type_name, without_lazy
-from virtual_cuda.device.tensor import INSIDE, Parameter, Tensor, attributes, wrap
+from virtual_cuda.device.state import Place, attributes, not_on_host, type_name, without_lazy
+from virtual_cuda.device.tensor import INSIDE, Parameter, Tensor, wrap
 from virtual_cuda.ops.dispatch import allocate, open_place, write
 from virtual_cuda.ops.placement import HOST, record_copy
 from virtual_cuda.patching import Opening, Patch, Stage, torch_patches

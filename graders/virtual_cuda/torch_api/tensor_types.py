@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import warnings
 from collections.abc import Iterator
-from typing import Any, Final, cast
+from typing import Any, Final
 
 import torch
 import torch.nested
@@ -13,7 +13,7 @@ import torch.nested
 from virtual_cuda.device.state import CUDA, place_named
 from virtual_cuda.device.tensor import INSIDE, VIRTUAL, Parameter, Tensor, wrap
 from virtual_cuda.ops.dispatch import shut
-from virtual_cuda.patching import Opening, Patch, Stage, around, torch_patches
+from virtual_cuda.patching import Opening, Patch, Stage, around, class_watch, torch_patches
 from virtual_cuda.recorder import tensors_in
 
 DTYPES: Final = {
@@ -174,20 +174,46 @@ def _past_inside(cls: Any, name: str) -> Any:
     return plain if own is getattr(torch.Tensor, name) else method
 
 
+class _DeviceClass(type(torch.Tensor)):  # type: ignore[misc]
+    """The class of the classes that are made of students': what code sets there is set in the student's class.
+
+    On a GPU the two are one: `type(self).calls += 1` counts for tensors on the host, too.
+    """
+
+    def __setattr__(cls, name: str, value: Any) -> None:
+        setattr(cls._student_class, name, value) if cls in VIRTUAL else type.__setattr__(cls, name, value)
+
+    def __delattr__(cls, name: str) -> None:
+        delattr(cls._student_class, name) if cls in VIRTUAL else type.__delattr__(cls, name)
+
+
 def _device_class(cls: Any) -> Any:
     found = _made.get(cls)
     if found is None:
         inherited = cls.__torch_function__
         bound = getattr(inherited, "__func__", None)
         named = {"__module__": cls.__module__, "__qualname__": cls.__qualname__, "_student_class": cls}
-        named["__slotnames__"] = Tensor.__slotnames__
-        named |= {name: _past_inside(cls, name) for name in ("__getattribute__", "__setattr__")}
-        found = cast("Any", type(cls.__name__, (cls, _Bridge), named))
-        # Set afterwards: torch's metaclass turns __torch_function__ off where it finds a __torch_dispatch__.
-        found.__torch_dispatch__ = staticmethod(Tensor.__torch_dispatch__)
-        found.__torch_function__ = inherited if bound is None else classmethod(bound)
-        _made[cls] = found
-        VIRTUAL.add(found)
+        # What Python would add when it is first asked for; nobody adds anything to the class later.
+        named |= {"__slotnames__": Tensor.__slotnames__, "__annotations__": dict(vars(cls).get("__annotations__", {}))}
+        ours = {name: _past_inside(cls, name) for name in ("__getattribute__", "__setattr__")}
+        students = type(cls)
+        kind: Any = _DeviceClass
+        if students is not type(torch.Tensor):
+            kind = type.__new__(type, students.__name__, (_DeviceClass, students), {"__module__": students.__module__})
+        bases = (cls, _Bridge)
+        # Not by calling `kind`: a metaclass of the student's would choose what the class has.
+        found = type.__new__(kind, cls.__name__, bases, {**named, **ours})
+        type(torch.Tensor).__init__(found, cls.__name__, bases, {})
+        # Set afterwards: torch's metaclass turns __torch_function__ off where it finds a __torch_dispatch__, and a
+        # student's `__init_subclass__` may have put something else into the class.
+        ours["__slotnames__"] = Tensor.__slotnames__
+        ours["__torch_dispatch__"] = staticmethod(Tensor.__torch_dispatch__)
+        ours["__torch_function__"] = inherited if bound is None else classmethod(bound)
+        with class_watch:
+            for name, value in ours.items():
+                type.__setattr__(found, name, value)
+            _made[cls] = found
+            VIRTUAL.add(found)
     return found
 
 
@@ -237,13 +263,16 @@ def _closed(func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
 
 def forget_classes() -> None:
     """Classes made for a `with` block end with it."""
-    for cls in _made.values():
-        cls.__torch_dispatch__ = staticmethod(_closed)  # no plan knows the class any more
-    for cls in _renamed:
-        del cls.device, cls.is_cuda
-    _renamed.clear()
-    VIRTUAL.difference_update(_made.values())
-    _made.clear()
+    if not (_made or _renamed):
+        return
+    with class_watch:
+        VIRTUAL.difference_update(_made.values())
+        for cls in _made.values():
+            type.__setattr__(cls, "__torch_dispatch__", staticmethod(_closed))  # no plan knows the class any more
+        for cls in _renamed:
+            del cls.device, cls.is_cuda
+        _renamed.clear()
+        _made.clear()
 
 
 @torch_patches()
