@@ -1165,6 +1165,121 @@ def _note_layer(held: list[Any], place: Place, where: Any, computed: tuple[Any, 
     held[0] = _NODES[kind](input, weight, bias, layer, (result, saved))
 
 
+# ---- cross entropy ---------------------------------------------------------------------------------------------------
+
+_logs_of, _logs_backward = (rules_of(op.default).call for op in (aten._log_softmax, aten._log_softmax_backward_data))
+_nll_of, _nll_backward = (rules_of(op.default).call for op in (aten.nll_loss_forward, aten.nll_loss_backward))
+
+
+class _Kept:
+    """What the backward of a cross entropy needs on the CPU, and what it keeps alive on the device."""
+
+    __slots__ = ("logs", "settings", "target", "total", "version", "weights")
+
+    def __init__(self, logs: Any, target: Any, total: Any, weights: Any, settings: tuple[int, int]) -> None:
+        self.logs, self.target, self.total, self.weights, self.settings = logs, target, total, weights, settings
+        self.version = target._version
+
+
+class _CrossEntropy(torch.autograd.Function):
+    """`log_softmax` and `nll_loss` as one node. The logarithms are a result, too, for second derivatives alone."""
+
+    @staticmethod
+    def forward(ctx: Any, input: Any, made: Any) -> Any:
+        loss, logs, ctx.kept = made
+        ctx.save_for_backward(logs)
+        ctx.set_materialize_grads(False)
+        return loss, logs
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Any, of_logs: Any) -> Any:
+        kept = ctx.kept
+        if kept is None:
+            return ctx.saved_tensors  # refuses
+        if gradient is not None and kept.target._version != kept.version:
+            raise _stale_target(kept)
+        watched = _grad_on() or _inference_on() or _C._is_any_autocast_enabled() or _C._len_torch_dispatch_stack()
+        if of_logs is not None or type(gradient) not in _ORDINARY or watched:
+            return _separate_losses(ctx.saved_tensors[0], kept, gradient, of_logs), None
+        place, g, logs, (reduction, ignored) = gradient._block.place, gradient._inner, kept.logs, kept.settings
+        if place.shut:
+            raise shut(place)
+        if place.late is not None:
+            settle(place)
+        target = kept.target._inner
+        first, at = _nll_backward(g, logs, target, None, reduction, ignored, kept.total), perf_counter()
+        second, later = _logs_backward(first, logs, 1, logs.dtype), perf_counter()
+        shape, where, nbytes = first.shape, site(), first.nbytes
+        block = allocate(place, nbytes)
+        work = first.dtype, shape, g.shape, logs.shape, target.shape, kept.total.shape
+        write("aten.nll_loss_backward.default", place, nbytes, work, where, at)
+        if not _keeps_graph():
+            ctx.kept = kept = None
+        name = "aten._log_softmax_backward_data.default"
+        result = deliver(second, place, name, shape, shape, where=where, at=later)
+        del block
+        return result, None
+
+
+def _separate_losses(logs: Any, kept: _Kept, gradient: Any, of_logs: Any) -> Any:
+    if gradient is not None:
+        total = wrap(kept.total, kept.weights)
+        behind = aten.nll_loss_backward.default(gradient, logs, kept.target, None, *kept.settings, total)
+        of_logs = behind if of_logs is None else behind + of_logs
+    return None if of_logs is None else aten._log_softmax_backward_data.default(of_logs, logs, 1, logs.dtype)
+
+
+def _stale_target(kept: _Kept) -> RuntimeError:
+    """What torch says where the targets were written to; versions differ in the words around."""
+    with torch.enable_grad():
+        target = torch.zeros(2, dtype=torch.int64)
+        loss = torch.nn.functional.nll_loss(torch.zeros(2, 2, requires_grad=True), target)
+    target.add_(0)
+    try:
+        _engine.run_backward((loss,), (torch.ones(()),), False, False, (), True, True)
+    except RuntimeError as error:
+        said = str(error).replace("torch.LongTensor [2]", f"torch.cuda.LongTensor [{kept.target.shape[0]}]")
+        said = said.replace("is at version 1", f"is at version {kept.target._version}")
+        return RuntimeError(said.replace("expected version 0", f"expected version {kept.version}"))
+    return RuntimeError("one of the variables needed for gradient computation has been modified")
+
+
+_CrossEntropy._backward_cls.__name__ = "NllLossBackward0"
+_CrossEntropy._backward_cls.apply = _CrossEntropy.backward
+_loss_node: Final[Any] = super(torch.autograd.Function, _CrossEntropy).apply
+
+
+def cross_entropy(input: Any, target: Any, reduction: int, ignored: int) -> Any:
+    """The loss of rows of logits with a class for each, in training; None where it is another."""
+    if type(input) not in _ORDINARY or type(target) not in _ORDINARY or not input.requires_grad or not _training():
+        return None
+    place, x, classes = input._block.place, input._inner, target._inner
+    sizes = x.shape
+    if (
+        len(sizes) != 2
+        or classes.dtype is not torch.int64
+        or classes.shape != sizes[:1]
+        or x.dtype not in _CHAIN_FLOATS
+        or 0 in sizes
+        or not x.is_contiguous()
+        or place is not target._block.place
+        or place.shut
+    ):
+        return None
+    try:
+        logs, at = _logs_of(x, 1, False), perf_counter()
+        out, total = _nll_of(logs, classes, None, reduction, ignored)
+    except Exception:
+        return None  # the operators raise what CUDA raises
+    later, where = perf_counter(), site()
+    kept = deliver(logs, place, "aten._log_softmax.default", sizes, where=where, at=at)
+    block, weights = allocate(place, out.nbytes), allocate(place, total.nbytes)
+    work = out.dtype, out.shape, sizes, classes.shape
+    write("aten.nll_loss_forward.default", place, out.nbytes + total.nbytes, work, where, later)
+    made = wrap(out, block), kept, _Kept(logs, target, total, weights, (reduction, ignored))
+    return _loss_node(input, made)[0]
+
+
 # ---- steps of optimizers ---------------------------------------------------------------------------------------------
 
 _LISTS: Final = tuple(
