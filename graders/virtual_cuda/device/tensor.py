@@ -74,6 +74,19 @@ _inference_on: Final = torch.is_inference_mode_enabled
 VIRTUAL: Final = {Tensor, Parameter}  # `torch_api/tensor_types.py` adds students' classes
 
 
+def fresh(inner: torch.Tensor, shape: Any, dtype: Any, block: Block) -> Any:
+    """The same as `wrap` for a strided tensor that a kernel has just made; `shape` and `dtype` are its own."""
+    # Strides left out are contiguous ones, which take less time. Sizes of 0 and 1 may have any stride.
+    strides = None if inner.is_contiguous() and 1 not in shape and 0 not in shape else inner.stride()
+    # All arguments by position: by keyword this call is a fifth of the cost of a small operation.
+    shell: Any = make_shell(
+        Tensor, shape, strides, None, None, dtype, _STRIDED, block.place.lazy, False, False, None, False, False, AUTOCAST
+    )
+    shell._inner = inner
+    shell._block = block
+    return shell
+
+
 def wrap(inner: torch.Tensor, block: Block) -> Any:
     """A device tensor around `inner`, whose memory is `block`."""
     if _inference_on() and not inner.is_inference():
@@ -81,11 +94,9 @@ def wrap(inner: torch.Tensor, block: Block) -> Any:
         with torch.inference_mode(False):
             return wrap(inner, block)
     shape, dtype, layout, lazy = inner.shape, inner.dtype, inner.layout, block.place.lazy
-    # Strides left out are contiguous ones, which take less time. Sizes of 0 and 1 may have any stride.
     strides, offset = None, inner.storage_offset() or None
     if offset or layout is not _STRIDED or not inner.is_contiguous() or 1 in shape or 0 in shape:
         strides = inner.stride()
-    # All arguments by position: by keyword this call is a fifth of the cost of a small operation.
     shell = make_shell(
         Tensor, shape, strides, offset, None, dtype, layout, lazy, False, False, None, False, False, AUTOCAST
     )

@@ -19,12 +19,13 @@ from torch import nn
 from torch._C import DispatchKey, DispatchKeySet
 
 from virtual_cuda.device.state import Place
-from virtual_cuda.device.tensor import PLANS, VIRTUAL, Parameter, Tensor, attributes, refresh, wrap
+from virtual_cuda.device.tensor import PLANS, VIRTUAL, Parameter, Tensor, attributes, fresh, refresh, wrap
 from virtual_cuda.ledger.records import END, FORWARD, GRAD, OPERATION
 from virtual_cuda.ops.dispatch import (
     Rules,
     allocate,
     beforehand,
+    bring,
     deliver,
     general,
     rescue,
@@ -100,12 +101,18 @@ def detach(func: Any, rules: Rules) -> Any:
 
     def plan(args: Any, kwargs: Any) -> Any:
         first = args[0]
-        if type(first) not in VIRTUAL or first._inner.layout is not _STRIDED:
+        if type(first) not in VIRTUAL:
+            return general(func, args, kwargs)
+        inner = first._inner
+        if inner.layout is not _STRIDED:
             return general(func, args, kwargs)
         block = first._block
         if block.place.shut:
             raise shut(block.place)
-        return wrap(first._inner, block)
+        dtype = inner.dtype
+        if dtype.is_complex or _inference_on() or inner.storage_offset() or inner.is_neg():
+            return wrap(inner, block)
+        return fresh(inner, inner.shape, dtype, block)  # most are the gradients of leaves
 
     return plan
 
@@ -533,10 +540,11 @@ class _Linear(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, bias: Any, input: Any, weight: Any, made: Any) -> Any:
         _, on_input, on_weight, _ = ctx.needs_input_grad
-        ctx.save_for_backward(input if on_weight else None, weight if on_input else None, *made[1:])
+        ctx.save_for_backward(input if on_weight else None, weight if on_input else None)
         ctx.set_materialize_grads(False)
         ctx.leaves = bias if bias.is_leaf else None, None, weight if weight.is_leaf else None
-        return made[0]
+        result, ctx.active = made
+        return result
 
     @staticmethod
     def backward(ctx: Any, gradient: Any) -> Any:
@@ -544,13 +552,14 @@ class _Linear(torch.autograd.Function):
             return None, None, None, None
         on_bias, on_input, on_weight = needs = _needed(ctx)
         try:
-            input, weight, *active = ctx.saved_tensors
+            input, weight = ctx.saved_tensors
         except RuntimeError as error:
             raise _of_transposed(error, ctx) from None
+        active = ctx.active
         watched = _grad_on() or _inference_on() or _C._is_any_autocast_enabled()
         if type(gradient) not in _ORDINARY or watched:
-            if active:
-                gradient = _threshold_backward(gradient, active[0], 0)
+            if active is not None:
+                gradient = _threshold_backward(gradient, wrap(*active), 0)
             return (*_separately(needs, gradient, input, weight), None)
         place, g = gradient._block.place, gradient._inner
         if place.shut:
@@ -559,8 +568,8 @@ class _Linear(torch.autograd.Function):
             settle(place)
         # First all that is computed, then all that is recorded: in turns, each would drive the other from the caches.
         made_at = perf_counter
-        if active:
-            g, at = _threshold_backward(g, active[0]._inner, 0), made_at()
+        if active is not None:
+            g, at = _threshold_backward(g, active[0], 0), made_at()
         if on_input:
             product, at_input = _mm(g, weight._inner), made_at()
         if on_weight:
@@ -568,36 +577,41 @@ class _Linear(torch.autograd.Function):
             other, at_weight = _mm(turned, input._inner), made_at()
         if on_bias:
             total, at_bias = _sum(g, (0,), True), made_at()
-        where, shape, note, memory, label = site(), g.shape, place.note, place.memory, place.label
-        cast = thread_state.autocast
-        of_bias = of_input = of_weight = None
-        if active:
-            behind = deliver(g, place, "aten.threshold_backward.default", shape, shape, where=where, at=at)
+        task, shape, note, memory, label = _task_of(place), g.shape, place.note, place.memory, place.label
+        where, cast = task.where, thread_state.autocast
+        of_bias = of_input = of_weight = behind = None
+        if active is not None:
+            nbytes = g.nbytes
+            behind, work = allocate(place, nbytes), (g.dtype, shape, shape, shape)
+            name = "aten.threshold_backward.default"
+            note((OPERATION, at, *where, name, label, 0, cast, nbytes, memory.live, work))
             # torch has freed both by now.
             if getrefcount(gradient) <= _UNHELD:
                 del gradient._block
-            gradient = behind
             if not _keeps_graph():
-                del active[0]._block
+                active = ctx.active = None
         # Views: no bytes, nothing to do, no gradients.
         t = *where, "aten.t.default", label, 0, cast, 0
         if on_input:
             note((OPERATION, at_input, *t, memory.live, None))
-            of_input = deliver(product, place, "aten.mm.default", shape, weight._inner.shape, where=where, at=at_input)
+            of_input = bring(product, place, "aten.mm.default", (shape, weight._inner.shape), where, at_input, 0)
         if on_weight:
             note((OPERATION, at_weight, *t, memory.live, None))
             shapes = turned.shape, input._inner.shape
-            of_weight = deliver(other, place, "aten.mm.default", *shapes, where=where, at=at_weight)
+            of_weight = bring(other, place, "aten.mm.default", shapes, where, at_weight, 0)
             note((OPERATION, at_weight, *t, memory.live, None))
         if on_bias:
-            block = allocate(place, total.nbytes)
-            live, work = memory.live, (total.dtype, total.shape, shape, 0)
+            nbytes, dtype = total.nbytes, total.dtype
+            block = allocate(place, nbytes)
+            live, work = memory.live, (dtype, total.shape, shape, 0)
             row = OPERATION, at_bias, *where
-            note((*row, "aten.sum.dim_IntList", label, 0, cast, total.nbytes, live, work))
+            note((*row, "aten.sum.dim_IntList", label, 0, cast, nbytes, live, work))
             note((*row, "aten.view.default", label, 0, cast, 0, live, None))
-            of_bias = wrap(total.view(shape[1]), block)
+            flat = total.view(shape[1])
+            of_bias = fresh(flat, flat.shape, dtype, block)
         if on_weight:
-            place.late = [where, *[None] * _additions(ctx.leaves[0] if on_bias else None, place), "aten.t.default"]
+            place.late = [where, *[None] * _additions(ctx.leaves[0] if on_bias else None, task), "aten.t.default"]
+        del behind
         return of_bias, of_input, of_weight, None
 
 
@@ -614,18 +628,31 @@ def _needed(ctx: Any) -> list[bool]:
     return needs
 
 
-def _additions(bias: Any, place: Place) -> int:
-    """How many operations add the gradient of a bias to others before its weight's is turned."""
-    task = _C._current_graph_task_id()
-    known, leaves = thread_state.handed_out
-    if known != task:
-        leaves = set()
-        thread_state.handed_out = (task, leaves)
+class _Task:
+    """One run of the autograd engine."""
+
+    __slots__ = ("leaves", "number", "where")
+
+    def __init__(self, number: int) -> None:
+        self.number, self.where = number, site()
+        self.leaves: set[int] = set()  # the ids of biases that it has a gradient for
+
+
+def _task_of(place: Place) -> _Task:
+    """The one that runs now."""
+    number, known = _C._current_graph_task_id(), thread_state.task
+    if known is None or known.number != number:
+        known = thread_state.task = _Task(number)
         _engine.queue_callback(partial(_settled, place))
+    return known  # type: ignore[no-any-return]
+
+
+def _additions(bias: Any, task: _Task) -> int:
+    """How many operations add the gradient of a bias to others before its weight's is turned."""
     if bias is None:
         return 0
-    before = id(bias) in leaves  # the same layer was called twice
-    leaves.add(id(bias))
+    before = id(bias) in task.leaves  # the same layer was called twice
+    task.leaves.add(id(bias))
     return before + (bias.grad is not None)
 
 
@@ -673,7 +700,7 @@ def _of_transposed(error: RuntimeError, ctx: Any) -> RuntimeError:
 
 
 class _LinearRelu(_Linear):
-    """The same with `relu` behind it: `made` also has another shell around its result, to be saved."""
+    """The same with `relu` behind it: `made` also has its result inside and the block, to be kept."""
 
 
 for _cls, _name in ((_Linear, "AddmmBackward0"), (_LinearRelu, "ReluBackward0")):
@@ -763,7 +790,7 @@ def _linear(original: Any) -> Any:
         where = site()
         write("aten.t.default", place, 0, None, where)
         made = deliver(out, place, "aten.addmm.default", shape[:1], sizes, shape[::-1], where=where)
-        return _linear_node(bias, input, weight, (made,))
+        return _linear_node(bias, input, weight, (made, None))
 
     return linear
 
@@ -885,7 +912,7 @@ def _run_layers(input: Any, layers: list[tuple[Any, Any]], where: Any) -> tuple[
         if relu is None:
             done = deliver(out, place, "aten.addmm.default", *shapes, where=where, at=at)
             note((END, at, None, None, index))
-            input = _linear_node(bias, input, weight, (done,))
+            input = _linear_node(bias, input, weight, (done, None))
             continue
         block, nbytes, work = allocate(place, out.nbytes), out.nbytes, (out.dtype, out.shape, *shapes)
         note((OPERATION, at, *where, "aten.addmm.default", label, GRAD, cast, nbytes, memory.live, work))
@@ -895,7 +922,7 @@ def _run_layers(input: Any, layers: list[tuple[Any, Any]], where: Any) -> tuple[
         done = deliver(out, place, "aten.relu.default", where=where, at=later)
         note((END, later, None, None, index))
         del block
-        input = _relu_node(bias, input, weight, (done, wrap(out, done._block)))
+        input = _relu_node(bias, input, weight, (done, (out, done._block)))
     return input, sum(1 if relu is None else 2 for _, relu, *_ in made)
 
 
@@ -1209,14 +1236,15 @@ class _CrossEntropy(torch.autograd.Function):
         target = kept.target._inner
         first, at = _nll_backward(g, logs, target, None, reduction, ignored, kept.total), perf_counter()
         second, later = _logs_backward(first, logs, 1, logs.dtype), perf_counter()
-        shape, where, nbytes = first.shape, site(), first.nbytes
-        block = allocate(place, nbytes)
+        shape, where, nbytes = first.shape, _task_of(place).where, first.nbytes
+        block, label, cast = allocate(place, nbytes), place.label, thread_state.autocast
         work = first.dtype, shape, g.shape, logs.shape, target.shape, kept.total.shape
-        write("aten.nll_loss_backward.default", place, nbytes, work, where, at)
+        name = "aten.nll_loss_backward.default"
+        place.note((OPERATION, at, *where, name, label, 0, cast, nbytes, place.memory.live, work))
         if not _keeps_graph():
             ctx.kept = kept = None
         name = "aten._log_softmax_backward_data.default"
-        result = deliver(second, place, name, shape, shape, where=where, at=later)
+        result = bring(second, place, name, (shape, shape), where, later, 0)
         del block
         return result, None
 
@@ -1278,6 +1306,29 @@ def cross_entropy(input: Any, target: Any, reduction: int, ignored: int) -> Any:
     write("aten.nll_loss_forward.default", place, out.nbytes + total.nbytes, work, where, later)
     made = wrap(out, block), kept, _Kept(logs, target, total, weights, (reduction, ignored))
     return _loss_node(input, made)[0]
+
+
+# ---- backward passes -------------------------------------------------------------------------------------------------
+
+_ones: Final = rules_of(aten.ones_like.default).call
+
+
+def run_backward(loss: Any, retain_graph: bool | None) -> bool:
+    """`loss.backward()`: the gradient of a scalar is one. False, and nothing done, where torch asks more questions."""
+    if (
+        type(loss) not in _ORDINARY
+        or loss.dim()
+        or not loss.requires_grad
+        or loss._block.place.shut
+        or not loss._inner.dtype.is_floating_point
+        or _watched()
+    ):
+        return False
+    gradient = deliver(_ones(loss._inner), loss._block.place, "aten.ones_like.default")
+    torch.autograd.graph._engine_run_backward(
+        (loss,), (gradient,), bool(retain_graph), False, (), allow_unreachable=True, accumulate_grad=True
+    )
+    return True
 
 
 # ---- steps of optimizers ---------------------------------------------------------------------------------------------
