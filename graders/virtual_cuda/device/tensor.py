@@ -13,7 +13,7 @@ from virtual_cuda.patching import identity
 AUTOCAST: Final = DispatchKeySet(DispatchKey.AutocastCUDA)
 _STRIDED: Final = torch.strided
 make_shell: Final = torch.Tensor._make_wrapper_subclass
-INSIDE: Final = ("_inner", "_block", "_parts")  # attributes that are ours
+INSIDE: Final = ("_inner", "_block", "_parts", "_weights")  # attributes that are ours
 attributes: Final = vars(torch.Tensor)["__dict__"].__get__  # of a tensor; `__dict__` itself may be hidden by others
 
 

@@ -10,6 +10,7 @@ from functools import partial, wraps
 from itertools import zip_longest
 from sys import _getframe, getrefcount
 from time import perf_counter
+from types import FunctionType, ModuleType
 from typing import Any, Final
 
 import torch
@@ -20,7 +21,7 @@ from torch._C import DispatchKey, DispatchKeySet
 
 from virtual_cuda.device.state import Place
 from virtual_cuda.device.tensor import PLANS, VIRTUAL, Parameter, Tensor, attributes, fresh, refresh, wrap
-from virtual_cuda.ledger.records import END, FORWARD, GRAD, OPERATION
+from virtual_cuda.ledger.records import END, FORWARD, GRAD, INFERENCE, OPERATION
 from virtual_cuda.ops.dispatch import (
     Rules,
     allocate,
@@ -480,6 +481,7 @@ PLANS.maker = make_plan
 # ---- linear layers ---------------------------------------------------------------------------------------------------
 
 _ORDINARY: Final = (Tensor, Parameter)
+_HOSTS: Final = (torch.Tensor, nn.Parameter)
 _FLOATS: Final = {torch.float32, torch.float64, torch.float16, torch.bfloat16}.difference(SLOW)
 _host: Final = torch._C._VariableFunctions
 _addmm, _mm, _sum = _host.addmm, _host.mm, _host.sum
@@ -493,7 +495,7 @@ _keeps_graph: Final = torch._C._autograd._get_current_graph_task_keep_graph
 _threshold_backward: Final = torch.ops.aten.threshold_backward.default
 
 
-def _watched() -> bool:
+def watched() -> bool:
     """Whether something may look at, or change, the operators that a function calls or what they save."""
     return bool(
         _C._len_torch_dispatch_stack()
@@ -556,8 +558,8 @@ class _Linear(torch.autograd.Function):
         except RuntimeError as error:
             raise _of_transposed(error, ctx) from None
         active = ctx.active
-        watched = _grad_on() or _inference_on() or _C._is_any_autocast_enabled()
-        if type(gradient) not in _ORDINARY or watched:
+        unusual = _grad_on() or _inference_on() or _C._is_any_autocast_enabled()
+        if type(gradient) not in _ORDINARY or unusual:
             if active is not None:
                 gradient = _threshold_backward(gradient, wrap(*active), 0)
             return (*_separately(needs, gradient, input, weight), None)
@@ -715,36 +717,50 @@ def _training() -> bool:
     """Whether a graph is made, of which nothing sees more than its nodes."""
     return (
         _grad_on()
-        and not _watched()
+        and not watched()
         and not _anomaly_on()
         and _saving_hooks(True) is None
         and _forward_ad._current_level < 0
     )
 
 
-def _usual(x: Any, place: Place, weight: Any, bias: Any) -> bool:
-    """Whether `linear` of what is `x` inside is `addmm`, and its gradients may be computed together."""
+class _Weights:
+    """What is known of a weight and a bias as long as they have these tensors inside."""
+
+    __slots__ = ("bias", "inputs", "outputs", "shape", "turned", "turned_shape", "weight")
+
+    def __init__(self, weight: Any, bias: Any) -> None:
+        self.weight, self.bias, self.shape = weight, bias, weight.shape
+        usual = weight.dim() == 2 and bias.shape == self.shape[:1] and weight.is_contiguous()
+        self.outputs, self.inputs = self.shape if usual and weight.dtype in _FLOATS else (0, 0)
+        if self.outputs:
+            self.turned = weight.t()
+            self.turned_shape = self.turned.shape
+
+
+def _usual(x: Any, place: Place, weight: Any, bias: Any) -> _Weights | None:
+    """The weights, where `linear` of what is `x` inside is `addmm` and its gradients may be computed together."""
     if type(weight) not in _ORDINARY or type(bias) not in _ORDINARY:
-        return False
-    w = weight._inner
-    sizes, shape = x.shape, w.shape
-    return bool(
+        return None
+    known = attributes(weight).get("_weights")
+    if known is None or known.weight is not weight._inner or known.bias is not bias._inner:
+        known = weight._weights = _Weights(weight._inner, bias._inner)
+    sizes = x.shape
+    if (
         len(sizes) == 2
-        and len(shape) == 2
-        and sizes[1] == shape[1]
-        and bias._inner.shape == shape[:1]
         and sizes[0] > 1 < sizes[1]  # torch takes other ways for a single row or column
-        and 1 < shape[0] <= _SUSPICIOUS // sizes[0]
-        and w.dtype in _FLOATS
+        and sizes[1] == known.inputs
+        and 1 < known.outputs <= _SUSPICIOUS // sizes[0]
         and place is weight._block.place
         and place is bias._block.place
         and not place.shut
         and x.is_contiguous()
-        and w.is_contiguous()
         # The gradient of a leaf is accumulated, and seen by hooks, before the weight's is turned.
         and not bias._backward_hooks
         and not bias._post_accumulate_grad_hooks
-    )
+    ):
+        return known  # type: ignore[no-any-return]
+    return None
 
 
 def _joined(input: Any, weight: Any, bias: Any) -> bool:
@@ -752,10 +768,10 @@ def _joined(input: Any, weight: Any, bias: Any) -> bool:
     return not input.is_leaf if input.requires_grad else weight.requires_grad or bias.requires_grad
 
 
-def _product(x: Any, weight: Any, bias: Any) -> Any:
+def _product(x: Any, weights: _Weights) -> Any:
     """The layer on the CPU; None where that fails, since the operator raises what CUDA raises."""
     try:
-        return _addmm(bias._inner, x, weight._inner.t())
+        return _addmm(weights.bias, x, weights.turned)
     except Exception:
         return None
 
@@ -782,9 +798,8 @@ def _linear(original: Any) -> Any:
         if len(sizes) == 3 and len(shape) == 2 and sizes[2] == shape[1] and 0 not in sizes and x.is_contiguous():
             flat = linear(input.view(-1, sizes[2]), weight, bias)  # as torch does
             return _reshaped(flat, (sizes[0], sizes[1], shape[0]))
-        out = None
-        if _usual(x, place, weight, bias) and _joined(input, weight, bias):
-            out = _product(x, weight, bias)
+        weights = _usual(x, place, weight, bias)
+        out = _product(x, weights) if weights is not None and _joined(input, weight, bias) else None
         if out is None:
             return original(input, weight, bias)
         where = site()
@@ -885,14 +900,17 @@ def _run_layers(input: Any, layers: list[tuple[Any, Any]], where: Any) -> tuple[
     made: list[tuple[Any, ...]] = []
     for module, relu in layers:
         weight, bias = module._parameters["weight"], module._parameters["bias"]
-        usual = _usual(x, place, weight, bias) and (made or _joined(input, weight, bias))
+        weights = _usual(x, place, weight, bias)
+        if weights is None or not (made or _joined(input, weight, bias)):
+            break
         began = perf_counter()
-        out = _product(x, weight, bias) if usual else None
+        out = _product(x, weights)
         if out is None:
             break
         at = perf_counter()
-        sizes, x = x.shape, out if relu is None else out.relu_()
-        made.append((module, relu, weight, bias, sizes, out, began, at, perf_counter()))
+        shapes = weights.bias.shape, x.shape, weights.turned_shape
+        x = out if relu is None else out.relu_()
+        made.append((module, relu, weight, bias, shapes, out, began, at, perf_counter()))
     if not made:
         return None, 0
     if place.late is not None:
@@ -904,13 +922,12 @@ def _run_layers(input: Any, layers: list[tuple[Any, Any]], where: Any) -> tuple[
         place.label,
         thread_state.autocast,
     )
-    for module, relu, weight, bias, sizes, out, began, at, later in made:
-        shape, index = weight._inner.shape, len(rows)
-        shapes = shape[:1], sizes, shape[::-1]
+    for module, relu, weight, bias, shapes, out, began, at, later in made:
+        index = len(rows)
         note((FORWARD, began, *where, "Linear", module.training, GRAD, ()))
         note((OPERATION, began, *where, "aten.t.default", label, GRAD, cast, 0, memory.live, None))
         if relu is None:
-            done = deliver(out, place, "aten.addmm.default", *shapes, where=where, at=at)
+            done = bring(out, place, "aten.addmm.default", shapes, where, at, GRAD)
             note((END, at, None, None, index))
             input = _linear_node(bias, input, weight, (done, None))
             continue
@@ -919,7 +936,7 @@ def _run_layers(input: Any, layers: list[tuple[Any, Any]], where: Any) -> tuple[
         note((END, at, None, None, index))
         index = len(rows)
         note((FORWARD, at, *where, "ReLU", relu.training, GRAD, ()))
-        done = deliver(out, place, "aten.relu.default", where=where, at=later)
+        done = bring(out, place, "aten.relu.default", (), where, later, GRAD)
         note((END, later, None, None, index))
         del block
         input = _relu_node(bias, input, weight, (done, (out, done._block)))
@@ -1225,8 +1242,8 @@ class _CrossEntropy(torch.autograd.Function):
             return ctx.saved_tensors  # refuses
         if gradient is not None and kept.target._version != kept.version:
             raise _stale_target(kept)
-        watched = _grad_on() or _inference_on() or _C._is_any_autocast_enabled() or _C._len_torch_dispatch_stack()
-        if of_logs is not None or type(gradient) not in _ORDINARY or watched:
+        unusual = _grad_on() or _inference_on() or _C._is_any_autocast_enabled() or _C._len_torch_dispatch_stack()
+        if of_logs is not None or type(gradient) not in _ORDINARY or unusual:
             return _separate_losses(ctx.saved_tensors[0], kept, gradient, of_logs), None
         place, g, logs, (reduction, ignored) = gradient._block.place, gradient._inner, kept.logs, kept.settings
         if place.shut:
@@ -1321,7 +1338,7 @@ def run_backward(loss: Any, retain_graph: bool | None) -> bool:
         or not loss.requires_grad
         or loss._block.place.shut
         or not loss._inner.dtype.is_floating_point
-        or _watched()
+        or watched()
     ):
         return False
     gradient = deliver(_ones(loss._inner), loss._block.place, "aten.ones_like.default")
@@ -1355,9 +1372,6 @@ def _overload(name: str, args: Any) -> str:
 
 def _foreach(name: str, original: Any, first: Any, *args: Any, **kwargs: Any) -> Any:
     """`torch._foreach_NAME` without gradients: straight to the CPU's, past the dispatcher in C++ and back."""
-    step = thread_state.step
-    if step is not None and first and (id(first[0]) in step.lists or "_block" in attributes(first[0])):
-        return step.call(name, original, first, args, kwargs)
     if (
         (type(first) is not list and type(first) is not tuple)
         or not first
@@ -1365,7 +1379,7 @@ def _foreach(name: str, original: Any, first: Any, *args: Any, **kwargs: Any) ->
         or _grad_on()
         or (kwargs and (len(args) != 1 or list(kwargs) != ["alpha"]))
         or (args and isinstance(args[-1], torch.Tensor))
-        or _watched()
+        or watched()
     ):
         return original(first, *args, **kwargs)
     lists = [
@@ -1392,68 +1406,132 @@ def _foreach(name: str, original: Any, first: Any, *args: Any, **kwargs: Any) ->
 class _Step:
     """A step of an optimizer on the CPU's tensors: opened once, and not by each of its operators."""
 
-    def __init__(self, place: Place, lists: dict[int, Any], first: Any, where: Any) -> None:
-        self.place, self.where = place, where
+    __slots__ = ("cast", "label", "lists", "mode", "place", "where", "work")
+
+    def __init__(self, place: Place, lists: dict[int, Any], first: Any) -> None:
+        self.place, self.label, self.where = place, place.label, site()
         self.lists = lists  # of tensors on the device, by the identity of the first tensor inside
         self.work = first[0].dtype, None, *[tensor.shape for tensor in first]
+        self.mode, self.cast = INFERENCE if _inference_on() else 0, thread_state.autocast
 
-    def call(self, name: str, original: Any, first: Any, args: Any, kwargs: Any) -> Any:
-        known = self.lists.get(id(first[0]))
+
+def _in_step(name: str, original: Any) -> Any:
+    """`torch._foreach_NAME` for the tensors of a step."""
+    names = {overload: f"aten._foreach_{name}.{overload}" for overload in ("default", "List", "Scalar", "ScalarList")}
+    in_place = name[-1] == "_"
+
+    def call(first: Any, *args: Any, **kwargs: Any) -> Any:
+        step = thread_state.step
+        known = step.lists.get(id(first[0]))
+        if known is None and "_block" not in attributes(first[0]):  # on the host
+            return original(first, *args, **kwargs)
         try:
-            with _C._AutoDispatchBelowADInplaceOrView():
-                out = original(first, *args, **kwargs)
+            out = original(first, *args, **kwargs)
         except Exception:
             given = (first, *args)
-            opened = [self.lists.get(id(a[0]), a) if type(a) in (list, tuple) else a for a in given]
+            opened = [step.lists.get(id(a[0]), a) if type(a) in (list, tuple) else a for a in given]
             return original(*opened, **kwargs)  # raises what CUDA raises
-        place, nbytes = self.place, 0
-        if name[-1] != "_":
+        place, nbytes = step.place, 0
+        if not in_place:
             for tensor in out:  # it lives as long as the step needs it
                 nbytes += tensor.nbytes
                 tensor._block = allocate(place, tensor.nbytes)
         elif known is not None:
             _C._increment_version(known)
-        write(f"aten._foreach_{name}.{_overload(name, args)}", place, nbytes, self.work, self.where)
+        full, live = names[_overload(name, args)], place.memory.live
+        row = OPERATION, perf_counter(), *step.where, full, step.label, step.mode, step.cast, nbytes, live, step.work
+        place.note(row)
         return out
 
+    return call
 
-def _stepping(original: Any, *args: Any, **named: Any) -> Any:
-    """The usual steps of Adam and of plain gradient descent."""
-    slots = [i for i, given in enumerate(args) if type(given) is list and given and type(given[0]) in _ORDINARY]
-    # Steps are counted on the host; whatever else is there, or has yet to be made, is the dispatcher's.
-    others = [given for i, given in enumerate(args) if i not in slots and given]
-    counted = all(type(each) is torch.Tensor and not each.dim() for given in others[:1] for each in given)
-    opened = None
-    if not (
-        _grad_on()
-        or any(named.get(key) for key in ("has_complex", "capturable", "has_sparse_grad"))
-        or any(isinstance(value, torch.Tensor) for value in named.values())
-        or slots[:2] != [0, 1]
-        or len(others) > 1
-        or (len(args) >= 6) != bool(others)  # Adam has counts; those on the device have to be waited for
-        or (others and (not counted or others[0] is not args[-1]))
-        or _watched()
-    ):
-        opened = _opened_lists(args, slots)
-    # With one dtype there is one group, whose lists are these.
-    if opened is None or opened[0].shut or len({each.dtype for each in opened[1][0]}) > 1:
-        return original(*args, **named)
-    place, inner = opened
-    lists = {id(inner[slot][0]): args[slot] for slot in slots}
-    outer, thread_state.step = thread_state.step, _Step(place, lists, inner[0], site())
-    try:
-        return original(*inner, **named)
-    finally:
-        thread_state.step = outer
+
+class _Stepping:
+    """`_multi_tensor_adam` or `_multi_tensor_sgd`, the usual steps of Adam and of plain gradient descent.
+
+    Both are run with other `torch._foreach_` functions than the patched ones: with torch's own for tensors of the host,
+    and with those above for tensors of the device.
+    """
+
+    def __init__(self, original: Any, lists: dict[str, Any]) -> None:
+        self.original, self.lists = original, lists
+        self.patched: dict[str, Any] = {}
+        self.on_host: Any = None
+        self.on_device: Any = None
+
+    def prepare(self) -> None:
+        """Where this is the first step since the device was opened."""
+        used = self.original.__code__.co_names
+        names = {name for name in self.lists if f"_foreach_{name}" in used}
+        self.patched = {f"_foreach_{name}": vars(torch)[f"_foreach_{name}"] for name in names}
+        plain = {f"_foreach_{name}": self.lists[name] for name in names} | {"tensor": _host.tensor}
+        recorded = {f"_foreach_{name}": _in_step(name, self.lists[name]) for name in names}
+        self.on_host, self.on_device = self._using(plain), self._using(plain | recorded)
+
+    def _using(self, functions: dict[str, Any]) -> Any:
+        """The same code, where `torch` has these functions."""
+        original, library = self.original, ModuleType("torch")
+        vars(library).update(vars(torch))
+        vars(library).update(functions)
+        names = original.__globals__ | {"torch": library}
+        made = FunctionType(original.__code__, names, original.__name__, original.__defaults__, original.__closure__)
+        made.__kwdefaults__ = original.__kwdefaults__
+        return made
+
+    def __call__(self, *args: Any, **named: Any) -> Any:
+        if self.on_host is None:
+            self.prepare()
+        torch_has = vars(torch)
+        if any(torch_has.get(name) is not function for name, function in self.patched.items()) or watched():
+            return self.original(*args, **named)  # somebody else looks
+        if args and args[0] and type(args[0][0]) in _HOSTS:
+            host = all(type(each) in _HOSTS for each in args[0])
+            return self.on_host(*args, **named) if host else self.original(*args, **named)
+        slots = [i for i, given in enumerate(args) if type(given) is list and given and type(given[0]) in _ORDINARY]
+        # Steps are counted on the host; whatever else is there, or has yet to be made, is the dispatcher's.
+        others = [given for i, given in enumerate(args) if i not in slots and given]
+        counted = all(type(each) is torch.Tensor and not each.dim() for given in others[:1] for each in given)
+        opened = None
+        if not (
+            _grad_on()
+            or any(named.get(key) for key in ("has_complex", "capturable", "has_sparse_grad"))
+            or any(isinstance(value, torch.Tensor) for value in named.values())
+            or slots[:2] != [0, 1]
+            or len(others) > 1
+            or (len(args) >= 6) != bool(others)  # Adam has counts; those on the device have to be waited for
+            or (others and (not counted or others[0] is not args[-1]))
+        ):
+            opened = _opened_lists(args, slots)
+        # With one dtype there is one group, whose lists are these.
+        if opened is None or opened[0].shut or len({each.dtype for each in opened[1][0]}) > 1:
+            return self.original(*args, **named)
+        place, inner = opened
+        if place.late is not None:
+            settle(place)
+        lists = {id(inner[slot][0]): args[slot] for slot in slots}
+        outer, thread_state.step = thread_state.step, _Step(place, lists, inner[0])
+        try:
+            with _C._AutoDispatchBelowADInplaceOrView():  # as where the dispatcher calls
+                return self.on_device(*inner, **named)
+        finally:
+            thread_state.step = outer
+            if others:
+                _C._increment_version(others[0])
 
 
 def _step_patches() -> Iterator[Patch]:
+    originals = {name: getattr(torch, f"_foreach_{name}") for name in _LISTS}
     for optimizer, name in _STEPS:
         owner = sys.modules[optimizer.__module__]
-        used = getattr(getattr(owner, name, None), "__code__", _stepping.__code__).co_names
+        function = getattr(owner, name, None)
+        used = getattr(function, "__code__", _opened_lists.__code__).co_names
         lists = {each.removeprefix("_foreach_") for each in used if each.startswith("_foreach_")}
         if lists and lists <= {*_LISTS}:  # else they are recorded one by one
-            yield around(owner, name, _stepping)
+            yield around(owner, name, _calling(_Stepping(function, originals)))
+
+
+def _calling(stepping: _Stepping) -> Any:
+    return lambda original, *args, **named: stepping(*args, **named)
 
 
 @torch_patches()
