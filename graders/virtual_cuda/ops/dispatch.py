@@ -275,8 +275,24 @@ def open_place(tensor: Any) -> Place:
 
 
 def allocate(place: Place, nbytes: int) -> Block:
+    """A new block; raises torch's OutOfMemoryError."""
     if place.late is not None:
         settle(place)
+    size = (nbytes + 511) & -512
+    memory = place.memory
+    small = memory.small_live + size
+    if 0 < size <= SMALL and small <= memory.quick:  # CUDA has no block for nothing
+        memory.small_live = small
+        memory.blocks += 1
+        memory.blocks_ever += 1
+        live = memory.live = memory.live + size
+        if live > memory.peak:
+            memory.peak = live
+        block = _new(Block)
+        block.place = place
+        block.size = size
+        block.piece = None
+        return block
     try:
         return Block(place, nbytes)
     except OutOfMemory as error:
@@ -459,33 +475,13 @@ def deliver(out: Any, place: Place, name: str, *given: Any, where: Any = None, a
 
 
 def bring(out: Any, place: Place, name: str, given: Any, where: Any, at: float, mode: int) -> Any:
-    """The same for real numbers, where all else is known.
-
-    Block, line and shell are written out because every operator ends here.
-    """
-    if place.late is not None:
-        settle(place)
-    nbytes = out.nbytes
-    size = (nbytes + 511) & -512
-    memory = place.memory
-    small = memory.small_live + size
-    if 0 < size <= SMALL and small <= memory.quick:  # CUDA has no block for nothing
-        memory.small_live = small
-        memory.blocks += 1
-        memory.blocks_ever += 1
-        live = memory.live = memory.live + size
-        if live > memory.peak:
-            memory.peak = live
-        block = _new(Block)
-        block.place = place
-        block.size = size
-        block.piece = None
-    else:
-        block = allocate(place, nbytes)
-        live = memory.live
-    shape, dtype = out.shape, out.dtype
-    work = dtype, shape, *given
-    place.note((OPERATION, at, *where, name, place.label, mode, thread_state.autocast, nbytes, live, work))
+    """The same for real numbers, where all else is known."""
+    nbytes, shape, dtype = out.nbytes, out.shape, out.dtype
+    block = allocate(place, nbytes)
+    code, offset = where
+    live, cast = place.memory.live, thread_state.autocast
+    work = (dtype, shape, *given) if given else (dtype, shape)
+    place.note((OPERATION, at, code, offset, name, place.label, mode, cast, nbytes, live, work))
     return fresh(out, shape, dtype, block)
 
 

@@ -492,7 +492,7 @@ _grad_on, _inference_on = torch.is_grad_enabled, torch.is_inference_mode_enabled
 _anomaly_on: Final = torch.is_anomaly_enabled
 _saving_hooks: Final = torch._C._autograd._top_saved_tensors_default_hooks
 _keeps_graph: Final = torch._C._autograd._get_current_graph_task_keep_graph
-_threshold_backward: Final = torch.ops.aten.threshold_backward.default
+_threshold_backward: Final = call_of(torch.ops.aten.threshold_backward.default)
 
 
 def watched() -> bool:
@@ -578,41 +578,40 @@ class _Linear(torch.autograd.Function):
             turned = g.t()
             other, at_weight = _mm(turned, input._inner), made_at()
         if on_bias:
-            total, at_bias = _sum(g, (0,), True), made_at()
+            total, at_bias = _sum(g, (0,)), made_at()
         task, shape, note, memory, label = _task_of(place), g.shape, place.note, place.memory, place.label
-        where, cast = task.where, thread_state.autocast
+        (code, offset), cast, dtype = task.where, thread_state.autocast, g.dtype
         of_bias = of_input = of_weight = behind = None
         if active is not None:
             nbytes = g.nbytes
-            behind, work = allocate(place, nbytes), (g.dtype, shape, shape, shape)
+            behind, work = allocate(place, nbytes), (dtype, shape, shape, shape)
             name = "aten.threshold_backward.default"
-            note((OPERATION, at, *where, name, label, 0, cast, nbytes, memory.live, work))
+            note((OPERATION, at, code, offset, name, label, 0, cast, nbytes, memory.live, work))
             # torch has freed both by now.
             if getrefcount(gradient) <= _UNHELD:
                 del gradient._block
             if not _keeps_graph():
                 active = ctx.active = None
         # Views: no bytes, nothing to do, no gradients.
-        t = *where, "aten.t.default", label, 0, cast, 0
         if on_input:
-            note((OPERATION, at_input, *t, memory.live, None))
-            of_input = bring(product, place, "aten.mm.default", (shape, weight._inner.shape), where, at_input, 0)
+            note((OPERATION, at_input, code, offset, "aten.t.default", label, 0, cast, 0, memory.live, None))
+            shapes = shape, weight._inner.shape
+            of_input = bring(product, place, "aten.mm.default", shapes, task.where, at_input, 0)
         if on_weight:
-            note((OPERATION, at_weight, *t, memory.live, None))
+            note((OPERATION, at_weight, code, offset, "aten.t.default", label, 0, cast, 0, memory.live, None))
             shapes = turned.shape, input._inner.shape
-            of_weight = bring(other, place, "aten.mm.default", shapes, where, at_weight, 0)
-            note((OPERATION, at_weight, *t, memory.live, None))
+            of_weight = bring(other, place, "aten.mm.default", shapes, task.where, at_weight, 0)
+            note((OPERATION, at_weight, code, offset, "aten.t.default", label, 0, cast, 0, memory.live, None))
         if on_bias:
-            nbytes, dtype = total.nbytes, total.dtype
+            nbytes, flat = total.nbytes, total.shape
             block = allocate(place, nbytes)
-            live, work = memory.live, (dtype, total.shape, shape, 0)
-            row = OPERATION, at_bias, *where
-            note((*row, "aten.sum.dim_IntList", label, 0, cast, nbytes, live, work))
-            note((*row, "aten.view.default", label, 0, cast, 0, live, None))
-            flat = total.view(shape[1])
-            of_bias = fresh(flat, flat.shape, dtype, block)
+            live, work = memory.live, (dtype, (1, shape[1]), shape, 0)  # with the dimension that a view then drops
+            note((OPERATION, at_bias, code, offset, "aten.sum.dim_IntList", label, 0, cast, nbytes, live, work))
+            note((OPERATION, at_bias, code, offset, "aten.view.default", label, 0, cast, 0, live, None))
+            of_bias = fresh(total, flat, dtype, block)
         if on_weight:
-            place.late = [where, *[None] * _additions(ctx.leaves[0] if on_bias else None, task), "aten.t.default"]
+            additions = _additions(ctx.leaves[0] if on_bias else None, task)
+            place.late = [task.where, *[None] * additions, "aten.t.default"]
         del behind
         return of_bias, of_input, of_weight, None
 
@@ -922,20 +921,21 @@ def _run_layers(input: Any, layers: list[tuple[Any, Any]], where: Any) -> tuple[
         place.label,
         thread_state.autocast,
     )
+    code, offset = where
     for module, relu, weight, bias, shapes, out, began, at, later in made:
         index = len(rows)
-        note((FORWARD, began, *where, "Linear", module.training, GRAD, ()))
-        note((OPERATION, began, *where, "aten.t.default", label, GRAD, cast, 0, memory.live, None))
+        note((FORWARD, began, code, offset, "Linear", module.training, GRAD, ()))
+        note((OPERATION, began, code, offset, "aten.t.default", label, GRAD, cast, 0, memory.live, None))
         if relu is None:
             done = bring(out, place, "aten.addmm.default", shapes, where, at, GRAD)
             note((END, at, None, None, index))
             input = _linear_node(bias, input, weight, (done, None))
             continue
         block, nbytes, work = allocate(place, out.nbytes), out.nbytes, (out.dtype, out.shape, *shapes)
-        note((OPERATION, at, *where, "aten.addmm.default", label, GRAD, cast, nbytes, memory.live, work))
+        note((OPERATION, at, code, offset, "aten.addmm.default", label, GRAD, cast, nbytes, memory.live, work))
         note((END, at, None, None, index))
         index = len(rows)
-        note((FORWARD, at, *where, "ReLU", relu.training, GRAD, ()))
+        note((FORWARD, at, code, offset, "ReLU", relu.training, GRAD, ()))
         done = bring(out, place, "aten.relu.default", (), where, later, GRAD)
         note((END, later, None, None, index))
         del block
