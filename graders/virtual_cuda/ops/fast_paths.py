@@ -214,21 +214,34 @@ def _from_tensors(func: Any, rules: Rules, slots: tuple[int, ...]) -> Any:
     return plan
 
 
-def _deliver_many(
-    out: Any, place: Place, name: str, shapes: list[Any], where: Any = None, at: float | None = None
-) -> tuple[Any, ...]:
+def _deliver_many(out: Any, place: Place, name: str, shapes: list[Any]) -> tuple[Any, ...]:
     """The results of normalisation, pooling and losses on the device, and their line in the ledger."""
-    given, nbytes, dtype = [], 0, None
+    mode = (GRAD if _grad_on() else 0) | (INFERENCE if _inference_on() else 0)
+    blocks = _note_many(out, place, name, shapes, site(), perf_counter(), mode)
+    return tuple(
+        tensor if block is None else wrap(tensor, block) for tensor, block in zip(out, blocks, strict=True)
+    )
+
+
+def _note_many(
+    out: Any, place: Place, name: str, shapes: Sequence[Any], where: Any, at: float, mode: int
+) -> list[Any]:
+    """The line of several results in the ledger, and their blocks; None for what is no tensor of the host."""
+    blocks: list[Any] = []
+    nbytes, dtype = 0, None
     for tensor in out:
         if not on_host(tensor):
-            given.append(tensor)
+            blocks.append(None)
             continue
         size = tensor.untyped_storage().nbytes()  # it may be the front of a longer buffer
         nbytes += size
         dtype = dtype or tensor.dtype
-        given.append(wrap(tensor, allocate(place, size)))
-    write(name, place, nbytes, (dtype, out[0].shape if given[0] is not out[0] else None, *shapes), where, at)
-    return tuple(given)
+        blocks.append(allocate(place, size))
+    code, offset = where
+    work = dtype, None if blocks[0] is None else out[0].shape, *shapes
+    live, cast = place.memory.live, thread_state.autocast
+    place.note((OPERATION, at, code, offset, name, place.label, mode, cast, nbytes, live, work))
+    return blocks
 
 
 def _from_one(func: Any, call: Any) -> Any:
@@ -952,12 +965,15 @@ _CHAIN_FLOATS: Final = (torch.float32, torch.float64)
 class _Layer:
     """A layer of a chain: what its backward calls, with which tensors and settings."""
 
-    __slots__ = ("inner", "needs", "operator", "settings", "shape")
+    __slots__ = ("hidden", "inner", "name", "needs", "operator", "settings", "shape", "shapes")
 
     def __init__(self, operator: Any, settings: tuple[Any, ...], shape: Any) -> None:
         self.operator, self.settings, self.shape = operator, settings, shape
+        self.name = _OPERATOR_NAMES[operator]
         self.needs: list[bool] = []  # of the input, the weight and the bias
         self.inner: Any = None  # what backward needs, as long as it may be called
+        self.hidden: Any = ()  # the last of these, with their blocks: nobody else sees them
+        self.shapes: Any = ()
 
     def arguments(self, gradient: Any, saved: Any, needs: Any) -> tuple[Any, ...]:
         """Those of `operator`, on the device or on the CPU."""
@@ -972,6 +988,16 @@ class _Layer:
     def gradients(self, gradient: Any) -> tuple[Any, float]:
         """On the CPU, and when they were there."""
         return rules_of(self.operator).call(*self.arguments(gradient, self.inner, self.needs)), perf_counter()
+
+
+_BACKWARDS: Final = (
+    aten.convolution_backward.default,
+    aten.max_pool2d_with_indices_backward.default,
+    aten.native_batch_norm_backward.default,
+    aten.threshold_backward.default,
+    aten.view.default,
+)
+_OPERATOR_NAMES: Final = {operator: str(operator) for operator in _BACKWARDS}
 
 
 class _Chained(torch.autograd.Function):
@@ -997,11 +1023,12 @@ class _Chained(torch.autograd.Function):
         if found is None:  # raises what CUDA raises
             if layer.operator is aten.view.default:
                 return gradient.reshape(layer.shape), None, None, None, None
+            saved = *saved, *(wrap(*each) for each in layer.hidden)
             outs = layer.operator(*layer.arguments(gradient, saved, needs))
         else:
             outs = _delivered(layer, gradient, *found)
         if not _keeps_graph():
-            layer.inner = None
+            layer.inner, layer.hidden = None, ()
         if not isinstance(outs, tuple):
             outs = outs, None, None
         return *(out if need else None for out, need in zip(outs, needs, strict=True)), None, None
@@ -1019,14 +1046,20 @@ def _computed(layer: _Layer, gradient: Any) -> Any:
 
 def _delivered(layer: _Layer, gradient: Any, outs: Any, at: float) -> Any:
     """The gradients on the device, and their line in the ledger."""
-    place, g, name = gradient._block.place, gradient._inner, str(layer.operator)
+    block, name = gradient._block, layer.name
+    place = block.place
+    where = _task_of(place).where
     if layer.operator is aten.view.default:
-        write(name, place, 0, None, None, at)
-        return wrap(outs, gradient._block)
-    shapes = [g.shape, *[tensor.shape for tensor in layer.inner]]
-    if type(outs) is tuple:
-        return _deliver_many(outs, place, name, shapes, None, at)
-    return deliver(outs, place, name, *shapes, at=at)
+        write(name, place, 0, None, where, at)
+        return fresh(outs, outs.shape, outs.dtype, block)
+    shapes = gradient._inner.shape, *layer.shapes
+    if type(outs) is not tuple:
+        return bring(outs, place, name, shapes, where, at, 0)
+    blocks = _note_many(outs, place, name, shapes, where, at, 0)
+    return tuple(
+        None if block is None else fresh(out, out.shape, out.dtype, block)
+        for out, block in zip(outs, blocks, strict=True)
+    )
 
 
 def _chain_node(name: str) -> Any:
@@ -1157,29 +1190,30 @@ def _run_chain(held: list[Any], modules: list[Any], where: Any) -> int:
         x, needed, fresh = found[0][0], True, kind not in (nn.ReLU, nn.Flatten)
     if made and place.late is not None:
         settle(place)
+    seen = made[-1] if made else None
     for row in made:
-        _note_layer(held, place, where, row)
+        _note_layer(held, place, where, row, row is not seen)
     return len(made)
 
 
-def _brought(input: Any, place: Place, where: Any, computed: tuple[Any, ...]) -> tuple[Any, tuple[Any, ...]]:
-    """The result of a layer on the device, and what its backward needs."""
+def _brought(input: Any, place: Place, where: Any, computed: tuple[Any, ...], hidden: bool) -> tuple[Any, ...]:
+    """The result of a layer on the device, and what its backward needs: on the device, and of what nobody sees."""
     module, x, _, _, at, outs, given, buffers, *_ = computed
-    kind = type(module)
+    kind, out = type(module), outs[0]
     if kind is nn.Flatten:
         write("aten.view.default", place, 0, None, where, at)
-        return wrap(outs[0], input._block), ()
+        return fresh(out, out.shape, out.dtype, input._block), (), ()
     if kind is nn.ReLU:
-        result = deliver(outs[0], place, "aten.relu.default", where=where, at=at)
-        return result, (result,)
-    if kind is nn.MaxPool2d:
-        result, indices = _deliver_many(outs, place, "aten.max_pool2d_with_indices.default", [x.shape], where, at)
-        return result, (input, indices)
+        result = bring(out, place, "aten.relu.default", (), where, at, GRAD)
+        return (result, (), ((out, result._block),)) if hidden else (result, (result,), ())
     if kind is nn.Conv2d:
-        shapes = [x.shape, *[each._inner.shape for each in given if each is not None]]
-        return deliver(outs[0], place, "aten.convolution.default", *shapes, where=where, at=at), (input, given[0])
+        shapes = x.shape, *[each._inner.shape for each in given if each is not None]
+        return bring(out, place, "aten.convolution.default", shapes, where, at, GRAD), (input, given[0]), ()
+    if kind is nn.MaxPool2d:
+        name = "aten.max_pool2d_with_indices.default"
+        blocks = _note_many(outs, place, name, (x.shape,), where, at, GRAD)
+        return fresh(out, out.shape, out.dtype, blocks[0]), (input,), ((outs[1], blocks[1]),)
     mean, variance, count = buffers
-    made: tuple[Any, ...] = ()
     for name in place.norms or ():
         if name == "aten.add_.Tensor":
             count._inner.add_(1)
@@ -1188,24 +1222,30 @@ def _brought(input: Any, place: Place, where: Any, computed: tuple[Any, ...]) ->
         elif name == "aten.empty.memory_format":
             write(name, place, 0, None, where, at)
         else:
-            shapes = [x.shape, *[each._inner.shape for each in (*given, mean, variance)]]
-            made = _deliver_many(outs, place, name, shapes, where, at)
-    return made[0], (input, given[0], mean, variance, *made[1:])
+            shapes = x.shape, *[each._inner.shape for each in (*given, mean, variance)]
+            blocks = _note_many(outs, place, name, shapes, where, at, GRAD)
+    result = fresh(out, out.shape, out.dtype, blocks[0])
+    return result, (input, given[0], mean, variance), tuple(zip(outs[1:], blocks[1:], strict=True))
 
 
-def _note_layer(held: list[Any], place: Place, where: Any, computed: tuple[Any, ...]) -> None:
-    """A layer that has been computed: its lines in the ledger, its result on the device and its node."""
+def _note_layer(held: list[Any], place: Place, where: Any, computed: tuple[Any, ...], hidden: bool) -> None:
+    """A layer that has been computed: its lines in the ledger, its result on the device and its node.
+
+    `hidden`: only the next layer sees the result.
+    """
     module, x, needed, began, at, _, given, _, backward, settings = computed
     note, rows, kind, input = place.note, place.gpu.ledger.rows, type(module), held[0]
     index, layer = len(rows), _Layer(backward, settings, x.shape)
     weight, bias = given or (None, None)
-    note((FORWARD, began, *where, kind.__name__, module.training, GRAD, ()))
+    code, offset = where
+    note((FORWARD, began, code, offset, kind.__name__, module.training, GRAD, ()))
     try:
-        result, saved = _brought(input, place, where, computed)
+        result, saved, layer.hidden = _brought(input, place, where, computed, hidden)
     finally:
         note((END, at, None, None, index))
     layer.needs = [needed, weight is not None, bias is not None]
-    layer.inner = [each._inner for each in saved]
+    layer.inner = [*[each._inner for each in saved], *[inner for inner, _ in layer.hidden]]
+    layer.shapes = [inner.shape for inner in layer.inner]
     held[0] = _NODES[kind](input, weight, bias, layer, (result, saved))
 
 
