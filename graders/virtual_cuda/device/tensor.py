@@ -80,7 +80,20 @@ def fresh(inner: torch.Tensor, shape: Any, dtype: Any, block: Block) -> Any:
     strides = None if inner.is_contiguous() and 1 not in shape and 0 not in shape else inner.stride()
     # All arguments by position: by keyword this call is a fifth of the cost of a small operation.
     shell: Any = make_shell(
-        Tensor, shape, strides, None, None, dtype, _STRIDED, block.place.lazy, False, False, None, False, False, AUTOCAST
+        Tensor,
+        shape,
+        strides,
+        None,
+        None,
+        dtype,
+        _STRIDED,
+        block.place.lazy,
+        False,
+        False,
+        None,
+        False,
+        False,
+        AUTOCAST,
     )
     shell._inner = inner
     shell._block = block

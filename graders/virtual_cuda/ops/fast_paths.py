@@ -218,14 +218,10 @@ def _deliver_many(out: Any, place: Place, name: str, shapes: list[Any]) -> tuple
     """The results of normalisation, pooling and losses on the device, and their line in the ledger."""
     mode = (GRAD if _grad_on() else 0) | (INFERENCE if _inference_on() else 0)
     blocks = _note_many(out, place, name, shapes, site(), perf_counter(), mode)
-    return tuple(
-        tensor if block is None else wrap(tensor, block) for tensor, block in zip(out, blocks, strict=True)
-    )
+    return tuple(tensor if block is None else wrap(tensor, block) for tensor, block in zip(out, blocks, strict=True))
 
 
-def _note_many(
-    out: Any, place: Place, name: str, shapes: Sequence[Any], where: Any, at: float, mode: int
-) -> list[Any]:
+def _note_many(out: Any, place: Place, name: str, shapes: Sequence[Any], where: Any, at: float, mode: int) -> list[Any]:
     """The line of several results in the ledger, and their blocks; None for what is no tensor of the host."""
     blocks: list[Any] = []
     nbytes, dtype = 0, None
