@@ -740,7 +740,8 @@ class _Weights:
     def __init__(self, weight: Any, bias: Any) -> None:
         self.weight, self.bias, self.shape = weight, bias, weight.shape
         usual = weight.dim() == 2 and bias.shape == self.shape[:1] and weight.is_contiguous()
-        self.outputs, self.inputs = self.shape if usual and weight.dtype in _FLOATS else (0, 0)
+        sizes: tuple[int, int] = self.shape if usual and weight.dtype in _FLOATS else (0, 0)
+        self.outputs, self.inputs = sizes
         if self.outputs:
             self.turned = weight.t()
             self.turned_shape = self.turned.shape
@@ -1294,6 +1295,9 @@ class _CrossEntropy(torch.autograd.Function):
         work = first.dtype, shape, g.shape, logs.shape, target.shape, kept.total.shape
         name = "aten.nll_loss_backward.default"
         place.note((OPERATION, at, *where, name, label, 0, cast, nbytes, place.memory.live, work))
+        # torch has freed these by now.
+        if getrefcount(gradient) <= _UNHELD:
+            del gradient._block
         if not _keeps_graph():
             ctx.kept = kept = None
         name = "aten._log_softmax_backward_data.default"
@@ -1325,8 +1329,8 @@ def _stale_target(kept: _Kept) -> RuntimeError:
     return RuntimeError("one of the variables needed for gradient computation has been modified")
 
 
-_CrossEntropy._backward_cls.__name__ = "NllLossBackward0"
-_CrossEntropy._backward_cls.apply = _CrossEntropy.backward
+_node = _CrossEntropy._backward_cls
+_node.__name__, _node.apply = "NllLossBackward0", _CrossEntropy.backward
 _loss_node: Final[Any] = super(torch.autograd.Function, _CrossEntropy).apply
 
 
