@@ -35,7 +35,16 @@ def _set_data(self: Any, value: Any) -> None:
         self._inner, self._block = value._inner, value._block
 
 
-_DATA: Final = property(lambda self: _Base.data.__get__(self), _set_data)
+def _get_data(self: Any) -> Any:
+    """`x.data`: a tensor with the same memory that knows nothing of `x`, which C++ would ask the dispatcher for."""
+    if type(self) in (Tensor, Parameter) and not self._block.place.shut and not watched():
+        inner = self._inner
+        if inner.layout is torch.strided and not torch.is_inference_mode_enabled():
+            return wrap(inner, self._block)
+    return _Base.data.__get__(self)
+
+
+_DATA: Final = property(_get_data, _set_data)
 
 
 class _Members:
