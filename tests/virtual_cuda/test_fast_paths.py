@@ -97,6 +97,24 @@ def _seen(watched: Watched) -> Iterator[Any]:
     yield from (*seen, *(p.grad for p in model.parameters()))
 
 
+def _losses(watched: Watched) -> Iterator[Any]:
+    """Cross entropies of logits that are used twice, of targets that nobody else holds, and of passes that are kept."""
+    logits = torch.rand(6, 3).cuda().requires_grad_()
+    for reduction in ("mean", "sum", "none"):
+        for retain in (False, True):
+            with watched():
+                loss = cross_entropy(logits * 2, torch.randint(0, 3, (6,)).cuda(), reduction=reduction, ignore_index=1)
+                both = (loss + logits.sum()).mean()
+            both.backward(retain_graph=retain)
+            if retain:
+                both.backward()
+            yield loss
+            yield logits.grad
+    with watched():
+        loss = cross_entropy(logits, torch.tensor([0, 1, 2, 0, 1, 2]).cuda())
+    yield from torch.autograd.grad(loss, [logits])
+
+
 def _images(last: Callable[[], nn.Module], watched: Watched, twice: bool = True) -> Iterator[Any]:
     """Convolutions, norms and pools in sequence: accumulated, kept, for a few tensors, changed by hooks, twice."""
     first = nn.Sequential(nn.Conv2d(3, 4, 3, bias=False), nn.BatchNorm2d(4), nn.ReLU(), nn.MaxPool2d(2))
@@ -130,6 +148,7 @@ def _images(last: Callable[[], nn.Module], watched: Watched, twice: bool = True)
         ),
         pytest.param(partial(_images, nn.Flatten), id="images, flat"),
         _retained,
+        _losses,
         _seen,
         pytest.param(partial(_training, torch.optim.Adam, (6, 4), 1), id="adam"),
         pytest.param(partial(_training, torch.optim.SGD, (6, 4), 2), id="sgd, accumulated"),
@@ -164,6 +183,40 @@ def test_second_derivatives(gpu: Any) -> None:
         found.append([x.grad, *(p.grad for p in model.parameters())])
     for ours, theirs in zip(*found, strict=True):
         torch.testing.assert_close(ours.cpu(), theirs)
+
+
+def test_second_derivatives_of_cross_entropy(gpu: Any) -> None:
+    logits, target, found = torch.rand(5, 3), torch.tensor([0, 1, 2, 0, 1]), []
+    for x, y in ((logits.cuda(), target.cuda()), (logits, target)):
+        leaf = x.requires_grad_()
+        loss = cross_entropy(leaf * leaf, y)
+        (gradient,) = torch.autograd.grad(loss, leaf, create_graph=True)
+        (gradient.square().sum() + loss).backward()
+        found.append((gradient, leaf.grad))
+    for ours, theirs in zip(*found, strict=True):
+        torch.testing.assert_close(ours.cpu(), theirs)
+
+
+@pytest.mark.parametrize("mistake", ["written to", "twice"])
+def test_mistakes_with_cross_entropy_are_told_as_torch_tells_them(gpu: Any, mistake: str) -> None:
+    messages = []
+    for device in ("cuda", "cpu"):
+        target = torch.tensor([0, 1, 0]).to(device)
+        loss = cross_entropy(torch.rand(3, 2).to(device).requires_grad_(), target)
+        if mistake == "written to":
+            target.add_(0)
+        else:
+            loss.backward()
+        with pytest.raises(RuntimeError) as error:
+            loss.backward()
+        messages.append(str(error.value).replace("torch.cuda.", "torch."))
+    assert messages[0] == messages[1]
+
+
+def test_targets_that_do_not_exist_are_told_at_the_next_wait(gpu: Any) -> None:
+    loss = cross_entropy(torch.rand(3, 2).cuda().requires_grad_(), torch.tensor([0, 1, 7]).cuda())
+    with pytest.raises(RuntimeError, match="device-side assert"):
+        loss.item()
 
 
 def test_a_weight_that_was_changed_is_named_as_torch_names_it(gpu: Any) -> None:

@@ -115,6 +115,8 @@ def watch(
     for name in [name for name in sys.modules if name.startswith(OWN)]:
         # Python adds this name to the module that a warning is about, which may be the caller of a student's function.
         vars(sys.modules[name]).setdefault("__warningregistry__", {})
+        for kind in [value for value in vars(sys.modules[name]).values() if isinstance(value, type)]:
+            _complete(kind)
     every = tuple(_namespaces())
     spaces = tuple(Namespace(*found, tuple(found[1][name] for name in found[2])) for found in every if found[2])
     kernels, torchs = _kernels(), _exchanged([space for space in spaces if space.where.startswith("torch.")], memory)
@@ -200,8 +202,8 @@ def _spied(memory: Sequence[str]) -> tuple[Callable[[], None], Callable[[], str 
         return lambda: None, lambda: None
     ours, kinds = tuple(_disguised()), device_classes()
     torchs = [vars(sys.modules[home])[name] for home, name in CLASSES_ASKED if hasattr(sys.modules.get(home), name)]
-    for kind in (*ours, *torchs):  # what Python itself adds to a class when it is first asked for
-        kind.__annotations__, copyreg._slotnames(kind)  # type: ignore[attr-defined]
+    for kind in (*ours, *torchs):
+        _complete(kind)
     modules = [vars(sys.modules[name]) for name in MODULES_ASKED if name in sys.modules]
     copies = [*map(dict, modules)]
     watched: list[Any] = [*modules, *ours, *torchs]  # and classes that the device has made of students' classes
@@ -262,6 +264,12 @@ def _spied(memory: Sequence[str]) -> tuple[Callable[[], None], Callable[[], str 
     return begin, end
 
 
+def _complete(kind: type) -> None:
+    """Have Python add to a class what it adds when somebody first asks for it, or copies or pickles an object of it."""
+    with contextlib.suppress(AttributeError, TypeError):  # a class of C takes nothing
+        kind.__annotations__, copyreg._slotnames(kind)  # type: ignore[attr-defined]
+
+
 def _disguised() -> Iterator[type]:
     """The classes of the device's tensors, storages, streams and others, which say that they are torch's."""
     seen = set[type]()
@@ -301,6 +309,12 @@ def _touched(dicts: Sequence[Mapping[Any, Any]], memory: Sequence[str]) -> Calla
         return found
 
     return touched
+
+
+def _version(held: Mapping[Any, Any]) -> memoryview:
+    """The version of a dict, or of the one behind the names of a class; it reads the memory where that stands."""
+    inside = held if isinstance(held, dict) else gc.get_referents(held)[0]
+    return memoryview(ctypes.c_uint64.from_address(id(inside) + VERSION_AT))
 
 
 def _versions(dicts: Sequence[Mapping[Any, Any]]) -> Callable[[], bytes]:

@@ -13,7 +13,7 @@ from virtual_cuda.patching import class_watch, identity
 AUTOCAST: Final = DispatchKeySet(DispatchKey.AutocastCUDA)
 _STRIDED: Final = torch.strided
 make_shell: Final = torch.Tensor._make_wrapper_subclass
-INSIDE: Final = ("_inner", "_block", "_parts")  # attributes that are ours
+INSIDE: Final = ("_inner", "_block", "_parts", "_weights")  # attributes that are ours
 
 
 class Plans(dict[int, Any]):
@@ -84,6 +84,32 @@ def dispatch_by(function: Any) -> None:
         Tensor.__torch_dispatch__ = staticmethod(function)  # type: ignore[method-assign]
 
 
+def fresh(inner: torch.Tensor, shape: Any, dtype: Any, block: Block) -> Any:
+    """The same as `wrap` for a strided tensor that a kernel has just made; `shape` and `dtype` are its own."""
+    # Strides left out are contiguous ones, which take less time. Sizes of 0 and 1 may have any stride.
+    strides = None if inner.is_contiguous() and 1 not in shape and 0 not in shape else inner.stride()
+    # All arguments by position: by keyword this call is a fifth of the cost of a small operation.
+    shell: Any = make_shell(
+        Tensor,
+        shape,
+        strides,
+        None,
+        None,
+        dtype,
+        _STRIDED,
+        block.place.lazy,
+        False,
+        False,
+        None,
+        False,
+        False,
+        AUTOCAST,
+    )
+    shell._inner = inner
+    shell._block = block
+    return shell
+
+
 def wrap(inner: torch.Tensor, block: Block) -> Any:
     """A device tensor around `inner`, whose memory is `block`."""
     if _inference_on() and not inner.is_inference():
@@ -91,11 +117,9 @@ def wrap(inner: torch.Tensor, block: Block) -> Any:
         with torch.inference_mode(False):
             return wrap(inner, block)
     shape, dtype, layout, lazy = inner.shape, inner.dtype, inner.layout, block.place.lazy
-    # Strides left out are contiguous ones, which take less time. Sizes of 0 and 1 may have any stride.
     strides, offset = None, inner.storage_offset() or None
     if offset or layout is not _STRIDED or not inner.is_contiguous() or 1 in shape or 0 in shape:
         strides = inner.stride()
-    # All arguments by position: by keyword this call is a fifth of the cost of a small operation.
     shell = make_shell(
         Tensor, shape, strides, offset, None, dtype, layout, lazy, False, False, None, False, False, AUTOCAST
     )

@@ -31,7 +31,7 @@ from virtual_cuda.device.state import (
     place_of,
     worded,
 )
-from virtual_cuda.device.tensor import AUTOCAST, VIRTUAL, Tensor, make_shell, refresh, wrap
+from virtual_cuda.device.tensor import VIRTUAL, fresh, refresh, wrap
 from virtual_cuda.errors import DeviceClosed
 from virtual_cuda.ledger.records import GRAD, INFERENCE, OPERATION
 from virtual_cuda.ops import elementwise, layers, placement, sorting
@@ -241,7 +241,6 @@ def usual_name(cpu: str) -> str:
 _grad_on: Final = torch.is_grad_enabled
 _inference_on: Final = torch.is_inference_mode_enabled
 _TENSOR: Final = torch.Tensor
-_STRIDED: Final = torch.strided
 _new: Final = object.__new__
 _NO_DISPATCH: Final = torch.Tensor.__torch_dispatch__
 
@@ -255,7 +254,7 @@ class _ThreadState(threading.local):
     )
     wanted: Any = None  # where a backward pass is for a few tensors only, their ids
     step: Any = None  # of an optimizer, where it runs on the tensors inside
-    handed_out: Any = (None, frozenset())  # a backward pass, and the ids of parameters it has a gradient for
+    task: Any = None  # what `fast_paths.py` knows of the backward pass that runs, or ran last
     forked: bool = False
 
 
@@ -277,8 +276,24 @@ def open_place(tensor: Any) -> Place:
 
 
 def allocate(place: Place, nbytes: int) -> Block:
+    """A new block; raises torch's OutOfMemoryError."""
     if place.late is not None:
         settle(place)
+    size = (nbytes + 511) & -512
+    memory = place.memory
+    small = memory.small_live + size
+    if 0 < size <= SMALL and small <= memory.quick:  # CUDA has no block for nothing
+        memory.small_live = small
+        memory.blocks += 1
+        memory.blocks_ever += 1
+        live = memory.live = memory.live + size
+        if live > memory.peak:
+            memory.peak = live
+        block = _new(Block)
+        block.place = place
+        block.size = size
+        block.piece = None
+        return block
     try:
         return Block(place, nbytes)
     except OutOfMemory as error:
@@ -446,51 +461,29 @@ def general(func: Any, args: Any, kwargs: Any) -> Any:
 
 
 def deliver(out: Any, place: Place, name: str, *given: Any, where: Any = None, at: float | None = None) -> Any:
-    """A new tensor's block, its line in the ledger and its shell, written out because every operator ends here.
+    """A new tensor on the device, and its line in the ledger.
 
     `given`: the shapes of the tensors it was made from, where they are not the result's. `where`: as in `write`. `at`:
     when it was made, if that is not now.
     """
-    if place.late is not None:
-        settle(place)
-    nbytes = out.nbytes
-    size = (nbytes + 511) & -512
-    memory = place.memory
-    small = memory.small_live + size
-    if 0 < size <= SMALL and small <= memory.quick:  # CUDA has no block for nothing
-        memory.small_live = small
-        memory.blocks += 1
-        memory.blocks_ever += 1
-        live = memory.live = memory.live + size
-        if live > memory.peak:
-            memory.peak = live
-        block = _new(Block)
-        block.place = place
-        block.size = size
-        block.piece = None
-    else:
-        block = allocate(place, nbytes)
-        live = memory.live
-    code, offset = where or site()
     mode = GRAD if _grad_on() else 0
     if _inference_on():
         mode |= INFERENCE
-    shape, dtype, label, cast = out.shape, out.dtype, place.label, thread_state.autocast
-    work = dtype, shape, *given
-    at = perf_counter() if at is None else at
-    place.note((OPERATION, at, code, offset, name, label, mode, cast, nbytes, live, work))
-    # Strides left out are contiguous ones: reading and passing them costs as much as the rest of this function.
-    # Sizes of 0 and 1 may have any stride.
-    strides = None if out.is_contiguous() and 1 not in shape and 0 not in shape else out.stride()
-    lazy = place.lazy
-    shell = make_shell(
-        Tensor, shape, strides, None, None, dtype, _STRIDED, lazy, False, False, None, False, False, AUTOCAST
-    )
-    if dtype.is_complex and out.is_conj():  # `vdot` of a conjugate
+    shell = bring(out, place, name, given, where or site(), perf_counter() if at is None else at, mode)
+    if out.dtype.is_complex and out.is_conj():  # `vdot` of a conjugate
         torch._C._set_conj(shell, True)
-    shell._inner = out
-    shell._block = block
     return shell
+
+
+def bring(out: Any, place: Place, name: str, given: Any, where: Any, at: float, mode: int) -> Any:
+    """The same for real numbers, where all else is known."""
+    nbytes, shape, dtype = out.nbytes, out.shape, out.dtype
+    block = allocate(place, nbytes)
+    code, offset = where
+    live, cast = place.memory.live, thread_state.autocast
+    work = (dtype, shape, *given) if given else (dtype, shape)
+    place.note((OPERATION, at, code, offset, name, place.label, mode, cast, nbytes, live, work))
+    return fresh(out, shape, dtype, block)
 
 
 def beforehand(func: Any, inner: Any, kwargs: Any, place: Place) -> None:

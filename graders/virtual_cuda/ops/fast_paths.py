@@ -10,6 +10,7 @@ from functools import partial, wraps
 from itertools import zip_longest
 from sys import _getframe, getrefcount
 from time import perf_counter
+from types import FunctionType, ModuleType
 from typing import Any, Final
 
 import torch
@@ -19,12 +20,13 @@ from torch import nn
 from torch._C import DispatchKey, DispatchKeySet
 
 from virtual_cuda.device.state import Place, attributes, conceal, revealed
-from virtual_cuda.device.tensor import PLANS, VIRTUAL, Parameter, Tensor, refresh, wrap
-from virtual_cuda.ledger.records import END, FORWARD, GRAD, OPERATION
+from virtual_cuda.device.tensor import PLANS, VIRTUAL, Parameter, Tensor, fresh, refresh, wrap
+from virtual_cuda.ledger.records import END, FORWARD, GRAD, INFERENCE, OPERATION
 from virtual_cuda.ops.dispatch import (
     Rules,
     allocate,
     beforehand,
+    bring,
     deliver,
     general,
     rescue,
@@ -100,12 +102,18 @@ def detach(func: Any, rules: Rules) -> Any:
 
     def plan(args: Any, kwargs: Any) -> Any:
         first = args[0]
-        if type(first) not in VIRTUAL or first._inner.layout is not _STRIDED:
+        if type(first) not in VIRTUAL:
+            return general(func, args, kwargs)
+        inner = first._inner
+        if inner.layout is not _STRIDED:
             return general(func, args, kwargs)
         block = first._block
         if block.place.shut:
             raise shut(block.place)
-        return wrap(first._inner, block)
+        dtype = inner.dtype
+        if dtype.is_complex or _inference_on() or inner.storage_offset() or inner.is_neg():
+            return wrap(inner, block)
+        return fresh(inner, inner.shape, dtype, block)  # most are the gradients of leaves
 
     return plan
 
@@ -206,21 +214,30 @@ def _from_tensors(func: Any, rules: Rules, slots: tuple[int, ...]) -> Any:
     return plan
 
 
-def _deliver_many(
-    out: Any, place: Place, name: str, shapes: list[Any], where: Any = None, at: float | None = None
-) -> tuple[Any, ...]:
+def _deliver_many(out: Any, place: Place, name: str, shapes: list[Any]) -> tuple[Any, ...]:
     """The results of normalisation, pooling and losses on the device, and their line in the ledger."""
-    given, nbytes, dtype = [], 0, None
+    mode = (GRAD if _grad_on() else 0) | (INFERENCE if _inference_on() else 0)
+    blocks = _note_many(out, place, name, shapes, site(), perf_counter(), mode)
+    return tuple(tensor if block is None else wrap(tensor, block) for tensor, block in zip(out, blocks, strict=True))
+
+
+def _note_many(out: Any, place: Place, name: str, shapes: Sequence[Any], where: Any, at: float, mode: int) -> list[Any]:
+    """The line of several results in the ledger, and their blocks; None for what is no tensor of the host."""
+    blocks: list[Any] = []
+    nbytes, dtype = 0, None
     for tensor in out:
         if not on_host(tensor):
-            given.append(tensor)
+            blocks.append(None)
             continue
         size = tensor.untyped_storage().nbytes()  # it may be the front of a longer buffer
         nbytes += size
         dtype = dtype or tensor.dtype
-        given.append(wrap(tensor, allocate(place, size)))
-    write(name, place, nbytes, (dtype, out[0].shape if given[0] is not out[0] else None, *shapes), where, at)
-    return tuple(given)
+        blocks.append(allocate(place, size))
+    code, offset = where
+    work = dtype, None if blocks[0] is None else out[0].shape, *shapes
+    live, cast = place.memory.live, thread_state.autocast
+    place.note((OPERATION, at, code, offset, name, place.label, mode, cast, nbytes, live, work))
+    return blocks
 
 
 def _from_one(func: Any, call: Any) -> Any:
@@ -473,6 +490,7 @@ PLANS.maker = make_plan
 # ---- linear layers ---------------------------------------------------------------------------------------------------
 
 _ORDINARY: Final = (Tensor, Parameter)
+_HOSTS: Final = (torch.Tensor, nn.Parameter)
 _FLOATS: Final = {torch.float32, torch.float64, torch.float16, torch.bfloat16}.difference(SLOW)
 _host: Final = torch._C._VariableFunctions
 _addmm, _mm, _sum = _host.addmm, _host.mm, _host.sum
@@ -483,10 +501,10 @@ _grad_on, _inference_on = torch.is_grad_enabled, torch.is_inference_mode_enabled
 _anomaly_on: Final = torch.is_anomaly_enabled
 _saving_hooks: Final = torch._C._autograd._top_saved_tensors_default_hooks
 _keeps_graph: Final = torch._C._autograd._get_current_graph_task_keep_graph
-_threshold_backward: Final = torch.ops.aten.threshold_backward.default
+_threshold_backward: Final = call_of(torch.ops.aten.threshold_backward.default)
 
 
-def _watched() -> bool:
+def watched() -> bool:
     """Whether something may look at, or change, the operators that a function calls or what they save."""
     return bool(
         _C._len_torch_dispatch_stack()
@@ -533,10 +551,12 @@ class _Linear(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, bias: Any, input: Any, weight: Any, made: Any) -> Any:
         _, on_input, on_weight, _ = ctx.needs_input_grad
-        ctx.save_for_backward(input if on_weight else None, weight if on_input else None, *made[1:])
+        ctx.save_for_backward(input if on_weight else None, weight if on_input else None)
         ctx.set_materialize_grads(False)
         ctx.leaves = bias if bias.is_leaf else None, None, weight if weight.is_leaf else None
-        return made[0]
+        result, active = made
+        ctx.active = None if active is None else conceal(active)
+        return result
 
     @staticmethod
     def backward(ctx: Any, gradient: Any) -> Any:
@@ -544,13 +564,14 @@ class _Linear(torch.autograd.Function):
             return None, None, None, None
         on_bias, on_input, on_weight = needs = _needed(ctx)
         try:
-            input, weight, *active = ctx.saved_tensors
+            input, weight = ctx.saved_tensors
         except RuntimeError as error:
             raise _of_transposed(error, ctx) from None
-        watched = _grad_on() or _inference_on() or _C._is_any_autocast_enabled()
-        if type(gradient) not in _ORDINARY or watched:
-            if active:
-                gradient = _threshold_backward(gradient, active[0], 0)
+        active = None if ctx.active is None else revealed(ctx.active)
+        unusual = _grad_on() or _inference_on() or _C._is_any_autocast_enabled()
+        if type(gradient) not in _ORDINARY or unusual:
+            if active is not None:
+                gradient = _threshold_backward(gradient, wrap(*active), 0)
             return (*_separately(needs, gradient, input, weight), None)
         place, g = gradient._block.place, gradient._inner
         if place.shut:
@@ -559,45 +580,49 @@ class _Linear(torch.autograd.Function):
             settle(place)
         # First all that is computed, then all that is recorded: in turns, each would drive the other from the caches.
         made_at = perf_counter
-        if active:
-            g, at = _threshold_backward(g, active[0]._inner, 0), made_at()
+        if active is not None:
+            g, at = _threshold_backward(g, active[0], 0), made_at()
         if on_input:
             product, at_input = _mm(g, weight._inner), made_at()
         if on_weight:
             turned = g.t()
             other, at_weight = _mm(turned, input._inner), made_at()
         if on_bias:
-            total, at_bias = _sum(g, (0,), True), made_at()
-        where, shape, note, memory, label = site(), g.shape, place.note, place.memory, place.label
-        cast = thread_state.autocast
-        of_bias = of_input = of_weight = None
-        if active:
-            behind = deliver(g, place, "aten.threshold_backward.default", shape, shape, where=where, at=at)
+            total, at_bias = _sum(g, (0,)), made_at()
+        task, shape, note, memory, label = _task_of(place), g.shape, place.note, place.memory, place.label
+        (code, offset), cast, dtype = task.where, thread_state.autocast, g.dtype
+        of_bias = of_input = of_weight = behind = None
+        if active is not None:
+            nbytes = g.nbytes
+            behind, work = allocate(place, nbytes), (dtype, shape, shape, shape)
+            name = "aten.threshold_backward.default"
+            note((OPERATION, at, code, offset, name, label, 0, cast, nbytes, memory.live, work))
             # torch has freed both by now.
             if getrefcount(gradient) <= _UNHELD:
                 del gradient._block
-            gradient = behind
             if not _keeps_graph():
-                del active[0]._block
+                active = ctx.active = None
         # Views: no bytes, nothing to do, no gradients.
-        t = *where, "aten.t.default", label, 0, cast, 0
         if on_input:
-            note((OPERATION, at_input, *t, memory.live, None))
-            of_input = deliver(product, place, "aten.mm.default", shape, weight._inner.shape, where=where, at=at_input)
+            note((OPERATION, at_input, code, offset, "aten.t.default", label, 0, cast, 0, memory.live, None))
+            shapes = shape, weight._inner.shape
+            of_input = bring(product, place, "aten.mm.default", shapes, task.where, at_input, 0)
         if on_weight:
-            note((OPERATION, at_weight, *t, memory.live, None))
+            note((OPERATION, at_weight, code, offset, "aten.t.default", label, 0, cast, 0, memory.live, None))
             shapes = turned.shape, input._inner.shape
-            of_weight = deliver(other, place, "aten.mm.default", *shapes, where=where, at=at_weight)
-            note((OPERATION, at_weight, *t, memory.live, None))
+            of_weight = bring(other, place, "aten.mm.default", shapes, task.where, at_weight, 0)
+            note((OPERATION, at_weight, code, offset, "aten.t.default", label, 0, cast, 0, memory.live, None))
         if on_bias:
-            block = allocate(place, total.nbytes)
-            live, work = memory.live, (total.dtype, total.shape, shape, 0)
-            row = OPERATION, at_bias, *where
-            note((*row, "aten.sum.dim_IntList", label, 0, cast, total.nbytes, live, work))
-            note((*row, "aten.view.default", label, 0, cast, 0, live, None))
-            of_bias = wrap(total.view(shape[1]), block)
+            nbytes, flat = total.nbytes, total.shape
+            block = allocate(place, nbytes)
+            live, work = memory.live, (dtype, (1, shape[1]), shape, 0)  # with the dimension that a view then drops
+            note((OPERATION, at_bias, code, offset, "aten.sum.dim_IntList", label, 0, cast, nbytes, live, work))
+            note((OPERATION, at_bias, code, offset, "aten.view.default", label, 0, cast, 0, live, None))
+            of_bias = fresh(total, flat, dtype, block)
         if on_weight:
-            place.late = [where, *[None] * _additions(ctx.leaves[0] if on_bias else None, place), "aten.t.default"]
+            additions = _additions(ctx.leaves[0] if on_bias else None, task)
+            place.late = [task.where, *[None] * additions, "aten.t.default"]
+        del behind
         return of_bias, of_input, of_weight, None
 
 
@@ -614,18 +639,31 @@ def _needed(ctx: Any) -> list[bool]:
     return needs
 
 
-def _additions(bias: Any, place: Place) -> int:
-    """How many operations add the gradient of a bias to others before its weight's is turned."""
-    task = _C._current_graph_task_id()
-    known, leaves = thread_state.handed_out
-    if known != task:
-        leaves = set()
-        thread_state.handed_out = (task, leaves)
+class _Task:
+    """One run of the autograd engine."""
+
+    __slots__ = ("leaves", "number", "where")
+
+    def __init__(self, number: int) -> None:
+        self.number, self.where = number, site()
+        self.leaves: set[int] = set()  # the ids of biases that it has a gradient for
+
+
+def _task_of(place: Place) -> _Task:
+    """The one that runs now."""
+    number, known = _C._current_graph_task_id(), thread_state.task
+    if known is None or known.number != number:
+        known = thread_state.task = _Task(number)
         _engine.queue_callback(partial(_settled, place))
+    return known  # type: ignore[no-any-return]
+
+
+def _additions(bias: Any, task: _Task) -> int:
+    """How many operations add the gradient of a bias to others before its weight's is turned."""
     if bias is None:
         return 0
-    before = id(bias) in leaves  # the same layer was called twice
-    leaves.add(id(bias))
+    before = id(bias) in task.leaves  # the same layer was called twice
+    task.leaves.add(id(bias))
     return before + (bias.grad is not None)
 
 
@@ -673,7 +711,7 @@ def _of_transposed(error: RuntimeError, ctx: Any) -> RuntimeError:
 
 
 class _LinearRelu(_Linear):
-    """The same with `relu` behind it: `made` also has another shell around its result, to be saved."""
+    """The same with `relu` behind it: `made` also has its result inside and the block, to be kept."""
 
 
 for _cls, _name in ((_Linear, "AddmmBackward0"), (_LinearRelu, "ReluBackward0")):
@@ -688,36 +726,51 @@ def _training() -> bool:
     """Whether a graph is made, of which nothing sees more than its nodes."""
     return (
         _grad_on()
-        and not _watched()
+        and not watched()
         and not _anomaly_on()
         and _saving_hooks(True) is None
         and _forward_ad._current_level < 0
     )
 
 
-def _usual(x: Any, place: Place, weight: Any, bias: Any) -> bool:
-    """Whether `linear` of what is `x` inside is `addmm`, and its gradients may be computed together."""
+class _Weights:
+    """What is known of a weight and a bias as long as they have these tensors inside."""
+
+    __slots__ = ("bias", "inputs", "outputs", "shape", "turned", "turned_shape", "weight")
+
+    def __init__(self, weight: Any, bias: Any) -> None:
+        self.weight, self.bias, self.shape = weight, bias, weight.shape
+        usual = weight.dim() == 2 and bias.shape == self.shape[:1] and weight.is_contiguous()
+        sizes: tuple[int, int] = self.shape if usual and weight.dtype in _FLOATS else (0, 0)
+        self.outputs, self.inputs = sizes
+        if self.outputs:
+            self.turned = weight.t()
+            self.turned_shape = self.turned.shape
+
+
+def _usual(x: Any, place: Place, weight: Any, bias: Any) -> _Weights | None:
+    """The weights, where `linear` of what is `x` inside is `addmm` and its gradients may be computed together."""
     if type(weight) not in _ORDINARY or type(bias) not in _ORDINARY:
-        return False
-    w = weight._inner
-    sizes, shape = x.shape, w.shape
-    return bool(
+        return None
+    known = attributes(weight).get("_weights")
+    if known is None or known.weight is not weight._inner or known.bias is not bias._inner:
+        known = weight._weights = _Weights(weight._inner, bias._inner)
+    sizes = x.shape
+    if (
         len(sizes) == 2
-        and len(shape) == 2
-        and sizes[1] == shape[1]
-        and bias._inner.shape == shape[:1]
         and sizes[0] > 1 < sizes[1]  # torch takes other ways for a single row or column
-        and 1 < shape[0] <= _SUSPICIOUS // sizes[0]
-        and w.dtype in _FLOATS
+        and sizes[1] == known.inputs
+        and 1 < known.outputs <= _SUSPICIOUS // sizes[0]
         and place is weight._block.place
         and place is bias._block.place
         and not place.shut
         and x.is_contiguous()
-        and w.is_contiguous()
         # The gradient of a leaf is accumulated, and seen by hooks, before the weight's is turned.
         and not bias._backward_hooks
         and not bias._post_accumulate_grad_hooks
-    )
+    ):
+        return known  # type: ignore[no-any-return]
+    return None
 
 
 def _joined(input: Any, weight: Any, bias: Any) -> bool:
@@ -725,10 +778,10 @@ def _joined(input: Any, weight: Any, bias: Any) -> bool:
     return not input.is_leaf if input.requires_grad else weight.requires_grad or bias.requires_grad
 
 
-def _product(x: Any, weight: Any, bias: Any) -> Any:
+def _product(x: Any, weights: _Weights) -> Any:
     """The layer on the CPU; None where that fails, since the operator raises what CUDA raises."""
     try:
-        return _addmm(bias._inner, x, weight._inner.t())
+        return _addmm(weights.bias, x, weights.turned)
     except Exception:
         return None
 
@@ -755,15 +808,14 @@ def _linear(original: Any) -> Any:
         if len(sizes) == 3 and len(shape) == 2 and sizes[2] == shape[1] and 0 not in sizes and x.is_contiguous():
             flat = linear(input.view(-1, sizes[2]), weight, bias)  # as torch does
             return _reshaped(flat, (sizes[0], sizes[1], shape[0]))
-        out = None
-        if _usual(x, place, weight, bias) and _joined(input, weight, bias):
-            out = _product(x, weight, bias)
+        weights = _usual(x, place, weight, bias)
+        out = _product(x, weights) if weights is not None and _joined(input, weight, bias) else None
         if out is None:
             return original(input, weight, bias)
         where = site()
         write("aten.t.default", place, 0, None, where)
         made = deliver(out, place, "aten.addmm.default", shape[:1], sizes, shape[::-1], where=where)
-        return _linear_node(bias, input, weight, (made,))
+        return _linear_node(bias, input, weight, (made, None))
 
     return linear
 
@@ -858,14 +910,17 @@ def _run_layers(input: Any, layers: list[tuple[Any, Any]], where: Any) -> tuple[
     made: list[tuple[Any, ...]] = []
     for module, relu in layers:
         weight, bias = module._parameters["weight"], module._parameters["bias"]
-        usual = _usual(x, place, weight, bias) and (made or _joined(input, weight, bias))
+        weights = _usual(x, place, weight, bias)
+        if weights is None or not (made or _joined(input, weight, bias)):
+            break
         began = perf_counter()
-        out = _product(x, weight, bias) if usual else None
+        out = _product(x, weights)
         if out is None:
             break
         at = perf_counter()
-        sizes, x = x.shape, out if relu is None else out.relu_()
-        made.append((module, relu, weight, bias, sizes, out, began, at, perf_counter()))
+        shapes = weights.bias.shape, x.shape, weights.turned_shape
+        x = out if relu is None else out.relu_()
+        made.append((module, relu, weight, bias, shapes, out, began, at, perf_counter()))
     if not made:
         return None, 0
     if place.late is not None:
@@ -877,25 +932,25 @@ def _run_layers(input: Any, layers: list[tuple[Any, Any]], where: Any) -> tuple[
         place.label,
         thread_state.autocast,
     )
-    for module, relu, weight, bias, sizes, out, began, at, later in made:
-        shape, index = weight._inner.shape, len(rows)
-        shapes = shape[:1], sizes, shape[::-1]
-        note((FORWARD, began, *where, "Linear", module.training, GRAD, ()))
-        note((OPERATION, began, *where, "aten.t.default", label, GRAD, cast, 0, memory.live, None))
+    code, offset = where
+    for module, relu, weight, bias, shapes, out, began, at, later in made:
+        index = len(rows)
+        note((FORWARD, began, code, offset, "Linear", module.training, GRAD, ()))
+        note((OPERATION, began, code, offset, "aten.t.default", label, GRAD, cast, 0, memory.live, None))
         if relu is None:
-            done = deliver(out, place, "aten.addmm.default", *shapes, where=where, at=at)
+            done = bring(out, place, "aten.addmm.default", shapes, where, at, GRAD)
             note((END, at, None, None, index))
-            input = _linear_node(bias, input, weight, (done,))
+            input = _linear_node(bias, input, weight, (done, None))
             continue
         block, nbytes, work = allocate(place, out.nbytes), out.nbytes, (out.dtype, out.shape, *shapes)
-        note((OPERATION, at, *where, "aten.addmm.default", label, GRAD, cast, nbytes, memory.live, work))
+        note((OPERATION, at, code, offset, "aten.addmm.default", label, GRAD, cast, nbytes, memory.live, work))
         note((END, at, None, None, index))
         index = len(rows)
-        note((FORWARD, at, *where, "ReLU", relu.training, GRAD, ()))
-        done = deliver(out, place, "aten.relu.default", where=where, at=later)
+        note((FORWARD, at, code, offset, "ReLU", relu.training, GRAD, ()))
+        done = bring(out, place, "aten.relu.default", (), where, later, GRAD)
         note((END, later, None, None, index))
         del block
-        input = _relu_node(bias, input, weight, (done, wrap(out, done._block)))
+        input = _relu_node(bias, input, weight, (done, (out, done._block)))
     return input, sum(1 if relu is None else 2 for _, relu, *_ in made)
 
 
@@ -908,12 +963,15 @@ _CHAIN_FLOATS: Final = (torch.float32, torch.float64)
 class _Layer:
     """A layer of a chain: what its backward calls, with which tensors and settings."""
 
-    __slots__ = ("inner", "needs", "operator", "settings", "shape")
+    __slots__ = ("hidden", "inner", "name", "needs", "operator", "settings", "shape", "shapes")
 
     def __init__(self, operator: Any, settings: tuple[Any, ...], shape: Any) -> None:
         self.operator, self.settings, self.shape = operator, settings, shape
+        self.name = _OPERATOR_NAMES[operator]
         self.needs: list[bool] = []  # of the input, the weight and the bias
         self.inner: Any = None  # what backward needs, as long as it may be called
+        self.hidden: Any = ()  # the last of these, with their blocks: nobody else sees them
+        self.shapes: Any = ()
 
     def arguments(self, gradient: Any, saved: Any, needs: Any) -> tuple[Any, ...]:
         """Those of `operator`, on the device or on the CPU."""
@@ -928,6 +986,16 @@ class _Layer:
     def gradients(self, gradient: Any) -> tuple[Any, float]:
         """On the CPU, and when they were there."""
         return rules_of(self.operator).call(*self.arguments(gradient, self.inner, self.needs)), perf_counter()
+
+
+_BACKWARDS: Final = (
+    aten.convolution_backward.default,
+    aten.max_pool2d_with_indices_backward.default,
+    aten.native_batch_norm_backward.default,
+    aten.threshold_backward.default,
+    aten.view.default,
+)
+_OPERATOR_NAMES: Final = {operator: str(operator) for operator in _BACKWARDS}
 
 
 class _Chained(torch.autograd.Function):
@@ -954,11 +1022,12 @@ class _Chained(torch.autograd.Function):
         if found is None:  # raises what CUDA raises
             if layer.operator is aten.view.default:
                 return gradient.reshape(layer.shape), None, None, None, None
+            saved = *saved, *(wrap(*each) for each in layer.hidden)
             outs = layer.operator(*layer.arguments(gradient, saved, needs))
         else:
             outs = _delivered(layer, gradient, *found)
         if not _keeps_graph():
-            layer.inner = None
+            layer.inner, layer.hidden = None, ()
         if not isinstance(outs, tuple):
             outs = outs, None, None
         return *(out if need else None for out, need in zip(outs, needs, strict=True)), None, None
@@ -976,14 +1045,20 @@ def _computed(layer: _Layer, gradient: Any) -> Any:
 
 def _delivered(layer: _Layer, gradient: Any, outs: Any, at: float) -> Any:
     """The gradients on the device, and their line in the ledger."""
-    place, g, name = gradient._block.place, gradient._inner, str(layer.operator)
+    block, name = gradient._block, layer.name
+    place = block.place
+    where = _task_of(place).where
     if layer.operator is aten.view.default:
-        write(name, place, 0, None, None, at)
-        return wrap(outs, gradient._block)
-    shapes = [g.shape, *[tensor.shape for tensor in layer.inner]]
-    if type(outs) is tuple:
-        return _deliver_many(outs, place, name, shapes, None, at)
-    return deliver(outs, place, name, *shapes, at=at)
+        write(name, place, 0, None, where, at)
+        return fresh(outs, outs.shape, outs.dtype, block)
+    shapes = gradient._inner.shape, *layer.shapes
+    if type(outs) is not tuple:
+        return bring(outs, place, name, shapes, where, at, 0)
+    blocks = _note_many(outs, place, name, shapes, where, at, 0)
+    return tuple(
+        None if block is None else fresh(out, out.shape, out.dtype, block)
+        for out, block in zip(outs, blocks, strict=True)
+    )
 
 
 def _chain_node(name: str) -> Any:
@@ -1114,29 +1189,30 @@ def _run_chain(held: list[Any], modules: list[Any], where: Any) -> int:
         x, needed, fresh = found[0][0], True, kind not in (nn.ReLU, nn.Flatten)
     if made and place.late is not None:
         settle(place)
+    seen = made[-1] if made else None
     for row in made:
-        _note_layer(held, place, where, row)
+        _note_layer(held, place, where, row, row is not seen)
     return len(made)
 
 
-def _brought(input: Any, place: Place, where: Any, computed: tuple[Any, ...]) -> tuple[Any, tuple[Any, ...]]:
-    """The result of a layer on the device, and what its backward needs."""
+def _brought(input: Any, place: Place, where: Any, computed: tuple[Any, ...], hidden: bool) -> tuple[Any, ...]:
+    """The result of a layer on the device, and what its backward needs: on the device, and of what nobody sees."""
     module, x, _, _, at, outs, given, buffers, *_ = computed
-    kind = type(module)
+    kind, out = type(module), outs[0]
     if kind is nn.Flatten:
         write("aten.view.default", place, 0, None, where, at)
-        return wrap(outs[0], input._block), ()
+        return fresh(out, out.shape, out.dtype, input._block), (), ()
     if kind is nn.ReLU:
-        result = deliver(outs[0], place, "aten.relu.default", where=where, at=at)
-        return result, (result,)
-    if kind is nn.MaxPool2d:
-        result, indices = _deliver_many(outs, place, "aten.max_pool2d_with_indices.default", [x.shape], where, at)
-        return result, (input, indices)
+        result = bring(out, place, "aten.relu.default", (), where, at, GRAD)
+        return (result, (), ((out, result._block),)) if hidden else (result, (result,), ())
     if kind is nn.Conv2d:
-        shapes = [x.shape, *[each._inner.shape for each in given if each is not None]]
-        return deliver(outs[0], place, "aten.convolution.default", *shapes, where=where, at=at), (input, given[0])
+        shapes = x.shape, *[each._inner.shape for each in given if each is not None]
+        return bring(out, place, "aten.convolution.default", shapes, where, at, GRAD), (input, given[0]), ()
+    if kind is nn.MaxPool2d:
+        name = "aten.max_pool2d_with_indices.default"
+        blocks = _note_many(outs, place, name, (x.shape,), where, at, GRAD)
+        return fresh(out, out.shape, out.dtype, blocks[0]), (input,), ((outs[1], blocks[1]),)
     mean, variance, count = buffers
-    made: tuple[Any, ...] = ()
     for name in place.norms or ():
         if name == "aten.add_.Tensor":
             count._inner.add_(1)
@@ -1145,25 +1221,174 @@ def _brought(input: Any, place: Place, where: Any, computed: tuple[Any, ...]) ->
         elif name == "aten.empty.memory_format":
             write(name, place, 0, None, where, at)
         else:
-            shapes = [x.shape, *[each._inner.shape for each in (*given, mean, variance)]]
-            made = _deliver_many(outs, place, name, shapes, where, at)
-    return made[0], (input, given[0], mean, variance, *made[1:])
+            shapes = x.shape, *[each._inner.shape for each in (*given, mean, variance)]
+            blocks = _note_many(outs, place, name, shapes, where, at, GRAD)
+    result = fresh(out, out.shape, out.dtype, blocks[0])
+    return result, (input, given[0], mean, variance), tuple(zip(outs[1:], blocks[1:], strict=True))
 
 
-def _note_layer(held: list[Any], place: Place, where: Any, computed: tuple[Any, ...]) -> None:
-    """A layer that has been computed: its lines in the ledger, its result on the device and its node."""
+def _note_layer(held: list[Any], place: Place, where: Any, computed: tuple[Any, ...], hidden: bool) -> None:
+    """A layer that has been computed: its lines in the ledger, its result on the device and its node.
+
+    `hidden`: only the next layer sees the result.
+    """
     module, x, needed, began, at, _, given, _, backward, settings = computed
     note, rows, kind, input = place.note, place.gpu.ledger.rows, type(module), held[0]
     index, layer = len(rows), _Layer(backward, settings, x.shape)
     weight, bias = given or (None, None)
-    note((FORWARD, began, *where, kind.__name__, module.training, GRAD, ()))
+    code, offset = where
+    note((FORWARD, began, code, offset, kind.__name__, module.training, GRAD, ()))
     try:
-        result, saved = _brought(input, place, where, computed)
+        result, saved, layer.hidden = _brought(input, place, where, computed, hidden)
     finally:
         note((END, at, None, None, index))
     layer.needs = [needed, weight is not None, bias is not None]
-    layer.inner = [each._inner for each in saved]
+    layer.inner = [*[each._inner for each in saved], *[inner for inner, _ in layer.hidden]]
+    layer.shapes = [inner.shape for inner in layer.inner]
     held[0] = _NODES[kind](input, weight, bias, layer, (result, saved))
+
+
+# ---- cross entropy ---------------------------------------------------------------------------------------------------
+
+_logs_of, _logs_backward = (rules_of(op.default).call for op in (aten._log_softmax, aten._log_softmax_backward_data))
+_nll_of, _nll_backward = (rules_of(op.default).call for op in (aten.nll_loss_forward, aten.nll_loss_backward))
+
+
+class _Kept:
+    """What the backward of a cross entropy needs on the CPU, and what it keeps alive on the device."""
+
+    __slots__ = ("logs", "settings", "target", "total", "version", "weights")
+
+    def __init__(self, logs: Any, target: Any, total: Any, weights: Any, settings: tuple[int, int]) -> None:
+        self.logs, self.target, self.total, self.weights, self.settings = logs, target, total, weights, settings
+        self.version = target._version
+
+
+class _CrossEntropy(torch.autograd.Function):
+    """`log_softmax` and `nll_loss` as one node. The logarithms are a result, too, for second derivatives alone."""
+
+    @staticmethod
+    def forward(ctx: Any, input: Any, made: Any) -> Any:
+        loss, logs, kept = made
+        ctx.kept = conceal(kept)
+        ctx.save_for_backward(logs)
+        ctx.set_materialize_grads(False)
+        return loss, logs
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Any, of_logs: Any) -> Any:
+        if ctx.kept is None:
+            return ctx.saved_tensors  # refuses
+        kept = revealed(ctx.kept)
+        if gradient is not None and kept.target._version != kept.version:
+            raise _stale_target(kept)
+        unusual = _grad_on() or _inference_on() or _C._is_any_autocast_enabled() or _C._len_torch_dispatch_stack()
+        if of_logs is not None or type(gradient) not in _ORDINARY or unusual:
+            return _separate_losses(ctx.saved_tensors[0], kept, gradient, of_logs), None
+        place, g, logs, (reduction, ignored) = gradient._block.place, gradient._inner, kept.logs, kept.settings
+        if place.shut:
+            raise shut(place)
+        if place.late is not None:
+            settle(place)
+        target = kept.target._inner
+        first, at = _nll_backward(g, logs, target, None, reduction, ignored, kept.total), perf_counter()
+        second, later = _logs_backward(first, logs, 1, logs.dtype), perf_counter()
+        shape, where, nbytes = first.shape, _task_of(place).where, first.nbytes
+        block, label, cast = allocate(place, nbytes), place.label, thread_state.autocast
+        work = first.dtype, shape, g.shape, logs.shape, target.shape, kept.total.shape
+        name = "aten.nll_loss_backward.default"
+        place.note((OPERATION, at, *where, name, label, 0, cast, nbytes, place.memory.live, work))
+        # torch has freed these by now.
+        if getrefcount(gradient) <= _UNHELD:
+            del gradient._block
+        if not _keeps_graph():
+            ctx.kept = kept = None
+        name = "aten._log_softmax_backward_data.default"
+        result = bring(second, place, name, (shape, shape), where, later, 0)
+        del block
+        return result, None
+
+
+def _separate_losses(logs: Any, kept: _Kept, gradient: Any, of_logs: Any) -> Any:
+    if gradient is not None:
+        total = wrap(kept.total, kept.weights)
+        behind = aten.nll_loss_backward.default(gradient, logs, kept.target, None, *kept.settings, total)
+        of_logs = behind if of_logs is None else behind + of_logs
+    return None if of_logs is None else aten._log_softmax_backward_data.default(of_logs, logs, 1, logs.dtype)
+
+
+def _stale_target(kept: _Kept) -> RuntimeError:
+    """What torch says where the targets were written to; versions differ in the words around."""
+    with torch.enable_grad():
+        target = torch.zeros(2, dtype=torch.int64)
+        loss = torch.nn.functional.nll_loss(torch.zeros(2, 2, requires_grad=True), target)
+    target.add_(0)
+    try:
+        _engine.run_backward((loss,), (torch.ones(()),), False, False, (), True, True)
+    except RuntimeError as error:
+        said = str(error).replace("torch.LongTensor [2]", f"torch.cuda.LongTensor [{kept.target.shape[0]}]")
+        said = said.replace("is at version 1", f"is at version {kept.target._version}")
+        return RuntimeError(said.replace("expected version 0", f"expected version {kept.version}"))
+    return RuntimeError("one of the variables needed for gradient computation has been modified")
+
+
+_node = _CrossEntropy._backward_cls
+_node.__name__, _node.apply = "NllLossBackward0", _CrossEntropy.backward
+_loss_node: Final[Any] = super(torch.autograd.Function, _CrossEntropy).apply
+
+
+def cross_entropy(input: Any, target: Any, reduction: int, ignored: int) -> Any:
+    """The loss of rows of logits with a class for each, in training; None where it is another."""
+    if type(input) not in _ORDINARY or type(target) not in _ORDINARY or not input.requires_grad or not _training():
+        return None
+    place, x, classes = input._block.place, input._inner, target._inner
+    sizes = x.shape
+    if (
+        len(sizes) != 2
+        or classes.dtype is not torch.int64
+        or classes.shape != sizes[:1]
+        or x.dtype not in _CHAIN_FLOATS
+        or 0 in sizes
+        or not x.is_contiguous()
+        or place is not target._block.place
+        or place.shut
+    ):
+        return None
+    try:
+        logs, at = _logs_of(x, 1, False), perf_counter()
+        out, total = _nll_of(logs, classes, None, reduction, ignored)
+    except Exception:
+        return None  # the operators raise what CUDA raises
+    later, where = perf_counter(), site()
+    kept = deliver(logs, place, "aten._log_softmax.default", sizes, where=where, at=at)
+    block, weights = allocate(place, out.nbytes), allocate(place, total.nbytes)
+    work = out.dtype, out.shape, sizes, classes.shape
+    write("aten.nll_loss_forward.default", place, out.nbytes + total.nbytes, work, where, later)
+    made = wrap(out, block), kept, _Kept(logs, target, total, weights, (reduction, ignored))
+    return _loss_node(input, made)[0]
+
+
+# ---- backward passes -------------------------------------------------------------------------------------------------
+
+_ones: Final = rules_of(aten.ones_like.default).call
+
+
+def run_backward(loss: Any, retain_graph: bool | None) -> bool:
+    """`loss.backward()`: the gradient of a scalar is one. False, and nothing done, where torch asks more questions."""
+    if (
+        type(loss) not in _ORDINARY
+        or loss.dim()
+        or not loss.requires_grad
+        or loss._block.place.shut
+        or not loss._inner.dtype.is_floating_point
+        or watched()
+    ):
+        return False
+    gradient = deliver(_ones(loss._inner), loss._block.place, "aten.ones_like.default")
+    torch.autograd.graph._engine_run_backward(
+        (loss,), (gradient,), bool(retain_graph), False, (), allow_unreachable=True, accumulate_grad=True
+    )
+    return True
 
 
 # ---- steps of optimizers ---------------------------------------------------------------------------------------------
@@ -1190,9 +1415,6 @@ def _overload(name: str, args: Any) -> str:
 
 def _foreach(name: str, original: Any, first: Any, *args: Any, **kwargs: Any) -> Any:
     """`torch._foreach_NAME` without gradients: straight to the CPU's, past the dispatcher in C++ and back."""
-    step = thread_state.step
-    if step is not None and first and (id(first[0]) in step.lists or "_block" in attributes(first[0])):
-        return step.call(name, original, first, args, kwargs)
     if (
         (type(first) is not list and type(first) is not tuple)
         or not first
@@ -1200,7 +1422,7 @@ def _foreach(name: str, original: Any, first: Any, *args: Any, **kwargs: Any) ->
         or _grad_on()
         or (kwargs and (len(args) != 1 or list(kwargs) != ["alpha"]))
         or (args and isinstance(args[-1], torch.Tensor))
-        or _watched()
+        or watched()
     ):
         return original(first, *args, **kwargs)
     lists = [
@@ -1227,68 +1449,132 @@ def _foreach(name: str, original: Any, first: Any, *args: Any, **kwargs: Any) ->
 class _Step:
     """A step of an optimizer on the CPU's tensors: opened once, and not by each of its operators."""
 
-    def __init__(self, place: Place, lists: dict[int, Any], first: Any, where: Any) -> None:
-        self.place, self.where = place, where
+    __slots__ = ("cast", "label", "lists", "mode", "place", "where", "work")
+
+    def __init__(self, place: Place, lists: dict[int, Any], first: Any) -> None:
+        self.place, self.label, self.where = place, place.label, site()
         self.lists = lists  # of tensors on the device, by the identity of the first tensor inside
         self.work = first[0].dtype, None, *[tensor.shape for tensor in first]
+        self.mode, self.cast = INFERENCE if _inference_on() else 0, thread_state.autocast
 
-    def call(self, name: str, original: Any, first: Any, args: Any, kwargs: Any) -> Any:
-        known = self.lists.get(id(first[0]))
+
+def _in_step(name: str, original: Any) -> Any:
+    """`torch._foreach_NAME` for the tensors of a step."""
+    names = {overload: f"aten._foreach_{name}.{overload}" for overload in ("default", "List", "Scalar", "ScalarList")}
+    in_place = name[-1] == "_"
+
+    def call(first: Any, *args: Any, **kwargs: Any) -> Any:
+        step = thread_state.step
+        known = step.lists.get(id(first[0]))
+        if known is None and "_block" not in attributes(first[0]):  # on the host
+            return original(first, *args, **kwargs)
         try:
-            with _C._AutoDispatchBelowADInplaceOrView():
-                out = original(first, *args, **kwargs)
+            out = original(first, *args, **kwargs)
         except Exception:
             given = (first, *args)
-            opened = [self.lists.get(id(a[0]), a) if type(a) in (list, tuple) else a for a in given]
+            opened = [step.lists.get(id(a[0]), a) if type(a) in (list, tuple) else a for a in given]
             return original(*opened, **kwargs)  # raises what CUDA raises
-        place, nbytes = self.place, 0
-        if name[-1] != "_":
+        place, nbytes = step.place, 0
+        if not in_place:
             for tensor in out:  # it lives as long as the step needs it
                 nbytes += tensor.nbytes
                 tensor._block = allocate(place, tensor.nbytes)
         elif known is not None:
             _C._increment_version(known)
-        write(f"aten._foreach_{name}.{_overload(name, args)}", place, nbytes, self.work, self.where)
+        full, live = names[_overload(name, args)], place.memory.live
+        row = OPERATION, perf_counter(), *step.where, full, step.label, step.mode, step.cast, nbytes, live, step.work
+        place.note(row)
         return out
 
+    return call
 
-def _stepping(original: Any, *args: Any, **named: Any) -> Any:
-    """The usual steps of Adam and of plain gradient descent."""
-    slots = [i for i, given in enumerate(args) if type(given) is list and given and type(given[0]) in _ORDINARY]
-    # Steps are counted on the host; whatever else is there, or has yet to be made, is the dispatcher's.
-    others = [given for i, given in enumerate(args) if i not in slots and given]
-    counted = all(type(each) is torch.Tensor and not each.dim() for given in others[:1] for each in given)
-    opened = None
-    if not (
-        _grad_on()
-        or any(named.get(key) for key in ("has_complex", "capturable", "has_sparse_grad"))
-        or any(isinstance(value, torch.Tensor) for value in named.values())
-        or slots[:2] != [0, 1]
-        or len(others) > 1
-        or (len(args) >= 6) != bool(others)  # Adam has counts; those on the device have to be waited for
-        or (others and (not counted or others[0] is not args[-1]))
-        or _watched()
-    ):
-        opened = _opened_lists(args, slots)
-    # With one dtype there is one group, whose lists are these.
-    if opened is None or opened[0].shut or len({each.dtype for each in opened[1][0]}) > 1:
-        return original(*args, **named)
-    place, inner = opened
-    lists = {id(inner[slot][0]): args[slot] for slot in slots}
-    outer, thread_state.step = thread_state.step, _Step(place, lists, inner[0], site())
-    try:
-        return original(*inner, **named)
-    finally:
-        thread_state.step = outer
+
+class _Stepping:
+    """`_multi_tensor_adam` or `_multi_tensor_sgd`, the usual steps of Adam and of plain gradient descent.
+
+    Both are run with other `torch._foreach_` functions than the patched ones: with torch's own for tensors of the host,
+    and with those above for tensors of the device.
+    """
+
+    def __init__(self, original: Any, lists: dict[str, Any]) -> None:
+        self.original, self.lists = original, lists
+        self.patched: dict[str, Any] = {}
+        self.on_host: Any = None
+        self.on_device: Any = None
+
+    def prepare(self) -> None:
+        """Where this is the first step since the device was opened."""
+        used = self.original.__code__.co_names
+        names = {name for name in self.lists if f"_foreach_{name}" in used}
+        self.patched = {f"_foreach_{name}": vars(torch)[f"_foreach_{name}"] for name in names}
+        plain = {f"_foreach_{name}": self.lists[name] for name in names} | {"tensor": _host.tensor}
+        recorded = {f"_foreach_{name}": _in_step(name, self.lists[name]) for name in names}
+        self.on_host, self.on_device = self._using(plain), self._using(plain | recorded)
+
+    def _using(self, functions: dict[str, Any]) -> Any:
+        """The same code, where `torch` has these functions."""
+        original, library = self.original, ModuleType("torch")
+        vars(library).update(vars(torch))
+        vars(library).update(functions)
+        names = original.__globals__ | {"torch": library}
+        made = FunctionType(original.__code__, names, original.__name__, original.__defaults__, original.__closure__)
+        made.__kwdefaults__ = original.__kwdefaults__
+        return made
+
+    def __call__(self, *args: Any, **named: Any) -> Any:
+        if self.on_host is None:
+            self.prepare()
+        torch_has = vars(torch)
+        if any(torch_has.get(name) is not function for name, function in self.patched.items()) or watched():
+            return self.original(*args, **named)  # somebody else looks
+        if args and args[0] and type(args[0][0]) in _HOSTS:
+            host = all(type(each) in _HOSTS for each in args[0])
+            return self.on_host(*args, **named) if host else self.original(*args, **named)
+        slots = [i for i, given in enumerate(args) if type(given) is list and given and type(given[0]) in _ORDINARY]
+        # Steps are counted on the host; whatever else is there, or has yet to be made, is the dispatcher's.
+        others = [given for i, given in enumerate(args) if i not in slots and given]
+        counted = all(type(each) is torch.Tensor and not each.dim() for given in others[:1] for each in given)
+        opened = None
+        if not (
+            _grad_on()
+            or any(named.get(key) for key in ("has_complex", "capturable", "has_sparse_grad"))
+            or any(isinstance(value, torch.Tensor) for value in named.values())
+            or slots[:2] != [0, 1]
+            or len(others) > 1
+            or (len(args) >= 6) != bool(others)  # Adam has counts; those on the device have to be waited for
+            or (others and (not counted or others[0] is not args[-1]))
+        ):
+            opened = _opened_lists(args, slots)
+        # With one dtype there is one group, whose lists are these.
+        if opened is None or opened[0].shut or len({each.dtype for each in opened[1][0]}) > 1:
+            return self.original(*args, **named)
+        place, inner = opened
+        if place.late is not None:
+            settle(place)
+        lists = {id(inner[slot][0]): args[slot] for slot in slots}
+        outer, thread_state.step = thread_state.step, _Step(place, lists, inner[0])
+        try:
+            with _C._AutoDispatchBelowADInplaceOrView():  # as where the dispatcher calls
+                return self.on_device(*inner, **named)
+        finally:
+            thread_state.step = outer
+            if others:
+                _C._increment_version(others[0])
 
 
 def _step_patches() -> Iterator[Patch]:
+    originals = {name: getattr(torch, f"_foreach_{name}") for name in _LISTS}
     for optimizer, name in _STEPS:
         owner = sys.modules[optimizer.__module__]
-        used = getattr(getattr(owner, name, None), "__code__", _stepping.__code__).co_names
+        function = getattr(owner, name, None)
+        used = getattr(function, "__code__", _opened_lists.__code__).co_names
         lists = {each.removeprefix("_foreach_") for each in used if each.startswith("_foreach_")}
         if lists and lists <= {*_LISTS}:  # else they are recorded one by one
-            yield around(owner, name, _stepping)
+            yield around(owner, name, _calling(_Stepping(function, originals)))
+
+
+def _calling(stepping: _Stepping) -> Any:
+    return lambda original, *args, **named: stepping(*args, **named)
 
 
 @torch_patches()

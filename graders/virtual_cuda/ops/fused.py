@@ -28,6 +28,7 @@ from virtual_cuda.ops import placement
 from virtual_cuda.ops.autocast import cast
 from virtual_cuda.ops.dispatch import allocate, open_place, shut, work_of, write
 from virtual_cuda.ops.elementwise import HALF, SLOW
+from virtual_cuda.ops.fast_paths import cross_entropy
 from virtual_cuda.ops.placement import compare, on_host
 from virtual_cuda.ops.registry import ALLOWED, casts, operator
 from virtual_cuda.patching import Opening, Patch, Stage, around, torch_patches
@@ -149,6 +150,10 @@ def _cross_entropy(
     original: Any, input: Any, target: Any, weight: Any = None, reduction: int = 1, *rest: Any, **named: Any
 ) -> Any:
     """Smoothed and weighted, the mean is over the weights of the targets that count, which a mask selects."""
+    if weight is None and len(rest) == 2 and not rest[1] and not named:
+        loss = cross_entropy(input, target, reduction, rest[0])
+        if loss is not None:
+            return loss
     out = original(input, target, weight, reduction, *rest, **named)
     smoothed = weight is not None and (rest[1] if len(rest) > 1 else named.get("label_smoothing", 0.0)) > 0
     if smoothed and reduction == 1 and type(target) in VIRTUAL and not target.is_floating_point():

@@ -599,18 +599,22 @@ def _compressed(kind: str, original: Any, *args: Any, **kwargs: Any) -> Any:
     return wrap(plain, place, known)[0].requires_grad_(requires_grad)
 
 
-def _to(original: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
+def _to(original: Any) -> Any:
     """`.to` and all that ends in it, for sparse and nested host tensors."""
-    nested_one = self.is_nested and type(self) is torch.Tensor
-    if not nested_one and (self.layout not in SPARSE or type(self) is SparseTensor):
-        return original(self, *args, **kwargs)
-    device = kwargs.get("device", args[0] if args else None)
-    place = place_named(device.device if isinstance(device, torch.Tensor) else device)
-    if place is None:
-        return original(self, *args, **kwargs)
-    dtype = kwargs.get("dtype", next((value for value in args if isinstance(value, torch.dtype)), None))
-    move = nested_to_device if nested_one else to_device
-    return move(self, place, bool(kwargs.get("non_blocking", False)), dtype)
+
+    def to(self: Any, *args: Any, **kwargs: Any) -> Any:
+        nested_one = self.is_nested and type(self) is torch.Tensor
+        if not nested_one and (self.layout not in SPARSE or type(self) is SparseTensor):
+            return original(self, *args, **kwargs)
+        device = kwargs.get("device", args[0] if args else None)
+        place = place_named(device.device if isinstance(device, torch.Tensor) else device)
+        if place is None:
+            return original(self, *args, **kwargs)
+        dtype = kwargs.get("dtype", next((value for value in args if isinstance(value, torch.dtype)), None))
+        move = nested_to_device if nested_one else to_device
+        return move(self, place, bool(kwargs.get("non_blocking", False)), dtype)
+
+    return to
 
 
 def _validate(original: Any, *args: Any, **kwargs: Any) -> Any:
@@ -639,4 +643,4 @@ def _patches(opening: Opening) -> Iterator[Patch]:
         for kind in ("compressed", "csr", "csc", "bsr", "bsc")
     )
     yield around(torch, "sparse_coo_tensor", _coo)
-    yield around(torch.Tensor, "to", _to)
+    yield torch.Tensor, "to", _to(torch.Tensor.to)

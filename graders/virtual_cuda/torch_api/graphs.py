@@ -11,6 +11,7 @@ from typing import Any, Final
 
 import torch
 import torch.cuda.graphs
+import torch.optim
 
 from virtual_cuda.device.state import CPU, Block, Place, cuda_error, is_pinned, now
 from virtual_cuda.device.tensor import Tensor, dispatch_by
@@ -18,7 +19,7 @@ from virtual_cuda.ops import placement
 from virtual_cuda.ops.dispatch import allocate, write
 from virtual_cuda.ops.placement import inner_of
 from virtual_cuda.ops.registry import call_of
-from virtual_cuda.patching import Opening, Patch, torch_patches
+from virtual_cuda.patching import Opening, Patch, around, torch_patches
 from virtual_cuda.recorder import tensors_in
 from virtual_cuda.torch_api.generators import Generator, generator_of, is_random, replayed
 from virtual_cuda.torch_api.memory import pool_numbers
@@ -263,9 +264,22 @@ def _abandon() -> None:
         capture.graph.leave()
 
 
+def _check_capture(original: Any, self: Any) -> None:
+    """What an optimizer asks before each step; torch would make a stream to ask it."""
+    if capture.graph is not None or any(group.get("capturable") for group in self.param_groups):
+        original(self)
+
+
+# The name has changed; in some versions the other one is there, too, and warns.
+_CHECKS: Final = ("_accelerator_graph_capture_health_check", "_cuda_graph_capture_health_check")
+
+
 @torch_patches()
 def _patches(opening: Opening) -> Iterator[Patch]:
     opening.closing.append(_abandon)
+    check = next((name for name in _CHECKS if name in vars(torch.optim.Optimizer)), None)
+    if check is not None:
+        yield around(torch.optim.Optimizer, check, _check_capture)
     for home in (torch.cuda, torch.cuda.graphs):
         yield home, "CUDAGraph", CUDAGraph
         yield home, "is_current_stream_capturing", lambda: capture.graph is not None

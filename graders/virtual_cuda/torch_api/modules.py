@@ -18,6 +18,7 @@ from torch.nn.parameter import UninitializedTensorMixin, is_lazy  # type: ignore
 from virtual_cuda.device.state import place_named, without_lazy
 from virtual_cuda.device.tensor import INSIDE, VIRTUAL, Parameter, Tensor
 from virtual_cuda.ops.dispatch import thread_state
+from virtual_cuda.ops.fast_paths import run_backward
 from virtual_cuda.patching import Opening, Patch, around, torch_patches
 
 # torch.optim hides its submodules behind functions of the same names.
@@ -37,8 +38,19 @@ def _elsewhere(gradient: Any, device: torch.device) -> bool:
     return other and "lazy" not in (gradient.device.type, device.type)
 
 
+_NO_INPUTS: Final = {"inputs": None}
+
+
 def _checked(name: str, position: int, last: int, original: Any, *args: Any, **kwargs: Any) -> Any:
     """`torch.autograd.backward` or `grad`, whose gradients and inputs come by keyword or at a position."""
+    # As `Tensor.backward` calls it, usually.
+    if name == "grad_tensors" and len(args) == 4 and kwargs == _NO_INPUTS and args[1] is None and not args[3]:
+        outer, thread_state.wanted = thread_state.wanted, None
+        try:
+            if run_backward(args[0], args[2]):
+                return None
+        finally:
+            thread_state.wanted = outer
     given = args[position] if len(args) > position else kwargs.get(name)
     if given is not None:
         tensors = args[0] if args else kwargs.get("outputs", kwargs.get("tensors"))

@@ -11,9 +11,10 @@ import torch
 from virtual_cuda.device.state import Place, attributes, not_on_host, type_name, without_lazy
 from virtual_cuda.device.tensor import INSIDE, Parameter, Tensor, wrap
 from virtual_cuda.ops.dispatch import allocate, open_place, write
-from virtual_cuda.ops.placement import HOST, record_copy
+from virtual_cuda.ops.fast_paths import watched
+from virtual_cuda.ops.placement import HOST, note, record_copy
 from virtual_cuda.patching import Opening, Patch, Stage, torch_patches
-from virtual_cuda.recorder import Recorder
+from virtual_cuda.recorder import Recorder, site
 from virtual_cuda.torch_api import storage
 from virtual_cuda.torch_api.modules import exchange, set_grad
 
@@ -34,7 +35,16 @@ def _set_data(self: Any, value: Any) -> None:
         self._inner, self._block = value._inner, value._block
 
 
-_DATA: Final = property(lambda self: _Base.data.__get__(self), _set_data)
+def _get_data(self: Any) -> Any:
+    """`x.data`: a tensor with the same memory that knows nothing of `x`, which C++ would ask the dispatcher for."""
+    if type(self) in (Tensor, Parameter) and not self._block.place.shut and not watched():
+        inner = self._inner
+        if inner.layout is torch.strided and not torch.is_inference_mode_enabled():
+            return wrap(inner, self._block)
+    return _Base.data.__get__(self)
+
+
+_DATA: Final = property(_get_data, _set_data)
 
 
 class _Members:
@@ -86,6 +96,15 @@ class _Members:
             "data": (self.data_ptr() if self.numel() > 0 else 0, False),
             "version": 2,
         }
+
+    def item(self: Any) -> Any:
+        place, inner = open_place(self), self._inner
+        if inner.layout is not torch.strided or inner.numel() != 1 or watched():
+            return _Base.item(self)
+        where, value = site(), inner.item()
+        write("aten._local_scalar_dense.default", place, 0, None, where)
+        note("item", where=where)
+        return value
 
     def tolist(self: Any) -> Any:
         place = open_place(self)

@@ -10,7 +10,7 @@ from typing import Any, Final
 import torch
 import torch.nested
 
-from virtual_cuda.device.state import CUDA, place_named
+from virtual_cuda.device.state import CPU, CUDA, place_named
 from virtual_cuda.device.tensor import INSIDE, VIRTUAL, Parameter, Tensor, wrap
 from virtual_cuda.ops.dispatch import shut
 from virtual_cuda.patching import Opening, Patch, Stage, around, class_watch, torch_patches
@@ -250,6 +250,8 @@ def _make_wrapper(original: Any, cls: Any, *args: Any, **kwargs: Any) -> Any:
 
 def _device(self: Any) -> torch.device:
     device: torch.device = _device_in_c.__get__(self)
+    if device == CPU:  # its type as a text takes longer
+        return device
     return CUDA[device.index or 0] if device.type == "lazy" else device
 
 
