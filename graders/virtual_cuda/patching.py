@@ -75,11 +75,16 @@ def patch(patches: Iterable[Patch], undo: contextlib.ExitStack) -> list[Replaced
     return done
 
 
+_PLAIN: Final = frozenset({int, float, str, type(None)})
+
+
 def _without_object(value: Any) -> Any:
     """A function in the place of a method or a partial function, which would lead to objects of the device's."""
     held = value.__self__ if isinstance(value, MethodType) else value if isinstance(value, functools.partial) else None
     if held is None or isinstance(held, (type, ModuleType)):
         return value
+    if isinstance(value, functools.partial) and not value.keywords and all(type(a) in _PLAIN for a in value.args):
+        return value  # it leads to nothing, and can be pickled
 
     def call(*args: Any, **kwargs: Any) -> Any:
         return value(*args, **kwargs)

@@ -480,11 +480,10 @@ class CudnnRnn(torch.autograd.Function):
         tail = (host_weights, biases, layers, dropout, train, bidirectional)
         with torch.enable_grad() if any(ctx.needs_input_grad) else torch.no_grad(), warnings.catch_warnings():
             warnings.simplefilter("ignore")  # about the CPU's libraries
-            outs = (
-                function(inner[0], state, *tail, batch_first)
-                if sizes is None
-                else function(inner[0], sizes, state, *tail)
-            )
+            if sizes is not None:
+                outs = function(inner[0], sizes, state, *tail)
+            else:  # cuDNN itself has the steps first, and returns a view
+                outs = _steps_first(function(_steps_first(inner, batch_first)[0], state, *tail, False), batch_first)
         shared = all(w._block is weights[0]._block for w in weights)
         held = _held(place, *([] if shared else [sum(w.nbytes for w in weights)]))
         if train:
@@ -495,10 +494,11 @@ class CudnnRnn(torch.autograd.Function):
             parts = [count * layers * units for count in _PARTS[kind]] + [(layers - 1) * units]
             held += _held(place, 256 + sum(-(-part // 32) * 32 for part in parts))
         wrapped = _wrap_each([out.detach() for out in outs], place)
-        write("aten._cudnn_rnn.default", place, sum(out.nbytes for out in outs), work_of(outs, inner))
+        work = work_of(_steps_first(outs, batch_first), _steps_first(inner, batch_first))
+        write("aten._cudnn_rnn.default", place, sum(out.nbytes for out in outs), work)
         if train and dropout > 0:
             placement.note("dropout state")
-        ctx.train, ctx.held, ctx.weights = train, conceal((place, inner, outs)), len(weights)
+        ctx.train, ctx.held, ctx.weights = train, conceal((place, inner, outs, work)), len(weights)
         ctx.save_for_backward(*tensors, wrapped[0], *held)
         return tuple(wrapped)
 
@@ -507,7 +507,7 @@ class CudnnRnn(torch.autograd.Function):
         _ = ctx.saved_tensors  # refuses if one of them was written to since
         if not ctx.train:
             raise RuntimeError("cudnn RNN backward can only be called in training mode")
-        place, inner, outs = revealed(ctx.held)
+        place, inner, outs, work = revealed(ctx.held)
         if place.shut:
             raise shut(place)
         wanted = [t for t in inner if t.requires_grad]
@@ -518,8 +518,13 @@ class CudnnRnn(torch.autograd.Function):
         count = len(computed) - ctx.weights
         results = [*_wrap_each(computed[:count], place), *_in_one_block(computed[count:], place)]
         nbytes = sum(r.nbytes for r in results if r is not None)
-        write("aten._cudnn_rnn_backward.default", place, nbytes, work_of(outs, inner))
+        write("aten._cudnn_rnn_backward.default", place, nbytes, work)
         return (None, None, None, None, *_refusing(results, _ONCE))
+
+
+def _steps_first(tensors: Sequence[Any], batch_first: bool) -> Sequence[Any]:
+    """The tensors with the first two dimensions of the first one exchanged, if the batch is its first."""
+    return [tensors[0].transpose(0, 1), *tensors[1:]] if batch_first else tensors
 
 
 def _in_one_block(gradients: list[Any], place: Place) -> list[Any]:
