@@ -41,7 +41,7 @@ from gpudojo.model.evidence import (
     decode_evidence,
     encode_evidence,
 )
-from gpudojo.model.exercise import GPUS, OTHERS, WITHOUT, Exercise, Function, Probe
+from gpudojo.model.exercise import GPUS, OTHERS, Exercise, Function, Probe
 
 LONGEST: Final = 2000  # characters of a message
 SECONDS: Final = 60.0  # for a probe in the subprocess
@@ -85,14 +85,10 @@ def scenarios(
     seed_of: Callable[[Probe[Any]], int],
     limits: Limits = UNLIMITED,
 ) -> Iterator[tuple[Probe[Any], Observation]]:
-    """Each probe of a function and what it saw. After a time-out, the other probes are not run and see the same.
-
-    Those without a virtual device are first: to put its patches in place, and to undo them, takes longer than many
-    calls do.
-    """
+    """Each probe of a function and what it saw. After a time-out, the other probes are not run and see the same."""
     began, waited, late = _now(), limits.waited(), None
     with virtual_cuda.keep_patches():
-        for probe in sorted(function.probes, key=lambda probe: probe.machine not in WITHOUT):
+        for probe in function.probes:
             if late is not None:
                 yield probe, late
                 continue

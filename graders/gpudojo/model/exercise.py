@@ -67,7 +67,6 @@ T_co = TypeVar("T_co", covariant=True)
 Lines = tuple[tuple[int, int], ...]
 GPUS: Final = {"one gpu": 1, "two gpus": 2, "three gpus": 3}
 OTHERS: Final = (*GPUS, "mac", "laptop")  # machines that are never the one with the real GPU
-WITHOUT: Final = ("mac", "laptop", "unwatched")  # machines that need no virtual device, where the run is on one
 
 
 @dataclass(frozen=True)
