@@ -70,11 +70,8 @@ def observe(
     limits: Limits = UNLIMITED,
 ) -> Evidence:
     """The evidence of one function of a submission. Raises what `observe_one` raises."""
-    found = {
-        probe.name: seen for probe, seen in scenarios(exercise, function, submission, kind, lambda _: seed, limits)
-    }
-    in_order = {probe.name: found[probe.name] for probe in function.probes}
-    return Evidence(exercise.stem, function.name, kind, seed, in_order)
+    found = scenarios(exercise, function, submission, kind, lambda probe: seed, limits)
+    return Evidence(exercise.stem, function.name, kind, seed, {probe.name: seen for probe, seen in found})
 
 
 def scenarios(
