@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from operator import is_
-from types import MethodType, ModuleType
+from types import FunctionType, MethodType, ModuleType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from virtual_cuda.errors import AlreadyOpen, DuplicatePatch
@@ -46,12 +46,17 @@ class ClassWatch:
     def __init__(self) -> None:
         self.before: Callable[[], object] = lambda: None
         self.after: Callable[[], object] = lambda: None
+        self._depth = 0  # told once for changes within others: to look takes longer than most of them
 
     def __enter__(self) -> None:
-        self.before()
+        self._depth += 1
+        if self._depth == 1:
+            self.before()
 
     def __exit__(self, *error: object) -> None:
-        self.after()
+        self._depth -= 1
+        if not self._depth:
+            self.after()
 
 
 class_watch: Final = ClassWatch()
@@ -83,7 +88,8 @@ def _without_object(value: Any) -> Any:
     held = value.__self__ if isinstance(value, MethodType) else value if isinstance(value, functools.partial) else None
     if held is None or isinstance(held, (type, ModuleType)):
         return value
-    if isinstance(value, functools.partial) and not value.keywords and all(type(a) in _PLAIN for a in value.args):
+    plain = isinstance(value, functools.partial) and type(value.func) is FunctionType and not value.keywords
+    if plain and all(type(argument) in _PLAIN for argument in value.args):
         return value  # it leads to nothing, and can be pickled
 
     def call(*args: Any, **kwargs: Any) -> Any:
@@ -281,10 +287,11 @@ class Patched:
 
     def renew(self, gpu: VirtualGpu) -> None:
         """Use the patches, which are in place, for another device; those that somebody has replaced are put back."""
-        for target in self._targets.values():
-            if not target.holds(target.put):
-                target.fill(target.put)
-        self._use(gpu)
+        with class_watch:
+            for target in self._targets.values():
+                if not target.holds(target.put):
+                    target.fill(target.put)
+            self._use(gpu)
 
     def _use(self, gpu: VirtualGpu) -> None:
         with class_watch:
@@ -313,16 +320,18 @@ class Patched:
             undo.callback(_originals.clear)
             undo.callback(_in_force.pop, id(self))
             undo.callback(self._restore)
-            for target in targets:
-                target.fill(target.put)
-            self._use(gpu)
+            with class_watch:
+                for target in targets:
+                    target.fill(target.put)
+                self._use(gpu)
             self.undo = undo.pop_all()
         return True
 
     def _restore(self) -> None:
         self._read_patches()
-        for target in self._targets.values():
-            target.restore()
+        with class_watch:
+            for target in self._targets.values():
+                target.restore()
 
 
 class Kept:
