@@ -2,8 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import torch
 from gpudojo.days.day8 import evaluation_loop, managing_memory, mixed_precision
+from gpudojo.grading.engine import grade_function
+from gpudojo.grading.load import load
+from gpudojo.model.results import Outcome
+
+from tests.solutions import exercise_of, reference
 
 SEEDS = range(1, 101)
 
@@ -14,6 +21,16 @@ def test_half_precision_does_not_change_the_predictions_of_05() -> None:
         model = evaluation_loop.watched(values, evaluation_loop.EvaluationLog()).eval()
         with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
             assert torch.equal(model(pictures).argmax(dim=1), torch.tensor(logits).argmax(dim=1)), seed
+
+
+def test_a_mean_loss_that_is_right_by_chance_in_half_precision_fails_in_05() -> None:
+    exercise = exercise_of("day8", "05_modifying_evaluation_loop_gpu")
+    path = Path(__file__).parent / "wrong" / exercise.stem / "under_autocast.py"
+    (function,) = exercise.functions
+    for seed in (1, 79):  # under 79 the rounded outputs have the same mean loss in all scenarios
+        results = grade_function(exercise, function, load(path), reference("day8", exercise.stem), "virtual", seed)
+        missed = [result.check for result in results if result.outcome is not Outcome.PASSED]
+        assert missed == ["returns_the_mean_loss_per_sample"], seed
 
 
 def test_the_largest_output_of_a_batch_counts_other_hits_in_05() -> None:

@@ -62,6 +62,8 @@ CLOSE: Final = 5e-5  # how far a number may be from the right one
 HIDDEN: Final = 12
 SMOOTHING: Final = 0.1
 DRAWS: Final = 32  # at a time
+HALF: Final = ("torch.float16", "torch.bfloat16")
+ROUGH: Final = ("autocast(", "half(")  # where outputs become so
 
 
 class Pass(Case, frozen=True):
@@ -70,6 +72,7 @@ class Pass(Case, frozen=True):
     training: list[str]  # which parts were in training mode
     graph: bool
     devices: list[str]  # of inputs and parameters
+    dtype: str  # of the outputs
 
 
 class EvaluationLog:
@@ -111,7 +114,7 @@ def _classes() -> tuple[Any, Any]:
                 torch.is_grad_enabled() and any(p.requires_grad for p in self.parameters())
             )
             log = kept(self.key)
-            log.passes.append(Pass(training, graph, devices))
+            log.passes.append(Pass(training, graph, devices, str(outputs.dtype)))
             log.output = weakref.ref(outputs)
             return outputs
 
@@ -570,16 +573,19 @@ def _number(place: int, seen: Seen, wanted: Seen) -> None:
         found, right = case.parts[place].value, reference.parts[place].value
         assert found is not None
         assert right is not None
+        rough = next((each.dtype for each in case.passes if each.dtype in HALF), None)
         if _close(found, right):
+            if rough and not place:  # it is right by chance
+                seen.about(None, name)
+                happened = f"scenario `{name}`: the model's outputs are {rough}, which keeps three digits at most"
+                raise Failed(happened, "outputs in float32, as the model's parameters", at=ROUGH)
             continue
         seen.about(None, name)
         note = ""
         # A number of hits over another than that of the samples is divided wrongly.
         counted = _close(round(found * sum(reference.sizes)), found * sum(reference.sizes))
         at: tuple[str, ...] = (
-            (("==", "eq(") if counted else ("mean(",))
-            if place
-            else ("softmax(", "sigmoid(", "autocast(", "half(", "+= loss_fn(")
+            (("==", "eq(") if counted else ("mean(",)) if place else ("softmax(", "sigmoid(", *ROUGH, "+= loss_fn(")
         )
         if not place and not case.losses:
             raise Failed("`loss_fn` was never called", "`loss_fn(outputs, targets)` for every batch", at=OWN_LOSSES)
@@ -603,7 +609,7 @@ def _number(place: int, seen: Seen, wanted: Seen) -> None:
             note = " (weight each batch by its number of samples)"
         elif not (place or of_means or case.as_they_are):
             expected = "`loss_fn(outputs, targets)`, with the outputs as they are"
-            at = ("softmax(", "sigmoid(", "autocast(", "half(", "loss_fn(")
+            at = ("softmax(", "sigmoid(", *ROUGH, "loss_fn(")
             raise Failed("`loss_fn` got something else than the model's outputs", expected, at=at)
         misconception = "mean-of-batch-means" if of_means else None
         at = ("mean(",) if of_means and place else at or ("return",)
