@@ -140,7 +140,7 @@ class Race(Case, frozen=True):
     @property
     def speedup(self) -> float:
         """How many times as fast as the loop it was found to be; NaN where nothing was measured."""
-        return self.loop / self.student if self.student > 0 else float("nan")
+        return self.loop / self.student if min(self.student, self.loop) > 0 else float("nan")
 
 
 class Modelled(Case, frozen=True):

@@ -205,14 +205,15 @@ def _spied(memory: Sequence[str]) -> tuple[Callable[[], None], Callable[[], str 
     for kind in (*ours, *torchs):
         _complete(kind)
     modules = [vars(sys.modules[name]) for name in MODULES_ASKED if name in sys.modules]
-    copies = [*map(dict, modules)]
+    copied = dict[str, Any].copy  # unlike `dict`, it copies a large one at once
+    copies = [*map(copied, modules)]
     watched: list[Any] = [*modules, *ours, *torchs]  # and classes that the device has made of students' classes
     # As bytes, which are joined and compared at once: this is done in every call.
     views = [_version(held if isinstance(held, dict) else vars(held)).cast("B") for held in watched]
     torchs_at, fixed, made = len(modules) + len(ours), len(watched), set(kinds)
     joined, calling, found = b"".join, False, list[str]()
     each, same, every, some, size, known = map, is_, all, any, len(modules), joined(views)
-    version, names, copied, kind_of, module = _version, vars, dict, type, types.ModuleType
+    version, names, kind_of, module = _version, vars, type, types.ModuleType
 
     def put_back(place: int) -> bool:
         """Whether a module has all values that it had, and was not only added to by an import."""

@@ -153,18 +153,26 @@ def scaled(times: Times) -> Scaled:
     for _, lane, _, begun, ended, _, kind in times.intervals:
         parts = shares.get(lane) or shares.setdefault(lane, defaultdict(dict))
         start, end = begun * scale, ended * scale
-        for place in range(int(start), min(int(end) + 1, PARTS)):
+        first, last = int(start), min(int(end), PARTS - 1)
+        if first == last:  # as most are
+            part = parts[first]
+            part[kind] = part.get(kind, 0.0) + (end - start)
+            continue
+        for place in range(first, last + 1):
             part, share = parts[place], (end if end < place + 1 else place + 1) - (start if start > place else place)
             part[kind] = part.get(kind, 0.0) + share
-    lanes = [Lane(name, [_most(parts.get(place)) for place in range(PARTS)]) for name, parts in shares.items()]
+    lanes = []
+    for name, parts in shares.items():
+        done: list[tuple[LaneKind, int]] = [("issue", 0)] * PARTS
+        for place, part in parts.items():
+            done[place] = _most(part)
+        lanes.append(Lane(name, done))
     limit, idle = what_limits(times), round(times.idle_share * 100)
     return Scaled(times.gpu, round(times.end * 1e9), idle, limit, lanes[:MOST_LANES])
 
 
-def _most(part: dict[LaneKind, float] | None) -> tuple[LaneKind, int]:
+def _most(part: dict[LaneKind, float]) -> tuple[LaneKind, int]:
     """What took most of a part of the time, and the percentage in which the lane did anything."""
-    if not part:
-        return "issue", 0
     most = max(part, key=part.__getitem__) if len(part) > 1 else next(iter(part))
     return most, min(math.ceil(sum(part.values()) * 100 - 1e-6), 100)
 
