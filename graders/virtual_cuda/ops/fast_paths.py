@@ -1368,6 +1368,266 @@ def cross_entropy(input: Any, target: Any, reduction: int, ignored: int) -> Any:
     return _loss_node(input, made)[0]
 
 
+# ---- self-attention --------------------------------------------------------------------------------------------------
+
+_host_attention: Final[Any] = vars(torch._C._nn)["scaled_dot_product_attention"]
+_gradients_of: Final = torch.autograd.grad
+_VIEW, _TURN, _COPY, _UNSAFE = (
+    f"aten.{name}" for name in ("view.default", "transpose.int", "clone.default", "_unsafe_view.default")
+)
+_PACKED: Final = ("aten.unsqueeze.default", _TURN, "aten.squeeze.dim")
+_ATTENTION: Final = "aten._scaled_dot_product_efficient_attention"
+# What torch calls between the two linear layers.
+_BETWEEN: Final = [
+    _VIEW, *_PACKED, _COPY, *["aten.select.int"] * 3, *[_VIEW, _TURN] * 3, *[_VIEW] * 3, f"{_ATTENTION}.default",
+    "aten.permute.default", _COPY, _UNSAFE,
+]  # fmt: skip
+
+
+class _Heads:
+    """What the backward of attention needs on the CPU, and what it keeps alive on the device."""
+
+    __slots__ = ("blocks", "inner", "out", "place", "shapes")
+
+    def __init__(self, place: Place, inner: Any, out: Any, shapes: tuple[torch.Size, ...]) -> None:
+        self.place, self.inner, self.out = place, inner, out
+        self.shapes = shapes  # one head after another, heads side by side, one layer's, all three's, these turned
+        self.blocks: list[Any] = []
+
+
+class _SelfAttention(torch.autograd.Function):
+    """All between the two linear layers as one node, whose backward records what the nodes of each step would do."""
+
+    @staticmethod
+    def forward(ctx: Any, packed: Any, made: Any) -> Any:
+        result, heads = made
+        ctx.heads = conceal(heads)
+        ctx.save_for_backward(wrap(torch.empty(0), allocate(heads.place, 0)))
+        ctx.set_materialize_grads(False)
+        return result
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Any) -> Any:
+        if gradient is None:
+            return None, None
+        if ctx.heads is None:
+            return ctx.saved_tensors  # refuses
+        heads = revealed(ctx.heads)
+        place = heads.place
+        if place.shut:
+            raise shut(place)
+        unusual = _grad_on() or _inference_on() or _C._is_any_autocast_enabled() or _C._len_torch_dispatch_stack()
+        if type(gradient) not in _ORDINARY or unusual or not gradient._inner.is_contiguous():
+            return _separate_heads(heads, gradient, getrefcount(gradient) <= _UNHELD), None
+        if place.late is not None:
+            settle(place)
+        each, beside, layer, three, turned = heads.shapes
+        g = gradient._inner.view(turned).permute(1, 2, 0, 3)
+        keeps = _keeps_graph()
+        found, at = _gradients_of(heads.out, heads.inner, g, retain_graph=keeps), perf_counter()
+        length, batch, _, size = sizes = three[1], three[2], 3, three[3]
+        final = torch.empty(sizes, dtype=g.dtype, device="cpu")
+        for slot, one in enumerate(found):
+            final[:, :, slot].view(turned).copy_(one.permute(2, 0, 1, 3))
+        final = final.add_(0.0).view(length, batch, 3 * size)  # as zeros of the others are added
+        later, nbytes, dtype, where = perf_counter(), g.nbytes, g.dtype, _task_of(place).where
+        code, offset = where
+        note, memory, label, cast = place.note, place.memory, place.label, thread_state.autocast
+
+        def row(name: str, nbytes: int = 0, *work: Any, at: float = later) -> None:
+            done = (dtype, *work) if work else None
+            note((OPERATION, at, code, offset, name, label, 0, cast, nbytes, memory.live, done))
+
+        def made(name: str, nbytes: int, *work: Any) -> Any:
+            block = allocate(place, nbytes)
+            row(name, nbytes, *work)
+            return block
+
+        row(_VIEW, at=at)
+        row("aten.permute.default", at=at)
+        blocks = [allocate(place, nbytes) for _ in found]
+        row(f"{_ATTENTION}_backward.default", 3 * nbytes, None, each, each, each, at=at)
+        # torch has freed these by now.
+        if getrefcount(gradient) <= _UNHELD:
+            del gradient._block
+        if not keeps:
+            ctx.heads = heads = None
+        for slot in range(3):
+            copied = made(_COPY, nbytes, each, each)
+            row(_UNSAFE)
+            blocks[slot] = copied
+        for slot in range(3):
+            row(_TURN)
+            copied = made(_COPY, nbytes, beside, beside)
+            row(_UNSAFE)
+            blocks[slot] = copied
+        del copied
+        whole, add, select = 3 * nbytes, "aten.add.Tensor", "aten.select_backward.default"
+        total = made(select, whole, three, layer, 0)
+        for slot in (1, 2):
+            blocks[slot - 1] = None
+            other = made(select, whole, three, layer, 0)
+            blocks[slot] = None
+            total = made(add, whole, three, three, three)
+            del other
+        for name in _PACKED:
+            row(name)
+        block = made(_COPY, whole, sizes, sizes)
+        row(_UNSAFE)
+        del total
+        return fresh(final, final.shape, dtype, block), None
+
+
+def _separate_heads(heads: _Heads, gradient: Any, unheld: bool) -> Any:
+    """The same by operators of the device, each with its own gradient."""
+    _, beside, layer, three, turned = heads.shapes
+    place, flat = heads.place, (beside[1], beside[0], beside[2])
+    over = gradient.reshape(turned).permute(1, 2, 0, 3)
+    found = _gradients_of(heads.out, heads.inner, over._inner, retain_graph=True)
+    plain = [one.transpose(1, 2).contiguous().transpose(1, 2) for one in found]
+    blocks = [allocate(place, one.nbytes) for one in plain]
+    work = work_of(None, heads.inner)
+    write(f"{_ATTENTION}_backward.default", place, sum(one.nbytes for one in plain), work)
+    given = [wrap(one, block) for one, block in zip(plain, blocks, strict=True)]
+    if _grad_on():
+        text = "derivative for aten::_scaled_dot_product_efficient_attention_backward is not implemented"
+        given = torch._C._functions.DelayedError(text.encode(), 3)(*(one.requires_grad_() for one in given))
+    del blocks, plain, over
+    if unheld and type(gradient) in _ORDINARY:
+        del gradient._block
+    rows = [one.reshape(flat) for one in reversed(given)]
+    del given
+    rows = [one.transpose(0, 1).reshape(layer) for one in rows]
+    total = None
+    for slot in (2, 1, 0):
+        one = aten.select_backward.default(rows.pop(0), three, 0, slot)
+        total = one if total is None else total + one
+    assert total is not None
+    return total.unsqueeze(-2).transpose(0, -2).squeeze(0).reshape(three[1], three[2], 3 * three[3])
+
+
+_node = _SelfAttention._backward_cls
+_node.__name__, _node.apply = "UnsafeViewBackward0", _SelfAttention.backward
+_attention_node: Final[Any] = super(torch.autograd.Function, _SelfAttention).apply
+
+
+def _attend(packed: Any, count: int, dropout: float, causal: bool) -> Any:
+    """Attention of what the first linear layer gives, with this many heads, as rows for the last."""
+    place, x = packed._block.place, packed._inner
+    length, batch, size = x.shape[0], x.shape[1], x.shape[2] // 3
+    wide = size // count
+    three = x.view(length, batch, 3, size).unsqueeze(0).transpose(0, -2).squeeze(-2).contiguous()
+    at = perf_counter()
+    beside = three.view(3, length, batch * count, wide).transpose(1, 2)
+    inner = [one.view(batch, count, length, wide).detach().requires_grad_() for one in beside.unbind(0)]
+    out = _host_attention(*inner, None, dropout, causal)
+    plain = out.detach().transpose(1, 2).contiguous().transpose(1, 2)
+    middle = perf_counter()
+    turned = plain.permute(2, 0, 1, 3)
+    rows = turned.reshape(batch * length, size)
+    later, nbytes, dtype, each = perf_counter(), plain.nbytes, plain.dtype, plain.shape
+    if place.late is not None:
+        settle(place)
+    code, offset = where = site()
+    note, memory, label, cast = place.note, place.memory, place.label, thread_state.autocast
+
+    def row(name: str, at: float) -> None:
+        note((OPERATION, at, code, offset, name, label, GRAD, cast, 0, memory.live, None))
+
+    for name in (_VIEW, *_PACKED):
+        row(name, at)
+    heads = _Heads(place, inner, out, (each, beside.shape[2:0:-1] + beside.shape[3:], three.shape[1:], three.shape, turned.shape))
+    block = allocate(place, three.nbytes)
+    work = dtype, three.shape, three.shape
+    note((OPERATION, at, code, offset, _COPY, label, GRAD, cast, three.nbytes, memory.live, work))
+    base = packed._base
+    del packed._block  # torch has freed it by now
+    if base is not None:
+        del base._block
+    for name in _BETWEEN[5:17]:
+        row(name, at)
+    held = allocate(place, nbytes)
+    work = dtype, each, each, each, each
+    note((OPERATION, middle, code, offset, _BETWEEN[17], label, 0, cast, nbytes, memory.live, work))
+    # The kernel keeps sums of exponentials, padded to 32 queries.
+    heads.blocks += block, held, allocate(place, batch * count * -(-length // 32) * 32 * 4)
+    row("aten.permute.default", middle)
+    block = allocate(place, nbytes)
+    work = dtype, turned.shape, turned.shape
+    note((OPERATION, later, code, offset, _COPY, label, GRAD, cast, nbytes, memory.live, work))
+    row(_UNSAFE, later)
+    return _attention_node(packed, (fresh(rows, rows.shape, dtype, block), heads))
+
+
+_ATTENTION_DEFAULTS: Final[dict[str, Any]] = {
+    "training": True, "key_padding_mask": None, "need_weights": True, "attn_mask": None,
+    "use_separate_proj_weight": False, "static_k": None, "static_v": None, "is_causal": False,
+}  # fmt: skip
+
+
+def _self_attention(original: Any) -> Any:
+    """`torch.nn.functional.multi_head_attention_forward` in training, of a sequence with itself, without weights."""
+    functions = nn.functional
+
+    @wraps(original)  # torch.jit.script compiles what is wrapped
+    def forward(query: Any, key: Any, value: Any, *args: Any, **named: Any) -> Any:
+        if query is not key or key is not value or not _plain_attention(query, args, named):
+            return original(query, key, value, *args, **named)
+        place = query._block.place
+        if place.heads is None:
+            rows = place.gpu.ledger.rows
+            count = len(rows)
+            given = original(query, key, value, *args, **named)
+            names = [row[4] for row in rows[count:] if row[0] == OPERATION]
+            place.heads = names[-len(_BETWEEN) - 3 : -3] == _BETWEEN  # before another linear layer
+            return given
+        _, heads, weight, bias, *_, dropout, last, last_bias = args
+        functions._mha_shape_check(query, key, value, None, named.get("attn_mask"), heads)
+        length, batch = query.shape[:2]
+        out = functions.linear(query, weight, bias)
+        out = _attend(out, heads, dropout if named.get("training", True) else 0.0, bool(named.get("is_causal")))
+        out = functions.linear(out, last, last_bias)
+        return out.view(length, batch, out.size(1)), None
+
+    return forward
+
+
+def _plain_attention(query: Any, args: Any, named: Any) -> bool:
+    """Whether it is of the usual kind: CUDA's memory-efficient kernel, and shapes none of whose copies is a view."""
+    if type(query) not in _ORDINARY or len(args) != 10 or named.get("need_weights", True) or not _training():
+        return False
+    size, heads, weight, bias, *others, _, _, _ = args
+    x, place = query._inner, query._block.place
+    given = {**_ATTENTION_DEFAULTS, **named}
+    parts = [x, *(each._inner for each in (weight, bias) if type(each) in _ORDINARY)]
+    return bool(
+        len(parts) == 3
+        and place.heads is not False
+        and not place.shut
+        and place is weight._block.place
+        and place is bias._block.place
+        and all(one.dtype is torch.float32 for one in parts)
+        and (query.requires_grad or weight.requires_grad or bias.requires_grad)
+        and others == [None, None, False]
+        and x.dim() == 3
+        and 1 not in x.shape
+        and 0 not in x.shape
+        and x.shape[2] == size
+        and type(heads) is int
+        and heads > 1
+        and not size % (4 * heads)
+        and weight._inner.shape == (3 * size, size)
+        and bias._inner.shape == (3 * size,)
+        and 3 * x.numel() <= _SUSPICIOUS
+        and given["key_padding_mask"] is None
+        and (given["attn_mask"] is None) is not given["is_causal"]
+        and not given["use_separate_proj_weight"]
+        and given["static_k"] is given["static_v"] is None
+        and _C._get_mem_efficient_sdp_enabled()
+        and not _anomaly_on()
+    )
+
+
 # ---- backward passes -------------------------------------------------------------------------------------------------
 
 _ones: Final = rules_of(aten.ones_like.default).call
@@ -1582,6 +1842,7 @@ def _patches(opening: Opening) -> list[Patch]:
     return [
         *((owner, "linear", _linear(owner.linear)) for owner in (torch._C._nn, torch.nn.functional)),
         (nn.Sequential, "forward", _sequential(nn.Sequential.forward)),
+        (nn.functional, "multi_head_attention_forward", _self_attention(nn.functional.multi_head_attention_forward)),
         *(around(torch, f"_foreach_{name}", partial(_foreach, name)) for name in _LISTS),
         *_step_patches(),
     ]
