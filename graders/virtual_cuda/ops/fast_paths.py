@@ -1418,7 +1418,8 @@ class _SelfAttention(torch.autograd.Function):
             raise shut(place)
         unusual = _grad_on() or _inference_on() or _C._is_any_autocast_enabled() or _C._len_torch_dispatch_stack()
         if type(gradient) not in _ORDINARY or unusual or not gradient._inner.is_contiguous():
-            return _separate_heads(heads, gradient, getrefcount(gradient) <= _UNHELD), None
+            unheld = type(gradient) in _ORDINARY and getrefcount(gradient) <= _UNHELD
+            return _separate_heads(heads, gradient, unheld), None
         if place.late is not None:
             settle(place)
         each, beside, layer, three, turned = heads.shapes
@@ -1493,16 +1494,17 @@ def _separate_heads(heads: _Heads, gradient: Any, unheld: bool) -> Any:
         text = "derivative for aten::_scaled_dot_product_efficient_attention_backward is not implemented"
         given = torch._C._functions.DelayedError(text.encode(), 3)(*(one.requires_grad_() for one in given))
     del blocks, plain, over
-    if unheld and type(gradient) in _ORDINARY:
+    if unheld:
         del gradient._block
-    rows = [one.reshape(flat) for one in reversed(given)]
+    rows = [*given]
     del given
-    rows = [one.transpose(0, 1).reshape(layer) for one in rows]
-    total = None
     for slot in (2, 1, 0):
-        one = aten.select_backward.default(rows.pop(0), three, 0, slot)
-        total = one if total is None else total + one
-    assert total is not None
+        rows[slot] = rows[slot].reshape(flat)
+    for slot in (2, 1, 0):
+        rows[slot] = rows[slot].transpose(0, 1).reshape(layer)
+    total: Any = aten.select_backward.default(rows.pop(), three, 0, 2)
+    for slot in (1, 0):
+        total = total + aten.select_backward.default(rows.pop(), three, 0, slot)
     return total.unsqueeze(-2).transpose(0, -2).squeeze(0).reshape(three[1], three[2], 3 * three[3])
 
 
