@@ -41,7 +41,7 @@ from virtual_cuda.ops.dispatch import (
 from virtual_cuda.ops.elementwise import SLOW
 from virtual_cuda.ops.placement import on_host
 from virtual_cuda.ops.registry import call_of, facts_of
-from virtual_cuda.patching import Opening, Patch, around, torch_patches
+from virtual_cuda.patching import Opening, Patch, around, torch_patches, unpatched
 from virtual_cuda.recorder import site
 
 # Namespaces with plans of their own: function(func, args, kwargs). `torch_api/distributed.py` adds one.
@@ -1371,6 +1371,7 @@ def cross_entropy(input: Any, target: Any, reduction: int, ignored: int) -> Any:
 # ---- self-attention --------------------------------------------------------------------------------------------------
 
 _host_attention: Final[Any] = vars(torch._C._nn)["scaled_dot_product_attention"]
+_in_projection: Final = nn.functional._in_projection_packed
 _gradients_of: Final = torch.autograd.grad
 _VIEW, _TURN, _COPY, _UNSAFE = (
     f"aten.{name}" for name in ("view.default", "transpose.int", "clone.default", "_unsafe_view.default")
@@ -1419,6 +1420,8 @@ class _SelfAttention(torch.autograd.Function):
         unusual = _grad_on() or _inference_on() or _C._is_any_autocast_enabled() or _C._len_torch_dispatch_stack()
         if type(gradient) not in _ORDINARY or unusual or not gradient._inner.is_contiguous():
             unheld = type(gradient) in _ORDINARY and getrefcount(gradient) <= _UNHELD
+            if not _keeps_graph():
+                ctx.heads = None
             return _separate_heads(heads, gradient, unheld), None
         if place.late is not None:
             settle(place)
@@ -1496,6 +1499,8 @@ def _separate_heads(heads: _Heads, gradient: Any, unheld: bool) -> Any:
     del blocks, plain, over
     if unheld:
         del gradient._block
+    if not _keeps_graph():
+        heads.blocks.clear()
     rows = [*given]
     del given
     for slot in (2, 1, 0):
@@ -1581,7 +1586,9 @@ def _self_attention(original: Any) -> Any:
             count = len(rows)
             given = original(query, key, value, *args, **named)
             names = [row[4] for row in rows[count:] if row[0] == OPERATION]
-            place.heads = names[-len(_BETWEEN) - 3 : -3] == _BETWEEN  # before another linear layer
+            usual = names[-len(_BETWEEN) - 3 : -3] == _BETWEEN  # before another linear layer
+            current = functions.scaled_dot_product_attention
+            place.heads = current if usual and unpatched(current) is _host_attention else False
             return given
         _, heads, weight, bias, *_, dropout, last, last_bias = args
         functions._mha_shape_check(query, key, value, None, named.get("attn_mask"), heads)
@@ -1604,7 +1611,8 @@ def _plain_attention(query: Any, args: Any, named: Any) -> bool:
     parts = [x, *(each._inner for each in (weight, bias) if type(each) in _ORDINARY)]
     return bool(
         len(parts) == 3
-        and place.heads is not False
+        and place.heads in (None, nn.functional.scaled_dot_product_attention)
+        and nn.functional._in_projection_packed is _in_projection
         and not place.shut
         and place is weight._block.place
         and place is bias._block.place
