@@ -327,11 +327,11 @@ def _from_two(func: Any, call: Any) -> Any:
                 out = call(one, two, *args[2:])
         except Exception as error:
             out = rescue(func, [one, two, *args[2:]], kwargs or {}, place, error)
-        return (
-            deliver(out, place, name, left, right)
-            if across is None
-            else deliver(out, place, name, left, right, *across(args))
-        )
+        at, given = perf_counter(), (left, right) if across is None else (left, right, *across(args))
+        if out.dtype.is_complex:
+            return deliver(out, place, name, *given, at=at)
+        mode = GRAD if _grad_on() else 0
+        return bring(out, place, name, given, site(), at, mode | INFERENCE if _inference_on() else mode)
 
     return plan
 
