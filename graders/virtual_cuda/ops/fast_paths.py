@@ -1497,8 +1497,9 @@ def _separate_heads(heads: _Heads, gradient: Any, unheld: bool) -> Any:
         text = "derivative for aten::_scaled_dot_product_efficient_attention_backward is not implemented"
         given = torch._C._functions.DelayedError(text.encode(), 3)(*(one.requires_grad_() for one in given))
     del blocks, plain, over
-    if unheld:
+    if unheld:  # torch has freed it by now, and what its own graph keeps
         del gradient._block
+        gradient.detach_()
     if not _keeps_graph():
         heads.blocks.clear()
     rows = [*given]

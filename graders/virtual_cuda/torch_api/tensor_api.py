@@ -62,9 +62,10 @@ def _arithmetic(name: str, operator: Any) -> Any:
         kind = type(other)
         if (
             type(self) not in _ORDINARY
+            or self._block.place.shut
             or (_grad_on() and (self.requires_grad or (kind in _ORDINARY and other.requires_grad)))
             or not (
-                (kind in _ORDINARY and not other._inner.is_neg())
+                (kind in _ORDINARY and not other._inner.dtype.is_complex and not other._inner.is_neg())
                 or kind is float
                 or (kind is int and -_LONG <= other < _LONG)
             )
