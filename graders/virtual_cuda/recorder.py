@@ -255,7 +255,9 @@ class Recorder:
 
 # What runs where a module is called, and where autograd does.
 _ENGINE: Final = _run_engine.__code__
-_FORWARD: Final = next(c for c in Recorder.forward.__code__.co_consts if isinstance(c, CodeType) and c.co_name == "call")
+_FORWARD: Final = next(
+    c for c in Recorder.forward.__code__.co_consts if isinstance(c, CodeType) and c.co_name == "call"
+)
 
 
 def autocast_patches(thread: Any, kind: str) -> Iterator[Patch]:

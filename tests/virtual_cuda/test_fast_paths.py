@@ -117,7 +117,7 @@ def _losses(watched: Watched) -> Iterator[Any]:
     yield from torch.autograd.grad(loss, [logits])
 
 
-def _images(last: Callable[[], nn.Module], watched: Watched, twice: bool = True) -> Iterator[Any]:
+def _images(last: Callable[[], nn.Module], watched: Watched) -> Iterator[Any]:
     """Convolutions, norms and pools in sequence: accumulated, kept, for a few tensors, changed by hooks, twice."""
     first = nn.Sequential(nn.Conv2d(3, 4, 3, bias=False), nn.BatchNorm2d(4), nn.ReLU(), nn.MaxPool2d(2))
     model: Any = nn.Sequential(*first, nn.Conv2d(4, 4, 3, padding=1, groups=2), nn.ReLU(), last()).cuda()
@@ -130,7 +130,7 @@ def _images(last: Callable[[], nn.Module], watched: Watched, twice: bool = True)
             model.zero_grad()
         with watched():
             out = model(images)
-            both = out.sum() + (model(images * 2).sum() if step == 3 and twice else 0)
+            both = out.sum() + (model(images * 2).sum() if step == 3 else 0)
         if step == 1:
             out.register_hook(lambda gradient: gradient * 2)
             model[4].weight.register_hook(lambda gradient: gradient + 1)
@@ -138,6 +138,23 @@ def _images(last: Callable[[], nn.Module], watched: Watched, twice: bool = True)
             yield from torch.autograd.grad(out.sum(), [model[0].weight, model[4].bias], retain_graph=True)
         both.backward(torch.full((), 0.5).cuda())
         yield from (*(p.grad for p in model.parameters() if p.grad is not None), *model.buffers(), out)
+
+
+def _twice(frozen: str, watched: Watched) -> Iterator[Any]:
+    """A layer that is called more than once in one loss, and then let go."""
+    for times in (1, 2, 3):
+        layer, given = nn.Linear(4, 4).cuda(), torch.rand(5, 4).cuda()
+        if frozen:
+            getattr(layer, frozen).requires_grad_(False)
+        with watched():
+            out = layer(given * 2)
+            for _ in range(times - 1):
+                out = layer(out.relu())
+            loss = out.sum() + layer(given * 3).pow(2).sum()
+        parameters = [p for p in layer.parameters() if p.requires_grad]
+        del layer, out
+        loss.backward()
+        yield from (p.grad for p in parameters)
 
 
 def _attention(batch_first: bool, watched: Watched) -> Iterator[Any]:
@@ -150,20 +167,20 @@ def _attention(batch_first: bool, watched: Watched) -> Iterator[Any]:
         given: dict[str, Any] = {"attn_mask": mask, "is_causal": True} if step == 1 else {}
         if step == 4:
             layer.zero_grad()
-            layer.in_proj_weight.register_hook(lambda gradient: gradient * 2)
         if step == 5:
+            layer.in_proj_weight.register_hook(lambda gradient: gradient * 2)
             layer.in_proj_bias.requires_grad_(False)
         if step == 6:
             layer.requires_grad_(False)
         with watched():
             inputs = texts * 2
             out = layer(inputs, inputs, inputs, need_weights=False, **given)[0]
-            if step == 3:
+            if step == 4:
                 out = layer(out, out, out, need_weights=False)[0]
         if step == 2:
             out.pow(2).sum().backward(retain_graph=True)
             yield from torch.autograd.grad(out.sum(), [layer.in_proj_weight, texts], retain_graph=True)
-        if step == 7:
+        if step == 7 and batch_first:
             with torch.autocast("cuda", torch.bfloat16):
                 out.sum().backward()
         else:
@@ -178,10 +195,11 @@ def _attention(batch_first: bool, watched: Watched) -> Iterator[Any]:
         pytest.param(partial(_attention, False), id="attention, the batch second"),
         pytest.param(partial(_images, lambda: nn.BatchNorm2d(4)), id="images, a norm"),
         pytest.param(partial(_images, lambda: nn.MaxPool2d(3, 1, 1, ceil_mode=True)), id="images, a pool"),
-        pytest.param(
-            partial(_images, lambda: nn.Sequential(nn.Flatten(), nn.Linear(36, 2)), twice=False), id="images, classes"
-        ),
+        pytest.param(partial(_images, lambda: nn.Sequential(nn.Flatten(), nn.Linear(36, 2))), id="images, classes"),
         pytest.param(partial(_images, nn.Flatten), id="images, flat"),
+        pytest.param(partial(_twice, ""), id="twice"),
+        pytest.param(partial(_twice, "weight"), id="twice, weights frozen"),
+        pytest.param(partial(_twice, "bias"), id="twice, biases frozen"),
         _retained,
         _losses,
         _seen,

@@ -325,13 +325,17 @@ def write(name: str, place: Place, nbytes: int, work: Any = None, where: Any = N
 def settle(place: Place) -> None:
     """Record the views that autograd makes after a fused backward; what was freed before them is known by now.
 
-    `place.late` lists their names after the student's line; None stands for an operation that comes between them.
+    `place.late` lists their names after the student's line; None stands for an operation that comes between them, and
+    a tensor for one that is freed by then, although autograd still holds it.
     """
     late = place.late or [None]
     while len(late) > 1:
         name = late.pop(1)
         if name is None:
             return
+        if type(name) is not str:
+            del name._block
+            continue
         live, dtype = place.memory.live, thread_state.autocast
         place.note((OPERATION, perf_counter(), *late[0], name, place.label, 0, dtype, 0, live, None))
     place.late = None
@@ -480,7 +484,10 @@ def deliver(out: Any, place: Place, name: str, *given: Any, where: Any = None, a
 
 
 def bring(out: Any, place: Place, name: str, given: Any, where: Any, at: float, mode: int) -> Any:
-    """The same for real numbers, where all else is known. `allocate` and `fresh` are written out: most results come by."""
+    """The same for real numbers, where all else is known.
+
+    `allocate` and `fresh` are written out here, where most results come by.
+    """
     nbytes, shape, dtype = out.nbytes, out.shape, out.dtype
     memory, size = place.memory, (nbytes + 511) & -512
     small = memory.small_live + size

@@ -550,10 +550,11 @@ class _Linear(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, bias: Any, input: Any, weight: Any, made: Any) -> Any:
-        _, on_input, on_weight, _ = ctx.needs_input_grad
+        on_bias, on_input, on_weight, _ = ctx.needs_input_grad
         ctx.save_for_backward(input if on_weight else None, weight if on_input else None)
         ctx.set_materialize_grads(False)
-        ctx.leaves = bias if bias.is_leaf else None, None, weight if weight.is_leaf else None
+        ctx.of_leaf = weight.is_leaf
+        ctx.leaves = bias if on_bias and bias.is_leaf else None, None, weight if on_weight and ctx.of_leaf else None
         result, active = made
         ctx.active = None if active is None else conceal(active)
         return result
@@ -620,8 +621,8 @@ class _Linear(torch.autograd.Function):
             note((OPERATION, at_bias, code, offset, "aten.view.default", label, 0, cast, 0, live, None))
             of_bias = fresh(total, flat, dtype, block)
         if on_weight:
-            additions = _additions(ctx.leaves[0] if on_bias else None, task)
-            place.late = [task.where, *[None] * additions, "aten.t.default"]
+            before = _additions(ctx.leaves[0], of_bias, task) if on_bias else ()
+            place.late = [task.where, *before, "aten.t.default"]
         del behind
         return of_bias, of_input, of_weight, None
 
@@ -658,13 +659,13 @@ def _task_of(place: Place) -> _Task:
     return known  # type: ignore[no-any-return]
 
 
-def _additions(bias: Any, task: _Task) -> int:
-    """How many operations add the gradient of a bias to others before its weight's is turned."""
+def _additions(bias: Any, gradient: Any, task: _Task) -> list[Any]:
+    """The operations that add the gradient of a bias to others before its weight's is turned, for `place.late`."""
     if bias is None:
-        return 0
-    before = id(bias) in task.leaves  # the same layer was called twice
+        return []
+    again = id(bias) in task.leaves  # the same layer was called twice
     task.leaves.add(id(bias))
-    return before + (bias.grad is not None)
+    return ([None, gradient] if again else []) + ([] if bias.grad is None else [None])
 
 
 def _settled(place: Place) -> None:
@@ -694,8 +695,8 @@ _STALE: Final = re.compile(
 
 def _of_transposed(error: RuntimeError, ctx: Any) -> RuntimeError:
     """The same complaint about the transposed weight, which torch saves, under the name that this torch has for it."""
-    stale, weight = _STALE.fullmatch(str(error)), ctx.leaves[2]
-    if stale is None or stale[4] or weight is None:
+    stale = _STALE.fullmatch(str(error))
+    if stale is None or stale[4] or not ctx.of_leaf:
         return error
     with torch.enable_grad():
         host = torch.zeros(2, 2).requires_grad_()
@@ -1371,7 +1372,8 @@ def cross_entropy(input: Any, target: Any, reduction: int, ignored: int) -> Any:
 # ---- self-attention --------------------------------------------------------------------------------------------------
 
 _host_attention: Final[Any] = vars(torch._C._nn)["scaled_dot_product_attention"]
-_in_projection: Final = nn.functional._in_projection_packed
+_functions: Final[Any] = nn.functional
+_in_projection: Final = getattr(_functions, "_in_projection_packed", None)
 _gradients_of: Final = torch.autograd.grad
 _VIEW, _TURN, _COPY, _UNSAFE = (
     f"aten.{name}" for name in ("view.default", "transpose.int", "clone.default", "_unsafe_view.default")
@@ -1434,8 +1436,8 @@ class _SelfAttention(torch.autograd.Function):
         for slot, one in enumerate(found):
             final[:, :, slot].view(turned).copy_(one.permute(2, 0, 1, 3))
         final = final.add_(0.0).view(length, batch, 3 * size)  # as zeros of the others are added
-        later, nbytes, dtype, where = perf_counter(), g.nbytes, g.dtype, _task_of(place).where
-        code, offset = where
+        later, nbytes, dtype = perf_counter(), g.nbytes, g.dtype
+        code, offset = _task_of(place).where
         note, memory, label, cast = place.note, place.memory, place.label, thread_state.autocast
 
         def row(name: str, nbytes: int = 0, *work: Any, at: float = later) -> None:
@@ -1449,7 +1451,7 @@ class _SelfAttention(torch.autograd.Function):
 
         row(_VIEW, at=at)
         row("aten.permute.default", at=at)
-        blocks = [allocate(place, nbytes) for _ in found]
+        blocks: list[Any] = [allocate(place, nbytes) for _ in found]
         row(f"{_ATTENTION}_backward.default", 3 * nbytes, None, each, each, each, at=at)
         # torch has freed these by now.
         if getrefcount(gradient) <= _UNHELD:
@@ -1495,22 +1497,20 @@ def _separate_heads(heads: _Heads, gradient: Any, unheld: bool) -> Any:
     given = [wrap(one, block) for one, block in zip(plain, blocks, strict=True)]
     if _grad_on():
         text = "derivative for aten::_scaled_dot_product_efficient_attention_backward is not implemented"
-        given = torch._C._functions.DelayedError(text.encode(), 3)(*(one.requires_grad_() for one in given))
+        given = [*_C._functions.DelayedError(text.encode(), 3)(*(one.requires_grad_() for one in given))]
     del blocks, plain, over
     if unheld:  # torch has freed it by now, and what its own graph keeps
         del gradient._block
         gradient.detach_()
     if not _keeps_graph():
         heads.blocks.clear()
-    rows = [*given]
-    del given
     for slot in (2, 1, 0):
-        rows[slot] = rows[slot].reshape(flat)
+        given[slot] = given[slot].reshape(flat)
     for slot in (2, 1, 0):
-        rows[slot] = rows[slot].transpose(0, 1).reshape(layer)
-    total: Any = aten.select_backward.default(rows.pop(), three, 0, 2)
+        given[slot] = given[slot].transpose(0, 1).reshape(layer)
+    total: Any = aten.select_backward.default(given.pop(), three, 0, 2)
     for slot in (1, 0):
-        total = total + aten.select_backward.default(rows.pop(), three, 0, slot)
+        total = total + aten.select_backward.default(given.pop(), three, 0, slot)
     return total.unsqueeze(-2).transpose(0, -2).squeeze(0).reshape(three[1], three[2], 3 * three[3])
 
 
@@ -1536,7 +1536,7 @@ def _attend(packed: Any, count: int, dropout: float, causal: bool) -> Any:
     later, nbytes, dtype, each = perf_counter(), plain.nbytes, plain.dtype, plain.shape
     if place.late is not None:
         settle(place)
-    code, offset = where = site()
+    code, offset = site()
     note, memory, label, cast = place.note, place.memory, place.label, thread_state.autocast
 
     def row(name: str, at: float) -> None:
@@ -1544,9 +1544,11 @@ def _attend(packed: Any, count: int, dropout: float, causal: bool) -> Any:
 
     for name in (_VIEW, *_PACKED):
         row(name, at)
-    heads = _Heads(place, inner, out, (each, beside.shape[2:0:-1] + beside.shape[3:], three.shape[1:], three.shape, turned.shape))
+    heads = _Heads(
+        place, inner, out, (each, beside.shape[2:0:-1] + beside.shape[3:], three.shape[1:], three.shape, turned.shape)
+    )
     block = allocate(place, three.nbytes)
-    work = dtype, three.shape, three.shape
+    work: Any = (dtype, three.shape, three.shape)
     note((OPERATION, at, code, offset, _COPY, label, GRAD, cast, three.nbytes, memory.live, work))
     base = packed._base
     del packed._block  # torch has freed it by now
@@ -1575,7 +1577,7 @@ _ATTENTION_DEFAULTS: Final[dict[str, Any]] = {
 
 def _self_attention(original: Any) -> Any:
     """`torch.nn.functional.multi_head_attention_forward` in training, of a sequence with itself, without weights."""
-    functions = nn.functional
+    functions = _functions
 
     @wraps(original)  # torch.jit.script compiles what is wrapped
     def forward(query: Any, key: Any, value: Any, *args: Any, **named: Any) -> Any:
@@ -1592,7 +1594,8 @@ def _self_attention(original: Any) -> Any:
             place.heads = current if usual and unpatched(current) is _host_attention else False
             return given
         _, heads, weight, bias, *_, dropout, last, last_bias = args
-        functions._mha_shape_check(query, key, value, None, named.get("attn_mask"), heads)
+        if (mask := named.get("attn_mask")) is not None:
+            functions._mha_shape_check(query, key, value, None, mask, heads)
         length, batch = query.shape[:2]
         out = functions.linear(query, weight, bias)
         out = _attend(out, heads, dropout if named.get("training", True) else 0.0, bool(named.get("is_causal")))
@@ -1612,8 +1615,8 @@ def _plain_attention(query: Any, args: Any, named: Any) -> bool:
     parts = [x, *(each._inner for each in (weight, bias) if type(each) in _ORDINARY)]
     return bool(
         len(parts) == 3
-        and place.heads in (None, nn.functional.scaled_dot_product_attention)
-        and nn.functional._in_projection_packed is _in_projection
+        and (place.heads is None or place.heads is _functions.scaled_dot_product_attention)
+        and _functions._in_projection_packed is _in_projection
         and not place.shut
         and place is weight._block.place
         and place is bias._block.place

@@ -55,10 +55,8 @@ _grad_on, _inference_on, _forward_ad = torch.is_grad_enabled, torch.is_inference
 def _arithmetic(name: str, operator: Any) -> Any:
     """`x + y` and its kin: without gradients straight to the operator, past the dispatcher in C++ and back."""
     inherited, host = getattr(_Base, name), torch.Tensor
-    plan: Any = None
 
     def calculate(self: Any, other: Any) -> Any:
-        nonlocal plan
         kind = type(other)
         if (
             type(self) not in _ORDINARY
@@ -77,9 +75,7 @@ def _arithmetic(name: str, operator: Any) -> Any:
             or watched()
         ):
             return getattr(host, name)(self, other)
-        if plan is None:
-            plan = PLANS.of(operator)
-        return plan((self, other), None)
+        return PLANS.of(operator)((self, other), None)
 
     calculate.__name__ = calculate.__qualname__ = name
     return calculate
