@@ -41,7 +41,7 @@ from virtual_cuda.ops.dispatch import (
 from virtual_cuda.ops.elementwise import SLOW
 from virtual_cuda.ops.placement import on_host
 from virtual_cuda.ops.registry import call_of, facts_of
-from virtual_cuda.patching import Opening, Patch, around, torch_patches, unpatched
+from virtual_cuda.patching import Opening, Patch, around, identity, torch_patches, unpatched
 from virtual_cuda.recorder import site
 
 # Namespaces with plans of their own: function(func, args, kwargs). `torch_api/distributed.py` adds one.
@@ -964,11 +964,11 @@ _CHAIN_FLOATS: Final = (torch.float32, torch.float64)
 class _Layer:
     """A layer of a chain: what its backward calls, with which tensors and settings."""
 
-    __slots__ = ("hidden", "inner", "name", "needs", "operator", "settings", "shape", "shapes")
+    __slots__ = ("call", "hidden", "inner", "name", "needs", "operator", "settings", "shape", "shapes")
 
     def __init__(self, operator: Any, settings: tuple[Any, ...], shape: Any) -> None:
         self.operator, self.settings, self.shape = operator, settings, shape
-        self.name = _OPERATOR_NAMES[operator]
+        self.name, self.call = _OPERATORS[identity(operator)]
         self.needs: list[bool] = []  # of the input, the weight and the bias
         self.inner: Any = None  # what backward needs, as long as it may be called
         self.hidden: Any = ()  # the last of these, with their blocks: nobody else sees them
@@ -986,7 +986,7 @@ class _Layer:
 
     def gradients(self, gradient: Any) -> tuple[Any, float]:
         """On the CPU, and when they were there."""
-        return rules_of(self.operator).call(*self.arguments(gradient, self.inner, self.needs)), perf_counter()
+        return self.call(*self.arguments(gradient, self.inner, self.needs)), perf_counter()
 
 
 _BACKWARDS: Final = (
@@ -996,7 +996,11 @@ _BACKWARDS: Final = (
     aten.threshold_backward.default,
     aten.view.default,
 )
-_OPERATOR_NAMES: Final = {operator: str(operator) for operator in _BACKWARDS}
+# By identity: an operator's own hash is a Python function.
+_OPERATORS: Final = {identity(operator): (str(operator), rules_of(operator).call) for operator in _BACKWARDS}
+_convolution, _pool, _norm = (
+    rules_of(operator.default) for operator in (aten.convolution, aten.max_pool2d_with_indices, aten.native_batch_norm)
+)
 
 
 class _Chained(torch.autograd.Function):
@@ -1125,7 +1129,7 @@ def _compute(module: Any, x: Any, place: Place, fresh: bool) -> Any:
         settings = *((size, size) if type(size) is int else size for size in sizes), module.ceil_mode
         if module.return_indices:
             return None
-        outs = rules_of(aten.max_pool2d_with_indices.default).call(x, *settings)
+        outs = _pool.call(x, *settings)
         return outs, (), (), aten.max_pool2d_with_indices_backward.default, settings
     given = _parameters(module, x, place)
     if given is None:
@@ -1139,7 +1143,7 @@ def _compute(module: Any, x: Any, place: Place, fresh: bool) -> Any:
             return None
         settings = module.stride, module.padding, module.dilation, False, (0, 0), module.groups
         added = None if bias is None else bias._inner
-        out = rules_of(aten.convolution.default).call(x, weight._inner, added, *settings)
+        out = _convolution.call(x, weight._inner, added, *settings)
         settings = [0 if bias is None else channels], *settings
         return (out,), given, (), aten.convolution_backward.default, settings
     buffers = [module._buffers.get(name) for name in ("running_mean", "running_var", "num_batches_tracked")]
@@ -1151,9 +1155,8 @@ def _compute(module: Any, x: Any, place: Place, fresh: bool) -> Any:
         return None
     if any(each._inner.dtype is not x.dtype for each in buffers[:2]):
         return None
-    rules = rules_of(aten.native_batch_norm.default)
     inner = [x, weight._inner, bias._inner, buffers[0]._inner, buffers[1]._inner, True, module.momentum, module.eps]
-    outs = rules.output(inner, {}, rules.call(*inner))
+    outs = _norm.output(inner, {}, _norm.call(*inner))
     return outs, given, buffers, aten.native_batch_norm_backward.default, (True, module.eps)
 
 

@@ -13,12 +13,13 @@ from virtual_cuda.device.tensor import INSIDE, PLANS, Parameter, Tensor, wrap
 from virtual_cuda.ops.dispatch import allocate, open_place, write
 from virtual_cuda.ops.fast_paths import watched
 from virtual_cuda.ops.placement import HOST, note, record_copy
-from virtual_cuda.patching import Opening, Patch, Stage, torch_patches
+from virtual_cuda.patching import Opening, Patch, Stage, identity, torch_patches
 from virtual_cuda.recorder import Recorder, site
 from virtual_cuda.torch_api import storage
 from virtual_cuda.torch_api.modules import exchange, set_grad
 
 _Base: Final[Any] = torch._C.TensorBase
+_get_grad: Final = _Base.grad.__get__
 
 
 def _set_data(self: Any, value: Any) -> None:
@@ -54,7 +55,7 @@ _grad_on, _inference_on, _forward_ad = torch.is_grad_enabled, torch.is_inference
 
 def _arithmetic(name: str, operator: Any) -> Any:
     """`x + y` and its kin: without gradients straight to the operator, past the dispatcher in C++ and back."""
-    inherited, host = getattr(_Base, name), torch.Tensor
+    inherited, host, key = getattr(_Base, name), torch.Tensor, identity(operator)
 
     def calculate(self: Any, other: Any) -> Any:
         kind = type(other)
@@ -75,7 +76,7 @@ def _arithmetic(name: str, operator: Any) -> Any:
             or watched()
         ):
             return getattr(host, name)(self, other)
-        return PLANS.of(operator)((self, other), None)
+        return (PLANS.get(key) or PLANS.of(operator))((self, other), None)
 
     calculate.__name__ = calculate.__qualname__ = name
     return calculate
@@ -99,7 +100,7 @@ class _Members:
     @property
     def grad(self: Any) -> Any:
         stray = attributes(self).get("_stray_grad")
-        return _Base.grad.__get__(self) if stray is None else stray
+        return _get_grad(self) if stray is None else stray
 
     @grad.setter
     def grad(self: Any, gradient: Any) -> None:
