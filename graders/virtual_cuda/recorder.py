@@ -37,6 +37,7 @@ _LIBRARIES: Final = tuple(
 
 
 _folder: Final = functools.cache(os.path.realpath)
+_run_engine: Final[Any] = torch.autograd.graph._engine_run_backward
 
 
 @functools.cache
@@ -70,10 +71,12 @@ def _finder() -> Generator[Instruction, None, None]:
     """Answers each `next` with the code object and instruction offset of the innermost frame that is not a library's.
 
     A generator's frame leads to the one that resumes it. `sys._getframe`, and `f_code` and `id` too, raise audit
-    events: where these are watched, each takes as long as an operation.
+    events: where these are watched, each takes as long as an operation. The lines of passes under way are known: what
+    calls them is not looked at again.
     """
     own: Any = sys._getframe()
-    libraries: dict[int, dict[str, Any]] = {}  # the names of their modules, by identity
+    of_passes = identity(own.f_globals), identity(_run_engine.__globals__)
+    libraries: dict[int, dict[str, Any]] = {}  # the names of their modules, by identity, but for those of passes
     found: Instruction = (None, None)
     while True:
         names: Any = None  # what a student's module holds is not kept
@@ -85,8 +88,13 @@ def _finder() -> Generator[Instruction, None, None]:
                 frame = frame.f_back
                 continue
             code = frame.f_code
+            if code is _FORWARD or code is _ENGINE:
+                lines = _running.passes if code is _FORWARD else _running.backwards
+                if lines and lines[-1][2]:
+                    found, frame = lines[-1][:2], None
+                    continue
             known = student_file[code.co_filename]
-            if known is False and names.get("__file__") == code.co_filename:
+            if known is False and names.get("__file__") == code.co_filename and place not in of_passes:
                 libraries[place] = names
             if known:
                 found = code, frame.f_lasti
@@ -115,8 +123,13 @@ class _Running(threading.local):
     """What is under way in this thread."""
 
     def __init__(self) -> None:
-        self.passes: list[Instruction] = []  # lines of the forward passes inside one another
+        # Lines of the forward passes inside one another, of backward passes, and whether they are this thread's.
+        self.passes: list[tuple[CodeType | None, int | None, bool]] = []
+        self.backwards: list[tuple[CodeType | None, int | None, bool]] = []
         self.steps: list[tuple[int, str]] = []  # row and optimizer of the steps inside one another
+
+
+_running: Final = _Running()
 
 
 class Recorder:
@@ -128,7 +141,6 @@ class Recorder:
         self.reword = reword
         # The line that started the backward pass now running: autograd's own threads have no student frame.
         self.backward_site: Instruction = (None, None)
-        self._running = _Running()
 
     def here(self) -> Instruction:
         """The student's line; in autograd's own threads, the one that started the backward pass."""
@@ -143,10 +155,10 @@ class Recorder:
     @property
     def stepping(self) -> bool:
         """Whether this thread is inside an optimizer step."""
-        return bool(self._running.steps)
+        return bool(_running.steps)
 
     def forward(self, original: Any) -> Any:
-        recorder, running, here = self, self._running, self.here
+        recorder, running = self, _running
         grad_on, inference_on = torch.is_grad_enabled, torch.is_inference_mode_enabled
 
         # It must be called `self`: the profiler, with_stack=True, looks for that name in the frame and crashes without.
@@ -155,16 +167,22 @@ class Recorder:
             frame = _getframe(1)
             code: CodeType | None = frame.f_code
             offset: int | None = frame.f_lasti
+            known = True
             if not student_file[frame.f_code.co_filename]:
                 # Called by torch, as layers are by nn.Sequential: the line is that of the pass around it.
-                code, offset = passes[-1] if passes else here()
+                if passes:
+                    code, offset, known = passes[-1]
+                else:
+                    code, offset = site()
+                    if code is None:
+                        (code, offset), known = recorder.backward_site, False
             mode = (GRAD if grad_on() else 0) | (INFERENCE if inference_on() else 0)
             # A whole model is looked at once per pass, not again in each of its layers.
             devices = () if passes else devices_of(self, args, kwargs)
             index = len(rows)
             training = getattr(self, "training", False)  # a frozen script has none
             rows.append((FORWARD, perf_counter(), code, offset, type(self).__name__, training, mode, devices))
-            passes.append((code, offset))
+            passes.append((code, offset, known))
             try:
                 return original(self, *args, **kwargs)
             finally:
@@ -175,7 +193,9 @@ class Recorder:
 
     def backward(self, original: Any, *args: Any, **kwargs: Any) -> Any:
         outer = self.backward_site
-        self.backward_site = self.here()
+        found = site()
+        self.backward_site = outer if found[0] is None else found
+        _running.backwards.append((*self.backward_site, found[0] is not None))
         index = len(self.rows)
         self.rows.append((BACKWARD, perf_counter(), *self.backward_site))
         try:
@@ -189,16 +209,17 @@ class Recorder:
             finally:
                 del better  # it would keep this frame, and the frame it
         finally:
+            _running.backwards.pop()
             self.backward_site = outer
             self.rows.append((END, perf_counter(), None, None, index))
 
     def before_step(self, optimizer: Any, args: Any, kwargs: Any) -> None:
         name = type(optimizer).__name__
-        self._running.steps.append((len(self.rows), name))
+        _running.steps.append((len(self.rows), name))
         self.rows.append((OPTIMIZER_STEP, perf_counter(), *self.here(), name))
 
     def close_step(self, name: str) -> None:
-        steps = self._running.steps
+        steps = _running.steps
         if steps and steps[-1][1] == name:
             self.rows.append((END, perf_counter(), None, None, steps.pop()[0]))
 
@@ -230,6 +251,13 @@ class Recorder:
         finally:
             begun.remove()
             ended.remove()
+
+
+# What runs where a module is called, and where autograd does.
+_ENGINE: Final = _run_engine.__code__
+_FORWARD: Final = next(
+    c for c in Recorder.forward.__code__.co_consts if isinstance(c, CodeType) and c.co_name == "call"
+)
 
 
 def autocast_patches(thread: Any, kind: str) -> Iterator[Patch]:

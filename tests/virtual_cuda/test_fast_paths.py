@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import gc
+import operator
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
@@ -115,7 +117,7 @@ def _losses(watched: Watched) -> Iterator[Any]:
     yield from torch.autograd.grad(loss, [logits])
 
 
-def _images(last: Callable[[], nn.Module], watched: Watched, twice: bool = True) -> Iterator[Any]:
+def _images(last: Callable[[], nn.Module], watched: Watched) -> Iterator[Any]:
     """Convolutions, norms and pools in sequence: accumulated, kept, for a few tensors, changed by hooks, twice."""
     first = nn.Sequential(nn.Conv2d(3, 4, 3, bias=False), nn.BatchNorm2d(4), nn.ReLU(), nn.MaxPool2d(2))
     model: Any = nn.Sequential(*first, nn.Conv2d(4, 4, 3, padding=1, groups=2), nn.ReLU(), last()).cuda()
@@ -128,7 +130,7 @@ def _images(last: Callable[[], nn.Module], watched: Watched, twice: bool = True)
             model.zero_grad()
         with watched():
             out = model(images)
-            both = out.sum() + (model(images * 2).sum() if step == 3 and twice else 0)
+            both = out.sum() + (model(images * 2).sum() if step == 3 else 0)
         if step == 1:
             out.register_hook(lambda gradient: gradient * 2)
             model[4].weight.register_hook(lambda gradient: gradient + 1)
@@ -138,15 +140,66 @@ def _images(last: Callable[[], nn.Module], watched: Watched, twice: bool = True)
         yield from (*(p.grad for p in model.parameters() if p.grad is not None), *model.buffers(), out)
 
 
+def _twice(frozen: str, watched: Watched) -> Iterator[Any]:
+    """A layer that is called more than once in one loss, and then let go."""
+    for times in (1, 2, 3):
+        layer, given = nn.Linear(4, 4).cuda(), torch.rand(5, 4).cuda()
+        if frozen:
+            getattr(layer, frozen).requires_grad_(False)
+        with watched():
+            out = layer(given * 2)
+            for _ in range(times - 1):
+                out = layer(out.relu())
+            loss = out.sum() + layer(given * 3).pow(2).sum()
+        parameters = [p for p in layer.parameters() if p.requires_grad]
+        del layer, out
+        loss.backward()
+        yield from (p.grad for p in parameters)
+
+
+def _attention(batch_first: bool, watched: Watched) -> Iterator[Any]:
+    """Attention of sequences: causal, accumulated, kept, twice, for a few tensors, partly frozen, changed by hooks."""
+    layer = nn.MultiheadAttention(8, 2, batch_first=batch_first).cuda()
+    texts = torch.rand(3, 5, 8).cuda().requires_grad_()
+    length = texts.shape[int(batch_first)]
+    mask = nn.Transformer.generate_square_subsequent_mask(length).cuda()
+    for step in range(8):  # the first pass shows which operators this torch calls
+        given: dict[str, Any] = {"attn_mask": mask, "is_causal": True} if step == 1 else {}
+        if step == 4:
+            layer.zero_grad()
+        if step == 5:
+            layer.in_proj_weight.register_hook(lambda gradient: gradient * 2)
+            layer.in_proj_bias.requires_grad_(False)
+        if step == 6:
+            layer.requires_grad_(False)
+        with watched():
+            inputs = texts * 2
+            out = layer(inputs, inputs, inputs, need_weights=False, **given)[0]
+            if step == 4:
+                out = layer(out, out, out, need_weights=False)[0]
+        if step == 2:
+            out.pow(2).sum().backward(retain_graph=True)
+            yield from torch.autograd.grad(out.sum(), [layer.in_proj_weight, texts], retain_graph=True)
+        if step == 7 and batch_first:
+            with torch.autocast("cuda", torch.bfloat16):
+                out.sum().backward()
+        else:
+            out.pow(2).sum().backward()
+        yield from (out, texts.grad, *(p.grad for p in layer.parameters() if p.grad is not None))
+
+
 @pytest.mark.parametrize(
     "program",
     [
+        pytest.param(partial(_attention, True), id="attention, the batch first"),
+        pytest.param(partial(_attention, False), id="attention, the batch second"),
         pytest.param(partial(_images, lambda: nn.BatchNorm2d(4)), id="images, a norm"),
         pytest.param(partial(_images, lambda: nn.MaxPool2d(3, 1, 1, ceil_mode=True)), id="images, a pool"),
-        pytest.param(
-            partial(_images, lambda: nn.Sequential(nn.Flatten(), nn.Linear(36, 2)), twice=False), id="images, classes"
-        ),
+        pytest.param(partial(_images, lambda: nn.Sequential(nn.Flatten(), nn.Linear(36, 2))), id="images, classes"),
         pytest.param(partial(_images, nn.Flatten), id="images, flat"),
+        pytest.param(partial(_twice, ""), id="twice"),
+        pytest.param(partial(_twice, "weight"), id="twice, weights frozen"),
+        pytest.param(partial(_twice, "bias"), id="twice, biases frozen"),
         _retained,
         _losses,
         _seen,
@@ -169,6 +222,110 @@ def test_fused_layers_leave_the_same_ledger(program: Callable[[Watched], Iterato
     assert rows == expected
     assert peak == most
     assert all(a.stride() == b.stride() and torch.equal(a, b) for a, b in zip(fused, single, strict=True))
+
+
+def test_attention_with_a_graph_of_its_gradients() -> None:
+    """The kernel has no second derivatives; until they are asked for, all is as with one node for each operator."""
+    seen = []
+    for watched in (nullcontext, _one_by_one):
+        with virtual_cuda() as gpu:
+            torch.manual_seed(0)
+            layer = nn.MultiheadAttention(8, 2).cuda()
+            texts = torch.rand(4, 3, 8).cuda().requires_grad_()
+            layer(texts, texts, texts, need_weights=False)
+            with watched():
+                out = layer(texts, texts, texts, need_weights=False)[0]
+            given = torch.autograd.grad(out.pow(2).sum(), [texts, layer.in_proj_weight], create_graph=True)
+            rows = [(row[0], *row[2:]) for row in gpu.ledger.rows]
+            with pytest.raises(RuntimeError) as caught:
+                given[0].sum().backward()
+            seen.append((rows, str(caught.value), [value.detach().cpu() for value in given]))
+    (rows, said, values), (expected, words, others) = seen
+    assert rows == expected
+    assert said == words
+    assert all(map(torch.equal, values, others))
+
+
+def test_attention_asks_a_function_that_somebody_put_in_the_place_of_torchs(
+    gpu: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    layer, texts = nn.MultiheadAttention(8, 2).cuda(), torch.rand(4, 3, 8).cuda()
+    layer(texts, texts, texts, need_weights=False)
+    original, asked = nn.functional.scaled_dot_product_attention, []
+    monkeypatch.setattr(
+        nn.functional, "scaled_dot_product_attention", lambda *args: asked.append(len(args)) or original(*args)
+    )
+    layer(texts, texts, texts, need_weights=False)
+    assert asked == [6]
+
+
+def test_attention_through_a_graph_that_is_freed_is_refused(gpu: Any) -> None:
+    layer, texts = nn.MultiheadAttention(8, 2).cuda(), torch.rand(4, 3, 8).cuda()
+    layer(texts, texts, texts, need_weights=False)
+    out = layer(texts, texts, texts, need_weights=False)[0].sum()
+    out.backward()
+    with pytest.raises(RuntimeError, match="backward through the graph a second time"):
+        out.backward()
+
+
+def test_attention_can_be_scripted(gpu: Any) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        scripted = torch.jit.script(nn.MultiheadAttention(8, 2).cuda())
+    texts = torch.rand(4, 3, 8).cuda()
+    assert scripted(texts, texts, texts)[0].shape == texts.shape
+
+
+@pytest.mark.parametrize("name", ["add", "sub", "mul", "truediv"])
+def test_arithmetic_leaves_the_ledger_that_the_operator_leaves(gpu: Any, name: str) -> None:
+    def described(function: Any, left: Any, right: Any) -> Any:
+        first = gpu.ledger.mark()
+        try:
+            out = function(left, right)
+            told: Any = out.tolist(), out.dtype, out.stride(), out.requires_grad, out.is_conj(), out.is_neg()
+        except (RuntimeError, TypeError) as error:
+            told = str(error)
+        rows = [row[4:] for row in gpu.ledger.rows[first:]]
+        return told, rows
+
+    single, double = torch.rand(3, 2).cuda(), torch.rand(2, dtype=torch.float64).cuda()
+    complex_one = torch.rand(2, dtype=torch.complex64).cuda()
+    left = [single, single.t(), double, torch.arange(1, 3).cuda(), torch.tensor([True, True]).cuda(), complex_one]
+    left += [complex_one.conj(), complex_one.conj().imag, torch.rand(3, 2).cuda().requires_grad_(), single[:0]]
+    right = [*left, 2, 2.5, True, 1 << 62, 1j, torch.tensor(2.0), torch.tensor(3.0).cuda(), torch.rand(5).cuda(), None]
+    operation = getattr(operator, name)
+    plain = {"add": torch.add, "sub": torch.sub, "mul": torch.mul, "truediv": torch.div}[name]
+    for one in left:
+        for other in right:
+            if other is None:
+                with pytest.raises(TypeError, match="unsupported operand"):
+                    operation(one, other)
+                continue
+            assert described(operation, one, other) == described(plain, one, other), (one, other)
+            if isinstance(other, torch.Tensor):
+                with torch.no_grad():
+                    assert described(operation, one, other) == described(plain, one, other), (one, other)
+
+
+def test_arithmetic_asks_what_somebody_put_in_the_place_of_torchs(gpu: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    original, asked = torch.Tensor.__add__, []
+    monkeypatch.setattr(torch.Tensor, "__add__", lambda *args: asked.append(1) or original(*args))
+    ones = torch.ones(2).cuda()
+    assert (ones + ones).tolist() == [2, 2]
+    assert asked == [1]
+
+
+def test_an_operator_that_raises_keeps_no_memory(gpu: Any) -> None:
+    gc.collect()
+    gc.disable()
+    try:
+        before = torch.cuda.memory_allocated()
+        for function in (torch.add, operator.add, torch.mm):
+            with pytest.raises(RuntimeError):
+                function(torch.ones(2, 3).cuda(), torch.ones(2, 2).cuda())
+            assert torch.cuda.memory_allocated() == before
+    finally:
+        gc.enable()
 
 
 def test_second_derivatives(gpu: Any) -> None:

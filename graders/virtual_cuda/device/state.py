@@ -421,7 +421,7 @@ CPU: Final = torch.device("cpu")
 class Place:
     """One virtual device while it is open."""
 
-    __slots__ = ("cuda", "gpu", "index", "label", "late", "lazy", "memory", "norms", "note", "shut")
+    __slots__ = ("cuda", "gpu", "heads", "index", "label", "late", "lazy", "memory", "norms", "note", "shut")
 
     def __init__(self, gpu: VirtualGpu, index: int, total: int) -> None:
         self.gpu = gpu
@@ -432,6 +432,9 @@ class Place:
         self.memory = Allocator(total, index, gpu.streams)
         self.note: Callable[[Any], None] = gpu.ledger.rows.append
         self.norms: list[str] | None = None  # the operators that this torch calls for a batch norm, once seen
+        self.heads: Any = (
+            None  # the function for attention, where this torch calls the usual operators around it; once seen
+        )
         self.late: list[Any] | None = None  # what `ops/dispatch.py` records before the next operation
         self.shut = False
 

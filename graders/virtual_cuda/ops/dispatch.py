@@ -31,7 +31,7 @@ from virtual_cuda.device.state import (
     place_of,
     worded,
 )
-from virtual_cuda.device.tensor import VIRTUAL, fresh, refresh, wrap
+from virtual_cuda.device.tensor import AUTOCAST, VIRTUAL, Tensor, make_shell, refresh, wrap
 from virtual_cuda.errors import DeviceClosed
 from virtual_cuda.ledger.records import GRAD, INFERENCE, OPERATION
 from virtual_cuda.ops import elementwise, layers, placement, sorting
@@ -201,7 +201,10 @@ def rescue(func: Any, inner: Any, kwargs: Any, place: Place, error: Exception) -
         emulated = facts.emulate(func, inner, kwargs, error)
         if emulated is not NOT_EMULATED:
             return emulated
-    raise translate(func, inner, error) or error from None
+    try:
+        raise translate(func, inner, error) or error from None
+    finally:
+        del error  # it would keep this frame, and the frame it
 
 
 def translate(func: Any, inner: Any, error: Exception) -> Exception | None:
@@ -240,6 +243,7 @@ def usual_name(cpu: str) -> str:
 
 _grad_on: Final = torch.is_grad_enabled
 _inference_on: Final = torch.is_inference_mode_enabled
+_STRIDED: Final = torch.strided
 _TENSOR: Final = torch.Tensor
 _new: Final = object.__new__
 _NO_DISPATCH: Final = torch.Tensor.__torch_dispatch__
@@ -321,13 +325,17 @@ def write(name: str, place: Place, nbytes: int, work: Any = None, where: Any = N
 def settle(place: Place) -> None:
     """Record the views that autograd makes after a fused backward; what was freed before them is known by now.
 
-    `place.late` lists their names after the student's line; None stands for an operation that comes between them.
+    `place.late` lists their names after the student's line; None stands for an operation that comes between them, and
+    a tensor for one that is freed by then, although autograd still holds it.
     """
     late = place.late or [None]
     while len(late) > 1:
         name = late.pop(1)
         if name is None:
             return
+        if type(name) is not str:
+            del name._block
+            continue
         live, dtype = place.memory.live, thread_state.autocast
         place.note((OPERATION, perf_counter(), *late[0], name, place.label, 0, dtype, 0, live, None))
     place.late = None
@@ -476,14 +484,34 @@ def deliver(out: Any, place: Place, name: str, *given: Any, where: Any = None, a
 
 
 def bring(out: Any, place: Place, name: str, given: Any, where: Any, at: float, mode: int) -> Any:
-    """The same for real numbers, where all else is known."""
+    """The same for real numbers, where all else is known.
+
+    `allocate` and `fresh` are written out here, where most results come by.
+    """
     nbytes, shape, dtype = out.nbytes, out.shape, out.dtype
-    block = allocate(place, nbytes)
+    memory, size = place.memory, (nbytes + 511) & -512
+    small = memory.small_live + size
+    if 0 < size <= SMALL and small <= memory.quick and place.late is None:
+        memory.small_live = small
+        memory.blocks += 1
+        memory.blocks_ever += 1
+        live = memory.live = memory.live + size
+        if live > memory.peak:
+            memory.peak = live
+        block = _new(Block)
+        block.place, block.size, block.piece = place, size, None
+    else:
+        block = allocate(place, nbytes)
+        live = memory.live
     code, offset = where
-    live, cast = place.memory.live, thread_state.autocast
     work = (dtype, shape, *given) if given else (dtype, shape)
-    place.note((OPERATION, at, code, offset, name, place.label, mode, cast, nbytes, live, work))
-    return fresh(out, shape, dtype, block)
+    place.note((OPERATION, at, code, offset, name, place.label, mode, thread_state.autocast, nbytes, live, work))
+    strides = None if out.is_contiguous() and 1 not in shape and 0 not in shape else out.stride()
+    shell: Any = make_shell(
+        Tensor, shape, strides, None, None, dtype, _STRIDED, place.lazy, False, False, None, False, False, AUTOCAST
+    )
+    shell._inner, shell._block = out, block
+    return shell
 
 
 def beforehand(func: Any, inner: Any, kwargs: Any, place: Place) -> None:

@@ -41,7 +41,7 @@ from virtual_cuda.ops.dispatch import (
 from virtual_cuda.ops.elementwise import SLOW
 from virtual_cuda.ops.placement import on_host
 from virtual_cuda.ops.registry import call_of, facts_of
-from virtual_cuda.patching import Opening, Patch, around, torch_patches
+from virtual_cuda.patching import Opening, Patch, around, identity, torch_patches, unpatched
 from virtual_cuda.recorder import site
 
 # Namespaces with plans of their own: function(func, args, kwargs). `torch_api/distributed.py` adds one.
@@ -327,11 +327,11 @@ def _from_two(func: Any, call: Any) -> Any:
                 out = call(one, two, *args[2:])
         except Exception as error:
             out = rescue(func, [one, two, *args[2:]], kwargs or {}, place, error)
-        return (
-            deliver(out, place, name, left, right)
-            if across is None
-            else deliver(out, place, name, left, right, *across(args))
-        )
+        at, given = perf_counter(), (left, right) if across is None else (left, right, *across(args))
+        if out.dtype.is_complex:
+            return deliver(out, place, name, *given, at=at)
+        mode = GRAD if _grad_on() else 0
+        return bring(out, place, name, given, site(), at, mode | INFERENCE if _inference_on() else mode)
 
     return plan
 
@@ -550,10 +550,11 @@ class _Linear(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, bias: Any, input: Any, weight: Any, made: Any) -> Any:
-        _, on_input, on_weight, _ = ctx.needs_input_grad
+        on_bias, on_input, on_weight, _ = ctx.needs_input_grad
         ctx.save_for_backward(input if on_weight else None, weight if on_input else None)
         ctx.set_materialize_grads(False)
-        ctx.leaves = bias if bias.is_leaf else None, None, weight if weight.is_leaf else None
+        ctx.of_leaf = weight.is_leaf
+        ctx.leaves = bias if on_bias and bias.is_leaf else None, None, weight if on_weight and ctx.of_leaf else None
         result, active = made
         ctx.active = None if active is None else conceal(active)
         return result
@@ -620,8 +621,8 @@ class _Linear(torch.autograd.Function):
             note((OPERATION, at_bias, code, offset, "aten.view.default", label, 0, cast, 0, live, None))
             of_bias = fresh(total, flat, dtype, block)
         if on_weight:
-            additions = _additions(ctx.leaves[0] if on_bias else None, task)
-            place.late = [task.where, *[None] * additions, "aten.t.default"]
+            before = _additions(ctx.leaves[0], of_bias, task) if on_bias else ()
+            place.late = [task.where, *before, "aten.t.default"]
         del behind
         return of_bias, of_input, of_weight, None
 
@@ -658,13 +659,13 @@ def _task_of(place: Place) -> _Task:
     return known  # type: ignore[no-any-return]
 
 
-def _additions(bias: Any, task: _Task) -> int:
-    """How many operations add the gradient of a bias to others before its weight's is turned."""
+def _additions(bias: Any, gradient: Any, task: _Task) -> list[Any]:
+    """The operations that add the gradient of a bias to others before its weight's is turned, for `place.late`."""
     if bias is None:
-        return 0
-    before = id(bias) in task.leaves  # the same layer was called twice
+        return []
+    again = id(bias) in task.leaves  # the same layer was called twice
     task.leaves.add(id(bias))
-    return before + (bias.grad is not None)
+    return ([None, gradient] if again else []) + ([] if bias.grad is None else [None])
 
 
 def _settled(place: Place) -> None:
@@ -694,8 +695,8 @@ _STALE: Final = re.compile(
 
 def _of_transposed(error: RuntimeError, ctx: Any) -> RuntimeError:
     """The same complaint about the transposed weight, which torch saves, under the name that this torch has for it."""
-    stale, weight = _STALE.fullmatch(str(error)), ctx.leaves[2]
-    if stale is None or stale[4] or weight is None:
+    stale = _STALE.fullmatch(str(error))
+    if stale is None or stale[4] or not ctx.of_leaf:
         return error
     with torch.enable_grad():
         host = torch.zeros(2, 2).requires_grad_()
@@ -963,11 +964,11 @@ _CHAIN_FLOATS: Final = (torch.float32, torch.float64)
 class _Layer:
     """A layer of a chain: what its backward calls, with which tensors and settings."""
 
-    __slots__ = ("hidden", "inner", "name", "needs", "operator", "settings", "shape", "shapes")
+    __slots__ = ("call", "hidden", "inner", "name", "needs", "operator", "settings", "shape", "shapes")
 
     def __init__(self, operator: Any, settings: tuple[Any, ...], shape: Any) -> None:
         self.operator, self.settings, self.shape = operator, settings, shape
-        self.name = _OPERATOR_NAMES[operator]
+        self.name, self.call = _OPERATORS[identity(operator)]
         self.needs: list[bool] = []  # of the input, the weight and the bias
         self.inner: Any = None  # what backward needs, as long as it may be called
         self.hidden: Any = ()  # the last of these, with their blocks: nobody else sees them
@@ -985,7 +986,7 @@ class _Layer:
 
     def gradients(self, gradient: Any) -> tuple[Any, float]:
         """On the CPU, and when they were there."""
-        return rules_of(self.operator).call(*self.arguments(gradient, self.inner, self.needs)), perf_counter()
+        return self.call(*self.arguments(gradient, self.inner, self.needs)), perf_counter()
 
 
 _BACKWARDS: Final = (
@@ -995,7 +996,11 @@ _BACKWARDS: Final = (
     aten.threshold_backward.default,
     aten.view.default,
 )
-_OPERATOR_NAMES: Final = {operator: str(operator) for operator in _BACKWARDS}
+# By identity: an operator's own hash is a Python function.
+_OPERATORS: Final = {identity(operator): (str(operator), rules_of(operator).call) for operator in _BACKWARDS}
+_convolution, _pool, _norm = (
+    rules_of(operator.default) for operator in (aten.convolution, aten.max_pool2d_with_indices, aten.native_batch_norm)
+)
 
 
 class _Chained(torch.autograd.Function):
@@ -1124,7 +1129,7 @@ def _compute(module: Any, x: Any, place: Place, fresh: bool) -> Any:
         settings = *((size, size) if type(size) is int else size for size in sizes), module.ceil_mode
         if module.return_indices:
             return None
-        outs = rules_of(aten.max_pool2d_with_indices.default).call(x, *settings)
+        outs = _pool.call(x, *settings)
         return outs, (), (), aten.max_pool2d_with_indices_backward.default, settings
     given = _parameters(module, x, place)
     if given is None:
@@ -1138,7 +1143,7 @@ def _compute(module: Any, x: Any, place: Place, fresh: bool) -> Any:
             return None
         settings = module.stride, module.padding, module.dilation, False, (0, 0), module.groups
         added = None if bias is None else bias._inner
-        out = rules_of(aten.convolution.default).call(x, weight._inner, added, *settings)
+        out = _convolution.call(x, weight._inner, added, *settings)
         settings = [0 if bias is None else channels], *settings
         return (out,), given, (), aten.convolution_backward.default, settings
     buffers = [module._buffers.get(name) for name in ("running_mean", "running_var", "num_batches_tracked")]
@@ -1150,9 +1155,8 @@ def _compute(module: Any, x: Any, place: Place, fresh: bool) -> Any:
         return None
     if any(each._inner.dtype is not x.dtype for each in buffers[:2]):
         return None
-    rules = rules_of(aten.native_batch_norm.default)
     inner = [x, weight._inner, bias._inner, buffers[0]._inner, buffers[1]._inner, True, module.momentum, module.eps]
-    outs = rules.output(inner, {}, rules.call(*inner))
+    outs = _norm.output(inner, {}, _norm.call(*inner))
     return outs, given, buffers, aten.native_batch_norm_backward.default, (True, module.eps)
 
 
@@ -1366,6 +1370,279 @@ def cross_entropy(input: Any, target: Any, reduction: int, ignored: int) -> Any:
     write("aten.nll_loss_forward.default", place, out.nbytes + total.nbytes, work, where, later)
     made = wrap(out, block), kept, _Kept(logs, target, total, weights, (reduction, ignored))
     return _loss_node(input, made)[0]
+
+
+# ---- self-attention --------------------------------------------------------------------------------------------------
+
+_host_attention: Final[Any] = vars(torch._C._nn)["scaled_dot_product_attention"]
+_functions: Final[Any] = nn.functional
+_in_projection: Final = getattr(_functions, "_in_projection_packed", None)
+_gradients_of: Final = torch.autograd.grad
+_VIEW, _TURN, _COPY, _UNSAFE = (
+    f"aten.{name}" for name in ("view.default", "transpose.int", "clone.default", "_unsafe_view.default")
+)
+_PACKED: Final = ("aten.unsqueeze.default", _TURN, "aten.squeeze.dim")
+_ATTENTION: Final = "aten._scaled_dot_product_efficient_attention"
+# What torch calls between the two linear layers.
+_BETWEEN: Final = [
+    _VIEW, *_PACKED, _COPY, *["aten.select.int"] * 3, *[_VIEW, _TURN] * 3, *[_VIEW] * 3, f"{_ATTENTION}.default",
+    "aten.permute.default", _COPY, _UNSAFE,
+]  # fmt: skip
+
+
+class _Heads:
+    """What the backward of attention needs on the CPU, and what it keeps alive on the device."""
+
+    __slots__ = ("blocks", "inner", "out", "place", "shapes")
+
+    def __init__(self, place: Place, inner: Any, out: Any, shapes: tuple[torch.Size, ...]) -> None:
+        self.place, self.inner, self.out = place, inner, out
+        self.shapes = shapes  # one head after another, heads side by side, one layer's, all three's, these turned
+        self.blocks: list[Any] = []
+
+
+class _SelfAttention(torch.autograd.Function):
+    """All between the two linear layers as one node, whose backward records what the nodes of each step would do."""
+
+    @staticmethod
+    def forward(ctx: Any, packed: Any, made: Any) -> Any:
+        result, heads = made
+        ctx.heads = conceal(heads)
+        ctx.save_for_backward(wrap(torch.empty(0), allocate(heads.place, 0)))
+        ctx.set_materialize_grads(False)
+        return result
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Any) -> Any:
+        if gradient is None:
+            return None, None
+        if ctx.heads is None:
+            return ctx.saved_tensors  # refuses
+        heads = revealed(ctx.heads)
+        place = heads.place
+        if place.shut:
+            raise shut(place)
+        unusual = _grad_on() or _inference_on() or _C._is_any_autocast_enabled() or _C._len_torch_dispatch_stack()
+        if type(gradient) not in _ORDINARY or unusual or not gradient._inner.is_contiguous():
+            unheld = type(gradient) in _ORDINARY and getrefcount(gradient) <= _UNHELD
+            if not _keeps_graph():
+                ctx.heads = None
+            return _separate_heads(heads, gradient, unheld), None
+        if place.late is not None:
+            settle(place)
+        each, beside, layer, three, turned = heads.shapes
+        g = gradient._inner.view(turned).permute(1, 2, 0, 3)
+        keeps = _keeps_graph()
+        found, at = _gradients_of(heads.out, heads.inner, g, retain_graph=keeps), perf_counter()
+        length, batch, _, size = sizes = three[1], three[2], 3, three[3]
+        final = torch.empty(sizes, dtype=g.dtype, device="cpu")
+        for slot, one in enumerate(found):
+            final[:, :, slot].view(turned).copy_(one.permute(2, 0, 1, 3))
+        final = final.add_(0.0).view(length, batch, 3 * size)  # as zeros of the others are added
+        later, nbytes, dtype = perf_counter(), g.nbytes, g.dtype
+        code, offset = _task_of(place).where
+        note, memory, label, cast = place.note, place.memory, place.label, thread_state.autocast
+
+        def row(name: str, nbytes: int = 0, *work: Any, at: float = later) -> None:
+            done = (dtype, *work) if work else None
+            note((OPERATION, at, code, offset, name, label, 0, cast, nbytes, memory.live, done))
+
+        def made(name: str, nbytes: int, *work: Any) -> Any:
+            block = allocate(place, nbytes)
+            row(name, nbytes, *work)
+            return block
+
+        row(_VIEW, at=at)
+        row("aten.permute.default", at=at)
+        blocks: list[Any] = [allocate(place, nbytes) for _ in found]
+        row(f"{_ATTENTION}_backward.default", 3 * nbytes, None, each, each, each, at=at)
+        # torch has freed these by now.
+        if getrefcount(gradient) <= _UNHELD:
+            del gradient._block
+        if not keeps:
+            ctx.heads = heads = None
+        for slot in range(3):
+            copied = made(_COPY, nbytes, each, each)
+            row(_UNSAFE)
+            blocks[slot] = copied
+        for slot in range(3):
+            row(_TURN)
+            copied = made(_COPY, nbytes, beside, beside)
+            row(_UNSAFE)
+            blocks[slot] = copied
+        del copied
+        whole, add, select = 3 * nbytes, "aten.add.Tensor", "aten.select_backward.default"
+        total = made(select, whole, three, layer, 0)
+        for slot in (1, 2):
+            blocks[slot - 1] = None
+            other = made(select, whole, three, layer, 0)
+            blocks[slot] = None
+            total = made(add, whole, three, three, three)
+            del other
+        for name in _PACKED:
+            row(name)
+        block = made(_COPY, whole, sizes, sizes)
+        row(_UNSAFE)
+        del total
+        return fresh(final, final.shape, dtype, block), None
+
+
+def _separate_heads(heads: _Heads, gradient: Any, unheld: bool) -> Any:
+    """The same by operators of the device, each with its own gradient."""
+    _, beside, layer, three, turned = heads.shapes
+    place, flat = heads.place, (beside[1], beside[0], beside[2])
+    over = gradient.reshape(turned).permute(1, 2, 0, 3)
+    found = _gradients_of(heads.out, heads.inner, over._inner, retain_graph=True)
+    plain = [one.transpose(1, 2).contiguous().transpose(1, 2) for one in found]
+    blocks = [allocate(place, one.nbytes) for one in plain]
+    work = work_of(None, heads.inner)
+    write(f"{_ATTENTION}_backward.default", place, sum(one.nbytes for one in plain), work)
+    given = [wrap(one, block) for one, block in zip(plain, blocks, strict=True)]
+    if _grad_on():
+        text = "derivative for aten::_scaled_dot_product_efficient_attention_backward is not implemented"
+        given = [*_C._functions.DelayedError(text.encode(), 3)(*(one.requires_grad_() for one in given))]
+    del blocks, plain, over
+    if unheld:  # torch has freed it by now, and what its own graph keeps
+        del gradient._block
+        gradient.detach_()
+    if not _keeps_graph():
+        heads.blocks.clear()
+    for slot in (2, 1, 0):
+        given[slot] = given[slot].reshape(flat)
+    for slot in (2, 1, 0):
+        given[slot] = given[slot].transpose(0, 1).reshape(layer)
+    total: Any = aten.select_backward.default(given.pop(), three, 0, 2)
+    for slot in (1, 0):
+        total = total + aten.select_backward.default(given.pop(), three, 0, slot)
+    return total.unsqueeze(-2).transpose(0, -2).squeeze(0).reshape(three[1], three[2], 3 * three[3])
+
+
+_node = _SelfAttention._backward_cls
+_node.__name__, _node.apply = "UnsafeViewBackward0", _SelfAttention.backward
+_attention_node: Final[Any] = super(torch.autograd.Function, _SelfAttention).apply
+
+
+def _attend(packed: Any, count: int, dropout: float, causal: bool) -> Any:
+    """Attention of what the first linear layer gives, with this many heads, as rows for the last."""
+    place, x = packed._block.place, packed._inner
+    length, batch, size = x.shape[0], x.shape[1], x.shape[2] // 3
+    wide = size // count
+    three = x.view(length, batch, 3, size).unsqueeze(0).transpose(0, -2).squeeze(-2).contiguous()
+    at = perf_counter()
+    beside = three.view(3, length, batch * count, wide).transpose(1, 2)
+    inner = [one.view(batch, count, length, wide).detach().requires_grad_() for one in beside.unbind(0)]
+    out = _host_attention(*inner, None, dropout, causal)
+    plain = out.detach().transpose(1, 2).contiguous().transpose(1, 2)
+    middle = perf_counter()
+    turned = plain.permute(2, 0, 1, 3)
+    rows = turned.reshape(batch * length, size)
+    later, nbytes, dtype, each = perf_counter(), plain.nbytes, plain.dtype, plain.shape
+    if place.late is not None:
+        settle(place)
+    code, offset = site()
+    note, memory, label, cast = place.note, place.memory, place.label, thread_state.autocast
+
+    def row(name: str, at: float) -> None:
+        note((OPERATION, at, code, offset, name, label, GRAD, cast, 0, memory.live, None))
+
+    for name in (_VIEW, *_PACKED):
+        row(name, at)
+    heads = _Heads(
+        place, inner, out, (each, beside.shape[2:0:-1] + beside.shape[3:], three.shape[1:], three.shape, turned.shape)
+    )
+    block = allocate(place, three.nbytes)
+    work: Any = (dtype, three.shape, three.shape)
+    note((OPERATION, at, code, offset, _COPY, label, GRAD, cast, three.nbytes, memory.live, work))
+    base = packed._base
+    del packed._block  # torch has freed it by now
+    if base is not None:
+        del base._block
+    for name in _BETWEEN[5:17]:
+        row(name, at)
+    held = allocate(place, nbytes)
+    work = dtype, each, each, each, each
+    note((OPERATION, middle, code, offset, _BETWEEN[17], label, 0, cast, nbytes, memory.live, work))
+    # The kernel keeps sums of exponentials, padded to 32 queries.
+    heads.blocks += block, held, allocate(place, batch * count * -(-length // 32) * 32 * 4)
+    row("aten.permute.default", middle)
+    block = allocate(place, nbytes)
+    work = dtype, turned.shape, turned.shape
+    note((OPERATION, later, code, offset, _COPY, label, GRAD, cast, nbytes, memory.live, work))
+    row(_UNSAFE, later)
+    return _attention_node(packed, (fresh(rows, rows.shape, dtype, block), heads))
+
+
+_ATTENTION_DEFAULTS: Final[dict[str, Any]] = {
+    "training": True, "key_padding_mask": None, "need_weights": True, "attn_mask": None,
+    "use_separate_proj_weight": False, "static_k": None, "static_v": None, "is_causal": False,
+}  # fmt: skip
+
+
+def _self_attention(original: Any) -> Any:
+    """`torch.nn.functional.multi_head_attention_forward` in training, of a sequence with itself, without weights."""
+    functions = _functions
+
+    @wraps(original)  # torch.jit.script compiles what is wrapped
+    def forward(query: Any, key: Any, value: Any, *args: Any, **named: Any) -> Any:
+        if query is not key or key is not value or not _plain_attention(query, args, named):
+            return original(query, key, value, *args, **named)
+        place = query._block.place
+        if place.heads is None:
+            rows = place.gpu.ledger.rows
+            count = len(rows)
+            given = original(query, key, value, *args, **named)
+            names = [row[4] for row in rows[count:] if row[0] == OPERATION]
+            usual = names[-len(_BETWEEN) - 3 : -3] == _BETWEEN  # before another linear layer
+            current = functions.scaled_dot_product_attention
+            place.heads = current if usual and unpatched(current) is _host_attention else False
+            return given
+        _, heads, weight, bias, *_, dropout, last, last_bias = args
+        if (mask := named.get("attn_mask")) is not None:
+            functions._mha_shape_check(query, key, value, None, mask, heads)
+        length, batch = query.shape[:2]
+        out = functions.linear(query, weight, bias)
+        out = _attend(out, heads, dropout if named.get("training", True) else 0.0, bool(named.get("is_causal")))
+        out = functions.linear(out, last, last_bias)
+        return out.view(length, batch, out.size(1)), None
+
+    return forward
+
+
+def _plain_attention(query: Any, args: Any, named: Any) -> bool:
+    """Whether it is of the usual kind: CUDA's memory-efficient kernel, and shapes none of whose copies is a view."""
+    if type(query) not in _ORDINARY or len(args) != 10 or named.get("need_weights", True) or not _training():
+        return False
+    size, heads, weight, bias, *others, _, _, _ = args
+    x, place = query._inner, query._block.place
+    given = {**_ATTENTION_DEFAULTS, **named}
+    parts = [x, *(each._inner for each in (weight, bias) if type(each) in _ORDINARY)]
+    return bool(
+        len(parts) == 3
+        and (place.heads is None or place.heads is _functions.scaled_dot_product_attention)
+        and _functions._in_projection_packed is _in_projection
+        and not place.shut
+        and place is weight._block.place
+        and place is bias._block.place
+        and all(one.dtype is torch.float32 for one in parts)
+        and (query.requires_grad or weight.requires_grad or bias.requires_grad)
+        and others == [None, None, False]
+        and x.dim() == 3
+        and 1 not in x.shape
+        and 0 not in x.shape
+        and x.shape[2] == size
+        and type(heads) is int
+        and heads > 1
+        and not size % (4 * heads)
+        and weight._inner.shape == (3 * size, size)
+        and bias._inner.shape == (3 * size,)
+        and 3 * x.numel() <= _SUSPICIOUS
+        and given["key_padding_mask"] is None
+        and (given["attn_mask"] is None) is not given["is_causal"]
+        and not given["use_separate_proj_weight"]
+        and given["static_k"] is given["static_v"] is None
+        and _C._get_mem_efficient_sdp_enabled()
+        and not _anomaly_on()
+    )
 
 
 # ---- backward passes -------------------------------------------------------------------------------------------------
@@ -1582,6 +1859,7 @@ def _patches(opening: Opening) -> list[Patch]:
     return [
         *((owner, "linear", _linear(owner.linear)) for owner in (torch._C._nn, torch.nn.functional)),
         (nn.Sequential, "forward", _sequential(nn.Sequential.forward)),
+        (nn.functional, "multi_head_attention_forward", _self_attention(nn.functional.multi_head_attention_forward)),
         *(around(torch, f"_foreach_{name}", partial(_foreach, name)) for name in _LISTS),
         *_step_patches(),
     ]

@@ -9,16 +9,17 @@ from typing import Any, Final
 import torch
 
 from virtual_cuda.device.state import Place, attributes, not_on_host, type_name, without_lazy
-from virtual_cuda.device.tensor import INSIDE, Parameter, Tensor, wrap
+from virtual_cuda.device.tensor import INSIDE, PLANS, Parameter, Tensor, wrap
 from virtual_cuda.ops.dispatch import allocate, open_place, write
 from virtual_cuda.ops.fast_paths import watched
 from virtual_cuda.ops.placement import HOST, note, record_copy
-from virtual_cuda.patching import Opening, Patch, Stage, torch_patches
+from virtual_cuda.patching import Opening, Patch, Stage, identity, torch_patches
 from virtual_cuda.recorder import Recorder, site
 from virtual_cuda.torch_api import storage
 from virtual_cuda.torch_api.modules import exchange, set_grad
 
 _Base: Final[Any] = torch._C.TensorBase
+_get_grad: Final = _Base.grad.__get__
 
 
 def _set_data(self: Any, value: Any) -> None:
@@ -47,9 +48,47 @@ def _get_data(self: Any) -> Any:
 _DATA: Final = property(_get_data, _set_data)
 
 
+_ORDINARY: Final = (Tensor, Parameter)
+_LONG: Final = 1 << 63
+_grad_on, _inference_on, _forward_ad = torch.is_grad_enabled, torch.is_inference_mode_enabled, torch.autograd.forward_ad
+
+
+def _arithmetic(name: str, operator: Any) -> Any:
+    """`x + y` and its kin: without gradients straight to the operator, past the dispatcher in C++ and back."""
+    inherited, host, key = getattr(_Base, name), torch.Tensor, identity(operator)
+
+    def calculate(self: Any, other: Any) -> Any:
+        kind = type(other)
+        if (
+            type(self) not in _ORDINARY
+            or self._block.place.shut
+            or (_grad_on() and (self.requires_grad or (kind in _ORDINARY and other.requires_grad)))
+            or not (
+                (kind in _ORDINARY and not other._inner.dtype.is_complex and not other._inner.is_neg())
+                or kind is float
+                or (kind is int and -_LONG <= other < _LONG)
+            )
+            or self._inner.dtype.is_complex
+            or self._inner.is_neg()
+            or getattr(host, name) is not inherited  # somebody else's
+            or _inference_on()
+            or _forward_ad._current_level >= 0
+            or watched()
+        ):
+            return getattr(host, name)(self, other)
+        return (PLANS.get(key) or PLANS.of(operator))((self, other), None)
+
+    calculate.__name__ = calculate.__qualname__ = name
+    return calculate
+
+
 class _Members:
     """Everything a device tensor has or does in its own way. Copied into `Tensor`, which torch must find bare."""
 
+    __add__ = _arithmetic("__add__", torch.ops.aten.add.Tensor)
+    __sub__ = _arithmetic("__sub__", torch.ops.aten.sub.Tensor)
+    __mul__ = _arithmetic("__mul__", torch.ops.aten.mul.Tensor)
+    __truediv__ = _arithmetic("__truediv__", torch.ops.aten.div.Tensor)
     data = _DATA
     is_cuda = property(lambda self: True)
 
@@ -61,7 +100,7 @@ class _Members:
     @property
     def grad(self: Any) -> Any:
         stray = attributes(self).get("_stray_grad")
-        return _Base.grad.__get__(self) if stray is None else stray
+        return _get_grad(self) if stray is None else stray
 
     @grad.setter
     def grad(self: Any, gradient: Any) -> None:
