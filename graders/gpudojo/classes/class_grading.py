@@ -334,6 +334,8 @@ class ClassGrading:
             for entry in left:  # what cannot be read need not run
                 self._tell(entry, ran=False)
             return
+        if self.course.seed != "per-class" or not judging.processes(len(left), self._others):
+            judging.prepare(self.exercises, self.options.only)  # while the process that runs submissions starts
         try:
             self.layers = self.runner.start(first.run_options, self.progress)
             drawing = self._drawing_task(entries)
@@ -366,13 +368,17 @@ class ClassGrading:
         held, self._held = self._held or [], None
         self._tell_ready(entries, ready)
         if self.course.seed == "per-class":  # this process has to keep children busy, and must not grow
-            others = max(1, self.options.jobs // BUSY)
-            self.judges = judging.Judges(first.verdicts, len(entries) - len(ready), others)
+            self.judges = judging.Judges(first.verdicts, len(entries) - len(ready), self._others)
         for entry, ran in held:
             if ran:
                 self._judge([entry])
             else:
                 self._tell(entry, ran)
+
+    @property
+    def _others(self) -> int:
+        """How many other processes may judge while children run."""
+        return max(1, self.options.jobs // BUSY)
 
     def _every_term(self, entries: Sequence[SubmissionEntry]) -> dict[str, Terms]:
         """The terms by key of the reference's record: one, or one for each student."""

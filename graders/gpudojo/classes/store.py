@@ -26,12 +26,13 @@ from gpudojo.classes.course_file import exercise_named, table
 from gpudojo.model.errors import BadClass, BadEvidence, BadFile, suggestion
 from gpudojo.model.evidence import (
     EVIDENCE_VERSION,
+    Digests,
     Evidence,
     EvidenceOutline,
     FactsOutline,
     checked_timeline,
     decoded,
-    digest_of,
+    digests_of,
     validated,
 )
 from gpudojo.model.results import ExerciseRow, Override, SubmissionRow, total
@@ -144,9 +145,9 @@ class UnreadRecord(_Observed):
             raise BadEvidence(f"version {found.version} is not {EVIDENCE_VERSION}")
         return found
 
-    def observed(self, key: str) -> bytes | None:
-        """A digest of what was observed of a function, whichever lines it has; raises BadEvidence."""
-        return digest_of(decoded(_outline.decode, self.seen[key]).evidence.observations) if key in self.seen else None
+    def observed(self, key: str) -> Digests | None:
+        """What tells apart what was observed of a function, whichever lines it has; raises BadEvidence."""
+        return digests_of(decoded(_outline.decode, self.seen[key]).evidence.observations) if key in self.seen else None
 
     def add(self, key: str, seen: EncodedFunction, joined: bool) -> None:
         """Add a function, or `joined` with what another child observed of it in other scenarios."""

@@ -240,14 +240,13 @@ def runs(
     edges = {probe.name for probe in function.probes if probe.edge}
 
     def judge(seen: Seen, wanted: Seen) -> None:
-        for name, observation in seen.observations.items():
-            if observation.status is CallStatus.RETURNED or name in edges:
+        for name, (status, error) in seen.ends.items():
+            if status is CallStatus.RETURNED or name in edges:
                 continue
-            if observation.status is CallStatus.MISSING:
+            if status is CallStatus.MISSING:
                 raise Failed(not_handed_in(function.name), f"a function named `{function.name}`", ran=())
-            error = observation.raised
             assert error is not None
-            if observation.status is CallStatus.BROKEN:
+            if status is CallStatus.BROKEN:
                 key = diagnosis(error) or ("file-without-memory" if error.out_of_memory else general(error))
                 said = "is not valid Python" if key == "syntax-error" else "could not be run"
                 raise Failed(f"the file {said}: {error.short}", EXPECTED.get(key or "", "no error"), error.line, key)

@@ -10,7 +10,7 @@ import itertools
 import math
 import types
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, Final, Generic, Literal, TypeVar, Union, get_args, get_origin
+from typing import Any, Final, Generic, Literal, NamedTuple, TypeVar, Union, get_args, get_origin
 
 import msgspec
 from virtual_cuda.errors import BadTimeline
@@ -285,6 +285,18 @@ def _decoded_as(data: msgspec.Raw, kind: Any) -> Any:
     return decode(data)
 
 
+def prepare(kind: Any) -> None:
+    """Make the decoders of what a probe is declared to return: some take milliseconds."""
+    origin, inner = get_origin(kind), get_args(kind)
+    if origin is Cases:
+        _typed_decoder(dict[str, inner[0]])  # type: ignore[valid-type]
+        _typed_decoder(inner[0])
+    elif origin is dict and get_origin(inner[1]) is Cases:
+        prepare(inner[1])
+    else:
+        _typed_decoder(kind)
+
+
 @functools.lru_cache(1000)
 def _typed_decoder(kind: Any) -> tuple[Callable[[msgspec.Raw], Any], bool]:
     """Decodes facts of a type; and whether something of it may be any fact."""
@@ -336,14 +348,17 @@ AnyObservation = Observation | ObservationOutline
 AnyEvidence = Evidence | EvidenceOutline
 
 
-def digest_of(observations: Mapping[str, ObservationOutline | FactsOutline]) -> bytes:
-    """The same for the same observations, whichever lines were executed."""
-    found = hashlib.sha256()  # several times as fast as others where the processor has instructions for it
-    for name, seen in observations.items():
-        # How long the facts are comes first: no two lists of observations may give the same bytes.
-        found.update(_encoder.encode((name, seen.status, seen.raised, memoryview(seen.facts).nbytes)))
-        found.update(seen.facts)
-    return found.digest()
+class Digests(NamedTuple):
+    """Tells observations apart, whichever lines were executed."""
+
+    ends: bytes  # the names of the probes, and how each of them ended
+    facts: tuple[bytes, ...]  # of each of them, a digest
+
+
+def digests_of(observations: Mapping[str, ObservationOutline | FactsOutline]) -> Digests:
+    ends = _encoder.encode([(name, seen.status, seen.raised) for name, seen in observations.items()])
+    # Several times as fast as others where the processor has instructions for it.
+    return Digests(ends, tuple([hashlib.sha256(seen.facts).digest() for seen in observations.values()]))
 
 
 LARGEST: Final = 16 << 20
@@ -381,14 +396,37 @@ def outlined(data: bytes, known: set[bytes]) -> EvidenceOutline:
     most do what others have done: their facts need not be looked through again.
     """
     outline = decoded(_outline.decode, data)
-    if outline.version != EVIDENCE_VERSION or (found := digest_of(outline.observations)) not in known:
-        decode_evidence(data)
+    digests = digests_of(outline.observations)
+    found = hashlib.sha256(b"".join((digests.ends, *digests.facts))).digest()
+    if outline.version != EVIDENCE_VERSION or found not in known:
+        try:
+            if len(data) > LARGEST or outline.version != EVIDENCE_VERSION:
+                raise BadEvidence("it is too large, or of another version")
+            count = 0
+            for digest, seen in zip(digests.facts, outline.observations.values(), strict=True):
+                count += _facts_known.get(digest) or _count_facts(digest, seen.facts, MOST_FACTS - count)
+            if count > MOST_FACTS + 1:
+                raise BadEvidence(f"it has more than {MOST_FACTS:,} lists and mappings")
+        except BadEvidence:
+            decode_evidence(data)  # which says what is wrong in the words for the whole
+            raise
         if len(known) < MOST_KNOWN:
             known.add(found)
     return outline
 
 
+def _count_facts(digest: bytes, data: msgspec.Raw, most: int) -> int:
+    """How many lists, mappings and arrays there are in facts that are well-formed. Raises BadEvidence."""
+    left = itertools.count(most, -1).__next__
+    _make_whole(decoded(_facts.decode, data), 0, left)
+    count = most - left()
+    if len(_facts_known) < MOST_KNOWN:
+        _facts_known[digest] = count
+    return count
+
+
 _encoder: Final = msgspec.msgpack.Encoder()
+_facts_known: Final[dict[bytes, int]] = {}  # by digest, how many lists, mappings and arrays well-formed facts have
 _decoder: Final = msgspec.msgpack.Decoder(Evidence)
 _outline: Final = msgspec.msgpack.Decoder(EvidenceOutline)
 _facts: Final = msgspec.msgpack.Decoder(dict[str, Any])

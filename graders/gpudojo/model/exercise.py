@@ -65,6 +65,7 @@ T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
 # Lines that were executed, each pair the first and last of some that follow each other.
 Lines = tuple[tuple[int, int], ...]
+Asked = tuple[str | None, str | None]  # a probe and a scenario; None: any
 GPUS: Final = {"one gpu": 1, "two gpus": 2, "three gpus": 3}
 OTHERS: Final = (*GPUS, "mac", "laptop")  # machines that are never the one with the real GPU
 
@@ -97,15 +98,19 @@ class Seen:
     """What the probes of one function saw. `seen[probe]` has the type that the probe returns."""
 
     def __init__(self, observations: Mapping[str, AnyObservation]) -> None:
-        self.observations = observations
-        self.asked: tuple[str | None, str | None] | None = None  # the probe and scenario that were asked about last
+        self._observations = observations
+        self.asked: Asked | None = None  # about what a check asked last
+        # The probes whose facts a check has asked for. None: a verdict may depend on more than these and the ends.
+        self.used: set[str] | None = set()
         self._typed: dict[str, Any] = {}
 
     def __getitem__(self, probe: Probe[T]) -> T:
         """Raises ScenarioRaised after a student's error, KeyError or BadEvidence where nothing fits."""
         name = probe.name
+        if self.used is not None:
+            self.used.add(name)
         if name not in self._typed:
-            seen = self.observations[name]
+            seen = self._observations[name]
             if seen.status is CallStatus.RAISED and seen.raised is not None:
                 raise ScenarioRaised(seen.raised)
             self._typed[name] = made = seen.typed(probe.returns)
@@ -125,15 +130,35 @@ class Seen:
         self.asked = probe, scenario
 
     @property
+    def observations(self) -> Mapping[str, AnyObservation]:
+        """Everything. A check that asks for `ends` instead need not be judged again for the same facts."""
+        self.used = None
+        return self._observations
+
+    @property
+    def ends(self) -> dict[str, tuple[CallStatus, Raised | None]]:
+        """How each probe ended, and with which error."""
+        return {name: (seen.status, seen.raised) for name, seen in self._observations.items()}
+
+    def begin(self) -> None:
+        """Forget what was asked for: another check begins."""
+        self.asked, self.used = None, set()
+
+    @property
     def ran(self) -> Lines | None:
-        """The lines executed by the calls that were asked about last.
+        """The lines executed by the calls that were asked about last."""
+        self.used = None
+        return self.lines(self.asked)
+
+    def lines(self, asked: Asked | None) -> Lines | None:
+        """The lines executed by the calls that were asked about.
 
         Calls outside of scenarios stand for a scenario that has no record, and all calls for none.
         """
-        if self.asked is None:
+        if asked is None:
             return None
-        probe, scenario = self.asked
-        seen = [each for name, each in self.observations.items() if probe in (name, None)]
+        probe, scenario = asked
+        seen = [each for name, each in self._observations.items() if probe in (name, None)]
         chosen = [each.executed[scenario] for each in seen if scenario is not None and scenario in each.executed]
         if not chosen and scenario is not None:
             chosen = [each.executed[""] for each in seen if "" in each.executed]

@@ -220,8 +220,9 @@ def test_what_is_judged_from_the_same_evidence_is_the_same(graded: tuple[Path, Q
         assert unread is not None
         expected = judging.judged(whole, reference, exercises, ONLY)
         assert judging.judged(unread, reference, exercises, ONLY, same) == expected
-    assert same
-    assert all(result.outcome in judging.UNEXPLAINED for known in same.values() for result in known.results)
+    assert same.verdicts
+    assert same.outcomes
+    assert all(result.outcome in judging.UNEXPLAINED for known in same.verdicts.values() for result in known.results)
 
 
 def test_what_is_told_of_a_verdict_is_in_it(graded: tuple[Path, Quiet, ClassResults]) -> None:
