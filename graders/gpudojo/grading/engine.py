@@ -143,7 +143,6 @@ def judge(
         if result.outcome is Outcome.PASSED:
             passed.add(check.name)
         results.append(result if asked is None else msgspec.structs.replace(result, ran=seen.lines(asked)))
-    seen.close()
     return results
 
 

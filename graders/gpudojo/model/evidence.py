@@ -92,12 +92,17 @@ class Cases(dict[str, T], Generic[T]):
     ) -> None:
         super().__init__(cases)
         self.errors = dict(errors)
-        self.asked: Callable[[str], None] | None = None  # is told each scenario that is asked for
+        # Whose scenarios they are, and where it is noted which of them was asked for last.
+        self.probe: str = ""
+        self.asked: list[str | None] | None = None
         self._parts: list[Cases[T]] = []
 
     def __getitem__(self, name: str) -> T:
-        self._tell(name)
-        return super().__getitem__(name)
+        if (asked := self.asked) is not None:
+            asked[0], asked[1] = self.probe, name
+        elif self._parts:
+            self._tell(name)
+        return dict.__getitem__(self, name)
 
     def get(self, name: str, default: Any = None) -> Any:
         self._tell(name)
@@ -110,8 +115,8 @@ class Cases(dict[str, T], Generic[T]):
         return (self[name] for name in self)
 
     def _tell(self, name: str) -> None:
-        if self.asked is not None:
-            self.asked(name)
+        if (asked := self.asked) is not None:
+            asked[0], asked[1] = self.probe, name
         for part in self._parts:
             if name in part or name in part.errors:
                 part._tell(name)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from functools import cached_property, partial
+from functools import cached_property
 from typing import Any, Final, Generic, TypeVar, get_type_hints, overload
 
 from gpudojo.model.evidence import AnyObservation, CallStatus, Cases, Fact, Raised, ScenarioRaised, plain
@@ -94,40 +94,52 @@ class Probe(Generic[T_co]):
         return get_type_hints(self.look)["return"]
 
 
+_NOTHING: Final = "nothing was asked for"
+
+
 class Seen:
     """What the probes of one function saw. `seen[probe]` has the type that the probe returns."""
 
     def __init__(self, observations: Mapping[str, AnyObservation]) -> None:
         self._observations = observations
-        self.asked: Asked | None = None  # about what a check asked last
+        self._asked: list[str | None] = [_NOTHING, None]  # the probe and the scenario that a check asked for last
         # The probes whose facts a check has asked for. None: a verdict may depend on more than these and the ends.
         self.used: set[str] | None = set()
         self._typed: dict[str, Any] = {}
+        self._joined: dict[tuple[str, ...], Any] = {}
 
     def __getitem__(self, probe: Probe[T]) -> T:
         """Raises ScenarioRaised after a student's error, KeyError or BadEvidence where nothing fits."""
         name = probe.name
-        if self.used is not None:
-            self.used.add(name)
-        if name not in self._typed:
-            seen = self._observations[name]
-            if seen.status is CallStatus.RAISED and seen.raised is not None:
-                raise ScenarioRaised(seen.raised)
-            self._typed[name] = made = seen.typed(probe.returns)
-            for cases in made.values() if isinstance(made, dict) and not isinstance(made, Cases) else [made]:
-                if isinstance(cases, Cases):
-                    cases.asked = partial(self.about, name)
-        self.asked = name, None
-        found: T = self._typed[name]
+        if (used := self.used) is not None:
+            used.add(name)
+        found: T | None = self._typed.get(name)
+        if found is None:
+            found = self._read(name, probe)
+        asked = self._asked
+        asked[0], asked[1] = name, None
         return found
 
-    def close(self) -> None:
-        """Let go of what was read: it refers to this object, and would stay in memory with it for a while."""
-        self._typed.clear()
+    def _read(self, name: str, probe: Probe[T]) -> T:
+        seen = self._observations[name]
+        if seen.status is CallStatus.RAISED and seen.raised is not None:
+            raise ScenarioRaised(seen.raised)
+        made: T = seen.typed(probe.returns)
+        self._typed[name] = made
+        for cases in made.values() if isinstance(made, dict) and not isinstance(made, Cases) else [made]:
+            if isinstance(cases, Cases):
+                cases.probe, cases.asked = name, self._asked
+        return made
+
+    @property
+    def asked(self) -> Asked | None:
+        """About what a check asked last."""
+        probe, scenario = self._asked
+        return None if probe is _NOTHING else (probe, scenario)
 
     def about(self, probe: str | None, scenario: str | None = None) -> None:
         """Note what is asked about, in one probe or any: a failure shows a line that these calls executed."""
-        self.asked = probe, scenario
+        self._asked[:] = probe, scenario
 
     @property
     def observations(self) -> Mapping[str, AnyObservation]:
@@ -142,7 +154,8 @@ class Seen:
 
     def begin(self) -> None:
         """Forget what was asked for: another check begins."""
-        self.asked, self.used = None, set()
+        self._asked[:] = _NOTHING, None
+        self.used = set()
 
     @property
     def ran(self) -> Lines | None:
@@ -167,9 +180,13 @@ class Seen:
 
     def cases(self, *probes: Probe[Cases[T]]) -> Cases[T]:
         """The scenarios of several probes."""
-        found: Cases[T] = Cases()
-        for probe in probes:
-            found.add(self[probe])
+        parts = [self[probe] for probe in probes]
+        names = tuple([probe.name for probe in probes])
+        found: Cases[T] | None = self._joined.get(names)
+        if found is None:
+            found = self._joined[names] = Cases()
+            for part in parts:
+                found.add(part)
         return found
 
 
