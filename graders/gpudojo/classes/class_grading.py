@@ -353,6 +353,7 @@ class ClassGrading:
                 self._begin(first, entries, ready)
                 self.runner.run(itertools.chain(drawing, self._tasks(left)))
             self._tell_judged(wait=True)
+            self.store.sources_kept()
         finally:
             self.runner.close()
 
@@ -447,7 +448,8 @@ class ClassGrading:
                 self._tell(entry, ran=False)
                 continue
             key, files = terms.key(submission.digest), submission.contents
-            self._keep_sources(submission.digest, files)
+            if not self.options.alone:
+                self.store.keep_sources_soon(submission.digest, files)
             if key in busy:
                 busy[key].append(entry)
                 continue

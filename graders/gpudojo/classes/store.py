@@ -14,7 +14,7 @@ import secrets
 import sys
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Final, NamedTuple, TypeVar
 
@@ -203,6 +203,7 @@ def _checked(seen: FunctionRecord) -> FunctionRecord:
 
 FOLDER: Final = ".dojo"
 DISK: Final = 4  # threads that wait for it
+KEEPING: Final = 16  # submissions whose sources are held in memory until they are on it
 
 
 class Store:
@@ -213,6 +214,7 @@ class Store:
         self.folder = out / FOLDER
         self._lock: int | None = None
         self._disk: ThreadPoolExecutor | None = None
+        self._keeping: dict[str, Future[None]] = {}  # by digest, sources that a thread keeps
 
     def open(self) -> None:
         """Make the folder and lock it; raises BadClass where another run has it."""
@@ -294,7 +296,25 @@ class Store:
     def keep_sources(self, digest: str, files: Mapping[str, bytes]) -> None:
         """Keep what was handed in, once: pages show it, and submissions are compared by it."""
         if not (path := self._sources(digest)).is_file():
-            write(path, zlib.compress(msgspec.msgpack.encode(files), 1), lasting=False)
+            _write_packed(path, files)
+
+    def keep_sources_soon(self, digest: str, files: Mapping[str, bytes]) -> None:
+        """The same, by a thread. Raises OSError where one could not keep earlier ones; so does `sources_kept`."""
+        self._wait_for_sources(KEEPING)
+        if digest not in self._keeping and not (path := self._sources(digest)).is_file():
+            self._disk = self._disk or ThreadPoolExecutor(DISK)
+            self._keeping[digest] = self._disk.submit(_write_packed, path, files)
+
+    def sources_kept(self) -> None:
+        """Wait until all sources are kept."""
+        self._wait_for_sources(0)
+
+    def _wait_for_sources(self, most: int) -> None:
+        """Wait for all but so many, and see to those that are done."""
+        for digest, kept in list(self._keeping.items()):
+            if kept.done() or len(self._keeping) > most:
+                kept.result()
+                del self._keeping[digest]
 
     def sources(self, digest: str) -> dict[str, bytes]:
         """The files of a submission by path; empty where they were not kept."""
@@ -305,6 +325,10 @@ class Store:
 
     def row_path(self, key: str, measure: str) -> Path:
         return self.folder / "rows" / key[:2] / f"{key}-{measure}.json"
+
+
+def _write_packed(path: Path, files: Mapping[str, bytes]) -> None:
+    write(path, zlib.compress(msgspec.msgpack.encode(files), 1), lasting=False)
 
 
 def _wait_for_disk(path: Path) -> None:

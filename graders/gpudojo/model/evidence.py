@@ -375,7 +375,7 @@ DIMENSIONS: Final = 64  # of an array: as many as NumPy has
 _ARRAY: Final = "array"
 PLAIN: Final = frozenset({type(None), bool, int, float, str})
 LEAVES: Final = PLAIN | {Array}
-TEXTS: Final = {str}
+TEXTS: Final = frozenset({str})
 # Bytes of one element of every dtype that probes send.
 ELEMENTS: Final = {
     **{"bool": 1, "int8": 1, "uint8": 1, "int16": 2, "float16": 2, "int32": 4, "float32": 4},
@@ -473,13 +473,12 @@ def _make_whole(facts: Any, depth: int, left: Callable[[], int]) -> None:
         raise BadEvidence("it is nested too deeply")
     if left() < 0:
         raise BadEvidence(f"it has more than {MOST_FACTS:,} lists and mappings")
-    if type(facts) is dict:
-        items: Any = facts.items()
-        if facts and set(map(type, facts)) != TEXTS:
-            raise BadEvidence("a name that is no text is no fact")
-    else:
-        items = enumerate(facts)
-    for key, value in items:
+    named = type(facts) is dict
+    if named and not TEXTS.issuperset(map(type, facts)):
+        raise BadEvidence("a name that is no text is no fact")
+    if PLAIN.issuperset(map(type, facts.values() if named else facts)):
+        return
+    for key, value in facts.items() if named else enumerate(facts):
         kind = type(value)
         if kind in PLAIN:
             continue
