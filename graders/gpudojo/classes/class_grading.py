@@ -164,6 +164,7 @@ class ClassGrading:
             if self.recorded:
                 self.store.keep(self.state.reference, self.recorded.record(self.exercises, self.options.bench))
             if options.rejudge and self.course.seed == "per-class":
+                judging.prepare(self.exercises, options.only)
                 self.judges = judging.Judges(self._terms_of(self.secret).verdicts, len(entries), options.jobs - 1)
             ready = {} if options.fresh else self._ready(entries)
             ours = [path.resolve() for path in (self.course.path, self.course.roster, options.roster) if path]

@@ -61,6 +61,7 @@ INVALID: Final = ("SyntaxError", "IndentationError", "TabError")
 UNEXPLAINED: Final = (Outcome.PASSED, Outcome.TODO)
 MOST_KNOWN: Final = 4000  # verdicts on a function that are kept in memory
 MOST_OUTCOMES: Final = 4000  # of the checks of one function, the same
+THREADS: Final = "OPENBLAS_NUM_THREADS"  # is read when NumPy is imported
 MOST_PLACES: Final = 4  # for which the rows of one are kept
 ENDED: Final = {
     IncidentKind.TIMED_OUT: "TimedOut",
@@ -165,8 +166,15 @@ def complete(reference: Record, exercises: Iterable[Exercise], only: frozenset[s
 
 
 def prepare(exercises: Iterable[Exercise], only: frozenset[str] = frozenset()) -> None:
-    """Import and make what judging needs, while there is nothing else to do."""
-    importlib.import_module("numpy")
+    """Import and make what judging needs, while there is nothing else to do or before this process is forked."""
+    known = os.environ.get(THREADS)
+    os.environ[THREADS] = "1"  # a process with threads is not forked, and nothing here is large enough for them
+    try:
+        importlib.import_module("numpy")
+    finally:
+        del os.environ[THREADS]
+        if known is not None:
+            os.environ[THREADS] = known
     misconceptions()
     for _, function in _graded(exercises, only):
         for probe in function.probes:
