@@ -30,6 +30,7 @@ from gpudojo.model.evidence import (
     Evidence,
     EvidenceOutline,
     FactsOutline,
+    Raised,
     checked_timeline,
     decoded,
     digests_of,
@@ -83,11 +84,10 @@ class FunctionRecord(msgspec.Struct, frozen=True):
 
 
 class _Observed(msgspec.Struct):
-    """What was observed of one submission, without its functions."""
+    """What was observed of one submission, without its files and functions."""
 
     digest: str
     places: list[Chosen] = []
-    files: dict[str, Loaded] = {}
     incidents: list[Incident] = []
     layers: dict[str, str] = {}
     output: str = ""
@@ -101,6 +101,7 @@ class _Observed(msgspec.Struct):
 class Record(_Observed):
     """What was observed of one submission."""
 
+    files: dict[str, Loaded] = {}
     seen: dict[str, FunctionRecord] = {}  # by "exercise::function"
 
     def evidence(self, key: str) -> Evidence | None:
@@ -131,9 +132,30 @@ class _Outline(msgspec.Struct):
     evidence: _Facts
 
 
+class UnreadFile(msgspec.Struct, frozen=True, tag="loaded"):
+    """A file that has run, whose lines are decoded when they are asked for: only failures show some."""
+
+    file: str
+    seconds: float
+    lines_: msgspec.Raw = msgspec.field(name="lines")
+    cells: list[int]
+    broken: Raised | None = None
+
+    @classmethod
+    def of(cls, file: Loaded) -> UnreadFile:
+        lines = msgspec.Raw(msgspec.msgpack.encode(file.lines))
+        return cls(file.file, file.seconds, lines, file.cells, file.broken)
+
+    @property
+    def lines(self) -> dict[str, int]:
+        """The lines of its names; raises BadEvidence."""
+        return decoded(_lines.decode, self.lines_)
+
+
 class UnreadRecord(_Observed):
     """A record whose functions are decoded when they are asked for: most of it is theirs."""
 
+    files: dict[str, UnreadFile] = {}
     seen: dict[str, msgspec.Raw] = {}
 
     def evidence(self, key: str) -> EvidenceOutline | None:
@@ -167,6 +189,7 @@ _unread: Final = msgspec.msgpack.Decoder(UnreadRecord)
 _function: Final = msgspec.msgpack.Decoder(FunctionRecord)
 _evidence: Final = msgspec.msgpack.Decoder(_Evidence)
 _outline: Final = msgspec.msgpack.Decoder(_Outline)
+_lines: Final = msgspec.msgpack.Decoder(dict[str, int])
 _sources_decoder: Final = msgspec.msgpack.Decoder(dict[str, bytes])
 R = TypeVar("R", bound=_Observed)
 

@@ -12,7 +12,7 @@ from typing import Final
 
 import msgspec
 
-from gpudojo.classes.store import EncodedFunction, Incident, IncidentKind, UnreadRecord
+from gpudojo.classes.store import EncodedFunction, Incident, IncidentKind, UnreadFile, UnreadRecord
 from gpudojo.grading.limits import STRETCH
 from gpudojo.model.evidence import CallStatus, EvidenceOutline, Raised
 from gpudojo.sandbox import protocol
@@ -131,7 +131,7 @@ class SubmissionRun:
         elif isinstance(frame, protocol.Loaded):
             if self._late_by_our_fault([frame.broken] if frame.broken else []):
                 return False
-            record.files[frame.file] = frame
+            record.files[frame.file] = UnreadFile.of(frame)
             self._note(f"file {frame.file}", [frame.broken] if frame.broken else [])
         elif isinstance(frame, protocol.OutlinedSaw):
             return self._saw(*frame)
