@@ -176,6 +176,8 @@ class ClassGrading:
             if self.reference:
                 self._keep_sources(self.state.reference, self.reference)
             self.state.layers = self.layers or dict(self._terms(entries[0]).verdicts.reference.layers)
+            if self.course.seed == "per-class":
+                self.gradebook.judged = self._terms_of(self.secret).verdicts
             changes = self.gradebook.add([(entry, self.sent.pop(entry.name)) for entry in entries])
             count = len(entries)
             few = {entry.name for entry in entries} if count <= FEW else set()
@@ -390,6 +392,8 @@ class ClassGrading:
     def _without_reference(self, entries: Sequence[SubmissionEntry]) -> list[Terms]:
         """The terms for which the references have to run."""
         every = self._every_term(entries).items()
+        if len(every) == 1 and not self.options.fresh:  # it is read for good
+            return [terms for _, terms in every if not terms.verdicts.has_reference]
         return [terms for key, terms in every if self.options.fresh or self.store.record(key) is None]
 
     def _reference_tasks(

@@ -368,6 +368,7 @@ def digests_of(observations: Mapping[str, ObservationOutline | FactsOutline]) ->
 
 LARGEST: Final = 16 << 20
 MOST_KNOWN: Final = 10_000  # digests: a megabyte
+MOST_FACTS_KNOWN: Final = 4_000  # the same of single probes
 LARGEST_OBSERVATION: Final = 1 << 20  # five times the largest of a reference
 DEEPEST: Final = 16
 MOST_FACTS: Final = 50_000  # lists, mappings and arrays of one function; those of a reference have a thousand
@@ -425,7 +426,7 @@ def _count_facts(digest: bytes, data: msgspec.Raw, most: int) -> int:
     left = itertools.count(most, -1).__next__
     _make_whole(decoded(_facts.decode, data), 0, left)
     count = most - left()
-    if len(_facts_known) < MOST_KNOWN:
+    if len(_facts_known) < MOST_FACTS_KNOWN:
         _facts_known[digest] = count
     return count
 
