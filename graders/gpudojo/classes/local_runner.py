@@ -27,7 +27,7 @@ TICK: Final = 0.1
 PAUSE: Final = 0.05  # seconds between two looks into pipes that have room for what is written meanwhile
 AGAIN: Final = 0.001  # the same after a look that found much
 CHUNK: Final = 1 << 20
-ROOM: Final = 512 << 10  # bytes that a pipe is to hold: more than most submissions send in all
+ROOM: Final = 256 << 10  # bytes that a pipe is to hold: much more than a child writes in that time
 MUCH: Final = ROOM // 4
 DEATHS: Final = 5  # of the fork server in a row, after which something must be wrong with the machine
 
@@ -143,6 +143,8 @@ class ChildScheduler:
                     if task is None:
                         break
                     self._start(task)
+                if not more and not self.under_way:
+                    break
                 self._step()
                 now = time.monotonic()
                 if now - last >= TICK:
