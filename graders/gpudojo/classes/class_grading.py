@@ -176,8 +176,6 @@ class ClassGrading:
             if self.reference:
                 self._keep_sources(self.state.reference, self.reference)
             self.state.layers = self.layers or dict(self._terms(entries[0]).verdicts.reference.layers)
-            if self.course.seed == "per-class":
-                self.gradebook.judged = self._terms_of(self.secret).verdicts
             changes = self.gradebook.add([(entry, self.sent.pop(entry.name)) for entry in entries])
             count = len(entries)
             few = {entry.name for entry in entries} if count <= FEW else set()

@@ -353,7 +353,6 @@ class Gradebook:
         self.overrides = Overrides(out)
         self.notices: list[str] = list(roster.notes if roster else ())
         self.unmatched: list[str] = []
-        self.judged: Verdicts | None = None  # those of this run
         self._verdicts = functools.lru_cache(4)(self._verdicts_of)
 
     # What was handed in
@@ -686,8 +685,7 @@ class Gradebook:
     # Verdicts
 
     def _verdicts_of(self, reference: str, measure: str, only: tuple[str, ...]) -> Verdicts:
-        made = Verdicts(self.out, self.state.day, frozenset(only), reference, measure)
-        return self.judged if self.judged == made else made
+        return Verdicts(self.out, self.state.day, frozenset(only), reference, measure)
 
     def _verdict(self, sent: StoredSubmission) -> SubmissionRow:
         verdicts = self._verdicts(sent.reference, sent.measure, tuple(sent.only))

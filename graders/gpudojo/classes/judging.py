@@ -60,8 +60,7 @@ STATUSES: Final = {
 INVALID: Final = ("SyntaxError", "IndentationError", "TabError")
 UNEXPLAINED: Final = (Outcome.PASSED, Outcome.TODO)
 MOST_KNOWN: Final = 4000  # verdicts on a function that are kept in memory
-MOST_OUTCOMES: Final = 4000  # of the checks of one function, the same
-RECENT: Final = 100  # verdicts on submissions that are kept in memory until they are in the results
+MOST_OUTCOMES: Final = 50  # of one check, the same
 THREADS: Final = "OPENBLAS_NUM_THREADS"  # is read when NumPy is imported
 MOST_PLACES: Final = 4  # for which the rows of one are kept
 ENDED: Final = {
@@ -364,11 +363,6 @@ class Verdicts:
         return SameResults()
 
     @functools.cached_property
-    def _recent(self) -> dict[str, SubmissionRow]:
-        """Verdicts that were reached in this process, until results are made of them: they need not be read again."""
-        return {}
-
-    @functools.cached_property
     def reference(self) -> Record:
         """The record of the reference; raises BadClass where it cannot be read."""
         record = self.store.record(self.reference_key)
@@ -386,8 +380,6 @@ class Verdicts:
 
     def of(self, key: str, anew: bool = False) -> SubmissionRow:
         """The verdict on a record; `anew` judges it again, whatever is kept."""
-        if not anew and (recent := self._recent.pop(key, None)) is not None:
-            return recent
         path = self.store.row_path(key, self.measure)
         kept = _read(path)
         if not anew and (known := _in(kept, _ROW)) is not None:
@@ -404,8 +396,6 @@ class Verdicts:
         text = encoded(found)
         if kept != text:  # to replace a file by its equal takes milliseconds, and is most of judging again
             store.write(path, text, lasting=False)  # it can be made again
-        if len(self._recent) < RECENT:
-            self._recent[key] = found
         return found
 
     def standing(self, key: str, anew: bool = False) -> Standing:

@@ -151,9 +151,11 @@ def test_a_check_is_judged_once_for_what_it_asks_for() -> None:
 
 def test_no_more_outcomes_are_kept_than_allowed() -> None:
     judging = Judging()
-    judging.known.left = 1
+    judging.known.most = 1
     judging.judge("int", 6, 3)
-    assert judging.judged("int", 6, 3)[1] == ["doubles", "lines"]
+    judging.judge("int", 7, 3)
+    assert judging.judged("int", 6, 3)[1] == ["lines"]
+    assert judging.judged("int", 7, 3)[1] == ["doubles", "lines"]
 
 
 def test_a_right_solution_passes_and_a_wrong_one_fails_at_its_line(files: Files) -> None:
