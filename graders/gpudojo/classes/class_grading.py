@@ -164,6 +164,7 @@ class ClassGrading:
             if self.recorded:
                 self.store.keep(self.state.reference, self.recorded.record(self.exercises, self.options.bench))
             if options.rejudge and self.course.seed == "per-class":
+                judging.prepare(self.exercises, options.only)
                 self.judges = judging.Judges(self._terms_of(self.secret).verdicts, len(entries), options.jobs - 1)
             ready = {} if options.fresh else self._ready(entries)
             ours = [path.resolve() for path in (self.course.path, self.course.roster, options.roster) if path]
@@ -334,6 +335,8 @@ class ClassGrading:
             for entry in left:  # what cannot be read need not run
                 self._tell(entry, ran=False)
             return
+        if self.course.seed != "per-class" or not judging.processes(len(left), self._others):
+            judging.prepare(self.exercises, self.options.only)  # while the process that runs submissions starts
         try:
             self.layers = self.runner.start(first.run_options, self.progress)
             drawing = self._drawing_task(entries)
@@ -351,6 +354,7 @@ class ClassGrading:
                 self._begin(first, entries, ready)
                 self.runner.run(itertools.chain(drawing, self._tasks(left)))
             self._tell_judged(wait=True)
+            self.store.sources_kept()
         finally:
             self.runner.close()
 
@@ -366,13 +370,17 @@ class ClassGrading:
         held, self._held = self._held or [], None
         self._tell_ready(entries, ready)
         if self.course.seed == "per-class":  # this process has to keep children busy, and must not grow
-            others = max(1, self.options.jobs // BUSY)
-            self.judges = judging.Judges(first.verdicts, len(entries) - len(ready), others)
+            self.judges = judging.Judges(first.verdicts, len(entries) - len(ready), self._others)
         for entry, ran in held:
             if ran:
                 self._judge([entry])
             else:
                 self._tell(entry, ran)
+
+    @property
+    def _others(self) -> int:
+        """How many other processes may judge while children run."""
+        return max(1, self.options.jobs // BUSY)
 
     def _every_term(self, entries: Sequence[SubmissionEntry]) -> dict[str, Terms]:
         """The terms by key of the reference's record: one, or one for each student."""
@@ -382,6 +390,8 @@ class ClassGrading:
     def _without_reference(self, entries: Sequence[SubmissionEntry]) -> list[Terms]:
         """The terms for which the references have to run."""
         every = self._every_term(entries).items()
+        if len(every) == 1 and not self.options.fresh:  # it is read for good
+            return [terms for _, terms in every if not terms.verdicts.has_reference]
         return [terms for key, terms in every if self.options.fresh or self.store.record(key) is None]
 
     def _reference_tasks(
@@ -441,7 +451,8 @@ class ClassGrading:
                 self._tell(entry, ran=False)
                 continue
             key, files = terms.key(submission.digest), submission.contents
-            self._keep_sources(submission.digest, files)
+            if not self.options.alone:
+                self.store.keep_sources_soon(submission.digest, files)
             if key in busy:
                 busy[key].append(entry)
                 continue

@@ -42,6 +42,9 @@ from gpudojo.model.results import (
 from gpudojo.model.results_file import encoded, number, replacing, safe, write_csv, writing
 from gpudojo.submissions.entries import Naming, SubmissionEntry, Submitter, folded, natural
 
+# A class has these by the hundred thousand, and to look one up in an enumeration takes as long as the rest.
+PASSED, FAILED, TODO, ERROR = Outcome.PASSED, Outcome.FAILED, Outcome.TODO, Outcome.ERROR
+
 
 @dataclass
 class CheckStatistics:
@@ -59,10 +62,10 @@ class CheckStatistics:
         """Counts one who attempted it; `rest` is the score without this check."""
         self.outcomes[outcome] += 1
         sums = self._sums
-        if outcome is not Outcome.ERROR:
+        if outcome is not ERROR:
             sums[0] += rest
             sums[1] += rest * rest
-            if outcome is Outcome.PASSED:
+            if outcome is PASSED:
                 sums[2] += rest
 
     @property
@@ -104,7 +107,11 @@ class CheckStatistics:
 
 def absent_functions(exercise: ExerciseRow) -> set[str]:
     """The functions of an exercise that were not handed in, or only as the stub."""
-    return {check.function for check in exercise.checks if check.outcome is Outcome.TODO or check.absent}
+    return {
+        check.function
+        for check in exercise.checks
+        if (outcome := check.outcome) is TODO or (outcome is FAILED and check.absent)
+    }
 
 
 class ClassStatistics:
@@ -323,7 +330,7 @@ class ClassTally:
             worth = row.final.max_points
             self.shares.append(100 * row.final.points / worth if worth else 0.0)
         if row.status is not SubmissionStatus.UNREADABLE:  # of these all checks failed, whatever the code is
-            failed = [check for e in row.exercises for check in e.checks if check.outcome is Outcome.FAILED]
+            failed = [check for e in row.exercises for check in e.checks if check.outcome is FAILED]
             self.mistakes.update({check.misconception for check in failed if check.misconception})
         if reasons := row.review:
             self.reviews += 1
@@ -547,8 +554,7 @@ class Gradebook:
         else:
             base = self._verdict(sent)
         exercises = self._weighed(base)
-        tried = any(c.outcome in (Outcome.PASSED, Outcome.FAILED) for e in base.exercises for c in e.checks)
-        if twins and tried and sent is not None and not sent.problem:
+        if twins and _tried(base) and sent is not None and not sent.problem:
             shown = ", ".join(twins[:3]) + f" and {len(twins) - 3} more" * (len(twins) > 3)
             review.append(f"the same files as {shown}")
         exercises += [
@@ -684,6 +690,10 @@ class Gradebook:
     def _verdict(self, sent: StoredSubmission) -> SubmissionRow:
         verdicts = self._verdicts(sent.reference, sent.measure, tuple(sent.only))
         return verdicts.of(sent.record) if sent.record else verdicts.unreadable(sent.problem)
+
+
+def _tried(row: SubmissionRow) -> bool:
+    return any(check.outcome in (PASSED, FAILED) for exercise in row.exercises for check in exercise.checks)
 
 
 def _latest(sent: Sequence[StoredSubmission]) -> str:

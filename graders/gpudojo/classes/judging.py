@@ -6,17 +6,19 @@ import bisect
 import contextlib
 import dataclasses
 import functools
+import importlib
 import itertools
 import multiprocessing
 import os
 import signal
 import sys
 import threading
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -26,12 +28,13 @@ from msgspec.structs import replace
 from gpudojo.classes import store
 from gpudojo.classes.store import IncidentKind, Record, Store, UnreadRecord
 from gpudojo.classes.submission_run import BEFORE
-from gpudojo.grading.engine import UNJUDGED, judge_function
+from gpudojo.grading.engine import UNJUDGED, KnownOutcomes, judge_function
 from gpudojo.grading.references import refuse_failing
+from gpudojo.model import evidence
 from gpudojo.model.catalogue import day as exercises_of
 from gpudojo.model.catalogue import misconceptions
 from gpudojo.model.errors import BadClass, BadEvidence, ReferenceFails, described
-from gpudojo.model.evidence import AnyEvidence, CallStatus, Evidence, Observation, Raised, decoded
+from gpudojo.model.evidence import AnyEvidence, CallStatus, Digests, Evidence, Observation, Raised, decoded
 from gpudojo.model.exercise import Exercise, Function
 from gpudojo.model.results import (
     CheckResult,
@@ -57,6 +60,8 @@ STATUSES: Final = {
 INVALID: Final = ("SyntaxError", "IndentationError", "TabError")
 UNEXPLAINED: Final = (Outcome.PASSED, Outcome.TODO)
 MOST_KNOWN: Final = 4000  # verdicts on a function that are kept in memory
+MOST_OUTCOMES: Final = 50  # of one check, the same
+THREADS: Final = "OPENBLAS_NUM_THREADS"  # is read when NumPy is imported
 MOST_PLACES: Final = 4  # for which the rows of one are kept
 ENDED: Final = {
     IncidentKind.TIMED_OUT: "TimedOut",
@@ -77,8 +82,13 @@ class FunctionVerdict:
         self.rows: dict[tuple[str | None, int | None], list[CheckRow]] = {}
 
 
-# By function and digest of what was observed of it: verdicts of which nothing depends on the student's lines.
-SameResults = dict[tuple[str, bytes], FunctionVerdict]
+class SameResults:
+    """What is known of functions by what was observed of them, for submissions with the same reference."""
+
+    def __init__(self) -> None:
+        # By function and digests: verdicts of which nothing depends on the student's lines.
+        self.verdicts: dict[tuple[str, Digests], FunctionVerdict] = {}
+        self.outcomes: defaultdict[str, KnownOutcomes] = defaultdict(partial(KnownOutcomes, MOST_OUTCOMES))
 
 
 def judged(
@@ -89,7 +99,7 @@ def judged(
     same: SameResults | None = None,
 ) -> SubmissionRow:
     """The verdict on a submission that could be read; `same` is filled, for others with the same reference."""
-    same = {} if same is None else same
+    same = SameResults() if same is None else same
     tampered = next((i for i in record.incidents if i.what is IncidentKind.TAMPERED), None)
     definitions = [Definition(p.function, p.file, p.line, p.cell, p.note) for p in record.places if p.file is not None]
     places = {definition.function: definition for definition in definitions}
@@ -155,6 +165,22 @@ def complete(reference: Record, exercises: Iterable[Exercise], only: frozenset[s
             raise BadClass(str(error)) from None
 
 
+def prepare(exercises: Iterable[Exercise], only: frozenset[str] = frozenset()) -> None:
+    """Import and make what judging needs, while there is nothing else to do or before this process is forked."""
+    known = os.environ.get(THREADS)
+    os.environ[THREADS] = "1"  # a process with threads is not forked, and nothing here is large enough for them
+    try:
+        importlib.import_module("numpy")
+    finally:
+        del os.environ[THREADS]
+        if known is not None:
+            os.environ[THREADS] = known
+    misconceptions()
+    for _, function in _graded(exercises, only):
+        for probe in function.probes:
+            evidence.prepare(probe.returns)
+
+
 def _graded(exercises: Iterable[Exercise], only: frozenset[str]) -> Iterator[tuple[Exercise, Function]]:
     """The functions that are graded: these, or all."""
     every = ((exercise, function) for exercise in exercises for function in exercise.functions)
@@ -165,18 +191,22 @@ def _verdict(
     exercise: Exercise, function: Function, record: AnyRecord, reference: Record, same: SameResults
 ) -> FunctionVerdict:
     key = f"{exercise.stem}::{function.name}"
-    digest = record.observed(key) if isinstance(record, UnreadRecord) else None
-    if digest is not None and (known := same.get((key, digest))) is not None:
+    digests = record.observed(key) if isinstance(record, UnreadRecord) else None
+    if digests is not None and (known := same.verdicts.get((key, digests))) is not None:
         return known
     wanted = reference.seen[key]
     seen = record.evidence(key)
     if seen is None or set(seen.observations) != {probe.name for probe in function.probes}:
-        seen, digest = _late(function, seen) or _ended(exercise, function, record), None
+        seen, digests = _late(function, seen) or _ended(exercise, function, record), None
     file = _file(record, exercise, function)
     lines = record.files[file].lines if file in record.files else {}
-    found = FunctionVerdict(judge_function(exercise, function, seen, wanted.evidence, lines, wanted.signature))
-    if digest is not None and len(same) < MOST_KNOWN and all(r.outcome in UNEXPLAINED for r in found.results):
-        same[key, digest] = found
+    given = exercise, function, seen, wanted.evidence, lines, wanted.signature
+    if digests is None:
+        return FunctionVerdict(judge_function(*given))
+    by_probe = dict(zip(seen.observations, digests.facts, strict=True)) | {"": digests.ends}
+    found = FunctionVerdict(judge_function(*given, same.outcomes[key], by_probe))
+    if len(same.verdicts) < MOST_KNOWN and all(r.outcome in UNEXPLAINED for r in found.results):
+        same.verdicts[key, digests] = found
     return found
 
 
@@ -330,7 +360,7 @@ class Verdicts:
 
     @functools.cached_property
     def _same(self) -> SameResults:
-        return {}
+        return SameResults()
 
     @functools.cached_property
     def reference(self) -> Record:
@@ -340,6 +370,13 @@ class Verdicts:
             path = self.store.path_of(self.reference_key)
             raise BadClass(f"the record {path} cannot be read; run again with --fresh")
         return record
+
+    @property
+    def has_reference(self) -> bool:
+        """Whether the record of the reference is there and can be read."""
+        with contextlib.suppress(BadClass):
+            return isinstance(self.reference, Record)
+        return False
 
     def of(self, key: str, anew: bool = False) -> SubmissionRow:
         """The verdict on a record; `anew` judges it again, whatever is kept."""
@@ -406,6 +443,11 @@ AHEAD: Final = 2  # times that many wait for each process
 IN_PARALLEL: Final = 50  # records; a process takes as long to start as it takes to judge some thirty of them
 
 
+def processes(count: int, others: int) -> int:
+    """How many other processes judge so many records, of those that may."""
+    return min(others, count // IN_PARALLEL)
+
+
 class Judges:
     """Judges records in this process and in up to so many others, where there are many of them."""
 
@@ -414,7 +456,7 @@ class Judges:
         self.verdicts = verdicts
         self._others = {process.pid for process in multiprocessing.active_children()}
         self._pool: ProcessPoolExecutor | None = None
-        self._count = min(others, count // IN_PARALLEL)
+        self._count = processes(count, others)
         self._chunk = max(1, min(CHUNK, count // (SHARES * (self._count + 1))))
         self._left: deque[str] = deque()
         self._busy: list[tuple[list[str], Future[list[Standing]]]] = []

@@ -24,7 +24,11 @@ from gpudojo.sandbox.real_gpus import CUDA_DEVICE_BYTES, devices, room_for
 from gpudojo.submissions.entries import IgnoredPath
 
 TICK: Final = 0.1
+PAUSE: Final = 0.05  # seconds between two looks into pipes that have room for what is written meanwhile
+AGAIN: Final = 0.001  # the same after a look that found much
 CHUNK: Final = 1 << 20
+ROOM: Final = 256 << 10  # bytes that a pipe is to hold: much more than a child writes in that time
+MUCH: Final = ROOM // 4
 DEATHS: Final = 5  # of the fork server in a row, after which something must be wrong with the machine
 
 
@@ -115,6 +119,8 @@ class ChildScheduler:
         self.client, self.jobs, self.watch, self.bell = client, jobs, watch, bell
         self.under_way: dict[int, GradingTask] = {}
         self._waiting = selectors.DefaultSelector()
+        self._roomy = selectors.DefaultSelector()  # pipes that need not be read at once
+        self._pause, self._looked = PAUSE, 0.0
         self._deaths = 0
         self._stops = Stops()
 
@@ -137,6 +143,8 @@ class ChildScheduler:
                     if task is None:
                         break
                     self._start(task)
+                if not more and not self.under_way:
+                    break
                 self._step()
                 now = time.monotonic()
                 if now - last >= TICK:
@@ -148,6 +156,7 @@ class ChildScheduler:
                     self.client.kill(task.pipes.number)
                     task.pipes.close()
             self._waiting.close()
+            self._roomy.close()
 
     def _start(self, task: GradingTask) -> None:
         while True:
@@ -159,12 +168,14 @@ class ChildScheduler:
                 self._renew()
         task.pipes = pipes
         self.under_way[pipes.number] = task
-        self._waiting.register(pipes.evidence, selectors.EVENT_READ, (task, pipes, "evidence"))
-        self._waiting.register(pipes.output, selectors.EVENT_READ, (task, pipes, "output"))
+        for end, stream in ((pipes.evidence, "evidence"), (pipes.output, "output")):
+            # A child writes some sixty times: to wake up for each of these would cost the grader more than to read it.
+            which = self._roomy if _enlarged(end) else self._waiting
+            which.register(end, selectors.EVENT_READ, (task, pipes, stream))
 
     def _step(self) -> None:
         """Read what has arrived, and only then end those whose time is over."""
-        ready = self._waiting.select(TICK)
+        ready = self._waiting.select(self._pause)
         stopped = self._stops.length()
         if stopped >= GAP:
             for task in self.under_way.values():
@@ -183,29 +194,39 @@ class ChildScheduler:
             elif self.bell is not None and key.fileobj is self.bell:
                 self.bell.recv(CHUNK)
             else:
-                task, pipes, stream = key.data
-                if task.pipes is pipes:  # it may have ended since
-                    self._read(task, stream, key.fd)
+                self._read_ready(key)
         now = time.monotonic()
+        if now - self._looked < self._pause:
+            return
+        found = [self._read_ready(key) for key, _ in self._roomy.select(0)]
+        self._looked, self._pause = now, AGAIN if max(found, default=0) >= MUCH else PAUSE
         for task in self.under_way.values():
             if task.pipes is not None and not task.run.killed_by_us and task.run.overdue(now):
                 task.run.killed_by_us = True
                 self.client.kill(task.pipes.number)
 
-    def _read(self, task: GradingTask, stream: str, end: int) -> bool:
-        """Read what there is; False at the end of the stream."""
+    def _read_ready(self, key: selectors.SelectorKey) -> int:
+        task, pipes, stream = key.data
+        return self._read(task, stream, key.fd) if task.pipes is pipes else 0  # it may have ended since
+
+    def _read(self, task: GradingTask, stream: str, end: int) -> int:
+        """Read what there is; returns how many bytes."""
         try:
             data = os.read(end, CHUNK)
         except BlockingIOError:
-            return False
+            return 0
         if not data:
-            self._waiting.unregister(end)
-            return False
-        if stream == "output":
+            self._unregister(end)
+        elif stream == "output":
             task.run.add_output(data)
         elif not task.run.receive(data) and task.pipes is not None:
             self.client.kill(task.pipes.number)
-        return True
+        return len(data)
+
+    def _unregister(self, end: int) -> None:
+        for selector in (self._waiting, self._roomy):
+            with contextlib.suppress(KeyError, ValueError):
+                selector.unregister(end)
 
     def _exited(self, exit_: ChildExit) -> None:
         task = self.under_way.pop(exit_.number, None)
@@ -214,8 +235,7 @@ class ChildScheduler:
         assert task.pipes is not None
         self._deaths = 0
         for end, stream in ((task.pipes.evidence, "evidence"), (task.pipes.output, "output")):
-            with contextlib.suppress(KeyError):
-                self._waiting.get_key(end)
+            if end in self._waiting.get_map() or end in self._roomy.get_map():
                 while self._read(task, stream, end):
                     pass
         self._forget(task)
@@ -230,8 +250,7 @@ class ChildScheduler:
     def _forget(self, task: GradingTask) -> None:
         assert task.pipes is not None
         for end in (task.pipes.evidence, task.pipes.output):
-            with contextlib.suppress(KeyError, ValueError):
-                self._waiting.unregister(end)
+            self._unregister(end)
         task.pipes.close()
         task.pipes = None
 
@@ -251,6 +270,16 @@ class ChildScheduler:
         for task in lost:
             task.run.child_lost()
             self._start(task)
+
+
+def _enlarged(end: int) -> bool:
+    """Let a pipe hold more; False where it cannot."""
+    if sys.platform == "linux":
+        import fcntl
+
+        with contextlib.suppress(OSError):
+            return fcntl.fcntl(end, fcntl.F_SETPIPE_SZ, ROOM) >= ROOM
+    return False
 
 
 class LocalRunner:

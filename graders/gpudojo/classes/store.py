@@ -14,7 +14,7 @@ import secrets
 import sys
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Final, NamedTuple, TypeVar
 
@@ -26,12 +26,14 @@ from gpudojo.classes.course_file import exercise_named, table
 from gpudojo.model.errors import BadClass, BadEvidence, BadFile, suggestion
 from gpudojo.model.evidence import (
     EVIDENCE_VERSION,
+    Digests,
     Evidence,
     EvidenceOutline,
     FactsOutline,
+    Raised,
     checked_timeline,
     decoded,
-    digest_of,
+    digests_of,
     validated,
 )
 from gpudojo.model.results import ExerciseRow, Override, SubmissionRow, total
@@ -82,11 +84,10 @@ class FunctionRecord(msgspec.Struct, frozen=True):
 
 
 class _Observed(msgspec.Struct):
-    """What was observed of one submission, without its functions."""
+    """What was observed of one submission, without its files and functions."""
 
     digest: str
     places: list[Chosen] = []
-    files: dict[str, Loaded] = {}
     incidents: list[Incident] = []
     layers: dict[str, str] = {}
     output: str = ""
@@ -100,6 +101,7 @@ class _Observed(msgspec.Struct):
 class Record(_Observed):
     """What was observed of one submission."""
 
+    files: dict[str, Loaded] = {}
     seen: dict[str, FunctionRecord] = {}  # by "exercise::function"
 
     def evidence(self, key: str) -> Evidence | None:
@@ -130,9 +132,30 @@ class _Outline(msgspec.Struct):
     evidence: _Facts
 
 
+class UnreadFile(msgspec.Struct, frozen=True, tag="loaded"):
+    """A file that has run, whose lines are decoded when they are asked for: only failures show some."""
+
+    file: str
+    seconds: float
+    lines_: msgspec.Raw = msgspec.field(name="lines")
+    cells: list[int]
+    broken: Raised | None = None
+
+    @classmethod
+    def of(cls, file: Loaded) -> UnreadFile:
+        lines = msgspec.Raw(msgspec.msgpack.encode(file.lines))
+        return cls(file.file, file.seconds, lines, file.cells, file.broken)
+
+    @property
+    def lines(self) -> dict[str, int]:
+        """The lines of its names; raises BadEvidence."""
+        return decoded(_lines.decode, self.lines_)
+
+
 class UnreadRecord(_Observed):
     """A record whose functions are decoded when they are asked for: most of it is theirs."""
 
+    files: dict[str, UnreadFile] = {}
     seen: dict[str, msgspec.Raw] = {}
 
     def evidence(self, key: str) -> EvidenceOutline | None:
@@ -144,9 +167,9 @@ class UnreadRecord(_Observed):
             raise BadEvidence(f"version {found.version} is not {EVIDENCE_VERSION}")
         return found
 
-    def observed(self, key: str) -> bytes | None:
-        """A digest of what was observed of a function, whichever lines it has; raises BadEvidence."""
-        return digest_of(decoded(_outline.decode, self.seen[key]).evidence.observations) if key in self.seen else None
+    def observed(self, key: str) -> Digests | None:
+        """What tells apart what was observed of a function, whichever lines it has; raises BadEvidence."""
+        return digests_of(decoded(_outline.decode, self.seen[key]).evidence.observations) if key in self.seen else None
 
     def add(self, key: str, seen: EncodedFunction, joined: bool) -> None:
         """Add a function, or `joined` with what another child observed of it in other scenarios."""
@@ -166,6 +189,7 @@ _unread: Final = msgspec.msgpack.Decoder(UnreadRecord)
 _function: Final = msgspec.msgpack.Decoder(FunctionRecord)
 _evidence: Final = msgspec.msgpack.Decoder(_Evidence)
 _outline: Final = msgspec.msgpack.Decoder(_Outline)
+_lines: Final = msgspec.msgpack.Decoder(dict[str, int])
 _sources_decoder: Final = msgspec.msgpack.Decoder(dict[str, bytes])
 R = TypeVar("R", bound=_Observed)
 
@@ -202,6 +226,7 @@ def _checked(seen: FunctionRecord) -> FunctionRecord:
 
 FOLDER: Final = ".dojo"
 DISK: Final = 4  # threads that wait for it
+KEEPING: Final = 16  # submissions whose sources are held in memory until they are on it
 
 
 class Store:
@@ -212,6 +237,7 @@ class Store:
         self.folder = out / FOLDER
         self._lock: int | None = None
         self._disk: ThreadPoolExecutor | None = None
+        self._keeping: dict[str, Future[None]] = {}  # by digest, sources that a thread keeps
 
     def open(self) -> None:
         """Make the folder and lock it; raises BadClass where another run has it."""
@@ -293,7 +319,25 @@ class Store:
     def keep_sources(self, digest: str, files: Mapping[str, bytes]) -> None:
         """Keep what was handed in, once: pages show it, and submissions are compared by it."""
         if not (path := self._sources(digest)).is_file():
-            write(path, zlib.compress(msgspec.msgpack.encode(files), 1), lasting=False)
+            _write_packed(path, files)
+
+    def keep_sources_soon(self, digest: str, files: Mapping[str, bytes]) -> None:
+        """The same, by a thread. Raises OSError where one could not keep earlier ones; so does `sources_kept`."""
+        self._wait_for_sources(KEEPING)
+        if digest not in self._keeping and not (path := self._sources(digest)).is_file():
+            self._disk = self._disk or ThreadPoolExecutor(DISK)
+            self._keeping[digest] = self._disk.submit(_write_packed, path, files)
+
+    def sources_kept(self) -> None:
+        """Wait until all sources are kept."""
+        self._wait_for_sources(0)
+
+    def _wait_for_sources(self, most: int) -> None:
+        """Wait for all but so many, and see to those that are done."""
+        for digest, kept in list(self._keeping.items()):
+            if kept.done() or len(self._keeping) > most:
+                kept.result()
+                del self._keeping[digest]
 
     def sources(self, digest: str) -> dict[str, bytes]:
         """The files of a submission by path; empty where they were not kept."""
@@ -304,6 +348,10 @@ class Store:
 
     def row_path(self, key: str, measure: str) -> Path:
         return self.folder / "rows" / key[:2] / f"{key}-{measure}.json"
+
+
+def _write_packed(path: Path, files: Mapping[str, bytes]) -> None:
+    write(path, zlib.compress(msgspec.msgpack.encode(files), 1), lasting=False)
 
 
 def _wait_for_disk(path: Path) -> None:

@@ -12,7 +12,7 @@ from typing import Final
 
 import msgspec
 
-from gpudojo.classes.store import EncodedFunction, Incident, IncidentKind, UnreadRecord
+from gpudojo.classes.store import EncodedFunction, Incident, IncidentKind, UnreadFile, UnreadRecord
 from gpudojo.grading.limits import STRETCH
 from gpudojo.model.evidence import CallStatus, EvidenceOutline, Raised
 from gpudojo.sandbox import protocol
@@ -65,6 +65,7 @@ class SubmissionRun:
         # With a real GPU two kinds of children observe, each the machines that the other cannot stand for.
         self._machines = [HERE, ELSEWHERE] if options.bench == "cuda" else [ALL]
         self._received: set[str] = set()  # from this child
+        self._chosen: set[tuple[str, str]] = set()  # functions whose place is known
         self._probes: dict[str, set[str]] = {}  # by function, those that have observed it
         self._waited = self._spare = (
             0.0  # seconds: that this child waited, and by which its step may still be prolonged
@@ -121,7 +122,8 @@ class SubmissionRun:
             }
             self._begin(self.options.seconds + GRACE)
         elif isinstance(frame, protocol.Chosen):
-            if not any((p.exercise, p.function) == (frame.exercise, frame.function) for p in record.places):
+            if (which := (frame.exercise, frame.function)) not in self._chosen:
+                self._chosen.add(which)
                 record.places.append(frame)
         elif isinstance(frame, protocol.Began):
             self.step = frame.step
@@ -129,7 +131,7 @@ class SubmissionRun:
         elif isinstance(frame, protocol.Loaded):
             if self._late_by_our_fault([frame.broken] if frame.broken else []):
                 return False
-            record.files[frame.file] = frame
+            record.files[frame.file] = UnreadFile.of(frame)
             self._note(f"file {frame.file}", [frame.broken] if frame.broken else [])
         elif isinstance(frame, protocol.OutlinedSaw):
             return self._saw(*frame)

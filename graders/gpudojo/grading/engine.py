@@ -13,9 +13,10 @@ from __future__ import annotations
 import contextlib
 import difflib
 import re
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
 
@@ -36,6 +37,7 @@ from gpudojo.model.evidence import (
     encode_evidence,
 )
 from gpudojo.model.exercise import (
+    Asked,
     Check,
     Exercise,
     Failed,
@@ -67,16 +69,63 @@ def judge_function(
     reference: Evidence,
     lines: Mapping[str, int] | None = None,
     signature: str = "(…)",
+    known: KnownOutcomes | None = None,
+    digests: Mapping[str, bytes] = {},
 ) -> list[CheckResult]:
     """One result for each check of a function, by its evidence and the reference's.
 
     `lines` are those of names and patterns in the student's source, `signature` the one the function should have.
+    `known` has what came of these checks by the same reference, and gets what comes of them by evidence with `digests`.
     """
-    results = judge(exercise, function, evidence, reference)
+    results = judge(exercise, function, evidence, reference, known, digests)
     return [explained(result, function, evidence.observations, lines or {}, signature) for result in results]
 
 
-def judge(exercise: Exercise, function: Function, evidence: AnyEvidence, reference: Evidence) -> list[CheckResult]:
+class Judged(NamedTuple):
+    """What came of a check."""
+
+    result: CheckResult
+    asked: Asked | None = None  # the calls whose lines are those of the result: they differ where facts are the same
+
+
+class KnownOutcomes:
+    """What came of the checks of one function, by what each of them asked for.
+
+    A check asks the same of the same facts, and does not depend on what it has not asked for.
+    """
+
+    def __init__(self, most: int) -> None:
+        self.most = most  # for one check: what many do comes early
+        self._count: Counter[str] = Counter()
+        self._passed: dict[str, Judged] = {}  # by check: whoever passes it, the result is the same
+        # By check: the probes it asked for, and by the digests of these and of how all ended, what came of it.
+        self._known: dict[str, dict[tuple[str, ...], dict[tuple[bytes, ...], Judged]]] = {}
+
+    def find(self, check: Check, digests: Mapping[str, bytes]) -> Judged | None:
+        """`digests` are those of facts by probe, and by "" that of how all probes ended."""
+        for probes, known in self._known.get(check.name, {}).items():
+            if (found := known.get(tuple([digests.get(probe, b"") for probe in probes]))) is not None:
+                return found
+        return None
+
+    def add(self, check: Check, digests: Mapping[str, bytes], probes: Iterable[str], judged: Judged) -> None:
+        if self._count[check.name] < self.most:
+            self._count[check.name] += 1
+            if judged.result.outcome is Outcome.PASSED:
+                judged = self._passed.setdefault(check.name, judged)
+            asked = ("", *sorted(probes))
+            known = self._known.setdefault(check.name, {}).setdefault(asked, {})
+            known[tuple([digests.get(probe, b"") for probe in asked])] = judged
+
+
+def judge(
+    exercise: Exercise,
+    function: Function,
+    evidence: AnyEvidence,
+    reference: Evidence,
+    known: KnownOutcomes | None = None,
+    digests: Mapping[str, bytes] = {},
+) -> list[CheckResult]:
     """One result for each check of a function."""
     seen = Seen(evidence.observations)
     wanted = _converted(reference)
@@ -84,15 +133,21 @@ def judge(exercise: Exercise, function: Function, evidence: AnyEvidence, referen
     passed: set[str] = set()
     results = []
     for check in function.checks:
-        failed, blocked = None, None if todo else next((need for need in check.needs if need not in passed), None)
+        blocked = None if todo else next((need for need in check.needs if need not in passed), None)
         if todo or blocked is not None:
             outcome = Outcome.TODO if todo else Outcome.BLOCKED
-        else:
-            outcome, failed = _outcome(function, check, seen, wanted)
-        if outcome is Outcome.PASSED:
+            results.append(result_of(exercise, function, check, outcome, None, blocked))
+            continue
+        judged = known.find(check, digests) if known is not None else None
+        if judged is None:
+            outcome, failed, asked = _outcome(function, check, seen, wanted)
+            judged = Judged(result_of(exercise, function, check, outcome, failed), asked)
+            if known is not None and seen.used is not None:
+                known.add(check, digests, seen.used, judged)
+        result, asked = judged
+        if result.outcome is Outcome.PASSED:
             passed.add(check.name)
-        results.append(result_of(exercise, function, check, outcome, failed, blocked))
-    seen.close()
+        results.append(result if asked is None else msgspec.structs.replace(result, ran=seen.lines(asked)))
     return results
 
 
@@ -104,21 +159,20 @@ def _converted(reference: Evidence) -> Seen:
     return known[1]
 
 
-def _outcome(function: Function, check: Check, seen: Seen, wanted: Seen) -> tuple[Outcome, Failed | None]:
-    """What came of a check, and why.
+def _outcome(function: Function, check: Check, seen: Seen, wanted: Seen) -> tuple[Outcome, Failed | None, Asked | None]:
+    """What came of a check, why, and the calls that it is about where their lines are to be shown.
 
     One that raises is an error of ours, which costs the student nothing, if it raises for the reference's evidence
     too; otherwise the check fails. Evidence is made where student code runs: if evidence that cannot be read were not
     held against the student, spoiling it would pay.
     """
-    seen.asked = None
+    seen.begin()
     try:
         check.judge(seen, wanted)
     except Failed as error:
-        error.ran = seen.ran if error.ran is None else error.ran
-        return Outcome.FAILED, error
+        return Outcome.FAILED, error, seen.asked if error.ran is None else None
     except Todo as error:
-        return Outcome.TODO, Failed(str(error), "")
+        return Outcome.TODO, Failed(str(error), ""), None
     except DamagedEvidence:
         raise  # by the disk: no verdict on the student
     except Exception as error:
@@ -126,14 +180,12 @@ def _outcome(function: Function, check: Check, seen: Seen, wanted: Seen) -> tupl
         try:
             check.judge(wanted, wanted)
         except Exception:
-            return Outcome.ERROR, Failed(f"the check itself failed: {said}", "a verdict")
+            return Outcome.ERROR, Failed(f"the check itself failed: {said}", "a verdict"), None
         if isinstance(error, ScenarioRaised):
             failed = scenario_raised(error.raised, function.diagnose(error.raised, seen))
-            seen.about(None, error.raised.scenario)
-            failed.ran = seen.ran
-            return Outcome.FAILED, failed
-        return Outcome.FAILED, Failed(f"{UNJUDGED} ({said})", "what the docstring promises")
-    return Outcome.PASSED, None
+            return Outcome.FAILED, failed, (None, error.raised.scenario)
+        return Outcome.FAILED, Failed(f"{UNJUDGED} ({said})", "what the docstring promises"), None
+    return Outcome.PASSED, None, None
 
 
 def result_of(

@@ -10,7 +10,7 @@ import itertools
 import math
 import types
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, Final, Generic, Literal, TypeVar, Union, get_args, get_origin
+from typing import Any, Final, Generic, Literal, NamedTuple, TypeVar, Union, get_args, get_origin
 
 import msgspec
 from virtual_cuda.errors import BadTimeline
@@ -92,12 +92,17 @@ class Cases(dict[str, T], Generic[T]):
     ) -> None:
         super().__init__(cases)
         self.errors = dict(errors)
-        self.asked: Callable[[str], None] | None = None  # is told each scenario that is asked for
+        # Whose scenarios they are, and where it is noted which of them was asked for last.
+        self.probe: str = ""
+        self.asked: list[str | None] | None = None
         self._parts: list[Cases[T]] = []
 
     def __getitem__(self, name: str) -> T:
-        self._tell(name)
-        return super().__getitem__(name)
+        if (asked := self.asked) is not None:
+            asked[0], asked[1] = self.probe, name
+        elif self._parts:
+            self._tell(name)
+        return dict.__getitem__(self, name)
 
     def get(self, name: str, default: Any = None) -> Any:
         self._tell(name)
@@ -110,8 +115,8 @@ class Cases(dict[str, T], Generic[T]):
         return (self[name] for name in self)
 
     def _tell(self, name: str) -> None:
-        if self.asked is not None:
-            self.asked(name)
+        if (asked := self.asked) is not None:
+            asked[0], asked[1] = self.probe, name
         for part in self._parts:
             if name in part or name in part.errors:
                 part._tell(name)
@@ -285,6 +290,18 @@ def _decoded_as(data: msgspec.Raw, kind: Any) -> Any:
     return decode(data)
 
 
+def prepare(kind: Any) -> None:
+    """Make the decoders of what a probe is declared to return: some take milliseconds."""
+    origin, inner = get_origin(kind), get_args(kind)
+    if origin is Cases:
+        _typed_decoder(dict[str, inner[0]])  # type: ignore[valid-type]
+        _typed_decoder(inner[0])
+    elif origin is dict and get_origin(inner[1]) is Cases:
+        prepare(inner[1])
+    else:
+        _typed_decoder(kind)
+
+
 @functools.lru_cache(1000)
 def _typed_decoder(kind: Any) -> tuple[Callable[[msgspec.Raw], Any], bool]:
     """Decodes facts of a type; and whether something of it may be any fact."""
@@ -336,18 +353,22 @@ AnyObservation = Observation | ObservationOutline
 AnyEvidence = Evidence | EvidenceOutline
 
 
-def digest_of(observations: Mapping[str, ObservationOutline | FactsOutline]) -> bytes:
-    """The same for the same observations, whichever lines were executed."""
-    found = hashlib.sha256()  # several times as fast as others where the processor has instructions for it
-    for name, seen in observations.items():
-        # How long the facts are comes first: no two lists of observations may give the same bytes.
-        found.update(_encoder.encode((name, seen.status, seen.raised, memoryview(seen.facts).nbytes)))
-        found.update(seen.facts)
-    return found.digest()
+class Digests(NamedTuple):
+    """Tells observations apart, whichever lines were executed."""
+
+    ends: bytes  # the names of the probes, and how each of them ended
+    facts: tuple[bytes, ...]  # of each of them, a digest
+
+
+def digests_of(observations: Mapping[str, ObservationOutline | FactsOutline]) -> Digests:
+    ends = _encoder.encode([(name, seen.status, seen.raised) for name, seen in observations.items()])
+    # Several times as fast as others where the processor has instructions for it.
+    return Digests(ends, tuple([hashlib.sha256(seen.facts).digest() for seen in observations.values()]))
 
 
 LARGEST: Final = 16 << 20
 MOST_KNOWN: Final = 10_000  # digests: a megabyte
+MOST_FACTS_KNOWN: Final = 4_000  # the same of single probes
 LARGEST_OBSERVATION: Final = 1 << 20  # five times the largest of a reference
 DEEPEST: Final = 16
 MOST_FACTS: Final = 50_000  # lists, mappings and arrays of one function; those of a reference have a thousand
@@ -355,7 +376,7 @@ DIMENSIONS: Final = 64  # of an array: as many as NumPy has
 _ARRAY: Final = "array"
 PLAIN: Final = frozenset({type(None), bool, int, float, str})
 LEAVES: Final = PLAIN | {Array}
-TEXTS: Final = {str}
+TEXTS: Final = frozenset({str})
 # Bytes of one element of every dtype that probes send.
 ELEMENTS: Final = {
     **{"bool": 1, "int8": 1, "uint8": 1, "int16": 2, "float16": 2, "int32": 4, "float32": 4},
@@ -381,14 +402,37 @@ def outlined(data: bytes, known: set[bytes]) -> EvidenceOutline:
     most do what others have done: their facts need not be looked through again.
     """
     outline = decoded(_outline.decode, data)
-    if outline.version != EVIDENCE_VERSION or (found := digest_of(outline.observations)) not in known:
-        decode_evidence(data)
+    digests = digests_of(outline.observations)
+    found = hashlib.sha256(b"".join((digests.ends, *digests.facts))).digest()
+    if outline.version != EVIDENCE_VERSION or found not in known:
+        try:
+            if len(data) > LARGEST or outline.version != EVIDENCE_VERSION:
+                raise BadEvidence("it is too large, or of another version")
+            count = 0
+            for digest, seen in zip(digests.facts, outline.observations.values(), strict=True):
+                count += _facts_known.get(digest) or _count_facts(digest, seen.facts, MOST_FACTS - count)
+            if count > MOST_FACTS + 1:
+                raise BadEvidence(f"it has more than {MOST_FACTS:,} lists and mappings")
+        except BadEvidence:
+            decode_evidence(data)  # which says what is wrong in the words for the whole
+            raise
         if len(known) < MOST_KNOWN:
             known.add(found)
     return outline
 
 
+def _count_facts(digest: bytes, data: msgspec.Raw, most: int) -> int:
+    """How many lists, mappings and arrays there are in facts that are well-formed. Raises BadEvidence."""
+    left = itertools.count(most, -1).__next__
+    _make_whole(decoded(_facts.decode, data), 0, left)
+    count = most - left()
+    if len(_facts_known) < MOST_FACTS_KNOWN:
+        _facts_known[digest] = count
+    return count
+
+
 _encoder: Final = msgspec.msgpack.Encoder()
+_facts_known: Final[dict[bytes, int]] = {}  # by digest, how many lists, mappings and arrays well-formed facts have
 _decoder: Final = msgspec.msgpack.Decoder(Evidence)
 _outline: Final = msgspec.msgpack.Decoder(EvidenceOutline)
 _facts: Final = msgspec.msgpack.Decoder(dict[str, Any])
@@ -430,13 +474,12 @@ def _make_whole(facts: Any, depth: int, left: Callable[[], int]) -> None:
         raise BadEvidence("it is nested too deeply")
     if left() < 0:
         raise BadEvidence(f"it has more than {MOST_FACTS:,} lists and mappings")
-    if type(facts) is dict:
-        items: Any = facts.items()
-        if facts and set(map(type, facts)) != TEXTS:
-            raise BadEvidence("a name that is no text is no fact")
-    else:
-        items = enumerate(facts)
-    for key, value in items:
+    named = type(facts) is dict
+    if named and not TEXTS.issuperset(map(type, facts)):
+        raise BadEvidence("a name that is no text is no fact")
+    if PLAIN.issuperset(map(type, facts.values() if named else facts)):
+        return
+    for key, value in facts.items() if named else enumerate(facts):
         kind = type(value)
         if kind in PLAIN:
             continue

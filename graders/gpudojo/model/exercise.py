@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from functools import cached_property, partial
+from functools import cached_property
 from typing import Any, Final, Generic, TypeVar, get_type_hints, overload
 
 from gpudojo.model.evidence import AnyObservation, CallStatus, Cases, Fact, Raised, ScenarioRaised, plain
@@ -65,6 +65,7 @@ T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
 # Lines that were executed, each pair the first and last of some that follow each other.
 Lines = tuple[tuple[int, int], ...]
+Asked = tuple[str | None, str | None]  # a probe and a scenario; None: any
 GPUS: Final = {"one gpu": 1, "two gpus": 2, "three gpus": 3}
 OTHERS: Final = (*GPUS, "mac", "laptop")  # machines that are never the one with the real GPU
 
@@ -93,47 +94,84 @@ class Probe(Generic[T_co]):
         return get_type_hints(self.look)["return"]
 
 
+_NOTHING: Final = "nothing was asked for"
+
+
 class Seen:
     """What the probes of one function saw. `seen[probe]` has the type that the probe returns."""
 
     def __init__(self, observations: Mapping[str, AnyObservation]) -> None:
-        self.observations = observations
-        self.asked: tuple[str | None, str | None] | None = None  # the probe and scenario that were asked about last
+        self._observations = observations
+        self._asked: list[str | None] = [_NOTHING, None]  # the probe and the scenario that a check asked for last
+        # The probes whose facts a check has asked for. None: a verdict may depend on more than these and the ends.
+        self.used: set[str] | None = set()
         self._typed: dict[str, Any] = {}
+        self._joined: dict[tuple[str, ...], Any] = {}
 
     def __getitem__(self, probe: Probe[T]) -> T:
         """Raises ScenarioRaised after a student's error, KeyError or BadEvidence where nothing fits."""
         name = probe.name
-        if name not in self._typed:
-            seen = self.observations[name]
-            if seen.status is CallStatus.RAISED and seen.raised is not None:
-                raise ScenarioRaised(seen.raised)
-            self._typed[name] = made = seen.typed(probe.returns)
-            for cases in made.values() if isinstance(made, dict) and not isinstance(made, Cases) else [made]:
-                if isinstance(cases, Cases):
-                    cases.asked = partial(self.about, name)
-        self.asked = name, None
-        found: T = self._typed[name]
+        if (used := self.used) is not None:
+            used.add(name)
+        found: T | None = self._typed.get(name)
+        if found is None:
+            found = self._read(name, probe)
+        asked = self._asked
+        asked[0], asked[1] = name, None
         return found
 
-    def close(self) -> None:
-        """Let go of what was read: it refers to this object, and would stay in memory with it for a while."""
-        self._typed.clear()
+    def _read(self, name: str, probe: Probe[T]) -> T:
+        seen = self._observations[name]
+        if seen.status is CallStatus.RAISED and seen.raised is not None:
+            raise ScenarioRaised(seen.raised)
+        made: T = seen.typed(probe.returns)
+        self._typed[name] = made
+        for cases in made.values() if isinstance(made, dict) and not isinstance(made, Cases) else [made]:
+            if isinstance(cases, Cases):
+                cases.probe, cases.asked = name, self._asked
+        return made
+
+    @property
+    def asked(self) -> Asked | None:
+        """About what a check asked last."""
+        probe, scenario = self._asked
+        return None if probe is _NOTHING else (probe, scenario)
 
     def about(self, probe: str | None, scenario: str | None = None) -> None:
         """Note what is asked about, in one probe or any: a failure shows a line that these calls executed."""
-        self.asked = probe, scenario
+        self._asked[:] = probe, scenario
+
+    @property
+    def observations(self) -> Mapping[str, AnyObservation]:
+        """Everything. A check that asks for `ends` instead need not be judged again for the same facts."""
+        self.used = None
+        return self._observations
+
+    @property
+    def ends(self) -> dict[str, tuple[CallStatus, Raised | None]]:
+        """How each probe ended, and with which error."""
+        return {name: (seen.status, seen.raised) for name, seen in self._observations.items()}
+
+    def begin(self) -> None:
+        """Forget what was asked for: another check begins."""
+        self._asked[:] = _NOTHING, None
+        self.used = set()
 
     @property
     def ran(self) -> Lines | None:
-        """The lines executed by the calls that were asked about last.
+        """The lines executed by the calls that were asked about last."""
+        self.used = None
+        return self.lines(self.asked)
+
+    def lines(self, asked: Asked | None) -> Lines | None:
+        """The lines executed by the calls that were asked about.
 
         Calls outside of scenarios stand for a scenario that has no record, and all calls for none.
         """
-        if self.asked is None:
+        if asked is None:
             return None
-        probe, scenario = self.asked
-        seen = [each for name, each in self.observations.items() if probe in (name, None)]
+        probe, scenario = asked
+        seen = [each for name, each in self._observations.items() if probe in (name, None)]
         chosen = [each.executed[scenario] for each in seen if scenario is not None and scenario in each.executed]
         if not chosen and scenario is not None:
             chosen = [each.executed[""] for each in seen if "" in each.executed]
@@ -142,9 +180,13 @@ class Seen:
 
     def cases(self, *probes: Probe[Cases[T]]) -> Cases[T]:
         """The scenarios of several probes."""
-        found: Cases[T] = Cases()
-        for probe in probes:
-            found.add(self[probe])
+        parts = [self[probe] for probe in probes]
+        names = tuple([probe.name for probe in probes])
+        found: Cases[T] | None = self._joined.get(names)
+        if found is None:
+            found = self._joined[names] = Cases()
+            for part in parts:
+                found.add(part)
         return found
 
 

@@ -52,10 +52,9 @@ class Contents:
 
     def place(self, name: str, limits: ReadLimits, on_disk: bool = False) -> str | None:
         """The relative path for a file; None for junk. Raises Unreadable for a path that leads out."""
-        # In an archive a backslash separates and a colon follows a drive; on disk both are part of a name.
-        path = placed(re.sub(r"[\\:]", "_", name) if on_disk else name, limits)
-        if path is not None and path != "/".join(_parts(name)) and suffix(path, (*entries.SOURCES, *entries.ARCHIVES)):
-            self.refuse(name, f"is read as {shown(path)}, because not every system can store its name")
+        path, other = _placed_on_disk(name, limits) if on_disk else _placed(name, name, limits)
+        if other:
+            self.refuse(name, f"is read as {shown(path or '')}, because not every system can store its name")
         return path
 
     def add(self, name: str, limits: ReadLimits, problem: str, size: int, fetch: Callable[[int], bytes]) -> None:
@@ -73,6 +72,19 @@ class Contents:
 
     def refuse(self, name: str, reason: object) -> None:
         self.notes.append(f"{shown(name)} {reason}.")
+
+
+@functools.lru_cache(1024)
+def _placed_on_disk(name: str, limits: ReadLimits) -> tuple[str | None, bool]:
+    # In an archive a backslash separates and a colon follows a drive; on disk both are part of a name.
+    return _placed(re.sub(r"[\\:]", "_", name), name, limits)
+
+
+def _placed(name: str, shown_as: str, limits: ReadLimits) -> tuple[str | None, bool]:
+    """As `placed`, and whether the path of something that is read is another one than the name that is shown."""
+    path = placed(name, limits)
+    other = path is not None and path != "/".join(_parts(shown_as))
+    return path, other and bool(suffix(path or "", (*entries.SOURCES, *entries.ARCHIVES)))
 
 
 def placed(name: str, limits: ReadLimits) -> str | None:

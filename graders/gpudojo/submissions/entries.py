@@ -65,17 +65,20 @@ def in_order(path: str) -> tuple[int, object]:
     return path.count("/"), natural(path)
 
 
+@functools.lru_cache(1024)
 def is_junk(name: str) -> bool:
     folded = name.casefold()
     return folded.startswith(".") or folded in JUNK or folded.endswith((".egg-info", ".pyc", ".ipynb_checkpoints"))
 
 
+@functools.lru_cache(1024)
 def suffix(name: str, kinds: tuple[str, ...]) -> str:
     """The ending that the name has of these, or an empty text."""
     folded = name.casefold()
     return next((kind for kind in kinds if folded.endswith(kind) and len(folded) > len(kind)), "")
 
 
+@functools.lru_cache(1024)
 def of_platform(name: str, folder: bool) -> Named | None:
     """What a name given by Canvas, Moodle or Gradescope says; None for other names."""
     if moodle := _MOODLE.fullmatch(name):

@@ -220,8 +220,9 @@ def test_what_is_judged_from_the_same_evidence_is_the_same(graded: tuple[Path, Q
         assert unread is not None
         expected = judging.judged(whole, reference, exercises, ONLY)
         assert judging.judged(unread, reference, exercises, ONLY, same) == expected
-    assert same
-    assert all(result.outcome in judging.UNEXPLAINED for known in same.values() for result in known.results)
+    assert same.verdicts
+    assert same.outcomes
+    assert all(result.outcome in judging.UNEXPLAINED for known in same.verdicts.values() for result in known.results)
 
 
 def test_what_is_told_of_a_verdict_is_in_it(graded: tuple[Path, Quiet, ClassResults]) -> None:
@@ -441,3 +442,18 @@ def test_a_grader_that_is_stopped_for_a_while_takes_no_points(folder: Path, tmp_
     assert (process.returncode, said) == (0, "")
     rows = read(tmp_path / "out" / "results.json").submissions
     assert [(row.status, row.score) for row in rows] == [(SubmissionStatus.GRADED, row.max_score) for row in rows]
+
+
+def test_what_judging_needs_is_prepared_without_threads(tmp_path: Path) -> None:
+    code = """
+import os
+from gpudojo.classes import judging
+from gpudojo.model.catalogue import day
+os.environ["OPENBLAS_NUM_THREADS"] = "2"
+judging.prepare(day("day8"))
+assert os.environ["OPENBLAS_NUM_THREADS"] == "2"
+import sys
+print("numpy" in sys.modules, judging._context().get_start_method())
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["True", "fork" if sys.platform == "linux" else "spawn"]

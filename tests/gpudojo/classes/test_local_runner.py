@@ -6,13 +6,19 @@ import contextlib
 import hashlib
 import os
 import signal
+import socket
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
+from gpudojo.classes import local_runner
+from gpudojo.classes.local_runner import ROOM, ChildScheduler, GradingTask
+from gpudojo.classes.store import UnreadRecord
+from gpudojo.sandbox.fork_client import ChildExit, ChildPipes
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="this is read from /proc")
 
@@ -170,3 +176,92 @@ def test_the_load_of_others_costs_nobody_points(tmp_path: Path) -> None:
     assert records["working"].incidents == []
     assert set(records["working"].seen) == options.known
     assert [incident.detail for incident in records["endless"].incidents] == ["still running after 1 second"]
+
+
+class Writing:
+    """Stands for the fork server: its one child is a thread that writes evidence, a piece at a time, and ends."""
+
+    def __init__(self, pieces: int, size: int, pause: float) -> None:
+        self.pieces, self.size, self.pause = pieces, size, pause
+        self.control, self.other = socket.socketpair()
+
+    def fileno(self) -> int:
+        return self.control.fileno()
+
+    def spawn(self, job: object) -> ChildPipes:
+        evidence, end = os.pipe()
+        output, other = os.pipe()
+        os.close(other)
+        threading.Thread(target=self.write, args=(end,)).start()
+        os.set_blocking(evidence, False)
+        os.set_blocking(output, False)
+        return ChildPipes(1, evidence, output)
+
+    def write(self, end: int) -> None:
+        for _ in range(self.pieces):
+            time.sleep(self.pause)
+            left = bytes(self.size)
+            while left:
+                left = left[os.write(end, left) :]
+        os.close(end)
+        self.other.send(b"x")
+
+    def events(self) -> list[ChildExit]:
+        self.control.recv(10)
+        return [ChildExit(1, 0, 0, 0.0)]
+
+
+class Counting:
+    """Stands for a run: counts bytes, and how often some arrived."""
+
+    killed_by_us = False
+
+    def __init__(self) -> None:
+        self.bytes = self.times = 0
+
+    def job(self, token: bytes) -> None:
+        pass
+
+    def receive(self, data: bytes) -> bool:
+        self.bytes, self.times = self.bytes + len(data), self.times + 1
+        return True
+
+    def overdue(self, now: float) -> bool:
+        return False
+
+    def child_exited(self, *how: object) -> bool:
+        return False
+
+    def finish(self, *used: object) -> UnreadRecord:
+        return UnreadRecord("")
+
+
+def scheduled(client: Writing) -> tuple[Counting, float]:
+    """What a run got from a child, and how long that took."""
+    run, began = Counting(), time.monotonic()
+    tasks = [GradingTask("one", cast(Any, run), lambda record: None, began)]
+    with client.control, client.other:
+        ChildScheduler(cast(Any, client), 1).run(iter(tasks))
+    return run, time.monotonic() - began
+
+
+def test_the_grader_does_not_wake_up_for_every_piece_that_a_child_writes() -> None:
+    run, _ = scheduled(Writing(200, 100, 0.002))
+    assert run.bytes == 200 * 100
+    assert run.times < 100
+
+
+def test_a_child_that_writes_more_than_a_pipe_holds_hardly_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(local_runner, "PAUSE", 0.5)
+    run, seconds = scheduled(Writing(8, 2 << 20, 0.0))
+    assert run.bytes == 16 << 20
+    assert seconds < 0.25 * (16 << 20) / ROOM, "else it waits a pause for each time that the pipe is full"
+
+
+def test_pipes_that_cannot_be_enlarged_are_read_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(local_runner, "PAUSE", 30.0)
+    monkeypatch.setattr(local_runner, "_enlarged", lambda end: False)
+    run, seconds = scheduled(Writing(20, 100, 0.02))
+    assert run.bytes == 20 * 100
+    assert run.times > 2
+    assert seconds < 20, "there is nothing to wait for after the last child"

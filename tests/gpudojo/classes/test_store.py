@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from gpudojo.classes.grading_options import name_of, of_probes, seeds
-from gpudojo.classes.store import FunctionRecord, Record, Store, decode, encode, key_of, write
+from gpudojo.classes.store import KEEPING, FunctionRecord, Record, Store, decode, encode, key_of, write
 from gpudojo.model.catalogue import day
 from gpudojo.model.errors import BadClass, BadEvidence
 from gpudojo.model.evidence import CallStatus, Evidence, Observation, Raised
@@ -52,6 +52,24 @@ def test_a_write_that_fails_leaves_what_was_there(tmp_path: Path, monkeypatch: p
         write(path, b"new")
     assert path.read_bytes() == b"old"
     assert os.listdir(tmp_path) == ["x"]
+
+
+def test_sources_are_kept_by_threads_and_told_if_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = Store(tmp_path)
+    files = {f"{number:064x}": {"01.py": f"x = {number}\n".encode()} for number in range(3 * KEEPING)}
+    for digest, each in [*files.items()] * 2:
+        store.keep_sources_soon(digest, each)
+    store.sources_kept()
+    assert {digest: store.sources(digest) for digest in files} == files
+
+    def full(*args: object, **more: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("gpudojo.classes.store.write", full)
+    store.keep_sources_soon("f" * 64, {"01.py": b"x = 1\n"})
+    with pytest.raises(OSError, match="space"):
+        store.sources_kept()
+    store.close()
 
 
 def test_two_runs_do_not_write_to_one_folder(tmp_path: Path) -> None:

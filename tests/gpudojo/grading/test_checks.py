@@ -12,6 +12,8 @@ from gpudojo.grading.call import Call, tried
 from gpudojo.grading.checks import (
     Ran,
     at_most,
+    close,
+    identical,
     leaves_its_input_alone,
     nearly,
     on_the_device,
@@ -22,7 +24,7 @@ from gpudojo.grading.checks import (
 from gpudojo.grading.engine import judge
 from gpudojo.grading.load import load
 from gpudojo.grading.observe import observe
-from gpudojo.model.evidence import Cases
+from gpudojo.model.evidence import Array, Cases
 from gpudojo.model.exercise import Exercise
 from gpudojo.model.results import Outcome
 from hypothesis import given
@@ -104,3 +106,17 @@ def test_numbers_are_near_each_other_where_numpy_says_so(pairs: list[tuple[float
         for rtol, atol in ((1e-3, 1e-5), (0, 1e-4)):
             expected = bool(np.allclose(found, right, rtol=rtol, atol=atol))
             assert nearly(found, right, rtol, atol) is expected
+
+
+FEW = st.sampled_from([0.0, -0.0, 1.0, 1.0 + 1e-6, 2.0, math.inf, math.nan])
+
+
+@given(st.sampled_from(["float16", "float32", "float64", "int64", "bool", "complex64"]), st.data())
+def test_arrays_are_compared_as_numpy_compares_them(dtype: str, data: st.DataObject) -> None:
+    values = FEW if dtype.startswith(("float", "complex")) else st.sampled_from([0, 1])
+    pairs = data.draw(st.lists(st.tuples(values, values) | values.map(lambda value: (value, value)), max_size=4))
+    one, other = (np.array([pair[side] for pair in pairs], dtype) for side in (0, 1))
+    found, right = (Array(dtype, each.shape, each.tobytes()) for each in (one, other))
+    assert close(found, right) is bool(np.allclose(one, other, 1e-3, 1e-5))
+    assert close([found, right], [right, right]) is (close(found, right) and close(right, right))
+    assert identical(found, right) <= bool((one == other).all())

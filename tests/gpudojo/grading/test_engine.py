@@ -19,7 +19,8 @@ from gpudojo.grading.limits import Limits
 from gpudojo.grading.observe import load_file, observe
 from gpudojo.grading.references import Written
 from gpudojo.grading.source_locator import pattern_lines
-from gpudojo.model.exercise import Check, Exercise, Failed, Probe
+from gpudojo.model.evidence import CallStatus, Evidence, Observation
+from gpudojo.model.exercise import Check, Exercise, Failed, Probe, Seen
 from gpudojo.model.results import CheckResult, Outcome
 
 REFERENCE = "def double(x):\n    # BEGIN SOLUTION\n    return 2 * x\n    # END SOLUTION\n"
@@ -72,6 +73,89 @@ class Files:
 @pytest.fixture
 def files(tmp_path: Path) -> Files:
     return Files(tmp_path)
+
+
+def kind(call: Any) -> dict[str, str]:
+    return {}
+
+
+def value(call: Any) -> dict[str, int]:
+    return {}
+
+
+class Judging:
+    """A function with two probes and three checks, judged by facts; `ran` are the checks that had to be judged."""
+
+    def __init__(self) -> None:
+        self.exercise = Exercise("01_doubling", "Doubling", 2)
+        self.function = self.exercise.function("double", "Multiply by two.")
+        self.known = engine.KnownOutcomes(100)
+        self.ran: list[str] = []
+        kinds, values = self.function.probe(kind), self.function.probe(value)
+
+        @self.function.check(1, needs=())
+        def returns_a_number(seen: Seen, wanted: Seen) -> None:
+            """It returns a number."""
+            self.ran.append("number")
+            if seen[kinds] != wanted[kinds]:
+                raise Failed(f"it returned {seen[kinds]}", "a number")
+
+        @self.function.check(1, needs=("returns_a_number",))
+        def doubles(seen: Seen, wanted: Seen) -> None:
+            """It returns twice its argument."""
+            self.ran.append("doubles")
+            if seen[kinds] == wanted[kinds] and seen[values] != wanted[values]:
+                raise Failed("another value", "twice the argument")
+
+        @self.function.check(0, needs=())
+        def says_what_ran(seen: Seen, wanted: Seen) -> None:
+            """It says which lines ran."""
+            self.ran.append("lines")
+            seen.about("value")
+            raise Failed(f"{seen.ran}", "")
+
+    def judge(self, kind: str, value: int, line: int) -> list[CheckResult]:
+        told = {"kind": {"is": kind}, "value": {"is": value}}
+        seen = {n: Observation(CallStatus.RETURNED, f, None, {"": [(line, line)]}) for n, f in told.items()}
+        digests = {name: repr(facts).encode() for name, facts in told.items()} | {"": b"returned"}
+        right = {
+            name: Observation(CallStatus.RETURNED, f) for name, f in (("kind", {"is": "int"}), ("value", {"is": 6}))
+        }
+        evidence, reference = (Evidence("01_doubling", "double", "virtual", 8, each) for each in (seen, right))
+        found = engine.judge(self.exercise, self.function, evidence, reference, self.known, digests)
+        assert found == engine.judge(self.exercise, self.function, evidence, reference)
+        return found
+
+    def judged(self, kind: str, value: int, line: int) -> tuple[list[CheckResult], list[str]]:
+        """The results, and the checks that were judged for them and not only to compare."""
+        self.ran.clear()
+        found = self.judge(kind, value, line)
+        alone = 3 if found[0].outcome is Outcome.PASSED else 2  # the second time, without what is known
+        return found, self.ran[:-alone]
+
+
+def test_a_check_is_judged_once_for_what_it_asks_for() -> None:
+    judging = Judging()
+    assert judging.judged("int", 6, 3)[1] == ["number", "doubles", "lines"]
+    assert judging.judged("int", 6, 3)[1] == ["lines"], "it looks at lines, which are not in the digests"
+    assert judging.judged("int", 7, 3)[1] == ["doubles", "lines"], "the first check has not asked for the value"
+    found, again = judging.judged("int", 7, 4)
+    assert again == ["lines"]
+    assert found[1].outcome is Outcome.FAILED
+    assert found[1].ran == ((4, 4),), "the lines are this submission's own"
+    assert judging.judged("list", 7, 5)[1] == ["number", "lines"]
+    found, again = judging.judged("list", 8, 6)
+    assert again == ["lines"]
+    assert (found[0].outcome, found[0].ran, found[1].blocked_by) == (Outcome.FAILED, ((6, 6),), "returns_a_number")
+
+
+def test_no_more_outcomes_are_kept_than_allowed() -> None:
+    judging = Judging()
+    judging.known.most = 1
+    judging.judge("int", 6, 3)
+    judging.judge("int", 7, 3)
+    assert judging.judged("int", 6, 3)[1] == ["lines"]
+    assert judging.judged("int", 7, 3)[1] == ["doubles", "lines"]
 
 
 def test_a_right_solution_passes_and_a_wrong_one_fails_at_its_line(files: Files) -> None:

@@ -9,17 +9,19 @@ import msgspec
 import pytest
 from gpudojo.model.errors import BadEvidence, DamagedEvidence
 from gpudojo.model.evidence import (
+    MOST_FACTS,
     Array,
     CallStatus,
     Case,
     Cases,
+    Digests,
     Evidence,
     Fact,
     Observation,
     ObservationOutline,
     Raised,
     decode_evidence,
-    digest_of,
+    digests_of,
     encode_evidence,
     outlined,
     typed,
@@ -78,8 +80,21 @@ def array(dtype: str = "float32", shape: Any = (2,), data: Any = b"12345678") ->
     ids=["bytes", "key", "inner-key", "deep", "object", "short", "negative", "shape", "text", "huge", "ext"],
 )
 def test_what_is_no_fact_is_refused(fact: Any, why: str) -> None:
-    with pytest.raises(BadEvidence, match=why):
-        decode_evidence(msgspec.msgpack.encode(made({"x": fact})))
+    data = msgspec.msgpack.encode(made({"x": fact}))
+    for decode in (decode_evidence, lambda data: outlined(data, set())):
+        with pytest.raises(BadEvidence, match=why):
+            decode(data)
+
+
+@given(st.permutations(["small", "half", "more than half"]), st.sets(st.sampled_from(["half", "more than half"])))
+def test_what_is_refused_does_not_depend_on_what_came_before(names: list[str], alone: set[str]) -> None:
+    sizes = {"small": 3, "half": MOST_FACTS // 2, "more than half": MOST_FACTS // 2 + 50}
+    seen = {name: Observation(CallStatus.RETURNED, {"x": [[]] * sizes[name]}) for name in names}
+    known: set[bytes] = set()
+    for some in [[name] for name in sorted(alone)] + [["small", "half"]]:
+        outlined(encode_evidence(Evidence("04", "train", "virtual", 8, {name: seen[name] for name in some})), known)
+    with pytest.raises(BadEvidence, match="more than 50,000"):
+        outlined(encode_evidence(Evidence("04", "train", "virtual", 8, seen)), known)
 
 
 @pytest.mark.parametrize("data", [b"", b"\xc1", b"\x80", b"passed", b"\x91" * 100_000, bytes(20 << 20)])
@@ -186,10 +201,10 @@ def test_facts_that_were_damaged_later_are_no_verdict_on_a_student() -> None:
             ObservationOutline(CallStatus.RETURNED, msgspec.Raw(data)).typed(Looked)
 
 
-def test_a_digest_tells_observations_apart_and_not_lines() -> None:
-    def digest(**seen: Observation) -> bytes:
+def test_digests_tell_observations_apart_and_not_lines() -> None:
+    def digest(**seen: Observation) -> Digests:
         evidence = Evidence("04", "train", "virtual", 8, seen)
-        return digest_of(outlined(encode_evidence(evidence), set()).observations)
+        return digests_of(outlined(encode_evidence(evidence), set()).observations)
 
     raised, returned = CallStatus.RAISED, CallStatus.RETURNED
     usual = digest(a=Observation(returned, {"x": 1}))

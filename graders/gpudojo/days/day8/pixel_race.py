@@ -429,13 +429,14 @@ def judge_speed(found: Modelled, wanted: Modelled, measured: Race, reference: Ra
         clock += f"; measured on this machine's CPU: {measured.speedup:.1f} ×"
     loop, best, speedup = wanted.loop, _ratio(wanted.loop, wanted.student), _ratio(wanted.loop, found.student)
     needed = min(BAR, best / 3)  # on a device where the reference itself gains little, less is enough
-    shown = f"{bars(loop, found.student, wanted.student)}\n{clock}"
     if speedup < needed:
+        shown = f"{bars(loop, found.student, wanted.student)}\n{clock}"
         raise Failed(
             f"{speedup:.1f} times as fast as the loop\n{shown}",
             f"at least {needed:.1f} times as fast; the reference is {best:.0f} times as fast",
         )
     if min(found.student, loop) <= 0 or speedup > TOO_GOOD * best:
+        shown = f"{bars(loop, found.student, wanted.student)}\n{clock}"
         raise Failed(
             f"{speedup:.0f} times as fast as the loop, which is too good to be true\n{shown}",
             f"about as fast as the reference, {best:.0f} times as fast as the loop",

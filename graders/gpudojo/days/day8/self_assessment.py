@@ -179,9 +179,8 @@ def tried_out(value: Any) -> dict[str, str]:
 @answers.check(points=0, needs=())
 def is_a_dict(seen: Seen, wanted: Seen) -> None:
     """`ANSWERS` is a dict from question to letter."""
-    observation = seen.observations["letters"]
-    if observation.status is not CallStatus.RETURNED:
-        raised = observation.raised
+    status, raised = seen.ends["letters"]
+    if status is not CallStatus.RETURNED:
         said = f"the file could not be run: {raised.short}" if raised else f"{not_handed_in('ANSWERS')}, or is None"
         raise Failed(said, "ANSWERS = {...}", raised.line if raised else None)
     if seen[letters].kind != "dict":
