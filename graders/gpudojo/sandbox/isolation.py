@@ -101,6 +101,7 @@ SYSTEM: Final = (
     *("/usr/lib", "/usr/lib64", "/lib", "/lib64", "/usr/local/lib"),
     *("/etc/ld.so.cache", "/usr/share/zoneinfo"),
     *("/sys/class/net", "/sys/bus/pci", "/sys/devices"),  # read by gloo about its network interface
+    "/bin/sh",  # by which `os.popen` and the like run a program, and say that there is none
 )
 DEVICES: Final = ("/dev/null", "/dev/urandom", "/dev/random", "/dev/full")  # not zero: shared memory can be made of it
 SHARED: Final = "/dev/shm"  # where libc keeps named semaphores and shared memory

@@ -22,7 +22,15 @@ import threading
 from _thread import get_ident
 from collections.abc import Callable, Iterable, Iterator
 from multiprocessing.reduction import ForkingPickler
-from types import ClassMethodDescriptorType, CodeType, FrameType, FunctionType, ModuleType
+from types import (
+    BuiltinFunctionType,
+    ClassMethodDescriptorType,
+    CodeType,
+    FrameType,
+    FunctionType,
+    GetSetDescriptorType,
+    ModuleType,
+)
 from typing import Any, Final, NamedTuple
 
 import torch
@@ -43,6 +51,7 @@ PUBLIC: Final = frozenset(
     "gpudojo gpudojo.sprite_display gpudojo.notebook virtual_cuda virtual_cuda.errors virtual_cuda.ledger".split()
 )
 OWN: Final = frozenset({"gpudojo", "virtual_cuda", *(each.package.partition(".")[0] for each in registered().values())})
+PLAIN: Final = (str, int, bool, float, type(None), list, dict, tuple, set, frozenset, GetSetDescriptorType, type)
 STACK: Final = {
     "sys._getframe": "asked for a frame of the call stack (sys._getframe)",
     "sys._current_frames": "asked for the call stacks of all threads (sys._current_frames)",
@@ -678,8 +687,13 @@ def _librarys_debugger(debugger: Any, files: _ReachedFiles) -> bool:
     for value in (value for names in held for value in names.values()):
         function = getattr(value, "__func__", None) if type(value) in (staticmethod, classmethod) else value
         function = function.fget if type(function) is property else function
-        pythons = type(function) is FunctionType and not files.students(function.__code__.co_filename)
-        if callable(function) and not pythons and not isinstance(function, type):
+        if type(function) is FunctionType:
+            plain = not files.students(function.__code__.co_filename)
+        elif type(function) is BuiltinFunctionType:  # the handler of a signal
+            plain = type(function.__self__) is ModuleType
+        else:
+            plain = type(function) in PLAIN
+        if not plain:
             return False
     methods = {name for names in held for name, value in names.items() if type(value) is FunctionType}
     return _owner(debugger) != "bdb" and methods.isdisjoint(vars(debugger))
