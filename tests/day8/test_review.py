@@ -1,4 +1,4 @@
-"""Kept solutions in a class: none needs review, right or wrong, but those that replace a function of torch on purpose."""
+"""Kept solutions in a class: none needs review, right or wrong, but those that replace a name of torch."""
 
 from __future__ import annotations
 
@@ -21,7 +21,10 @@ HERE = Path(__file__).parent
 REFERENCE = ROOT / "reference" / HERE.name
 # By the name of a solution: what needs review, and why that is right.
 ON_PURPOSE = {
-    "wrong/gray_patched_clock.py": ("torch.cuda.synchronize", "it stops every clock, and waiting for the device with them"),
+    "wrong/gray_patched_clock.py": (
+        "torch.cuda.synchronize",
+        "it stops every clock, and waits of the device",
+    ),
     "wrong/gray_slowed_loop.py": ("torch.zeros", "it makes the loop slow that it is timed against"),
 }
 

@@ -489,16 +489,12 @@ def _guard_modules(files: _ReachedFiles, report: Callable[..., None]) -> None:
             _module(frame) in through and _asked(frame, files, *through)
         )
 
-    def given(value: Any) -> bool:
-        """Whether this is a stand-in, or a module of somebody else's."""
-        return identity(value) in real or (isinstance(value, ModuleType) and not _foreign(value, files))
-
     class Guarded(ModuleType):
         def __getattribute__(self, name: str) -> Any:
             module = real[identity(self)]
             value = get(module, name)
             special = name.startswith("__") and name not in ("__dict__", "__builtins__")
-            if special or isinstance(value, kind) or given(value) or not students(frame_at(1)):
+            if special or isinstance(value, kind) or identity(value) in real or not students(frame_at(1)):
                 return value
             code = frame_at(1).f_code
             if code.co_name not in looks_up or files.students(code.co_filename):
