@@ -208,7 +208,7 @@ def _spied(memory: Sequence[str]) -> tuple[Callable[[], None], Callable[[], str 
     def setting(original: Any) -> Any:
         @functools.wraps(original)
         def call(*args: Any) -> Any:
-            alone = joined(views) == known
+            alone = joined(views) == known and kind_of(args[0]) in settings  # which are looked at without student code
             try:
                 return original(*args)
             finally:
@@ -217,6 +217,7 @@ def _spied(memory: Sequence[str]) -> tuple[Callable[[], None], Callable[[], str 
 
         return call
 
+    settings = (torch.dtype, type(torch.FloatTensor))
     for name in SETTINGS:
         function = getattr(torch._C, name)
         setattr(torch._C, name, setting(getattr(function, "__wrapped__", function)))

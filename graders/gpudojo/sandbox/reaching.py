@@ -628,13 +628,18 @@ def _reached(event: str, args: tuple[Any, ...], frame: FrameType, files: _Reache
 
 
 def _lists_members(args: tuple[Any, ...], frame: FrameType, files: _ReachedFiles) -> bool:
-    """Whether a library asks for variables of a function on the student's behalf because it asks for all attributes.
+    """Whether a library asks for variables of a function on the student's behalf and goes on without them.
 
-    `inspect.getmembers` does, and leaves out what there is not. A library that names them, as `inspect.signature` does,
-    uses them itself.
+    `inspect.getmembers` asks for all attributes there are, and `typing.get_type_hints` for the variables in which it
+    evaluates texts that student code may have put there. A library that names them otherwise uses them itself.
     """
-    named = args[1] in frame.f_code.co_names or args[1] in frame.f_code.co_consts
-    return not named and _foreign(args[0], files) and _above(frame, files)
+    names, function = frame.f_code, args[0]
+    ours = type(function) is FunctionType and files.ours(function.__code__.co_filename)
+    if args[1] in names.co_consts:  # for `getattr`
+        return ours and _above(frame, files)
+    if args[1] in names.co_names:
+        return False
+    return _foreign(function, files) and _above(frame, files)
 
 
 def _tracer_ends(event: str, frame: FrameType, files: _ReachedFiles) -> bool:
