@@ -8,7 +8,7 @@ import itertools
 import linecache
 import sys
 import threading
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -74,6 +74,25 @@ def hooked(key: int) -> Any:
     """As `kept`, for hooks that only torch calls: in the sandbox it is reported when student code calls them."""
     sys.audit(HOOK)
     return kept(key)
+
+
+def named(*classes: Any) -> tuple[Any, ...]:
+    """The classes, which a function makes, with names by which pickle looks for them in their module."""
+    for each in classes:
+        each.__qualname__ = each.__name__
+    return classes
+
+
+def finds(make: Callable[[], tuple[Any, ...]]) -> Callable[[str], Any]:
+    """A module's `__getattr__`, which finds these classes: students save models and losses that they were given."""
+
+    def find(name: str) -> Any:
+        for each in () if name.startswith("_") else make():
+            if each.__name__ == name:
+                return each
+        raise AttributeError(name)
+
+    return find
 
 
 MOST: Final = 200  # points: a picture has not much more room

@@ -37,8 +37,9 @@ SOMETIMES: Final = 0.25
 OBSERVING: Final = ("gpudojo.grading.", *DAYS)
 # Compared beside gpudojo's own names: names that its code relies on. Honest code replaces none of them; new names, and
 # settings such as torch's default type, may change.
+SHOWN: Final = frozenset("print input help exit quit __repr__".split())  # only what is shown to people depends on these
 NAMES: Final = {
-    builtins: tuple(n for n in vars(builtins) if not n.startswith("_")),
+    builtins: tuple(n for n in vars(builtins) if not n.startswith("_") and n not in SHOWN),
     os: ("write", "getpid", "_exit", "fork", "open", "close"),
     gc: ("freeze", "collect", "get_objects"),
     hashlib: ("blake2b", "sha256"),
@@ -190,6 +191,8 @@ MODULES_ASKED: Final = (
     "torch.autograd torch.autograd.function torch.functional torch.nn.functional torch.overrides torch.utils._pytree"
 ).split()
 
+SETTINGS: Final = ("_set_default_dtype", "_set_default_tensor_type")  # by which torch's own code sets a name of torch
+
 
 def _spied(memory: Sequence[str]) -> tuple[Callable[[], None], Callable[[], str | None]]:
     """Functions for the beginning and the end of a call; the second returns what was changed for a moment in between.
@@ -201,10 +204,29 @@ def _spied(memory: Sequence[str]) -> tuple[Callable[[], None], Callable[[], str 
     if not _has_versions():
         return lambda: None, lambda: None
     ours, kinds = tuple(_disguised()), device_classes()
+
+    def setting(original: Any) -> Any:
+        @functools.wraps(original)
+        def call(*args: Any) -> Any:
+            alone = joined(views) == known and kind_of(args[0]) in settings  # which are looked at without student code
+            try:
+                return original(*args)
+            finally:
+                if alone:  # what somebody else has changed is still to be told
+                    settle()
+
+        return call
+
+    settings = (torch.dtype, type(torch.FloatTensor))
+    for name in SETTINGS:
+        function = getattr(torch._C, name)
+        setattr(torch._C, name, setting(getattr(function, "__wrapped__", function)))
     torchs = [vars(sys.modules[home])[name] for home, name in CLASSES_ASKED if hasattr(sys.modules.get(home), name)]
     for kind in (*ours, *torchs):
         _complete(kind)
     modules = [vars(sys.modules[name]) for name in MODULES_ASKED if name in sys.modules]
+    for names_of_one in modules:
+        names_of_one.setdefault("__warningregistry__", {})  # as above: a warning of torch's changes nothing
     copied = dict[str, Any].copy  # unlike `dict`, it copies a large one at once
     copies = [*map(copied, modules)]
     watched: list[Any] = [*modules, *ours, *torchs]  # and classes that the device has made of students' classes
@@ -608,7 +630,7 @@ def _namespaces() -> Iterator[tuple[str, Mapping[str, Any], tuple[str, ...]]]:
     for name in IN_PYTHON:
         yield f"{name}.", vars(sys.modules[name]), tuple(n for n in dir(sys.modules[name]) if not n.startswith("_"))
     for where, kind in _others().items():
-        yield where, vars(kind), _methods(kind)
+        yield where, vars(kind), tuple(name for name in _methods(kind) if name not in SHOWN)
 
 
 @functools.cache
@@ -666,7 +688,8 @@ def _inherited(where: str) -> list[str]:
     kind = _others().get(where)
     # Not the lists and dicts that Python itself adds, such as `__slotnames__`.
     bases = () if kind is None else kind.__mro__[1:-1]
-    return [n for base in bases for n, value in vars(base).items() if not isinstance(value, (list, dict))]
+    found = ((n, value) for base in bases for n, value in vars(base).items())
+    return [n for n, value in found if not isinstance(value, (list, dict)) and n not in SHOWN]
 
 
 def _stays(value: Any) -> bool:

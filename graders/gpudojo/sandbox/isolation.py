@@ -101,7 +101,9 @@ SYSTEM: Final = (
     *("/usr/lib", "/usr/lib64", "/lib", "/lib64", "/usr/local/lib"),
     *("/etc/ld.so.cache", "/usr/share/zoneinfo"),
     *("/sys/class/net", "/sys/bus/pci", "/sys/devices"),  # read by gloo about its network interface
+    "/bin/sh",  # by which `os.popen` and the like run a program, and say that there is none
 )
+HOSTS: Final = "/etc/hosts"
 DEVICES: Final = ("/dev/null", "/dev/urandom", "/dev/random", "/dev/full")  # not zero: shared memory can be made of it
 SHARED: Final = "/dev/shm"  # where libc keeps named semaphores and shared memory
 # The recorded evidence of a reference, in a release.
@@ -251,6 +253,9 @@ def own_tree(scratch: str, readable: Iterable[str], devices: Iterable[str]) -> N
     for folder in (scratch, SHARED, "/proc"):
         os.makedirs(tree + folder, exist_ok=True)
     kernel.bind("/proc", f"{tree}/proc")
+    hosts = Path(tree + HOSTS)
+    hosts.parent.mkdir(exist_ok=True)
+    hosts.write_text("127.0.0.1 localhost\n::1 localhost\n")  # not the machine's own, which says whom it knows
     if os.path.isdir(tree + ANSWERS):
         kernel.mount_memory(tree + ANSWERS, 1 << 12, 1, "755")
         kernel.restrict_mount(tree + ANSWERS, kernel.READ_ONLY)
@@ -455,6 +460,8 @@ class Isolation:
         using = AccessFs.READ_FILE | AccessFs.READ_DIR | AccessFs.WRITE_FILE | AccessFs.IOCTL_DEV
         own = supported & ~AccessFs.MAKE_CHAR & ~AccessFs.MAKE_BLOCK & ~AccessFs.EXECUTE
         allowed = [(reading, self.readable), (using, DEVICES), (own, written)]
+        if SHARED in written:  # in a tree of its own
+            allowed.append((reading, [HOSTS]))
         if on_gpu:
             devices = ["/dev/zero", *real_gpus.devices()]
             allowed += [

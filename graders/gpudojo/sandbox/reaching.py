@@ -22,7 +22,15 @@ import threading
 from _thread import get_ident
 from collections.abc import Callable, Iterable, Iterator
 from multiprocessing.reduction import ForkingPickler
-from types import ClassMethodDescriptorType, CodeType, FrameType, FunctionType, ModuleType
+from types import (
+    BuiltinFunctionType,
+    ClassMethodDescriptorType,
+    CodeType,
+    FrameType,
+    FunctionType,
+    GetSetDescriptorType,
+    ModuleType,
+)
 from typing import Any, Final, NamedTuple
 
 import torch
@@ -33,6 +41,8 @@ from gpudojo.grading.limits import LATE
 from gpudojo.grading.source_locator import IN_THREADS, trace_threads
 from gpudojo.grading.watching import HOOK, KEPT
 from gpudojo.model.catalogue import registered
+from gpudojo.sandbox.integrity import IN_PYTHON
+from gpudojo.sandbox.integrity import NAMES as COMPARED
 
 Tell = Callable[[str, str, int | None], None]  # gets what was reached for, the file and the line
 
@@ -41,6 +51,7 @@ PUBLIC: Final = frozenset(
     "gpudojo gpudojo.sprite_display gpudojo.notebook virtual_cuda virtual_cuda.errors virtual_cuda.ledger".split()
 )
 OWN: Final = frozenset({"gpudojo", "virtual_cuda", *(each.package.partition(".")[0] for each in registered().values())})
+PLAIN: Final = (str, int, bool, float, type(None), list, dict, tuple, set, frozenset, GetSetDescriptorType, type)
 STACK: Final = {
     "sys._getframe": "asked for a frame of the call stack (sys._getframe)",
     "sys._current_frames": "asked for the call stacks of all threads (sys._current_frames)",
@@ -80,15 +91,16 @@ GIVING: Final = frozenset(
 FILES: Final = frozenset("pathlib codecs tokenize linecache inspect shutil fileinput pkgutil mmap ast os".split())
 # Attributes and modules that lead from an object that code holds to what it was not given, without an audit event.
 _FRAME, _FUNCTION, _MEMORY = "the variables and callers of a frame", "the variables of a function", "Python's memory"
+OF_FUNCTIONS: Final = (*VARIABLES, "cell_contents", "getclosurevars")
 NAMES: Final = {
     **dict.fromkeys(("f_back", "f_locals", "f_globals", "f_builtins", "f_trace", "set_eval_frame"), _FRAME),
-    **dict.fromkeys((*VARIABLES, "cell_contents", "getclosurevars"), _FUNCTION),
+    **dict.fromkeys(OF_FUNCTIONS, _FUNCTION),
     **dict.fromkeys(("ctypes", "_ctypes", "pythonapi", "memmove", "stride_tricks.as_strided"), _MEMORY),
     **dict.fromkeys(("__array_interface__", "__array_struct__", "_construct_storage_from_data_pointer"), _MEMORY),
     **dict.fromkeys(("_new_with_weak_ptr", "_weak_ref", "TensorBase", "StorageBase"), "torch's own memory"),
-    "__subclasses__": "all classes that are loaded",
     **dict.fromkeys(("_inner", "_block", "object.__getstate__"), "the inside of a tensor on the virtual device"),
 }
+OF_ARRAYS: Final = frozenset({"data", "shape", "strides"})  # attributes of `array.ctypes`
 READ: Final = frozenset({"__array_interface__", "__array_struct__"})  # lead there only where they are defined
 TESTING: Final = frozenset("_testcapi _testinternalcapi _testlimitedcapi _testbuffer _ctypes_test".split())  # of Python
 POINTERS: Final = ("_new_with_weak_ptr", "_weak_ref", "_set_cdata")  # of a storage, by its address
@@ -108,6 +120,8 @@ class Reaching(NamedTuple):
     memory: list[str]  # what says that code which is not ours uses memory directly
 
 
+# Functions of `inspect` that look for the source or docstring of what they are given, and hand out no more than that.
+LOOKING_UP: Final = frozenset({"findsource", "_findclass", "_finddoc"})
 READING: Final = frozenset({"open", "read_text", "read_bytes", "FileIO"})
 COMPILING: Final = frozenset({"compile", "exec", "eval", "ast", "parse", "codeop"})
 
@@ -124,7 +138,7 @@ def install(inside: Iterable[str] = ()) -> Reaching:
     frame_at, thread, own_number, watched = sys._getframe, get_ident, os.getpid, WATCHED
     attributes, own_names = FRAMES | PARTS | {*MEMBERS}, globals()
     scan, judge, base, direct = _named, _reached, os.path.basename, DIRECT
-    to_memory, device_tensor = _MEMORY, Tensor
+    to_memory, device_tensor, members, lists = _MEMORY, Tensor, MEMBERS, _lists_members
     parts, function_type, in_memory = PARTS - {"__class__"}, FunctionType, MEMORY
 
     def report(what: str, frame: FrameType | None, file: str = "", line: int | None = None) -> None:
@@ -144,6 +158,7 @@ def install(inside: Iterable[str] = ()) -> Reaching:
         if me in busy:
             return
         busy.add(me)
+        refused = False
         try:
             try:
                 frame = frame_at(1)
@@ -179,6 +194,8 @@ def install(inside: Iterable[str] = ()) -> Reaching:
             what = judge(event, args, frame, files)
             if what:
                 report(what, frame)
+            else:
+                refused = event == "object.__getattr__" and args[1] in members and lists(args, frame, files)
         except (RecursionError, MemoryError):  # what raised the event fails with it
             raise
         except Exception as error:  # an argument that is not what Python documents
@@ -188,6 +205,8 @@ def install(inside: Iterable[str] = ()) -> Reaching:
                 busy.discard(me)
             else:
                 looking.discard(me)
+        if refused:
+            raise AttributeError(f"'function' object has no attribute '{args[1]}'")
 
     def tell_to(tell: Tell) -> None:
         tellers[:] = [(own_number(), tell)]
@@ -244,6 +263,8 @@ def install(inside: Iterable[str] = ()) -> Reaching:
     storages = gc.get_referents(vars(torch._C.StorageBase))[0]
     for held, name in ((vars(torch._C), "_construct_storage_from_data_pointer"), *((storages, n) for n in POINTERS)):
         held[name] = _telling(held[name], f"used torch's own memory ({name})", files, report)
+    _hide_in(type, "__subclasses__", _telling_subclasses(type.__subclasses__, files, report))
+    importlib.reload = _without_reloading(importlib.reload)
     torch._C._dispatch_library = _telling_library(torch._C._dispatch_library, files, rewritten)
     for name in ("enable", "disable"):
         setattr(cProfile.Profile, name, _by_cprofile(getattr(_lsprof.Profiler, name)))
@@ -296,6 +317,43 @@ def _telling(
     return classmethod(call) if of_class else call
 
 
+def _telling_subclasses(original: Any, files: _ReachedFiles, report: Callable[..., None]) -> Any:
+    """`type.__subclasses__`, which tells when student code asks for those of a class that is not its own."""
+
+    def subclasses(cls: type) -> list[type]:
+        """Return a list of immediate subclasses."""
+        frame = sys._getframe(1)
+        # A library that names them uses them itself, and so does a check of an abstract class.
+        named = "__subclasses__" in frame.f_code.co_names or _module(frame) == "abc"
+        asked = files.students(frame.f_code.co_filename) or (not named and _above(frame, files))
+        if asked and _not_students(cls, files):
+            report("asked for all classes that are derived from one that is not its own", frame)
+        found: list[type] = original(cls)
+        return found
+
+    return subclasses
+
+
+def _without_reloading(original: Any) -> Any:
+    """`importlib.reload`, but modules that probes use stay as they are: another copy of their functions is no gain."""
+    kept = {"torch", "numpy", "msgspec", *IN_PYTHON, *(module.__name__ for module in COMPARED)}
+
+    def reload(module: ModuleType) -> ModuleType:
+        """Reload the module and return it."""
+        if isinstance(module, ModuleType) and module.__name__.partition(".")[0] in kept:
+            return module
+        reloaded: ModuleType = original(module)
+        return reloaded
+
+    return reload
+
+
+def _hide_in(kind: type, name: str, value: Any) -> None:
+    """Put something into a class of C."""
+    gc.get_referents(vars(kind))[0][name] = value
+    ctypes.pythonapi.PyType_Modified(ctypes.py_object(kind))
+
+
 def _telling_library(original: Any, files: _ReachedFiles, rewritten: list[str]) -> Any:
     """`torch._C._dispatch_library`, by which all operators are registered; notes that student code replaces torch's."""
 
@@ -331,6 +389,12 @@ def _definition(name: str) -> int | None:
         return None
     member = ctypes.c_void_p.from_address(id(vars(FunctionType)[name]) + MEMBER_AT).value or 0
     return member if ctypes.c_char_p.from_address(member).value == name.encode() else None
+
+
+@functools.cache
+def _audited() -> bool:
+    """Whether Python raises an event for the variables of a function; then there is no need to look for their names."""
+    return all(_definition(name) is not None for name in VARIABLES)
 
 
 OFFSET_AT: Final = 16  # bytes into the definition of a member: where the member is in an object
@@ -416,6 +480,7 @@ def _guard_modules(files: _ReachedFiles, report: Callable[..., None]) -> None:
     Our own code goes on with the modules themselves. Classes are given to anyone: pickle looks them up by name.
     """
     real: dict[int, ModuleType] = {}
+    looks_up = LOOKING_UP
     frame_at, identity, get, put, kind = sys._getframe, id, getattr, setattr, type
 
     def students(frame: FrameType) -> bool:
@@ -429,8 +494,15 @@ def _guard_modules(files: _ReachedFiles, report: Callable[..., None]) -> None:
             module = real[identity(self)]
             value = get(module, name)
             special = name.startswith("__") and name not in ("__dict__", "__builtins__")
-            if not (special or isinstance(value, kind) or identity(value) in real) and students(frame_at(1)):
+            if special or isinstance(value, kind) or identity(value) in real or not students(frame_at(1)):
+                return value
+            code = frame_at(1).f_code
+            if code.co_name not in looks_up or files.students(code.co_filename):
                 report(f"read `{name}` of the grader's module {module.__name__}", frame_at(1))
+            elif name == "__dict__":
+                return {n: v for n, v in value.items() if n in ("__name__", "__file__", "__loader__", "__spec__")}
+            else:
+                raise AttributeError(name)
             return value
 
         def __setattr__(self, name: str, value: Any) -> None:
@@ -520,9 +592,7 @@ def _reached(event: str, args: tuple[Any, ...], frame: FrameType, files: _Reache
         asked = students or (code.co_name in GIVING and _asked(frame, files, "inspect", "bdb"))
         return f"asked for a frame of the call stack ({args[1]})" if asked else ""
     if event == "object.__getattr__" and args[1] in MEMBERS:
-        # A library that names them uses them itself, as `inspect.signature` does; another was told what to ask for.
-        named = args[1] in code.co_names or args[1] in code.co_consts
-        asked = students or (not named and _asked(frame, files, "inspect"))
+        asked = students or (code.co_name == "getclosurevars" and _asked(frame, files, "inspect"))
         return f"asked for the variables of a function ({args[1]})" if asked and _foreign(args[0], files) else ""
     if event == "import":
         name = _text(args[0])
@@ -557,6 +627,21 @@ def _reached(event: str, args: tuple[Any, ...], frame: FrameType, files: _Reache
     return f"{'changed' if event == 'object.__setattr__' else 'read'} `{args[1]}` of something that is not its own"
 
 
+def _lists_members(args: tuple[Any, ...], frame: FrameType, files: _ReachedFiles) -> bool:
+    """Whether a library asks for variables of a function on the student's behalf and goes on without them.
+
+    `inspect.getmembers` asks for all attributes there are, and `typing.get_type_hints` for the variables in which it
+    evaluates texts that student code may have put there. A library that names them otherwise uses them itself.
+    """
+    names, function = frame.f_code, args[0]
+    ours = type(function) is FunctionType and files.ours(function.__code__.co_filename)
+    if args[1] in names.co_consts:  # for `getattr`
+        return ours and _above(frame, files)
+    if args[1] in names.co_names:
+        return False
+    return _foreign(function, files) and _above(frame, files)
+
+
 def _tracer_ends(event: str, frame: FrameType, files: _ReachedFiles) -> bool:
     """Whether Python itself removes a tracer in a student's frame, as it does when one ends by an exception.
 
@@ -564,6 +649,8 @@ def _tracer_ends(event: str, frame: FrameType, files: _ReachedFiles) -> bool:
     """
     if event != "sys.settrace" or "settrace" in frame.f_code.co_names:
         return False
+    if frame.f_code.co_code[max(frame.f_lasti, 0)] == dis.opmap["RESUME"]:  # where no code of the student's is called
+        return True
     by, ours = getattr(frame.f_trace, "__func__", None), _code_of(sys.gettrace()) if LATE else None
     return (by is not None and by.__module__ == "bdb") or (ours is not None and files.ours(ours.co_filename))
 
@@ -578,8 +665,7 @@ def _for_student(event: str, frame: FrameType, files: _ReachedFiles) -> bool:
     if event in TRACERS and module == "threading":  # sets what was passed to it
         return True
     if event in TRACERS and module == "bdb":  # which `pdb` uses; a debugger of the student's own is another matter
-        file = getattr(sys.modules.get(_owner(frame.f_locals.get("self"))), "__file__", None)
-        return _asked(frame, files, "bdb") or (file is not None and files.students(file))
+        return not _librarys_debugger(frame.f_locals.get("self"), files)
     if event.rpartition(".")[2] not in code.co_names:  # it was passed to a library, as the function to call
         return event != "marshal.loads" and event != "code.__new__" and _above(frame, files)
     return event in STACK and (module == "inspect" or code.co_name in GIVING) and _asked(frame, files, "inspect")
@@ -593,6 +679,25 @@ def _module(frame: FrameType) -> str:
 def _owner(thing: Any) -> str:
     """The name of the module that an object's class is of."""
     return _text(vars(type)["__module__"].__get__(type(thing)))
+
+
+def _librarys_debugger(debugger: Any, files: _ReachedFiles) -> bool:
+    """Whether this is `pdb`, or another library's debugger, and no method of it is the student's."""
+    bases = vars(type)["__mro__"].__get__(type(debugger))[:-1]
+    held = [vars(type)["__dict__"].__get__(base) for base in bases]
+    for value in (value for names in held for value in names.values()):
+        function = getattr(value, "__func__", None) if type(value) in (staticmethod, classmethod) else value
+        function = function.fget if type(function) is property else function
+        if type(function) is FunctionType:
+            plain = not files.students(function.__code__.co_filename)
+        elif type(function) is BuiltinFunctionType:  # the handler of a signal
+            plain = type(function.__self__) is ModuleType
+        else:
+            plain = type(function) in PLAIN
+        if not plain:
+            return False
+    methods = {name for names in held for name, value in names.items() if type(value) is FunctionType}
+    return _owner(debugger) != "bdb" and methods.isdisjoint(vars(debugger))
 
 
 def _debugs_ours(frame: FrameType | None, files: _ReachedFiles) -> bool:
@@ -646,7 +751,7 @@ def _not_students(kind: Any, files: _ReachedFiles) -> bool:
     held = vars(type)["__dict__"].__get__(kind)
     if any(type(each) is FunctionType and not files.students(each.__code__.co_filename) for each in held.values()):
         return True
-    module = sys.modules.get(_text(held.get("__module__")))
+    module = sys.modules.get(_text(vars(type)["__module__"].__get__(kind)))
     file = getattr(module, "__dict__", {}).get("__file__")
     return module is not None and (type(file) is not str or not files.students(file))
 
@@ -656,7 +761,8 @@ def _named(code: CodeType) -> Iterator[tuple[str, int | None]]:
     if any(map(_leads, _texts((code.co_names, code.co_consts)))) or not TRIED.isdisjoint(code.co_names):
         line: int | None = code.co_firstlineno
         before, imported = "", ""
-        for step in dis.get_instructions(code):
+        steps = [*dis.get_instructions(code)]
+        for step, after in zip(steps, [*steps[1:], steps[-1]], strict=True):
             line = step.starts_line if type(step.starts_line) is int else getattr(step, "line_number", None) or line
             names = step.opname in _NAMING or (step.opname == "STORE_NAME" and step.argval in READ)
             for name in _texts([step.argval]) if names else ():
@@ -665,6 +771,8 @@ def _named(code: CodeType) -> Iterator[tuple[str, int | None]]:
                 # An attribute of a class of the student's.
                 own = name in ("_inner", "_block") and (before == "self" or "__slots__" in code.co_names)
                 own = own or (name in READ and step.opname in ("LOAD_ATTR", "LOAD_METHOD"))
+                # Of an array; the module has no such names.
+                own = own or (name == "ctypes" and step.opname == after.opname and after.argval in OF_ARRAYS)
                 whole = pair if (pair := f"{owner.rpartition('.')[2]}.{name}") in NAMES else whole
                 if not own and (why := _leads(whole if whole in sys.modules or whole in NAMES else name)):
                     yield f"names `{whole}`, which leads to {why}", line
@@ -692,7 +800,7 @@ def _texts(values: Any) -> Iterator[str]:
 def _leads(name: str) -> str:
     """What a name leads to; empty if it is an ordinary one."""
     if name in NAMES:
-        return NAMES[name]
+        return "" if name in OF_FUNCTIONS and _audited() else NAMES[name]
     first, dot, _ = name.partition(".")
     if not dot or first not in OWN or name in PUBLIC or not name.replace(".", "").isidentifier():
         return ""

@@ -30,7 +30,9 @@ every_machine = pytest.mark.parametrize("without", LACKING, ids=lambda names: "-
 
 # By what is tried: a piece of code that raises, or says what it has `found`.
 TRIED = {
-    "root folder": "import os; found = [os.path.exists(f'/etc/{name}') for name in ('passwd', 'hosts', 'os-release')]",
+    "root folder": "import os; found = [os.path.exists(f'/etc/{n}') for n in ('passwd', 'hostname', 'os-release')]",
+    "hosts": "import socket; found = open('/etc/hosts').read() + socket.gethostbyname('localhost')",
+    "shell": "import os; found = os.popen('no-such-program 2>/dev/null || echo none; pwd').read()",
     "solutions": f"open({str(GRADERS.parent / 'pyproject.toml')!r})",
     "change Python": "import os; open(os.__file__, 'a')",
     "scratch": "open('a', 'w').write('b'); found = open('a').read() + open('sub/file.txt').read()",
@@ -145,6 +147,7 @@ def test_only_python_packages_and_scratch_exist(who: str, without: tuple[str, ..
     """Also without Landlock."""
     found = run(who, without)["found"]
     assert found["root folder"] == "[False, False, False]"
+    assert found["hosts"] == "127.0.0.1 localhost\n::1 localhost\n127.0.0.1"  # not the machine's own
     assert found["solutions"].startswith("FileNotFoundError")
 
 
@@ -158,6 +161,12 @@ def test_the_evidence_of_a_release_is_covered(who: str) -> None:
     assert run(who, ("answers",), code)["found"]["code"] == "[]"
     write = "import email, os; open(os.path.dirname(email.__file__) + '/new', 'w')"
     assert "Read-only" in run(who, ("answers",), write)["found"]["code"]
+
+
+@everybody
+@every_machine
+def test_a_shell_says_that_a_program_is_missing(who: str, without: tuple[str, ...]) -> None:
+    assert run(who, without)["found"]["shell"].startswith("none\n/")
 
 
 @everybody

@@ -14,7 +14,7 @@ from typing import Any, Final
 from gpudojo.days.day8.pixel_race import CLASSES, SIZE, linear, sprites
 from gpudojo.grading.call import BACK, Call, StudentRaised, copied, name_of, nn, settled, torch, tried
 from gpudojo.grading.checks import between_gpus, diagnosis, expect_float, expect_settings_kept, pairs, runs
-from gpudojo.grading.watching import keep, kept
+from gpudojo.grading.watching import finds, keep, kept, named
 from gpudojo.model.evidence import Case, Cases, Raised
 from gpudojo.model.exercise import Exercise, Failed, Seen, called
 
@@ -93,7 +93,7 @@ def watched(values: tuple[Any, ...], log: EvaluationLog) -> Any:
 
 
 @lru_cache(maxsize=1)
-def _classes() -> tuple[Any, Any]:
+def _classes() -> tuple[Any, ...]:
     """Classes made once, and only where torch is needed."""
 
     class WatchedClassifier(nn.Module):
@@ -127,7 +127,10 @@ def _classes() -> tuple[Any, Any]:
             return super().forward(input, target)
 
     WatchedCrossEntropy.__name__ = nn.CrossEntropyLoss.__name__  # by which the ledger is asked
-    return WatchedClassifier, WatchedCrossEntropy
+    return named(WatchedClassifier, WatchedCrossEntropy)
+
+
+__getattr__ = finds(_classes)
 
 
 @lru_cache(maxsize=1)

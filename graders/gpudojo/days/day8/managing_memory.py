@@ -23,7 +23,7 @@ from gpudojo.days.day8.pixel_race import (
 )
 from gpudojo.grading.call import Call, StudentRaised, array, name_of, nn, several, torch, tried
 from gpudojo.grading.checks import close, pairs, runs, times
-from gpudojo.grading.watching import keep, kept, memory_curve
+from gpudojo.grading.watching import finds, keep, kept, memory_curve, named
 from gpudojo.model.evidence import Array, Case, Cases, MemoryCurve, Raised
 from gpudojo.model.exercise import Exercise, Failed, Seen, called
 
@@ -781,7 +781,7 @@ COUNT, ROWS, WIDTH = 4, 256, 8
 
 
 @lru_cache(maxsize=1)
-def _block_class() -> Any:
+def _block_class() -> tuple[Any, ...]:
     """A class made once, and only where torch is needed."""
 
     class CheckpointBlock(nn.Module):
@@ -794,7 +794,10 @@ def _block_class() -> Any:
             kept(self.key)[0] += 1
             return nn.functional.dropout((x * self.scale).tanh(), 0.3, self.training).mean(0)
 
-    return CheckpointBlock
+    return named(CheckpointBlock)
+
+
+__getattr__ = finds(_block_class)
 
 
 def _blocks(seed: int, device: Any, count: int = COUNT) -> tuple[list[Any], Any]:
@@ -802,7 +805,7 @@ def _blocks(seed: int, device: Any, count: int = COUNT) -> tuple[list[Any], Any]
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)
         x = torch.rand(ROWS, WIDTH).to(device)
-        return [_block_class()().to(device) for _ in range(count)], x
+        return [_block_class()[0]().to(device) for _ in range(count)], x
 
 
 class Through(Case, frozen=True):

@@ -14,7 +14,7 @@ from typing import Any, Final
 from gpudojo.days.day8.pixel_race import CLASSES, SIZE, sprites
 from gpudojo.grading.call import Call, StudentRaised, array, copied, nn, torch, tried
 from gpudojo.grading.checks import between_gpus, diagnosis, expect_float, numbers, runs
-from gpudojo.grading.watching import hooked, keep, kept
+from gpudojo.grading.watching import finds, hooked, keep, kept, named
 from gpudojo.model.evidence import Array, Case, Cases, Raised, ScenarioRaised
 from gpudojo.model.exercise import Exercise, Failed, Seen
 
@@ -103,7 +103,7 @@ def loss_fn(model: Any, log: StepLog) -> Any:
 
 
 @lru_cache(maxsize=1)
-def _classes() -> tuple[Any, Any]:
+def _classes() -> tuple[Any, ...]:
     """Classes made once, and only where torch is needed."""
 
     class SpriteClassifier(nn.Module):
@@ -140,7 +140,10 @@ def _classes() -> tuple[Any, Any]:
             found = [p.grad.detach().abs().max().item() for p in model.parameters() if p.grad is not None]
             log.backward.append(ScaledBackward(regions(), gradient.item(), max(found, default=0.0)))
 
-    return SpriteClassifier, SpriteLoss
+    return named(SpriteClassifier, SpriteLoss)
+
+
+__getattr__ = finds(_classes)
 
 
 @lru_cache(maxsize=2)

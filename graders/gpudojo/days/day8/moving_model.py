@@ -9,6 +9,7 @@ from typing import Any
 from gpudojo.days.day8.pixel_race import Values, linear, values
 from gpudojo.grading.call import Call, name_of, nn, settled, torch, tried
 from gpudojo.grading.checks import expect_settings_kept, pairs, runs
+from gpudojo.grading.watching import finds, named
 from gpudojo.model.evidence import Case, Cases
 from gpudojo.model.exercise import Exercise, Failed, Seen, called
 
@@ -55,7 +56,7 @@ NAMES = ("encoder", "decoder", "body", "head", "trunk", "neck", "embedding", "sc
 
 
 @functools.cache
-def _model_class() -> Any:
+def _model_class() -> tuple[Any, ...]:
     class SpriteModel(nn.Module):
         """Two layers that share a weight, a frozen scale, batch norm, and a palette that is not in `state_dict()`.
 
@@ -74,7 +75,10 @@ def _model_class() -> Any:
             self.register_buffer("palette", (numbers[9:].reshape(2, 3) + 1).half(), persistent=False)
             self.register_buffer("mask", None)  # as batch norm without statistics has them
 
-    return SpriteModel
+    return named(SpriteModel)
+
+
+__getattr__ = finds(_model_class)
 
 
 @functools.cache
@@ -83,7 +87,7 @@ def _numbers(seed: int) -> Any:
 
 
 def _sprite_model(seed: int) -> Any:
-    return _model_class()(_numbers(seed), random.Random(seed))
+    return _model_class()[0](_numbers(seed), random.Random(seed))
 
 
 def _named(model: Any) -> tuple[dict[str, Any], dict[str, Any]]:

@@ -20,7 +20,7 @@ from gpudojo.grading.checks import (
     runs,
     times,
 )
-from gpudojo.grading.watching import hooked, keep, kept
+from gpudojo.grading.watching import finds, hooked, keep, kept, named
 from gpudojo.model.evidence import Array, Case, Cases, Raised
 from gpudojo.model.exercise import Exercise, Failed, Seen, called
 
@@ -119,7 +119,7 @@ class Watch:
 
 
 @functools.cache
-def _classes() -> tuple[Any, Any, Any]:
+def _classes() -> tuple[Any, ...]:
     """Model, loader and loss that record what is done with them; made once, and only where torch is needed."""
 
     class Sequential(nn.Sequential):
@@ -161,7 +161,10 @@ def _classes() -> tuple[Any, Any, Any]:
                 value.register_hook(lambda gradient: hooked(key).keep_gradients())
             return value
 
-    return Sequential, DataLoader, CrossEntropyLoss
+    return named(Sequential, DataLoader, CrossEntropyLoss)
+
+
+__getattr__ = finds(_classes)
 
 
 STEPPED = "a step since the forward pass"  # beside what was copied before an error

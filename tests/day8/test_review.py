@@ -1,0 +1,51 @@
+"""Kept solutions in a class: none needs review, right or wrong, but those that replace a name of torch."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+from gpudojo.authoring.lint import solutions
+from gpudojo.classes.class_grading import ClassGrading
+from gpudojo.classes.grading_options import GradingOptions
+from gpudojo.model.exercise import Exercise
+from gpudojo.model.results_file import iterate
+
+from tests.exploits.conftest import Quiet
+from tests.solutions import ROOT, pytest_generate_tests
+
+__all__ = ["pytest_generate_tests"]
+
+HERE = Path(__file__).parent
+REFERENCE = ROOT / "reference" / HERE.name
+# By the name of a solution: what needs review, and why that is right.
+ON_PURPOSE = {
+    "wrong/gray_patched_clock.py": (
+        "torch.cuda.synchronize",
+        "it stops every clock, and waits of the device",
+    ),
+    "wrong/gray_slowed_loop.py": ("torch.zeros", "it makes the loop slow that it is timed against"),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="the sandbox is Linux's")
+def test_no_kept_solution_needs_review(exercise: Exercise, tmp_path: Path) -> None:
+    """For one exercise: `-m slow -k 04`."""
+    submissions, out = tmp_path / "class", tmp_path / "out"
+    out.mkdir()
+    expected, graded = {}, {}
+    for solution in solutions(HERE, exercise.stem):
+        folder = submissions / solution.where.replace("/", ".")
+        folder.mkdir(parents=True)
+        # Equal ones, with different diagnoses, would be run only once, and need review as copies.
+        (folder / f"{exercise.stem}.py").write_text(f"{solution.source}\n# {solution.where}\n", encoding="utf-8")
+        expected[folder.name] = ON_PURPOSE.get(solution.where, ("", ""))[0]
+    asked = GradingOptions(submissions=[submissions], out=out, reference=REFERENCE, secret="of a test", jobs=2)
+    for row in iterate(ClassGrading(asked, Quiet()).run().path):
+        graded[row.submission] = " ".join(row.needs_human)
+    assert graded.keys() == expected.keys()
+    found = {name: told for name, told in graded.items() if bool(told) != bool(expected[name])}
+    assert found == {}
+    assert all(expected[name] in told for name, told in graded.items())
