@@ -18,6 +18,7 @@ from torch.nn.functional import cross_entropy, linear
 from torch.overrides import BaseTorchFunctionMode
 from torch.utils.flop_counter import FlopCounterMode
 from virtual_cuda import virtual_cuda
+from virtual_cuda.ledger.records import STREAM
 
 Watched = Callable[[], AbstractContextManager[Any]]
 
@@ -266,6 +267,18 @@ def test_attention_through_a_graph_that_is_freed_is_refused(gpu: Any) -> None:
     out.backward()
     with pytest.raises(RuntimeError, match="backward through the graph a second time"):
         out.backward()
+
+
+def test_attention_on_another_stream_has_its_backward_there(gpu: Any) -> None:
+    layer, texts, stream = nn.MultiheadAttention(8, 2).cuda(), torch.rand(4, 3, 8).cuda(), torch.cuda.Stream()
+    layer(texts, texts, texts, need_weights=False)
+    with torch.cuda.stream(stream):
+        out = layer(texts, texts, texts, need_weights=False)[0]
+    out.sum().backward()
+    name = "aten._scaled_dot_product_efficient_attention_backward.default"
+    attention = next(number for number, row in enumerate(gpu.ledger.rows) if name in row)
+    used = [row[5] for row in gpu.ledger.rows[:attention] if row[0] == STREAM and row[6] == "use"]
+    assert used[-1] == stream.stream_id
 
 
 def test_attention_can_be_scripted(gpu: Any) -> None:

@@ -14,6 +14,7 @@ import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 from virtual_cuda import open_device, recorder
+from virtual_cuda.ledger.records import OPERATION
 from virtual_cuda.recorder import devices_of, site
 
 
@@ -180,3 +181,25 @@ def test_a_backward_pass_that_raises_keeps_no_memory() -> None:
             assert torch.cuda.memory_allocated() == 0
     finally:
         gc.enable()
+
+
+def test_lines_of_student_code_inside_of_passes_are_its_own() -> None:
+    """An activation and a hook that a student wrote, called by torch inside of a forward and a backward pass."""
+
+    def activation(x: torch.Tensor) -> torch.Tensor:
+        return x.tanh()
+
+    def hook(gradient: torch.Tensor) -> torch.Tensor:
+        return gradient.sin()
+
+    with open_device("virtual") as opened:
+        layer = nn.TransformerEncoderLayer(8, 2, 8, 0.0, activation).to("cuda")
+        out = layer(torch.rand(3, 2, 8, device="cuda"))
+        out.register_hook(hook)
+        out.sum().backward()
+        (out * 2).cos()
+        rows = {row[4]: row[2] for row in opened.ledger.rows if row[0] == OPERATION}
+    here = sys._getframe().f_code
+    assert rows["aten.tanh.default"] is activation.__code__
+    assert rows["aten.sin.default"] is hook.__code__
+    assert {rows[f"aten.{name}.default"] for name in ("native_layer_norm", "tanh_backward", "cos")} == {here}

@@ -1375,6 +1375,7 @@ def cross_entropy(input: Any, target: Any, reduction: int, ignored: int) -> Any:
 # ---- self-attention --------------------------------------------------------------------------------------------------
 
 _host_attention: Final[Any] = vars(torch._C._nn)["scaled_dot_product_attention"]
+_dispatch: Final = Tensor.__torch_dispatch__
 _functions: Final[Any] = nn.functional
 _in_projection: Final = getattr(_functions, "_in_projection_packed", None)
 _gradients_of: Final = torch.autograd.grad
@@ -1423,6 +1424,7 @@ class _SelfAttention(torch.autograd.Function):
         if place.shut:
             raise shut(place)
         unusual = _grad_on() or _inference_on() or _C._is_any_autocast_enabled() or _C._len_torch_dispatch_stack()
+        unusual = unusual or Tensor.__torch_dispatch__ is not _dispatch  # which changes streams as it goes
         if type(gradient) not in _ORDINARY or unusual or not gradient._inner.is_contiguous():
             unheld = type(gradient) in _ORDINARY and getrefcount(gradient) <= _UNHELD
             if not _keeps_graph():
@@ -1574,7 +1576,8 @@ def _attend(packed: Any, count: int, dropout: float, causal: bool) -> Any:
 
 _ATTENTION_DEFAULTS: Final[dict[str, Any]] = {
     "training": True, "key_padding_mask": None, "need_weights": True, "attn_mask": None,
-    "use_separate_proj_weight": False, "static_k": None, "static_v": None, "is_causal": False,
+    "use_separate_proj_weight": False, "q_proj_weight": None, "k_proj_weight": None, "v_proj_weight": None,
+    "static_k": None, "static_v": None, "average_attn_weights": True, "is_causal": False,
 }  # fmt: skip
 
 
@@ -1637,7 +1640,8 @@ def _plain_attention(query: Any, args: Any, named: Any) -> bool:
         and bias._inner.shape == (3 * size,)
         and 3 * x.numel() <= _SUSPICIOUS
         and given["key_padding_mask"] is None
-        and (given["attn_mask"] is None) is not given["is_causal"]
+        and given["is_causal"] is (given["attn_mask"] is not None)
+        and given.keys() == _ATTENTION_DEFAULTS.keys()
         and not given["use_separate_proj_weight"]
         and given["static_k"] is given["static_v"] is None
         and _C._get_mem_efficient_sdp_enabled()
