@@ -260,6 +260,15 @@ def test_attention_asks_a_function_that_somebody_put_in_the_place_of_torchs(
     assert asked == [6]
 
 
+def test_attention_is_one_node_after_the_first_call(gpu: Any) -> None:
+    def nodes(node: Any) -> int:
+        return 1 + sum(nodes(one) for one, _ in node.next_functions if one is not None)
+
+    layer, texts = nn.MultiheadAttention(8, 2).cuda(), torch.rand(4, 3, 8).cuda()
+    first, second = (nodes(layer(texts, texts, texts, need_weights=False)[0].grad_fn) for _ in range(2))
+    assert second < first / 2
+
+
 def test_attention_through_a_graph_that_is_freed_is_refused(gpu: Any) -> None:
     layer, texts = nn.MultiheadAttention(8, 2).cuda(), torch.rand(4, 3, 8).cuda()
     layer(texts, texts, texts, need_weights=False)
