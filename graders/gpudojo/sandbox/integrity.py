@@ -336,8 +336,12 @@ def _touched(dicts: Sequence[Mapping[Any, Any]], memory: Sequence[str]) -> Calla
 
 def _version(held: Mapping[Any, Any]) -> memoryview:
     """The version of a dict, or of the one behind the names of a class; it reads the memory where that stands."""
-    inside = held if isinstance(held, dict) else gc.get_referents(held)[0]
-    return memoryview(ctypes.c_uint64.from_address(id(inside) + VERSION_AT))
+    return memoryview(ctypes.c_uint64.from_address(_version_at(held)))
+
+
+def _version_at(held: Mapping[Any, Any]) -> int:
+    """The address of the version of a dict, or of the one behind the names of a class."""
+    return id(held if isinstance(held, dict) else gc.get_referents(held)[0]) + VERSION_AT
 
 
 def _versions(dicts: Sequence[Mapping[Any, Any]]) -> Callable[[], bytes]:
@@ -345,8 +349,7 @@ def _versions(dicts: Sequence[Mapping[Any, Any]]) -> Callable[[], bytes]:
 
     All at once, from an array that reaches from the first to the last of them and of which nothing else is read.
     """
-    inside = [held if isinstance(held, dict) else gc.get_referents(held)[0] for held in dicts]
-    places = [id(held) + VERSION_AT for held in inside]
+    places = [_version_at(held) for held in dicts]
     first, size = min(places), ctypes.sizeof(ctypes.c_uint64)
     reach = ctypes.c_uint64 * ((max(places) - first) // size + 1)
     take = numpy.frombuffer(memoryview(reach.from_address(first)), numpy.uint64).take

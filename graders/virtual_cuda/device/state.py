@@ -432,9 +432,8 @@ class Place:
         self.memory = Allocator(total, index, gpu.streams)
         self.note: Callable[[Any], None] = gpu.ledger.rows.append
         self.norms: list[str] | None = None  # the operators that this torch calls for a batch norm, once seen
-        self.heads: Any = (
-            None  # the function for attention, where this torch calls the usual operators around it; once seen
-        )
+        # The function for attention, where this torch calls the usual operators around it; False where not.
+        self.heads: Any = None
         self.late: list[Any] | None = None  # what `ops/dispatch.py` records before the next operation
         self.shut = False
 
