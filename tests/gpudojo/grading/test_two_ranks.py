@@ -87,3 +87,11 @@ def test_a_process_that_leaves(tmp_path: Path) -> None:
     with pytest.raises(StudentRaised) as caught:
         ranks(tmp_path, "import os; os._exit(0)")
     assert caught.value.evidence.message == multiple_gpus.GONE
+
+
+@pytest.mark.parametrize("said", multiple_gpus.BROKEN)
+def test_an_error_says_more_than_a_broken_connection(tmp_path: Path, said: str) -> None:
+    late = "import time; time.sleep(0.3); raise KeyError('mine')"
+    with pytest.raises(StudentRaised) as caught:
+        ranks(tmp_path, f"if dist.get_rank() == 0: raise RuntimeError('gloo: {said}')\n    {late}")
+    assert (caught.value.evidence.type, caught.value.evidence.line) == ("KeyError", 5)

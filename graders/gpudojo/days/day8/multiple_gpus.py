@@ -37,6 +37,7 @@ PATIENCE: Final = timedelta(minutes=10)
 ALONE: Final = "one process waited here forever for the other: both have to make the same calls"
 GONE: Final = "a process ended during the call"
 STUCK: Final = "the processes did not finish"
+BROKEN: Final = ("Timed out", "closed by peer", "reset by peer", "Broken pipe")  # what is said when the other is gone
 PAUSE: Final = 0.01
 LOOKS: Final = 50  # samples at the same place, without work done there
 ENDLESS: Final = 30.0  # seconds of processor time, which a busy machine does not increase
@@ -52,6 +53,12 @@ class RankProcess:
         self.answer: dict[str, Any] | None = None
         self.ended = False  # by us
         self.still = 0  # how often it has reported, since something last happened, that it stands still
+
+    def killed(self) -> bool:
+        """Whether something else has killed it: its end of the pipe is closed before its exit code is there."""
+        if self.answer is not None and self.answer.get("text") == GONE:
+            self.process.join(1.0)
+        return not self.ended and self.process.exitcode == KILLED
 
     def listen(self) -> None:
         said: dict[str, Any] = {"raised": "SystemExit", "text": GONE, "line": None}
@@ -80,7 +87,7 @@ def two_ranks(student: Callable[..., Any], path: Path, function: str, seed: int 
                 alone = _answers(ranks)
                 break
             except (StudentRaised, OSError):
-                if not left or not any(rank.process.exitcode == KILLED and not rank.ended for rank in ranks):
+                if not left or not any(rank.killed() for rank in ranks):
                     raise
     return [{**some, **one} for some, one in zip(together, alone, strict=True)]
 
@@ -174,7 +181,7 @@ def _rank(end: Any, rank: int, student: Any, path: str, function: str, letters: 
         tell({"alone": _averaged(student, _rank_model(rank, seed), path)})
     except StudentRaised as error:
         told = error.evidence
-        said = ALONE if "Timed out" in told.message or "closed by peer" in told.message else told.message
+        said = ALONE if any(words in told.message for words in BROKEN) else told.message
         tell({"raised": told.type, "text": said, "line": told.line})
     os._exit(0)  # no clean-up: what was inherited belongs to the parent
 
