@@ -227,6 +227,7 @@ class _Target:
 
     def __init__(self, owner: Any) -> None:
         self.owner, self.held = owner, vars(owner)
+        self.plain = type(owner) is ModuleType
         self.before: dict[str, Any] = {}
         self.put: dict[str, Any] = {}
         self.added: set[str] = set()  # names that the owner itself did not have
@@ -245,23 +246,22 @@ class _Target:
     @property
     def restored(self) -> bool:
         """Whether everything is as it was before."""
-        return self.holds(self.before) and not any(map(self.held.__contains__, self.added))
+        return self.holds(self.before) and not (self.added and any(map(self.held.__contains__, self.added)))
 
     def fill(self, values: dict[str, Any]) -> None:
         """Give the names these values. All at once in a plain module: this is done for every device that opens."""
-        with class_watch:
-            if type(self.owner) is ModuleType:
-                self.held.update(values)
-            else:
-                for name, value in values.items():
-                    setattr(self.owner, name, value)
+        if self.plain:
+            self.held.update(values)
+        elif values:
+            owner = self.owner
+            for name, value in values.items():
+                setattr(owner, name, value)
 
     def restore(self) -> None:
         self.fill(self.before)
-        with class_watch:
-            for name in self.added:
-                if self.held.get(name) is self.put[name]:  # as in `_put_back`
-                    delattr(self.owner, name)
+        for name in self.added:
+            if self.held.get(name) is self.put[name]:  # as in `_put_back`
+                delattr(self.owner, name)
 
 
 class Patched:
