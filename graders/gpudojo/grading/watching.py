@@ -181,12 +181,10 @@ class Busiest(_Watching):
 
     def __init__(self, like: Busiest | None = None) -> None:
         self.like = like
-        self.records: tuple[Record, ...] = ()
         self.file = ""
         self.device = ""
         self.scenario = ""
         self.place = -1  # among the calls in its scenario
-        self.peak_bytes = 0
         self._weight = (0, 0)
         self._ledger: Ledger | None = None
         self._times: Times | None = None
@@ -201,19 +199,20 @@ class Busiest(_Watching):
         weight, place = max([(_weight(call.ledgers[n]), n) for n in places], default=((0, 0), -1))
         if weight <= self._weight:
             return
-        ledger = call.ledgers[place]
-        # Now, while the device is open and the ledger whole.
-        self._weight, self.records, self.scenario, self.place = weight, ledger.records, scenario, place
+        self._weight, self.scenario, self.place = weight, scenario, place
         self.file, self.device = str(call.path), str(call.device)
-        self.peak_bytes = ledger.peak_bytes(self.device)
-        self._ledger, self._times = ledger, None
+        self._ledger, self._times = call.ledgers[place], None
+
+    @property
+    def records(self) -> tuple[Record, ...]:
+        return () if self._ledger is None else self._ledger.records
 
     def timeline(self, function: str, source: bool = True) -> Timeline | None:
         """What there is to be drawn; None where next to nothing happened on a device.
 
         Without `source` nobody reads the lines: of a reference, that would be the solution.
         """
-        if len(self.records) < FEWEST:
+        if self._ledger is None or len(self.records) < FEWEST:
             return None
         text = [line.rstrip("\n") for line in linecache.getlines(self.file)] if source else []
         made = timeline_of(
@@ -223,7 +222,7 @@ class Busiest(_Watching):
             self.file,
             self.device,
             text,
-            self.peak_bytes,
+            self._ledger.peak_bytes(self.device),
             place=self.place,
             scaled=self.scaled(),
         )

@@ -26,7 +26,8 @@ def spent(seconds: float) -> str:
 
 def what_limits(times: Times) -> str:
     """One sentence on what limits a program, and what to do about it."""
-    if not times.on_device or not times.end:
+    on_device = times.on_device
+    if not on_device or not times.end:
         return "Nothing ran on the GPU."
     pageable, pinned = _copied(times)
     copied, waits = pageable + pinned, times.idle_share
@@ -38,10 +39,10 @@ def what_limits(times: Times) -> str:
         )
         return f"Copies take {copied:.0%} of the time: {advice}."
     if waits >= MUCH:
-        copies = sum(i.kind == "copy" for i in times.on_device)
-        count, busy = sum(i.kernels for i in times.on_device), sum(i.seconds for i in times.on_device)
+        copies = sum(i.kind == "copy" for i in on_device)
+        count, busy = sum(i.kernels for i in on_device), sum(i.seconds for i in on_device)
         if count >= copies:
-            issue, run = times.issued / count, sum(i.seconds for i in times.on_device if i.kernels) / count
+            issue, run = times.issued / count, sum(i.seconds for i in on_device if i.kernels) / count
             what = f"the CPU takes {spent(issue)} for each of {counted(count, 'kernel')}, which run {spent(run)}"
             larger = "operations, or a larger batch,"
         else:
@@ -53,8 +54,8 @@ def what_limits(times: Times) -> str:
 
 def _copied(times: Times) -> tuple[float, float]:
     """The shares of the time that copies of pageable and of pinned memory take."""
-    ways = ("pageable", "pinned")
-    pageable, pinned = (sum(i.seconds for i in times.on_device if i.name.endswith(way)) for way in ways)
+    copies = [interval for interval in times.on_device if not interval.kernels]
+    pageable, pinned = (sum(i.seconds for i in copies if i.name.endswith(way)) for way in ("pageable", "pinned"))
     return pageable / times.end, pinned / times.end
 
 
@@ -148,25 +149,27 @@ def batch_of(ledger: Sequence[Row]) -> int:
 
 def scaled(times: Times) -> Scaled:
     """The lanes of modelled times as plain data: for each part of the time what a lane did, and how much of it."""
-    shares: dict[str, defaultdict[int, dict[LaneKind, float]]] = {HOST: defaultdict(dict)}
+    shares: dict[str, tuple[list[tuple[LaneKind, int]], defaultdict[int, dict[LaneKind, float]]]] = {}
     scale = PARTS / times.end if times.end else 0.0
+    for lane in (HOST, *(interval.lane for interval in times.intervals)):
+        if lane not in shares:
+            shares[lane] = [("issue", 0)] * PARTS, defaultdict(dict)
     for _, lane, _, begun, ended, _, kind in times.intervals:
-        parts = shares.get(lane) or shares.setdefault(lane, defaultdict(dict))
+        done, parts = shares[lane]
         start, end = begun * scale, ended * scale
         first, last = int(start), min(int(end), PARTS - 1)
-        if first == last:  # as most are
-            part = parts[first]
-            part[kind] = part.get(kind, 0.0) + (end - start)
+        if first > last:  # nothing, at the very end
             continue
-        for place in range(first, last + 1):
-            part, share = parts[place], (end if end < place + 1 else place + 1) - (start if start > place else place)
-            part[kind] = part.get(kind, 0.0) + share
-    lanes = []
-    for name, parts in shares.items():
-        done: list[tuple[LaneKind, int]] = [("issue", 0)] * PARTS
+        part = parts[first]
+        part[kind] = part.get(kind, 0.0) + ((end if first == last else first + 1) - start)
+        if first < last:
+            part = parts[last]
+            part[kind] = part.get(kind, 0.0) + (end - last)
+            done[first + 1 : last] = [(kind, 100)] * (last - first - 1)  # no lane does two things at a time
+    for done, parts in shares.values():
         for place, part in parts.items():
             done[place] = _most(part)
-        lanes.append(Lane(name, done))
+    lanes = [Lane(name, done) for name, (done, _) in shares.items()]
     limit, idle = what_limits(times), round(times.idle_share * 100)
     return Scaled(times.gpu, round(times.end * 1e9), idle, limit, lanes[:MOST_LANES])
 
@@ -246,9 +249,10 @@ class Times(NamedTuple):
     def idle_share(self) -> float:
         """The share of the time in which no stream had anything to do."""
         busy = until = 0.0
-        for interval in sorted(self.on_device, key=lambda i: i.start):
-            busy += max(interval.end - max(interval.start, until), 0.0)
-            until = max(until, interval.end)
+        for start, end in sorted((interval.start, interval.end) for interval in self.on_device):
+            if end > until:
+                busy += end - (start if start > until else until)
+                until = end
         return 1 - busy / self.end if self.end else 0.0
 
     def by_row(self) -> dict[int, tuple[float, float]]:
