@@ -1,8 +1,8 @@
 """What does the process of a submission cost? `python -m benchmarks.bench_child OTHER` compares two checkouts.
 
-Both grade copies of the reference, as a student would hand them in, one submission at a time. They do so at the same
-time and on the same core, so that whatever slows the machine down slows both. What is compared is the processor time of
-each submission's process, as the kernel counts it: the median.
+Both grade copies of the reference, as a student would hand them in, one at a time and in turns. What is compared is the
+processor time of each submission's process, as the kernel counts it: the fastest of all, as other work on the machine
+only ever adds to it, and the median beside it.
 """
 
 from __future__ import annotations
@@ -51,30 +51,24 @@ def class_of(folder: Path, students: int) -> Path:
     return folder
 
 
-def start(checkout: Path, folder: Path, out: Path, core: int) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        ["taskset", "--cpu-list", str(core), sys.executable, "-c", METER, str(folder), str(out)],
-        env=os.environ | {"PYTHONPATH": str(checkout / "graders")},
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-
-
-def together(checkouts: list[Path], folder: Path, students: int, core: int) -> list[list[float]]:
-    """Processor seconds of each process, for both; the reference's own, which are first, do not count."""
+def spent(checkout: Path, folder: Path, students: int) -> list[float]:
+    """Processor seconds of each process; the reference's own, which are first, do not count."""
     with tempfile.TemporaryDirectory() as out:
-        running = [start(one, folder, Path(out) / str(number), core) for number, one in enumerate(checkouts)]
-        printed = [process.communicate()[0] for process in running]
-    if any(process.returncode for process in running):
-        raise SystemExit("dojo grade failed")
-    return [[float(word) for word in text.split()][-students:] for text in printed]
+        run = subprocess.run(
+            [sys.executable, "-c", METER, str(folder), str(Path(out) / "results")],
+            env=os.environ | {"PYTHONPATH": str(checkout / "graders")},
+            stdout=subprocess.PIPE,
+            text=True,
+            check=True,
+        )
+    return [float(word) for word in run.stdout.split()][-students:]
 
 
 def main() -> None:
     parser = options(__doc__)
     parser.add_argument("other", type=Path, help="the folder of the other checkout")
     parser.add_argument("--students", type=int, default=6, help="submissions in each turn (6)")
-    parser.add_argument("--turns", type=int, default=8, help="how often the two grade them (8)")
+    parser.add_argument("--turns", type=int, default=8, help="how often each of the two grades them (8)")
     asked = parser.parse_args()
     if not (asked.other / "graders" / "gpudojo").is_dir():
         parser.error(f"{asked.other} is no checkout: it has no graders/gpudojo")
@@ -82,16 +76,16 @@ def main() -> None:
     found: dict[str, list[float]] = {name: [] for name in checkouts}
     with tempfile.TemporaryDirectory() as place:
         folder = class_of(Path(place), asked.students)
-        core = max(os.sched_getaffinity(0))
-        for _ in range(asked.turns):
-            for name, each in zip(
-                checkouts, together(list(checkouts.values()), folder, asked.students, core), strict=True
-            ):
-                found[name] += each
-    seconds = {name: statistics.median(each) for name, each in found.items()}
-    table = Table("The process of one submission", ("what", "processor time", "ratio"))
-    for name, each in seconds.items():
-        table.add(name, f"{each * 1000:.0f} ms", times(each / seconds["the other checkout"]))
+        for turn in range(asked.turns):
+            for name in list(checkouts) if turn % 2 else reversed(checkouts):
+                found[name] += spent(checkouts[name], folder, asked.students)
+    table = Table("The process of one submission", ("what", "fastest", "ratio", "median", "ratio"))
+    for name in checkouts:
+        cells = [name]
+        for least in (min, statistics.median):
+            seconds, other = least(found[name]), least(found["the other checkout"])
+            cells += [f"{seconds * 1000:.0f} ms", times(seconds / other)]
+        table.add(*cells)
     table.notes = [f"{asked.turns} turns of {asked.students} submissions each."]
     table.show(asked.markdown)
 
