@@ -14,10 +14,10 @@ import sys
 import tempfile
 from pathlib import Path
 
+from benchmarks.peers.assignment import MARKS
 from benchmarks.tables import Table, options, times
 
 ROOT = Path(__file__).resolve().parents[1]
-MARKS = ("# BEGIN SOLUTION", "# END SOLUTION")
 # In the environment of either checkout, which may be older than this file.
 METER = """
 import sys

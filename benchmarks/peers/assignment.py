@@ -33,6 +33,7 @@ DEVICES: Final = frozenset(
     "numpy-on-device-tensor".split()
 )
 KINDS: Final = ("values", "placement", "speed")
+MARKS: Final = ("# BEGIN SOLUTION", "# END SOLUTION")
 
 
 @dataclass(frozen=True)
@@ -67,9 +68,10 @@ def _solutions(kind: str, stem: str) -> dict[str, str]:
 
 
 def reference(stem: str) -> str:
-    """The reference without its demonstration, which only a student's own run shows."""
+    """The reference as a student would hand it in: without its marks, and its demonstration."""
     source = (ROOT / "reference" / "day8" / f"{stem}.py").read_text(encoding="utf-8")
-    return source.partition('\nif __name__ == "__main__":')[0]
+    lines = source.partition('\nif __name__ == "__main__":')[0].splitlines()
+    return "\n".join(line for line in lines if line.strip() not in MARKS)
 
 
 def stub(stem: str) -> str:
