@@ -63,8 +63,10 @@ def disagreements(known: Sequence[Submission], graded: Graded) -> list[str]:
     return found
 
 
-def table(known: Sequence[Submission], measured: dict[str, Graded], absent: dict[str, str], rounds: int) -> Table:
-    """All of it; the first tool is what the others are compared with."""
+def table(
+    known: Sequence[Submission], measured: dict[str, Graded], absent: dict[str, str], rounds: int, others: int
+) -> Table:
+    """All of it; the first tool is what the others are compared with, which grade only so many."""
     made = Table(f"The same class of {len(known)}, graded side by side", COLUMNS, words=(COLUMNS[-1],))
     base = None
     for tool in TOOLS:
@@ -72,7 +74,7 @@ def table(known: Sequence[Submission], measured: dict[str, Graded], absent: dict
             made.add(tool.name, *["–"] * (len(COLUMNS) - 2), absent[tool.name])
             continue
         graded = measured[tool.name]
-        many = len(known) * (rounds if tool.whole else 1)
+        many = len(known) * rounds if tool.whole else others
         wall, cpu = graded.wall / many, graded.cpu / many
         base = base or (wall, cpu)
         made.add(
@@ -86,9 +88,13 @@ def table(known: Sequence[Submission], measured: dict[str, Graded], absent: dict
             tool.isolation,
         )
     stubs = [s for s in known if s.kind == "to do"]
-    fooled = [name for name, graded in measured.items() if any(graded.verdicts[s.name].full for s in stubs)]
+    full = {
+        name: {student for student, found in each.verdicts.items() if found.full} for name, each in measured.items()
+    }
+    fooled = [name for name, students in full.items() if students & {stub.name for stub in stubs}]
     made.notes = [
-        "One job and one thread each, but for the second row; starts included. Ratios are to `dojo grade`.",
+        "One job and one thread each, but for the second row; starts included. Ratios are to `dojo grade`."
+        + (f" The others grade {others} of them." if others < len(known) else ""),
         "Right submissions that passed, and mistakes that were caught, by what they are about.",
         "The class is drawn from gpudojo's own corpus, so that its own verdicts are right by construction.",
         "The peers test values, types, modes and times on CPU tensors: they have no device to see placement on.",
@@ -105,6 +111,7 @@ def main() -> None:
     parser.add_argument("--right", type=int, default=4, help="right submissions (4)")
     parser.add_argument("--wrong", type=int, default=9, help="submissions with one mistake (9)")
     parser.add_argument("--unfinished", type=int, default=1, help="submissions with stubs left (1)")
+    parser.add_argument("--others", type=int, help="how many of them the other tools grade (all)")
     parser.add_argument("--rounds", type=int, default=2, help="parts the class is graded in (2)")
     parser.add_argument("--seed", type=int, default=8, help="draws the class (8)")
     parser.add_argument("--only", action="append", help="only tools with this in their name; may be given again")
@@ -114,6 +121,7 @@ def main() -> None:
         environments.make(asked.make_environments)
         asked.environments = asked.environments or asked.make_environments
     known = submissions(asked.right, asked.wrong, asked.unfinished, asked.seed)
+    fewer = known[: asked.others]  # they are in random order
     base = Path(tempfile.mkdtemp(prefix="peers-"))
     absent: dict[str, str] = {}
     tools: list[Tool] = []
@@ -127,7 +135,7 @@ def main() -> None:
             except (RuntimeError, OSError) as error:
                 absent[kind.name] = str(error)
         measured = {tool.name: Graded() for tool in tools}
-        for part in parts(known, asked.rounds):
+        for part in parts(fewer, asked.rounds):
             for tool in list(tools):
                 print(f"{tool.name}: {len(known if tool.whole else part)} submissions", file=sys.stderr, flush=True)
                 try:
@@ -136,7 +144,7 @@ def main() -> None:
                     absent[tool.name] = str(error)
                     tools.remove(tool)
         there = {name: graded for name, graded in measured.items() if name not in absent}
-        table(known, there, absent, asked.rounds).show(asked.markdown)
+        table(known, there, absent, asked.rounds, len(fewer)).show(asked.markdown)
         if asked.details:
             for name, graded in there.items():
                 print(f"\n{name}:", *(disagreements(known, graded) or ["agrees about all of them"]), sep="\n  ")

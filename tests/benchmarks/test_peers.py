@@ -148,7 +148,7 @@ def test_the_table_counts_verdicts_and_says_why_a_tool_is_not_there() -> None:
     names = [tool.name for tool in bench_peers.TOOLS]
     measured = {names[0]: best, names[1]: best, names[2]: worse}
     absent = dict.fromkeys(names[3:], "cannot be installed")
-    made = bench_peers.table(known, measured, absent, rounds=2)
+    made = bench_peers.table(known, measured, absent, rounds=2, others=len(known))
     rows = {row[0]: row[1:] for row in made.rows}
     assert rows[names[0]][:-1] == ("0.50", "1.00 ×", "0.25", "1.00 ×", "100", "1 of 1", "1 of 1", "1 of 1", "–")
     assert rows[names[2]][:-1] == ("2.00", "4.00 ×", "1.50", "6.00 ×", "200", "1 of 1", "1 of 1", "0 of 1", "–")
