@@ -308,7 +308,12 @@ def main(number: int, gpu: bool) -> None:
         if LINUX:  # elsewhere a process that has imported torch does not survive being forked
             # To the end: children find the patches of the virtual device made, and only put them in place.
             restore = undo.enter_context(keep_patches())
-            warm_up(gpu, reaching.separate_builtins)  # before code runs, which Python adapts to where it finds them
+
+            def separate() -> None:
+                reaching.separate_builtins()
+                gc.freeze()  # so that `install` looks only at functions that are made from now on
+
+            warm_up(gpu, separate)  # before code runs, which Python adapts to where it finds them
             restore()
             sys.meta_path.remove(renamed)  # all is imported
         reached = reaching.install(renamed.names.values())
