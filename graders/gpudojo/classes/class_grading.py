@@ -164,8 +164,8 @@ class ClassGrading:
             if self.recorded:
                 self.store.keep(self.state.reference, self.recorded.record(self.exercises, self.options.bench))
             if options.rejudge and self.course.seed == "per-class":
-                judging.prepare(self.exercises, options.only)
-                self.judges = judging.Judges(self._terms_of(self.secret).verdicts, len(entries), options.jobs - 1)
+                verdicts = self._terms_of(self.secret).verdicts
+                self.judges = judging.Judges(verdicts, len(entries), options.jobs - 1, at_once=False)
             ready = {} if options.fresh else self._ready(entries)
             ours = [path.resolve() for path in (self.course.path, self.course.roster, options.roster) if path]
             ignored = [one for one in found.ignored if one.path.resolve() not in ours]

@@ -54,7 +54,9 @@ def test_help_imports_the_command_group_only() -> None:
 
 
 def test_the_fork_server_is_started_before_others_are_imported() -> None:
-    question = "import sys\nbefore = {*sys.modules}\nimport gpudojo.sandbox.fork_client\nprint(*{*sys.modules} - before)"
+    question = (
+        "import sys\nbefore = {*sys.modules}\nimport gpudojo.sandbox.fork_client\nprint(*{*sys.modules} - before)"
+    )
     done = subprocess.run([sys.executable, "-c", question], cwd=REPOSITORY, capture_output=True, text=True, check=True)
     assert not {"click", "msgspec", "inspect", "dataclasses"} & {*done.stdout.split()}
 
