@@ -177,6 +177,7 @@ class ClassGrading:
                 self._keep_sources(self.state.reference, self.reference)
             self.state.layers = self.layers or dict(self._terms(entries[0]).verdicts.reference.layers)
             changes = self.gradebook.add([(entry, self.sent.pop(entry.name)) for entry in entries])
+            self.gradebook.notices += self._terms(entries[0]).verdicts.notices()
             count = len(entries)
             few = {entry.name for entry in entries} if count <= FEW else set()
             del found, entries, ready  # of a large class they take many megabytes

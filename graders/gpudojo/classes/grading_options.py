@@ -62,7 +62,10 @@ OBSERVING: Final = (
 
 
 # Beside the day: everything that is imported to judge, and more.
-VERDICTS: Final = ("virtual_cuda", *(f"gpudojo/{name}" for name in "grading model classes sandbox submissions".split()))
+VERDICTS: Final = (
+    *("virtual_cuda", "gpudojo/__init__.py", "gpudojo/days/__init__.py"),
+    *(f"gpudojo/{name}" for name in ("grading", "model", "classes", "sandbox", "submissions")),
+)
 BEGAN: Final = time.time() - 2.0  # a file that has changed since may have been imported before that
 _LIBRARY: Final = re.compile(rb"""import_module\(["'](?!gpudojo)[a-z]\w*(\.\w+)*["']\)""")
 _DYNAMIC: Final = re.compile(rb"import_module|__import__|sys\.modules|gpudojo\.model\.catalogue")
@@ -154,7 +157,9 @@ def _digest(*parts: bytes) -> bytes:
 
 
 def _below(folder: Path) -> Iterator[str]:
-    """All files that code may read; not lessons, nor what Python has compiled."""
+    """A file, or all in a folder that code may read: not lessons, nor what Python has compiled."""
+    if folder.is_file():
+        yield str(folder)
     for place, folders, names in os.walk(folder):
         folders[:] = sorted(name for name in folders if name != "__pycache__")
         yield from (os.path.join(place, name) for name in sorted(names) if not name.endswith((".md", ".pyc")))

@@ -395,9 +395,14 @@ class Verdicts:
         return SameResults()
 
     @functools.cached_property
-    def damaged(self) -> list[Path]:
-        """Files with what earlier verdicts were made from, or with these, that could not be used."""
-        return []
+    def _damaged(self) -> dict[Path, None]:
+        return {}
+
+    def notices(self) -> list[str]:
+        """Which files with earlier verdicts, or with what they were made from, could not be used by this process."""
+        first = [f"{path} is damaged: this submission was judged again" for path in self._damaged][:3]
+        more = len(self._damaged) - len(first)
+        return [*first, f"{more} more such files"] if more else first
 
     @property
     def reference(self) -> Record:
@@ -447,7 +452,7 @@ class Verdicts:
             return known
         data = _read(self.store.path_of(key))
         try:
-            exercises = self._known(key, data)
+            exercises = self._known(key, digest := _digest(data))
             found = judged(
                 store.decode_unread(data), self.reference, exercises_of(self.day), self.only, self._same, exercises
             )
@@ -459,7 +464,7 @@ class Verdicts:
         text = encoded(found)
         if kept != text:  # to replace a file by its equal takes milliseconds, and is most of judging again
             store.write(path, text, lasting=False)  # it can be made again
-        self._keep_origin(key, data, text, exercises)
+        self._keep_origin(key, digest, text, exercises)
         return found
 
     def standing(self, key: str, anew: bool = False) -> Standing:
@@ -474,29 +479,28 @@ class Verdicts:
         origin = self._origin(key)
         if origin is None or origin.measure != self.measure or not origin.all_made_from(self._made_from):
             return None
-        row = self._row_of(key, origin, _read(self.store.path_of(key)))
+        row = self._row_of(key, origin, _digest(_read(self.store.path_of(key))))
         return None if row is None else _in(row, _STANDING)
 
     def _origin(self, key: str) -> Origin | None:
         data = _read(path := self.store.verdict_path(key))
         found = _in(data, _ORIGIN)
         if data and found is None:
-            self.damaged.append(path)
+            self._damaged[path] = None
         return found
 
     def _row_of(self, key: str, origin: Origin, record: bytes) -> bytes | None:
-        """The verdict that was made from this record; None if it was made from another, or is not as it was written."""
-        row = _read(path := self.store.row_path(key, origin.measure))
-        if not row or origin.record != _digest(record):
+        """The verdict, if it was made from the record with that digest and is as it was written; else None."""
+        if origin.record != record or not (row := _read(path := self.store.row_path(key, origin.measure))):
             return None
         if origin.row != _digest(row):
-            self.damaged.append(path)
+            self._damaged[path] = None
             return None
         return row
 
     def _known(self, key: str, record: bytes) -> KnownExercises:
-        """The exercises whose verdicts are still the same."""
-        if not record or (origin := self._origin(key)) is None:
+        """The exercises whose verdicts on the record with that digest are still the same."""
+        if (origin := self._origin(key)) is None:
             return KnownExercises()
         same = {stem for stem, made_from in self._made_from.items() if origin.made_from.get(stem) == made_from}
         row = _in(self._row_of(key, origin, record) or b"", _ROW) if same else None
@@ -507,7 +511,7 @@ class Verdicts:
         rows, review = exercises.rows, {stem: said for stem, said in exercises.review.items() if said}
         failing = {stem for stem, each in rows.items() if any(c.outcome is Outcome.ERROR for c in each.checks)}
         made_from = {stem: found for stem, found in self._made_from.items() if stem in rows and stem not in failing}
-        origin = Origin(self.measure, _digest(record), _digest(row), len(rows), made_from, review)
+        origin = Origin(self.measure, record, _digest(row), len(rows), made_from, review)
         data = msgspec.msgpack.encode(origin)
         if data != _read(path := self.store.verdict_path(key)):
             store.write(path, data, lasting=False, mode=0o600)
