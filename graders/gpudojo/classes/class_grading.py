@@ -337,7 +337,9 @@ class ClassGrading:
                 self._tell(entry, ran=False)
             return
         if self.course.seed != "per-class" or not judging.processes(len(left), self._others):
-            judging.prepare(self.exercises, self.options.only)  # while the process that runs submissions starts
+            # While the process that runs submissions starts.
+            judging.prepare(self.exercises, self.options.only)
+            grading_options.of_exercises(self.options.day)
         try:
             self.layers = self.runner.start(first.run_options, self.progress)
             drawing = self._drawing_task(entries)
