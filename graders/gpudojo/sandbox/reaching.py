@@ -400,10 +400,11 @@ def _audited() -> bool:
 OFFSET_AT: Final = 16  # bytes into the definition of a member: where the member is in an object
 
 
-def separate_builtins() -> None:
+def separate_builtins(frozen: Iterable[FunctionType] = ()) -> None:
     """Give our functions builtins of their own: what code puts into Python's, such as `__import__`, is not called.
 
     It would be told the variables of our modules, or what is inside of a tensor, also if it is there for a moment.
+    Functions that `gc.freeze` has hidden are to be given, unless they have been separated before.
     """
     definition, pythons = _definition("__builtins__"), vars(builtins)
     if definition is None:
@@ -414,7 +415,7 @@ def separate_builtins() -> None:
     if own is pythons:  # called for the first time
         own = {name: value for name, value in pythons.items() if name != "_"}  # which is an interactive session's
     known: dict[int, bool] = {}  # by the identity of variables: whether they are those of a module of ours
-    for thing in [thing for thing in gc.get_objects() if type(thing) is FunctionType]:
+    for thing in [*frozen, *(thing for thing in gc.get_objects() if type(thing) is FunctionType)]:
         variables = thing.__globals__
         ours = known.get(id(variables))
         if ours is None:
