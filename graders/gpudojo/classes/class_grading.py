@@ -164,8 +164,8 @@ class ClassGrading:
             if self.recorded:
                 self.store.keep(self.state.reference, self.recorded.record(self.exercises, self.options.bench))
             if options.rejudge and self.course.seed == "per-class":
-                judging.prepare(self.exercises, options.only)
-                self.judges = judging.Judges(self._terms_of(self.secret).verdicts, len(entries), options.jobs - 1)
+                verdicts = self._terms_of(self.secret).verdicts
+                self.judges = judging.Judges(verdicts, len(entries), options.jobs - 1, at_once=False)
             ready = {} if options.fresh else self._ready(entries)
             ours = [path.resolve() for path in (self.course.path, self.course.roster, options.roster) if path]
             ignored = [one for one in found.ignored if one.path.resolve() not in ours]
@@ -177,6 +177,7 @@ class ClassGrading:
                 self._keep_sources(self.state.reference, self.reference)
             self.state.layers = self.layers or dict(self._terms(entries[0]).verdicts.reference.layers)
             changes = self.gradebook.add([(entry, self.sent.pop(entry.name)) for entry in entries])
+            self.gradebook.notices += self._terms(entries[0]).verdicts.notices()
             count = len(entries)
             few = {entry.name for entry in entries} if count <= FEW else set()
             del found, entries, ready  # of a large class they take many megabytes
@@ -336,7 +337,9 @@ class ClassGrading:
                 self._tell(entry, ran=False)
             return
         if self.course.seed != "per-class" or not judging.processes(len(left), self._others):
-            judging.prepare(self.exercises, self.options.only)  # while the process that runs submissions starts
+            # While the process that runs submissions starts.
+            judging.prepare(self.exercises, self.options.only)
+            grading_options.of_exercises(self.options.day)
         try:
             self.layers = self.runner.start(first.run_options, self.progress)
             drawing = self._drawing_task(entries)

@@ -6,6 +6,7 @@ import bisect
 import contextlib
 import dataclasses
 import functools
+import hashlib
 import importlib
 import itertools
 import multiprocessing
@@ -14,7 +15,7 @@ import signal
 import sys
 import threading
 from collections import defaultdict, deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
@@ -25,7 +26,7 @@ from typing import Any, Final, TypeVar
 import msgspec
 from msgspec.structs import replace
 
-from gpudojo.classes import store
+from gpudojo.classes import grading_options, store
 from gpudojo.classes.store import IncidentKind, Record, Store, UnreadRecord
 from gpudojo.classes.submission_run import BEFORE
 from gpudojo.grading.engine import UNJUDGED, KnownOutcomes, judge_function
@@ -91,12 +92,21 @@ class SameResults:
         self.outcomes: defaultdict[str, KnownOutcomes] = defaultdict(partial(KnownOutcomes, MOST_OUTCOMES))
 
 
+class KnownExercises:
+    """The rows of exercises that need not be judged again, and what to review of each; `judged` adds the others."""
+
+    def __init__(self, rows: Iterable[ExerciseRow] = (), review: Mapping[str, list[str]] = {}) -> None:
+        self.rows = {row.exercise: row for row in rows}
+        self.review = {stem: review.get(stem, []) for stem in self.rows}
+
+
 def judged(
     record: AnyRecord,
     reference: Record,
     exercises: Iterable[Exercise],
     only: frozenset[str] = frozenset(),
     same: SameResults | None = None,
+    known: KnownExercises | None = None,
 ) -> SubmissionRow:
     """The verdict on a submission that could be read; `same` is filled, for others with the same reference."""
     same = SameResults() if same is None else same
@@ -104,21 +114,27 @@ def judged(
     definitions = [Definition(p.function, p.file, p.line, p.cell, p.note) for p in record.places if p.file is not None]
     places = {definition.function: definition for definition in definitions}
     rows, review = list[ExerciseRow](), _needs_review(record)
+    known = KnownExercises() if known is None else known
     for exercise in exercises:
-        functions = [function for function in exercise.functions if not only or function.name in only]
-        points = iter(rounded([check.points for function in functions for check in function.checks]))
-        checks: list[CheckRow] = []
-        for function in functions:
-            if tampered is not None:
-                wanted = "a submission that leaves the grader alone"
-                found = FunctionVerdict(_failed(exercise, function, f"not graded: {tampered.detail}", wanted))
-            else:
-                found = _verdict(exercise, function, record, reference, same)
-            worth = list(itertools.islice(points, len(function.checks)))
-            checks += _rows(found, function, worth, places.get(function.name), record)
-            review += found.review
-        if checks:
-            rows.append(row_of_exercise(exercise, checks))
+        if exercise.stem not in known.rows:
+            functions = [function for function in exercise.functions if not only or function.name in only]
+            points = iter(rounded([check.points for function in functions for check in function.checks]))
+            checks, to_review = list[CheckRow](), list[str]()
+            for function in functions:
+                if tampered is not None:
+                    wanted = "a submission that leaves the grader alone"
+                    found = FunctionVerdict(_failed(exercise, function, f"not graded: {tampered.detail}", wanted))
+                else:
+                    found = _verdict(exercise, function, record, reference, same)
+                worth = list(itertools.islice(points, len(function.checks)))
+                checks += _rows(found, function, worth, places.get(function.name), record)
+                to_review += found.review
+            if not checks:
+                continue
+            known.rows[exercise.stem] = row_of_exercise(exercise, checks)
+            known.review[exercise.stem] = to_review
+        rows.append(known.rows[exercise.stem])
+        review += known.review[exercise.stem]
     files = record.files.items()
     return _row(
         next((STATUSES[i.what] for i in record.incidents if i.what in STATUSES), SubmissionStatus.GRADED),
@@ -340,8 +356,24 @@ class Standing(msgspec.Struct, frozen=True):
     max_score: float
 
 
+class Origin(msgspec.Struct, frozen=True):
+    """What the last verdict on a record was made from."""
+
+    measure: str
+    record: bytes  # the digest of it
+    row: bytes  # the same of the verdict
+    exercises: int
+    made_from: dict[str, str]  # by exercise, see `Verdicts`
+    review: dict[str, list[str]]  # by exercise
+
+    def all_made_from(self, made_from: Mapping[str, str]) -> bool:
+        """Whether this holds for every exercise."""
+        return self.made_from == made_from and 0 < len(made_from) == self.exercises
+
+
 _ROW: Final = msgspec.json.Decoder(SubmissionRow)
 _STANDING: Final = msgspec.json.Decoder(Standing)
+_ORIGIN: Final = msgspec.msgpack.Decoder(Origin)
 
 
 @dataclass(frozen=True)
@@ -363,13 +395,29 @@ class Verdicts:
         return SameResults()
 
     @functools.cached_property
+    def _damaged(self) -> dict[Path, None]:
+        return {}
+
+    def notices(self) -> list[str]:
+        """Which files with earlier verdicts, or with what they were made from, could not be used by this process."""
+        first = [f"{path} is damaged: this submission was judged again" for path in self._damaged][:3]
+        more = len(self._damaged) - len(first)
+        return [*first, f"{more} more such files"] if more else first
+
+    @property
     def reference(self) -> Record:
         """The record of the reference; raises BadClass where it cannot be read."""
-        record = self.store.record(self.reference_key)
-        if record is None:
-            path = self.store.path_of(self.reference_key)
-            raise BadClass(f"the record {path} cannot be read; run again with --fresh")
-        return record
+        return self._reference[0]
+
+    @functools.cached_property
+    def _reference(self) -> tuple[Record, dict[str, bytes]]:
+        """The same, and by function what tells apart that of it which verdicts depend on."""
+        path = self.store.path_of(self.reference_key)
+        try:
+            record, unread = store.decode(data := path.read_bytes()), store.decode_unread(data)
+            return record, {key: unread.wanted(key) for key in unread.seen}
+        except (OSError, BadEvidence):
+            raise BadClass(f"the record {path} cannot be read; run again with --fresh") from None
 
     @property
     def has_reference(self) -> bool:
@@ -378,16 +426,36 @@ class Verdicts:
             return isinstance(self.reference, Record)
         return False
 
+    @functools.cached_property
+    def _made_from(self) -> dict[str, str]:
+        """By exercise, the fingerprint of all that a verdict is made from beside the record; where that is certain."""
+        found: dict[str, str] = {}
+        if not self.has_reference:
+            return found
+        code, (_, wanted) = grading_options.of_exercises(self.day), self._reference
+        for exercise in exercises_of(self.day):
+            keys = [f"{each.stem}::{function.name}" for each, function in _graded([exercise], self.only)]
+            if keys and exercise.stem in code and wanted.keys() >= set(keys):
+                parts = [code[exercise.stem].encode(), *(part for key in keys for part in (key.encode(), wanted[key]))]
+                found[exercise.stem] = hashlib.sha256(b"\0".join(parts)).hexdigest()[:32]
+        return found
+
     def of(self, key: str, anew: bool = False) -> SubmissionRow:
-        """The verdict on a record; `anew` judges it again, whatever is kept."""
+        """The verdict on a record; `anew` makes it again from the record, whatever is kept.
+
+        Exercises for which everything that their verdicts are made from is the same as the last time have the same
+        verdicts, and are not judged.
+        """
         path = self.store.row_path(key, self.measure)
         kept = _read(path)
         if not anew and (known := _in(kept, _ROW)) is not None:
             return known
+        data = _read(self.store.path_of(key))
         try:
-            if (record := self.store.unread(key)) is None:
-                raise BadEvidence("it cannot be read")
-            found = judged(record, self.reference, exercises_of(self.day), self.only, self._same)
+            exercises = self._known(key, digest := _digest(data))
+            found = judged(
+                store.decode_unread(data), self.reference, exercises_of(self.day), self.only, self._same, exercises
+            )
         except BadEvidence:
             return self.unreadable(f"the record {self.store.path_of(key)} is damaged; run again without --rejudge")
         except Exception as error:  # of ours: it costs this submission a review, and not the class its results
@@ -396,13 +464,57 @@ class Verdicts:
         text = encoded(found)
         if kept != text:  # to replace a file by its equal takes milliseconds, and is most of judging again
             store.write(path, text, lasting=False)  # it can be made again
+        self._keep_origin(key, digest, text, exercises)
         return found
 
     def standing(self, key: str, anew: bool = False) -> Standing:
-        """What is told of the verdict on a record; `anew` judges it again, whatever is kept."""
-        if not anew and (known := _in(_read(self.store.row_path(key, self.measure)), _STANDING)) is not None:
-            return known
-        return standing_of(self.of(key, anew))
+        """What is told of the verdict on a record; `anew` makes it again from the record, whatever is kept."""
+        if anew:
+            return self.unchanged(key) or standing_of(self.of(key, anew))
+        known = _in(_read(self.store.row_path(key, self.measure)), _STANDING)
+        return known if known is not None else standing_of(self.of(key))
+
+    def unchanged(self, key: str) -> Standing | None:
+        """What is told of the verdict that is kept, if all that it was made from is still the same."""
+        origin = self._origin(key)
+        if origin is None or origin.measure != self.measure or not origin.all_made_from(self._made_from):
+            return None
+        row = self._row_of(key, origin, _digest(_read(self.store.path_of(key))))
+        return None if row is None else _in(row, _STANDING)
+
+    def _origin(self, key: str) -> Origin | None:
+        data = _read(path := self.store.verdict_path(key))
+        found = _in(data, _ORIGIN)
+        if data and found is None:
+            self._damaged[path] = None
+        return found
+
+    def _row_of(self, key: str, origin: Origin, record: bytes) -> bytes | None:
+        """The verdict, if it was made from the record with that digest and is as it was written; else None."""
+        if origin.record != record or not (row := _read(path := self.store.row_path(key, origin.measure))):
+            return None
+        if origin.row != _digest(row):
+            self._damaged[path] = None
+            return None
+        return row
+
+    def _known(self, key: str, record: bytes) -> KnownExercises:
+        """The exercises whose verdicts on the record with that digest are still the same."""
+        if (origin := self._origin(key)) is None:
+            return KnownExercises()
+        same = {stem for stem, made_from in self._made_from.items() if origin.made_from.get(stem) == made_from}
+        row = _in(self._row_of(key, origin, record) or b"", _ROW) if same else None
+        return KnownExercises([e for e in row.exercises if e.exercise in same] if row else (), origin.review)
+
+    def _keep_origin(self, key: str, record: bytes, row: bytes, exercises: KnownExercises) -> None:
+        """Keep what a verdict was made from; not of exercises with an error of ours, which may not happen again."""
+        rows, review = exercises.rows, {stem: said for stem, said in exercises.review.items() if said}
+        failing = {stem for stem, each in rows.items() if any(c.outcome is Outcome.ERROR for c in each.checks)}
+        made_from = {stem: found for stem, found in self._made_from.items() if stem in rows and stem not in failing}
+        origin = Origin(self.measure, record, _digest(row), len(rows), made_from, review)
+        data = msgspec.msgpack.encode(origin)
+        if data != _read(path := self.store.verdict_path(key)):
+            store.write(path, data, lasting=False, mode=0o600)
 
     def has(self, key: str, anew: bool = False) -> bool:
         """Whether there is a verdict on a record, or a record that can be judged; `anew` takes a record as it is."""
@@ -426,7 +538,11 @@ def _read(path: Path) -> bytes:
     return b""
 
 
-def _in(data: bytes, decoder: msgspec.json.Decoder[T]) -> T | None:
+def _digest(data: bytes) -> bytes:
+    return hashlib.sha256(data).digest()
+
+
+def _in(data: bytes, decoder: msgspec.json.Decoder[T] | msgspec.msgpack.Decoder[T]) -> T | None:
     """What these bytes hold; None where they hold nothing of the kind."""
     with contextlib.suppress(BadEvidence):
         return decoded(decoder.decode, data)
@@ -440,6 +556,7 @@ def standing_of(row: SubmissionRow) -> Standing:
 CHUNK: Final = 8  # records sent to a process at a time, at most
 SHARES: Final = 16  # at least so many times each process is sent some, so that none ends long before the others
 AHEAD: Final = 2  # times that many wait for each process
+FIRST: Final = 2  # records that have to be judged, after which other processes are started for those that may follow
 IN_PARALLEL: Final = 50  # records; a process takes as long to start as it takes to judge some thirty of them
 
 
@@ -451,18 +568,23 @@ def processes(count: int, others: int) -> int:
 class Judges:
     """Judges records in this process and in up to so many others, where there are many of them."""
 
-    def __init__(self, verdicts: Verdicts, count: int, others: int) -> None:
-        """Start the others."""
+    def __init__(self, verdicts: Verdicts, count: int, others: int, at_once: bool = True) -> None:
+        """Start the others; if not `at_once`, when the first few records that are added have to be judged."""
         self.verdicts = verdicts
         self._others = {process.pid for process in multiprocessing.active_children()}
         self._pool: ProcessPoolExecutor | None = None
         self._count = processes(count, others)
         self._chunk = max(1, min(CHUNK, count // (SHARES * (self._count + 1))))
+        self._unchanged: list[tuple[str, Standing]] = []
         self._left: deque[str] = deque()
         self._busy: list[tuple[list[str], Future[list[Standing]]]] = []
+        if at_once:
+            self._start()
+
+    def _start(self) -> None:
         if self._count > 0:
             # A copy has not read the reference yet, which each process does for itself.
-            given = (dataclasses.replace(verdicts),)
+            given = (dataclasses.replace(self.verdicts),)
             self._pool = ProcessPoolExecutor(self._count, _context(), _begin_judging, given)
             with contextlib.suppress(BrokenProcessPool, OSError, ValueError):  # killed while it started: see `again`
                 for _ in range(self._count):
@@ -475,8 +597,15 @@ class Judges:
         return None
 
     def add(self, key: str) -> None:
-        """Have a record judged again: by another process soon, or by `again`."""
+        """Have a record judged again, unless nothing has changed: by another process soon, or by `again`."""
+        if (known := self.verdicts.unchanged(key)) is not None:
+            self._unchanged.append((key, known))
+            return
         self._left.append(key)
+        if self._pool is None and len(self._left) == FIRST:
+            if self._count > 0:
+                prepare(exercises_of(self.verdicts.day), self.verdicts.only)
+            self._start()
         with contextlib.suppress(BrokenProcessPool, OSError, ValueError):  # which `again` reports
             self._send()
 
@@ -485,6 +614,7 @@ class Judges:
 
         Raises BadClass where the reference's record cannot be read, or a process was killed.
         """
+        yield from self._unchanged
         try:
             while self._left or self._busy:
                 self._send()

@@ -124,6 +124,13 @@ class _Evidence(msgspec.Struct):
     evidence: EvidenceOutline
 
 
+class _Wanted(msgspec.Struct):
+    """What a verdict depends on of a reference's function."""
+
+    evidence: msgspec.Raw
+    signature: str = ""
+
+
 class _Facts(msgspec.Struct):
     observations: dict[str, FactsOutline]
 
@@ -171,6 +178,11 @@ class UnreadRecord(_Observed):
         """What tells apart what was observed of a function, whichever lines it has; raises BadEvidence."""
         return digests_of(decoded(_outline.decode, self.seen[key]).evidence.observations) if key in self.seen else None
 
+    def wanted(self, key: str) -> bytes:
+        """Tells apart what verdicts depend on where this is the record of the reference; raises BadEvidence."""
+        found = decoded(_wanted.decode, self.seen[key])
+        return hashlib.sha256(found.signature.encode() + b"\0" + bytes(found.evidence)).digest()
+
     def add(self, key: str, seen: EncodedFunction, joined: bool) -> None:
         """Add a function, or `joined` with what another child observed of it in other scenarios."""
         found = msgspec.msgpack.encode(seen)
@@ -189,6 +201,7 @@ _unread: Final = msgspec.msgpack.Decoder(UnreadRecord)
 _function: Final = msgspec.msgpack.Decoder(FunctionRecord)
 _evidence: Final = msgspec.msgpack.Decoder(_Evidence)
 _outline: Final = msgspec.msgpack.Decoder(_Outline)
+_wanted: Final = msgspec.msgpack.Decoder(_Wanted)
 _lines: Final = msgspec.msgpack.Decoder(dict[str, int])
 _sources_decoder: Final = msgspec.msgpack.Decoder(dict[str, bytes])
 R = TypeVar("R", bound=_Observed)
@@ -348,6 +361,10 @@ class Store:
 
     def row_path(self, key: str, measure: str) -> Path:
         return self.folder / "rows" / key[:2] / f"{key}-{measure}.json"
+
+    def verdict_path(self, key: str) -> Path:
+        """Of what the last verdict on a record was made from."""
+        return self.folder / "rows" / key[:2] / f"{key}.mp"
 
 
 def _write_packed(path: Path, files: Mapping[str, bytes]) -> None:

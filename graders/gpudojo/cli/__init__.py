@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import itertools
-import os
 import sys
 from typing import Any, Final
 
@@ -36,7 +34,6 @@ PARTS: Final = {
         "sample": ("authoring", "Make a sample class of submissions."),
     },
 }
-NOT_HERE: Final = ("-h", "--help", "--rejudge", "--scheduler", "--bench")  # options of `dojo grade`
 COMMANDS: Final = {name: command for part in PARTS.values() for name, command in part.items()}
 
 
@@ -55,18 +52,6 @@ class LazyGroup(click.Group):
             return None
         command: click.Command = getattr(importlib.import_module(f"{__name__}.{COMMANDS[cmd_name][0]}"), cmd_name)
         return command
-
-    def resolve_command(
-        self, ctx: click.Context, args: list[str]
-    ) -> tuple[str | None, click.Command | None, list[str]]:
-        if args[0] == "grade" and _in_new_folder(args):
-            from gpudojo.sandbox.fork_client import ForkClient
-
-            # Something has to run: the fork server imports torch while this process imports all else.
-            ctx.obj = ForkClient()
-            ctx.call_on_close(ctx.obj.close)
-            ctx.obj.start()
-        return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         wide = max(map(len, COMMANDS))
@@ -94,13 +79,6 @@ class LazyGroup(click.Group):
             if not isinstance(error, DojoError):
                 raise
             raise click.ClickException(str(error)) from error
-
-
-def _in_new_folder(args: list[str]) -> bool:
-    """Whether these options of `dojo grade` are of a class that is new, and graded here on the virtual device."""
-    if not hasattr(os, "fork") or any(arg.startswith(NOT_HERE) for arg in args):
-        return False
-    return any(option == "--out" and not os.path.exists(out) for option, out in itertools.pairwise(args))
 
 
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})

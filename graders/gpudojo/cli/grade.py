@@ -99,6 +99,7 @@ def grade(
         raise click.UsageError("--rejudge runs nothing and --fresh runs everything: choose one")
     if scheduler is not None and jobs is not None:
         raise click.UsageError("--jobs is for this machine; with --scheduler, the workers' threads count")
+    gc.disable()  # until all is imported, and stays: to look through it for garbage takes a tenth of judging
     from gpudojo.classes.class_grading import ClassGrading, Display, console_here
     from gpudojo.classes.grading_options import GradingOptions
     from gpudojo.classes.local_runner import LocalRunner
@@ -134,7 +135,8 @@ def grade(
             runner = _cluster(scheduler, wait, require_isolation)
         with display:
             grading = ClassGrading(options, display, runner)
-            gc.freeze()  # all is imported, and stays: to look through it for garbage takes a tenth of judging
+            gc.freeze()
+            gc.enable()
             outcome = grading.run()
     except KeyboardInterrupt:
         kept = f"{display.done} of {display.count} are graded and kept"
@@ -147,6 +149,8 @@ def grade(
             raise
         why = f"cannot write to {out}: {error.strerror}; {display.done} of {display.count} are graded and kept"
         raise click.ClickException(f"{why}. Run the same command again to resume.") from error
+    finally:
+        gc.enable()
     display.summary(outcome)
     if not quiet:
         click.echo(f"\n{outcome.path}")

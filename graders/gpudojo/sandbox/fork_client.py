@@ -1,4 +1,7 @@
-"""Starts the fork server, and starts and ends children through it."""
+"""Starts the fork server, and starts and ends children through it.
+
+Few modules are imported until it is started: it takes longest of all, and they can be imported meanwhile.
+"""
 
 from __future__ import annotations
 
@@ -8,16 +11,12 @@ import socket
 import subprocess
 import sys
 import tempfile
-from dataclasses import dataclass
-from pathlib import Path
-from typing import IO, Final, NamedTuple
-
-import msgspec
+from typing import IO, TYPE_CHECKING, Final, NamedTuple
 
 import gpudojo
-from gpudojo.model.errors import ForkServerFailed
-from gpudojo.sandbox.protocol import EVENT, REQUEST, Event, Job, Request
-from gpudojo.sandbox.real_gpus import hidden
+
+if TYPE_CHECKING:
+    from gpudojo.sandbox.protocol import Job
 
 STARTING: Final = 120.0  # seconds: torch may be imported from a slow disk
 STARTS: Final = 3
@@ -26,8 +25,7 @@ OUTPUT_PIPE: Final = 256 << 10  # bytes; the system's own choice is 64 KiB
 PASSED_ON: Final = ("PATH", "LANG", "LC_ALL", "TZ", "SYSTEMROOT", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH")
 
 
-@dataclass
-class ChildPipes:
+class ChildPipes(NamedTuple):
     """The grader's ends of a child's pipes."""
 
     number: int
@@ -40,8 +38,7 @@ class ChildPipes:
                 os.close(end)
 
 
-@dataclass(frozen=True)
-class ChildExit:
+class ChildExit(NamedTuple):
     """How a child ended."""
 
     number: int
@@ -87,8 +84,14 @@ class ForkClient:
         environment |= {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "USER": "student"}
         environment |= {"PYTHONHASHSEED": "0", "PYTHONDONTWRITEBYTECODE": "1", "PYTHONNOUSERSITE": "1"}
         environment |= {"KINETO_LOG_LEVEL": "99"}
-        environment |= hidden() if self.gpu else {"CUDA_VISIBLE_DEVICES": ""}
-        command = [sys.executable, "-P", "-c", _START, str(Path(gpudojo.__file__).resolve().parents[1])]
+        if self.gpu:
+            from gpudojo.sandbox.real_gpus import hidden
+
+            environment |= hidden()
+        else:
+            environment |= {"CUDA_VISIBLE_DEVICES": ""}
+        root = os.path.dirname(os.path.dirname(os.path.realpath(gpudojo.__file__)))
+        command = [sys.executable, "-P", "-c", _START, root]
         command += [str(there.fileno()), *(["gpu"] if self.gpu else [])]
         self._log = tempfile.TemporaryFile()  # noqa: SIM115 - for as long as the fork server lives
         self._process = subprocess.Popen(
@@ -108,6 +111,8 @@ class ForkClient:
 
     def start_and_wait(self) -> None:
         """Start the fork server, if that is still to do, again where it was killed; raises ForkServerFailed."""
+        from gpudojo.model.errors import ForkServerFailed
+
         for left in reversed(range(STARTS)):
             if not self.started:
                 self.start()
@@ -120,6 +125,9 @@ class ForkClient:
                     raise
 
     def wait_ready(self) -> None:
+        from gpudojo.model.errors import ForkServerFailed
+        from gpudojo.sandbox.protocol import EVENT, Event
+
         assert self._control is not None
         self._control.settimeout(STARTING)
         try:
@@ -141,6 +149,10 @@ class ForkClient:
         """Start a child; raises OSError where the fork server is gone."""
         if sys.platform == "win32":
             raise NotImplementedError
+        import msgspec
+
+        from gpudojo.sandbox.protocol import REQUEST, Request
+
         assert self._control is not None
         self._numbers += 1
         with tempfile.TemporaryFile() as file, contextlib.ExitStack() as ends:
@@ -163,12 +175,16 @@ class ForkClient:
         return pipes
 
     def kill(self, number: int) -> None:
+        from gpudojo.sandbox.protocol import REQUEST, Request
+
         assert self._control is not None
         with contextlib.suppress(OSError):
             self._control.sendall(REQUEST.pack(Request.KILL, number, 0, 0))
 
     def events(self) -> list[ChildExit | ChildWaited] | None:
         """What became of children, to be called when the client is readable; None where the fork server has ended."""
+        from gpudojo.sandbox.protocol import EVENT, Event
+
         assert self._control is not None
         data = b""
         with contextlib.suppress(OSError):

@@ -22,7 +22,7 @@ import warnings
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
-from types import CodeType, ModuleType
+from types import CodeType, FunctionType, ModuleType
 from typing import Any, Final, NamedTuple
 
 from gpudojo.model.catalogue import day, registered
@@ -299,7 +299,11 @@ def main(number: int, gpu: bool) -> None:
         isolation = prepared(scratch, gpu)
         renamed = RenamedInside()
         sys.meta_path.insert(0, renamed)
+        ours = [thing for thing in gc.get_objects() if type(thing) is FunctionType]
         # Here, since they import torch, which must come after the namespaces.
+        import torch  # noqa: F401 - alone
+
+        gc.freeze()  # so that `separate_builtins` need not look at all that torch has made
         from virtual_cuda import keep_patches
 
         from gpudojo.sandbox import child, integrity, reaching
@@ -308,7 +312,12 @@ def main(number: int, gpu: bool) -> None:
         if LINUX:  # elsewhere a process that has imported torch does not survive being forked
             # To the end: children find the patches of the virtual device made, and only put them in place.
             restore = undo.enter_context(keep_patches())
-            warm_up(gpu, reaching.separate_builtins)  # before code runs, which Python adapts to where it finds them
+
+            def separate() -> None:
+                reaching.separate_builtins(ours)
+                gc.freeze()  # so that `install` looks only at functions that are made from now on
+
+            warm_up(gpu, separate)  # before code runs, which Python adapts to where it finds them
             restore()
             sys.meta_path.remove(renamed)  # all is imported
         reached = reaching.install(renamed.names.values())

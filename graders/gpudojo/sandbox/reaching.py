@@ -268,9 +268,9 @@ def install(inside: Iterable[str] = ()) -> Reaching:
     torch._C._dispatch_library = _telling_library(torch._C._dispatch_library, files, rewritten)
     for name in ("enable", "disable"):
         setattr(cProfile.Profile, name, _by_cprofile(getattr(_lsprof.Profiler, name)))
+    separate_builtins()  # before their variables are audited: it asks every function for them
     sys.addaudithook(hook)
     _audit_variables()
-    separate_builtins()
     _hide_inside(files, frozenset(inside))
     _guard_modules(files, report)
     trace_threads()
@@ -400,10 +400,11 @@ def _audited() -> bool:
 OFFSET_AT: Final = 16  # bytes into the definition of a member: where the member is in an object
 
 
-def separate_builtins() -> None:
+def separate_builtins(frozen: Iterable[FunctionType] = ()) -> None:
     """Give our functions builtins of their own: what code puts into Python's, such as `__import__`, is not called.
 
     It would be told the variables of our modules, or what is inside of a tensor, also if it is there for a moment.
+    Functions that `gc.freeze` has hidden are to be given, unless they have been separated before.
     """
     definition, pythons = _definition("__builtins__"), vars(builtins)
     if definition is None:
@@ -413,8 +414,13 @@ def separate_builtins() -> None:
     own: dict[str, Any] = function.__builtins__
     if own is pythons:  # called for the first time
         own = {name: value for name, value in pythons.items() if name != "_"}  # which is an interactive session's
-    for thing in gc.get_objects():
-        if type(thing) is FunctionType and _text(thing.__globals__.get("__name__")).partition(".")[0] in OWN:
+    known: dict[int, bool] = {}  # by the identity of variables: whether they are those of a module of ours
+    for thing in [*frozen, *(thing for thing in gc.get_objects() if type(thing) is FunctionType)]:
+        variables = thing.__globals__
+        ours = known.get(id(variables))
+        if ours is None:
+            ours = known[id(variables)] = _text(variables.get("__name__")).partition(".")[0] in OWN
+        if ours:
             held = ctypes.c_void_p.from_address(id(thing) + offset)
             if held.value == id(pythons):
                 ctypes.pythonapi.Py_IncRef(ctypes.py_object(own))

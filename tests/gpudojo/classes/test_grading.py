@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import multiprocessing
 import os
@@ -24,7 +25,8 @@ from gpudojo.classes.judging import Verdicts
 from gpudojo.classes.store import Store, UnreadRecord
 from gpudojo.model.catalogue import day
 from gpudojo.model.errors import BadClass
-from gpudojo.model.results import ClassResults, SubmissionRow, SubmissionStatus
+from gpudojo.model.exercise import Exercise
+from gpudojo.model.results import CheckResult, ClassResults, SubmissionRow, SubmissionStatus
 from gpudojo.model.results_file import read
 from gpudojo.submissions.entries import IgnoredPath
 
@@ -187,6 +189,178 @@ def test_judging_again_runs_nothing_and_sees_other_points(
     assert [row.score for row in again.submissions] == [row.score for row in results.submissions]
 
 
+def forget(out: Path) -> None:
+    """Have all verdicts made again: what they were made from is not known any more."""
+    for path in (out / ".dojo" / "rows").rglob("*.mp"):
+        path.unlink()
+
+
+def judged_exercises(monkeypatch: pytest.MonkeyPatch) -> set[str]:
+    """The exercises of which functions are judged in this process from now on."""
+    found, judge = set[str](), judging.judge_function
+
+    def noted(exercise: Exercise, *more: Any) -> list[CheckResult]:
+        found.add(exercise.stem)
+        return judge(exercise, *more)
+
+    monkeypatch.setattr(judging, "judge_function", noted)
+    return found
+
+
+@pytest.fixture
+def fingerprints(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
+    """By exercise that of its code, which a test may change."""
+    made = {exercise.stem: exercise.stem for exercise in day("day8")}
+    monkeypatch.setattr(grading_options, "of_exercises", lambda day: made)
+    return made
+
+
+def test_what_has_not_changed_is_not_judged_again(
+    graded: tuple[Path, Quiet, ClassResults],
+    folder: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    fingerprints: dict[str, str],
+) -> None:
+    shutil.copytree(graded[0], out := tmp_path / "out")
+    forget(out)
+    _, _, results = grade(folder, out, rejudge=True)
+    written, judged = (out / "results.json").read_bytes(), judged_exercises(monkeypatch)
+    outcome, watcher, again = grade(folder, out, rejudge=True)
+    assert again == results
+    assert (out / "results.json").read_bytes() == written
+    assert sorted(watcher.told) == sorted(row.submission for row in results.submissions)
+    assert (judged, outcome.notices) == (set(), [])
+    assert {path.stat().st_mode & 0o777 for path in (out / ".dojo" / "rows").rglob("*.mp")} == {0o600}
+
+
+def test_only_a_changed_exercise_is_judged_again(
+    graded: tuple[Path, Quiet, ClassResults],
+    folder: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    fingerprints: dict[str, str],
+) -> None:
+    shutil.copytree(graded[0], out := tmp_path / "out")
+    forget(out)
+    _, _, before = grade(folder, out, rejudge=True)
+    fourth = next(exercise for exercise in day("day8") if exercise.stem == Path(FOURTH).stem)
+    function = next(each for each in fourth.functions if each.name == "train_epoch")
+    half = [dataclasses.replace(check, points=check.points / 2) for check in function.checks]
+    monkeypatch.setattr(function, "checks", half)
+    monkeypatch.setattr(grading_options, "of_checks", lambda day: "changed")
+    fingerprints[fourth.stem] = "changed"
+    judged = judged_exercises(monkeypatch)
+    _, _, again = grade(folder, out, rejudge=True)
+    assert judged == {fourth.stem}
+    assert by_name(again)["zipped"].score == by_name(before)["zipped"].score / 2
+    shutil.copytree(out, tmp_path / "fresh")
+    shutil.rmtree(tmp_path / "fresh" / ".dojo" / "rows")
+    grade(folder, tmp_path / "fresh", rejudge=True)
+    assert len(judged) > 1
+    assert (tmp_path / "fresh" / "results.json").read_bytes() == (out / "results.json").read_bytes()
+
+
+@pytest.mark.slow
+def test_an_edited_check_is_judged_as_by_a_grader_that_knows_nothing(
+    graded: tuple[Path, Quiet, ClassResults], folder: Path, tmp_path: Path
+) -> None:
+    """With a copy of the grader, in which the code of a check is changed, as an author does."""
+    shutil.copytree(ROOT / "graders", code := tmp_path / "graders", ignore=shutil.ignore_patterns("__pycache__"))
+    module = code / "gpudojo" / "days" / "day8" / "checking_device.py"
+    command = [sys.executable, "-m", "gpudojo", "grade", str(folder), "--seed", "secret", "--time-limit", "3"]
+    command += ["--reference", str(REFERENCE), *(word for name in sorted(ONLY) for word in ("--only", name))]
+    command += ["--rejudge", "--out"]
+    environment = os.environ | {"PYTHONPATH": str(code)}
+
+    def rejudged(out: Path) -> bytes:
+        subprocess.run([*command, str(out)], env=environment, cwd=ROOT, check=True, stdout=subprocess.DEVNULL)
+        return (out / "results.json").read_bytes()
+
+    for out in (known := tmp_path / "known", tmp_path / "fresh"):
+        shutil.copytree(graded[0], out)
+    before = rejudged(known)
+    assert before == rejudged(known)
+    text = module.read_text(encoding="utf-8")
+    start = text.index('"""', text.index(".check("))
+    end = text.index('"""', start + 3) + 3
+    module.write_text(f"{text[:end]}\n    raise Failed('edited', 'edited'){text[end:]}", encoding="utf-8")
+    os.utime(module, (0, 0))  # not in doubt
+    edited = rejudged(known)
+    assert b'"edited"' in edited
+    assert b'"edited"' not in before
+    shutil.rmtree(tmp_path / "fresh" / ".dojo" / "rows")
+    assert rejudged(tmp_path / "fresh") == edited == rejudged(known)
+
+
+def test_what_verdicts_were_made_from_is_not_used_where_it_is_damaged_or_in_doubt(
+    graded: tuple[Path, Quiet, ClassResults],
+    folder: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    fingerprints: dict[str, str],
+) -> None:
+    shutil.copytree(graded[0], out := tmp_path / "out")
+    forget(out)
+    _, _, results = grade(folder, out, rejudge=True)
+    stems = {exercise.stem for exercise in day("day8") for each in exercise.functions if each.name in ONLY}
+    judged, key = judged_exercises(monkeypatch), by_name(results)["solved"].record
+    origin = Store(out).verdict_path(key)
+    row = Store(out).row_path(key, msgspec.msgpack.decode(origin.read_bytes())["measure"])
+    for path, damage in ((origin, b"\xff"), (origin, b""), (row, b"{}"), (row, row.read_bytes()[:-9])):
+        judged.clear()
+        kept = path.read_bytes()
+        path.write_bytes(damage)
+        outcome, _, again = grade(folder, out, rejudge=True)
+        assert (again, judged, path.read_bytes()) == (results, stems, kept)
+        told = [f"{path} is damaged: this submission was judged again"] if damage else []
+        assert outcome.notices == told
+    judged.clear()
+    del fingerprints[Path(FIRST).stem]
+    for _ in range(2):
+        _, _, again = grade(folder, out, rejudge=True)
+        assert (again, judged) == (results, {Path(FIRST).stem})
+
+
+def test_a_verdict_is_made_again_from_another_record(
+    graded: tuple[Path, Quiet, ClassResults], tmp_path: Path, fingerprints: dict[str, str]
+) -> None:
+    shutil.copytree(graded[0], out := tmp_path / "out")
+    verdicts = Verdicts(out, "day8", ONLY, graded[2].reference, "measure")
+    key = by_name(graded[2])["solved"].record
+    record, other = verdicts.store.unread(key), verdicts.store.unread(by_name(graded[2])["zipped"].record)
+    assert record is not None
+    assert other is not None
+    whole = verdicts.standing(key, anew=True)
+    assert verdicts.unchanged(key) == whole
+    verdicts.store.keep(key, other)
+    assert verdicts.unchanged(key) is None
+    assert verdicts.standing(key, anew=True).score < whole.score
+    verdicts.store.keep(key, record)
+    assert verdicts.standing(key, anew=True) == whole
+
+
+def test_an_exercise_with_an_error_of_ours_is_judged_again(
+    graded: tuple[Path, Quiet, ClassResults],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    fingerprints: dict[str, str],
+) -> None:
+    shutil.copytree(graded[0], out := tmp_path / "out")
+    verdicts = Verdicts(out, "day8", ONLY, graded[2].reference, "measure")
+    key = by_name(graded[2])["solved"].record
+    fourth = next(exercise for exercise in day("day8") if exercise.stem == Path(FOURTH).stem)
+    function = next(each for each in fourth.functions if each.name == "train_epoch")
+    with monkeypatch.context() as failing:
+        checks = [dataclasses.replace(check, judge=lambda seen, wanted: 1 / 0, needs=()) for check in function.checks]
+        failing.setattr(function, "checks", checks)
+        assert any("error in the check" in why for why in verdicts.of(key, anew=True).needs_human)
+    judged = judged_exercises(monkeypatch)
+    verdicts = dataclasses.replace(verdicts)
+    assert verdicts.of(key, anew=True).needs_human == []
+    assert judged == {fourth.stem}
+
+
 def test_several_processes_judge_as_one_does(
     graded: tuple[Path, Quiet, ClassResults], folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -272,6 +446,7 @@ def test_a_judging_process_that_is_killed_is_reported(
     graded: tuple[Path, Quiet, ClassResults], folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     out, _, results = graded
+    forget(out)
     monkeypatch.setattr(judging, "IN_PARALLEL", 2)
     monkeypatch.setattr(judging, "CHUNK", 1)
 
@@ -407,6 +582,7 @@ def test_what_cannot_be_judged_needs_review_and_ends_nothing(
         return judged(record, *more)
 
     monkeypatch.setattr(judging, "judged", failing)
+    forget(tmp_path / "out")
     _, _, again = grade(folder, tmp_path / "out", rejudge=True)
     row = by_name(again)["crash"]
     assert row.needs_human == ["the grader could not judge it (KeyError: 'surprise')"]

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 from gpudojo import __version__
+from gpudojo.__main__ import main as start
 from gpudojo.cli import COMMANDS, main
 from gpudojo.sandbox.fork_client import ForkClient
 
@@ -52,6 +53,14 @@ def test_help_imports_the_command_group_only() -> None:
     assert not {"torch", "numpy", "rich", "jinja2", "msgspec"} & found
 
 
+def test_the_fork_server_is_started_before_others_are_imported() -> None:
+    question = (
+        "import sys\nbefore = {*sys.modules}\nimport gpudojo.sandbox.fork_client\nprint(*{*sys.modules} - before)"
+    )
+    done = subprocess.run([sys.executable, "-c", question], cwd=REPOSITORY, capture_output=True, text=True, check=True)
+    assert not {"click", "msgspec", "inspect", "dataclasses"} & {*done.stdout.split()}
+
+
 @pytest.mark.parametrize("name", COMMANDS)
 def test_a_command_does_not_import_torch_before_it_runs(name: str) -> None:
     found = imported(name, "--help")
@@ -87,9 +96,17 @@ def test_the_fork_server_starts_with_the_command_where_something_will_run_here(
     new, known, steps = str(tmp_path / "new"), str(tmp_path), list[str]()
     monkeypatch.setattr(ForkClient, "start", lambda self: steps.append("started"))
     monkeypatch.setattr(ForkClient, "close", lambda self: steps.append("closed"))
-    wrong = ["--no-such-option"]  # so that nothing is graded
+    wrong = "--no-such-option"  # so that nothing is graded
+
+    def run(*words: str) -> object:
+        monkeypatch.setattr(sys, "argv", ["dojo", *words])
+        with pytest.raises(SystemExit) as ended:
+            start()
+        return ended.value.code
+
     for more in (["--out", known], ["--out", new, "--rejudge"], ["--out", new, "--scheduler=x"], ["--help"]):
-        CliRunner().invoke(main, ["grade", known, *more, *wrong])
+        run("grade", known, *more, wrong)
+    run("sample", "--out", new, wrong)
     assert steps == []
-    assert CliRunner().invoke(main, ["grade", known, "--out", new, *wrong]).exit_code == 2
+    assert run("grade", known, "--out", new, wrong) == 2
     assert steps == ["started", "closed"]

@@ -111,3 +111,37 @@ def test_names_in_the_body_of_a_class_stay() -> None:
     assert a.f() == (1, "two", ("three",))
     assert space["n"] == "one"
     assert [*space["A"].__annotations__] == ["_inner"]
+
+
+SERVE = """
+import builtins, gc, os, sys
+gc.disable()
+from types import FunctionType
+from gpudojo.sandbox import fork_server
+
+class Looking:
+    def __init__(self, *given): pass
+    def serve(self):
+        gc.unfreeze()
+        every = [thing for thing in gc.get_objects() if type(thing) is FunctionType]
+        ours = [one for one in every if str(one.__globals__.get("__name__")).startswith(("gpudojo.", "virtual_cuda."))]
+        pythons = [one for one in ours if one.__builtins__ is vars(builtins)]
+        print(len(ours), *{f"{one.__module__}.{one.__qualname__}" for one in pythons}, flush=True)
+        os._exit(0)
+
+fork_server.ForkServer = Looking
+fork_server.main(int(sys.argv[1]), False)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.version_info >= (3, 14), reason="see `reaching._definition`")
+def test_no_function_of_ours_has_pythons_builtins() -> None:
+    """Whether it was made before torch was imported, after that, or by what is installed last."""
+    here, there = socket.socketpair()
+    with here, there:
+        command = [sys.executable, "-P", "-c", SERVE, str(there.fileno())]
+        done = subprocess.run(command, pass_fds=[there.fileno()], capture_output=True, text=True, check=True)
+    count, *others = done.stdout.split()
+    assert int(count) > 3000
+    assert others == []
