@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import copy
 import gc
+import inspect
 import operator
+import re
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
@@ -18,7 +20,7 @@ from torch.nn.functional import cross_entropy, linear
 from torch.overrides import BaseTorchFunctionMode
 from torch.utils.flop_counter import FlopCounterMode
 from virtual_cuda import virtual_cuda
-from virtual_cuda.ledger.records import STREAM
+from virtual_cuda.ledger.records import OPERATION, STREAM
 
 Watched = Callable[[], AbstractContextManager[Any]]
 
@@ -260,13 +262,56 @@ def test_attention_asks_a_function_that_somebody_put_in_the_place_of_torchs(
     assert asked == [6]
 
 
-def test_attention_is_one_node_after_the_first_call(gpu: Any) -> None:
-    def nodes(node: Any) -> int:
-        return 1 + sum(nodes(one) for one, _ in node.next_functions if one is not None)
+def _nodes(node: Any) -> int:
+    return 1 + sum(_nodes(one) for one, _ in node.next_functions if one is not None)
 
+
+def test_attention_is_one_node_after_the_first_call(gpu: Any) -> None:
     layer, texts = nn.MultiheadAttention(8, 2).cuda(), torch.rand(4, 3, 8).cuda()
-    first, second = (nodes(layer(texts, texts, texts, need_weights=False)[0].grad_fn) for _ in range(2))
+    first, second = (_nodes(layer(texts, texts, texts, need_weights=False)[0].grad_fn) for _ in range(2))
     assert second < first / 2
+
+
+_ROWS = re.compile(r"\.permute\(2, 0, 1, 3\)\s*(?:\.contiguous\(\)\s*\.view|\.reshape)\(")
+
+
+@pytest.mark.parametrize(
+    ("spelling", "name", "node", "fused"),
+    [
+        ("reshape", "aten._unsafe_view.default", "UnsafeViewBackward0", True),
+        ("contiguous().view", "aten.view.default", "ViewBackward0", True),
+        ("contiguous().clone().view", "aten.view.default", "ViewBackward0", False),
+        ("reshape(1, -1, embed_dim).flatten", "aten.view.default", "ViewBackward0", False),
+    ],
+)
+def test_attention_makes_rows_as_this_torch_does(
+    spelling: str, name: str, node: str, fused: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Versions of torch differ in how they flatten the heads: what the first call shows, the next ones do."""
+    source = inspect.getsource(nn.functional.multi_head_attention_forward)
+    assert len(_ROWS.findall(source)) == 1
+    source = _ROWS.sub(f".permute(2, 0, 1, 3).{spelling}(", source)
+    made: dict[str, Any] = {}
+    exec(source.replace("flatten(bsz * tgt_len, embed_dim)", "flatten(0, 1)"), vars(nn.functional), made)
+    monkeypatch.setattr(nn.functional, *made.popitem())
+    seen = []
+    for watched in (nullcontext, _one_by_one):
+        with virtual_cuda() as gpu:
+            torch.manual_seed(0)
+            layer, texts = nn.MultiheadAttention(8, 2).cuda(), torch.rand(4, 3, 8).cuda()
+            for step in range(3):
+                layer.zero_grad()
+                before = len(gpu.ledger.rows)
+                with watched() if step else nullcontext():
+                    out = layer(texts, texts, texts, need_weights=False)[0]
+                names = [row[4] for row in gpu.ledger.rows[before:] if row[0] == OPERATION]
+                flat: Any = out.grad_fn.next_functions[0][0].next_functions[1][0]
+                assert (names[-4], flat.name()) == (name, node)
+                assert (_nodes(flat) < 10) == (bool(step) and fused and watched is nullcontext)
+                out.sum().backward()
+                del out, flat
+            seen.append([(row[0], *row[2:]) for row in gpu.ledger.rows])
+    assert seen[0] == seen[1]
 
 
 def test_attention_through_a_graph_that_is_freed_is_refused(gpu: Any) -> None:

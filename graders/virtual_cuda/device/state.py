@@ -432,8 +432,9 @@ class Place:
         self.memory = Allocator(total, index, gpu.streams)
         self.note: Callable[[Any], None] = gpu.ledger.rows.append
         self.norms: list[str] | None = None  # the operators that this torch calls for a batch norm, once seen
-        # The function for attention, where this torch calls the usual operators around it; False where not.
-        self.heads: Any = None
+        # Once seen: the function for attention, None where this torch calls other operators around it than the usual
+        # ones; and the operator that makes rows of its result.
+        self.heads: tuple[Any, str] | None = None
         self.late: list[Any] | None = None  # what `ops/dispatch.py` records before the next operation
         self.shut = False
 

@@ -1384,10 +1384,10 @@ _VIEW, _TURN, _COPY, _UNSAFE = (
 )
 _PACKED: Final = ("aten.unsqueeze.default", _TURN, "aten.squeeze.dim")
 _ATTENTION: Final = "aten._scaled_dot_product_efficient_attention"
-# What torch calls between the two linear layers.
+# What torch calls between the two linear layers, before the view that makes rows of the result.
 _BETWEEN: Final = [
     _VIEW, *_PACKED, _COPY, *["aten.select.int"] * 3, *[_VIEW, _TURN] * 3, *[_VIEW] * 3, f"{_ATTENTION}.default",
-    "aten.permute.default", _COPY, _UNSAFE,
+    "aten.permute.default", _COPY,
 ]  # fmt: skip
 
 
@@ -1519,14 +1519,24 @@ def _separate_heads(heads: _Heads, gradient: Any, unheld: bool) -> Any:
     return total.unsqueeze(-2).transpose(0, -2).squeeze(0).reshape(three[1], three[2], 3 * three[3])
 
 
-_node = _SelfAttention._backward_cls
-_node.__name__, _node.apply = "UnsafeViewBackward0", _SelfAttention.backward
-_attention_node: Final[Any] = super(torch.autograd.Function, _SelfAttention).apply
+class _SelfAttentionViewed(_SelfAttention):
+    """The same where torch copies the result first and then makes rows of it. The gradients are the same operators."""
+
+
+for _kind, _name in ((_SelfAttention, "UnsafeViewBackward0"), (_SelfAttentionViewed, "ViewBackward0")):
+    _node = _kind._backward_cls
+    _node.__name__, _node.apply = _name, _SelfAttention.backward
+# By the operator that makes rows: that of `reshape`, and of `contiguous().view`, as in torch 2.11.
+_ATTENTION_NODES: Final = {
+    _UNSAFE: super(torch.autograd.Function, _SelfAttention).apply,
+    _VIEW: super(torch.autograd.Function, _SelfAttentionViewed).apply,
+}
 
 
 def _attend(packed: Any, count: int, dropout: float, causal: bool) -> Any:
     """Attention of what the first linear layer gives, with this many heads, as rows for the last."""
     place, x = packed._block.place, packed._inner
+    _, last = place.heads
     length, batch, size = x.shape[0], x.shape[1], x.shape[2] // 3
     wide = size // count
     three = x.view(length, batch, 3, size).unsqueeze(0).transpose(0, -2).squeeze(-2).contiguous()
@@ -1570,8 +1580,9 @@ def _attend(packed: Any, count: int, dropout: float, causal: bool) -> Any:
     block = allocate(place, nbytes)
     work = dtype, turned.shape, turned.shape
     note((OPERATION, later, code, offset, _COPY, label, GRAD, cast, nbytes, memory.live, work))
-    row(_UNSAFE, later)
-    return _attention_node(packed, (fresh(rows, rows.shape, dtype, block), heads))
+    row(last, later)
+    node: Any = _ATTENTION_NODES[last]
+    return node(packed, (fresh(rows, rows.shape, dtype, block), heads))
 
 
 _ATTENTION_DEFAULTS: Final[dict[str, Any]] = {
@@ -1595,9 +1606,10 @@ def _self_attention(original: Any) -> Any:
             count = len(rows)
             given = original(query, key, value, *args, **named)
             names = [row[4] for row in rows[count:] if row[0] == OPERATION]
-            usual = names[-len(_BETWEEN) - 3 : -3] == _BETWEEN  # before another linear layer
+            *before, last = names[-len(_BETWEEN) - 4 : -3] or [""]  # behind them is another linear layer
+            usual = before == _BETWEEN and last in _ATTENTION_NODES
             current = functions.scaled_dot_product_attention
-            place.heads = current if usual and unpatched(current) is _host_attention else False
+            place.heads = (current, last) if usual and unpatched(current) is _host_attention else (None, last)
             return given
         _, heads, weight, bias, *_, dropout, last, last_bias = args
         if (mask := named.get("attn_mask")) is not None:
@@ -1621,7 +1633,7 @@ def _plain_attention(query: Any, args: Any, named: Any) -> bool:
     parts = [x, *(each._inner for each in (weight, bias) if type(each) in _ORDINARY)]
     return bool(
         len(parts) == 3
-        and (place.heads is None or place.heads is _functions.scaled_dot_product_attention)
+        and (place.heads is None or place.heads[0] is _functions.scaled_dot_product_attention)
         and _functions._in_projection_packed is _in_projection
         and not place.shut
         and place is weight._block.place
