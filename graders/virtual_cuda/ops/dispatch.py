@@ -257,6 +257,7 @@ class _ThreadState(threading.local):
         None  # those of the copy that C++ makes next; it leaves them out for a device that it knows little of
     )
     wanted: Any = None  # where a backward pass is for a few tensors only, their ids
+    once: Any = None  # what the backward pass that starts next may hand gradients to
     step: Any = None  # of an optimizer, where it runs on the tensors inside
     task: Any = None  # what `fast_paths.py` knows of the backward pass that runs, or ran last
     forked: bool = False

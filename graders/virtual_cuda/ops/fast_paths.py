@@ -623,6 +623,9 @@ class _Linear(torch.autograd.Function):
         if on_weight:
             before = _additions(ctx.leaves[0], of_bias, task) if on_bias else ()
             place.late = [task.where, *before, "aten.t.default"]
+            of_weight = _handed(ctx.leaves[2], of_weight, task)
+        if on_bias:
+            of_bias = _handed(ctx.leaves[0], of_bias, task)
         del behind
         return of_bias, of_input, of_weight, None
 
@@ -643,11 +646,14 @@ def _needed(ctx: Any) -> list[bool]:
 class _Task:
     """One run of the autograd engine."""
 
-    __slots__ = ("leaves", "number", "where")
+    __slots__ = ("leaves", "number", "once", "where")
 
     def __init__(self, number: int) -> None:
         self.number, self.where = number, site()
         self.leaves: set[int] = set()  # the ids of biases that it has a gradient for
+        # Leaves that may be handed their gradients, by identity. Only the run that was started with them has them.
+        self.once: dict[int, Any] | None = thread_state.once
+        thread_state.once = None
 
 
 def _task_of(place: Place) -> _Task:
@@ -657,6 +663,59 @@ def _task_of(place: Place) -> _Task:
         known = thread_state.task = _Task(number)
         _engine.queue_callback(partial(_settled, place))
     return known  # type: ignore[no-any-return]
+
+
+_accumulator: Final[Any] = torch._C._functions.AccumulateGrad  # type: ignore[attr-defined]
+_get_grad, _set_grad = torch._C.TensorBase.grad.__get__, torch._C.TensorBase.grad.__set__  # type: ignore[attr-defined]
+
+
+@torch.enable_grad()
+def _holders() -> int:
+    """How many references there are to the node of a leaf that nobody keeps; versions of torch differ."""
+    graph: Any = torch.zeros((), device="cpu", requires_grad=True).clone()
+    nodes = {0: graph.grad_fn.next_functions[0][0]}
+    return getrefcount(nodes[0])
+
+
+_UNKEPT: Final = _holders()
+
+
+def _used_once(root: Any) -> dict[int, Any]:
+    """The leaves under a node that have no gradient yet, take it from one place, and are watched by nobody."""
+    nodes: dict[int, Any] = {identity(root): root}  # they are kept: an identity is given away again
+    ends: dict[int, int] = {}
+    todo = [root]
+    while todo:
+        for node, _ in todo.pop().next_functions:
+            key = identity(node)
+            if type(node) is _accumulator:
+                ends[key] = ends.get(key, 0) + 1
+                nodes[key] = node
+            elif key not in nodes and node is not None:
+                nodes[key] = node
+                todo.append(node)
+    node = None
+    found: dict[int, Any] = {}
+    for key, count in ends.items():
+        if count == 1 and getrefcount(nodes[key]) <= _UNKEPT:  # nobody holds the node, as those do who put hooks there
+            leaf = nodes[key].variable
+            if (
+                type(leaf) in _ORDINARY
+                and _get_grad(leaf) is None
+                and not leaf._backward_hooks
+                and not leaf._post_accumulate_grad_hooks
+            ):
+                found[identity(leaf)] = leaf
+    return found
+
+
+def _handed(leaf: Any, gradient: Any, task: _Task) -> Any:
+    """Hand a leaf its gradient; returns what is left for autograd to do, which makes another tensor of it first."""
+    once = task.once
+    if once is None or leaf is None or identity(leaf) not in once or _get_grad(leaf) is not None:
+        return gradient
+    _set_grad(leaf, gradient)
+    return None
 
 
 def _additions(bias: Any, gradient: Any, task: _Task) -> list[Any]:
@@ -1031,6 +1090,11 @@ class _Chained(torch.autograd.Function):
             outs = layer.operator(*layer.arguments(gradient, saved, needs))
         else:
             outs = _delivered(layer, gradient, *found)
+            if type(outs) is tuple:
+                outs = outs[0], *[
+                    out if leaf is None or not out._inner.is_contiguous() else _handed(leaf, out, thread_state.task)
+                    for leaf, out in zip(ctx.leaves[1:], outs[1:], strict=True)
+                ]
         if not _keeps_graph():
             layer.inner, layer.hidden = None, ()
         if not isinstance(outs, tuple):
@@ -1678,9 +1742,13 @@ def run_backward(loss: Any, retain_graph: bool | None) -> bool:
     ):
         return False
     gradient = deliver(_ones(loss._inner), loss._block.place, "aten.ones_like.default")
-    torch.autograd.graph._engine_run_backward(
-        (loss,), (gradient,), bool(retain_graph), False, (), allow_unreachable=True, accumulate_grad=True
-    )
+    outer, thread_state.once = thread_state.once, None if _anomaly_on() else _used_once(loss.grad_fn)
+    try:
+        torch.autograd.graph._engine_run_backward(
+            (loss,), (gradient,), bool(retain_graph), False, (), allow_unreachable=True, accumulate_grad=True
+        )
+    finally:
+        thread_state.once = outer
     return True
 
 
