@@ -338,7 +338,9 @@ def settle(place: Place) -> None:
             del name._block
             continue
         live, dtype = place.memory.live, thread_state.autocast
-        place.note((OPERATION, perf_counter(), *late[0], name, place.label, 0, dtype, 0, live, None))
+        rows = place.gpu.ledger.rows
+        at = rows[-1][1] if rows else perf_counter()  # more may have been computed since, and is recorded next
+        place.note((OPERATION, at, *late[0], name, place.label, 0, dtype, 0, live, None))
     place.late = None
 
 

@@ -555,8 +555,9 @@ class _Linear(torch.autograd.Function):
         ctx.set_materialize_grads(False)
         ctx.of_leaf = weight.is_leaf
         ctx.leaves = bias if on_bias and bias.is_leaf else None, None, weight if on_weight and ctx.of_leaf else None
-        result, active = made
+        result, active, before = made
         ctx.active = None if active is None else conceal(active)
+        ctx.before = None if before is None else conceal(before)
         return result
 
     @staticmethod
@@ -590,6 +591,8 @@ class _Linear(torch.autograd.Function):
             other, at_weight = _mm(turned, input._inner), made_at()
         if on_bias:
             total, at_bias = _sum(g, (0,)), made_at()
+        if on_input and ctx.before is not None and thread_state.wanted is None:
+            revealed(ctx.before).go_ahead(product)
         task, shape, note, memory, label = _task_of(place), g.shape, place.note, place.memory, place.label
         (code, offset), cast, dtype = task.where, thread_state.autocast, g.dtype
         of_bias = of_input = of_weight = behind = None
@@ -875,7 +878,7 @@ def _linear(original: Any) -> Any:
         where = site()
         write("aten.t.default", place, 0, None, where)
         made = deliver(out, place, "aten.addmm.default", shape[:1], sizes, shape[::-1], where=where)
-        return _linear_node(bias, input, weight, (made, None))
+        return _linear_node(bias, input, weight, (made, None, None))
 
     return linear
 
@@ -925,19 +928,20 @@ def _sequential(original: Any) -> Any:
             input = original(self, input)
             place.norms = _operators_of("BatchNorm2d", rows[count:])
             return input
-        count = 0
+        count, before = 0, None
         while count < len(modules):
             out, done = None, 0
             if type(input) in _ORDINARY and where[0] is not None:
                 layers = _linear_layers(modules, count)
                 if layers:
-                    out, done = _run_layers(input, layers, where)
+                    out, done = _run_layers(input, layers, where, before)
                 else:
                     held, input = [input], None  # freed after the first layer
                     done = _run_chain(held, modules[count:], where)
-                    input = held.pop()
+                    input, before = held
+                    del held
             if not done:
-                input = modules[count](input)
+                input, before = modules[count](input), None
             elif out is not None:
                 input = out
             count += done or 1
@@ -961,10 +965,11 @@ def _linear_layers(modules: list[Any], first: int) -> list[tuple[Any, Any]]:
     return layers
 
 
-def _run_layers(input: Any, layers: list[tuple[Any, Any]], where: Any) -> tuple[Any, int]:
+def _run_layers(input: Any, layers: list[tuple[Any, Any]], where: Any, before: Any) -> tuple[Any, int]:
     """What these layers give and record, and how many modules that was; None and 0 where the first is not usual.
 
-    First all that is computed, then all that is recorded, as in backward.
+    First all that is computed, then all that is recorded, as in backward. `before`: the layer of a chain that made
+    the input.
     """
     place, x = input._block.place, input._inner
     made: list[tuple[Any, ...]] = []
@@ -1000,7 +1005,8 @@ def _run_layers(input: Any, layers: list[tuple[Any, Any]], where: Any) -> tuple[
         if relu is None:
             done = bring(out, place, "aten.addmm.default", shapes, where, at, GRAD)
             note((END, at, None, None, index))
-            input = _linear_node(bias, input, weight, (done, None))
+            input = _linear_node(bias, input, weight, (done, None, before))
+            before = None
             continue
         block, nbytes, work = allocate(place, out.nbytes), out.nbytes, (out.dtype, out.shape, *shapes)
         note((OPERATION, at, code, offset, "aten.addmm.default", label, GRAD, cast, nbytes, memory.live, work))
@@ -1010,7 +1016,8 @@ def _run_layers(input: Any, layers: list[tuple[Any, Any]], where: Any) -> tuple[
         done = bring(out, place, "aten.relu.default", (), where, later, GRAD)
         note((END, later, None, None, index))
         del block
-        input = _relu_node(bias, input, weight, (done, (out, done._block)))
+        input = _relu_node(bias, input, weight, (done, (out, done._block), before))
+        before = None
     return input, sum(1 if relu is None else 2 for _, relu, *_ in made)
 
 
@@ -1018,12 +1025,16 @@ def _run_layers(input: Any, layers: list[tuple[Any, Any]], where: Any) -> tuple[
 
 aten: Final = torch.ops.aten
 _CHAIN_FLOATS: Final = (torch.float32, torch.float64)
+_LARGE: Final = 1 << 21  # elements
 
 
 class _Layer:
     """A layer of a chain: what its backward calls, with which tensors and settings."""
 
-    __slots__ = ("call", "hidden", "inner", "name", "needs", "operator", "settings", "shape", "shapes")
+    __slots__ = (
+        *("before", "call", "hidden", "inner", "name", "needs", "operator"),
+        *("ready", "settings", "shape", "shapes"),
+    )
 
     def __init__(self, operator: Any, settings: tuple[Any, ...], shape: Any) -> None:
         self.operator, self.settings, self.shape = operator, settings, shape
@@ -1032,6 +1043,8 @@ class _Layer:
         self.inner: Any = None  # what backward needs, as long as it may be called
         self.hidden: Any = ()  # the last of these, with their blocks: nobody else sees them
         self.shapes: Any = ()
+        self.before: _Layer | None = None  # that of the input, if it is of the same chain
+        self.ready: Any = None  # the gradient that was expected, what comes of it, and when that was computed
 
     def arguments(self, gradient: Any, saved: Any, needs: Any) -> tuple[Any, ...]:
         """Those of `operator`, on the device or on the CPU."""
@@ -1046,6 +1059,21 @@ class _Layer:
     def gradients(self, gradient: Any) -> tuple[Any, float]:
         """On the CPU, and when they were there."""
         return self.call(*self.arguments(gradient, self.inner, self.needs)), perf_counter()
+
+    def go_ahead(self, gradient: Any) -> None:
+        """Compute the gradients of this layer and of those before it, which are asked for next, with this one.
+
+        First all that is computed, then all that is recorded, as elsewhere. Large ones are not worth their memory.
+        """
+        layer: _Layer | None = self
+        while layer is not None and layer.inner is not None and gradient.numel() <= _LARGE and gradient.is_contiguous():
+            try:
+                outs, at = layer.gradients(gradient)
+            except Exception:
+                return  # the layer itself raises it
+            layer.ready = gradient, outs, at
+            gradient = outs[0] if type(outs) is tuple else outs
+            layer = layer.before if layer.needs[0] and gradient is not None else None
 
 
 _BACKWARDS: Final = (
@@ -1106,10 +1134,18 @@ def _computed(layer: _Layer, gradient: Any) -> Any:
     """The gradients of a layer and when they were computed; None where that fails: the layer itself raises it."""
     if layer.inner is None or gradient._block.place.shut or torch.are_deterministic_algorithms_enabled():
         return None
-    try:
-        return layer.gradients(gradient._inner)
-    except Exception:
-        return None
+    given = gradient._inner
+    if layer.ready is None or layer.ready[0] is not given or gradient._version:  # a hook has changed it
+        layer.ready = None
+        if thread_state.wanted is None:
+            layer.go_ahead(given)
+        if layer.ready is None:
+            try:
+                return layer.gradients(given)
+            except Exception:
+                return None
+    (_, *found), layer.ready = layer.ready, None
+    return found
 
 
 def _delivered(layer: _Layer, gradient: Any, outs: Any, at: float) -> Any:
@@ -1117,6 +1153,9 @@ def _delivered(layer: _Layer, gradient: Any, outs: Any, at: float) -> Any:
     block, name = gradient._block, layer.name
     place = block.place
     where = _task_of(place).where
+    rows = place.gpu.ledger.rows
+    if rows and rows[-1][1] > at:  # what was computed ahead comes after what was recorded since
+        at = rows[-1][1]
     if layer.operator is aten.view.default:
         write(name, place, 0, None, where, at)
         return fresh(outs, outs.shape, outs.dtype, block)
@@ -1225,12 +1264,13 @@ def _compute(module: Any, x: Any, place: Place, fresh: bool) -> Any:
 
 
 def _run_chain(held: list[Any], modules: list[Any], where: Any) -> int:
-    """Run as many layers as are usual ones, and record them; `held` has their input, then their result.
+    """Run as many layers as are usual ones, and record them; `held` has their input, then their result and the last.
 
     Returns how many there are.
     """
     place, x, needed = held[0]._block.place, held[0]._inner, held[0].requires_grad
     if place.shut or x.dtype not in _CHAIN_FLOATS or torch.are_deterministic_algorithms_enabled():
+        held.append(None)
         return 0
     made: list[tuple[Any, ...]] = []
     fresh, room = False, place.memory.allowed - place.memory.live
@@ -1257,9 +1297,10 @@ def _run_chain(held: list[Any], modules: list[Any], where: Any) -> int:
         x, needed, fresh = found[0][0], True, kind not in (nn.ReLU, nn.Flatten)
     if made and place.late is not None:
         settle(place)
-    seen = made[-1] if made else None
+    seen, before = made[-1] if made else None, None
     for row in made:
-        _note_layer(held, place, where, row, row is not seen)
+        before = _note_layer(held, place, where, row, row is not seen, before)
+    held.append(before)
     return len(made)
 
 
@@ -1295,10 +1336,12 @@ def _brought(input: Any, place: Place, where: Any, computed: tuple[Any, ...], hi
     return result, (input, given[0], mean, variance), tuple(zip(outs[1:], blocks[1:], strict=True))
 
 
-def _note_layer(held: list[Any], place: Place, where: Any, computed: tuple[Any, ...], hidden: bool) -> None:
+def _note_layer(
+    held: list[Any], place: Place, where: Any, computed: tuple[Any, ...], hidden: bool, before: _Layer | None
+) -> _Layer:
     """A layer that has been computed: its lines in the ledger, its result on the device and its node.
 
-    `hidden`: only the next layer sees the result.
+    `hidden`: only the next layer sees the result. `before`: the layer of its input.
     """
     module, x, needed, began, at, _, given, _, backward, settings = computed
     note, rows, kind, input = place.note, place.gpu.ledger.rows, type(module), held[0]
@@ -1310,10 +1353,11 @@ def _note_layer(held: list[Any], place: Place, where: Any, computed: tuple[Any, 
         result, saved, layer.hidden = _brought(input, place, where, computed, hidden)
     finally:
         note((END, at, None, None, index))
-    layer.needs = [needed, weight is not None, bias is not None]
+    layer.needs, layer.before = [needed, weight is not None, bias is not None], before
     layer.inner = [*[each._inner for each in saved], *[inner for inner, _ in layer.hidden]]
     layer.shapes = [inner.shape for inner in layer.inner]
     held[0] = _NODES[kind](input, weight, bias, layer, (result, saved))
+    return layer
 
 
 # ---- cross entropy ---------------------------------------------------------------------------------------------------
