@@ -1119,10 +1119,13 @@ class _Chained(torch.autograd.Function):
         else:
             outs = _delivered(layer, gradient, *found)
             if type(outs) is tuple:
-                outs = outs[0], *[
-                    out if leaf is None or not out._inner.is_contiguous() else _handed(leaf, out, thread_state.task)
-                    for leaf, out in zip(ctx.leaves[1:], outs[1:], strict=True)
-                ]
+                outs = (
+                    outs[0],
+                    *[
+                        out if leaf is None or not out._inner.is_contiguous() else _handed(leaf, out, thread_state.task)
+                        for leaf, out in zip(ctx.leaves[1:], outs[1:], strict=True)
+                    ],
+                )
         if not _keeps_graph():
             layer.inner, layer.hidden = None, ()
         if not isinstance(outs, tuple):
@@ -1854,13 +1857,50 @@ def _foreach(name: str, original: Any, first: Any, *args: Any, **kwargs: Any) ->
 class _Step:
     """A step of an optimizer on the CPU's tensors: opened once, and not by each of its operators."""
 
-    __slots__ = ("cast", "label", "lists", "mode", "place", "where", "work")
+    __slots__ = ("before", "blocks", "cast", "changed", "label", "lists", "mode", "place", "rows", "where", "work")
 
     def __init__(self, place: Place, lists: dict[int, Any], first: Any) -> None:
         self.place, self.label, self.where = place, place.label, site()
         self.lists = lists  # of tensors on the device, by the identity of the first tensor inside
         self.work = first[0].dtype, None, *[tensor.shape for tensor in first]
         self.mode, self.cast = INFERENCE if _inference_on() else 0, thread_state.autocast
+        self.before = place.memory.live
+        self.rows: list[tuple[str, int, int]] = []  # the operator, the bytes it takes, and how many live more by then
+        self.blocks: list[Any] = []  # the sizes of what was taken; None for what is no small block
+        self.changed: list[Any] = []  # the lists that were written to, as often as they were
+
+    def note(self, at: float, name: str, nbytes: int, live: int) -> None:
+        """One operation into the ledger."""
+        code, offset = self.where
+        row = OPERATION, at, code, offset, name, self.label, self.mode, self.cast, nbytes, live, self.work
+        self.place.note(row)
+
+
+class _Recipe:
+    """What a step does and takes, and so does every other one of its kind: it is then run as it is on the host."""
+
+    __slots__ = ("blocks", "changed", "freed", "most", "rows")
+
+    def __init__(self, step: _Step, args: Any) -> None:
+        self.rows = step.rows
+        self.most = max((more for *_, more in step.rows), default=0)
+        self.blocks, self.freed = len(step.blocks), sum(step.blocks)
+        self.changed = [next(slot for slot, given in enumerate(args) if given is one) for one in step.changed]
+
+    def fits(self, place: Place) -> bool:
+        """Whether what it takes is there without asking CUDA, and nobody wants to know where it lies."""
+        memory = place.memory
+        return memory.layout is None and memory.small_live + self.most <= memory.quick
+
+    def note(self, step: _Step, args: Any, began: float) -> None:
+        """Record a step that has been computed since."""
+        ended, memory, count = perf_counter(), step.place.memory, len(self.rows)
+        for number, (name, nbytes, more) in enumerate(self.rows, 1):
+            step.note(began + (ended - began) * number / count, name, nbytes, step.before + more)
+        memory.blocks_ever += self.blocks
+        memory.freed += self.freed
+        memory.peak = max(memory.peak, step.before + self.most)
+        _C._increment_version([tensor for slot in self.changed for tensor in args[slot]])
 
 
 def _in_step(name: str, original: Any) -> Any:
@@ -1883,15 +1923,20 @@ def _in_step(name: str, original: Any) -> Any:
         if not in_place:
             for tensor in out:  # it lives as long as the step needs it
                 nbytes += tensor.nbytes
-                tensor._block = allocate(place, tensor.nbytes)
+                block = tensor._block = allocate(place, tensor.nbytes)
+                step.blocks.append(block.size if block.piece is None else None)
         elif known is not None:
             _C._increment_version(known)
+            step.changed.append(known)
         full, live = names[_overload(name, args)], place.memory.live
-        row = OPERATION, perf_counter(), *step.where, full, step.label, step.mode, step.cast, nbytes, live, step.work
-        place.note(row)
+        step.rows.append((full, nbytes, live - step.before))
+        step.note(perf_counter(), full, nbytes, live)
         return out
 
     return call
+
+
+_MANY: Final = 100
 
 
 class _Stepping:
@@ -1904,6 +1949,7 @@ class _Stepping:
     def __init__(self, original: Any, lists: dict[str, Any]) -> None:
         self.original, self.lists = original, lists
         self.patched: dict[str, Any] = {}
+        self.recipes: dict[Any, _Recipe] = {}
         self.on_host: Any = None
         self.on_device: Any = None
 
@@ -1956,15 +2002,37 @@ class _Stepping:
         place, inner = opened
         if place.late is not None:
             settle(place)
-        lists = {id(inner[slot][0]): args[slot] for slot in slots}
-        outer, thread_state.step = thread_state.step, _Step(place, lists, inner[0])
+        step = _Step(place, {id(inner[slot][0]): args[slot] for slot in slots}, inner[0])
+        # Which operators are called depends on what is asked for, not on how much of it.
+        kind = step.work, *slots, *map(bool, named.values())
+        recipe, began = self.recipes.get(kind), perf_counter()
         try:
-            with _C._AutoDispatchBelowADInplaceOrView():  # as where the dispatcher calls
-                return self.on_device(*inner, **named)
+            if recipe is None or not recipe.fits(place):
+                return self.recorded(step, args, inner, named, kind)
+            try:
+                with _C._AutoDispatchBelowADInplaceOrView():  # as where the dispatcher calls
+                    given = self.on_host(*inner, **named)
+            except Exception:
+                return self.original(*args, **named)  # raises what CUDA raises
+            recipe.note(step, args, began)
+            return given
         finally:
-            thread_state.step = outer
             if others:
                 _C._increment_version(others[0])
+
+    def recorded(self, step: _Step, args: Any, inner: Any, named: Any, kind: Any) -> Any:
+        """Run a step whose operators record themselves, and keep what they did for others of its kind."""
+        outer, thread_state.step = thread_state.step, step
+        try:
+            with _C._AutoDispatchBelowADInplaceOrView():
+                given = self.on_device(*inner, **named)
+        finally:
+            thread_state.step = outer
+        if step.before == step.place.memory.live and None not in step.blocks:
+            if len(self.recipes) > _MANY:
+                self.recipes.clear()
+            self.recipes[kind] = _Recipe(step, args)
+        return given
 
 
 def _step_patches() -> Iterator[Patch]:
