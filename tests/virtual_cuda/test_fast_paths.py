@@ -442,8 +442,9 @@ def test_gradients_of_leaves_that_others_use_or_watch(gpu: Any, kind: str, late:
                 for each in hooked:
                     each.register_hook(lambda *given, seen=seen: seen.append(given[-1]))
             loss.backward()
+            seen += [p.grad.clone() for p in model.parameters()]
         values = [one for given in seen for one in (given if isinstance(given, tuple) else (given,))]
-        found.append([value.detach().cpu() for value in (*values, *(p.grad for p in model.parameters()))])
+        found.append([value.detach().cpu() for value in values])
     assert len(found[0]) == len(found[1])
     for one, two in zip(*found, strict=True):
         torch.testing.assert_close(two, one)

@@ -669,7 +669,8 @@ def _task_of(place: Place) -> _Task:
 
 
 _accumulator: Final[Any] = torch._C._functions.AccumulateGrad  # type: ignore[attr-defined]
-_get_grad, _set_grad = torch._C.TensorBase.grad.__get__, torch._C.TensorBase.grad.__set__  # type: ignore[attr-defined]
+_grad_slot: Final[Any] = torch._C.TensorBase.grad
+_get_grad, _set_grad = _grad_slot.__get__, _grad_slot.__set__
 
 
 @torch.enable_grad()
