@@ -654,8 +654,8 @@ class _Task:
     def __init__(self, number: int) -> None:
         self.number, self.where = number, site()
         self.leaves: set[int] = set()  # the ids of biases that it has a gradient for
-        # Leaves that may be handed their gradients, by identity. Only the run that was started with them has them.
-        self.once: dict[int, Any] | None = thread_state.once
+        # Identities of leaves that may be handed their gradients. Only the run that was started with them has them.
+        self.once: set[int] | None = thread_state.once
         thread_state.once = None
 
 
@@ -684,8 +684,8 @@ def _holders() -> int:
 _UNKEPT: Final = _holders()
 
 
-def _used_once(root: Any) -> dict[int, Any]:
-    """The leaves under a node that have no gradient yet, take it from one place, and are watched by nobody."""
+def _used_once(root: Any) -> set[int]:
+    """Identities of the leaves under a node that have no gradient yet, get it from one place, and nobody watches."""
     nodes: dict[int, Any] = {identity(root): root}  # they are kept: an identity is given away again
     ends: dict[int, int] = {}
     todo = [root]
@@ -699,7 +699,7 @@ def _used_once(root: Any) -> dict[int, Any]:
                 nodes[key] = node
                 todo.append(node)
     node = None
-    found: dict[int, Any] = {}
+    found: set[int] = set()
     for key, count in ends.items():
         if count == 1 and getrefcount(nodes[key]) <= _UNKEPT:  # nobody holds the node, as those do who put hooks there
             leaf = nodes[key].variable
@@ -709,7 +709,7 @@ def _used_once(root: Any) -> dict[int, Any]:
                 and not leaf._backward_hooks
                 and not leaf._post_accumulate_grad_hooks
             ):
-                found[identity(leaf)] = leaf
+                found.add(identity(leaf))
     return found
 
 
@@ -1790,7 +1790,9 @@ def run_backward(loss: Any, retain_graph: bool | None) -> bool:
     ):
         return False
     gradient = deliver(_ones(loss._inner), loss._block.place, "aten.ones_like.default")
-    outer, thread_state.once = thread_state.once, None if _anomaly_on() else _used_once(loss.grad_fn)
+    # Where streams are followed, each operator and each leaf says on which it is.
+    watching = _anomaly_on() or Tensor.__torch_dispatch__ is not _dispatch
+    outer, thread_state.once = thread_state.once, None if watching else _used_once(loss.grad_fn)
     try:
         torch.autograd.graph._engine_run_backward(
             (loss,), (gradient,), bool(retain_graph), False, (), allow_unreachable=True, accumulate_grad=True
