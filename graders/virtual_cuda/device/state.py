@@ -477,6 +477,12 @@ class Block:
             memory.give(self.size, self.piece)
 
 
+class _Current(threading.local):
+    """The current device of a thread."""
+
+    index = 0
+
+
 class VirtualGpu:
     """What `with virtual_cuda() as gpu` gives: the ledger, and the facts about the device."""
 
@@ -493,12 +499,12 @@ class VirtualGpu:
         self.lost = False  # the host knows
         self.oom_observers: list[Callable[[int, int, int, int], object]] = []
         self.before_wait: Callable[[str], None] | None = None  # called with the kind of each wait
-        self._current = threading.local()
+        self._current = _Current()
 
     @property
     def current(self) -> int:
         """The current device; as in CUDA, each thread has its own."""
-        return getattr(self._current, "index", 0)
+        return self._current.index
 
     @current.setter
     def current(self, index: int) -> None:

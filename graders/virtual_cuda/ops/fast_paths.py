@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial, wraps
 from itertools import zip_longest
+from operator import attrgetter
 from sys import _getframe, getrefcount
 from time import perf_counter
 from types import FunctionType, ModuleType
@@ -216,8 +217,7 @@ def _from_tensors(func: Any, rules: Rules, slots: tuple[int, ...]) -> Any:
 
 def _deliver_many(out: Any, place: Place, name: str, shapes: list[Any]) -> tuple[Any, ...]:
     """The results of normalisation, pooling and losses on the device, and their line in the ledger."""
-    mode = (GRAD if _grad_on() else 0) | (INFERENCE if _inference_on() else 0)
-    blocks = _note_many(out, place, name, shapes, site(), perf_counter(), mode)
+    blocks = _note_many(out, place, name, shapes, site(), perf_counter(), _mode())
     return tuple(tensor if block is None else wrap(tensor, block) for tensor, block in zip(out, blocks, strict=True))
 
 
@@ -889,7 +889,8 @@ def _linear(original: Any) -> Any:
 _call_impl: Final = nn.Module._call_impl.__code__
 _KINDS: Final = (nn.Linear, nn.ReLU, nn.Conv2d, nn.BatchNorm2d, nn.MaxPool2d, nn.Flatten)
 _forwards: Final = {kind: kind.forward for kind in _KINDS}
-_functional: Final = {name: getattr(nn.functional, name) for name in ("relu", "conv2d", "batch_norm", "max_pool2d")}
+_in_functional: Final = attrgetter("relu", "conv2d", "batch_norm", "max_pool2d")
+_functional: Final = _in_functional(nn.functional)
 _hooks: Final = nn.modules.module
 
 
@@ -919,7 +920,7 @@ def _sequential(original: Any) -> Any:
             or _forwards.keys().isdisjoint(map(type, modules))
             or type(self).__iter__ is not nn.Sequential.__iter__
             or not _training()
-            or any(getattr(nn.functional, name) is not function for name, function in _functional.items())
+            or _in_functional(nn.functional) != _functional  # somebody else's
             or _hooks._has_any_global_hook()
         ):
             return original(self, input)
@@ -1282,7 +1283,7 @@ def _run_chain(held: list[Any], modules: list[Any], where: Any) -> int:
         kind = type(module)
         if kind not in _NODES or not _plain(module, kind) or not 0 < x.numel() <= _SUSPICIOUS or not x.is_contiguous():
             break
-        if getattr(module, "inplace", False):
+        if kind is nn.ReLU and module.inplace:
             break
         # What follows neither writes into the result nor asks whether it is a view.
         if kind is nn.Flatten and not (type(after) is nn.Linear and _plain(after, nn.Linear)):
@@ -1476,11 +1477,13 @@ def cross_entropy(input: Any, target: Any, reduction: int, ignored: int) -> Any:
     except Exception:
         return None  # the operators raise what CUDA raises
     later, where = perf_counter(), site()
-    kept = deliver(logs, place, "aten._log_softmax.default", sizes, where=where, at=at)
-    block, weights = allocate(place, out.nbytes), allocate(place, total.nbytes)
-    work = out.dtype, out.shape, sizes, classes.shape
-    write("aten.nll_loss_forward.default", place, out.nbytes + total.nbytes, work, where, later)
-    made = wrap(out, block), kept, _Kept(logs, target, total, weights, (reduction, ignored))
+    kept = bring(logs, place, "aten._log_softmax.default", (sizes,), where, at, GRAD)
+    shape, dtype, nbytes, more = out.shape, out.dtype, out.nbytes, total.nbytes
+    block, weights = allocate(place, nbytes), allocate(place, more)
+    (code, offset), cast, work = where, thread_state.autocast, (dtype, shape, sizes, sizes[:1])
+    name, live = "aten.nll_loss_forward.default", place.memory.live
+    place.note((OPERATION, later, code, offset, name, place.label, GRAD, cast, nbytes + more, live, work))
+    made = fresh(out, shape, dtype, block), kept, _Kept(logs, target, total, weights, (reduction, ignored))
     return _loss_node(input, made)[0]
 
 
@@ -1778,6 +1781,10 @@ def _plain_attention(query: Any, args: Any, named: Any) -> bool:
 _ones: Final = rules_of(aten.ones_like.default).call
 
 
+def _mode() -> int:
+    return (GRAD if _grad_on() else 0) | (INFERENCE if _inference_on() else 0)
+
+
 def run_backward(loss: Any, retain_graph: bool | None) -> bool:
     """`loss.backward()`: the gradient of a scalar is one. False, and nothing done, where torch asks more questions."""
     if (
@@ -1789,7 +1796,8 @@ def run_backward(loss: Any, retain_graph: bool | None) -> bool:
         or watched()
     ):
         return False
-    gradient = deliver(_ones(loss._inner), loss._block.place, "aten.ones_like.default")
+    place = loss._block.place
+    gradient = bring(_ones(loss._inner), place, "aten.ones_like.default", (), site(), perf_counter(), _mode())
     # Where streams are followed, each operator and each leaf says on which it is.
     watching = _anomaly_on() or Tensor.__torch_dispatch__ is not _dispatch
     outer, thread_state.once = thread_state.once, None if watching else _used_once(loss.grad_fn)
