@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import copy
 import gc
+import inspect
 import operator
+import re
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
@@ -18,7 +20,7 @@ from torch.nn.functional import cross_entropy, linear
 from torch.overrides import BaseTorchFunctionMode
 from torch.utils.flop_counter import FlopCounterMode
 from virtual_cuda import virtual_cuda
-from virtual_cuda.ledger.records import STREAM
+from virtual_cuda.ledger.records import OPERATION, STREAM
 
 Watched = Callable[[], AbstractContextManager[Any]]
 
@@ -26,6 +28,14 @@ Watched = Callable[[], AbstractContextManager[Any]]
 def _one_by_one() -> AbstractContextManager[Any]:
     """Hooks that see what is saved: nothing is fused then."""
     return torch.autograd.graph.saved_tensors_hooks(lambda tensor: tensor, lambda tensor: tensor)
+
+
+def _graph(node: Any) -> Iterator[Any]:
+    """The nodes of a graph."""
+    if node is not None:
+        yield node
+        for one, _ in node.next_functions:
+            yield from _graph(one)
 
 
 def _net() -> nn.Sequential:
@@ -261,12 +271,51 @@ def test_attention_asks_a_function_that_somebody_put_in_the_place_of_torchs(
 
 
 def test_attention_is_one_node_after_the_first_call(gpu: Any) -> None:
-    def nodes(node: Any) -> int:
-        return 1 + sum(nodes(one) for one, _ in node.next_functions if one is not None)
-
     layer, texts = nn.MultiheadAttention(8, 2).cuda(), torch.rand(4, 3, 8).cuda()
-    first, second = (nodes(layer(texts, texts, texts, need_weights=False)[0].grad_fn) for _ in range(2))
+    first, second = (len([*_graph(layer(texts, texts, texts, need_weights=False)[0].grad_fn)]) for _ in range(2))
     assert second < first / 2
+
+
+_ROWS = re.compile(r"\.permute\(2, 0, 1, 3\)\s*(?:\.contiguous\(\)\s*\.view|\.reshape)\(")
+
+
+@pytest.mark.parametrize(
+    ("spelling", "name", "node", "fused"),
+    [
+        ("reshape", "aten._unsafe_view.default", "UnsafeViewBackward0", True),
+        ("contiguous().view", "aten.view.default", "ViewBackward0", True),
+        ("contiguous().clone().view", "aten.view.default", "ViewBackward0", False),
+        ("reshape(1, -1, embed_dim).flatten", "aten.view.default", "ViewBackward0", False),
+    ],
+)
+def test_attention_makes_rows_as_this_torch_does(
+    spelling: str, name: str, node: str, fused: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Versions of torch differ in how they flatten the heads: what the first call shows, the next ones do."""
+    source = inspect.getsource(nn.functional.multi_head_attention_forward)
+    assert len(_ROWS.findall(source)) == 1
+    source = _ROWS.sub(f".permute(2, 0, 1, 3).{spelling}(", source)
+    made: dict[str, Any] = {}
+    exec(source.replace("flatten(bsz * tgt_len, embed_dim)", "flatten(0, 1)"), vars(nn.functional), made)
+    monkeypatch.setattr(nn.functional, *made.popitem())
+    seen = []
+    for watched in (nullcontext, _one_by_one):
+        with virtual_cuda() as gpu:
+            torch.manual_seed(0)
+            layer, texts = nn.MultiheadAttention(8, 2).cuda(), torch.rand(4, 3, 8).cuda()
+            for step in range(3):
+                layer.zero_grad()
+                before = len(gpu.ledger.rows)
+                with watched() if step else nullcontext():
+                    out = layer(texts, texts, texts, need_weights=False)[0]
+                names = [row[4] for row in gpu.ledger.rows[before:] if row[0] == OPERATION]
+                flat: Any = out.grad_fn.next_functions[0][0].next_functions[1][0]
+                assert (names[-4], flat.name()) == (name, node)
+                assert (len([*_graph(flat)]) < 10) == (bool(step) and fused and watched is nullcontext)
+                out.sum().backward()
+                del out, flat
+            seen.append([(row[0], *row[2:]) for row in gpu.ledger.rows])
+    assert seen[0] == seen[1]
 
 
 def test_attention_through_a_graph_that_is_freed_is_refused(gpu: Any) -> None:
@@ -348,6 +397,83 @@ def test_an_operator_that_raises_keeps_no_memory(gpu: Any) -> None:
             assert torch.cuda.memory_allocated() == before
     finally:
         gc.enable()
+
+
+def _pictures() -> nn.Sequential:
+    layers = nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(4, 4, 3), nn.ReLU()
+    return nn.Sequential(*layers, nn.Flatten(), nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 2))
+
+
+_doubled: list[Any] = [None, lambda given: (given[0].mul_(2),), lambda given: (given[0] * 2,)]
+
+
+@pytest.mark.parametrize("late", [False, True], ids=["in time", "late"])
+@pytest.mark.parametrize("kind", ["penalty", "shared", "hook of a leaf", "hook of its node", "added up", "prehook"])
+def test_gradients_of_leaves_that_others_use_or_watch(gpu: Any, kind: str, late: bool) -> None:
+    torch.manual_seed(0)
+    there = _pictures()
+    here = copy.deepcopy(there).cuda()
+    pictures, targets = torch.rand(4, 3, 8, 8), torch.randint(0, 2, (4,))
+    found = []
+    for model, device in ((there, "cpu"), (here, "cuda")):
+        seen: list[Any] = []
+        x, y = pictures.to(device), targets.to(device)
+        for step in range(3):
+            if kind != "added up":
+                model.zero_grad()
+            weight, bias = model[7].weight, model[4].bias
+            nodes: list[Any] = []
+            if kind == "hook of its node" and step:
+                nodes = [p.view_as(p).grad_fn.next_functions[0][0] for p in (weight, bias)]
+            hooked = nodes if nodes else [weight, bias] if kind == "hook of a leaf" and step == 1 else []
+            if not late:
+                for each in hooked:
+                    each.register_hook(lambda *given, seen=seen: seen.append(given[-1]))
+            out = model(x)
+            loss = cross_entropy(out, y)
+            if kind == "penalty":
+                loss = loss + sum(p.pow(2).sum() for p in model.parameters())
+            if kind == "shared":
+                loss = loss + cross_entropy(model(x * 2), y)
+            if kind == "prehook" and step:
+                pool = next(node for node in _graph(out.grad_fn) if "MaxPool" in node.name())
+                pool.register_prehook(_doubled[step])
+            if late:
+                for each in hooked:
+                    each.register_hook(lambda *given, seen=seen: seen.append(given[-1]))
+            loss.backward()
+            seen += [p.grad.clone() for p in model.parameters()]
+        values = [one for given in seen for one in (given if isinstance(given, tuple) else (given,))]
+        found.append([value.detach().cpu() for value in values])
+    assert len(found[0]) == len(found[1])
+    for one, two in zip(*found, strict=True):
+        torch.testing.assert_close(two, one)
+
+
+@pytest.mark.parametrize("zero_every", [1, 2])
+def test_the_times_of_rows_grow(gpu: Any, zero_every: int) -> None:
+    model = _pictures().cuda()
+    optimizer = torch.optim.Adam(model.parameters())
+    for step in range(4):
+        if step % zero_every == 0:
+            optimizer.zero_grad()
+        cross_entropy(model(torch.rand(4, 3, 8, 8).cuda()), torch.tensor([0, 1, 1, 0]).cuda()).backward()
+        optimizer.step()
+    times = [row[1] for row in gpu.ledger.rows if row[0] == OPERATION]
+    assert times == sorted(times)
+
+
+def test_a_backward_pass_inside_of_another(gpu: Any) -> None:
+    """What the outer one may do with a leaf, the inner one may not."""
+    layer, inputs, targets = nn.Linear(4, 3).cuda(), torch.rand(5, 4).cuda(), torch.tensor([0, 1, 2, 0, 1]).cuda()
+    inner = layer(inputs * 2).sum()
+    found: list[Any] = []
+    out = layer(inputs)
+    out.register_hook(lambda gradient: found.extend(torch.autograd.grad(inner, [layer.weight])))
+    cross_entropy(out, targets).backward()
+    expected = torch.autograd.grad(cross_entropy(layer(inputs), targets), [layer.weight])
+    torch.testing.assert_close(found[0], (inputs * 2).sum(0).expand(3, 4))
+    torch.testing.assert_close(layer.weight.grad, expected[0])
 
 
 def test_second_derivatives(gpu: Any) -> None:
@@ -570,9 +696,15 @@ def test_steps_leave_the_same_ledger_and_versions(make: Any) -> None:
             torch.manual_seed(0)
             model = nn.Sequential(nn.Linear(4, 5), nn.Linear(5, 1)).cuda()
             optimizer = make(model.parameters(), lr=0.01)
-            for _ in range(3):
+            for step in range(7):
                 optimizer.zero_grad()
+                if step == 3:  # fewer tensors
+                    model[0].requires_grad_(False)
                 model(torch.rand(6, 4).cuda()).sum().backward()
+                for group in optimizer.param_groups:
+                    group["lr"] *= 0.9
+                    if step == 5:  # other operators
+                        group["weight_decay"] = 0.2
                 with watched():
                     optimizer.step()
             kept = [tensor for state in optimizer.state.values() for tensor in state.values() if tensor is not None]
@@ -583,6 +715,27 @@ def test_steps_leave_the_same_ledger_and_versions(make: Any) -> None:
     (values, *rest), (expected, *others) = seen
     assert rest == others
     assert all(map(torch.equal, values, expected))
+
+
+def test_a_step_of_small_tensors_is_counted_like_any_other(gpu: Any) -> None:
+    layer = nn.Linear(100, 100).cuda()
+    optimizer = torch.optim.Adam(layer.parameters())
+    layer(torch.rand(2, 100).cuda()).sum().backward()
+    counted, times = [], []
+    for _ in range(4):
+        torch.cuda.reset_peak_memory_stats()
+        before, first = torch.cuda.memory_stats(), len(gpu.ledger.rows)
+        optimizer.step()
+        after = torch.cuda.memory_stats()
+        names = ("allocation.all.allocated", "allocated_bytes.all.freed", "allocated_bytes.all.peak")
+        counted.append([after[name] - before[name] for name in names])
+        times += [row[1] for row in gpu.ledger.rows[first:]]
+    assert counted[1] == counted[2] == counted[3]
+    assert times == sorted(times)
+    gpu.places[0].memory.watch(True)  # now each block has an address, and is taken one by one
+    before = torch.cuda.memory_stats()["allocation.all.allocated"]
+    optimizer.step()
+    assert torch.cuda.memory_stats()["allocation.all.allocated"] - before == counted[3][0]
 
 
 def test_a_graph_from_before_a_step_is_stale(gpu: Any) -> None:

@@ -432,8 +432,9 @@ class Place:
         self.memory = Allocator(total, index, gpu.streams)
         self.note: Callable[[Any], None] = gpu.ledger.rows.append
         self.norms: list[str] | None = None  # the operators that this torch calls for a batch norm, once seen
-        # The function for attention, where this torch calls the usual operators around it; False where not.
-        self.heads: Any = None
+        # Once seen: the function for attention, None where this torch calls other operators around it than the usual
+        # ones; and the operator that makes rows of its result.
+        self.heads: tuple[Any, str] | None = None
         self.late: list[Any] | None = None  # what `ops/dispatch.py` records before the next operation
         self.shut = False
 
@@ -476,6 +477,12 @@ class Block:
             memory.give(self.size, self.piece)
 
 
+class _Current(threading.local):
+    """The current device of a thread."""
+
+    index = 0
+
+
 class VirtualGpu:
     """What `with virtual_cuda() as gpu` gives: the ledger, and the facts about the device."""
 
@@ -492,12 +499,12 @@ class VirtualGpu:
         self.lost = False  # the host knows
         self.oom_observers: list[Callable[[int, int, int, int], object]] = []
         self.before_wait: Callable[[str], None] | None = None  # called with the kind of each wait
-        self._current = threading.local()
+        self._current = _Current()
 
     @property
     def current(self) -> int:
         """The current device; as in CUDA, each thread has its own."""
-        return getattr(self._current, "index", 0)
+        return self._current.index
 
     @current.setter
     def current(self, index: int) -> None:

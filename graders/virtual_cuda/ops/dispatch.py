@@ -257,6 +257,7 @@ class _ThreadState(threading.local):
         None  # those of the copy that C++ makes next; it leaves them out for a device that it knows little of
     )
     wanted: Any = None  # where a backward pass is for a few tensors only, their ids
+    once: Any = None  # what the backward pass that starts next may hand gradients to
     step: Any = None  # of an optimizer, where it runs on the tensors inside
     task: Any = None  # what `fast_paths.py` knows of the backward pass that runs, or ran last
     forked: bool = False
@@ -337,7 +338,9 @@ def settle(place: Place) -> None:
             del name._block
             continue
         live, dtype = place.memory.live, thread_state.autocast
-        place.note((OPERATION, perf_counter(), *late[0], name, place.label, 0, dtype, 0, live, None))
+        rows = place.gpu.ledger.rows
+        at = rows[-1][1] if rows else perf_counter()  # more may have been computed since, and is recorded next
+        place.note((OPERATION, at, *late[0], name, place.label, 0, dtype, 0, live, None))
     place.late = None
 
 

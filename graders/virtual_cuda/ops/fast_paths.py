@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial, wraps
 from itertools import zip_longest
+from operator import attrgetter
 from sys import _getframe, getrefcount
 from time import perf_counter
 from types import FunctionType, ModuleType
@@ -216,8 +217,7 @@ def _from_tensors(func: Any, rules: Rules, slots: tuple[int, ...]) -> Any:
 
 def _deliver_many(out: Any, place: Place, name: str, shapes: list[Any]) -> tuple[Any, ...]:
     """The results of normalisation, pooling and losses on the device, and their line in the ledger."""
-    mode = (GRAD if _grad_on() else 0) | (INFERENCE if _inference_on() else 0)
-    blocks = _note_many(out, place, name, shapes, site(), perf_counter(), mode)
+    blocks = _note_many(out, place, name, shapes, site(), perf_counter(), _mode())
     return tuple(tensor if block is None else wrap(tensor, block) for tensor, block in zip(out, blocks, strict=True))
 
 
@@ -555,8 +555,9 @@ class _Linear(torch.autograd.Function):
         ctx.set_materialize_grads(False)
         ctx.of_leaf = weight.is_leaf
         ctx.leaves = bias if on_bias and bias.is_leaf else None, None, weight if on_weight and ctx.of_leaf else None
-        result, active = made
+        result, active, before = made
         ctx.active = None if active is None else conceal(active)
+        ctx.before = None if before is None else conceal(before)
         return result
 
     @staticmethod
@@ -590,6 +591,8 @@ class _Linear(torch.autograd.Function):
             other, at_weight = _mm(turned, input._inner), made_at()
         if on_bias:
             total, at_bias = _sum(g, (0,)), made_at()
+        if on_input and ctx.before is not None and thread_state.wanted is None:
+            revealed(ctx.before).go_ahead(product)
         task, shape, note, memory, label = _task_of(place), g.shape, place.note, place.memory, place.label
         (code, offset), cast, dtype = task.where, thread_state.autocast, g.dtype
         of_bias = of_input = of_weight = behind = None
@@ -623,6 +626,9 @@ class _Linear(torch.autograd.Function):
         if on_weight:
             before = _additions(ctx.leaves[0], of_bias, task) if on_bias else ()
             place.late = [task.where, *before, "aten.t.default"]
+            of_weight = _handed(ctx.leaves[2], of_weight, task)
+        if on_bias:
+            of_bias = _handed(ctx.leaves[0], of_bias, task)
         del behind
         return of_bias, of_input, of_weight, None
 
@@ -643,11 +649,14 @@ def _needed(ctx: Any) -> list[bool]:
 class _Task:
     """One run of the autograd engine."""
 
-    __slots__ = ("leaves", "number", "where")
+    __slots__ = ("leaves", "number", "once", "where")
 
     def __init__(self, number: int) -> None:
         self.number, self.where = number, site()
         self.leaves: set[int] = set()  # the ids of biases that it has a gradient for
+        # Identities of leaves that may be handed their gradients. Only the run that was started with them has them.
+        self.once: set[int] | None = thread_state.once
+        thread_state.once = None
 
 
 def _task_of(place: Place) -> _Task:
@@ -657,6 +666,60 @@ def _task_of(place: Place) -> _Task:
         known = thread_state.task = _Task(number)
         _engine.queue_callback(partial(_settled, place))
     return known  # type: ignore[no-any-return]
+
+
+_accumulator: Final[Any] = torch._C._functions.AccumulateGrad  # type: ignore[attr-defined]
+_grad_slot: Final[Any] = torch._C.TensorBase.grad
+_get_grad, _set_grad = _grad_slot.__get__, _grad_slot.__set__
+
+
+@torch.enable_grad()
+def _holders() -> int:
+    """How many references there are to the node of a leaf that nobody keeps; versions of torch differ."""
+    graph: Any = torch.zeros((), device="cpu", requires_grad=True).clone()
+    nodes = {0: graph.grad_fn.next_functions[0][0]}
+    return getrefcount(nodes[0])
+
+
+_UNKEPT: Final = _holders()
+
+
+def _used_once(root: Any) -> set[int]:
+    """Identities of the leaves under a node that have no gradient yet, get it from one place, and nobody watches."""
+    nodes: dict[int, Any] = {identity(root): root}  # they are kept: an identity is given away again
+    ends: dict[int, int] = {}
+    todo = [root]
+    while todo:
+        for node, _ in todo.pop().next_functions:
+            key = identity(node)
+            if type(node) is _accumulator:
+                ends[key] = ends.get(key, 0) + 1
+                nodes[key] = node
+            elif key not in nodes and node is not None:
+                nodes[key] = node
+                todo.append(node)
+    node = None
+    found: set[int] = set()
+    for key, count in ends.items():
+        if count == 1 and getrefcount(nodes[key]) <= _UNKEPT:  # nobody holds the node, as those do who put hooks there
+            leaf = nodes[key].variable
+            if (
+                type(leaf) in _ORDINARY
+                and _get_grad(leaf) is None
+                and not leaf._backward_hooks
+                and not leaf._post_accumulate_grad_hooks
+            ):
+                found.add(identity(leaf))
+    return found
+
+
+def _handed(leaf: Any, gradient: Any, task: _Task) -> Any:
+    """Hand a leaf its gradient; returns what is left for autograd to do, which makes another tensor of it first."""
+    once = task.once
+    if once is None or leaf is None or identity(leaf) not in once or _get_grad(leaf) is not None:
+        return gradient
+    _set_grad(leaf, gradient)
+    return None
 
 
 def _additions(bias: Any, gradient: Any, task: _Task) -> list[Any]:
@@ -816,7 +879,7 @@ def _linear(original: Any) -> Any:
         where = site()
         write("aten.t.default", place, 0, None, where)
         made = deliver(out, place, "aten.addmm.default", shape[:1], sizes, shape[::-1], where=where)
-        return _linear_node(bias, input, weight, (made, None))
+        return _linear_node(bias, input, weight, (made, None, None))
 
     return linear
 
@@ -826,7 +889,8 @@ def _linear(original: Any) -> Any:
 _call_impl: Final = nn.Module._call_impl.__code__
 _KINDS: Final = (nn.Linear, nn.ReLU, nn.Conv2d, nn.BatchNorm2d, nn.MaxPool2d, nn.Flatten)
 _forwards: Final = {kind: kind.forward for kind in _KINDS}
-_functional: Final = {name: getattr(nn.functional, name) for name in ("relu", "conv2d", "batch_norm", "max_pool2d")}
+_in_functional: Final = attrgetter("relu", "conv2d", "batch_norm", "max_pool2d")
+_functional: Final = _in_functional(nn.functional)
 _hooks: Final = nn.modules.module
 
 
@@ -856,7 +920,7 @@ def _sequential(original: Any) -> Any:
             or _forwards.keys().isdisjoint(map(type, modules))
             or type(self).__iter__ is not nn.Sequential.__iter__
             or not _training()
-            or any(getattr(nn.functional, name) is not function for name, function in _functional.items())
+            or _in_functional(nn.functional) != _functional  # somebody else's
             or _hooks._has_any_global_hook()
         ):
             return original(self, input)
@@ -866,19 +930,20 @@ def _sequential(original: Any) -> Any:
             input = original(self, input)
             place.norms = _operators_of("BatchNorm2d", rows[count:])
             return input
-        count = 0
+        count, before = 0, None
         while count < len(modules):
             out, done = None, 0
             if type(input) in _ORDINARY and where[0] is not None:
                 layers = _linear_layers(modules, count)
                 if layers:
-                    out, done = _run_layers(input, layers, where)
+                    out, done = _run_layers(input, layers, where, before)
                 else:
                     held, input = [input], None  # freed after the first layer
                     done = _run_chain(held, modules[count:], where)
-                    input = held.pop()
+                    input, before = held
+                    del held
             if not done:
-                input = modules[count](input)
+                input, before = modules[count](input), None
             elif out is not None:
                 input = out
             count += done or 1
@@ -902,10 +967,11 @@ def _linear_layers(modules: list[Any], first: int) -> list[tuple[Any, Any]]:
     return layers
 
 
-def _run_layers(input: Any, layers: list[tuple[Any, Any]], where: Any) -> tuple[Any, int]:
+def _run_layers(input: Any, layers: list[tuple[Any, Any]], where: Any, before: Any) -> tuple[Any, int]:
     """What these layers give and record, and how many modules that was; None and 0 where the first is not usual.
 
-    First all that is computed, then all that is recorded, as in backward.
+    First all that is computed, then all that is recorded, as in backward. `before`: the layer of a chain that made
+    the input.
     """
     place, x = input._block.place, input._inner
     made: list[tuple[Any, ...]] = []
@@ -941,7 +1007,8 @@ def _run_layers(input: Any, layers: list[tuple[Any, Any]], where: Any) -> tuple[
         if relu is None:
             done = bring(out, place, "aten.addmm.default", shapes, where, at, GRAD)
             note((END, at, None, None, index))
-            input = _linear_node(bias, input, weight, (done, None))
+            input = _linear_node(bias, input, weight, (done, None, before))
+            before = None
             continue
         block, nbytes, work = allocate(place, out.nbytes), out.nbytes, (out.dtype, out.shape, *shapes)
         note((OPERATION, at, code, offset, "aten.addmm.default", label, GRAD, cast, nbytes, memory.live, work))
@@ -951,7 +1018,8 @@ def _run_layers(input: Any, layers: list[tuple[Any, Any]], where: Any) -> tuple[
         done = bring(out, place, "aten.relu.default", (), where, later, GRAD)
         note((END, later, None, None, index))
         del block
-        input = _relu_node(bias, input, weight, (done, (out, done._block)))
+        input = _relu_node(bias, input, weight, (done, (out, done._block), before))
+        before = None
     return input, sum(1 if relu is None else 2 for _, relu, *_ in made)
 
 
@@ -959,12 +1027,16 @@ def _run_layers(input: Any, layers: list[tuple[Any, Any]], where: Any) -> tuple[
 
 aten: Final = torch.ops.aten
 _CHAIN_FLOATS: Final = (torch.float32, torch.float64)
+_LARGE: Final = 1 << 21  # elements
 
 
 class _Layer:
     """A layer of a chain: what its backward calls, with which tensors and settings."""
 
-    __slots__ = ("call", "hidden", "inner", "name", "needs", "operator", "settings", "shape", "shapes")
+    __slots__ = (
+        *("before", "call", "hidden", "inner", "name", "needs", "operator"),
+        *("ready", "settings", "shape", "shapes"),
+    )
 
     def __init__(self, operator: Any, settings: tuple[Any, ...], shape: Any) -> None:
         self.operator, self.settings, self.shape = operator, settings, shape
@@ -973,6 +1045,8 @@ class _Layer:
         self.inner: Any = None  # what backward needs, as long as it may be called
         self.hidden: Any = ()  # the last of these, with their blocks: nobody else sees them
         self.shapes: Any = ()
+        self.before: _Layer | None = None  # that of the input, if it is of the same chain
+        self.ready: Any = None  # the gradient that was expected, what comes of it, and when that was computed
 
     def arguments(self, gradient: Any, saved: Any, needs: Any) -> tuple[Any, ...]:
         """Those of `operator`, on the device or on the CPU."""
@@ -987,6 +1061,21 @@ class _Layer:
     def gradients(self, gradient: Any) -> tuple[Any, float]:
         """On the CPU, and when they were there."""
         return self.call(*self.arguments(gradient, self.inner, self.needs)), perf_counter()
+
+    def go_ahead(self, gradient: Any) -> None:
+        """Compute the gradients of this layer and of those before it, which are asked for next, with this one.
+
+        First all that is computed, then all that is recorded, as elsewhere. Large ones are not worth their memory.
+        """
+        layer: _Layer | None = self
+        while layer is not None and layer.inner is not None and gradient.numel() <= _LARGE and gradient.is_contiguous():
+            try:
+                outs, at = layer.gradients(gradient)
+            except Exception:
+                return  # the layer itself raises it
+            layer.ready = gradient, outs, at
+            gradient = outs[0] if type(outs) is tuple else outs
+            layer = layer.before if layer.needs[0] and gradient is not None else None
 
 
 _BACKWARDS: Final = (
@@ -1031,6 +1120,14 @@ class _Chained(torch.autograd.Function):
             outs = layer.operator(*layer.arguments(gradient, saved, needs))
         else:
             outs = _delivered(layer, gradient, *found)
+            if type(outs) is tuple:
+                outs = (
+                    outs[0],
+                    *[
+                        out if leaf is None or not out._inner.is_contiguous() else _handed(leaf, out, thread_state.task)
+                        for leaf, out in zip(ctx.leaves[1:], outs[1:], strict=True)
+                    ],
+                )
         if not _keeps_graph():
             layer.inner, layer.hidden = None, ()
         if not isinstance(outs, tuple):
@@ -1042,10 +1139,18 @@ def _computed(layer: _Layer, gradient: Any) -> Any:
     """The gradients of a layer and when they were computed; None where that fails: the layer itself raises it."""
     if layer.inner is None or gradient._block.place.shut or torch.are_deterministic_algorithms_enabled():
         return None
-    try:
-        return layer.gradients(gradient._inner)
-    except Exception:
-        return None
+    given = gradient._inner
+    if layer.ready is None or layer.ready[0] is not given or gradient._version:  # a hook has changed it
+        layer.ready = None
+        if thread_state.wanted is None:
+            layer.go_ahead(given)
+        if layer.ready is None:
+            try:
+                return layer.gradients(given)
+            except Exception:
+                return None
+    (_, *found), layer.ready = layer.ready, None
+    return found
 
 
 def _delivered(layer: _Layer, gradient: Any, outs: Any, at: float) -> Any:
@@ -1053,6 +1158,9 @@ def _delivered(layer: _Layer, gradient: Any, outs: Any, at: float) -> Any:
     block, name = gradient._block, layer.name
     place = block.place
     where = _task_of(place).where
+    rows = place.gpu.ledger.rows
+    if rows and rows[-1][1] > at:  # what was computed ahead comes after what was recorded since
+        at = rows[-1][1]
     if layer.operator is aten.view.default:
         write(name, place, 0, None, where, at)
         return fresh(outs, outs.shape, outs.dtype, block)
@@ -1161,12 +1269,13 @@ def _compute(module: Any, x: Any, place: Place, fresh: bool) -> Any:
 
 
 def _run_chain(held: list[Any], modules: list[Any], where: Any) -> int:
-    """Run as many layers as are usual ones, and record them; `held` has their input, then their result.
+    """Run as many layers as are usual ones, and record them; `held` has their input, then their result and the last.
 
     Returns how many there are.
     """
     place, x, needed = held[0]._block.place, held[0]._inner, held[0].requires_grad
     if place.shut or x.dtype not in _CHAIN_FLOATS or torch.are_deterministic_algorithms_enabled():
+        held.append(None)
         return 0
     made: list[tuple[Any, ...]] = []
     fresh, room = False, place.memory.allowed - place.memory.live
@@ -1174,7 +1283,7 @@ def _run_chain(held: list[Any], modules: list[Any], where: Any) -> int:
         kind = type(module)
         if kind not in _NODES or not _plain(module, kind) or not 0 < x.numel() <= _SUSPICIOUS or not x.is_contiguous():
             break
-        if getattr(module, "inplace", False):
+        if kind is nn.ReLU and module.inplace:
             break
         # What follows neither writes into the result nor asks whether it is a view.
         if kind is nn.Flatten and not (type(after) is nn.Linear and _plain(after, nn.Linear)):
@@ -1193,9 +1302,10 @@ def _run_chain(held: list[Any], modules: list[Any], where: Any) -> int:
         x, needed, fresh = found[0][0], True, kind not in (nn.ReLU, nn.Flatten)
     if made and place.late is not None:
         settle(place)
-    seen = made[-1] if made else None
+    seen, before = made[-1] if made else None, None
     for row in made:
-        _note_layer(held, place, where, row, row is not seen)
+        before = _note_layer(held, place, where, row, row is not seen, before)
+    held.append(before)
     return len(made)
 
 
@@ -1231,10 +1341,12 @@ def _brought(input: Any, place: Place, where: Any, computed: tuple[Any, ...], hi
     return result, (input, given[0], mean, variance), tuple(zip(outs[1:], blocks[1:], strict=True))
 
 
-def _note_layer(held: list[Any], place: Place, where: Any, computed: tuple[Any, ...], hidden: bool) -> None:
+def _note_layer(
+    held: list[Any], place: Place, where: Any, computed: tuple[Any, ...], hidden: bool, before: _Layer | None
+) -> _Layer:
     """A layer that has been computed: its lines in the ledger, its result on the device and its node.
 
-    `hidden`: only the next layer sees the result.
+    `hidden`: only the next layer sees the result. `before`: the layer of its input.
     """
     module, x, needed, began, at, _, given, _, backward, settings = computed
     note, rows, kind, input = place.note, place.gpu.ledger.rows, type(module), held[0]
@@ -1246,10 +1358,11 @@ def _note_layer(held: list[Any], place: Place, where: Any, computed: tuple[Any, 
         result, saved, layer.hidden = _brought(input, place, where, computed, hidden)
     finally:
         note((END, at, None, None, index))
-    layer.needs = [needed, weight is not None, bias is not None]
+    layer.needs, layer.before = [needed, weight is not None, bias is not None], before
     layer.inner = [*[each._inner for each in saved], *[inner for inner, _ in layer.hidden]]
     layer.shapes = [inner.shape for inner in layer.inner]
     held[0] = _NODES[kind](input, weight, bias, layer, (result, saved))
+    return layer
 
 
 # ---- cross entropy ---------------------------------------------------------------------------------------------------
@@ -1364,11 +1477,13 @@ def cross_entropy(input: Any, target: Any, reduction: int, ignored: int) -> Any:
     except Exception:
         return None  # the operators raise what CUDA raises
     later, where = perf_counter(), site()
-    kept = deliver(logs, place, "aten._log_softmax.default", sizes, where=where, at=at)
-    block, weights = allocate(place, out.nbytes), allocate(place, total.nbytes)
-    work = out.dtype, out.shape, sizes, classes.shape
-    write("aten.nll_loss_forward.default", place, out.nbytes + total.nbytes, work, where, later)
-    made = wrap(out, block), kept, _Kept(logs, target, total, weights, (reduction, ignored))
+    kept = bring(logs, place, "aten._log_softmax.default", (sizes,), where, at, GRAD)
+    shape, dtype, nbytes, more = out.shape, out.dtype, out.nbytes, total.nbytes
+    block, weights = allocate(place, nbytes), allocate(place, more)
+    (code, offset), cast, work = where, thread_state.autocast, (dtype, shape, sizes, sizes[:1])
+    name, live = "aten.nll_loss_forward.default", place.memory.live
+    place.note((OPERATION, later, code, offset, name, place.label, GRAD, cast, nbytes + more, live, work))
+    made = fresh(out, shape, dtype, block), kept, _Kept(logs, target, total, weights, (reduction, ignored))
     return _loss_node(input, made)[0]
 
 
@@ -1384,10 +1499,10 @@ _VIEW, _TURN, _COPY, _UNSAFE = (
 )
 _PACKED: Final = ("aten.unsqueeze.default", _TURN, "aten.squeeze.dim")
 _ATTENTION: Final = "aten._scaled_dot_product_efficient_attention"
-# What torch calls between the two linear layers.
+# What torch calls between the two linear layers, before the view that makes rows of the result.
 _BETWEEN: Final = [
     _VIEW, *_PACKED, _COPY, *["aten.select.int"] * 3, *[_VIEW, _TURN] * 3, *[_VIEW] * 3, f"{_ATTENTION}.default",
-    "aten.permute.default", _COPY, _UNSAFE,
+    "aten.permute.default", _COPY,
 ]  # fmt: skip
 
 
@@ -1519,14 +1634,24 @@ def _separate_heads(heads: _Heads, gradient: Any, unheld: bool) -> Any:
     return total.unsqueeze(-2).transpose(0, -2).squeeze(0).reshape(three[1], three[2], 3 * three[3])
 
 
-_node = _SelfAttention._backward_cls
-_node.__name__, _node.apply = "UnsafeViewBackward0", _SelfAttention.backward
-_attention_node: Final[Any] = super(torch.autograd.Function, _SelfAttention).apply
+class _SelfAttentionViewed(_SelfAttention):
+    """The same where torch copies the result first and then makes rows of it. The gradients are the same operators."""
+
+
+for _kind, _name in ((_SelfAttention, "UnsafeViewBackward0"), (_SelfAttentionViewed, "ViewBackward0")):
+    _node = _kind._backward_cls
+    _node.__name__, _node.apply = _name, _SelfAttention.backward
+# By the operator that makes rows: that of `reshape`, and of `contiguous().view`, as in torch 2.11.
+_ATTENTION_NODES: Final = {
+    _UNSAFE: super(torch.autograd.Function, _SelfAttention).apply,
+    _VIEW: super(torch.autograd.Function, _SelfAttentionViewed).apply,
+}
 
 
 def _attend(packed: Any, count: int, dropout: float, causal: bool) -> Any:
     """Attention of what the first linear layer gives, with this many heads, as rows for the last."""
     place, x = packed._block.place, packed._inner
+    _, last = place.heads
     length, batch, size = x.shape[0], x.shape[1], x.shape[2] // 3
     wide = size // count
     three = x.view(length, batch, 3, size).unsqueeze(0).transpose(0, -2).squeeze(-2).contiguous()
@@ -1570,8 +1695,9 @@ def _attend(packed: Any, count: int, dropout: float, causal: bool) -> Any:
     block = allocate(place, nbytes)
     work = dtype, turned.shape, turned.shape
     note((OPERATION, later, code, offset, _COPY, label, GRAD, cast, nbytes, memory.live, work))
-    row(_UNSAFE, later)
-    return _attention_node(packed, (fresh(rows, rows.shape, dtype, block), heads))
+    row(last, later)
+    node: Any = _ATTENTION_NODES[last]
+    return node(packed, (fresh(rows, rows.shape, dtype, block), heads))
 
 
 _ATTENTION_DEFAULTS: Final[dict[str, Any]] = {
@@ -1595,9 +1721,10 @@ def _self_attention(original: Any) -> Any:
             count = len(rows)
             given = original(query, key, value, *args, **named)
             names = [row[4] for row in rows[count:] if row[0] == OPERATION]
-            usual = names[-len(_BETWEEN) - 3 : -3] == _BETWEEN  # before another linear layer
+            *before, last = names[-len(_BETWEEN) - 4 : -3] or [""]  # behind them is another linear layer
+            usual = before == _BETWEEN and last in _ATTENTION_NODES
             current = functions.scaled_dot_product_attention
-            place.heads = current if usual and unpatched(current) is _host_attention else False
+            place.heads = (current, last) if usual and unpatched(current) is _host_attention else (None, last)
             return given
         _, heads, weight, bias, *_, dropout, last, last_bias = args
         if (mask := named.get("attn_mask")) is not None:
@@ -1621,7 +1748,7 @@ def _plain_attention(query: Any, args: Any, named: Any) -> bool:
     parts = [x, *(each._inner for each in (weight, bias) if type(each) in _ORDINARY)]
     return bool(
         len(parts) == 3
-        and (place.heads is None or place.heads is _functions.scaled_dot_product_attention)
+        and (place.heads is None or place.heads[0] is _functions.scaled_dot_product_attention)
         and _functions._in_projection_packed is _in_projection
         and not place.shut
         and place is weight._block.place
@@ -1654,6 +1781,10 @@ def _plain_attention(query: Any, args: Any, named: Any) -> bool:
 _ones: Final = rules_of(aten.ones_like.default).call
 
 
+def _mode() -> int:
+    return (GRAD if _grad_on() else 0) | (INFERENCE if _inference_on() else 0)
+
+
 def run_backward(loss: Any, retain_graph: bool | None) -> bool:
     """`loss.backward()`: the gradient of a scalar is one. False, and nothing done, where torch asks more questions."""
     if (
@@ -1665,10 +1796,17 @@ def run_backward(loss: Any, retain_graph: bool | None) -> bool:
         or watched()
     ):
         return False
-    gradient = deliver(_ones(loss._inner), loss._block.place, "aten.ones_like.default")
-    torch.autograd.graph._engine_run_backward(
-        (loss,), (gradient,), bool(retain_graph), False, (), allow_unreachable=True, accumulate_grad=True
-    )
+    place = loss._block.place
+    gradient = bring(_ones(loss._inner), place, "aten.ones_like.default", (), site(), perf_counter(), _mode())
+    # Where streams are followed, each operator and each leaf says on which it is.
+    watching = _anomaly_on() or Tensor.__torch_dispatch__ is not _dispatch
+    outer, thread_state.once = thread_state.once, None if watching else _used_once(loss.grad_fn)
+    try:
+        torch.autograd.graph._engine_run_backward(
+            (loss,), (gradient,), bool(retain_graph), False, (), allow_unreachable=True, accumulate_grad=True
+        )
+    finally:
+        thread_state.once = outer
     return True
 
 
@@ -1730,13 +1868,50 @@ def _foreach(name: str, original: Any, first: Any, *args: Any, **kwargs: Any) ->
 class _Step:
     """A step of an optimizer on the CPU's tensors: opened once, and not by each of its operators."""
 
-    __slots__ = ("cast", "label", "lists", "mode", "place", "where", "work")
+    __slots__ = ("before", "blocks", "cast", "changed", "label", "lists", "mode", "place", "rows", "where", "work")
 
     def __init__(self, place: Place, lists: dict[int, Any], first: Any) -> None:
         self.place, self.label, self.where = place, place.label, site()
         self.lists = lists  # of tensors on the device, by the identity of the first tensor inside
         self.work = first[0].dtype, None, *[tensor.shape for tensor in first]
         self.mode, self.cast = INFERENCE if _inference_on() else 0, thread_state.autocast
+        self.before = place.memory.live
+        self.rows: list[tuple[str, int, int]] = []  # the operator, the bytes it takes, and how many live more by then
+        self.blocks: list[Any] = []  # the sizes of what was taken; None for what is no small block
+        self.changed: list[Any] = []  # the lists that were written to, as often as they were
+
+    def note(self, at: float, name: str, nbytes: int, live: int) -> None:
+        """One operation into the ledger."""
+        code, offset = self.where
+        row = OPERATION, at, code, offset, name, self.label, self.mode, self.cast, nbytes, live, self.work
+        self.place.note(row)
+
+
+class _Recipe:
+    """What a step does and takes, and so does every other one of its kind: it is then run as it is on the host."""
+
+    __slots__ = ("blocks", "changed", "freed", "most", "rows")
+
+    def __init__(self, step: _Step, args: Any) -> None:
+        self.rows = step.rows
+        self.most = max((more for *_, more in step.rows), default=0)
+        self.blocks, self.freed = len(step.blocks), sum(step.blocks)
+        self.changed = [next(slot for slot, given in enumerate(args) if given is one) for one in step.changed]
+
+    def fits(self, place: Place) -> bool:
+        """Whether what it takes is there without asking CUDA, and nobody wants to know where it lies."""
+        memory = place.memory
+        return memory.layout is None and memory.small_live + self.most <= memory.quick
+
+    def note(self, step: _Step, args: Any, began: float) -> None:
+        """Record a step that has been computed since."""
+        ended, memory, count = perf_counter(), step.place.memory, len(self.rows)
+        for number, (name, nbytes, more) in enumerate(self.rows, 1):
+            step.note(began + (ended - began) * number / count, name, nbytes, step.before + more)
+        memory.blocks_ever += self.blocks
+        memory.freed += self.freed
+        memory.peak = max(memory.peak, step.before + self.most)
+        _C._increment_version([tensor for slot in self.changed for tensor in args[slot]])
 
 
 def _in_step(name: str, original: Any) -> Any:
@@ -1759,15 +1934,20 @@ def _in_step(name: str, original: Any) -> Any:
         if not in_place:
             for tensor in out:  # it lives as long as the step needs it
                 nbytes += tensor.nbytes
-                tensor._block = allocate(place, tensor.nbytes)
+                block = tensor._block = allocate(place, tensor.nbytes)
+                step.blocks.append(block.size if block.piece is None else None)
         elif known is not None:
             _C._increment_version(known)
+            step.changed.append(known)
         full, live = names[_overload(name, args)], place.memory.live
-        row = OPERATION, perf_counter(), *step.where, full, step.label, step.mode, step.cast, nbytes, live, step.work
-        place.note(row)
+        step.rows.append((full, nbytes, live - step.before))
+        step.note(perf_counter(), full, nbytes, live)
         return out
 
     return call
+
+
+_MANY: Final = 100
 
 
 class _Stepping:
@@ -1780,6 +1960,7 @@ class _Stepping:
     def __init__(self, original: Any, lists: dict[str, Any]) -> None:
         self.original, self.lists = original, lists
         self.patched: dict[str, Any] = {}
+        self.recipes: dict[Any, _Recipe] = {}
         self.on_host: Any = None
         self.on_device: Any = None
 
@@ -1832,15 +2013,37 @@ class _Stepping:
         place, inner = opened
         if place.late is not None:
             settle(place)
-        lists = {id(inner[slot][0]): args[slot] for slot in slots}
-        outer, thread_state.step = thread_state.step, _Step(place, lists, inner[0])
+        step = _Step(place, {id(inner[slot][0]): args[slot] for slot in slots}, inner[0])
+        # Which operators are called depends on what is asked for, not on how much of it.
+        kind = step.work, *slots, *map(bool, named.values())
+        recipe, began = self.recipes.get(kind), perf_counter()
         try:
-            with _C._AutoDispatchBelowADInplaceOrView():  # as where the dispatcher calls
-                return self.on_device(*inner, **named)
+            if recipe is None or not recipe.fits(place):
+                return self.recorded(step, args, inner, named, kind)
+            try:
+                with _C._AutoDispatchBelowADInplaceOrView():  # as where the dispatcher calls
+                    given = self.on_host(*inner, **named)
+            except Exception:
+                return self.original(*args, **named)  # raises what CUDA raises
+            recipe.note(step, args, began)
+            return given
         finally:
-            thread_state.step = outer
             if others:
                 _C._increment_version(others[0])
+
+    def recorded(self, step: _Step, args: Any, inner: Any, named: Any, kind: Any) -> Any:
+        """Run a step whose operators record themselves, and keep what they did for others of its kind."""
+        outer, thread_state.step = thread_state.step, step
+        try:
+            with _C._AutoDispatchBelowADInplaceOrView():
+                given = self.on_device(*inner, **named)
+        finally:
+            thread_state.step = outer
+        if step.before == step.place.memory.live and None not in step.blocks:
+            if len(self.recipes) > _MANY:
+                self.recipes.clear()
+            self.recipes[kind] = _Recipe(step, args)
+        return given
 
 
 def _step_patches() -> Iterator[Patch]:

@@ -227,7 +227,7 @@ def _to(original: Any) -> Any:
             # (device) as students write it, (device, dtype or None, non_blocking) as nn.Module.to does
             usual = len(args) == 1 or (len(args) == 3 and args[1] in (None, self.dtype))
             # From the host it is a copy, also where none is asked for.
-            if usual and not kwargs.keys() - {"non_blocking", "copy"} and _direct(self):
+            if usual and (not kwargs or not kwargs.keys() - {"non_blocking", "copy"}) and _direct(self):
                 return to_device(self, place, kwargs.get("non_blocking", len(args) == 3 and args[2]))
             if not any(isinstance(other, str) for other in args[1:]):  # else C++ shall refuse what was written
                 args = (place.lazy, *args[1:])

@@ -62,11 +62,12 @@ def _checked(name: str, position: int, last: int, original: Any, *args: Any, **k
                 )
     listed = _listed(args[last] if len(args) > last else kwargs.get("inputs"))
     known = all(isinstance(each, torch.Tensor) for each in listed)  # and not an edge of the graph
-    outer, thread_state.wanted = thread_state.wanted, set(map(id, listed)) if known else None
+    outer, once = thread_state.wanted, thread_state.once
+    thread_state.wanted, thread_state.once = set(map(id, listed)) if known else None, None
     try:
         return original(*args, **kwargs)
     finally:
-        thread_state.wanted = outer
+        thread_state.wanted, thread_state.once = outer, once
 
 
 def _custom(original: Any, self: Any, *args: Any) -> Any:
