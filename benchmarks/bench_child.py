@@ -1,8 +1,8 @@
 """What does the process of a submission cost? `python -m benchmarks.bench_child OTHER` compares two checkouts.
 
-Both grade copies of the reference, as a student would hand them in, one at a time and in turns. What is compared is the
-processor time of each submission's process, as the kernel counts it: the fastest of all, as other work on the machine
-only ever adds to it, and the median beside it.
+Both grade copies of the reference, as a student would hand them in. Both are under way at the same time, and run a
+submission in turns: the speed of a machine changes, but not much from one second to the next. What is compared is the
+processor time of each submission's process, as the kernel counts it, with that of the other's next one.
 """
 
 from __future__ import annotations
@@ -23,19 +23,24 @@ METER = """
 import sys
 from gpudojo.cli import main
 from gpudojo.classes import submission_run
+from gpudojo.sandbox import fork_client
 
-original, spent = submission_run.SubmissionRun.finish, []
+original, spawn = submission_run.SubmissionRun.finish, fork_client.ForkClient.spawn
 
 def finish(self, peak_bytes, cpu_seconds, *more):
-    spent.append(cpu_seconds)
+    print("spent", cpu_seconds, flush=True)
     return original(self, peak_bytes, cpu_seconds, *more)
 
-submission_run.SubmissionRun.finish = finish
+def in_turn(self, job):
+    print("ready", flush=True)
+    sys.stdin.readline()
+    return spawn(self, job)
+
+submission_run.SubmissionRun.finish, fork_client.ForkClient.spawn = finish, in_turn
 try:
     main(["grade", sys.argv[1], "--out", sys.argv[2], "--seed", "benchmark", "--jobs", "1", "-q"])
 except SystemExit:
     pass
-print(*spent)
 """
 
 
@@ -51,42 +56,57 @@ def class_of(folder: Path, students: int) -> Path:
     return folder
 
 
-def spent(checkout: Path, folder: Path, students: int) -> list[float]:
-    """Processor seconds of each process; the reference's own, which are first, do not count."""
-    with tempfile.TemporaryDirectory() as out:
-        run = subprocess.run(
-            [sys.executable, "-c", METER, str(folder), str(Path(out) / "results")],
+class Grader:
+    """`dojo grade` of one checkout, which waits before each submission until it is its turn."""
+
+    def __init__(self, checkout: Path, folder: Path, out: Path) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", METER, str(folder), str(out)],
             env=os.environ | {"PYTHONPATH": str(checkout / "graders")},
+            stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
-            check=True,
         )
-    return [float(word) for word in run.stdout.split()][-students:]
+        self.spent: list[float] = []
+
+    def until(self, word: str) -> list[str]:
+        """The words of the next line that begins with this one; none where there are no more."""
+        assert self.process.stdout is not None
+        return next((line.split() for line in self.process.stdout if line.startswith(word)), [])
+
+    def turn(self) -> bool:
+        """Run one submission; False where all are done."""
+        assert self.process.stdin is not None
+        if not self.until("ready"):
+            return False
+        self.process.stdin.write("go\n")
+        self.process.stdin.flush()
+        if not (found := self.until("spent")):
+            raise SystemExit("dojo grade ended before its submission")
+        self.spent.append(float(found[1]))
+        return True
 
 
 def main() -> None:
     parser = options(__doc__)
     parser.add_argument("other", type=Path, help="the folder of the other checkout")
-    parser.add_argument("--students", type=int, default=6, help="submissions in each turn (6)")
-    parser.add_argument("--turns", type=int, default=8, help="how often each of the two grades them (8)")
+    parser.add_argument("--students", type=int, default=20, help="submissions (20)")
     asked = parser.parse_args()
     if not (asked.other / "graders" / "gpudojo").is_dir():
         parser.error(f"{asked.other} is no checkout: it has no graders/gpudojo")
-    checkouts = {"the other checkout": asked.other.resolve(), "this one": ROOT}
-    found: dict[str, list[float]] = {name: [] for name in checkouts}
     with tempfile.TemporaryDirectory() as place:
-        folder = class_of(Path(place), asked.students)
-        for turn in range(asked.turns):
-            for name in list(checkouts) if turn % 2 else reversed(checkouts):
-                found[name] += spent(checkouts[name], folder, asked.students)
-    table = Table("The process of one submission", ("what", "fastest", "ratio", "median", "ratio"))
-    for name in checkouts:
-        cells = [name]
-        for least in (min, statistics.median):
-            seconds, other = least(found[name]), least(found["the other checkout"])
-            cells += [f"{seconds * 1000:.0f} ms", times(seconds / other)]
-        table.add(*cells)
-    table.notes = [f"{asked.turns} turns of {asked.students} submissions each."]
+        folder = class_of(Path(place) / "class", asked.students)
+        graders = [Grader(one, folder, Path(place) / str(n)) for n, one in enumerate((asked.other.resolve(), ROOT))]
+        left = list(graders)
+        while left:
+            left = [grader for grader in left if grader.turn()]
+        # The reference's own, which are first, do not count.
+        other, this = (grader.spent[-asked.students :] for grader in graders)
+    table = Table("The process of one submission", ("what", "fastest", "median", "ratio"))
+    ratio = statistics.median(mine / theirs for mine, theirs in zip(this, other, strict=True))
+    for name, seconds, told in (("the other checkout", other, 1.0), ("this one", this, ratio)):
+        table.add(name, f"{min(seconds) * 1000:.0f} ms", f"{statistics.median(seconds) * 1000:.0f} ms", times(told))
+    table.notes = [f"The ratio is the median of {asked.students} pairs."]
     table.show(asked.markdown)
 
 
