@@ -176,10 +176,7 @@ class ChildScheduler:
     def _step(self) -> None:
         """Read what has arrived, and only then end those whose time is over."""
         ready = self._waiting.select(self._pause)
-        stopped = self._stops.length()
-        if stopped >= GAP:
-            for task in self.under_way.values():
-                task.run.postpone(stopped)
+        self._notice_stop()
         for key, _ in ready:
             if key.data is None:
                 events = self.client.events()
@@ -205,6 +202,13 @@ class ChildScheduler:
                 task.run.killed_by_us = True
                 self.client.kill(task.pipes.number)
 
+    def _notice_stop(self) -> None:
+        """Put off what children have to end by, if this process was stopped."""
+        stopped = self._stops.length()
+        if stopped >= GAP:
+            for task in self.under_way.values():
+                task.run.postpone(stopped)
+
     def _read_ready(self, key: selectors.SelectorKey) -> int:
         task, pipes, stream = key.data
         return self._read(task, stream, key.fd) if task.pipes is pipes else 0  # it may have ended since
@@ -215,6 +219,7 @@ class ChildScheduler:
             data = os.read(end, CHUNK)
         except BlockingIOError:
             return 0
+        self._notice_stop()  # which may have been since the last look, as while another submission was judged
         if not data:
             self._unregister(end)
         elif stream == "output":
@@ -229,7 +234,7 @@ class ChildScheduler:
                 selector.unregister(end)
 
     def _exited(self, exit_: ChildExit) -> None:
-        task = self.under_way.pop(exit_.number, None)
+        task = self.under_way.get(exit_.number)
         if task is None:
             return
         assert task.pipes is not None
@@ -238,6 +243,7 @@ class ChildScheduler:
             if end in self._waiting.get_map() or end in self._roomy.get_map():
                 while self._read(task, stream, end):
                     pass
+        del self.under_way[exit_.number]
         self._forget(task)
         task.peak_bytes = max(task.peak_bytes, exit_.peak_bytes)
         task.device_bytes = max(task.device_bytes, exit_.device_bytes)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
+import selectors
 import signal
 import socket
 import sys
@@ -12,7 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 
 import pytest
 from gpudojo.classes import local_runner
@@ -265,3 +266,48 @@ def test_pipes_that_cannot_be_enlarged_are_read_at_once(monkeypatch: pytest.Monk
     assert run.bytes == 20 * 100
     assert run.times > 2
     assert seconds < 20, "there is nothing to wait for after the last child"
+
+
+def test_a_stop_is_noticed_before_what_has_arrived_meanwhile_is_taken_in() -> None:
+    """Also where the grader is stopped after its last look for such, while it keeps or judges another submission."""
+
+    class Noting(Counting):
+        steps: ClassVar[list[str]] = []
+
+        def postpone(self, seconds: float) -> None:
+            self.steps.append(f"put off by {seconds:g}")
+
+        def receive(self, data: bytes) -> bool:
+            self.steps.append("received")
+            return True
+
+        def child_exited(self, *how: object) -> bool:
+            self.steps.append("ended")
+            return False
+
+    class Stopped:
+        lengths: ClassVar[list[float]] = [0.0, 12.0, 0.0]
+
+        def length(self) -> float:
+            return self.lengths.pop(0) if self.lengths else 0.0
+
+    evidence, end = os.pipe()
+    output, other = os.pipe()
+    os.set_blocking(evidence, False)
+    os.set_blocking(output, False)
+    run: Any = Noting()
+    task = GradingTask("child", run, lambda record: None, 0.0, ChildPipes(1, evidence, output))
+    client: Any = None
+    stops: Any = Stopped()
+    scheduler = ChildScheduler(client, 1)
+    scheduler._stops, scheduler.under_way = stops, {1: task}
+    scheduler._roomy.register(evidence, selectors.EVENT_READ)
+    for part in (b"first", b"second"):
+        os.write(end, part)
+        if part == b"first":
+            scheduler._read(task, "evidence", evidence)
+    os.close(end)
+    os.close(other)
+    scheduler._exited(ChildExit(1, 0, 0, 0.0))
+    assert run.steps == ["received", "put off by 12", "received", "ended"]
+    assert scheduler.under_way == {}
