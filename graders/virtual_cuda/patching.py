@@ -71,11 +71,11 @@ def patch(patches: Iterable[Patch], undo: contextlib.ExitStack) -> list[Replaced
     undo.callback(_originals.clear)
     undo.callback(_in_force.pop, id(done))
     undo.callback(_put_back, done)
-    for owner, name, value in patches:
-        put = _without_object(value)
-        # vars() and not getattr: an attribute that a class inherits has to be inherited again afterwards.
-        done.append(Replaced(owner, name, vars(owner).get(name, _MISSING), put))
-        with class_watch:
+    with class_watch:
+        for owner, name, value in patches:
+            put = _without_object(value)
+            # vars() and not getattr: an attribute that a class inherits has to be inherited again afterwards.
+            done.append(Replaced(owner, name, vars(owner).get(name, _MISSING), put))
             setattr(owner, name, put)
     return done
 
@@ -215,6 +215,9 @@ class Opening:
     again: list[Callable[[VirtualGpu], Iterable[Patch]]] = field(default_factory=list)
     around: list[Callable[[], AbstractContextManager[object]]] = field(default_factory=list)
     awaited: dict[str, Callable[[ModuleType], Iterable[Patch]]] = field(default_factory=dict)  # see `when_imported`
+    # Classes with so many subclasses that to change one takes long. Where patches are kept, theirs stay in place
+    # between devices: without one, they must do what they replace does.
+    lasting: list[type] = field(default_factory=list)
 
     def enter(self, context: Callable[[], AbstractContextManager[object]]) -> None:
         """Enter this context now, and whenever the patches are put in place again; it is left when they are undone."""
@@ -225,8 +228,8 @@ class Opening:
 class _Target:
     """What is replaced in one module or class."""
 
-    def __init__(self, owner: Any) -> None:
-        self.owner, self.held = owner, vars(owner)
+    def __init__(self, owner: Any, lasting: bool = False) -> None:
+        self.owner, self.held, self.lasting = owner, vars(owner), lasting
         self.plain = type(owner) is ModuleType
         self.before: dict[str, Any] = {}
         self.put: dict[str, Any] = {}
@@ -271,6 +274,7 @@ class Patched:
         self.opening, self.undo, self._patches = opening, undo, patches
         self._read: list[Replaced] = []
         self._targets: dict[int, _Target] = {}
+        self._stayed = False  # whether those that last stayed when the others were undone
         self._read_patches()
 
     def _read_patches(self) -> None:
@@ -280,7 +284,7 @@ class Patched:
         self._read, known, self._targets = [*self._patches], self._targets, {}
         for owner, name, before, put in self._read:  # a function may be patched more than once
             if (target := self._targets.get(identity(owner))) is None:
-                target = self._targets[identity(owner)] = _Target(owner)
+                target = self._targets[identity(owner)] = _Target(owner, owner in self.opening.lasting)
             target.add(name, before, put)
         for key, target in known.items():
             self._targets[key].put.update(target.put)
@@ -310,8 +314,11 @@ class Patched:
     def put_again(self, gpu: VirtualGpu) -> bool:
         """Put them in place after they were undone; False where what they replace has changed since they were made."""
         self._read_patches()
-        targets = self._targets.values()
-        if any(map(sys.modules.__contains__, self.opening.awaited)) or not all(target.restored for target in targets):
+        stayed = [target for target in self._targets.values() if self._stayed and target.lasting]
+        targets = [target for target in self._targets.values() if target not in stayed]
+        same = all(target.restored for target in targets) and all(target.holds(target.put) for target in stayed)
+        if any(map(sys.modules.__contains__, self.opening.awaited)) or not same:
+            self.restore_lasting()
             return False
         with contextlib.ExitStack() as undo:
             for context in self.opening.around:
@@ -324,14 +331,26 @@ class Patched:
                 for target in targets:
                     target.fill(target.put)
                 self._use(gpu)
+            self._stayed = False
             self.undo = undo.pop_all()
         return True
 
     def _restore(self) -> None:
         self._read_patches()
+        self._stayed = kept.keeping
         with class_watch:
             for target in self._targets.values():
-                target.restore()
+                if not (self._stayed and target.lasting):
+                    target.restore()
+
+    def restore_lasting(self) -> None:
+        """Undo those that stayed, but for what somebody has put in their place."""
+        if self._stayed:
+            self._stayed = False
+            with class_watch:
+                for target in self._targets.values():
+                    if target.lasting and target.holds(target.put):
+                        target.restore()
 
 
 class Kept:
@@ -374,6 +393,8 @@ class Kept:
         """Keep nothing from now on."""
         self.keeping = False
         self.restore()
+        if self._undone is not None:
+            self._undone.restore_lasting()
         self._undone = None
 
 

@@ -137,6 +137,7 @@ class Recorder:
 
     def __init__(self, rows: list[Row], reword: Callable[[Exception], Exception | None] | None = None) -> None:
         self.rows = rows
+        self.off = False  # whether there is no device, so that a forward pass is not recorded
         # Makes the error to raise instead where C++ has another name for the device than the student; else None.
         self.reword = reword
         # The line that started the backward pass now running: autograd's own threads have no student frame.
@@ -149,8 +150,12 @@ class Recorder:
 
     def record_into(self, rows: list[Row]) -> Iterator[Patch]:
         """Record what comes in these rows; patches nothing."""
-        self.rows, self.backward_site = rows, (None, None)
+        self.rows, self.backward_site, self.off = rows, (None, None), False
         return iter(())
+
+    def stop(self) -> None:
+        """Record no more, until `record_into`."""
+        self.off = True
 
     @property
     def stepping(self) -> bool:
@@ -163,6 +168,8 @@ class Recorder:
 
         # It must be called `self`: the profiler, with_stack=True, looks for that name in the frame and crashes without.
         def call(self: Any, *args: Any, **kwargs: Any) -> Any:
+            if recorder.off:
+                return original(self, *args, **kwargs)
             passes, rows = running.passes, recorder.rows
             frame = _getframe(1)
             code: CodeType | None = frame.f_code

@@ -104,7 +104,7 @@ def test_patches_that_are_kept_serve_the_next_device() -> None:
             torch.cuda.synchronize()
         with virtual_cuda.no_accelerator():
             assert not torch.cuda.is_available()
-        assert (torch.cuda.is_available, torch.Tensor.to, torch.nn.Module.__call__) == original
+        assert (torch.cuda.is_available, torch.Tensor.to) == original[:2]
         with virtual_cuda.virtual_cuda():
             pass
         assert torch.Tensor.to is not original[1]
@@ -113,6 +113,47 @@ def test_patches_that_are_kept_serve_the_next_device() -> None:
         with virtual_cuda.virtual_cuda():
             pass
     assert (torch.cuda.is_available, torch.Tensor.to, torch.nn.Module.__call__) == original
+
+
+def test_patches_of_modules_stay_between_devices_and_do_nothing() -> None:
+    original, layer, x = torch.nn.Module.__call__, torch.nn.Linear(3, 2), torch.ones(3)
+    wanted = layer(x)
+    with virtual_cuda.keep_patches() as restore:
+        put = []
+        for _ in range(3):
+            with virtual_cuda.virtual_cuda() as gpu:
+                layer.cuda()(x.cuda())
+                layer.cpu()
+                put.append(torch.nn.Module.__call__)
+            restore()
+            rows = len(gpu.ledger.rows)
+            assert torch.equal(layer(x), wanted)
+            assert layer.double().float() is layer
+            assert (len(gpu.ledger.rows), len(gpu.ledger.forwards())) == (rows, 1)
+        assert put[0] is put[1] is put[2] is torch.nn.Module.__call__
+    assert torch.nn.Module.__call__ is original
+
+
+def test_a_call_of_modules_that_was_replaced_between_devices_is_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
+    original, called = torch.nn.Module.__call__, []
+    with virtual_cuda.keep_patches() as restore:
+        for _ in range(2):
+            with virtual_cuda.virtual_cuda():
+                pass
+            restore()
+
+        def own(self: torch.nn.Module, *args: object) -> object:
+            called.append(type(self))
+            return torch.nn.Module._call_impl(self, *args)
+
+        monkeypatch.setattr(torch.nn.Module, "__call__", own)
+        with virtual_cuda.virtual_cuda() as gpu:
+            torch.nn.Linear(3, 2).cuda()(torch.ones(3, device="cuda"))
+            assert len(gpu.ledger.forwards()) == 1
+    assert called == [torch.nn.Linear]
+    assert torch.nn.Module.__call__ is own
+    monkeypatch.undo()
+    torch.nn.Module.__call__ = original
 
 
 def test_patches_are_undone_where_the_next_device_cannot_open(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,7 +15,7 @@ import torch.utils._foreach_utils as foreach
 from torch import nn
 from torch.nn.parameter import UninitializedTensorMixin, is_lazy  # type: ignore[attr-defined]
 
-from virtual_cuda.device.state import place_named, without_lazy
+from virtual_cuda.device.state import now, place_named, without_lazy
 from virtual_cuda.device.tensor import INSIDE, VIRTUAL, Parameter, Tensor
 from virtual_cuda.ops.dispatch import thread_state
 from virtual_cuda.ops.fast_paths import run_backward
@@ -139,8 +139,13 @@ def _stays(parameter: Any, moved: Any) -> bool:
     return alike and not torch.__future__.get_overwrite_module_params_on_conversion()
 
 
+_apply: Final = nn.Module._apply
+
+
 def apply(self: Any, function: Any, recurse: bool = True) -> Any:
     """`Module._apply` for host and device parameters alike."""
+    if now.gpu is None:  # see `Opening.lasting`
+        return _apply(self, function, recurse)
     if recurse:
         for child in self.children():
             child._apply(function)

@@ -265,5 +265,7 @@ def _patches(opening: Opening) -> list[Patch]:
 def _recording_patches(opening: Opening) -> Iterator[Patch]:
     recorder = Recorder(opening.gpu.ledger.rows, without_lazy)
     opening.again.append(lambda gpu: recorder.record_into(gpu.ledger.rows))
+    opening.closing.append(recorder.stop)
+    opening.lasting.append(torch.nn.Module)
     opening.enter(recorder.hooked)
     return recorder.patches()
