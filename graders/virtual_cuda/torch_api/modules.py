@@ -139,7 +139,7 @@ def _stays(parameter: Any, moved: Any) -> bool:
     return alike and not torch.__future__.get_overwrite_module_params_on_conversion()
 
 
-_apply: Final = nn.Module._apply
+_apply: Final[Any] = nn.Module._apply
 
 
 def apply(self: Any, function: Any, recurse: bool = True) -> Any:
