@@ -84,16 +84,17 @@ def virtual_cuda(
 
 
 @contextlib.contextmanager
-def keep_patches() -> Iterator[Callable[[], None]]:
+def keep_patches() -> Iterator[Callable[..., None]]:
     """Leave the patches of torch in place from one virtual device to the next, for the length of a `with` block.
 
     Gives the function that restores torch before that: to be called where other code is to run between two devices.
-    Where another kind of device opens, that is done anyway.
+    Where another kind of device opens, that is done anyway. `modules=False` leaves those of `nn.Module` in place, which
+    do nothing without a device: to restore them takes longer than all others.
     """
     before, kept.keeping = kept.keeping, True
     with few_imports():
         try:
-            yield kept.restore
+            yield kept.restore_all
         finally:
             if not before:
                 kept.stop()

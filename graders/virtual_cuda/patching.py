@@ -389,12 +389,16 @@ class Kept:
             self._in_place, self._undone = None, patched
             patched.undo.close()
 
+    def restore_all(self, modules: bool = True) -> None:
+        """Undo what is left in place; with `modules`, also that which lasts."""
+        self.restore()
+        if modules and self._undone is not None:
+            self._undone.restore_lasting()
+
     def stop(self) -> None:
         """Keep nothing from now on."""
         self.keeping = False
-        self.restore()
-        if self._undone is not None:
-            self._undone.restore_lasting()
+        self.restore_all()
         self._undone = None
 
 

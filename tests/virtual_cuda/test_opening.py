@@ -125,12 +125,17 @@ def test_patches_of_modules_stay_between_devices_and_do_nothing() -> None:
                 layer.cuda()(x.cuda())
                 layer.cpu()
                 put.append(torch.nn.Module.__call__)
-            restore()
+            restore(modules=False)
             rows = len(gpu.ledger.rows)
             assert torch.equal(layer(x), wanted)
             assert layer.double().float() is layer
             assert (len(gpu.ledger.rows), len(gpu.ledger.forwards())) == (rows, 1)
         assert put[0] is put[1] is put[2] is torch.nn.Module.__call__
+        restore()
+        assert torch.nn.Module.__call__ is original
+        with virtual_cuda.virtual_cuda() as gpu:
+            layer.cuda()(x.cuda())
+        assert len(gpu.ledger.forwards()) == 1
     assert torch.nn.Module.__call__ is original
 
 
@@ -140,7 +145,7 @@ def test_a_call_of_modules_that_was_replaced_between_devices_is_recorded(monkeyp
         for _ in range(2):
             with virtual_cuda.virtual_cuda():
                 pass
-            restore()
+            restore(modules=False)
 
         def own(self: torch.nn.Module, *args: object) -> object:
             called.append(type(self))

@@ -91,7 +91,7 @@ LINES = 2000  # a notebook with all functions of a day has some 700, most of the
 
 
 def grade(
-    job: protocol.Job, home: Path, limits: Limits, restore: Callable[[], None]
+    job: protocol.Job, home: Path, limits: Limits, restore: Callable[..., None]
 ) -> Generator[protocol.Frame | protocol.Glimpse, None, bool]:
     """Load each file that matters and look at each function in it; True if another child has to go on.
 
@@ -130,7 +130,7 @@ def grade(
             continue
         if file not in loaded:
             yield protocol.Began(f"file {file}")
-            restore()
+            restore(modules=False)
             began = time.perf_counter()
             loaded[file] = read = load_file(home / file, limits, trees)
             broken = None if read.broken is None else _plain(read.broken, home)
