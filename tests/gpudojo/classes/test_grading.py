@@ -215,16 +215,20 @@ def fingerprints(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
     return made
 
 
-def test_what_has_not_changed_is_not_judged_again(
-    graded: tuple[Path, Quiet, ClassResults],
-    folder: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    fingerprints: dict[str, str],
-) -> None:
+@pytest.fixture
+def rejudged(
+    graded: tuple[Path, Quiet, ClassResults], folder: Path, tmp_path: Path, fingerprints: dict[str, str]
+) -> tuple[Path, ClassResults]:
+    """The folder and the results of a class of which it is known what the verdicts were made from."""
     shutil.copytree(graded[0], out := tmp_path / "out")
     forget(out)
-    _, _, results = grade(folder, out, rejudge=True)
+    return out, grade(folder, out, rejudge=True)[2]
+
+
+def test_what_has_not_changed_is_not_judged_again(
+    rejudged: tuple[Path, ClassResults], folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out, results = rejudged
     written, judged = (out / "results.json").read_bytes(), judged_exercises(monkeypatch)
     outcome, watcher, again = grade(folder, out, rejudge=True)
     assert again == results
@@ -235,15 +239,13 @@ def test_what_has_not_changed_is_not_judged_again(
 
 
 def test_only_a_changed_exercise_is_judged_again(
-    graded: tuple[Path, Quiet, ClassResults],
+    rejudged: tuple[Path, ClassResults],
     folder: Path,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     fingerprints: dict[str, str],
 ) -> None:
-    shutil.copytree(graded[0], out := tmp_path / "out")
-    forget(out)
-    _, _, before = grade(folder, out, rejudge=True)
+    out, before = rejudged
     fourth = next(exercise for exercise in day("day8") if exercise.stem == Path(FOURTH).stem)
     function = next(each for each in fourth.functions if each.name == "train_epoch")
     half = [dataclasses.replace(check, points=check.points / 2) for check in function.checks]
@@ -294,15 +296,12 @@ def test_an_edited_check_is_judged_as_by_a_grader_that_knows_nothing(
 
 
 def test_what_verdicts_were_made_from_is_not_used_where_it_is_damaged_or_in_doubt(
-    graded: tuple[Path, Quiet, ClassResults],
+    rejudged: tuple[Path, ClassResults],
     folder: Path,
-    tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     fingerprints: dict[str, str],
 ) -> None:
-    shutil.copytree(graded[0], out := tmp_path / "out")
-    forget(out)
-    _, _, results = grade(folder, out, rejudge=True)
+    out, results = rejudged
     stems = {exercise.stem for exercise in day("day8") for each in exercise.functions if each.name in ONLY}
     judged, key = judged_exercises(monkeypatch), by_name(results)["solved"].record
     origin = Store(out).verdict_path(key)
