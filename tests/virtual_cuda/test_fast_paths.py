@@ -129,7 +129,7 @@ def _losses(watched: Watched) -> Iterator[Any]:
 
 
 def _images(last: Callable[[], nn.Module], watched: Watched) -> Iterator[Any]:
-    """Convolutions, norms and pools in sequence: accumulated, kept, for a few tensors, changed by hooks, twice."""
+    """Convolutions, norms and pools in sequence: accumulated, kept, for a few tensors, changed by hooks."""
     first = nn.Sequential(nn.Conv2d(3, 4, 3, bias=False), nn.BatchNorm2d(4), nn.ReLU(), nn.MaxPool2d(2))
     model: Any = nn.Sequential(*first, nn.Conv2d(4, 4, 3, padding=1, groups=2), nn.ReLU(), last()).cuda()
     for step in range(4):  # the first pass shows which operators this torch calls
@@ -141,7 +141,7 @@ def _images(last: Callable[[], nn.Module], watched: Watched) -> Iterator[Any]:
             model.zero_grad()
         with watched():
             out = model(images)
-            both = out.sum() + (model(images * 2).sum() if step == 3 else 0)
+            both = out.sum() + (0 if step < 3 else out.mean())
         if step == 1:
             out.register_hook(lambda gradient: gradient * 2)
             model[4].weight.register_hook(lambda gradient: gradient + 1)
@@ -233,6 +233,31 @@ def test_fused_layers_leave_the_same_ledger(program: Callable[[Watched], Iterato
     assert rows == expected
     assert peak == most
     assert all(a.stride() == b.stride() and torch.equal(a, b) for a, b in zip(fused, single, strict=True))
+
+
+def test_layers_in_sequence_that_are_used_twice_leave_the_same_ledger() -> None:
+    """In the first pass gradients are added up after the others are computed; then layers are known to be shared."""
+    seen = []
+    for watched in (nullcontext, _one_by_one):
+        with virtual_cuda() as gpu:
+            torch.manual_seed(0)
+            layers = nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(36, 2)
+            model = nn.Sequential(*layers).cuda()
+            model(torch.rand(2, 3, 8, 8).cuda())  # shows which operators this torch calls
+            found, passes = [], []
+            for _ in range(3):
+                model.zero_grad()
+                images, count = torch.rand(2, 3, 8, 8).cuda(), len(gpu.ledger.rows)
+                with watched():
+                    loss = model(images).pow(2).mean() + model(images * 2).mean()
+                loss.backward()
+                found += [parameter.grad.clone() for parameter in model.parameters()]
+                passes.append([(row[0], *row[2:]) for row in gpu.ledger.rows[count:] if row[0] == OPERATION])
+            seen.append(([each.cpu() for each in found], passes))
+    (fused, rows), (single, expected) = seen
+    assert all(map(torch.equal, fused, single))
+    assert sorted(row[3] for row in rows[0]) == sorted(row[3] for row in expected[0])
+    assert rows[1:] == expected[1:]
 
 
 def test_attention_with_a_graph_of_its_gradients() -> None:
@@ -563,6 +588,58 @@ def test_second_derivatives_of_images_in_sequence(gpu: Any) -> None:
             assert (one is None) == (two is None)
             if one is not None:
                 torch.testing.assert_close(two.cpu(), one)
+
+
+def test_layers_in_sequence_have_a_node_each_for_whoever_looks(gpu: Any) -> None:
+    seen = []
+    for device in ("cuda", "cpu"):
+        model, applied = _net()[:3].to(device), []
+        out = model(torch.rand(5, 4).to(device))
+        for node in _graph(out.grad_fn):
+            node.register_prehook(lambda gradients, node=node, applied=applied: applied.append(node.name()))
+        out.mean().backward()
+        assert all(parameter.grad is not None for parameter in model.parameters())
+        seen.append(sorted(name for name in applied if name != "TBackward0"))
+    assert seen[0] == seen[1]
+
+
+def test_a_weight_of_a_sequence_that_was_changed_is_named_as_torch_names_it(gpu: Any) -> None:
+    messages = []
+    for device in ("cuda", "cpu"):
+        model = nn.Sequential(nn.Linear(4, 3), nn.ReLU(), nn.Linear(3, 2), nn.ReLU(), nn.Linear(2, 5)).to(device)
+        out = model(torch.rand(5, 4).to(device))
+        with torch.no_grad():
+            model[2].weight.add_(1)
+        with pytest.raises(RuntimeError, match="inplace operation") as error:
+            out.sum().backward()
+        messages.append(str(error.value).replace("torch.cuda.", "torch.").partition(" is at version")[0])
+    assert messages[0] == messages[1]
+
+
+def test_layers_in_sequence_through_a_graph_that_is_freed_are_refused(gpu: Any) -> None:
+    out = _net()(torch.rand(5, 4).cuda())
+    out.sum().backward()
+    with pytest.raises(RuntimeError, match="backward through the graph a second time"):
+        out.sum().backward()
+
+
+def test_hooks_of_the_input_and_of_leaves_are_called_once(gpu: Any) -> None:
+    model, calls = _net(), []
+    for step in range(2):
+        inputs = torch.rand(5, 4).cuda().requires_grad_() * 2
+        inputs.retain_grad()
+        inputs.register_hook(lambda gradient: calls.append("input"))
+        out = model(inputs)
+        handles = [p.register_hook(lambda gradient: calls.append("leaf")) for p in model.parameters()]
+        if step:
+            torch.autograd.grad(out.pow(2).sum(), [inputs, *model.parameters()], create_graph=True)
+        else:
+            out.sum().backward()
+            assert inputs.grad is not None
+        assert sorted(calls) == ["input"] + ["leaf"] * 6
+        calls.clear()
+        for handle in handles:
+            handle.remove()
 
 
 def test_layers_in_sequence_name_their_nodes(gpu: Any) -> None:

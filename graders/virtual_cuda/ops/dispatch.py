@@ -257,9 +257,10 @@ class _ThreadState(threading.local):
         None  # those of the copy that C++ makes next; it leaves them out for a device that it knows little of
     )
     wanted: Any = None  # where a backward pass is for a few tensors only, their ids
-    once: Any = None  # what the backward pass that starts next may hand gradients to
+    once: Any = None  # what the backward pass that starts next may hand gradients to, and its line
     step: Any = None  # of an optimizer, where it runs on the tensors inside
     task: Any = None  # what `fast_paths.py` knows of the backward pass that runs, or ran last
+    nested: int = 0  # backward passes that run inside a node of another
     forked: bool = False
 
 

@@ -6,6 +6,7 @@ import math
 import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from copy import copy
 from functools import partial, wraps
 from itertools import zip_longest
 from operator import attrgetter
@@ -20,7 +21,7 @@ import torch.optim
 from torch import nn
 from torch._C import DispatchKey, DispatchKeySet
 
-from virtual_cuda.device.state import Place, attributes, conceal, revealed
+from virtual_cuda.device.state import Block, Place, attributes, conceal, revealed
 from virtual_cuda.device.tensor import PLANS, VIRTUAL, Parameter, Tensor, fresh, refresh, wrap
 from virtual_cuda.ledger.records import END, FORWARD, GRAD, INFERENCE, OPERATION
 from virtual_cuda.ops.dispatch import (
@@ -555,10 +556,7 @@ class _Linear(torch.autograd.Function):
         ctx.set_materialize_grads(False)
         ctx.of_leaf = weight.is_leaf
         ctx.leaves = bias if on_bias and bias.is_leaf else None, None, weight if on_weight and ctx.of_leaf else None
-        result, active, before = made
-        ctx.active = None if active is None else conceal(active)
-        ctx.before = None if before is None else conceal(before)
-        return result
+        return made[0]
 
     @staticmethod
     def backward(ctx: Any, gradient: Any) -> Any:
@@ -568,69 +566,79 @@ class _Linear(torch.autograd.Function):
         try:
             input, weight = ctx.saved_tensors
         except RuntimeError as error:
-            raise _of_transposed(error, ctx) from None
-        active = None if ctx.active is None else revealed(ctx.active)
+            raise (_of_transposed(error) if ctx.of_leaf else error) from None
         unusual = _grad_on() or _inference_on() or _C._is_any_autocast_enabled()
         if type(gradient) not in _ORDINARY or unusual:
-            if active is not None:
-                gradient = _threshold_backward(gradient, wrap(*active), 0)
             return (*_separately(needs, gradient, input, weight), None)
         place, g = gradient._block.place, gradient._inner
         if place.shut:
             raise shut(place)
         if place.late is not None:
             settle(place)
-        # First all that is computed, then all that is recorded: in turns, each would drive the other from the caches.
-        made_at = perf_counter
-        if active is not None:
-            g, at = _threshold_backward(g, active[0], 0), made_at()
-        if on_input:
-            product, at_input = _mm(g, weight._inner), made_at()
-        if on_weight:
-            turned = g.t()
-            other, at_weight = _mm(turned, input._inner), made_at()
-        if on_bias:
-            total, at_bias = _sum(g, (0,)), made_at()
-        if on_input and ctx.before is not None and thread_state.wanted is None:
-            revealed(ctx.before).go_ahead(product)
-        task, shape, note, memory, label = _task_of(place), g.shape, place.note, place.memory, place.label
-        (code, offset), cast, dtype = task.where, thread_state.autocast, g.dtype
-        of_bias = of_input = of_weight = behind = None
-        if active is not None:
-            nbytes = g.nbytes
-            behind, work = allocate(place, nbytes), (dtype, shape, shape, shape)
-            name = "aten.threshold_backward.default"
-            note((OPERATION, at, code, offset, name, label, 0, cast, nbytes, memory.live, work))
-            # torch has freed both by now.
-            if getrefcount(gradient) <= _UNHELD:
-                del gradient._block
-            if not _keeps_graph():
-                active = ctx.active = None
-        # Views: no bytes, nothing to do, no gradients.
-        if on_input:
-            note((OPERATION, at_input, code, offset, "aten.t.default", label, 0, cast, 0, memory.live, None))
-            shapes = shape, weight._inner.shape
-            of_input = bring(product, place, "aten.mm.default", shapes, task.where, at_input, 0)
-        if on_weight:
-            note((OPERATION, at_weight, code, offset, "aten.t.default", label, 0, cast, 0, memory.live, None))
-            shapes = turned.shape, input._inner.shape
-            of_weight = bring(other, place, "aten.mm.default", shapes, task.where, at_weight, 0)
-            note((OPERATION, at_weight, code, offset, "aten.t.default", label, 0, cast, 0, memory.live, None))
-        if on_bias:
-            nbytes, flat = total.nbytes, total.shape
-            block = allocate(place, nbytes)
-            live, work = memory.live, (dtype, (1, shape[1]), shape, 0)  # with the dimension that a view then drops
-            note((OPERATION, at_bias, code, offset, "aten.sum.dim_IntList", label, 0, cast, nbytes, live, work))
-            note((OPERATION, at_bias, code, offset, "aten.view.default", label, 0, cast, 0, live, None))
-            of_bias = fresh(total, flat, dtype, block)
+        task = _task_of(place)
+        x = None if input is None else input._inner
+        outs = _linear_gradients(g, None if weight is None else weight._inner, x, on_input, on_weight, on_bias)
+        block, of_weight, of_bias = _note_linear(place, task.where, g.shape, weight, x, outs)
+        of_input = None if block is None else fresh(outs[0], outs[0].shape, outs[0].dtype, block)
         if on_weight:
             before = _additions(ctx.leaves[0], of_bias, task) if on_bias else ()
-            place.late = [task.where, *before, "aten.t.default"]
+            place.late = [task.where, *before, _TURNED]
             of_weight = _handed(ctx.leaves[2], of_weight, task)
         if on_bias:
             of_bias = _handed(ctx.leaves[0], of_bias, task)
-        del behind
         return of_bias, of_input, of_weight, None
+
+
+_TURNED: Final = "aten.t.default"
+
+
+def _linear_gradients(g: Any, weight: Any, x: Any, on_input: bool, on_weight: bool, on_bias: bool) -> tuple[Any, ...]:
+    """The gradients of input, weight and bias on the CPU, None where they are not needed, and when they were there.
+
+    First all is computed, then all is recorded: in turns, each would drive the other from the processor's caches.
+    """
+    product = other = total = at_input = at_weight = at_bias = None
+    if on_input:
+        product, at_input = _mm(g, weight), perf_counter()
+    if on_weight:
+        other, at_weight = _mm(g.t(), x), perf_counter()
+    if on_bias:
+        total, at_bias = _sum(g, (0,)), perf_counter()
+    return product, other, total, at_input, at_weight, at_bias
+
+
+def _note_linear(place: Place, where: Any, shape: Any, weight: Any, x: Any, outs: Any) -> tuple[Any, Any, Any]:
+    """Records these gradients, but for the last view of the weight's: the block of the first and the others."""
+    product, other, total, at_input, at_weight, at_bias = outs
+    note, memory, label = place.note, place.memory, place.label
+    (code, offset), cast = where, thread_state.autocast
+    block = of_weight = of_bias = None
+    # Views: no bytes, nothing to do, no gradients.
+    if product is not None:
+        note((OPERATION, at_input, code, offset, _TURNED, label, 0, cast, 0, memory.live, None))
+        block = _taken(product, place, "aten.mm.default", (shape, weight._inner.shape), where, at_input, 0)
+    if other is not None:
+        note((OPERATION, at_weight, code, offset, _TURNED, label, 0, cast, 0, memory.live, None))
+        of_weight = bring(other, place, "aten.mm.default", (shape[::-1], x.shape), where, at_weight, 0)
+        note((OPERATION, at_weight, code, offset, _TURNED, label, 0, cast, 0, memory.live, None))
+    if total is not None:
+        nbytes, flat, dtype = total.nbytes, total.shape, total.dtype
+        given = allocate(place, nbytes)
+        live, work = memory.live, (dtype, (1, shape[1]), shape, 0)  # with the dimension that a view then drops
+        note((OPERATION, at_bias, code, offset, "aten.sum.dim_IntList", label, 0, cast, nbytes, live, work))
+        note((OPERATION, at_bias, code, offset, "aten.view.default", label, 0, cast, 0, live, None))
+        of_bias = fresh(total, flat, dtype, given)
+    return block, of_weight, of_bias
+
+
+def _taken(out: Any, place: Place, name: str, given: Any, where: Any, at: float, mode: int) -> Any:
+    """As `bring`, for a result that nobody sees: its block."""
+    nbytes = out.nbytes
+    block = allocate(place, nbytes)
+    code, offset = where
+    live, work = place.memory.live, (out.dtype, out.shape, *given)
+    place.note((OPERATION, at, code, offset, name, place.label, mode, thread_state.autocast, nbytes, live, work))
+    return block
 
 
 def _needed(ctx: Any) -> list[bool]:
@@ -652,10 +660,12 @@ class _Task:
     __slots__ = ("leaves", "number", "once", "where")
 
     def __init__(self, number: int) -> None:
-        self.number, self.where = number, site()
+        self.number = number
         self.leaves: set[int] = set()  # the ids of biases that it has a gradient for
         # Identities of leaves that may be handed their gradients. Only the run that was started with them has them.
-        self.once: set[int] | None = thread_state.once
+        self.once: set[int] | None
+        self.where: Any
+        self.once, self.where = thread_state.once or (None, site())
         thread_state.once = None
 
 
@@ -663,8 +673,10 @@ def _task_of(place: Place) -> _Task:
     """The one that runs now."""
     number, known = _C._current_graph_task_id(), thread_state.task
     if known is None or known.number != number:
+        started = thread_state.once is not None  # by `run_backward`
         known = thread_state.task = _Task(number)
-        _engine.queue_callback(partial(_settled, place))
+        if not started:
+            _engine.queue_callback(partial(_settled, place))
     return known  # type: ignore[no-any-return]
 
 
@@ -685,12 +697,13 @@ _UNKEPT: Final = _holders()
 
 
 def _used_once(root: Any) -> set[int]:
-    """Identities of the leaves under a node that have no gradient yet, get it from one place, and nobody watches."""
+    """Identities of the leaves under a node that get their gradients from one place, and that nobody watches."""
     nodes: dict[int, Any] = {identity(root): root}  # they are kept: an identity is given away again
     ends: dict[int, int] = {}
     todo = [root]
     while todo:
-        for node, _ in todo.pop().next_functions:
+        last = todo.pop()
+        for node, _ in _edges(last) if type(last) in _RUN_NODES else last.next_functions:
             key = identity(node)
             if type(node) is _accumulator:
                 ends[key] = ends.get(key, 0) + 1
@@ -698,17 +711,12 @@ def _used_once(root: Any) -> set[int]:
             elif key not in nodes and node is not None:
                 nodes[key] = node
                 todo.append(node)
-    node = None
+    node = last = None
     found: set[int] = set()
     for key, count in ends.items():
         if count == 1 and getrefcount(nodes[key]) <= _UNKEPT:  # nobody holds the node, as those do who put hooks there
             leaf = nodes[key].variable
-            if (
-                type(leaf) in _ORDINARY
-                and _get_grad(leaf) is None
-                and not leaf._backward_hooks
-                and not leaf._post_accumulate_grad_hooks
-            ):
+            if type(leaf) in _ORDINARY and not leaf._backward_hooks and not leaf._post_accumulate_grad_hooks:
                 found.add(identity(leaf))
     return found
 
@@ -717,6 +725,8 @@ def _handed(leaf: Any, gradient: Any, task: _Task) -> Any:
     """Hand a leaf its gradient; returns what is left for autograd to do, which makes another tensor of it first."""
     once = task.once
     if once is None or leaf is None or identity(leaf) not in once or _get_grad(leaf) is not None:
+        return gradient
+    if not gradient._inner.is_contiguous():  # autograd makes a copy that is
         return gradient
     _set_grad(leaf, gradient)
     return None
@@ -733,7 +743,7 @@ def _additions(bias: Any, gradient: Any, task: _Task) -> list[Any]:
 
 def _settled(place: Place) -> None:
     """The end of a backward pass."""
-    if place.late is not None:
+    if place.late is not None and not thread_state.nested:
         settle(place)
 
 
@@ -756,10 +766,10 @@ _STALE: Final = re.compile(
 )
 
 
-def _of_transposed(error: RuntimeError, ctx: Any) -> RuntimeError:
+def _of_transposed(error: RuntimeError) -> RuntimeError:
     """The same complaint about the transposed weight, which torch saves, under the name that this torch has for it."""
     stale = _STALE.fullmatch(str(error))
-    if stale is None or stale[4] or not ctx.of_leaf:
+    if stale is None or stale[4]:
         return error
     with torch.enable_grad():
         host = torch.zeros(2, 2).requires_grad_()
@@ -774,16 +784,10 @@ def _of_transposed(error: RuntimeError, ctx: Any) -> RuntimeError:
     return error
 
 
-class _LinearRelu(_Linear):
-    """The same with `relu` behind it: `made` also has its result inside and the block, to be kept."""
-
-
-for _cls, _name in ((_Linear, "AddmmBackward0"), (_LinearRelu, "ReluBackward0")):
-    _node: Any = _cls._backward_cls
-    _node.__name__ = _name
-    _node.apply = _Linear.backward  # without the questions that torch asks of a student's function
+_node: Any = _Linear._backward_cls
+_node.__name__ = "AddmmBackward0"
+_node.apply = _Linear.backward  # without the questions that torch asks of a student's function
 _linear_node: Final[Any] = super(torch.autograd.Function, _Linear).apply
-_relu_node: Final[Any] = super(torch.autograd.Function, _LinearRelu).apply
 
 
 def _training() -> bool:
@@ -879,7 +883,7 @@ def _linear(original: Any) -> Any:
         where = site()
         write("aten.t.default", place, 0, None, where)
         made = deliver(out, place, "aten.addmm.default", shape[:1], sizes, shape[::-1], where=where)
-        return _linear_node(bias, input, weight, (made, None, None))
+        return _linear_node(bias, input, weight, (made,))
 
     return linear
 
@@ -896,19 +900,22 @@ _hooks: Final = nn.modules.module
 
 def _plain(module: Any, kind: Any) -> bool:
     """Whether a layer is one of torch's own, and nothing looks at what goes in or comes out."""
-    return type(module) is kind and not (
-        module._forward_hooks
-        or module._forward_pre_hooks
-        or module._backward_hooks
-        or module._backward_pre_hooks
+    if type(module) is not kind:
+        return False
+    own = module.__dict__
+    return not (
+        own["_forward_hooks"]
+        or own["_forward_pre_hooks"]
+        or own["_backward_hooks"]
+        or own["_backward_pre_hooks"]
         or module._compiled_call_impl is not None
-        or "forward" in module.__dict__
+        or "forward" in own
         or kind.forward is not _forwards[kind]
     )
 
 
 def _sequential(original: Any) -> Any:
-    """`nn.Sequential.forward` in training: linear layers with `relu` between them have one node for both."""
+    """`nn.Sequential.forward` in training: usual layers that follow each other have one node for all."""
 
     @wraps(original)  # torch.jit.script compiles what is wrapped
     def forward(self: Any, input: Any) -> Any:
@@ -930,100 +937,20 @@ def _sequential(original: Any) -> Any:
             input = original(self, input)
             place.norms = _operators_of("BatchNorm2d", rows[count:])
             return input
-        count, before = 0, None
+        count = 0
         while count < len(modules):
-            out, done = None, 0
+            done = 0
             if type(input) in _ORDINARY and where[0] is not None:
-                layers = _linear_layers(modules, count)
-                if layers:
-                    out, done = _run_layers(input, layers, where, before)
-                else:
-                    held, input = [input], None  # freed after the first layer
-                    done = _run_chain(held, modules[count:], where)
-                    input, before = held
-                    del held
+                held, input = [input], None  # freed after the first layer
+                done = _run(held, modules[count:], where)
+                input = held.pop()
             if not done:
-                input, before = modules[count](input), None
-            elif out is not None:
-                input = out
+                input = modules[count](input)
             count += done or 1
         return input
 
     return forward
 
-
-def _linear_layers(modules: list[Any], first: int) -> list[tuple[Any, Any]]:
-    """Linear layers from the first on, each with the `relu` that follows it, or None."""
-    layers: list[tuple[Any, Any]] = []
-    while first < len(modules) and _plain(modules[first], nn.Linear):
-        # With a linear layer behind it, nobody else sees the result of `relu`.
-        relu = modules[first + 1] if first + 2 < len(modules) else None
-        if relu is not None and (
-            not _plain(relu, nn.ReLU) or relu.inplace or not _plain(modules[first + 2], nn.Linear)
-        ):
-            relu = None
-        layers.append((modules[first], relu))
-        first += 1 if relu is None else 2
-    return layers
-
-
-def _run_layers(input: Any, layers: list[tuple[Any, Any]], where: Any, before: Any) -> tuple[Any, int]:
-    """What these layers give and record, and how many modules that was; None and 0 where the first is not usual.
-
-    First all that is computed, then all that is recorded, as in backward. `before`: the layer of a chain that made
-    the input.
-    """
-    place, x = input._block.place, input._inner
-    made: list[tuple[Any, ...]] = []
-    for module, relu in layers:
-        weight, bias = module._parameters["weight"], module._parameters["bias"]
-        weights = _usual(x, place, weight, bias)
-        if weights is None or not (made or _joined(input, weight, bias)):
-            break
-        began = perf_counter()
-        out = _product(x, weights)
-        if out is None:
-            break
-        at = perf_counter()
-        shapes = weights.bias.shape, x.shape, weights.turned_shape
-        x = out if relu is None else out.relu_()
-        made.append((module, relu, weight, bias, shapes, out, began, at, perf_counter()))
-    if not made:
-        return None, 0
-    if place.late is not None:
-        settle(place)
-    note, rows, memory, label, cast = (
-        place.note,
-        place.gpu.ledger.rows,
-        place.memory,
-        place.label,
-        thread_state.autocast,
-    )
-    code, offset = where
-    for module, relu, weight, bias, shapes, out, began, at, later in made:
-        index = len(rows)
-        note((FORWARD, began, code, offset, "Linear", module.training, GRAD, ()))
-        note((OPERATION, began, code, offset, "aten.t.default", label, GRAD, cast, 0, memory.live, None))
-        if relu is None:
-            done = bring(out, place, "aten.addmm.default", shapes, where, at, GRAD)
-            note((END, at, None, None, index))
-            input = _linear_node(bias, input, weight, (done, None, before))
-            before = None
-            continue
-        block, nbytes, work = allocate(place, out.nbytes), out.nbytes, (out.dtype, out.shape, *shapes)
-        note((OPERATION, at, code, offset, "aten.addmm.default", label, GRAD, cast, nbytes, memory.live, work))
-        note((END, at, None, None, index))
-        index = len(rows)
-        note((FORWARD, at, code, offset, "ReLU", relu.training, GRAD, ()))
-        done = bring(out, place, "aten.relu.default", (), where, later, GRAD)
-        note((END, later, None, None, index))
-        del block
-        input = _relu_node(bias, input, weight, (done, (out, done._block), before))
-        before = None
-    return input, sum(1 if relu is None else 2 for _, relu, *_ in made)
-
-
-# ---- convolutions, norms and pools in sequence -----------------------------------------------------------------------
 
 aten: Final = torch.ops.aten
 _CHAIN_FLOATS: Final = (torch.float32, torch.float64)
@@ -1031,53 +958,93 @@ _LARGE: Final = 1 << 21  # elements
 
 
 class _Layer:
-    """A layer of a chain: what its backward calls, with which tensors and settings."""
+    """A layer of a run: what its backward calls, with which tensors and settings."""
 
-    __slots__ = (
-        *("before", "call", "hidden", "inner", "name", "needs", "operator"),
-        *("ready", "settings", "shape", "shapes"),
-    )
-
-    def __init__(self, operator: Any, settings: tuple[Any, ...], shape: Any) -> None:
-        self.operator, self.settings, self.shape = operator, settings, shape
-        self.name, self.call = _OPERATORS[identity(operator)]
-        self.needs: list[bool] = []  # of the input, the weight and the bias
-        self.inner: Any = None  # what backward needs, as long as it may be called
-        self.hidden: Any = ()  # the last of these, with their blocks: nobody else sees them
-        self.shapes: Any = ()
-        self.before: _Layer | None = None  # that of the input, if it is of the same chain
-        self.ready: Any = None  # the gradient that was expected, what comes of it, and when that was computed
+    kind: Any
+    operator: Any = None  # its backward; a linear layer has several
+    settings: Any = ()
+    shape: Any  # of its input
+    needs: Sequence[bool]  # whether there are gradients of the input, the weight and the bias
+    weight: Any = None
+    bias: Any = None
+    # What backward needs, as long as it may be called: the input, which nobody else sees but for that of the first
+    # layer, with its block; other tensors on the device; and results that nobody sees, with their blocks.
+    x: Any = None
+    block: Any = None
+    saved: tuple[Any, ...] = ()
+    hidden: tuple[tuple[Any, Any], ...] = ()
+    slot: int = 1  # of the weight, among what the node of a run is given
+    # Until it is recorded:
+    outs: Any
+    buffers: Any = ()
+    began: float
+    at: float
 
     def arguments(self, gradient: Any, saved: Any, needs: Any) -> tuple[Any, ...]:
         """Those of `operator`, on the device or on the CPU."""
-        if self.operator is aten.max_pool2d_with_indices_backward.default:
-            return gradient, saved[0], *self.settings, saved[1]
-        if self.operator is aten.threshold_backward.default:
+        kind = self.kind
+        if kind is _RELU:
             return gradient, saved[0], 0
-        if self.operator is aten.view.default:
+        if kind is _POOL:
+            return gradient, saved[0], *self.settings, saved[1]
+        if kind is _FLATTEN:
             return gradient, self.shape
         return gradient, *saved, *self.settings, needs
 
-    def gradients(self, gradient: Any) -> tuple[Any, float]:
-        """On the CPU, and when they were there."""
-        return self.call(*self.arguments(gradient, self.inner, self.needs)), perf_counter()
+    def gradients(self, gradient: Any) -> tuple[Any, Any]:
+        """On the CPU, that of the input first, and when they were there."""
+        if self.kind is _LINEAR:
+            weight = self.saved[0]._inner if self.saved else None
+            return _linear_gradients(gradient, weight, self.x, *self.needs), None
+        if self.kind is _RELU:
+            return _threshold_backward(gradient, self.hidden[0][0], 0), perf_counter()
+        inner = [*(each._inner for each in self.saved), *[inner for inner, _ in self.hidden]]
+        if self.x is not None:
+            inner.insert(0, self.x)
+        call = _OPERATORS[identity(self.operator)][1]
+        return call(*self.arguments(gradient, inner, self.needs)), perf_counter()
 
-    def go_ahead(self, gradient: Any) -> None:
-        """Compute the gradients of this layer and of those before it, which are asked for next, with this one.
+    def note(self, place: Place, where: Any, gradient: Any, block: Any, outs: Any, at: Any) -> tuple[Any, Any, Any]:
+        """Records these gradients; `block`: that of the gradient. The block of the input's, and the others."""
+        if self.kind is _LINEAR:
+            return _note_linear(place, where, gradient.shape, self.saved[0] if self.saved else None, self.x, outs)
+        name = _OPERATORS[identity(self.operator)][0]
+        if self.kind is _RELU:
+            shape = gradient.shape
+            return _taken(outs, place, name, (shape, shape), where, at, 0), None, None
+        if self.kind is _FLATTEN:
+            write(name, place, 0, None, where, at)
+            return block, None, None
+        shapes = [gradient.shape, *(each._inner.shape for each in self.saved), *[one.shape for one, _ in self.hidden]]
+        if self.x is not None:
+            shapes.insert(1, self.shape)
+        if type(outs) is not tuple:
+            return _taken(outs, place, name, shapes, where, at, 0), None, None
+        first, *blocks = _note_many(outs, place, name, shapes, where, at, 0)
+        others = [
+            None if block is None else fresh(out, out.shape, out.dtype, block)
+            for out, block in zip(outs[1:], blocks, strict=True)
+        ]
+        return first, others[0], others[1]
 
-        First all that is computed, then all that is recorded, as elsewhere. Large ones are not worth their memory.
-        """
-        layer: _Layer | None = self
-        while layer is not None and layer.inner is not None and gradient.numel() <= _LARGE and gradient.is_contiguous():
-            try:
-                outs, at = layer.gradients(gradient)
-            except Exception:
-                return  # the layer itself raises it
-            layer.ready = gradient, outs, at
-            gradient = outs[0] if type(outs) is tuple else outs
-            layer = layer.before if layer.needs[0] and gradient is not None else None
+    def copy(self, others: dict[int, Any]) -> _Layer:
+        """Another that is cleared by itself; `others` are used in place of parameters, by slot."""
+        one = copy(self)
+        for slot, name in enumerate(("weight", "bias"), self.slot):
+            if slot in others and getattr(self, name) is not None:
+                setattr(one, name, others[slot])
+        if self.saved and self.slot in others:
+            one.saved = others[self.slot], *self.saved[1:]
+        return one
+
+    def clear(self) -> None:
+        """Nothing will be asked again."""
+        self.x = self.block = None
+        self.saved, self.hidden = (), ()
 
 
+_LINEAR, _RELU, _CONV, _NORM, _POOL, _FLATTEN = _KINDS
+_FORGETFUL: Final = (_RELU, _FLATTEN)  # whose backward does not need the input
 _BACKWARDS: Final = (
     aten.convolution_backward.default,
     aten.max_pool2d_with_indices_backward.default,
@@ -1092,8 +1059,8 @@ _convolution, _pool, _norm = (
 )
 
 
-class _Chained(torch.autograd.Function):
-    """A layer of a chain: a node as torch makes it, which computes on the CPU's tensors and then records."""
+class _Single(torch.autograd.Function):
+    """A layer as a node of its own, as torch makes it, which computes on the CPU's tensors and then records."""
 
     @staticmethod
     def forward(ctx: Any, input: Any, weight: Any, bias: Any, layer: _Layer, made: Any) -> Any:
@@ -1109,87 +1076,319 @@ class _Chained(torch.autograd.Function):
         if gradient is None:
             return None, None, None, None, None
         layer, needs, saved = revealed(ctx.layer), _needed(ctx), ctx.saved_tensors
-        found = None
-        usual = not (_grad_on() or _inference_on() or _C._is_any_autocast_enabled() or _C._len_torch_dispatch_stack())
-        if usual and needs == layer.needs and type(gradient) in _ORDINARY and gradient._inner.is_contiguous():
-            found = _computed(layer, gradient)
-        if found is None:  # raises what CUDA raises
-            if layer.operator is aten.view.default:
+        outs = None
+        if needs == layer.needs and _quick(gradient, layer) and not gradient._block.place.shut:
+            outs = _single_gradients(layer, gradient)
+        if outs is None:  # raises what CUDA raises
+            if layer.kind is _FLATTEN:
                 return gradient.reshape(layer.shape), None, None, None, None
-            saved = *saved, *(wrap(*each) for each in layer.hidden)
+            saved = *saved, *(wrap(*each) for each in layer.hidden if each[1] is not None)
             outs = layer.operator(*layer.arguments(gradient, saved, needs))
         else:
-            outs = _delivered(layer, gradient, *found)
-            if type(outs) is tuple:
-                outs = (
-                    outs[0],
-                    *[
-                        out if leaf is None or not out._inner.is_contiguous() else _handed(leaf, out, thread_state.task)
-                        for leaf, out in zip(ctx.leaves[1:], outs[1:], strict=True)
-                    ],
-                )
+            task = thread_state.task
+            outs = (
+                outs[0],
+                *[_handed(leaf, out, task) for leaf, out in zip(ctx.leaves[1:], outs[1:], strict=True)],
+            )
         if not _keeps_graph():
-            layer.inner, layer.hidden = None, ()
+            layer.clear()
         if not isinstance(outs, tuple):
             outs = outs, None, None
         return *(out if need else None for out, need in zip(outs, needs, strict=True)), None, None
 
 
-def _computed(layer: _Layer, gradient: Any) -> Any:
-    """The gradients of a layer and when they were computed; None where that fails: the layer itself raises it."""
-    if layer.inner is None or gradient._block.place.shut or torch.are_deterministic_algorithms_enabled():
-        return None
-    given = gradient._inner
-    if layer.ready is None or layer.ready[0] is not given or gradient._version:  # a hook has changed it
-        layer.ready = None
-        if thread_state.wanted is None:
-            layer.go_ahead(given)
-        if layer.ready is None:
-            try:
-                return layer.gradients(given)
-            except Exception:
-                return None
-    (_, *found), layer.ready = layer.ready, None
-    return found
-
-
-def _delivered(layer: _Layer, gradient: Any, outs: Any, at: float) -> Any:
-    """The gradients on the device, and their line in the ledger."""
-    block, name = gradient._block, layer.name
-    place = block.place
-    where = _task_of(place).where
-    rows = place.gpu.ledger.rows
-    if rows and rows[-1][1] > at:  # what was computed ahead comes after what was recorded since
-        at = rows[-1][1]
-    if layer.operator is aten.view.default:
-        write(name, place, 0, None, where, at)
-        return fresh(outs, outs.shape, outs.dtype, block)
-    shapes = gradient._inner.shape, *layer.shapes
-    if type(outs) is not tuple:
-        return bring(outs, place, name, shapes, where, at, 0)
-    blocks = _note_many(outs, place, name, shapes, where, at, 0)
-    return tuple(
-        None if block is None else fresh(out, out.shape, out.dtype, block)
-        for out, block in zip(outs, blocks, strict=True)
+def _quick(gradient: Any, layer: _Layer) -> bool:
+    """Whether the gradient of a layer's result is an ordinary one, and nobody looks at what becomes of it."""
+    return (
+        type(gradient) in _ORDINARY
+        and not _grad_on()
+        and not _inference_on()
+        and not _C._is_any_autocast_enabled()
+        and not _C._len_torch_dispatch_stack()
+        and not torch.are_deterministic_algorithms_enabled()
+        and (layer.kind is _LINEAR or gradient._inner.is_contiguous())
     )
 
 
-def _chain_node(name: str) -> Any:
-    kind: Any = type(_Chained)
-    made = kind(name, (_Chained,), {})
+def _single_gradients(layer: _Layer, gradient: Any) -> Any:
+    """The gradients of a layer on the device; None where that fails: the layer itself raises it."""
+    block, given = gradient._block, gradient._inner
+    place = block.place
+    try:
+        outs, at = layer.gradients(given)
+    except Exception:
+        return None
+    first, *others = layer.note(place, _task_of(place).where, given, block, outs, at)
+    out = outs[0] if type(outs) is tuple else outs
+    return None if first is None else fresh(out, out.shape, out.dtype, first), *others
+
+
+class _Run:
+    """Layers that follow each other, of which nobody sees more than the input of the first and the last result."""
+
+    __slots__ = ("dtype", "layers", "leaves", "place", "shape", "versions")
+
+    def __init__(self, place: Place, layers: list[_Layer], shape: Any, dtype: Any) -> None:
+        self.place, self.layers, self.shape, self.dtype = place, layers, shape, dtype
+        self.versions: list[int] = []  # of the tensors that were saved, the last layer's first
+        self.leaves: set[int] = set()  # identities of those that get gradients
+
+    def parameters(self) -> Iterator[Any]:
+        """Those that get gradients."""
+        for layer in self.layers:
+            for leaf in (layer.weight, layer.bias):
+                if leaf is not None and leaf.requires_grad:
+                    yield leaf
+
+
+class _InOne(torch.autograd.Function):
+    """A run of layers as one node, which computes on the CPU's tensors and records what the node of each would.
+
+    Where somebody looks into the graph, or backward is not the usual one, there is a node for each layer after all.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, input: Any, *given: Any) -> Any:
+        result, run, saved = given[-1]
+        ctx.save_for_backward(*saved)
+        ctx.set_materialize_grads(False)
+        ctx.run, ctx.last = conceal(run), None
+        return result
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Any) -> Any:
+        if ctx.run is None:
+            return ctx.saved_tensors  # refuses
+        run, given = revealed(ctx.run), [None] * len(ctx.needs_input_grad)
+        if gradient is None:
+            return (*given,)
+        try:
+            input = ctx.saved_tensors[-1]
+        except RuntimeError as error:
+            raise _stale(run, error) from None
+        unheld = getrefcount(gradient) <= _UNHELD
+        place, keeps = run.place, _keeps_graph()
+        if place.shut:
+            raise shut(place)
+        task = _task_of(place)
+        alone = task.once is not None and run.leaves <= task.once
+        if not alone or ctx.last is not None or thread_state.wanted is not None or _grad_on():
+            if not alone and run.leaves and task.once is not None:
+                next(run.parameters())._apart = True  # the next time there is a node for each layer
+            return _in_graph(ctx, run, input, gradient, given, unheld)
+        if _get_grad(next(run.parameters())) is not None or not _quick(gradient, run.layers[-1]):
+            held = [input]
+            del input
+            given[0] = _one_by_one(ctx, run, held, gradient, unheld)
+            return (*given,)
+        del input
+        g, block, where = gradient._inner, gradient._block, task.where
+        if not keeps:
+            ctx.run = None
+        todo = run.layers[:] if keeps else run.layers
+        del run
+        while todo:
+            computed = []
+            while todo:  # large ones are not worth the memory that computing the next ones before takes
+                layer = todo.pop()
+                outs, at = layer.gradients(g)
+                computed.append((layer, g, outs, at))
+                g = outs[0] if type(outs) is tuple else outs
+                if g is None or g.numel() > _LARGE:
+                    break
+            for layer, one, outs, at in computed:
+                if place.late is not None:
+                    settle(place)
+                block, of_weight, of_bias = layer.note(place, where, one, block, outs, at)
+                if unheld:  # torch has freed it by now
+                    del gradient._block
+                    unheld = False
+                if of_weight is not None:
+                    given[layer.slot] = _handed(layer.weight, of_weight, task)
+                    if layer.kind is _LINEAR:
+                        place.late = [where, _TURNED]
+                if of_bias is not None:
+                    given[layer.slot + 1] = _handed(layer.bias, of_bias, task)
+                if not keeps:
+                    layer.clear()
+        if block is not None:
+            given[0] = fresh(g, g.shape, g.dtype, block)
+        return (*given,)
+
+
+def _stale(run: _Run, error: RuntimeError) -> RuntimeError:
+    """The complaint about a tensor that was changed, or about a graph that is gone."""
+    saved = [(layer, each) for layer in reversed(run.layers) for each in layer.saved]
+    for (layer, each), version in zip(saved, run.versions, strict=False):
+        if each._version != version:
+            return _of_transposed(error) if layer.kind is nn.Linear and each.is_leaf else error
+    return error
+
+
+def _node_of(layer: _Layer, input: Any, made: Any) -> Any:
+    """The result of a layer, with a node of its own."""
+    if layer.kind is _LINEAR:
+        return _linear_node(layer.bias, input, layer.weight, (made,))
+    saved = layer.saved if layer.x is None else (input, *layer.saved)
+    if layer.hidden and layer.hidden[0][1] is None:
+        saved = (made,)
+    return _NODES[layer.kind](input, layer.weight, layer.bias, layer, (made, saved))
+
+
+def _unfolded(
+    run: _Run, input: Any, for_good: bool, result: Any = None, others: dict[int, Any] | None = None
+) -> tuple[Any, Any]:
+    """The result of these layers with a node for each; if nobody has it any more, another with the same graph.
+
+    `for_good`: these nodes take the place of the one for all. `others` are used in place of parameters, by slot. Also
+    returns the node of the first layer.
+    """
+    place, dtype, layers, first = run.place, run.dtype, run.layers, None
+    with torch.inference_mode(False), torch.enable_grad():
+        for number, layer in enumerate(layers, 1):
+            after = layers[number] if number < len(layers) else None
+            made, shape = result, run.shape if after is None else after.shape
+            if after is not None and after.x is not None:
+                made = fresh(after.x, shape, dtype, after.block)
+            elif after is not None or made is None:  # freed since, and not needed
+                made = fresh(_host.empty(shape, dtype=dtype, device="cpu"), shape, dtype, Block(place, 0))
+            one = layer if for_good else layer.copy(others or {})
+            input = _node_of(one, input, made)
+            first = first or input.grad_fn
+            if for_good and layer.kind is _LINEAR:
+                layer.clear()
+    return input, first
+
+
+class _Alias(torch.autograd.Function):
+    """The same tensor, which nobody else knows, as a part of the graph."""
+
+    @staticmethod
+    def forward(ctx: Any, tensor: Any) -> Any:
+        return fresh(tensor._inner, tensor.shape, tensor.dtype, tensor._block)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Any) -> Any:
+        return gradient
+
+
+_alias: Final[Any] = _Alias.apply
+
+
+def _in_graph(ctx: Any, run: _Run, input: Any, gradient: Any, given: list[Any], unheld: bool) -> tuple[Any, ...]:
+    """The gradients that are wanted, by a graph with a node for each layer, which may become part of another."""
+    keeps, wanted = _keeps_graph(), thread_state.wanted
+    slots = {
+        slot: leaf
+        for layer in run.layers
+        for slot, leaf in enumerate((layer.weight, layer.bias), layer.slot)
+        if leaf is not None and leaf.requires_grad and (wanted is None or id(leaf) in wanted)
+    }
+    if ctx.needs_input_grad[0]:
+        node = _edges(ctx)[0][0]
+        if wanted is None or (id(input) in wanted if input.is_leaf else torch._C._will_engine_execute_node(node)):
+            slots[0] = input
+    if not slots:
+        return (*given,)
+    hooks: list[tuple[Any, Any]] = []  # they are called when the gradients arrive, and not before
+    if ctx.last is None:
+        with torch.inference_mode(False), torch.enable_grad():
+            slots = {slot: _alias(each) for slot, each in slots.items()}
+        last = _unfolded(run, slots.get(0, input), False, None, slots)[0]
+    else:
+        last = revealed(ctx.last)
+        hooks = [(each, each._backward_hooks) for each in slots.values() if each.is_leaf and each._backward_hooks]
+    del input
+    if not keeps:
+        ctx.run = None
+        run.layers.clear()
+    for leaf, _ in hooks:
+        leaf._backward_hooks = None
+    try:
+        found = _pass_inside(last, gradient, unheld and not _grad_on(), keeps, (*slots.values(),))
+    finally:
+        for leaf, own in hooks:
+            leaf._backward_hooks = own
+    for slot, one in zip(slots, found, strict=True):
+        given[slot] = one
+    return (*given,)
+
+
+def _one_by_one(ctx: Any, run: _Run, held: list[Any], gradient: Any, unheld: bool) -> Any:
+    """The gradient of the input, by a graph with a node for each layer; leaves get theirs from their own nodes."""
+    keeps, input = _keeps_graph(), held.pop()
+    leaf = wrap(input._inner, input._block)
+    if input.requires_grad:
+        leaf.requires_grad_()
+    del input
+    last, first = _unfolded(run, leaf, not keeps)
+    if not keeps:
+        ctx.run = None
+        ctx.maybe_clear_saved_tensors()  # torch has freed the input after the first layer
+        first.register_hook(partial(_let_go, leaf))
+    _pass_inside(last, gradient, unheld, keeps, ())
+    return _get_grad(leaf)
+
+
+def _pass_inside(last: Any, gradient: Any, unheld: bool, keeps: bool, inputs: tuple[Any, ...]) -> Any:
+    """A backward pass inside a node, for these inputs or for all leaves.
+
+    What it leaves to be recorded is recorded after that node. `unheld`: nobody else holds the gradient.
+    """
+    if unheld:  # torch has freed it after the last layer
+        held, gradient = gradient, wrap(gradient._inner, gradient._block)
+        del held._block
+        last.grad_fn.register_hook(partial(_let_go, gradient))
+    task, thread_state.nested = thread_state.task, thread_state.nested + 1
+    try:
+        return _engine.run_backward((last,), (gradient,), keeps, _grad_on(), inputs, True, not inputs)
+    finally:
+        thread_state.task, thread_state.nested = task, thread_state.nested - 1
+
+
+def _let_go(tensor: Any, *gradients: Any) -> None:
+    del tensor._block
+
+
+_edges: Final = vars(torch._C._FunctionBase)["next_functions"].__get__
+
+
+def _looked_at(node: Any) -> Any:
+    """`next_functions` of the node of a run: those of the last layer's, which is made with the others then."""
+    if node.last is None and node.run is not None:
+        try:
+            node.last = conceal(_unfolded(revealed(node.run), node.saved_tensors[-1], False)[0])
+        except RuntimeError:  # they are freed, or were changed
+            return _edges(node)
+    return _edges(node) if node.last is None else revealed(node.last).grad_fn.next_functions
+
+
+_RUN_NODES: Final[set[Any]] = set()
+_NAMES: Final = {
+    nn.Linear: "AddmmBackward0",
+    nn.Conv2d: "ConvolutionBackward0",
+    nn.BatchNorm2d: "NativeBatchNormBackward0",
+    nn.ReLU: "ReluBackward0",
+    nn.MaxPool2d: "MaxPool2DWithIndicesBackward0",
+    nn.Flatten: "ViewBackward0",
+}
+
+
+def _named(base: Any, name: str) -> Any:
+    """A node of this kind with the name that torch has for it."""
+    kind: Any = type(base)
+    made = kind(name, (base,), {})
     node = made._backward_cls
     node.__name__ = node.__qualname__ = name
-    node.__module__, node.apply = "builtins", _Chained.backward  # as torch shows its own
+    node.__module__, node.apply = "builtins", base.backward  # as torch shows its own
+    if base is _InOne:
+        node.next_functions = property(_looked_at)
+        _RUN_NODES.add(node)
     return super(torch.autograd.Function, made).apply
 
 
-_NODES: Final = {
-    nn.Conv2d: _chain_node("ConvolutionBackward0"),
-    nn.BatchNorm2d: _chain_node("NativeBatchNormBackward0"),
-    nn.ReLU: _chain_node("ReluBackward0"),
-    nn.MaxPool2d: _chain_node("MaxPool2DWithIndicesBackward0"),
-    nn.Flatten: _chain_node("ViewBackward0"),
-}
+_NODES: Final = {kind: _named(_Single, name) for kind, name in _NAMES.items() if kind is not nn.Linear}
+_RUNS: Final = {kind: _named(_InOne, name) for kind, name in _NAMES.items()}
 _BATCH_NORM: Final = {"aten.add_.Tensor", "aten.empty.memory_format", "aten.native_batch_norm.default"}
 
 
@@ -1219,31 +1418,56 @@ def _parameters(module: Any, x: Any, place: Place) -> Any:
     return None if weight is None else (weight, bias)
 
 
-def _compute(module: Any, x: Any, place: Place, fresh: bool) -> Any:
-    """The results of a layer, its parameters, other tensors and its backward; None where it is not a usual one.
+def _compute(module: Any, x: Any, place: Place, needed: bool, fresh: bool) -> _Layer | None:
+    """A layer with its results; None where it is not a usual one.
 
-    `fresh`: nothing else needs `x`.
+    `needed`: there will be a gradient of `x`. `fresh`: nothing else needs `x`.
     """
-    kind = type(module)
-    if kind is nn.ReLU:
-        return (x.relu_() if fresh else _host.relu(x),), (), (), aten.threshold_backward.default, ()
-    if kind is nn.Flatten:
-        usual = module.start_dim == 1 and module.end_dim == -1 and x.dim() > 2
-        return ((x.view(x.shape[0], -1),), (), (), aten.view.default, ()) if usual else None
+    layer, kind = _Layer(), type(module)
+    layer.kind, layer.shape, layer.began = kind, x.shape, perf_counter()
+    if kind is _LINEAR:
+        own = module.__dict__["_parameters"]
+        weight, bias = layer.weight, layer.bias = own["weight"], own["bias"]
+        weights = _usual(x, place, weight, bias)
+        if weights is None:
+            return None
+        layer.outs = (_addmm(weights.bias, x, weights.turned),)
+        layer.at = perf_counter()
+        on_weight = weight.requires_grad
+        layer.needs, layer.settings = (needed, on_weight, bias.requires_grad), weights
+        if on_weight:
+            layer.x = x
+        if needed:
+            layer.saved = (weight,)
+        return layer
+    layer.needs = (needed, False, False)
+    if kind is _RELU:
+        layer.outs = (x.relu_() if fresh else _host.relu(x),)
+        layer.operator, layer.at = aten.threshold_backward.default, perf_counter()
+        return layer
+    if kind is _FLATTEN:
+        if module.start_dim != 1 or module.end_dim != -1 or x.dim() < 3:
+            return None
+        layer.outs = (x.view(x.shape[0], -1),)
+        layer.operator, layer.at = aten.view.default, perf_counter()
+        return layer
     if x.dim() != 4:
         return None
-    if kind is nn.MaxPool2d:
+    layer.x = x
+    if kind is _POOL:
         sizes = (module.kernel_size, module.stride, module.padding, module.dilation)
-        settings = *((size, size) if type(size) is int else size for size in sizes), module.ceil_mode
+        layer.settings = *((size, size) if type(size) is int else size for size in sizes), module.ceil_mode
         if module.return_indices:
             return None
-        outs = _pool.call(x, *settings)
-        return outs, (), (), aten.max_pool2d_with_indices_backward.default, settings
+        layer.outs, layer.operator = _pool.call(x, *layer.settings), aten.max_pool2d_with_indices_backward.default
+        layer.at = perf_counter()
+        return layer
     given = _parameters(module, x, place)
     if given is None:
         return None
-    weight, bias = given
-    if kind is nn.Conv2d:
+    weight, bias = layer.weight, layer.bias = given
+    layer.needs, layer.saved = (needed, True, bias is not None), (weight,)
+    if kind is _CONV:
         channels, inside = weight._inner.shape[:2]
         if module.padding_mode != "zeros" or type(module.padding) is str or x.shape[1] != inside * module.groups:
             return None
@@ -1251,9 +1475,13 @@ def _compute(module: Any, x: Any, place: Place, fresh: bool) -> Any:
             return None
         settings = module.stride, module.padding, module.dilation, False, (0, 0), module.groups
         added = None if bias is None else bias._inner
-        out = _convolution.call(x, weight._inner, added, *settings)
-        settings = [0 if bias is None else channels], *settings
-        return (out,), given, (), aten.convolution_backward.default, settings
+        layer.outs, layer.operator = (
+            (_convolution.call(x, weight._inner, added, *settings),),
+            aten.convolution_backward.default,
+        )
+        layer.settings = [0 if bias is None else channels], *settings
+        layer.at = perf_counter()
+        return layer
     buffers = [module._buffers.get(name) for name in ("running_mean", "running_var", "num_batches_tracked")]
     if any(type(each) not in _ORDINARY or each._block.place is not place for each in buffers) or bias is None:
         return None
@@ -1264,69 +1492,154 @@ def _compute(module: Any, x: Any, place: Place, fresh: bool) -> Any:
     if any(each._inner.dtype is not x.dtype for each in buffers[:2]):
         return None
     inner = [x, weight._inner, bias._inner, buffers[0]._inner, buffers[1]._inner, True, module.momentum, module.eps]
-    outs = _norm.output(inner, {}, _norm.call(*inner))
-    return outs, given, buffers, aten.native_batch_norm_backward.default, (True, module.eps)
+    layer.outs = _norm.output(inner, {}, _norm.call(*inner))
+    layer.operator, layer.settings = aten.native_batch_norm_backward.default, (True, module.eps)
+    layer.buffers, layer.at = buffers, perf_counter()
+    return layer
 
 
-def _run_chain(held: list[Any], modules: list[Any], where: Any) -> int:
-    """Run as many layers as are usual ones, and record them; `held` has their input, then their result and the last.
+def _run(held: list[Any], modules: list[Any], where: Any) -> int:
+    """Run as many layers as are usual ones, and record them; `held` has their input, then their result.
 
-    Returns how many there are.
+    Returns how many there are. First all that is computed, then all that is recorded, as in backward.
     """
-    place, x, needed = held[0]._block.place, held[0]._inner, held[0].requires_grad
-    if place.shut or x.dtype not in _CHAIN_FLOATS or torch.are_deterministic_algorithms_enabled():
-        held.append(None)
+    input = held[0]
+    place, x, needed = input._block.place, input._inner, input.requires_grad
+    if place.shut or x.dtype not in _FLOATS:
         return 0
-    made: list[tuple[Any, ...]] = []
-    fresh, room = False, place.memory.allowed - place.memory.live
-    for module, after in zip(modules, [*modules[1:], None], strict=True):
-        kind = type(module)
-        if kind not in _NODES or not _plain(module, kind) or not 0 < x.numel() <= _SUSPICIOUS or not x.is_contiguous():
+    wide = x.dtype in _CHAIN_FLOATS and not torch.are_deterministic_algorithms_enabled()
+    layers: list[_Layer] = []
+    room = place.memory.allowed - place.memory.live
+    kind: Any = None
+    for number, module in enumerate(modules, 1):
+        before, kind = kind, type(module)
+        if kind not in _RUNS or not _plain(module, kind) or not 0 < x.numel() <= _SUSPICIOUS or not x.is_contiguous():
             break
-        if kind is nn.ReLU and module.inplace:
+        growth = 1
+        if kind is _LINEAR:
+            if not layers and not _joined(input, *module._parameters.values()):
+                break
+            growth = -(-module.out_features // module.in_features)
+        elif kind is _RELU:
+            if module.inplace or not (needed and (wide or layers)):
+                break
+        elif not wide or not (needed or kind is _CONV or kind is _NORM):
             break
-        # What follows neither writes into the result nor asks whether it is a view.
-        if kind is nn.Flatten and not (type(after) is nn.Linear and _plain(after, nn.Linear)):
+        elif kind is _FLATTEN:
+            # What follows neither writes into the result nor asks whether it is a view.
+            if number == len(modules) or not _plain(modules[number], _LINEAR):
+                break
+        elif kind is _CONV:
+            growth = -(-module.out_channels // module.in_channels)
+        room -= 4 * x.nbytes * growth
+        if room < 0:
             break
-        room -= 4 * x.nbytes * (1 if kind is not nn.Conv2d else -(-module.out_channels // module.in_channels))
-        if room < 0 or (not needed and kind not in (nn.Conv2d, nn.BatchNorm2d)):
-            break
-        began = perf_counter()
         try:
-            found = _compute(module, x, place, fresh)
+            layer = _compute(module, x, place, needed, before is not None and before not in _FORGETFUL)
         except Exception:  # the layer itself raises it
             break
-        if found is None:
+        if layer is None:
             break
-        made.append((module, x, needed, began, perf_counter(), *found))
-        x, needed, fresh = found[0][0], True, kind not in (nn.ReLU, nn.Flatten)
-    if made and place.late is not None:
+        layers.append(layer)
+        x, needed = layer.outs[0], True
+        if layer.x is None and len(layers) == 1:
+            break  # the input is freed after this layer
+    if layers:
+        held[0] = _noted(input, place, layers, modules, where)
+    return len(layers)
+
+
+def _noted(input: Any, place: Place, layers: list[_Layer], modules: list[Any], where: Any) -> Any:
+    """Layers that have been computed: their lines in the ledger, and their result on the device with its graph."""
+    if place.late is not None:
         settle(place)
-    seen, before = made[-1] if made else None, None
-    for row in made:
-        before = _note_layer(held, place, where, row, row is not seen, before)
-    held.append(before)
-    return len(made)
+    note, rows, block = place.note, place.gpu.ledger.rows, input._block
+    memory, label, cast = place.memory, place.label, thread_state.autocast
+    code, offset = where
+    first = True
+    for layer, module in zip(layers, modules, strict=False):
+        kind, index, began, at, out = layer.kind, len(rows), layer.began, layer.at, layer.outs[0]
+        if first:
+            first = False
+        elif layer.x is not None:
+            layer.block = block
+        note((FORWARD, began, code, offset, kind.__name__, module.training, GRAD, ()))
+        if kind is _LINEAR:
+            weights = layer.settings
+            note((OPERATION, began, code, offset, _TURNED, label, GRAD, cast, 0, memory.live, None))
+            nbytes, work = out.nbytes, (out.dtype, out.shape, weights.bias.shape, layer.shape, weights.turned_shape)
+            block = allocate(place, nbytes)
+            note((OPERATION, at, code, offset, _ADDMM, label, GRAD, cast, nbytes, memory.live, work))
+        elif kind is _RELU:
+            block = _taken(out, place, "aten.relu.default", (), where, at, GRAD)
+            layer.hidden = ((out, block),)
+        else:
+            block = _note_layer(layer, block, place, where)
+        note((END, at, None, None, index))
+        del layer.outs
+    shape, dtype = out.shape, out.dtype
+    result = fresh(out, shape, dtype, block)
+    if kind is _RELU:
+        layer.hidden = ((out, None),)  # torch has the result on the device
+        if len(layers) > 1:  # a node of its own, which holds that
+            run = _Run(place, layers[:-1], shape, dtype)
+            nothing = fresh(out, shape, dtype, Block(place, 0))
+            return _node_of(layer, _with_graph(run, input, nothing), result)
+    return _with_graph(_Run(place, layers, shape, dtype), input, result)
 
 
-def _brought(input: Any, place: Place, where: Any, computed: tuple[Any, ...], hidden: bool) -> tuple[Any, ...]:
-    """The result of a layer on the device, and what its backward needs: on the device, and of what nobody sees."""
-    module, x, _, _, at, outs, given, buffers, *_ = computed
-    kind, out = type(module), outs[0]
-    if kind is nn.Flatten:
+_ADDMM: Final = "aten.addmm.default"
+
+
+def _with_graph(run: _Run, input: Any, result: Any) -> Any:
+    """The result of a run as part of a graph: with one node, if nothing keeps leaves from getting their gradients."""
+    layers, given, saved, count = run.layers, [input], [input], 0
+    leaf = None
+    for layer in layers:
+        layer.slot = len(given)
+        weight, bias = layer.weight, layer.bias
+        if weight is not None:
+            given.append(weight)
+            if layer.needs[1]:
+                run.leaves.add(identity(weight))
+                leaf, count = weight if leaf is None else leaf, count + 1
+        if bias is not None:
+            given.append(bias)
+            if layer.needs[2]:
+                run.leaves.add(identity(bias))
+                count += 1
+        saved += reversed(layer.saved)
+    if (
+        len(layers) < 2
+        or len(run.leaves) < count
+        or leaf is None
+        # Others of the same model are used alike. That all are alone is known when backward begins.
+        or _get_grad(leaf) is not None
+        or leaf._backward_hooks
+        or leaf._post_accumulate_grad_hooks
+        or "_apart" in attributes(leaf)
+    ):
+        return _unfolded(run, input, True, result)[0]
+    saved.reverse()
+    run.versions = [each._version for each in saved]
+    return _RUNS[layers[-1].kind](*given, (result, run, saved))
+
+
+def _note_layer(layer: _Layer, block: Any, place: Place, where: Any) -> Any:
+    """The lines of a layer in the ledger; `block`: that of its input. The block of its result."""
+    kind, outs, at, shape = layer.kind, layer.outs, layer.at, layer.shape
+    if kind is _FLATTEN:
         write("aten.view.default", place, 0, None, where, at)
-        return fresh(out, out.shape, out.dtype, input._block), (), ()
-    if kind is nn.ReLU:
-        result = bring(out, place, "aten.relu.default", (), where, at, GRAD)
-        return (result, (), ((out, result._block),)) if hidden else (result, (result,), ())
-    if kind is nn.Conv2d:
-        shapes = x.shape, *[each._inner.shape for each in given if each is not None]
-        return bring(out, place, "aten.convolution.default", shapes, where, at, GRAD), (input, given[0]), ()
-    if kind is nn.MaxPool2d:
+        return block
+    if kind is _CONV:
+        shapes = shape, *[each._inner.shape for each in (layer.weight, layer.bias) if each is not None]
+        return _taken(outs[0], place, "aten.convolution.default", shapes, where, at, GRAD)
+    if kind is _POOL:
         name = "aten.max_pool2d_with_indices.default"
-        blocks = _note_many(outs, place, name, (x.shape,), where, at, GRAD)
-        return fresh(out, out.shape, out.dtype, blocks[0]), (input,), ((outs[1], blocks[1]),)
-    mean, variance, count = buffers
+        block, other = _note_many(outs, place, name, (shape,), where, at, GRAD)
+        layer.hidden = ((outs[1], other),)
+        return block
+    mean, variance, count = layer.buffers
     for name in place.norms or ():
         if name == "aten.add_.Tensor":
             count._inner.add_(1)
@@ -1335,34 +1648,11 @@ def _brought(input: Any, place: Place, where: Any, computed: tuple[Any, ...], hi
         elif name == "aten.empty.memory_format":
             write(name, place, 0, None, where, at)
         else:
-            shapes = x.shape, *[each._inner.shape for each in (*given, mean, variance)]
-            blocks = _note_many(outs, place, name, shapes, where, at, GRAD)
-    result = fresh(out, out.shape, out.dtype, blocks[0])
-    return result, (input, given[0], mean, variance), tuple(zip(outs[1:], blocks[1:], strict=True))
-
-
-def _note_layer(
-    held: list[Any], place: Place, where: Any, computed: tuple[Any, ...], hidden: bool, before: _Layer | None
-) -> _Layer:
-    """A layer that has been computed: its lines in the ledger, its result on the device and its node.
-
-    `hidden`: only the next layer sees the result. `before`: the layer of its input.
-    """
-    module, x, needed, began, at, _, given, _, backward, settings = computed
-    note, rows, kind, input = place.note, place.gpu.ledger.rows, type(module), held[0]
-    index, layer = len(rows), _Layer(backward, settings, x.shape)
-    weight, bias = given or (None, None)
-    code, offset = where
-    note((FORWARD, began, code, offset, kind.__name__, module.training, GRAD, ()))
-    try:
-        result, saved, layer.hidden = _brought(input, place, where, computed, hidden)
-    finally:
-        note((END, at, None, None, index))
-    layer.needs, layer.before = [needed, weight is not None, bias is not None], before
-    layer.inner = [*[each._inner for each in saved], *[inner for inner, _ in layer.hidden]]
-    layer.shapes = [inner.shape for inner in layer.inner]
-    held[0] = _NODES[kind](input, weight, bias, layer, (result, saved))
-    return layer
+            shapes = shape, *[each._inner.shape for each in (layer.weight, layer.bias, mean, variance)]
+            block, *blocks = _note_many(outs, place, name, shapes, where, at, GRAD)
+    layer.saved = layer.weight, mean, variance
+    layer.hidden = tuple(zip(outs[1:], blocks, strict=True))
+    return block
 
 
 # ---- cross entropy ---------------------------------------------------------------------------------------------------
@@ -1796,15 +2086,16 @@ def run_backward(loss: Any, retain_graph: bool | None) -> bool:
         or watched()
     ):
         return False
-    place = loss._block.place
-    gradient = bring(_ones(loss._inner), place, "aten.ones_like.default", (), site(), perf_counter(), _mode())
+    place, where = loss._block.place, site()
+    gradient = bring(_ones(loss._inner), place, "aten.ones_like.default", (), where, perf_counter(), _mode())
     # Where streams are followed, each operator and each leaf says on which it is.
     watching = _anomaly_on() or Tensor.__torch_dispatch__ is not _dispatch
-    outer, thread_state.once = thread_state.once, None if watching else _used_once(loss.grad_fn)
+    outer, thread_state.once = thread_state.once, None if watching else (_used_once(loss.grad_fn), where)
     try:
         torch.autograd.graph._engine_run_backward(
             (loss,), (gradient,), bool(retain_graph), False, (), allow_unreachable=True, accumulate_grad=True
         )
+        _settled(place)
     finally:
         thread_state.once = outer
     return True
