@@ -66,10 +66,7 @@ def patch(patches: Iterable[Patch], undo: contextlib.ExitStack) -> list[Replaced
     """Replace attributes; `undo` restores them in reverse order. Returns what was there before, for `aside`."""
     kept.restore()
     done: list[Replaced] = []
-    _originals.clear()
-    _in_force[id(done)] = done
-    undo.callback(_originals.clear)
-    undo.callback(_in_force.pop, id(done))
+    _put_in_force(identity(done), done, undo)
     undo.callback(_put_back, done)
     with class_watch:
         for owner, name, value in patches:
@@ -78,6 +75,16 @@ def patch(patches: Iterable[Patch], undo: contextlib.ExitStack) -> list[Replaced
             done.append(Replaced(owner, name, vars(owner).get(name, _MISSING), put))
             setattr(owner, name, put)
     return done
+
+
+def _put_in_force(key: int, done: list[Replaced], undo: contextlib.ExitStack) -> None:
+    _in_force[key] = done
+    undo.callback(_originals.pop, key, None)
+    undo.callback(_in_force.pop, key)
+
+
+def _in_modules(done: list[Replaced]) -> dict[int, Replaced]:
+    return {identity(one.before): one for one in done if isinstance(one.owner, ModuleType)}
 
 
 _PLAIN: Final = frozenset({int, float, str, type(None)})
@@ -165,11 +172,10 @@ def patch_imported_names(names: dict[str, Any]) -> Iterator[None]:
     """
     held = list(_held(names))
     own = {identity(value) for _, _, value in held}
-    if _originals.keys() != _in_force.keys():
-        _originals.clear()
-        for key, done in _in_force.items():
-            _originals[key] = {identity(one.before): one for one in done if isinstance(one.owner, ModuleType)}
-    found = [(key, known[key]) for known in _originals.values() for key in own & known.keys()]
+    for key in _in_force.keys() - _originals.keys():
+        _originals[key] = _in_modules(_in_force[key])
+    every = [_originals[key] for key in _in_force]
+    found = [(key, known[key]) for known in every for key in own & known.keys()]
     replaced = {key: vars(one.owner)[one.name] for key, one in found}
     taken = [(holder, key, value) for holder, key, value in held if identity(value) in replaced] if replaced else []
     for holder, key, value in taken:
@@ -274,6 +280,7 @@ class Patched:
         self.opening, self.undo, self._patches = opening, undo, patches
         self._read: list[Replaced] = []
         self._targets: dict[int, _Target] = {}
+        self._in_modules: dict[int, Replaced] = {}
         self._stayed = False  # whether those that last stayed when the others were undone
         self._read_patches()
 
@@ -282,6 +289,7 @@ class Patched:
         if len(self._read) == len(self._patches) and all(map(is_, self._read, self._patches)):
             return
         self._read, known, self._targets = [*self._patches], self._targets, {}
+        self._in_modules = _in_modules(self._read)
         for owner, name, before, put in self._read:  # a function may be patched more than once
             if (target := self._targets.get(identity(owner))) is None:
                 target = self._targets[identity(owner)] = _Target(owner, owner in self.opening.lasting)
@@ -323,9 +331,8 @@ class Patched:
         with contextlib.ExitStack() as undo:
             for context in self.opening.around:
                 undo.enter_context(context())
-            _in_force[id(self)] = self._patches
-            undo.callback(_originals.clear)
-            undo.callback(_in_force.pop, id(self))
+            _put_in_force(identity(self), self._patches, undo)
+            _originals[identity(self)] = self._in_modules
             undo.callback(self._restore)
             with class_watch:
                 for target in targets:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
-from typing import Any, Final, Generic, TypeVar, get_type_hints, overload
+from functools import cached_property, lru_cache
+from typing import Any, Final, Generic, NamedTuple, TypeVar, get_type_hints, overload
 
 from gpudojo.model.evidence import AnyObservation, CallStatus, Cases, Fact, Raised, ScenarioRaised, plain
 
@@ -259,6 +259,20 @@ def executed(line: int, ran: Lines) -> bool:
     return any(first <= line <= last for first, last in ran)
 
 
+DRAWINGS: Final = 64  # results of a function that draws, which are kept
+
+
+class Drawing(NamedTuple):
+    """A function that keeps what it draws, and the arguments that it gets for the seed of a probe."""
+
+    draw: Any  # of `lru_cache`
+    every: Callable[[int], Iterable[tuple[Any, ...]]]
+
+    def make(self, seed: int) -> None:
+        for arguments in self.every(seed):
+            self.draw(*arguments)
+
+
 @dataclass
 class Function:
     """One function students write."""
@@ -268,6 +282,7 @@ class Function:
     probes: list[Probe[Any]] = field(default_factory=list)
     checks: list[Check] = field(default_factory=list)
     advice: dict[str, Advice] = field(default_factory=dict)  # by a misconception, or by the name of a check
+    drawings: list[Drawing] = field(default_factory=list)
     diagnose: Diagnose = lambda raised, seen: None
 
     def when(self, *keys: str, hint: int | tuple[int, ...] = (), at: tuple[str, ...] = ()) -> None:
@@ -285,6 +300,18 @@ class Function:
     def signs_for(self, *keys: str | None) -> tuple[str, ...]:
         """The source patterns that go with these keys, the best first."""
         return tuple(what for key in keys if key is not None and key in self.advice for what in self.advice[key].at)
+
+    def draws(
+        self, draw: Callable[..., T], every: Callable[[int], Iterable[tuple[Any, ...]]] = lambda seed: [(seed,)]
+    ) -> Callable[..., T]:
+        """Declare what scenarios are made of: drawn from a seed alone, by a function whose results are kept.
+
+        `every` gives the arguments that it is called with for the seed of a probe. Where many submissions have the same
+        seeds, it is drawn once for all of them, before they run. Who passes a result to student code passes a copy.
+        """
+        kept = lru_cache(maxsize=DRAWINGS)(draw)
+        self.drawings.append(Drawing(kept, every))
+        return kept
 
     @overload
     def probe(self, look: Callable[[Any], T]) -> Probe[T]: ...

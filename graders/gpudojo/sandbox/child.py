@@ -8,6 +8,7 @@ import gc
 import hashlib
 import inspect
 import itertools
+import mmap
 import os
 import random
 import resource
@@ -24,7 +25,7 @@ import msgspec
 from gpudojo.model.catalogue import day
 from gpudojo.model.errors import described
 from gpudojo.model.evidence import CallStatus, Evidence, Observation, Raised
-from gpudojo.model.exercise import Exercise, Function, Probe
+from gpudojo.model.exercise import Drawing, Exercise, Function, Probe
 from gpudojo.sandbox import integrity, protocol
 from gpudojo.sandbox.integrity import Changed
 from gpudojo.submissions.reading import choose
@@ -85,6 +86,41 @@ def sender(end: int, key: bytes, changed: Changed) -> Callable[[protocol.Frame |
             leave(0)
 
     return emit
+
+
+class Drawings:
+    """Draws what children with the same seeds would all draw: once, in the fork server, before they are forked.
+
+    The process of one submission must not hold what belongs to another one: seeds are drawn from when they come a
+    second time, as those of a class do, and what was drawn is dropped when others come. Of a job, which has a student's
+    files in it, nothing but the seeds is copied.
+    """
+
+    def __init__(self) -> None:
+        self._number, self._done = 0, False
+        self._made: list[Drawing] = []
+
+    def prepare(self, number: int, job_end: int) -> bool:
+        """Draw for the job, whose seeds have this number, if need be; True if something was drawn."""
+        if number != self._number:
+            self._number, self._done = number, False
+            while self._made:
+                self._made.pop().draw.cache_clear()
+            return False
+        if self._done:
+            return False
+        self._done = True
+        with contextlib.suppress(Exception):  # then each child draws for itself
+            with mmap.mmap(job_end, 0, access=mmap.ACCESS_READ) as data:
+                job = msgspec.msgpack.decode(data, type=protocol.Seeds)
+            for exercise in day(job.day):
+                for function in exercise.functions:
+                    keys = (f"{exercise.stem}::{function.name}::{probe.name}" for probe in function.probes)
+                    for seed in {job.seeds[key]: None for key in keys if key in job.seeds}:
+                        for drawing in function.drawings:
+                            self._made.append(drawing)
+                            drawing.make(seed)
+        return True
 
 
 LINES = 2000  # a notebook with all functions of a day has some 700, most of them what sources show

@@ -63,6 +63,8 @@ class ForkClient:
     def __init__(self, gpu: bool = False) -> None:
         self.gpu = gpu
         self._numbers = 0
+        self._seeds: dict[str, int] = {}  # of the last job
+        self._seeds_number = 0
         self._process: subprocess.Popen[bytes] | None = None
         self._control: socket.socket | None = None
         self._received = bytearray()
@@ -165,7 +167,8 @@ class ForkClient:
             ends.callback(os.close, evidence_end)
             ends.callback(os.close, output_end)
             try:
-                message = REQUEST.pack(Request.SPAWN, self._numbers, job.memory, job.gpu_memory if job.on_gpu else 0)
+                gpu_memory = job.gpu_memory if job.on_gpu else 0
+                message = REQUEST.pack(Request.SPAWN, self._numbers, job.memory, gpu_memory, self._number_of(job.seeds))
                 socket.send_fds(self._control, [message], [file.fileno(), evidence_end, output_end])
             except OSError:
                 pipes.close()
@@ -174,12 +177,17 @@ class ForkClient:
         os.set_blocking(output, False)
         return pipes
 
+    def _number_of(self, seeds: dict[str, int]) -> int:
+        if seeds != self._seeds:
+            self._seeds, self._seeds_number = seeds, self._seeds_number + 1
+        return self._seeds_number
+
     def kill(self, number: int) -> None:
         from gpudojo.sandbox.protocol import REQUEST, Request
 
         assert self._control is not None
         with contextlib.suppress(OSError):
-            self._control.sendall(REQUEST.pack(Request.KILL, number, 0, 0))
+            self._control.sendall(REQUEST.pack(Request.KILL, number, 0, 0, 0))
 
     def events(self) -> list[ChildExit | ChildWaited] | None:
         """What became of children, to be called when the client is readable; None where the fork server has ended."""

@@ -327,7 +327,7 @@ def main(number: int, gpu: bool) -> None:
         gc.freeze()
         gc.enable()
         run = functools.partial(child.run, isolation=isolation, reaching=reached, changed=changed)
-        ForkServer(control, isolation, run).serve()
+        ForkServer(control, isolation, run, child.Drawings().prepare if LINUX else never).serve()
 
 
 @dataclass
@@ -350,11 +350,21 @@ class Child:
         return self.waited > self.told + MEASURED
 
 
+Prepare = Callable[[int, int], bool]  # gets the number of a job's seeds and the job; True if this process has grown
+
+
+def never(number: int, job_end: int) -> bool:
+    """Prepares nothing."""
+    return False
+
+
 class ForkServer:
     """Starts and ends children on request, and reports each that has ended."""
 
-    def __init__(self, control: socket.socket, isolation: Isolation, run: Callable[..., None]) -> None:
-        self.control, self.isolation, self.run_child = control, isolation, run
+    def __init__(
+        self, control: socket.socket, isolation: Isolation, run: Callable[..., None], prepare: Prepare = never
+    ) -> None:
+        self.control, self.isolation, self.run_child, self.prepare = control, isolation, run, prepare
         self.children: dict[int, Child] = {}  # by process number
         self.ended = 0  # children
         self.memory = MemoryWatch(isolation.gpu_watch) if LINUX else None
@@ -412,11 +422,14 @@ class ForkServer:
         message, descriptors, _, _ = socket.recv_fds(self.control, REQUEST.size, 3)
         if len(message) < REQUEST.size:
             return False
-        request, number, memory, gpu_memory = REQUEST.unpack(message)
+        request, number, memory, gpu_memory, seeds = REQUEST.unpack(message)
         if request == Request.KILL:
             for pid in [pid for pid, child in self.children.items() if child.number == number]:
                 _kill(pid)
         elif request == Request.SPAWN:
+            if descriptors and self.prepare(seeds, descriptors[0]):
+                gc.freeze()
+                self.memory = MemoryWatch(self.isolation.gpu_watch) if self.memory else None
             pid = self._spawn(number, descriptors)
             if pid > 0:
                 self.children[pid] = Child(number, MemoryLimits(memory, gpu_memory))

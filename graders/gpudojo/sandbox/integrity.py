@@ -18,7 +18,7 @@ import types
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from operator import attrgetter, getitem, is_, itemgetter
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, Protocol
 
 import numpy
 import torch
@@ -108,7 +108,7 @@ def watch(
             noticed.append(found)
 
     def after_call() -> Callable[[], None]:
-        torchs()
+        torchs(looking=False)
         begin()
         return compare
 
@@ -151,8 +151,14 @@ def _kernels() -> Callable[[], str | None]:
     return changed
 
 
-def _exchanged(spaces: Sequence[Namespace], memory: Sequence[str]) -> Callable[[], str | None]:
-    """A function that returns a name which has another value than when it was last called.
+class Exchanged(Protocol):
+    """Returns a name which has another value than when it was last called; without `looking` it only takes them in."""
+
+    def __call__(self, looking: bool = True) -> str | None: ...
+
+
+def _exchanged(spaces: Sequence[Namespace], memory: Sequence[str]) -> Exchanged:
+    """The comparison of names of torch.
 
     Before and after each call of a student's function: while a device is open, names of torch have values of ours.
     """
@@ -164,7 +170,7 @@ def _exchanged(spaces: Sequence[Namespace], memory: Sequence[str]) -> Callable[[
     touched, same, every, each, together, first = _touched(held, memory), is_, all, map, zip, next
     compilers = _by_the_compiler
 
-    def exchanged() -> str | None:
+    def exchanged(looking: bool = True) -> str | None:
         found = None
         for place in touched():
             before = known[place]
@@ -172,7 +178,7 @@ def _exchanged(spaces: Sequence[Namespace], memory: Sequence[str]) -> Callable[[
                 now = known[place] = getters[place](held[place])
             except KeyError as error:
                 return f"{spaces[place].where}{error.args[0]}"
-            if not every(each(same, now, before)):
+            if looking and not every(each(same, now, before)):
                 names = (spaces[place].names[0], *spaces[place].names)
                 others = (n for n, a, b in together(names, now, before) if a is not b and not compilers(a, n))
                 found = first((f"{spaces[place].where}{name}" for name in others), found)
@@ -751,7 +757,8 @@ def _functions(spaces: tuple[Namespace, ...]) -> Iterator[types.FunctionType]:
 def _fixed(cell: types.CellType) -> bool:
     """Whether a variable of a closure holds a function, class or module, which our code does not replace."""
     try:
-        return isinstance(cell.cell_contents, (type, types.ModuleType, types.BuiltinFunctionType, *METHODS))
+        kinds = (type, types.ModuleType, types.BuiltinFunctionType, functools._lru_cache_wrapper, *METHODS)
+        return isinstance(cell.cell_contents, kinds)
     except ValueError:  # it is empty
         return False
 

@@ -26,8 +26,9 @@ from gpudojo.model.evidence import (
 # Requests to the fork server, and its events.
 Request = IntEnum("Request", "SPAWN KILL")
 Event = IntEnum("Event", "READY EXITED FAILED OVER_MEMORY OVER_GPU_MEMORY WAITED")
-# Request, number of the child, its limits in bytes: of the host and of a GPU.
-REQUEST: Final = struct.Struct("<BQQQ")
+# Request, number of the child, its limits in bytes: of the host and of a GPU; a number for its seeds, which is another
+# one where they are not those of the child before.
+REQUEST: Final = struct.Struct("<BQQQQ")
 # Event, number of the child, exit code, peak KiB, µs of CPU (or waited for a CPU), peak KiB of the GPU.
 EVENT: Final = struct.Struct("<BQiQQQ")
 HEAD: Final = struct.Struct("<I")
@@ -73,6 +74,13 @@ class Job(RunOptions, frozen=True, kw_only=True):
     def on_gpu(self) -> bool:
         """Whether the child is given the real GPU."""
         return self.bench == "cuda" and self.machines != ELSEWHERE
+
+
+class Seeds(msgspec.Struct, frozen=True):
+    """What the fork server reads of a job."""
+
+    day: str
+    seeds: dict[str, int]
 
 
 class Isolated(msgspec.Struct, frozen=True, tag="isolated"):

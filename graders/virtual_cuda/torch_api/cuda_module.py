@@ -64,7 +64,8 @@ def allocator_of(gpu: VirtualGpu, device: Any = None) -> Allocator:
 def _allocator_setting(name: str) -> str | None:
     """What the environment says of the caching allocator."""
     for variable in ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"):
-        if (found := re.search(rf"(?:^|,)\s*{name}:([^,]+)", os.environ.get(variable, ""))) is not None:
+        said = os.environ.get(variable, "")
+        if said and (found := re.search(rf"(?:^|,)\s*{name}:([^,]+)", said)) is not None:
             return found[1].strip()
     return None
 

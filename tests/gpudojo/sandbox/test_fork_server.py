@@ -41,7 +41,7 @@ def test_a_child_with_too_many_processes_is_ended(tmp_path: Path, count: int, en
     with here, there:
         server = ForkServer(there, Isolation(str(tmp_path)), run)
         assert server.memory is not None
-        socket.send_fds(here, [REQUEST.pack(Request.SPAWN, 1, 1 << 40, 0)], [])
+        socket.send_fds(here, [REQUEST.pack(Request.SPAWN, 1, 1 << 40, 0, 0)], [])
         assert server._handle_request()
         (child,) = server.children
         try:

@@ -143,7 +143,7 @@ def _ranges() -> tuple[list[int], Any, Any]:
     return sizes, width, torch.cat([torch.full((size,), low) for low, _, size in every])
 
 
-@lru_cache(maxsize=2)
+@evaluate.draws
 def _drawn(seed: int) -> tuple[tuple[Any, ...], Any, list[list[float]]]:
     """The numbers of the model, sprites, and the model's outputs for them: the first with which wrong formulas show.
 

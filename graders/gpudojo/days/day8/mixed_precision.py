@@ -146,7 +146,7 @@ def _classes() -> tuple[Any, ...]:
 __getattr__ = finds(_classes)
 
 
-@lru_cache(maxsize=2)
+@step.draws
 def _drawn(seed: int) -> tuple[tuple[Any, ...], Any, Any]:
     """Parameters, sprites and the classes that the model finds least likely, so that there is always much to learn.
 

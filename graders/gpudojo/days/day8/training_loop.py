@@ -172,7 +172,7 @@ SAMPLES, BATCH = 5, 4  # the last batch is smaller, and a batch of one
 RATE, MOMENTUM = 0.15, 0.8  # not the defaults
 
 
-@functools.cache
+@train.draws
 def _numbers(seed: int) -> tuple[Any, Any, Any, Any]:
     """Sprites, classes, weight and bias; drawn until the losses of the batches differ, so that their mean is wrong."""
     while True:

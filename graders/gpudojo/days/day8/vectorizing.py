@@ -84,7 +84,7 @@ nearest.when("lowest_index_on_a_tie", hint=(1, 2, 3), at=("where(", "argmin(", "
 
 
 Size = tuple[int, int, int, int]  # sprites, height, width, colours
-Make = Callable[[int, Size], tuple[Any, ...]]
+Make = Callable[..., tuple[Any, ...]]  # gets a seed and a size
 
 
 def _generator(seed: int, size: Size) -> Any:
@@ -367,6 +367,14 @@ Probes = tuple[Probe[Pictures], Probe[Race]]
 
 def _declare(function: Function, names: tuple[str, ...], make: Make, loop: Callable[..., Any], clocked: Size) -> Probes:
     """The probes of one function. On the plain CPU no copy to the host could be seen, so the first one needs a GPU."""
+    others = ON_THE_CPU + (MANY_COLORS if function is recolor else ())
+
+    def every(seed: int) -> Iterator[tuple[Any, ...]]:
+        yield from ((seed, size) for size in (*GROWING, *SMALLEST, *others))
+        yield from ((seed, size, True) for size in (TIED if function is nearest else ()))
+        yield from ((seed + CLOCKED + number, clocked) for number in range(pixel_race.ROUNDS))
+
+    make = function.draws(make, every)
 
     @function.probe(machine="a gpu")
     def pictures(call: Call) -> Pictures:
@@ -374,14 +382,13 @@ def _declare(function: Function, names: tuple[str, ...], make: Make, loop: Calla
         usual, growth = painter.growing(make)
         edges = {"smallest": partial(painter.each, make, SMALLEST)}
         if function is nearest:
-            edges["tied"] = partial(painter.each, partial(for_nearest, tied=True), TIED)
+            edges["tied"] = partial(painter.each, lambda seed, size: make(seed, size, True), TIED)
         found = tried(edges)
         pixel = clocked[3]
         sizes = clocked, (1, 1, 1, pixel), (1, 1, 2, pixel)
         count, height, width, _ = clocked
         speed = modelled(call, loop, lambda number: make(call.seed + CLOCKED, sizes[number]), count * height * width)
         # After the GPU: what was made there and kept is of no use here.
-        others = ON_THE_CPU + (MANY_COLORS if function is recolor else ())
         return Pictures(
             usual,
             painter.each(make, others, "cpu"),

@@ -1,0 +1,92 @@
+"""What the fork server draws for children that have the same seeds."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+import pytest
+import torch
+from gpudojo.model.catalogue import day
+from gpudojo.model.exercise import Drawing
+from gpudojo.sandbox.child import Drawings
+from gpudojo.sandbox.protocol import Job
+
+DRAWN = [(e, f, d) for e in day("day8") for f in e.functions for d in f.drawings]
+
+
+def kept() -> int:
+    """How many results are kept."""
+    return sum(drawing.draw.cache_info().currsize for _, _, drawing in DRAWN)
+
+
+@pytest.fixture
+def nothing_kept() -> Iterator[None]:
+    for _, _, drawing in DRAWN:
+        drawing.draw.cache_clear()
+    yield
+    for _, _, drawing in DRAWN:
+        drawing.draw.cache_clear()
+
+
+def job(path: Path, seed: int) -> int:
+    probes = [f"{e.stem}::{f.name}::{p.name}" for e in day("day8") for f in e.functions for p in f.probes]
+    made = Job(
+        day="day8",
+        bench="virtual",
+        seeds=dict.fromkeys(probes, seed),
+        known=frozenset(),
+        token=b"",
+        files={"a.py": b"a student's"},
+        skip=frozenset(),
+    )
+    path.write_bytes(msgspec.msgpack.encode(made))
+    return os.open(path, os.O_RDONLY)
+
+
+@pytest.mark.usefixtures("nothing_kept")
+def test_seeds_are_drawn_from_when_they_come_a_second_time_and_forgotten_when_others_come(tmp_path: Path) -> None:
+    drawings, first, other = Drawings(), job(tmp_path / "first", 3), job(tmp_path / "other", 4)
+    try:
+        assert [drawings.prepare(1, first), kept()] == [False, 0]
+        assert drawings.prepare(1, first)
+        assert kept() >= len(DRAWN)
+        assert not drawings.prepare(1, first)
+        assert [drawings.prepare(2, other), kept()] == [False, 0]
+        assert drawings.prepare(2, other)
+    finally:
+        os.close(first)
+        os.close(other)
+
+
+@pytest.mark.usefixtures("nothing_kept")
+def test_a_job_that_cannot_be_read_is_left_to_the_children(tmp_path: Path) -> None:
+    (tmp_path / "job").write_bytes(b"no job")
+    end = os.open(tmp_path / "job", os.O_RDONLY)
+    try:
+        drawings = Drawings()
+        drawings.prepare(1, end)
+        drawings.prepare(1, end)
+        assert kept() == 0
+    finally:
+        os.close(end)
+
+
+def tensors(value: object) -> list[torch.Tensor]:
+    if isinstance(value, torch.Tensor):
+        return [value]
+    return [tensor for each in value for tensor in tensors(each)] if isinstance(value, (tuple, list)) else []
+
+
+@pytest.mark.usefixtures("nothing_kept")
+@pytest.mark.parametrize("drawing", [pytest.param(d, id=f"{e.number} {f.name}") for e, f, d in DRAWN])
+def test_drawing_again_gives_the_same_and_takes_nothing_from_the_callers_generator(drawing: Drawing) -> None:
+    for arguments in drawing.every(5):
+        before = torch.random.get_rng_state()
+        first = tensors(drawing.draw(*arguments))
+        assert torch.equal(torch.random.get_rng_state(), before)
+        again = tensors(drawing.draw.__wrapped__(*arguments))
+        assert first
+        assert all(map(torch.equal, first, again))
