@@ -9,8 +9,10 @@ from pathlib import Path
 import msgspec
 import pytest
 import torch
+from gpudojo.grading.load import load
+from gpudojo.grading.observe import observe
 from gpudojo.model.catalogue import day
-from gpudojo.model.exercise import Drawing
+from gpudojo.model.exercise import Drawing, Exercise, Function
 from gpudojo.sandbox.child import Drawings
 from gpudojo.sandbox.protocol import Job
 
@@ -90,3 +92,41 @@ def test_drawing_again_gives_the_same_and_takes_nothing_from_the_callers_generat
         again = tensors(drawing.draw.__wrapped__(*arguments))
         assert first
         assert all(map(torch.equal, first, again))
+
+
+SPOILS = """
+import torch
+
+def spoil(value, depth=0):
+    if isinstance(value, torch.Tensor):
+        with torch.no_grad():
+            value.detach().zero_()
+    elif isinstance(value, torch.nn.Module):
+        for each in (*value.parameters(), *value.buffers()):
+            spoil(each)
+    elif isinstance(value, dict):
+        spoil(list(value.values()))
+    elif hasattr(value, "__iter__") and not isinstance(value, str) and depth < 4:
+        for each in value:
+            spoil(each, depth + 1)
+
+def {name}(*args, **named):
+    spoil([args, named])
+    return args[0]
+"""
+
+
+@pytest.mark.usefixtures("nothing_kept")
+@pytest.mark.parametrize("bench", ["virtual", "cpu"])
+@pytest.mark.parametrize(("exercise", "function"), [pytest.param(e, f, id=f"{e.number} {f.name}") for e, f, _ in DRAWN])
+def test_what_was_drawn_is_not_in_reach_of_a_function_that_writes_into_its_arguments(
+    exercise: Exercise, function: Function, bench: str, tmp_path: Path
+) -> None:
+    path = tmp_path / f"{exercise.stem}.py"
+    path.write_text(SPOILS.format(name=function.name), encoding="utf-8")
+    observe(exercise, function, load(path), bench, 5)
+    assert kept()
+    for drawing in function.drawings:
+        for arguments in drawing.every(5):
+            drawn, again = drawing.draw(*arguments), drawing.draw.__wrapped__(*arguments)
+            assert all(map(torch.equal, tensors(drawn), tensors(again)))
