@@ -222,15 +222,20 @@ def _deliver_many(out: Any, place: Place, name: str, shapes: list[Any]) -> tuple
     return tuple(tensor if block is None else wrap(tensor, block) for tensor, block in zip(out, blocks, strict=True))
 
 
-def _note_many(out: Any, place: Place, name: str, shapes: Sequence[Any], where: Any, at: float, mode: int) -> list[Any]:
-    """The line of several results in the ledger, and their blocks; None for what is no tensor of the host."""
+def _note_many(
+    out: Any, place: Place, name: str, shapes: Sequence[Any], where: Any, at: float, mode: int, whole: bool = False
+) -> list[Any]:
+    """The line of several results in the ledger, and their blocks; None for what is no tensor of the host.
+
+    `whole`: it is known that none of them is a part of something larger.
+    """
     blocks: list[Any] = []
     nbytes, dtype = 0, None
     for tensor in out:
         if not on_host(tensor):
             blocks.append(None)
             continue
-        size = tensor.untyped_storage().nbytes()  # it may be the front of a longer buffer
+        size = tensor.nbytes if whole else tensor.untyped_storage().nbytes()  # it may be the front of a longer buffer
         nbytes += size
         dtype = dtype or tensor.dtype
         blocks.append(allocate(place, size))
@@ -699,25 +704,37 @@ _UNKEPT: Final = _holders()
 def _used_once(root: Any) -> set[int]:
     """Identities of the leaves under a node that get their gradients from one place, and that nobody watches."""
     nodes: dict[int, Any] = {identity(root): root}  # they are kept: an identity is given away again
-    ends: dict[int, int] = {}
+    ends: dict[int, Any] = {}  # of leaves: the leaf where it is known; None for those that are used more than once
     todo = [root]
     while todo:
         last = todo.pop()
-        for node, _ in _edges(last) if type(last) in _RUN_NODES else last.next_functions:
+        given: Any = ()
+        if type(last) not in _RUN_NODES:
+            edges = last.next_functions
+        else:
+            edges = _edges(last)
+            given = () if last.run is None else revealed(last.run).given
+        for slot, (node, _) in enumerate(edges):
+            if node is None:
+                continue
             key = identity(node)
             if type(node) is _accumulator:
-                ends[key] = ends.get(key, 0) + 1
+                ends[key] = None if key in ends else given[slot] if given and slot else node.variable
                 nodes[key] = node
-            elif key not in nodes and node is not None:
+            elif key not in nodes:
                 nodes[key] = node
                 todo.append(node)
-    node = last = None
+    node = edges = last = None
     found: set[int] = set()
-    for key, count in ends.items():
-        if count == 1 and getrefcount(nodes[key]) <= _UNKEPT:  # nobody holds the node, as those do who put hooks there
-            leaf = nodes[key].variable
-            if type(leaf) in _ORDINARY and not leaf._backward_hooks and not leaf._post_accumulate_grad_hooks:
-                found.add(identity(leaf))
+    for key, leaf in ends.items():
+        if (
+            leaf is not None
+            and getrefcount(nodes[key]) <= _UNKEPT  # nobody holds the node, as those do who put hooks there
+            and type(leaf) in _ORDINARY
+            and not leaf._backward_hooks
+            and not leaf._post_accumulate_grad_hooks
+        ):
+            found.add(identity(leaf))
     return found
 
 
@@ -1020,7 +1037,7 @@ class _Layer:
             shapes.insert(1, self.shape)
         if type(outs) is not tuple:
             return _taken(outs, place, name, shapes, where, at, 0), None, None
-        first, *blocks = _note_many(outs, place, name, shapes, where, at, 0)
+        first, *blocks = _note_many(outs, place, name, shapes, where, at, 0, True)
         others = [
             None if block is None else fresh(out, out.shape, out.dtype, block)
             for out, block in zip(outs[1:], blocks, strict=True)
@@ -1126,12 +1143,13 @@ def _single_gradients(layer: _Layer, gradient: Any) -> Any:
 class _Run:
     """Layers that follow each other, of which nobody sees more than the input of the first and the last result."""
 
-    __slots__ = ("dtype", "layers", "leaves", "place", "shape", "versions")
+    __slots__ = ("dtype", "given", "layers", "leaves", "place", "shape", "versions")
 
     def __init__(self, place: Place, layers: list[_Layer], shape: Any, dtype: Any) -> None:
         self.place, self.layers, self.shape, self.dtype = place, layers, shape, dtype
         self.versions: list[int] = []  # of the tensors that were saved, the last layer's first
         self.leaves: set[int] = set()  # identities of those that get gradients
+        self.given: list[Any] = []  # None for the input, weights and biases
 
     def parameters(self) -> Iterator[Any]:
         """Those that get gradients."""
@@ -1621,6 +1639,7 @@ def _with_graph(run: _Run, input: Any, result: Any) -> Any:
     ):
         return _unfolded(run, input, True, result)[0]
     saved.reverse()
+    run.given = [None, *given[1:]]
     run.versions = [each._version for each in saved]
     return _RUNS[layers[-1].kind](*given, (result, run, saved))
 
