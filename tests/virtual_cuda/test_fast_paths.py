@@ -11,6 +11,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -77,6 +78,23 @@ def _frozen(watched: Watched) -> Iterator[Any]:
         out = model(torch.rand(5, 4).cuda())
     out.sum().backward()
     yield from (p.grad for p in model.parameters() if p.requires_grad)
+
+
+def _thawed(bias: bool, watched: Watched) -> Iterator[Any]:
+    """Each layer frozen, and then all of them trained."""
+    sizes = (4, 5, 3, 2)
+    layers = [each for a, b in pairwise(sizes) for each in (nn.Linear(a, b, bias=bias), nn.ReLU())]
+    model = nn.Sequential(*layers).cuda()
+    for frozen in (0, 2, 4, None):
+        model.zero_grad()
+        model.requires_grad_(True)
+        if frozen is not None:
+            model[frozen].requires_grad_(False)
+        with watched():
+            out = model(torch.rand(5, 4).cuda())
+        out.pow(2).mean().backward()
+        yield out
+        yield from (p.grad for p in model.parameters() if p.grad is not None)
 
 
 def _wanted(watched: Watched) -> Iterator[Any]:
@@ -219,6 +237,8 @@ def _attention(batch_first: bool, watched: Watched) -> Iterator[Any]:
         pytest.param(partial(_training, torch.optim.Adam, (2, 3, 4), 2), id="sequences"),
         _hooks,
         _frozen,
+        pytest.param(partial(_thawed, True), id="thawed"),
+        pytest.param(partial(_thawed, False), id="thawed, no biases"),
         _wanted,
     ],
 )
@@ -640,6 +660,19 @@ def test_hooks_of_the_input_and_of_leaves_are_called_once(gpu: Any) -> None:
         calls.clear()
         for handle in handles:
             handle.remove()
+
+
+@pytest.mark.parametrize("weight", [torch.ones(()), torch.ones(3), torch.ones(3, 5), torch.ones(0, 4)], ids=str)
+def test_weights_that_do_not_fit_are_refused_in_a_sequence_as_they_are_alone(gpu: Any, weight: torch.Tensor) -> None:
+    first, second = nn.Linear(4, 4).cuda(), nn.Linear(4, 3).cuda()
+    second.weight, second.extra = nn.Parameter(weight.cuda()), nn.Parameter(torch.ones(1).cuda())
+    inputs, outcomes = torch.rand(5, 4).cuda(), []
+    for call in (lambda: second(first(inputs)), lambda: nn.Sequential(first, second)(inputs)):
+        try:
+            outcomes.append(str(call()))
+        except RuntimeError as error:
+            outcomes.append(str(error))
+    assert outcomes[0] == outcomes[1]
 
 
 def test_layers_in_sequence_name_their_nodes(gpu: Any) -> None:

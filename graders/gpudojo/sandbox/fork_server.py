@@ -46,7 +46,7 @@ SELDOM: Final = ("nbformat", "rich.console", "unittest.mock", "torch.utils.bench
 
 
 # What a tensor on the virtual device has inside, its values on the host and its memory, and a graph its steps.
-INSIDE: Final = ("_inner", "_block", "_parts", "_weights", "_steps", "_before", "_held", "_place", "_seeds")
+INSIDE: Final = ("_inner", "_block", "_parts", "_weights", "_apart", "_steps", "_before", "_held", "_place", "_seeds")
 
 
 class RenamedInside:

@@ -1140,7 +1140,7 @@ def _single_gradients(layer: _Layer, gradient: Any) -> Any:
     return None if first is None else fresh(out, out.shape, out.dtype, first), *others
 
 
-class _Run:
+class _Layers:
     """Layers that follow each other, of which nobody sees more than the input of the first and the last result."""
 
     __slots__ = ("dtype", "given", "layers", "leaves", "place", "shape", "versions")
@@ -1234,7 +1234,7 @@ class _InOne(torch.autograd.Function):
         return (*given,)
 
 
-def _stale(run: _Run, error: RuntimeError) -> RuntimeError:
+def _stale(run: _Layers, error: RuntimeError) -> RuntimeError:
     """The complaint about a tensor that was changed, or about a graph that is gone."""
     saved = [(layer, each) for layer in reversed(run.layers) for each in layer.saved]
     for (layer, each), version in zip(saved, run.versions, strict=False):
@@ -1254,7 +1254,7 @@ def _node_of(layer: _Layer, input: Any, made: Any) -> Any:
 
 
 def _unfolded(
-    run: _Run, input: Any, for_good: bool, result: Any = None, others: dict[int, Any] | None = None
+    run: _Layers, input: Any, for_good: bool, result: Any = None, others: dict[int, Any] | None = None
 ) -> tuple[Any, Any]:
     """The result of these layers with a node for each; if nobody has it any more, another with the same graph.
 
@@ -1293,7 +1293,7 @@ class _Alias(torch.autograd.Function):
 _alias: Final[Any] = _Alias.apply
 
 
-def _in_graph(ctx: Any, run: _Run, input: Any, gradient: Any, given: list[Any], unheld: bool) -> tuple[Any, ...]:
+def _in_graph(ctx: Any, run: _Layers, input: Any, gradient: Any, given: list[Any], unheld: bool) -> tuple[Any, ...]:
     """The gradients that are wanted, by a graph with a node for each layer, which may become part of another."""
     keeps, wanted = _keeps_graph(), thread_state.wanted
     slots = {
@@ -1332,7 +1332,7 @@ def _in_graph(ctx: Any, run: _Run, input: Any, gradient: Any, given: list[Any], 
     return (*given,)
 
 
-def _one_by_one(ctx: Any, run: _Run, held: list[Any], gradient: Any, unheld: bool) -> Any:
+def _one_by_one(ctx: Any, run: _Layers, held: list[Any], gradient: Any, unheld: bool) -> Any:
     """The gradient of the input, by a graph with a node for each layer; leaves get theirs from their own nodes."""
     keeps, input = _keeps_graph(), held.pop()
     leaf = wrap(input._inner, input._block)
@@ -1533,26 +1533,22 @@ def _run(held: list[Any], modules: list[Any], where: Any) -> int:
         before, kind = kind, type(module)
         if kind not in _RUNS or not _plain(module, kind) or not 0 < x.numel() <= _SUSPICIOUS or not x.is_contiguous():
             break
-        growth = 1
         if kind is _LINEAR:
-            if not layers and not _joined(input, *module._parameters.values()):
+            weight, bias = map(module._parameters.get, ("weight", "bias"))
+            if weight is None or bias is None or not (layers or _joined(input, weight, bias)):
                 break
-            growth = -(-module.out_features // module.in_features)
         elif kind is _RELU:
             if module.inplace or not (needed and (wide or layers)):
                 break
         elif not wide or not (needed or kind is _CONV or kind is _NORM):
             break
-        elif kind is _FLATTEN:
-            # What follows neither writes into the result nor asks whether it is a view.
-            if number == len(modules) or not _plain(modules[number], _LINEAR):
-                break
-        elif kind is _CONV:
-            growth = -(-module.out_channels // module.in_channels)
-        room -= 4 * x.nbytes * growth
-        if room < 0:
+        # What follows neither writes into the result nor asks whether it is a view.
+        if kind is _FLATTEN and (number == len(modules) or not _plain(modules[number], _LINEAR)):
             break
         try:
+            room -= 4 * x.nbytes * _growth(module, x)
+            if room < 0:
+                break
             layer = _compute(module, x, place, needed, before is not None and before not in _FORGETFUL)
         except Exception:  # the layer itself raises it
             break
@@ -1565,6 +1561,16 @@ def _run(held: list[Any], modules: list[Any], where: Any) -> int:
     if layers:
         held[0] = _noted(input, place, layers, modules, where)
     return len(layers)
+
+
+def _growth(module: Any, x: Any) -> int:
+    """How many times as large as `x` the result of a layer is, at most."""
+    kind, after, before = type(module), 1, 1
+    if kind is _LINEAR:
+        after, before = module._parameters["weight"].shape[0], x.shape[-1]
+    elif kind is _CONV:
+        after, before = module.out_channels, x.shape[1]
+    return -(-after // before)
 
 
 def _noted(input: Any, place: Place, layers: list[_Layer], modules: list[Any], where: Any) -> Any:
@@ -1600,16 +1606,16 @@ def _noted(input: Any, place: Place, layers: list[_Layer], modules: list[Any], w
     if kind is _RELU:
         layer.hidden = ((out, None),)  # torch has the result on the device
         if len(layers) > 1:  # a node of its own, which holds that
-            run = _Run(place, layers[:-1], shape, dtype)
+            run = _Layers(place, layers[:-1], shape, dtype)
             nothing = fresh(out, shape, dtype, Block(place, 0))
             return _node_of(layer, _with_graph(run, input, nothing), result)
-    return _with_graph(_Run(place, layers, shape, dtype), input, result)
+    return _with_graph(_Layers(place, layers, shape, dtype), input, result)
 
 
 _ADDMM: Final = "aten.addmm.default"
 
 
-def _with_graph(run: _Run, input: Any, result: Any) -> Any:
+def _with_graph(run: _Layers, input: Any, result: Any) -> Any:
     """The result of a run as part of a graph: with one node, if nothing keeps leaves from getting their gradients."""
     layers, given, saved, count = run.layers, [input], [input], 0
     leaf = None
