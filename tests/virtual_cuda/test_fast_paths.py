@@ -22,6 +22,7 @@ from torch.overrides import BaseTorchFunctionMode
 from torch.utils.flop_counter import FlopCounterMode
 from virtual_cuda import virtual_cuda
 from virtual_cuda.ledger.records import OPERATION, STREAM
+from virtual_cuda.ops import fast_paths
 
 Watched = Callable[[], AbstractContextManager[Any]]
 
@@ -673,6 +674,29 @@ def test_weights_that_do_not_fit_are_refused_in_a_sequence_as_they_are_alone(gpu
         except RuntimeError as error:
             outcomes.append(str(error))
     assert outcomes[0] == outcomes[1]
+
+
+def test_layers_of_their_own_compute_on_the_host_where_gradients_are_added_up(
+    gpu: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, computed = _pictures().cuda(), []
+    original = fast_paths._single_gradients
+    monkeypatch.setattr(fast_paths, "_single_gradients", lambda *given: (computed.append(1), original(*given))[1])
+    for step in range(3):
+        cross_entropy(model(torch.rand(4, 3, 8, 8).cuda()), torch.tensor([0, 1, 1, 0]).cuda()).backward()
+        # The first pass shows which operators this torch calls; linear layers have nodes of another kind.
+        assert len(computed) == (0 if step == 0 else 8 * step)
+
+
+@pytest.mark.parametrize("frozen", [[0], [2], [0, 2, 4]], ids=str)
+def test_layers_frozen_before_backward_get_no_gradients(gpu: Any, frozen: list[int]) -> None:
+    model = _net()
+    out = model(torch.rand(5, 4).cuda())
+    for index in frozen:
+        model[index].requires_grad_(False)
+    out.mean().backward()
+    missing = {name for name, parameter in model.named_parameters() if parameter.grad is None}
+    assert missing == {f"{index}.{name}" for index in frozen for name in ("weight", "bias")}
 
 
 def test_layers_in_sequence_name_their_nodes(gpu: Any) -> None:

@@ -731,6 +731,7 @@ def _used_once(root: Any) -> set[int]:
             leaf is not None
             and getrefcount(nodes[key]) <= _UNKEPT  # nobody holds the node, as those do who put hooks there
             and type(leaf) in _ORDINARY
+            and leaf.requires_grad  # still
             and not leaf._backward_hooks
             and not leaf._post_accumulate_grad_hooks
         ):
@@ -1094,7 +1095,7 @@ class _Single(torch.autograd.Function):
             return None, None, None, None, None
         layer, needs, saved = revealed(ctx.layer), _needed(ctx), ctx.saved_tensors
         outs = None
-        if needs == layer.needs and _quick(gradient, layer) and not gradient._block.place.shut:
+        if needs == [*layer.needs] and _quick(gradient, layer) and not gradient._block.place.shut:
             outs = _single_gradients(layer, gradient)
         if outs is None:  # raises what CUDA raises
             if layer.kind is _FLATTEN:
@@ -1191,8 +1192,8 @@ class _InOne(torch.autograd.Function):
         task = _task_of(place)
         alone = task.once is not None and run.leaves <= task.once
         if not alone or ctx.last is not None or thread_state.wanted is not None or _grad_on():
-            if not alone and run.leaves and task.once is not None:
-                next(run.parameters())._apart = True  # the next time there is a node for each layer
+            if not alone and task.once is not None and (leaf := next(run.parameters(), None)) is not None:
+                leaf._apart = True  # the next time there is a node for each layer
             return _in_graph(ctx, run, input, gradient, given, unheld)
         if _get_grad(next(run.parameters())) is not None or not _quick(gradient, run.layers[-1]):
             held = [input]
