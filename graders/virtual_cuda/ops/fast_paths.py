@@ -1184,7 +1184,7 @@ class _InOne(torch.autograd.Function):
         try:
             input = ctx.saved_tensors[-1]
         except RuntimeError as error:
-            raise _stale(run, error) from None
+            raise _stale(run, gradient, error) from None
         unheld = getrefcount(gradient) <= _UNHELD
         place, keeps = run.place, _keeps_graph()
         if place.shut:
@@ -1235,13 +1235,28 @@ class _InOne(torch.autograd.Function):
         return (*given,)
 
 
-def _stale(run: _Layers, error: RuntimeError) -> RuntimeError:
-    """The complaint about a tensor that was changed, or about a graph that is gone."""
-    saved = [(layer, each) for layer in reversed(run.layers) for each in layer.saved]
-    for (layer, each), version in zip(saved, run.versions, strict=False):
-        if each._version != version:
-            return _of_transposed(error) if layer.kind is nn.Linear and each.is_leaf else error
-    return error
+def _stale(run: _Layers, gradient: Any, error: RuntimeError) -> RuntimeError:
+    """The complaint about a tensor that was changed, or about a graph that is gone.
+
+    As in torch, layers behind the one whose tensor it is have their gradients by then.
+    """
+    layers = run.layers
+    versions = iter(run.versions)
+    changed = next(
+        (layer for layer in reversed(layers) for each in layer.saved if each._version != next(versions)), None
+    )
+    if changed is None and not any(layer.saved for layer in layers):
+        return error
+    behind = layers[1 + (0 if changed is None else layers.index(changed)) :]  # else it is the input of the first
+    if behind:
+        first = behind[0]
+        x = _host.empty(first.shape, dtype=run.dtype, device="cpu") if first.x is None else first.x
+        leaf = fresh(x, first.shape, run.dtype, first.block or Block(run.place, 0)).requires_grad_()
+        last = _unfolded(_Layers(run.place, behind, run.shape, run.dtype), leaf, False)[0]
+        _pass_inside(last, gradient, False, False, ())
+    return (
+        _of_transposed(error) if changed is not None and changed.kind is _LINEAR and changed.weight.is_leaf else error
+    )
 
 
 def _node_of(layer: _Layer, input: Any, made: Any) -> Any:
