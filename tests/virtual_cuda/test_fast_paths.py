@@ -597,8 +597,8 @@ def test_second_derivatives_of_layers_in_sequence(gpu: Any) -> None:
 
 def test_second_derivatives_of_images_in_sequence(gpu: Any) -> None:
     model = nn.Sequential(nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(2, 1, 1))
-    other = copy.deepcopy(model).cuda()
-    images = torch.rand(2, 1, 6, 6)
+    other = copy.deepcopy(model.double()).cuda()
+    images = torch.rand(2, 1, 6, 6, dtype=torch.float64)
     for _ in range(2):
         found = []
         for each, given in ((model, images), (other, images.cuda())):
