@@ -101,10 +101,8 @@ def lint(
         _mutants(day, root, only, limit, jobs or processors(), out or root / "build" / "mutants")
         return
     report = examine(day, root or repository(), quick)
-    table = Table(title=f"dojo lint: {day}", title_justify="left", show_footer=True)
-    table.add_column("exercise", no_wrap=True)
-    for heading in ("points", "functions", "checks", "wrong"):
-        table.add_column(heading, justify="right")
+    console, headings = Console(highlight=False), ("points", "functions", "checks", "wrong")
+    table = _table(f"dojo lint: {day}", console, headings, 13)
     table.add_column("result", no_wrap=True, min_width=10)
     for row in report.rows:
         problems = sum(not finding.warning for finding in row.findings)
@@ -112,16 +110,28 @@ def lint(
         verdict = f"[red]{problems} problem{'s' * (problems > 1)}[/]" if problems else fine
         numbers = (row.points, row.functions, row.checks, row.wrong)
         table.add_row(row.stem, *(f"{number:g}" for number in numbers), verdict)
-    sums = [sum(getattr(row, name) for row in report.rows) for name in ("points", "functions", "checks", "wrong")]
+    sums = [sum(getattr(row, name) for row in report.rows) for name in headings]
     for column, text in zip(table.columns, ["total", *(f"{number:g}" for number in sums)], strict=False):
         column.footer = text
-    console = Console(highlight=False)
     console.print(table)
     for finding in sorted(report.findings, key=lambda finding: finding.warning):
         kind = "warning" if finding.warning else "problem"
         console.print(f"{kind}: {finding.exercise}: {finding.text}", markup=False, soft_wrap=True)
     if report.problems:
         raise SystemExit(1)
+
+
+def _table(title: str, console: Console, headings: tuple[str, ...], more: int = 0) -> Table:
+    """A table with a row for each exercise, whose name is shortened where the terminal is narrow.
+
+    `more`: how wide columns are that are added later.
+    """
+    table = Table(title=title, title_justify="left", show_footer=True)
+    room = console.width - more - sum(len(heading) + 3 for heading in headings) - 4
+    table.add_column("exercise", no_wrap=True, max_width=max(room, len("exercise")))
+    for heading in headings:
+        table.add_column(heading, justify="right", min_width=len(heading))
+    return table
 
 
 def _mutants(day: str, root: Path, only: tuple[str, ...], limit: int | None, jobs: int, out: Path) -> None:
@@ -133,9 +143,7 @@ def _mutants(day: str, root: Path, only: tuple[str, ...], limit: int | None, job
 
     console = Console(highlight=False)
     headings = ("mutants", "dead", "equivalent", "alive", "rewrites", "failing")
-    table = Table(title=f"dojo lint --mutants: {day}", title_justify="left", show_footer=True)
-    for heading in ("exercise", *headings):
-        table.add_column(heading, no_wrap=True, justify="left" if heading == "exercise" else "right")
+    table = _table(f"dojo lint --mutants: {day}", console, headings)
     sums = [0] * len(headings)
     problems, survivors = [], ""
     exercises = [exercise for exercise in exercises_of(day) if not only or exercise.stem.startswith(only)]
