@@ -613,7 +613,7 @@ def _linear_gradients(g: Any, weight: Any, x: Any, on_input: bool, on_weight: bo
 
 
 def _note_linear(place: Place, where: Any, shape: Any, weight: Any, x: Any, outs: Any) -> tuple[Any, Any, Any]:
-    """Records these gradients, but for the last view of the weight's: the block of the first and the others."""
+    """Record these gradients, but for the last view of the weight's; returns the block of the first and the others."""
     product, other, total, at_input, at_weight, at_bias = outs
     note, memory, label = place.note, place.memory, place.label
     (code, offset), cast = where, thread_state.autocast
@@ -637,7 +637,7 @@ def _note_linear(place: Place, where: Any, shape: Any, weight: Any, x: Any, outs
 
 
 def _taken(out: Any, place: Place, name: str, given: Any, where: Any, at: float, mode: int) -> Any:
-    """As `bring`, for a result that nobody sees: its block."""
+    """As `bring`, for a result that nobody sees; returns its block."""
     nbytes = out.nbytes
     block = allocate(place, nbytes)
     code, offset = where
@@ -1010,7 +1010,7 @@ class _Layer:
         return gradient, *saved, *self.settings, needs
 
     def gradients(self, gradient: Any) -> tuple[Any, Any]:
-        """On the CPU, that of the input first, and when they were there."""
+        """The gradients on the CPU, that of the input first, and when they were there."""
         if self.kind is _LINEAR:
             weight = self.saved[0]._inner if self.saved else None
             return _linear_gradients(gradient, weight, self.x, *self.needs), None
@@ -1023,7 +1023,7 @@ class _Layer:
         return call(*self.arguments(gradient, inner, self.needs)), perf_counter()
 
     def note(self, place: Place, where: Any, gradient: Any, block: Any, outs: Any, at: Any) -> tuple[Any, Any, Any]:
-        """Records these gradients; `block`: that of the gradient. The block of the input's, and the others."""
+        """Record these gradients; `block`: that of the gradient. Returns the block of the input's, and the others."""
         if self.kind is _LINEAR:
             return _note_linear(place, where, gradient.shape, self.saved[0] if self.saved else None, self.x, outs)
         name = _OPERATORS[identity(self.operator)][0]
@@ -1046,7 +1046,7 @@ class _Layer:
         return first, others[0], others[1]
 
     def copy(self, others: dict[int, Any]) -> _Layer:
-        """Another that is cleared by itself; `others` are used in place of parameters, by slot."""
+        """A copy, which is cleared alone; `others` are used in place of parameters, by slot."""
         one = copy(self)
         for slot, name in enumerate(("weight", "bias"), self.slot):
             if slot in others and getattr(self, name) is not None:
@@ -1056,7 +1056,7 @@ class _Layer:
         return one
 
     def clear(self) -> None:
-        """Nothing will be asked again."""
+        """Drop what backward needs."""
         self.x = self.block = None
         self.saved, self.hidden = (), ()
 
@@ -1590,7 +1590,7 @@ def _growth(module: Any, x: Any) -> int:
 
 
 def _noted(input: Any, place: Place, layers: list[_Layer], modules: list[Any], where: Any) -> Any:
-    """Layers that have been computed: their lines in the ledger, and their result on the device with its graph."""
+    """Record layers that have been computed; returns their result on the device, with its graph."""
     if place.late is not None:
         settle(place)
     note, rows, block = place.note, place.gpu.ledger.rows, input._block
@@ -1667,7 +1667,7 @@ def _with_graph(run: _Layers, input: Any, result: Any) -> Any:
 
 
 def _note_layer(layer: _Layer, block: Any, place: Place, where: Any) -> Any:
-    """The lines of a layer in the ledger; `block`: that of its input. The block of its result."""
+    """Record a layer; `block`: that of its input. Returns the block of its result."""
     kind, outs, at, shape = layer.kind, layer.outs, layer.at, layer.shape
     if kind is _FLATTEN:
         write("aten.view.default", place, 0, None, where, at)
