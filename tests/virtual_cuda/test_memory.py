@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import gc
+import random
+import sys
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
 import torch
 from torch import nn
 from virtual_cuda import virtual_cuda
+from virtual_cuda.device.state import Block
 
 MIB = 1 << 20
 
@@ -205,3 +209,52 @@ def test_what_a_kernel_keeps_is_freed_by_the_backward_pass(name: str) -> None:
         x.grad = None
         layer.zero_grad()
         assert torch.cuda.memory_allocated() - before == 512  # the loss itself
+
+
+class Interrupting(list[Any]):
+    """Free pieces; before one is removed, what `hold` has is freed, as by the garbage collector."""
+
+    hold: list[Any]
+
+    def remove(self, piece: Any) -> None:
+        self.hold.clear()
+        super().remove(piece)
+
+
+def test_a_block_that_is_freed_while_another_is_taken_is_joined_afterwards() -> None:
+    with virtual_cuda() as gpu:
+        memory = gpu.places[0].memory
+        front, middle, back = (torch.empty(6 << 20, dtype=torch.uint8, device="cuda") for _ in range(3))
+        held = [middle]
+        del front, middle
+        memory.pieces = Interrupting(memory.pieces)
+        memory.pieces.hold = held
+        taken = torch.empty(6 << 20, dtype=torch.uint8, device="cuda")
+        assert not held
+        memory.pieces = [*memory.pieces]
+        assert torch.cuda.memory_allocated() == taken.nbytes + back.nbytes
+        del taken, back
+        assert [piece.size for piece in memory.pieces] == [memory.reserved_large]
+        torch.cuda.empty_cache()
+        assert torch.cuda.memory_reserved() == 0
+
+
+def test_threads_that_allocate_at_once_leave_whole_segments() -> None:
+    def work(seed: int) -> None:
+        dice, kept = random.Random(seed), []
+        for _ in range(400):
+            kept.append(Block(place, dice.randrange(2, 8) << 20))
+            if len(kept) > 4:
+                del kept[dice.randrange(len(kept))]
+
+    with virtual_cuda() as gpu, ThreadPoolExecutor(4) as pool:
+        place, interval = gpu.places[0], sys.getswitchinterval()
+        sys.setswitchinterval(1e-6)
+        try:
+            list(pool.map(work, range(8)))
+        finally:
+            sys.setswitchinterval(interval)
+        memory = place.memory
+        torch.empty(2 << 20, dtype=torch.uint8, device="cuda")  # what was freed meanwhile is joined now
+        assert all(piece.before is piece.after is None for piece in memory.pieces)
+        assert sum(piece.size for piece in memory.pieces) == memory.reserved_large

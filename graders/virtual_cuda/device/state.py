@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import re
 import threading
 import weakref
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Iterator
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Final
 
@@ -228,8 +230,8 @@ class Allocator:
 
     __slots__ = tuple(
         """
-        allowed asked blocks blocks_ever emptied freed index layout live ooms peak peak_reserved pieces quick
-        reserved_large retries returned since small_high small_live streams total
+        allowed asked blocks blocks_ever busy emptied freed index layout live lock ooms peak peak_reserved pieces quick
+        reserved_large retries returned since small_high small_live streams total waiting
         """.split()
     )
 
@@ -237,6 +239,10 @@ class Allocator:
         self.total = self.allowed = total
         self.live = self.peak = self.blocks = self.blocks_ever = 0
         self.pieces: list[Piece] = []  # free stretches of large segments
+        # A block is freed at any moment: the garbage collector frees some while another is taken, threads do.
+        self.waiting: deque[Piece] = deque()  # freed, and not joined with their neighbours yet
+        self.lock = threading.RLock()
+        self.busy = False  # whether the thread that has the lock is at work on the pieces
         self.small_high = 0  # what the small segments must have held at once since the cache was last emptied
         self.small_live = self.reserved_large = self.peak_reserved = self.ooms = self.retries = 0
         self.freed = 0  # bytes
@@ -268,7 +274,8 @@ class Allocator:
                 self.peak_reserved = max(self.peak_reserved, self.reserved)
             self.small_live = small
         else:
-            piece = self._take_large(size)
+            with self._at_work():
+                piece = self._take_large(size)
             size = piece.size
         self.live += size
         if size:
@@ -284,6 +291,33 @@ class Allocator:
         if piece is None:
             self.small_live -= size
             return
+        self.waiting.append(piece)
+        self._join_waiting()
+
+    def _join_waiting(self) -> None:
+        """Join freed pieces with their neighbours; whoever is at work on the pieces does it when that is done."""
+        if not self.busy and self.lock.acquire(blocking=False):
+            try:
+                with self._at_work():
+                    pass
+            finally:
+                self.lock.release()
+
+    @contextlib.contextmanager
+    def _at_work(self) -> Iterator[None]:
+        """The pieces are for this thread, and what is freed meanwhile waits."""
+        with self.lock:
+            outer, self.busy = self.busy, True
+            try:
+                while self.waiting and not outer:
+                    self._join(self.waiting.popleft())
+                yield
+                while self.waiting and not outer:
+                    self._join(self.waiting.popleft())
+            finally:
+                self.busy = outer
+
+    def _join(self, piece: Piece) -> None:
         piece.free = True
         for side in ("before", "after"):
             neighbour = getattr(piece, side)
@@ -298,10 +332,11 @@ class Allocator:
 
     def empty_cache(self) -> None:
         """Give segments back that nothing lives in."""
-        for piece in [p for p in self.pieces if p.before is None and p.after is None]:
-            self.pieces.remove(piece)
-            self.reserved_large -= piece.size
-            self.returned += 1
+        with self._at_work():
+            for piece in [p for p in self.pieces if p.before is None and p.after is None]:
+                self.pieces.remove(piece)
+                self.reserved_large -= piece.size
+                self.returned += 1
         self._set_small_high(self.small_live)
         self.emptied += 1
         if self.layout is not None:
