@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from operator import is_
+from operator import call, is_
 from types import FunctionType, MethodType, ModuleType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -231,6 +231,35 @@ class Opening:
         self.undo.enter_context(context())
 
 
+class _Values:
+    """Values that names of modules and classes should have; `_MISSING` is for those that there should not be.
+
+    All are compared at once: this is done for every device that opens.
+    """
+
+    def __init__(self) -> None:
+        self._asked: list[Callable[..., Any]] = []
+        self._names: list[str] = []
+        self._values: list[Any] = []
+        self._missing: list[Any] = []
+        self._places: dict[tuple[int, str], int] = {}
+
+    def put(self, owner: Any, name: str, value: Any) -> None:
+        """From now on the name should have this value."""
+        place = self._places.setdefault((identity(owner), name), len(self._values))
+        if place < len(self._values):
+            self._values[place] = value
+            return
+        self._asked.append(vars(owner).get)
+        self._names.append(name)
+        self._values.append(value)
+        self._missing.append(_MISSING)
+
+    @property
+    def in_place(self) -> bool:
+        return all(map(is_, map(call, self._asked, self._names, self._missing), self._values))
+
+
 class _Target:
     """What is replaced in one module or class."""
 
@@ -252,11 +281,6 @@ class _Target:
         """Whether these are the values now."""
         return all(map(is_, map(self.held.get, values), values.values()))
 
-    @property
-    def restored(self) -> bool:
-        """Whether everything is as it was before."""
-        return self.holds(self.before) and not (self.added and any(map(self.held.__contains__, self.added)))
-
     def fill(self, values: dict[str, Any]) -> None:
         """Give the names these values. All at once in a plain module: this is done for every device that opens."""
         if self.plain:
@@ -266,8 +290,12 @@ class _Target:
             for name, value in values.items():
                 setattr(owner, name, value)
 
-    def restore(self) -> None:
-        self.fill(self.before)
+    def restore(self, foreign: bool = True) -> None:
+        """Undo what was replaced; without `foreign`, only where it is still what was put there."""
+        before = self.before
+        if not foreign:
+            before = {name: value for name, value in before.items() if self.held.get(name) is self.put[name]}
+        self.fill(before)
         for name in self.added:
             if self.held.get(name) is self.put[name]:  # as in `_put_back`
                 delattr(self.owner, name)
@@ -281,6 +309,7 @@ class Patched:
         self._read: list[Replaced] = []
         self._targets: dict[int, _Target] = {}
         self._in_modules: dict[int, Replaced] = {}
+        self._put = self._lasting = self._before = self._before_lasting = _Values()
         self._stayed = False  # whether those that last stayed when the others were undone
         self._read_patches()
 
@@ -296,11 +325,23 @@ class Patched:
             target.add(name, before, put)
         for key, target in known.items():
             self._targets[key].put.update(target.put)
+        self._put, self._lasting, self._before, self._before_lasting = _Values(), _Values(), _Values(), _Values()
+        for target in self._targets.values():
+            for name, value in target.put.items():
+                self._expect(target, name, value)
+            before = self._before_lasting if target.lasting else self._before
+            for name, value in (*target.before.items(), *((name, _MISSING) for name in target.added)):
+                before.put(target.owner, name, value)
+
+    def _expect(self, target: _Target, name: str, value: Any) -> None:
+        self._put.put(target.owner, name, value)
+        if target.lasting:
+            self._lasting.put(target.owner, name, value)
 
     def renew(self, gpu: VirtualGpu) -> None:
         """Use the patches, which are in place, for another device; those that somebody has replaced are put back."""
         with class_watch:
-            for target in self._targets.values():
+            for target in () if self._put.in_place else self._targets.values():
                 if not target.holds(target.put):
                     target.fill(target.put)
             self._use(gpu)
@@ -316,15 +357,16 @@ class Patched:
         made = (patch for renewed in self.opening.again for patch in renewed(gpu))
         changed = [(owner, name, _without_object(value)) for owner, name, value in made]
         for owner, name, value in changed:
-            self._targets[identity(owner)].put[name] = value
+            target = self._targets[identity(owner)]
+            target.put[name] = value
+            self._expect(target, name, value)
         return changed
 
     def put_again(self, gpu: VirtualGpu) -> bool:
         """Put them in place after they were undone; False where what they replace has changed since they were made."""
         self._read_patches()
-        stayed = [target for target in self._targets.values() if self._stayed and target.lasting]
-        targets = [target for target in self._targets.values() if target not in stayed]
-        same = all(target.restored for target in targets) and all(target.holds(target.put) for target in stayed)
+        targets = [target for target in self._targets.values() if not (self._stayed and target.lasting)]
+        same = self._before.in_place and (self._lasting if self._stayed else self._before_lasting).in_place
         if any(map(sys.modules.__contains__, self.opening.awaited)) or not same:
             self.restore_lasting()
             return False
@@ -356,8 +398,8 @@ class Patched:
             self._stayed = False
             with class_watch:
                 for target in self._targets.values():
-                    if target.lasting and target.holds(target.put):
-                        target.restore()
+                    if target.lasting:
+                        target.restore(foreign=False)
 
 
 class Kept:

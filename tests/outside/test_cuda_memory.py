@@ -83,6 +83,10 @@ def test_history_tells_what_was_allocated_where_and_freed() -> None:
         "segment_alloc", "alloc", "free_requested", "free_completed", "segment_free",
     ]  # fmt: skip
     assert events[1]["size"] == 311 * 411 * 4
+    assert [frame["name"] for frame in events[-1]["frames"][:2]] == [
+        "empty_cache",
+        "test_history_tells_what_was_allocated_where_and_freed",
+    ]
     memory._record_memory_history(None)
     made_here(3)
     assert memory._snapshot()["device_traces"][0] == []

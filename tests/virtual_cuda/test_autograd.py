@@ -44,6 +44,28 @@ def test_inference_mode_looks_into_tensors_from_outside_it() -> None:
     assert x.tolist() == [[0.0, 0.0, 0.0], [3.0, 4.0, 5.0]]
 
 
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [((3,), (3,)), ((2, 3), (3,)), ((3,), (5, 3, 4)), ((2, 3), (5, 3, 4)), ((5, 2, 3), (3, 4)), ((5, 2, 3), (1, 3, 4))],
+    ids=str,
+)
+def test_inference_mode_runs_the_same_kernels_for_a_product(
+    gpu: VirtualGpu, first: tuple[int, ...], second: tuple[int, ...]
+) -> None:
+    """torch has a matmul written in Python besides, which a GPU never runs."""
+    x, y = torch.rand(first, device="cuda"), torch.rand(second, device="cuda")
+    start = gpu.ledger.mark()
+    wanted = x @ y
+    middle = gpu.ledger.mark()
+    with torch.inference_mode():
+        found = x @ y
+    here, there = gpu.ledger.since(start, middle), gpu.ledger.since(middle)
+    assert [each.name for each in there.operations()] == [each.name for each in here.operations()]
+    assert torch.equal(found, wanted)
+    with torch.inference_mode(), pytest.raises(RuntimeError, match="both arguments to matmul need to be at least 1D"):
+        x @ torch.tensor(1.0, device="cuda")
+
+
 def test_no_grad_enable_grad_and_inference_mode(gpu: VirtualGpu) -> None:
     model = nn.Linear(3, 2).cuda()
     x = torch.ones(1, 3, device="cuda")

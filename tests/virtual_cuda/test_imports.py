@@ -59,6 +59,8 @@ def test_training_imports_nothing_that_only_compiled_or_distributed_code_needs(
         "    try: (x * 2).backward(torch.ones(2, device='cuda'))",
         "    except RuntimeError as error: assert 'Mismatch in shape: grad_output[0]' in str(error)",
         "    else: raise AssertionError",
+        "with virtual_cuda(), torch.inference_mode():",
+        "    assert (torch.ones(2, 3, device='cuda') @ torch.ones(3, device='cuda')).tolist() == [3.0] * 2",
         "with no_accelerator(): train('cpu')",
         "with real_device('cpu'): train('cpu')",
         "with virtual_cuda(), torch.profiler.profile(): torch.ones(2, device='cuda').sum().item()",

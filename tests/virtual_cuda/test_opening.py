@@ -140,7 +140,7 @@ def test_patches_of_modules_stay_between_devices_and_do_nothing() -> None:
 
 
 def test_a_call_of_modules_that_was_replaced_between_devices_is_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
-    original, called = torch.nn.Module.__call__, []
+    original, moved, called = torch.nn.Module.__call__, torch.nn.Module._apply, []
     with virtual_cuda.keep_patches() as restore:
         for _ in range(2):
             with virtual_cuda.virtual_cuda():
@@ -157,6 +157,7 @@ def test_a_call_of_modules_that_was_replaced_between_devices_is_recorded(monkeyp
             assert len(gpu.ledger.forwards()) == 1
     assert called == [torch.nn.Linear]
     assert torch.nn.Module.__call__ is own
+    assert torch.nn.Module._apply is moved
     monkeypatch.undo()
     torch.nn.Module.__call__ = original
 

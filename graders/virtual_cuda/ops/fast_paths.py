@@ -13,7 +13,7 @@ from operator import attrgetter
 from sys import _getframe, getrefcount
 from time import perf_counter
 from types import FunctionType, ModuleType
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import torch
 import torch.nn.functional
@@ -227,12 +227,12 @@ def _note_many(
 ) -> list[Any]:
     """The line of several results in the ledger, and their blocks; None for what is no tensor of the host.
 
-    `whole`: it is known that none of them is a part of something larger.
+    `whole`: it is known that each is a tensor of the host or None, and that none is a part of something larger.
     """
     blocks: list[Any] = []
     nbytes, dtype = 0, None
     for tensor in out:
-        if not on_host(tensor):
+        if tensor is None if whole else not on_host(tensor):
             blocks.append(None)
             continue
         size = tensor.nbytes if whole else tensor.untyped_storage().nbytes()  # it may be the front of a longer buffer
@@ -583,7 +583,8 @@ class _Linear(torch.autograd.Function):
         task = _task_of(place)
         x = None if input is None else input._inner
         outs = _linear_gradients(g, None if weight is None else weight._inner, x, on_input, on_weight, on_bias)
-        block, of_weight, of_bias = _note_linear(place, task.where, g.shape, weight, x, outs)
+        sizes = None if x is None else x.shape
+        block, of_weight, of_bias = _note_linear(place, task.where, g.shape, weight, sizes, outs)
         of_input = None if block is None else fresh(outs[0], outs[0].shape, outs[0].dtype, block)
         if on_weight:
             before = _additions(ctx.leaves[0], of_bias, task) if on_bias else ()
@@ -612,8 +613,11 @@ def _linear_gradients(g: Any, weight: Any, x: Any, on_input: bool, on_weight: bo
     return product, other, total, at_input, at_weight, at_bias
 
 
-def _note_linear(place: Place, where: Any, shape: Any, weight: Any, x: Any, outs: Any) -> tuple[Any, Any, Any]:
-    """Record these gradients, but for the last view of the weight's; returns the block of the first and the others."""
+def _note_linear(place: Place, where: Any, shape: Any, weight: Any, sizes: Any, outs: Any) -> tuple[Any, Any, Any]:
+    """Record these gradients, but for the last view of the weight's; returns the block of the first and the others.
+
+    `shape`: of the gradient that they were made from; `sizes`: of the layer's input.
+    """
     product, other, total, at_input, at_weight, at_bias = outs
     note, memory, label = place.note, place.memory, place.label
     (code, offset), cast = where, thread_state.autocast
@@ -624,7 +628,7 @@ def _note_linear(place: Place, where: Any, shape: Any, weight: Any, x: Any, outs
         block = _taken(product, place, "aten.mm.default", (shape, weight._inner.shape), where, at_input, 0)
     if other is not None:
         note((OPERATION, at_weight, code, offset, _TURNED, label, 0, cast, 0, memory.live, None))
-        of_weight = bring(other, place, "aten.mm.default", (shape[::-1], x.shape), where, at_weight, 0)
+        of_weight = bring(other, place, "aten.mm.default", (shape[::-1], sizes), where, at_weight, 0)
         note((OPERATION, at_weight, code, offset, _TURNED, label, 0, cast, 0, memory.live, None))
     if total is not None:
         nbytes, flat, dtype = total.nbytes, total.shape, total.dtype
@@ -972,7 +976,17 @@ def _sequential(original: Any) -> Any:
 
 aten: Final = torch.ops.aten
 _CHAIN_FLOATS: Final = (torch.float32, torch.float64)
-_LARGE: Final = 1 << 21  # elements
+# In elements: where several tensors are more than the processor's caches hold, and where they are much memory.
+_SIZEABLE: Final = 1 << 15
+_LARGE: Final = 1 << 21
+
+
+class _Gone(NamedTuple):
+    """What is recorded of a tensor on the CPU that is not kept."""
+
+    shape: Any
+    dtype: Any
+    nbytes: int
 
 
 class _Layer:
@@ -1016,26 +1030,31 @@ class _Layer:
             return _linear_gradients(gradient, weight, self.x, *self.needs), None
         if self.kind is _RELU:
             return _threshold_backward(gradient, self.hidden[0][0], 0), perf_counter()
+        if self.kind is _FLATTEN:
+            return gradient.view(self.shape), perf_counter()
+        # The CPU's own: what CUDA does in another way, it does in half precision or with other strides.
+        if self.kind is _POOL:
+            out = _pool_backward(gradient, self.x, *self.settings, self.hidden[0][0])
+            return out, perf_counter()
+        backward = _convolution_backward if self.kind is _CONV else _norm_backward
         inner = [*(each._inner for each in self.saved), *[inner for inner, _ in self.hidden]]
-        if self.x is not None:
-            inner.insert(0, self.x)
-        call = _OPERATORS[identity(self.operator)][1]
-        return call(*self.arguments(gradient, inner, self.needs)), perf_counter()
+        return backward(gradient, self.x, *inner, *self.settings, self.needs), perf_counter()
 
-    def note(self, place: Place, where: Any, gradient: Any, block: Any, outs: Any, at: Any) -> tuple[Any, Any, Any]:
-        """Record these gradients; `block`: that of the gradient. Returns the block of the input's, and the others."""
+    def note(self, place: Place, where: Any, shape: Any, block: Any, outs: Any, at: Any) -> tuple[Any, Any, Any]:
+        """Record these gradients. Returns the block of the input's, and the others.
+
+        `shape` and `block`: those of the gradient that they were made from.
+        """
         if self.kind is _LINEAR:
-            return _note_linear(place, where, gradient.shape, self.saved[0] if self.saved else None, self.x, outs)
-        name = _OPERATORS[identity(self.operator)][0]
+            return _note_linear(place, where, shape, self.saved[0] if self.saved else None, self.shape, outs)
+        name = _OPERATORS[identity(self.operator)]
         if self.kind is _RELU:
-            shape = gradient.shape
             return _taken(outs, place, name, (shape, shape), where, at, 0), None, None
         if self.kind is _FLATTEN:
             write(name, place, 0, None, where, at)
             return block, None, None
-        shapes = [gradient.shape, *(each._inner.shape for each in self.saved), *[one.shape for one, _ in self.hidden]]
-        if self.x is not None:
-            shapes.insert(1, self.shape)
+        inside = [*(each._inner.shape for each in self.saved), *[one.shape for one, _ in self.hidden]]
+        shapes = shape, self.shape, *inside
         if type(outs) is not tuple:
             return _taken(outs, place, name, shapes, where, at, 0), None, None
         first, *blocks = _note_many(outs, place, name, shapes, where, at, 0, True)
@@ -1044,6 +1063,11 @@ class _Layer:
             for out, block in zip(outs[1:], blocks, strict=True)
         ]
         return first, others[0], others[1]
+
+    def release(self) -> None:
+        """Drop the CPU's tensors that nobody sees; the device's stay until `clear`."""
+        self.x = None
+        self.hidden = tuple((_Gone(one.shape, one.dtype, one.nbytes), block) for one, block in self.hidden)
 
     def copy(self, others: dict[int, Any]) -> _Layer:
         """A copy, which is cleared alone; `others` are used in place of parameters, by slot."""
@@ -1071,10 +1095,9 @@ _BACKWARDS: Final = (
     aten.view.default,
 )
 # By identity: an operator's own hash is a Python function.
-_OPERATORS: Final = {identity(operator): (str(operator), rules_of(operator).call) for operator in _BACKWARDS}
-_convolution, _pool, _norm = (
-    rules_of(operator.default) for operator in (aten.convolution, aten.max_pool2d_with_indices, aten.native_batch_norm)
-)
+_OPERATORS: Final = {identity(operator): str(operator) for operator in _BACKWARDS}
+_convolution_backward, _pool_backward, _norm_backward = (operator._op for operator in _BACKWARDS[:3])
+_pool: Final = call_of(aten.max_pool2d_with_indices.default)
 
 
 class _Single(torch.autograd.Function):
@@ -1136,7 +1159,7 @@ def _single_gradients(layer: _Layer, gradient: Any) -> Any:
         outs, at = layer.gradients(given)
     except Exception:
         return None
-    first, *others = layer.note(place, _task_of(place).where, given, block, outs, at)
+    first, *others = layer.note(place, _task_of(place).where, given.shape, block, outs, at)
     out = outs[0] if type(outs) is tuple else outs
     return None if first is None else fresh(out, out.shape, out.dtype, first), *others
 
@@ -1209,16 +1232,21 @@ class _InOne(torch.autograd.Function):
         while todo:
             computed = []
             while todo:  # large ones are not worth the memory that computing the next ones before takes
-                layer = todo.pop()
+                layer, shape = todo.pop(), g.shape
                 outs, at = layer.gradients(g)
-                computed.append((layer, g, outs, at))
-                g = outs[0] if type(outs) is tuple else outs
+                several = type(outs) is tuple
+                g = outs[0] if several else outs
+                if not keeps and g is not None and g.numel() > _SIZEABLE:  # what follows has its memory
+                    layer.release()
+                    gone = _Gone(g.shape, g.dtype, g.nbytes)
+                    outs = (gone, *outs[1:]) if several else gone
+                computed.append((layer, shape, outs, at))
                 if g is None or g.numel() > _LARGE:
                     break
-            for layer, one, outs, at in computed:
+            for layer, shape, outs, at in computed:
                 if place.late is not None:
                     settle(place)
-                block, of_weight, of_bias = layer.note(place, where, one, block, outs, at)
+                block, of_weight, of_bias = layer.note(place, where, shape, block, outs, at)
                 if unheld:  # torch has freed it by now
                     del gradient._block
                     unheld = False
@@ -1493,7 +1521,7 @@ def _compute(module: Any, x: Any, place: Place, needed: bool, fresh: bool) -> _L
         layer.settings = *((size, size) if type(size) is int else size for size in sizes), module.ceil_mode
         if module.return_indices:
             return None
-        layer.outs, layer.operator = _pool.call(x, *layer.settings), aten.max_pool2d_with_indices_backward.default
+        layer.outs, layer.operator = _pool(x, *layer.settings), aten.max_pool2d_with_indices_backward.default
         layer.at = perf_counter()
         return layer
     given = _parameters(module, x, place)
@@ -1510,7 +1538,7 @@ def _compute(module: Any, x: Any, place: Place, needed: bool, fresh: bool) -> _L
         settings = module.stride, module.padding, module.dilation, False, (0, 0), module.groups
         added = None if bias is None else bias._inner
         layer.outs, layer.operator = (
-            (_convolution.call(x, weight._inner, added, *settings),),
+            (_host.convolution(x, weight._inner, added, *settings).contiguous(),),
             aten.convolution_backward.default,
         )
         layer.settings = [0 if bias is None else channels], *settings
@@ -1525,8 +1553,8 @@ def _compute(module: Any, x: Any, place: Place, needed: bool, fresh: bool) -> _L
         return None
     if any(each._inner.dtype is not x.dtype for each in buffers[:2]):
         return None
-    inner = [x, weight._inner, bias._inner, buffers[0]._inner, buffers[1]._inner, True, module.momentum, module.eps]
-    layer.outs = _norm.output(inner, {}, _norm.call(*inner))
+    running = buffers[0]._inner, buffers[1]._inner
+    layer.outs = _host.native_batch_norm(x, weight._inner, bias._inner, *running, True, module.momentum, module.eps)
     layer.operator, layer.settings = aten.native_batch_norm_backward.default, (True, module.eps)
     layer.buffers, layer.at = buffers, perf_counter()
     return layer

@@ -166,7 +166,6 @@ class Devices:
             "is_available": lambda: True,
             "device_count": lambda: len(self.gpu.places),
             "synchronize": self.synchronize,
-            "empty_cache": self.empty_cache,
             "memory_allocated": lambda device=None: of(device).live,
             "max_memory_allocated": lambda device=None: of(device).peak,
             "memory_reserved": lambda device=None: of(device).reserved,
@@ -221,6 +220,7 @@ class Devices:
         }
         accelerator = {
             **{key: value for key, value in self._shared().items() if key != "get_device_capability"},
+            "empty_cache": self.empty_cache,  # torch.cuda has its own, which a history of memory shows
             "current_accelerator": lambda check_available=False: torch.device("cuda"),
             "current_device_index": lambda: self.gpu.current,
             "current_device_idx": lambda: self.gpu.current,
