@@ -214,8 +214,7 @@ def _verdict(
     seen = record.evidence(key)
     if seen is None or set(seen.observations) != {probe.name for probe in function.probes}:
         seen, digests = _late(function, seen) or _ended(exercise, function, record), None
-    file = _file(record, exercise, function)
-    lines = record.files[file].lines if file in record.files else {}
+    lines = partial(_lines, record, exercise, function)
     given = exercise, function, seen, wanted.evidence, lines, wanted.signature
     if digests is None:
         return FunctionVerdict(judge_function(*given))
@@ -283,6 +282,12 @@ def _file(record: AnyRecord, exercise: Exercise, function: Function) -> str:
     """The file whose definition of a function was graded; empty where there is none."""
     key = (exercise.stem, function.name)
     return next((p.file or "" for p in record.places if (p.exercise, p.function) == key), "")
+
+
+def _lines(record: AnyRecord, exercise: Exercise, function: Function) -> Mapping[str, int]:
+    """The lines of names in that file; raises BadEvidence."""
+    file = _file(record, exercise, function)
+    return record.files[file].lines if file in record.files else {}
 
 
 def _failed(exercise: Exercise, function: Function, happened: str, expected: str) -> list[CheckResult]:

@@ -14,7 +14,7 @@ import contextlib
 import difflib
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -67,18 +67,22 @@ def judge_function(
     function: Function,
     evidence: AnyEvidence,
     reference: Evidence,
-    lines: Mapping[str, int] | None = None,
+    lines: Mapping[str, int] | Callable[[], Mapping[str, int]] | None = None,
     signature: str = "(…)",
     known: KnownOutcomes | None = None,
     digests: Mapping[str, bytes] = {},
 ) -> list[CheckResult]:
     """One result for each check of a function, by its evidence and the reference's.
 
-    `lines` are those of names and patterns in the student's source, `signature` the one the function should have.
-    `known` has what came of these checks by the same reference, and gets what comes of them by evidence with `digests`.
+    `lines` are those of names and patterns in the student's source, or return them where a check failed; `signature`
+    is the one the function should have. `known` has what came of these checks by the same reference, and gets what
+    comes of them by evidence with `digests`.
     """
     results = judge(exercise, function, evidence, reference, known, digests)
-    return [explained(result, function, evidence.observations, lines or {}, signature) for result in results]
+    if not [result for result in results if result.outcome is Outcome.FAILED]:
+        return results
+    found = lines() if callable(lines) else lines or {}
+    return [explained(result, function, evidence.observations, found, signature) for result in results]
 
 
 class Judged(NamedTuple):

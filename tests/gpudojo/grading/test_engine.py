@@ -158,6 +158,37 @@ def test_no_more_outcomes_are_kept_than_allowed() -> None:
     assert judging.judged("int", 7, 3)[1] == ["doubles", "lines"]
 
 
+@pytest.mark.parametrize(("value", "asked"), [(6, 0), (7, 1)])
+def test_the_lines_of_a_source_are_asked_for_only_where_a_check_failed(value: int, asked: int) -> None:
+    exercise = Exercise("01_doubling", "Doubling", points=1)
+    function = exercise.function("double")
+
+    @function.probe
+    def values(call: Any) -> dict[str, int]:
+        raise AssertionError
+
+    @function.check(1, needs=())
+    def doubles(seen: Seen, wanted: Seen) -> None:
+        """It returns twice its argument."""
+        if seen[values] != wanted[values]:
+            raise Failed("another value", "twice the argument", at=("",))
+
+    found, wanted = (
+        Evidence("01_doubling", "double", "virtual", 8, {"values": Observation(CallStatus.RETURNED, {"is": each})})
+        for each in (value, 6)
+    )
+    times = list[int]()
+
+    def lines() -> dict[str, int]:
+        times.append(1)
+        return {"double": 3}
+
+    [result] = engine.judge_function(exercise, function, found, wanted, lines)
+    assert len(times) == asked
+    assert result == engine.judge_function(exercise, function, found, wanted, {"double": 3})[0]
+    assert result.line == (3 if asked else None)
+
+
 def test_a_right_solution_passes_and_a_wrong_one_fails_at_its_line(files: Files) -> None:
     exercise = made(look_at_three, look_at_four)
     (right,) = files.grade(exercise, "def double(x):\n    return x + x\n")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 from typing import Any
 
 import msgspec
@@ -10,6 +11,7 @@ import pytest
 from gpudojo.model.errors import BadEvidence, DamagedEvidence
 from gpudojo.model.evidence import (
     MOST_FACTS,
+    SHORT,
     Array,
     CallStatus,
     Case,
@@ -20,6 +22,7 @@ from gpudojo.model.evidence import (
     Observation,
     ObservationOutline,
     Raised,
+    RecentFacts,
     decode_evidence,
     digests_of,
     encode_evidence,
@@ -219,3 +222,22 @@ def test_digests_tell_observations_apart_and_not_lines() -> None:
         digest(),
     ]
     assert len({usual, *others}) == 1 + len(others)
+
+
+def test_a_digest_is_that_of_the_facts_whatever_came_before_them() -> None:
+    recent = RecentFacts(8 * SHORT)
+    sizes = [0, 1, SHORT - 1, SHORT, SHORT, SHORT + 1, 2 * SHORT, 2 * SHORT + 1, 9 * SHORT, SHORT + 2, SHORT]
+    for size in sizes * 3:
+        for first in (b"a", b"a", b"b", b"a"):
+            data = (first + bytes(size))[:size]
+            assert recent.digest(data) == hashlib.sha256(data).digest()
+            assert sum(len(kept) for kept, _ in recent._known.values()) <= recent.most
+
+
+def test_facts_that_are_the_same_as_the_last_are_not_hashed_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    recent, data = RecentFacts(8 * SHORT), bytes(2 * SHORT)
+    first = recent.digest(data)
+    monkeypatch.delattr(hashlib, "sha256")
+    assert recent.digest(bytes(2 * SHORT)) == first
+    with pytest.raises(AttributeError):
+        recent.digest(b"a" + data[1:])

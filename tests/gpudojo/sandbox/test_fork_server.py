@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import signal
 import socket
@@ -145,3 +146,19 @@ def test_no_function_of_ours_has_pythons_builtins() -> None:
     count, *others = done.stdout.split()
     assert int(count) > 3000
     assert others == []
+
+
+def test_validators_of_notebooks_are_made_before_children_need_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    from gpudojo.grading.load import parse_cell
+    from gpudojo.sandbox import fork_server
+    from nbformat import validator
+
+    monkeypatch.setattr(validator, "validators", {})
+    fork_server.read_notebooks()
+    made = dict(validator.validators)
+    assert {minor for _, _, minor, *_ in made} == set(fork_server.MINORS)
+    for minor in fork_server.MINORS:
+        cell = {"cell_type": "code", "metadata": {}, "source": "x = 1", "outputs": [], "execution_count": None}
+        data = {"cells": [cell | ({"id": "a"} if minor == 5 else {})], "metadata": {}, "nbformat": 4}
+        assert parse_cell(json.dumps(data | {"nbformat_minor": minor}).encode()).source == "x = 1\n"
+    assert validator.validators == made

@@ -366,11 +366,22 @@ def compare(found: list[Array], right: list[Array]) -> tuple[float, float]:
 
     if not alike(found, right):
         return math.inf, math.inf
-    a, b = (np.concatenate([values(each) for each in arrays]) for arrays in (found, right))
-    length = float(np.linalg.norm(b))
+    b, length, finite = _joined(tuple(right))
+    if found == right:  # as most are
+        return (length / length, 0.0 / length) if finite else (math.inf, math.inf)
+    a = np.concatenate([values(each) for each in found])
     if not np.isfinite(a).all():
         return math.inf, math.inf
     return float(np.linalg.norm(a)) / length, float(np.linalg.norm(a - b)) / length
+
+
+@lru_cache(64)
+def _joined(right: tuple[Array, ...]) -> tuple[Any, float, bool]:
+    """The values of a reference's arrays in one, its length, and whether all are finite."""
+    import numpy as np
+
+    joined = np.concatenate([values(each) for each in right])
+    return joined, float(np.linalg.norm(joined)), bool(np.isfinite(joined).all())
 
 
 def alike(found: list[Array], right: list[Array]) -> bool:
