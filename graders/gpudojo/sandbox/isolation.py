@@ -109,6 +109,7 @@ SHARED: Final = "/dev/shm"  # where libc keeps named semaphores and shared memor
 # The recorded evidence of a reference, in a release.
 ANSWERS: Final = os.path.join(os.path.dirname(os.path.realpath(gpudojo.__file__)), "grading", "of_reference")
 PROCESSES_AT_MOST: Final = 64
+RESERVED_AT_MOST: Final = 8 << 30  # of addresses; for each of 64 threads glibc reserves 64 MiB, at first twice as much
 SHARED_PROCESSES: Final = 1024  # for all children together, where they are counted together
 FILES_AT_MOST: Final = 4096
 # The first of the user numbers for children: far from any in use, or small where a container has few.
@@ -141,7 +142,8 @@ def readable_paths() -> list[str]:
 def limit(memory: int, scratch: int, seconds: float, gpu: bool = False) -> None:
     """Set the resource limits of this process; `memory` comes on top of what torch holds already.
 
-    CUDA reserves addresses by the gigabyte, which cost nothing: with `gpu`, writable memory is limited instead.
+    It is a limit of writable memory. Addresses cost nothing as long as they are only reserved, as CUDA does by the
+    gigabyte and glibc for each thread: where these ran out, threads of torch's that cannot allocate ended the process.
     """
     if sys.platform == "win32":
         raise NotImplementedError
@@ -149,10 +151,9 @@ def limit(memory: int, scratch: int, seconds: float, gpu: bool = False) -> None:
     with contextlib.suppress(OSError), open("/proc/self/statm") as file:
         pages = [int(word) * resource.getpagesize() for word in file.read().split()]
         size, data = pages[0], pages[5]  # all addresses, and those of writable private memory
-    if gpu:
-        _at_most(resource.RLIMIT_DATA, data + CUDA_HOST_BYTES + memory)
-    else:
-        _at_most(resource.RLIMIT_AS, size + memory)
+    _at_most(resource.RLIMIT_DATA, data + memory + (CUDA_HOST_BYTES if gpu else 0))
+    if not gpu:
+        _at_most(resource.RLIMIT_AS, size + memory + RESERVED_AT_MOST)
     _at_most(resource.RLIMIT_CPU, int(seconds) + 5)
     _at_most(resource.RLIMIT_FSIZE, scratch)
     _at_most(resource.RLIMIT_NOFILE, 256)

@@ -230,6 +230,29 @@ def test_files_in_memory_have_one_limit(who: str, without: tuple[str, ...]) -> N
     assert "No space left" in found["too large in /dev/shm"]
 
 
+# Each thread of glibc's reserves 64 MiB of addresses for its small objects.
+THREADS = """
+import threading
+kept, done = [], threading.Event()
+for _ in range(12):
+    made = threading.Barrier(2)
+    threading.Thread(target=lambda: (kept.append(bytes(100_000)), made.wait(), done.wait()), daemon=True).start()
+    made.wait()
+found = len(bytearray(600 << 20)) >> 20, len(kept)
+try:
+    bytearray(1100 << 20)
+except MemoryError:
+    found += ("no more",)
+done.set()
+"""
+
+
+@everybody
+@every_machine
+def test_addresses_that_are_only_reserved_do_not_count_as_memory(who: str, without: tuple[str, ...]) -> None:
+    assert run(who, without, THREADS)["found"]["code"] == "(600, 12, 'no more')"
+
+
 @everybody
 @every_machine
 def test_there_are_no_privileges(who: str, without: tuple[str, ...]) -> None:
