@@ -224,6 +224,8 @@ class ChildScheduler:
             self._unregister(end)
         elif stream == "output":
             task.run.add_output(data)
+            if len(data) == ROOM:  # it was full: so much output is read in larger pieces, and the child waits less
+                _enlarged(end, CHUNK)
         elif not task.run.receive(data) and task.pipes is not None:
             self.client.kill(task.pipes.number)
         return len(data)
@@ -278,13 +280,13 @@ class ChildScheduler:
             self._start(task)
 
 
-def _enlarged(end: int) -> bool:
+def _enlarged(end: int, size: int = ROOM) -> bool:
     """Let a pipe hold more; False where it cannot."""
     if sys.platform == "linux":
         import fcntl
 
         with contextlib.suppress(OSError):
-            return fcntl.fcntl(end, fcntl.F_SETPIPE_SZ, ROOM) >= ROOM
+            return fcntl.fcntl(end, fcntl.F_SETPIPE_SZ, size) >= size
     return False
 
 
