@@ -23,10 +23,12 @@ from tests.sharing import WarmPython
 ROOT = Path(__file__).parents[2]
 EXERCISES = day("day8")
 TODO = "still to do"
-# All in one process, because importing torch takes longer than running any of them.
+# All in one process, because importing torch takes longer than running any of them. The first optimizer of a process
+# imports half of torch, which is no part of an exercise either.
 ONE_BY_ONE = """
 import contextlib, io, json, runpy, sys, time, traceback
 import torch
+import torch._dynamo
 shown = []
 for script in sys.argv[1:]:
     screen = io.TextIOWrapper(io.BytesIO(), encoding="ascii", errors="strict")
