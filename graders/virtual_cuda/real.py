@@ -487,7 +487,7 @@ class Observer:
                 return func.redispatch(DispatchKeySet(_KEYS[self.kind]), *args, **kwargs)
         if _is_shorthand(func):
             with mode:
-                return func.decompose(*args, **kwargs)
+                return func._op_dk(torch._C.DispatchKey.CompositeImplicitAutograd, *args, **kwargs)
         storages = {_storage_key(tensor) for tensor in given} - {None}
         name = name_of(func)
         if name == "lift_fresh":

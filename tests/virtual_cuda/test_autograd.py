@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
+import torch._meta_registrations  # registers versions in Python, as many programs do without knowing it
+import torch.nn.functional as F
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 from virtual_cuda import VirtualGpu
@@ -64,6 +67,41 @@ def test_inference_mode_runs_the_same_kernels_for_a_product(
     assert torch.equal(found, wanted)
     with torch.inference_mode(), pytest.raises(RuntimeError, match="both arguments to matmul need to be at least 1D"):
         x @ torch.tensor(1.0, device="cuda")
+
+
+WRITTEN_IN_PYTHON_TOO: dict[str, Callable[[torch.Tensor], Any]] = {
+    "broadcast_tensors": lambda x: torch.broadcast_tensors(x, x[:, :1]),
+    "dropout": lambda x: F.dropout(x, 0.0),
+    "istft": lambda x: torch.istft(torch.stft(x[0], 8, window=x[1, :8], return_complex=True), 8, window=x[1, :8]),
+    "one_hot": lambda x: F.one_hot(x.abs().long()),
+    "pad_sequence": lambda x: torch.nn.utils.rnn.pad_sequence([x[0], x[1, :2]]),
+    "rnn": lambda x: torch.rnn_tanh_cell(x, x, *(torch.ones(64, 64, device="cuda"),) * 2),
+    "stft": lambda x: torch.stft(x, 8, window=x[0, :8], center=True, return_complex=True),
+    "tensor_split": lambda x: torch.tensor_split(x, torch.tensor([1, 2])),
+    "unsafe_chunk": lambda x: torch.unsafe_chunk(x, 2),
+    "upsample": lambda x: F.interpolate(x[None, None], scale_factor=2.0, mode="bilinear"),
+    "upsample, antialias": lambda x: F.interpolate(x[None, None], size=(5, 5), mode="bicubic", antialias=True),
+    "upsample, nearest": lambda x: F.interpolate(x[None], scale_factor=2, mode="nearest"),
+}
+
+
+@pytest.mark.parametrize("name", WRITTEN_IN_PYTHON_TOO)
+def test_inference_mode_runs_the_same_kernels(gpu: VirtualGpu, name: str) -> None:
+    function, x = WRITTEN_IN_PYTHON_TOO[name], torch.rand(64, 64, device="cuda")
+    start = gpu.ledger.mark()
+    wanted = function(x)
+    middle = gpu.ledger.mark()
+    with torch.inference_mode():
+        found = function(x)
+    here, there = gpu.ledger.since(start, middle), gpu.ledger.since(middle)
+    assert [each.name for each in there.operations()] == [each.name for each in here.operations()]
+    torch.testing.assert_close(found, wanted, rtol=0, atol=0)
+
+
+def test_inference_mode_refuses_in_the_same_words() -> None:
+    sections = torch.tensor([1, 2], device="cuda")
+    with torch.inference_mode(), pytest.raises(RuntimeError, match="to be on cpu, but it's on cuda:0"):
+        torch.tensor_split(torch.ones(3, device="cuda"), sections)
 
 
 def test_no_grad_enable_grad_and_inference_mode(gpu: VirtualGpu) -> None:

@@ -455,8 +455,10 @@ def make_plan(func: Any) -> Any:
         return plan_by(run, func)
     composite = torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), "CompositeImplicitAutograd")
     if composite and not facts.whole:
-        # `to`, `item`, `linear`, …: autograd takes them apart, but in inference mode they arrive whole.
-        return lambda args, kwargs: func.decompose(*args, **(kwargs or {}))
+        # `to`, `item`, `linear`, …: autograd takes them apart, but in inference mode they arrive whole. C++ takes them
+        # apart here, too: `func.decompose` prefers versions in Python, which a GPU never runs, and some import sympy.
+        apart = partial(func._op_dk, torch._C.DispatchKey.CompositeImplicitAutograd)
+        return lambda args, kwargs: apart(*args, **(kwargs or {}))
     rules = rules_of(func)
     if facts.fast_path is not None:
         return _FAST_PATHS[facts.fast_path](func, rules)

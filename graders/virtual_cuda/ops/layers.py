@@ -125,14 +125,8 @@ def _block_diag(call: OperatorCall) -> Any:
     return ALLOWED
 
 
-def _taken_apart(func: Any, args: Any, kwargs: Any) -> Any:
-    """By torch's C++, as autograd does; `func.decompose` prefers a version in Python, which imports sympy."""
-    return func._op_dk(torch._C.DispatchKey.CompositeImplicitAutograd, *args, **kwargs)
-
-
 # ---- entries ---------------------------------------------------------------------------------------------------------
 
-operator("matmul", "matmul.out", plan=_taken_apart)
 for _name in ("mm", "bmm", "addmm", "baddbmm"):
     _slow: dict[str, Any] = (
         {"kernel": partial(_in_single_product, getattr(torch._C._VariableFunctions, _name))} if SLOW else {}
