@@ -35,6 +35,7 @@ def export(header: ClassResults, rows: Iterable[SubmissionRow], target: Path, op
     too_large, uneven = 0, 0
     for entry in entries(rows, target, options):
         runner = _runner(entry.row, entry.checks)
+        _settle([runner], entry.checks)
         shown = sum(test["status"] == "pass" for test in runner["tests"]) / len(runner["tests"]) * runner["max_score"]
         uneven += not math.isclose(shown, _sum_in_order(runner["tests"]), rel_tol=1e-9, abs_tol=1e-9)
         text, encoded = _encoded(runner)
@@ -44,10 +45,10 @@ def export(header: ClassResults, rows: Iterable[SubmissionRow], target: Path, op
         else:
             too_large += 1
             (target / f"{entry.name}.base64").unlink(missing_ok=True)  # an older one would be taken for this one
-        outputs, recorded = "", 0.0
-        for runner_id, checks in _by_exercise(entry, options):
-            runner = _runner(entry.row, checks, recorded)
-            recorded = _sum_in_order(runner["tests"], recorded)
+        outputs, of_exercises = "", _by_exercise(entry, options)
+        runners = [_runner(entry.row, checks) for _, checks in of_exercises]
+        _settle(runners, [check for _, checks in of_exercises for check in checks])
+        for (runner_id, _), runner in zip(of_exercises, runners, strict=True):
             text, encoded = _encoded(runner)
             written.append(save(entry.folder / f"{runner_id}.json", text))
             written.append(save(entry.folder / f"{runner_id}.base64", encoded))
@@ -79,8 +80,7 @@ def _by_exercise(entry: Entry, options: Options) -> list[tuple[str, list[CheckRo
     return list(runners.items())
 
 
-def _runner(row: SubmissionRow, checks: list[CheckRow], recorded: float = 0.0) -> dict[str, Any]:
-    """One runner; `recorded` is what the runners before it have added up to."""
+def _runner(row: SubmissionRow, checks: list[CheckRow]) -> dict[str, Any]:
     grain = math.gcd(*(parts(number) for check in checks for number in (check.points, check.max_points)))
     largest = sum(parts(check.max_points) for check in checks)
     if grain and largest // grain <= MOST:
@@ -89,7 +89,6 @@ def _runner(row: SubmissionRow, checks: list[CheckRow], recorded: float = 0.0) -
         tests = [
             _test(check, common.name_of(check), common.good(check), points(parts(check.points))) for check in checks
         ]
-    _settle(tests, points(parts(recorded) + sum(parts(check.points) for check in checks)), recorded)
     return {"version": 3, "status": common.verdict(row, checks), "max_score": points(largest), "tests": tests}
 
 
@@ -120,14 +119,26 @@ def _test(check: CheckRow, name: str, earned: bool, score: float) -> dict[str, A
     }
 
 
-def _settle(tests: list[dict[str, Any]], total: float, recorded: float) -> None:
-    """Let the scores, added up in order as the reporter does, be the total and not 0.30000000000000004."""
-    for last in [test for test in tests if test["score"]][-1:]:
-        last["score"] = 0.0
-        last["score"] = total - _sum_in_order(tests, recorded)
+def _settle(runners: list[dict[str, Any]], checks: list[CheckRow]) -> None:
+    """Let the scores, added up in order as the reporter does, be the points of the checks and not 0.30000000000000004.
+
+    A last score that makes up for the others' rounding does not always exist: nothing added to 1.97 is 3.98. Where it
+    does not, all scores become multiples of the last digit that the total has, whose sums are exact.
+    """
+    tests = [test for runner in runners for test in runner["tests"]]
+    total = points(sum(parts(check.points) for check in checks))
+    earning = [test for test in tests if test["score"]]
+    for digit in (0.0, math.ulp(total)):
+        if not earning or _sum_in_order(tests) == total:
+            return
+        for test in earning[:-1] if digit else ():
+            test["score"] = round(test["score"] / digit) * digit
+        earning[-1]["score"] = 0.0
+        earning[-1]["score"] = total - _sum_in_order(tests)
 
 
-def _sum_in_order(tests: list[dict[str, Any]], total: float = 0.0) -> float:
+def _sum_in_order(tests: list[dict[str, Any]]) -> float:
+    total = 0.0
     for test in tests:
         total += test["score"]
     return total

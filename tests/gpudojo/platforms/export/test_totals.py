@@ -7,9 +7,10 @@ import dataclasses
 import tempfile
 from pathlib import Path
 
-from gpudojo.model.results import ClassResults, SubmissionStatus
+import pytest
+from gpudojo.model.results import CheckRow, ClassResults, Outcome, SubmissionStatus
 from gpudojo.model.results_file import read, write
-from gpudojo.platforms import exporter
+from gpudojo.platforms import exporter, github_classroom
 from gpudojo.platforms._entries import names
 from gpudojo.platforms.github_classroom import LARGEST
 from hypothesis import given, settings
@@ -77,6 +78,18 @@ def test_every_program_reads_the_same_total(results: ClassResults) -> None:
         path = Path(folder) / "results.json"
         write(path, results, results.submissions)
         check_all(read(path), Path(folder))
+
+
+def test_scores_of_github_add_up_to_the_total_and_not_nearly() -> None:
+    for total in range(2, 300):
+        for first in range(1, total):
+            earned = [first / 100, (total - first) / 100]
+            checks = [CheckRow("01_x::f::c", "f", Outcome.PASSED, each, each) for each in earned]
+            runners = [{"max_score": each, "tests": [{"score": each}, {"score": 0.0}]} for each in earned]
+            github_classroom._settle(runners, checks)
+            assert readers.recorded(runners)[0] == total / 100
+            scores = [test["score"] for runner in runners for test in runner["tests"]]
+            assert scores == pytest.approx([earned[0], 0, earned[1], 0], abs=1e-12)
 
 
 @settings(max_examples=40, deadline=None)
