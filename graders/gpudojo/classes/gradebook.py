@@ -367,7 +367,7 @@ class Gradebook:
             handed_in.sort(key=lambda each: (each[1].submitted, each[0].attempt))
             entry = handed_in[-1][0]
             known = self.state.students.get(who)
-            before = self.pick(known.sent) if known else None
+            before = self.pick(self._unit_of(who, known)) if known else None
             before = msgspec.structs.replace(before) if before else None
             kept = {sent.digest: sent for sent in known.sent} if known else {}
             # A submission that is found again, as when the same download is graded twice, stays an earlier attempt;
@@ -386,8 +386,9 @@ class Gradebook:
             student = Student(entry.name, entry.student, str(entry.naming), entry.identifier, people)
             student.sent = list(kept.values())
             self.state.students[who] = student
-            after = self.pick(student.sent)
-            if before is not None and after is not None and (change := self._change(student, before, after)):
+            unit = self._unit_of(who, student)
+            after = self.pick(unit)
+            if before is not None and after is not None and (change := self._change(unit, student, before, after)):
                 changes.append(change)
                 if change.new_attempt:
                     after.changes = change.checks[:MOST]
@@ -395,13 +396,15 @@ class Gradebook:
             self._log(changes)
         return changes
 
-    def _change(self, student: Student, before: StoredSubmission, after: StoredSubmission) -> ScoreChange | None:
+    def _change(
+        self, unit: Unit, student: Student, before: StoredSubmission, after: StoredSubmission
+    ) -> ScoreChange | None:
         same = ("record", "reference", "measure", "problem")
         if all(getattr(before, name) == getattr(after, name) for name in same):
             return None
         new = self._verdict(after)
         # Never judged again: the checks of that time may be gone, and without its verdict only the score is known.
-        old = self._verdicts(before.reference, before.measure, tuple(before.only)).kept(before.record)
+        old = self._kept(before)
         outcomes = {check.id: check.outcome for exercise in old.exercises for check in exercise.checks} if old else {}
         checks = [
             f"{check.id}: {outcomes[check.id]} → {check.outcome}"
@@ -409,12 +412,14 @@ class Gradebook:
             for check in exercise.checks
             if outcomes.get(check.id, check.outcome) is not check.outcome
         ]
-        if not checks and before.score == new.score:
+        was = self._graded(unit, before, old).score if old else before.score
+        score = self._graded(unit, after, new).score
+        if not checks and was == score:
             return None
         new_attempt = before.digest != after.digest
         people, _ = self._people(student)
         name = " & ".join(self._called(number_) for number_ in people) or student.student
-        return ScoreChange(student.name, name, before.score, new.score, new_attempt, checks)
+        return ScoreChange(student.name, name, was, score, new_attempt, checks)
 
     def _log(self, changes: Iterable[ScoreChange]) -> None:
         path = self.out / HISTORY
@@ -428,12 +433,13 @@ class Gradebook:
             writer.writerow([safe(cell) for cell in cells])
         write(path, (old + text.getvalue()).encode("utf-8", "backslashreplace"))
 
-    def pick(self, sent: Sequence[StoredSubmission]) -> StoredSubmission | None:
-        """The submission that counts."""
+    def pick(self, unit: Unit) -> StoredSubmission | None:
+        """The submission that counts. The best has the most points to publish; of several, it is the latest."""
+        sent = unit.sent
         if not sent:
             return None
-        if self.attempt == "best":
-            return max(reversed(sent), key=lambda each: each.score)
+        if self.attempt == "best" and len(sent) > 1:
+            return max(reversed(sent), key=lambda each: self._graded(unit, each).final.points)
         return sent[0] if self.attempt == "first" else sent[-1]
 
     # Rows
@@ -474,6 +480,13 @@ class Gradebook:
             return [], ""
         return self.roster.people(student.identifier, (student.student, student.name), student.people)
 
+    def _unit_of(self, who: str, student: Student) -> Unit:
+        """The row of one student, without what others handed in for the same person."""
+        rows, _ = self._people(student)
+        unit = self._on_roster(rows[0], student.name) if len(rows) == 1 else Unit(student.name, [])
+        unit.keys, unit.who, unit.sent = [*unit.keys, who], student, list(student.sent)
+        return unit
+
     def _called(self, number_: int) -> str:
         assert self.roster is not None
         return self.roster.rows[number_].name or self.roster.rows[number_].id
@@ -492,7 +505,7 @@ class Gradebook:
         else:
             names = ", ".join(dict.fromkeys(sent.name for sent in unit.sent))
             unit.review = [f"several submissions match {unit.name}: {names}; when each was handed in is not known."]
-        last = self.pick(unit.sent)
+        last = self.pick(unit)
         if last is not None and any(last is sent for sent in student.sent):
             unit.who, unit.name = student, student.name
 
@@ -523,9 +536,10 @@ class Gradebook:
     def rows(self) -> Iterator[SubmissionRow]:
         """All rows, finished; one after another, for there may be many."""
         units = self.units()
+        picked = [self.pick(unit) for unit in units]
         same: dict[str, list[Unit]] = defaultdict(list)
-        for unit in units:
-            if sent := self.pick(unit.sent):
+        for unit, sent in zip(units, picked, strict=True):
+            if sent is not None:
                 same[sent.content].append(unit)
         known = {name for unit in units for name in unit.names} if self.course.extensions else set()
         for who in self.course.extensions:
@@ -538,20 +552,29 @@ class Gradebook:
                 self.notices.append(
                     f"{self.overrides.path}: nobody is {entry.student!r} any more; an override is unused"
                 )
-        return (self.row(unit, self._twins(unit, same)) for unit in units)
+        return (self._row(unit, sent, _twins(unit, sent, same)) for unit, sent in zip(units, picked, strict=True))
 
-    def _twins(self, unit: Unit, same: dict[str, list[Unit]]) -> list[str]:
-        """The names of those outside of the student's group who handed in the same."""
-        sent = self.pick(unit.sent)
-        others = [] if sent is None else [other for other in same[sent.content] if other is not unit]
-        return [other.name for other in others if not unit.group or other.group != unit.group]
+    def row(self, unit: Unit) -> SubmissionRow:
+        """The row of a unit."""
+        return self._row(unit, self.pick(unit))
 
-    def row(self, unit: Unit, twins: Sequence[str] = ()) -> SubmissionRow:
-        """The row of a unit; `twins` handed in the same."""
-        sent, review = self.pick(unit.sent), list(unit.review)
+    def _row(self, unit: Unit, sent: StoredSubmission | None, twins: Sequence[str] = ()) -> SubmissionRow:
+        """The row of a unit, of whose submissions one counts; `twins` handed in the same."""
+        row = self._graded(unit, sent, twins=twins)
+        return replace(row, attempts=self._attempts(unit, sent, row)) if len(unit.sent) > 1 else row
+
+    def _graded(
+        self,
+        unit: Unit,
+        sent: StoredSubmission | None,
+        base: SubmissionRow | None = None,
+        twins: Sequence[str] = (),
+    ) -> SubmissionRow:
+        """The row of a unit if this submission counts; `base` is the grader's verdict on it."""
+        review = list(unit.review)
         if sent is None:
             base = SubmissionRow(unit.name, SubmissionStatus.ABSENT, 0.0, 0.0, [], reason="Nothing was handed in.")
-        else:
+        elif base is None:
             base = self._verdict(sent)
         exercises = self._weighed(base)
         if twins and _tried(base) and sent is not None and not sent.problem:
@@ -584,7 +607,6 @@ class Gradebook:
             record=sent.record if sent else "",
             reference=sent.reference if sent and sent.reference != self.state.reference else "",
             graded_at=sent.at if sent else "",
-            attempts=self._attempts(unit, sent),
             roster=unit.roster,
             group=unit.group,
             gone=sent is not None and _gone(Path(sent.origin)),
@@ -597,13 +619,19 @@ class Gradebook:
         naming = unit.who.naming if unit.who else ""
         return naming if naming not in ("plain", "classroom", "") else "commit" if sent.submitted else "roster"
 
-    def _attempts(self, unit: Unit, counts: StoredSubmission | None) -> list[Attempt]:
-        if len(unit.sent) < 2:
-            return []
-        return [
-            Attempt(s.name, s.digest, s.score, s.max_score, s.at, s.submitted, s is counts, changes=s.changes)
-            for s in unit.sent
-        ]
+    def _attempts(self, unit: Unit, counts: StoredSubmission | None, row: SubmissionRow) -> list[Attempt]:
+        """All submissions with the points that each has in the course; `row` is that of the one that counts."""
+        found = []
+        for sent in unit.sent:
+            score, worth = sent.score, sent.max_score
+            if sent is counts:
+                score, worth = row.score, row.max_score
+            elif kept := self._kept(sent) if sent.record else self._verdict(sent):
+                own = self._graded(unit, sent, kept)
+                score, worth = own.score, own.max_score
+            one = Attempt(sent.name, sent.digest, score, worth, sent.at, sent.submitted, sent is counts)
+            found.append(replace(one, changes=sent.changes))
+        return found
 
     @functools.cached_property
     def parts(self) -> dict[str, tuple[str, Worth, float, float]]:
@@ -687,9 +715,19 @@ class Gradebook:
     def _verdicts_of(self, reference: str, measure: str, only: tuple[str, ...]) -> Verdicts:
         return Verdicts(self.out, self.state.day, frozenset(only), reference, measure)
 
+    def _kept(self, sent: StoredSubmission) -> SubmissionRow | None:
+        """The verdict as it was made when the submission ran, if it is still there."""
+        return self._verdicts(sent.reference, sent.measure, tuple(sent.only)).kept(sent.record) if sent.record else None
+
     def _verdict(self, sent: StoredSubmission) -> SubmissionRow:
         verdicts = self._verdicts(sent.reference, sent.measure, tuple(sent.only))
         return verdicts.of(sent.record) if sent.record else verdicts.unreadable(sent.problem)
+
+
+def _twins(unit: Unit, sent: StoredSubmission | None, same: dict[str, list[Unit]]) -> list[str]:
+    """The names of those outside of the student's group who handed in the same."""
+    others = [] if sent is None else [other for other in same[sent.content] if other is not unit]
+    return [other.name for other in others if not unit.group or other.group != unit.group]
 
 
 def _tried(row: SubmissionRow) -> bool:

@@ -24,6 +24,7 @@ from tests.gpudojo.classes.test_grading import REFERENCE, Quiet
 FIRST = "01_checking_device.py"
 RIGHT = (REFERENCE / FIRST).read_text(encoding="utf-8")
 WRONG = "import torch\n\n\ndef select_device(prefer=None):\n    return torch.device('cpu')\n"
+PARTLY = "import torch\n\n\ndef select_device(prefer=None):\n    return torch.device(prefer or 'cuda')\n"
 
 pytestmark = pytest.mark.usefixtures("loaded_fork_servers")
 
@@ -31,6 +32,13 @@ pytestmark = pytest.mark.usefixtures("loaded_fork_servers")
 def hand_in(folder: Path, text: str, name: str = FIRST) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     (folder / name).write_text(text, encoding="utf-8")
+
+
+def commit(folder: Path, date: str) -> None:
+    dates = {"GIT_COMMITTER_DATE": date, "GIT_AUTHOR_DATE": "2026-11-01T10:00:00+0100"}
+    settings = ("-c", "user.name=a", "-c", "user.email=a@x.org")
+    for words in (("init", "-q"), ("add", "."), (*settings, "commit", "-qm", "x")):
+        subprocess.run(["git", *words], cwd=folder, env=os.environ | dates, check=True)
 
 
 def grade(out: Path, *paths: Path, **more: Any) -> tuple[GradedClass, dict[str, SubmissionRow], ClassResults]:
@@ -110,6 +118,40 @@ def test_which_attempt_counts(term: Path) -> None:
         assert [attempt.counts for attempt in rows["ada"].attempts] == [best, not best]
 
 
+def test_attempts_have_the_points_of_the_course(term: Path) -> None:
+    """The grader's own points would choose another attempt, and stand beside points of the course."""
+    course = "attempt = 'best'\n[exercises]\n'01' = 10\n'12' = 90\n"
+    (term / "class" / "course.toml").write_text(course, encoding="utf-8")
+    answers = "12_self_assessment.py"
+    every: dict[str, Any] = {"only": frozenset()}
+    grade(term / "new", term / "class", **every)
+    hand_in(term / "class" / "ada", (REFERENCE / answers).read_text(encoding="utf-8"), answers)
+    hand_in(term / "class" / "ada", "")
+    outcome, rows, _ = grade(term / "new", term / "class" / "ada", **every)
+    assert rows["ada"].score == 90
+    assert [(each.score, each.max_score, each.counts) for each in rows["ada"].attempts] == [
+        (10, 100, False),
+        (90, 100, True),
+    ]
+    (change,) = outcome.changes
+    assert str(change).startswith("ada: 10 → 90 (")
+    # what a person gave holds for every attempt
+    dojo("override", "--out", term / "new", "ada", "01", "--points", "4")
+    row = next(row for row in read(term / "new" / "results.json").submissions if row.submission == "ada")
+    assert [each.score for each in row.attempts] == [4, 94]
+
+
+def test_the_best_attempt_is_best_with_its_penalty(term: Path) -> None:
+    course = "deadline = 2026-11-20T23:59:00+01:00\nattempt = 'best'\n[late]\npenalty = 100\n"
+    (term / "class" / "course.toml").write_text(course, encoding="utf-8")
+    for day, text in ((20, PARTLY), (21, RIGHT)):
+        hand_in(term / "class" / "bo", text + "# of bo\n")
+        commit(term / "class" / "bo", f"2026-11-{day}T23:59:00+0100")
+        _, rows, _ = grade(term / "out", term / "class" / "bo")
+    assert 0 < rows["bo"].final.points < rows["bo"].max_score
+    assert [each.counts for each in rows["bo"].attempts][-2:] == [True, False]
+
+
 def test_the_same_download_again_is_no_later_attempt(term: Path) -> None:
     hand_in(term / "mended" / "bo", RIGHT + "\n# mended\n")
     worth = read(term / "out" / "results.json").max_score
@@ -152,11 +194,7 @@ def test_reasons_to_look(term: Path) -> None:
 
 def test_a_class_with_a_course_file(term: Path) -> None:
     """Scale, lateness by commit and by Canvas, an extension, sections, the absent, a stranger, items graded by hand."""
-    git = term / "class" / "ada"
-    date = {"GIT_COMMITTER_DATE": "2026-11-21T10:00:00+0100", "GIT_AUTHOR_DATE": "2026-11-01T10:00:00+0100"}
-    settings = ("-c", "user.name=a", "-c", "user.email=a@x.org")
-    for words in (("init", "-q"), ("add", "."), (*settings, "commit", "-qm", "x")):
-        subprocess.run(["git", *words], cwd=git, env=os.environ | date, check=True)
+    commit(term / "class" / "ada", "2026-11-21T10:00:00+0100")
     (term / "class" / f"exampledee_LATE_10010_7001_{FIRST}").write_text(RIGHT + "# dee\n", encoding="utf-8")
     (term / "class" / "roster.csv").write_text(
         "id,name,section\n1,Ada,Mon\n2,bo,Tue\n10010,Dee Example,Tue\n4,Nobody Here,Wed\n", encoding="utf-8"
