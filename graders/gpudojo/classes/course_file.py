@@ -35,7 +35,7 @@ from gpudojo.model.results import (
     rounded,
     total,
 )
-from gpudojo.model.results_file import replacing
+from gpudojo.model.results_file import COLUMNS, replacing
 from gpudojo.submissions.entries import Submitter
 
 # By field, the headings of Canvas, Moodle, Gradescope, GitHub Classroom and plain tables; the first one found is used.
@@ -221,7 +221,11 @@ def _moment(text: str, zone: datetime.tzinfo) -> str:
 
 NAME: Final = "course.toml"
 DAY: Final = 86_400
+YEARS: Final = range(2000, 3000)
+MOST_DAYS: Final = 1000  # of an extension
 PLACES: Final = 2  # of published points, as platforms show them
+LEAST_POINTS: Final = 0.01
+MOST_POINTS: Final = 1_000_000
 SeedRule = Literal["per-class", "per-student"]
 Base = Literal["maximum", "earned"]
 
@@ -309,9 +313,9 @@ class CourseRules:
             if stem in found:
                 raise self.refuse(f"the exercise {stem} is listed twice", "exercises", name)
             found[stem] = worth
-        taken = {item.name for item in self.by_hand} & {exercise.stem for exercise in exercises}
-        if taken:
-            raise self.refuse(f"{min(taken)!r} is the name of an exercise", "by_hand")
+        for number, item in enumerate(self.by_hand):
+            if exercise_named(item.name, [exercise.stem for exercise in exercises]):
+                raise self.refuse(f"{item.name!r} is the name of an exercise", "by_hand", str(number), "name")
         return found or {exercise.stem: Worth() for exercise in exercises}
 
     def timing(self, submitted: str, told_by: str, marked: bool, names: Collection[str]) -> Timing | None:
@@ -403,9 +407,9 @@ def load(path: Path) -> CourseRules:
     except UnicodeDecodeError:
         raise BadFile(str(path), None, "it is not UTF-8 text") from None
     except tomllib.TOMLDecodeError as error:
-        place = re.search(r" \(at line (\d+), column \d+\)", str(error))
+        place = re.search(r" \(at (?:line (\d+), column \d+|end of document)\)", str(error))
         said = str(error).replace(place[0], "") if place else str(error)
-        line = int(place[1]) if place else None
+        line = int(place[1] or len(text.rstrip().splitlines())) if place else None
         written = text.splitlines()[line - 1] if line and line <= len(text.splitlines()) else ""
         hint = next((f"; {hint}" for sign, hint in _HINTS if re.search(sign, f"{said}\n{written}")), "")
         raise BadFile(str(path), line, f"this is not TOML: {said}{hint}") from None
@@ -416,47 +420,76 @@ def load(path: Path) -> CourseRules:
     zone = _zone(bare, file)
 
     def moment(value: datetime.datetime, *at: str) -> datetime.datetime:
+        if value.year not in YEARS:
+            raise bare.refuse(f"the year must be from {YEARS[0]} to {YEARS[-1]}, not {value.year}", *at)
         if value.tzinfo is not None:
             return value
         if not file.time_zone:
             zoned = f"{value.isoformat()}+01:00"
             raise bare.refuse(f'a time zone is missing: write {zoned}, or set time_zone = "Europe/Berlin"', *at)
-        return value.replace(tzinfo=zone)
+        local = value.replace(tzinfo=zone)
+        again = local.replace(fold=1)
+        if local.astimezone(datetime.UTC).astimezone(zone).replace(tzinfo=None) != value:
+            raise bare.refuse(f"there is no such time in {file.time_zone}: clocks are set forward then", *at)
+        if local.utcoffset() != again.utcoffset():
+            said = f"write {local.isoformat()} or {again.isoformat()}"
+            raise bare.refuse(f"this time comes twice in {file.time_zone}: {said}", *at)
+        return local
 
     deadline = moment(file.deadline, "deadline") if file.deadline else None
     worths = {}
     for name, value in file.exercises.items():
         value = {} if value is True else {"points": value} if isinstance(value, int | float) else value
         worths[name] = _converted(path, text, value, Worth, ("exercises", name))
-        if worths[name].points is not None and not 0 < (worths[name].points or 0) < math.inf:
-            raise bare.refuse(
-                "points must be more than 0; leave an exercise out that does not count", "exercises", name
-            )
-    extensions = {}
+        if (points := worths[name].points) is not None:
+            _check_points(bare, points, "; leave an exercise out that does not count", "exercises", name)
+    counted = [item for item in file.by_hand if item.points and not item.extra]
+    if worths and all(worth.extra for worth in worths.values()) and not counted:
+        raise bare.refuse("all of it is extra credit; something has to count", "exercises")
+    extensions: dict[str, datetime.datetime] = {}
     for who, value in file.extensions.items():
         at = ("extensions", who)
-        if isinstance(value, int | float) and deadline is None:
-            raise bare.refuse("an extension in days needs a deadline", *at)
-        if isinstance(value, int | float) and deadline is not None:
-            extensions[who] = deadline + datetime.timedelta(days=value)
-        else:
+        if not key(who) or key(who) in map(key, extensions):
+            raise bare.refuse(f"{who!r} is listed twice" if key(who) else "a name is missing", *at)
+        if isinstance(value, bool) or not isinstance(value, int | float):
             extensions[who] = moment(_converted(path, text, value, datetime.datetime, at), *at)
+        elif deadline is None:
+            raise bare.refuse("an extension in days needs a deadline", *at)
+        elif not 0 <= value <= MOST_DAYS:
+            raise bare.refuse(f"an extension is from 0 to {MOST_DAYS} days, not {value:g}", *at)
+        else:
+            extensions[who] = deadline + datetime.timedelta(days=value)
     groups: dict[str, tuple[str, ...]] = {}
+    member_of: dict[str, str] = {}
     for name, members in file.groups.items():
         groups[name] = tuple(_converted(path, text, members, list[str], ("groups", name)))
-        others = {key(one): group for group in list(groups)[:-1] for one in groups[group]}
-        if taken := next((one for one in groups[name] if key(one) in others), None):
-            raise bare.refuse(f"{taken!r} is in the group {others[key(taken)]}, too", "groups", name)
-    if file.points is not None and not 0 < file.points < math.inf:
-        raise bare.refuse(f"points must be more than 0, not {file.points:g}", "points")
+        for one in groups[name]:
+            if not key(one):
+                raise bare.refuse("a name is missing", "groups", name)
+            if taken := member_of.get(key(one)):
+                said = "is listed twice" if taken == name else f"is in the group {taken}, too"
+                raise bare.refuse(f"{one!r} {said}", "groups", name)
+            member_of[key(one)] = name
+    if file.points is not None:
+        _check_points(bare, file.points, f", not {file.points:g}", "points")
+    for what in ("results", "hints"):
+        if deadline is None and getattr(file.visibility, what) == "after deadline":
+            raise bare.refuse('"after deadline" needs a deadline', "visibility", what)
     for name in ("penalty", "grace", "cap"):
         if not 0 <= (value := getattr(file.late, name)) < math.inf:
             raise bare.refuse(f"{name} must be 0 or more, not {value:g}", "late", name)
     if file.late.cap > 100:
         raise bare.refuse(f"cap is in percent, at most 100, not {file.late.cap:g}", "late", "cap")
-    twice = [item.name for n, item in enumerate(file.by_hand) if item.name in [one.name for one in file.by_hand[:n]]]
-    if twice:
-        raise bare.refuse(f"two items have the name {twice[0]!r}", "by_hand")
+    for number, item in enumerate(file.by_hand):
+        at_name = ("by_hand", str(number), "name")
+        if not key(item.name) or "::" in item.name:
+            raise bare.refuse("an item needs a name without ::, such as report", *at_name)
+        if key(item.name) in COLUMNS:
+            raise bare.refuse(f"{item.name!r} is a column of results.csv; choose another name", *at_name)
+        if key(item.name) in [key(one.name) for one in file.by_hand[:number]]:
+            raise bare.refuse(f"two items have the name {item.name!r}", *at_name)
+        if item.points:
+            _check_points(bare, item.points, "", "by_hand", str(number), "points")
     items = tuple(HandItem(i.name, i.points, i.title or i.name, i.rubric, i.extra) for i in file.by_hand)
     roster = path.parent / file.roster if file.roster else None
     if roster is not None and not roster.is_file():
@@ -480,6 +513,13 @@ def load(path: Path) -> CourseRules:
         items,
         text,
     )
+
+
+def _check_points(bare: CourseRules, points: float, hint: str, *at: str) -> None:
+    if not points > 0:
+        raise bare.refuse(f"points must be more than 0{hint}", *at)
+    if not LEAST_POINTS <= points <= MOST_POINTS:
+        raise bare.refuse(f"points must be from {LEAST_POINTS:g} to {MOST_POINTS:,}, not {points:g}", *at)
 
 
 def _zone(bare: CourseRules, file: _File) -> datetime.tzinfo:
@@ -507,6 +547,8 @@ _CHOICES: Final = {"attempt": AttemptRule, "seed": SeedRule, "of": Base, "result
 _WHERE: Final = re.compile(r" - at `\$(.*)`$")
 _UNKNOWN: Final = re.compile(r"Object contains unknown field `(.*)`")
 _EXPECTED: Final = re.compile(r"Expected `(.+)`, got `(.+)`")
+_BELOW: Final = re.compile(r"Expected `.+` >= ([0-9.]+)")
+_MISSING: Final = re.compile(r"Object missing required field `(.+)`")
 
 
 def _converted(path: Path, text: str, value: Any, kind: Any, within: tuple[str, ...]) -> Any:
@@ -519,6 +561,9 @@ def _converted(path: Path, text: str, value: Any, kind: Any, within: tuple[str, 
         at = [*within, *parts]
         said = said.replace(inside[0], "") if inside else said
         name = f"`{at[-1]}`" if at else "the file"
+        if parts and parts[-1].isdigit():
+            name = f"entry {int(parts[-1]) + 1} of `{at[-2]}`"
+        days_or = "a number of days, or " * (within[:1] == ("extensions",))
         if unknown := _UNKNOWN.search(said):
             struct: Any = kind
             for part in parts:
@@ -529,13 +574,18 @@ def _converted(path: Path, text: str, value: Any, kind: Any, within: tuple[str, 
             said = f"there is no setting `{unknown[1]}` here{suggestion(unknown[1], fields)}"
         elif expected := _EXPECTED.search(said):
             wanted = [_KINDS.get(part, part) for part in expected[1].split(" | ") if part != "null"]
-            said = f"{name} must be {' or '.join(wanted)}, not {_KINDS.get(expected[2], expected[2])}"
+            said = f"{name} must be {days_or}{' or '.join(wanted)}, not {_KINDS.get(expected[2], expected[2])}"
+            said += "; write [[by_hand]]" * (at == ["by_hand"])
+        elif below := _BELOW.search(said):
+            said = f"{name} must be {float(below[1]):g} or more"
+        elif missing := _MISSING.search(said):
+            said = f"`{missing[1]}` is missing"
         elif said.startswith("Invalid enum value") and at[-1] in _CHOICES:
             choices = typing.get_args(_CHOICES[at[-1]])
             given = said.removeprefix("Invalid enum value ").strip("'")
             said = f"{name} cannot be {given!r}; it is one of {', '.join(choices)}{suggestion(given, choices, '')}"
         elif "RFC3339" in said or kind is datetime.datetime:
-            said = f"{name} must be {'a number of days, or ' * (within[:1] == ('extensions',))}{_WHEN}"
+            said = f"{name} must be {days_or}{_WHEN}"
         else:
             said = f"{name}: {said[:1].lower()}{said[1:]}"
         raise BadFile(str(path), line_of(text, at), said) from None

@@ -221,8 +221,7 @@ def write_csv(path: Path, rows: Iterable[SubmissionRow], exercises: Iterable[str
         # A name from a file system may hold halves of characters that UTF-8 cannot write.
         text = io.TextIOWrapper(file, encoding="utf-8", errors="backslashreplace", newline="", write_through=True)
         writer = csv.writer(text)
-        first = ("submission", "student", "status", "score", "max_score")
-        writer.writerow([*first, *columns, *MORE_COLUMNS, "needs_human"])
+        writer.writerow([*FIRST_COLUMNS, *columns, *MORE_COLUMNS, LAST_COLUMN])
         for row in rows:
             scores = {exercise.exercise: number(exercise.score) for exercise in row.exercises}
             names = [printable(whole(name)) for name in (row.submission, row.student or "")]
@@ -240,6 +239,7 @@ def _late(row: SubmissionRow) -> str:
     return "late" if row.timing.late_seconds is None else f"{row.timing.late_seconds / 3600:.1f} h"
 
 
+FIRST_COLUMNS: Final = ("submission", "student", "status", "score", "max_score")
 MORE_COLUMNS: Final[dict[str, Callable[[SubmissionRow], str]]] = {
     "identifier": lambda row: row.identifier or "",
     "section": lambda row: row.section,
@@ -255,6 +255,8 @@ MORE_COLUMNS: Final[dict[str, Callable[[SubmissionRow], str]]] = {
     "reason": lambda row: row.reason,
     "notes": lambda row: "; ".join(row.notes),
 }
+LAST_COLUMN: Final = "needs_human"
+COLUMNS: Final = frozenset((*FIRST_COLUMNS, *MORE_COLUMNS, LAST_COLUMN))  # names that no exercise may have
 
 
 PATH: Final = Path(__file__).with_name("results.schema.json")

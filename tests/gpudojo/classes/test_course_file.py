@@ -81,10 +81,44 @@ def test_the_template_changes_nothing_and_each_of_its_examples_is_valid(tmp_path
         ("[groups]\nteam = 'ada'", 2, "`team` must be a list, not text in quotes"),
         ("roster = 'rooster.csv'", 1, "there is no file"),
         ("[[by_hand]]\nname = 'a'\npoints = 1\n[[by_hand]]\nname = 'b'\nponts = 1", 6, "did you mean points?"),
-        ("[[by_hand]]\nname = 'a'\npoints = 1\n[[by_hand]]\nname = 'b'", 4, "missing required field `points`"),
+        ("[[by_hand]]\nname = 'a'\npoints = 1\n[[by_hand]]\nname = 'b'", 4, "`points` is missing"),
         ("[exercises]\n'04' = 0", 2, "leave an exercise out that does not count"),
         ("[exercises]\n'04' = { point = 3 }", 2, "there is no setting `point` here; did you mean points?"),
         ("[visibility]\nhints = 'later'", 2, "one of always, after deadline, never"),
+        ("[visibility]\nhints = 'after deadline'", 2, '"after deadline" needs a deadline'),
+        (f"{DUE}[extensions]\nada = inf", 3, "an extension is from 0 to 1000 days, not inf"),
+        (f"{DUE}[extensions]\nada = nan", 3, "an extension is from 0 to 1000 days, not nan"),
+        (f"{DUE}[extensions]\nada = 1e9", 3, "an extension is from 0 to 1000 days, not 1e+09"),
+        (f"{DUE}[extensions]\nada = -3", 3, "an extension is from 0 to 1000 days, not -3"),
+        (f"{DUE}[extensions]\nada = true", 3, "`ada` must be a number of days, or a date and time, such as 2026-"),
+        (f"{DUE}[extensions]\nada = 2026-11-27", 3, "`ada` must be a number of days, or a date and time, such as"),
+        (f"{DUE}[extensions]\nada = 3\nAda = 5", 4, "'Ada' is listed twice"),
+        (f"{DUE}[extensions]\n'' = 3", 3, "a name is missing"),
+        ("[groups]\nteam = ['ada', 'Ada']", 2, "'Ada' is listed twice"),
+        ("[groups]\nteam = ['ada', '']", 2, "a name is missing"),
+        ("[groups]\nteam = ['ada', 2]", 2, "entry 2 of `team` must be text in quotes, not a number"),
+        ("time_zone = 'Europe/Berlin'\ndeadline = 2026-03-29T02:30:00", 2, "there is no such time in Europe/Berlin"),
+        (
+            "time_zone = 'Europe/Berlin'\ndeadline = 2026-10-25T02:30:00",
+            2,
+            "this time comes twice in Europe/Berlin: write 2026-10-25T02:30:00+02:00 or 2026-10-25T02:30:00+01:00",
+        ),
+        ("deadline = 9999-12-31T23:59:00Z", 1, "the year must be from 2000 to 2999, not 9999"),
+        ("[by_hand]\nname = 'r'\npoints = 5", 1, "`by_hand` must be a list, not a table; write [[by_hand]]"),
+        ("points = 1e-9", 1, "points must be from 0.01 to 1,000,000, not 1e-09"),
+        ("[exercises]\n'04' = 1e300", 2, "points must be from 0.01 to 1,000,000, not 1e+300"),
+        ("[exercises]\n'04' = { points = 3, extra = true }", 1, "all of it is extra credit; something has to count"),
+        ("points = 3\npoints = 4\n", 2, "this is not TOML: Cannot overwrite a value"),
+        ("[[by_hand]]\nname = 'r'\npoints = -5", 3, "`points` must be 0 or more"),
+        ("[[by_hand]]\nname = 'r'\npoints = inf", 3, "points must be from 0.01 to 1,000,000, not inf"),
+        ("[[by_hand]]\nname = ' '\npoints = 5", 2, "an item needs a name without ::, such as report"),
+        ("[[by_hand]]\nname = 'f::runs'\npoints = 5", 2, "an item needs a name without ::, such as report"),
+        ("[[by_hand]]\nname = 'Points'\npoints = 5", 2, "'Points' is a column of results.csv; choose another name"),
+        (
+            "[[by_hand]]\nname = 'a'\npoints = 1\n[[by_hand]]\nname = 'A'\npoints = 1",
+            5,
+            "two items have the name 'A'",
+        ),
     ],
 )
 def test_a_mistake_is_named_with_its_line_and_a_suggestion(tmp_path: Path, text: str, line: int, said: str) -> None:
@@ -104,6 +138,13 @@ def test_exercises_are_named_by_stem_or_number_and_once(tmp_path: Path) -> None:
         BadFile, match=r"line 2: there is no exercise '04_modifying_training_lop_gpu'; did you mean 04_"
     ):
         course(tmp_path, "[exercises]\n04_modifying_training_lop_gpu = 20\n").chosen(day("day8"))
+
+
+@pytest.mark.parametrize("name", ["04", "4", "04_modifying_training_loop_gpu"])
+def test_an_item_graded_by_hand_is_not_called_like_an_exercise(tmp_path: Path, name: str) -> None:
+    rules = course(tmp_path, f"[[by_hand]]\nname = '{name}'\npoints = 5\n")
+    with pytest.raises(BadFile, match=rf"line 2: '{name}' is the name of an exercise"):
+        rules.chosen(day("day8"))
 
 
 def test_weights_keep_shares_and_add_up() -> None:
