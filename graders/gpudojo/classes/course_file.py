@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import csv
 import datetime
 import io
@@ -39,13 +40,44 @@ from gpudojo.model.results_file import COLUMNS, replacing
 from gpudojo.submissions.entries import Submitter
 
 # By field, the headings of Canvas, Moodle, Gradescope, GitHub Classroom and plain tables; the first one found is used.
+# Below are Moodle's in German, French, Spanish, Italian, Dutch and Portuguese.
 HEADINGS: Final = {
-    "id": ("id", "student id", "identifier", "sid", "sis user id", "id number", "number", "matriculation number"),
-    "name": ("name", "student", "full name", "student name"),
-    "first": ("first name", "given name", "firstname"),
-    "last": ("last name", "surname", "family name", "lastname"),
-    "email": ("email", "e-mail", "email address", "e-mail address", "mail"),
-    "section": ("section", "sections", "section name", "group", "groups", "course section", "tutorial"),
+    "id": (
+        *("id", "student id", "identifier", "sid", "sis user id", "id number", "number", "matriculation number"),
+        *("id-nummer", "matrikelnummer", "identifiant", "numéro d'identification", "identificador", "número de id"),
+        *("identificativo", "codice identificativo", "identificatie", "id-nummer", "número de identificação"),
+    ),
+    "name": (
+        *("name", "student", "full name", "student name"),
+        *("vollständiger name", "nom complet", "nombre completo", "nome completo", "volledige naam"),
+    ),
+    "first": (
+        *("first name", "given name", "firstname"),
+        *("vorname", "prénom", "nombre", "nome", "voornaam"),
+    ),
+    "last": (
+        *("last name", "surname", "family name", "lastname"),
+        *(
+            "nachname",
+            "nom de famille",
+            "nom",
+            "apellido(s)",
+            "apellidos",
+            "cognome",
+            "achternaam",
+            "sobrenome",
+            "apelido",
+        ),
+    ),
+    "email": (
+        *("email", "e-mail", "email address", "e-mail address", "mail"),
+        *("e-mail-adresse", "adresse de courriel", "dirección de correo", "dirección email", "indirizzo email"),
+        *("e-mailadres", "endereço de e-mail", "endereço de email"),
+    ),
+    "section": (
+        *("section", "sections", "section name", "group", "groups", "course section", "tutorial"),
+        *("gruppe", "gruppen", "groupe", "groupes", "grupo", "grupos", "gruppo", "gruppi", "groep", "groepen"),
+    ),
     "github": ("github", "github username", "github name", "github login", "github account"),
     "login": ("sis login id", "login", "login id", "username", "user name", "netid", "account"),
 }
@@ -138,20 +170,24 @@ def read_roster(path: Path, zone: datetime.tzinfo = datetime.UTC) -> Roster:
     roster = Roster()
     seen: dict[str, int] = {}
     for line, cells in lines[1:]:
-        if key(cells[0]) in ("points possible", "student, test") or not any(cell.strip() for cell in cells):
-            continue  # of Canvas: the maximum, and a student that does not exist
+        if key(cells[0]) in ("points possible", "student, test") or _posting(cells):
+            continue  # of Canvas: the maximum, a student that does not exist, and which assignments are posted by hand
 
         def cell(name: str, cells: list[str] = cells) -> str:
             at = columns[name]
             return " ".join(cells[at].split()) if at is not None and at < len(cells) else ""
 
+        used = [cells[n] for n in (*more, *columns.values()) if n is not None and n < len(cells)]
+        if any("\n" in text.strip() for text in used):
+            raise BadFile(str(path), line, f"a name or id has several lines; {_UNCLOSED}")
         first, comma, last = cell("name").partition(",")
         name = f"{last.strip()} {first}" if comma else first or f"{cell('first')} {cell('last')}".strip()
         id_ = _number(cell("id")) or cell("email") or cell("github") or name
         if not id_:
             raise BadFile(str(path), line, "neither an id, a name, an e-mail address nor a GitHub name is given")
         if key(id_) in seen:
-            raise BadFile(str(path), line, f"{id_!r} is the id of line {seen[key(id_)]}, too")
+            said = f"{id_!r} is {'the id of' if cell('id') else 'in'} line {seen[key(id_)]}, too"
+            raise BadFile(str(path), line, said + "; give both an id" * (id_ == name))
         seen[key(id_)] = line
         # Canvas's gradebook has no addresses, but logins that often are.
         email = cell("email") or (cell("login") if "@" in cell("login") else "")
@@ -168,7 +204,14 @@ def read_roster(path: Path, zone: datetime.tzinfo = datetime.UTC) -> Roster:
     return roster
 
 
+def _posting(cells: list[str]) -> bool:
+    return not cells[0].strip() and {cell.strip() for cell in cells} <= {"", "Manual Posting"}
+
+
 _WORKBOOKS: Final = (b"PK\3\4", b"\xd0\xcf\x11\xe0")  # .xlsx and .ods; .xls
+_UTF_16: Final = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)  # Excel's "Unicode text"
+_UNCLOSED: Final = "is a quotation mark not closed?"
+_SEPARATOR: Final = re.compile(r"sep=(.)\r?\n")  # Excel's, for itself
 
 
 def table(path: Path) -> list[tuple[int, list[str]]]:
@@ -177,32 +220,35 @@ def table(path: Path) -> list[tuple[int, list[str]]]:
         data = path.read_bytes()
         if data[:4] in _WORKBOOKS:
             raise BadFile(str(path), None, "this is a workbook, not CSV; save the table as CSV in UTF-8")
-        text = data.decode("utf-8-sig")
+        text = data.decode("utf-16" if data[:2] in _UTF_16 else "utf-8-sig")
     except OSError as error:
         raise BadFile(str(path), None, f"it cannot be read: {error.strerror}") from None
     except UnicodeDecodeError as error:
         line = error.object.count(b"\n", 0, error.start) + 1
         raise BadFile(str(path), line, "this is not UTF-8 text; save the table as CSV in UTF-8") from None
-    head = text.partition("\n")[0]
-    reader = csv.reader(io.StringIO(text, newline=""), delimiter=max(",;\t", key=head.count))
+    told = _SEPARATOR.match(text)
+    text = text.removeprefix(told[0]) if told else text
+    head = re.sub(r'"[^"]*"', "", text.lstrip("\r\n").partition("\n")[0])
+    delimiter = told[1] if told else max(",;\t", key=head.count)
+    reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True)
     found: list[tuple[int, list[str]]] = []
-    at = 1
+    before = at = 1 + bool(told)
     try:
         for cells in reader:
             if any(cell.strip() for cell in cells):
                 found.append((at, cells))
-            at = reader.line_num + 1
+            at = reader.line_num + before
     except csv.Error as error:
-        raise BadFile(str(path), reader.line_num, f"this is not CSV: {error}") from None
+        raise BadFile(str(path), at, f"this is not CSV: {error}; {_UNCLOSED}") from None
     if not found:
         raise BadFile(str(path), None, "it is empty")
     return found
 
 
 def _number(cell: str) -> str:
-    """Moodle's "Participant 1234", of which the names of its files have the number."""
-    words = cell.split()
-    return words[1] if len(words) == 2 and words[0].isalpha() and words[1].isdigit() else cell
+    """Moodle's "Participant 1234", in whatever language, of which the names of its files have the number."""
+    found = re.fullmatch(r"[^\W\d_][^\s\d]*\s+(\d+)", cell)
+    return found[1] if found else cell
 
 
 def _moment(text: str, zone: datetime.tzinfo) -> str:
@@ -347,7 +393,9 @@ class CourseRules:
 
 
 def key(name: str) -> str:
-    """A name or id as it is compared."""
+    """A name or id as it is compared: however its accents are encoded, and without marks of direction."""
+    if not name.isascii():
+        name = "".join(c for c in unicodedata.normalize("NFC", name) if unicodedata.category(c) != "Cf")
     return " ".join(name.split()).casefold()
 
 

@@ -16,6 +16,7 @@ from typing import Any, Final
 
 import msgspec
 
+from gpudojo.classes.course_file import key
 from gpudojo.classes.store import write
 from gpudojo.model import errors
 from gpudojo.model.errors import CannotExport
@@ -356,7 +357,7 @@ def submission_named(name: str, rows: Iterable[SubmissionRow], file: Path) -> st
     called = {row.submission: _called(row) for row in rows}
     if name in called:
         return name
-    wanted = " ".join(name.split()).casefold()
+    wanted = key(name)
     found = [one for one, names in called.items() if wanted in names]
     if len(found) == 1:
         return found[0]
@@ -371,7 +372,7 @@ def submission_named(name: str, rows: Iterable[SubmissionRow], file: Path) -> st
 def _called(row: SubmissionRow) -> set[str]:
     listed = row.roster
     own = (listed.id, listed.name, listed.email, listed.github, listed.login) if listed else ()
-    return {each.casefold() for each in (row.submission, row.student or "", row.identifier or "", *own)} - {""}
+    return {key(each) for each in (row.submission, row.student or "", row.identifier or "", *own)} - {""}
 
 
 def save(path: Path, text: str) -> Path:

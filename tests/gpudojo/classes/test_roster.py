@@ -6,7 +6,7 @@ import datetime
 from pathlib import Path
 
 import pytest
-from gpudojo.classes.course_file import Roster, read_roster
+from gpudojo.classes.course_file import Roster, key, read_roster
 from gpudojo.model.errors import BadFile
 from gpudojo.model.results import RosterRow
 from gpudojo.submissions.entries import Submitter
@@ -46,6 +46,28 @@ def read(folder: Path, text: str) -> Roster:
         (GRADESCOPE, RosterRow("17", "Ada Example", "ada@example.org", "Mon"), 1),
         (PLAIN, RosterRow("17", "Ada Example", "ada@example.org", "Mon", "ada-dev"), 1),
         ("Name\nAda Example\n", RosterRow("Ada Example", "Ada Example"), 1),
+        (
+            CANVAS.replace("    Points", ",,,,,Manual Posting\n    Points"),
+            RosterRow("10010", "Ada Example", section="Mon", login="ada1"),
+            2,
+        ),
+        (
+            "Vorname;Nachname;E-Mail-Adresse;Gruppen\nAda;Example;a@x.org;Mo\n",
+            RosterRow("a@x.org", "Ada Example", "a@x.org", "Mo"),
+            1,
+        ),
+        (
+            "ID;Vollständiger Name;E-Mail-Adresse\nTeilnehmer/in 551;Ada Example;a@x.org\n",
+            RosterRow("551", "Ada Example", "a@x.org"),
+            1,
+        ),
+        (
+            "Prénom,Nom de famille,Adresse de courriel\nAda,Example,a@x.org\n",
+            RosterRow("a@x.org", "Ada Example", "a@x.org"),
+            1,
+        ),
+        ('"id, or number";id;name\n;17;Ada Example\n', RosterRow("17", "Ada Example"), 1),
+        ("sep=;\nid;name\n17;Ada Example\n", RosterRow("17", "Ada Example"), 1),
     ],
 )
 def test_rosters_of_platforms(tmp_path: Path, text: str, first: RosterRow, count: int) -> None:
@@ -74,6 +96,10 @@ def test_the_date_of_moodles_worksheet(tmp_path: Path) -> None:
         ("PK\3\4...", None, "this is a workbook, not CSV; save the table as CSV"),
         ("id,name\n1,Ada\n\n1,Bo\n", 4, "'1' is the id of line 2, too"),
         ("id,section\n,Mon\n", 2, "neither an id"),
+        ('id,name\n1,Ada\n2,"Bo\n3,Cy\n', 3, "is a quotation mark not closed?"),
+        ('id,name\n1,Ada\n2,"Bo\n3,"\n', 3, "a name or id has several lines; is a quotation mark not closed?"),
+        ("name\nAda\nAda\n", 3, "'Ada' is in line 2, too; give both an id"),
+        ("sep=,\nid,name\n1,Ada\n1,Bo\n", 4, "'1' is the id of line 3, too"),
     ],
 )
 def test_a_mistake_is_named_with_its_line(tmp_path: Path, text: str, line: int | None, said: str) -> None:
@@ -86,6 +112,17 @@ def test_a_roster_that_is_not_utf8_names_the_line(tmp_path: Path) -> None:
     (tmp_path / "x.csv").write_bytes(b"id,name\n1,Ada\n2,B\xf6\n")
     with pytest.raises(BadFile, match="line 3: this is not UTF-8"):
         read_roster(tmp_path / "x.csv")
+
+
+@pytest.mark.parametrize("delimiter", [",", "\t"])
+def test_excels_unicode_text_is_read(tmp_path: Path, delimiter: str) -> None:
+    (tmp_path / "x.csv").write_bytes("id,name\r\n007,Bö\r\n".replace(",", delimiter).encode("utf-16"))
+    assert read_roster(tmp_path / "x.csv").rows == [RosterRow("007", "Bö")]
+
+
+@pytest.mark.parametrize("name", ["Jose\u0301 Garci\u0301a", "\u200fJosé García\u200e", " JOSÉ  GARCÍA"])
+def test_names_are_compared_however_they_are_encoded(name: str) -> None:
+    assert key(name) == key("José García")
 
 
 @pytest.mark.parametrize(
