@@ -34,6 +34,7 @@ from gpudojo.classes.gradebook import (
     load_state,
     now,
     save_state,
+    stamp,
 )
 from gpudojo.classes.grading_options import GradingOptions, name_of, recorded
 from gpudojo.classes.judging import Standing, Verdicts
@@ -125,6 +126,7 @@ class ClassGrading:
     """Grades a class: one run of `dojo grade`, on this machine unless another runner is given."""
 
     def __init__(self, options: GradingOptions, progress: Progress, runner: Runner | None = None) -> None:
+        self._stamp = stamp(options.out)
         self.state = ClassState() if options.alone else load_state(options.out)
         self.course = course_of(options, self.state)
         options = _settled(options, self.state, self.course)
@@ -156,6 +158,8 @@ class ClassGrading:
         self._refuse_mixing(entries)
         self.store.open()
         try:
+            if stamp(options.out) != self._stamp:  # what it added would be lost
+                raise BadClass(f"another `dojo grade` has just written to {options.out}; run the same command again")
             self.gradebook = open_gradebook(options.out, self.state, self.course, options.roster, options.attempt)
             self.secret = "" if self.recorded else self.store.secret(options.secret, keep=not options.alone)
             self.reference = self._reference_files()

@@ -105,12 +105,12 @@ def override(
 
     points = None if wanted is None else points_in(wanted, "--points")
     folder = _class_folder(out)
-    state = load_state(folder)
-    if not state.students:
+    if not load_state(folder).students:
         raise click.ClickException(f"{folder} has no results yet; run `dojo grade` first")
     store = Store(folder)
     store.open()
     try:
+        state = load_state(folder)  # a `dojo grade` may have ended since
         book = open_gradebook(folder, state, course_at(folder, state))
         who = by or _login()
         at = now("microseconds")  # tells commands apart

@@ -166,6 +166,17 @@ def test_the_same_download_again_is_no_later_attempt(term: Path) -> None:
     assert (rows["bo"].score < worth, len(rows["bo"].attempts)) == (True, 2)
 
 
+def test_a_run_that_began_before_another_ended_loses_nothing(term: Path) -> None:
+    settings: dict[str, Any] = {"out": term / "out", "reference": REFERENCE, "only": frozenset({"select_device"})}
+    waits = ClassGrading(GradingOptions(submissions=(term / "class" / "ada",), **settings), Quiet())
+    hand_in(term / "more" / "dee", RIGHT + "# dee\n")
+    grade(term / "out", term / "more")
+    with pytest.raises(BadClass, match=r"another `dojo grade` has just written to .*; run the same command again"):
+        waits.run()
+    _, rows, _ = grade(term / "out", term / "class" / "ada")
+    assert list(rows) == ["ada", "bo", "cy", "dee"]
+
+
 def test_what_is_gone_is_kept_and_said(term: Path) -> None:
     shutil.rmtree(term / "class" / "cy")
     outcome, rows, _ = grade(term / "out", term / "class")
