@@ -8,6 +8,7 @@ import datetime
 import enum
 import hashlib
 import io
+import itertools
 import math
 import os
 import secrets
@@ -438,8 +439,16 @@ class Overrides:
 
     def current(self) -> dict[tuple[str, str], LogEntry]:
         """By key of the student and item, what holds."""
+        return self._held(self.log)
+
+    def before(self, at: str) -> dict[tuple[str, str], LogEntry]:
+        """The same, before the command of a time."""
+        return self._held(itertools.takewhile(lambda entry: entry.at != at, self.log))
+
+    @staticmethod
+    def _held(log: Iterable[LogEntry]) -> dict[tuple[str, str], LogEntry]:
         found: dict[tuple[str, str], LogEntry] = {}
-        for entry in self.log:
+        for entry in log:
             found.pop((entry.key, entry.item), None)
             if entry.action == SET:
                 found[entry.key, entry.item] = entry
@@ -455,11 +464,9 @@ class Overrides:
         return {item: entry for who in (EVERYONE, *keys) for item, entry in known.get(who, {}).items()}
 
     def last(self) -> list[LogEntry]:
-        """What the last command set."""
-        if not self.log:
-            return []
-        at, action = self.log[-1].at, self.log[-1].action
-        return [entry for entry in self.log if (entry.at, entry.action) == (at, action) and action == SET]
+        """What the last command set; nothing where it took something back."""
+        last = [entry for entry in self.log if entry.at == self.log[-1].at]
+        return last if all(entry.action == SET for entry in last) else []
 
     def add(self, entries: Sequence[LogEntry]) -> None:
         """Append to the log; the file is replaced as a whole."""

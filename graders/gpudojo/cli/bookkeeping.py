@@ -8,7 +8,7 @@ import os
 import sys
 import textwrap
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -74,7 +74,7 @@ HERE: Final = "The folder that `dojo grade --out` made (default: this one, or th
 @click.option("--comment", default="", help="The reason; the student reads it.")
 @click.option("--all", "everyone", is_flag=True, help="For the whole class, instead of STUDENT.")
 @click.option("--from", "file", type=THAT_FILE, help="Many at once: a CSV file with student, item, points, comment.")
-@click.option("--undo", is_flag=True, help="Take one back; without words, what the last command gave.")
+@click.option("--undo", is_flag=True, help="Take one back; without words, undo the last command.")
 @click.option("--log", is_flag=True, help="Show who gave and took back what, and when.")
 @click.option("--items", is_flag=True, help="List what can be overridden, and what it is worth.")
 @click.option("--by", default=None, help="Who gives it (default: your login name).")
@@ -103,6 +103,10 @@ def override(
     from gpudojo.classes.gradebook import load_state, now
     from gpudojo.classes.store import EVERYONE, SET, UNDO, LogEntry, Store, points_in
 
+    _refuse_mixing(
+        {"--log": log, "--items": items, "--from": file is not None, "--undo": undo},
+        {"STUDENT": bool(words), "--all": everyone, "--points": wanted is not None, "--comment": bool(comment)},
+    )
     points = None if wanted is None else points_in(wanted, "--points")
     folder = _class_folder(out)
     if not load_state(folder).students:
@@ -125,8 +129,8 @@ def override(
         elif undo and not words and not everyone:
             last = book.overrides.last()
             if not last:
-                raise click.ClickException("there is nothing to undo; to take one back, name STUDENT and CHECK")
-            _give(book, [entry._replace(at=at, by=who, action=UNDO) for entry in last])
+                raise click.ClickException("the last command gave nothing; to take one back, name STUDENT and CHECK")
+            _give(book, _taken_back(book, last, at, who))
         elif not words and not everyone:
             _show(book)
         else:
@@ -146,6 +150,28 @@ def override(
             _give(book, [LogEntry(at, who, UNDO if undo else SET, student, item, points or 0.0, comment, key)])
     finally:
         store.close()
+
+
+def _refuse_mixing(asked: Mapping[str, bool], given: Mapping[str, bool]) -> None:
+    """Raises UsageError where a word or option would be left out."""
+    used = [name for name, there in (*asked.items(), *given.items()) if there]
+    if not any(asked.values()):
+        if used and not given["STUDENT"] and not given["--all"]:
+            raise click.UsageError("STUDENT and CHECK or EXERCISE are missing")
+        return
+    fitting = ("STUDENT", "--all") if used[0] == "--undo" else ()
+    if unused := [name for name in used[1:] if name not in fitting]:
+        raise click.UsageError(f"{used[0]} does not go with {unused[0]}")
+
+
+def _taken_back(book: Gradebook, last: Sequence[LogEntry], at: str, who: str) -> list[LogEntry]:
+    """What undoes a command: all that it gave is taken back, and what held before is given again."""
+    held = book.overrides.before(last[0].at)
+    before = [held[entry.key, entry.item] for entry in last if (entry.key, entry.item) in held]
+    return [
+        *(entry._replace(at=at, by=who, action="undo") for entry in last),
+        *(entry._replace(at=at, by=who) for entry in before),
+    ]
 
 
 def _held(book: Gradebook, unit: Unit | None, item: str) -> LogEntry | None:
@@ -171,7 +197,7 @@ def _give(book: Gradebook, entries: Sequence[LogEntry]) -> None:
             click.echo(f"{printable(unit.name)}: {points}")
     several = f"{changed} of {len(units)} students' points changed" if len(units) != 1 else ""
     click.echo(several or ("" if changed else "The points are the same as before."), nl=bool(several or not changed))
-    undo = f" To undo it: dojo override --undo --out {book.out}" if entries[-1].action == "set" else ""
+    undo = f" To undo it: dojo override --undo --out {book.out}" if entries[0].action == "set" else ""
     click.echo(f"{path} and {book.overrides.path} written.{undo}")
 
 
@@ -261,6 +287,8 @@ def _from_file(book: Gradebook, path: Path) -> Iterator[tuple[str, str, float, s
         row = dict(zip(columns, (cell.strip() for cell in cells), strict=False))
         if not row.get("points"):
             continue  # not graded yet
+        if missing_cell := next((name for name in ("student", "item") if not row.get(name)), ""):
+            raise BadFile(str(path), line, f"the {missing_cell} is missing")
         try:
             unit = None if row["student"] == EVERYONE else _unit(book, row["student"])
             item, most = _item(book, unit, row["item"])

@@ -304,6 +304,8 @@ def test_points_from_a_table(term: Path) -> None:
         ("bo,essay,5,", "line 3: essay is worth 4 points, not 5"),
         ("bo,essay,much,", "line 3: 'much' is not a number of points"),
         ("Ada,essay,2,", "line 3: essay of ada is in line 2, too"),
+        (",essay,2,", "line 3: the student is missing"),
+        ("bo,,2,", "line 3: the item is missing"),
     ):
         marks.write_text(f"student,item,points,comment\nada,essay,1,\n{line}\n", encoding="utf-8")
         assert told in dojo("override", "--from", marks, "--out", term / "out", fails=True)
@@ -312,6 +314,43 @@ def test_points_from_a_table(term: Path) -> None:
         assert "no line of it has points" in dojo("override", "--from", marks, "--out", term / "out", fails=True)
     dojo("override", "--undo", "--out", term / "out")
     assert not any(row.overrides for row in read(term / "out" / "results.json").submissions)
+
+
+def test_undo_gives_back_what_held_before(term: Path) -> None:
+    out = ("--out", term / "out")
+
+    def given() -> list[float]:
+        rows = read(term / "out" / "results.json").submissions
+        return [one.points for row in rows for _, one in row.overrides]
+
+    dojo("override", "bo", "01", "--points", "4", "--comment", "good", *out)
+    (term / "marks.csv").write_text("student,item,points\nada,01,1\nbo,01,2\n", encoding="utf-8")
+    dojo("override", "--from", term / "marks.csv", *out)
+    assert given() == [1, 2]
+    assert "bo: 2 → 4 of 8" in dojo("override", "--undo", *out)
+    assert given() == [4]
+    assert "bo  01_checking_device  4  good" in dojo("override", *out)
+    assert "the last command gave nothing" in dojo("override", "--undo", *out, fails=True)
+    dojo("override", "--undo", "bo", "01", *out)
+    assert given() == []
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--points", "5"), "STUDENT and CHECK or EXERCISE are missing"),
+        (("--comment", "x"), "STUDENT and CHECK or EXERCISE are missing"),
+        (("--log", "bo", "01", "--points", "5"), "--log does not go with STUDENT"),
+        (("--items", "--undo"), "--items does not go with --undo"),
+        (("--undo", "bo", "01", "--points", "5"), "--undo does not go with --points"),
+        (("--from", "{marks}", "--all"), "--from does not go with --all"),
+    ],
+)
+def test_a_word_that_would_be_left_out_is_refused(term: Path, words: tuple[str, ...], said: str) -> None:
+    (term / "marks.csv").write_text("student,item,points\nada,01,1\n", encoding="utf-8")
+    filled = [word.format(marks=term / "marks.csv") for word in words]
+    assert said in dojo("override", *filled, "--out", term / "out", fails=True)
+    assert not (term / "out" / "overrides.csv").exists()
 
 
 def test_an_option_that_was_refused_is_not_used_again(term: Path) -> None:
