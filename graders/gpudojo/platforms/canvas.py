@@ -35,7 +35,8 @@ def export(header: ClassResults, rows: Iterable[SubmissionRow], target: Path, op
                 one_line(row.student or (row.roster.name if row.roster else "") or row.submission),
                 identified(row, "canvas") or "",
             )
-            lines.append([*map(safe, who), "", "", row.section, number(row.final.points)])
+            login = row.roster.login if row.roster else ""
+            lines.append([*map(safe, (*who, "", login, row.section)), number(row.final.points)])
     return [save_csv(target / "gradebook.csv", lines)]
 
 

@@ -40,6 +40,7 @@ def export(header: ClassResults, rows: Iterable[SubmissionRow], target: Path, op
     # Feedback is written below a known heading right of the maximum.
     right = enumerate(map(plain, table.headings[maximum + 1 :]), maximum + 1)
     comment = next((place for place, heading in right if any(word in heading for word in FEEDBACK)), None)
+    above = 0
     for place, row in entries.people(listed, entries.chosen(rows, options), "moodle", options.say):
         line = table.rows[place]
         if value(line[maximum]) != row.final.max_points:
@@ -48,12 +49,18 @@ def export(header: ClassResults, rows: Iterable[SubmissionRow], target: Path, op
                 f"the maximum is {line[maximum]} in {path} and {number(row.final.max_points)} here; "
                 "change the assignment's maximum grade in Moodle and download the worksheet again",
             )
-        grade = number(row.final.points)
+        above += row.final.points > row.final.max_points
+        grade = number(min(row.final.points, row.final.max_points))
         line[maximum - 1] = grade.replace(".", ",") if "," in line[maximum] else grade
         if comment is not None:
             # Moodle keeps HTML: what a student wrote is text in it, never markup.
             said = entries.told(row, options.exercises)
             line[comment] = "<br>".join(html.escape(one_line(text)) for text in said)
+    if above:
+        options.say(
+            f"students with more points than the maximum, for extra credit: {above}; they get the maximum, "
+            "because Moodle refuses more."
+        )
     if comment is None:
         options.say("the worksheet has no column for feedback; only grades are filled in.")
     filled = target / path.name

@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 import pytest
 from gpudojo.model.errors import CannotExport
-from gpudojo.model.results import ClassResults, ExerciseRow, Override, SubmissionRow, SubmissionStatus
+from gpudojo.model.results import ClassResults, ExerciseRow, Grade, Override, SubmissionRow, SubmissionStatus
 from gpudojo.platforms import Options, exporter
 from gpudojo.platforms._entries import spellings
 
@@ -116,6 +116,17 @@ def test_moodle_s_feedback_is_text_and_never_markup(tmp_path: Path) -> None:
     lines = export("moodle", tmp_path, WORKSHEET, msgspec.structs.replace(CLASS, submissions=[row]))
     assert lines[1][4] == "0"
     assert lines[1][8] == "0 of 3 points: =the file is &lt;b&gt;no&lt;/b&gt; Python: line 3"
+
+
+def test_moodle_gets_no_more_than_its_maximum(tmp_path: Path) -> None:
+    """It would refuse the line, and the student would have no grade."""
+    row = msgspec.structs.replace(CLASS.submissions[0], naming="moodle", identifier="2000101", grade=Grade(3.5, 3.0))
+    said: list[str] = []
+    results = msgspec.structs.replace(CLASS, submissions=[row])
+    lines = export("moodle", tmp_path, WORKSHEET, results, say=said.append)
+    assert lines[1][4] == "3"
+    assert lines[1][8].startswith("3.5 of 3 points")
+    assert said[0].startswith("students with more points than the maximum, for extra credit: 1;")
 
 
 def test_moodle_refuses_what_does_not_fit(tmp_path: Path) -> None:
