@@ -233,10 +233,12 @@ def write_csv(path: Path, rows: Iterable[SubmissionRow], exercises: Iterable[str
 
 
 def _late(row: SubmissionRow) -> str:
-    """Hours where they are known."""
+    """Hours where they are known, and below one minutes or seconds."""
     if row.timing is None or not row.timing.late:
         return ""
-    return "late" if row.timing.late_seconds is None else f"{row.timing.late_seconds / 3600:.1f} h"
+    if (seconds := row.timing.late_seconds) is None:
+        return "late"
+    return f"{seconds / 3600:.1f} h" if seconds >= 3600 else f"{seconds // 60} min" if seconds >= 60 else f"{seconds} s"
 
 
 FIRST_COLUMNS: Final = ("submission", "student", "status", "score", "max_score")

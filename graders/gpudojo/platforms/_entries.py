@@ -171,9 +171,29 @@ def lateness(row: SubmissionRow) -> str:
 
 
 def late_by(timing: Timing) -> str:
-    """3.5 days, 7.0 hours; empty where it is not known, or less than an hour."""
-    hours = (timing.late_seconds or 0) / 3600
-    return f"{hours / 24:.1f} days" if hours >= 48 else f"{hours:.1f} hours" if hours >= 1 else ""
+    """3.5 days, 7.0 hours, 16 minutes, 1 second; empty where it is not known."""
+    seconds = timing.late_seconds or 0
+    hours = seconds / 3600
+    if hours >= 1:
+        return f"{hours / 24:.1f} days" if hours >= 48 else f"{hours:.1f} hours"
+    count, unit = (seconds // 60, "minute") if seconds >= 60 else (seconds, "second")
+    return f"{count} {unit}{'s' * (count != 1)}" if seconds else ""
+
+
+def apart(row: SubmissionRow) -> str:
+    """What a format that has only the points of the exercises leaves out: scale and lateness; empty where it is all."""
+    late = lateness(row)
+    return "; ".join(filter(None, [sentence(row), late])) if late or row.grade is not None else ""
+
+
+def say_apart(rows: Iterable[SubmissionRow], options: Options) -> None:
+    """Says how many have other points than those that such a format has."""
+    every = [row for row in chosen(rows, options) if row.status is not SubmissionStatus.ABSENT]
+    if other := sum((row.final.points, row.final.max_points) != (row.score, row.max_score) for row in every):
+        options.say(
+            f"{other} of {len(every)} submissions have other points in the course, for its scale or a penalty; "
+            "this format has the points of the exercises."
+        )
 
 
 def told(row: SubmissionRow, known: Iterable[ExerciseRow]) -> list[str]:

@@ -20,13 +20,14 @@ OUTPUT: Final = 500
 
 
 def export(header: ClassResults, rows: Iterable[SubmissionRow], target: Path, options: Options) -> list[Path]:
+    common.say_apart(rows, options)
     return [save_json(each.folder / "results.json", _result(each)) for each in entries(rows, target, options)]
 
 
 def _result(entry: Entry) -> dict[str, Any]:
     order = list(dict.fromkeys(filter(None, map(exercise_of, entry.checks))))
     tests = [_test(check, order) for check in entry.checks]
-    if text := printable(entry.row.output):
+    if text := printable("\n".join(filter(None, [common.apart(entry.row), entry.row.output]))):
         # What was printed belongs to the submission; the first test is where it is seen.
         tests[0]["output"] = text if len(text) <= OUTPUT else text[: OUTPUT - 1] + "…"
     status = common.verdict(entry.row, entry.checks) if entry.row.status is SubmissionStatus.GRADED else "error"

@@ -13,10 +13,22 @@ from xml.etree import ElementTree
 from gpudojo.model.results import CheckRow, ClassResults, Outcome, SubmissionRow
 from gpudojo.model.results_file import number
 from gpudojo.platforms import Options
-from gpudojo.platforms._entries import Entry, entries, exercise_of, kind, one_line, printable, save, text_of
+from gpudojo.platforms._entries import (
+    Entry,
+    apart,
+    entries,
+    exercise_of,
+    kind,
+    one_line,
+    printable,
+    save,
+    say_apart,
+    text_of,
+)
 
 
 def export(header: ClassResults, rows: Iterable[SubmissionRow], target: Path, options: Options) -> list[Path]:
+    say_apart(rows, options)
     return [save(target / f"{each.name}.xml", _document(each)) for each in entries(rows, target, options)]
 
 
@@ -27,7 +39,10 @@ def _document(entry: Entry) -> str:
     for key, tag in (("failures", "failure"), ("errors", "error"), ("skipped", "skipped")):
         about[key] = str(sum(case.find(tag) is not None for case in cases))
     suite = ElementTree.SubElement(suites, "testsuite", about)
-    _properties(suite, {"status": row.status.value, "score": number(row.score), "max_score": number(row.max_score)})
+    values = {"status": row.status.value, "score": number(row.score), "max_score": number(row.max_score)}
+    if published := apart(row):
+        values["published"] = one_line(published)
+    _properties(suite, values)
     suite.extend(cases)
     if row.output:
         ElementTree.SubElement(suite, "system-out").text = printable(row.output)

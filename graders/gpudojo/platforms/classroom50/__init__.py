@@ -27,6 +27,7 @@ def export(header: ClassResults, rows: Iterable[SubmissionRow], target: Path, op
     if missing := [name for name in REQUIRED if not options.environment.get(name)]:
         said = f"{', '.join(missing)} {'is' if len(missing) == 1 else 'are'} not set"
         raise CannotExport("classroom50", f"{said}; its runner sets them where it grades a submission")
+    common.say_apart(rows, options)
     return [save_json(each.folder / "result.json", _result(each, options)) for each in entries(rows, target, options)]
 
 
@@ -36,6 +37,8 @@ def _result(entry: Entry, options: Options) -> dict[str, Any]:
     scale = 100  # or the next power of ten that leaves no fraction
     while any(parts(number) * scale % MILLION for check in checks for number in (check.points, check.max_points)):
         scale *= 10
+    tests = [_test(check, row, scale) for check in checks]
+    tests[0]["message"] = "\n".join(filter(None, [common.apart(row), tests[0]["message"]]))
     # The account if the repository's name has it, otherwise the best name there is.
     owner = (row.identifier if row.naming == "classroom" else None) or row.student or row.submission
     return {
@@ -49,7 +52,7 @@ def _result(entry: Entry, options: Options) -> dict[str, Any]:
         "datetime": options.when.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
         "score": sum(parts(check.points) for check in checks) * scale // MILLION,
         "max-score": sum(_worth(check) for check in checks) * scale // MILLION,
-        "tests": [_test(check, row, scale) for check in checks],
+        "tests": tests,
     }
 
 

@@ -33,8 +33,9 @@ LONGEST: Final = 1_000  # characters of a message: a submission must not be able
 def export(header: ClassResults, rows: Iterable[SubmissionRow], target: Path, options: Options) -> list[Path]:
     written: list[Path] = []
     too_large, uneven = 0, 0
+    common.say_apart(rows, options)
     for entry in entries(rows, target, options):
-        runner = _runner(entry.row, entry.checks)
+        runner = _told(_runner(entry.row, entry.checks), entry.row)
         _settle([runner], entry.checks)
         shown = sum(test["status"] == "pass" for test in runner["tests"]) / len(runner["tests"]) * runner["max_score"]
         uneven += not math.isclose(shown, _sum_in_order(runner["tests"]), rel_tol=1e-9, abs_tol=1e-9)
@@ -49,6 +50,7 @@ def export(header: ClassResults, rows: Iterable[SubmissionRow], target: Path, op
         runners = [_runner(entry.row, checks) for _, checks in of_exercises]
         _settle(runners, [check for _, checks in of_exercises for check in checks])
         for (runner_id, _), runner in zip(of_exercises, runners, strict=True):
+            runner = runner if outputs else _told(runner, entry.row)
             text, encoded = _encoded(runner)
             written.append(save(entry.folder / f"{runner_id}.json", text))
             written.append(save(entry.folder / f"{runner_id}.base64", encoded))
@@ -90,6 +92,13 @@ def _runner(row: SubmissionRow, checks: list[CheckRow]) -> dict[str, Any]:
             _test(check, common.name_of(check), common.good(check), points(parts(check.points))) for check in checks
         ]
     return {"version": 3, "status": common.verdict(row, checks), "max_score": points(largest), "tests": tests}
+
+
+def _told(runner: dict[str, Any], row: SubmissionRow) -> dict[str, Any]:
+    """The runner, whose first test says what the points of the exercises leave out."""
+    first = runner["tests"][0]
+    first["message"] = " ".join(filter(None, [_quoted(common.apart(row)), first["message"]]))[:LONGEST]
+    return runner
 
 
 def _repeated(check: CheckRow, grain: int) -> list[dict[str, Any]]:

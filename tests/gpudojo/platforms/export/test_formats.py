@@ -17,6 +17,7 @@ from gpudojo.model.results import (
     Grade,
     Outcome,
     Override,
+    RosterRow,
     SubmissionRow,
     SubmissionStatus,
     Timing,
@@ -24,7 +25,7 @@ from gpudojo.model.results import (
     not_handed_in,
 )
 from gpudojo.platforms import describe, exporter, formats
-from gpudojo.platforms._entries import LONGEST, names, of_submission, safe_name, told
+from gpudojo.platforms._entries import LONGEST, late_by, names, of_submission, safe_name, told
 
 from tests.gpudojo.platforms.export import readers
 from tests.gpudojo.platforms.export.classes import CLASS, ODD, OPTIONS, RUNNER, P, check, one, submission
@@ -250,6 +251,38 @@ def test_gradescope_shows_results_when_the_course_does(tmp_path: Path) -> None:
         (path,) = exporter("gradescope")(header, CLASS.submissions[:1], tmp_path / when, OPTIONS)
         result = json.loads(path.read_bytes())
         assert {result["visibility"], *(test["visibility"] for test in result["tests"])} == {shown}
+
+
+@pytest.mark.parametrize("format_", ["github_classroom", "classroom50", "exercism", "junit", "autolab"])
+def test_a_format_without_published_points_says_so(tmp_path: Path, format_: str) -> None:
+    late = Timing(late=True, late_seconds=960, penalty=2.0)
+    row = msgspec.structs.replace(submission("ada", one(P, P, P)), timing=late, grade=Grade(18.0, 20.0))
+    said: list[str] = []
+    text = only(format_, row, tmp_path, say=said.append).read_text(encoding="utf-8")
+    assert "18 of 20 points" in text
+    assert "submitted late by 16 minutes: 2 points off" in text.lower()
+    assert said[0] == (
+        "1 of 1 submissions have other points in the course, for its scale or a penalty; "
+        "this format has the points of the exercises."
+    )
+    said.clear()
+    only(format_, submission("bo", one(P, P, P)), tmp_path / "on time", say=said.append)
+    assert said == []
+
+
+@pytest.mark.parametrize(
+    ("seconds", "shown"),
+    [(1, "1 second"), (59, "59 seconds"), (60, "1 minute"), (3599, "59 minutes"), (3600, "1.0 hours"), (None, "")],
+)
+def test_how_late(seconds: int | None, shown: str) -> None:
+    assert late_by(Timing(late=True, late_seconds=seconds)) == shown
+
+
+def test_a_new_gradebook_has_no_formulas(tmp_path: Path) -> None:
+    listed = RosterRow("7", "=NAME()", section="=SUM(A1)", login="@ada")
+    row = msgspec.structs.replace(submission("ada", one(P, P, P)), roster=listed, student="=NAME()")
+    (path,) = exporter("canvas")(CLASS, [row], tmp_path, OPTIONS)
+    assert path.read_text(encoding="utf-8").splitlines()[2].startswith("'=NAME(),,,'@ada,'=SUM(A1),")
 
 
 def test_what_a_person_graded_is_published(tmp_path: Path) -> None:
