@@ -723,7 +723,7 @@ class Display:
         self._list("Changed", [f"{wide}{change}" for change in outcome.changes])
         self._list("Gone: the files are no longer there, the results are kept", [wide + name for name in tally.gone])
         self._list("Not on the roster", [wide + name for name in outcome.unmatched])
-        self._list("Not used", [wide + notice for notice in outcome.notices])
+        self._list("Settings and files to look at", [wide + notice for notice in outcome.notices])
         more = tally.reviews - len(tally.review)
         self._list("Needs review", [f"{wide}{name}: {why}" for name, why in tally.review], more)
 

@@ -518,15 +518,28 @@ class Gradebook:
         if last is not None and any(last is sent for sent in student.sent):
             unit.who, unit.name = student, student.name
 
+    def _notice(self, said: str, *path: str) -> None:
+        """Tell the teacher of a setting of the course that is not used as it is written."""
+        self.notices.append(str(self.course.refuse(said, *path)))
+
     def _share(self, units: list[Unit]) -> None:
         """What one member of a group handed in counts for all."""
+        member_of: dict[int, str] = {}
         for group, members in self.course.groups.items():
             own: list[Unit] = []
             for member in members:
                 matching = [unit for unit in units if key(member) in unit.names]
                 if not matching and self.roster is not None:
-                    self.notices.append(str(self.course.refuse(f"nobody is called {member!r}", "groups", group)))
-                own += matching or [Unit(member, [f"plain:{folded(member)}"])]
+                    self._notice(f"nobody is called {member!r}", "groups", group)
+                if len(matching) > 1:
+                    self._notice(f"{_several(member, matching)}; nobody of them is in the group", "groups", group)
+                elif other := member_of.get(id(matching[0])) if matching else None:
+                    self._notice(
+                        f"{member!r} is in the group {other} by another name, and stays there", "groups", group
+                    )
+                else:
+                    own += matching or [Unit(member, [f"plain:{folded(member)}"])]
+                    member_of[id(own[-1])] = group
             units += [unit for unit in own if unit not in units]
             joint = [unit for unit in units if key(group) in unit.names and unit not in own]
             sent = {each.digest: each for unit in (*joint, *own) for each in unit.sent}
@@ -551,10 +564,18 @@ class Gradebook:
             if sent is not None:
                 same[sent.content].append(unit)
         known = {name for unit in units for name in unit.names} if self.course.extensions else set()
+        first: dict[int, str] = {}
         for who in self.course.extensions:
             if key(who) not in known:
                 near = suggestion(who, [one for unit in units for one in (unit.name, unit.shown)], "")
-                self.notices.append(str(self.course.refuse(f"nobody is called {who!r}{near}", "extensions", who)))
+                self._notice(f"nobody is called {who!r}{near}", "extensions", who)
+                continue
+            matching = [unit for unit in units if key(who) in unit.names]
+            if len(matching) > 1:
+                self._notice(f"{_several(who, matching)}; all of them have the extension", "extensions", who)
+            for unit in matching:
+                if (other := first.setdefault(id(unit), who)) != who:
+                    self._notice(f"{who!r} is {other!r}, whose extension is used", "extensions", who)
         keys = {key_ for unit in units for key_ in unit.keys}
         for entry in self.overrides.current().values():
             if entry.key not in keys and entry.key != "*":
@@ -737,6 +758,11 @@ def _twins(unit: Unit, sent: StoredSubmission | None, same: dict[str, list[Unit]
     """The names of those outside of the student's group who handed in the same."""
     others = [] if sent is None else [other for other in same[sent.content] if other is not unit]
     return [other.name for other in others if not unit.group or other.group != unit.group]
+
+
+def _several(name: str, units: Sequence[Unit]) -> str:
+    called = ", ".join((unit.roster.id if unit.roster else "") or unit.name for unit in units)
+    return f"{len(units)} students are called {name!r}: write {called}"
 
 
 def _tried(row: SubmissionRow) -> bool:

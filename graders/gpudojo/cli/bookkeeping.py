@@ -58,7 +58,11 @@ def init(folder: Path, day: str) -> None:
     said += [f"{len(people.rows)} students on the roster"] if people else []
     click.echo(f"{path} is valid: {', '.join(said)}.")
     for name in [*rules.extensions, *(member for members in rules.groups.values() for member in members)]:
-        if people and not people.match(name, name):
+        found = people.match(name, name) if people else set()
+        if people and len(found) > 1:
+            ids = ", ".join(sorted(people.rows[row].id for row in found))
+            click.echo(f"note: {len(found)} on the roster are called {printable(name)!r}: write {ids}", err=True)
+        if people and not found:
             near = suggestion(
                 name, [one for row in people.rows for one in (row.name, row.id, row.email, row.github)], ""
             )

@@ -407,6 +407,26 @@ def test_a_group_has_one_submission(term: Path) -> None:
     assert rows["ada"].needs_human == []
 
 
+def test_a_name_that_does_not_tell_one_student_is_said(term: Path) -> None:
+    """In a group it would give somebody another student's points."""
+    (term / "class" / "roster.csv").write_text("id,name\nada,Ada One\nbo,Bo Li\ncy,Bo Li\n", encoding="utf-8")
+    course = term / "class" / "course.toml"
+    course.write_text(
+        "deadline = 2026-11-20T23:59:00+01:00\nroster = 'roster.csv'\n[groups]\na = ['ada', 'bo']\n"
+        "b = ['Ada One', 'cy']\nc = ['Bo Li']\n[extensions]\nada = 1\n'Ada One' = 2\n'bo li' = 3\n",
+        encoding="utf-8",
+    )
+    assert "note: 2 on the roster are called 'bo li': write bo, cy" in dojo("init", term / "class")
+    outcome, rows, _ = grade(term / "out", term / "class")
+    assert {name: row.group for name, row in rows.items()} == {"ada": "a", "bo": "a", "cy": "b"}
+    assert [notice.partition("course.toml, ")[2] for notice in outcome.notices] == [
+        "line 5: 'Ada One' is in the group a by another name, and stays there",
+        "line 6: 2 students are called 'Bo Li': write bo, cy; nobody of them is in the group",
+        "line 9: 'Ada One' is 'ada', whose extension is used",
+        "line 10: 2 students are called 'bo li': write bo, cy; all of them have the extension",
+    ]
+
+
 def test_seeds_for_each_student_are_the_same_each_time(term: Path) -> None:
     (term / "class" / "course.toml").write_text("seed = 'per-student'\n", encoding="utf-8")
     hand_in(term / "class" / "twin", RIGHT)
