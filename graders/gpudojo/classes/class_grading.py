@@ -227,9 +227,14 @@ class ClassGrading:
         before, after = (self.state.day, self.state.only), (self.options.day, sorted(self.options.only))
         if others and before != after:
             what = f"{before[0]}, {', '.join(before[1]) or 'all functions'}"
+            given = " ".join(f"--only {name}" for name in before[1][:4]) + " …" * (len(before[1]) > 4)
+            same = (
+                f"give --day {before[0]}" if before[0] != after[0] else f"give {given}" if given else "leave out --only"
+            )
+            more = "1 more submission" if len(others) == 1 else f"{len(others)} more submissions"
             raise BadClass(
-                f"{self.options.out} has {len(others)} more submissions, graded for {what}; "
-                "grade all of them the same way, or use another --out"
+                f"{self.options.out} has {more}, graded for {what}; {same}, "
+                "grade all of them again, or use another --out"
             )
 
     def _note_settings(self) -> None:
