@@ -134,7 +134,7 @@ class WarmPython:
 # A request holds the code and the arguments of a fork server's start, and brings its control socket and its output.
 _LOADED = """
 import json, os, signal, socket, sys
-sys.path.append(sys.argv[1])
+sys.path.insert(0, sys.argv[1])
 from gpudojo.sandbox.fork_server import warm_up
 warm_up()
 signal.signal(signal.SIGCHLD, signal.SIG_IGN)
