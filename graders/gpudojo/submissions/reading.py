@@ -170,8 +170,16 @@ def _definition(
     best, *others = candidates
     named = _named(best.file, exercise)[0] == 0
     place = best.file, best.line, best.cell
-    other_versions = tuple(path for path in versions.get(best.file, ()) if path != best.file)
-    return ChosenDefinition(exercise.stem, function, *place, named, best.state, tuple(others), other_versions)
+    other_versions = [path for path in versions.get(best.file, ()) if path != best.file]
+    if not named and best.state is State.DEFINED:  # whichever file is meant, perhaps old.py or final.py: ask a person
+        other_versions += [one.file for one in others if _rivals(best, one) and one.file not in other_versions]
+    return ChosenDefinition(exercise.stem, function, *place, named, best.state, tuple(others), tuple(other_versions))
+
+
+def _rivals(one: Candidate, other: Candidate) -> bool:
+    """Whether two files each have work on a function; not where one is a notebook and the other its export."""
+    work = all(each.state is State.DEFINED and not each.imported and not _aside(each.file) for each in (one, other))
+    return work and entries.plain(one.file) != entries.plain(other.file)
 
 
 _STATES: Final = (State.DEFINED, State.BROKEN, State.STUB)

@@ -196,6 +196,8 @@ def test_reasons_to_look(term: Path) -> None:
     hand_in(term / "class" / "eve", "def select_device(prefer=None:\n    return 1\n")
     hand_in(term / "class" / "fay", WRONG)
     hand_in(term / "class" / "fay", RIGHT, "01_checking_device (1).py")
+    hand_in(term / "class" / "gil", WRONG + "# gil\n", "old.py")
+    hand_in(term / "class" / "gil", RIGHT + "# gil\n", "final.py")
     _, rows, _ = grade(term / "out", term / "class")
     told = {name: " ".join(row.needs_human) for name, row in rows.items()}
     assert told["cy"] == "none of the functions is in it"
@@ -203,6 +205,7 @@ def test_reasons_to_look(term: Path) -> None:
     assert told["bo"] == ""
     assert told["eve"].startswith(f"{FIRST} is not valid Python: SyntaxError")
     assert f"01_checking_device (1).py was graded, and not {FIRST}" in told["fay"]
+    assert "final.py was graded, and not old.py" in told["gil"]
 
 
 def test_a_class_with_a_course_file(term: Path) -> None:

@@ -97,6 +97,23 @@ def test_what_counts_as_a_definition(source: str, line: int | None, state: State
     assert (found.file, found.line, found.state) == (FILE, line, state)
 
 
+@pytest.mark.parametrize(
+    ("other", "versions"),
+    [
+        ({"old.py": SOURCE}, ("old.py",)),  # nobody knows which is meant
+        ({"old.py": STUB}, ()),
+        ({"final.ipynb": notebook(SOURCE.decode())}, ()),  # a notebook and its export
+        ({"tests/old.py": SOURCE}, ()),
+        ({f"{STEM}.py": SOURCE}, ()),  # it is named for the exercise
+    ],
+)
+def test_other_files_with_the_same_function_are_other_versions(
+    other: dict[str, bytes], versions: tuple[str, ...]
+) -> None:
+    (found,) = choose({"final.py": SOURCE, **other}, [TRAINING]).definitions
+    assert found.versions == versions
+
+
 def test_a_notebook_names_cell_and_line_and_the_last_sound_definition_counts() -> None:
     book = notebook("!pip install x\nimport torch", "%%time\n\n" + SOURCE.decode(), "# again\n\n\n" + SOURCE.decode())
     found = chosen({"day8.ipynb": book})
