@@ -109,7 +109,8 @@ def course_at(out: Path, state: ClassState) -> CourseRules:
         return CourseRules()
     path = Path(os.path.normpath(out / state.course))
     if not path.is_file():
-        raise BadClass(f"the course file of this class is gone: {path}; give another one: dojo grade --course FILE")
+        said = "give another one, which may be empty: dojo grade --course FILE"
+        raise BadClass(f"the course file of this class is gone: {path}; {said}")
     return course_file.load(path)
 
 

@@ -228,7 +228,8 @@ def load_state(out: Path) -> ClassState:
     except FileNotFoundError:
         return ClassState()
     except (OSError, BadEvidence) as error:
-        raise BadClass(f"{path} cannot be read ({error}); move it away, and grade the whole class again") from None
+        why = error.reason if isinstance(error, BadEvidence) else error.strerror
+        raise BadClass(f"{path} cannot be read ({why}); move it away, and grade the whole class again") from None
 
 
 def stamp(out: Path) -> tuple[int, ...]:

@@ -132,6 +132,7 @@ def write_feedback(
     ending = ".pdf" if options.pdf else ".html"
     taken: set[str] = set()
     written: list[Path] = []
+    nothing: list[str] = []
     lines = [HEADINGS]
     for row in rows:
         name = new_name(row.submission, taken)
@@ -144,7 +145,12 @@ def write_feedback(
             path = options.out / "students" / f"{whole(name)}{ending}"
             written.append(print_pdf(browser, text, path) if browser else save(path, text))
             file = path.relative_to(options.out).as_posix()
+        else:
+            nothing.append(shown_name(row))
         lines.append([safe(cell) for cell in _line(row, file, options)])
+    if nothing:
+        shown = ", ".join(nothing[:5]) + ", …" * (len(nothing) > 5)
+        say(f"no page for {len(nothing)} on the roster, of whom nothing was handed in: {shown}")
     if ids and written:
         written.append(_zipped(options.out / "moodle.zip", ids, written, ending))
     return [save_csv(options.out / "feedback.csv", lines), *written]

@@ -446,6 +446,12 @@ def test_seeds_for_each_student_are_the_same_each_time(term: Path) -> None:
     assert (again.ran, same) == (0, rows)
 
 
+def test_a_damaged_state_is_refused_in_plain_words(term: Path) -> None:
+    (term / "out" / ".dojo" / "class.json").write_text('{"students":', encoding="utf-8")
+    said = dojo("override", "--out", term / "out", fails=True)
+    assert "class.json cannot be read (Input data was truncated); move it away, and grade the whole class again" in said
+
+
 def test_a_damaged_log_of_overrides_is_refused_with_its_line(term: Path) -> None:
     dojo("override", "bo", "1", "--points", "1", "--out", term / "out")
     path = term / "out" / "overrides.csv"

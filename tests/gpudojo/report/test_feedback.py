@@ -54,6 +54,15 @@ def test_pages_stand_alone_and_the_table_says_whom_to_send_them(tmp_path: Path) 
         assert f"{line['points']} of {line['max_points']} points" in line["feedback"]
 
 
+def test_who_gets_no_page_is_said(tmp_path: Path) -> None:
+    for words in ((), ("--only", "Eve")):
+        code, said = dojo(tmp_path, *words)
+        assert code == 0
+        assert "note: no page for 1 on the roster, of whom nothing was handed in: Eve" in said
+    assert "0 pages in" in said
+    assert "note: no page" not in dojo(tmp_path, "--only", "＝cmd")[1]
+
+
 def test_who_handed_in_nothing_and_was_given_points_gets_a_page(tmp_path: Path) -> None:
     *others, eve = rows()
     oral = ExerciseRow("oral", "Oral exam", 8.0, 20.0, by_hand=True, override=Override(8.0, comment="Well prepared."))
