@@ -189,8 +189,8 @@ def read_roster(path: Path, zone: datetime.tzinfo = datetime.UTC) -> Roster:
             said = f"{id_!r} is {'the id of' if cell('id') else 'in'} line {seen[key(id_)]}, too"
             raise BadFile(str(path), line, said + "; give both an id" * (id_ == name))
         seen[key(id_)] = line
-        # Canvas's gradebook has no addresses, but logins that often are.
-        email = cell("email") or (cell("login") if "@" in cell("login") else "")
+        # The tables of Canvas and GitHub Classroom have no addresses, but logins or identifiers that often are.
+        email = cell("email") or next((each for each in (cell("login"), id_) if "@" in each), "")
         row = RosterRow(id_, name, email, cell("section"), cell("github"), cell("login"))
         others = [_number(" ".join(cells[n].split())) for n in more if n < len(cells)]
         number = roster.add(row, others)

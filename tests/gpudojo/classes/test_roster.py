@@ -42,7 +42,7 @@ def read(folder: Path, text: str) -> Roster:
             2,
         ),
         (MOODLE, RosterRow("551", "Ada Example", "ada@example.org"), 2),
-        (GITHUB, RosterRow("ada@example.org", "Ada Example", github="ada-dev"), 1),
+        (GITHUB, RosterRow("ada@example.org", "Ada Example", "ada@example.org", github="ada-dev"), 1),
         (GRADESCOPE, RosterRow("17", "Ada Example", "ada@example.org", "Mon"), 1),
         (PLAIN, RosterRow("17", "Ada Example", "ada@example.org", "Mon", "ada-dev"), 1),
         ("Name\nAda Example\n", RosterRow("Ada Example", "Ada Example"), 1),
