@@ -212,6 +212,7 @@ def _is_junction(child: os.DirEntry[str]) -> bool:
 
 
 _ENCRYPTED = 0x1
+_UTF_8 = 0x800
 _METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)  # the ones zipfile unpacks piece by piece
 
 
@@ -239,8 +240,19 @@ def zip_listing(data: bytes, limits: ReadLimits) -> Contents:
             problem = "shares its bytes with another file of the archive, as only a zip bomb does"
         if not info.orig_filename.endswith("/"):  # `is_dir` fails for an entry without a name
             fetching = partial(_fetch_from_zip, archive, info, limits)
-            contents.add(info.orig_filename, limits, problem, info.file_size, fetching)
+            contents.add(_name_in_zip(info), limits, problem, info.file_size, fetching)
     return contents
+
+
+def _name_in_zip(info: zipfile.ZipInfo) -> str:
+    """The name of an entry. macOS and Linux may write UTF-8 and not say so: it would be read as code page 437."""
+    name = info.orig_filename
+    if info.flag_bits & _UTF_8 or name.isascii():
+        return name
+    try:
+        return name.encode("cp437").decode("utf-8")
+    except UnicodeError:
+        return name
 
 
 def _overlapping(archive: zipfile.ZipFile) -> set[int]:

@@ -225,6 +225,16 @@ def test_a_tar_with_a_negative_or_enormous_size_ends(tmp_path: Path) -> None:
         )
 
 
+@pytest.mark.parametrize(
+    ("written", "read"),
+    [("José.py".encode(), "José.py"), ("José.py".encode("cp437"), "José.py"), (b"J\xc3.py", "J├.py")],
+)
+def test_a_zip_whose_names_are_utf8_without_saying_so(tmp_path: Path, written: bytes, read: str) -> None:
+    """As macOS packs them; other names are of code page 437, as the format has it."""
+    data = zipped(("x" * len(written), SOURCE)).replace(b"x" * len(written), written)
+    assert paths(submitted(write(tmp_path / "s.zip", data))) == [read]
+
+
 def test_a_zip_name_that_is_not_utf8_or_holds_a_null(tmp_path: Path) -> None:
     flagged = zipped(("é.py", SOURCE)).replace("é.py".encode(), b"\xff\xfe.py")
     assert (
