@@ -170,7 +170,7 @@ def read_roster(path: Path, zone: datetime.tzinfo = datetime.UTC) -> Roster:
     roster = Roster()
     seen: dict[str, int] = {}
     for line, cells in lines[1:]:
-        if key(cells[0]) in ("points possible", "student, test") or _posting(cells):
+        if key(cells[0]) in ("points possible", "test student") or _posting(cells):
             continue  # of Canvas: the maximum, a student that does not exist, and which assignments are posted by hand
 
         def cell(name: str, cells: list[str] = cells) -> str:
@@ -393,10 +393,11 @@ class CourseRules:
 
 
 def key(name: str) -> str:
-    """A name or id as it is compared: however its accents are encoded, and without marks of direction."""
+    """A name or id as it is compared: however accents are encoded, without marks of direction, the last name last."""
     if not name.isascii():
         name = "".join(c for c in unicodedata.normalize("NFC", name) if unicodedata.category(c) != "Cf")
-    return " ".join(name.split()).casefold()
+    last, comma, first = name.partition(",")
+    return " ".join((f"{first} {last}" if comma else name).split()).casefold()
 
 
 def exercise_named(name: str, stems: Iterable[str]) -> str | None:

@@ -432,6 +432,18 @@ def test_a_name_that_does_not_tell_one_student_is_said(term: Path) -> None:
     ]
 
 
+def test_a_student_may_be_named_as_the_roster_writes_it(term: Path) -> None:
+    (term / "class" / "roster.csv").write_text('id,name\nbo,"Bell, Bo"\n', encoding="utf-8")
+    (term / "class" / "course.toml").write_text(
+        "deadline = 2026-11-20T23:59:00+01:00\nroster = 'roster.csv'\n[extensions]\n'Bell, Bo' = 3\n", encoding="utf-8"
+    )
+    outcome, rows, _ = grade(term / "out", term / "class")
+    assert outcome.notices == []
+    assert rows["bo"].timing is not None
+    assert rows["bo"].timing.extended
+    assert "bo: 0 → 1 of 8" in dojo("override", "Bell, Bo", "01", "--points", "1", "--out", term / "out")
+
+
 def test_seeds_for_each_student_are_the_same_each_time(term: Path) -> None:
     (term / "class" / "course.toml").write_text("seed = 'per-student'\n", encoding="utf-8")
     hand_in(term / "class" / "twin", RIGHT)
