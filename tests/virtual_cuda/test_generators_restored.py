@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import copy
+import io
+import pickle
 import traceback
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 import torch
@@ -75,3 +79,60 @@ def test_a_state_that_was_saved_on_a_gpu() -> None:
     assert drawn[0] == drawn[1]
     with pytest.raises(RuntimeError, match="RNG state is wrong size"):
         torch.cuda.set_rng_state(torch.zeros(20, dtype=torch.uint8))
+
+
+def _through_a_file(state: torch.Tensor) -> torch.Tensor:
+    file = io.BytesIO()
+    torch.save({"rng": state}, file)
+    file.seek(0)
+    loaded = torch.load(file, weights_only=True)["rng"]
+    assert isinstance(loaded, torch.Tensor)
+    return loaded
+
+
+COPIES = {
+    "itself": lambda state: state,
+    "a copy": torch.Tensor.clone,
+    "a deep copy": copy.deepcopy,
+    "a file": _through_a_file,
+    "pickled": lambda state: pickle.loads(pickle.dumps(state)),
+}
+
+
+@pytest.mark.parametrize("copied", COPIES.values(), ids=COPIES)
+def test_a_state_is_the_seed_and_the_offset_and_goes_back_to_where_it_was(copied: Any) -> None:
+    torch.cuda.manual_seed(-6)
+    torch.rand(100, device="cuda")
+    state = copied(torch.cuda.get_rng_state())
+    assert (state.dtype, state.shape) == (torch.uint8, (16,))
+    assert state.clone().view(torch.int64).tolist() == [-6, 4]
+    wanted = torch.rand(100, device="cuda")
+    torch.rand(10, device="cuda")
+    torch.cuda.set_rng_state(state)
+    assert torch.equal(torch.rand(100, device="cuda"), wanted)
+
+
+@pytest.mark.parametrize("copied", [COPIES["a deep copy"], COPIES["a file"]], ids=["a deep copy", "a file"])
+def test_a_saved_state_is_restored_under_another_seed(copied: Any) -> None:
+    torch.cuda.manual_seed(6)
+    torch.rand(100, device="cuda")
+    state = copied(torch.cuda.get_rng_state())
+    wanted = torch.rand(100, device="cuda")
+    torch.cuda.manual_seed(7)
+    torch.cuda.set_rng_state(state)
+    assert torch.cuda.initial_seed() == 6
+    assert torch.equal(torch.rand(100, device="cuda"), wanted)
+
+
+def test_a_state_that_was_changed_draws_other_numbers_each_time_the_same() -> None:
+    drawn = []
+    for offset in (8, 12, 8):
+        torch.cuda.manual_seed(6)
+        state = torch.cuda.get_rng_state()
+        state[8:] = torch.tensor([offset]).view(torch.uint8)  # in place, as DTensor does for the shards of a tensor
+        torch.cuda.set_rng_state(state)
+        drawn.append(torch.rand(100, device="cuda"))
+    assert torch.equal(drawn[0], drawn[2])
+    assert not torch.equal(drawn[0], drawn[1])
+    with pytest.raises(RuntimeError, match="wrong size"):
+        torch.cuda.set_rng_state(torch.zeros(5056, dtype=torch.uint8))

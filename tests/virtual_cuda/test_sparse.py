@@ -211,3 +211,15 @@ def test_invariants_of_a_sparse_tensor_are_checked_where_asked(enabled: bool, as
             torch.sparse_coo_tensor(indices.flip(1), values, (3, 3), check_invariants=asked, is_coalesced=True)
         assert torch.sparse.check_sparse_tensor_invariants.is_enabled() is enabled
         assert torch.equal(pickle.loads(pickle.dumps(made)).to_dense(), made.to_dense())
+
+
+def test_products_with_sparse_matrices_take_time_by_the_modelled_clock() -> None:
+    with virtual_cuda():
+        a, w = torch.eye(4).to_sparse().cuda(), torch.randn(4, 3, device="cuda")
+        before, after = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        before.record()
+        for found in (torch.mm(a, w), a @ w, a @ a, torch.addmm(w, a, w), torch.mv(a, w[:, 0])):
+            assert found.is_cuda
+        after.record()
+        torch.cuda.synchronize()
+        assert before.elapsed_time(after) > 0

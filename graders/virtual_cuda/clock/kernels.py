@@ -103,7 +103,10 @@ def kernels_of(call: KernelCall, chip: Chip) -> list[Kernel]:
     if call.name.startswith("_foreach_") or call.name.startswith("_fused_"):
         return list(_lists(call, chip))
     rule = _RULES.get(call.name)
-    return list(rule(call, chip) if rule else _pointwise(call))
+    try:
+        return list(rule(call, chip) if rule else _pointwise(call))
+    except (IndexError, ValueError):  # of sparse and nested tensors the ledger has no shapes
+        return list(_pointwise(call))
 
 
 def _pointwise(call: KernelCall) -> Iterator[Kernel]:

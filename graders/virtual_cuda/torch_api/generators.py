@@ -25,7 +25,7 @@ _HostGenerator = torch.Generator
 _OTHER: Final = 0x5EED
 _WORD: Final = 0xFFFFFFFFFFFFFFFF
 _STATE: Final = _HostGenerator().get_state().numel()
-_EXTRA: Final = 16  # bytes at the end of a state: the seed and the offset
+_SHOWN: Final = 16  # bytes of a state: the seed and the offset
 _REMEMBERED: Final = 64  # states by offset
 _DRAWN_AT_ONCE: Final = 132 * 2048 * 4  # random numbers that an H200 draws while its offset grows by 4
 # C++ hands a generator back as another Python object; its address tells whose it is.
@@ -88,11 +88,14 @@ class Generator(_HostGenerator):
         return self.core._seed
 
     def get_state(self) -> torch.Tensor:
-        """The host generator's state, the seed and the offset."""
+        """The seed and the offset, as on a GPU; behind them, in the same storage, the host generator's state.
+
+        Whoever saves or copies the tensor saves its storage, too.
+        """
         core = self.core
         seed = core._seed & _WORD
-        numbers = torch.tensor([seed - (1 << 64) if seed >> 63 else seed, core.offset])
-        state = torch.cat([_HostGenerator.get_state(core), numbers.view(torch.uint8)])
+        shown = torch.tensor([seed - (1 << 64) if seed >> 63 else seed, core.offset]).view(torch.uint8)
+        state = torch.cat([shown, shown, core._remember()])[:_SHOWN]
         if capture.graph is not None:
             capture.graph.add(functools.partial(self._mark, bytes(state)))
         return state
@@ -101,18 +104,31 @@ class Generator(_HostGenerator):
         core = self.core
         if new_state.dtype is not torch.uint8 or new_state.device.type != "cpu":
             raise TypeError("RNG state must be a torch.ByteTensor")
+        if new_state.numel() != _SHOWN:
+            raise RuntimeError("RNG state is wrong size")
         if capture.graph is not None:
             capture.graph.add(functools.partial(self._return, bytes(new_state)))
-        if new_state.numel() == _STATE + _EXTRA:
-            core._seed, core.offset = new_state[-_EXTRA:].clone().view(torch.int64).tolist()
-            new_state = new_state[:-_EXTRA]
-        elif new_state.numel() == _EXTRA:  # saved on a GPU
-            seed, offset = new_state.clone().view(torch.int64).tolist()
-            return self.manual_seed(seed).set_offset(offset)
-        elif new_state.numel() != _STATE:
-            raise RuntimeError("RNG state is wrong size")
-        _HostGenerator.set_state(core, new_state)
+        seed, offset = new_state.clone().view(torch.int64).tolist()
+        seed &= _WORD
+        host = _behind(new_state)
+        if host is None:  # saved on a GPU, or put together
+            if seed != core._seed & _WORD:
+                self.manual_seed(seed)
+            return self.set_offset(offset)
+        if seed != core._seed & _WORD:
+            core._states.clear()
+        core._seed, core.offset = seed, offset
+        _HostGenerator.set_state(core, host)
         return self
+
+    def _remember(self) -> torch.Tensor:
+        """The host generator's state, to be found again by its offset."""
+        state = _HostGenerator.get_state(self)
+        self._states.pop(self.offset, None)
+        while len(self._states) >= _REMEMBERED:
+            del self._states[next(iter(self._states))]
+        self._states[self.offset] = state
+        return state
 
     def _mark(self, known: bytes) -> None:
         """In a replay: where the capture has read the state."""
@@ -124,10 +140,8 @@ class Generator(_HostGenerator):
             self.set_state(self.core._marks[known])
 
     def get_offset(self) -> int:
-        core = self.core
-        if len(core._states) < _REMEMBERED:
-            core._states[core.offset] = _HostGenerator.get_state(core)
-        return core.offset
+        self.core._remember()
+        return self.core.offset
 
     def set_offset(self, offset: int) -> Generator:
         """Go to where `get_offset` was asked; elsewhere, to a state of its own for each seed and offset."""
@@ -160,6 +174,14 @@ class Generator(_HostGenerator):
 
 
 Generator.__module__ = "torch._C"
+
+
+def _behind(state: torch.Tensor) -> torch.Tensor | None:
+    """The host generator's state behind what `get_state` shows, unless that was changed or copied."""
+    if state.storage_offset() or state.untyped_storage().nbytes() != 2 * _SHOWN + _STATE:
+        return None
+    whole = torch.empty(0, dtype=torch.uint8).set_(state.untyped_storage())
+    return whole[2 * _SHOWN :].clone() if torch.equal(whole[:_SHOWN], whole[_SHOWN : 2 * _SHOWN]) else None
 
 
 class _AnyGenerator(type):
