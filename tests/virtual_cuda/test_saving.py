@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import io
 import pickle
 
@@ -136,6 +137,82 @@ def test_a_class_of_the_students_own():
         assert type(x.cpu()) is Tagged
         assert (x + 1).device == torch.device("cuda:0")
         assert isinstance(through(x, weights_only=False), Tagged)
+
+
+def test_the_class_of_a_device_tensor_equals_that_of_a_host_tensor():
+    with virtual_cuda():
+        x = torch.ones(2, device="cuda")
+        assert type(x) == torch.Tensor  # noqa: E721
+        assert type(x) in (list, torch.Tensor)
+        assert torch.nn.Parameter == type(torch.nn.Parameter(x))  # noqa: E721
+        assert type(torch.nn.Parameter(x)) != torch.Tensor  # noqa: E721
+        assert type(x.as_subclass(Tagged)) == Tagged  # noqa: E721
+        assert type(x.as_subclass(Tagged)) != torch.Tensor  # noqa: E721
+
+
+def test_a_class_of_the_students_own_is_copied_only_if_it_can_make_one_of_its_kind():
+    class Growing(torch.Tensor):
+        def new_empty(self, *args, **kwargs):
+            return super().new_empty(*args, **kwargs).as_subclass(Growing)
+
+    with virtual_cuda():
+        assert isinstance(copy.deepcopy(torch.ones(2, device="cuda").as_subclass(Growing)), Growing)
+        with pytest.raises(RuntimeError, match="only works for subclass types that implement new_empty"):
+            copy.deepcopy(torch.ones(2, device="cuda").as_subclass(Tagged))
+
+
+class Weight(torch.nn.Parameter):
+    def __new__(cls, data, requires_grad=True, tag=None):
+        made = torch.Tensor._make_subclass(cls, data, requires_grad)
+        made.tag = tag
+        return made
+
+
+def test_a_class_made_by_make_subclass():
+    class Named(torch.Tensor):
+        @staticmethod
+        def __new__(cls, data):
+            return torch.Tensor._make_subclass(cls, data)
+
+    with virtual_cuda():
+        x = Named(torch.ones(2, device="cuda"))
+        assert type(x + 1).__name__ == "Named"
+        assert x.is_cuda
+        assert type(torch.Tensor._make_subclass(torch.Tensor, x)).__name__ == "Tensor"
+
+
+def test_a_class_of_parameters_is_kept_on_the_way_to_the_device_and_back():
+    module = torch.nn.Module()
+    module.weight = weight = Weight(torch.ones(2), tag="first")
+    with virtual_cuda():
+        module.cuda().double()
+        assert module.weight is weight
+        assert isinstance(weight, Weight)
+        assert weight.is_cuda
+        assert weight.tag == "first"
+        assert type(copy.deepcopy(module).weight).__name__ == "Weight"
+        (weight * weight).sum().backward()
+        torch.optim.SGD(module.parameters(), lr=0.5).step()
+        assert isinstance(Weight(weight.detach()), Weight)
+        module.cpu()
+    assert type(module.weight) is Weight
+    assert module.weight.tolist() == [0, 0]
+
+
+def test_a_torch_dispatch_is_followed():
+    seen = []
+
+    class Counting(torch.Tensor):
+        @classmethod
+        def __torch_dispatch__(cls, func, types, args=(), kwargs=None):
+            seen.append(str(func))
+            return super().__torch_dispatch__(func, types, args, kwargs)
+
+    with virtual_cuda():
+        x = torch.Tensor._make_subclass(Counting, torch.ones(2, device="cuda"))
+        assert (x + 1).tolist() == [2, 2]
+        assert x.add_(1) is x
+    assert seen == ["aten.add.Tensor", "aten.add_.Tensor"]
 
 
 def test_a_torch_function_is_followed():

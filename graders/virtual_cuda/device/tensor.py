@@ -40,7 +40,21 @@ def operators_run() -> list[Any]:
     return PLANS.operators
 
 
-class Tensor(torch.Tensor):
+class DeviceClass(torch._C._TensorMeta):
+    """The class of the classes that device tensors have. Each equals the one it stands for: on a GPU they are one.
+
+    Their hashes differ, so a set tells them apart.
+    """
+
+    _student_class: type
+
+    def __eq__(cls, other: object) -> bool:
+        return cls is other or other is cls._student_class
+
+    __hash__ = type.__hash__
+
+
+class Tensor(torch.Tensor, metaclass=DeviceClass):
     """A tensor on a virtual device. Its attributes and methods are in `torch_api/tensor_api.py`."""
 
     __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
@@ -48,6 +62,7 @@ class Tensor(torch.Tensor):
     __getattribute__, __setattr__ = object.__getattribute__, object.__setattr__
     __slotnames__ = ()  # no list: `object.__getstate__`, which would give what is inside, refuses
 
+    _student_class: type = torch.Tensor
     _inner: torch.Tensor
     _block: Block
 
@@ -62,6 +77,7 @@ class Tensor(torch.Tensor):
 class Parameter(Tensor):
     """The same, where `type(p)` is asked of a parameter."""
 
+    _student_class = torch.nn.Parameter
     _is_param = True
     __slotnames__ = ()
 

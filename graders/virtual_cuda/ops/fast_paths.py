@@ -497,8 +497,8 @@ PLANS.maker = make_plan
 
 # ---- linear layers ---------------------------------------------------------------------------------------------------
 
-_ORDINARY: Final = (Tensor, Parameter)
-_HOSTS: Final = (torch.Tensor, nn.Parameter)
+_ORDINARY: Final = frozenset({Tensor, Parameter})  # no tuple: these classes equal those of host tensors
+_HOSTS: Final = frozenset({torch.Tensor, nn.Parameter})
 _FLOATS: Final = {torch.float32, torch.float64, torch.float16, torch.bfloat16}.difference(SLOW)
 _host: Final = torch._C._VariableFunctions
 _addmm, _mm, _sum = _host.addmm, _host.mm, _host.sum

@@ -14,12 +14,14 @@ import torch.optim.swa_utils
 import torch.utils._foreach_utils as foreach
 from torch import nn
 from torch.nn.parameter import UninitializedTensorMixin, is_lazy  # type: ignore[attr-defined]
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from virtual_cuda.device.state import now, place_named, without_lazy
-from virtual_cuda.device.tensor import INSIDE, VIRTUAL, Parameter, Tensor
+from virtual_cuda.device.tensor import INSIDE, VIRTUAL, Tensor
 from virtual_cuda.ops.dispatch import thread_state
 from virtual_cuda.ops.fast_paths import run_backward
 from virtual_cuda.patching import Opening, Patch, around, torch_patches
+from virtual_cuda.torch_api.tensor_types import device_class, host_class
 
 # torch.optim hides its submodules behind functions of the same names.
 optimizer: Final = sys.modules["torch.optim.optimizer"]
@@ -98,16 +100,16 @@ def set_grad(self: Any, gradient: Any) -> None:
 def _new_parameter(original: Any, cls: Any, data: Any = None, requires_grad: bool = True) -> Any:
     """`nn.Parameter(data)` where data is on the device."""
     if type(data) not in VIRTUAL:
-        return original(cls, data, requires_grad)
-    fresh = data.detach().requires_grad_(requires_grad)
-    fresh.__class__ = Parameter
-    return fresh
+        return original(host_class(cls), data, requires_grad)
+    return torch.Tensor._make_subclass(device_class(cls), data, requires_grad)
 
 
 def exchange(tensor: Any, fresh: Any, requires_grad: bool) -> Any:
     """Give `tensor` the content of `fresh` on another device; the object stays the same."""
     if isinstance(tensor, nn.Parameter):
         other = nn.Parameter(fresh, requires_grad=requires_grad)
+        if host_class(type(tensor)) not in (torch.Tensor, nn.Parameter):  # a student's class
+            other.__class__ = (device_class if type(other) in VIRTUAL else host_class)(type(tensor))
     else:
         other = fresh.requires_grad_(requires_grad)
     extra = {k: v for k, v in tensor.__dict__.items() if k not in INSIDE}
@@ -137,6 +139,12 @@ def _stays(parameter: Any, moved: Any) -> bool:
         return True
     alike = (parameter.device.type == "meta") is (moved.device.type == "meta")
     return alike and not torch.__future__.get_overwrite_module_params_on_conversion()
+
+
+def _consists_of_others(parameter: Any, moved: Any) -> bool:
+    """Whether a parameter is of a class that wraps tensors, or fake: torch exchanges these as a whole."""
+    fake = sys.modules.get("torch._subclasses.fake_tensor")
+    return is_traceable_wrapper_subclass(moved) or (fake is not None and isinstance(parameter, fake.FakeTensor))
 
 
 _apply: Final[Any] = nn.Module._apply
@@ -169,6 +177,9 @@ def apply(self: Any, function: Any, recurse: bool = True) -> Any:
             self._parameters[key] = nn.Parameter(moved, parameter.requires_grad)
             self._parameters[key].grad = moved_gradient
             continue
+        if _consists_of_others(parameter, moved):
+            _swap(f"{self._get_name()}.{key}", parameter, moved, moved_gradient)
+            continue
         if isinstance(moved, Tensor) is isinstance(parameter, Tensor):
             parameter.data = moved
             if moved_gradient is not None:
@@ -183,6 +194,17 @@ def apply(self: Any, function: Any, recurse: bool = True) -> Any:
         if buffer is not None:
             self._buffers[key] = function(buffer)
     return self
+
+
+def _swap(name: str, parameter: Any, moved: Any, gradient: Any) -> None:
+    """Give a parameter the content of another one; its old gradient would keep it from that."""
+    before, parameter.grad = parameter.grad, None
+    try:
+        torch.utils.swap_tensors(parameter, nn.Parameter(moved, parameter.requires_grad))
+    except Exception as error:
+        parameter.grad = before
+        raise RuntimeError(f"_apply(): Couldn't swap {name}") from error
+    parameter.grad = gradient
 
 
 def _materialize(original: Any, self: Any, shape: Any, device: Any = None, dtype: Any = None) -> None:

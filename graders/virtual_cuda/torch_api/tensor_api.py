@@ -38,7 +38,7 @@ def _set_data(self: Any, value: Any) -> None:
 
 def _get_data(self: Any) -> Any:
     """`x.data`: a tensor with the same memory that knows nothing of `x`, which C++ would ask the dispatcher for."""
-    if type(self) in (Tensor, Parameter) and not self._block.place.shut and not watched():
+    if type(self) in _ORDINARY and not self._block.place.shut and not watched():
         inner = self._inner
         if inner.layout is torch.strided and not torch.is_inference_mode_enabled():
             return wrap(inner, self._block)
@@ -48,7 +48,7 @@ def _get_data(self: Any) -> Any:
 _DATA: Final = property(_get_data, _set_data)
 
 
-_ORDINARY: Final = (Tensor, Parameter)
+_ORDINARY: Final = frozenset({Tensor, Parameter})  # no tuple: these classes equal those of host tensors
 _LONG: Final = 1 << 63
 _grad_on, _inference_on, _forward_ad = torch.is_grad_enabled, torch.is_inference_mode_enabled, torch.autograd.forward_ad
 
@@ -221,7 +221,11 @@ class _Members:
                 "torch.nn.utils.weight_norm usage, see https://github.com/pytorch/pytorch/pull/103001"
             )
         place, inner = open_place(self), self._inner
-        if isinstance(self, Parameter) or inner.is_conj() or inner.is_neg():  # a copy has these bits resolved
+        if type(self) is not Tensor and not isinstance(self, torch.nn.Parameter):
+            with torch._C.DisableTorchFunctionSubclass():
+                if type(self.new_empty([])) is not type(self):
+                    raise RuntimeError(_NO_COPY)
+        if isinstance(self, torch.nn.Parameter) or inner.is_conj() or inner.is_neg():  # a copy has these bits resolved
             fresh = inner.detach().clone(memory_format=torch.preserve_format)
             block = allocate(place, fresh.untyped_storage().nbytes())
         else:
@@ -241,6 +245,14 @@ class _Members:
                 twin.__dict__[name] = copy.deepcopy(value, memo)
         memo[id(self)] = twin
         return twin
+
+
+_NO_COPY: Final = (
+    "The default implementation of __deepcopy__() for non-wrapper subclasses only works for subclass types that "
+    "implement new_empty() and for which that function returns another instance of the same subclass. You should "
+    "either properly implement new_empty() for your subclass or override __deepcopy__() if it is intended behavior for "
+    "new_empty() to return an instance of a different type."
+)
 
 
 def _twin(tensor: Any, inner: torch.Tensor, block: Any) -> Any:

@@ -1,17 +1,19 @@
-"""Legacy tensor types, students' tensor subclasses, and methods called through `torch.Tensor`."""
+"""Legacy tensor types, students' tensor subclasses and dispatch modes, and methods called through `torch.Tensor`."""
 
 from __future__ import annotations
 
 import functools
+import inspect
 import warnings
 from collections.abc import Iterator
 from typing import Any, Final
 
 import torch
 import torch.nested
+import torch.utils._python_dispatch
 
 from virtual_cuda.device.state import CPU, CUDA, place_named
-from virtual_cuda.device.tensor import INSIDE, VIRTUAL, Parameter, Tensor, wrap
+from virtual_cuda.device.tensor import INSIDE, VIRTUAL, DeviceClass, Parameter, Tensor, wrap
 from virtual_cuda.ops.dispatch import shut
 from virtual_cuda.patching import Opening, Patch, Stage, around, class_watch, torch_patches
 from virtual_cuda.recorder import tensors_in
@@ -157,7 +159,7 @@ _Bridge.__torch_function__ = classmethod(torch.Tensor.__torch_function__.__func_
 
 def student_class(cls: Any) -> Any:
     """The class a device tensor's class stands for."""
-    return torch.nn.Parameter if cls is Parameter else cls.__dict__.get("_student_class", torch.Tensor)
+    return cls._student_class
 
 
 # `type(x)(...)` makes what the class stands for, on the host.
@@ -174,7 +176,7 @@ def _past_inside(cls: Any, name: str) -> Any:
     return plain if own is getattr(torch.Tensor, name) else method
 
 
-class _DeviceClass(type(torch.Tensor)):  # type: ignore[misc]
+class _StudentClass(DeviceClass):
     """The class of the classes that are made of students': what code sets there is set in the student's class.
 
     On a GPU the two are one: `type(self).calls += 1` counts for tensors on the host, too.
@@ -197,9 +199,9 @@ def _device_class(cls: Any) -> Any:
         named |= {"__slotnames__": Tensor.__slotnames__, "__annotations__": dict(vars(cls).get("__annotations__", {}))}
         ours = {name: _past_inside(cls, name) for name in ("__getattribute__", "__setattr__")}
         students = type(cls)
-        kind: Any = _DeviceClass
+        kind: Any = _StudentClass
         if students is not type(torch.Tensor):
-            kind = type.__new__(type, students.__name__, (_DeviceClass, students), {"__module__": students.__module__})
+            kind = type.__new__(type, students.__name__, (_StudentClass, students), {"__module__": students.__module__})
         bases = (cls, _Bridge)
         # Not by calling `kind`: a metaclass of the student's would choose what the class has.
         found = type.__new__(kind, cls.__name__, bases, {**named, **ours})
@@ -207,7 +209,8 @@ def _device_class(cls: Any) -> Any:
         # Set afterwards: torch's metaclass turns __torch_function__ off where it finds a __torch_dispatch__, and a
         # student's `__init_subclass__` may have put something else into the class.
         ours["__slotnames__"] = Tensor.__slotnames__
-        ours["__torch_dispatch__"] = staticmethod(Tensor.__torch_dispatch__)
+        if cls.__torch_dispatch__ is torch.Tensor.__torch_dispatch__:  # else its own, which calls the one of `_Bridge`
+            ours["__torch_dispatch__"] = staticmethod(Tensor.__torch_dispatch__)
         ours["__torch_function__"] = inherited if bound is None else classmethod(bound)
         with class_watch:
             for name, value in ours.items():
@@ -217,13 +220,23 @@ def _device_class(cls: Any) -> Any:
     return found
 
 
+def device_class(cls: Any) -> Any:
+    """The class that a device tensor has for a class of tensors."""
+    if cls in VIRTUAL:
+        return cls
+    return {torch.Tensor: Tensor, torch.nn.Parameter: Parameter}.get(cls) or _device_class(cls)
+
+
+def host_class(cls: Any) -> Any:
+    """The class that a host tensor has for a class of tensors."""
+    return student_class(cls) if cls in VIRTUAL else cls
+
+
 def as_subclass(self: Any, cls: Any) -> Any:
     """`Tensor.as_subclass` for host and device tensors alike."""
     if type(self) not in VIRTUAL:
-        return _as_subclass(self, student_class(cls) if cls in VIRTUAL else cls)
-    if cls not in VIRTUAL:
-        own = {torch.Tensor: Tensor, torch.nn.Parameter: Parameter}
-        cls = own.get(cls) or _device_class(cls)
+        return _as_subclass(self, host_class(cls))
+    cls = device_class(cls)
     if cls is Tensor and type(self) is Tensor:
         return self  # torch.load asks so of a leaf that it has just made, and it must stay one
     with torch._C.DisableTorchFunctionSubclass():
@@ -233,9 +246,19 @@ def as_subclass(self: Any, cls: Any) -> Any:
     return twin
 
 
+def _make_subclass(original: Any, cls: Any, data: Any, require_grad: bool = False, **kwargs: Any) -> Any:
+    """`Tensor._make_subclass` for host and device tensors alike."""
+    if type(data) not in VIRTUAL:
+        return original(host_class(cls), data, require_grad, **kwargs)
+    with torch._C.DisableTorchFunctionSubclass():
+        made = data.detach().requires_grad_(require_grad)
+    made.__class__ = device_class(cls)
+    return made
+
+
 def _make_wrapper(original: Any, cls: Any, *args: Any, **kwargs: Any) -> Any:
     """Other classes of torch's that wrap tensors, nested ones above all: C++ must not hear of a device it lacks."""
-    cls = student_class(cls) if cls in VIRTUAL else cls
+    cls = host_class(cls)
     place = place_named(args[_DEVICE] if len(args) > _DEVICE else kwargs.get("device"))
     if place is not None:
         if len(args) > _DEVICE:
@@ -245,7 +268,48 @@ def _make_wrapper(original: Any, cls: Any, *args: Any, **kwargs: Any) -> Any:
         if "device" not in vars(cls):
             cls.device, cls.is_cuda = property(_device), property(_is_cuda)
             _renamed.append(cls)
+        _translate(cls)
     return original(cls, *args, **kwargs)
+
+
+# Classes of tensors and modes that see operators, and the `__torch_dispatch__` of each; None where it is inherited.
+_translated: Final[dict[Any, Any]] = {}
+
+
+def _translate(cls: Any) -> None:
+    """Have the `__torch_dispatch__` of a class told the names that a GPU's tensors and devices have."""
+    if cls in _translated:
+        return
+    found = inspect.getattr_static(cls, "__torch_dispatch__")
+    kind = type(found) if isinstance(found, (classmethod, staticmethod)) else None
+    function: Any = found.__func__ if kind else found
+
+    @functools.wraps(function)
+    def told(*given: Any, **named: Any) -> Any:
+        *self, func, types = given[:2] if kind is staticmethod else given[:3]
+        rest = [_renamed_devices(each) for each in given[len(self) + 2 :]]
+        named = {name: _renamed_devices(each) for name, each in named.items()}
+        return function(*self, func, tuple(each for each in types if each not in VIRTUAL), *rest, **named)
+
+    with class_watch:
+        _translated[cls] = vars(cls).get("__torch_dispatch__")
+        cls.__torch_dispatch__ = kind(told) if kind else told
+
+
+def _renamed_devices(given: Any) -> Any:
+    """The arguments of an operator, or those by keyword, as a program on a GPU would be given them."""
+    if type(given) is dict:
+        return {name: _renamed_device(value) for name, value in given.items()}
+    return tuple(map(_renamed_device, given)) if type(given) is tuple else given
+
+
+def _renamed_device(value: Any) -> Any:
+    return CUDA[value.index or 0] if isinstance(value, torch.device) and value.type == "lazy" else value
+
+
+def _push_mode(original: Any, mode: Any) -> None:
+    _translate(type(mode))
+    original(mode)
 
 
 def _device(self: Any) -> torch.device:
@@ -265,7 +329,7 @@ def _closed(func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
 
 def forget_classes() -> None:
     """Classes made for a `with` block end with it."""
-    if not (_made or _renamed):
+    if not (_made or _renamed or _translated):
         return
     with class_watch:
         VIRTUAL.difference_update(_made.values())
@@ -273,6 +337,12 @@ def forget_classes() -> None:
             type.__setattr__(cls, "__torch_dispatch__", staticmethod(_closed))  # no plan knows the class any more
         for cls in _renamed:
             del cls.device, cls.is_cuda
+        for cls, found in _translated.items():
+            if found is None:
+                del cls.__torch_dispatch__
+            else:
+                cls.__torch_dispatch__ = found
+        _translated.clear()
         _renamed.clear()
         _made.clear()
 
@@ -283,9 +353,10 @@ def _patches(opening: Opening) -> Iterator[Patch]:
     yield from ((home, name, legacy) for (home, name), legacy in TYPES.items())
     yield around(torch.Tensor, "type", _type)
     yield around(torch, "set_default_tensor_type", _set_default)
+    yield around(torch.utils._python_dispatch, "_push_mode", _push_mode)
     yield torch.Tensor, "as_subclass", as_subclass
-    make = functools.partial(_make_wrapper, torch.Tensor._make_wrapper_subclass)
-    yield torch.Tensor, "_make_wrapper_subclass", staticmethod(make)
+    for name, function in {"_make_wrapper_subclass": _make_wrapper, "_make_subclass": _make_subclass}.items():
+        yield torch.Tensor, name, staticmethod(functools.partial(function, getattr(torch.Tensor, name)))
 
 
 def _either(own: Any, others: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
