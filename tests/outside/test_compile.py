@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
 from virtual_cuda import VirtualGpu, virtual_cuda
 
 OPTIONS: list[dict[str, Any]] = [
@@ -132,6 +133,116 @@ def test_fake_tensors_of_the_device_have_gradients(gpu: VirtualGpu) -> None:
         (torch.empty(2, 3, device="cuda") @ weight).sum().backward()
         assert weight.grad is not None
         assert str(weight.grad.device) == "cuda:0"
+
+
+def test_fake_modules_of_the_device(gpu: VirtualGpu) -> None:
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    with FakeTensorMode():
+        with pytest.raises(RuntimeError, match=r"Couldn't swap Linear\.weight"):  # as on every device
+            nn.Linear(2, 2).cuda()
+        module = nn.Sequential(nn.Conv2d(3, 4, 3, device="cuda"), nn.BatchNorm2d(4, device="cuda"))
+        out = module(torch.randn(2, 3, 8, 8).cuda())
+        out.sum().backward()
+        assert repr(module[0].weight.grad) == "FakeTensor(..., device='cuda:0', size=(4, 3, 3, 3))"
+        assert repr(torch.tensor([1], device="cuda") + 1) == (
+            "FakeTensor(..., device='cuda:0', size=(1,), dtype=torch.int64)"
+        )
+
+
+TRACED: dict[str, Callable[[torch.Tensor], Any]] = {
+    "zeros": lambda x: x + torch.zeros(3, device=x.device),
+    "where": lambda x: torch.where(x > 0, x, 0.0),
+    "there and back": lambda x: (x.cpu() + 1).to(x.device, torch.float64),
+    "jvp": lambda x: torch.func.jvp(lambda y: y @ torch.ones(3, 2, device=y.device) + y[0, 0], (x,), (x,)),
+}
+
+
+@pytest.mark.parametrize("mode", ["real", "fake", "symbolic"])
+@pytest.mark.parametrize("name", TRACED)
+def test_a_traced_function_names_the_device_and_runs(x: torch.Tensor, name: str, mode: str) -> None:
+    from torch.fx.experimental.proxy_tensor import make_fx
+
+    graph = make_fx(TRACED[name], tracing_mode=mode)(x)
+    devices = {node.kwargs["device"] for node in graph.graph.nodes if "device" in node.kwargs}
+    assert torch.device("cuda:0") in devices
+    assert devices <= {torch.device("cuda:0"), torch.device("cpu")}
+    torch.testing.assert_close(graph(x), TRACED[name](x))
+
+
+@pytest.mark.filterwarnings("ignore:Attempted to insert a get_attr Node")
+def test_a_linearized_function(model: nn.Module, x: torch.Tensor) -> None:
+    out, tangent_of = torch.func.linearize(model, x)
+    torch.testing.assert_close((out, tangent_of(x)), torch.func.jvp(model, (x,), (x,)))
+
+
+class Listing(TorchDispatchMode):
+    """Lists every operator with its devices and the classes that have a say."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: list[tuple[str, Any, Any]] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.seen.append((str(func), (kwargs or {}).get("device"), types))
+        return func(*args, **(kwargs or {}))
+
+
+def test_a_dispatch_mode_sees_what_it_sees_on_a_gpu(gpu: VirtualGpu) -> None:
+    host, place = torch.ones(2), torch.device("cuda:0")
+    with Listing() as listing:
+        x = host.to("cuda")
+        x = x.cpu().to("cuda", torch.float64).mul(2)
+        torch.where(x > 0, x, 0.0)
+    assert x.tolist() == [2, 2]
+    assert listing.seen == [
+        ("aten._to_copy.default", place, ()),
+        ("aten._to_copy.default", torch.device("cpu"), ()),
+        ("aten._to_copy.default", place, ()),
+        ("aten.mul.Tensor", None, ()),
+        ("aten.gt.Scalar", None, ()),
+        ("aten.scalar_tensor.default", place, ()),
+        ("aten.where.self", None, ()),
+    ]
+
+
+def test_a_dispatch_mode_is_left_as_it_was() -> None:
+    before = Listing.__torch_dispatch__
+    with virtual_cuda(), Listing() as listing:
+        torch.ones(2, device="cuda")
+    assert Listing.__torch_dispatch__ is before
+    assert [name for name, _, _ in listing.seen] == ["aten.ones.default"]
+
+
+def test_a_parameter_that_wraps_tensors_moves_with_its_module(gpu: VirtualGpu) -> None:
+    from torch.testing._internal.two_tensor import TwoTensor
+
+    module = nn.Module()
+    module.weight = weight = nn.Parameter(TwoTensor(torch.ones(2), torch.zeros(2)))
+    (weight * weight).sum().backward()
+    module.cuda()
+    assert module.weight is weight
+    assert weight.a.is_cuda
+    assert weight.b.is_cuda
+    assert weight.grad.a.tolist() == [2, 2]
+    torch.optim.SGD(module.parameters(), lr=0.5).step()
+    assert weight.a.tolist() == [0, 0]
+
+
+def placed(x: torch.Tensor, device: torch.device | None = None) -> torch.Tensor:
+    return x if device is None else torch.zeros(2, device=device) + x
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")
+def test_a_script_takes_a_device(gpu: VirtualGpu) -> None:
+    scripted: Any = torch.jit.script(placed)
+    x = torch.ones(2, device="cuda")
+    assert scripted(x, x.device).tolist() == [1, 1]
+
+
+def test_the_class_of_devices_equals_that_of_a_device(gpu: VirtualGpu) -> None:
+    assert type(torch.device("cuda")) == torch.device  # noqa: E721
+    assert {torch.device: "device"}[type(torch.device("cuda"))] == "device"
 
 
 def test_kernels_of_inductor_are_refused(model: nn.Module, x: torch.Tensor) -> None:

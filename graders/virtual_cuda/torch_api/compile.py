@@ -60,6 +60,12 @@ def _load(original: Any, f: Any, map_location: Any = None, _extra_files: Any = N
     return module
 
 
+def _annotation(original: Any, ann: Any, *args: Any, **kwargs: Any) -> Any:
+    """The type of an argument of a script. One that was written before the device was opened has torch's own class."""
+    device = torch.device
+    return original(device if isinstance(ann, type) and ann == device else ann, *args, **kwargs)
+
+
 @torch_patches()
 def _patches(opening: Opening) -> Iterator[Patch]:
     said: list[str] = []
@@ -82,6 +88,7 @@ def _patches(opening: Opening) -> Iterator[Patch]:
         # The module inside passes through the ledger, as it would without torch.compile.
         yield frames.OptimizedModule, "__call__", lambda self, *args, **kwargs: self._wrapped_call_impl(*args, **kwargs)
 
+    yield around(torch.jit.annotations, "try_ann_to_type", _annotation)
     for scripts in (torch.jit.ScriptModule, torch.jit._script.RecursiveScriptModule):
         yield from (around(scripts, name, _save) for name in ("save", "save_to_buffer"))
     yield around(torch.jit, "load", _load)
@@ -140,6 +147,12 @@ def _fake_tensors(module: Any) -> Iterator[Patch]:
 
     yield module, "_DISPATCH_META_HANDLERS", {**handlers, asked: device}
     yield module.FakeTensor, "__new__", staticmethod(new)
+    yield around(module.FakeTensorMode, "may_turn_const", _may_turn_constant)
+
+
+def _may_turn_constant(original: Any, self: Any, tensor: Any) -> bool:
+    """Whether fake tensors keep this value. One of the device cannot be computed with while dispatch is off."""
+    return type(tensor) not in VIRTUAL and original(self, tensor)
 
 
 _BODY: Final = DispatchKey.CompositeExplicitAutograd

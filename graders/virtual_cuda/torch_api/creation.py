@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import math
 import time
@@ -11,6 +12,7 @@ from typing import Any, Final
 
 import torch
 import torch.utils._device
+from torch.utils._python_dispatch import _disable_current_modes
 
 from virtual_cuda.device import state
 from virtual_cuda.device.layout import SMALL
@@ -126,6 +128,12 @@ class _AnyDevice(type):
     def __subclasscheck__(cls, other: type) -> bool:
         return issubclass(other, _real)
 
+    def __eq__(cls, other: object) -> bool:
+        return other is cls or other is _real
+
+    def __hash__(cls) -> int:
+        return hash(_real)
+
     def __call__(cls, *args: Any, **kwargs: Any) -> Any:
         if len(args) == 1 and not kwargs and isinstance(args[0], int) and not isinstance(args[0], bool):
             return _real("cuda", args[0])
@@ -211,12 +219,13 @@ _COPIED: Final = (
 def _direct(tensor: Any) -> bool:
     """Whether a host tensor can be copied without autograd."""
     return (
-        type(tensor) in (torch.Tensor, torch.nn.Parameter)
+        (type(tensor) is torch.Tensor or type(tensor) is torch.nn.Parameter)
         and not (tensor.requires_grad and torch.is_grad_enabled())
         and tensor.is_cpu
         and tensor.layout is torch.strided
         and not torch.is_inference_mode_enabled()
         and not torch._C._autograd._profiler_enabled()  # which shows the operators a copy consists of
+        and not torch._C._len_torch_dispatch_stack()  # of modes, which are asked for every operator
     )
 
 
@@ -241,13 +250,19 @@ def _to(original: Any) -> Any:
         if not crosses or type(self) in VIRTUAL or self.layout is not torch.strided:
             return original(self, *args, **kwargs)
         preserved = kwargs.get("memory_format") in (None, torch.preserve_format)
-        thread_state.strides = torch.empty_like(self, device="meta").stride() if preserved else None
+        thread_state.strides = _preserved(self) if preserved else None
         try:
             return original(self, *args, **kwargs)
         finally:
             thread_state.strides = None
 
     return to
+
+
+def _preserved(tensor: torch.Tensor) -> Any:
+    """The strides of a copy."""
+    with _disable_current_modes() if torch._C._len_torch_dispatch_stack() else contextlib.nullcontext():
+        return torch.empty_like(tensor, device="meta").stride()
 
 
 def cuda(self: Any, device: Any = None, non_blocking: bool = False, memory_format: Any = torch.preserve_format) -> Any:
