@@ -150,3 +150,20 @@ def test_scripted_modules_run_on_the_device(module: nn.Module) -> None:
     scripted = torch.jit.script(copy.deepcopy(module).cuda())(x.cuda())
     assert scripted.device.type == "cuda"
     torch.testing.assert_close(scripted.cpu(), module(x))
+
+
+def test_settings_without_a_use_are_kept() -> None:
+    import torch.cuda.tunable as tunable
+
+    assert not tunable.is_enabled()
+    tunable.enable()
+    tunable.set_max_tuning_duration(7)
+    tunable.set_filename("results.csv")
+    kept = tunable.is_enabled(), tunable.get_max_tuning_duration(), tunable.get_filename(), tunable.get_results()
+    assert kept == (True, 7, "results.csv", ())
+    torch.cuda.memory.caching_allocator_enable(True)
+    plans = torch.backends.cuda.cufft_plan_cache
+    assert plans.max_size == 4096
+    plans.max_size = 32
+    assert plans[0].max_size == 32
+    plans.clear()

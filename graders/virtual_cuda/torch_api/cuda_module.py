@@ -27,8 +27,24 @@ _PROPERTIES: Final[dict[str, Any]] = {
     "is_integrated": 0, "is_multi_gpu_board": 0, "multi_processor_count": 132, "warp_size": 32,
     "max_threads_per_multi_processor": 2048, "max_threads_per_block": 1024, "regs_per_multiprocessor": 65536,
     "L2_cache_size": 60 << 20, "shared_memory_per_block": 49152, "shared_memory_per_block_optin": 232448,
-    "shared_memory_per_multiprocessor": 233472,
+    "shared_memory_per_multiprocessor": 233472, "pci_bus_id": 0, "pci_device_id": 0, "pci_domain_id": 0,
 }  # fmt: skip
+
+
+class _CudaDeviceProperties(types.SimpleNamespace):
+    """What `torch.cuda.get_device_properties` returns; it is printed as torch prints it."""
+
+    def __repr__(self) -> str:
+        shown = ("uuid", "pci_bus_id", "pci_device_id", "pci_domain_id")
+        return (
+            f"_CudaDeviceProperties(name='{self.name}', major={self.major}, minor={self.minor}, "
+            f"total_memory={self.total_memory >> 20}MB, multi_processor_count={self.multi_processor_count}, "
+            + ", ".join(f"{name}={getattr(self, name)}" for name in shown)
+            + f", L2_cache_size={self.L2_cache_size >> 20}MB)"
+        )
+
+
+_CudaDeviceProperties.__module__ = "torch._C"
 
 
 # Percent of the time, degrees Celsius, milliwatts, megahertz: an idle H200.
@@ -52,6 +68,30 @@ def _properties(gpu: VirtualGpu) -> dict[str, Any]:
         "L2_cache_size": gpu.model.l2, "max_threads_per_multi_processor": threads,
         "shared_memory_per_block_optin": most, "shared_memory_per_multiprocessor": shared,
     }  # fmt: skip
+
+
+# Settings of `torch.cuda.tunable` by the end of their names in C++, with the values that they have at first.
+_TUNABLE: Final[dict[str, Any]] = {"max_tuning_duration": 30, "max_tuning_iterations": 100, "rotating_buffer_size": -1}
+_SWITCHES: Final = {"_cuda_tunableop_": False, "_cuda_tunableop_tuning_": True, "_cuda_record_untuned_": False}
+
+
+def _tunable_operators() -> dict[str, Any]:
+    """What `torch.cuda.tunable` calls. There is nothing to tune, so there are no results."""
+    kept = {**_TUNABLE, **_SWITCHES, "filename": ""}
+    made: dict[str, Any] = {
+        "_cuda_tunableop_set_filename": lambda filename, insert_device_ordinal=False: kept.update(filename=filename),
+        "_cuda_tunableop_get_filename": lambda: kept["filename"],
+        "_cuda_tunableop_get_results": lambda: (),
+        "_cuda_tunableop_get_validators": lambda: (("PT_VERSION", torch.__version__.partition("+")[0]),),
+        "_cuda_tunableop_read_file": lambda filename=None: False,
+        "_cuda_tunableop_set_numerical_check_tolerances": lambda enable, atol=1e-5, rtol=1e-5: None,
+    }
+    for name in _TUNABLE:
+        made[f"_cuda_tunableop_get_{name}"] = partial(kept.get, name)
+        made[f"_cuda_tunableop_set_{name}"] = partial(kept.__setitem__, name)
+    for name in _SWITCHES:
+        made[f"{name}is_enabled"], made[f"{name}enable"] = partial(kept.get, name), partial(kept.__setitem__, name)
+    return made
 
 
 def allocator_of(gpu: VirtualGpu, device: Any = None) -> Allocator:
@@ -131,7 +171,7 @@ class Devices:
         if not 0 <= index < len(self.gpu.places):
             raise AssertionError("Invalid device id")
         memory = self.gpu.places[0].memory.total
-        return types.SimpleNamespace(name=self.gpu.name, total_memory=memory, **_properties(self.gpu))
+        return _CudaDeviceProperties(name=self.gpu.name, total_memory=memory, **_properties(self.gpu))
 
     def synchronize(self, device: Any = None) -> None:
         before = self.exchange(self.check(index_of(self.gpu, device)))  # torch makes that GPU the current one, too
@@ -246,17 +286,36 @@ class Devices:
             "_cuda_attach_out_of_memory_observer": lambda observer: self.gpu.oom_observers.append(observer),
             "_cuda_getCurrentBlasHandle": lambda: id(self.gpu),
             "_cuda_getCurrentSolverHandle": lambda: id(self.gpu) + 8,
+            "_cuda_getDeviceCount": lambda: len(self.gpu.places),
+            "_cuda_cudaCachingAllocator_enable": lambda enabled: None,
+            "_CudaDeviceProperties": _CudaDeviceProperties,
+            **_tunable_operators(),
         }
         yield from ((torch._C, name, value) for name, value in compiled.items())
         yield from ((torch.cuda, name, value) for name, value in cuda.items())
         for home, functions in ((torch.cuda.memory, cuda), (torch.accelerator, accelerator), (torch._C, internals)):
             yield from ((home, name, value) for name, value in functions.items() if hasattr(home, name))
         yield torch.backends.cuda, "is_built", lambda: True
+        yield from _plan_cache()
         yield torch.version, "cuda", torch.version.cuda or "13.0"
         yield torch.backends.cudnn, "is_available", lambda: True
         yield torch.backends.cudnn, "version", lambda: 91900
         yield torch.backends.cudnn, "is_acceptable", _acceptable
         yield torch, "_use_cudnn_rnn_flatten_weight", lambda: False  # it would ask for cuDNN's layout of the weights
+
+
+def _plan_cache() -> Iterator[Patch]:
+    """The cache of cuFFT's plans, whose size can be limited; there is nothing in it to count."""
+    sizes: dict[int, int] = {}
+    limit = property(
+        lambda self: sizes.get(self.device_index, _MOST_PLANS),
+        lambda self, value: sizes.update({self.device_index: value}),
+    )
+    yield torch.backends.cuda.cuFFTPlanCache, "max_size", limit
+    yield torch.backends.cuda.cuFFTPlanCache, "clear", lambda self: None
+
+
+_MOST_PLANS: Final = 4096  # where nobody has set another limit
 
 
 def _acceptable(tensor: Any) -> bool:

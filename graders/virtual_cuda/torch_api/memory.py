@@ -216,6 +216,7 @@ _ERRORS: Final = {
 class cudaError(int):
     """A result of a function of the runtime."""
 
+    __module__ = "torch._C._cudart"
     success: Final = 0
 
 
@@ -240,7 +241,8 @@ def _patches(opening: Opening) -> Iterator[Patch]:
     opening.closing.extend((registered.clear, _uses.clear, memory.raw.clear))
     opening.again.append(memory.use)
     yield from memory.patches()
-    runtime = types.SimpleNamespace(
+    runtime: Any = types.ModuleType("torch._C._cudart")
+    vars(runtime).update(
         cudaError=cudaError,
         cudaGetErrorString=lambda code: _ERRORS.get(int(code), "unrecognized error code"),
         cudaProfilerStart=lambda: cudaError(0),
