@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterator
 
+import numpy
 import pytest
 import torch
 from torch import nn
@@ -167,3 +168,35 @@ def test_settings_without_a_use_are_kept() -> None:
     plans.max_size = 32
     assert plans[0].max_size == 32
     plans.clear()
+
+
+def test_the_window_of_kaiser_is_made_on_the_device() -> None:
+    for given in ({}, {"periodic": False}, {"periodic": True, "beta": 5.0, "dtype": torch.float64}):
+        made = torch.kaiser_window(5, device="cuda", **given)
+        assert made.is_cuda
+        torch.testing.assert_close(made.cpu(), torch.kaiser_window(5, **given), rtol=0, atol=0)
+
+
+@pytest.mark.filterwarnings("ignore:Sparse")
+def test_sparse_tensors_are_made_on_the_default_device() -> None:
+    with torch.device("cuda"):
+        made = [
+            torch.sparse_coo_tensor([[0], [1]], [1.0], (2, 2)),
+            torch.sparse_coo_tensor(
+                torch.zeros(1, 1, dtype=torch.long, device="cpu"), torch.ones(1, device="cpu"), (2,)
+            ),
+            torch.sparse_csr_tensor([0, 1], [0], [1.0], (1, 1)),
+        ]
+    assert all(each.is_cuda for each in made)
+
+
+def test_a_value_that_cannot_be_assigned_is_refused_by_the_name_of_the_type() -> None:
+    with pytest.raises(TypeError, match=r"can't assign a numpy.float32 to a torch.cuda.FloatTensor"):
+        torch.ones(2, device="cuda")[0] = numpy.float32(1)
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")
+def test_a_traced_graph_names_the_device() -> None:
+    traced = torch.jit.trace(lambda x: x * 2, torch.ones(2, device="cuda"))
+    assert "device=cuda:0" in str(traced.graph)
+    assert "lazy" not in str(traced.graph)

@@ -148,7 +148,7 @@ def not_on_host(label: str) -> TypeError:
 def without_lazy(error: Exception) -> Exception | None:
     """The error in the student's words, where C++ has used its own name for the device."""
     text = str(error)
-    if "azy" not in text or not isinstance(error, RuntimeError):
+    if "azy" not in text or not isinstance(error, (RuntimeError, TypeError)):
         return None
     return type(error)(re.sub(r"Lazy(\w+)Type", r"torch.cuda.\1Tensor", text).replace("lazy", "cuda"))
 

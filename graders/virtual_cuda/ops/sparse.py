@@ -545,10 +545,14 @@ operator(
 operator("_gather_sparse_backward", plan=run)
 
 
-def _wanted(device: Any, given: tuple[Any, ...]) -> Place | None:
-    """The place a constructor is asked for, by its `device` or by the tensors it gets."""
-    if device is not None:
-        return place_named(device)
+def _wanted(kwargs: dict[str, Any], given: tuple[Any, ...]) -> Place | None:
+    """The place a constructor is asked for, by its `device`, the default device or the tensors it gets."""
+    if kwargs.get("device") is None and torch._C._len_torch_function_stack():
+        default = torch.get_default_device()
+        if default.type == "cuda":
+            kwargs["device"] = default
+    if kwargs.get("device") is not None:
+        return place_named(kwargs["device"])
     return next((value._block.place for value in given if type(value) in VIRTUAL), None)
 
 
@@ -556,7 +560,7 @@ _checking: Final[Any] = torch.sparse.check_sparse_tensor_invariants
 
 
 def _coo(original: Any, indices: Any = None, values: Any = None, size: Any = None, **kwargs: Any) -> Any:
-    place = _wanted(kwargs.get("device"), (values, indices))
+    place = _wanted(kwargs, (values, indices))
     mixed = [v.device for v in (indices, values) if isinstance(v, torch.Tensor) and kwargs.get("device") is None]
     if len(set(mixed)) > 1:
         wrapper = "wrapper_SparseCUDA___sparse_coo_tensor_with_dims_and_tensors"
@@ -583,7 +587,7 @@ def _coo(original: Any, indices: Any = None, values: Any = None, size: Any = Non
 
 
 def _compressed(kind: str, original: Any, *args: Any, **kwargs: Any) -> Any:
-    place = _wanted(kwargs.get("device"), args)
+    place = _wanted(kwargs, args)
     if place is None:
         return original(*args, **kwargs)
     given = [value for value in args[:3] if isinstance(value, torch.Tensor)]

@@ -60,6 +60,11 @@ def _load(original: Any, f: Any, map_location: Any = None, _extra_files: Any = N
     return module
 
 
+def _shown(original: Any, self: Any) -> str:
+    """A graph as text, with the device that Python knows."""
+    return str(original(self)).replace("device=lazy:", "device=cuda:")
+
+
 def _annotation(original: Any, ann: Any, *args: Any, **kwargs: Any) -> Any:
     """The type of an argument of a script. One that was written before the device was opened has torch's own class."""
     device = torch.device
@@ -89,6 +94,8 @@ def _patches(opening: Opening) -> Iterator[Patch]:
         yield frames.OptimizedModule, "__call__", lambda self, *args, **kwargs: self._wrapped_call_impl(*args, **kwargs)
 
     yield around(torch.jit.annotations, "try_ann_to_type", _annotation)
+    for kind in (torch._C.Graph, torch._C.Node, torch._C.Value):
+        yield from (around(kind, name, _shown) for name in ("__str__", "__repr__") if name in vars(kind))
     for scripts in (torch.jit.ScriptModule, torch.jit._script.RecursiveScriptModule):
         yield from (around(scripts, name, _save) for name in ("save", "save_to_buffer"))
     yield around(torch.jit, "load", _load)

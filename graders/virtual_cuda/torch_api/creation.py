@@ -179,6 +179,8 @@ def _create(op: Any, *args: Any, **kwargs: Any) -> Any:
 
 # A CUDA build has kernels of its own for these, which would ask for a driver.
 _OWN_IN_CUDA: Final = ("empty.memory_format", "empty_strided", "_efficientzerotensor", "tril_indices", "triu_indices")
+# C++ makes these of other operators and of a kernel that it looks for by its own name of the device.
+_WITH_KERNELS: Final = ("kaiser_window", "kaiser_window.periodic", "kaiser_window.beta")
 _libraries: Final[list[torch.library.Library]] = []  # empty unless the kernels are registered
 
 
@@ -194,7 +196,7 @@ def register_kernels() -> None:
         aten_only.impl("_copy_from", copy_from, "Lazy")
         for name in (name for name, facts in declared().items() if facts.whole):  # else C++ takes them apart
             aten_only.impl(name, functools.partial(_create, getattr(aten, name).default), "Lazy")
-        for name in _OWN_IN_CUDA if torch.version.cuda else ():
+        for name in (*_WITH_KERNELS, *(_OWN_IN_CUDA if torch.version.cuda else ())):
             base, _, overload = name.partition(".")
             op = getattr(getattr(aten, base), overload or "default")
             aten_only.impl(name, functools.partial(_create, op), "CUDA", allow_override=True)

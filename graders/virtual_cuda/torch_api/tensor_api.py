@@ -206,7 +206,10 @@ class _Members:
         """A number becomes a host scalar first, as for CUDA: writing one element waits, filling a row does not."""
         if isinstance(value, (int, float, complex)):
             value = torch.scalar_tensor(value, dtype=self.dtype, device="cpu")
-        _Base.__setitem__(self, index, value)
+        try:
+            _Base.__setitem__(self, index, value)
+        except (RuntimeError, TypeError) as error:
+            raise without_lazy(error) or error from None
 
     def __copy__(self: Any) -> Any:
         return _twin(self, self._inner, self._block)
