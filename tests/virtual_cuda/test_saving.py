@@ -230,3 +230,50 @@ def test_a_torch_function_is_followed():
         assert seen[-1] == "add"
         assert isinstance(y, Counting)
         assert y.sum().item() == 4
+
+
+OVERRIDDEN = {
+    "linear": lambda x: torch.nn.functional.linear(x, torch.ones(2, 2, device="cuda")),
+    "one_hot": lambda x: torch.nn.functional.one_hot(x.long()),
+    "scaled_dot_product_attention": lambda x: torch.nn.functional.scaled_dot_product_attention(
+        *(x.view(1, 1, 2, 2),) * 3
+    ),
+    "rms_norm": lambda x: torch.rms_norm(x, (2,)),
+    "fft": lambda x: torch.fft.fft(x),
+}
+
+
+@pytest.mark.parametrize("name", OVERRIDDEN)
+def test_a_torch_function_is_told_of_the_function_that_programs_know(name):
+    seen = []
+
+    class Asked(torch.Tensor):
+        @classmethod
+        def __torch_function__(cls, func, types, args=(), kwargs=None):
+            seen.append(func)
+            return super().__torch_function__(func, types, args, kwargs or {})
+
+    class Mode(torch.overrides.TorchFunctionMode):
+        def __torch_function__(self, func, types, args=(), kwargs=None):
+            seen.append(func)
+            return func(*args, **(kwargs or {}))
+
+    home = next(h for h in (torch.fft, torch, torch.nn.functional) if hasattr(h, name))
+    with virtual_cuda():
+        x = torch.ones(2, 2, device="cuda")
+        OVERRIDDEN[name](x.as_subclass(Asked))
+        assert seen[-1] is getattr(home, name)
+        seen.clear()
+        with Mode():
+            OVERRIDDEN[name](x)
+        assert getattr(home, name) in seen
+
+
+def test_attention_with_a_mask_that_is_made_when_it_is_used():
+    from torch.nn.attention.bias import causal_lower_right
+
+    with virtual_cuda():
+        q, k = torch.randn(1, 2, 3, 8, device="cuda"), torch.randn(1, 2, 5, 8, device="cuda")
+        mask = torch.ones(3, 5, dtype=torch.bool, device="cuda").tril(diagonal=2)
+        attention = torch.nn.functional.scaled_dot_product_attention
+        torch.testing.assert_close(attention(q, k, k, causal_lower_right(3, 5)), attention(q, k, k, mask))

@@ -2425,8 +2425,9 @@ def _calling(stepping: _Stepping) -> Any:
 
 @torch_patches()
 def _patches(opening: Opening) -> list[Patch]:
+    linear = _linear(torch.nn.functional.linear)
     return [
-        *((owner, "linear", _linear(owner.linear)) for owner in (torch._C._nn, torch.nn.functional)),
+        *((owner, "linear", linear) for owner in (torch._C._nn, torch.nn.functional)),
         (nn.Sequential, "forward", _sequential(nn.Sequential.forward)),
         (nn.functional, "multi_head_attention_forward", _self_attention(nn.functional.multi_head_attention_forward)),
         *(around(torch, f"_foreach_{name}", partial(_foreach, name)) for name in _LISTS),

@@ -704,19 +704,36 @@ for _name in ("_fused_adam_", "_fused_adamw_", "_fused_sgd_", "_fused_adagrad_")
 _NAMING_DEVICES: Final = ("cdist", "gru", "istft", "lstm", "rnn_relu", "rnn_tanh", "stft")
 
 
+def _overridable(owners: Sequence[Any], name: str, function: Any) -> list[Patch]:
+    """As `around`, one function for all owners; a `__torch_function__` is asked first, and told of this function."""
+    original = getattr(owners[0], name)
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        given = (*args, *kwargs.values())
+        if torch.overrides.has_torch_function(given):
+            return torch.overrides.handle_torch_function(call, given, *args, **kwargs)
+        return function(original, *args, **kwargs)
+
+    call.__name__ = call.__qualname__ = name
+    return [(owner, name, call) for owner in owners]
+
+
 @torch_patches()
 def _patches(opening: Opening) -> list[Patch]:
     c_nn = torch._C._nn
+    both = c_nn, nn.functional
     return [
-        *(around(owner, "one_hot", _one_hot) for owner in (c_nn, nn.functional)),
+        *_overridable(both, "one_hot", _one_hot),
         *(around(torch._VF, kind, functools.partial(_layer, kind)) for kind in _PARTS),
         (nn.RNNBase, "flatten_parameters", _flatten_parameters),
         around(c_nn, "cross_entropy_loss", _cross_entropy),
         around(vars(torch._C)["_linalg"], "linalg_eigvals", _eigvals),
-        around(torch.linalg, "eigvals", _eigvals),
-        around(torch, "rms_norm", _rms_norm),
-        *(around(torch.fft, name, functools.partial(_half_transform, name)) for name in _TRANSFORMS),
-        *(around(owner, "scaled_dot_product_attention", _attention) for owner in (c_nn, nn.functional)),
+        *_overridable((torch.linalg,), "eigvals", _eigvals),
+        *_overridable((torch,), "rms_norm", _rms_norm),
+        *chain.from_iterable(
+            _overridable((torch.fft,), name, functools.partial(_half_transform, name)) for name in _TRANSFORMS
+        ),
+        *_overridable(both, "scaled_dot_product_attention", _attention),
     ]
 
 
