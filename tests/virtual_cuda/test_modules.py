@@ -248,3 +248,13 @@ def test_parameters_are_overwritten_where_asked(graded: bool) -> None:
         torch.__future__.set_overwrite_module_params_on_conversion(False)
     kept = layer.weight
     assert layer.cpu().weight is kept
+
+
+@pytest.mark.filterwarnings("ignore:Lazy modules are a new feature")
+def test_modules_without_shapes_make_their_parameters_and_buffers_where_they_were_moved_to(gpu: VirtualGpu) -> None:
+    norm = nn.LazyBatchNorm1d().cuda()
+    assert norm(torch.rand(3, 2, device="cuda")).is_cuda
+    assert norm.running_mean.is_cuda
+    layer = nn.LazyLinear(2).cuda().half()
+    assert layer(torch.ones(1, 3, device="cuda", dtype=torch.float16)).dtype is torch.float16
+    assert nn.LazyLinear(2).cuda().cpu()(torch.ones(1, 3)).device.type == "cpu"

@@ -161,7 +161,7 @@ def apply(self: Any, function: Any, recurse: bool = True) -> Any:
         if parameter is None:
             continue
         if is_lazy(parameter):
-            parameter.__dict__["_goes_to"] = function(torch.empty(0)).device
+            _moves_later(parameter, function)
             continue
         gradient = parameter.grad
         with torch.no_grad():
@@ -191,7 +191,9 @@ def apply(self: Any, function: Any, recurse: bool = True) -> Any:
         if gradient is not None and moved_gradient is not None:
             kept.grad = exchange(gradient, moved_gradient, gradient.requires_grad)
     for key, buffer in self._buffers.items():
-        if buffer is not None:
+        if is_lazy(buffer):
+            _moves_later(buffer, function)
+        elif buffer is not None:
             self._buffers[key] = function(buffer)
     return self
 
@@ -205,6 +207,15 @@ def _swap(name: str, parameter: Any, moved: Any, gradient: Any) -> None:
         parameter.grad = before
         raise RuntimeError(f"_apply(): Couldn't swap {name}") from error
     parameter.grad = gradient
+
+
+def _moves_later(tensor: Any, function: Any) -> None:
+    """Note where a parameter or buffer without a shape will be made; its dtype changes at once."""
+    device, data = tensor.__dict__.get("_goes_to", tensor.data.device), tensor.data
+    moved = function(torch.empty(0, dtype=data.dtype, device=device))
+    if moved.dtype is not data.dtype:
+        tensor.data = data.to(moved.dtype)
+    tensor.__dict__["_goes_to"] = moved.device
 
 
 def _materialize(original: Any, self: Any, shape: Any, device: Any = None, dtype: Any = None) -> None:
