@@ -252,3 +252,27 @@ def test_detect_anomaly_and_views_and_in_place() -> None:
     grown.sum().backward()
     assert base.grad.tolist() == [[1.0, 5.0, 1.0], [1.0, 5.0, 1.0]]
     assert grown._version > 0
+
+
+MADE_INSIDE: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "torch.tensor": lambda x: x * torch.tensor([1.0, 2.0], device=x.device),
+    "to": lambda x: x * torch.arange(2.0).to(x.device),
+    "to, another dtype": lambda x: x * torch.arange(2).to(x.device, torch.float64),
+    "there and back": lambda x: (x.cpu() * 2).to(x.device),
+    "an index": lambda x: x[torch.tensor([1, 0], device=x.device)],
+    "embedding": lambda x: F.embedding(torch.tensor([0, 1], device=x.device), x[:, None]),
+}
+
+
+@pytest.mark.parametrize("name", MADE_INSIDE)
+def test_tensors_come_to_the_device_inside_transforms(gpu: VirtualGpu, name: str) -> None:
+    function, host = MADE_INSIDE[name], torch.tensor([[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]])
+
+    def results(x: torch.Tensor) -> list[Any]:
+        slope = torch.func.grad(lambda each: (function(each) ** 2).sum())
+        over = torch.func.vmap
+        return [over(function)(x), over(slope)(x), slope(x[0]), torch.func.jvp(function, (x[0],), (x[1],))]
+
+    found = results(host.cuda())
+    torch.testing.assert_close(found, results(host), check_device=False)
+    assert found[0].is_cuda

@@ -218,6 +218,9 @@ _COPIED: Final = (
 )
 
 
+_transform: Final = torch._C._functorch.maybe_current_level
+
+
 def _direct(tensor: Any) -> bool:
     """Whether a host tensor can be copied without autograd."""
     return (
@@ -228,6 +231,7 @@ def _direct(tensor: Any) -> bool:
         and not torch.is_inference_mode_enabled()
         and not torch._C._autograd._profiler_enabled()  # which shows the operators a copy consists of
         and not torch._C._len_torch_dispatch_stack()  # of modes, which are asked for every operator
+        and _transform() is None  # of torch.func, which wraps the tensors that are made in it
     )
 
 
@@ -262,7 +266,9 @@ def _to(original: Any) -> Any:
 
 
 def _preserved(tensor: torch.Tensor) -> Any:
-    """The strides of a copy."""
+    """The strides of a copy. Transforms of torch.func copy the tensor inside, which may have more dimensions."""
+    while _transform() is not None and torch._C._functorch.is_functorch_wrapped_tensor(tensor):
+        tensor = torch._C._functorch.get_unwrapped(tensor)
     with _disable_current_modes() if torch._C._len_torch_dispatch_stack() else contextlib.nullcontext():
         return torch.empty_like(tensor, device="meta").stride()
 
