@@ -212,3 +212,16 @@ def test_what_students_do_with_tensors() -> None:
         assert scores.cpu().numpy().ravel().tolist() == pytest.approx([5.0, 1.9, -1.0, 1.2])
         assert repr(torch.ones(2, device="cuda")) == "tensor([1., 1.], device='cuda:0')"
         torch.testing.assert_close(scores, scores.clone())
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+def test_products_in_half_precision_are_added_up_in_single(dtype: torch.dtype) -> None:
+    a, b, bias = (floats(*size).to(dtype) for size in ((3, 40, 500), (3, 500, 30), (30,)))
+    wide = a.float() @ b.float()
+    expected = [wide, wide[0], wide[0] + bias.float()]
+    with virtual_cuda():
+        x, y = a.cuda(), b.cuda()
+        found = [each.cpu() for each in (x @ y, x[0] @ y[0], torch.addmm(bias.cuda(), x[0], y[0]))]
+    for one, other in zip(found, expected, strict=True):
+        assert one.dtype is dtype
+        torch.testing.assert_close(one.float(), other.to(dtype).float(), rtol=torch.finfo(dtype).eps, atol=1e-4)

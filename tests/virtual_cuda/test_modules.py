@@ -258,3 +258,13 @@ def test_modules_without_shapes_make_their_parameters_and_buffers_where_they_wer
     layer = nn.LazyLinear(2).cuda().half()
     assert layer(torch.ones(1, 3, device="cuda", dtype=torch.float16)).dtype is torch.float16
     assert nn.LazyLinear(2).cuda().cpu()(torch.ones(1, 3)).device.type == "cpu"
+
+
+@pytest.mark.parametrize("how", [((0,), {}), ((), {"device": 0}), ((0, torch.float64), {})], ids=str)
+def test_a_number_is_a_gpu_for_whatever_moves(how: tuple[tuple[Any, ...], dict[str, Any]]) -> None:
+    args, kwargs = how
+    module = nn.Linear(2, 2).to(*args, **kwargs)
+    packed = nn.utils.rnn.pack_sequence([torch.ones(2)]).to(*args, **kwargs)
+    moved = [module.weight, packed.data, torch.ones(2).to(*args, **kwargs)]
+    assert {each.device for each in moved} == {torch.device("cuda:0")}
+    assert {each.dtype for each in moved} == {args[1] if len(args) == 2 else torch.float32}

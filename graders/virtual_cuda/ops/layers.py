@@ -92,7 +92,7 @@ def _into(name: str, /, *args: Any, out: Any = None, **named: Any) -> Any:
 
 
 def _in_single_product(product: Any, *operands: Any, **named: Any) -> Any:
-    """A product for which this CPU has no units: in single precision, rounded once, as GPUs do it."""
+    """A product; in half precision it is computed in single precision and rounded once, as GPUs do it."""
     dtype = operands[-1].dtype
     if dtype not in SLOW or any(tensor.dtype is not dtype for tensor in operands):
         return product(*operands, **named)
@@ -128,10 +128,8 @@ def _block_diag(call: OperatorCall) -> Any:
 # ---- entries ---------------------------------------------------------------------------------------------------------
 
 for _name in ("mm", "bmm", "addmm", "baddbmm"):
-    _slow: dict[str, Any] = (
-        {"kernel": partial(_in_single_product, getattr(torch._C._VariableFunctions, _name))} if SLOW else {}
-    )
-    operator(_name, binding=True, product=True, **_slow)
+    _single = partial(_in_single_product, getattr(torch._C._VariableFunctions, _name))
+    operator(_name, binding=True, product=True, kernel=_single)
     operator(f"{_name}.dtype", f"{_name}.dtype_out", kernel=partial(_into, _name), product=False)
 operator("mv", "dot", binding=True)
 operator(

@@ -346,8 +346,18 @@ class _GradAttribute(property):
     __name__ = "grad"
 
 
+def _parse_to(original: Any, *args: Any, **kwargs: Any) -> Any:
+    """The arguments of `Module.to`. A number is a GPU's, which C++ would look for."""
+    if args and isinstance(args[0], int) and not isinstance(args[0], bool):
+        args = (torch.device("cuda", args[0]), *args[1:])
+    if isinstance(number := kwargs.get("device"), int) and not isinstance(number, bool):
+        kwargs["device"] = torch.device("cuda", number)
+    return original(*args, **kwargs)
+
+
 @torch_patches()
 def _patches(opening: Opening) -> Iterator[Patch]:
+    yield around(torch._C._nn, "_parse_to", _parse_to)
     yield around(torch.autograd, "backward", functools.partial(_checked, "grad_tensors", 1, 5))
     yield around(torch.autograd, "grad", functools.partial(_checked, "grad_outputs", 2, 1))
     yield around(torch.autograd.function.BackwardCFunction, "apply", _custom)
