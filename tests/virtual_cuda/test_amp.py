@@ -339,3 +339,37 @@ def test_rms_norm_runs_in_single_precision_under_autocast(weighted: bool) -> Non
     out.sum().backward()
     assert x.grad is not None
     assert x.grad.dtype is torch.float16
+
+
+_CAST: dict[str, Callable[[torch.Tensor], Any]] = {
+    "conv2d, same": lambda x: F.conv2d(x[None, None], torch.ones(1, 1, 3, 3, device="cuda"), padding="same"),
+    "corrcoef": torch.corrcoef,
+    "cov": torch.cov,
+    "cross_entropy": lambda x: F.cross_entropy(x, torch.zeros(16, dtype=torch.long, device="cuda")),
+    "cross_entropy, weights": lambda x: F.cross_entropy(
+        x, torch.zeros(16, dtype=torch.long, device="cuda"), torch.ones(16, device="cuda")
+    ),
+    "layer_norm": lambda x: F.layer_norm(x, (16,)),
+    "linalg.matmul": lambda x: torch.linalg.matmul(x, x),
+    "linalg.norm": torch.linalg.norm,
+    "linear": lambda x: F.linear(x, x),
+    "log_softmax": lambda x: F.log_softmax(x, 1),
+    "matmul": lambda x: x @ x[0],
+    "pairwise_distance": lambda x: F.pairwise_distance(x, x.flip(0)),
+    "softmax": lambda x: x.softmax(1),
+    "trapezoid": torch.trapezoid,
+    "triplet_margin": lambda x: F.triplet_margin_with_distance_loss(x, x.flip(0), x.flip(1)),
+}
+
+
+@pytest.mark.parametrize("given", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("name", _CAST)
+def test_autocast_reaches_the_parts_of_functions_in_inference_mode(name: str, given: torch.dtype) -> None:
+    x = torch.rand(16, 16, device="cuda").to(given)
+    with torch.autocast("cuda", torch.bfloat16):
+        with torch.no_grad():
+            wanted = _CAST[name](x)
+        with torch.inference_mode():
+            found = _CAST[name](x)
+    assert found.dtype is wanted.dtype
+    assert torch.equal(found, wanted)

@@ -261,6 +261,7 @@ class _ThreadState(threading.local):
     step: Any = None  # of an optimizer, where it runs on the tensors inside
     task: Any = None  # what `fast_paths.py` knows of the backward pass that runs, or ran last
     nested: int = 0  # backward passes that run inside a node of another
+    cast: bool = False  # whether an operator that autocast has dealt with is taken apart: its parts are not cast
     forked: bool = False
 
 

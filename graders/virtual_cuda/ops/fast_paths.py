@@ -446,6 +446,34 @@ def plan_by(function: Any, func: Any) -> Any:
     return lambda args, kwargs: function(func, args, kwargs or {})
 
 
+def _taken_apart(func: Any) -> Any:
+    """A plan for `to`, `item`, `linear`, …: autograd takes them apart, but in inference mode they arrive whole.
+
+    C++ takes them apart here, too: `func.decompose` prefers versions in Python, which a GPU never runs, and some import
+    sympy. What arrives here has left autocast behind: it is turned on again for the parts of operators that autocast
+    has nothing to do with, as they would find it on a GPU.
+    """
+    apart = partial(func._op_dk, torch._C.DispatchKey.CompositeImplicitAutograd)
+    autocast = torch._C.DispatchKey.AutocastCUDA
+    known = torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), "AutocastCUDA")
+    state, local = thread_state, torch._C
+
+    def plan(args: Any, kwargs: Any) -> Any:
+        if state.autocast is None or state.cast:
+            return apart(*args, **(kwargs or {}))
+        if known:
+            state.cast = True
+            try:
+                return apart(*args, **(kwargs or {}))
+            finally:
+                state.cast = False
+        included, excluded = local._dispatch_tls_local_include_set(), local._dispatch_tls_local_exclude_set()
+        with local._ForceDispatchKeyGuard(included, excluded.remove(autocast)):
+            return apart(*args, **(kwargs or {}))
+
+    return plan
+
+
 def make_plan(func: Any) -> Any:
     """A function(args, kwargs) that runs this operator: the shortest way that its schema and its entry allow."""
     facts = facts_of(func)
@@ -455,10 +483,7 @@ def make_plan(func: Any) -> Any:
         return plan_by(run, func)
     composite = torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), "CompositeImplicitAutograd")
     if composite and not facts.whole:
-        # `to`, `item`, `linear`, …: autograd takes them apart, but in inference mode they arrive whole. C++ takes them
-        # apart here, too: `func.decompose` prefers versions in Python, which a GPU never runs, and some import sympy.
-        apart = partial(func._op_dk, torch._C.DispatchKey.CompositeImplicitAutograd)
-        return lambda args, kwargs: apart(*args, **(kwargs or {}))
+        return _taken_apart(func)
     rules = rules_of(func)
     if facts.fast_path is not None:
         return _FAST_PATHS[facts.fast_path](func, rules)
