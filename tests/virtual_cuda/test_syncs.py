@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -117,3 +118,31 @@ def test_debug_mode_warn_warns_once_per_wait() -> None:
             x.bincount()
         torch.cuda.set_sync_debug_mode("default")
         assert len(caught) == 2
+
+
+@pytest.mark.usefixtures("gpu")
+def test_warnings_name_the_line_that_waits_and_are_shown_once_for_each() -> None:
+    x = torch.ones(3, device="cuda")
+    torch.cuda.set_sync_debug_mode("warn")
+    try:
+        with warnings.catch_warnings(record=True) as seen:
+            warnings.simplefilter("default")
+            for _ in range(3):
+                x.sum().item()
+                x.tolist()
+                x.nonzero()
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    assert {warning.filename for warning in seen} == {__file__}
+    assert len(seen) == len({warning.lineno for warning in seen}) == 3
+
+
+@pytest.mark.usefixtures("gpu")
+def test_recurrent_layers_leave_the_programs_own_warnings_alone() -> None:
+    layer, x = torch.nn.LSTM(4, 4).cuda().half(), torch.zeros(3, 2, 4, device="cuda", dtype=torch.half)
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("default")
+        for _ in range(3):
+            warnings.warn("of the program", stacklevel=1)
+            layer(x)
+    assert [str(warning.message) for warning in seen] == ["of the program"]

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import os
 import re
+import sys
 import threading
+import warnings
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -143,6 +146,17 @@ def not_on_host(label: str) -> TypeError:
     return TypeError(
         f"can't convert {label} device type tensor to numpy. Use Tensor.cpu() to copy the tensor to host memory first."
     )
+
+
+_HERE: Final = os.path.join(os.path.dirname(os.path.dirname(__file__)), "")
+
+
+def warn(said: str) -> None:
+    """Warn at the line that called the device, where C++ warns on a GPU: Python shows a warning once for each line."""
+    distance, frame = 2, sys._getframe(1)
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(_HERE):
+        distance, frame = distance + 1, frame.f_back
+    warnings.warn(said, UserWarning, stacklevel=distance)
 
 
 def without_lazy(error: Exception) -> Exception | None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import re
 import threading
-import warnings
 from collections.abc import Callable
 from time import perf_counter
 from typing import Any, Final, NamedTuple
@@ -29,6 +28,7 @@ from virtual_cuda.device.state import (
     now,
     out_of_memory,
     place_of,
+    warn,
     worded,
 )
 from virtual_cuda.device.tensor import AUTOCAST, VIRTUAL, Tensor, make_shell, refresh, wrap
@@ -122,7 +122,7 @@ def alert(facts: Operator, args: Any, kwargs: Any) -> None:
         return
     if not torch.is_deterministic_algorithms_warn_only_enabled():
         raise RuntimeError(_REFUSED.format(caller))
-    warnings.warn(_WARNED.format(caller), UserWarning, stacklevel=4)
+    warn(_WARNED.format(caller))
 
 
 # ---- dtypes ----------------------------------------------------------------------------------------------------------

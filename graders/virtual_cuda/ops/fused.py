@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import warnings
 from collections.abc import Iterable, Sequence
 from itertools import chain
 from typing import Any, Final
@@ -21,6 +20,7 @@ from virtual_cuda.device.state import (
     label_of,
     revealed,
     type_name,
+    warn,
     without_lazy,
 )
 from virtual_cuda.device.tensor import VIRTUAL, refresh, wrap
@@ -474,16 +474,16 @@ class CudnnRnn(torch.autograd.Function):
         states, weights = rest[:count], rest[count:]
         tensors = (data, *rest)
         inner = [t._inner.detach().requires_grad_(t.requires_grad) for t in tensors]
-        host_states, host_weights = inner[1 : 1 + count], inner[1 + count :]
-        state = tuple(host_states) if kind == "lstm" else host_states[0]
         function = getattr(torch._C._VariableFunctions, kind)
-        tail = (host_weights, biases, layers, dropout, train, bidirectional)
-        with torch.enable_grad() if any(ctx.needs_input_grad) else torch.no_grad(), warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # about the CPU's libraries
+        with torch.enable_grad() if any(ctx.needs_input_grad) else torch.no_grad():
+            given = [t.float() for t in inner] if data.dtype in SLOW else inner
+            state = tuple(given[1 : 1 + count]) if kind == "lstm" else given[1]
+            tail = (given[1 + count :], biases, layers, dropout, train, bidirectional)
             if sizes is not None:
-                outs = function(inner[0], sizes, state, *tail)
+                outs = function(given[0], sizes, state, *tail)
             else:  # cuDNN itself has the steps first, and returns a view
-                outs = _steps_first(function(_steps_first(inner, batch_first)[0], state, *tail, False), batch_first)
+                outs = _steps_first(function(_steps_first(given, batch_first)[0], state, *tail, False), batch_first)
+            outs = [out.to(data.dtype) for out in outs]
         shared = all(w._block is weights[0]._block for w in weights)
         held = _held(place, *([] if shared else [sum(w.nbytes for w in weights)]))
         if train:
@@ -559,7 +559,7 @@ def _layer(kind: str, original: Any, data: Any, *args: Any) -> Any:
         data, *rest = (cast(t, torch.float16) for t in given)
         states, weights = tuple(rest[: len(states)]), rest[len(states) :]
     elif not all(w._block is weights[0]._block for w in weights):
-        warnings.warn(_SCATTERED, UserWarning, stacklevel=3)
+        warn(_SCATTERED)
     settings = (layers, dropout, train, bidirectional, biases, sizes, not packed and args[7])
     return _apply(kind, settings, place, len(states), data, *states, *weights)
 

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import operator
 import re
-import warnings
 from collections.abc import Callable
 from time import perf_counter
 from typing import Any, Final, NamedTuple
 
 import torch
 
-from virtual_cuda.device.state import argument_elsewhere, device_assert, label_of, now, two_devices
+from virtual_cuda.device.state import argument_elsewhere, device_assert, label_of, now, two_devices, warn
 from virtual_cuda.device.tensor import VIRTUAL
 from virtual_cuda.ledger.records import SYNC, TRANSFER
 from virtual_cuda.ops.registry import ALLOWED, call_of, facts_of, name_of
@@ -38,7 +37,7 @@ def note(kind: str, times: int = 1, explicit: bool = False, warned: bool | None 
         if gpu.sync_debug and (not explicit if warned is None else warned):
             if gpu.sync_debug == 2:
                 raise RuntimeError(WARNING)
-            warnings.warn(WARNING, UserWarning, stacklevel=2)
+            warn(WARNING)
     if gpu.asserted:
         gpu.lost = True
         for place in gpu.places:

@@ -16,7 +16,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from virtual_cuda.device import state
 from virtual_cuda.device.layout import SMALL
-from virtual_cuda.device.state import CPU, Place, forked, is_pinned, now, place_named, place_of
+from virtual_cuda.device.state import CPU, Place, forked, is_pinned, now, place_named, place_of, warn
 from virtual_cuda.device.tensor import VIRTUAL, wrap
 from virtual_cuda.errors import DeviceClosed
 from virtual_cuda.ledger.records import STREAM
@@ -340,7 +340,7 @@ def _from_data(
     if isinstance(data, torch.Tensor):
         copied = name == "tensor"
         if copied:
-            warnings.warn(_COPIED, UserWarning, stacklevel=3)
+            warn(_COPIED)
         moved = (data.detach() if copied else data).to(place.cuda, kwargs.get("dtype") or data.dtype)
         if (copied and moved.data_ptr() == data.data_ptr()) or (kwargs.get("copy") and moved is data):
             moved = moved.clone()
