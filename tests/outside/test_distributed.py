@@ -56,12 +56,12 @@ if not rank and os.waitpid(first, 0)[1]:
 """
 
 
-def ran(warm_python: WarmPython, folder: Path, body: str) -> None:
+def ran(warm_python: WarmPython, folder: Path, body: str, start: str = START) -> None:
     """Runs the script on two ranks; it asserts by itself."""
     if not hasattr(os, "fork"):
         pytest.skip("needs os.fork")
     script = folder / "script.py"
-    script.write_text(START + body + END, encoding="utf-8")
+    script.write_text(start + body + END, encoding="utf-8")
     done = warm_python.run(str(script), cwd=folder, env=os.environ)
     assert done.returncode == 0, done.stderr[-3000:]
 
@@ -220,6 +220,41 @@ assert torch.equal(cut.redistribute(mesh, [Replicate()]).to_local(), table)
 
 
 # ---- how ranks get the device ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_a_mesh_chooses_each_ranks_device_and_draws_for_its_shards(warm_python: WarmPython, tmp_path: Path) -> None:
+    chosen_by_hand = "torch.cuda.set_device(rank)\n"
+    assert chosen_by_hand in START
+    ran(
+        warm_python,
+        tmp_path,
+        """
+os.environ["LOCAL_RANK"] = str(rank)
+assert not torch.cuda.is_initialized()
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import Shard, Replicate, randn
+from torch.distributed.fsdp import fully_shard
+mesh = init_device_mesh("cuda", (2,))
+assert torch.cuda.current_device() == rank
+torch.manual_seed(0)
+drawn = randn(8, device_mesh=mesh, placements=[Shard(0)])
+whole = drawn.full_tensor()
+assert (drawn.to_local().device.index, whole.shape) == (rank, (8,))
+assert len(set(whole.tolist())) == 8
+assert len(set(randn(4, device_mesh=mesh, placements=[Replicate()]).to_local().tolist())) == 4
+with torch.device("meta"):
+    model = network()
+fully_shard(model, mesh=mesh)
+model.to_empty(device="cuda")
+for layer in model:
+    if hasattr(layer, "reset_parameters"):
+        layer.reset_parameters()
+found = list(losses(model, "cuda"))
+assert all(0 < each < 5 for each in found), found
+""",
+        START.replace(chosen_by_hand, ""),
+    )
 
 
 def test_commands_that_run_python_get_the_device(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import threading
 import warnings
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -25,6 +26,30 @@ def test_what_the_device_says_about_itself() -> None:
         assert torch.cuda.get_device_capability() >= (7, 0)
         assert not torch.backends.mps.is_available()
         assert torch.backends.cuda.is_built()
+
+
+USES: dict[str, Callable[[], object]] = {
+    "a tensor": lambda: torch.ones(1, device="cuda"),
+    "a module": lambda: torch.nn.Linear(1, 1).cuda(),
+    "the current device": lambda: torch.cuda.current_device(),
+    "a device chosen": lambda: torch.cuda.set_device(0),
+    "properties": lambda: torch.cuda.get_device_name(),
+    "a wait": lambda: torch.cuda.synchronize(),
+    "init": lambda: torch.cuda.init(),
+}
+
+
+@pytest.mark.parametrize("use", USES.values(), ids=USES)
+def test_cuda_starts_with_its_first_use(use: Callable[[], object]) -> None:
+    for _ in range(2):
+        with virtual_cuda():
+            assert torch.cuda.is_available()
+            assert torch.cuda.device_count() == 1
+            torch.manual_seed(1)
+            torch.cuda.manual_seed_all(1)
+            assert not torch.cuda.is_initialized()
+            use()
+            assert torch.cuda.is_initialized()
 
 
 @pytest.mark.usefixtures("gpu")

@@ -48,6 +48,15 @@ _CudaDeviceProperties.__module__ = "torch._C"
 
 
 # Percent of the time, degrees Celsius, milliwatts, megahertz: an idle H200.
+# Functions that start CUDA, unlike those that ask whether there is a device, and how many.
+_STARTING: Final = frozenset(
+    """
+    current_device set_device _exchange_device _maybe_exchange_device synchronize get_device_name get_device_properties
+    get_device_capability mem_get_info can_device_access_peer set_per_process_memory_fraction
+    _accelerator_exchangeDevice _accelerator_maybeExchangeDevice _accelerator_setDeviceIndex _accelerator_getDeviceIndex
+    _cuda_getDevice _cuda_setDevice _cuda_synchronize
+    """.split()
+)
 _SENSORS: Final = {"utilization": 0, "memory_usage": 0, "temperature": 30, "power_draw": 75_000, "clock_rate": 1980}
 # By capability: threads of a multiprocessor, shared memory that a block may ask for and that a multiprocessor has.
 _BLOCKS: Final = {
@@ -139,6 +148,7 @@ class Devices:
     def use(self, gpu: VirtualGpu) -> Iterable[Patch]:
         self.gpu = gpu
         self.process = os.getpid()
+        self.started = False  # by a function that starts CUDA, as the first tensor does
         self.capability = CAPABILITY if gpu.model is None else gpu.model.capability
         if (fraction := _allocator_setting("per_process_memory_fraction")) is not None:
             if not 0 <= float(fraction) <= 1:
@@ -150,6 +160,24 @@ class Devices:
     def initialize(self) -> None:
         if os.getpid() != self.process:
             raise forked()
+        self.started = True
+
+    def initialized(self) -> bool:
+        """Whether the program has used the device. Some set up each process's GPU only if it has not."""
+        used = self.started or any(place.memory.blocks_ever for place in self.gpu.places)
+        return used and os.getpid() == self.process
+
+    def starting(self, functions: dict[str, Any]) -> dict[str, Any]:
+        """The functions, of which some start CUDA."""
+
+        def starts(function: Any, *args: Any, **kwargs: Any) -> Any:
+            self.started = True
+            return function(*args, **kwargs)
+
+        return {
+            name: partial(starts, value) if name in _STARTING and callable(value) else value
+            for name, value in functions.items()
+        }
 
     def check(self, index: int) -> int:
         if not 0 <= index < len(self.gpu.places):
@@ -230,7 +258,8 @@ class Devices:
             "_maybe_exchange_device": self.exchange,
             "_lazy_init": self.initialize,
             "init": self.initialize,
-            "is_initialized": lambda: True,
+            "is_initialized": self.initialized,
+            "_lazy_call": lambda callable, **kwargs: callable(),  # torch would keep it until CUDA starts
             "_initialized": True,  # checkpointing asks here whether the device has generators to restore
             "_is_in_bad_fork": lambda: os.getpid() != self.process,
             "get_device_name": lambda device=None: self.properties(device).name,
@@ -291,6 +320,7 @@ class Devices:
             "_CudaDeviceProperties": _CudaDeviceProperties,
             **_tunable_operators(),
         }
+        compiled, cuda, internals = map(self.starting, (compiled, cuda, internals))
         yield from ((torch._C, name, value) for name, value in compiled.items())
         yield from ((torch.cuda, name, value) for name, value in cuda.items())
         for home, functions in ((torch.cuda.memory, cuda), (torch.accelerator, accelerator), (torch._C, internals)):
