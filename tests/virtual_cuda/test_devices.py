@@ -34,6 +34,7 @@ USES: dict[str, Callable[[], object]] = {
     "the current device": lambda: torch.cuda.current_device(),
     "a device chosen": lambda: torch.cuda.set_device(0),
     "properties": lambda: torch.cuda.get_device_name(),
+    "pinned memory": lambda: torch.ones(1).pin_memory(),
     "a wait": lambda: torch.cuda.synchronize(),
     "init": lambda: torch.cuda.init(),
 }

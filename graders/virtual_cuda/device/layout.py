@@ -260,9 +260,11 @@ class HostMemory:
         names = ("allocations", "allocated_bytes", "active_requests", "active_bytes")
         self._figures = {name: dict.fromkeys(_MOMENTS, 0) for name in names}
         self._calls = {"alloc": 0, "free": 0}
+        self.used = False  # ever
 
     def take(self, nbytes: int) -> int:
         """The size of the block that `nbytes` are kept in."""
+        self.used = True
         size = 1 << max(nbytes - 1, 0).bit_length()
         if size in self.cached:
             self.cached.remove(size)

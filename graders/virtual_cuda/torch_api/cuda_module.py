@@ -164,7 +164,7 @@ class Devices:
 
     def initialized(self) -> bool:
         """Whether the program has used the device. Some set up each process's GPU only if it has not."""
-        used = self.started or any(place.memory.blocks_ever for place in self.gpu.places)
+        used = self.started or self.gpu.host_memory.used or any(place.memory.blocks_ever for place in self.gpu.places)
         return used and os.getpid() == self.process
 
     def starting(self, functions: dict[str, Any]) -> dict[str, Any]:
