@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 import io
 import pickle
 
@@ -277,3 +278,15 @@ def test_attention_with_a_mask_that_is_made_when_it_is_used():
         mask = torch.ones(3, 5, dtype=torch.bool, device="cuda").tril(diagonal=2)
         attention = torch.nn.functional.scaled_dot_product_attention
         torch.testing.assert_close(attention(q, k, k, causal_lower_right(3, 5)), attention(q, k, k, mask))
+
+
+def test_functions_chosen_by_class_find_tensors_of_the_device() -> None:
+    @functools.singledispatch
+    def what(value: object) -> str:
+        return "something else"
+
+    what.register(torch.Tensor, lambda value: "a tensor")
+    what.register(list, lambda value: "a list")
+    with virtual_cuda():
+        x = torch.ones(1, device="cuda")
+        assert [what(each) for each in (x, nn.Linear(1, 1).cuda().weight, [x])] == ["a tensor", "a tensor", "a list"]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import sys
 from typing import Any, Final
 
 import torch
@@ -40,16 +42,20 @@ def operators_run() -> list[Any]:
     return PLANS.operators
 
 
+_MERGING: Final = vars(functools)["_c3_merge"].__code__
+
+
 class DeviceClass(torch._C._TensorMeta):
     """The class of the classes that device tensors have. Each equals the one it stands for: on a GPU they are one.
 
-    Their hashes differ, so a set tells them apart.
+    Their hashes differ, so a set tells them apart. So does `singledispatch`, which puts the bases of a class in order
+    and finds none where two of them are equal.
     """
 
     _student_class: type
 
     def __eq__(cls, other: object) -> bool:
-        return cls is other or other is cls._student_class
+        return cls is other or (other is cls._student_class and sys._getframe(1).f_code is not _MERGING)
 
     __hash__ = type.__hash__
 
