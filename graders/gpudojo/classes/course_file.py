@@ -181,7 +181,8 @@ def read_roster(path: Path, zone: datetime.tzinfo = datetime.UTC) -> Roster:
         if any("\n" in text.strip() for text in used):
             raise BadFile(str(path), line, f"a name or id has several lines; {_UNCLOSED}")
         first, comma, last = cell("name").partition(",")
-        name = f"{last.strip()} {first}" if comma else first or f"{cell('first')} {cell('last')}".strip()
+        family = first.strip() if comma else "" if first else cell("last")
+        name = f"{last.strip()} {first}".strip() if comma else first or f"{cell('first')} {family}".strip()
         id_ = _number(cell("id")) or cell("email") or cell("github") or name
         if not id_:
             raise BadFile(str(path), line, "neither an id, a name, an e-mail address nor a GitHub name is given")
@@ -191,7 +192,7 @@ def read_roster(path: Path, zone: datetime.tzinfo = datetime.UTC) -> Roster:
         seen[key(id_)] = line
         # The tables of Canvas and GitHub Classroom have no addresses, but logins or identifiers that often are.
         email = cell("email") or next((each for each in (cell("login"), id_) if "@" in each), "")
-        row = RosterRow(id_, name, email, cell("section"), cell("github"), cell("login"))
+        row = RosterRow(id_, name, email, cell("section"), cell("github"), cell("login"), family)
         others = [_number(" ".join(cells[n].split())) for n in more if n < len(cells)]
         number = roster.add(row, others)
         if dates is not None and dates < len(cells) and cells[dates].strip(" -"):

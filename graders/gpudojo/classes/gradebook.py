@@ -37,6 +37,7 @@ from gpudojo.model.results import (
     RunLimits,
     SubmissionRow,
     SubmissionStatus,
+    both_names,
     total,
 )
 from gpudojo.model.results_file import encoded, number, replacing, safe, write_csv, writing
@@ -273,11 +274,12 @@ class ScoreChange(NamedTuple):
     after: float
     new_attempt: bool
     checks: list[str]
+    called: str  # the submission, with the name on the roster
 
     def __str__(self) -> str:
         shown = "; ".join(check.partition("::")[2] for check in self.checks[:3])
         more = f"; and {len(self.checks) - 3} more checks" * (len(self.checks) > 3)
-        return f"{self.submission}: {number(self.before)} → {number(self.after)}" + f" ({shown}{more})" * bool(shown)
+        return f"{self.called}: {number(self.before)} → {number(self.after)}" + f" ({shown}{more})" * bool(shown)
 
 
 @dataclass(eq=False, slots=True)
@@ -299,6 +301,16 @@ class Unit:
     def shown(self) -> str:
         """The name on the roster; without one, that of the submission."""
         return (self.roster.name if self.roster else "") or self.name
+
+    @property
+    def sorted_as(self) -> str:
+        """By what it stands in lists: the family name, where the roster tells it."""
+        return (self.roster.sorted_as if self.roster else "") or self.name
+
+    @property
+    def called(self) -> str:
+        """The name on the roster, with that of the submission."""
+        return both_names(self.roster.name if self.roster else "", self.name)
 
     @property
     def names(self) -> frozenset[str]:
@@ -333,7 +345,7 @@ class ClassTally:
         if now:
             reason = "" if row.status is SubmissionStatus.GRADED else f" ({row.status.value})"
             points = f"{number(row.final.points)} of {number(row.final.max_points)}"
-            self.now.append(f"{row.submission}: {points}{reason}")
+            self.now.append(f"{row.called}: {points}{reason}")
         self.statuses[str(row.status)] += 1
         self.statistics.add(row)
         if row.status is not SubmissionStatus.ABSENT:
@@ -345,12 +357,12 @@ class ClassTally:
         if reasons := row.review:
             self.reviews += 1
             if len(self.review) < 20:
-                self.review.append((row.submission, reasons[0]))
+                self.review.append((row.called, reasons[0]))
         self.late += row.late
         self.overridden += bool(row.overrides)
         self.to_grade += bool(row.to_grade)
         if row.gone:
-            self.gone.append(row.submission)
+            self.gone.append(row.called)
 
 
 class Gradebook:
@@ -428,8 +440,9 @@ class Gradebook:
             return None
         new_attempt = before.digest != after.digest
         people, _ = self._people(student)
-        name = " & ".join(self._called(number_) for number_ in people) or student.student
-        return ScoreChange(student.name, name, was, score, new_attempt, checks)
+        listed = " & ".join(self._called(number_) for number_ in people)
+        called = both_names(listed, student.name)
+        return ScoreChange(student.name, listed or student.student, was, score, new_attempt, checks, called)
 
     def _log(self, changes: Iterable[ScoreChange]) -> None:
         path = self.out / HISTORY
@@ -790,4 +803,4 @@ def _with_unique_names(units: list[Unit]) -> list[Unit]:
             name = f"{unit.name} ({count})"
         unit.name = name
         taken.add(folded(name))
-    return sorted(units, key=lambda unit: natural(unit.shown))
+    return sorted(units, key=lambda unit: natural(unit.sorted_as))

@@ -198,7 +198,7 @@ def _give(book: Gradebook, entries: Sequence[LogEntry]) -> None:
             points = f"{number(old.final.points)} → {number(row.final.points)} of {number(row.final.max_points)}"
             if row.grade is not None:  # on another scale than what was given
                 points += f" ({number(old.score)} → {number(row.score)} of {number(row.max_score)} in the exercises)"
-            click.echo(f"{printable(unit.name)}: {points}")
+            click.echo(f"{printable(unit.called)}: {points}")
     several = f"{changed} of {len(units)} students' points changed" if len(units) != 1 else ""
     click.echo(several or ("" if changed else "The points are the same as before."), nl=bool(several or not changed))
     undo = f" To undo it: dojo override --undo --out {book.out}" if entries[0].action == "set" else ""
@@ -215,7 +215,7 @@ def _show(book: Gradebook) -> None:
     waiting: defaultdict[str, list[str]] = defaultdict(list)
     for row in book.rows():
         for each in row.exercises:
-            waiting[each.exercise] += [row.submission] * each.to_grade
+            waiting[each.exercise] += [row.called] * each.to_grade
     if any(waiting.values()):
         click.echo(
             "\nStill to grade by hand: STUDENT ITEM --points …, or --from a table of student,item,points,comment"

@@ -143,6 +143,18 @@ class RosterRow(msgspec.Struct, frozen=True, omit_defaults=True):
     section: str = ""
     github: str = ""
     login: str = ""  # of the platform, where it is not the id
+    family: str = ""  # the family name, where the roster tells it apart
+
+    @property
+    def sorted_as(self) -> str:
+        """The name with the family name first, where that is known: Bauer, Fay."""
+        given = self.name.removesuffix(self.family).strip()
+        return ", ".join(filter(None, (self.family, given)))
+
+
+def both_names(name: str, submission: str) -> str:
+    """A student's name and that of the submission, "Fay Bauer (bauerfay)"; one where they are the same."""
+    return f"{name} ({submission})" if name and name.casefold() != submission.casefold() else name or submission
 
 
 class Timing(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -214,6 +226,11 @@ class SubmissionRow(msgspec.Struct, frozen=True):
     def final(self) -> Grade:
         """The points to publish, and what they are out of."""
         return self.grade or Grade(self.score, self.max_score)
+
+    @property
+    def called(self) -> str:
+        """The name on the roster, with that of the submission; without a roster, the latter alone."""
+        return both_names(self.roster.name if self.roster else "", self.submission)
 
     @property
     def late(self) -> bool:

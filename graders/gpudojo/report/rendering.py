@@ -50,6 +50,7 @@ class Person:
     file: str  # inside the folder of the report
     hidden: tuple[re.Pattern[str], ...] = ()
     anonymous: bool = False
+    sorted_as: str = ""  # where that is not as it is shown
 
     @property
     def link(self) -> str:
@@ -80,7 +81,8 @@ class Roll:
                 shown = f"{shown} ({row.submission})"
             if shown != row.submission:
                 self._shown[row.submission.casefold()] = shown
-            return Person(whole(shown), f"students/{whole(file)}.html")
+            family_first = whole(row.roster.sorted_as) if row.roster and row.roster.family else ""
+            return Person(whole(shown), f"students/{whole(file)}.html", sorted_as=family_first)
         self._shown |= {each.casefold(): file for each in names_of(row) if len(each) >= SHORTEST}
         return Person(file, f"students/{file}.html", hidden(row), True)
 

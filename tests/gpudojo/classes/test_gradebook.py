@@ -403,6 +403,33 @@ def test_who_is_on_the_roster_stands_in_the_order_of_names(term: Path) -> None:
     assert list(rows) == ["Ann", "bo", "cy", "ada"]
 
 
+def test_who_has_a_family_name_on_the_roster_stands_by_it(term: Path) -> None:
+    canvas = 'Student,ID,SIS Login ID\n"Young, Ada",1,ada\n"Bell, Bo",2,bo\n"Li, Di",3,di\n'
+    plain = "id,first name,last name\nada,Ada,Young\nbo,Bo,Bell\ndi,Di,Li\n"
+    for table in (canvas, plain):
+        (term / "roster.csv").write_text(table, encoding="utf-8")
+        _, rows, _ = grade(term / "out", term / "class", roster=term / "roster.csv")
+        assert [row.called for row in rows.values()] == ["Bo Bell (bo)", "cy", "Di Li", "Ada Young (ada)"]
+
+
+def test_lists_in_the_terminal_have_the_names_on_the_roster(term: Path) -> None:
+    (term / "roster.csv").write_text("id,name\nbo,Bo Bell\nada,ADA\n", encoding="utf-8")
+    (term / "class" / "course.toml").write_text("[[by_hand]]\nname = 'report'\npoints = 8\n", encoding="utf-8")
+    hand_in(term / "class" / "bo", "def select_device(:\n")
+    outcome, _, _ = grade(term / "out", term / "class" / "bo", roster=term / "roster.csv")
+    tally = outcome.tally
+    assert [line.partition(":")[0] for line in tally.now] == ["Bo Bell (bo)"]
+    assert "Bo Bell (bo)" in dict(tally.review)
+    shutil.rmtree(term / "class" / "bo")
+    outcome, _, _ = grade(term / "out", term / "class" / "ada")
+    assert outcome.tally.gone == ["Bo Bell (bo)"]
+    hand_in(term / "class" / "bo", RIGHT)
+    outcome, _, _ = grade(term / "out", term / "class" / "bo")
+    assert [str(change).partition(":")[0] for change in outcome.changes] == ["Bo Bell (bo)"]
+    assert "    ADA, Bo Bell (bo), cy\n" in dojo("override", "--out", term / "out")
+    assert dojo("override", "bo", "report", "--points", "2", "--out", term / "out").startswith("Bo Bell (bo): ")
+
+
 def test_a_group_has_one_submission(term: Path) -> None:
     (term / "class" / "course.toml").write_text("[groups]\nteam = ['bo', 'zoe', 'ada']\n", encoding="utf-8")
     hand_in(term / "class" / "ada", RIGHT + "# of all of us\n")
@@ -441,7 +468,7 @@ def test_a_student_may_be_named_as_the_roster_writes_it(term: Path) -> None:
     assert outcome.notices == []
     assert rows["bo"].timing is not None
     assert rows["bo"].timing.extended
-    assert "bo: 0 → 1 of 8" in dojo("override", "Bell, Bo", "01", "--points", "1", "--out", term / "out")
+    assert "Bo Bell (bo): 0 → 1 of 8" in dojo("override", "Bell, Bo", "01", "--points", "1", "--out", term / "out")
 
 
 def test_seeds_for_each_student_are_the_same_each_time(term: Path) -> None:

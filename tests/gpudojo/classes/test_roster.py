@@ -35,25 +35,25 @@ def read(folder: Path, text: str) -> Roster:
 @pytest.mark.parametrize(
     ("text", "first", "count"),
     [
-        (CANVAS, RosterRow("10010", "Ada Example", section="Mon", login="ada1"), 2),
+        (CANVAS, RosterRow("10010", "Ada Example", section="Mon", login="ada1", family="Example"), 2),
         (
             CANVAS.replace("ada1", "ada@example.org"),
-            RosterRow("10010", "Ada Example", "ada@example.org", "Mon", login="ada@example.org"),
+            RosterRow("10010", "Ada Example", "ada@example.org", "Mon", login="ada@example.org", family="Example"),
             2,
         ),
         (MOODLE, RosterRow("551", "Ada Example", "ada@example.org"), 2),
         (GITHUB, RosterRow("ada@example.org", "Ada Example", "ada@example.org", github="ada-dev"), 1),
-        (GRADESCOPE, RosterRow("17", "Ada Example", "ada@example.org", "Mon"), 1),
+        (GRADESCOPE, RosterRow("17", "Ada Example", "ada@example.org", "Mon", family="Example"), 1),
         (PLAIN, RosterRow("17", "Ada Example", "ada@example.org", "Mon", "ada-dev"), 1),
         ("Name\nAda Example\n", RosterRow("Ada Example", "Ada Example"), 1),
         (
             CANVAS.replace("    Points", ",,,,,Manual Posting\n    Points"),
-            RosterRow("10010", "Ada Example", section="Mon", login="ada1"),
+            RosterRow("10010", "Ada Example", section="Mon", login="ada1", family="Example"),
             2,
         ),
         (
             "Vorname;Nachname;E-Mail-Adresse;Gruppen\nAda;Example;a@x.org;Mo\n",
-            RosterRow("a@x.org", "Ada Example", "a@x.org", "Mo"),
+            RosterRow("a@x.org", "Ada Example", "a@x.org", "Mo", family="Example"),
             1,
         ),
         (
@@ -63,7 +63,7 @@ def read(folder: Path, text: str) -> Roster:
         ),
         (
             "Prénom,Nom de famille,Adresse de courriel\nAda,Example,a@x.org\n",
-            RosterRow("a@x.org", "Ada Example", "a@x.org"),
+            RosterRow("a@x.org", "Ada Example", "a@x.org", family="Example"),
             1,
         ),
         ('"id, or number";id;name\n;17;Ada Example\n', RosterRow("17", "Ada Example"), 1),
