@@ -113,9 +113,14 @@ def replacing(path: Path, lasting: bool = True, mode: int = 0o666) -> Iterator[B
                 os.fsync(file.fileno())
         part.replace(path)
         whole = True
+    except OSError as error:
+        if str(error.filename) == str(part):  # a name that only this function knows
+            error.filename = str(path)
+        raise
     finally:
         if not whole:
-            part.unlink(missing_ok=True)
+            with contextlib.suppress(OSError):  # the error that led here says more
+                part.unlink()
 
 
 def encoded(thing: Any) -> bytes:

@@ -23,6 +23,7 @@ from gpudojo.model.results_file import (
     iterate,
     number,
     read,
+    replacing,
     safe,
     schema,
     text,
@@ -218,3 +219,13 @@ def test_a_cell_is_never_a_formula() -> None:
     for cell in ("-1.5", "+3", "ada", "", "1-2"):
         assert safe(cell) == cell
     assert [number(points) for points in (14.0, 0.25, 0.000001, 0.0, 100.0)] == ["14", "0.25", "0.000001", "0", "100"]
+
+
+def test_what_cannot_be_written_has_the_name_that_was_asked_for(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    (tmp_path / "taken.csv").mkdir()
+    for path in (tmp_path / "file" / "gradebook.csv", tmp_path / "gone" / "gradebook.csv", tmp_path / "taken.csv"):
+        with pytest.raises(OSError, match=f"{path.name}'") as caught, replacing(path):
+            pass
+        assert caught.value.filename == str(path)
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["file", "taken.csv"]
