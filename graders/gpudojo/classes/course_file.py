@@ -365,10 +365,17 @@ class CourseRules:
                 raise self.refuse(f"{item.name!r} is the name of an exercise", "by_hand", str(number), "name")
         return found or {exercise.stem: Worth() for exercise in exercises}
 
+    def too_short(self) -> list[tuple[str, str]]:
+        """The extensions that end before the deadline, each with a sentence about it."""
+        due = self.deadline
+        early = {who: date for who, date in self.extensions.items() if due is not None and date < due}
+        said = f"before the deadline, {due:%Y-%m-%d %H:%M %Z}, which holds" if due else ""
+        return [(who, f"the extension of {who!r} ends {date:%Y-%m-%d %H:%M %Z}, {said}") for who, date in early.items()]
+
     def timing(self, submitted: str, told_by: str, marked: bool, names: Collection[str]) -> Timing | None:
         """When it was handed in, for a student with these names; None where nothing is known and nothing is due."""
         own = next((date for who, date in self.extensions.items() if key(who) in names), None)
-        # An extension that ends before the deadline changes nothing.
+        # An extension that ends before the deadline changes nothing; `too_short` tells the teacher.
         due = max(filter(None, (self.deadline, own)), default=None)
         known = Timing(submitted, told_by, due.isoformat() if due else "", extended=own is not None and due == own)
         if submitted and due:

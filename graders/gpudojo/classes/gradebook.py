@@ -592,6 +592,8 @@ class Gradebook:
                     self._notice(f"{who!r} is {other!r}, whose extension is used", "extensions", who)
         keys = {key_ for unit in units for key_ in unit.keys}
         for entry in self.overrides.current().values():
+        for who, said in self.course.too_short():
+            self._notice(said, "extensions", who)
             if entry.key not in keys and entry.key != "*":
                 self.notices.append(
                     f"{self.overrides.path}: nobody is {entry.student!r} any more; an override is unused"

@@ -57,6 +57,8 @@ def init(folder: Path, day: str) -> None:
         said += [f"{len(some)} {one}{'s' * (len(some) != 1)} {rest}".strip()] * bool(some)
     said += [f"{len(people.rows)} students on the roster"] if people else []
     click.echo(f"{path} is valid: {', '.join(said)}.")
+    for _, early in rules.too_short():
+        click.echo(f"note: {printable(early)}", err=True)
     for name in [*rules.extensions, *(member for members in rules.groups.values() for member in members)]:
         found = people.match(name, name) if people else set()
         if people and len(found) > 1:

@@ -471,6 +471,33 @@ def test_a_student_may_be_named_as_the_roster_writes_it(term: Path) -> None:
     assert "Bo Bell (bo): 0 → 1 of 8" in dojo("override", "Bell, Bo", "01", "--points", "1", "--out", term / "out")
 
 
+def test_an_extension_that_ends_before_the_deadline_is_said(term: Path) -> None:
+    (term / "class" / "course.toml").write_text(
+        "deadline = 2026-11-20T23:59:00+01:00\n[extensions]\nbo = 2026-11-02T23:59:00+01:00\nada = 0\n",
+        encoding="utf-8",
+    )
+    said = "the extension of 'bo' ends 2026-11-02 23:59 UTC+01:00, before the deadline, "
+    said += "2026-11-20 23:59 UTC+01:00, which holds"
+    assert f"note: {said}\n" in dojo("init", term / "class")
+    outcome, _, _ = grade(term / "out", term / "class")
+    assert [notice.partition("course.toml, ")[2] for notice in outcome.notices] == [f"line 3: {said}"]
+
+
+def test_all_are_those_who_handed_something_in(term: Path) -> None:
+    (term / "roster.csv").write_text("id,name\nada,Ada\nzoe,Zoe\n", encoding="utf-8")
+    (term / "class" / "course.toml").write_text("[[by_hand]]\nname = 'report'\npoints = 8\n", encoding="utf-8")
+    grade(term / "out", term / "class", roster=term / "roster.csv")
+    out = ("--out", term / "out")
+    said = dojo("override", "--all", "report", "--points", "3", *out)
+    assert (
+        "3 of 4 students' points changed. 1 handed in nothing and got nothing: to give them points, name them." in said
+    )
+    assert "Zoe" not in said
+    (zoe,) = (row for row in read(term / "out" / "results.json").submissions if row.submission == "Zoe")
+    assert (zoe.score, zoe.overrides) == (0, [])
+    assert "Zoe: 0 → 2 of 16" in dojo("override", "zoe", "report", "--points", "2", *out)
+
+
 def test_seeds_for_each_student_are_the_same_each_time(term: Path) -> None:
     (term / "class" / "course.toml").write_text("seed = 'per-student'\n", encoding="utf-8")
     hand_in(term / "class" / "twin", RIGHT)
