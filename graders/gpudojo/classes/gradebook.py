@@ -630,7 +630,7 @@ class Gradebook:
             ExerciseRow(item.name, item.title, 0.0, item.points, extra=item.extra, by_hand=True)
             for item in self.course.by_hand
         ]
-        exercises, said = applied(exercises, self.overrides.of(unit.keys))
+        exercises, said = applied(exercises, self.overrides.of(unit.keys, everyone=sent is not None))
         submitted = (sent.submitted or unit.submitted) if sent else ""
         names = unit.names if self.course.extensions else frozenset[str]()  # they take more memory than all the rest
         timing = self.course.timing(submitted, self._told_by(unit, sent), bool(sent and sent.late), names)

@@ -454,14 +454,14 @@ class Overrides:
                 found[entry.key, entry.item] = entry
         return found
 
-    def of(self, keys: Iterable[str]) -> dict[str, LogEntry]:
-        """By item, what holds for a student: the student's own before what everyone gets."""
+    def of(self, keys: Iterable[str], everyone: bool = True) -> dict[str, LogEntry]:
+        """By item, what holds for a student: the student's own before what everyone gets who handed something in."""
         if self._by_key is None:
             self._by_key = {}
             for (who, item), entry in self.current().items():
                 self._by_key.setdefault(who, {})[item] = entry
         known = self._by_key
-        return {item: entry for who in (EVERYONE, *keys) for item, entry in known.get(who, {}).items()}
+        return {item: entry for who in (*[EVERYONE] * everyone, *keys) for item, entry in known.get(who, {}).items()}
 
     def last(self) -> list[LogEntry]:
         """What the last command set; nothing where it took something back."""

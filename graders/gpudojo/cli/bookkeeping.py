@@ -78,7 +78,7 @@ HERE: Final = "The folder that `dojo grade --out` made (default: this one, or th
 @click.argument("words", nargs=-1, metavar="[STUDENT] [CHECK|EXERCISE]")
 @click.option("--points", "wanted", metavar="POINTS", help="The points to give.")
 @click.option("--comment", default="", help="The reason; the student reads it.")
-@click.option("--all", "everyone", is_flag=True, help="For the whole class, instead of STUDENT.")
+@click.option("--all", "everyone", is_flag=True, help="For all who handed something in, instead of STUDENT.")
 @click.option("--from", "file", type=THAT_FILE, help="Many at once: a CSV file with student, item, points, comment.")
 @click.option("--undo", is_flag=True, help="Take one back; without words, undo the last command.")
 @click.option("--log", is_flag=True, help="Show who gave and took back what, and when.")
@@ -201,7 +201,10 @@ def _give(book: Gradebook, entries: Sequence[LogEntry]) -> None:
             if row.grade is not None:  # on another scale than what was given
                 points += f" ({number(old.score)} → {number(row.score)} of {number(row.max_score)} in the exercises)"
             click.echo(f"{printable(unit.called)}: {points}")
-    several = f"{changed} of {len(units)} students' points changed" if len(units) != 1 else ""
+    several = f"{changed} of {len(units)} students' points changed." if len(units) != 1 else ""
+    absent = sum(not unit.sent and not keys & {*unit.keys} for unit in units)
+    if absent and entries[0].action == "set":
+        several += f" {absent} handed in nothing and got nothing: to give them points, name them."
     click.echo(several or ("" if changed else "The points are the same as before."), nl=bool(several or not changed))
     undo = f" To undo it: dojo override --undo --out {book.out}" if entries[0].action == "set" else ""
     click.echo(f"{path} and {book.overrides.path} written.{undo}")
