@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Final
 
 from gpudojo.model.errors import CannotExport
-from gpudojo.model.results import ClassResults, SubmissionRow
+from gpudojo.model.results import ClassResults, SubmissionRow, SubmissionStatus
 from gpudojo.model.results_file import number, safe
 from gpudojo.platforms import Options
 from gpudojo.platforms._entries import chosen, identified, one_line, people, published, read_table, save_csv, value
@@ -30,13 +30,18 @@ def export(header: ClassResults, rows: Iterable[SubmissionRow], target: Path, op
         lines = _filled(options.gradebook, chosen(rows, options), title, worth, options)
     else:
         lines = [[*WHO, title], [POSSIBLE, "", "", "", "", number(worth)]]
+        absent = 0
         for row in chosen(rows, options):
+            nothing = row.status is SubmissionStatus.ABSENT and not row.overrides and not row.score
+            absent += nothing
             who = (
                 one_line(row.student or (row.roster.name if row.roster else "") or row.submission),
                 identified(row, "canvas") or "",
             )
             login = row.roster.login if row.roster else ""
-            lines.append([*map(safe, (*who, "", login, row.section)), number(row.final.points)])
+            lines.append([*map(safe, (*who, "", login, row.section)), "" if nothing else number(row.final.points)])
+        if absent:
+            options.say(f"{absent} on the roster handed in nothing; their cell is empty, and Canvas keeps what it has.")
     return [save_csv(target / "gradebook.csv", lines)]
 
 

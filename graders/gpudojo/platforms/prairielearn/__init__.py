@@ -12,13 +12,29 @@ from typing import Any, Final
 
 from gpudojo.model.results import ClassResults, SubmissionRow, SubmissionStatus
 from gpudojo.platforms import Options
-from gpudojo.platforms._entries import Entry, entries, lateness, name_of, printable, save_json, sentence, text_of
+from gpudojo.platforms._entries import (
+    Entry,
+    chosen,
+    entries,
+    lateness,
+    name_of,
+    printable,
+    save_json,
+    sentence,
+    text_of,
+)
 
 LONGEST: Final = 1_500  # characters of a text
 OUTPUT: Final = 50_000  # characters of what a student printed
 
 
 def export(header: ClassResults, rows: Iterable[SubmissionRow], target: Path, options: Options) -> list[Path]:
+    above = sum(row.final.points > row.final.max_points for row in chosen(rows, options))
+    if above:
+        options.say(
+            f"students with more points than the maximum, for extra credit: {above}; they get the maximum, "
+            "because PrairieLearn's scores end at 1."
+        )
     return [save_json(each.folder / "results.json", _result(each)) for each in entries(rows, target, options)]
 
 

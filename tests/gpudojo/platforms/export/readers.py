@@ -104,7 +104,7 @@ def canvas(path: Path) -> list[Total]:
     headings, possible, *lines = table(path)
     assert headings[:5] == ["Student", "ID", "SIS User ID", "SIS Login ID", "Section"]
     assert possible[0] == "    Points Possible"
-    return [(float(line[5]), float(possible[5])) for line in lines]
+    return [(float(line[5] or 0), float(possible[5])) for line in lines]  # empty: handed in nothing
 
 
 def nbgrader(path: Path) -> list[Total]:

@@ -144,3 +144,27 @@ def test_spellings_of_a_name() -> None:
     assert {"lovelaceada", "adalovelace"} <= spellings("Lovelace, Ada") & spellings("Ada Lovelace")
     assert "mullerzoe" in spellings("Müller, Zoë")
     assert spellings(" ,") == set()
+
+
+def test_a_new_table_for_canvas_gives_nothing_to_who_handed_in_nothing(tmp_path: Path) -> None:
+    """Canvas takes an empty cell for no change, as in a table that is filled in."""
+    said: list[str] = []
+    absent = SubmissionRow("Eve", SubmissionStatus.ABSENT, 0.0, 3.0)
+    oral = ExerciseRow("oral", "Oral", 2.0, 3.0, by_hand=True, override=Override(2.0))
+    given = msgspec.structs.replace(absent, submission="Fay", score=2.0, exercises=[oral])
+    results = msgspec.structs.replace(CLASS, submissions=[CLASS.submissions[0], absent, given])
+    lines = export("canvas", tmp_path, "", results, gradebook=None, say=said.append)
+    assert [line[-1] for line in lines[2:]] == ["1.9", "", "2"]
+    assert said == ["1 on the roster handed in nothing; their cell is empty, and Canvas keeps what it has."]
+
+
+def test_prairielearn_says_that_extra_credit_is_cut(tmp_path: Path) -> None:
+    said: list[str] = []
+    rows = [msgspec.structs.replace(row, grade=Grade(12.0, 10.0)) for row in CLASS.submissions[:2]]
+    options = dataclasses.replace(OPTIONS, say=said.append)
+    exporter("prairielearn")(CLASS, rows, tmp_path, options)
+    assert [line.partition(";")[0] for line in said] == [
+        "students with more points than the maximum, for extra credit: 2"
+    ]
+    exporter("prairielearn")(CLASS, rows, tmp_path, dataclasses.replace(options, submission=rows[0].submission))
+    assert "extra credit: 1;" in said[1]
