@@ -109,7 +109,7 @@ def report(
 @click.argument("results", type=THAT)
 @click.option("--out", required=True, type=FOLDER, help="The folder to write to.")
 @click.option("--pdf", is_flag=True, help="PDF files instead of HTML pages; needs Chromium or Chrome.")
-@click.option("--only", metavar="NAME", help="Only this submission or student.")
+@click.option("--only", metavar="NAME", help="Only this submission or student; the class's tables stay.")
 @click.option("--worksheet", type=THAT_FILE, help="Moodle's grading worksheet, to find each student's id for the zip.")
 @click.option("--early", is_flag=True, help="Also before the course shows results.")
 def feedback(results: Path, out: Path, pdf: bool, only: str | None, worksheet: Path | None, early: bool) -> None:

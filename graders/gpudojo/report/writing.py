@@ -105,6 +105,7 @@ def _written(options: ReportOptions, say: Callable[[str], None]) -> list[Path]:
 
 BROWSERS: Final = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome", "msedge")
 SECONDS: Final = 120  # for one PDF
+TABLE: Final = "feedback.csv"
 HEADINGS: Final = "name,email,id,section,submission,status,points,max_points,late,file,feedback".split(",")
 
 
@@ -125,6 +126,8 @@ def write_feedback(
 ) -> list[Path]:
     """The files that were written: pages or PDFs, `feedback.csv`, and `moodle.zip` where there are ids of Moodle.
 
+    Of one student alone: `feedback-NAME.csv` and `moodle-NAME.zip`.
+
     Raises DojoError."""
     browser = found_browser() if options.pdf else None
     ids = dict(_moodle_ids(options, rows, say))
@@ -132,10 +135,11 @@ def write_feedback(
     ending = ".pdf" if options.pdf else ".html"
     taken: set[str] = set()
     written: list[Path] = []
+    pages: dict[str, str] = {}  # by submission, the name of its page
     nothing: list[str] = []
     lines = [HEADINGS]
     for row in rows:
-        name = new_name(row.submission, taken)
+        name = pages[row.submission] = new_name(row.submission, taken)
         if options.only not in (None, row.submission):
             continue
         file = ""
@@ -151,9 +155,13 @@ def write_feedback(
     if nothing:
         shown = ", ".join(nothing[:5]) + ", …" * (len(nothing) > 5)
         say(f"no page for {len(nothing)} on the roster, of whom nothing was handed in: {shown}")
+    # Those of the class stay what they are.
+    own = "" if options.only is None else f"-{whole(pages[options.only])}"
     if ids and written:
-        written.append(_zipped(options.out / "moodle.zip", ids, written, ending))
-    return [save_csv(options.out / "feedback.csv", lines), *written]
+        written.append(_zipped(options.out / f"moodle{own}.zip", ids, written, ending))
+    if own and (options.out / TABLE).exists():
+        say(f"{options.out / TABLE} is as it was; to write it again, leave out --only")
+    return [save_csv(options.out / f"{Path(TABLE).stem}{own}.csv", lines), *written]
 
 
 def _line(row: SubmissionRow, file: str, options: FeedbackOptions) -> list[str]:

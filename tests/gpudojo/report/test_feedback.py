@@ -141,3 +141,17 @@ def test_a_pdf_of_one_student(tmp_path: Path) -> None:
     assert made.read_bytes().startswith(b"%PDF-")
     code, said = dojo(tmp_path, "--only", "cmd")
     assert (code, "has no submission 'cmd'" in said) == (1, True)
+
+
+def test_one_student_s_feedback_leaves_the_tables_of_the_class(tmp_path: Path) -> None:
+    dojo(tmp_path)
+    tables = [tmp_path / "out" / name for name in ("feedback.csv", "moodle.zip")]
+    before = [table.read_bytes() for table in tables]
+    name = rows()[0].submission
+    _, said = dojo(tmp_path, "--only", "ada@example.org")
+    assert [table.read_bytes() for table in tables] == before
+    assert f"note: {tables[0]} is as it was; to write it again, leave out --only" in said
+    with (tmp_path / "out" / f"feedback-{name}.csv").open(encoding="utf-8", newline="") as file:
+        assert [line["submission"] for line in csv.DictReader(file)] == [name]
+    with zipfile.ZipFile(tmp_path / "out" / f"moodle-{name}.zip") as archive:
+        assert len(archive.namelist()) == 1
