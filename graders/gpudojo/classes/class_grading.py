@@ -747,7 +747,8 @@ class Display:
             return
         bins = Counter(min(int(share // 10), 9) for share in shares)
         most = max(bins.values())
-        self._say(f"\nScores in percent: mean {sum(shares) / len(shares):.1f}", style="bold")
+        what = "Published points in percent, of those who handed in" if tally.scaled else "Scores in percent"
+        self._say(f"\n{what}: mean {sum(shares) / len(shares):.1f}", style="bold")
         for tenth in range(10):
             count = bins[tenth]
             name = f"{tenth * 10:>3}–{tenth * 10 + 10 if tenth == 9 else tenth * 10 + 9}"

@@ -333,6 +333,7 @@ class ClassTally:
     def __init__(self) -> None:
         self.statuses: Counter[str] = Counter()
         self.shares = array.array("d")  # of the points, in percent: a list would take ten times the memory
+        self.scaled = False  # whether points to publish are others than those of the exercises
         self.statistics = ClassStatistics()
         self.mistakes: Counter[str] = Counter()
         self.review: list[tuple[str, str]] = []
@@ -350,6 +351,7 @@ class ClassTally:
         self.statistics.add(row)
         if row.status is not SubmissionStatus.ABSENT:
             worth = row.final.max_points
+            self.scaled |= (row.final.points, worth) != (row.score, row.max_score)
             self.shares.append(100 * row.final.points / worth if worth else 0.0)
         if row.status is not SubmissionStatus.UNREADABLE:  # of these all checks failed, whatever the code is
             failed = [check for e in row.exercises for check in e.checks if check.outcome is FAILED]
@@ -590,10 +592,10 @@ class Gradebook:
             for unit in matching:
                 if (other := first.setdefault(id(unit), who)) != who:
                     self._notice(f"{who!r} is {other!r}, whose extension is used", "extensions", who)
-        keys = {key_ for unit in units for key_ in unit.keys}
-        for entry in self.overrides.current().values():
         for who, said in self.course.too_short():
             self._notice(said, "extensions", who)
+        keys = {key_ for unit in units for key_ in unit.keys}
+        for entry in self.overrides.current().values():
             if entry.key not in keys and entry.key != "*":
                 self.notices.append(
                     f"{self.overrides.path}: nobody is {entry.student!r} any more; an override is unused"

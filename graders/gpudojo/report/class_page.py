@@ -162,6 +162,12 @@ class Tally:
         return statistics.fmean(self.scores) if self.scores else 0.0
 
     @property
+    def published(self) -> float:
+        """The mean of the points to publish, in percent."""
+        shares = [100 * line.grade.points / line.grade.max_points for line in self.handed_in if line.grade.max_points]
+        return sum(shares) / len(self.handed_in) if shares else 0.0
+
+    @property
     def reached(self) -> list[tuple[str, str, float, float]]:
         """Key, title, mean and points of each exercise. The sum of the means is `mean`."""
         return [

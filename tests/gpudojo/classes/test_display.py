@@ -12,7 +12,7 @@ from gpudojo.classes.gradebook import ClassTally
 from gpudojo.classes.local_runner import GradingTask
 from gpudojo.classes.submission_run import SubmissionRun
 from gpudojo.model.catalogue import day
-from gpudojo.model.results import CheckRow, ExerciseRow, Outcome, SubmissionRow, SubmissionStatus
+from gpudojo.model.results import CheckRow, ExerciseRow, Grade, Outcome, SubmissionRow, SubmissionStatus
 from gpudojo.sandbox.protocol import RunOptions
 from gpudojo.submissions.entries import IgnoredPath
 from rich.console import Console
@@ -85,3 +85,17 @@ def test_a_file_gets_the_same_text_without_rich(
     assert capsys.readouterr().out == screen.file.getvalue() != ""
     monkeypatch.setenv("FORCE_COLOR", "1")
     assert isinstance(console_here(), Console)
+
+
+@pytest.mark.parametrize(
+    ("grade", "said"),
+    [
+        (None, "Scores in percent: mean 50.0"),
+        (Grade(2, 10), "Published points in percent, of those who handed in: mean 20.0"),
+    ],
+)
+def test_the_mean_says_which_points_it_counts(grade: Grade | None, said: str) -> None:
+    screen = Console(file=io.StringIO(), width=100)
+    Display(screen).summary(outcome(SubmissionRow("a", SubmissionStatus.GRADED, 50.0, 100.0, grade=grade)))
+    assert isinstance(screen.file, io.StringIO)
+    assert f"\n{said}\n" in screen.file.getvalue()

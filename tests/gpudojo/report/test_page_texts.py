@@ -9,6 +9,7 @@ import msgspec
 import pytest
 from gpudojo.model.results import (
     Attempt,
+    Grade,
     Outcome,
     Override,
     RosterRow,
@@ -210,3 +211,12 @@ def test_an_axis_of_memory_has_round_numbers() -> None:
     for label in ("240 MiB", "260 MiB", "320 MiB"):
         assert f">{label}</text>" in drawn
     assert ">0 MiB</text>" in scatter([(1.0, 10 << 20, "graded"), (2.0, 305 << 20, "graded")])
+
+
+def test_means_say_which_points_they_count(tmp_path: Path) -> None:
+    plain = submission(3, "ada", "no")
+    late = msgspec.structs.replace(submission(5, "bo", "no"), grade=Grade(2.0, 10.0))
+    assert "mean, published" not in pages_of(tmp_path, plain)[0]
+    tally = tally_of(plain, late)
+    assert tally.published == pytest.approx((100 * plain.score / plain.max_score + 20) / 2)
+    assert f"<dt>mean, published</dt><dd>{tally.published:.1f} <small>%" in pages_of(tmp_path, plain, late)[0]
