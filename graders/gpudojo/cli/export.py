@@ -14,7 +14,7 @@ from gpudojo.model import catalogue
 from gpudojo.model.errors import printable
 from gpudojo.model.results import ClassResults, ExerciseRow, SubmissionRow, total
 from gpudojo.model.results_file import StoredRows, header
-from gpudojo.platforms import Options, describe, exporter, formats, parts_of
+from gpudojo.platforms import Options, describe, exporter, formats, parts_of, uses
 from gpudojo.platforms._entries import VisibleRows, submission_named
 
 
@@ -32,7 +32,7 @@ class _Described(click.Command):
 @click.option("--out", required=True, type=FOLDER, help="The folder to write to.")
 @click.option("--worksheet", type=THAT_FILE, help="A grading worksheet downloaded from Moodle, to be filled in.")
 @click.option("--gradebook", type=THAT_FILE, help="A gradebook downloaded from Canvas, to be filled in.")
-@click.option("--title", help="The name of the assignment on the platform.")
+@click.option("--title", help="The name of the assignment on Canvas or in nbgrader.")
 @click.option("--submission", help="Only this submission or student; the files go into the folder itself.")
 def export(
     results: Path,
@@ -48,6 +48,9 @@ def export(
     def say(sentence: str) -> None:
         click.echo(f"note: {printable(sentence)}", err=True)
 
+    for name, given in {"worksheet": worksheet, "gradebook": gradebook, "title": title}.items():
+        if given is not None and name not in uses(format_):
+            raise click.UsageError(f"--{name} does not go with --to {format_}")
     results = results_file(results)
     with writing(out):
         head = header(results)

@@ -2,8 +2,9 @@
 
 Each module or folder here is one platform, found by listing the package; what begins with an underscore is shared. Its
 `export(header, rows, target, options) -> list[Path]` writes class results. It may go through the rows several times,
-and holds one at a time, as there may be ten thousand. A folder may have modules that make what a teacher uploads,
-and a module `workflow`, whose `seal(files, day)` adds files to a student's repository.
+and holds one at a time, as there may be ten thousand. Its `USES` names the fields of `Options` that a teacher may set
+for it alone. A folder may have modules that make what a teacher uploads, and a module `workflow`, whose
+`seal(files, day)` adds files to a student's repository.
 """
 
 from __future__ import annotations
@@ -52,6 +53,12 @@ def formats() -> list[str]:
 def exporter(name: str) -> Exporter:
     """The function that writes a format."""
     return cast(Exporter, importlib.import_module(f"{__name__}.{name}").export)
+
+
+def uses(name: str) -> tuple[str, ...]:
+    """The options that a format takes and others do not: the `USES` of its module."""
+    found: tuple[str, ...] = getattr(importlib.import_module(f"{__name__}.{name}"), "USES", ())
+    return found
 
 
 def describe(name: str) -> str:

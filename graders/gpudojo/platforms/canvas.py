@@ -19,6 +19,7 @@ from gpudojo.model.results_file import number, safe
 from gpudojo.platforms import Options
 from gpudojo.platforms._entries import chosen, identified, one_line, people, published, read_table, save_csv, value
 
+USES: Final = ("gradebook", "title")
 WHO: Final = ("Student", "ID", "SIS User ID", "SIS Login ID", "Section")
 ALSO_WHO: Final = (*WHO, "Integration ID", "Root Account")
 POSSIBLE: Final = "    Points Possible"

@@ -19,6 +19,7 @@ from gpudojo.platforms import Options
 from gpudojo.platforms import _entries as entries
 from gpudojo.platforms._entries import Table, one_line, plain, value
 
+USES: Final = ("worksheet",)
 KNOWN: Final = (
     "Maximum Grade,Maximum mark,Bestwertung,Note maximale,Calificación máxima,Valutazione massima,Nota máxima,"
     "Maximumcijfer"

@@ -15,6 +15,7 @@ from gpudojo.model.results_file import number, safe
 from gpudojo.platforms import Options
 from gpudojo.platforms._entries import chosen, one_line, printable, save_csv
 
+USES: Final = ("title",)
 HEADINGS: Final = (
     "assignment,duedate,timestamp,student_id,last_name,first_name,email,"
     "raw_score,late_submission_penalty,score,max_score"

@@ -12,7 +12,7 @@ from gpudojo.cli import main
 from gpudojo.cli.export import parts
 from gpudojo.model.catalogue import day
 from gpudojo.model.results_file import write
-from gpudojo.platforms import describe, formats
+from gpudojo.platforms import describe, formats, uses
 
 from tests.gpudojo.platforms.export.classes import CLASS, EXERCISES, RUNNER
 from tests.gpudojo.platforms.export.golden import SOURCES, TABLES
@@ -42,7 +42,8 @@ def test_help_lists_the_formats_of_the_package() -> None:
 @pytest.mark.parametrize("format_", formats())
 def test_every_format_can_be_written(results: Path, format_: str) -> None:
     out = results.parent / "out" / format_
-    code, said = dojo(results, "--to", format_, "--out", out, "--worksheet", TABLES / "worksheet.csv")
+    table = ("--worksheet", TABLES / "worksheet.csv") if "worksheet" in uses(format_) else ()
+    code, said = dojo(results, "--to", format_, "--out", out, *table)
     assert code == 0
     count = sum(path.is_file() for path in out.rglob("*"))
     assert f"{count} file{'s' * (count > 1)} written to {out}." in said
@@ -91,3 +92,14 @@ def test_a_day_s_exercises_come_from_the_class_or_the_curriculum() -> None:
     known = parts(msgspec.structs.replace(alone, day="day8", max_score=100.0), alone.submissions)
     assert [part.exercise for part in known] == [exercise.stem for exercise in day("day8")]
     assert sum(part.max_score for part in known) == 100
+
+
+@pytest.mark.parametrize(
+    ("format_", "option"), [("junit", "--title"), ("canvas", "--worksheet"), ("moodle", "--gradebook")]
+)
+def test_an_option_that_a_format_does_not_take_is_refused(tmp_path: Path, format_: str, option: str) -> None:
+    (tmp_path / "results.json").touch()
+    words = ["export", str(tmp_path), "--to", format_, "--out", str(tmp_path / "out"), option, __file__]
+    done = CliRunner().invoke(main, words)
+    assert f"{option} does not go with --to {format_}" in done.output
+    assert not (tmp_path / "out").exists()
