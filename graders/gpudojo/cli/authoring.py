@@ -48,8 +48,9 @@ def day_(name: str, title: str | None, exercises: int, points: int, root: Path |
 
 def _write(root: Path | None, files: Callable[[Surroundings], dict[str, str | None]]) -> None:
     root = (root or repository()).resolve()
+    inside = Path.cwd().is_relative_to(root)
     for path in write_new(root, files(surroundings(root))):
-        click.echo(f"written: {path}")
+        click.echo(f"written: {path if inside else root / path}")
 
 
 @click.command()

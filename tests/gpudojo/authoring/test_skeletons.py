@@ -207,7 +207,10 @@ def test_the_commands_speak_in_sentences_and_write_nothing(tmp_path: Path, monke
     assert everything(tmp_path) == set()
     code, output = said("exercise", "day9", "new", "--functions", "one, two")
     assert code == 0, output
-    assert "written: graders/gpudojo/days/day9/new.py\n" in output
+    made = tmp_path / "graders" / "gpudojo" / "days" / "day9" / "new.py"
+    assert f"written: {made}\n" in output, "where it is, seen from a folder outside of the repository"
+    monkeypatch.chdir(tmp_path)
+    assert "written: reference/day9/01_other.py\n" in said("exercise", "day9", "other")[1]
     assert output.endswith("what to do next, run: dojo lint --day day9\n")
     code, output = said("day", "day10")
     assert code == 0, output
