@@ -51,7 +51,14 @@ MORE = "The full-screen app needs two more packages: pip install 'gpudojo[watch]
 @click.command()
 @click.argument("path", type=click.Path(exists=True, path_type=Path), default=Path())
 @click.option("--plain", is_flag=True, help="Print lines instead of showing a full-screen app.")
-@click.option("--hints", default=1, show_default=True, metavar="N", help="With --plain: show the first N hints.")
+@click.option(
+    "--hints",
+    default=1,
+    show_default=True,
+    metavar="N",
+    type=click.IntRange(min=0),
+    help="With --plain: show the first N hints.",
+)
 @click.option("--bench", default="auto", type=click.Choice(DEVICES), help="The device that your code runs on.")
 def watch(path: Path, plain: bool, hints: int, bench: str) -> None:
     """Grade what you save, at once, and show the first thing to fix.
@@ -62,6 +69,12 @@ def watch(path: Path, plain: bool, hints: int, bench: str) -> None:
 
     course = Course(path)
     terminal = sys.stdin.isatty() and sys.stdout.isatty() and os.environ.get("TERM") != "dumb"
+    if bench in ("cuda", "mps"):
+        from virtual_cuda import device_count  # only here: it needs torch
+        from virtual_cuda.errors import NoSuchDevice
+
+        if not device_count(bench):
+            raise click.ClickException(f"--bench {bench}: {NoSuchDevice(bench)}")
     if terminal and not plain and full_screen():
         from gpudojo.watch.app import run
 

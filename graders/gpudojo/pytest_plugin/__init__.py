@@ -22,13 +22,21 @@ if TYPE_CHECKING:
 NUMBERED: Final = re.compile(r"\d\d_\w+")  # the stem of an exercise file: 01_checking_device
 DAY: Final = re.compile(rb"day[1-9]\d{0,2}")
 HOOKS: Final = "gpudojo-exercises"  # the name of the plugin that does the work
+
+
+def _count(text: str) -> int:
+    if (number := int(text)) < 0:
+        raise argparse.ArgumentTypeError(f"{number} is less than 0")
+    return number
+
+
 OPTIONS: Final[dict[str, dict[str, Any]]] = {
     "bench": {
         "choices": ("auto", "virtual", "cuda", "mps", "cpu"),
         "default": "auto",
         "help": "device that student code runs on; auto: the real GPU if there is one, else the virtual GPU",
     },
-    "hints": {"type": int, "default": 1, "metavar": "N", "help": "show the first N hints (default: 1)"},
+    "hints": {"type": _count, "default": 1, "metavar": "N", "help": "show the first N hints (default: 1)"},
     "seed": {"type": int, "help": "seed of the scenarios (default: the public seed)"},
     "timeline": {"action": "store_true", "help": "draw what each function did: copies, waits, memory"},
     # The short form is not --trace, which is pytest's own.

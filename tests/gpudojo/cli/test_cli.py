@@ -110,3 +110,24 @@ def test_the_fork_server_starts_with_the_command_where_something_will_run_here(
     assert steps == []
     assert run("grade", known, "--out", new, wrong) == 2
     assert steps == ["started", "closed"]
+
+
+@pytest.mark.parametrize("bench", ["cuda", "mps"])
+def test_watch_says_that_a_device_is_not_here(bench: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("virtual_cuda.device_count", lambda kind: 0)
+    code, said = dojo("watch", str(REPOSITORY / "exercises" / "day8"), "--plain", "--bench", bench)
+    assert code == 1
+    assert said.startswith(f"Error: --bench {bench}: this machine has no '{bench}' device that torch can use")
+
+
+def test_no_command_ends_with_a_traceback_for_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*words: object) -> None:
+        raise OSError(30, "Read-only file system", "some/file")
+
+    monkeypatch.setattr("gpudojo.cli.watch._chosen", broken)
+    assert dojo("lesson", "04") == (1, "Error: cannot use some/file: Read-only file system\n")
+    (tmp_path / "reference").mkdir()
+    (tmp_path / "reference" / "day8").symlink_to(REPOSITORY / "reference" / "day8")
+    (tmp_path / "exercises").touch()
+    code, said = dojo("release", "stubs", "--root", str(tmp_path))
+    assert (code, said.startswith(f"Error: cannot write {tmp_path / 'exercises'}")) == (1, True), said
