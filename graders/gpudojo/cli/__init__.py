@@ -76,9 +76,11 @@ class LazyGroup(click.Group):
         except Exception as error:
             from gpudojo.model.errors import DojoError  # only here: `dojo --help` does without
 
-            if not isinstance(error, DojoError):
-                raise
-            raise click.ClickException(str(error)) from error
+            if isinstance(error, DojoError):
+                raise click.ClickException(str(error)) from error
+            if isinstance(error, OSError) and error.filename and ctx.invoked_subcommand != "run":  # else a script's own
+                raise click.ClickException(f"cannot use {error.filename}: {error.strerror}") from error
+            raise
 
 
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})

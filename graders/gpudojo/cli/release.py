@@ -44,7 +44,8 @@ def stubs(check: bool, day: str, root: Path | None) -> None:
     """Make exercises/ from reference/: the same files without their solutions."""
     root, reference = references(root, day)
     exercises = root / "exercises" / day
-    changed = stub_files.stale(reference, exercises) if check else stub_files.write(reference, exercises)
+    with writing(exercises):
+        changed = stub_files.stale(reference, exercises) if check else stub_files.write(reference, exercises)
     left_over = [name for name in changed if not (reference / name).is_file()]
     for name in changed:
         state = "no reference for it" if name in left_over else "stale" if check else "written"
@@ -210,7 +211,7 @@ def classroom(
             click.echo(line)
         reporting.write(report, WHOM[whom], out, environment)
     except (DojoError, OSError) as error:
-        said = str(error) if isinstance(error, DojoError) else f"{error.filename or out}: {error.strerror}"
+        said = str(error) if isinstance(error, DojoError) else f"cannot use {error.filename or out}: {error.strerror}"
         _stop(said, environment)
     except Exception as error:
         for line in reporting.quoted(traceback.format_exc()):

@@ -12,6 +12,7 @@ from typing import Final
 from gpudojo.grading.load import is_demo
 from gpudojo.model.catalogue import exercise_for
 from gpudojo.model.errors import BadMarkers
+from gpudojo.model.results_file import replacing
 
 BEGIN: Final = "# BEGIN SOLUTION"
 END: Final = "# END SOLUTION"
@@ -88,7 +89,8 @@ def write(reference: Path, exercises: Path) -> list[str]:
     changed = stale(reference, exercises)
     exercises.mkdir(parents=True, exist_ok=True)
     for name, text in stubs(reference).items():
-        (exercises / name).write_text(text, encoding="utf-8")
+        with replacing(exercises / name) as file:
+            file.write(text.encode())
     return changed
 
 

@@ -76,8 +76,11 @@ def replace(path: Path, data: bytes) -> None:
     """A file in a student's checkout: whole or not at all, and beside whatever a link of that name leads to."""
     if path.is_dir() and not path.is_symlink():
         raise IsADirectoryError(errno.EISDIR, "it is a folder, not a file", str(path))
-    with tempfile.NamedTemporaryFile(dir=path.parent, prefix=".dojo-", delete=False) as file:
-        part = Path(file.name)
+    try:
+        with tempfile.NamedTemporaryFile(dir=path.parent, prefix=".dojo-", delete=False) as file:
+            part = Path(file.name)
+    except OSError as error:  # which has a name that nobody gave
+        raise type(error)(error.errno, error.strerror, str(path)) from None
     try:
         part.write_bytes(data)
         part.chmod(0o644)
