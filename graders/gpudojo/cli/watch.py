@@ -23,8 +23,9 @@ from gpudojo.cli import Interrupted
 from gpudojo.cli.options import FILE, processors, which_day, writing
 from gpudojo.model import catalogue
 from gpudojo.model.catalogue import lesson_of, lesson_path
-from gpudojo.model.errors import DojoError
+from gpudojo.model.errors import DojoError, suggestion
 from gpudojo.model.exercise import Exercise
+from gpudojo.model.results_file import replacing
 
 if TYPE_CHECKING:
     from gpudojo.watch.session import Course, Event, ExerciseWork
@@ -68,13 +69,13 @@ def watch(path: Path, plain: bool, hints: int, bench: str) -> None:
     from gpudojo.watch.session import Course, full_screen
 
     course = Course(path)
-    terminal = sys.stdin.isatty() and sys.stdout.isatty() and os.environ.get("TERM") != "dumb"
     if bench in ("cuda", "mps"):
         from virtual_cuda import device_count  # only here: it needs torch
         from virtual_cuda.errors import NoSuchDevice
 
         if not device_count(bench):
             raise click.ClickException(f"--bench {bench}: {NoSuchDevice(bench)}")
+    terminal = sys.stdin.isatty() and sys.stdout.isatty() and os.environ.get("TERM") != "dumb"
     if terminal and not plain and full_screen():
         from gpudojo.watch.app import run
 
@@ -120,13 +121,18 @@ def print_lines(course: Course, kind: str, hints: int, note: str = "") -> None:
 @click.option("--remake", is_flag=True, help="For authors: run the snippets, and write what they did into the lesson.")
 @which_day
 def lesson(number: str | None, html: Path | None, remake: bool, day: str) -> None:
-    """Show the lesson of an exercise, such as 04; without NUMBER, list the lessons."""
+    """Show the lesson of an exercise, such as 04; without NUMBER, list the lessons.
+
+    The name of a file or of a function will do, too.
+    """
+    if remake and html is not None:
+        raise click.UsageError("--remake does not go with --html")
     chosen = _chosen(day, number)
     if remake:
         _remake(day, chosen)
     elif html is not None:
-        with writing(html):
-            html.write_text(_page(day, chosen), encoding="utf-8")
+        with writing(html), replacing(html, lasting=False) as file:
+            file.write(_page(day, chosen).encode())
         click.echo(f"written: {html}")
     elif number is None:
         for exercise in chosen:
@@ -142,15 +148,16 @@ def lesson(number: str | None, html: Path | None, remake: bool, day: str) -> Non
 
 
 def _chosen(day: str, number: str | None) -> list[Exercise]:
-    """The exercises with a lesson, or the one that a number, a name or a file's name stands for."""
+    """The exercises with a lesson, or the one that a number, a name, a file's name or a function stands for."""
     having = [each for each in catalogue.day(day) if lesson_path(day, each.stem) is not None]
     name = None if number is None else Path(number).stem
-    found = [each for each in having if name in (None, each.number, each.number.lstrip("0"), each.stem)]
+    called = {each.stem: (each.number, each.number.lstrip("0"), *(f.name for f in each.functions)) for each in having}
+    found = [each for each in having if name in (None, each.stem, *called[each.stem])]
     if not found:
         there = ", ".join(each.number for each in having)
-        raise click.ClickException(
-            f"{day} has no lesson {number}; there are: {there}" if there else f"{day} has no lessons"
-        )
+        names = [one for stem, names in called.items() for one in (stem, *names) if not one.isdigit()]
+        near = suggestion(name or "", names, "") or f"; there are: {there}"
+        raise click.ClickException(f"{day} has no lesson {number}{near}" if there else f"{day} has no lessons")
     return found
 
 

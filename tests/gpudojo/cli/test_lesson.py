@@ -66,3 +66,22 @@ def test_pages(tmp_path: Path) -> None:
     assert text.count("<details><summary>Answer</summary>") == 3
     assert "<!--" not in text
     assert every.read_text(encoding="utf-8").count('<article class="lesson">') == len(day("day8"))
+
+
+@pytest.mark.parametrize("name", ["train_epoch", "exercises/day8/04_modifying_training_loop_gpu.py"])
+def test_a_function_or_a_path_shows_one(name: str) -> None:
+    assert dojo(name).output == dojo("04").output
+
+
+def test_a_name_like_one_is_suggested() -> None:
+    said = "Error: day8 has no lesson 04_mod; did you mean 04_modifying_training_loop_gpu?\n"
+    assert dojo("04_mod").output == said
+
+
+def test_a_page_is_written_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    page = tmp_path / "page.html"
+    page.write_text("before", encoding="utf-8")
+    monkeypatch.setattr("gpudojo.cli.watch._page", lambda day, chosen: "\ud800")
+    assert dojo("04", "--html", str(page)).exit_code == 1
+    assert page.read_text(encoding="utf-8") == "before"
+    assert "--remake does not go with --html" in dojo("04", "--remake", "--html", str(page)).output
