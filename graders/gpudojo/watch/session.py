@@ -360,8 +360,8 @@ class Session:
     def _saved(self, paths: set[Path]) -> None:
         now, changed = time.perf_counter(), []
         for work in (work for work in self.course.works if work.path in paths):
-            before, names = work.text, work.read()
-            if work.text != before:
+            before, names = (work.text, work.broken), work.read()
+            if (work.text, work.broken) != before:  # of a file that is not UTF-8, the last text is kept
                 changed.append(work)
                 self._put(work, names)
         if changed:

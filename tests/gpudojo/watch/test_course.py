@@ -10,7 +10,7 @@ from gpudojo.grading.engine import result_of
 from gpudojo.model.errors import NoExercises
 from gpudojo.model.exercise import Failed
 from gpudojo.model.results import Outcome
-from gpudojo.watch.session import MEMORY, Course, ExerciseWork, to_grade
+from gpudojo.watch.session import MEMORY, Course, ExerciseWork, Session, to_grade
 
 REPOSITORY = Path(__file__).resolve().parents[3]
 FILE = """\
@@ -136,3 +136,20 @@ def test_what_to_fix_first(folder: Path) -> None:
 def test_a_folder_without_exercises_is_refused(tmp_path: Path) -> None:
     with pytest.raises(NoExercises, match="no exercise files in"):
         Course(tmp_path)
+
+
+def test_a_file_that_is_no_longer_text_is_seen_and_so_is_its_repair(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("_begin", "_interrupt"):
+        monkeypatch.setattr(Session, name, lambda session: None)
+    course = Course(folder)
+    work = course.works[0]
+    work.read()
+    seen: list[str] = []
+    session = Session(course, lambda event, work: seen.append(work.state), "virtual")
+    text = work.path.read_bytes()
+    for data in (text + b"# Gr\xf6\xdfe\n", text):
+        work.path.write_bytes(data)
+        session._saved({work.path})
+    assert seen == ["broken", "to do"]
