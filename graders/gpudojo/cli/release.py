@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 import traceback
 from collections.abc import Callable, Mapping
@@ -115,13 +116,29 @@ def gradescope(out: Path, secret: str | None, day: str, root: Path | None) -> No
     click.echo(f"written: {out}, {len(data) / 1e6:.1f} MB, with scenarios from {seed}")
 
 
+IMAGE: Final = re.compile(r"(?:[\w.-]+(?::\d+)?/)?[a-z0-9][a-z0-9._/-]*(?::[\w.-]+)?", re.ASCII)
+
+
+def _image(context: click.Context, parameter: click.Parameter, value: str) -> str:
+    """The name of an image for the chosen day; it goes into files and commands."""
+    name = value.replace("@DAY@", "day")
+    if not IMAGE.fullmatch(name):
+        said = f"{name!r} cannot be the name of an image; it has lower-case letters, digits and ._-/, such as gpudojo:1"
+        raise click.BadParameter(said)
+    return value
+
+
 def with_image(command: Callable[..., None]) -> Callable[..., None]:
     """The arguments of a bundle with an image: its folder, the image's name, the secret, the day and the repository."""
     for decorate in (
         day_and_root,
         secret_seed(help="A secret from which scenarios are made."),
         click.option(
-            "--image", default="gpudojo-@DAY@", metavar="NAME", help="What you call the image (default: gpudojo-DAY)."
+            "--image",
+            default="gpudojo-@DAY@",
+            metavar="NAME",
+            callback=_image,
+            help="What you call the image (default: gpudojo-DAY).",
         ),
         click.argument("target", metavar="DIR", type=click.Path(path_type=Path)),
     ):

@@ -94,7 +94,9 @@ def _written(options: ReportOptions, say: Callable[[str], None]) -> list[Path]:
         count = f"{without_records} of {len(tally.lines)}"
         say(f"{count} pages have no timelines: the records of these runs are not in {file.parent}")
     if options.similarity:
-        if len(works) < 2:
+        if len(works) == 1:
+            raise CannotReport("--similarity compares submissions, and there is only one with sources")
+        if not works:
             raise CannotReport(f"there are no sources to compare in {file.parent}; grade the class again")
         given = ComparedWork(archive.given) if archive.given else None
         text = similarity_page(people, works, given, options.students, head.title or head.day)

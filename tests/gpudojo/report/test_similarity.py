@@ -99,6 +99,9 @@ def test_the_page_ranks_pairs_and_needs_names(tmp_path: Path) -> None:
     assert "<bdi>ada</bdi> and <bdi>&lt;b&gt;bob&lt;/b&gt;</bdi>" in page
     assert "Statements of the reference and of the given code are left out" in page
     assert 'href="similarity.html"' in (tmp_path / "report" / "index.html").read_text(encoding="utf-8")
+    write(tmp_path / "results.json", header(reference="r" * 40), rows[:1])
+    done = CliRunner().invoke(main, ["report", str(tmp_path), "--similarity", "--no-students"])
+    assert "--similarity compares submissions, and there is only one with sources" in done.output
     for more in ("--anonymous", "--only=ada"):
         done = CliRunner().invoke(main, ["report", str(tmp_path), "--similarity", more])
         assert done.exit_code == 2

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 from gpudojo.cli import main
+from gpudojo.cli.release import IMAGE
 from gpudojo.model.catalogue import day
 from gpudojo.platforms import _autograder
 from gpudojo.release import manifest
@@ -208,3 +209,14 @@ def test_torch_is_installed_without_cuda(made: dict[str, Path], tmp_path: Path) 
             index
         )
         assert sum("-r " in line for line in asked) == 2
+
+
+@pytest.mark.parametrize("platform", ["prairielearn", "autolab"])
+def test_a_name_that_no_image_can_have_is_refused(tmp_path: Path, platform: str) -> None:
+    for name in ("a b", "x; rm", "Upper", "$(x)", "", '"'):
+        done = CliRunner().invoke(main, ["release", platform, str(tmp_path / "made"), "--image", name])
+        assert done.exit_code == 2
+        assert "cannot be the name of an image" in done.output
+    assert not (tmp_path / "made").exists()
+    for name in ("gpudojo", "gpudojo-day8:1.0", "registry.example.org/gpudojo-day8", "localhost:5000/a/b_c:latest"):
+        assert IMAGE.fullmatch(name)
