@@ -27,6 +27,16 @@ def test_facts_about_the_device() -> None:
         torch.accelerator.current_stream(1)
 
 
+def test_clocks_of_the_device_and_dtypes_it_holds() -> None:
+    told = torch.cuda.get_device_properties(0)
+    assert (told.clock_rate, told.memory_clock_rate, told.memory_bus_width) == (1_980_000, 3_201_000, 6144)
+    held = torch.accelerator.get_device_capability("cuda:0")["supported_dtypes"]
+    assert {torch.float32, torch.float64, torch.bfloat16, torch.complex64, torch.float8_e4m3fn} < held
+    assert torch.accelerator.get_device_capability() == {"supported_dtypes": held}
+    with pytest.raises(RuntimeError, match="invalid device ordinal"):
+        torch.accelerator.get_device_capability(1)
+
+
 def test_sensors_are_those_of_an_idle_gpu() -> None:
     assert torch.cuda.utilization() == 0
     assert 0 < torch.cuda.temperature() < 100

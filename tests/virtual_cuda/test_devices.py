@@ -12,6 +12,7 @@ import pytest
 import torch
 from torch import nn
 from virtual_cuda import VirtualGpu, virtual_cuda
+from virtual_cuda.clock.gpu_models import gpus
 
 
 def test_what_the_device_says_about_itself() -> None:
@@ -320,3 +321,13 @@ def test_cuda_refuses_other_devices() -> None:
         with pytest.raises(RuntimeError, match="Invalid device, must be cuda device"):
             torch.nn.Linear(2, 2).cuda(device)
     assert str(torch.zeros(2).cuda(0).device) == "cuda:0"
+
+
+def test_every_gpu_that_can_be_chosen_has_clocks() -> None:
+    told = {}
+    for name in gpus():
+        with virtual_cuda(gpu=name):
+            told[name] = torch.cuda.get_device_properties(0)
+            # Two transfers in each cycle; what kernels reach is less.
+            assert told[name].memory_clock_rate * told[name].memory_bus_width * 2e3 / 8 > gpus()[name].bandwidth
+    assert told["T4"].clock_rate == 1_590_000

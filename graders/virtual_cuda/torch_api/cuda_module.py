@@ -28,6 +28,7 @@ _PROPERTIES: Final[dict[str, Any]] = {
     "max_threads_per_multi_processor": 2048, "max_threads_per_block": 1024, "regs_per_multiprocessor": 65536,
     "L2_cache_size": 60 << 20, "shared_memory_per_block": 49152, "shared_memory_per_block_optin": 232448,
     "shared_memory_per_multiprocessor": 233472, "pci_bus_id": 0, "pci_device_id": 0, "pci_domain_id": 0,
+    "clock_rate": 1_980_000, "memory_clock_rate": 3_201_000, "memory_bus_width": 6144,
 }  # fmt: skip
 
 
@@ -65,6 +66,14 @@ _BLOCKS: Final = {
     (8, 9): (1536, 101376, 102400),
     (9, 0): (2048, 232448, 233472),
 }
+# By name: the greatest clocks of the multiprocessors and of the memory in kHz, and the bits of its bus.
+_CLOCKS: Final = {
+    "H200": (1_980_000, 3_201_000, 6144),
+    "A100": (1_410_000, 1_593_000, 5120),
+    "T4": (1_590_000, 5_001_000, 256),
+    "L4": (2_040_000, 6_251_000, 192),
+    "RTX 4060 laptop": (2_370_000, 8_001_000, 128),
+}
 
 
 def _properties(gpu: VirtualGpu) -> dict[str, Any]:
@@ -72,10 +81,12 @@ def _properties(gpu: VirtualGpu) -> dict[str, Any]:
     if gpu.model is None:
         return _PROPERTIES
     (major, minor), (threads, most, shared) = gpu.model.capability, _BLOCKS[gpu.model.capability]
+    clock, memory_clock, width = _CLOCKS[gpu.model.name]
     return {
         **_PROPERTIES, "major": major, "minor": minor, "multi_processor_count": gpu.model.sms,
         "L2_cache_size": gpu.model.l2, "max_threads_per_multi_processor": threads,
         "shared_memory_per_block_optin": most, "shared_memory_per_multiprocessor": shared,
+        "clock_rate": clock, "memory_clock_rate": memory_clock, "memory_bus_width": width,
     }  # fmt: skip
 
 
@@ -139,6 +150,12 @@ def _as_tree(statistics: dict[str, Any]) -> dict[str, Any]:
     return found
 
 
+def _capability_of(device: Any = None, /) -> dict[str, Any]:
+    """`torch.accelerator.get_device_capability`; torch's own would remember the answer beyond the virtual device."""
+    index = torch.accelerator._utils._get_device_index(device, optional=True)
+    return torch._C._accelerator_getDeviceCapability(index)
+
+
 class Devices:
     """The functions of `torch.cuda` and `torch.accelerator` that ask about or choose a device."""
 
@@ -200,6 +217,11 @@ class Devices:
             raise AssertionError("Invalid device id")
         memory = self.gpu.places[0].memory.total
         return _CudaDeviceProperties(name=self.gpu.name, total_memory=memory, **_properties(self.gpu))
+
+    def dtypes(self, index: int) -> dict[str, Any]:
+        """What `torch.accelerator.get_device_capability` tells: CUDA can hold every dtype."""
+        self.check(index)
+        return {"supported_dtypes": {value for value in vars(torch).values() if isinstance(value, torch.dtype)}}
 
     def synchronize(self, device: Any = None) -> None:
         before = self.exchange(self.check(index_of(self.gpu, device)))  # torch makes that GPU the current one, too
@@ -289,6 +311,7 @@ class Devices:
         }
         accelerator = {
             **{key: value for key, value in self._shared().items() if key != "get_device_capability"},
+            "get_device_capability": _capability_of,
             "empty_cache": self.empty_cache,  # torch.cuda has its own, which a history of memory shows
             "current_accelerator": lambda check_available=False: torch.device("cuda"),
             "current_device_index": lambda: self.gpu.current,
@@ -303,6 +326,7 @@ class Devices:
             "_accelerator_getDeviceIndex": lambda: self.gpu.current,
             "_accelerator_getAccelerator": lambda: torch.device("cuda"),
             "_accelerator_isAllocatorInitialized": lambda: True,
+            "_accelerator_getDeviceCapability": self.dtypes,
         }
         compiled = {  # what a build with CUDA has
             "_cuda_getDevice": lambda: self.gpu.current,
