@@ -37,6 +37,28 @@ def test_clocks_of_the_device_and_dtypes_it_holds() -> None:
         torch.accelerator.get_device_capability(1)
 
 
+def test_plans_of_fourier_transforms_are_counted() -> None:
+    plans = torch.backends.cuda.cufft_plan_cache
+    x = torch.randn(4, 8, device="cuda")
+    assert plans.size == 0
+    for _ in range(2):
+        torch.fft.rfft(x)
+    assert plans.size == plans[0].size == 1
+    torch.fft.fft(x.to(torch.complex64))
+    torch.fft.fft(x[:2].to(torch.complex64))
+    assert plans.size == 3
+    plans.max_size = 2
+    assert plans.size == 2
+    torch.fft.rfft(x[:, :6])
+    assert plans.size == 2
+    plans.clear()
+    assert plans.size == 0
+    with pytest.raises(RuntimeError, match="size is a read-only property"):
+        plans.size = 1
+    with pytest.raises(RuntimeError, match="must be non-negative, but got -1"):
+        plans.max_size = -1
+
+
 def test_sensors_are_those_of_an_idle_gpu() -> None:
     assert torch.cuda.utilization() == 0
     assert 0 < torch.cuda.temperature() < 100

@@ -17,6 +17,7 @@ import torch.cuda.profiler
 from virtual_cuda.device.state import Allocator, VirtualGpu, forked, index_of, invalid_ordinal
 from virtual_cuda.device.tensor import VIRTUAL
 from virtual_cuda.ops import placement
+from virtual_cuda.ops.fused import FourierPlans, fourier_plans
 from virtual_cuda.ops.layers import channels_last
 from virtual_cuda.patching import Opening, Patch, around, torch_patches
 
@@ -165,6 +166,7 @@ class Devices:
     def use(self, gpu: VirtualGpu) -> Iterable[Patch]:
         self.gpu = gpu
         self.process = os.getpid()
+        fourier_plans.clear()
         self.started = False  # by a function that starts CUDA, as the first tensor does
         self.capability = CAPABILITY if gpu.model is None else gpu.model.capability
         if (fraction := _allocator_setting("per_process_memory_fraction")) is not None:
@@ -359,17 +361,22 @@ class Devices:
 
 
 def _plan_cache() -> Iterator[Patch]:
-    """The cache of cuFFT's plans, whose size can be limited; there is nothing in it to count."""
-    sizes: dict[int, int] = {}
-    limit = property(
-        lambda self: sizes.get(self.device_index, _MOST_PLANS),
-        lambda self, value: sizes.update({self.device_index: value}),
-    )
-    yield torch.backends.cuda.cuFFTPlanCache, "max_size", limit
-    yield torch.backends.cuda.cuFFTPlanCache, "clear", lambda self: None
+    """The cache of cuFFT's plans, whose size can be asked for and limited."""
 
+    def of(index: int) -> FourierPlans:
+        return fourier_plans.setdefault(index, FourierPlans())
 
-_MOST_PLANS: Final = 4096  # where nobody has set another limit
+    def limit(index: int, size: int) -> None:
+        if size < 0:
+            raise RuntimeError(f"cuFFT plan cache size must be non-negative, but got {size}")
+        of(index).limit = size
+        of(index).shrink()
+
+    cache: Any = torch.backends.cuda.cuFFTPlanCache
+    attribute: Any = torch.backends.cuda.cuFFTPlanCacheAttrContextProp
+    yield cache, "size", attribute(lambda index: len(of(index)), vars(cache)["size"].setter)
+    yield cache, "max_size", attribute(lambda index: of(index).limit, limit)
+    yield cache, "clear", lambda self: of(self.device_index).clear()
 
 
 def _acceptable(tensor: Any) -> bool:
