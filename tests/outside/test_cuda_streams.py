@@ -167,3 +167,23 @@ def test_events_of_two_kinds_have_no_time_between_them() -> None:
     for use in (events[0].record, events[0].wait):
         with pytest.raises(RuntimeError, match="expected stream to be"):
             use(events[1])
+
+
+def test_events_have_handles_for_other_processes() -> None:
+    event = torch.cuda.Event(interprocess=True)
+    handle = event.ipc_handle()
+    assert isinstance(handle, bytes)
+    assert len(handle) == 64
+    other = torch.cuda.Event.from_ipc_handle(torch.device("cuda:1"), (1).to_bytes(8, "little") + handle[8:])
+    assert other.query()
+    assert other.device == torch.device("cuda:1")
+    other.synchronize()
+    other.wait()
+    with pytest.raises(RuntimeError, match="invalid device context"):
+        torch.cuda.Event.from_ipc_handle(torch.device("cuda:0"), handle)
+    with pytest.raises(RuntimeError, match="byte-like object of size 64, but got 3"):
+        torch.cuda.Event.from_ipc_handle(torch.device("cuda:0"), b"abc")
+    with pytest.raises(RuntimeError, match="invalid resource handle"):
+        torch.cuda.Event().ipc_handle()
+    with pytest.raises(NotImplementedError, match="ipc is not supported"):
+        torch.Event("cuda").ipc_handle()

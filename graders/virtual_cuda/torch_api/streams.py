@@ -5,6 +5,7 @@ from __future__ import annotations
 import bisect
 import ctypes
 import itertools
+import os
 import threading
 import time
 from collections import defaultdict
@@ -24,6 +25,7 @@ from virtual_cuda.patching import Opening, Patch, Stage, around, torch_patches
 
 _POOL: Final = 32  # streams of one priority on a device; the next one is the first again
 _PRIORITIES: Final = (0, -3)  # the least and the greatest that torch has streams for
+_HANDLE: Final = 64  # bytes of a handle that other processes make an event of
 _REMEMBERED: Final = 4096  # changes of the current stream that a backward pass looks back on
 
 
@@ -94,6 +96,14 @@ class AnyEvent:
             raise RuntimeError("Both events must be completed before calculating elapsed time.")
         return float(end_event._at - self._at) * 1e3
 
+    def ipc_handle(self) -> bytes:
+        """What another process makes the event of; `torch.cuda.Event` has it."""
+        raise NotImplementedError("torch.Event ipc is not supported yet, please open an issue if you need this!")
+
+    @classmethod
+    def from_ipc_handle(cls, device: Any, ipc_handle: bytes) -> Any:
+        raise NotImplementedError("torch.Event ipc is not supported yet, please open an issue if you need this!")
+
     @property
     def device(self) -> torch.device | None:
         if self._at is None or now.gpu is None:
@@ -125,6 +135,29 @@ class Event(AnyEvent):
         self, enable_timing: bool = False, blocking: bool = False, interprocess: bool = False, external: bool = False
     ) -> None:
         super().__init__(enable_timing=enable_timing, blocking=blocking, interprocess=interprocess)
+
+    def ipc_handle(self) -> bytes:
+        if self.interprocess and self.enable_timing:
+            raise cuda_error("invalid argument", "InvalidValue")
+        if not self.interprocess:
+            raise cuda_error("invalid resource handle", "InvalidResourceHandle")
+        if self._index is None and now.gpu is not None:
+            self._index = now.gpu.current
+        return os.getpid().to_bytes(8, "little") + id(self).to_bytes(8, "little") + bytes(_HANDLE - 16)
+
+    @classmethod
+    def from_ipc_handle(cls, device: Any, handle: bytes) -> Any:
+        """An event of another process. What that recorded is done: nothing runs later than the call that starts it."""
+        if len(handle) != _HANDLE:
+            raise RuntimeError(
+                f"cudaIpcEventHandle_t expects byte-like object of size {_HANDLE}, but got {len(handle)}"
+            )
+        if int.from_bytes(handle[:8], "little") == os.getpid():
+            raise cuda_error("invalid device context", "DeviceUninitialized")
+        made = cls(interprocess=True)
+        made._index = None if now.gpu is None else index_of(now.gpu, device)
+        made._at = 0.0
+        return made
 
     def __repr__(self) -> str:
         return f"<torch.cuda.Event {'uninitialized' if self._at is None else hex(self.cuda_event)}>"
