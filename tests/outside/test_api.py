@@ -59,6 +59,15 @@ def test_plans_of_fourier_transforms_are_counted() -> None:
         plans.max_size = -1
 
 
+def test_names_in_a_tensor_are_those_of_a_gpu() -> None:
+    x = torch.ones(2, device="cuda")
+    assert set(dir(x)) - set(dir(torch.ones(2))) == {"__cuda_array_interface__"}
+    x.remark = "mine"  # type: ignore[attr-defined]
+    assert "remark" in dir(x)
+    assert "__cuda_array_interface__" not in dir(x.to_sparse())
+    assert set(dir(nn.Parameter(x))) - set(dir(nn.Parameter(torch.ones(2)))) == {"__cuda_array_interface__"}
+
+
 def test_sensors_are_those_of_an_idle_gpu() -> None:
     assert torch.cuda.utilization() == 0
     assert 0 < torch.cuda.temperature() < 100

@@ -214,6 +214,11 @@ class _Members:
     def __copy__(self: Any) -> Any:
         return _twin(self, self._inner, self._block)
 
+    def __dir__(self: Any) -> list[str]:
+        kind = type(self)._student_class
+        names = {*dir(kind), *attributes(self)} - {"volatile", *INSIDE, *_OUTSIDE}
+        return sorted(names - {"__cuda_array_interface__"} if self.is_sparse else names)
+
     def __deepcopy__(self: Any, memo: dict[Any, Any]) -> Any:
         if id(self) in memo:
             return memo[id(self)]
@@ -250,6 +255,7 @@ class _Members:
         return twin
 
 
+_OUTSIDE: Final = ("_stray_grad", "_goes_to")  # attributes that are ours, too, but that a copy takes along
 _NO_COPY: Final = (
     "The default implementation of __deepcopy__() for non-wrapper subclasses only works for subclass types that "
     "implement new_empty() and for which that function returns another instance of the same subclass. You should "
