@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import io
 import warnings
 from collections.abc import Callable, Iterator
@@ -388,6 +389,34 @@ def test_saved_scripts_come_back_where_they_were(
         assert torch.equal(loaded(given), model(x).to(given.device))
         assert files == {"note": b"kept"}
     assert torch.jit.load(tmp_path / "script.pt")(x).is_cuda
+
+
+LAYERS_TRACED: dict[str, tuple[nn.Module, tuple[int, ...]]] = {
+    "convolution": (nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU()), (1, 3, 8, 8)),
+    "transposed": (nn.ConvTranspose1d(3, 4, 3), (1, 3, 8)),
+    "attention": (nn.TransformerEncoderLayer(8, 2, 8, dropout=0.0, batch_first=True), (2, 3, 8)),
+    "recurrent": (nn.LSTM(4, 3), (5, 2, 4)),
+    "norm": (nn.RMSNorm(4), (2, 4)),
+}
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")
+@pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning")
+@pytest.mark.usefixtures("gpu")
+@pytest.mark.parametrize("name", LAYERS_TRACED)
+def test_layers_are_traced_as_on_the_cpu(name: str) -> None:
+    layer, shape = LAYERS_TRACED[name]
+    given = torch.rand(shape)
+    there, here = copy.deepcopy(layer).cuda(), copy.deepcopy(layer)
+    scripts: list[Any] = [torch.jit.trace(there, given.cuda()), torch.jit.trace(here, given)]
+    kinds = [[node.kind() for node in script.inlined_graph.nodes()] for script in scripts]
+    assert kinds[0] == kinds[1]
+    made, expected = (
+        (out if isinstance(out, torch.Tensor) else out[0]) for out in (scripts[0](given.cuda()), here(given))
+    )
+    torch.testing.assert_close(made.cpu(), expected)
+    made.sum().backward()
+    assert all(parameter.grad is not None for parameter in there.parameters())
 
 
 @pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")

@@ -121,8 +121,8 @@ _fused_rms_norm: Final[Any] = FusedRmsNorm.apply
 
 
 def _captured() -> bool:
-    """Whether a CUDA graph is being captured: it repeats operators, so nothing is fused then."""
-    return torch.cuda.is_current_stream_capturing()
+    """Whether operators are written down, by a CUDA graph or by `torch.jit.trace`: nothing is fused then."""
+    return torch.cuda.is_current_stream_capturing() or torch._C._get_tracing_state() is not None
 
 
 def _rms_norm(original: Any, input: Any, normalized_shape: Any, weight: Any = None, eps: Any = None) -> Any:

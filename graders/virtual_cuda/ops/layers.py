@@ -18,6 +18,7 @@ from virtual_cuda.device.state import (
     two_devices,
     type_name,
 )
+from virtual_cuda.device.tensor import VIRTUAL
 from virtual_cuda.ops import placement
 from virtual_cuda.ops.elementwise import HALF, SLOW, WHOLE, in_single, widened
 from virtual_cuda.ops.placement import (
@@ -385,6 +386,25 @@ def _convolved(image: Any, weight: Any, bias: Any, *settings: Any) -> Any:
     if image.dim() == 5 and (channels_last(image) or channels_last(weight)):
         return out.contiguous(memory_format=torch.channels_last_3d)
     return out
+
+
+_TRACER: Final[Any] = torch._C._parse_dispatch_key("Tracer")
+
+
+def _traced(keys: Any, image: Any, *rest: Any) -> Any:
+    """A convolution that `torch.jit.trace` writes down.
+
+    It knows the operator that C++ makes of a convolution for its own devices; ours are given the convolution itself.
+    """
+    if type(image) not in VIRTUAL:
+        return aten.convolution.default.redispatch(keys.remove(_TRACER), image, *rest)
+    cudnn, products = torch.backends.cudnn, torch._C._get_cudnn_allow_tf32()
+    return aten._convolution.default(image, *rest, cudnn.benchmark, cudnn.deterministic, cudnn.enabled, products)
+
+
+def register(library: Any) -> None:
+    """Convolutions while a function is traced."""
+    library.impl("convolution", _traced, "Tracer", with_keyset=True)
 
 
 def _not_by_cudnn(settings: Any) -> bool:

@@ -20,7 +20,7 @@ from virtual_cuda.device.state import CPU, Place, forked, is_pinned, now, place_
 from virtual_cuda.device.tensor import VIRTUAL, wrap
 from virtual_cuda.errors import DeviceClosed
 from virtual_cuda.ledger.records import STREAM
-from virtual_cuda.ops import autocast, elementwise, fused
+from virtual_cuda.ops import autocast, elementwise, fused, layers
 from virtual_cuda.ops.dispatch import allocate, deliver, general, open_place, shut, thread_state, work_of, write
 from virtual_cuda.ops.placement import HOST, record_copy
 from virtual_cuda.ops.registry import declared, operator
@@ -202,6 +202,7 @@ def register_kernels() -> None:
             aten_only.impl(name, functools.partial(_create, op), "CUDA", allow_override=True)
         autocast.register(aten_only)
         fused.register(aten_only)
+        layers.register(aten_only)
     _libraries.extend((everything, aten_only))
 
 
