@@ -425,3 +425,29 @@ def test_frozen_scripts_run_and_are_not_saved(model: nn.Module, x: torch.Tensor)
     assert torch.equal(frozen(x), model(x))
     with pytest.raises(RuntimeError, match="a frozen script on the virtual GPU cannot be saved"):
         torch.jit.save(frozen, io.BytesIO())
+
+
+class Strict(torch.Tensor):
+    """A class that wraps a tensor and knows no operator but those that move and read it."""
+
+    inside: torch.Tensor
+
+    @staticmethod
+    def __new__(cls, inside: torch.Tensor) -> Strict:
+        made: Any = torch.Tensor._make_wrapper_subclass(cls, inside.shape, dtype=inside.dtype, device=inside.device)
+        made.inside = inside
+        return made
+
+    @classmethod
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # type: ignore[override]
+        if func is not torch.ops.aten._to_copy.default:
+            raise NotImplementedError(str(func))
+        return cls(func(args[0].inside, **(kwargs or {})))
+
+
+@pytest.mark.usefixtures("gpu")
+def test_a_class_that_wraps_tensors_is_asked_only_for_the_copy() -> None:
+    moved: Any = Strict(torch.arange(3.0)).to("cuda")
+    assert type(moved) is Strict
+    assert moved.inside.is_cuda
+    assert moved.inside.tolist() == [0, 1, 2]

@@ -256,7 +256,9 @@ def _to(original: Any) -> Any:
         crosses = place is not None or (bool(args) and type(args[0]) in VIRTUAL)
         if not crosses or type(self) in VIRTUAL or self.layout is not torch.strided:
             return original(self, *args, **kwargs)
-        preserved = kwargs.get("memory_format") in (None, torch.preserve_format)
+        # Of a class that wraps tensors only those inside are copied, which may have any strides.
+        wraps = torch._C._dispatch_keys(self).has(torch._C.DispatchKey.Python)
+        preserved = not wraps and kwargs.get("memory_format") in (None, torch.preserve_format)
         thread_state.strides = _preserved(self) if preserved else None
         try:
             return original(self, *args, **kwargs)
