@@ -188,10 +188,14 @@ def apart(row: SubmissionRow) -> str:
 
 def say_apart(rows: Iterable[SubmissionRow], options: Options) -> None:
     """Says how many have other points than those that such a format has."""
-    every = [row for row in chosen(rows, options) if row.status is not SubmissionStatus.ABSENT]
-    if other := sum((row.final.points, row.final.max_points) != (row.score, row.max_score) for row in every):
+    every = other = 0
+    for row in chosen(rows, options):
+        if row.status is not SubmissionStatus.ABSENT:
+            every += 1
+            other += (row.final.points, row.final.max_points) != (row.score, row.max_score)
+    if other:
         options.say(
-            f"{other} of {len(every)} submissions have other points in the course, for its scale or a penalty; "
+            f"{other} of {every} submissions have other points in the course, for its scale or a penalty; "
             "this format has the points of the exercises."
         )
 
