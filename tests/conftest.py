@@ -6,6 +6,7 @@ import compileall
 import gc
 import os
 import shutil
+import signal
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -36,6 +37,9 @@ def pytest_configure(config: pytest.Config) -> None:
     Hundreds of processes import them, often where Python is told to write no bytecode; and a test that watches the
     folder for changes must not see a `__pycache__` appear. Threads of many processes on few cores wait for each other.
     """
+    # A shell lets what it starts in the background ignore Ctrl-C, and tests that send it would wait in vain.
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
         os.environ.setdefault(name, "1")
     if "DOJO_CACHE" not in os.environ:  # one for all workers, and not the user's
