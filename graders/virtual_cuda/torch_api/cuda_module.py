@@ -29,7 +29,6 @@ _PROPERTIES: Final[dict[str, Any]] = {
     "max_threads_per_multi_processor": 2048, "max_threads_per_block": 1024, "regs_per_multiprocessor": 65536,
     "L2_cache_size": 60 << 20, "shared_memory_per_block": 49152, "shared_memory_per_block_optin": 232448,
     "shared_memory_per_multiprocessor": 233472, "pci_bus_id": 0, "pci_device_id": 0, "pci_domain_id": 0,
-    "clock_rate": 1_980_000, "memory_clock_rate": 3_201_000, "memory_bus_width": 6144,
 }  # fmt: skip
 
 
@@ -49,7 +48,6 @@ class _CudaDeviceProperties(types.SimpleNamespace):
 _CudaDeviceProperties.__module__ = "torch._C"
 
 
-# Percent of the time, degrees Celsius, milliwatts, megahertz: an idle H200.
 # Functions that start CUDA, unlike those that ask whether there is a device, and how many.
 _STARTING: Final = frozenset(
     """
@@ -59,6 +57,7 @@ _STARTING: Final = frozenset(
     _cuda_getDevice _cuda_setDevice _cuda_synchronize
     """.split()
 )
+# Percent of the time, degrees Celsius, milliwatts, megahertz: an idle H200.
 _SENSORS: Final = {"utilization": 0, "memory_usage": 0, "temperature": 30, "power_draw": 75_000, "clock_rate": 1980}
 # By capability: threads of a multiprocessor, shared memory that a block may ask for and that a multiprocessor has.
 _BLOCKS: Final = {
@@ -79,15 +78,15 @@ _CLOCKS: Final = {
 
 def _properties(gpu: VirtualGpu) -> dict[str, Any]:
     """The properties of the GPU that was chosen; without one, those of an H200."""
+    clock, memory_clock, width = _CLOCKS["H200" if gpu.model is None else gpu.model.name]
+    usual = {**_PROPERTIES, "clock_rate": clock, "memory_clock_rate": memory_clock, "memory_bus_width": width}
     if gpu.model is None:
-        return _PROPERTIES
+        return usual
     (major, minor), (threads, most, shared) = gpu.model.capability, _BLOCKS[gpu.model.capability]
-    clock, memory_clock, width = _CLOCKS[gpu.model.name]
     return {
-        **_PROPERTIES, "major": major, "minor": minor, "multi_processor_count": gpu.model.sms,
+        **usual, "major": major, "minor": minor, "multi_processor_count": gpu.model.sms,
         "L2_cache_size": gpu.model.l2, "max_threads_per_multi_processor": threads,
         "shared_memory_per_block_optin": most, "shared_memory_per_multiprocessor": shared,
-        "clock_rate": clock, "memory_clock_rate": memory_clock, "memory_bus_width": width,
     }  # fmt: skip
 
 
@@ -312,7 +311,7 @@ class Devices:
             **{name: partial(self.sensor, value) for name, value in _SENSORS.items()},
         }
         accelerator = {
-            **{key: value for key, value in self._shared().items() if key != "get_device_capability"},
+            **self._shared(),
             "get_device_capability": _capability_of,
             "empty_cache": self.empty_cache,  # torch.cuda has its own, which a history of memory shows
             "current_accelerator": lambda check_available=False: torch.device("cuda"),
