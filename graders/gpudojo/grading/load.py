@@ -24,6 +24,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
 from typing import Any, Final
 
+import msgspec
+
 from gpudojo.grading.limits import replaceable
 from gpudojo.grading.source_locator import marked, nodes_in, pattern_lines
 from gpudojo.model.errors import described
@@ -159,15 +161,13 @@ class NotANotebook(ValueError):
     """The file cannot be read as a notebook."""
 
 
-@dataclass(frozen=True)
-class Cell:
+class Cell(msgspec.Struct, frozen=True):
     number: int  # among the code cells, from 1
     first: int  # the line of the whole at which it begins
     source: str  # with the lines that are not Python left empty
 
 
-@dataclass(frozen=True)
-class Notebook:
+class Notebook(msgspec.Struct, frozen=True):
     cells: tuple[Cell, ...]
 
     @property

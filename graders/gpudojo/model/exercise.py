@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from typing import Any, Final, Generic, NamedTuple, TypeVar, get_type_hints, overload
 
+import msgspec
+
 from gpudojo.model.evidence import AnyObservation, CallStatus, Cases, Fact, Raised, ScenarioRaised, plain
 
 # Names of types in `torch.return_types`: what these functions return for one dimension.
@@ -25,8 +27,7 @@ def called(kind: str) -> str:
     return f"{'an' if vowel else 'a'} {kind}"
 
 
-@dataclass(frozen=True)
-class Misconception:
+class Misconception(msgspec.Struct, frozen=True):
     """A common mistake with a name, and why it matters. `at` and `cause` are patterns for `grading.source_locator`."""
 
     name: str
@@ -207,8 +208,7 @@ class Check:
     needs: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True)
-class Advice:
+class Advice(msgspec.Struct, frozen=True):
     """What helps with one misconception, or with one failing check."""
 
     hints: tuple[int, ...] = ()  # which of the function's hints are about it, counted from 1

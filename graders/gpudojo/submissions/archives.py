@@ -18,6 +18,7 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
+import msgspec
 from virtual_cuda import format_size
 
 from gpudojo.submissions import entries
@@ -33,8 +34,7 @@ LONGEST_NAME: Final = 4  # times the longest path: so much may be left out of a 
 PIECES: Final = 10_000  # of a gzip: each one costs as much as thousands of bytes
 
 
-@dataclass(frozen=True, slots=True)
-class ListedFile:
+class ListedFile(msgspec.Struct, frozen=True):
     """A regular file in a folder or archive, not read yet."""
 
     path: str

@@ -8,9 +8,10 @@ import hashlib
 import re
 import unicodedata
 from collections.abc import Iterable
-from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Final, NamedTuple
+
+import msgspec
 
 from gpudojo.model.catalogue import days
 from gpudojo.model.errors import printable
@@ -166,8 +167,7 @@ class Submitter(NamedTuple):
     email: str = ""
 
 
-@dataclass(frozen=True)
-class HandedIn:
+class HandedIn(msgspec.Struct, frozen=True):
     """Who handed a submission in, and when: ISO 8601, or empty."""
 
     people: tuple[Submitter, ...] = ()
@@ -248,8 +248,7 @@ class Naming(enum.StrEnum):
     CLASSROOM = "classroom"  # GitHub Classroom, Classroom 50: a repository named for assignment and account
 
 
-@dataclass(frozen=True, slots=True)
-class SubmissionEntry:
+class SubmissionEntry(msgspec.Struct, frozen=True):
     """One submission in a listing, not read yet."""
 
     name: str  # unique in its listing, also where case is ignored
@@ -266,24 +265,21 @@ class SubmissionEntry:
     members: tuple[tuple[str, Path], ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class IgnoredPath:
+class IgnoredPath(msgspec.Struct, frozen=True):
     """Something among the submissions that is none."""
 
     path: Path
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class Listing:
+class Listing(msgspec.Struct, frozen=True):
     """The submissions at some paths, and what was ignored there."""
 
     entries: tuple[SubmissionEntry, ...]
     ignored: tuple[IgnoredPath, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class ReadLimits:
+class ReadLimits(msgspec.Struct, frozen=True):
     """How large one submission may be."""
 
     files: int = 200
@@ -298,16 +294,14 @@ class ReadLimits:
     notes: int = 20
 
 
-@dataclass(frozen=True, slots=True)
-class SourceFile:
+class SourceFile(msgspec.Struct, frozen=True):
     """A Python file or notebook."""
 
     path: str  # relative, with forward slashes, safe to be written below any folder
     data: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class ReadSubmission:
+class ReadSubmission(msgspec.Struct, frozen=True):
     """What was read of an entry. `problem` says why nothing can be graded, if so."""
 
     entry: SubmissionEntry

@@ -11,9 +11,10 @@ import stat
 import subprocess
 import tempfile
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Final
+
+import msgspec
 
 from gpudojo.model.catalogue import days, registered
 from gpudojo.submissions import archives, entries
@@ -188,7 +189,7 @@ def _list_class(folder: Path, found: list[SubmissionEntry], ignored: list[Ignore
             named = named._replace(student=" & ".join(person.name for person in handed_in.people))
         if entry := _single(path, is_folder, named):
             submitted = handed_in.at or entry.submitted
-            found.append(replace(entry, submitted=submitted, people=handed_in.people))
+            found.append(msgspec.structs.replace(entry, submitted=submitted, people=handed_in.people))
         else:
             ignored.append(IgnoredPath(path, _STRAY))
 
@@ -230,7 +231,10 @@ def _attempts(parts: list[tuple[Named, Path, bool]]) -> list[SubmissionEntry]:
     every = [_together(sorted(each, key=lambda part: natural(part[1].name))) for each in rounds]
     last = len(every)
     spelled = [f"{each.name} (attempt {n})" if n < last else each.name for n, each in enumerate(every, 1)]
-    return [replace(each, name=name, attempt=n) for n, (each, name) in enumerate(zip(every, spelled, strict=True), 1)]
+    return [
+        msgspec.structs.replace(each, name=name, attempt=n)
+        for n, (each, name) in enumerate(zip(every, spelled, strict=True), 1)
+    ]
 
 
 _SHA: Final = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
@@ -328,7 +332,7 @@ def _with_unique_names(listed: list[SubmissionEntry]) -> list[SubmissionEntry]:
             if len(keys) == len(group) and not taken & keys:
                 break
         taken |= {entries.folded(name) for name in candidates}
-        apart += [replace(entry, name=name) for entry, name in zip(group, candidates, strict=True)]
+        apart += [msgspec.structs.replace(entry, name=name) for entry, name in zip(group, candidates, strict=True)]
     return sorted(apart, key=lambda entry: (natural(entry.name), str(entry.origin)))
 
 

@@ -9,11 +9,11 @@ import re
 import stat
 import warnings
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import Final
 
+import msgspec
 from virtual_cuda import format_size
 
 from gpudojo.grading import load
@@ -42,8 +42,7 @@ class State(enum.StrEnum):
     MISSING = "missing"
 
 
-@dataclass(frozen=True, slots=True)
-class Candidate:
+class Candidate(msgspec.Struct, frozen=True):
     """A definition that can be chosen."""
 
     file: str
@@ -53,8 +52,7 @@ class Candidate:
     imported: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class ChosenDefinition:
+class ChosenDefinition(msgspec.Struct, frozen=True):
     """The definition that is graded. Where there is none, `file` is the one that should have it, if known."""
 
     exercise: str
@@ -82,8 +80,7 @@ class ChosenDefinition:
         return " ".join(said)
 
 
-@dataclass(frozen=True, slots=True)
-class Choice:
+class Choice(msgspec.Struct, frozen=True):
     """The definitions that are graded of a submission."""
 
     definitions: tuple[ChosenDefinition, ...]
@@ -366,7 +363,7 @@ class _SourceReader:
         """List an archive by its content, whatever its name is."""
         if data[:2] == b"\x1f\x8b" or (data[:2] != b"PK" and archives.is_tar(data)):
             left = max(self.limits.total_bytes - self.unpacked, 0)
-            contents = archives.tar_listing(data, replace(self.limits, total_bytes=left))
+            contents = archives.tar_listing(data, msgspec.structs.replace(self.limits, total_bytes=left))
             self.unpacked += contents.unpacked
             return contents
         if not data:
