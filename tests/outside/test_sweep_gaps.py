@@ -243,6 +243,14 @@ MISTAKES: dict[str, tuple[Callable[[], Any], str]] = {
         lambda: torch.cuda.jiterator._create_jit_fn("template <typename T> T same(T x) { return x; }")(ONE.cuda()),
         "the virtual GPU cannot run kernels of the jiterator",
     ),
+    "kernel": (
+        lambda: torch.cuda._compile_kernel('extern "C" __global__ void nothing() {}', "nothing"),  # type: ignore[no-untyped-call]
+        "the virtual GPU cannot run kernels of CUDA C",
+    ),
+    "green context": (
+        lambda: torch.cuda.green_contexts.GreenContext.create(num_sms=8),
+        "the virtual GPU cannot be divided into green contexts",
+    ),
     "scattered": (
         lambda: torch.as_strided_scatter(torch.ones(2, 3, device="cuda").t().requires_grad_(), ONE.cuda(), (1,), (1,)),
         "as_strided_scatter is currently only supported for contiguous inputs",

@@ -10,7 +10,7 @@ import copy
 import functools
 import sys
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import chain
 from types import ModuleType
 from typing import Any, Final
@@ -30,6 +30,7 @@ EAGER: Final = "torch.compile does not compile for the virtual GPU: the function
 _NO_EXPORT: Final = "torch._dynamo.export cannot trace on the virtual GPU; use torch.export.export"
 _NO_FROZEN: Final = "a frozen script on the virtual GPU cannot be saved; save it before torch.jit.freeze"
 _NO_KERNELS: Final = "the virtual GPU cannot run kernels of {}; use operators of PyTorch there"
+_NO_PARTS: Final = "the virtual GPU cannot be divided into green contexts"
 
 
 _HOME: Final = "virtual_cuda"  # a file in a saved script: the virtual device that it was on
@@ -109,6 +110,12 @@ def _patches(opening: Opening) -> Iterator[Patch]:
     yield around(torch.library, "wrap_triton", functools.partial(_refuse, _NO_KERNELS.format("Triton")))
     launch = functools.partial(_refuse, _NO_KERNELS.format("the jiterator"))
     yield torch._C, "_cuda_jiterator_compile_and_launch_kernel", launch
+    load = functools.partial(_refuse, _NO_KERNELS.format("CUDA C++"))
+    yield around(torch.cuda._utils, "_cuda_load_module", load)
+    yield around(torch.cuda._utils, "_get_gpu_rtc_library", _compiler)
+    if (contexts := getattr(torch.cuda, "green_contexts", None)) is not None:
+        create = staticmethod(functools.partial(_refuse, _NO_PARTS, None))
+        yield contexts.GreenContext, "create", create
     yield around(torch.export, "export", lambda export, *args, **kwargs: export(*args, **kwargs | {"strict": False}))
     yield around(torch._ops.HigherOrderOperator, "dispatch", _dispatch)
 
@@ -123,6 +130,14 @@ def _distance() -> int:
 
 def _refuse(said: str, original: Any, *args: Any, **kwargs: Any) -> Any:
     raise NotImplementedError(said)
+
+
+def _compiler(find: Callable[[], Any]) -> Any:
+    """CUDA's compiler, which finds mistakes in a kernel; where it is not installed, no kernel can run anyway."""
+    try:
+        return find()
+    except OSError:
+        return _refuse(_NO_KERNELS.format("CUDA C++"), find)
 
 
 def _refuse_device(whose: str, original: Any, *args: Any, **kwargs: Any) -> Any:
