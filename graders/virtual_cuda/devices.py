@@ -177,9 +177,9 @@ def _pinning_after(imports: OriginalImports) -> Iterator[None]:
         yield
 
 
-def _after_imports(lock: Any, original: Any, *args: Any) -> Any:
+def _after_imports(lock: Any, original: Any, *args: Any, **kwargs: Any) -> Any:
     with lock:
-        return original(*args)
+        return original(*args, **kwargs)
 
 
 def _leave(patched: Patched) -> None:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import contextlib
 import enum
 import functools
+import inspect
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from operator import call, is_
-from types import FunctionType, MethodType, ModuleType
+from types import BuiltinFunctionType, FunctionType, MethodDescriptorType, MethodType, ModuleType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from virtual_cuda.errors import AlreadyOpen, DuplicatePatch
@@ -63,18 +64,36 @@ class_watch: Final = ClassWatch()
 
 
 def patch(patches: Iterable[Patch], undo: contextlib.ExitStack) -> list[Replaced]:
-    """Replace attributes; `undo` restores them in reverse order. Returns what was there before, for `aside`."""
+    """Replace attributes; `undo` restores them in reverse order. Returns what was there before, for `aside`.
+
+    A function that a package has from one of its modules is replaced in the module, too.
+    """
     kept.restore()
     done: list[Replaced] = []
+    like = _Like()
+    along: dict[tuple[int, str], Any] = {}  # what was there, where a function was replaced along with another
     _put_in_force(identity(done), done, undo)
     undo.callback(_put_back, done)
     with class_watch:
         for owner, name, value in patches:
-            put = _without_object(value)
             # vars() and not getattr: an attribute that a class inherits has to be inherited again afterwards.
-            done.append(Replaced(owner, name, vars(owner).get(name, _MISSING), put))
+            before = vars(owner).get(name, _MISSING)
+            put = like(owner, name, along.pop((identity(owner), name), before), value)
+            done.append(Replaced(owner, name, before, put))
+            if (home := _home(owner, name, before)) is not None:
+                along[identity(home), name] = before
+                done.append(Replaced(home, name, before, put))
+                setattr(home, name, put)
             setattr(owner, name, put)
     return done
+
+
+def _home(owner: Any, name: str, function: Any) -> ModuleType | None:
+    """The module that a function is defined in, if `owner` is another one, and both have it now."""
+    if type(function) is not FunctionType or not isinstance(owner, ModuleType):
+        return None
+    module = sys.modules.get(function.__module__)
+    return module if module is not owner and module is not None and vars(module).get(name) is function else None
 
 
 def _put_in_force(key: int, done: list[Replaced], undo: contextlib.ExitStack) -> None:
@@ -106,6 +125,78 @@ def _without_object(value: Any) -> Any:
     call.__name__ = call.__qualname__ = getattr(inner, "__name__", "call")
     call.__doc__ = inner.__doc__
     return call
+
+
+class _Like:
+    """Makes what is put in the place of torch's functions: it is called, and can be asked, what theirs can.
+
+    A function that torch has under two names is one again. The original is no attribute of it: what is done on the
+    device should not be left out by who asks for that.
+    """
+
+    def __init__(self) -> None:
+        self._made: dict[tuple[int, ...], tuple[Any, Any]] = {}
+        self._named: set[int] = set()
+
+    def __call__(self, owner: Any, name: str, before: Any, value: Any) -> Any:
+        built_in = type(before) is BuiltinFunctionType and isinstance(owner, ModuleType)
+        if before is _MISSING and isinstance(owner, type):
+            before = getattr(owner, name, None)  # which it inherits
+        if not built_in and type(before) not in (FunctionType, MethodDescriptorType):
+            return _without_object(value)
+        key = identity(before), *_parts(value)
+        if key not in self._made:
+            put = _without_object(value)
+            if type(put) is FunctionType:
+                # One that is made for this patch keeps its identity: it may hand itself to `__torch_function__`.
+                its_own = "<locals>" in put.__code__.co_qualname and identity(put) not in self._named
+                put = put if its_own else _copy(put)
+                _name(put, before, owner.__name__ if built_in else None)
+                self._named.add(identity(put))
+            self._made[key] = value, put  # the value too: nothing else may get its identity
+        return self._made[key][1]
+
+
+def _parts(value: Any) -> Iterator[int]:
+    """The identities of what a function is made of: two with the same are one."""
+    if isinstance(value, MethodType):
+        yield from (identity(value.__func__), identity(value.__self__))
+    elif type(value) is FunctionType:
+        yield identity(value.__code__)
+        yield from map(identity, value.__defaults__ or ())
+        yield from map(identity, (value.__kwdefaults__ or {}).values())
+        for cell in value.__closure__ or ():
+            held = cell.cell_contents
+            yield from _parts(held) if isinstance(held, MethodType) else (identity(held),)
+    else:
+        yield identity(value)
+
+
+def _copy(function: FunctionType) -> FunctionType:
+    copy = FunctionType(
+        function.__code__, function.__globals__, function.__name__, function.__defaults__, function.__closure__
+    )
+    copy.__kwdefaults__ = function.__kwdefaults__
+    copy.__dict__.update(vars(function))
+    return copy
+
+
+def _name(function: FunctionType, before: Any, module: str | None) -> None:
+    """Give a function the names of this one of torch's; `module` is where pickle finds one that is not Python's."""
+    function.__name__, function.__doc__ = before.__name__, before.__doc__
+    function.__qualname__ = before.__qualname__ if module is None else before.__name__
+    function.__module__ = module or getattr(before, "__module__", None) or function.__module__
+    if type(before) is FunctionType:
+        function.__annotations__ = before.__annotations__
+        if (signature := _signature(before)) is not None:
+            function.__signature__ = signature  # type: ignore[attr-defined]
+
+
+@functools.cache
+def _signature(function: FunctionType) -> inspect.Signature | None:
+    with contextlib.suppress(ValueError, TypeError):  # one that a function claims to have, and has not
+        return inspect.signature(function)
+    return None
 
 
 def around(owner: Any, name: str, function: Callable[..., Any]) -> Patch:
@@ -355,11 +446,17 @@ class Patched:
         """Use the patches for another device, so that they do not keep the last one; returns those that differ."""
         self.opening.gpu = gpu
         made = (patch for renewed in self.opening.again for patch in renewed(gpu))
-        changed = [(owner, name, _without_object(value)) for owner, name, value in made]
-        for owner, name, value in changed:
-            target = self._targets[identity(owner)]
-            target.put[name] = value
-            self._expect(target, name, value)
+        changed, like = [], _Like()
+        for owner, name, value in made:
+            before = self._targets[identity(owner)].before.get(name, _MISSING)
+            put = like(owner, name, before, value)
+            home = sys.modules.get(before.__module__) if type(before) is FunctionType else None
+            for place in (owner, home) if home is not owner else (owner,):
+                target = self._targets.get(identity(place))
+                if target is not None and target.before.get(name, _MISSING) is before:
+                    changed.append((place, name, put))
+                    target.put[name] = put
+                    self._expect(target, name, put)
         return changed
 
     def put_again(self, gpu: VirtualGpu) -> bool:

@@ -287,8 +287,8 @@ class CudaWaits(KnownWaits):
         else:
             original(message)
 
-    def choose(self, mode: Any) -> None:
-        self.students = sync_debug_mode(mode)
+    def choose(self, debug_mode: Any) -> None:
+        self.students = sync_debug_mode(debug_mode)
 
     def patches(self) -> Iterator[Patch]:
         yield warnings, "filters", [_ALWAYS, *warnings.filters]

@@ -168,8 +168,9 @@ def run_nested(func: Any, args: Any, kwargs: Any, place: Place | None = None) ->
     return out
 
 
-def _make_nested(original: Any, pieces: Any, *args: Any, **kwargs: Any) -> Any:
+def _make_nested(original: Any, *args: Any, **kwargs: Any) -> Any:
     """`torch.nested.nested_tensor` and its like, of tensors on the device or for it."""
+    pieces = args[0] if args else [kwargs.get(name) for name in ("tensor_list", "ts", "t")]
     leaves = [leaf for leaf in tree_leaves(pieces) if isinstance(leaf, torch.Tensor)]
     here = next((leaf._block.place for leaf in leaves if isinstance(leaf, Tensor)), None)
     away = next((leaf for leaf in leaves if leaf.device != leaves[0].device), None)
@@ -177,9 +178,9 @@ def _make_nested(original: Any, pieces: Any, *args: Any, **kwargs: Any) -> Any:
         raise argument_elsewhere("tensors", label_of(away), label_of(leaves[0]), "wrapper_CUDA_cat")
     place = here if kwargs.get("device") is None else place_named(kwargs["device"])
     if place is None or kwargs.get("layout") is torch.jagged:
-        return original(pieces, *args, **kwargs)
+        return original(*args, **kwargs)
     kwargs.pop("device", None)
-    return run_nested(original, (pieces, *args), kwargs, place)
+    return run_nested(original, args, kwargs, place)
 
 
 def _from_buffer(original: Any, buffer: Any, *args: Any, **kwargs: Any) -> Any:

@@ -291,7 +291,7 @@ class Devices:
             "is_tf32_supported": lambda: self.capability >= (8, 0),
             "get_arch_list": lambda: ["sm_{}{}".format(*self.capability)],
             "can_device_access_peer": lambda device, peer_device: at(device) != at(peer_device),
-            "set_sync_debug_mode": lambda mode: setattr(self.gpu, "sync_debug", sync_debug_mode(mode)),
+            "set_sync_debug_mode": lambda debug_mode: setattr(self.gpu, "sync_debug", sync_debug_mode(debug_mode)),
             "get_sync_debug_mode": lambda: self.gpu.sync_debug,
             "memory_cached": lambda device=None: of(device).reserved,
             "reset_max_memory_allocated": lambda device=None: of(device).reset_peaks(),

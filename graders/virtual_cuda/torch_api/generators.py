@@ -233,15 +233,15 @@ class DefaultGenerators:
         self.following_host = True
         return given
 
-    def set_state(self, state: Any, device: Any = "cuda") -> None:
+    def set_state(self, new_state: Any, device: Any = "cuda") -> None:
         generator = self._at(device)
-        if self.following_host and torch.equal(state, generator.get_state()):
+        if self.following_host and torch.equal(new_state, generator.get_state()):
             return  # restored as it is, together with the host's, which dropout follows
         self.following_host = False
-        generator.set_state(state)
+        generator.set_state(new_state)
 
-    def set_states(self, states: Any) -> None:
-        for index, state in enumerate(states):
+    def set_states(self, new_states: Any) -> None:
+        for index, state in enumerate(new_states):
             self.set_state(state, index)
 
     def patches(self) -> Iterator[Patch]:
