@@ -85,3 +85,15 @@ def test_arguments_have_the_names_of_torch(replaced: dict[str, tuple[Any, Any]])
     assert torch.nested.nested_tensor(tensor_list=pieces).device == torch.device("cuda:0")
     assert torch.nested.as_nested_tensor(ts=pieces).device == torch.device("cuda:0")
     assert torch.utils.data._utils.pin_memory.pin_memory(data=torch.ones(2), device="cuda").is_pinned()
+
+
+def test_a_copy_like_another_tensor_takes_it_by_the_name_of_torch() -> None:
+    with virtual_cuda.virtual_cuda():
+        like = torch.ones(1, device="cuda", dtype=torch.float64)
+        turned = torch.ones(2, 3).t()
+        moved = turned.to(tensor=like)
+        assert (moved.device, moved.dtype, moved.stride()) == (like.device, like.dtype, turned.stride())
+        with pytest.raises(
+            TypeError, match=r"to\(\) received an invalid combination of arguments - got \(other=Tensor"
+        ):
+            turned.to(other=like)

@@ -251,8 +251,8 @@ def _to(original: Any) -> Any:
         if named is not None:
             kwargs["device"] = named.lazy  # the device as C++ knows it
             place = named
-        if "other" in kwargs:
-            args = (kwargs.pop("other"), *args)
+        if "tensor" in kwargs:
+            args = (kwargs.pop("tensor"), *args)
         crosses = place is not None or (bool(args) and type(args[0]) in VIRTUAL)
         if not crosses or type(self) in VIRTUAL or self.layout is not torch.strided:
             return original(self, *args, **kwargs)
