@@ -97,3 +97,14 @@ def test_a_copy_like_another_tensor_takes_it_by_the_name_of_torch() -> None:
             TypeError, match=r"to\(\) received an invalid combination of arguments - got \(other=Tensor"
         ):
             turned.to(other=like)
+
+
+@pytest.mark.skipif(not hasattr(torch.accelerator, "empty_host_cache"), reason="this torch has no such function")
+def test_pinned_memory_that_is_not_used_is_given_back_by_either_name() -> None:
+    with virtual_cuda.virtual_cuda():
+        torch.ones(4, device="cuda")
+        for give_back in (torch._C._host_emptyCache, torch.accelerator.empty_host_cache):
+            torch.ones(1000).pin_memory()
+            assert torch.cuda.host_memory_stats()["allocated_bytes.current"] > 0
+            give_back()
+            assert torch.cuda.host_memory_stats()["allocated_bytes.current"] == 0

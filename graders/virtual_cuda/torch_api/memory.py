@@ -147,6 +147,7 @@ class Memory:
             "_cuda_resetPeakHostMemoryStats": lambda: self.gpu.host_memory.reset("peak"),
             "_cuda_resetAccumulatedHostMemoryStats": lambda: self.gpu.host_memory.reset("allocated", "freed"),
             "_host_emptyCache": lambda: self.gpu.host_memory.empty_cache(),
+            "_accelerator_emptyHostCache": lambda: self.gpu.host_memory.empty_cache(),
             "_cuda_clearCublasWorkspaces": lambda: None,  # a product here needs none
         }
         yield from ((torch._C, name, value) for name, value in internals.items())
