@@ -230,7 +230,7 @@ def test_names_of_fused_nodes() -> None:
     results = [F.scaled_dot_product_attention(t, t, t) for t in (x, half)] + [F.rms_norm(x, (8,))]
     assert [result.grad_fn.name() for result in results if result.grad_fn] == [
         "ScaledDotProductEfficientAttentionBackward0",
-        "ScaledDotProductFlashAttentionBackward0",
+        "ScaledDotProductCudnnAttentionBackward0",
         "FusedRmsNormBackward0",
     ]
 

@@ -169,13 +169,35 @@ _LONGEST: Final = 256  # heads of the flash kernel
 _ROW: Final = 32  # the kernel pads its sums of exponentials to so many queries
 
 
+def _attend_on_host(*args: Any, **named: Any) -> Any:
+    """The CPU's attention, whichever of CUDA's kernels are off: it has some of their switches."""
+    flags = torch._C._get_flash_sdp_enabled(), torch._C._get_math_sdp_enabled()
+    if all(flags):
+        return _host_attention(*args, **named)
+    torch._C._set_sdp_use_flash(True)
+    torch._C._set_sdp_use_math(True)
+    try:
+        return _host_attention(*args, **named)
+    finally:
+        torch._C._set_sdp_use_flash(flags[0])
+        torch._C._set_sdp_use_math(flags[1])
+
+
 def _heads_inside(made: Any) -> Any:
-    """Queries before heads, as the kernels write them."""
-    return None if made is None else made.transpose(1, 2).contiguous().transpose(1, 2)
+    """Queries before heads, as the memory-efficient kernel writes them."""
+    batch, count, length, size = made.shape
+    return made.new_empty((batch, length, count, size)).transpose(1, 2).copy_(made)
+
+
+def _laid_out_as(made: Any, pattern: Any) -> Any:
+    """As the other kernels write results: in the layout of an operand, whose heads may have another size."""
+    *outer, last = torch.empty_like(pattern).stride()
+    strides = [stride // pattern.shape[3] * made.shape[3] for stride in outer]
+    return made.new_empty_strided(made.shape, [*strides, last]).copy_(made)
 
 
 class FusedAttention(torch.autograd.Function):
-    """The memory-efficient kernel in single precision or with a mask, the flash kernel in half precision without one.
+    """One of CUDA's three fused kernels.
 
     The CPU's own graph inside computes the gradients; what CUDA would keep alive is kept here.
     """
@@ -187,33 +209,38 @@ class FusedAttention(torch.autograd.Function):
         inner = [t._inner.detach().requires_grad_(t.requires_grad) for t in (query, key, value)]
         bias: Any = None if mask is None else mask._inner
         trained = [] if mask is None or not mask.requires_grad else [bias := bias.detach().requires_grad_()]
-        dropout, causal, scale = settings
+        kernel, dropout, causal, scale, grouped = settings
         with torch.enable_grad() if needs else torch.no_grad():
             if causal and bias is not None:  # the CPU takes one or the other
                 past = torch.ones(query.shape[2], key.shape[2], dtype=torch.bool).tril()
                 bias = bias & past if bias.dtype is torch.bool else bias.masked_fill(~past, float("-inf"))
                 causal = False
-            if (dtype := query.dtype) in SLOW:
-                wide = bias if bias is None or bias.dtype is torch.bool else bias.float()
-                out = _host_attention(*(t.float() for t in inner), wide, dropout, causal, scale=scale).to(dtype)
-            else:
-                out = _host_attention(*inner, bias, dropout, causal, scale=scale)
-        plain = _heads_inside(out.detach())
-        flash = plain.dtype is not torch.float32 and mask is None
-        padded = -(-query.shape[3] // 8) * 8 if flash else query.shape[3]
-        result = wrap(plain, allocate(place, plain.nbytes // query.shape[3] * padded))
+            operands, dtype = inner, query.dtype
+            if dtype in SLOW:
+                operands = [t.float() for t in inner]
+                bias = bias if bias is None or bias.dtype is torch.bool else bias.float()
+            out = _attend_on_host(*operands, bias, dropout, causal, scale=scale, enable_gqa=grouped).to(dtype)
+        efficient, size = kernel == "efficient", query.shape[3]
+        padded = -(-size // 8) * 8 if kernel == "flash" else size
+        if efficient:
+            plain = _heads_inside(out.detach())
+        elif padded == size:
+            plain = _laid_out_as(out.detach(), inner[0].detach())
+        else:
+            plain = out.new_empty((*out.shape[:3], padded))[..., :size].copy_(out.detach())
+        result = wrap(plain, allocate(place, plain.nbytes // size * padded))
         work = work_of(plain, inner)
         write("aten._scaled_dot_product_efficient_attention.default", place, plain.nbytes, work)
         if needs:
-            rows = query.shape[2] if flash else -(-query.shape[2] // _ROW) * _ROW
+            rows = -(-query.shape[2] // _ROW) * _ROW if efficient else query.shape[2]
             sizes = [query.shape[0] * query.shape[1] * rows * 4]
-            if flash:  # the state of random numbers
+            if not efficient:  # the state of random numbers
                 sizes += [16, 8]
-            if mask is not None and mask.dtype is torch.bool:
-                sizes += [mask.numel() * 4]
-            ctx.held = conceal(([*inner, *trained], out, place, flash))
+            if mask is not None and mask.dtype is torch.bool:  # as numbers
+                sizes += [mask.numel() * (4 if efficient else 2)]
+            ctx.held = conceal(([*inner, *trained], out, place, kernel))
             kept = [result] if mask is None or mask.dtype is torch.bool else [result, mask]
-            if padded == query.shape[3]:
+            if padded == size:
                 kept += [query, key, value]
             else:  # the flash kernel takes heads in eights: padded copies are made, and kept
                 sizes += [t.nbytes // t.shape[3] * padded for t in (query, key, value)]
@@ -223,20 +250,21 @@ class FusedAttention(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, gradient: Any) -> Any:
         _ = ctx.saved_tensors  # refuses if one of them was written to since
-        inner, out, place, flash = revealed(ctx.held)
+        inner, out, place, kernel = revealed(ctx.held)
         if place.shut:
             raise shut(place)
         wanted = [t for t in inner if t.requires_grad]
         found = iter(_grad(out, wanted, gradient._inner, retain_graph=True))
         made = [next(found) if t.requires_grad else None for t in inner]
-        results = _wrap_each([*map(_heads_inside, made[:3]), *made[3:]], place)
+        for i, (grad, operand) in enumerate(zip(made[:3], inner, strict=False)):
+            if grad is not None and kernel == "efficient":
+                made[i] = _heads_inside(grad)
+            elif grad is not None:
+                contiguous = kernel == "flash" and operand.shape[3] % 8 > 0  # what is left of a padded one
+                made[i] = grad.contiguous() if contiguous else _laid_out_as(grad, operand.detach())
+        results = _wrap_each(made, place)
         name = "aten._scaled_dot_product_efficient_attention_backward.default"
         write(name, place, sum(r.nbytes for r in results if r is not None), work_of(None, inner))
-        kernel = "efficient"
-        if flash:  # cuDNN's comes first on a GPU of the H200's kind, and takes heads in eights only
-            first = torch._C._get_cudnn_sdp_enabled() and not inner[0].shape[3] % 8
-            model = place.gpu.model
-            kernel = "cudnn" if first and (model is None or model.capability[0] == 9) else "flash"
         refusal = f"derivative for aten::_scaled_dot_product_{kernel}_attention_backward is not implemented"
         return (*_refusing(results, refusal), *[None] * (5 - len(results)))
 
@@ -245,31 +273,79 @@ class FlashAttention(FusedAttention):
     """The same under the name of the flash kernel."""
 
 
-for _cls, _name in ((FusedAttention, "Efficient"), (FlashAttention, "Flash")):
+class PaddedAttention(FusedAttention):
+    """The flash kernel with heads that were padded: what is left of its result."""
+
+
+class CudnnAttention(FusedAttention):
+    """The same under the name of cuDNN's kernel."""
+
+
+for _cls, _name in ((FusedAttention, "Efficient"), (FlashAttention, "Flash"), (CudnnAttention, "Cudnn")):
     _cls._backward_cls.__name__ = f"ScaledDotProduct{_name}AttentionBackward0"
+PaddedAttention._backward_cls.__name__ = "SliceBackward0"
+
+_KERNELS: Final[dict[str, Any]] = {"cudnn": CudnnAttention, "flash": FlashAttention, "efficient": FusedAttention}
+_CHOICES: Final = {0: "math", 1: "flash", 2: "efficient", 3: "cudnn"}  # as torch numbers them
+_USUAL_ORDER: Final = torch._C._get_sdp_priority_order()
+_ENABLED: Final[dict[str, Any]] = {
+    "math": torch._C._get_math_sdp_enabled,
+    "flash": torch._C._get_flash_sdp_enabled,
+    "efficient": torch._C._get_mem_efficient_sdp_enabled,
+    "cudnn": torch._C._get_cudnn_sdp_enabled,
+}
 
 
-def _fits(query: Any, key: Any, value: Any, mask: Any) -> bool:
-    """Whether one of the fused kernels is the one CUDA chooses."""
+def _suits(kernel: str, query: Any, key: Any, value: Any, mask: Any, grouped: bool) -> bool:
+    """Whether a kernel takes operands that one of them takes."""
+    single, sizes = query.dtype is torch.float32, (query.shape[3], value.shape[3])
+    if kernel == "efficient":
+        return not grouped and not any(size % (4 if single else 8) for size in sizes)
+    model = query._block.place.gpu.model
+    if single or max(sizes) > _LONGEST or not (model is None or model.capability[0] >= 8):
+        return False
+    if kernel == "flash":
+        return mask is None and sizes[0] == sizes[1]
+    trained = mask is not None and mask.requires_grad
+    return not trained and key.shape[2] > 1 and not any(size % 8 for size in sizes)
+
+
+def _takes(kernel: str, query: Any, key: Any, value: Any, mask: Any, grouped: bool) -> bool:
+    """Whether a kernel is on and takes the operands."""
     operands = (query, key, value)
+    if kernel == "math" or not _ENABLED[kernel]():
+        return kernel == "math" and bool(_ENABLED[kernel]())
     if any(type(t) not in VIRTUAL or t.dim() != 4 or not t.numel() or t.stride(-1) != 1 for t in operands):
         return False
-    place, dtype, single = query._block.place, query.dtype, query.dtype is torch.float32
-    if single or mask is not None:
-        wanted = torch._C._get_mem_efficient_sdp_enabled() and not any(
-            t.shape[3] % (4 if single else 8) for t in operands
-        )
-    else:
-        wanted = torch._C._get_flash_sdp_enabled() and query.shape[3] == value.shape[3] <= _LONGEST
+    place, dtype = query._block.place, query.dtype
+    many, few = query.shape[1], key.shape[1]
     return bool(
-        wanted
-        and all(t._block.place is place and t.dtype is dtype for t in operands)
+        all(t._block.place is place and t.dtype is dtype for t in operands)
         and dtype in (torch.float32, torch.float16, torch.bfloat16)
-        and query.shape[:2] == key.shape[:2]
+        and query.shape[0] == key.shape[0]
+        and (many == few or (grouped and not many % few))
         and key.shape[:3] == value.shape[:3]
         and query.shape[3] == key.shape[3]
         and (mask is None or (type(mask) in VIRTUAL and mask._block.place is place))
+        and _suits(kernel, query, key, value, mask, grouped and many != few)
     )
+
+
+def _chosen(query: Any, key: Any, value: Any, mask: Any, grouped: bool) -> str | None:
+    """The kernel that CUDA chooses, if one that is on takes the operands.
+
+    cuDNN's comes first on a GPU of the H200's kind, unless `sdpa_kernel` says in which order they are asked.
+    """
+    order = torch._C._get_sdp_priority_order()
+    if order == _USUAL_ORDER:
+        model = query._block.place.gpu.model
+        if model is None or model.capability[0] in (9, 10):
+            order = [3, *(number for number in order if number != 3)]
+    for number in order:
+        kernel = _CHOICES.get(number, "")
+        if kernel and _takes(kernel, query, key, value, mask, grouped):
+            return kernel
+    return None
 
 
 def _lowered(dtype: torch.dtype, tensor: Any) -> Any:
@@ -294,14 +370,54 @@ def _attention(
         with torch.autocast("cuda", enabled=False):
             query, key, value, attn_mask = map(lower, (query, key, value, attn_mask))
             return _attention(original, query, key, value, attn_mask, dropout_p, is_causal, **named)
-    if not named.get("enable_gqa") and _fits(query, key, value, attn_mask) and not _captured():
-        kernel: Any = FlashAttention if query.dtype in HALF and attn_mask is None else FusedAttention
-        return kernel.apply(query, key, value, attn_mask, (dropout_p, is_causal, named.get("scale")))
+    if type(query) in VIRTUAL and not _captured():
+        grouped = bool(named.get("enable_gqa"))
+        kernel = _chosen(query, key, value, attn_mask, grouped)
+        if kernel in _KERNELS:
+            padded = kernel == "flash" and query.shape[3] % 8
+            function = PaddedAttention if padded else _KERNELS[kernel]
+            settings = (kernel, dropout_p, is_causal, named.get("scale"), grouped)
+            return function.apply(query, key, value, attn_mask, settings)
+        if kernel is None and not _mixed(query, key, value):
+            if any(enabled() for enabled in _ENABLED.values()):
+                raise RuntimeError("No available kernel. Aborting execution.")
+            raise RuntimeError(
+                "No viable backend for scaled_dot_product_attention was found. "
+                "This is likely due to turning off both the math kernel and the fused kernels."
+            )
     together = type(query) in VIRTUAL and not _mixed(query, key, value)
     if together and query.dim() == 4 and _mixed(query, attn_mask):
         method = "wrapper_CUDA___scaled_dot_product_efficient_attention"
         raise argument_elsewhere("attn_bias", label_of(attn_mask), label_of(query), method)
     return _in_cuda_words(original, query, key, value, attn_mask, dropout_p, is_causal, **named)
+
+
+def _can_use(kernel: str, original: Any, params: Any, debug: bool = False) -> bool:
+    """`torch.backends.cuda.can_use_flash_attention` and its kin."""
+    operands = (params.query, params.key, params.value)
+    if type(operands[0]) not in VIRTUAL:
+        return bool(original(params, debug))
+    return _takes(kernel, *operands, params.attn_mask, params.enable_gqa)
+
+
+def _sdp_choice(
+    original: Any,
+    query: Any,
+    key: Any,
+    value: Any,
+    attn_mask: Any = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    *,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> int:
+    """The number of the kernel, -1 if none is left."""
+    if type(query) not in VIRTUAL:
+        named = {"scale": scale, "enable_gqa": enable_gqa}
+        return int(original(query, key, value, attn_mask, dropout_p, is_causal, **named))
+    chosen = _chosen(query, key, value, attn_mask, enable_gqa)
+    return next((number for number, name in _CHOICES.items() if name == chosen), -1)
 
 
 def _one_hot(original: Any, tensor: Any, num_classes: int = -1) -> Any:
@@ -762,6 +878,12 @@ def _patches(opening: Opening) -> list[Patch]:
             _overridable((torch.fft,), name, functools.partial(_half_transform, name)) for name in _TRANSFORMS
         ),
         *_overridable(both, "scaled_dot_product_attention", _attention),
+        *(
+            around(torch.backends.cuda, f"can_use_{kernel}_attention", functools.partial(_can_use, kernel))
+            for kernel in _KERNELS
+        ),
+        (torch.backends.cuda, "is_flash_attention_available", lambda: True),
+        around(torch, "_fused_sdp_choice", _sdp_choice),
     ]
 
 

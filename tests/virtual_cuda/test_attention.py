@@ -1,0 +1,180 @@
+"""Attention takes the kernel that an H200 takes: its node, its strides, its memory, its refusals."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from virtual_cuda import virtual_cuda
+
+CUDNN, FLASH, EFFICIENT, MATH = (
+    SDPBackend.CUDNN_ATTENTION,
+    SDPBackend.FLASH_ATTENTION,
+    SDPBackend.EFFICIENT_ATTENTION,
+    SDPBackend.MATH,
+)
+PLAIN, INSIDE = (384, 128, 16, 1), (384, 16, 48, 1)
+HALF, SINGLE = torch.float16, torch.float32
+
+
+@pytest.fixture(autouse=True)
+def device(request: pytest.FixtureRequest) -> Iterator[Any]:
+    with virtual_cuda(gpu=getattr(request, "param", None)) as gpu:
+        yield gpu
+
+
+def heads(*size: int, dtype: torch.dtype = HALF) -> torch.Tensor:
+    return torch.ones(size, device="cuda", dtype=dtype, requires_grad=True)
+
+
+def node(out: torch.Tensor) -> str:
+    assert out.grad_fn is not None
+    return out.grad_fn.name().removeprefix("ScaledDotProduct").removesuffix("AttentionBackward0")
+
+
+# dtype, backends, what else is given, then the node and the strides that an H200 gave (torch 2.11)
+CHOICES: dict[str, tuple[torch.dtype, list[SDPBackend] | None, dict[str, Any], str, tuple[int, ...]]] = {
+    "half precision": (HALF, None, {}, "Cudnn", PLAIN),
+    "causal": (HALF, None, {"is_causal": True}, "Cudnn", PLAIN),
+    "a mask": (HALF, None, {"attn_mask": "bool"}, "Cudnn", PLAIN),
+    "a mask that is trained": (HALF, None, {"attn_mask": "trained"}, "Efficient", INSIDE),
+    "single precision": (SINGLE, None, {}, "Efficient", INSIDE),
+    "flash alone": (HALF, [FLASH], {}, "Flash", PLAIN),
+    "flash or efficient": (HALF, [FLASH, EFFICIENT], {}, "Flash", PLAIN),
+    "flash takes no mask": (HALF, [FLASH, EFFICIENT, MATH], {"attn_mask": "bool"}, "Efficient", INSIDE),
+    "efficient alone": (HALF, [EFFICIENT], {}, "Efficient", INSIDE),
+    "efficient alone, single": (SINGLE, [EFFICIENT], {}, "Efficient", INSIDE),
+    "cuDNN alone": (HALF, [CUDNN], {}, "Cudnn", PLAIN),
+    "cuDNN or by parts": (HALF, [CUDNN, MATH], {}, "Cudnn", PLAIN),
+    "by parts": (HALF, [MATH], {}, "ToCopyBackward0", PLAIN),
+    "by parts, single": (SINGLE, [CUDNN, MATH], {}, "UnsafeViewBackward0", PLAIN),
+}
+
+
+def masks(kind: str | None, dtype: torch.dtype) -> torch.Tensor | None:
+    if kind is None:
+        return None
+    if kind == "bool":
+        return torch.ones(8, 8, dtype=torch.bool, device="cuda")
+    return torch.zeros(8, 8, dtype=dtype, device="cuda", requires_grad=True)
+
+
+@pytest.mark.parametrize("case", CHOICES)
+def test_the_kernel_is_chosen_as_on_an_h200(case: str) -> None:
+    dtype, backends, given, name, strides = CHOICES[case]
+    given = {**given, "attn_mask": masks(given.get("attn_mask"), dtype)}
+    q, k, v = (heads(2, 3, 8, 16, dtype=dtype) for _ in range(3))
+    with sdpa_kernel(backends or [CUDNN, FLASH, EFFICIENT, MATH]):
+        out = F.scaled_dot_product_attention(q, k, v, **given)
+    assert (node(out), out.stride()) == (name, strides)
+    if "Backward0" not in name:
+        grads = torch.autograd.grad(out, (q, k, v), torch.ones_like(out))
+        assert [g.stride() for g in grads] == [strides] * 3
+
+
+@pytest.mark.parametrize("dtype", [HALF, SINGLE])
+def test_none_of_the_chosen_kernels_fits(dtype: torch.dtype) -> None:
+    odd, mask = heads(2, 3, 8, 5, dtype=dtype), masks("bool", dtype)
+    flat = heads(3, 8, 16, dtype=dtype)
+    for backend in (EFFICIENT, CUDNN):
+        with sdpa_kernel(backend), pytest.raises(RuntimeError, match=r"^No available kernel. Aborting execution.$"):
+            F.scaled_dot_product_attention(odd, odd, odd)
+    for backend in (FLASH, EFFICIENT, CUDNN):
+        with sdpa_kernel(backend), pytest.raises(RuntimeError, match=r"^No available kernel"):
+            F.scaled_dot_product_attention(flat, flat, flat)
+    x = heads(2, 3, 8, 16, dtype=dtype)
+    with sdpa_kernel(FLASH), pytest.raises(RuntimeError, match=r"^No available kernel"):
+        F.scaled_dot_product_attention(x, x, x, attn_mask=mask)
+
+
+def test_all_kernels_are_off() -> None:
+    x, cuda = heads(2, 3, 8, 16), torch.backends.cuda
+    switches = (cuda.enable_cudnn_sdp, cuda.enable_flash_sdp, cuda.enable_mem_efficient_sdp, cuda.enable_math_sdp)
+    try:
+        for off, left in zip(switches, ("Flash", "Efficient", "ToCopyBackward0"), strict=False):
+            off(False)
+            assert node(F.scaled_dot_product_attention(x, x, x)) == left
+        switches[-1](False)
+        with pytest.raises(RuntimeError, match=r"^No viable backend for scaled_dot_product_attention"):
+            F.scaled_dot_product_attention(x, x, x)
+    finally:
+        for on in switches:
+            on(True)
+
+
+def test_the_layout_is_the_query_s() -> None:
+    """Only the memory-efficient kernel has one of its own, also where a dimension has one element."""
+    inside = heads(2, 8, 3, 16).transpose(1, 2)
+    assert F.scaled_dot_product_attention(inside, inside, inside).stride() == INSIDE
+    x, keys = heads(2, 3, 8, 16), heads(2, 3, 11, 16)
+    assert F.scaled_dot_product_attention(x[:, :, :1], keys, keys).stride() == (48, 16, 16, 1)
+    assert node(F.scaled_dot_product_attention(x, keys[:, :, :1], keys[:, :, :1])) == "Flash"
+    values = heads(2, 3, 8, 32)
+    out = F.scaled_dot_product_attention(x, x, values)
+    assert (node(out), out.stride()) == ("Cudnn", (768, 256, 32, 1))
+    assert torch.autograd.grad(out.sum(), (x, values))[1].stride() == (768, 256, 32, 1)
+    x, keys = x.float(), keys.float()
+    assert F.scaled_dot_product_attention(x[:, :, :1], keys, keys).stride() == (48, 16, 48, 1)
+    assert F.scaled_dot_product_attention(x[:, :1], x[:, :1], x[:, :1]).stride() == (128, 16, 16, 1)
+
+
+def test_heads_are_padded_to_eights_for_flash() -> None:
+    x = heads(2, 3, 7, 5)
+    out = F.scaled_dot_product_attention(x, x, x)
+    assert (node(out), out.stride()) == ("SliceBackward0", (168, 56, 8, 1))
+    assert torch.autograd.grad(out.sum(), x)[0].stride() == (105, 35, 5, 1)
+    wide = heads(2, 3, 7, 264)
+    assert node(F.scaled_dot_product_attention(wide, wide, wide)) == "Efficient"
+
+
+@pytest.mark.parametrize(("kind", "kept"), [(None, 3072), ("bool", 3584), ("trained", 2560)])
+def test_memory_with_a_mask(kind: str | None, kept: int) -> None:
+    x, mask = heads(2, 3, 8, 16), masks(kind, HALF)
+    before = torch.cuda.memory_allocated()
+    out = F.scaled_dot_product_attention(x, x, x, attn_mask=mask)
+    assert torch.cuda.memory_allocated() - before == kept
+    del out
+
+
+def test_queries_share_keys() -> None:
+    torch.manual_seed(0)
+    host = [torch.randn(2, n, 8, 16, dtype=HALF) for n in (6, 3, 3)]
+    wide = [t.float().requires_grad_() for t in host]
+    wanted = F.scaled_dot_product_attention(wide[0], wide[1], wide[2], enable_gqa=True)
+    q, k, v = (t.cuda().requires_grad_() for t in host)
+    before = torch.cuda.memory_allocated()
+    out = F.scaled_dot_product_attention(q, k, v, enable_gqa=True)
+    assert torch.cuda.memory_allocated() - before == 4608
+    assert (node(out), out.stride()) == ("Cudnn", (768, 128, 16, 1))
+    torch.testing.assert_close(out.cpu().float(), wanted, atol=0.01, rtol=0.01)
+    for given, right in zip(
+        torch.autograd.grad(out.sum(), (q, k, v)), torch.autograd.grad(wanted.sum(), wide), strict=True
+    ):
+        torch.testing.assert_close(given.cpu().float(), right, atol=0.02, rtol=0.02)
+    with sdpa_kernel(EFFICIENT), pytest.raises(RuntimeError, match=r"^No available kernel"):
+        F.scaled_dot_product_attention(q, k, v, enable_gqa=True)
+
+
+def test_kernels_say_what_they_take() -> None:
+    x = heads(2, 3, 8, 16)
+    single = x.float()
+    assert torch.backends.cuda.is_flash_attention_available()
+    for t, right in ((x, (True, True, True)), (single, (False, True, False)), (x.double(), (False, False, False))):
+        params = torch.backends.cuda.SDPAParams(t, t, t, None, 0.0, False, False)
+        assert right == (
+            torch.backends.cuda.can_use_flash_attention(params),
+            torch.backends.cuda.can_use_efficient_attention(params),
+            torch.backends.cuda.can_use_cudnn_attention(params),
+        )
+    assert [torch._fused_sdp_choice(t, t, t) for t in (x, single, x.double())] == [3, 2, 0]
+
+
+@pytest.mark.parametrize(("device", "name"), [("A100", "Flash"), ("T4", "Efficient")], indirect=["device"])
+def test_other_gpus_take_other_kernels(name: str) -> None:
+    """cuDNN's comes first on a GPU of the H200's kind alone, and flash needs an A100's."""
+    x = heads(2, 3, 8, 16)
+    assert node(F.scaled_dot_product_attention(x, x, x)) == name
