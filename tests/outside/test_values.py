@@ -471,3 +471,56 @@ def test_pixels_of_bytes_are_not_interpolated() -> None:
     for mode in ("bilinear", "bicubic"):
         with pytest.raises(NotImplementedError, match="\"upsample_bilinear2d_out_frame\" not implemented for 'Byte'"):
             F.interpolate(image, (8, 8), mode=mode, antialias=True)
+
+
+@pytest.mark.parametrize("driver", ["gesvd", "gesvdj", "gesvda"])
+def test_singular_values_by_every_driver_of_cuda(driver: str) -> None:
+    x = torch.randn(3, 4, 2)
+    right, there = torch.linalg.svdvals(x), x.cuda()
+    assert torch.equal(torch.linalg.svd(there, driver=driver).S.cpu(), torch.linalg.svd(x).S)
+    torch.testing.assert_close(torch.linalg.svdvals(there, driver=driver).cpu(), right)
+    with pytest.raises(RuntimeError, match=r"^torch.linalg.svd: unknown svd driver foo in svd_cusolver"):
+        torch.linalg.svd(there, driver="foo")
+
+
+@pytest.mark.parametrize("size", [(3, 3), (2, 3, 3), (2, 4, 3), (3, 4)])
+def test_triangular_factors_without_pivoting(size: tuple[int, ...]) -> None:
+    x = torch.randn(size, dtype=torch.float64, device="cuda", requires_grad=True)
+    nothing, lower, upper = torch.linalg.lu(x, pivot=False)
+    assert nothing.shape == (0,)
+    torch.testing.assert_close(lower @ upper, x)
+    assert lower.is_contiguous()
+    assert upper.is_contiguous()
+    both, pivots = torch.linalg.lu_factor(x, pivot=False)
+    torch.testing.assert_close(both.triu()[..., : upper.shape[-2], :], upper)
+    assert both.mT.is_contiguous()
+    assert pivots.flatten()[:3].tolist() == [1, 2, 3]
+    assert torch.autograd.gradcheck(lambda t: torch.linalg.lu(t, pivot=False)[1:], x)
+
+
+def test_a_zero_pivot_is_told() -> None:
+    zero = torch.zeros(2, 2, device="cuda")
+    both, pivots, info = torch.linalg.lu_factor_ex(zero, pivot=False)
+    assert (both.tolist(), pivots.tolist(), info.item()) == (zero.tolist(), [1, 2], 1)
+    with pytest.raises(RuntimeError, match=r"^torch.linalg.lu_factor: U\[1,1\] is zero"):
+        torch.linalg.lu_factor(zero, pivot=False)
+
+
+@pytest.mark.parametrize(("cell", "name", "kept"), [("LSTMCell", "Lstm", 30720), ("GRUCell", "Gru", 26624)])
+def test_a_recurrent_cell_is_the_node_of_its_kernel(cell: str, name: str, kept: int) -> None:
+    """What an H200 keeps for the backward pass: the new state of an LSTM's cell, too, used or not."""
+    layer, x = getattr(torch.nn, cell)(64, 32).cuda(), torch.ones(16, 64, device="cuda")
+    before = torch.cuda.memory_allocated()
+    made = layer(x)
+    out = made[0] if isinstance(made, tuple) else made
+    del made
+    assert out.grad_fn.name() == f"ThnnFused{name}CellBackward0"
+    assert torch.cuda.memory_allocated() - before == kept
+    out.sum().backward()
+
+
+def test_istft_names_the_device() -> None:
+    spectrum = torch.stft(torch.ones(16, device="cuda"), 8, window=torch.ones(8, device="cuda"), return_complex=True)
+    for function in (torch.istft, torch.Tensor.istft):
+        with pytest.raises(RuntimeError, match="got self on cuda:0 and window on cpu"):
+            function(spectrum, 8, window=torch.ones(8))

@@ -466,12 +466,14 @@ class FusedCell(torch.autograd.Function):
             f"aten._thnn_fused_{kind}_cell.default", place, nbytes + sum(o.nbytes for o in outs), work_of(outs, inner)
         )
         ctx.kind, ctx.place = kind, conceal(place)
-        ctx.save_for_backward(*tensors, *(_held(place, nbytes) if any(ctx.needs_input_grad) else ()))
+        kept_too = (*results[1:], *_held(place, nbytes)) if any(ctx.needs_input_grad) else ()
+        ctx.given = len(tensors)
+        ctx.save_for_backward(*tensors, *kept_too)
         return results[0] if len(results) == 1 else tuple(results)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Any) -> Any:
-        gates, tensors, place = _GATES[ctx.kind][0], ctx.saved_tensors[:-1], revealed(ctx.place)
+        gates, tensors, place = _GATES[ctx.kind][0], ctx.saved_tensors[: ctx.given], revealed(ctx.place)
         if place.shut:
             raise shut(place)
         twice = torch.is_grad_enabled()  # the gradients are to be differentiated: computed step by step, as on CUDA
@@ -490,7 +492,17 @@ class FusedCell(torch.autograd.Function):
         return (None, *(next(each) if t.requires_grad else None for t in given))
 
 
-_fused_cell: Final[Any] = FusedCell.apply
+class FusedLstmCell(FusedCell):
+    """The same under the name of the kernel of an LSTM's cell."""
+
+
+class FusedGruCell(FusedCell):
+    """The same under the name of the kernel of a GRU's cell."""
+
+
+_CELLS: Final[dict[str, Any]] = {"lstm": FusedLstmCell, "gru": FusedGruCell}
+for _kind, _cell_class in _CELLS.items():
+    _cell_class._backward_cls.__name__ = f"ThnnFused{_kind.title()}CellBackward0"
 
 
 def _cell(kind: str, state: str, original: Any, input: Any, hidden: Any, *weights: Any) -> Any:
@@ -523,7 +535,7 @@ def _cell(kind: str, state: str, original: Any, input: Any, hidden: Any, *weight
                 *map(lower, weights),
             )
     products = [rows @ weight.t() for rows, weight in zip((input, states[0]), weights, strict=False)]
-    return _fused_cell(kind, *products, states[-1], *biases)
+    return _CELLS[kind].apply(kind, *products, states[-1], *biases)
 
 
 def _ctc_loss(
@@ -890,6 +902,7 @@ def _patches(opening: Opening) -> list[Patch]:
 @torch_patches(Stage.WRAP)
 def _placement_patches(opening: Opening) -> list[Patch]:
     named: list[tuple[Any, str]] = [(torch._VF, name) for name in _NAMING_DEVICES]
+    named += [(torch, "istft")]
     named += [(owner, name) for owner in (torch, torch.Tensor) for name in ("take_along_dim", "tensor_split")]
     return [
         *(around(owner, name, _in_cuda_words) for owner, name in named),

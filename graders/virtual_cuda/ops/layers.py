@@ -70,6 +70,46 @@ def _lstsq(self: Any, b: Any, rcond: Any = None, *, driver: str | None = None) -
     return aten.linalg_lstsq.default(self, b, rcond, driver=driver or "gels")
 
 
+_SVD_DRIVERS: Final = (None, "gesvd", "gesvdj", "gesvda")
+
+
+def _svd(a: Any, full_matrices: bool = False, compute_uv: bool = True, *, driver: str | None = None) -> Any:
+    """CUDA has three drivers; the CPU knows none by name, and gives their values."""
+    if driver not in _SVD_DRIVERS:
+        raise RuntimeError(
+            f"torch.linalg.svd: unknown svd driver {driver} in svd_cusolver computation. "
+            "Check doc at https://pytorch.org/docs/stable/generated/torch.linalg.svd.html"
+        )
+    return aten._linalg_svd.default(a, full_matrices, compute_uv)
+
+
+def _lu_factor_ex(a: Any, *, pivot: bool = True, check_errors: bool = False) -> Any:
+    """The CPU has no factorization without pivoting."""
+    if pivot:
+        return aten.linalg_lu_factor_ex.default(a, check_errors=check_errors)
+    lu = a.mT.contiguous().mT.clone()
+    steps = min(lu.shape[-2:])
+    for k in range(steps):
+        below, corner = lu[..., k + 1 :, k], lu[..., k, k, None]
+        below.div_(torch.where(corner == 0, 1, corner))
+        lu[..., k + 1 :, k + 1 :] -= below.unsqueeze(-1) * lu[..., k, None, k + 1 :]
+    zeros = lu.diagonal(dim1=-2, dim2=-1) == 0
+    first = zeros.int().argmax(-1) + 1 if steps else zeros.sum(-1)
+    info = torch.where(zeros.any(-1), first, 0).int()
+    if check_errors:
+        aten._linalg_check_errors.default(info, "torch.linalg.lu_factor_ex", is_matrix=a.dim() == 2)
+    return lu, torch.arange(1, steps + 1, dtype=torch.int32).expand(*a.shape[:-2], steps).contiguous(), info
+
+
+def _lu(a: Any, *, pivot: bool = True) -> Any:
+    if pivot:
+        return aten.linalg_lu.default(a)
+    lu, steps = _lu_factor_ex(a, pivot=False)[0], min(a.shape[-2:])
+    lower = lu[..., :steps].tril(-1).contiguous()
+    lower.diagonal(dim1=-2, dim2=-1).fill_(1)
+    return a.new_empty(0), lower, lu[..., :steps, :].triu().contiguous()
+
+
 def _refuse_drivers(args: Any, kwargs: Any) -> None:
     if kwargs.get("driver") not in (None, "gels"):
         raise RuntimeError("torch.linalg.lstsq: `driver` other than `gels` is not supported on CUDA")
@@ -138,6 +178,8 @@ operator(
     emulate=widened((*HALF, torch.bool), torch.float32, torch.int64),
     words=lambda inner, text: RuntimeError("expected a matrix") if "expected a matrix" in text else None,
 )
+operator("linalg_lu", kernel=_lu)
+operator("linalg_lu_factor_ex", kernel=_lu_factor_ex)
 operator("linalg_ldl_solve", refuse=_refuse_hermitian)
 operator("block_diag", placement=_block_diag)
 operator("_linalg_check_errors", kernel=_check_errors)
@@ -147,7 +189,7 @@ operator("linalg_cholesky_ex", kernel=_cholesky_ex)
 operator("linalg_lstsq", kernel=_lstsq, waits=("linalg", 1), refuse=_refuse_drivers, by_hand=True)
 # Solved on the host, so in and out again; a real matrix is copied once more, as a complex one.
 operator("linalg_eig", output=_row_major(1), waits=("linalg", lambda given: 2 if given["self"].is_complex() else 3))
-operator("_linalg_svd", output=_row_major(2), waits=("linalg", unless_empty("A", 2)))
+operator("_linalg_svd", kernel=_svd, output=_row_major(2), waits=("linalg", unless_empty("A", 2)))
 operator("_linalg_eigh", waits=("linalg", unless_empty("A", 1)))
 operator("_linalg_eigvals", waits=("linalg", 2))
 # One matrix is sorted by its norm into one of six cases, a batch by counting each case.
