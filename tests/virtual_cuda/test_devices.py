@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import pickle
 import threading
 import warnings
 from collections.abc import Callable
@@ -331,3 +332,59 @@ def test_every_gpu_that_can_be_chosen_has_clocks() -> None:
             # Two transfers in each cycle; what kernels reach is less.
             assert told[name].memory_clock_rate * told[name].memory_bus_width * 2e3 / 8 > gpus()[name].bandwidth
     assert told["T4"].clock_rate == 1_590_000
+
+
+@pytest.mark.parametrize(
+    ("make", "name"),
+    [
+        (lambda: torch.Event("cuda"), "torch.Event"),
+        (lambda: torch.cuda.Event(), "Event"),
+        (lambda: torch.cuda.Stream(), "Stream"),
+    ],
+)
+def test_streams_and_events_are_not_copied(make: Callable[[], Any], name: str) -> None:
+    with virtual_cuda():
+        one = make()
+        for use in (copy.copy, copy.deepcopy, pickle.dumps):
+            with pytest.raises(TypeError, match=f"^cannot pickle '{name}' object$"):
+                use(one)
+
+
+def test_what_is_no_stream_is_not_recorded() -> None:
+    with virtual_cuda():
+        x = torch.ones(2, device="cuda")
+        for wrong in (3, torch.cuda.Event(), None):
+            with pytest.raises(RuntimeError, match=r"^unknown parameter type$"):
+                x.record_stream(wrong)  # type: ignore[arg-type]
+
+
+def test_devices_that_do_not_exist() -> None:
+    with virtual_cuda():
+        for use in (torch.cuda.Stream, torch.cuda.mem_get_info):
+            with pytest.raises(torch.AcceleratorError, match=r"^CUDA error: invalid device ordinal"):
+                use(7)
+        with pytest.raises(AssertionError, match=r"^Invalid peer device id$"):
+            torch.cuda.can_device_access_peer(0, 1)
+        with pytest.raises(RuntimeError, match=r"^invalid value of debug_mode, expected one of 0,1,2$"):
+            torch.cuda.set_sync_debug_mode(7)
+        for wrong in (True, 1.0):
+            with pytest.raises(TypeError, match=r"^cuda\(\): argument 'device' \(position 1\) must be torch.device"):
+                torch.ones(2).cuda(wrong)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("memory_cached", "has been renamed to `torch.cuda.memory_reserved`"),
+        ("reset_max_memory_allocated", "now calls torch.cuda.reset_peak_memory_stats"),
+        ("reset_max_memory_cached", "now calls torch.cuda.reset_peak_memory_stats"),
+    ],
+)
+def test_old_names_warn(name: str, said: str) -> None:
+    with virtual_cuda():
+        x = torch.ones(1 << 20, device="cuda")
+        del x
+        with pytest.warns(FutureWarning, match=said):
+            given = getattr(torch.cuda, name)()
+        assert given == (torch.cuda.memory_reserved() if name == "memory_cached" else None)
+        assert (torch.cuda.max_memory_allocated() == 0) is (name != "memory_cached")

@@ -277,6 +277,8 @@ def _preserved(tensor: torch.Tensor) -> Any:
 
 
 def cuda(self: Any, device: Any = None, non_blocking: bool = False, memory_format: Any = torch.preserve_format) -> Any:
+    if isinstance(device, (bool, float)):
+        raise TypeError(f"cuda(): argument 'device' (position 1) must be torch.device, not {type(device).__name__}")
     if device is not None and not isinstance(device, int) and torch.device(device).type != "cuda":
         raise RuntimeError("Invalid device, must be cuda device")
     return self.to("cuda" if device is None else device, non_blocking=non_blocking, memory_format=memory_format)

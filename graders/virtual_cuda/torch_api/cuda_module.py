@@ -135,6 +135,8 @@ def sync_debug_mode(mode: Any) -> int:
     names = {"default": 0, "warn": 1, "error": 2}
     if isinstance(mode, str) and mode not in names:
         raise RuntimeError("invalid value of debug_mode, expected one of `default`, `warn`, `error`")
+    if not isinstance(mode, str) and mode not in names.values():
+        raise RuntimeError("invalid value of debug_mode, expected one of 0,1,2")
     return names[mode] if isinstance(mode, str) else int(mode)
 
 
@@ -266,6 +268,20 @@ class Devices:
             "get_device_capability": lambda device=None: self.properties(device) and self.capability,
         }
 
+    def reaches(self, device: Any, peer_device: Any) -> bool:
+        """`torch.cuda.can_device_access_peer`."""
+        for given, words in ((device, "Invalid device id"), (peer_device, "Invalid peer device id")):
+            if not 0 <= index_of(self.gpu, given) < len(self.gpu.places):
+                raise AssertionError(words)
+        return index_of(self.gpu, device) != index_of(self.gpu, peer_device)
+
+    def free_and_total(self, device: Any = None) -> tuple[int, int]:
+        """`torch.cuda.mem_get_info`, which asks the driver."""
+        if not 0 <= index_of(self.gpu, device) < len(self.gpu.places):
+            raise invalid_ordinal()
+        memory = allocator_of(self.gpu, device)
+        return memory.free, memory.total
+
     def patches(self) -> Iterator[Patch]:
         def at(device: Any) -> int:
             return index_of(self.gpu, device)
@@ -290,14 +306,11 @@ class Devices:
             "is_bf16_supported": lambda including_emulation=True: including_emulation or self.capability >= (8, 0),
             "is_tf32_supported": lambda: self.capability >= (8, 0),
             "get_arch_list": lambda: ["sm_{}{}".format(*self.capability)],
-            "can_device_access_peer": lambda device, peer_device: at(device) != at(peer_device),
+            "can_device_access_peer": self.reaches,
             "set_sync_debug_mode": lambda debug_mode: setattr(self.gpu, "sync_debug", sync_debug_mode(debug_mode)),
             "get_sync_debug_mode": lambda: self.gpu.sync_debug,
-            "memory_cached": lambda device=None: of(device).reserved,
-            "reset_max_memory_allocated": lambda device=None: of(device).reset_peaks(),
-            "reset_max_memory_cached": lambda device=None: of(device).reset_peaks(),
             "reset_accumulated_memory_stats": lambda device=None: of(device).reset_accumulated(),
-            "mem_get_info": lambda device=None: (of(device).free, of(device).total),
+            "mem_get_info": self.free_and_total,
             "set_per_process_memory_fraction": self.set_fraction,
             "get_per_process_memory_fraction": lambda device=None: of(device).allowed / of(device).total,
             "memory_stats_as_nested_dict": lambda device=None: _as_tree(of(device).statistics()),

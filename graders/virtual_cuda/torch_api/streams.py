@@ -17,7 +17,7 @@ import torch
 import torch.nn.parallel._functions
 
 from virtual_cuda.clock.lanes import HZ
-from virtual_cuda.device.state import CUDA, VirtualGpu, cuda_error, device_assert, index_of, now
+from virtual_cuda.device.state import CUDA, VirtualGpu, cuda_error, device_assert, index_of, invalid_ordinal, now
 from virtual_cuda.device.tensor import Tensor, dispatch_by
 from virtual_cuda.ledger.records import STREAM
 from virtual_cuda.ops import placement
@@ -29,12 +29,20 @@ _HANDLE: Final = 64  # bytes of a handle that other processes make an event of
 _REMEMBERED: Final = 4096  # changes of the current stream that a backward pass looks back on
 
 
+class _Handle:
+    """What stands for something of the driver: it can be neither copied nor sent elsewhere."""
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        name = "torch.Event" if type(self) is AnyEvent else type(self).__name__
+        raise TypeError(f"cannot pickle '{name}' object")
+
+
 def _check_stream(stream: Any) -> None:
     if stream is not None and not isinstance(stream, Stream):
         raise RuntimeError("expected stream to be a torch.Stream or torch.cuda.Stream object")
 
 
-class AnyEvent:
+class AnyEvent(_Handle):
     """`torch.Event`: remembers when it was recorded."""
 
     def __init__(
@@ -163,7 +171,7 @@ class Event(AnyEvent):
         return f"<torch.cuda.Event {'uninitialized' if self._at is None else hex(self.cuda_event)}>"
 
 
-class Stream:
+class Stream(_Handle):
     """`torch.cuda.Stream`: in order by nature. Two objects of one device and id are the same stream."""
 
     device_type = 1
@@ -174,6 +182,8 @@ class Stream:
     ) -> None:  # fmt: skip
         assert now.gpu is not None
         index = index_of(now.gpu, device) if device_index is None else device_index
+        if device_index is None and index >= len(now.gpu.places):
+            raise invalid_ordinal()
         self.device_index = now.gpu.current if index < 0 and device_index is None else index
         if stream_id is None:
             self.priority = min(max(priority, _PRIORITIES[1]), _PRIORITIES[0])
@@ -385,6 +395,8 @@ def _in_range(index: int) -> int:
 def _record_stream(self: Any, stream: Any) -> None:
     if not self.is_cuda:
         raise RuntimeError("unsupported operation: record_stream on a CPU tensor")
+    if not isinstance(stream, Stream):
+        raise RuntimeError("unknown parameter type")
     if self._block.size:
         self._block.place.memory.located().record_stream(self._block, stream)
 
