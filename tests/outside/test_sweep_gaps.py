@@ -238,7 +238,48 @@ def test_names_of_fused_nodes() -> None:
 MIXED = "Expected all tensors to be on the same device, but got {} is on {}, different from other tensors on {} "
 MISTAKES: dict[str, tuple[Callable[[], Any], str]] = {
     "mask": (lambda: EYE.cuda().masked_scatter(EYE.cuda(), EYE.cuda()), "got mask with dtype float$"),
-    "mask of integers": (lambda: EYE.cuda().masked_scatter_(EYE.cuda().long(), EYE.cuda()), "with dtype long$"),
+    "mask of integers": (lambda: EYE.cuda().masked_scatter_(EYE.cuda().long(), EYE.cuda()), "with dtype long int$"),
+    "mask to fill": (lambda: EYE.cuda().masked_fill(EYE.cuda().long(), 0), "^masked_fill only .*, but got dtype Long$"),
+    "source": (
+        lambda: EYE.cuda().masked_scatter(EYE.cuda().bool(), EYE.cuda().half()),
+        "^masked_scatter_: expected self and source to have same dtypes but got Float and Half$",
+    ),
+    "bags of floats": (
+        lambda: F.embedding_bag(EYE.cuda(), EYE.cuda()),
+        r"but got torch.cuda.FloatTensor instead \(while checking arguments for embedding_bag_cuda\)$",
+    ),
+    "weights of bags": (
+        lambda: F.embedding_bag(
+            ZERO[0].cuda(), EYE.cuda(), ZERO[0].cuda(), mode="sum", per_sample_weights=ONE.cuda().half()
+        ),
+        "^expected scalar type Float but found Half$",
+    ),
+    "index of floats": (
+        lambda: EYE.cuda().index_select(0, ONE.cuda()),
+        "^\"index_select_out_cuda_impl\" not implemented for 'Float'$",
+    ),
+    "grid": (
+        lambda: F.grid_sample(
+            torch.ones(1, 1, 2, 2, device="cuda").half(), torch.zeros(1, 1, 1, 2, device="cuda"), align_corners=False
+        ),
+        "^expected scalar type Half but found Float$",
+    ),
+    "batches of products": (
+        lambda: torch.bmm(EYE.cuda()[None].half(), EYE.cuda()[None]),
+        "^expected scalar type Half but found Float$",
+    ),
+    "product with a vector": (
+        lambda: torch.mv(EYE.cuda(), EYE.cuda()[0].half()),
+        "^expected scalar type Float but found Half$",
+    ),
+    "cross product": (
+        lambda: torch.linalg.cross(torch.ones(3, device="cuda"), torch.ones(3, device="cuda").half()),
+        "^Found dtype Half but expected Float$",
+    ),
+    "hidden state": (
+        lambda: torch.nn.GRU(2, 2).cuda()(EYE.cuda()[None], torch.ones(1, 2, 2, device="cuda").half()),
+        "^Input and hidden tensors are not the same dtype, found input tensor with Float and hidden tensor with Half$",
+    ),
     "jiterator": (
         lambda: torch.cuda.jiterator._create_jit_fn("template <typename T> T same(T x) { return x; }")(ONE.cuda()),
         "the virtual GPU cannot run kernels of the jiterator",

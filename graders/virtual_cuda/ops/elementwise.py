@@ -200,16 +200,41 @@ def _embedding_bag(inner: Any, kwargs: Any, out: Any) -> Any:
 
 
 def _index_select_words(inner: Any, text: str) -> Exception | None:
+    if "Expected dtype int32 or int64 for index" in text and inner[2].dtype in SPELLED:
+        return not_implemented("index_select_out_cuda_impl", SPELLED[inner[2].dtype])
     if "Index is supposed to be a vector" not in text:
         return None
     return RuntimeError("Index is supposed to be an empty tensor or a vector")
 
 
-_IN_CPP: Final = {"Byte": "unsigned char", "Char": "signed char", "Half": "c10::Half", "BFloat16": "c10::BFloat16"}
+_IN_CPP: Final = {
+    "Byte": "unsigned char", "Char": "signed char", "Short": "short int", "Long": "long int", "Half": "c10::Half",
+    "BFloat16": "c10::BFloat16", "ComplexHalf": "c10::complex<c10::Half>", "ComplexFloat": "c10::complex<float>",
+    "ComplexDouble": "c10::complex<double>",
+}  # fmt: skip
+
+
+def _masked_fill_words(inner: Any, text: str) -> Exception | None:
+    if "only supports boolean masks" not in text or inner[1].dtype not in SPELLED:
+        return None
+    return RuntimeError(f"masked_fill only supports boolean masks, but got dtype {SPELLED[inner[1].dtype]}")
+
+
+def _embedding_bag_words(inner: Any, text: str) -> Exception | None:
+    if "'per_sample_weights'; but type" in text and {inner[0].dtype, inner[6].dtype} <= SPELLED.keys():
+        found = SPELLED[inner[6].dtype]
+        return RuntimeError(f"expected scalar type {SPELLED[inner[0].dtype]} but found {found}")
+    if "arguments for embedding_bag)" not in text:
+        return None
+    said = text.replace("arguments for embedding_bag)", "arguments for embedding_bag_cuda)")
+    said = re.sub(r"\btorch\.(?=[A-Z]\w*Tensor\b)", "torch.cuda.", said)
+    return RuntimeError(re.sub(r"\bCPU(?=[A-Z]\w*Type\b)", "CUDA", said))
 
 
 def _masked_scatter_words(inner: Any, text: str) -> Exception | None:
     """CUDA calls the mask's dtype by its name in C++."""
+    if text.startswith("masked_scatter: expected self and source"):
+        return RuntimeError(re.sub(r"^masked_scatter: (.* but got) ?", r"masked_scatter_: \1 ", text))
     start, found, dtype = text.partition("only supports boolean masks, but got mask with dtype ")
     return RuntimeError(f"{start}{found}{_IN_CPP.get(dtype, dtype.lower())}") if found else None
 
@@ -237,7 +262,7 @@ _PUT: Final[dict[str, Any]] = {
 operator("index_put", "_index_put_impl_", **_PUT)
 operator("index_put_", kernel=_index_put_, **_PUT)
 operator("_unsafe_index_put", placement=_index_put)
-operator("masked_fill", "masked_fill_", placement=_masked_fill)
+operator("masked_fill", "masked_fill_", placement=_masked_fill, words=_masked_fill_words)
 operator("masked_fill.Tensor", "masked_fill_.Tensor", waits=("fill value", device_values("value")))
 operator("index_fill", "index_fill_", placement=_index_fill)
 operator("index_fill.int_Tensor", "index_fill_.int_Tensor", waits=("fill value", device_values("value")))
@@ -250,9 +275,10 @@ operator("nonzero", output=_by_columns, waits=("nonzero", 1))
 operator("nonzero_static", output=_by_columns)
 operator(
     *("index_add", "index_add_", "index_copy", "index_copy_", "gather", "scatter", "scatter_"),
-    *("scatter_add", "scatter_add_", "take", "embedding", "embedding_renorm_", "_embedding_bag_forward_only"),
+    *("scatter_add", "scatter_add_", "take", "embedding", "embedding_renorm_"),
     asserts=True,
 )
+operator("_embedding_bag_forward_only", asserts=True, words=_embedding_bag_words)
 operator("index_select", asserts=True, words=_index_select_words)
 operator("narrow_copy", kernel=lambda self, *where: self.narrow(*where).clone(memory_format=torch.contiguous_format))
 operator("index_reduce", "index_reduce_", asserts=True, nondeterministic="index_reduce_cuda")
@@ -267,7 +293,7 @@ operator(
     nondeterministic="scatter_reduce_cuda_kernel",
     refuse=_refuse_products,
 )
-operator("_embedding_bag", output=_embedding_bag, asserts=True)
+operator("_embedding_bag", output=_embedding_bag, asserts=True, words=_embedding_bag_words)
 operator("embedding_dense_backward", kernel=partial(in_single, aten.embedding_dense_backward.default))
 
 

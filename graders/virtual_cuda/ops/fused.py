@@ -13,6 +13,7 @@ from torch import nn
 from torch.autograd import grad as _grad
 
 from virtual_cuda.device.state import (
+    SPELLED,
     Block,
     Place,
     argument_elsewhere,
@@ -671,6 +672,15 @@ _apply: Final[Any] = CudnnRnn.apply
 CudnnRnn._backward_cls.__name__ = "CudnnRnnBackward0"  # as torch numbers its own
 
 
+def _compare_dtypes(data: Any, states: Sequence[Any], weight: Any) -> None:
+    for state in states:
+        if data.dtype is weight.dtype and state.dtype is not data.dtype and {data.dtype, state.dtype} <= SPELLED.keys():
+            raise RuntimeError(
+                "Input and hidden tensors are not the same dtype, found input tensor with "
+                f"{SPELLED[data.dtype]} and hidden tensor with {SPELLED[state.dtype]}"
+            )
+
+
 def _layer(kind: str, original: Any, data: Any, *args: Any) -> Any:
     """`torch._VF.lstm` and its kin, for packed and for padded input."""
     packed = isinstance(args[0] if kind == "lstm" else args[1], torch.Tensor)
@@ -681,6 +691,8 @@ def _layer(kind: str, original: Any, data: Any, *args: Any) -> Any:
     # Whatever autocast was asked for, cuDNN's layers are cast to half.
     place = _place(given, casting) if isinstance(data, torch.Tensor) else None
     if place is None or not data.numel() or not torch.backends.cudnn.enabled or _captured():
+        if place is None and not casting and all(type(t) in VIRTUAL for t in given):
+            _compare_dtypes(data, states, weights[0])
         return original(data, *args)
     if packed and type(sizes) in VIRTUAL:
         raise RuntimeError(f"batch_sizes tensor should be on CPU, but got {label_of(sizes)}")

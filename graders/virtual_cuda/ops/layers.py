@@ -166,13 +166,37 @@ def _block_diag(call: OperatorCall) -> Any:
     return ALLOWED
 
 
+_SCALAR: Final = re.compile(r"^expected scalar type (\w+) but found (\w+)$")
+_REAL: Final = (*HALF, torch.float32, torch.float64)
+
+
+def _bmm_words(inner: Any, text: str) -> Exception | None:
+    """Of two floating dtypes CUDA says the same."""
+    real = all(t.dtype in _REAL for t in inner[:2])
+    return RuntimeError(text) if real and _SCALAR.match(text) else None
+
+
+def _cross_words(inner: Any, text: str) -> Exception | None:
+    found = _SCALAR.match(text)
+    return RuntimeError(f"Found dtype {found[2]} but expected {found[1]}") if found else None
+
+
+def _mv_words(inner: Any, text: str) -> Exception | None:
+    if "input tensors must have the same dtype" not in text or not {t.dtype for t in inner[:2]} <= SPELLED.keys():
+        return None
+    return RuntimeError(f"expected scalar type {SPELLED[inner[0].dtype]} but found {SPELLED[inner[1].dtype]}")
+
+
 # ---- entries ---------------------------------------------------------------------------------------------------------
 
 for _name in ("mm", "bmm", "addmm", "baddbmm"):
     _single = partial(_in_single_product, getattr(torch._C._VariableFunctions, _name))
-    operator(_name, binding=True, product=True, kernel=_single)
+    _words = {"words": _bmm_words} if _name == "bmm" else {}
+    operator(_name, binding=True, product=True, kernel=_single, **_words)
     operator(f"{_name}.dtype", f"{_name}.dtype_out", kernel=partial(_into, _name), product=False)
-operator("mv", "dot", binding=True)
+operator("mv", binding=True, words=_mv_words)
+operator("dot", binding=True)
+operator("linalg_cross", words=_cross_words)
 operator(
     "trace",
     emulate=widened((*HALF, torch.bool), torch.float32, torch.int64),
@@ -503,7 +527,7 @@ def _grid_sampler(func: Any, image: Any, grid: Any, *settings: Any) -> Any:
     dtype = image.dtype
     if not torch.isfinite(grid).all():
         grid = torch.where(torch.isfinite(grid), grid, -1e4)
-    if dtype in HALF:
+    if dtype in HALF and grid.dtype is dtype:
         return func(image.float(), grid.float(), *settings).to(dtype)
     return func(image, grid, *settings)
 
