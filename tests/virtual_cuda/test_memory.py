@@ -258,3 +258,19 @@ def test_threads_that_allocate_at_once_leave_whole_segments() -> None:
         torch.empty(2 << 20, dtype=torch.uint8, device="cuda")  # what was freed meanwhile is joined now
         assert all(piece.before is piece.after is None for piece in memory.pieces)
         assert sum(piece.size for piece in memory.pieces) == memory.reserved_large
+
+
+@pytest.mark.parametrize("name", ["mse_loss", "smooth_l1_loss", "soft_margin_loss", "binary_cross_entropy"])
+@pytest.mark.parametrize("reduction", ["mean", "sum"])
+def test_a_loss_stays_in_the_memory_of_its_parts(name: str, reduction: str) -> None:
+    """It is reduced in place: a list of such losses is as large as all that they were made of."""
+    with virtual_cuda():
+        x, y = torch.full((3200,), 0.5, device="cuda"), torch.zeros(3200, device="cuda")
+        before = torch.cuda.memory_allocated()
+        loss = getattr(nn.functional, name)(x, y, reduction=reduction)
+        assert loss.shape == ()
+        assert torch.cuda.memory_allocated() - before == 12800
+        total = loss + 0
+        del loss
+        assert torch.cuda.memory_allocated() - before == 512
+        del total

@@ -154,8 +154,8 @@ def _from_tensors(func: Any, rules: Rules, slots: tuple[int, ...]) -> Any:
     """Tensors given by position, all on one device: one is changed and returned, or new ones are made."""
     returns = func._schema.returns
     call, refuse, output, count_waits, name = rules
-    product = facts_of(func).product
-    in_place, single = returns[0].alias_info is not None, len(returns) == 1
+    product, front = facts_of(func).product, facts_of(func).front
+    in_place, single = returns[0].alias_info is not None, len(returns) == 1 and not front
     reshapes = torch.Tag.inplace_view in func.tags
     across = _across(func)
 
@@ -206,7 +206,11 @@ def _from_tensors(func: Any, rules: Rules, slots: tuple[int, ...]) -> Any:
         else:
             if output is not None:
                 out = output(inner, kwargs or {}, out)
-            result = deliver(out, place, name, *shapes) if single else _deliver_many(out, place, name, shapes)
+            if single:
+                result = deliver(out, place, name, *shapes)
+            else:
+                results = _deliver_many((out,) if front else out, place, name, shapes)
+                result = results[0] if front else results
         if count_waits is not None:
             count_waits(args, kwargs or {})
         if reshapes:
@@ -509,7 +513,7 @@ def make_plan(func: Any) -> Any:
         return _from_tensors(func, rules, slots)
     if len(returns) != 1 or not tensors or slots[:1] != (0,):
         return in_general
-    if fresh and slots in _FEW and rules[1:4] == (None, None, None):
+    if fresh and slots in _FEW and rules[1:4] == (None, None, None) and not facts_of(func).front:
         return _FEW[slots](func, rules.call)
     alias = returns[0].alias_info
     if fresh or (alias is not None and alias.is_write):

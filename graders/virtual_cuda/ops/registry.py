@@ -45,6 +45,8 @@ class Operator:
     """Whether Python's own binding is called, which takes less time than the operator; for frequent operators."""
     whole: bool = False
     """Whether CUDA runs it as one kernel, although torch has a way to make it of other operators."""
+    front: bool = False
+    """Whether its result is the front of a longer buffer, which stays: a loss, reduced where each one was."""
     product: bool = False
     """Whether the result, a matrix product, can need far more memory than the factors."""
     emulate: Callable[[Any, Any, Any, Exception], Any] | None = None
