@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from torch import nn
 from virtual_cuda import virtual_cuda
 
 pytestmark = pytest.mark.filterwarnings("ignore:The torch.cuda.*DtypeTensor", "ignore:torch.set_default_tensor_type")
@@ -58,6 +59,40 @@ def test_a_default_type_ends_when_it_is_taken_back_or_the_device_closes():
         assert not torch.zeros(2).is_cuda
         torch.set_default_tensor_type(torch.cuda.FloatTensor)
     assert torch.zeros(2).device.type == "cpu"
+
+
+def test_the_oldest_constructor_makes_tensors_of_the_default_type():
+    class Other(torch.Tensor):
+        pass
+
+    with virtual_cuda():
+        torch.set_default_tensor_type("torch.cuda.DoubleTensor")
+        made = (torch.Tensor([1, 2]), torch.Tensor(2, 3), torch.Tensor(), nn.Parameter(torch.Tensor(2)))
+        assert {x.type() for x in made} == {"torch.cuda.DoubleTensor"}
+        assert [x.shape for x in made] == [(2,), (2, 3), (0,), (2,)]
+        assert not torch.FloatTensor([1]).is_cuda
+        with pytest.raises(RuntimeError, match="device type"):
+            torch.Tensor([1], device="cpu")
+        torch.set_default_tensor_type(torch.FloatTensor)
+        assert torch.Tensor([1, 2]).type() == "torch.FloatTensor"
+        torch.set_default_tensor_type("torch.cuda.FloatTensor")
+    assert "__new__" not in vars(torch.Tensor)
+    assert torch.Tensor([1, 2]).tolist() == [1, 2]
+    assert type(Other([1])) is Other
+
+
+def test_mistakes_with_types_of_old():
+    with virtual_cuda():
+        with pytest.raises(
+            TypeError, match=r"^expected TensorOptions\(dtype=float, device=cuda, .* device=cpu, layout"
+        ):
+            torch.cuda.FloatTensor(torch.ones(2))
+        with pytest.raises(
+            TypeError, match=r"^expected TensorOptions\(dtype=c10::Half, .* \(got .*dtype=long int, dev"
+        ):
+            torch.cuda.HalfTensor(torch.ones(2, device="cuda").long())
+        with pytest.raises(ValueError, match=r"^invalid type: 'torch.cuda.FooTensor'$"):
+            torch.ones(2, device="cuda").type("torch.cuda.FooTensor")
 
 
 def test_nvtx_is_silent():

@@ -207,7 +207,7 @@ def _index_select_words(inner: Any, text: str) -> Exception | None:
     return RuntimeError("Index is supposed to be an empty tensor or a vector")
 
 
-_IN_CPP: Final = {
+IN_CPP: Final = {
     "Byte": "unsigned char", "Char": "signed char", "Short": "short int", "Long": "long int", "Half": "c10::Half",
     "BFloat16": "c10::BFloat16", "ComplexHalf": "c10::complex<c10::Half>", "ComplexFloat": "c10::complex<float>",
     "ComplexDouble": "c10::complex<double>",
@@ -236,7 +236,7 @@ def _masked_scatter_words(inner: Any, text: str) -> Exception | None:
     if text.startswith("masked_scatter: expected self and source"):
         return RuntimeError(re.sub(r"^masked_scatter: (.* but got) ?", r"masked_scatter_: \1 ", text))
     start, found, dtype = text.partition("only supports boolean masks, but got mask with dtype ")
-    return RuntimeError(f"{start}{found}{_IN_CPP.get(dtype, dtype.lower())}") if found else None
+    return RuntimeError(f"{start}{found}{IN_CPP.get(dtype, dtype.lower())}") if found else None
 
 
 def _by_columns(inner: Any, kwargs: Any, out: torch.Tensor) -> torch.Tensor:

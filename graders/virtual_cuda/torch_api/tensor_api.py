@@ -170,7 +170,10 @@ class _Members:
         if isinstance(dtype, torch.dtype):
             return self.to(dtype, non_blocking=non_blocking)
         name = dtype if isinstance(dtype, str) else f"{dtype.__module__}.{dtype.__name__}"
-        wanted = torch.empty(0).type(name.replace("torch.cuda.", "torch.")).dtype
+        try:
+            wanted = torch.empty(0, device="cpu").type(name.replace("torch.cuda.", "torch.")).dtype
+        except ValueError:
+            raise ValueError(f"invalid type: {name!r}") from None
         return self.to(wanted) if "cuda" in name else self.cpu().to(wanted)
 
     def to(self: Any, *args: Any, **kwargs: Any) -> Any:

@@ -12,9 +12,10 @@ import torch
 import torch.nested
 import torch.utils._python_dispatch
 
-from virtual_cuda.device.state import CPU, CUDA, place_named
+from virtual_cuda.device.state import CPU, CUDA, SPELLED, place_named
 from virtual_cuda.device.tensor import INSIDE, VIRTUAL, DeviceClass, Parameter, Tensor, wrap
 from virtual_cuda.ops.dispatch import shut
+from virtual_cuda.ops.elementwise import IN_CPP
 from virtual_cuda.patching import Opening, Patch, Stage, around, class_watch, torch_patches
 from virtual_cuda.recorder import tensors_in
 
@@ -66,11 +67,19 @@ def construct(dtype: torch.dtype, device: Any, *args: Any) -> Any:
         given = args[0]
         if isinstance(given, torch.Tensor):
             if given.dtype is not dtype or place is None or given.device != place.cuda:
-                raise TypeError(f"expected {_PREFIX}{_name(dtype)} (got {given.type()})")
+                raise TypeError(f"expected {_options(dtype, 'cuda')} (got {_options(given.dtype, given.device.type)})")
             return given.detach()
         return torch.tensor(given, dtype=dtype, device=device)
     sizes = args[0] if len(args) == 1 and isinstance(args[0], torch.Size) else args
     return torch.empty(tuple(sizes) if args else (0,), dtype=dtype, device=device)
+
+
+def _options(dtype: torch.dtype, device: str) -> str:
+    spelled = SPELLED.get(dtype, str(dtype).removeprefix("torch."))
+    return (
+        f"TensorOptions(dtype={IN_CPP.get(spelled, spelled.lower())}, device={device}, layout=Strided, "
+        "requires_grad=false (default), pinned_memory=false (default), memory_format=(nullopt))"
+    )
 
 
 def construct_sparse(dtype: torch.dtype, device: Any, *args: Any) -> Any:
@@ -125,6 +134,15 @@ def _set_default(original: Any, t: Any, /) -> None:
     else:
         torch.set_default_device("cuda")
         _default_on_device = True
+        torch.Tensor.__new__ = _new  # type: ignore[method-assign]
+
+
+def _new(cls: Any, *args: Any, device: Any = None, **kwargs: Any) -> Any:
+    """`torch.Tensor(...)` where a default tensor type on the device is in force."""
+    if cls is torch.Tensor and not kwargs:
+        return construct(torch.get_default_dtype(), "cuda" if device is None else device, *args)
+    named = kwargs if device is None else {**kwargs, "device": device}
+    return torch._C.TensorBase.__new__(cls, *args, **named)
 
 
 def forget_default_type() -> None:
@@ -133,6 +151,7 @@ def forget_default_type() -> None:
     if _default_on_device:
         torch.set_default_device(None)
         _default_on_device = False
+        del torch.Tensor.__new__
 
 
 def new(self: Any, *args: Any, device: Any = None) -> Any:
