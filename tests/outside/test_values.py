@@ -524,3 +524,11 @@ def test_istft_names_the_device() -> None:
     for function in (torch.istft, torch.Tensor.istft):
         with pytest.raises(RuntimeError, match="got self on cuda:0 and window on cpu"):
             function(spectrum, 8, window=torch.ones(8))
+
+
+def test_a_matrix_of_nan_has_no_cholesky_factor() -> None:
+    nan = torch.full((2, 2), float("nan"), device="cuda")
+    later = torch.tensor([[1.0, 0.0], [0.0, float("nan")]], device="cuda")
+    assert torch.linalg.cholesky_ex(torch.stack([nan, later, torch.eye(2, device="cuda")])).info.tolist() == [1, 2, 0]
+    with pytest.raises(torch.linalg.LinAlgError, match=r"leading minor of order 1 is not positive-definite"):
+        torch.linalg.cholesky(nan)
