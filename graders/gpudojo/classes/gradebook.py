@@ -23,7 +23,7 @@ from msgspec.structs import replace
 
 from gpudojo.classes.course_file import CourseRules, Roster, Worth, key, weighed
 from gpudojo.classes.judging import Verdicts
-from gpudojo.classes.store import FOLDER, Overrides, applied, write
+from gpudojo.classes.store import EVERYONE, FOLDER, Overrides, applied, write
 from gpudojo.model.catalogue import day as exercises_of
 from gpudojo.model.errors import BadClass, BadEvidence, suggestion
 from gpudojo.model.evidence import decoded
@@ -498,7 +498,25 @@ class Gradebook:
         if self.roster is not None:
             found += [self._on_roster(n, self._called(n)) for n in range(len(self.roster.rows)) if n not in taken]
         self._share(found)
+        for name, keys in self._former.items():
+            matching = [unit for unit in found if name in unit.names]
+            if len(matching) == 1:
+                matching[0].keys += keys
         return _with_unique_names(found)
+
+    @functools.cached_property
+    def _former(self) -> dict[str, list[str]]:
+        """By a student's name, the keys of overrides by which nobody is known now: an address has changed, say."""
+        rows = self.roster.rows if self.roster else ()
+        members = [member for group in self.course.groups.values() for member in group]
+        known = {EVERYONE, *self.state.students, *(f"roster:{key(row.id)}" for row in rows)}
+        known |= {f"plain:{folded(member)}" for member in members}
+        found: dict[str, list[str]] = {}
+        for entry in self.overrides.current().values():
+            if entry.key not in known:
+                same = found.setdefault(key(entry.student), [])
+                same += [entry.key] * (entry.key not in same)
+        return found
 
     def _people(self, student: Student) -> tuple[list[int], str]:
         if self.roster is None:
@@ -510,6 +528,7 @@ class Gradebook:
         rows, _ = self._people(student)
         unit = self._on_roster(rows[0], student.name) if len(rows) == 1 else Unit(student.name, [])
         unit.keys, unit.who, unit.sent = [*unit.keys, who], student, list(student.sent)
+        unit.keys += self._former.get(key(unit.name), ())
         return unit
 
     def _called(self, number_: int) -> str:
@@ -594,13 +613,23 @@ class Gradebook:
                     self._notice(f"{who!r} is {other!r}, whose extension is used", "extensions", who)
         for who, said in self.course.too_short():
             self._notice(said, "extensions", who)
-        keys = {key_ for unit in units for key_ in unit.keys}
-        for entry in self.overrides.current().values():
-            if entry.key not in keys and entry.key != "*":
-                self.notices.append(
-                    f"{self.overrides.path}: nobody is {entry.student!r} any more; an override is unused"
-                )
+        self.notices += [f"{self.overrides.path}: {said}" for said in self._renamed(units)]
         return (self._row(unit, sent, _twins(unit, sent, same)) for unit, sent in zip(units, picked, strict=True))
+
+    def _renamed(self, units: Iterable[Unit]) -> list[str]:
+        """Whose overrides are known by nobody's key, or by the name alone, in sentences."""
+        owners = {one: unit for unit in units for one in unit.keys}
+        said = []
+        for entry in self.overrides.current().values():
+            unit = owners.get(entry.key)
+            if unit is None and entry.key != EVERYONE:
+                said.append(f"nobody is {entry.student!r} any more; an override is unused")
+            elif unit is not None and entry.key in self._former.get(key(entry.student), ()):
+                # The name of what was handed in is the student's own; a name on the roster may be another's.
+                own = unit.who is not None and unit.who.name == entry.student
+                before = f"had another id on the roster before, {entry.key.partition(':')[2]!r}"
+                said += [f"{unit.shown!r} {before}, and keeps the points given by hand"] * (not own)
+        return list(dict.fromkeys(said))
 
     def row(self, unit: Unit) -> SubmissionRow:
         """The row of a unit."""

@@ -455,13 +455,17 @@ class Overrides:
         return found
 
     def of(self, keys: Iterable[str], everyone: bool = True) -> dict[str, LogEntry]:
-        """By item, what holds for a student: the student's own before what everyone gets who handed something in."""
+        """By item, what holds for a student: the student's own before what everyone gets who handed something in.
+
+        Of what was given by several keys, as before and after the student was on a roster, the last holds."""
         if self._by_key is None:
             self._by_key = {}
             for (who, item), entry in self.current().items():
                 self._by_key.setdefault(who, {})[item] = entry
         known = self._by_key
-        return {item: entry for who in (*[EVERYONE] * everyone, *keys) for item, entry in known.get(who, {}).items()}
+        own = sorted((entry for who in keys for entry in known.get(who, {}).values()), key=lambda entry: entry.at)
+        given = known.get(EVERYONE, {}) if everyone else {}
+        return given | {entry.item: entry for entry in own}
 
     def last(self) -> list[LogEntry]:
         """What the last command set; nothing where it took something back."""

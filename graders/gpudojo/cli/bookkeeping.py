@@ -181,8 +181,7 @@ def _taken_back(book: Gradebook, last: Sequence[LogEntry], at: str, who: str) ->
 
 
 def _held(book: Gradebook, unit: Unit | None, item: str) -> LogEntry | None:
-    current = book.overrides.current()
-    return next((current[key, item] for key in (unit.keys if unit else ["*"]) if (key, item) in current), None)
+    return book.overrides.of(unit.keys if unit else ["*"], everyone=False).get(item)
 
 
 def _give(book: Gradebook, entries: Sequence[LogEntry]) -> None:
@@ -211,7 +210,11 @@ def _give(book: Gradebook, entries: Sequence[LogEntry]) -> None:
 
 
 def _show(book: Gradebook) -> None:
-    current = sorted(book.overrides.current().values(), key=lambda entry: (entry.student, entry.item))
+    units = book.units()
+    keys = {key for unit in units for key in unit.keys}
+    held = {one for unit in units for one in book.overrides.of(unit.keys, everyone=False).values()}
+    known = [one for one in book.overrides.current().values() if one in held or one.key not in keys]
+    current = sorted(known, key=lambda entry: (entry.student, entry.item))
     for one in current:
         why = f"  {one.comment}" if one.comment else ""
         click.echo(printable(f"{one.student}  {one.item}  {number(one.points)}{why}  ({one.by}, {one.at[:10]})"))

@@ -340,6 +340,40 @@ def test_undo_gives_back_what_held_before(term: Path) -> None:
     assert given() == []
 
 
+def test_the_last_points_hold_however_the_student_was_known_before(term: Path) -> None:
+    """The first are given to a submission, the second to somebody on the roster."""
+    out = ("--out", term / "out")
+    dojo("override", "bo", "01", "--points", "2", *out)
+    (term / "roster.csv").write_text("name,email\nbo,bo@x.org\nAda,ada@x.org\n", encoding="utf-8")
+    grade(term / "out", term / "class", roster=term / "roster.csv")
+    assert "bo: 2 → 7 of 8" in dojo("override", "bo", "01", "--points", "7", *out)
+    assert dojo("override", *out).startswith("bo  01_checking_device  7  (")
+    assert "  2  " not in dojo("override", *out)
+    assert "bo: 7 → 2 of 8" in dojo("override", "--undo", "bo", "01", *out)
+    assert "bo: 2 → 0 of 8" in dojo("override", "--undo", "bo", "01", *out)
+
+
+def test_points_stay_with_whom_the_roster_knows_otherwise_now(term: Path) -> None:
+    """An address without an id changes, a student leaves the course, another one handed in nothing."""
+    roster = term / "roster.csv"
+    roster.write_text("name,email\nAda,a@x.org\nbo,b@x.org\nZoe,z@x.org\nYan,y@x.org\n", encoding="utf-8")
+    grade(term / "out", term / "class", roster=roster)
+    for who in ("ada", "bo", "zoe", "yan"):
+        dojo("override", who, "01", "--points", "3", "--out", term / "out")
+    roster.write_text("name,email\nAda,ada@y.org\nZoe,zoe@y.org\n", encoding="utf-8")
+    outcome, rows, _ = grade(term / "out", term / "class")
+    assert {name: row.score for name, row in rows.items() if row.overrides} == {"ada": 3, "bo": 3, "Zoe": 3}
+    assert [notice.partition("overrides.csv: ")[2] for notice in outcome.notices] == [
+        "'Zoe' had another id on the roster before, 'z@x.org', and keeps the points given by hand",
+        "nobody is 'Yan' any more; an override is unused",
+    ]
+    # a change is told with these points
+    hand_in(term / "class" / "ada", WRONG)
+    outcome, _, _ = grade(term / "out", term / "class")
+    assert [str(change)[:12] for change in outcome.changes] == ["Ada: 3 → 3 ("]
+    assert "Ada: 3 → 0 of 8" in dojo("override", "--undo", "ada", "01", "--out", term / "out")
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [
