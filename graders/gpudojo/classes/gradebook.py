@@ -362,7 +362,7 @@ class ClassTally:
                 self.review.append((row.called, reasons[0]))
         self.late += row.late
         self.overridden += bool(row.overrides)
-        self.to_grade += bool(row.to_grade)
+        self.to_grade += bool(row.to_grade) and row.status is not SubmissionStatus.ABSENT
         if row.gone:
             self.gone.append(row.called)
 
@@ -802,9 +802,9 @@ class Gradebook:
 
 
 def _twins(unit: Unit, sent: StoredSubmission | None, same: dict[str, list[Unit]]) -> list[str]:
-    """The names of those outside of the student's group who handed in the same."""
+    """Those outside of the student's group who handed in the same, as they are called."""
     others = [] if sent is None else [other for other in same[sent.content] if other is not unit]
-    return [other.name for other in others if not unit.group or other.group != unit.group]
+    return [other.called for other in others if not unit.group or other.group != unit.group]
 
 
 def _several(name: str, units: Sequence[Unit]) -> str:

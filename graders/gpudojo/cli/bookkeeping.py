@@ -16,12 +16,12 @@ import click
 
 from gpudojo.cli.options import FOLDER, THAT_FILE, which_day, writing
 from gpudojo.model.errors import BadClass, BadFile, printable, suggestion
+from gpudojo.model.results import SubmissionRow, SubmissionStatus
 from gpudojo.model.results_file import number
 
 if TYPE_CHECKING:
     from gpudojo.classes.gradebook import Gradebook, Unit
     from gpudojo.classes.store import LogEntry
-    from gpudojo.model.results import SubmissionRow
 
 
 @click.command()
@@ -221,18 +221,23 @@ def _show(book: Gradebook) -> None:
     if not current:
         click.echo("There are no overrides.")
     waiting: defaultdict[str, list[str]] = defaultdict(list)
+    absent: defaultdict[str, list[str]] = defaultdict(list)
     for row in book.rows():
         for each in row.exercises:
-            waiting[each.exercise] += [row.called] * each.to_grade
+            names = absent if row.status is SubmissionStatus.ABSENT else waiting
+            names[each.exercise] += [row.called] * each.to_grade
     if any(waiting.values()):
         click.echo(
             "\nStill to grade by hand: STUDENT ITEM --points …, or --from a table of student,item,points,comment"
         )
     for item in book.course.by_hand:
-        if names := waiting[item.name]:
+        if people := waiting[item.name]:
             about = "; ".join(filter(None, (item.title, f"{number(item.points)} points", item.rubric)))
-            click.echo(printable(f"  {item.name} ({about}): {len(names)} student{'s' * (len(names) != 1)}"))
-            for line in textwrap.wrap(printable(", ".join(names)), 100):
+            click.echo(printable(f"  {item.name} ({about}): {len(people)} student{'s' * (len(people) != 1)}"))
+            lines = [", ".join(people)]
+            if others := absent[item.name]:
+                lines.append(f"{len(others)} more handed in nothing: {', '.join(others)}")
+            for line in (each for text in lines for each in textwrap.wrap(printable(text), 100)):
                 click.echo(f"    {line}")
 
 

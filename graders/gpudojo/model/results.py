@@ -119,6 +119,11 @@ class ExerciseRow(msgspec.Struct, frozen=True):
     override: Override | None = None  # of the whole exercise; `score` is already this, whatever the checks have
 
     @property
+    def heading(self) -> str:
+        """The title, and whether it is extra credit."""
+        return f"{self.title} (extra credit)" if self.extra else self.title
+
+    @property
     def to_grade(self) -> bool:
         """Whether a person still has to grade it."""
         return self.by_hand and self.override is None

@@ -132,8 +132,7 @@ def _by_hand(exercise: ExerciseRow) -> CheckRow:
     said = given.comment or "graded by hand." if given else "a person still has to grade this." * exercise.by_hand
     good = exercise.score >= exercise.max_score
     outcome = Outcome.TODO if exercise.to_grade else Outcome.PASSED if good else Outcome.FAILED
-    title = f"{exercise.title} (extra credit)" if exercise.extra else exercise.title
-    return CheckRow(exercise.exercise, "", outcome, exercise.score, worth, said, claim=title, override=given)
+    return CheckRow(exercise.exercise, "", outcome, exercise.score, worth, said, claim=exercise.heading, override=given)
 
 
 def exercise_of(check: CheckRow) -> str:

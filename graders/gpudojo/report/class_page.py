@@ -5,6 +5,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Final
 
 from gpudojo.classes.gradebook import ClassStatistics, absent_functions
 from gpudojo.model.catalogue import misconceptions
@@ -14,6 +15,8 @@ from gpudojo.platforms._entries import late_by
 from gpudojo.report.rendering import Person, anyone, histogram, page, scatter
 from gpudojo.report.student_page import RecordStore
 from gpudojo.submissions.entries import natural
+
+ABSENT: Final = SubmissionStatus.ABSENT
 
 
 @dataclass(frozen=True)
@@ -25,6 +28,7 @@ class SubmissionLine:
     score: float
     scores: dict[str, float]  # by exercise
     absent: set[str]  # exercises of which nothing was handed in
+    waiting: set[str]  # what a person still has to grade
     seconds: float
     peak_bytes: int
     review: tuple[str, ...]
@@ -39,7 +43,7 @@ class SubmissionLine:
 
     @property
     def handed_in(self) -> bool:
-        return self.status is not SubmissionStatus.ABSENT
+        return self.status is not ABSENT
 
 
 @dataclass
@@ -70,16 +74,18 @@ class Tally:
     def add(self, row: SubmissionRow, person: Person) -> None:
         absent = {exercise.exercise: absent_functions(exercise) for exercise in row.exercises}
         read = row.status is not SubmissionStatus.UNREADABLE
+        waiting = {each.exercise for each in row.exercises if each.to_grade and row.status is not ABSENT}
         self.lines.append(
             SubmissionLine(
                 person,
                 row.status,
                 row.score,
                 {exercise.exercise: exercise.score for exercise in row.exercises},
-                {e.exercise for e in row.exercises if _untouched(e, absent[e.exercise])},
+                {e.exercise for e in row.exercises if _untouched(e, absent[e.exercise])} - waiting,
+                waiting,
                 row.seconds,
                 row.peak_bytes,
-                tuple(self.says(person.says(text)) for text in row.review),
+                tuple(person.says(self.says(text)) for text in row.review),
                 person.says(row.reason),
                 row.final,
                 row.section,
@@ -89,7 +95,7 @@ class Tally:
         self.statistics.add(row)
         self.named |= bool(row.roster and row.roster.name)
         for exercise in row.exercises:
-            title, worth = self.exercises.get(exercise.exercise, (exercise.title, 0.0))
+            title, worth = self.exercises.get(exercise.exercise, (exercise.heading, 0.0))
             self.exercises[exercise.exercise] = (title, max(worth, exercise.max_score))
             if read:
                 self._count(exercise.checks, absent[exercise.exercise], row)
@@ -183,7 +189,7 @@ class Tally:
     @property
     def needs_review(self) -> list[SubmissionLine]:
         """Submissions to review before grades go out."""
-        return [line for line in self.handed_in if line.review]
+        return [line for line in self.lines if line.review]
 
     @property
     def ranked(self) -> list[Mistake]:

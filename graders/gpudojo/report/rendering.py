@@ -80,10 +80,11 @@ class Roll:
             if self._owner.setdefault(shown, row.submission) != row.submission:
                 shown = f"{shown} ({row.submission})"
             if shown != row.submission:
-                self._shown[row.submission.casefold()] = shown
+                self._shown |= {each.casefold(): shown for each in (row.submission, row.called)}
             family_first = whole(row.roster.sorted_as) if row.roster and row.roster.family else ""
             return Person(whole(shown), f"students/{whole(file)}.html", sorted_as=family_first)
-        self._shown |= {each.casefold(): file for each in names_of(row) if len(each) >= SHORTEST}
+        every = {*names_of(row), row.called}
+        self._shown |= {each.casefold(): file for each in every if len(each) >= SHORTEST}
         return Person(file, f"students/{file}.html", hidden(row), True)
 
     def says(self, text: str) -> str:

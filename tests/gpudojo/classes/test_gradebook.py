@@ -206,6 +206,9 @@ def test_reasons_to_look(term: Path) -> None:
     assert told["eve"].startswith(f"{FIRST} is not valid Python: SyntaxError")
     assert f"01_checking_device (1).py was graded, and not {FIRST}" in told["fay"]
     assert "final.py was graded, and not old.py" in told["gil"]
+    (term / "roster.csv").write_text("id,name\nada,Ada One\ndee,Dee Two\n", encoding="utf-8")
+    _, rows, _ = grade(term / "out", term / "class", roster=term / "roster.csv")
+    assert rows["dee"].needs_human == ["the same files as Ada One (ada)"]
 
 
 def test_a_class_with_a_course_file(term: Path) -> None:
@@ -319,6 +322,16 @@ def test_points_from_a_table(term: Path) -> None:
         assert "no line of it has points" in dojo("override", "--from", marks, "--out", term / "out", fails=True)
     dojo("override", "--undo", "--out", term / "out")
     assert not any(row.overrides for row in read(term / "out" / "results.json").submissions)
+
+
+def test_who_handed_in_nothing_is_not_counted_among_those_to_grade(term: Path) -> None:
+    (term / "roster.csv").write_text("id,name\nada,Ada One\nzoe,Zoe\nyan,Yan\n", encoding="utf-8")
+    (term / "class" / "course.toml").write_text("[[by_hand]]\nname = 'essay'\npoints = 4\n", encoding="utf-8")
+    outcome, _, _ = grade(term / "out", term / "class", roster=term / "roster.csv")
+    assert outcome.tally.to_grade == 3
+    listed = dojo("override", "--out", term / "out")
+    assert "  essay (essay; 4 points): 3 students\n    Ada One (ada), bo, cy\n" in listed
+    assert "    2 more handed in nothing: Yan, Zoe\n" in listed
 
 
 def test_undo_gives_back_what_held_before(term: Path) -> None:

@@ -9,6 +9,7 @@ import msgspec
 import pytest
 from gpudojo.model.results import (
     Attempt,
+    ExerciseRow,
     Grade,
     Outcome,
     Override,
@@ -220,3 +221,29 @@ def test_means_say_which_points_they_count(tmp_path: Path) -> None:
     tally = tally_of(plain, late)
     assert tally.published == pytest.approx((100 * plain.score / plain.max_score + 20) / 2)
     assert f"<dt>mean, published</dt><dd>{tally.published:.1f} <small>%" in pages_of(tmp_path, plain, late)[0]
+
+
+def test_extra_credit_is_named(tmp_path: Path) -> None:
+    """Its maximum is not in the total, and the points of the table would not add up."""
+    (plain,) = submission(3, "ada", "no").exercises[:1]
+    extra = msgspec.structs.replace(plain, exercise=PIXELS, title="Pixels", extra=True)
+    row = msgspec.structs.replace(
+        submission(3, "ada", "no"), exercises=[plain, extra], score=2 * plain.score, max_score=plain.max_score
+    )
+    index, (page,), _ = pages_of(tmp_path, row)
+    assert page.count("Pixels (extra credit)") == 2, "in the table, and above its checks"
+    assert "Pixels (extra credit)</a></th>" in index
+    assert f"{plain.title} (extra credit)" not in page + index
+
+
+def test_what_waits_for_a_person_is_not_called_unattempted(tmp_path: Path) -> None:
+    item = ExerciseRow("report", "Report", 0.0, 5.0, by_hand=True)
+    row = submission(3, "ada", "no")
+    row = msgspec.structs.replace(row, exercises=[*row.exercises, item], max_score=total([row.max_score, 5.0]))
+    absent = SubmissionRow("bo", SubmissionStatus.ABSENT, 0.0, 5.0, [item], reason="Nothing was handed in.")
+    index, _, _ = pages_of(tmp_path, row, absent)
+    lines = index.partition('<table id="class"')[2].splitlines()
+    waiting, nothing = (line for line in lines if line.startswith('<tr><th scope="row">'))
+    assert waiting.count('<span title="still to grade by hand">') == 1
+    assert 'title="not attempted"' not in waiting
+    assert nothing.count('<span title="not attempted">') == 1
