@@ -22,7 +22,7 @@ import msgspec
 from msgspec.structs import replace
 
 from gpudojo.classes.course_file import CourseRules, Roster, Worth, key, weighed
-from gpudojo.classes.judging import Verdicts
+from gpudojo.classes.judging import NO_FUNCTIONS, Verdicts
 from gpudojo.classes.store import EVERYONE, FOLDER, Overrides, applied, write
 from gpudojo.model.catalogue import day as exercises_of
 from gpudojo.model.errors import BadClass, BadEvidence, suggestion
@@ -42,6 +42,7 @@ from gpudojo.model.results import (
 )
 from gpudojo.model.results_file import encoded, number, replacing, safe, write_csv, writing
 from gpudojo.submissions.entries import Naming, SubmissionEntry, Submitter, folded, natural
+from gpudojo.submissions.reading import WRITTEN
 
 # A class has these by the hundred thousand, and to look one up in an enumeration takes as long as the rest.
 PASSED, FAILED, TODO, ERROR = Outcome.PASSED, Outcome.FAILED, Outcome.TODO, Outcome.ERROR
@@ -680,7 +681,7 @@ class Gradebook:
             identifier=unit.who.identifier if unit.who else unit.roster.id if unit.roster else None,
             naming=unit.who.naming if unit.who else None,
             notes=[*(sent.notes if sent else ()), *base.notes],
-            needs_human=[*base.needs_human, *review, *said],
+            needs_human=[*_explained(base.needs_human, sent), *review, *said],
             record=sent.record if sent else "",
             reference=sent.reference if sent and sent.reference != self.state.reference else "",
             graded_at=sent.at if sent else "",
@@ -805,6 +806,12 @@ def _twins(unit: Unit, sent: StoredSubmission | None, same: dict[str, list[Unit]
     """Those outside of the student's group who handed in the same, as they are called."""
     others = [] if sent is None else [other for other in same[sent.content] if other is not unit]
     return [other.called for other in others if not unit.group or other.group != unit.group]
+
+
+def _explained(reasons: Sequence[str], sent: StoredSubmission | None) -> list[str]:
+    """Reasons to review; where no function was found, with what the files say about it."""
+    why = [f"{note[:1].lower()}{note[1:]}" for note in sent.notes if note.endswith(WRITTEN)] if sent else []
+    return [f"{one}: {' '.join(why)}" if why and one == NO_FUNCTIONS else one for one in reasons]
 
 
 def _several(name: str, units: Sequence[Unit]) -> str:

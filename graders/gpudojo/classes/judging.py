@@ -58,6 +58,7 @@ STATUSES: Final = {
     IncidentKind.CRASHED: SubmissionStatus.CRASHED,
     IncidentKind.OUT_OF_MEMORY: SubmissionStatus.OUT_OF_MEMORY,
 }
+NO_FUNCTIONS: Final = "none of the functions is in it"
 INVALID: Final = ("SyntaxError", "IndentationError", "TabError")
 UNEXPLAINED: Final = (Outcome.PASSED, Outcome.TODO)
 MOST_KNOWN: Final = 4000  # verdicts on a function that are kept in memory
@@ -333,7 +334,7 @@ def _needs_review(record: AnyRecord) -> list[str]:
     invalid = [(name, ran.broken) for name, ran in record.files.items() if ran.broken and ran.broken.type in INVALID]
     found += [f"{name} is not valid Python: {broken.type}: {broken.message}" for name, broken in invalid[:3]]
     if record.places and not (found or record.incidents) and all(place.line is None for place in record.places):
-        found.append("none of the functions is in it")
+        found.append(NO_FUNCTIONS)
     for graded, others in {place.file: place.versions for place in record.places if place.versions}.items():
         found.append(f"there are several versions of a file: {graded} was graded, and not {', '.join(others)}")
     return found

@@ -301,6 +301,21 @@ def fault(file: SourceFile) -> str | None:
     return None
 
 
+WRITTEN: Final = "with %%writefile; such cells are not run."
+_WRITES: Final = re.compile(rb'"\s*%%(?:write)?file\s+(?:-a\s+)?([^"\\\s]+\.py)\b')
+
+
+def written_by_cells(file: SourceFile) -> str:
+    """A sentence about Python files that cells of a notebook would write; empty where there are none.
+
+    It looks for the magic in the notebook's JSON, which is parsed only in the sandbox."""
+    if not suffix(file.path, (".ipynb",)) or b"file" not in file.data:
+        return ""
+    found = sorted({name.decode("utf-8", "replace") for name in _WRITES.findall(file.data)})
+    names = ", ".join(map(shown, found[:3])) + f" and {len(found) - 3} more" * (len(found) > 3)
+    return f"A cell of {shown(file.path)} writes {names} {WRITTEN}" if found else ""
+
+
 def read(entry: entries.SubmissionEntry, limits: ReadLimits | None = None) -> ReadSubmission:
     """Read an entry. What is wrong with it is in `problem` and `notes`; nothing is raised."""
     limits = limits or ReadLimits()
@@ -458,7 +473,7 @@ class _SourceReader:
         ):
             instead = "give it by itself" if entry.kind is entries.Kind.ZIP else "unpack it and give the folder"
             problem = f"It holds the work of several students; to grade them, {instead}: dojo grade PATH --out DIR."
-        notes = [*faults, *dict.fromkeys(self.notes)]
+        notes = [*faults, *dict.fromkeys(self.notes), *filter(None, map(written_by_cells, files))]
         if self.too_many:
             taken = f"only the first {len(files)} were read" if len(files) > 1 else "only the first was read"
             notes.insert(0, f"There are {len(files) + self.too_many} Python files and notebooks; {taken}.")

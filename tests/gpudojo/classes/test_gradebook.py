@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import json
 import os
 import shutil
 import subprocess
@@ -209,6 +210,20 @@ def test_reasons_to_look(term: Path) -> None:
     (term / "roster.csv").write_text("id,name\nada,Ada One\ndee,Dee Two\n", encoding="utf-8")
     _, rows, _ = grade(term / "out", term / "class", roster=term / "roster.csv")
     assert rows["dee"].needs_human == ["the same files as Ada One (ada)"]
+
+
+def test_functions_in_a_cell_that_is_written_to_a_file_are_named(term: Path) -> None:
+    """As in Colab, where files cannot be edited otherwise. Such cells are not run."""
+    magic = [f"%%writefile {FIRST}\n", *RIGHT.splitlines(keepends=True)]
+    for name, sources in {"dee": [magic], "eve": [magic, [WRONG]], "fay": [["%%writefile a.txt\n", "text"]]}.items():
+        cells = [{"cell_type": "code", "metadata": {}, "outputs": [], "source": source} for source in sources]
+        notebook = {"cells": cells, "metadata": {}, "nbformat": 4, "nbformat_minor": 4}
+        (term / "class" / f"{name}.ipynb").write_text(json.dumps(notebook), encoding="utf-8")
+    _, rows, _ = grade(term / "out", term / "class")
+    said = f"a cell of {{}}.ipynb writes {FIRST} with %%writefile; such cells are not run."
+    assert rows["dee"].needs_human == [f"none of the functions is in it: {said.format('dee')}"]
+    assert (rows["eve"].needs_human, rows["eve"].notes) == ([], ["A" + said.format("eve")[1:]])
+    assert rows["fay"].needs_human == ["none of the functions is in it"]
 
 
 def test_a_class_with_a_course_file(term: Path) -> None:
