@@ -14,7 +14,7 @@ from gpudojo.model import catalogue
 from gpudojo.model.errors import printable
 from gpudojo.model.results import ClassResults, ExerciseRow, SubmissionRow, total
 from gpudojo.model.results_file import StoredRows, header
-from gpudojo.platforms import Options, describe, exporter, formats, parts_of, uses
+from gpudojo.platforms import Options, describe, exporter, formats, of_class, parts_of, uses
 from gpudojo.platforms._entries import VisibleRows, submission_named
 
 
@@ -51,6 +51,8 @@ def export(
     for name, given in {"worksheet": worksheet, "gradebook": gradebook, "title": title}.items():
         if given is not None and name not in uses(format_):
             raise click.UsageError(f"--{name} does not go with --to {format_}")
+    if submission is not None and of_class(format_):
+        raise click.UsageError(f"--submission does not go with --to {format_}, which is about the whole class")
     results = results_file(results)
     with writing(out):
         head = header(results)

@@ -3,8 +3,9 @@
 Each module or folder here is one platform, found by listing the package; what begins with an underscore is shared. Its
 `export(header, rows, target, options) -> list[Path]` writes class results. It may go through the rows several times,
 and holds one at a time, as there may be ten thousand. Its `USES` names the fields of `Options` that a teacher may set
-for it alone. A folder may have modules that make what a teacher uploads, and a module `workflow`, whose
-`seal(files, day)` adds files to a student's repository.
+for it alone, and with `OF_CLASS = True` it is about the class as a whole and takes no single submission. A folder may
+have modules that make what a teacher uploads, and a module `workflow`, whose `seal(files, day)` adds files to a
+student's repository.
 """
 
 from __future__ import annotations
@@ -59,6 +60,11 @@ def uses(name: str) -> tuple[str, ...]:
     """The options that a format takes and others do not: the `USES` of its module."""
     found: tuple[str, ...] = getattr(importlib.import_module(f"{__name__}.{name}"), "USES", ())
     return found
+
+
+def of_class(name: str) -> bool:
+    """Whether a format is about the class as a whole: the `OF_CLASS` of its module."""
+    return bool(getattr(importlib.import_module(f"{__name__}.{name}"), "OF_CLASS", False))
 
 
 def describe(name: str) -> str:

@@ -504,6 +504,8 @@ def people(
         listed = submission.roster.name if submission.roster else ""
         wanted = {plain(submission.student or ""), plain(submission.submission), plain(listed)} - {""}
         lines = by_id.get(own, set()) if own else set().union(*(by_name.get(name, set()) for name in wanted))
+        if len(lines) > 1 and submission.roster:  # the roster may be the same table, and tell two of one name apart
+            lines = lines & by_id.get(submission.roster.id, set()) or lines
         if len(lines) != 1:
             fits = "nobody" if not lines else f"{len(lines)} people"
             say(f"{submission.submission!r} matches {fits} in the table and is left out.")

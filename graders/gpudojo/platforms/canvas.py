@@ -3,7 +3,7 @@
 From a gradebook only the columns that identify a student and the assignment's own are kept, so that the import changes
 nothing else; a student without a submission keeps the grade that is there. A message names an assignment that the
 gradebook does not have, because Canvas would create it. Without a gradebook, students are identified by the ids in the
-names of files that were downloaded from Canvas.
+names of files that were downloaded from Canvas, and by those of the roster where these are the same.
 """
 
 from __future__ import annotations
@@ -32,12 +32,14 @@ def export(header: ClassResults, rows: Iterable[SubmissionRow], target: Path, op
     else:
         lines = [[*WHO, title], [POSSIBLE, "", "", "", "", number(worth)]]
         absent = 0
+        canvas_roster = any(row.roster and row.roster.id == identified(row, "canvas") for row in rows)
         for row in chosen(rows, options):
             nothing = row.status is SubmissionStatus.ABSENT and not row.overrides and not row.score
             absent += nothing
+            listed = row.roster.id if row.roster and canvas_roster else ""
             who = (
                 one_line(row.student or (row.roster.name if row.roster else "") or row.submission),
-                identified(row, "canvas") or "",
+                identified(row, "canvas") or listed,
             )
             login = row.roster.login if row.roster else ""
             lines.append([*map(safe, (*who, "", login, row.section)), "" if nothing else number(row.final.points)])

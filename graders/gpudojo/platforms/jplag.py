@@ -9,22 +9,25 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterable
 from pathlib import Path, PurePosixPath
+from typing import Final
 
 from gpudojo.classes.store import Store
 from gpudojo.grading.load import SUFFIX, NotANotebook, Unparsable
 from gpudojo.model.errors import CannotExport
 from gpudojo.model.results import ClassResults, SubmissionRow
 from gpudojo.platforms import Options
-from gpudojo.platforms._entries import chosen, new_name, save
+from gpudojo.platforms._entries import new_name, save
 from gpudojo.submissions.entries import SOURCES, suffix
 from gpudojo.submissions.reading import parts
+
+OF_CLASS: Final = True
 
 
 def export(header: ClassResults, rows: Iterable[SubmissionRow], target: Path, options: Options) -> list[Path]:
     store = Store(options.results or target)
     written: list[Path] = []
     taken: set[str] = set()
-    for row in chosen(rows, options):
+    for row in rows:
         if sources := store.sources(row.digest) if row.digest else {}:
             written += _folder(target / "submissions" / new_name(row.submission, taken), sources)
     if not written:

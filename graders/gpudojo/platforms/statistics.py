@@ -14,15 +14,16 @@ from gpudojo.classes.gradebook import CheckStatistics, ClassStatistics
 from gpudojo.model.results import ClassResults, Outcome, SubmissionRow
 from gpudojo.model.results_file import number, safe
 from gpudojo.platforms import Options
-from gpudojo.platforms._entries import chosen, one_line, save_csv
+from gpudojo.platforms._entries import one_line, save_csv
 
+OF_CLASS: Final = True
 HEADINGS: Final = (
     "exercise,function,check,claim,max_points,attempted,absent,passed,failed,blocked,errors,difficulty,discrimination"
 ).split(",")
 
 
 def export(header: ClassResults, rows: Iterable[SubmissionRow], target: Path, options: Options) -> list[Path]:
-    statistics = ClassStatistics(chosen(rows, options))
+    statistics = ClassStatistics(rows)
     lines = [_line(check) for check in statistics.checks.values()]
     if statistics.unread:
         many = (

@@ -95,7 +95,14 @@ def test_a_day_s_exercises_come_from_the_class_or_the_curriculum() -> None:
 
 
 @pytest.mark.parametrize(
-    ("format_", "option"), [("junit", "--title"), ("canvas", "--worksheet"), ("moodle", "--gradebook")]
+    ("format_", "option"),
+    [
+        ("junit", "--title"),
+        ("canvas", "--worksheet"),
+        ("moodle", "--gradebook"),
+        ("statistics", "--submission"),
+        ("jplag", "--submission"),
+    ],
 )
 def test_an_option_that_a_format_does_not_take_is_refused(tmp_path: Path, format_: str, option: str) -> None:
     (tmp_path / "results.json").touch()

@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 import pytest
 from gpudojo.model.errors import CannotExport
-from gpudojo.model.results import ClassResults, ExerciseRow, Grade, Override, SubmissionRow, SubmissionStatus
+from gpudojo.model.results import ClassResults, ExerciseRow, Grade, Override, RosterRow, SubmissionRow, SubmissionStatus
 from gpudojo.platforms import Options, exporter
 from gpudojo.platforms._entries import spellings
 
@@ -63,6 +63,29 @@ def test_canvas_says_what_fits_nobody_or_several(tmp_path: Path) -> None:
         "'Bob Ray' matches 2 people in the table and is left out.",
         "'ada again' is from the same person as 'ada' and is left out.",
     ]
+
+
+def test_two_of_one_name_are_told_apart_by_the_id_on_the_roster(tmp_path: Path) -> None:
+    """The roster is often the same table; what was handed in has no id of Canvas, as from GitHub."""
+    said: list[str] = []
+    twins = GRADEBOOK + '"Ray, Bob",105,s105,bob2,GPU 1,,,\n'
+    bob = msgspec.structs.replace(CLASS.submissions[1], identifier=None, roster=RosterRow("105", "Bob Ray"))
+    for id_, there in (("105", ["1.5", "2", "", "3"]), ("999", ["1.5", "2", "", ""])):
+        row = msgspec.structs.replace(bob, roster=RosterRow(id_, "Bob Ray"))
+        lines = export("canvas", tmp_path, twins, msgspec.structs.replace(CLASS, submissions=[row]), say=said.append)
+        assert [line[5] for line in lines[3:]] == there
+    assert said == ["'Bob Ray' matches 2 people in the table and is left out."]
+
+
+def test_a_new_table_for_canvas_has_ids_of_the_absent_where_the_roster_is_canvas_s(tmp_path: Path) -> None:
+    """They are where one of them is in the name of a file that Canvas named."""
+    ada = msgspec.structs.replace(CLASS.submissions[0], naming="canvas", identifier="101")
+    eve = SubmissionRow("Eve", SubmissionStatus.ABSENT, 0.0, 3.0, identifier="102", roster=RosterRow("102", "Eve"))
+    for own, shown in (("101", "102"), ("s101", "")):
+        rows = [msgspec.structs.replace(ada, roster=RosterRow(own, "Ada")), eve]
+        results = msgspec.structs.replace(CLASS, submissions=rows)
+        lines = export("canvas", tmp_path, "", results, gradebook=None)
+        assert [line[1] for line in lines[2:]] == ["101", shown]
 
 
 def test_what_was_given_to_the_absent_is_filled_in(tmp_path: Path) -> None:
