@@ -12,7 +12,8 @@ from rich.table import Table
 
 from gpudojo.authoring import new as sampling
 from gpudojo.authoring.new import Plan, Surroundings, day_files, exercise_files, surroundings, write_new
-from gpudojo.cli.options import FOLDER, day_and_root, processors, repository, which_root, writing
+from gpudojo.cli.options import FOLDER, day_and_root, processors, references, repository, which_root, writing
+from gpudojo.model.catalogue import day as exercises_of
 
 
 @click.group()
@@ -97,11 +98,11 @@ def lint(
 
     if (only or limit or jobs or out) and not mutants:
         raise click.UsageError("--exercise, --limit, --jobs and --out go with --mutants")
+    root = references(root, day)[0] if exercises_of(day) else root or repository()
     if mutants:
-        root = root or repository()
         _mutants(day, root, only, limit, jobs or processors(), out or root / "build" / "mutants")
         return
-    report = examine(day, root or repository(), quick)
+    report = examine(day, root, quick)
     console, headings = Console(highlight=False), ("points", "functions", "checks", "wrong")
     table = _table(f"dojo lint: {day}", console, headings, 13)
     table.add_column("result", no_wrap=True, min_width=10)
@@ -140,7 +141,6 @@ def _mutants(day: str, root: Path, only: tuple[str, ...], limit: int | None, job
         raise click.ClickException("--mutants grades a class, which needs Linux or macOS; on Windows, use WSL")
     from gpudojo.authoring import fairness
     from gpudojo.classes.class_grading import Display
-    from gpudojo.model.catalogue import day as exercises_of
 
     console = Console(highlight=False)
     headings = ("mutants", "dead", "equivalent", "alive", "rewrites", "failing")

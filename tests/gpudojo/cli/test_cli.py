@@ -131,3 +131,10 @@ def test_no_command_ends_with_a_traceback_for_a_file(tmp_path: Path, monkeypatch
     (tmp_path / "exercises").touch()
     code, said = dojo("release", "stubs", "--root", str(tmp_path))
     assert (code, said.startswith(f"Error: cannot write {tmp_path / 'exercises'}")) == (1, True), said
+
+
+@pytest.mark.parametrize("more", [(), ("--mutants",)])
+def test_lint_needs_references(tmp_path: Path, more: tuple[str, ...]) -> None:
+    """Without them every file of every exercise would be listed as missing."""
+    done = CliRunner().invoke(main, ["lint", "--root", str(tmp_path), *more])
+    assert (done.exit_code, done.output) == (1, f"Error: there is no folder {tmp_path / 'reference' / 'day8'}\n")
