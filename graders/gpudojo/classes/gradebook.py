@@ -293,7 +293,9 @@ class Unit:
     sent: list[StoredSubmission] = field(default_factory=list)
     roster: RosterRow | None = None
     submitted: str = ""  # says the roster
+    dates: dict[str, str] | None = None  # of a group: by digest, what the roster says of who handed it in
     group: str = ""
+    sender: Student | None = None  # the member of the group who handed in, or the group itself
     review: list[str] = field(default_factory=list)
 
     _names: frozenset[str] | None = None
@@ -312,6 +314,10 @@ class Unit:
     def called(self) -> str:
         """The name on the roster, with that of the submission."""
         return both_names(self.roster.name if self.roster else "", self.name)
+
+    def when(self, sent: StoredSubmission) -> str:
+        """When it was handed in, as the platform says, or the roster; empty where nobody does."""
+        return sent.submitted or (self.dates or {}).get(sent.digest, "") or self.submitted
 
     @property
     def names(self) -> frozenset[str]:
@@ -578,18 +584,20 @@ class Gradebook:
                     member_of[id(own[-1])] = group
             units += [unit for unit in own if unit not in units]
             joint = [unit for unit in units if key(group) in unit.names and unit not in own]
-            sent = {each.digest: each for unit in (*joint, *own) for each in unit.sent}
-            latest = max((u for u in (*joint, *own) if u.sent), key=lambda u: _latest(u.sent), default=None)
-            if latest is None:
+            senders = {each.digest: unit for unit in (*joint, *own) for each in unit.sent}
+            if not senders:
                 continue
             for unit in joint:
                 units.remove(unit)
-            if all(each.submitted for each in sent.values()):
-                shared = sorted(sent.values(), key=lambda each: datetime.datetime.fromisoformat(each.submitted))
+            shared = [each for unit in (*joint, *own) for each in unit.sent if senders[each.digest] is unit]
+            dates = {each.digest: each.submitted or senders[each.digest].submitted for each in shared}
+            if not all(dates.values()):
+                shared.sort(key=lambda each: each.at)
             else:
-                shared = sorted(sent.values(), key=lambda each: each.at)
+                shared.sort(key=lambda each: datetime.datetime.fromisoformat(dates[each.digest]))
+            sender = senders[shared[-1].digest].who
             for unit in own:
-                unit.sent, unit.group, unit.who = shared, group, unit.who or latest.who
+                unit.sent, unit.group, unit.dates, unit.sender = shared, group, dates, sender
 
     def rows(self) -> Iterator[SubmissionRow]:
         """All rows, finished; one after another, for there may be many."""
@@ -663,7 +671,7 @@ class Gradebook:
             for item in self.course.by_hand
         ]
         exercises, said = applied(exercises, self.overrides.of(unit.keys, everyone=sent is not None))
-        submitted = (sent.submitted or unit.submitted) if sent else ""
+        submitted = unit.when(sent) if sent else ""
         names = unit.names if self.course.extensions else frozenset[str]()  # they take more memory than all the rest
         timing = self.course.timing(submitted, self._told_by(unit, sent), bool(sent and sent.late), names)
         if sent and sent.late and not submitted and self.course.late.penalty:
@@ -692,9 +700,10 @@ class Gradebook:
         return self.course.graded(row, timing)
 
     def _told_by(self, unit: Unit, sent: StoredSubmission | None) -> str:
-        if sent is None or not (sent.submitted or sent.late or unit.submitted):
+        if sent is None or not (sent.late or unit.when(sent)):
             return ""
-        naming = unit.who.naming if unit.who else ""
+        who = unit.sender or unit.who
+        naming = who.naming if who else ""
         return naming if naming not in ("plain", "classroom", "") else "commit" if sent.submitted else "roster"
 
     def _attempts(self, unit: Unit, counts: StoredSubmission | None, row: SubmissionRow) -> list[Attempt]:
@@ -821,10 +830,6 @@ def _several(name: str, units: Sequence[Unit]) -> str:
 
 def _tried(row: SubmissionRow) -> bool:
     return any(check.outcome in (PASSED, FAILED) for exercise in row.exercises for check in exercise.checks)
-
-
-def _latest(sent: Sequence[StoredSubmission]) -> str:
-    return max(each.submitted or each.at for each in sent)
 
 
 def _gone(origin: Path) -> bool:

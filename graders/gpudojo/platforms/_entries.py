@@ -481,6 +481,14 @@ def identified(row: SubmissionRow, platform: str) -> str | None:
     return row.identifier if row.identifier and platform in (row.naming or "").lower() else None
 
 
+def ids_on(platform: str, rows: Iterable[SubmissionRow]) -> Callable[[SubmissionRow], str]:
+    """Gives the platform's own id of a student; empty where it is not known.
+
+    It is in the names of files, and on the roster where those ids are the same ones."""
+    on_roster = any(row.roster and row.roster.id == identified(row, platform) for row in rows)
+    return lambda row: identified(row, platform) or (row.roster.id if on_roster and row.roster else "")
+
+
 def people(
     rows: Mapping[int, tuple[str, str]], submissions: Iterable[SubmissionRow], platform: str, say: Callable[[str], None]
 ) -> Iterator[tuple[int, SubmissionRow]]:

@@ -17,7 +17,7 @@ from gpudojo.model.errors import CannotExport
 from gpudojo.model.results import ClassResults, SubmissionRow, SubmissionStatus
 from gpudojo.model.results_file import number, safe
 from gpudojo.platforms import Options
-from gpudojo.platforms._entries import chosen, identified, one_line, people, published, read_table, save_csv, value
+from gpudojo.platforms._entries import chosen, ids_on, one_line, people, published, read_table, save_csv, value
 
 USES: Final = ("gradebook", "title")
 WHO: Final = ("Student", "ID", "SIS User ID", "SIS Login ID", "Section")
@@ -32,15 +32,11 @@ def export(header: ClassResults, rows: Iterable[SubmissionRow], target: Path, op
     else:
         lines = [[*WHO, title], [POSSIBLE, "", "", "", "", number(worth)]]
         absent = 0
-        canvas_roster = any(row.roster and row.roster.id == identified(row, "canvas") for row in rows)
+        id_of = ids_on("canvas", rows)
         for row in chosen(rows, options):
             nothing = row.status is SubmissionStatus.ABSENT and not row.overrides and not row.score
             absent += nothing
-            listed = row.roster.id if row.roster and canvas_roster else ""
-            who = (
-                one_line(row.student or (row.roster.name if row.roster else "") or row.submission),
-                identified(row, "canvas") or listed,
-            )
+            who = one_line(row.student or (row.roster.name if row.roster else "") or row.submission), id_of(row)
             login = row.roster.login if row.roster else ""
             lines.append([*map(safe, (*who, "", login, row.section)), "" if nothing else number(row.final.points)])
         if absent:

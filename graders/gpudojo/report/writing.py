@@ -188,8 +188,9 @@ def _moodle_ids(
             if row.submission in chosen:
                 yield pages[row.submission], listed[place]
         return
+    id_of = common.ids_on("moodle", rows)
     for row in rows:
-        if row.submission in chosen and (own := common.identified(row, "moodle")):
+        if row.submission in chosen and (own := id_of(row)):
             yield pages[row.submission], (own, row.student or row.submission)
 
 

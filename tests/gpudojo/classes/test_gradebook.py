@@ -501,6 +501,35 @@ def test_a_group_has_one_submission(term: Path) -> None:
     assert rows["ada"].needs_human == []
 
 
+def test_members_of_a_group_have_their_own_ids_and_the_date_of_what_was_handed_in(term: Path) -> None:
+    """With another's id, their points would go to the other one."""
+    folder = term / "moodle" / "Di Bell_7001_assignsubmission_file_"
+    hand_in(folder, RIGHT)
+    (term / "moodle" / "worksheet.csv").write_text(
+        "Identifier,Full name,Last modified (submission),Maximum Grade,Grade\n"
+        "Participant 7001,Di Bell,2026-11-02 10:00,8,\nParticipant 7002,Nora Nil,-,8,\n",
+        encoding="utf-8",
+    )
+    (term / "moodle" / "course.toml").write_text(
+        "deadline = 2026-11-01T10:00:00Z\nroster = 'worksheet.csv'\n[late]\npenalty = 10\n"
+        "[groups]\nteam = ['Nora Nil', 'Di Bell']\n",
+        encoding="utf-8",
+    )
+    _, rows, _ = grade(term / "new", term / "moodle")
+    assert {name: (row.student, row.identifier) for name, row in rows.items()} == {
+        "Di Bell": ("Di Bell", "7001"),
+        "Nora Nil": ("Nora Nil", "7002"),
+    }
+    assert {(row.timing and row.timing.late_seconds, row.final.points) for row in rows.values()} == {(86_400, 7.2)}
+    dojo("feedback", term / "new", "--out", term / "pages")
+    with zipfile.ZipFile(term / "pages" / "moodle.zip") as made:
+        assert sorted(name.partition("_assign")[0] for name in made.namelist()) == ["Di Bell_7001", "Nora Nil_7002"]
+    # without a roster, a member is called by the name in the course file
+    (term / "class" / "course.toml").write_text("[groups]\nteam = ['bo', 'zoe']\n", encoding="utf-8")
+    _, rows, _ = grade(term / "out", term / "class")
+    assert (rows["zoe"].student, rows["zoe"].identifier, rows["zoe"].score) == ("zoe", None, rows["bo"].score)
+
+
 def test_a_name_that_does_not_tell_one_student_is_said(term: Path) -> None:
     """In a group it would give somebody another student's points."""
     (term / "class" / "roster.csv").write_text("id,name\nada,Ada One\nbo,Bo Li\ncy,Bo Li\n", encoding="utf-8")
