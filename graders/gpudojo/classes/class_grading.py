@@ -706,7 +706,8 @@ class Display:
         count = sum(tally.statuses.values())
         counts = ", ".join(f"{count} {status}" for status, count in tally.statuses.most_common())
         rate = f" ({ran / seconds:.1f}/s)" if ran > 1 and seconds > 0 else ""
-        whole = f"{count} {'student' if 'absent' in tally.statuses else 'submission'}{'s' * (count != 1)}"
+        who = "student" if tally.shared or "absent" in tally.statuses else "submission"
+        whole = f"{count} {who}{'s' * (count != 1)}"
         self._say(f"\n{whole}: {counts}. {ran} graded in {_time(seconds)}{rate}.", style="bold")
         marked = {
             "late": tally.late,

@@ -341,6 +341,7 @@ class ClassTally:
         self.statuses: Counter[str] = Counter()
         self.shares = array.array("d")  # of the points, in percent: a list would take ten times the memory
         self.scaled = False  # whether points to publish are others than those of the exercises
+        self.shared = False  # whether several students have one submission
         self.statistics = ClassStatistics()
         self.mistakes: Counter[str] = Counter()
         self.review: list[tuple[str, str]] = []
@@ -367,6 +368,7 @@ class ClassTally:
             self.reviews += 1
             if len(self.review) < 20:
                 self.review.append((row.called, reasons[0]))
+        self.shared |= bool(row.group)
         self.late += row.late
         self.overridden += bool(row.overrides)
         self.to_grade += bool(row.to_grade) and row.status is not SubmissionStatus.ABSENT

@@ -15,6 +15,7 @@ from gpudojo.model.catalogue import day
 from gpudojo.model.results import CheckRow, ExerciseRow, Grade, Outcome, SubmissionRow, SubmissionStatus
 from gpudojo.sandbox.protocol import RunOptions
 from gpudojo.submissions.entries import IgnoredPath
+from msgspec.structs import replace
 from rich.console import Console
 
 WRONG = "03_moving_batches::move_batch::tensors_moved"
@@ -99,3 +100,11 @@ def test_the_mean_says_which_points_it_counts(grade: Grade | None, said: str) ->
     Display(screen).summary(outcome(SubmissionRow("a", SubmissionStatus.GRADED, 50.0, 100.0, grade=grade)))
     assert isinstance(screen.file, io.StringIO)
     assert f"\n{said}\n" in screen.file.getvalue()
+
+
+def test_a_group_is_counted_as_students() -> None:
+    screen = Console(file=io.StringIO(), width=100)
+    both = [replace(row(name, SubmissionStatus.GRADED, []), group="team") for name in "ab"]
+    Display(screen).summary(outcome(*both))
+    assert isinstance(screen.file, io.StringIO)
+    assert "2 students: 2 graded." in screen.file.getvalue()
