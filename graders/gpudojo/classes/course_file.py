@@ -396,8 +396,13 @@ class CourseRules:
             begun = math.ceil((timing.late_seconds or 1) / DAY)
             share = min(self.late.penalty * begun, self.late.cap) / 100
             penalty = min(points, share * (out_of if self.late.of == "maximum" else points))
-            timing, points = replace(timing, penalty=round(penalty, PLACES)), points - penalty
-        return replace(row, timing=timing, grade=Grade(round(points, PLACES), total([out_of])))
+            timing, points = replace(timing, penalty=_to_publish(penalty)), points - penalty
+        return replace(row, timing=timing, grade=Grade(_to_publish(points), total([out_of])))
+
+
+def _to_publish(points: float) -> float:
+    """Rounded to the places that platforms show, as people round: 4.825 is 4.83, also as 7.125 - 2.3."""
+    return math.floor(total([points * 10**PLACES]) + 0.5) / 10**PLACES
 
 
 def key(name: str) -> str:
@@ -479,8 +484,10 @@ def load(path: Path) -> CourseRules:
     def moment(value: datetime.datetime, *at: str) -> datetime.datetime:
         if value.year not in YEARS:
             raise bare.refuse(f"the year must be from {YEARS[0]} to {YEARS[-1]}, not {value.year}", *at)
-        if value.tzinfo is not None:
-            return value
+        if (
+            value.tzinfo is not None
+        ):  # in the zone, if one is named: days of an extension may include a change of clocks
+            return value.astimezone(zone) if file.time_zone else value
         if not file.time_zone:
             zoned = f"{value.isoformat()}+01:00"
             raise bare.refuse(f'a time zone is missing: write {zoned}, or set time_zone = "Europe/Berlin"', *at)

@@ -202,6 +202,23 @@ def test_an_extension_moves_the_deadline_of_one_student(tmp_path: Path) -> None:
         assert (timing.late, timing.deadline, timing.extended) == (is_late, due, names != {"cy"})
 
 
+def test_days_of_an_extension_end_at_the_same_time_of_day(tmp_path: Path) -> None:
+    """Clocks are set back on 25 October, however the deadline is written."""
+    for due in ("2026-10-20T23:59:00", "2026-10-20T23:59:00+02:00", "2026-10-20T21:59:00Z"):
+        rules = course(tmp_path, f"deadline = {due}\ntime_zone = 'Europe/Berlin'\n[extensions]\nada = 7\n")
+        timing = rules.timing("2026-10-27T23:58:00+01:00", "moodle", False, {"ada"})
+        assert timing is not None
+        assert (timing.deadline, timing.late) == ("2026-10-27T23:59:00+01:00", False)
+
+
+def test_published_points_are_rounded_as_people_round(tmp_path: Path) -> None:
+    rules = course(tmp_path, f"{DUE}[late]\npenalty = 10\n")
+    timing = rules.timing("2026-11-21T12:00:00+01:00", "commit", False, ())
+    graded = rules.graded(SubmissionRow("ada", SubmissionStatus.GRADED, 7.125, 23.0), timing)
+    assert graded.final.points == 4.83  # 7.125 - 2.3
+    assert course(tmp_path, "points = 1\n").graded(row(12.5), None).final.points == 0.13
+
+
 def test_late_by_a_platforms_word_alone(tmp_path: Path) -> None:
     rules = course(tmp_path, f"{DUE}[late]\npenalty = 10\n[extensions]\nada = 3\n")
     timing = rules.timing("", "canvas", True, ())
