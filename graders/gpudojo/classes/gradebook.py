@@ -201,6 +201,14 @@ class Student(msgspec.Struct, omit_defaults=True):
     people: list[Submitter] = []
     sent: list[StoredSubmission] = []
 
+    @property
+    def listed(self) -> RosterRow | None:
+        """As on a roster, what the platform's own list says; None where there is none."""
+        if self.naming != Naming.GRADESCOPE or not self.people:
+            return None
+        id_ = self.people[0].sid if len(self.people) == 1 else ""
+        return RosterRow(id_, self.student, ", ".join(person.email for person in self.people if person.email))
+
 
 class ClassState(msgspec.Struct, omit_defaults=True):
     """What is kept of a class."""
@@ -359,7 +367,7 @@ class ClassTally:
         self.statistics.add(row)
         if row.status is not SubmissionStatus.ABSENT:
             worth = row.final.max_points
-            self.scaled |= (row.final.points, worth) != (row.score, row.max_score)
+            self.scaled |= row.scaled
             self.shares.append(100 * row.final.points / worth if worth else 0.0)
         if row.status is not SubmissionStatus.UNREADABLE:  # of these all checks failed, whatever the code is
             failed = [check for e in row.exercises for check in e.checks if check.outcome is FAILED]
@@ -451,7 +459,7 @@ class Gradebook:
             return None
         new_attempt = before.digest != after.digest
         people, _ = self._people(student)
-        listed = " & ".join(self._called(number_) for number_ in people)
+        listed = " & ".join(map(self._called, people)) or (student.listed.name if student.listed else "")
         called = both_names(listed, student.name)
         return ScoreChange(student.name, listed or student.student, was, score, new_attempt, checks, called)
 
@@ -487,7 +495,7 @@ class Gradebook:
         for who, student in sorted(self.state.students.items(), key=lambda item: natural(item[1].name)):
             rows, said = self._people(student)
             if self.roster is not None and not rows:
-                self.unmatched.append(student.name)
+                self.unmatched.append(both_names(student.listed.name if student.listed else "", student.name))
             for number_ in rows:
                 if number_ in by_row:
                     self._join(by_row[number_], who, student)
@@ -501,9 +509,8 @@ class Gradebook:
                     found.append(unit)
                 taken.add(number_)
             if not rows:
-                found.append(
-                    Unit(student.name, [who], student, list(student.sent), review=[f"{said}."] if said else [])
-                )
+                review = [f"{said}."] if said else []
+                found.append(Unit(student.name, [who], student, list(student.sent), student.listed, review=review))
         if self.roster is not None:
             found += [self._on_roster(n, self._called(n)) for n in range(len(self.roster.rows)) if n not in taken]
         self._share(found)
@@ -535,7 +542,8 @@ class Gradebook:
     def _unit_of(self, who: str, student: Student) -> Unit:
         """The row of one student, without what others handed in for the same person."""
         rows, _ = self._people(student)
-        unit = self._on_roster(rows[0], student.name) if len(rows) == 1 else Unit(student.name, [])
+        alone = Unit(student.name, [], roster=student.listed)
+        unit = self._on_roster(rows[0], student.name) if len(rows) == 1 else alone
         unit.keys, unit.who, unit.sent = [*unit.keys, who], student, list(student.sent)
         unit.keys += self._former.get(key(unit.name), ())
         return unit

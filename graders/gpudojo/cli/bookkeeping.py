@@ -197,7 +197,7 @@ def _give(book: Gradebook, entries: Sequence[LogEntry]) -> None:
         changed += row.final != old.final
         if row.final != old.final and changed <= 20:
             points = f"{number(old.final.points)} → {number(row.final.points)} of {number(row.final.max_points)}"
-            if row.grade is not None:  # on another scale than what was given
+            if row.scaled or old.scaled:  # others than what was given
                 points += f" ({number(old.score)} → {number(row.score)} of {number(row.max_score)} in the exercises)"
             click.echo(f"{printable(unit.called)}: {points}")
     several = f"{changed} of {len(units)} students' points changed." if len(units) != 1 else ""

@@ -222,7 +222,7 @@ class SubmissionRow(msgspec.Struct, frozen=True):
     graded_at: str = ""  # ISO 8601, UTC
     timing: Timing | None = None  # None where nothing is known of deadlines and dates
     attempts: list[Attempt] = []  # where there is more than one grading
-    roster: RosterRow | None = None  # None where there is no roster, or nobody on it matches
+    roster: RosterRow | None = None  # of Gradescope's list where there is none, or nobody on it matches; else None
     group: str = ""
     gone: bool = False  # its files are no longer where they were; what was graded is kept
     grade: Grade | None = None  # None where it is the score
@@ -231,6 +231,11 @@ class SubmissionRow(msgspec.Struct, frozen=True):
     def final(self) -> Grade:
         """The points to publish, and what they are out of."""
         return self.grade or Grade(self.score, self.max_score)
+
+    @property
+    def scaled(self) -> bool:
+        """Whether the points to publish are others than those of the exercises."""
+        return (self.final.points, self.final.max_points) != (self.score, self.max_score)
 
     @property
     def called(self) -> str:

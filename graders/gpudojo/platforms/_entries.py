@@ -154,7 +154,7 @@ def good(check: CheckRow) -> bool:
 def sentence(row: SubmissionRow) -> str:
     """Points and reason of a submission, for its student: never what only a teacher should read."""
     got = f"{number(row.final.points)} of {number(row.final.max_points)} points"
-    if row.grade is not None and row.status is not SubmissionStatus.ABSENT:
+    if row.scaled and row.status is not SubmissionStatus.ABSENT:
         got += f" ({number(row.score)} of {number(row.max_score)} in the exercises)"
     return got if row.status is SubmissionStatus.GRADED else f"{got}: {_reason(row)}"
 
@@ -182,7 +182,7 @@ def late_by(timing: Timing) -> str:
 def apart(row: SubmissionRow) -> str:
     """What a format that has only the points of the exercises leaves out: scale and lateness; empty where it is all."""
     late = lateness(row)
-    return "; ".join(filter(None, [sentence(row), late])) if late or row.grade is not None else ""
+    return "; ".join(filter(None, [sentence(row), late])) if late or row.scaled else ""
 
 
 def say_apart(rows: Iterable[SubmissionRow], options: Options) -> None:

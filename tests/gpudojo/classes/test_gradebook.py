@@ -17,7 +17,7 @@ from gpudojo.classes.class_grading import ClassGrading, GradedClass
 from gpudojo.classes.grading_options import GradingOptions
 from gpudojo.cli import main
 from gpudojo.model.errors import BadClass, BadFile
-from gpudojo.model.results import ClassResults, Grade, SubmissionRow, SubmissionStatus
+from gpudojo.model.results import ClassResults, Grade, RosterRow, SubmissionRow, SubmissionStatus
 from gpudojo.model.results_file import read
 
 from tests.gpudojo.classes.test_grading import REFERENCE, Quiet
@@ -273,6 +273,7 @@ def test_points_that_people_give(term: Path) -> None:
     assert f"bo: {before.score:g} → {before.score + failed.max_points:g} of {before.max_score:g}" in said
     ((item, given),) = now()["bo"].overrides
     assert (item, given.graded, given.comment, given.by) == (failed.id, 0.0, "seen", "kim")
+    assert "in the exercises" not in said, "the published points are the same"
     dojo("override", "--all", "report", "--points", "3", *out)
     dojo("override", "BO", "report", "--points", "5", *out)
     assert [row.exercises[-1].score for row in now().values()] == [3.0, 5.0, 3.0]
@@ -499,6 +500,33 @@ def test_a_group_has_one_submission(term: Path) -> None:
     assert {name: row.group for name, row in rows.items()} == {"ada": "team", "bo": "team", "cy": "", "zoe": "team"}
     assert {rows[name].score for name in ("ada", "bo", "zoe")} == {results.max_score}
     assert rows["ada"].needs_human == []
+
+
+def test_gradescope_s_list_names_who_is_on_no_roster(term: Path) -> None:
+    for number, person in (
+        ("1", "{name: Di Bell, email: di@x.org, sid: '7'}"),
+        ("2", "{name: Ed Li, email: ed@x.org}"),
+    ):
+        hand_in(term / "scope" / f"submission_{number}", RIGHT + f"# {number}\n")
+        with (term / "scope" / "submission_metadata.yml").open("a", encoding="utf-8") as file:
+            submitter = "".join(f"    :{part}\n" for part in person.strip("{}").split(", "))
+            file.write(f"submission_{number}:\n  :submitters:\n  -{submitter[3:]}")
+    _, rows, _ = grade(term / "new", term / "scope")
+    assert [row.called for row in rows.values()] == ["Di Bell (submission_1)", "Ed Li (submission_2)"]
+    dojo("feedback", term / "new", "--out", term / "pages")
+    with (term / "pages" / "feedback.csv").open(encoding="utf-8", newline="") as file:
+        assert [(line["name"], line["email"], line["id"]) for line in csv.DictReader(file)] == [
+            ("Di Bell", "di@x.org", "7"),
+            ("Ed Li", "ed@x.org", ""),
+        ]
+    assert "<h1><bdi>Di Bell</bdi></h1>" in (term / "pages" / "students" / "submission_1.html").read_text("utf-8")
+    assert dojo("override", "Ed Li", "01", "--points", "1", "--out", term / "new").startswith("Ed Li (submission_2): ")
+    (term / "roster.csv").write_text("id,name,email\n7,Di Bell,di@y.org\n", encoding="utf-8")
+    outcome, rows, _ = grade(term / "new", term / "scope", roster=term / "roster.csv")
+    assert (outcome.unmatched, rows["submission_1"].roster) == (
+        ["Ed Li (submission_2)"],
+        RosterRow("7", "Di Bell", "di@y.org"),
+    )
 
 
 def test_members_of_a_group_have_their_own_ids_and_the_date_of_what_was_handed_in(term: Path) -> None:

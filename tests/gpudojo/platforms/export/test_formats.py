@@ -307,3 +307,11 @@ def test_what_a_person_graded_is_published(tmp_path: Path) -> None:
     result = json.loads(only("classroom50", row, tmp_path / "classroom50").read_bytes())
     assert all(0 <= test["score"] <= test["max-score"] for test in result["tests"])
     assert result["score"] <= result["max-score"]
+
+
+def test_the_same_points_are_not_told_twice() -> None:
+    row = msgspec.structs.replace(CLASS.submissions[0], score=1.9, max_score=3.0, grade=Grade(1.9, 3.0))
+    assert told(row, ())[0] == "1.9 of 3 points"
+    assert told(msgspec.structs.replace(row, grade=Grade(19.0, 30.0)), ())[0] == (
+        "19 of 30 points (1.9 of 3 in the exercises)"
+    )
