@@ -24,6 +24,7 @@ from gpudojo import __version__
 from gpudojo.classes import course_file, grading_options, judging, store
 from gpudojo.classes.course_file import CourseRules, read_roster
 from gpudojo.classes.gradebook import (
+    SETTLED,
     STATE,
     ClassState,
     ClassTally,
@@ -187,7 +188,7 @@ class ClassGrading:
             few = {entry.name for entry in entries} if count <= FEW else set()
             del found, entries, ready  # of a large class they take many megabytes
             save_state(options.out, self.state)
-            path, tally = self.gradebook.write_results(few)
+            path, tally = self.gradebook.write_results(few, {change.submission for change in changes})
             seconds, book = time.monotonic() - began, self.gradebook
             told = (tally, changes, book.notices, book.unmatched)
             return GradedClass(path, count, self.ran, seconds, self.state.layers, *told)
@@ -728,6 +729,7 @@ class Display:
         if outcome.count < count:
             self._list("Graded now", [f"{wide}{line}" for line in tally.now])
         self._list("Changed", [f"{wide}{change}" for change in outcome.changes])
+        self._list(SETTLED, [wide + line for line in tally.settled])
         self._list("Gone: the files are no longer there, the results are kept", [wide + name for name in tally.gone])
         self._list("Not on the roster", [wide + name for name in outcome.unmatched])
         self._list("Settings and files to look at", [wide + notice for notice in outcome.notices])

@@ -7,9 +7,11 @@ course file, the roster and the overrides, without running student code.
 from __future__ import annotations
 
 import array
+import contextlib
 import csv
 import datetime
 import functools
+import hashlib
 import io
 import math
 from collections import Counter, defaultdict
@@ -25,7 +27,7 @@ from gpudojo.classes.course_file import CourseRules, Roster, Worth, key, weighed
 from gpudojo.classes.judging import NO_FUNCTIONS, Verdicts
 from gpudojo.classes.store import EVERYONE, FOLDER, Overrides, applied, write
 from gpudojo.model.catalogue import day as exercises_of
-from gpudojo.model.errors import BadClass, BadEvidence, suggestion
+from gpudojo.model.errors import BadClass, BadEvidence, printable, suggestion
 from gpudojo.model.evidence import decoded
 from gpudojo.model.results import (
     Attempt,
@@ -40,7 +42,7 @@ from gpudojo.model.results import (
     both_names,
     total,
 )
-from gpudojo.model.results_file import encoded, number, replacing, safe, write_csv, writing
+from gpudojo.model.results_file import encoded, number, replacing, safe, whole, write_csv, writing
 from gpudojo.submissions.entries import Naming, SubmissionEntry, Submitter, folded, natural
 from gpudojo.submissions.reading import WRITTEN
 
@@ -166,7 +168,9 @@ class ClassStatistics:
 
 
 STATE: Final = f"{FOLDER}/class.json"
+RULES: Final = f"{FOLDER}/rules"
 HISTORY: Final = "history.csv"
+SETTLED: Final = "Changed by the course file, the roster or the choice of attempts"
 MOST: Final = 60  # changes of checks that are kept of one grading
 
 
@@ -356,6 +360,7 @@ class ClassTally:
         self.reviews = self.late = self.overridden = self.to_grade = 0
         self.gone: list[str] = []
         self.now: list[str] = []
+        self.settled: list[str] = []  # whose points are others although nothing was graded anew: see SETTLED
 
     def add(self, row: SubmissionRow, now: bool = False) -> None:
         """Count a row; `now`: it is one of a few that were asked for, and its points are shown."""
@@ -464,15 +469,22 @@ class Gradebook:
         return ScoreChange(student.name, listed or student.student, was, score, new_attempt, checks, called)
 
     def _log(self, changes: Iterable[ScoreChange]) -> None:
+        self._write_history(
+            (
+                *(one.submission, one.student, number(one.before), number(one.after)),
+                *("new attempt" if one.new_attempt else "regraded", "\n".join(one.checks)),
+            )
+            for one in changes
+        )
+
+    def _write_history(self, lines: Iterable[Sequence[str]]) -> None:
         path = self.out / HISTORY
         old = path.read_text(encoding="utf-8") if path.exists() else "at,submission,student,before,after,why,checks\n"
         text = io.StringIO(newline="")
         writer = csv.writer(text, lineterminator="\n")
         at = now()
-        for one in changes:
-            why = "new attempt" if one.new_attempt else "regraded"
-            cells = [at, one.submission, one.student, number(one.before), number(one.after), why, "\n".join(one.checks)]
-            writer.writerow([safe(cell) for cell in cells])
+        for cells in lines:
+            writer.writerow([safe(cell) for cell in (at, *cells)])
         write(path, (old + text.getvalue()).encode("utf-8", "backslashreplace"))
 
     def pick(self, unit: Unit) -> StoredSubmission | None:
@@ -764,10 +776,25 @@ class Gradebook:
 
     # Results
 
-    def write_results(self, few: Collection[str] = ()) -> tuple[Path, ClassTally]:
+    @functools.cached_property
+    def _rules(self) -> str:
+        """Tells whether points may have changed, of submissions that have not."""
+        listed = (self.roster.rows, list(self.roster.submitted.items())) if self.roster else ()
+        return hashlib.sha256(encoded((self.course.text, self.attempt, listed))).hexdigest()
+
+    def _published(self) -> dict[str, tuple[str, str]]:
+        """By the name in results.csv, points and maximum of what was graded, where other rules held then."""
+        with contextlib.suppress(OSError, UnicodeDecodeError, csv.Error, KeyError):
+            if (self.out / RULES).read_text(encoding="utf-8") != self._rules:
+                with (self.out / "results.csv").open(encoding="utf-8", newline="") as file:
+                    graded = (line for line in csv.DictReader(file) if line["status"] != SubmissionStatus.ABSENT)
+                    return {line["submission"]: (line["points"], line["out_of"]) for line in graded}
+        return {}
+
+    def write_results(self, few: Collection[str] = (), changed: Collection[str] = ()) -> tuple[Path, ClassTally]:
         """Write results.json and results.csv; raises BadClass where that is not possible.
 
-        `few` are names of submissions whose points are to be shown."""
+        `few` are names of submissions whose points are to be shown, `changed` those whose changes are known."""
         state, course, tally = self.state, self.course, ClassTally()
         rows = self.rows()
         sections = {row.section for row in self.roster.rows if row.section} if self.roster else set()
@@ -794,15 +821,28 @@ class Gradebook:
             unmatched=self.unmatched,
         )
 
+        before, settled = self._published(), list[tuple[str, ...]]()
+
         def counted(rows: Iterable[SubmissionRow]) -> Iterator[SubmissionRow]:
             for row in rows:
                 tally.add(row, row.submission in few)
+                if before and row.submission not in changed:
+                    after = number(row.final.points), number(row.final.max_points)
+                    old = before.get(safe(printable(whole(row.submission))), after)
+                    if old != after:
+                        most = f" of {old[1]}" * (old[1] != after[1])
+                        tally.settled.append(f"{row.called}: {old[0]}{most} → {after[0]} of {after[1]}")
+                        settled.append((row.submission, row.student or "", old[0], after[0], "settings", ""))
                 yield row
 
         path = self.out / "results.json"
         columns = [*self.parts, *(item.name for item in course.by_hand)]
         try:
             write_csv(self.out / "results.csv", counted(writing(path, header, rows)), columns)
+            if settled:
+                self._write_history(settled)
+            if before or not (self.out / RULES).exists():
+                write(self.out / RULES, self._rules.encode(), lasting=False)
         except OSError as error:
             raise BadClass(f"cannot write {path}: {error.strerror}; what has been run is kept") from None
         return path, tally

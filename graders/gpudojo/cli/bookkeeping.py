@@ -186,11 +186,13 @@ def _held(book: Gradebook, unit: Unit | None, item: str) -> LogEntry | None:
 
 def _give(book: Gradebook, entries: Sequence[LogEntry]) -> None:
     """Write the log and the results, and say what became of the students."""
+    from gpudojo.classes.gradebook import SETTLED
+
     keys = {entry.key for entry in entries}
     units = [unit for unit in book.units() if keys & {*unit.keys, "*"}]
     before = {unit.name: book.row(unit) for unit in units}
     book.overrides.add(entries)
-    path, _ = book.write_results()
+    path, tally = book.write_results(changed=before)
     changed = 0
     for unit in units:
         row, old = book.row(unit), before[unit.name]
@@ -205,6 +207,10 @@ def _give(book: Gradebook, entries: Sequence[LogEntry]) -> None:
     if absent and entries[0].action == "set":
         several += f" {absent} handed in nothing and got nothing: to give them points, name them."
     click.echo(several or ("" if changed else "The points are the same as before."), nl=bool(several or not changed))
+    if tally.settled:
+        click.echo(SETTLED)
+        for line in tally.settled[:20]:
+            click.echo(f"  {printable(line)}")
     undo = f" To undo it: dojo override --undo --out {book.out}" if entries[0].action == "set" else ""
     click.echo(f"{path} and {book.overrides.path} written.{undo}")
 

@@ -110,6 +110,33 @@ def test_the_history_has_the_name_on_the_roster(term: Path) -> None:
     assert (line["submission"], line["student"]) == ("bo", "Bo Bell")
 
 
+def test_what_the_course_file_changes_is_said_and_logged(term: Path) -> None:
+    """An extension after the deadline, a roster, other weights: no check has changed, and points have."""
+    commit(term / "class" / "ada", "2026-11-21T10:00:00+0100")
+    course = term / "class" / "course.toml"
+    course.write_text("deadline = 2026-11-20T23:59:00+01:00\n[late]\npenalty = 10\n", encoding="utf-8")
+    outcome, rows, _ = grade(term / "out", term / "class")
+    assert (outcome.tally.settled, rows["ada"].final.points) == (["ada: 8 → 7.2 of 8"], 7.2)
+    assert grade(term / "out", term / "class")[0].tally.settled == []
+    course.write_text(course.read_text(encoding="utf-8") + "[extensions]\nada = 1\n", encoding="utf-8")
+    # whichever command is the first to use it
+    said = dojo("override", "bo", "01", "--points", "1", "--out", term / "out")
+    assert "Changed by the course file, the roster or the choice of attempts\n  ada: 7.2 → 8 of 8\n" in said
+    assert grade(term / "out", term / "class")[0].tally.settled == []
+    (term / "roster.csv").write_text("id,name\nada,Ada One\n", encoding="utf-8")
+    course.write_text("points = 20\n", encoding="utf-8")
+    outcome, _, _ = grade(term / "out", term / "class", roster=term / "roster.csv")
+    assert outcome.tally.settled == [
+        "Ada One (ada): 8 of 8 → 20 of 20",
+        "bo: 1 of 8 → 2.5 of 20",
+        "cy: 0 of 8 → 0 of 20",
+    ]
+    with (term / "out" / "history.csv").open(encoding="utf-8", newline="") as file:
+        lines = [(line["submission"], line["before"], line["after"], line["why"]) for line in csv.DictReader(file)]
+    assert lines[:2] == [("ada", "8", "7.2", "settings"), ("ada", "7.2", "8", "settings")]
+    assert lines[3:] == [("bo", "1", "2.5", "settings"), ("cy", "0", "0", "settings")]
+
+
 def test_which_attempt_counts(term: Path) -> None:
     hand_in(term / "class" / "ada", WRONG + "\n# worse\n")
     worth = read(term / "out" / "results.json").max_score
