@@ -53,6 +53,15 @@ class LazyGroup(click.Group):
         command: click.Command = getattr(importlib.import_module(f"{__name__}.{COMMANDS[cmd_name][0]}"), cmd_name)
         return command
 
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        if args[0] not in COMMANDS and not args[0].startswith("-") and not ctx.resilient_parsing:
+            from gpudojo.model.errors import suggestion  # only here: `dojo --help` does without
+
+            raise click.UsageError(f"No such command {args[0]!r}{suggestion(args[0], COMMANDS, '') or '.'}", ctx)
+        return super().resolve_command(ctx, args)
+
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         wide = max(map(len, COMMANDS))
         for title, part in PARTS.items():

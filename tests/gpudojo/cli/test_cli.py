@@ -138,3 +138,9 @@ def test_lint_needs_references(tmp_path: Path, more: tuple[str, ...]) -> None:
     """Without them every file of every exercise would be listed as missing."""
     done = CliRunner().invoke(main, ["lint", "--root", str(tmp_path), *more])
     assert (done.exit_code, done.output) == (1, f"Error: there is no folder {tmp_path / 'reference' / 'day8'}\n")
+
+
+def test_a_mistyped_command_is_answered_with_what_may_be_meant() -> None:
+    assert dojo("grad")[1].endswith("Error: No such command 'grad'; did you mean grade?\n")
+    assert dojo("overide")[1].endswith("Error: No such command 'overide'; did you mean override?\n")
+    assert dojo("xyz")[1].endswith("Error: No such command 'xyz'.\n")
