@@ -345,6 +345,17 @@ class CourseRules:
     by_hand: tuple[HandItem, ...] = ()
     text: str = ""
 
+    @property
+    def lateness(self) -> str:
+        """What being late costs, in words; empty where it costs nothing."""
+        rule = self.late
+        if not rule.penalty:
+            return ""
+        base = "the maximum" if rule.of == "maximum" else "what was earned"
+        said = f"{rule.penalty:g} % of {base} off for each day late"
+        said += f", at most {rule.cap:g} %" * (rule.cap < 100)
+        return said + f", after {rule.grace:g} minutes of grace" * bool(rule.grace)
+
     def refuse(self, reason: str, *path: str) -> BadFile:
         """The error for a setting."""
         return BadFile(str(self.path), line_of(self.text, path), reason)
@@ -454,6 +465,7 @@ _HINTS: Final = (
     ("[\u201c\u201d\u201e\u2018\u2019]", 'use straight quotes: "day8"'),
     (r"=\s*\d+,\d", "numbers have a decimal point: 2.5"),
     ("Invalid date", "there is no such day or time; write it as 2026-11-20T23:59:00+01:00"),
+    (r"after a statement\n.*=\s*\d{4}-\d", "there is no such day or time; write it as 2026-11-20T23:59:00+01:00"),
     ("Invalid value", "texts and dates with a space need quotes"),
     ("after a key", 'a name with a space or @ needs quotes: "Ada Example" = 3'),
 )

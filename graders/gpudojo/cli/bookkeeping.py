@@ -51,12 +51,15 @@ def init(folder: Path, day: str) -> None:
     said = [f"{len(chosen)} of {len(exercises)} exercises"]
     said += [f"out of {rules.points:g} points"] if rules.points else []
     said += [f"due {rules.deadline:%Y-%m-%d %H:%M %Z}"] if rules.deadline else []
+    said += [rules.lateness] if rules.lateness else []
     counts = {"extension": rules.extensions, "group": rules.groups, "item to grade by hand": rules.by_hand}
     for what, some in counts.items():
         one, _, rest = what.partition(" ")
         said += [f"{len(some)} {one}{'s' * (len(some) != 1)} {rest}".strip()] * bool(some)
     said += [f"{len(people.rows)} students on the roster"] if people else []
     click.echo(f"{path} is valid: {', '.join(said)}.")
+    if rules.lateness and rules.deadline is None:
+        click.echo("note: there is no deadline: only what a platform marks as late costs points", err=True)
     for _, early in rules.too_short():
         click.echo(f"note: {printable(early)}", err=True)
     for name in [*rules.extensions, *(member for members in rules.groups.values() for member in members)]:

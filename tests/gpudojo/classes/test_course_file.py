@@ -6,8 +6,10 @@ import datetime
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 from gpudojo.classes import course_file
 from gpudojo.classes.course_file import CourseRules, Worth, load, template, weighed
+from gpudojo.cli import main
 from gpudojo.model.catalogue import day
 from gpudojo.model.errors import BadFile
 from gpudojo.model.results import CheckRow, ExerciseRow, Grade, Outcome, SubmissionRow, SubmissionStatus
@@ -72,6 +74,8 @@ def test_the_template_changes_nothing_and_each_of_its_examples_is_valid(tmp_path
         (f"{DUE}[extensions]\nada = 'monday'", 3, "`ada` must be a number of days, or a date and time, such as 2026-"),
         ("deadline = '20.11.2026'", 1, "`deadline` must be a date and time, such as 2026-11-20T23:59:00+01:00"),
         ("deadline = 2026-11-31T23:59:00", 1, "there is no such day or time"),
+        ("deadline = 2026-13-20T23:59:00Z", 1, "there is no such day or time"),
+        ("deadline = 2026-11-20T24:00:00Z", 1, "there is no such day or time"),
         ("points = 20,5", 1, "numbers have a decimal point: 2.5"),
         ("day = \u201cday8\u201d", 1, "use straight quotes"),
         (f"{DUE}[extensions]\nAda Byron = 3", 3, "a name with a space or @ needs quotes"),
@@ -217,6 +221,21 @@ def test_published_points_are_rounded_as_people_round(tmp_path: Path) -> None:
     graded = rules.graded(SubmissionRow("ada", SubmissionStatus.GRADED, 7.125, 23.0), timing)
     assert graded.final.points == 4.83  # 7.125 - 2.3
     assert course(tmp_path, "points = 1\n").graded(row(12.5), None).final.points == 0.13
+
+
+def test_init_tells_what_being_late_costs(tmp_path: Path) -> None:
+    """Percents are easily written as shares."""
+    late = "[late]\npenalty = 0.1\ngrace = 15\ncap = 50\nof = 'earned'\n"
+    for text, said in (
+        (f"{DUE}{late}", "0.1 % of what was earned off for each day late, at most 50 %, after 15 minutes of grace"),
+        (f"{DUE}[late]\npenalty = 10\n", "10 % of the maximum off for each day late"),
+    ):
+        course(tmp_path, text)
+        done = CliRunner().invoke(main, ["init", str(tmp_path)])
+        assert f"due 2026-11-20 23:59 UTC+01:00, {said}." in done.output
+    course(tmp_path, "[late]\npenalty = 10\n")
+    done = CliRunner().invoke(main, ["init", str(tmp_path)])
+    assert "note: there is no deadline: only what a platform marks as late costs points\n" in done.output
 
 
 def test_late_by_a_platforms_word_alone(tmp_path: Path) -> None:
