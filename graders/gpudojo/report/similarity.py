@@ -21,7 +21,7 @@ from typing import Final, NamedTuple
 from gpudojo.grading.load import NotANotebook, Unparsable, is_demo, parse
 from gpudojo.report.rendering import Person, page
 from gpudojo.submissions.entries import SOURCES, suffix
-from gpudojo.submissions.reading import PARSED, PARSED_IN_ALL, parts
+from gpudojo.submissions.reading import PARSED, PARSED_IN_ALL, is_unfilled, parts
 
 SMALLEST: Final = 7  # nodes of a statement that is compared: `x = x.to(device)` has as many
 FEWEST: Final = 3  # statements that a pair shares
@@ -91,11 +91,12 @@ class ComparedWork:
 
 
 def _statements(statement: ast.stmt) -> Iterator[ast.stmt]:
-    """A statement and those inside it, without definitions themselves, imports and texts that stand alone."""
+    """A statement and those inside it, without definitions themselves, imports, texts that stand alone, and stubs."""
     for node in ast.walk(statement):
         alone = isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
         skipped = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Import, ast.ImportFrom)
-        if isinstance(node, ast.stmt) and not alone and not isinstance(node, skipped):
+        stub = isinstance(node, ast.Assign | ast.AnnAssign) and is_unfilled(node.value)
+        if isinstance(node, ast.stmt) and not (alone or stub) and not isinstance(node, skipped):
             yield node
 
 

@@ -260,14 +260,15 @@ def _lines(tree: ast.Module) -> tuple[set[int], set[int]]:
         for node in (statement,) if isinstance(statement, _WHOLE) else load.in_scope(statement):
             if isinstance(node, ast.Import | ast.ImportFrom):
                 imported.add(node.lineno)
-            elif isinstance(node, ast.Assign | ast.AnnAssign) and _is_unfilled(node.value):
+            elif isinstance(node, ast.Assign | ast.AnnAssign) and is_unfilled(node.value):
                 unfilled.add(node.lineno)
     return imported, unfilled
 
 
-def _is_unfilled(value: ast.expr | None) -> bool:
+def is_unfilled(value: ast.expr | None) -> bool:
+    """Whether there is nothing in a value but None yet, as in the answers of a stub."""
     if isinstance(value, ast.Dict):
-        return bool(value.values) and all(_is_unfilled(one) for one in value.values)
+        return bool(value.values) and all(is_unfilled(one) for one in value.values)
     return value is None or (isinstance(value, ast.Constant) and value.value in (None, ...))
 
 

@@ -113,3 +113,10 @@ def test_without_sources_there_is_a_sentence(tmp_path: Path) -> None:
     done = CliRunner().invoke(main, ["report", str(tmp_path), "--similarity"])
     assert done.exit_code == 1
     assert "there are no sources to compare" in done.output
+
+
+def test_what_is_left_of_a_stub_is_no_copy() -> None:
+    """The reference has other values there."""
+    answers = "ANSWERS = {'portable': None, 'no_grad': None, 'memory': ...}\nMORE: dict = {'a': None, 'b': None}\n"
+    assert ComparedWork({"12.py": answers.encode()}).statements == []
+    assert len(ComparedWork({"12.py": answers.replace("None", "7", 1).encode()}).statements) == 1
