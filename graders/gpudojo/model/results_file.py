@@ -250,6 +250,7 @@ FIRST_COLUMNS: Final = ("submission", "student", "status", "score", "max_score")
 MORE_COLUMNS: Final[dict[str, Callable[[SubmissionRow], str]]] = {
     "identifier": lambda row: row.identifier or "",
     "section": lambda row: row.section,
+    "group": lambda row: row.group,
     "points": lambda row: number(row.final.points),
     "out_of": lambda row: number(row.final.max_points),
     "submitted": lambda row: row.timing.submitted if row.timing else "",

@@ -527,6 +527,8 @@ def test_a_group_has_one_submission(term: Path) -> None:
     assert {name: row.group for name, row in rows.items()} == {"ada": "team", "bo": "team", "cy": "", "zoe": "team"}
     assert {rows[name].score for name in ("ada", "bo", "zoe")} == {results.max_score}
     assert rows["ada"].needs_human == []
+    with (term / "out" / "results.csv").open(encoding="utf-8", newline="") as file:
+        assert [line["group"] for line in csv.DictReader(file)] == ["team", "team", "", "team"]
 
 
 def test_gradescope_s_list_names_who_is_on_no_roster(term: Path) -> None:

@@ -223,6 +223,22 @@ def test_means_say_which_points_they_count(tmp_path: Path) -> None:
     assert f"<dt>mean, published</dt><dd>{tally.published:.1f} <small>%" in pages_of(tmp_path, plain, late)[0]
 
 
+def test_a_page_names_the_group_and_when_attempts_were_handed_in(tmp_path: Path) -> None:
+    row = msgspec.structs.replace(
+        submission(3, "ada", "no"),
+        group="Ada & Bo",
+        attempts=[Attempt("ada", "d", 1.0, 2.0, "2026-11-03T10:00:00+00:00", "2026-11-01T10:00:00+01:00"),
+                  Attempt("ada", "e", 2.0, 2.0, "2026-11-04T10:00:00+00:00", counts=True)],
+    )  # fmt: skip
+    _, (page,), _ = pages_of(tmp_path, row)
+    assert "Group: <bdi>Ada &amp; Bo</bdi>. One submission counts for all members." in page
+    assert "1 of 2, handed in 2026-11-01 10:00 UTC+01:00</li>" in page
+    assert "2 of 2, graded 2026-11-04 10:00 UTC, this one counts</li>" in page
+    write_report(ReportOptions(tmp_path, tmp_path / "hidden", anonymous=True), lambda said: None)
+    (hidden,) = (tmp_path / "hidden" / "students").iterdir()
+    assert "Group" not in hidden.read_text(encoding="utf-8")
+
+
 def test_extra_credit_is_named(tmp_path: Path) -> None:
     """Its maximum is not in the total, and the points of the table would not add up."""
     (plain,) = submission(3, "ada", "no").exercises[:1]
