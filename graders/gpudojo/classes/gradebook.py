@@ -644,16 +644,28 @@ class Gradebook:
                     self._notice(f"{who!r} is {other!r}, whose extension is used", "extensions", who)
         for who, said in self.course.too_short():
             self._notice(said, "extensions", who)
-        self.notices += [f"{self.overrides.path}: {said}" for said in self._renamed(units)]
+        self.notices += [f"{self.overrides.path}: {said}" for said in self._unused(units)]
         return (self._row(unit, sent, _twins(unit, sent, same)) for unit, sent in zip(units, picked, strict=True))
 
-    def _renamed(self, units: Iterable[Unit]) -> list[str]:
-        """Whose overrides are known by nobody's key, or by the name alone, in sentences."""
+    def _unused(self, units: Iterable[Unit]) -> list[str]:
+        """Which overrides are unused, or are known by the student's name alone, in sentences."""
+        if not self.overrides.log:
+            return []
+        checks = {
+            f"{exercise.stem}::{function.name}::{check.name}"
+            for exercise in exercises_of(self.state.day)
+            for function in exercise.functions
+            for check in function.checks
+            if exercise.stem in self.parts
+        }
+        items = {*self.parts, *checks, *(item.name for item in self.course.by_hand)}
         owners = {one: unit for unit in units for one in unit.keys}
         said = []
         for entry in self.overrides.current().values():
             unit = owners.get(entry.key)
-            if unit is None and entry.key != EVERYONE:
+            if entry.item not in items:
+                said.append(f"{entry.item} is not graded any more; points of {entry.student} for it are unused")
+            elif unit is None and entry.key != EVERYONE:
                 said.append(f"nobody is {entry.student!r} any more; an override is unused")
             elif unit is not None and entry.key in self._former.get(key(entry.student), ()):
                 # The name of what was handed in is the student's own; a name on the roster may be another's.

@@ -90,9 +90,9 @@ def grade(
     """Grade SUBMISSIONS: folders, .zip, .tar.gz, .py and .ipynb files, or folders of these.
 
     Each submission runs in an isolated process. Run the same command again to resume after an interruption;
-    submissions that have not changed are not run again. Day, device, seed, limits and course file are those of the
-    last run with this --out, unless they are given. Results of other students are kept: to grade one again, give its
-    folder alone.
+    submissions that have not changed are not run again. Day, device, seed, limits, course file, roster and --attempt
+    are those of the last run with this --out, unless they are given. Results of other students are kept: to grade one
+    again, give its folder alone.
     """
     if not hasattr(os, "fork"):
         raise click.ClickException("grading a class needs Linux or macOS; on Windows, use WSL")

@@ -430,6 +430,25 @@ def test_points_stay_with_whom_the_roster_knows_otherwise_now(term: Path) -> Non
     assert "Ada: 3 → 0 of 8" in dojo("override", "--undo", "ada", "01", "--out", term / "out")
 
 
+def test_points_for_what_is_not_graded_any_more_are_said_to_be_unused(term: Path) -> None:
+    course, both = term / "class" / "course.toml", {"only": frozenset({"select_device", "ANSWERS"})}
+    course.write_text("[[by_hand]]\nname = 'essay'\npoints = 4\n", encoding="utf-8")
+    grade(term / "out", term / "class", **both)
+    out = ("--out", term / "out")
+    dojo("override", "bo", "essay", "--points", "3", *out)
+    dojo("override", "bo", "ANSWERS::is_a_dict", "--points", "0", *out)
+    dojo("override", "--all", "12", "--points", "1", *out)
+    dojo("override", "bo", "01", "--points", "2", *out)
+    course.write_text("[exercises]\n'01' = 8\n", encoding="utf-8")
+    outcome, rows, _ = grade(term / "out", term / "class", **both)
+    assert rows["bo"].score == 2
+    assert [notice.partition("overrides.csv: ")[2] for notice in outcome.notices] == [
+        "essay is not graded any more; points of bo for it are unused",
+        "12_self_assessment::ANSWERS::is_a_dict is not graded any more; points of bo for it are unused",
+        "12_self_assessment is not graded any more; points of everyone for it are unused",
+    ]
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [
