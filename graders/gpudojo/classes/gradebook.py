@@ -611,6 +611,7 @@ class Gradebook:
                 continue
             for unit in joint:
                 units.remove(unit)
+                self.unmatched = [name for name in self.unmatched if name != unit.called]
             shared = [each for unit in (*joint, *own) for each in unit.sent if senders[each.digest] is unit]
             dates = {each.digest: each.submitted or senders[each.digest].submitted for each in shared}
             if not all(dates.values()):

@@ -550,6 +550,14 @@ def test_a_group_has_one_submission(term: Path) -> None:
         assert [line["group"] for line in csv.DictReader(file)] == ["team", "team", "", "team"]
 
 
+def test_what_is_named_for_a_group_is_its_members(term: Path) -> None:
+    (term / "roster.csv").write_text("id,name\nada,Ada\n2,Di\n3,Ed\n", encoding="utf-8")
+    (term / "class" / "course.toml").write_text("[groups]\nbo = ['Di', 'Ed']\n", encoding="utf-8")
+    outcome, rows, results = grade(term / "out", term / "class", roster=term / "roster.csv")
+    assert {name: row.group for name, row in rows.items()} == {"ada": "", "cy": "", "Di": "bo", "Ed": "bo"}
+    assert outcome.unmatched == results.unmatched == ["cy"]
+
+
 def test_gradescope_s_list_names_who_is_on_no_roster(term: Path) -> None:
     for number, person in (
         ("1", "{name: Di Bell, email: di@x.org, sid: '7'}"),
