@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import codecs
+import contextlib
 import csv
 import datetime
 import io
@@ -83,8 +84,26 @@ HEADINGS: Final = {
 }
 IDS: Final = frozenset(HEADINGS["id"]) | {"github id", "integration id"}
 _SUBMITTED: Final = re.compile(r"last modified \((submission|abgabe)\)|zuletzt geändert \(abgabe\)|submitted( at)?")
-_DATES: Final = ("%A, %d %B %Y, %I:%M %p", "%A, %d %B %Y, %H:%M", "%d %B %Y, %I:%M %p", "%d %B %Y, %H:%M")
-_DATES_IN_FIGURES: Final = ("%d.%m.%Y, %H:%M", "%d/%m/%Y, %H:%M", "%Y-%m-%d %H:%M")
+_LAST_MODIFIED: Final = r"(.+?)\s*[(\uff08]\D+[)\uff09]"
+# Of Moodle in the languages above, by the day or, in American English, by the month.
+_MONTHS: Final = {
+    month: number
+    for months in (
+        "january february march april may june july august september october november december",
+        "januar februar märz april mai juni juli august september oktober november dezember",
+        "janvier février mars avril mai juin juillet août septembre octobre novembre décembre",
+        "enero febrero marzo abril mayo junio julio agosto septiembre octubre noviembre diciembre",
+        "gennaio febbraio marzo aprile maggio giugno luglio agosto settembre ottobre novembre dicembre",
+        "januari februari maart april mei juni juli augustus september oktober november december",
+        "janeiro fevereiro março abril maio junho julho agosto setembro outubro novembro dezembro",
+    )
+    for number, month in enumerate(months.split(), 1)
+}
+_DAY_FIRST: Final = r"(?P<day>\d\d?)\.?\s+(?:de\s+)?(?P<month>[^\W\d_]+)\s+(?:de\s+)?"
+_MONTH_FIRST: Final = r"(?P<month>[^\W\d_]+)\s+(?P<day>\d\d?),\s*"
+_CLOCK: Final = r"(?P<year>\d{4})\D+(?P<hour>\d\d?)[:.h](?P<minute>\d\d)(?:\s*(?P<half>[ap])\.?\s?m\.?)?"
+_DATES: Final = tuple(rf".*?\b{first}{_CLOCK}" for first in (_DAY_FIRST, _MONTH_FIRST))
+_DATES_IN_FIGURES: Final = ("%d.%m.%Y, %H:%M", "%d.%m.%Y %H:%M", "%d/%m/%Y, %H:%M", "%d/%m/%Y %H:%M", "%Y-%m-%d %H:%M")
 
 
 @dataclass
@@ -165,7 +184,7 @@ def read_roster(path: Path, zone: datetime.tzinfo = datetime.UTC) -> Roster:
         said = "the first line has to name the columns, one of them id, name, email or github; it has "
         said += ", ".join(cell[:40] for cell in lines[0][1][:8]) + near
         raise BadFile(str(path), lines[0][0], said)
-    dates = next((n for n, heading in enumerate(headings) if _SUBMITTED.fullmatch(heading)), None)
+    dates = _handed_in(headings)
     more = [n for n, heading in enumerate(headings) if heading in IDS]
     roster = Roster()
     seen: dict[str, int] = {}
@@ -252,9 +271,25 @@ def _number(cell: str) -> str:
     return found[1] if found else cell
 
 
+def _handed_in(headings: Sequence[str]) -> int | None:
+    """The column that tells when each student handed in; None where there is none."""
+    for number, heading in enumerate(headings):
+        if _SUBMITTED.fullmatch(heading):
+            return number
+    # Moodle's worksheet has two that begin alike, in whatever language: of the submission, and then of the grade.
+    begin = [found[1] if (found := re.fullmatch(_LAST_MODIFIED, heading)) else "" for heading in headings]
+    return next((number for number, one in enumerate(begin) if one and begin.count(one) == 2), None)
+
+
 def _moment(text: str, zone: datetime.tzinfo) -> str:
-    text = " ".join(text.split())
-    for form in (*_DATES, *_DATES_IN_FIGURES):
+    text = " ".join(unicodedata.normalize("NFC", text).split())
+    for pattern in _DATES:
+        if (told := re.fullmatch(pattern, text, re.IGNORECASE)) and (month := _MONTHS.get(told["month"].casefold())):
+            hour = int(told["hour"]) % 12 + 12 * (told["half"] in "pP") if told["half"] else int(told["hour"])
+            with contextlib.suppress(ValueError):
+                at = datetime.datetime(int(told["year"]), month, int(told["day"]), hour, int(told["minute"]))
+                return at.replace(tzinfo=zone).isoformat()
+    for form in _DATES_IN_FIGURES:
         try:
             return datetime.datetime.strptime(text, form).replace(tzinfo=zone).isoformat()
         except ValueError:

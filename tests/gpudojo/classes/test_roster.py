@@ -157,3 +157,42 @@ def test_all_who_handed_in_together(tmp_path: Path) -> None:
     assert roster.people("5", ("A & B",), both) == ([0, 1], "")
     rows, said = roster.people("5", ("A & B",), [*both, Submitter("Cy")])
     assert (rows, said) == ([0, 1], "nobody on the roster matches Cy")
+
+
+ENGLISH = "Identifier;Full name;Last modified (submission);Last modified (grade)"
+GERMAN = "ID-Nummer;Vollständiger Name;Zuletzt geändert (Abgabe);Zuletzt geändert (Bewertung)"
+FRENCH = "Identifiant;Nom complet;Dernière modification (remise);Dernière modification (note)"
+SPANISH = "Identificador;Nombre completo;Última modificación (entrega);Última modificación (calificación)"
+ITALIAN = "Identificativo;Nome completo;Ultima modifica (consegna);Ultima modifica (valutazione)"
+DUTCH = "Identificatie;Volledige naam;Laatst gewijzigd (inzending);Laatst gewijzigd (cijfer)"
+PORTUGUESE = "Identificador;Nome completo;Última modificação (envio);Última modificação (nota)"
+
+
+@pytest.mark.parametrize(
+    ("headings", "date"),
+    [
+        (ENGLISH, "Friday, 20 November 2026, 11:58 PM"),
+        (ENGLISH, "Friday, November 20, 2026, 11:58 PM"),
+        (GERMAN, "Freitag, 20. November 2026, 23:58"),
+        (FRENCH, "vendredi 20 novembre 2026, 23:58"),
+        (SPANISH, "viernes, 20 de noviembre de 2026, 23:58"),
+        (ITALIAN, "venerdì, 20 novembre 2026, 23:58"),
+        (DUTCH, "vrijdag, 20 november 2026, 23:58"),
+        (PORTUGUESE, "sexta-feira, 20 de novembro de 2026 às 23:58"),
+    ],
+)
+def test_moodle_tells_the_date_in_its_own_language(tmp_path: Path, headings: str, date: str) -> None:
+    roster = read(tmp_path, f"{headings}\nX 551;Ada Example;{date};?\nX 552;Bo Sample;-;-\n")
+    assert (roster.submitted, roster.notes) == ({0: "2026-11-20T23:58:00+01:00"}, [])
+
+
+def test_assignments_of_one_name_on_canvas_are_no_dates(tmp_path: Path) -> None:
+    roster = read(tmp_path, CANVAS.replace("Day 8 (17)", "Quiz (17),Quiz (18)").replace("Mon,", "Mon,3,4"))
+    assert (roster.submitted, roster.notes) == ({}, [])
+
+
+def test_midnight_and_noon(tmp_path: Path) -> None:
+    head = "Identifier;Full name;Last modified (submission)"
+    for date, shown in (("12:05 AM", "00:05"), ("12:05 PM", "12:05"), ("1:05 PM", "13:05"), ("13:05", "13:05")):
+        roster = read(tmp_path, f"{head}\nParticipant 1;Ada;Friday, 20 November 2026, {date}\n")
+        assert roster.submitted == {0: f"2026-11-20T{shown}:00+01:00"}
