@@ -12,7 +12,7 @@ import click
 from gpudojo.cli.options import FOLDER, THAT, THAT_FILE, results_file, writing
 from gpudojo.model import catalogue
 from gpudojo.model.errors import printable
-from gpudojo.model.results import ClassResults, ExerciseRow, SubmissionRow, total
+from gpudojo.model.results import ClassResults, ExerciseRow, SubmissionRow, SubmissionStatus, total
 from gpudojo.model.results_file import StoredRows, header
 from gpudojo.platforms import Options, describe, exporter, formats, of_class, parts_of, uses
 from gpudojo.platforms._entries import VisibleRows, submission_named
@@ -58,7 +58,7 @@ def export(
         head = header(results)
         rows = VisibleRows(head, StoredRows(results), datetime.now(UTC))
         # All of them, before a line is written: the file may be truncated.
-        names = {row.submission: bool(row.review) for row in rows}
+        reviews = [bool(row.review) for row in rows if row.review or row.status is not SubmissionStatus.ABSENT]
         if submission is not None:
             submission = submission_named(submission, rows, results)
         if held_back := rows.held_back():
@@ -67,8 +67,9 @@ def export(
         options = Options(worksheet, gradebook, title, submission, known, results.parent, environment, say=say)
         out.mkdir(parents=True, exist_ok=True)
         written = exporter(format_)(head, rows, out, options)
-    if review := sum(names.values()):
-        say(f"{review} of {len(names)} submissions need review; the reasons are in {results.with_suffix('.csv')}.")
+    if review := sum(reviews):
+        verb = "needs" if review == 1 else "need"
+        say(f"{review} of {len(reviews)} submissions {verb} review; the reasons are in {results.with_suffix('.csv')}.")
     click.echo(f"{len(written)} file{'s' * (len(written) != 1)} written to {out}.")
 
 

@@ -11,6 +11,7 @@ from gpudojo.classes.store import Store
 from gpudojo.cli import main
 from gpudojo.cli.export import parts
 from gpudojo.model.catalogue import day
+from gpudojo.model.results import SubmissionRow, SubmissionStatus
 from gpudojo.model.results_file import write
 from gpudojo.platforms import describe, formats, uses
 
@@ -110,3 +111,11 @@ def test_an_option_that_a_format_does_not_take_is_refused(tmp_path: Path, format
     done = CliRunner().invoke(main, words)
     assert f"{option} does not go with --to {format_}" in done.output
     assert not (tmp_path / "out").exists()
+
+
+def test_who_handed_in_nothing_is_no_submission_to_review(tmp_path: Path) -> None:
+    wrong = msgspec.structs.replace(CLASS.submissions[0], needs_human=["a copy"])
+    absent = SubmissionRow("Eve", SubmissionStatus.ABSENT, 0.0, 3.0, reason="Nothing was handed in.")
+    write(tmp_path / "results.json", CLASS, [wrong, absent])
+    done = CliRunner().invoke(main, ["export", str(tmp_path), "--to", "statistics", "--out", str(tmp_path / "out")])
+    assert "note: 1 of 1 submissions needs review; " in done.output
