@@ -796,12 +796,17 @@ class Gradebook:
         return hashlib.sha256(encoded((self.course.text, self.attempt, listed))).hexdigest()
 
     def _published(self) -> dict[str, tuple[str, str]]:
-        """By the name in results.csv, points and maximum of what was graded, where other rules held then."""
+        """By the name in results.csv, points and maximum of what was graded, where other rules held then.
+
+        Students who handed in under several names are found by their own, unless others have it, too."""
         with contextlib.suppress(OSError, UnicodeDecodeError, csv.Error, KeyError):
             if (self.out / RULES).read_text(encoding="utf-8") != self._rules:
                 with (self.out / "results.csv").open(encoding="utf-8", newline="") as file:
-                    graded = (line for line in csv.DictReader(file) if line["status"] != SubmissionStatus.ABSENT)
-                    return {line["submission"]: (line["points"], line["out_of"]) for line in graded}
+                    graded = [line for line in csv.DictReader(file) if line["status"] != SubmissionStatus.ABSENT]
+                called = Counter(line["student"] for line in graded)
+                own = {line["student"]: line for line in graded if called[line["student"]] == 1}
+                own |= {line["submission"]: line for line in graded}
+                return {name: (line["points"], line["out_of"]) for name, line in own.items()}
         return {}
 
     def write_results(self, few: Collection[str] = (), changed: Collection[str] = ()) -> tuple[Path, ClassTally]:
@@ -841,7 +846,8 @@ class Gradebook:
                 tally.add(row, row.submission in few)
                 if before and row.submission not in changed:
                     after = number(row.final.points), number(row.final.max_points)
-                    old = before.get(safe(printable(whole(row.submission))), after)
+                    names = [safe(printable(whole(name))) for name in (row.submission, row.student or "")]
+                    old = next((before[name] for name in names if name in before), after)
                     if old != after:
                         most = f" of {old[1]}" * (old[1] != after[1])
                         tally.settled.append(f"{row.called}: {old[0]}{most} → {after[0]} of {after[1]}")

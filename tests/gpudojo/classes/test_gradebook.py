@@ -137,6 +137,16 @@ def test_what_the_course_file_changes_is_said_and_logged(term: Path) -> None:
     assert lines[3:] == [("bo", "1", "2.5", "settings"), ("cy", "0", "0", "settings")]
 
 
+def test_another_attempt_of_another_name_is_a_change(term: Path) -> None:
+    (term / "roster.csv").write_text("id,name,github\n1,Ada One,ada\n2,Bo Two,\n", encoding="utf-8")
+    hand_in(term / "class" / "Ada One", WRONG + "# again\n")
+    grade(term / "out", term / "class", roster=term / "roster.csv", attempt="latest")
+    latest = read(term / "out" / "results.json").submissions
+    outcome, _, _ = grade(term / "out", term / "class" / "bo", attempt="best")
+    assert [row.submission for row in latest if row.roster] == ["Ada One", "Bo Two"]
+    assert outcome.tally.settled == ["Ada One (ada): 0 → 8 of 8"]
+
+
 def test_which_attempt_counts(term: Path) -> None:
     hand_in(term / "class" / "ada", WRONG + "\n# worse\n")
     worth = read(term / "out" / "results.json").max_score
