@@ -531,9 +531,8 @@ def load(path: Path) -> CourseRules:
     def moment(value: datetime.datetime, *at: str) -> datetime.datetime:
         if value.year not in YEARS:
             raise bare.refuse(f"the year must be from {YEARS[0]} to {YEARS[-1]}, not {value.year}", *at)
-        if (
-            value.tzinfo is not None
-        ):  # in the zone, if one is named: days of an extension may include a change of clocks
+        if value.tzinfo is not None:
+            # In the zone, if one is named: days of an extension may include a change of clocks.
             return value.astimezone(zone) if file.time_zone else value
         if not file.time_zone:
             zoned = f"{value.isoformat()}+01:00"
