@@ -136,7 +136,6 @@ class _Like:
 
     def __init__(self) -> None:
         self._made: dict[tuple[int, ...], tuple[Any, Any]] = {}
-        self._named: set[int] = set()
 
     def __call__(self, owner: Any, name: str, before: Any, value: Any) -> Any:
         built_in = type(before) is BuiltinFunctionType and isinstance(owner, ModuleType)
@@ -148,11 +147,9 @@ class _Like:
         if key not in self._made:
             put = _without_object(value)
             if type(put) is FunctionType:
-                # One that is made for this patch keeps its identity: it may hand itself to `__torch_function__`.
-                its_own = "<locals>" in put.__code__.co_qualname and identity(put) not in self._named
-                put = put if its_own else _copy(put)
+                if put is value and not _is_its_own(put):  # it may stand for others of torch's, too
+                    put = _copy(put)
                 _name(put, before, owner.__name__ if built_in else None)
-                self._named.add(identity(put))
             self._made[key] = value, put  # the value too: nothing else may get its identity
         return self._made[key][1]
 
@@ -172,11 +169,21 @@ def _parts(value: Any) -> Iterator[int]:
         yield identity(value)
 
 
-def _copy(function: FunctionType) -> FunctionType:
+def _is_its_own(function: FunctionType) -> bool:
+    """Whether a function uses itself, to be handed to a `__torch_function__`: then it was made for one of torch's."""
+    return any(cell.cell_contents is function for cell in function.__closure__ or ())
+
+
+def _copy(function: FunctionType) -> Any:
+    if function.__kwdefaults__:  # which would have to be set, and to set them is told to a sandbox
+
+        def call(*args: Any, **kwargs: Any) -> Any:
+            return function(*args, **kwargs)
+
+        return call
     copy = FunctionType(
         function.__code__, function.__globals__, function.__name__, function.__defaults__, function.__closure__
     )
-    copy.__kwdefaults__ = function.__kwdefaults__
     copy.__dict__.update(vars(function))
     return copy
 

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import inspect
 import pickle
+import subprocess
+import sys
+import textwrap
 from collections.abc import Iterator
 from types import FunctionType
 from typing import Any
@@ -108,3 +111,20 @@ def test_pinned_memory_that_is_not_used_is_given_back_by_either_name() -> None:
             assert torch.cuda.host_memory_stats()["allocated_bytes.current"] > 0
             give_back()
             assert torch.cuda.host_memory_stats()["allocated_bytes.current"] == 0
+
+
+def test_no_function_of_ours_is_given_other_code_or_defaults() -> None:
+    """A sandbox that is told of such a change takes it for a student's."""
+    code = """
+        import os, sys, torch, virtual_cuda
+        ours, changed = os.path.dirname(virtual_cuda.__file__), []
+        def hook(event, args):
+            if event == "object.__setattr__" and args[1] in ("__code__", "__defaults__", "__kwdefaults__"):
+                changed.append(args[0])
+        sys.addaudithook(hook)
+        with virtual_cuda.virtual_cuda(): ...
+        print([f.__qualname__ for f in changed if f.__code__.co_filename.startswith(ours)])
+    """
+    command = [sys.executable, "-c", textwrap.dedent(code)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120)
+    assert done.stdout == "[]\n"

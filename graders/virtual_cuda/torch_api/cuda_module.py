@@ -397,20 +397,20 @@ def _acceptable(tensor: Any) -> bool:
 
 
 def _convolution_backend(
-    original: Any, image: Any, weight: Any, bias: Any, stride: Any, padding: Any, dilation: Any, transposed: bool,
+    original: Any, input: Any, weight: Any, bias: Any, stride: Any, padding: Any, dilation: Any, transposed: bool,
     output_padding: Any, groups: int, bias_sizes: Any = None,
 ) -> Any:  # fmt: skip
     """Which library would compute a convolution on a GPU; `torch.backends.cudnn.enabled` decides, too."""
-    if type(image) not in VIRTUAL:
-        return original(image, weight, bias, stride, padding, dilation, transposed, output_padding, groups, bias_sizes)
-    kinds, dims, channels = _C._ConvBackend, max(image.dim() - 2, 2), image.shape[1]
-    if 0 in image.shape:
-        if image.shape[0] and channels:
-            shape = list(image.shape)
+    if type(input) not in VIRTUAL:
+        return original(input, weight, bias, stride, padding, dilation, transposed, output_padding, groups, bias_sizes)
+    kinds, dims, channels = _C._ConvBackend, max(input.dim() - 2, 2), input.shape[1]
+    if 0 in input.shape:
+        if input.shape[0] and channels:
+            shape = list(input.shape)
             raise RuntimeError(f"Only zero batch or zero channel inputs are supported, but got input shape: {shape}")
         return kinds.Empty
     cudnn = torch.backends.cudnn.enabled and all(more < step for more, step in zip(output_padding, stride, strict=True))
-    last = image.dtype is not torch.float64 and (channels_last(image) or channels_last(weight))
+    last = input.dtype is not torch.float64 and (channels_last(input) or channels_last(weight))
     if not transposed and channels == groups > 1 and weight.shape[0] % channels == 0:
         return kinds.Cudnn if cudnn and last else getattr(kinds, f"CudaDepthwise{dims}d")
     if cudnn:
