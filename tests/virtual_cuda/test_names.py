@@ -87,6 +87,7 @@ def test_arguments_have_the_names_of_torch(replaced: dict[str, tuple[Any, Any]])
     pieces = [torch.ones(2, device="cuda"), torch.ones(3, device="cuda")]
     assert torch.nested.nested_tensor(tensor_list=pieces).device == torch.device("cuda:0")
     assert torch.nested.as_nested_tensor(ts=pieces).device == torch.device("cuda:0")
+    pieces[0].record_stream(s=torch.cuda.Stream())
     assert torch.utils.data._utils.pin_memory.pin_memory(data=torch.ones(2), device="cuda").is_pinned()
 
 

@@ -392,13 +392,13 @@ def _in_range(index: int) -> int:
     return index
 
 
-def _record_stream(self: Any, stream: Any) -> None:
+def _record_stream(self: Any, s: Any) -> None:
     if not self.is_cuda:
         raise RuntimeError("unsupported operation: record_stream on a CPU tensor")
-    if not isinstance(stream, Stream):
+    if not isinstance(s, Stream):
         raise RuntimeError("unknown parameter type")
     if self._block.size:
-        self._block.place.memory.located().record_stream(self._block, stream)
+        self._block.place.memory.located().record_stream(self._block, s)
 
 
 # ---- a backward pass runs on the streams of the forward pass ---------------------------------------------------------
