@@ -128,10 +128,10 @@ def _without_object(value: Any) -> Any:
 
 
 class _Like:
-    """Makes what is put in the place of torch's functions: it is called, and can be asked, what theirs can.
+    """Makes the functions that replace torch's, with their names, documentation and signatures.
 
-    A function that torch has under two names is one again. The original is no attribute of it: what is done on the
-    device should not be left out by who asks for that.
+    What is one function in two modules of torch is one here, too. None has a `__wrapped__`: who follows that would go
+    around the device.
     """
 
     def __init__(self) -> None:
@@ -175,7 +175,8 @@ def _is_its_own(function: FunctionType) -> bool:
 
 
 def _copy(function: FunctionType) -> Any:
-    if function.__kwdefaults__:  # which would have to be set, and to set them is told to a sandbox
+    """A function that does the same and can be given another name."""
+    if function.__kwdefaults__:  # a copy would have to be given them, and a sandbox takes that for tampering
 
         def call(*args: Any, **kwargs: Any) -> Any:
             return function(*args, **kwargs)

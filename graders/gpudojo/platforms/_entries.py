@@ -191,7 +191,7 @@ def say_apart(rows: Iterable[SubmissionRow], options: Options) -> None:
     for row in chosen(rows, options):
         if row.status is not SubmissionStatus.ABSENT:
             every += 1
-            other += (row.final.points, row.final.max_points) != (row.score, row.max_score)
+            other += row.scaled
     if other:
         options.say(
             f"{other} of {every} submissions have other points in the course, for its scale or a penalty; "

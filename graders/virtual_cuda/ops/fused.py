@@ -314,8 +314,8 @@ def _suits(kernel: str, query: Any, key: Any, value: Any, mask: Any, grouped: bo
 def _takes(kernel: str, query: Any, key: Any, value: Any, mask: Any, grouped: bool) -> bool:
     """Whether a kernel is on and takes the operands."""
     operands = (query, key, value)
-    if kernel == "math" or not _ENABLED[kernel]():
-        return kernel == "math" and bool(_ENABLED[kernel]())
+    if kernel == "math" or not _ENABLED[kernel]():  # plain operators take anything
+        return bool(_ENABLED[kernel]())
     if any(type(t) not in VIRTUAL or t.dim() != 4 or not t.numel() or t.stride(-1) != 1 for t in operands):
         return False
     place, dtype = query._block.place, query.dtype
@@ -365,7 +365,7 @@ def _attention(
     is_causal: bool = False,
     **named: Any,
 ) -> Any:
-    """With a mask, CUDA takes the memory-efficient kernel, whose wrapper compares devices."""
+    """Runs the kernel that CUDA chooses. Raises what CUDA raises if none takes the operands, or a mask is elsewhere."""
     if type(query) in VIRTUAL and torch.is_autocast_enabled("cuda"):
         lower = functools.partial(_lowered, torch.get_autocast_dtype("cuda"))
         with torch.autocast("cuda", enabled=False):
