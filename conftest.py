@@ -19,7 +19,11 @@ EXERCISES = "the exercises: pytest exercises/day8"
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    lacking = [name for name in ("filelock", "hypothesis", "xdist") if importlib.util.find_spec(name) is None]
+    lacking = [
+        name
+        for name in ("filelock", "hypothesis", "xdist")
+        if importlib.util.find_spec(name) is None
+    ]
     if lacking and config.args_source is not pytest.Config.ArgsSource.ARGS:
         needed = f"this runs the project's own tests, which need {', '.join(lacking)}: pip install -e '.[dev]'"
         raise pytest.UsageError(f"{needed} ({EXERCISES})")

@@ -96,7 +96,10 @@ def main() -> None:
         parser.error(f"{asked.other} is no checkout: it has no graders/gpudojo")
     with tempfile.TemporaryDirectory() as place:
         folder = class_of(Path(place) / "class", asked.students)
-        graders = [Grader(one, folder, Path(place) / str(n)) for n, one in enumerate((asked.other.resolve(), ROOT))]
+        graders = [
+            Grader(one, folder, Path(place) / str(n))
+            for n, one in enumerate((asked.other.resolve(), ROOT))
+        ]
         left = list(graders)
         while left:
             left = [grader for grader in left if grader.turn()]
@@ -105,7 +108,12 @@ def main() -> None:
     table = Table("The process of one submission", ("what", "fastest", "median", "ratio"))
     ratio = statistics.median(mine / theirs for mine, theirs in zip(this, other, strict=True))
     for name, seconds, told in (("the other checkout", other, 1.0), ("this one", this, ratio)):
-        table.add(name, f"{min(seconds) * 1000:.0f} ms", f"{statistics.median(seconds) * 1000:.0f} ms", times(told))
+        table.add(
+            name,
+            f"{min(seconds) * 1000:.0f} ms",
+            f"{statistics.median(seconds) * 1000:.0f} ms",
+            times(told),
+        )
     table.notes = [f"The ratio is the median of {asked.students} pairs."]
     table.show(asked.markdown)
 

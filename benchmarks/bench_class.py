@@ -38,14 +38,26 @@ SEED = "benchmark"
 
 def dojo(*words: str, code: Path = ROOT / "graders") -> float:
     """Seconds a `dojo` command takes, its own start included."""
-    command, environment = [sys.executable, "-m", "gpudojo", *words], os.environ | {"PYTHONPATH": str(code)}
+    command = [sys.executable, "-m", "gpudojo", *words]
+    environment = os.environ | {"PYTHONPATH": str(code)}
     began = time.perf_counter()
     subprocess.run(command, cwd=ROOT, env=environment, check=True, stdout=subprocess.DEVNULL)
     return time.perf_counter() - began
 
 
 def grade(folder: Path, out: Path, jobs: int, *more: str, code: Path = ROOT / "graders") -> float:
-    return dojo("grade", str(folder), "--out", str(out), "--seed", SEED, "--jobs", str(jobs), *more, code=code)
+    return dojo(
+        "grade",
+        str(folder),
+        "--out",
+        str(out),
+        "--seed",
+        SEED,
+        "--jobs",
+        str(jobs),
+        *more,
+        code=code,
+    )
 
 
 def edited(copy: Path, module: str = "training_loop") -> Path:
@@ -53,8 +65,14 @@ def edited(copy: Path, module: str = "training_loop") -> Path:
     shutil.copytree(ROOT / "graders", copy)
     path = copy / "gpudojo" / "days" / "day8" / f"{module}.py"
     lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
-    functions = [node for node in ast.parse("".join(lines)).body if isinstance(node, ast.FunctionDef)]
-    checks = (node for node in functions if any(".check(" in ast.unparse(each) for each in node.decorator_list))
+    functions = [
+        node for node in ast.parse("".join(lines)).body if isinstance(node, ast.FunctionDef)
+    ]
+    checks = (
+        node
+        for node in functions
+        if any(".check(" in ast.unparse(each) for each in node.decorator_list)
+    )
     lines.insert(next(checks).body[0].end_lineno or 0, "    pass\n")  # after its docstring
     path.write_text("".join(lines), encoding="utf-8")
     compileall.compile_dir(copy, quiet=1)
@@ -63,7 +81,18 @@ def edited(copy: Path, module: str = "training_loop") -> Path:
 
 def first_result(folder: Path, out: Path, jobs: int) -> float:
     """Seconds from the start of `dojo grade` in a new folder until the first verdict is on disk."""
-    command = [sys.executable, "-m", "gpudojo", "grade", str(folder), "--out", str(out), "--jobs", str(jobs), "-q"]
+    command = [
+        sys.executable,
+        "-m",
+        "gpudojo",
+        "grade",
+        str(folder),
+        "--out",
+        str(out),
+        "--jobs",
+        str(jobs),
+        "-q",
+    ]
     began = time.perf_counter()
     process = subprocess.Popen(command, cwd=ROOT)
     while process.poll() is None and not any((out / ".dojo" / "rows").glob("*/*.json")):
@@ -76,7 +105,8 @@ def first_result(folder: Path, out: Path, jobs: int) -> float:
 
 def starts(folder: Path, base: Path, jobs: int, rounds: int) -> tuple[float, float]:
     """Seconds until the first verdict, and those of `import torch`: medians of rounds in turns."""
-    found, imports = [], []
+    found = []
+    imports = []
     for number in range(rounds):
         found.append(first_result(folder, base / f"start-{number}", jobs))
         began = time.perf_counter()
@@ -87,7 +117,9 @@ def starts(folder: Path, base: Path, jobs: int, rounds: int) -> tuple[float, flo
 
 def fresh_pytest(submission: Path) -> float:
     """Seconds one submission takes as a student would run it."""
-    installed = any(entry.name == "gpudojo" for entry in importlib.metadata.entry_points(group="pytest11"))
+    installed = any(
+        entry.name == "gpudojo" for entry in importlib.metadata.entry_points(group="pytest11")
+    )
     plugin = [] if installed else ["-p", "gpudojo.pytest_plugin"]
     began = time.perf_counter()
     run = subprocess.run(
@@ -151,7 +183,9 @@ for folder in {[str(f) for f in folders]!r}:
 print(json.dumps(found))
 """
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
-    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment, check=True)
+    run = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, env=environment, check=True
+    )
     times = json.loads(run.stdout.splitlines()[-1])
     return float(sum(times) / len(times))
 
@@ -159,10 +193,21 @@ print(json.dumps(found))
 def main() -> None:
     parser = options(__doc__)
     parser.add_argument("--students", type=int, default=100, help="how many are graded (100)")
-    parser.add_argument("--fresh", type=int, default=8, help="how many are also run by a fresh pytest (8)")
-    parser.add_argument("--calls", type=int, default=24, help="of how many the students' own calls are timed (24)")
-    parser.add_argument("--jobs", type=int, default=cores(), help="how many at once (one for each core)")
-    parser.add_argument("--grow", type=int, default=0, help="also grade so many, to see whether cost and memory grow")
+    parser.add_argument(
+        "--fresh", type=int, default=8, help="how many are also run by a fresh pytest (8)"
+    )
+    parser.add_argument(
+        "--calls", type=int, default=24, help="of how many the students' own calls are timed (24)"
+    )
+    parser.add_argument(
+        "--jobs", type=int, default=cores(), help="how many at once (one for each core)"
+    )
+    parser.add_argument(
+        "--grow",
+        type=int,
+        default=0,
+        help="also grade so many, to see whether cost and memory grow",
+    )
     parser.add_argument("--starts", type=int, default=5, help="how often the start is timed (5)")
     asked = parser.parse_args()
     compileall.compile_dir(ROOT / "graders", quiet=1)  # as an installation does
@@ -196,14 +241,26 @@ def main() -> None:
         anew = grade(folder, out, asked.jobs, "--rejudge")
         bare_seconds = bare(called)
         first, importing = starts(plain[0], base, asked.jobs, asked.starts)
-        each, one = class_seconds / asked.students, sum(pytests) / len(pytests)
+        each = class_seconds / asked.students
+        one = sum(pytests) / len(pytests)
         busy = each * asked.jobs
         table = Table(
-            f"A class of {asked.students}, {asked.jobs} jobs", ("what", "seconds a submission", "ratio", "wanted")
+            f"A class of {asked.students}, {asked.jobs} jobs",
+            ("what", "seconds a submission", "ratio", "wanted"),
         )
         table.add(f"a fresh pytest each ({len(pytests)} of them)", f"{one:.2f}", "1 ×", "")
-        table.add("dojo grade, its start included", f"{each:.3f}", f"{times(one / each)} the throughput", "20 ×")
-        table.add(f"the own calls of {len(called)} students in a warm process", f"{bare_seconds:.3f}", "1 ×", "")
+        table.add(
+            "dojo grade, its start included",
+            f"{each:.3f}",
+            f"{times(one / each)} the throughput",
+            "20 ×",
+        )
+        table.add(
+            f"the own calls of {len(called)} students in a warm process",
+            f"{bare_seconds:.3f}",
+            "1 ×",
+            "",
+        )
         of_calls = f"{times(child_seconds / bare_seconds)} those calls"
         table.add("their children, processor time", f"{child_seconds:.3f}", of_calls, "≤ 1.7 ×")
         of_calls = f"{times(busy / bare_seconds)} those calls"
@@ -216,7 +273,12 @@ def main() -> None:
             again = seconds / asked.students
             table.add(what, f"{again:.4f}", f"{times(each / again)} faster than grading", wanted)
         table.add("import torch", f"{importing:.2f}", "1 ×", "")
-        table.add("start of dojo grade until the first result", f"{first:.2f}", times(first / importing), "≤ 1.5 ×")
+        table.add(
+            "start of dojo grade until the first result",
+            f"{first:.2f}",
+            times(first / importing),
+            "≤ 1.5 ×",
+        )
         counts = ", ".join(f"{statuses.count(status)} {status}" for status in sorted(set(statuses)))
         table.notes = [f"Of {len(statuses)} submissions: {counts}."]
         if asked.grow:
@@ -233,9 +295,20 @@ def grown(base: Path, known: new.Corpus, jobs: int, students: int, more: int) ->
         new.hand_in(made, folder)
     for count, where in ((students, base / "class"), (more, folder)):
         out = base / f"out-{count}"
-        command = [sys.executable, "-m", "gpudojo", "grade", str(where), "--out", str(out), "--seed", SEED]
+        command = [
+            sys.executable,
+            "-m",
+            "gpudojo",
+            "grade",
+            str(where),
+            "--out",
+            str(out),
+            "--seed",
+            SEED,
+        ]
         process = subprocess.Popen([*command, "--jobs", str(jobs), "-q"], cwd=ROOT)
-        largest, began = 0, time.perf_counter()
+        largest = 0
+        began = time.perf_counter()
         while process.poll() is None:
             try:
                 status = Path(f"/proc/{process.pid}/status").read_text(encoding="ascii")
@@ -244,7 +317,9 @@ def grown(base: Path, known: new.Corpus, jobs: int, students: int, more: int) ->
                 pass
             time.sleep(0.2)
         took = (time.perf_counter() - began) / count
-        found.append(f"{count} submissions: {took:.3f} s each, the grader at most {largest / 1024:.0f} MiB.")
+        found.append(
+            f"{count} submissions: {took:.3f} s each, the grader at most {largest / 1024:.0f} MiB."
+        )
         shutil.rmtree(out, ignore_errors=True)
     return found
 

@@ -48,7 +48,9 @@ class Run:
 
 def lay_out(into: Path, day: str, every: int, students: int, matching: str) -> int:
     """The class; how many submissions it has."""
-    files = sorted((ROOT / "tests" / day).glob("right/*/*.py")) + sorted((ROOT / "tests" / day).glob("wrong/*/*.py"))
+    files = sorted((ROOT / "tests" / day).glob("right/*/*.py")) + sorted(
+        (ROOT / "tests" / day).glob("wrong/*/*.py")
+    )
     for path in files[::every]:
         stem = path.parent.name
         folder = into / f"{path.parents[1].name}-{stem[:2]}-{path.stem}"
@@ -69,7 +71,18 @@ def lay_out(into: Path, day: str, every: int, students: int, matching: str) -> i
 
 
 def graded(folder: Path, out: Path, bench: str, jobs: int, seconds: float) -> Run:
-    command = [sys.executable, "-m", "gpudojo", "grade", str(folder), "--out", str(out), "--seed", SEED, "-q"]
+    command = [
+        sys.executable,
+        "-m",
+        "gpudojo",
+        "grade",
+        str(folder),
+        "--out",
+        str(out),
+        "--seed",
+        SEED,
+        "-q",
+    ]
     command += ["--jobs", str(jobs), "--bench", bench, "--time-limit", str(seconds)]
     began = time.perf_counter()
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
@@ -77,7 +90,9 @@ def graded(folder: Path, out: Path, bench: str, jobs: int, seconds: float) -> Ru
     if done.returncode:
         raise SystemExit(f"dojo grade --bench {bench}:\n{done.stderr[-2000:]}")
     results = out / "results.json"
-    run = Run(bench, jobs, took, {row.submission: row for row in iterate(results)}, header(results).layers)
+    run = Run(
+        bench, jobs, took, {row.submission: row for row in iterate(results)}, header(results).layers
+    )
     store = Store(out)
     for row in run.rows.values():
         record = store.record(row.record) if row.record else None
@@ -90,7 +105,9 @@ def graded(folder: Path, out: Path, bench: str, jobs: int, seconds: float) -> Ru
 def checks(row: SubmissionRow) -> dict[str, tuple[str, str, str]]:
     """Outcome, diagnosis and sentence of every check."""
     every = [check for exercise in row.exercises for check in exercise.checks]
-    return {check.id: (str(check.outcome), check.misconception or "", check.happened) for check in every}
+    return {
+        check.id: (str(check.outcome), check.misconception or "", check.happened) for check in every
+    }
 
 
 def compared(one: Run, other: Run) -> tuple[dict[str, list[str]], int]:
@@ -102,9 +119,11 @@ def compared(one: Run, other: Run) -> tuple[dict[str, list[str]], int]:
         found = []
         if row.status != there.status:
             found.append(f"status {row.status} | {there.status}: {row.reason} | {there.reason}")
-        first, second = checks(row), checks(there)
+        first = checks(row)
+        second = checks(there)
         for check in sorted(first.keys() | second.keys()):
-            a, b = first.get(check, ("", "", "")), second.get(check, ("", "", ""))
+            a = first.get(check, ("", "", ""))
+            b = second.get(check, ("", "", ""))
             if a[:2] != b[:2]:
                 found.append(f"{check}: {a[0]} {a[1]} «{a[2]}» | {b[0]} {b[1]} «{b[2]}»")
             elif a[2] != b[2]:
@@ -119,8 +138,16 @@ def main() -> None:
     parser.add_argument("--day", default="day8")
     parser.add_argument("--every", type=int, default=1, help="only each so-manieth of the corpus")
     parser.add_argument("--students", type=int, default=30, help="how many made-up submissions")
-    parser.add_argument("--jobs", default=str(len(os.sched_getaffinity(0))), help="how many at once; several by commas")
-    parser.add_argument("--matching", default="", help="only submissions whose name has this regular expression in it")
+    parser.add_argument(
+        "--jobs",
+        default=str(len(os.sched_getaffinity(0))),
+        help="how many at once; several by commas",
+    )
+    parser.add_argument(
+        "--matching",
+        default="",
+        help="only submissions whose name has this regular expression in it",
+    )
     parser.add_argument("--time-limit", type=float, default=10.0)
     asked = parser.parse_args()
     console = Console(width=160, highlight=False)
@@ -155,13 +182,18 @@ def main() -> None:
                 table.add_row(
                     *(run.bench, str(jobs), f"{run.seconds:.1f}", f"{run.seconds / count:.3f} s"),
                     *(f"{sum(each) / len(each):.2f} s", f"{each[len(each) // 2]:.2f} s"),
-                    f"{sum(held) / len(held) / 2**20:.0f} MiB, {max(held) / 2**20:.0f} at most" if held else "",
+                    f"{sum(held) / len(held) / 2**20:.0f} MiB, {max(held) / 2**20:.0f} at most"
+                    if held
+                    else "",
                     *((str(count - len(differing)), str(len(differing))) if cuda else ("", "")),
                 )
             statuses = Counter(str(row.status) for row in runs[1].rows.values())
             told.append(f"{jobs} jobs: {dict(statuses)}; equal verdicts in other words: {words}")
             told.append(f"  cuda: {sentence(runs[1].layers)}")
-            told += [f"  {name} (virtual | cuda)\n    " + "\n    ".join(found) for name, found in differing.items()]
+            told += [
+                f"  {name} (virtual | cuda)\n    " + "\n    ".join(found)
+                for name, found in differing.items()
+            ]
         console.print(table)
         for line in told:
             console.print(line, markup=False)

@@ -39,7 +39,9 @@ def cnn() -> nn.Module:
 
 
 def mlp() -> nn.Module:
-    return nn.Sequential(nn.Linear(64, 128), nn.ReLU(), nn.Linear(128, 64), nn.ReLU(), nn.Linear(64, 10))
+    return nn.Sequential(
+        nn.Linear(64, 128), nn.ReLU(), nn.Linear(128, 64), nn.ReLU(), nn.Linear(64, 10)
+    )
 
 
 class LanguageModel(nn.Module):
@@ -49,7 +51,11 @@ class LanguageModel(nn.Module):
         super().__init__()
         self.embed = nn.Embedding(words, width)
         layer = nn.TransformerEncoderLayer(width, 2, width, dropout=0.0, batch_first=True)
-        self.body = nn.LSTM(width, width, 2, batch_first=True) if recurrent else nn.TransformerEncoder(layer, 2)
+        self.body = (
+            nn.LSTM(width, width, 2, batch_first=True)
+            if recurrent
+            else nn.TransformerEncoder(layer, 2)
+        )
         self.decode = nn.Linear(width, words)
 
     def forward(self, words: torch.Tensor) -> torch.Tensor:
@@ -71,7 +77,9 @@ class LanguageTraining:
         losses = []
         for _ in range(self.steps):
             self.model.zero_grad()
-            loss = nn.functional.cross_entropy(self.model(self.texts[:, :-1]), self.texts[:, 1:].flatten())
+            loss = nn.functional.cross_entropy(
+                self.model(self.texts[:, :-1]), self.texts[:, 1:].flatten()
+            )
             loss.backward()
             nn.utils.clip_grad_norm_(self.model.parameters(), 0.25)
             for parameter in self.model.parameters():
@@ -84,7 +92,9 @@ class LanguageTraining:
 class Training:
     """An epoch of Adam over batches of 64, as a student writes it."""
 
-    def __init__(self, make: Callable[[], nn.Module], shape: tuple[int, ...], device: str, batches: int = 8) -> None:
+    def __init__(
+        self, make: Callable[[], nn.Module], shape: tuple[int, ...], device: str, batches: int = 8
+    ) -> None:
         torch.manual_seed(0)
         self.device = device
         self.model = make().to(device)
@@ -99,7 +109,8 @@ class Training:
     def epoch(self) -> list[float]:
         losses = []
         for inputs, targets in self.batches:
-            inputs, targets = inputs.to(self.device), targets.to(self.device)
+            inputs = inputs.to(self.device)
+            targets = targets.to(self.device)
             self.optimizer.zero_grad()
             loss = self.loss(self.model(inputs), targets)
             loss.backward()
@@ -155,7 +166,8 @@ def entering(rounds: int) -> tuple[float, float]:
 
 def plain_add_inside(rounds: int) -> tuple[float, float]:
     x = torch.ones(4)
-    out, inside = float("inf"), float("inf")
+    out = float("inf")
+    inside = float("inf")
     for _ in range(rounds):
         out = min(out, seconds(lambda: x + x, 300))
         with virtual_cuda():
@@ -166,7 +178,8 @@ def plain_add_inside(rounds: int) -> tuple[float, float]:
 def plain_inside(rounds: int) -> tuple[float, float]:
     """An epoch on the CPU, outside and inside the context."""
     training = Training(mlp, (64,), "cpu")
-    out, inside = float("inf"), float("inf")
+    out = float("inf")
+    inside = float("inf")
     for _ in range(rounds):
         out = min(out, seconds(training.epoch))
         with virtual_cuda():
@@ -192,7 +205,10 @@ def kept_alive(steps: int = 300) -> int:
 
 def measured(rounds: int) -> Table:
     """Every comparison, a row each."""
-    table = Table("The virtual device next to the plain CPU", ("what", "plain CPU", "virtual device", "cost", "wanted"))
+    table = Table(
+        "The virtual device next to the plain CPU",
+        ("what", "plain CPU", "virtual device", "cost", "wanted"),
+    )
     trainings: tuple[tuple[str, Callable[[str], Any], str], ...] = (
         ("CNN epoch", partial(Training, cnn, (3, 16, 16)), "1.15"),
         ("MLP epoch", partial(Training, mlp, (64,)), "1.8"),
@@ -202,7 +218,9 @@ def measured(rounds: int) -> Table:
     for name, start, wanted in trainings:
         plain, virtual, same = compare_training(start, rounds)
         losses = "losses identical" if same else "LOSSES DIFFER"
-        table.add(f"{name}, {losses}", _ms(plain), _ms(virtual), times(virtual / plain), f"≤ {wanted} ×")
+        table.add(
+            f"{name}, {losses}", _ms(plain), _ms(virtual), times(virtual / plain), f"≤ {wanted} ×"
+        )
     plain, virtual = small_add(rounds)
     more = f"+{(virtual - plain) * 1e6:.1f} µs"
     table.add("one small add", _us(plain), _us(virtual), more, "≤ 12 µs more")
@@ -210,11 +228,17 @@ def measured(rounds: int) -> Table:
     table.add("entering", "", _ms(entered), "", "≤ 1 ms")
     table.add("leaving", "", _ms(left), "", "")
     plain, inside = plain_add_inside(rounds)
-    table.add("a small add on the CPU inside", _us(plain), _us(inside), times(inside / plain), "1.00 ×")
+    table.add(
+        "a small add on the CPU inside", _us(plain), _us(inside), times(inside / plain), "1.00 ×"
+    )
     plain, inside = plain_inside(rounds)
-    table.add("MLP epoch on the CPU inside", _ms(plain), _ms(inside), times(inside / plain), "1.00 ×")
+    table.add(
+        "MLP epoch on the CPU inside", _ms(plain), _ms(inside), times(inside / plain), "1.00 ×"
+    )
     table.add("kept alive after 300 steps", "", f"{kept_alive()} bytes", "", "0 bytes")
-    table.notes = [f"CPU time, one thread, batches of 64; the fastest of {rounds} interleaved rounds of each."]
+    table.notes = [
+        f"CPU time, one thread, batches of 64; the fastest of {rounds} interleaved rounds of each."
+    ]
     return table
 
 

@@ -34,7 +34,17 @@ class DojoOnAllCores(Dojo):
 
 
 TOOLS: tuple[type[Tool], ...] = (Dojo, DojoOnAllCores, Pytest, Gradescope, Check50, Nbgrader, Otter)
-COLUMNS = ("grader", "s each", "ratio", "CPU s each", "ratio", "MiB", "right passed", *KINDS, "isolation by default")
+COLUMNS = (
+    "grader",
+    "s each",
+    "ratio",
+    "CPU s each",
+    "ratio",
+    "MiB",
+    "right passed",
+    *KINDS,
+    "isolation by default",
+)
 
 
 def parts(known: Sequence[Submission], rounds: int) -> list[Sequence[Submission]]:
@@ -46,7 +56,11 @@ def counted(known: Sequence[Submission], graded: Graded) -> list[str]:
     """How many of the right ones got full marks, and how many of each kind of wrong ones did not."""
     cells = []
     for kind in ("right", *KINDS):
-        asked = [graded.verdicts[s.name].full is True for s in known if s.kind == kind and s.name in graded.verdicts]
+        asked = [
+            graded.verdicts[s.name].full is True
+            for s in known
+            if s.kind == kind and s.name in graded.verdicts
+        ]
         agreed = sum(asked) if kind == "right" else asked.count(False)
         cells.append(f"{agreed} of {len(asked)}" if asked else "–")
     return cells
@@ -58,16 +72,26 @@ def disagreements(known: Sequence[Submission], graded: Graded) -> list[str]:
     for submission in known:
         verdict = graded.verdicts.get(submission.name)
         if verdict is not None and (verdict.full is True) != (submission.kind == "right"):
-            said = f"not passed: {', '.join(verdict.failed)}" if submission.kind == "right" else "got full marks"
+            said = (
+                f"not passed: {', '.join(verdict.failed)}"
+                if submission.kind == "right"
+                else "got full marks"
+            )
             found.append(f"{submission.name} ({submission.kind}: {submission.origin}) {said}")
     return found
 
 
 def table(
-    known: Sequence[Submission], measured: dict[str, Graded], absent: dict[str, str], rounds: int, others: int
+    known: Sequence[Submission],
+    measured: dict[str, Graded],
+    absent: dict[str, str],
+    rounds: int,
+    others: int,
 ) -> Table:
     """All of it; the first tool is what the others are compared with, which grade only so many."""
-    made = Table(f"The same class of {len(known)}, graded side by side", COLUMNS, words=(COLUMNS[-1],))
+    made = Table(
+        f"The same class of {len(known)}, graded side by side", COLUMNS, words=(COLUMNS[-1],)
+    )
     base = None
     for tool in TOOLS:
         if tool.name in absent:
@@ -75,7 +99,8 @@ def table(
             continue
         graded = measured[tool.name]
         many = len(known) * rounds if tool.whole else others
-        wall, cpu = graded.wall / many, graded.cpu / many
+        wall = graded.wall / many
+        cpu = graded.cpu / many
         base = base or (wall, cpu)
         made.add(
             tool.name,
@@ -89,7 +114,8 @@ def table(
         )
     stubs = [s for s in known if s.kind == "to do"]
     full = {
-        name: {student for student, found in each.verdicts.items() if found.full} for name, each in measured.items()
+        name: {student for student, found in each.verdicts.items() if found.full}
+        for name, each in measured.items()
     }
     fooled = [name for name, students in full.items() if students & {stub.name for stub in stubs}]
     made.notes = [
@@ -106,16 +132,24 @@ def table(
 
 def main() -> None:
     parser = options(__doc__)
-    parser.add_argument("--environments", type=Path, metavar="DIR", help="where the peers' environments are")
-    parser.add_argument("--make-environments", type=Path, metavar="DIR", help="make them there first")
+    parser.add_argument(
+        "--environments", type=Path, metavar="DIR", help="where the peers' environments are"
+    )
+    parser.add_argument(
+        "--make-environments", type=Path, metavar="DIR", help="make them there first"
+    )
     parser.add_argument("--right", type=int, default=4, help="right submissions (4)")
     parser.add_argument("--wrong", type=int, default=9, help="submissions with one mistake (9)")
     parser.add_argument("--unfinished", type=int, default=1, help="submissions with stubs left (1)")
     parser.add_argument("--others", type=int, help="how many of them the other tools grade (all)")
     parser.add_argument("--rounds", type=int, default=2, help="parts the class is graded in (2)")
     parser.add_argument("--seed", type=int, default=8, help="draws the class (8)")
-    parser.add_argument("--only", action="append", help="only tools with this in their name; may be given again")
-    parser.add_argument("--details", action="store_true", help="list the submissions a tool was wrong about")
+    parser.add_argument(
+        "--only", action="append", help="only tools with this in their name; may be given again"
+    )
+    parser.add_argument(
+        "--details", action="store_true", help="list the submissions a tool was wrong about"
+    )
     asked = parser.parse_args()
     if asked.make_environments:
         environments.make(asked.make_environments)
@@ -127,7 +161,11 @@ def main() -> None:
     tools: list[Tool] = []
     try:
         for number, kind in enumerate(TOOLS):
-            if asked.only and kind is not Dojo and not any(word in kind.name for word in asked.only):
+            if (
+                asked.only
+                and kind is not Dojo
+                and not any(word in kind.name for word in asked.only)
+            ):
                 absent[kind.name] = "not asked for"
                 continue
             try:
@@ -137,7 +175,11 @@ def main() -> None:
         measured = {tool.name: Graded() for tool in tools}
         for part in parts(fewer, asked.rounds):
             for tool in list(tools):
-                print(f"{tool.name}: {len(known if tool.whole else part)} submissions", file=sys.stderr, flush=True)
+                print(
+                    f"{tool.name}: {len(known if tool.whole else part)} submissions",
+                    file=sys.stderr,
+                    flush=True,
+                )
                 try:
                     measured[tool.name].merge(tool.grade(known if tool.whole else part))
                 except (RuntimeError, OSError) as error:
@@ -147,7 +189,11 @@ def main() -> None:
         table(known, there, absent, asked.rounds, len(fewer)).show(asked.markdown)
         if asked.details:
             for name, graded in there.items():
-                print(f"\n{name}:", *(disagreements(known, graded) or ["agrees about all of them"]), sep="\n  ")
+                print(
+                    f"\n{name}:",
+                    *(disagreements(known, graded) or ["agrees about all of them"]),
+                    sep="\n  ",
+                )
     finally:
         shutil.rmtree(base, ignore_errors=True)
 

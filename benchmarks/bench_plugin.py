@@ -17,7 +17,8 @@ from pathlib import Path
 from benchmarks.tables import Table, options, times
 
 ROOT = Path(__file__).resolve().parents[1]
-FILES, TESTS = 20, 10
+FILES = 20
+TESTS = 10
 PLUGINS = ("gpudojo.pytest_plugin", "virtual_cuda.pytest_plugin")
 WAYS = {
     "without our plugins": (),
@@ -47,24 +48,38 @@ def project(folder: Path, numbered: bool) -> None:
 
 def run(folder: Path, plugins: tuple[str, ...]) -> tuple[float, float, int]:
     """Seconds, processor seconds (0 where the system does not tell), and our modules at the end."""
-    environment = {**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTHONPATH": str(ROOT / "graders")}
+    environment = {
+        **os.environ,
+        "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
+        "PYTHONPATH": str(ROOT / "graders"),
+    }
     environment["PYTEST_ADDOPTS"] = ""
     words = [word for plugin in plugins for word in ("-p", plugin)]
     command = [sys.executable, "-m", "pytest", "-q", "-s", "-p", "no:cacheprovider", *words]
-    before, start = os.times(), time.perf_counter()
-    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
-    seconds, after = time.perf_counter() - start, os.times()
+    before = os.times()
+    start = time.perf_counter()
+    done = subprocess.run(
+        command, cwd=folder, env=environment, capture_output=True, text=True, check=False
+    )
+    seconds = time.perf_counter() - start
+    after = os.times()
     if done.returncode or f"{FILES * TESTS} passed" not in done.stdout:
         raise SystemExit(done.stdout[-2000:] + done.stderr[-2000:])
-    processor = after.children_user + after.children_system - before.children_user - before.children_system
+    processor = (
+        after.children_user + after.children_system - before.children_user - before.children_system
+    )
     return seconds, processor, int(done.stdout.rpartition("modules:")[2].split()[0])
 
 
 def table(found: dict[str, list[tuple[float, float, int]]]) -> Table:
     made = Table(
-        "pytest in a project without exercises", ("run", "our modules", "seconds", "more", "CPU seconds", "more")
+        "pytest in a project without exercises",
+        ("run", "our modules", "seconds", "more", "CPU seconds", "more"),
     )
-    medians = {way: [statistics.median(column) for column in zip(*runs, strict=True)] for way, runs in found.items()}
+    medians = {
+        way: [statistics.median(column) for column in zip(*runs, strict=True)]
+        for way, runs in found.items()
+    }
     base = next(iter(medians.values()))
     for way, (seconds, processor, modules) in medians.items():
         wall, cpu = (
@@ -72,7 +87,9 @@ def table(found: dict[str, list[tuple[float, float, int]]]) -> Table:
             for value, first in ((seconds, base[0]), (processor, base[1]))
         )
         made.add(way, f"{modules:.0f}", f"{seconds:.3f}", wall, f"{processor:.3f}", cpu)
-    made.notes = [f"Medians of {len(next(iter(found.values())))} interleaved rounds of {FILES * TESTS} tests."]
+    made.notes = [
+        f"Medians of {len(next(iter(found.values())))} interleaved rounds of {FILES * TESTS} tests."
+    ]
     return made
 
 

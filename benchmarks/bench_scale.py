@@ -54,8 +54,12 @@ def used_by(pid: int) -> tuple[int, float]:
     """The largest a process has been, in bytes, and its processor time in seconds."""
     try:
         status = Path(f"/proc/{pid}/status").read_text(encoding="ascii")
-        ticks = Path(f"/proc/{pid}/stat").read_text(encoding="ascii").rpartition(")")[2].split()[11:13]
-        return int(status.partition("VmHWM:")[2].split()[0]) << 10, sum(map(int, ticks)) / os.sysconf("SC_CLK_TCK")
+        ticks = (
+            Path(f"/proc/{pid}/stat").read_text(encoding="ascii").rpartition(")")[2].split()[11:13]
+        )
+        return int(status.partition("VmHWM:")[2].split()[0]) << 10, sum(
+            map(int, ticks)
+        ) / os.sysconf("SC_CLK_TCK")
     except (OSError, IndexError, ValueError):
         return 0, 0.0
 
@@ -68,7 +72,8 @@ def done_in(out: Path) -> int:
 
 def followed(process: subprocess.Popen[bytes], out: Path) -> list[Mark]:
     """What was seen of a run, every two seconds, until it had ended."""
-    began, marks = time.perf_counter(), list[Mark]()
+    began = time.perf_counter()
+    marks = list[Mark]()
     while process.poll() is None:
         marks.append(Mark(time.perf_counter() - began, done_in(out), *used_by(process.pid)))
         time.sleep(0.5)
@@ -80,14 +85,22 @@ def followed(process: subprocess.Popen[bytes], out: Path) -> list[Mark]:
 
 def fifths(marks: list[Mark]) -> list[tuple[int, float, int]]:
     """Of each fifth of the class: how many were done at its end, seconds for each of it, the grader's largest size."""
-    first, last = next(mark for mark in marks if mark.done), marks[-1].done
-    found, since = [], first
+    first = next(mark for mark in marks if mark.done)
+    last = marks[-1].done
+    found = []
+    since = first
     for part in range(1, 6):
         goal = first.done + (last - first.done) * part // 5
         mark = next(mark for mark in marks if mark.done >= goal)
         within = marks[marks.index(since) : marks.index(mark) + 1]
         count = mark.done - since.done
-        found.append((mark.done, (mark.seconds - since.seconds) / max(count, 1), max(m.memory for m in within)))
+        found.append(
+            (
+                mark.done,
+                (mark.seconds - since.seconds) / max(count, 1),
+                max(m.memory for m in within),
+            )
+        )
         since = mark
     return found
 
@@ -98,16 +111,30 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, default=cores())
     parser.add_argument("--seed", type=int, default=8)
     parser.add_argument("--folder", type=Path, help="where the class and its results stay")
-    parser.add_argument("--grade-only", action="store_true", help="leave out what reads the results")
+    parser.add_argument(
+        "--grade-only", action="store_true", help="leave out what reads the results"
+    )
     asked = parser.parse_args()
     with tempfile.TemporaryDirectory() as place:
-        measure(asked.folder or Path(place), asked.students, asked.jobs, asked.seed, asked.grade_only, asked.markdown)
+        measure(
+            asked.folder or Path(place),
+            asked.students,
+            asked.jobs,
+            asked.seed,
+            asked.grade_only,
+            asked.markdown,
+        )
 
 
-def measure(base: Path, students: int, jobs: int, seed: int, grade_only: bool, markdown: bool) -> None:
-    folder, out = base / "class", base / "out"
+def measure(
+    base: Path, students: int, jobs: int, seed: int, grade_only: bool, markdown: bool
+) -> None:
+    folder = base / "class"
+    out = base / "out"
     compileall.compile_dir(ROOT / "graders", quiet=1)  # as an installation does
-    table = Table(f"A class of {students:,}, {jobs} jobs", ("", "seconds", "ms each", "largest, MiB"))
+    table = Table(
+        f"A class of {students:,}, {jobs} jobs", ("", "seconds", "ms each", "largest, MiB")
+    )
 
     def add(what: str, seconds: float, memory: int, count: int = students) -> None:
         each = f"{1000 * seconds / count:.1f}" if count else ""
@@ -130,7 +157,9 @@ def measure(base: Path, students: int, jobs: int, seed: int, grade_only: bool, m
         for format_ in ("gradescope", "junit"):
             add(
                 f"dojo export --to {format_}",
-                *ended(dojo("export", out / "results.json", "--to", format_, "--out", base / format_)),
+                *ended(
+                    dojo("export", out / "results.json", "--to", format_, "--out", base / format_)
+                ),
             )
         add("dojo report, a page each", *ended(dojo("report", out, "--out", base / "report")))
     statuses: Counter[str] = Counter()
@@ -139,7 +168,9 @@ def measure(base: Path, students: int, jobs: int, seed: int, grade_only: bool, m
         for line in file:
             if line.startswith("{"):
                 statuses[json.loads(line.rstrip().rstrip(","))["status"]] += 1
-    table.notes.append(", ".join(f"{count:,} {status}" for status, count in statuses.most_common()) + ".")
+    table.notes.append(
+        ", ".join(f"{count:,} {status}" for status, count in statuses.most_common()) + "."
+    )
     size = (out / "results.json").stat().st_size / MIB
     table.notes.append(f"results.json has {size:,.0f} MiB.")
     table.show(markdown)

@@ -44,7 +44,12 @@ def stamp(path: Path) -> str:
 
 @functools.cache
 def engine_stamp() -> bytes:
-    folders = ("graders/gpudojo/days", "graders/gpudojo/grading", "graders/gpudojo/model", "reference")
+    folders = (
+        "graders/gpudojo/days",
+        "graders/gpudojo/grading",
+        "graders/gpudojo/model",
+        "reference",
+    )
     files = sorted(file for folder in folders for file in (ROOT / folder).rglob("*.py"))
     return hashlib.sha256(b"".join(file.read_bytes() for file in files)).digest()
 
@@ -59,16 +64,25 @@ def verdict(path: Path, seed: int) -> list[str]:
     stem = path.parent.name
     exercise = next(each for each in day(DAY) if each.stem == stem)
     source = path.read_text(encoding="utf-8")
-    functions = [f for f in exercise.functions if f"def {f.name}(" in source or f"{f.name} =" in source]
-    limits, found = Limits(SECONDS), []
-    for function in functions:  # before the student's file, which may spoil the process it is loaded into
+    functions = [
+        f for f in exercise.functions if f"def {f.name}(" in source or f"{f.name} =" in source
+    ]
+    limits = Limits(SECONDS)
+    found = []
+    for (
+        function
+    ) in functions:  # before the student's file, which may spoil the process it is loaded into
         reference(stem).evidence(exercise, function, "virtual", seed)
     with put_back():
         submission = load_file(path, limits)
         for function in functions:
-            results = grade_function(exercise, function, submission, reference(stem), "virtual", seed, limits)
+            results = grade_function(
+                exercise, function, submission, reference(stem), "virtual", seed, limits
+            )
             missed = [result for result in results if result.outcome is not Outcome.PASSED]
-            found += [f"{function.name}::{r.check} {r.outcome} {r.misconception or '-'}" for r in missed]
+            found += [
+                f"{function.name}::{r.check} {r.outcome} {r.misconception or '-'}" for r in missed
+            ]
     return found
 
 
@@ -84,7 +98,9 @@ def remembered(kept: Path) -> dict[str, dict[int, list[str]]]:
     for line in kept.read_text(encoding="utf-8").splitlines() if kept.exists() else ():
         try:
             row = json.loads(line)
-            found.setdefault(row["stamp"], {}).update({int(seed): each for seed, each in row["verdicts"].items()})
+            found.setdefault(row["stamp"], {}).update(
+                {int(seed): each for seed, each in row["verdicts"].items()}
+            )
         except (ValueError, KeyError):
             continue
     return found
@@ -102,14 +118,22 @@ def graded(
             left.append((path, missing))
         else:
             yield path, {seed: before[seed] for seed in seeds}
-    spawn, count = multiprocessing.get_context("spawn"), 0  # in exercise 11 these processes start others
-    for group in batched(left, 40 * processes):  # then others take over: some solutions leave things behind
+    spawn, count = (
+        multiprocessing.get_context("spawn"),
+        0,
+    )  # in exercise 11 these processes start others
+    for group in batched(
+        left, 40 * processes
+    ):  # then others take over: some solutions leave things behind
         # One thread each, as in a class: with more, processes on many cores wait for one another most of the time.
         with ProcessPoolExecutor(processes, spawn, torch.set_num_threads, (1,)) as pool:
             for done in as_completed([pool.submit(verdicts, task) for task in group]):
                 path, found = done.result()
                 with kept.open("a", encoding="utf-8") as file:
-                    file.write(json.dumps({"stamp": stamp(path), "path": path.name, "verdicts": found}) + "\n")
+                    file.write(
+                        json.dumps({"stamp": stamp(path), "path": path.name, "verdicts": found})
+                        + "\n"
+                    )
                 every = known.get(stamp(path), {}) | found
                 count += 1
                 print(f"\r{count} of {len(left)} solutions", end="", file=sys.stderr, flush=True)
@@ -123,14 +147,22 @@ def batched(tasks: list[Task], size: int) -> Iterator[list[Task]]:
 
 def main() -> int:
     parser = options(__doc__)
-    parser.add_argument("exercises", nargs="*", help="only these, by number, such as 05, or solutions by name")
+    parser.add_argument(
+        "exercises", nargs="*", help="only these, by number, such as 05, or solutions by name"
+    )
     parser.add_argument("--seeds", type=int, default=100)
     parser.add_argument("--processes", type=int, default=cores())
-    parser.add_argument("--kept", type=Path, default=Path("build") / "seeds.jsonl", help="where verdicts are kept")
+    parser.add_argument(
+        "--kept", type=Path, default=Path("build") / "seeds.jsonl", help="where verdicts are kept"
+    )
     chosen = parser.parse_args()
     chosen.kept.parent.mkdir(parents=True, exist_ok=True)
     every = [one.path for one in solutions(ROOT / "tests" / DAY)]
-    paths = [path for path in every if not chosen.exercises or {path.parent.name[:2], path.stem} & {*chosen.exercises}]
+    paths = [
+        path
+        for path in every
+        if not chosen.exercises or {path.parent.name[:2], path.stem} & {*chosen.exercises}
+    ]
     seeds = list(range(1, chosen.seeds + 1))
     differing = []
     for path, found in graded(paths, seeds, chosen.kept, chosen.processes):
@@ -143,8 +175,15 @@ def main() -> int:
     table = Table("Verdicts that depend on the seed", columns, words=columns[2:])
     for path, agreeing, first, seed, other in sorted(differing):
         name = f"{path.parent.parent.name}/{path.parent.name[:2]}/{path.stem}"
-        table.add(name, str(agreeing), "; ".join(first) or "passes", f"seed {seed}: {'; '.join(other) or 'passes'}")
-    table.notes.append(f"{len(paths) - len(differing)} of {len(paths)} solutions have one verdict for all seeds.")
+        table.add(
+            name,
+            str(agreeing),
+            "; ".join(first) or "passes",
+            f"seed {seed}: {'; '.join(other) or 'passes'}",
+        )
+    table.notes.append(
+        f"{len(paths) - len(differing)} of {len(paths)} solutions have one verdict for all seeds."
+    )
     table.show(chosen.markdown)
     return 1 if differing else 0
 

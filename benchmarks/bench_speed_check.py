@@ -41,16 +41,24 @@ def answers(folder: Path) -> list[tuple[str, str, bool, Submission]]:
     functions = next(e for e in day("day8") if e.stem == STEM).functions
     for path in sorted((ROOT / "tests" / "day8" / "right" / STEM).glob("*.py")):
         submission = load(path)
-        found += [(f.name, path.stem, True, submission) for f in functions if f.name in submission.names]
+        found += [
+            (f.name, path.stem, True, submission) for f in functions if f.name in submission.names
+        ]
     for function in functions:
         slow = folder / f"{function.name}.py"
         source = (ROOT / "reference" / "day8" / f"{STEM}.py").read_text(encoding="utf-8")
-        slow.write_text(source.split("\nif __name__")[0] + f"\n\n{function.name} = {function.name}_loop\n")
-        found += [(function.name, "the loop itself", False, load(slow))] * 4  # about as often as right ones
+        slow.write_text(
+            source.split("\nif __name__")[0] + f"\n\n{function.name} = {function.name}_loop\n"
+        )
+        found += [
+            (function.name, "the loop itself", False, load(slow))
+        ] * 4  # about as often as right ones
     return found
 
 
-def timed(exercise: Exercise, function: Function, submission: Submission, kind: str, seed: int) -> Race:
+def timed(
+    exercise: Exercise, function: Function, submission: Submission, kind: str, seed: int
+) -> Race:
     timing_only = Function(function.name, (), [p for p in function.probes if p.name == "timed"])
     seen = observe(exercise, timing_only, submission, kind, seed).observations["timed"]
     assert seen.status is CallStatus.RETURNED, seen.raised
@@ -61,7 +69,9 @@ def timed(exercise: Exercise, function: Function, submission: Submission, kind: 
 def main() -> int:
     parser = options(__doc__)
     parser.add_argument("runs", nargs="?", type=int, default=1000, help="verdicts to reach (1000)")
-    parser.add_argument("--load", type=int, default=cores(), help="busy processes (one for each core)")
+    parser.add_argument(
+        "--load", type=int, default=cores(), help="busy processes (one for each core)"
+    )
     parser.add_argument("--bench", default="virtual", choices=("virtual", "cuda", "mps", "cpu"))
     asked = parser.parse_args()
     exercise = next(e for e in day("day8") if e.stem == STEM)
@@ -108,7 +118,15 @@ def main() -> int:
     for name, row in rows.items():
         least = f"{min(row[True]):.1f} ×" if row[True] else "-"
         most = f"{max(row[False]):.2f} ×" if row[False] else "-"
-        table.add(name, str(len(row[True])), least, str(len(row[False])), most, str(row["rounds"]), str(row["wrong"]))
+        table.add(
+            name,
+            str(len(row[True])),
+            least,
+            str(len(row[False])),
+            most,
+            str(row["rounds"]),
+            str(row["wrong"]),
+        )
     wrong = sum(row["wrong"] for row in rows.values())
     table.notes = [
         f"{wrong} wrong verdicts in {asked.runs} runs, with {asked.load} busy processes on {cores()} cores.",

@@ -42,7 +42,9 @@ PLUGINS: Final = ("gpudojo.pytest_plugin", "virtual_cuda.pytest_plugin", "pytest
 def copies(base: Path) -> None:
     """The exercises as handed out, and with the references in their place; references beside, as in the repository."""
     for name, source in (("stubs", "exercises"), ("solved", "reference")):
-        shutil.copytree(ROOT / source / "day8", base / name / "exercises" / "day8", ignore=_compiled)
+        shutil.copytree(
+            ROOT / source / "day8", base / name / "exercises" / "day8", ignore=_compiled
+        )
         shutil.copytree(ROOT / "reference", base / name / "reference", ignore=_compiled)
 
 
@@ -64,7 +66,17 @@ def command(base: Path, state: str, words: tuple[str, ...]) -> list[str]:
     folder = base / state / "exercises" / "day8"
     files = [str(folder / word) for word in words if word.endswith(".py")]
     rest = [word for word in words if not word.endswith(".py")]
-    return [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *plugins, *rest, *(files or [str(folder)])]
+    return [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "-p",
+        "no:cacheprovider",
+        *plugins,
+        *rest,
+        *(files or [str(folder)]),
+    ]
 
 
 class Waited(NamedTuple):
@@ -78,9 +90,14 @@ def waited(words: list[str], base: Path, pytest: bool) -> Waited:
     """How long until the prompt is back; a pytest that could not start is an error, one with failures is not."""
     site = [str(base / "released" / "site")] if any("released" in word for word in words) else []
     path = os.pathsep.join([*site, str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
-    settings = {"PYTHONPATH": path, "PYTHONIOENCODING": "utf-8", "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
+    settings = {
+        "PYTHONPATH": path,
+        "PYTHONIOENCODING": "utf-8",
+        "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
+    }
     clean = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
-    before, began = os.times(), time.perf_counter()
+    before = os.times()
+    began = time.perf_counter()
     run = subprocess.run(
         words,
         cwd=base,
@@ -89,12 +106,15 @@ def waited(words: list[str], base: Path, pytest: bool) -> Waited:
         stderr=subprocess.STDOUT,
         check=False,
     )
-    took, after = time.perf_counter() - began, os.times()
+    took = time.perf_counter() - began
+    after = os.times()
     if run.returncode not in ((0, 1) if pytest else (0,)):
         raise SystemExit(
             f"{' '.join(words)} ended with {run.returncode}:\n{run.stdout.decode(errors='replace')[-2000:]}"
         )
-    spent = after.children_user + after.children_system - before.children_user - before.children_system
+    spent = (
+        after.children_user + after.children_system - before.children_user - before.children_system
+    )
     return Waited(took, spent)
 
 
@@ -105,7 +125,9 @@ def table(found: dict[str, list[Waited]]) -> Table:
         wall, cpu = _medians(several)
         spent = (f"{cpu:.2f}", times(cpu / base.cpu)) if base.cpu else ("–", "–")
         made.add(name, f"{wall:.2f}", times(wall / base.wall), *spent)
-    made.notes = [f"Medians of {len(found[IMPORT])} interleaved rounds; ratios are to the bare import."]
+    made.notes = [
+        f"Medians of {len(found[IMPORT])} interleaved rounds; ratios are to the bare import."
+    ]
     return made
 
 
@@ -116,7 +138,12 @@ def _medians(several: list[Waited]) -> Waited:
 def main() -> None:
     parser = options(__doc__)
     parser.add_argument("--rounds", type=int, default=5, help="how often each is run (5)")
-    parser.add_argument("--released", type=Path, metavar="FOLDER", help="a repository made by `dojo release student`")
+    parser.add_argument(
+        "--released",
+        type=Path,
+        metavar="FOLDER",
+        help="a repository made by `dojo release student`",
+    )
     asked = parser.parse_args()
     ways = [way for way in WAYS if asked.released is not None or way[1] != "released"]
     found: dict[str, list[Waited]] = {IMPORT: [], **{name: [] for name, _, _ in ways}}

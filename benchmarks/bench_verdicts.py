@@ -34,22 +34,38 @@ def by_plain_tests(known: Sequence[Submission], place: Path) -> Graded:
     folders = [as_folder(submission, place / "class") for submission in known]
     out = place / "out"
     out.mkdir()
-    words = [sys.executable, str(place / "tests" / "claims_forked.py"), str(out), *map(str, folders)]
+    words = [
+        sys.executable,
+        str(place / "tests" / "claims_forked.py"),
+        str(out),
+        *map(str, folders),
+    ]
     environment = os.environ | {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
-    subprocess.run(words, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=True)
+    subprocess.run(
+        words, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=True
+    )
     graded = Graded()
     for submission in known:
         report = out / f"{submission.name}.json"
-        failed = tuple(json.loads(report.read_text(encoding="utf-8"))) if report.exists() else ("no result",)
+        failed = (
+            tuple(json.loads(report.read_text(encoding="utf-8")))
+            if report.exists()
+            else ("no result",)
+        )
         graded.verdicts[submission.name] = Verdict(not failed, failed)
     return graded
 
 
 def table(known: Sequence[Submission], graded: dict[str, Graded]) -> Table:
-    made = Table("What is seen with a device, and what without", ("what", "solutions", *graded, "ratio"))
+    made = Table(
+        "What is seen with a device, and what without", ("what", "solutions", *graded, "ratio")
+    )
     for kind in ("right", *KINDS):
         several = [s for s in known if s.kind == kind]
-        agreed = [sum((g.verdicts[s.name].full is True) == (kind == "right") for s in several) for g in graded.values()]
+        agreed = [
+            sum((g.verdicts[s.name].full is True) == (kind == "right") for s in several)
+            for g in graded.values()
+        ]
         ratio = times(agreed[1] / agreed[0]) if agreed[0] else "–"
         made.add(WORDS[kind], str(len(several)), *map(str, agreed), ratio)
     return made
@@ -57,7 +73,9 @@ def table(known: Sequence[Submission], graded: dict[str, Graded]) -> Table:
 
 def main() -> None:
     parser = options(__doc__)
-    parser.add_argument("--details", action="store_true", help="list what the plain tests were wrong about")
+    parser.add_argument(
+        "--details", action="store_true", help="list what the plain tests were wrong about"
+    )
     asked = parser.parse_args()
     known = everything()
     with tempfile.TemporaryDirectory(prefix="verdicts-") as place:
@@ -71,7 +89,9 @@ def main() -> None:
             for submission in known:
                 verdict = found.verdicts[submission.name]
                 if (verdict.full is True) != (submission.kind == "right"):
-                    print(f"{name}: {submission.origin} ({submission.kind}): {', '.join(verdict.failed) or 'passed'}")
+                    print(
+                        f"{name}: {submission.origin} ({submission.kind}): {', '.join(verdict.failed) or 'passed'}"
+                    )
 
 
 if __name__ == "__main__":

@@ -31,7 +31,8 @@ PATIENCE = 120.0  # seconds for a process to become ready, or for a verdict
 
 def own_calls(exercise: Exercise, name: str, path: Path, kind: str) -> float:
     """The seconds that a function itself takes in all calls of its probes."""
-    submission, took = load(path), 0.0
+    submission = load(path)
+    took = 0.0
     inner = submission.names[name]
 
     @functools.wraps(inner)
@@ -57,9 +58,13 @@ def with_statement(text: str, name: str, number: int) -> str:
     return head + mark + "\n".join([*lines[:place], f"    _ = {number}", *lines[place:]])
 
 
-def measure(number: str, rounds: int, kind: str) -> tuple[str, list[float], list[float], list[float]]:
+def measure(
+    number: str, rounds: int, kind: str
+) -> tuple[str, list[float], list[float], list[float]]:
     """A function's name; seconds from save to verdict, those since the save was noticed, and those of its own calls."""
-    saved, noticed, own = [], [], []
+    saved = []
+    noticed = []
+    own = []
     verdicts: queue.SimpleQueue[tuple[float, ExerciseWork]] = queue.SimpleQueue()
 
     def show(event: Event, work: ExerciseWork) -> None:
@@ -70,7 +75,8 @@ def measure(number: str, rounds: int, kind: str) -> tuple[str, list[float], list
         folder = Path(place, "day8").resolve()
         folder.mkdir()
         solution = next((ROOT / "reference" / "day8").glob(f"{number}_*.py"))
-        path, text = folder / solution.name, solution.read_text(encoding="utf-8")
+        path = folder / solution.name
+        text = solution.read_text(encoding="utf-8")
         path.write_text(text, encoding="utf-8")
         course = Course(folder)
         session = Session(course, show, kind)
@@ -107,15 +113,29 @@ def main() -> None:
     asked = parser.parse_args()
     made = Table(
         "From a save to the verdict",
-        ("function", "seconds", "spread", "since noticed", "its own calls", "more than its own calls"),
-        notes=[f"Medians of {asked.rounds} saves; the spread is from the first to the ninth tenth."],
+        (
+            "function",
+            "seconds",
+            "spread",
+            "since noticed",
+            "its own calls",
+            "more than its own calls",
+        ),
+        notes=[
+            f"Medians of {asked.rounds} saves; the spread is from the first to the ninth tenth."
+        ],
     )
     for number in asked.exercises:
         name, saved, noticed, own = measure(number, asked.rounds, asked.bench)
         tenths = statistics.quantiles(saved, n=10)
         middle = [statistics.median(each) for each in (saved, noticed, own)]
         more = statistics.median(a - b for a, b in zip(saved, own, strict=True))
-        cells = (f"{middle[0]:.3f}", f"{tenths[0]:.3f}–{tenths[-1]:.3f}", f"{middle[1]:.3f}", f"{middle[2]:.3f}")
+        cells = (
+            f"{middle[0]:.3f}",
+            f"{tenths[0]:.3f}–{tenths[-1]:.3f}",
+            f"{middle[1]:.3f}",
+            f"{middle[2]:.3f}",
+        )
         made.add(name, *cells, f"{more:.3f}")
     made.show(asked.markdown)
 

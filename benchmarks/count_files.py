@@ -59,8 +59,10 @@ class Counter:
 
 def count(submission: Path, only: str | None) -> Counter:
     """Grades a submission after another one, and counts from the arrival of its evidence until its row is made."""
-    found, digests = Counter(), []
-    heard, tell = SubmissionRun.receive, class_grading.ClassGrading._tell
+    found = Counter()
+    digests = []
+    heard = SubmissionRun.receive
+    tell = class_grading.ClassGrading._tell
 
     def first_heard(self: SubmissionRun, data: bytes) -> bool:
         if self.record.digest not in ("reference", *digests):
@@ -76,21 +78,39 @@ def count(submission: Path, only: str | None) -> Counter:
 
     SubmissionRun.receive, class_grading.ClassGrading._tell = first_heard, told  # type: ignore[method-assign]
     with tempfile.TemporaryDirectory() as out:
-        words = ["grade", str(BEFORE), str(submission), "--out", out, "--jobs", "1", "--quiet", "--seed", "count"]
+        words = [
+            "grade",
+            str(BEFORE),
+            str(submission),
+            "--out",
+            out,
+            "--jobs",
+            "1",
+            "--quiet",
+            "--seed",
+            "count",
+        ]
         main([*words, *(["--only", only] if only else [])], standalone_mode=False)
     return found
 
 
 def run() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("submission", nargs="?", type=Path, default=BEFORE.with_name("student-03-forgetful"))
-    parser.add_argument("--only", default="train_epoch", help="grade this function only; '' for all")
+    parser.add_argument(
+        "submission", nargs="?", type=Path, default=BEFORE.with_name("student-03-forgetful")
+    )
+    parser.add_argument(
+        "--only", default="train_epoch", help="grade this function only; '' for all"
+    )
     asked = parser.parse_args()
     found = count(asked.submission, asked.only)
     content = [file for file in found.calls if file.startswith("gpudojo/days/")]
     for file, calls in sorted(found.calls.items(), key=lambda item: (item[0] in content, item[0])):
         print(f"{calls:7}  {file}")
-    print(f"{len(found.calls) - len(content)} files of the framework, {len(content)} of the day's content;", end=" ")
+    print(
+        f"{len(found.calls) - len(content)} files of the framework, {len(content)} of the day's content;",
+        end=" ",
+    )
     print(f"the folder changes {found.changes} times")
 
 

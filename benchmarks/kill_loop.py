@@ -29,7 +29,18 @@ MEASURED = ("seconds", "peak_bytes", "output", "graded_at")
 
 
 def command(folder: Path, out: Path) -> list[str]:
-    return [sys.executable, "-m", "gpudojo", "grade", str(folder), "--out", str(out), "--seed", "loop", "-q"]
+    return [
+        sys.executable,
+        "-m",
+        "gpudojo",
+        "grade",
+        str(folder),
+        "--out",
+        str(out),
+        "--seed",
+        "loop",
+        "-q",
+    ]
 
 
 def results(out: Path) -> list[dict[str, Any]]:
@@ -42,7 +53,11 @@ def results(out: Path) -> list[dict[str, Any]]:
 
 def untimed(told: Any) -> Any:
     """A text without its measured times, as in "19.8 µs" and "3.2 ×"."""
-    return re.sub(r"[\d.,]+ ?(ns|µs|ms|s|seconds|times|×)(?!\w)", "(time)", told) if isinstance(told, str) else told
+    return (
+        re.sub(r"[\d.,]+ ?(ns|µs|ms|s|seconds|times|×)(?!\w)", "(time)", told)
+        if isinstance(told, str)
+        else told
+    )
 
 
 def differences(first: list[dict[str, Any]], second: list[dict[str, Any]]) -> Iterator[str]:
@@ -52,10 +67,14 @@ def differences(first: list[dict[str, Any]], second: list[dict[str, Any]]) -> It
             if key != "exercises" and a.get(key) != b.get(key):
                 yield f"{a['submission']}: {key}: {a.get(key)} | {b.get(key)}"
         pairs = zip(a["exercises"], b["exercises"], strict=True)
-        for one, other in (pair for x, y in pairs for pair in zip(x["checks"], y["checks"], strict=True)):
+        for one, other in (
+            pair for x, y in pairs for pair in zip(x["checks"], y["checks"], strict=True)
+        ):
             # What is as usual is not written down.
             if any(untimed(one.get(key)) != untimed(other.get(key)) for key in {**one, **other}):
-                said = (f"{row['outcome']} {row.get('message', '')}".strip() for row in (one, other))
+                said = (
+                    f"{row['outcome']} {row.get('message', '')}".strip() for row in (one, other)
+                )
                 yield f"{a['submission']}: {one['id']}: {' | '.join(said)}"
 
 
@@ -70,7 +89,8 @@ def below(pid: int) -> dict[int, int]:
             except (OSError, ValueError, IndexError):
                 continue
     found: dict[int, int] = {}
-    level, layer = 1, [p for p, parent in parents.items() if parent == pid]
+    level = 1
+    layer = [p for p, parent in parents.items() if parent == pid]
     while layer:
         found.update(dict.fromkeys(layer, level))
         layer = [p for p, parent in parents.items() if parent in layer]
@@ -120,13 +140,17 @@ def main() -> None:
                 pass
             else:
                 process = None
-                if code == 0:  # done before enough were killed: everything from the start, with what is known kept
+                if (
+                    code == 0
+                ):  # done before enough were killed: everything from the start, with what is known kept
                     subprocess.run(["rm", "-rf", str(out / ".dojo" / "records")], check=True)
                 continue
             processes = {process.pid: 0, **below(process.pid)}
             depths = sorted({min(level, 3) for level in processes.values()})
             depth = 3 if 3 in depths and dice.random() < 0.5 else dice.choice(depths)
-            victim = dice.choice([pid for pid, level in processes.items() if min(level, 3) == depth])
+            victim = dice.choice(
+                [pid for pid, level in processes.items() if min(level, 3) == depth]
+            )
             try:
                 os.kill(victim, signal.SIGKILL)
             except ProcessLookupError:
@@ -136,7 +160,8 @@ def main() -> None:
             if depth == 0:
                 process.wait()
                 process = None
-        first, second = results(base / "peace"), results(out)
+        first = results(base / "peace")
+        second = results(out)
         print(
             f"{kills.total()} kills ({dict(kills)}), the command typed {starts} times; in peace it took {peace:.0f} s"
         )

@@ -45,7 +45,9 @@ class Cluster:
     def _start(self, *words: str) -> subprocess.Popen[bytes]:
         environment = {**os.environ, "PYTHONPATH": str(ROOT / "graders")}
         quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-        return subprocess.Popen([sys.executable, "-P", "-m", *words], cwd=self.folder, env=environment, **quiet)
+        return subprocess.Popen(
+            [sys.executable, "-P", "-m", *words], cwd=self.folder, env=environment, **quiet
+        )
 
     def _scheduler(self) -> subprocess.Popen[bytes]:
         how = ["--port", str(self.port), "--no-dashboard", "--no-jupyter"]
@@ -58,7 +60,9 @@ class Cluster:
     def tend(self) -> None:
         if self.scheduler.poll() is not None:
             self.scheduler = self._scheduler()
-        self.workers = [worker if worker.poll() is None else self._worker() for worker in self.workers]
+        self.workers = [
+            worker if worker.poll() is None else self._worker() for worker in self.workers
+        ]
 
     def kill(self, what: str, chance: random.Random) -> None:
         victim = chance.choice(self.workers) if what == "a worker" else self.scheduler
@@ -94,7 +98,8 @@ def main() -> None:
     chance = random.Random(asked.seed)
     with tempfile.TemporaryDirectory() as place:
         base = Path(place)
-        folder, out = base / "class", base / "war"
+        folder = base / "class"
+        out = base / "war"
         folder.mkdir()
         for made in new.sample(new.corpus(ROOT, "day8"), asked.students, asked.seed, hostile=0.0):
             new.hand_in(made, folder)
@@ -104,27 +109,37 @@ def main() -> None:
         cluster = Cluster(base, asked.workers)
         try:
             began = time.monotonic()
-            kills, starts = _war(cluster, [*command(folder, out), "--scheduler", cluster.address], asked.kills, chance)
+            kills, starts = _war(
+                cluster,
+                [*command(folder, out), "--scheduler", cluster.address],
+                asked.kills,
+                chance,
+            )
             war = time.monotonic() - began
             time.sleep(2.0)
             left = cluster.left()
         finally:
             cluster.close()
-        first, second = results(base / "peace"), results(out)
+        first = results(base / "peace")
+        second = results(out)
         differing = list(differences(first, second))
         print("| what | how often |\n| --- | --- |")
         for what in SHARES:
             print(f"| {what} killed | {kills[what]} |")
         print(f"| the command typed | {starts} |\n| processes left behind | {left} |")
         print(f"| submissions | {len(first)} |\n| results that differ | {len(differing)} |")
-        print(f"\nin peace on this machine {peace:.0f} s, on {asked.workers} workers that are killed {war:.0f} s")
+        print(
+            f"\nin peace on this machine {peace:.0f} s, on {asked.workers} workers that are killed {war:.0f} s"
+        )
         for line in differing:
             print(line)
         if differing or left:
             raise SystemExit(1)
 
 
-def _war(cluster: Cluster, words: list[str], most: int, chance: random.Random) -> tuple[Counter[str], int]:
+def _war(
+    cluster: Cluster, words: list[str], most: int, chance: random.Random
+) -> tuple[Counter[str], int]:
     """Until the command has ended well, with so many killed on the way as there was time for."""
     kills: Counter[str] = Counter()
     starts = 0

@@ -19,7 +19,11 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-PAUSE, LOOK, ORPHANS = 0.01, 0.25, 10.0  # seconds between two polls, between two looks, and for what is left behind
+PAUSE, LOOK, ORPHANS = (
+    0.01,
+    0.25,
+    10.0,
+)  # seconds between two polls, between two looks, and for what is left behind
 SUBREAPER = 36  # PR_SET_CHILD_SUBREAPER
 
 
@@ -34,7 +38,9 @@ class Measured:
     output: str = ""
 
 
-def measured(command: list[str], cwd: Path, environment: dict[str, str], limit: float = 600.0) -> Measured:
+def measured(
+    command: list[str], cwd: Path, environment: dict[str, str], limit: float = 600.0
+) -> Measured:
     """Run a command to its end; after `limit` seconds it is ended with all that it has started."""
     with tempfile.TemporaryDirectory() as place:
         report = Path(place) / "report.json"
@@ -64,7 +70,8 @@ def _below(root: int) -> list[int]:
             with contextlib.suppress(OSError, ValueError, IndexError):
                 text = Path(f"/proc/{name}/stat").read_text(encoding="ascii", errors="replace")
                 children.setdefault(int(text.rpartition(")")[2].split()[1]), []).append(int(name))
-    found, layer = [], children.get(root, [])
+    found = []
+    layer = children.get(root, [])
     while layer:
         found += layer
         layer = [child for pid in layer for child in children.get(pid, [])]
@@ -83,7 +90,10 @@ def _watch(report: Path, limit: float, command: list[str]) -> int:
     ctypes.CDLL(None, use_errno=True).prctl(SUBREAPER, 1, 0, 0, 0)
     began = time.perf_counter()
     process = subprocess.Popen(command)
-    peak, looked, wall, code = 0, 0.0, 0.0, None
+    peak = 0
+    looked = 0.0
+    wall = 0.0
+    code = None
     while True:
         now = time.perf_counter()
         if now - began > (limit if code is None else wall + ORPHANS):
@@ -91,13 +101,15 @@ def _watch(report: Path, limit: float, command: list[str]) -> int:
                 with contextlib.suppress(OSError):
                     os.kill(pid, signal.SIGKILL)
         if now - looked > LOOK:
-            peak, looked = max(peak, sum(_held(pid) for pid in _below(os.getpid()))), now
+            peak = max(peak, sum(_held(pid) for pid in _below(os.getpid())))
+            looked = now
         try:
             pid, status = os.waitpid(-1, os.WNOHANG)
         except ChildProcessError:
             break
         if pid == process.pid:
-            wall, code = time.perf_counter() - began, os.waitstatus_to_exitcode(status)
+            wall = time.perf_counter() - began
+            code = os.waitstatus_to_exitcode(status)
             process.returncode = code
         elif not pid:
             time.sleep(PAUSE)

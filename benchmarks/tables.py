@@ -24,7 +24,9 @@ def cores() -> int:
 
 def machine() -> str:
     """What the figures were measured on, without a name that says whose machine it is."""
-    architecture = {"aarch64": "ARM", "arm64": "ARM", "x86_64": "x86", "AMD64": "x86"}.get(platform.machine())
+    architecture = {"aarch64": "ARM", "arm64": "ARM", "x86_64": "x86", "AMD64": "x86"}.get(
+        platform.machine()
+    )
     found = f"{cores()}-core {architecture or platform.machine()}, {platform.system()}"
     return f"{found}, Python {platform.python_version()}, torch {importlib.metadata.version('torch').split('+')[0]}"
 
@@ -51,7 +53,9 @@ class Table:
 
     def add(self, *cells: str) -> None:
         if len(cells) != len(self.columns):
-            raise ValueError(f"{len(cells)} cells for the {len(self.columns)} columns of {self.title!r}")
+            raise ValueError(
+                f"{len(cells)} cells for the {len(self.columns)} columns of {self.title!r}"
+            )
         self.rows.append(cells)
 
     def markdown(self, date: str, where: str) -> str:
@@ -69,7 +73,9 @@ class Table:
     def drawn(self) -> Drawn:
         table = Drawn(title=self.title, title_justify="left")
         for column in self.columns:
-            table.add_column(column, justify="left" if self._left(column) else "right", overflow="fold")
+            table.add_column(
+                column, justify="left" if self._left(column) else "right", overflow="fold"
+            )
         for row in self.rows:
             table.add_row(*row)
         return table
@@ -94,6 +100,10 @@ def _line(cells: Iterable[str]) -> str:
 
 def options(doc: str | None) -> argparse.ArgumentParser:
     """A parser with what all benchmarks have: the file's own sentences as help, and `--markdown`."""
-    parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--markdown", action="store_true", help="print the table as Markdown, as in the README")
+    parser = argparse.ArgumentParser(
+        description=doc, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--markdown", action="store_true", help="print the table as Markdown, as in the README"
+    )
     return parser

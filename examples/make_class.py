@@ -79,18 +79,33 @@ def submissions() -> list[Made]:
         f"{train}.py": wrong(train, "missing_zero_grad"),
         f"{amp}.py": wrong(amp, "no_update"),
     }
-    hard_coded = plain | {f"{train}.py": wrong(train, "hard_coded"), f"{evaluate}.py": wrong(evaluate, "no_no_grad")}
+    hard_coded = plain | {
+        f"{train}.py": wrong(train, "hard_coded"),
+        f"{evaluate}.py": wrong(evaluate, "no_no_grad"),
+    }
     return [
         Made("student-01-solved", plain, "folder"),
         Made("student-02-half-done", half, "folder"),
         Made("student-03-forgetful", forgetful, "folder"),
         Made("student-04-hard-coded", hard_coded, "folder"),
-        Made("student-05-notebook", plain | {f"{train}.py": wrong(train, "mean_of_batch_means")}, "notebook"),
+        Made(
+            "student-05-notebook",
+            plain | {f"{train}.py": wrong(train, "mean_of_batch_means")},
+            "notebook",
+        ),
         Made("student-06-zipped", half | {f"{loops}.py": stubs[f"{loops}.py"]}, "zip"),
         Made("student-07-broken", {f"{train}.py": BROKEN.encode(), first: plain[first]}, "folder"),
         Made("student-08-endless", plain | {first: ENDLESS.encode()}, "folder"),
-        Made("student-09-hostile", {first: HOSTILE.encode(), "conftest.py": CONFTEST.encode()}, "folder"),
-        Made("student10_10010_200010_day8", {"day8.py": plain["02_moving_model_to_device.py"]}, "folder"),
+        Made(
+            "student-09-hostile",
+            {first: HOSTILE.encode(), "conftest.py": CONFTEST.encode()},
+            "folder",
+        ),
+        Made(
+            "student10_10010_200010_day8",
+            {"day8.py": plain["02_moving_model_to_device.py"]},
+            "folder",
+        ),
     ]
 
 

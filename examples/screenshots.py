@@ -40,7 +40,11 @@ def report(folder: Path) -> Path:
     solved["08_minimizing_transfers.py"] += b"\n\n" + wrong.read_bytes()
     hand_in(Made(WAITING, solved, "folder"), handed_in)
     asked = GradingOptions(
-        submissions=[handed_in], out=out, reference=ROOT / "reference" / "day8", secret="pictures", jobs=2
+        submissions=[handed_in],
+        out=out,
+        reference=ROOT / "reference" / "day8",
+        secret="pictures",
+        jobs=2,
     )
     ClassGrading(asked, Display(Console(), quiet=True)).run()
     write_report(ReportOptions(out, folder / "report"), print)
@@ -49,7 +53,9 @@ def report(folder: Path) -> Path:
 
 def without_markers(path: Path) -> bytes:
     """A solution as a student would have it."""
-    return b"".join(line for line in path.read_bytes().splitlines(True) if line.strip() not in MARKERS)
+    return b"".join(
+        line for line in path.read_bytes().splitlines(True) if line.strip() not in MARKERS
+    )
 
 
 def readme(browser: Any, pages: Path) -> None:
@@ -65,20 +71,29 @@ def readme(browser: Any, pages: Path) -> None:
 
 def gallery(browser: Any, pages: Path, target: Path) -> None:
     target.mkdir(parents=True, exist_ok=True)
-    for name, file in (("class", pages / "index.html"), ("student", pages / "students" / f"{WAITING}.html")):
+    for name, file in (
+        ("class", pages / "index.html"),
+        ("student", pages / "students" / f"{WAITING}.html"),
+    ):
         for width in WIDTHS:
             for theme in THEMES:
-                page = browser.new_page(viewport={"width": width, "height": 900}, color_scheme=theme)
+                page = browser.new_page(
+                    viewport={"width": width, "height": 900}, color_scheme=theme
+                )
                 page.goto(file.as_uri())
                 page.screenshot(path=target / f"{name}-{width}-{theme}.png", full_page=True)
                 page.close()
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--all", type=Path, metavar="DIR")
     chosen = parser.parse_args().all
-    path = next((found for name in ("chromium", "google-chrome") if (found := shutil.which(name))), None)
+    path = next(
+        (found for name in ("chromium", "google-chrome") if (found := shutil.which(name))), None
+    )
     if path is None:
         parser.error("there is no chromium on this machine")
     with tempfile.TemporaryDirectory() as folder, sync_playwright() as playwright:

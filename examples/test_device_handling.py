@@ -52,7 +52,9 @@ def broken_mean_loss(model: nn.Module, batches: Iterable[torch.Tensor]) -> float
     losses = []
     for batch in batches:
         loss = model(batch.to(chosen_device())).square().mean()
-        losses.append(loss.item())  # BROKEN: right, but the host waits for the device in every round
+        losses.append(
+            loss.item()
+        )  # BROKEN: right, but the host waits for the device in every round
     return sum(losses) / len(losses)
 
 
@@ -66,7 +68,9 @@ def test_the_ledger_counts_the_reads(virtual_cuda) -> None:
     broken_mean_loss(model, [torch.ones(8, 4)] * 10)
     reads = virtual_cuda.ledger.syncs("item")
     assert len(reads) == 10
-    assert {read.site.function for read in reads} == {"broken_mean_loss"}  # and read.site.line is the line
+    assert {read.site.function for read in reads} == {
+        "broken_mean_loss"
+    }  # and read.site.line is the line
 
 
 def test_the_loss_is_read_once(virtual_cuda) -> None:
@@ -79,7 +83,9 @@ def test_the_loss_is_read_once(virtual_cuda) -> None:
 
 
 def broken_brightness(sprites: torch.Tensor) -> torch.Tensor:
-    return sprites.to(chosen_device()).mean(dim=(1, 2, 3)).cpu()  # BROKEN: the whole data set is on the device
+    return (
+        sprites.to(chosen_device()).mean(dim=(1, 2, 3)).cpu()
+    )  # BROKEN: the whole data set is on the device
 
 
 def brightness(sprites: torch.Tensor, batch_size: int = 64) -> torch.Tensor:

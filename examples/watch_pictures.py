@@ -49,7 +49,9 @@ async def until(pilot: Pilot[None], what: Callable[[], object]) -> None:
     await pilot.pause(0.7)  # for the line with the state, which is drawn twice a second
 
 
-async def pictures(size: tuple[int, int], dark: bool, save: Callable[[str, str], None], every: bool) -> None:
+async def pictures(
+    size: tuple[int, int], dark: bool, save: Callable[[str, str], None], every: bool
+) -> None:
     """Calls `save` with a name and an SVG for each page."""
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place, "exercises", "day8")
@@ -79,7 +81,9 @@ async def pictures(size: tuple[int, int], dark: bool, save: Callable[[str, str],
                     await pilot.press(key)
                     await pilot.pause(0.5)
                     keep(name)
-                path.write_text(stub.replace("raise NotImplementedError\n", "return (\n", 1), encoding="utf-8")
+                path.write_text(
+                    stub.replace("raise NotImplementedError\n", "return (\n", 1), encoding="utf-8"
+                )
                 await until(pilot, lambda: course.current.broken)
                 keep("syntax-error")
                 shutil.copy(ROOT / "reference" / "day8" / FILE, path)
@@ -93,7 +97,9 @@ async def pictures(size: tuple[int, int], dark: bool, save: Callable[[str, str],
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--all", type=Path, metavar="DIR")
     target = parser.parse_args().all
 

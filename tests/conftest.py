@@ -19,7 +19,19 @@ from tests.sharing import LoadedForkServers, WarmPython
 
 VERDICTS = "DOJO_TEST_VERDICTS"  # as in `tests/solutions.py`, which would import torch
 # fixtures of a file or of all workers that take more than a second
-LONG = {"autograder", "graded", "known", "machines", "made", "pages", "released", "reports", "run", "seen", "tried"}
+LONG = {
+    "autograder",
+    "graded",
+    "known",
+    "machines",
+    "made",
+    "pages",
+    "released",
+    "reports",
+    "run",
+    "seen",
+    "tried",
+}
 
 # A busy machine is no reason to fail. `DOJO_FUZZ=100` tries a hundred times as many examples.
 settings.register_profile(

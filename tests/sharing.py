@@ -100,12 +100,25 @@ class WarmPython:
         stdin: str = "",
     ) -> subprocess.CompletedProcess[str]:
         if not hasattr(os, "fork"):
-            command = [*self.command[:-2], *([] if module.endswith(".py") else ["-m"]), module, *arguments]
-            return subprocess.run(command, cwd=cwd, env=env, input=stdin, capture_output=True, text=True, timeout=300)
+            command = [
+                *self.command[:-2],
+                *([] if module.endswith(".py") else ["-m"]),
+                module,
+                *arguments,
+            ]
+            return subprocess.run(
+                command, cwd=cwd, env=env, input=stdin, capture_output=True, text=True, timeout=300
+            )
         if self.server is None:
             pipe = subprocess.PIPE
-            clean = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "PYTEST"))}
-            self.server = subprocess.Popen(self.command, stdin=pipe, stdout=pipe, env=clean, cwd="/", text=True)
+            clean = {
+                name: value
+                for name, value in os.environ.items()
+                if not name.startswith(("PYTHON", "PYTEST"))
+            }
+            self.server = subprocess.Popen(
+                self.command, stdin=pipe, stdout=pipe, env=clean, cwd="/", text=True
+            )
         assert self.server.stdin is not None
         assert self.server.stdout is not None
         with tempfile.TemporaryDirectory() as folder:
@@ -122,7 +135,10 @@ class WarmPython:
                 os.killpg(child, signal.SIGKILL)
                 self.server.kill()
                 raise
-            said = [files[name].read_bytes().decode(errors="replace").replace("\r\n", "\n") for name in ("out", "err")]
+            said = [
+                files[name].read_bytes().decode(errors="replace").replace("\r\n", "\n")
+                for name in ("out", "err")
+            ]
         return subprocess.CompletedProcess([module, *arguments], status, *said)
 
     def close(self) -> None:
@@ -165,12 +181,15 @@ exec(asked["code"])
 class LoadedForkServers:
     """Stands in for `subprocess` in the fork client: its fork servers are forks of one that has loaded everything."""
 
-    DEVNULL, TimeoutExpired = subprocess.DEVNULL, subprocess.TimeoutExpired
+    DEVNULL = subprocess.DEVNULL
+    TimeoutExpired = subprocess.TimeoutExpired
 
     def __init__(self) -> None:
         self.requests: socket.socket | None = None
 
-    def Popen(self, command: list[str], *, env: dict[str, str], stdout: IO[bytes], **more: Any) -> Any:
+    def Popen(
+        self, command: list[str], *, env: dict[str, str], stdout: IO[bytes], **more: Any
+    ) -> Any:
         *_, code, path, control = command
         assert command[1:3] == ["-P", "-c"]
         if self.requests is None:

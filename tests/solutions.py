@@ -41,12 +41,15 @@ __all__ = [
 ]
 
 ROOT = Path(__file__).parents[1]
-BENCH = os.environ.get("DOJO_BENCH", "virtual")  # DOJO_BENCH=cuda on a machine with a GPU: the same verdicts
-EACH = {"right": 2, "wrong": 1}  # solutions of each function, of each check; of a day with MANY, others are slow tests
+BENCH = os.environ.get(
+    "DOJO_BENCH", "virtual"
+)  # DOJO_BENCH=cuda on a machine with a GPU: the same verdicts
+EACH = {
+    "right": 2,
+    "wrong": 1,
+}  # solutions of each function, of each check; of a day with MANY, others are slow tests
 MANY = 100
-VERDICTS = (
-    "DOJO_TEST_VERDICTS"  # the variable with the folder of what is graded in this run; `tests/conftest.py` sets it
-)
+VERDICTS = "DOJO_TEST_VERDICTS"  # the variable with the folder of what is graded in this run; `tests/conftest.py` sets it
 LOSES = "# After it a process cannot use a real GPU any more."
 SHARED = (time, torch, torch.cuda, torch.cuda.Event, torch.Tensor)
 
@@ -68,7 +71,8 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "path" in metafunc.fixturenames:
         kind = "right" if "right" in metafunc.function.__name__ else "wrong"
         found = [each.path for each in solutions(here) if each.wrong == (kind == "wrong")]
-        counts, params = Counter[Any](), []
+        counts = Counter[Any]()
+        params = []
         for path in found:
             kinds = [claimed(path)[:2]] if kind == "wrong" else [f.name for f in functions_in(path)]
             counts.update(kinds)
@@ -102,7 +106,11 @@ def functions_in(path: Path) -> list[Any]:
     """The functions of the exercise that a file defines."""
     source = path.read_text(encoding="utf-8")
     exercise = exercise_of(*of_path(path))
-    found = [f for f in exercise.functions if re.search(rf"^(def {f.name}\b|{f.name}\b *=)", source, re.M)]
+    found = [
+        f
+        for f in exercise.functions
+        if re.search(rf"^(def {f.name}\b|{f.name}\b *=)", source, re.M)
+    ]
     assert found, f"{path} defines none of {[f.name for f in exercise.functions]}"
     return found
 
@@ -145,8 +153,11 @@ def _graded_here(path: Path) -> list[CheckResult]:
     # The reference first, as in grading: a submission may spoil the process it is loaded into.
     for function in functions_in(path):
         wanted(day_name, stem, function.name)
-    submission, measure = load(path), reference(day_name, stem)
-    graded_by_function = (grade_function(exercise, f, submission, measure, BENCH, 8) for f in functions_in(path))
+    submission = load(path)
+    measure = reference(day_name, stem)
+    graded_by_function = (
+        grade_function(exercise, f, submission, measure, BENCH, 8) for f in functions_in(path)
+    )
     return [result for results in graded_by_function for result in results]
 
 
@@ -161,7 +172,9 @@ def test_a_wrong_solution_gets_its_diagnosis(path: Path) -> None:
     assert failed, "it passes everything"
     first = failed[0]
     found = (first.function, first.check, first.misconception or "-")
-    assert (first.outcome, found) == (Outcome.FAILED, (function, check, misconception)), first.happened
+    assert (first.outcome, found) == (Outcome.FAILED, (function, check, misconception)), (
+        first.happened
+    )
 
 
 def claimed(path: Path) -> tuple[str, str, str]:
@@ -171,11 +184,18 @@ def claimed(path: Path) -> tuple[str, str, str]:
     return match[1], match[2], match[3]
 
 
-def test_every_check_is_failed_by_a_wrong_solution(exercise: Exercise, request: pytest.FixtureRequest) -> None:
+def test_every_check_is_failed_by_a_wrong_solution(
+    exercise: Exercise, request: pytest.FixtureRequest
+) -> None:
     skip_if_unfinished(request.path.parent.name, exercise.stem)
     wrong = [each.path for each in solutions(request.path.parent, exercise.stem) if each.wrong]
     failed = {claimed(path)[:2] for path in wrong}
-    missing = [f"{f.name}::{c.name}" for f in exercise.functions for c in f.checks if (f.name, c.name) not in failed]
+    missing = [
+        f"{f.name}::{c.name}"
+        for f in exercise.functions
+        for c in f.checks
+        if (f.name, c.name) not in failed
+    ]
     assert missing == []
 
 
@@ -185,7 +205,11 @@ def test_every_function_has_four_right_spellings_and_the_points_add_up(
     skip_if_unfinished(request.path.parent.name, exercise.stem)
     right = [each.path for each in solutions(request.path.parent, exercise.stem) if not each.wrong]
     spellings = [f.name for path in right for f in functions_in(path)]
-    few = {f.name: spellings.count(f.name) for f in exercise.functions if spellings.count(f.name) < SPELLINGS}
+    few = {
+        f.name: spellings.count(f.name)
+        for f in exercise.functions
+        if spellings.count(f.name) < SPELLINGS
+    }
     assert few == {}
     assert sum(f.points for f in exercise.functions) == exercise.points
     assert all(f.hints for f in exercise.functions)

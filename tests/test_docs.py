@@ -8,8 +8,12 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md"), ROOT / "benchmarks" / "README.md"])
-NAMED = re.compile(r"`((?:graders|tests|benchmarks|examples|docs|reference|exercises)/[a-z0-9_./-]*)`")
+PAGES = sorted(
+    [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md"), ROOT / "benchmarks" / "README.md"]
+)
+NAMED = re.compile(
+    r"`((?:graders|tests|benchmarks|examples|docs|reference|exercises)/[a-z0-9_./-]*)`"
+)
 LINKED = re.compile(r"\]\((?!https?:|#)([^)#]+)")
 MADE_BY_THE_READER = ("tests/day9", "reference/day9", "exercises/day9", "graders/gpudojo/days/day9")
 
@@ -27,5 +31,7 @@ def test_the_readme_is_short() -> None:
 
 
 def test_the_readme_s_test_line_is_what_ci_runs() -> None:
-    (line,) = re.findall(r"&& (python -m pytest .*)", (ROOT / "README.md").read_text(encoding="utf-8"))
+    (line,) = re.findall(
+        r"&& (python -m pytest .*)", (ROOT / "README.md").read_text(encoding="utf-8")
+    )
     assert f"\n{line}" in (ROOT / ".ci" / "run").read_text(encoding="utf-8")

@@ -26,7 +26,10 @@ def test_every_test_of_an_example_passes(
     # The plugin by hand instead of by its entry point, so that this works in a checkout that is not installed, too.
     monkeypatch.setenv("PYTHONPATH", str(REPOSITORY), prepend=os.pathsep)
     monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
-    monkeypatch.setenv("PYTEST_ADDOPTS", "-p virtual_cuda.pytest_plugin --strict-markers -W error -p no:cacheprovider")
+    monkeypatch.setenv(
+        "PYTEST_ADDOPTS",
+        "-p virtual_cuda.pytest_plugin --strict-markers -W error -p no:cacheprovider",
+    )
     source = example.read_text(encoding="utf-8")
     (tmp_path / example.name).write_text(source, encoding="utf-8")
     said = warm_python.run("pytest", cwd=tmp_path, env=os.environ).stdout
@@ -37,20 +40,30 @@ def test_every_test_of_an_example_passes(
 def test_the_readme_shows_what_dojo_run_prints_today(warm_python: WarmPython) -> None:
     """If not: `COLUMNS=120 dojo run examples/training_loop.py`, and copy what follows the script's own output."""
     environment = os.environ | {"COLUMNS": "120", "PYTHONPATH": str(REPOSITORY / "graders")}
-    done = warm_python.run("gpudojo", "run", "examples/training_loop.py", cwd=REPOSITORY, env=environment)
+    done = warm_python.run(
+        "gpudojo", "run", "examples/training_loop.py", cwd=REPOSITORY, env=environment
+    )
     assert done.stdout.endswith("of 256 right\n")
-    shown = re.search(r"<!-- run -->\n\n```\n(.*?)```\n", (REPOSITORY / "README.md").read_text("utf-8"), re.DOTALL)
+    shown = re.search(
+        r"<!-- run -->\n\n```\n(.*?)```\n", (REPOSITORY / "README.md").read_text("utf-8"), re.DOTALL
+    )
     assert shown is not None
     assert shown[1] == done.stderr.lstrip("\n")
 
 
 def test_the_class_is_made_of_todays_solutions(tmp_path: Path) -> None:
     """If not: `python examples/make_class.py`."""
-    made = subprocess.run([sys.executable, EXAMPLES / "make_class.py", tmp_path / "class"], check=False)
+    made = subprocess.run(
+        [sys.executable, EXAMPLES / "make_class.py", tmp_path / "class"], check=False
+    )
     assert made.returncode == 0
 
     def content(folder: Path) -> dict[str, bytes]:
-        return {str(f.relative_to(folder)): f.read_bytes() for f in sorted(folder.rglob("*")) if f.is_file()}
+        return {
+            str(f.relative_to(folder)): f.read_bytes()
+            for f in sorted(folder.rglob("*"))
+            if f.is_file()
+        }
 
     anew, stored = content(tmp_path / "class"), content(EXAMPLES / "class")
     assert sorted(anew) == sorted(stored)
@@ -59,7 +72,16 @@ def test_the_class_is_made_of_todays_solutions(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("loaded_fork_servers")
 def test_the_class_is_graded_as_the_readme_says(tmp_path: Path) -> None:
-    command = ["grade", str(EXAMPLES / "class"), "--out", str(tmp_path), "--time-limit", "2", "--jobs", "2"]
+    command = [
+        "grade",
+        str(EXAMPLES / "class"),
+        "--out",
+        str(tmp_path),
+        "--time-limit",
+        "2",
+        "--jobs",
+        "2",
+    ]
     outcome = CliRunner().invoke(main, command)
     assert outcome.exit_code == 0, outcome.output
     rows = {row.submission[:10]: row for row in read(tmp_path / "results.json").submissions}
@@ -68,6 +90,14 @@ def test_the_class_is_graded_as_the_readme_says(tmp_path: Path) -> None:
     assert rows["student-08"].status == "timed out"
     assert rows["student-09"].status == "crashed"
     assert rows["student-09"].score == 0
-    assert {name: row.naming for name, row in rows.items() if row.naming != "plain"} == {"student10": "canvas"}
-    named = {c.misconception for row in rows.values() for e in row.exercises for c in e.checks if c.misconception}
+    assert {name: row.naming for name, row in rows.items() if row.naming != "plain"} == {
+        "student10": "canvas"
+    }
+    named = {
+        c.misconception
+        for row in rows.values()
+        for e in row.exercises
+        for c in e.checks
+        if c.misconception
+    }
     assert {"missing-zero-grad", "hard-coded-cuda", "mean-of-batch-means"} <= named

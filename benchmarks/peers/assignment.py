@@ -25,7 +25,12 @@ FUNCTIONS: Final = {
 }
 # What a mistake is about, by the check it fails: where things are, or how fast, or else what comes out.
 PLACEMENT: Final = frozenset(
-    ("uses_the_device_it_is_given", "moves_the_model_once", "computes_the_loss_on_the_device", "stays_on_the_device")
+    (
+        "uses_the_device_it_is_given",
+        "moves_the_model_once",
+        "computes_the_loss_on_the_device",
+        "stays_on_the_device",
+    )
 )
 SPEED: Final = frozenset(("no_loop_over_pixels", "faster_than_the_loop"))
 DEVICES: Final = frozenset(
@@ -51,10 +56,15 @@ def kind_of(source: str) -> str:
     match = HEADER.match(source.splitlines()[0])
     if match is None:
         raise ValueError(f"no header: {source.splitlines()[0]}")
-    check, misconception = match[2], match[3]
+    check = match[2]
+    misconception = match[3]
     if check in SPEED:
         return "speed"
-    return "placement" if check in PLACEMENT or (check == "runs" and misconception in DEVICES) else "values"
+    return (
+        "placement"
+        if check in PLACEMENT or (check == "runs" and misconception in DEVICES)
+        else "values"
+    )
 
 
 def _solutions(kind: str, stem: str) -> dict[str, str]:
@@ -81,7 +91,9 @@ def stub(stem: str) -> str:
 
 def _with(stem: str, source: str) -> dict[str, str]:
     """Some functions of one exercise, and the reference's for all others; of two definitions the last counts."""
-    return {other: reference(other) for other in FUNCTIONS} | {stem: f"{reference(stem)}\n\n{source}"}
+    return {other: reference(other) for other in FUNCTIONS} | {
+        stem: f"{reference(stem)}\n\n{source}"
+    }
 
 
 def submissions(right: int, wrong: int, unfinished: int, seed: int) -> list[Submission]:
@@ -100,12 +112,20 @@ def submissions(right: int, wrong: int, unfinished: int, seed: int) -> list[Subm
         made.append((kind, f"{stem}/{name}", _with(stem, source)))
     for number in range(unfinished):
         done = list(FUNCTIONS)[number % len(FUNCTIONS)]
-        made.append(("to do", f"only {done}", {s: reference(s) if s == done else stub(s) for s in FUNCTIONS}))
+        made.append(
+            (
+                "to do",
+                f"only {done}",
+                {s: reference(s) if s == done else stub(s) for s in FUNCTIONS},
+            )
+        )
     dice.shuffle(made)
     width = len(str(len(made)))
     return [
         # A name in the file: no two submissions are the same, as in a real class, and nothing is known from before.
-        Submission(name, kind, origin, {stem: f"# {name}\n{source}" for stem, source in files.items()})
+        Submission(
+            name, kind, origin, {stem: f"# {name}\n{source}" for stem, source in files.items()}
+        )
         for number, (kind, origin, files) in enumerate(made, 1)
         for name in (f"student{number:0{width}}",)
     ]
@@ -123,7 +143,11 @@ def everything() -> list[Submission]:
         for tried in ("right", "wrong"):
             for name, source in _solutions(tried, stem).items():
                 kind = "right" if tried == "right" else kind_of(source)
-                made.append(Submission(f"{stem[:2]}-{tried}-{name}", kind, f"{stem}/{name}", _with(stem, source)))
+                made.append(
+                    Submission(
+                        f"{stem[:2]}-{tried}-{name}", kind, f"{stem}/{name}", _with(stem, source)
+                    )
+                )
     return made
 
 
@@ -136,7 +160,10 @@ def _shuffled(dice: random.Random, solutions: dict[str, str]) -> list[tuple[str,
 def _in_turns(dice: random.Random, kind: str) -> list[tuple[str, str, str]]:
     """Mistakes of one kind, from one exercise after another as long as it has some."""
     several = {stem: _shuffled(dice, _solutions("wrong", stem)) for stem in FUNCTIONS}
-    left = {stem: [pair for pair in pairs if kind_of(pair[1]) == kind] for stem, pairs in several.items()}
+    left = {
+        stem: [pair for pair in pairs if kind_of(pair[1]) == kind]
+        for stem, pairs in several.items()
+    }
     found = []
     while any(left.values()):
         found += [(stem, *pairs.pop(0)) for stem, pairs in left.items() if pairs]
@@ -156,7 +183,9 @@ def cell_of(stem: str) -> str:
     return re.sub(r"^\d+_", "", stem)
 
 
-def as_notebook(files: dict[str, str], metadata: dict[str, dict[str, object]] | None = None) -> nbformat.NotebookNode:
+def as_notebook(
+    files: dict[str, str], metadata: dict[str, dict[str, object]] | None = None
+) -> nbformat.NotebookNode:
     """A cell for each exercise, with what a tool wants to know of it."""
     cells = []
     for stem, source in files.items():
@@ -164,4 +193,6 @@ def as_notebook(files: dict[str, str], metadata: dict[str, dict[str, object]] | 
         cell["metadata"].update((metadata or {}).get(stem, {}))
         cells.append(cell)
     kernel = {"display_name": "Python 3", "language": "python", "name": "python3"}
-    return nbformat.v4.new_notebook(cells=cells, metadata={"kernelspec": kernel, "language_info": {"name": "python"}})
+    return nbformat.v4.new_notebook(
+        cells=cells, metadata={"kernelspec": kernel, "language_info": {"name": "python"}}
+    )

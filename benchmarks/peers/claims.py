@@ -17,7 +17,9 @@ from claims_pictures import PICTURE_CLAIMS
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-warnings.simplefilter("ignore")  # nbgrader gives no points where anything is written to the error stream
+warnings.simplefilter(
+    "ignore"
+)  # nbgrader gives no points where anything is written to the error stream
 
 
 @contextlib.contextmanager
@@ -108,20 +110,28 @@ class Epoch:
 
     def __init__(self, train_epoch, seed):
         torch.manual_seed(seed)
-        sprites, classes = torch.rand(9, 3, 4, 4), torch.randint(0, 3, (9,))
-        self.model = nn.Sequential(nn.Flatten(), nn.Linear(48, 8), nn.ReLU(), nn.Linear(8, 3)).eval()
-        self.model[1].weight.grad = torch.ones_like(self.model[1].weight)  # left by whoever trained before
+        sprites = torch.rand(9, 3, 4, 4)
+        classes = torch.randint(0, 3, (9,))
+        self.model = nn.Sequential(
+            nn.Flatten(), nn.Linear(48, 8), nn.ReLU(), nn.Linear(8, 3)
+        ).eval()
+        self.model[1].weight.grad = torch.ones_like(
+            self.model[1].weight
+        )  # left by whoever trained before
         self.right = copy.deepcopy(self.model)
         loader = DataLoader(TensorDataset(sprites, classes), batch_size=4)
         loss_fn = nn.CrossEntropyLoss(label_smoothing=0.1)
         self.modes = []
         # Of a layer inside: a hook of the model itself would miss `model.forward(…)`.
-        watch = self.model[1].register_forward_hook(lambda module, *_: self.modes.append(module.training))
+        watch = self.model[1].register_forward_hook(
+            lambda module, *_: self.modes.append(module.training)
+        )
         optimizer = torch.optim.SGD(self.model.parameters(), lr=0.2)
         self.seed = torch.initial_seed()
         self.result = train_epoch(self.model, loader, loss_fn, optimizer, "cpu")
         watch.remove()
-        optimizer, total = torch.optim.SGD(self.right.parameters(), lr=0.2), 0.0
+        optimizer = torch.optim.SGD(self.right.parameters(), lr=0.2)
+        total = 0.0
         for inputs, targets in loader:
             optimizer.zero_grad()
             loss = loss_fn(self.right(inputs), targets)
@@ -153,7 +163,9 @@ def returns_the_mean_loss_per_sample(train_epoch):
 def copes_with_nothing(train_epoch):
     model = nn.Linear(2, 2)
     nothing = DataLoader(TensorDataset(torch.ones(0, 2), torch.ones(0, dtype=torch.int64)))
-    result = train_epoch(model, nothing, nn.CrossEntropyLoss(), torch.optim.SGD(model.parameters(), lr=0.1), "cpu")
+    result = train_epoch(
+        model, nothing, nn.CrossEntropyLoss(), torch.optim.SGD(model.parameters(), lr=0.1), "cpu"
+    )
     assert isinstance(result, (int, float))
     assert result == 0.0
 

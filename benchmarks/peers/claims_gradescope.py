@@ -18,7 +18,8 @@ def _test(name, claim):
     def test(self):
         claim(function(about(claim)))
 
-    test.__name__, test.__doc__ = f"test_{name}", name
+    test.__name__ = f"test_{name}"
+    test.__doc__ = name
     return test
 
 

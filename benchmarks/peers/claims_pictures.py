@@ -39,7 +39,8 @@ def every_pixel(sprites):
 def pictures(name, count, height, width, colours, seed=5):
     """Arguments for one of the three functions."""
     dice = torch.Generator().manual_seed(seed)
-    sprites, palette = torch.rand(count, 3, height, width, generator=dice), torch.rand(colours, 3, generator=dice)
+    sprites = torch.rand(count, 3, height, width, generator=dice)
+    palette = torch.rand(colours, 3, generator=dice)
     if name == "recolor":
         return torch.randint(0, colours, (count, height, width), generator=dice), palette
     return (sprites,) if name == "grayscale" else (sprites, palette)
@@ -49,7 +50,8 @@ LOOPS = {"grayscale": grayscale_loop, "recolor": recolor_loop, "nearest_color": 
 
 
 def gives_the_values(name, function, *arguments):
-    found, right = function(*arguments), LOOPS[name](*arguments)
+    found = function(*arguments)
+    right = LOOPS[name](*arguments)
     assert isinstance(found, torch.Tensor)
     assert found.shape == right.shape
     if right.dtype == torch.int64:
@@ -90,7 +92,8 @@ def leaves_its_inputs_alone(name, function):
 def faster_than_the_loop(name, function):
     arguments = pictures(name, 2, 12, 12, 8)
     function(*arguments)  # the first call of an operation pays for it
-    fast, slow = seconds(function, arguments), seconds(LOOPS[name], arguments)
+    fast = seconds(function, arguments)
+    slow = seconds(LOOPS[name], arguments)
     assert slow >= FASTER * fast, f"only {slow / fast:.1f} times as fast as the loop"
 
 
@@ -107,7 +110,9 @@ def _about(claim, name):
         claim(name, function)
 
     about.__name__ = f"{name}_{claim.__name__}"
-    about.__signature__ = inspect.Signature([inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD)])
+    about.__signature__ = inspect.Signature(
+        [inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD)]
+    )
     return about
 
 
@@ -115,7 +120,12 @@ PICTURE_CLAIMS = (
     *(
         _about(claim, name)
         for name in LOOPS
-        for claim in (right_values, right_on_the_smallest, leaves_its_inputs_alone, faster_than_the_loop)
+        for claim in (
+            right_values,
+            right_on_the_smallest,
+            leaves_its_inputs_alone,
+            faster_than_the_loop,
+        )
     ),
     lowest_index_on_a_tie,
 )

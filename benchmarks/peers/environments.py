@@ -31,7 +31,9 @@ def python_of(place: Path, package: str) -> Path:
 
 
 def _run(*words: str) -> None:
-    run = subprocess.run(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
+    run = subprocess.run(
+        words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False
+    )
     if run.returncode:
         errors = [line for line in run.stdout.splitlines() if "error" in line.lower()]
         raise RuntimeError((errors or run.stdout.splitlines() or ["it said nothing"])[-1].strip())
@@ -39,7 +41,9 @@ def _run(*words: str) -> None:
 
 def _site(python: Path) -> str:
     code = "import sysconfig; print(sysconfig.get_path('purelib'))"
-    return subprocess.run([python, "-c", code], stdout=subprocess.PIPE, text=True, check=True).stdout.strip()
+    return subprocess.run(
+        [python, "-c", code], stdout=subprocess.PIPE, text=True, check=True
+    ).stdout.strip()
 
 
 def make(place: Path) -> dict[str, str]:
@@ -61,7 +65,8 @@ def make(place: Path) -> dict[str, str]:
 
 
 def _environment(place: Path, name: str, wanted: tuple[str, ...], shared: str | None) -> None:
-    python, done = python_of(place, name), place / name / "made"
+    python = python_of(place, name)
+    done = place / name / "made"
     if done.exists():
         return
     print(f"making the environment of {name}", file=sys.stderr, flush=True)
@@ -81,10 +86,17 @@ def missing(place: Path | None, package: str) -> str | None:
         return None
     reasons = place / REASONS
     known = json.loads(reasons.read_text(encoding="utf-8")) if reasons.exists() else {}
-    return str(known.get(package, f"no environment for {package} in the folder given; --make-environments makes it"))
+    return str(
+        known.get(
+            package,
+            f"no environment for {package} in the folder given; --make-environments makes it",
+        )
+    )
 
 
 def version(place: Path, package: str) -> str:
     code = f"import importlib.metadata as m; print(m.version({package!r}))"
-    run = subprocess.run([python_of(place, package), "-c", code], stdout=subprocess.PIPE, text=True, check=True)
+    run = subprocess.run(
+        [python_of(place, package), "-c", code], stdout=subprocess.PIPE, text=True, check=True
+    )
     return run.stdout.strip()

@@ -40,7 +40,16 @@ class Dojo(Folders):
     def grade(self, given: Sequence[Submission]) -> Graded:
         out = self.place / f"out{len(list(self.place.glob('out*')))}"
         only = [word for name in NAMES for word in ("--only", name)]
-        command = [str(self.python), "-m", "gpudojo", "grade", str(self.place / "class"), "--out", str(out), "-q"]
+        command = [
+            str(self.python),
+            "-m",
+            "gpudojo",
+            "grade",
+            str(self.place / "class"),
+            "--out",
+            str(out),
+            "-q",
+        ]
         run = measured([*command, "--jobs", str(self.jobs), *only], ROOT, self.environment())
         results = _read(out / "results.json")
         if results is None:
@@ -63,7 +72,9 @@ class OneByOne(Folders):
             report.unlink(missing_ok=True)
             graded.add(measured(self.command(report), self.folder(submission), self.environment()))
             text = _read(report)
-            graded.verdicts[submission.name] = verdicts.NOTHING if text is None else self.verdict(text)
+            graded.verdicts[submission.name] = (
+                verdicts.NOTHING if text is None else self.verdict(text)
+            )
         return graded
 
     def command(self, report: Path) -> list[str]:
@@ -81,11 +92,23 @@ class Pytest(OneByOne):
         super().prepare(known)
         copied((*CLAIMS, "student.py"), self.place / "tests")
         shutil.copy(HERE / "claims_pytest.py", self.place / "tests" / "test_claims.py")
-        (self.place / "tests" / "pytest.ini").write_text("[pytest]\n", encoding="utf-8")  # not one from further up
+        (self.place / "tests" / "pytest.ini").write_text(
+            "[pytest]\n", encoding="utf-8"
+        )  # not one from further up
 
     def command(self, report: Path) -> list[str]:
         tests = str(self.place / "tests" / "test_claims.py")
-        return [str(self.python), "-m", "pytest", "-q", "-p", "no:cacheprovider", "--junit-xml", str(report), tests]
+        return [
+            str(self.python),
+            "-m",
+            "pytest",
+            "-q",
+            "-p",
+            "no:cacheprovider",
+            "--junit-xml",
+            str(report),
+            tests,
+        ]
 
     def verdict(self, text: str) -> Verdict:
         return verdicts.from_junit(text, len(claims_and_functions()))
@@ -119,12 +142,25 @@ class Check50(OneByOne):
         super().prepare(known)
         copied((*CLAIMS, "student.py"), self.place / "checks")
         shutil.copy(HERE / "claims_check50.py", self.place / "checks" / "__init__.py")
-        (self.place / "checks" / ".cs50.yml").write_text("check50:\n  checks: __init__.py\n", encoding="utf-8")
+        (self.place / "checks" / ".cs50.yml").write_text(
+            "check50:\n  checks: __init__.py\n", encoding="utf-8"
+        )
 
     def command(self, report: Path) -> list[str]:
         checks = str(self.place / "checks")
         program = str(self.python.parent / "check50")
-        return [program, "--dev", "--log-level", "error", "-o", "json", "--output-file", str(report), "--", checks]
+        return [
+            program,
+            "--dev",
+            "--log-level",
+            "error",
+            "-o",
+            "json",
+            "--output-file",
+            str(report),
+            "--",
+            checks,
+        ]
 
     def verdict(self, text: str) -> Verdict:
         return verdicts.from_check50(text, len(claims_and_functions()))

@@ -26,18 +26,26 @@ def _write(notebook: nbformat.NotebookNode, path: Path) -> None:
 def nbgrader_notebook(files: dict[str, str]) -> nbformat.NotebookNode:
     """Cells to be filled in, marked as such, and after them a locked test cell for each claim, a point each."""
     marked = {
-        stem: {"nbgrader": _marks(cell_of(stem), solution=True, grade=False, locked=False, points=None)}
+        stem: {
+            "nbgrader": _marks(cell_of(stem), solution=True, grade=False, locked=False, points=None)
+        }
         for stem in files
     }
     notebook = assignment.as_notebook(files, marked)
     for name, function in claims_and_functions().items():
-        cell = nbformat.v4.new_code_cell(f"import claims\n\nclaims.CLAIMS[{name!r}]({function})", id=f"t-{name}"[:64])
-        cell["metadata"]["nbgrader"] = _marks(f"test_{name}", solution=False, grade=True, locked=True, points=1)
+        cell = nbformat.v4.new_code_cell(
+            f"import claims\n\nclaims.CLAIMS[{name!r}]({function})", id=f"t-{name}"[:64]
+        )
+        cell["metadata"]["nbgrader"] = _marks(
+            f"test_{name}", solution=False, grade=True, locked=True, points=1
+        )
         notebook["cells"].append(cell)
     return notebook
 
 
-def _marks(grade_id: str, *, solution: bool, grade: bool, locked: bool, points: int | None) -> dict[str, object]:
+def _marks(
+    grade_id: str, *, solution: bool, grade: bool, locked: bool, points: int | None
+) -> dict[str, object]:
     marks = {"schema_version": 3, "task": False, "grade_id": grade_id, "cell_type": "code"}
     more = {} if points is None else {"points": points}
     return marks | {"solution": solution, "grade": grade, "locked": locked} | more
@@ -52,7 +60,10 @@ class Nbgrader(Tool):
 
     def prepare(self, known: Sequence[Submission]) -> None:
         source = self.place / "course" / "source" / ASSIGNMENT
-        _write(nbgrader_notebook({stem: assignment.stub(stem) for stem in FUNCTIONS}), source / "day8.ipynb")
+        _write(
+            nbgrader_notebook({stem: assignment.stub(stem) for stem in FUNCTIONS}),
+            source / "day8.ipynb",
+        )
         copied(CLAIMS, source)
         self._do("generate_assignment", ASSIGNMENT)
 
@@ -73,7 +84,10 @@ class Nbgrader(Tool):
         submitted = self.place / "course" / "submitted"
         shutil.rmtree(submitted, ignore_errors=True)
         for submission in given:
-            _write(nbgrader_notebook(submission.files), submitted / submission.name / ASSIGNMENT / "day8.ipynb")
+            _write(
+                nbgrader_notebook(submission.files),
+                submitted / submission.name / ASSIGNMENT / "day8.ipynb",
+            )
         command = [str(self.python), "-m", "nbgrader", "autograde", ASSIGNMENT, "--force"]
         graded = Graded()
         graded.add(measured(command, self.place / "course", self.environment()))
@@ -109,25 +123,44 @@ class Otter(Tool):
 
     def prepare(self, known: Sequence[Submission]) -> None:
         for submission in known:
-            _write(assignment.as_notebook(submission.files), self.place / "class" / f"{submission.name}.ipynb")
+            _write(
+                assignment.as_notebook(submission.files),
+                self.place / "class" / f"{submission.name}.ipynb",
+            )
         config = '{"show_stdout": false, "zips": false, "plugins": []}'
         with zipfile.ZipFile(self.place / "autograder.zip", "w") as archive:
             archive.writestr("otter_config.json", config)
             for name in CLAIMS:
                 archive.write(HERE / name, f"files/{name}")
             for name, function in claims_and_functions().items():
-                archive.writestr(f"tests/{name}.py", OTTER_TEST.format(name=name, function=function))
+                archive.writestr(
+                    f"tests/{name}.py", OTTER_TEST.format(name=name, function=function)
+                )
 
     def grade(self, given: Sequence[Submission]) -> Graded:
-        graded, wanted = Graded(), len(claims_and_functions())
+        graded = Graded()
+        wanted = len(claims_and_functions())
         for submission in given:
             out = self.place / "out" / submission.name
             out.mkdir(parents=True, exist_ok=True)
             notebook = str(self.place / "class" / f"{submission.name}.ipynb")
             zipped = str(self.place / "autograder.zip")
-            command = [str(self.python), "-m", "otter", "run", "--no-logo", "-a", zipped, "-o", str(out), notebook]
+            command = [
+                str(self.python),
+                "-m",
+                "otter",
+                "run",
+                "--no-logo",
+                "-a",
+                zipped,
+                "-o",
+                str(out),
+                notebook,
+            ]
             graded.add(measured(command, self.place, self.environment()))
             results = out / "results.json"
             text = results.read_text(encoding="utf-8") if results.exists() else ""
-            graded.verdicts[submission.name] = verdicts.from_gradescope(text, wanted) if text else verdicts.NOTHING
+            graded.verdicts[submission.name] = (
+                verdicts.from_gradescope(text, wanted) if text else verdicts.NOTHING
+            )
         return graded

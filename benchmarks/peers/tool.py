@@ -56,7 +56,8 @@ class Tool:
     whole = False  # whether it is given the whole class in every round, because its start is paid once a class
 
     def __init__(self, place: Path, python: Path) -> None:
-        self.place, self.python = place, python
+        self.place = place
+        self.python = python
         place.mkdir(parents=True)
 
     def prepare(self, known: Sequence[Submission]) -> None:
@@ -69,9 +70,18 @@ class Tool:
         """One thread for everybody, a home of its own, and no GPU."""
         home = self.place / "home"
         home.mkdir(exist_ok=True)
-        kept = {name: os.environ[name] for name in ("PATH", "LANG", "LC_ALL", "TMPDIR") if name in os.environ}
+        kept = {
+            name: os.environ[name]
+            for name in ("PATH", "LANG", "LC_ALL", "TMPDIR")
+            if name in os.environ
+        }
         path = f"{self.python.parent}{os.pathsep}{kept.get('PATH', '')}"
-        return kept | {"PATH": path, "HOME": str(home), "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
+        return kept | {
+            "PATH": path,
+            "HOME": str(home),
+            "OMP_NUM_THREADS": "1",
+            "CUDA_VISIBLE_DEVICES": "",
+        }
 
 
 def claims_and_functions() -> dict[str, str]:

@@ -25,7 +25,10 @@ def _of(wanted: int, tests: dict[str, bool]) -> Verdict:
 def from_junit(text: str, wanted: int) -> Verdict:
     """pytest's --junit-xml: a case passed where nothing is inside it."""
     cases = ElementTree.fromstring(text).iter("testcase")
-    tests = {_in_brackets(c.get("name", "")): not any(c.find(tag) is not None for tag in WRONG) for c in cases}
+    tests = {
+        _in_brackets(c.get("name", "")): not any(c.find(tag) is not None for tag in WRONG)
+        for c in cases
+    }
     return _of(wanted, tests)
 
 
@@ -41,7 +44,10 @@ def from_gradescope(text: str, wanted: int) -> Verdict:
 
 def from_check50(text: str, wanted: int) -> Verdict:
     """`check50 --output json`: each check passed, did not, or (null) could not be made."""
-    return _of(wanted, {check["name"]: check["passed"] is True for check in json.loads(text).get("results", ())})
+    return _of(
+        wanted,
+        {check["name"]: check["passed"] is True for check in json.loads(text).get("results", ())},
+    )
 
 
 def from_nbgrader(text: str, assignment: str) -> dict[str, Verdict]:
@@ -49,16 +55,25 @@ def from_nbgrader(text: str, assignment: str) -> dict[str, Verdict]:
     found = {}
     for row in csv.DictReader(io.StringIO(text)):
         if row["assignment"] == assignment:
-            score, most = float(row["raw_score"] or 0), float(row["max_score"])
-            found[row["student_id"]] = Verdict(score == most, () if score == most else (f"{score:g} of {most:g}",))
+            score = float(row["raw_score"] or 0)
+            most = float(row["max_score"])
+            found[row["student_id"]] = Verdict(
+                score == most, () if score == most else (f"{score:g} of {most:g}",)
+            )
     return found
 
 
 def from_dojo(text: str, functions: Iterable[str]) -> dict[str, Verdict]:
     """results.json of `dojo grade`: every check of the assignment's functions."""
-    wanted, found = set(functions), {}
+    wanted = set(functions)
+    found = {}
     for row in json.loads(text)["submissions"]:
-        checks = [check for exercise in row["exercises"] for check in exercise["checks"] if check["function"] in wanted]
+        checks = [
+            check
+            for exercise in row["exercises"]
+            for check in exercise["checks"]
+            if check["function"] in wanted
+        ]
         failed = tuple(check["id"] for check in checks if check["outcome"] != "passed")
         seen = {check["function"] for check in checks} == wanted
         full = not failed and seen if row["status"] == "graded" else None

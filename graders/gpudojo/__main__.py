@@ -37,9 +37,15 @@ def main() -> None:
 
 def in_new_folder(words: Sequence[str]) -> bool:
     """Whether these are the words of `dojo grade` for a class that is new, and graded here on the virtual device."""
-    if words[:1] != ["grade"] or not hasattr(os, "fork") or any(word.startswith(NOT_HERE) for word in words):
+    if (
+        words[:1] != ["grade"]
+        or not hasattr(os, "fork")
+        or any(word.startswith(NOT_HERE) for word in words)
+    ):
         return False
-    return any(option == "--out" and not os.path.exists(out) for option, out in itertools.pairwise(words))
+    return any(
+        option == "--out" and not os.path.exists(out) for option, out in itertools.pairwise(words)
+    )
 
 
 if __name__ == "__main__":

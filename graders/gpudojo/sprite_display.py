@@ -16,7 +16,9 @@ if TYPE_CHECKING:
 Pixel = tuple[int, int, int]
 Picture = list[list[Pixel]]
 
-UPPER_HALF: Final = "▀"  # one cell, two pixels: the character's colour above, the background's below
+UPPER_HALF: Final = (
+    "▀"  # one cell, two pixels: the character's colour above, the background's below
+)
 SHADES: Final = " .:-=+*#%@"  # from dark to bright, for terminals without colours
 GAP: Final = 2
 SMALL: Final = 8  # sprites up to this many pixels wide are drawn at twice their size
@@ -31,11 +33,17 @@ def show(sprites: Any, titles: Sequence[object] | None = None, file: IO[str] | N
     from rich.console import Console
 
     console = Console(file=file, highlight=False)
-    blocks = console.color_system is not None and not console.no_color and _can_write(console, UPPER_HALF)
+    blocks = (
+        console.color_system is not None
+        and not console.no_color
+        and _can_write(console, UPPER_HALF)
+    )
     drawn = []
     for picture in pictures_of(sprites):
         scale = 2 if len(picture[0]) <= SMALL else 1
-        drawn.append(_in_blocks(_enlarged(picture, scale)) if blocks else _in_pairs(picture, console))
+        drawn.append(
+            _in_blocks(_enlarged(picture, scale)) if blocks else _in_pairs(picture, console)
+        )
     names = [_writable(console, str(title)) for title in titles or ()]
     names += [""] * (len(drawn) - len(names))
     for line in _side_by_side(drawn, names, console.width):
@@ -57,7 +65,9 @@ def pictures_of(sprites: Any) -> list[Picture]:
     for channels in nested:
         red, green, blue = channels if shape[1] == 3 else channels * 3
         rows = zip(red, green, blue, strict=True)
-        pictures.append([[(_byte(r), _byte(g), _byte(b)) for r, g, b in zip(*row, strict=True)] for row in rows])
+        pictures.append(
+            [[(_byte(r), _byte(g), _byte(b)) for r, g, b in zip(*row, strict=True)] for row in rows]
+        )
     return pictures
 
 
@@ -93,7 +103,9 @@ def _in_blocks(picture: Picture) -> list[Text]:
         # Below the last of an odd number of rows, the terminal's background shows.
         below = picture[top + 1] if top + 1 < len(picture) else [None] * len(picture[top])
         for upper, lower in zip(picture[top], below, strict=True):
-            style = Style(color=Color.from_rgb(*upper), bgcolor=Color.from_rgb(*lower) if lower else None)
+            style = Style(
+                color=Color.from_rgb(*upper), bgcolor=Color.from_rgb(*lower) if lower else None
+            )
             line.append(UPPER_HALF, style)
         lines.append(line)
     return lines

@@ -12,13 +12,32 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from virtual_cuda.__main__ import run_script
     from virtual_cuda.clock.gpu_models import Gpu, gpu_named, gpus
-    from virtual_cuda.clock.lanes import Interval, Times, modelled_trace, scaled, times_of, what_limits
+    from virtual_cuda.clock.lanes import (
+        Interval,
+        Times,
+        modelled_trace,
+        scaled,
+        times_of,
+        what_limits,
+    )
     from virtual_cuda.device.state import VirtualGpu
     from virtual_cuda.device.tensor import Parameter, Tensor, device_classes, operators_run
-    from virtual_cuda.devices import OpenDevice, choose_device, keep_patches, open_device, virtual_cuda
+    from virtual_cuda.devices import (
+        OpenDevice,
+        choose_device,
+        keep_patches,
+        open_device,
+        virtual_cuda,
+    )
     from virtual_cuda.ledger import Ledger
     from virtual_cuda.patching import Patch, class_watch, patch, patch_imported_names
-    from virtual_cuda.real import RealDevice, device_count, device_failure, limit_memory, real_device
+    from virtual_cuda.real import (
+        RealDevice,
+        device_count,
+        device_failure,
+        limit_memory,
+        real_device,
+    )
     from virtual_cuda.recorder import from_library, nothing_above, site
     from virtual_cuda.sizes import format_size, parse_size
     from virtual_cuda.torch_api.compatibility import no_accelerator, virtual_mps
@@ -96,7 +115,9 @@ def __getattr__(name: str) -> Any:
     try:
         found = getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
     except (AttributeError, ImportError) as error:
-        from virtual_cuda.errors import torch_lacks  # not at the top: every pytest run imports this module
+        from virtual_cuda.errors import (
+            torch_lacks,
+        )  # not at the top: every pytest run imports this module
 
         raise torch_lacks(error) or error from error
     globals()[name] = found

@@ -28,7 +28,15 @@ import msgspec
 from virtual_cuda.clock.gpu_models import gpu_named, gpus
 from virtual_cuda.clock.lanes import Times, compared, modelled_trace, scaled, times_of, what_limits
 from virtual_cuda.errors import NoSuchDevice, VirtualCudaError
-from virtual_cuda.ledger import Ledger, draw_table, draw_timeline, file_rows, plain_lines, questions, timeline_of
+from virtual_cuda.ledger import (
+    Ledger,
+    draw_table,
+    draw_timeline,
+    file_rows,
+    plain_lines,
+    questions,
+    timeline_of,
+)
 from virtual_cuda.ledger.exports import LineRow, columns_of, totals
 from virtual_cuda.ledger.timeline import duration
 from virtual_cuda.patching import around, patch
@@ -42,8 +50,12 @@ DESCRIPTION: Final = """\
 Run a script on a virtual GPU: torch.cuda is available, on any machine. Then show for each line its modelled time on a
 GPU, what it copied, how often the CPU waited for the GPU, and what was allocated. Output and exit status are the
 script's own; the table goes to stderr. Options come before FILE; what follows FILE goes to the script."""
-USUAL: Final = "T4"  # the GPU whose times are modelled where none is named: that of a free notebook at Colab
-USAGE: Final = "\n       ".join(f"%(prog)s [options] {what} [ARGS ...]" for what in ("FILE", "-m MODULE", "-c CODE"))
+USUAL: Final = (
+    "T4"  # the GPU whose times are modelled where none is named: that of a free notebook at Colab
+)
+USAGE: Final = "\n       ".join(
+    f"%(prog)s [options] {what} [ARGS ...]" for what in ("FILE", "-m MODULE", "-c CODE")
+)
 
 
 def run_script(arguments: Sequence[str] | None = None, prog: str = "python -m virtual_cuda") -> int:
@@ -53,7 +65,9 @@ def run_script(arguments: Sequence[str] | None = None, prog: str = "python -m vi
     script are raised; other exceptions are printed by `sys.excepthook`, without frames of this package.
     """
     options = _options(arguments, prog)
-    from virtual_cuda.devices import open_device  # not at the top: it imports torch, and `--help` does without
+    from virtual_cuda.devices import (
+        open_device,
+    )  # not at the top: it imports torch, and `--help` does without
     from virtual_cuda.recorder import nothing_above
 
     nothing_above(__file__)
@@ -61,9 +75,13 @@ def run_script(arguments: Sequence[str] | None = None, prog: str = "python -m vi
     warnings.filterwarnings("ignore", "mkldnn_matmul failed")
     device = ExitStack()
     try:
-        opened = device.enter_context(open_device(_kind(options.real), options.gpus, options.memory, options.gpu))
+        opened = device.enter_context(
+            open_device(_kind(options.real), options.gpus, options.memory, options.gpu)
+        )
     except NoSuchDevice as error:
-        sys.exit(f"{prog}: --real: {error.missing}; without --real the script runs on a virtual GPU")
+        sys.exit(
+            f"{prog}: --real: {error.missing}; without --real the script runs on a virtual GPU"
+        )
     except VirtualCudaError as error:
         sys.exit(f"{prog}: {error}")
     ranks = os.environ.get("WORLD_SIZE", "1")
@@ -76,8 +94,16 @@ def run_script(arguments: Sequence[str] | None = None, prog: str = "python -m vi
     )
     run = _Run(options, opened.ledger, device, on)
     if not options.real:
-        first = functools.partial(_opening_first, _Opening(options.gpus, options.memory, options.gpu))
-        patch([around(spawn, "get_preparation_data", first), around(Popen, "__init__", run.start_child)], device)
+        first = functools.partial(
+            _opening_first, _Opening(options.gpus, options.memory, options.gpu)
+        )
+        patch(
+            [
+                around(spawn, "get_preparation_data", first),
+                around(Popen, "__init__", run.start_child),
+            ],
+            device,
+        )
     atexit.register(run.finish)  # registered first, so it is called last: after the script's own
     try:
         code = run.load(prog)
@@ -99,21 +125,54 @@ def _options(arguments: Sequence[str] | None, prog: str) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog, USAGE, DESCRIPTION, allow_abbrev=False)
     ranks = int(os.environ.get("LOCAL_WORLD_SIZE", 1))
     parser.add_argument(
-        "--gpus", type=int, default=ranks, metavar="N", help="number of virtual GPUs (default: one per rank)"
+        "--gpus",
+        type=int,
+        default=ranks,
+        metavar="N",
+        help="number of virtual GPUs (default: one per rank)",
     )
     parser.add_argument(
-        "--gpu", metavar="NAME", help=f"the GPU to be, and whose times to model: {', '.join(gpus())} (times: {USUAL})"
+        "--gpu",
+        metavar="NAME",
+        help=f"the GPU to be, and whose times to model: {', '.join(gpus())} (times: {USUAL})",
     )
-    parser.add_argument("--compare", choices=["cpu"], help="also say how long a CPU would take, and when it is as fast")
-    parser.add_argument("--memory", metavar="SIZE", help="memory of each, as 512MiB (default: 8GiB, or that of --gpu)")
-    parser.add_argument("--real", action="store_true", help="use this machine's own GPU, and record the same")
-    parser.add_argument("--timeline", action="store_true", help="draw copies, waits and memory in their order")
-    parser.add_argument("--trace", type=Path, metavar="TO", help="write a trace that ui.perfetto.dev opens")
-    parser.add_argument("--html", type=Path, metavar="TO", help="write a page: the script's lines with what each did")
-    parser.add_argument("--child", action="store_true", help=argparse.SUPPRESS)  # of a process that has the device
-    parser.add_argument("-m", dest="module", nargs=argparse.REMAINDER, metavar="MODULE", help="run a module instead")
-    parser.add_argument("-c", dest="code", nargs=argparse.REMAINDER, metavar="CODE", help="run code instead")
-    parser.add_argument("script", nargs=argparse.REMAINDER, metavar="FILE", help="the script, and its arguments")
+    parser.add_argument(
+        "--compare",
+        choices=["cpu"],
+        help="also say how long a CPU would take, and when it is as fast",
+    )
+    parser.add_argument(
+        "--memory",
+        metavar="SIZE",
+        help="memory of each, as 512MiB (default: 8GiB, or that of --gpu)",
+    )
+    parser.add_argument(
+        "--real", action="store_true", help="use this machine's own GPU, and record the same"
+    )
+    parser.add_argument(
+        "--timeline", action="store_true", help="draw copies, waits and memory in their order"
+    )
+    parser.add_argument(
+        "--trace", type=Path, metavar="TO", help="write a trace that ui.perfetto.dev opens"
+    )
+    parser.add_argument(
+        "--html",
+        type=Path,
+        metavar="TO",
+        help="write a page: the script's lines with what each did",
+    )
+    parser.add_argument(
+        "--child", action="store_true", help=argparse.SUPPRESS
+    )  # of a process that has the device
+    parser.add_argument(
+        "-m", dest="module", nargs=argparse.REMAINDER, metavar="MODULE", help="run a module instead"
+    )
+    parser.add_argument(
+        "-c", dest="code", nargs=argparse.REMAINDER, metavar="CODE", help="run code instead"
+    )
+    parser.add_argument(
+        "script", nargs=argparse.REMAINDER, metavar="FILE", help="the script, and its arguments"
+    )
     options = parser.parse_args(arguments)
     try:
         options.memory = None if options.memory is None else parse_size(options.memory)
@@ -177,10 +236,16 @@ def _on_device(command: Any, folder: Any, options: list[str]) -> Any:
     if not words or words[0] != sys.executable:
         return command
     place = 1
-    while place < len(words) and words[place].startswith("-") and words[place] not in ("-m", "-c", "-"):
+    while (
+        place < len(words)
+        and words[place].startswith("-")
+        and words[place] not in ("-m", "-c", "-")
+    ):
         place += 2 if words[place] in _WITH_VALUE else 1
     target = words[place : place + 2]
-    known = target[:1] in (["-m"], ["-c"]) or (target and os.path.isfile(os.path.join(folder or "", target[0])))
+    known = target[:1] in (["-m"], ["-c"]) or (
+        target and os.path.isfile(os.path.join(folder or "", target[0]))
+    )
     if not known or target == ["-m", "virtual_cuda"]:
         return command
     return [*words[:place], "-m", "virtual_cuda", *options, *words[place:]]
@@ -192,7 +257,8 @@ def _strip(error: BaseException, seen: set[int] | None = None) -> None:
     if id(error) in seen:
         return
     seen.add(id(error))
-    kept, step = [], error.__traceback__
+    kept = []
+    step = error.__traceback__
     while step is not None:
         if not step.tb_frame.f_code.co_filename.startswith(PACKAGE):
             kept.append(step)
@@ -210,14 +276,22 @@ def _strip(error: BaseException, seen: set[int] | None = None) -> None:
 class _Run:
     """One script, from its start to the table at the end."""
 
-    def __init__(self, options: argparse.Namespace, ledger: Ledger, device: ExitStack, on: str) -> None:
-        self.options, self.ledger, self.device, self.on = options, ledger, device, on
+    def __init__(
+        self, options: argparse.Namespace, ledger: Ledger, device: ExitStack, on: str
+    ) -> None:
+        self.options = options
+        self.ledger = ledger
+        self.device = device
+        self.on = on
         self.process = os.getpid()
-        self.name, self.file = "", ""
+        self.name = ""
+        self.file = ""
         self.failure: BaseException | None = None
         self.times: Times | None = None  # modelled
         rank = os.environ.get("RANK", os.environ.get("LOCAL_RANK"))
-        self.reports = not options.child if rank is None else rank == "0"  # one of several ranks does
+        self.reports = (
+            not options.child if rank is None else rank == "0"
+        )  # one of several ranks does
         self.has_children = False
 
     @property
@@ -228,7 +302,12 @@ class _Run:
     def start_child(self, original: Any, popen: Any, args: Any, *rest: Any, **kwargs: Any) -> None:
         """`Popen`, which is how launchers start ranks: Python has the same device there, if it runs something."""
         options = self.options
-        passed = ["--child", "--gpus", str(options.gpus), *(["--timeline"] if options.timeline else [])]
+        passed = [
+            "--child",
+            "--gpus",
+            str(options.gpus),
+            *(["--timeline"] if options.timeline else []),
+        ]
         for name in ("memory", "gpu", "trace", "html"):
             if getattr(options, name) is not None:
                 passed += [f"--{name}", str(getattr(options, name))]
@@ -251,7 +330,11 @@ class _Run:
             except ModuleNotFoundError:
                 spec = None
             loader: Any = None if spec is None else spec.loader
-            code = loader.get_code(spec.name) if spec is not None and hasattr(loader, "get_code") else None
+            code = (
+                loader.get_code(spec.name)
+                if spec is not None and hasattr(loader, "get_code")
+                else None
+            )
             if spec is None or code is None:
                 sys.exit(f"{prog}: there is no module {name} to run")
             self.name, self.file = name, spec.origin or name
@@ -260,8 +343,10 @@ class _Run:
             sys.argv = [self.file, *arguments]
         elif self.options.code is not None:
             text, *arguments = self.options.code
-            self.name, self.file = "-c", "<string>"
-            sys.argv, sys.path[0] = ["-c", *arguments], ""
+            self.name = "-c"
+            self.file = "<string>"
+            sys.argv = ["-c", *arguments]
+            sys.path[0] = ""
             student_file[self.file] = True
             sys.modules["__main__"] = main
             return compile(text, self.file, "exec", dont_inherit=True)
@@ -288,12 +373,17 @@ class _Run:
         self.device.close()
         if not self.reports or (self.has_children and not self.ledger.rows):
             return
-        with suppress(OSError, ValueError, AttributeError):  # closed by the script, or a pipe that nobody reads
+        with suppress(
+            OSError, ValueError, AttributeError
+        ):  # closed by the script, or a pipe that nobody reads
             sys.stdout.flush()
         if not self.options.real and self.ledger.rows:
             self.times = times_of(self.ledger.rows, gpu_named(self.options.gpu or USUAL))
         lines = list(self.report())
-        for target, write in ((self.options.trace, self.write_trace), (self.options.html, self.write_page)):
+        for target, write in (
+            (self.options.trace, self.write_trace),
+            (self.options.html, self.write_page),
+        ):
             if target is not None:
                 try:
                     write(target)
@@ -302,7 +392,8 @@ class _Run:
                 except OSError as error:
                     lines.append(f"cannot write {target}: {error.strerror or error}")
         with suppress(OSError, ValueError, AttributeError):
-            text, coding = "\n".join(["", *lines, ""]), sys.stderr.encoding or "utf-8"
+            text = "\n".join(["", *lines, ""])
+            coding = sys.stderr.encoding or "utf-8"
             sys.stderr.write(text.encode(coding, "similar").decode(coding))
             sys.stderr.flush()
 
@@ -313,22 +404,29 @@ class _Run:
 
     def report(self) -> Any:
         """The lines to print."""
-        width, records = terminal_width(), self.ledger.records
+        width = terminal_width()
+        records = self.ledger.records
         tables = self.tables()
         if not tables:
             yield f"{self.name} did nothing on {self.on}."
         else:
             spent = self.spent
-            modelled = f", and how long it would take on {self.times.gpu} (modelled)" if self.times else ""
+            modelled = (
+                f", and how long it would take on {self.times.gpu} (modelled)" if self.times else ""
+            )
             yield f"What each line did on {self.on}{modelled}:"
-            short, sums = {_short(file): rows for file, rows in tables.items()}, totals(records, spent)
+            short = {_short(file): rows for file, rows in tables.items()}
+            sums = totals(records, spent)
             yield from draw_table(short, sums, width, columns_of(spent))
-            for (file, line), count in list(questions.hot_lines(questions.waits(records), at_least=3).items())[:5]:
+            for (file, line), count in list(
+                questions.hot_lines(questions.waits(records), at_least=3).items()
+            )[:5]:
                 yield f"{_short(file)}:{line} made the CPU wait for the GPU {count:,} times."
             for sentence in self.modelled():
                 yield from textwrap.wrap(sentence, width, break_on_hyphens=False)
         if every := questions.collectives(records):
-            sent, waited = sum(each.bytes for each in every), sum(each.seconds or 0 for each in every)
+            sent = sum(each.bytes for each in every)
+            waited = sum(each.seconds or 0 for each in every)
             said = f"{len(every):,} collective{'s' * (len(every) > 1)}"
             yield f"{said} of {format_size(sent)}, complete after {waited:.2f} s in all."
         if self.options.timeline and records:
@@ -342,7 +440,8 @@ class _Run:
     def modelled(self) -> Any:
         """Sentences on the modelled times."""
         if self.times is not None and self.times.end:
-            took, idle = duration(round(self.times.end * 1e9)), self.times.idle_share
+            took = duration(round(self.times.end * 1e9))
+            idle = self.times.idle_share
             yield f"Modelled on {self.times.gpu}: {took}, GPU idle {idle:.0%} of the time."
             yield what_limits(self.times)
             if self.options.compare:
@@ -355,7 +454,9 @@ class _Run:
             source = Path(self.file).read_text(encoding="utf-8", errors="replace").splitlines()
         peak = max(self.ledger.peaks.values(), default=0)
         lanes = None if self.times is None else scaled(self.times)
-        made = timeline_of(self.ledger.records, self.name, "", self.file, "", source, peak, scaled=lanes)
+        made = timeline_of(
+            self.ledger.records, self.name, "", self.file, "", source, peak, scaled=lanes
+        )
         return plain_lines(draw_timeline(made, width))
 
     def write_trace(self, target: Path) -> None:
@@ -367,7 +468,9 @@ class _Run:
 
     def write_page(self, target: Path) -> None:
         """Writes a page: every line of the files that used the device, with what it did."""
-        escape, body, spent = html.escape, [], self.spent
+        escape = html.escape
+        body = []
+        spent = self.spent
         columns = columns_of(spent)
         for file, rows in self.tables().items():
             heads = "".join(f"<th>{heading}</th>" for heading in columns)
@@ -375,14 +478,18 @@ class _Run:
             for row in _every_line(file, rows, len(columns)):
                 cells = "".join(f"<td>{escape(cell)}</td>" for cell in row.cells)
                 kind = ' class="used"' if any(row.cells) else ""
-                body.append(f"<tr{kind}><th>{row.number}</th><td><code>{escape(row.code)}</code></td>{cells}</tr>")
+                body.append(
+                    f"<tr{kind}><th>{row.number}</th><td><code>{escape(row.code)}</code></td>{cells}</tr>"
+                )
             body.append("</table>")
         pairs = zip(columns, totals(self.ledger.records, spent), strict=True)
         sums = ", ".join(f"{heading} {cell}" for heading, cell in pairs if cell)
         drawn = escape("\n".join(self.drawn(120)))
         title = f"What {escape(self.name)} did on {self.on}"
         told = escape(" ".join(self.modelled()))
-        text = PAGE.format(title=title, sums=escape(sums), told=told, drawn=drawn, body="\n".join(body))
+        text = PAGE.format(
+            title=title, sums=escape(sums), told=told, drawn=drawn, body="\n".join(body)
+        )
         target.write_text(text, encoding="utf-8")
 
 
@@ -411,7 +518,10 @@ def _every_line(file: str, rows: list[LineRow], columns: int) -> list[LineRow]:
         source = Path(file).read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
         return rows
-    return [known.get(number) or LineRow(number, text, ("",) * columns) for number, text in enumerate(source, 1)]
+    return [
+        known.get(number) or LineRow(number, text, ("",) * columns)
+        for number, text in enumerate(source, 1)
+    ]
 
 
 def _short(file: str) -> str:

@@ -22,10 +22,26 @@ from torch.utils.data._utils import pin_memory as pinning
 from virtual_cuda import ops, torch_api
 from virtual_cuda.clock.gpu_models import gpu_named
 from virtual_cuda.device.state import MOST_DEVICES, VirtualGpu, now
-from virtual_cuda.errors import BadDeviceCount, NoSuchDevice, RealDeviceInUse, UnknownClock, torch_lacks
+from virtual_cuda.errors import (
+    BadDeviceCount,
+    NoSuchDevice,
+    RealDeviceInUse,
+    UnknownClock,
+    torch_lacks,
+)
 from virtual_cuda.ledger import Ledger
 from virtual_cuda.ops.dispatch import thread_state
-from virtual_cuda.patching import Opening, Patch, Patched, around, claim, kept, patch, registry, torch_patches
+from virtual_cuda.patching import (
+    Opening,
+    Patch,
+    Patched,
+    around,
+    claim,
+    kept,
+    patch,
+    registry,
+    torch_patches,
+)
 from virtual_cuda.real import device_count, real_device
 from virtual_cuda.sizes import parse_size
 from virtual_cuda.torch_api import compatibility
@@ -35,9 +51,16 @@ from virtual_cuda.torch_api.imports import OriginalImports, few_imports
 DeviceKind = Literal["auto", "virtual", "cuda", "mps", "cpu"]
 CLOCKS: Final = ("measured", "modelled")
 
-spawned: Final[Any] = sys.modules["torch.multiprocessing.spawn"]  # the package has a function of that name
+spawned: Final[Any] = sys.modules[
+    "torch.multiprocessing.spawn"
+]  # the package has a function of that name
 _real_gpus: Final = functools.cache(torch.cuda.device_count)
-_NAMES: Final = {"virtual": "the virtual CUDA device", "cuda": "CUDA", "mps": "MPS", "cpu": "the plain CPU"}
+_NAMES: Final = {
+    "virtual": "the virtual CUDA device",
+    "cuda": "CUDA",
+    "mps": "MPS",
+    "cpu": "the plain CPU",
+}
 
 # Every module registers its patches of torch when it is imported.
 for _package in (ops, torch_api):
@@ -63,12 +86,20 @@ def virtual_cuda(
     """
     if clock not in CLOCKS:
         raise UnknownClock(clock, CLOCKS)
-    model = gpu_named("H200" if gpu is None else gpu) if gpu is not None or clock == "modelled" else None
+    model = (
+        gpu_named("H200" if gpu is None else gpu)
+        if gpu is not None or clock == "modelled"
+        else None
+    )
     if memory is None:
         memory = model.memory if model is not None and gpu is not None else "8 GiB"
     if name is None:
         name = model.title if model is not None and gpu is not None else "Virtual CUDA device"
-    if isinstance(devices, bool) or not isinstance(devices, int) or not 1 <= devices <= MOST_DEVICES:
+    if (
+        isinstance(devices, bool)
+        or not isinstance(devices, int)
+        or not 1 <= devices <= MOST_DEVICES
+    ):
         raise BadDeviceCount(devices)
     size = parse_size(memory)
     with contextlib.ExitStack() as undo:
@@ -91,7 +122,8 @@ def keep_patches() -> Iterator[Callable[..., None]]:
     Where another kind of device opens, that is done anyway. `modules=False` leaves those of `nn.Module` in place, which
     do nothing without a device: to restore them takes longer than all others.
     """
-    before, kept.keeping = kept.keeping, True
+    before = kept.keeping
+    kept.keeping = True
     with few_imports():
         try:
             yield kept.restore_all
@@ -108,7 +140,10 @@ def _modelled_clock(gpu: VirtualGpu) -> list[Patch]:
         modelled = gpu.clock()
         return begun + (0.0 if modelled is None else modelled.now)
 
-    return [(time, "perf_counter", seconds), (time, "perf_counter_ns", lambda: int(seconds() * 1e9))]
+    return [
+        (time, "perf_counter", seconds),
+        (time, "perf_counter_ns", lambda: int(seconds() * 1e9)),
+    ]
 
 
 def _patched(gpu: VirtualGpu) -> Patched:
@@ -139,7 +174,9 @@ def _kernels() -> Iterator[None]:
     try:
         yield
     finally:
-        if torch.version.cuda is not None and _real_gpus():  # this process may use one once the virtual one is closed
+        if (
+            torch.version.cuda is not None and _real_gpus()
+        ):  # this process may use one once the virtual one is closed
             withdraw_kernels()
 
 
@@ -158,7 +195,11 @@ def open_in_child(devices: int, memory: int | str | None, gpu: str | None = None
 def _spawning(opening: Opening) -> Iterator[Patch]:
     def opening_too(gpu: VirtualGpu) -> Iterator[Patch]:
         model = None if gpu.model is None else gpu.model.name
-        yield spawned, "_wrap", functools.partial(_run_in_child, len(gpu.places), gpu.places[0].memory.total, model)
+        yield (
+            spawned,
+            "_wrap",
+            functools.partial(_run_in_child, len(gpu.places), gpu.places[0].memory.total, model),
+        )
 
     opening.again.append(opening_too)
     return opening_too(opening.gpu)
@@ -173,7 +214,9 @@ def _run_in_child(devices: int, memory: int, gpu: str | None, *args: Any) -> Non
 def _pinning_after(imports: OriginalImports) -> Iterator[None]:
     """An import puts the patches aside, also for the thread of a DataLoader that pins batches: it waits meanwhile."""
     with contextlib.ExitStack() as undo:
-        patch([around(pinning, "pin_memory", functools.partial(_after_imports, imports.lock))], undo)
+        patch(
+            [around(pinning, "pin_memory", functools.partial(_after_imports, imports.lock))], undo
+        )
         yield
 
 
@@ -227,16 +270,27 @@ def choose_device(kind: str, devices: int = 1) -> tuple[str, str]:
     kept.restore()
     found = device_count("cuda")
     if found >= devices:
-        return "cuda", "a GPU is here, so CUDA itself" if found == 1 else f"{found} GPUs are here, so CUDA itself"
+        return (
+            "cuda",
+            "a GPU is here, so CUDA itself"
+            if found == 1
+            else f"{found} GPUs are here, so CUDA itself",
+        )
     if found:
-        return "virtual", f"only {found} of the {devices} GPUs asked for here, so {_NAMES['virtual']}"
+        return (
+            "virtual",
+            f"only {found} of the {devices} GPUs asked for here, so {_NAMES['virtual']}",
+        )
     # MPS is not chosen even where there is one: it has neither pinned memory nor peaks.
     return "virtual", f"no GPU here, so {_NAMES['virtual']}"
 
 
 @contextlib.contextmanager
 def open_device(
-    kind: DeviceKind = "auto", devices: int = 1, memory: int | str | None = None, gpu: str | None = None
+    kind: DeviceKind = "auto",
+    devices: int = 1,
+    memory: int | str | None = None,
+    gpu: str | None = None,
 ) -> Iterator[OpenDevice]:
     """Open a device for the length of a `with` block; `memory` and `gpu` are as for `virtual_cuda`.
 

@@ -29,7 +29,9 @@ class BadSize(DeviceError, ValueError):
     """A memory size cannot be understood."""
 
     size: object
-    text = '{self.size!r} is not a size; write a number of bytes, or for example "8 GiB" or "512 MiB"'
+    text = (
+        '{self.size!r} is not a size; write a number of bytes, or for example "8 GiB" or "512 MiB"'
+    )
 
 
 @dataclass(eq=False, repr=False)
@@ -105,7 +107,9 @@ class NoSuchDevice(DeviceError):
 class SelectionOnly(_OfOneDevice):
     """A model is moved to a virtual device that can only be selected."""
 
-    text = "the virtual device {self.device!r} supports device selection only; models cannot run on it"
+    text = (
+        "the virtual device {self.device!r} supports device selection only; models cannot run on it"
+    )
 
 
 class RealDeviceInUse(_OfOneDevice):
@@ -155,4 +159,6 @@ def torch_lacks(error: AttributeError | ImportError) -> TorchUnsupported | None:
         home = getattr(error.obj, "__module__", None) or getattr(error.obj, "__name__", "")
     if str(home).partition(".")[0] != "torch":
         return None
-    return TorchUnsupported(f"something ({error})", str(vars(sys.modules["torch"]).get("__version__", "")))
+    return TorchUnsupported(
+        f"something ({error})", str(vars(sys.modules["torch"]).get("__version__", ""))
+    )

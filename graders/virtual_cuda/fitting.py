@@ -59,9 +59,12 @@ def read_records(paths: Sequence[str | Path]) -> tuple[ClockRecord, dict[str, fl
     """The programs of several records of one GPU, and how much each counts: every record as much as another."""
     records = [read_record(path) for path in paths]
     if len({record.gpu for record in records}) > 1:
-        raise BadClockRecord(str(paths[-1]), f"a record of {records[-1].gpu}, the first one is of {records[0].gpu}")
+        raise BadClockRecord(
+            str(paths[-1]), f"a record of {records[-1].gpu}, the first one is of {records[0].gpu}"
+        )
     several = len(records) > 1
-    programs, weights = {}, {}
+    programs = {}
+    weights = {}
     for place, record in enumerate(records):
         share = sum(len(r.programs) for r in records) / len(records) / len(record.programs)
         for name, program in record.programs.items():
@@ -89,7 +92,9 @@ def read_record(path: str | Path) -> ClockRecord:
         except SyntaxError as error:
             raise BadClockRecord(str(path), f"{name}: {error}") from None
     if len(ran) < FEWEST:
-        raise BadClockRecord(str(path), f"{len(ran)} programs that ran, at least {FEWEST} are needed")
+        raise BadClockRecord(
+            str(path), f"{len(ran)} programs that ran, at least {FEWEST} are needed"
+        )
     return msgspec.structs.replace(record, programs=ran)
 
 
@@ -98,7 +103,19 @@ def read_record(path: str | Path) -> ClockRecord:
 FEWEST: Final = 20
 _WARM_UP: Final = 1
 # A recorder warms up until all memory that a step needs is cached.
-_CACHED: Final = (records.OPERATION, 0.0, None, None, "aten.empty.memory_format", "cuda:0", 0, None, 1, 1 << 50, None)
+_CACHED: Final = (
+    records.OPERATION,
+    0.0,
+    None,
+    None,
+    "aten.empty.memory_format",
+    "cuda:0",
+    0,
+    None,
+    1,
+    1 << 50,
+    None,
+)
 
 
 @contextlib.contextmanager
@@ -109,37 +126,61 @@ def without_arithmetic() -> Iterator[None]:
         return torch.zeros(shape, dtype=like.dtype)
 
     def convolution(
-        x: Any, w: Any, b: Any, stride: Any, padding: Any, dilation: Any, transposed: bool, more: Any, groups: int
+        x: Any,
+        w: Any,
+        b: Any,
+        stride: Any,
+        padding: Any,
+        dilation: Any,
+        transposed: bool,
+        more: Any,
+        groups: int,
     ) -> Any:
-        steps = zip(x.shape[2:], padding, dilation, w.shape[2:], stride, more or stride, strict=True)
+        steps = zip(
+            x.shape[2:], padding, dilation, w.shape[2:], stride, more or stride, strict=True
+        )
         if transposed:
             sizes = [(n - 1) * s - 2 * p + d * (k - 1) + m + 1 for n, p, d, k, s, m in steps]
             return zeros(x, x.shape[0], w.shape[1] * groups, *sizes)
-        return zeros(x, x.shape[0], w.shape[0], *((n + 2 * p - d * (k - 1) - 1) // s + 1 for n, p, d, k, s, _ in steps))
+        return zeros(
+            x,
+            x.shape[0],
+            w.shape[0],
+            *((n + 2 * p - d * (k - 1) - 1) // s + 1 for n, p, d, k, s, _ in steps),
+        )
 
     def gradients(g: Any, x: Any, w: Any, *rest: Any) -> Any:
         shapes = x.shape, w.shape, g.shape[1:2]
-        return tuple(zeros(x, *shape) if wanted else None for shape, wanted in zip(shapes, rest[-1], strict=True))
+        return tuple(
+            zeros(x, *shape) if wanted else None
+            for shape, wanted in zip(shapes, rest[-1], strict=True)
+        )
 
     def recurrent(x: Any, hx: Any, weights: Any, *rest: Any) -> Any:
-        both, states = rest[4], hx if isinstance(hx, (list, tuple)) else [hx]
+        both = rest[4]
+        states = hx if isinstance(hx, (list, tuple)) else [hx]
         linked = weights[0].flatten()[0] * 0  # so that gradients can be asked for
-        return zeros(x, *x.shape[:2], states[0].shape[2] * (2 if both else 1)) + linked, *(s + linked for s in states)
+        return zeros(x, *x.shape[:2], states[0].shape[2] * (2 if both else 1)) + linked, *(
+            s + linked for s in states
+        )
 
     stand_ins = {
         "mm": lambda a, b: zeros(a, a.shape[0], b.shape[1]),
         "addmm": lambda c, a, b, *, beta=1, alpha=1: zeros(a, a.shape[0], b.shape[1]),
         "bmm": lambda a, b: zeros(a, *a.shape[:2], b.shape[2]),
         "baddbmm": lambda c, a, b, *, beta=1, alpha=1: zeros(a, *a.shape[:2], b.shape[2]),
-        "sort.stable": lambda x, **named: (zeros(x, *x.shape), torch.zeros(x.shape, dtype=torch.int64)),
+        "sort.stable": lambda x, **named: (
+            zeros(x, *x.shape),
+            torch.zeros(x.shape, dtype=torch.int64),
+        ),
         "convolution": convolution,
         "convolution_backward": gradients,
         "_scaled_dot_product_flash_attention_for_cpu": lambda q, *rest, **named: (
             zeros(q, *q.shape),
             torch.zeros(q.shape[:3]),
         ),
-        "_scaled_dot_product_flash_attention_for_cpu_backward": lambda g, q, k, v, *rest, **named: tuple(
-            zeros(t, *t.shape) for t in (q, k, v)
+        "_scaled_dot_product_flash_attention_for_cpu_backward": lambda g, q, k, v, *rest, **named: (
+            tuple(zeros(t, *t.shape) for t in (q, k, v))
         ),
     }
     library = torch.library.Library("aten", "IMPL")
@@ -216,11 +257,19 @@ class Agreement(msgspec.Struct, frozen=True):
 def agreement(programs: Mapping[str, Program], modelled: Mapping[str, Times]) -> Agreement:
     """How well the modelled times fit the recorded ones."""
     walls = [(modelled[name].end, p.wall_s) for name, p in programs.items()]
-    kernels = [(modelled[name].kernel_seconds, p.kernel_s) for name, p in programs.items() if p.kernel_s]
-    counted = [abs(modelled[name].kernels - p.kernels) <= 0.2 * p.kernels for name, p in programs.items()]
-    ranks = np.array([np.argsort(np.argsort(side)) for side in zip(*walls, strict=True)], dtype=float)
+    kernels = [
+        (modelled[name].kernel_seconds, p.kernel_s) for name, p in programs.items() if p.kernel_s
+    ]
+    counted = [
+        abs(modelled[name].kernels - p.kernels) <= 0.2 * p.kernels for name, p in programs.items()
+    ]
+    ranks = np.array(
+        [np.argsort(np.argsort(side)) for side in zip(*walls, strict=True)], dtype=float
+    )
     rank = float(np.corrcoef(ranks)[0, 1]) if len(walls) > 1 else 1.0
-    return Agreement(len(walls), _errors(walls), _errors(kernels), rank, sum(counted) / max(len(counted), 1))
+    return Agreement(
+        len(walls), _errors(walls), _errors(kernels), rank, sum(counted) / max(len(counted), 1)
+    )
 
 
 def _errors(pairs: Sequence[tuple[float, float]]) -> tuple[float, float]:
@@ -258,7 +307,10 @@ _USUAL_KERNEL: Final = {
 
 
 def solve(
-    rows: Sequence[Mapping[Any, float]], wanted: Sequence[float], usual: Mapping[Any, float], counts: Sequence[float]
+    rows: Sequence[Mapping[Any, float]],
+    wanted: Sequence[float],
+    usual: Mapping[Any, float],
+    counts: Sequence[float],
 ) -> dict[Any, float]:
     """Coefficients, none far below the usual ones, with which the sums come close to what is wanted, relatively."""
     names = [name for name in usual if any(row.get(name) for row in rows)]
@@ -266,8 +318,13 @@ def solve(
         return {}
     scale = np.array([usual[name] for name in names])
     least = [_LEAST[name[1]] if isinstance(name, tuple) else _LEAST[0] for name in names]
-    matrix = np.array([[row.get(name, 0.0) for name in names] for row in rows]) / np.array(wanted)[:, None] * scale
-    found, weights = np.ones(len(names)), np.array(counts)
+    matrix = (
+        np.array([[row.get(name, 0.0) for name in names] for row in rows])
+        / np.array(wanted)[:, None]
+        * scale
+    )
+    found = np.ones(len(names))
+    weights = np.array(counts)
     for _ in range(_ROUNDS):  # reweighted, so that what fits badly counts less
         square = (matrix * weights[:, None]).T @ matrix + _PULL * np.eye(len(names))
         right = (matrix * weights[:, None]).sum(axis=0) + _PULL
@@ -278,7 +335,9 @@ def solve(
         sums = np.maximum(matrix @ found, 1e-9)
         error = np.log(sums)  # so that twice as long and half as long weigh the same
         weights = (
-            counts * (np.where(error, error, 1) / np.where(error, sums - 1, 1)) ** 2 / np.maximum(abs(error), 0.08)
+            counts
+            * (np.where(error, error, 1) / np.where(error, sums - 1, 1)) ** 2
+            / np.maximum(abs(error), 0.08)
         )
     return {name: float(f"{value:.3g}") for name, value in zip(names, found * scale, strict=True)}
 
@@ -286,7 +345,8 @@ def solve(
 def _features(ran: Ran, gpu: Gpu) -> tuple[dict[Any, float], dict[str, float]]:
     """What the kernels of a step had to do, by kind, and what the host had to."""
     ledger, first = ran
-    chip, host = gpu.chip(), Host()
+    chip = gpu.chip()
+    host = Host()
     done: defaultdict[Any, float] = defaultdict(float)
     costs: defaultdict[str, float] = defaultdict(float)
     for number in range(first, len(ledger) - 1):  # without the wait at the end
@@ -303,18 +363,32 @@ def _features(ran: Ran, gpu: Gpu) -> tuple[dict[Any, float], dict[str, float]]:
     return done, costs
 
 
-def fit(record: ClockRecord, ran: Mapping[str, Ran], base: Gpu, weights: Mapping[str, float] | None = None) -> Gpu:
+def fit(
+    record: ClockRecord,
+    ran: Mapping[str, Ran],
+    base: Gpu,
+    weights: Mapping[str, float] | None = None,
+) -> Gpu:
     """The GPU whose model fits a record best; its size and its peaks are those of `base`."""
     weights = weights or {}
     programs = record.programs
     features = {name: _features(ran[name], base) for name in programs}
     # The host alone can be seen where the device was not what everybody waited for.
-    alone = [n for n, p in programs.items() if p.kernel_s + p.copy_s < 0.45 * p.queue_s or p.queue_s < 0.9 * p.event_s]
-    alone = [n for n in alone if features[n][1] and (programs[n].copy_s < 1e-5 or programs[n].kernels)]
+    alone = [
+        n
+        for n, p in programs.items()
+        if p.kernel_s + p.copy_s < 0.45 * p.queue_s or p.queue_s < 0.9 * p.event_s
+    ]
+    alone = [
+        n for n in alone if features[n][1] and (programs[n].copy_s < 1e-5 or programs[n].kernels)
+    ]
     given = _FIXED | {"item": base.latency + base.gap + _FIXED["item"] + _FIXED["wait"]}
     counts = [weights.get(n, 1.0) for n in alone]
     issued = [
-        max(p.queue_s - sum(given.get(c, 0.0) * times for c, times in features[n][1].items()), 0.2 * p.queue_s)
+        max(
+            p.queue_s - sum(given.get(c, 0.0) * times for c, times in features[n][1].items()),
+            0.2 * p.queue_s,
+        )
         for n, p in ((n, programs[n]) for n in alone)
     ]
     host = {**_USUAL, **_FIXED, **solve([features[n][1] for n in alone], issued, _USUAL, counts)}
@@ -333,7 +407,12 @@ def fit(record: ClockRecord, ran: Mapping[str, Ran], base: Gpu, weights: Mapping
         kernels[kind] = tuple(found.get((kind, part), old[part]) for part in range(3))  # type: ignore[assignment]
     source = f"fitted to {len(programs)} programs, timed on {record.gpu} with torch {record.torch}"
     copies = _copies(programs, ran, base, host)
-    changed = {"kernels": dict(sorted(kernels.items())), "host": host, "copies": copies, "source": source}
+    changed = {
+        "kernels": dict(sorted(kernels.items())),
+        "host": host,
+        "copies": copies,
+        "source": source,
+    }
     return msgspec.structs.replace(base, **changed)
 
 
@@ -344,7 +423,9 @@ def _without_steps(program: Program, ran: Ran, gpu: Gpu) -> float:
     return max(program.kernel_s - sum(times_of(*_split(ran, gpu)).steps), 0.3 * program.kernel_s)
 
 
-def _copies(programs: Mapping[str, Program], ran: Mapping[str, Ran], base: Gpu, host: Mapping[str, float]) -> Any:
+def _copies(
+    programs: Mapping[str, Program], ran: Mapping[str, Ran], base: Gpu, host: Mapping[str, float]
+) -> Any:
     """Times of copies, from the programs that do nothing else; sizes beyond theirs are scaled as the nearest one."""
     copies = dict(base.copies)
     seen: defaultdict[str, dict[int, tuple[float, float]]] = defaultdict(dict)
@@ -352,30 +433,44 @@ def _copies(programs: Mapping[str, Program], ran: Mapping[str, Ran], base: Gpu, 
         rows = ran[name][0][ran[name][1] :]
         moved = [row for row in rows if row[0] == records.TRANSFER]
         if len(moved) == 1 and not program.kernels and program.copies == 1:
-            size, pinned = moved[0][5], moved[0][6]
+            size = moved[0][5]
+            pinned = moved[0][6]
             issue = 2 * host["event"] + host["operator"] + host["transfer"]
             on_host = 0.0 if pinned else max(program.queue_s - issue, program.copy_s)
             again = is_into_used(rows, rows.index(moved[0]))
             seen[way_of(moved[0][4], pinned, again)][size] = (program.copy_s, on_host)
     for way, points in seen.items():
-        least, most = min(points), max(points)
+        least = min(points)
+        most = max(points)
         for size, there, on_host in base.copies[way]:
             near = least if size < least else most
             if not least <= size <= most:
                 direction, _, pinning = way.partition(" ")
-                scale = points[near][0] / base.copy(direction, near, pinning == "pinned", pinning == "used")[1]
+                scale = (
+                    points[near][0]
+                    / base.copy(direction, near, pinning == "pinned", pinning == "used")[1]
+                )
                 points[int(size)] = (there * scale, on_host * scale)
-        copies[way] = [(size, float(f"{a:.3g}"), float(f"{b:.3g}")) for size, (a, b) in sorted(points.items())]
+        copies[way] = [
+            (size, float(f"{a:.3g}"), float(f"{b:.3g}")) for size, (a, b) in sorted(points.items())
+        ]
     return copies
 
 
 def main(arguments: Sequence[str] | None = None, prog: str = "python -m virtual_cuda fit") -> int:
     """Fits a GPU to the record that the arguments name, and prints its figures; returns an exit status."""
-    parser = argparse.ArgumentParser(prog, description="Fit the modelled clock to the times of a real GPU.")
-    parser.add_argument(
-        "records", metavar="RECORD.json", nargs="+", help="programs and times; the programs are run here"
+    parser = argparse.ArgumentParser(
+        prog, description="Fit the modelled clock to the times of a real GPU."
     )
-    parser.add_argument("--like", metavar="GPU", default="H200", help=f"size and peaks: {', '.join(gpus())}")
+    parser.add_argument(
+        "records",
+        metavar="RECORD.json",
+        nargs="+",
+        help="programs and times; the programs are run here",
+    )
+    parser.add_argument(
+        "--like", metavar="GPU", default="H200", help=f"size and peaks: {', '.join(gpus())}"
+    )
     parser.add_argument("--name", help="name of the GPU (default: the record's)")
     options = parser.parse_args(arguments)
     try:
@@ -385,8 +480,14 @@ def main(arguments: Sequence[str] | None = None, prog: str = "python -m virtual_
         return 2
     ran = run_all(record.programs)
     gpu = msgspec.structs.replace(fit(record, ran, base, weights), name=options.name or record.gpu)
-    reached = agreement(record.programs, {name: times_of(*_split(ran[name], gpu)) for name in record.programs})
-    print(json.dumps({gpu.name: {k: v for k, v in msgspec.to_builtins(gpu).items() if k != "name"}}, indent=1))
+    reached = agreement(
+        record.programs, {name: times_of(*_split(ran[name], gpu)) for name in record.programs}
+    )
+    print(
+        json.dumps(
+            {gpu.name: {k: v for k, v in msgspec.to_builtins(gpu).items() if k != "name"}}, indent=1
+        )
+    )
     print(f"modelled against recorded: {msgspec.json.encode(reached).decode()}", file=sys.stderr)
     return 0
 

@@ -31,11 +31,17 @@ class Replaced(NamedTuple):
     put: Any
 
 
-identity: Final = object.__hash__  # unlike `id`, it raises no audit event, which takes long where there is a hook
+identity: Final = (
+    object.__hash__
+)  # unlike `id`, it raises no audit event, which takes long where there is a hook
 DEEPEST: Final = 3  # how far lists in lists are searched
 _MISSING: Final = object()
-_in_force: Final[dict[int, list[Replaced]]] = {}  # by identity: what `patch` has replaced and not yet restored
-_originals: Final[dict[int, dict[int, Replaced]]] = {}  # of these, what is replaced in modules, by its identity
+_in_force: Final[
+    dict[int, list[Replaced]]
+] = {}  # by identity: what `patch` has replaced and not yet restored
+_originals: Final[
+    dict[int, dict[int, Replaced]]
+] = {}  # of these, what is replaced in modules, by its identity
 
 
 class ClassWatch:
@@ -47,7 +53,9 @@ class ClassWatch:
     def __init__(self) -> None:
         self.before: Callable[[], object] = lambda: None
         self.after: Callable[[], object] = lambda: None
-        self._depth = 0  # told once for changes within others: to look takes longer than most of them
+        self._depth = (
+            0  # told once for changes within others: to look takes longer than most of them
+        )
 
     def __enter__(self) -> None:
         self._depth += 1
@@ -71,7 +79,9 @@ def patch(patches: Iterable[Patch], undo: contextlib.ExitStack) -> list[Replaced
     kept.restore()
     done: list[Replaced] = []
     like = _Like()
-    along: dict[tuple[int, str], Any] = {}  # what was there, where a function was replaced along with another
+    along: dict[
+        tuple[int, str], Any
+    ] = {}  # what was there, where a function was replaced along with another
     _put_in_force(identity(done), done, undo)
     undo.callback(_put_back, done)
     with class_watch:
@@ -93,7 +103,11 @@ def _home(owner: Any, name: str, function: Any) -> ModuleType | None:
     if type(function) is not FunctionType or not isinstance(owner, ModuleType):
         return None
     module = sys.modules.get(function.__module__)
-    return module if module is not owner and module is not None and vars(module).get(name) is function else None
+    return (
+        module
+        if module is not owner and module is not None and vars(module).get(name) is function
+        else None
+    )
 
 
 def _put_in_force(key: int, done: list[Replaced], undo: contextlib.ExitStack) -> None:
@@ -111,10 +125,20 @@ _PLAIN: Final = frozenset({int, float, str, type(None)})
 
 def _without_object(value: Any) -> Any:
     """A function in the place of a method or a partial function, which would lead to objects of the device's."""
-    held = value.__self__ if isinstance(value, MethodType) else value if isinstance(value, functools.partial) else None
+    held = (
+        value.__self__
+        if isinstance(value, MethodType)
+        else value
+        if isinstance(value, functools.partial)
+        else None
+    )
     if held is None or isinstance(held, (type, ModuleType)):
         return value
-    plain = isinstance(value, functools.partial) and type(value.func) is FunctionType and not value.keywords
+    plain = (
+        isinstance(value, functools.partial)
+        and type(value.func) is FunctionType
+        and not value.keywords
+    )
     if plain and all(type(argument) in _PLAIN for argument in value.args):
         return value  # it leads to nothing, and can be pickled
 
@@ -176,14 +200,20 @@ def _is_its_own(function: FunctionType) -> bool:
 
 def _copy(function: FunctionType) -> Any:
     """A function that does the same and can be given another name."""
-    if function.__kwdefaults__:  # a copy would have to be given them, and a sandbox takes that for tampering
+    if (
+        function.__kwdefaults__
+    ):  # a copy would have to be given them, and a sandbox takes that for tampering
 
         def call(*args: Any, **kwargs: Any) -> Any:
             return function(*args, **kwargs)
 
         return call
     copy = FunctionType(
-        function.__code__, function.__globals__, function.__name__, function.__defaults__, function.__closure__
+        function.__code__,
+        function.__globals__,
+        function.__name__,
+        function.__defaults__,
+        function.__closure__,
     )
     copy.__dict__.update(vars(function))
     return copy
@@ -202,7 +232,9 @@ def _name(function: FunctionType, before: Any, module: str | None) -> None:
 
 @functools.cache
 def _signature(function: FunctionType) -> inspect.Signature | None:
-    with contextlib.suppress(ValueError, TypeError):  # one that a function claims to have, and has not
+    with contextlib.suppress(
+        ValueError, TypeError
+    ):  # one that a function claims to have, and has not
         return inspect.signature(function)
     return None
 
@@ -234,10 +266,16 @@ def unpatched(function: Any) -> Any:
 
 
 @contextlib.contextmanager
-def aside(done: list[Replaced], stays: Callable[[Replaced], bool] = lambda one: False) -> Iterator[None]:
+def aside(
+    done: list[Replaced], stays: Callable[[Replaced], bool] = lambda one: False
+) -> Iterator[None]:
     """Undo the patches for the length of a `with` block, but those that `stays` chooses."""
     moved = [one for one in done if not stays(one)]
-    now = [(one.owner, one.name, vars(one.owner)[one.name]) for one in moved if one.name in vars(one.owner)]
+    now = [
+        (one.owner, one.name, vars(one.owner)[one.name])
+        for one in moved
+        if one.name in vars(one.owner)
+    ]
     _put_back(moved)
     try:
         yield
@@ -259,7 +297,9 @@ def _put_back(done: list[Replaced]) -> None:
         for owner, name, before, put in reversed(done):
             if before is not _MISSING:
                 setattr(owner, name, before)
-            elif vars(owner).get(name) is put:  # otherwise somebody has overwritten it, and that should stay visible
+            elif (
+                vars(owner).get(name) is put
+            ):  # otherwise somebody has overwritten it, and that should stay visible
                 delattr(owner, name)
 
 
@@ -276,7 +316,11 @@ def patch_imported_names(names: dict[str, Any]) -> Iterator[None]:
     every = [_originals[key] for key in _in_force]
     found = [(key, known[key]) for known in every for key in own & known.keys()]
     replaced = {key: vars(one.owner)[one.name] for key, one in found}
-    taken = [(holder, key, value) for holder, key, value in held if identity(value) in replaced] if replaced else []
+    taken = (
+        [(holder, key, value) for holder, key, value in held if identity(value) in replaced]
+        if replaced
+        else []
+    )
     for holder, key, value in taken:
         holder[key] = replaced[identity(value)]
     try:
@@ -315,11 +359,15 @@ class Opening:
 
     gpu: VirtualGpu  # the first device; later the one they are used for
     undo: contextlib.ExitStack
-    closing: list[Callable[[], object]] = field(default_factory=list)  # each runs whenever the device closes
+    closing: list[Callable[[], object]] = field(
+        default_factory=list
+    )  # each runs whenever the device closes
     # Each gets the next device and returns what it replaces for it.
     again: list[Callable[[VirtualGpu], Iterable[Patch]]] = field(default_factory=list)
     around: list[Callable[[], AbstractContextManager[object]]] = field(default_factory=list)
-    awaited: dict[str, Callable[[ModuleType], Iterable[Patch]]] = field(default_factory=dict)  # see `when_imported`
+    awaited: dict[str, Callable[[ModuleType], Iterable[Patch]]] = field(
+        default_factory=dict
+    )  # see `when_imported`
     # Classes with so many subclasses that to change one takes long. Where patches are kept, theirs stay in place
     # between devices: without one, they must do what they replace does.
     lasting: list[type] = field(default_factory=list)
@@ -393,7 +441,11 @@ class _Target:
         """Undo what was replaced; without `foreign`, only where it is still what was put there."""
         before = self.before
         if not foreign:
-            before = {name: value for name, value in before.items() if self.held.get(name) is self.put[name]}
+            before = {
+                name: value
+                for name, value in before.items()
+                if self.held.get(name) is self.put[name]
+            }
         self.fill(before)
         for name in self.added:
             if self.held.get(name) is self.put[name]:  # as in `_put_back`
@@ -403,8 +455,12 @@ class _Target:
 class Patched:
     """The patches of a virtual device, in place or undone."""
 
-    def __init__(self, patches: list[Replaced], opening: Opening, undo: contextlib.ExitStack) -> None:
-        self.opening, self.undo, self._patches = opening, undo, patches
+    def __init__(
+        self, patches: list[Replaced], opening: Opening, undo: contextlib.ExitStack
+    ) -> None:
+        self.opening = opening
+        self.undo = undo
+        self._patches = patches
         self._read: list[Replaced] = []
         self._targets: dict[int, _Target] = {}
         self._in_modules: dict[int, Replaced] = {}
@@ -420,16 +476,26 @@ class Patched:
         self._in_modules = _in_modules(self._read)
         for owner, name, before, put in self._read:  # a function may be patched more than once
             if (target := self._targets.get(identity(owner))) is None:
-                target = self._targets[identity(owner)] = _Target(owner, owner in self.opening.lasting)
+                target = self._targets[identity(owner)] = _Target(
+                    owner, owner in self.opening.lasting
+                )
             target.add(name, before, put)
         for key, target in known.items():
             self._targets[key].put.update(target.put)
-        self._put, self._lasting, self._before, self._before_lasting = _Values(), _Values(), _Values(), _Values()
+        self._put, self._lasting, self._before, self._before_lasting = (
+            _Values(),
+            _Values(),
+            _Values(),
+            _Values(),
+        )
         for target in self._targets.values():
             for name, value in target.put.items():
                 self._expect(target, name, value)
             before = self._before_lasting if target.lasting else self._before
-            for name, value in (*target.before.items(), *((name, _MISSING) for name in target.added)):
+            for name, value in (
+                *target.before.items(),
+                *((name, _MISSING) for name in target.added),
+            ):
                 before.put(target.owner, name, value)
 
     def _expect(self, target: _Target, name: str, value: Any) -> None:
@@ -454,7 +520,8 @@ class Patched:
         """Use the patches for another device, so that they do not keep the last one; returns those that differ."""
         self.opening.gpu = gpu
         made = (patch for renewed in self.opening.again for patch in renewed(gpu))
-        changed, like = [], _Like()
+        changed = []
+        like = _Like()
         for owner, name, value in made:
             before = self._targets[identity(owner)].before.get(name, _MISSING)
             put = like(owner, name, before, value)
@@ -470,8 +537,13 @@ class Patched:
     def put_again(self, gpu: VirtualGpu) -> bool:
         """Put them in place after they were undone; False where what they replace has changed since they were made."""
         self._read_patches()
-        targets = [target for target in self._targets.values() if not (self._stayed and target.lasting)]
-        same = self._before.in_place and (self._lasting if self._stayed else self._before_lasting).in_place
+        targets = [
+            target for target in self._targets.values() if not (self._stayed and target.lasting)
+        ]
+        same = (
+            self._before.in_place
+            and (self._lasting if self._stayed else self._before_lasting).in_place
+        )
         if any(map(sys.modules.__contains__, self.opening.awaited)) or not same:
             self.restore_lasting()
             return False
@@ -521,7 +593,8 @@ class Kept:
 
     def take(self, gpu: VirtualGpu) -> Patched | None:
         """Those that could be used again, in place for the device that opens now."""
-        patched, undone = self._in_place, self._undone
+        patched = self._in_place
+        undone = self._undone
         self._in_place = self._undone = None
         if patched is None:
             return undone if undone is not None and undone.put_again(gpu) else None
@@ -540,7 +613,8 @@ class Kept:
     def restore(self) -> None:
         """Undo what is left in place; the next device can use it still."""
         if (patched := self._in_place) is not None:
-            self._in_place, self._undone = None, patched
+            self._in_place = None
+            self._undone = patched
             patched.undo.close()
 
     def restore_all(self, modules: bool = True) -> None:
@@ -588,7 +662,9 @@ class PatchRegistry:
         for makers in self.makers.values():
             made = [(maker, patch) for maker in makers for patch in maker(opening)]
             known: dict[tuple[int, str], str] = {}
-            for maker, (owner, name, _) in () if self._checked else made:  # the targets are the same at every opening
+            for maker, (owner, name, _) in (
+                () if self._checked else made
+            ):  # the targets are the same at every opening
                 title = f"{maker.__module__}.{maker.__qualname__}"
                 if (id(owner), name) in known:
                     target = f"{getattr(owner, '__name__', owner)}.{name}"

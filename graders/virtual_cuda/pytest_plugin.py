@@ -28,7 +28,11 @@ MARKER: Final = (
 
 ABOUT_A_GPU: Final = re.compile(r"cuda|gpu|nccl|accelerator", re.IGNORECASE)
 PACKAGE: Final = str(Path(__file__).parent)
-UNSUPPORTED: Final = ("NotImplementedError", "AttributeError", "DeviceError")  # of this package's own frames
+UNSUPPORTED: Final = (
+    "NotImplementedError",
+    "AttributeError",
+    "DeviceError",
+)  # of this package's own frames
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -38,9 +42,19 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         action="store_true",
         help="run all tests with a virtual CUDA device, also those that are skipped without a GPU",
     )
-    group.addoption("--virtual-cuda-devices", type=int, default=1, metavar="N", help="how many devices (default: 1)")
-    group.addoption("--virtual-cuda-memory", metavar="SIZE", help="of each device, such as 8GiB (the default)")
-    group.addoption("--virtual-cuda-gpu", metavar="NAME", help="the GPU it has the properties of, such as T4")
+    group.addoption(
+        "--virtual-cuda-devices",
+        type=int,
+        default=1,
+        metavar="N",
+        help="how many devices (default: 1)",
+    )
+    group.addoption(
+        "--virtual-cuda-memory", metavar="SIZE", help="of each device, such as 8GiB (the default)"
+    )
+    group.addoption(
+        "--virtual-cuda-gpu", metavar="NAME", help="the GPU it has the properties of, such as T4"
+    )
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -58,7 +72,11 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_itemcollected(item: pytest.Item) -> None:
     # A marker that did nothing without the argument would let the test pass on the CPU, unnoticed.
-    if isinstance(item, pytest.Function) and item.get_closest_marker(FIXTURE) and FIXTURE not in item.fixturenames:
+    if (
+        isinstance(item, pytest.Function)
+        and item.get_closest_marker(FIXTURE)
+        and FIXTURE not in item.fixturenames
+    ):
         item.fixturenames.insert(0, FIXTURE)
 
 
@@ -91,7 +109,10 @@ def _options(test: pytest.Item) -> dict[str, Any]:
     unknown = [*map(repr, marker.args), *(name for name in marker.kwargs if name not in OPTIONS)]
     if unknown:
         known = ", ".join(f"{name}=..." for name in OPTIONS)
-        pytest.fail(f"@pytest.mark.{FIXTURE} takes {known}; it was given {', '.join(unknown)}", pytrace=False)
+        pytest.fail(
+            f"@pytest.mark.{FIXTURE} takes {known}; it was given {', '.join(unknown)}",
+            pytrace=False,
+        )
     return dict(marker.kwargs)
 
 
@@ -171,10 +192,14 @@ class AllTests:
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         write = terminalreporter.write_line
         terminalreporter.section("virtual CUDA")
-        counts = ", ".join(f"{count} {outcome}" for outcome, count in sorted(self._used.items(), reverse=True))
+        counts = ", ".join(
+            f"{count} {outcome}" for outcome, count in sorted(self._used.items(), reverse=True)
+        )
         write(f"{self._used.total()} tests used the device{counts and ': ' + counts}.")
         if self._limits:
-            write(f"{len(self._limits)} failed because the virtual device cannot do something, which a GPU may:")
+            write(
+                f"{len(self._limits)} failed because the virtual device cannot do something, which a GPU may:"
+            )
             for test, reason in self._limits.items():
                 write(f"  {test}: {reason}")
         if self._skips:

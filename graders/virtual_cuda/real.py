@@ -81,7 +81,8 @@ def _patches(observer: Observer) -> Iterator[Patch]:
 
     def tolist(original: Any, tensor: Any) -> Any:
         """`tolist` is a copy to the host under another name; on the host itself it is recorded as a wait."""
-        before, observer.thread.reading = observer.thread.reading, "tolist"
+        before = observer.thread.reading
+        observer.thread.reading = "tolist"
         try:
             if tensor.device.type == observer.kind == "cpu" and not observer.thread.quiet:
                 observer.wait("tolist")
@@ -215,7 +216,9 @@ def _expected(func: Any, args: Any, kwargs: Any) -> int:
     given = {**dict(zip((a.name for a in func._schema.arguments), args, strict=False)), **kwargs}
     if kind == "boolean index" and "indices" in given:
         # How many elements a mask selects has to be counted first; a fill needs no count.
-        masks = [i for i in given["indices"] if i is not None and i.dtype in (torch.bool, torch.uint8)]
+        masks = [
+            i for i in given["indices"] if i is not None and i.dtype in (torch.bool, torch.uint8)
+        ]
         filled = "values" in given and given["values"].numel() == 1 and not given.get("accumulate")
         return 0 if filled else sum(mask.numel() > 0 for mask in masks)
     return int(count(given) if callable(count) else count)
@@ -245,7 +248,9 @@ class CudaWaits(KnownWaits):
         self.set_mode: Any = torch._C._cuda_set_sync_debug_mode
         self.binding = torch.zeros(1, dtype=torch.float64)
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # the first time it is set, it warns that it is a prototype
+            warnings.simplefilter(
+                "ignore"
+            )  # the first time it is set, it warns that it is a prototype
             torch.cuda.set_sync_debug_mode(self.students)
 
     def run(self, func: Any, args: Any, kwargs: Any) -> tuple[Any, int]:
@@ -260,7 +265,8 @@ class CudaWaits(KnownWaits):
         overruled = theirs[:1] != [_ALWAYS]  # by a filter the student has put in front
         if overruled:
             _set_filters([_ALWAYS, *theirs])
-        before, self.tally.count = self.tally.count, 0
+        before = self.tally.count
+        self.tally.count = 0
         self.set_mode(1)
         try:
             # C++ keeps warnings back until the outermost binding returns. `apply_` is a binding that calls Python,
@@ -358,7 +364,9 @@ class CudaUsage(MemoryUsage):
             # cuBLAS takes 32 MiB with its first product in each thread; taken now, no line of the student's is charged.
             with torch.inference_mode(False), torch.enable_grad():
                 row = torch.ones(1, 16, device=f"cuda:{index}", requires_grad=True)
-                total = torch.nn.functional.linear(row, torch.ones(16, 16, device=row.device), row[0]).sum()
+                total = torch.nn.functional.linear(
+                    row, torch.ones(16, 16, device=row.device), row[0]
+                ).sum()
                 torch.autograd.backward(total)
             self.before[index] = self.live(index)
             torch.cuda.reset_peak_memory_stats(index)
@@ -402,7 +410,8 @@ class HostUsage(MemoryUsage):
         storage = storage_behind(tensor)
         if storage is None or storage._cdata in self.known:
             return 0
-        key, size = storage._cdata, int(storage.nbytes())
+        key = storage._cdata
+        size = int(storage.nbytes())
 
         def gone(_: Any) -> None:
             del self.known[key]
@@ -493,7 +502,11 @@ class Observer:
         if name == "lift_fresh":
             return self._lifted(func, args, kwargs)
         out, waits = self.waits.run(func, args, kwargs)
-        made = [t for t in tensors_in(out) if t.device.type == self.kind and _storage_key(t) not in storages]
+        made = [
+            t
+            for t in tensors_in(out)
+            if t.device.type == self.kind and _storage_key(t) not in storages
+        ]
         if name == "_to_copy" and out.device.type == self.kind:
             device = out.device
         self._write_operation(str(func), device, sum(map(self.memory.take, made)))
@@ -533,10 +546,13 @@ class Observer:
 
     def _write_copy(self, name: str, args: Any, kwargs: Any, out: torch.Tensor) -> None:
         if name == "copy_":
-            target, source = args[0], args[1]
+            target = args[0]
+            source = args[1]
             non_blocking = args[2] if len(args) > 2 else kwargs.get("non_blocking", False)
         else:
-            target, source, non_blocking = out, args[0], kwargs.get("non_blocking", False)
+            target = out
+            source = args[0]
+            non_blocking = kwargs.get("non_blocking", False)
         if target.device == source.device:
             return
         # Whether a cast comes before the copy or after depends on the device: the source's size is recorded.
@@ -554,16 +570,31 @@ class Observer:
             self.wait(self.thread.reading or "copy")
 
     def _write_operation(self, name: str, device: torch.device, size: int) -> None:
-        grad, inference = torch.is_grad_enabled(), torch.is_inference_mode_enabled()
+        grad = torch.is_grad_enabled()
+        inference = torch.is_inference_mode_enabled()
         mode = (GRAD if grad else 0) | (INFERENCE if inference else 0)
         dtype = self.backward_autocast if self.thread.autocast is _UNSET else self.thread.autocast
         live = self.memory.live(device.index or 0)
         name = _ALSO_KNOWN_AS.get(name, name)
-        self.rows.append((OPERATION, perf_counter(), *self.passes.here(), name, str(device), mode, dtype, size, live))
+        self.rows.append(
+            (
+                OPERATION,
+                perf_counter(),
+                *self.passes.here(),
+                name,
+                str(device),
+                mode,
+                dtype,
+                size,
+                live,
+            )
+        )
 
     def _write_transfer(self, direction: str, size: int, *rest: Any) -> None:
         if size:
-            self.rows.append((TRANSFER, perf_counter(), *self.passes.here(), direction, size, *rest))
+            self.rows.append(
+                (TRANSFER, perf_counter(), *self.passes.here(), direction, size, *rest)
+            )
 
     def wait(self, what: str, explicit: bool = False) -> None:
         """The host has waited."""
@@ -573,7 +604,8 @@ class Observer:
 
     def remember_autocast(self, original: Any, *args: Any, **kwargs: Any) -> Any:
         """Runs a backward pass, whose operators are recorded with the autocast dtype that it was started under."""
-        before, now = self.backward_autocast, self.thread.autocast
+        before = self.backward_autocast
+        now = self.thread.autocast
         self.backward_autocast = before if now is _UNSET else now
         try:
             return original(*args, **kwargs)
@@ -591,10 +623,15 @@ def _is_made_of_others(func: Any, kind: str) -> bool:
     """Whether an operator has no kernel of its own on the device but is put together from others."""
     has = torch._C._dispatch_has_kernel_for_dispatch_key
     name = func.name()
-    return bool(has(name, "CompositeExplicitAutograd") and not has(name, str(_KEYS[kind]).rpartition(".")[2]))
+    return bool(
+        has(name, "CompositeExplicitAutograd")
+        and not has(name, str(_KEYS[kind]).rpartition(".")[2])
+    )
 
 
 @functools.cache
 def _is_shorthand(func: Any) -> bool:
     """`to`, `item`, `linear`, …: autograd takes them apart, but in inference mode they arrive whole."""
-    return bool(torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), "CompositeImplicitAutograd"))
+    return bool(
+        torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), "CompositeImplicitAutograd")
+    )

@@ -16,9 +16,21 @@ from typing import Any, Final
 
 import torch
 from torch import nn
-from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+from torch.optim.optimizer import (
+    register_optimizer_step_post_hook,
+    register_optimizer_step_pre_hook,
+)
 
-from virtual_cuda.ledger.records import BACKWARD, END, FORWARD, GRAD, INFERENCE, OPTIMIZER_STEP, SCALER_CALL, Row
+from virtual_cuda.ledger.records import (
+    BACKWARD,
+    END,
+    FORWARD,
+    GRAD,
+    INFERENCE,
+    OPTIMIZER_STEP,
+    SCALER_CALL,
+    Row,
+)
 from virtual_cuda.patching import Patch, around, identity
 
 _LIBRARIES: Final = tuple(
@@ -43,7 +55,9 @@ _run_engine: Final[Any] = torch.autograd.graph._engine_run_backward
 @functools.cache
 def from_library(filename: str) -> bool:
     """Whether code of this file is Python's, an installed package's or ours, and not a student's."""
-    if filename.startswith(_LIBRARIES):  # most of them: only the folder is looked up, as others are in it, too
+    if filename.startswith(
+        _LIBRARIES
+    ):  # most of them: only the folder is looked up, as others are in it, too
         return os.path.join(_folder(os.path.dirname(filename)), "").startswith(_LIBRARIES)
     return filename.startswith("<frozen") or os.path.realpath(filename).startswith(_LIBRARIES)
 
@@ -76,7 +90,9 @@ def _finder() -> Generator[Instruction, None, None]:
     """
     own: Any = sys._getframe()
     of_passes = identity(own.f_globals), identity(_run_engine.__globals__)
-    libraries: dict[int, dict[str, Any]] = {}  # the names of their modules, by identity, but for those of passes
+    libraries: dict[
+        int, dict[str, Any]
+    ] = {}  # the names of their modules, by identity, but for those of passes
     found: Instruction = (None, None)
     while True:
         names: Any = None  # what a student's module holds is not kept
@@ -84,17 +100,24 @@ def _finder() -> Generator[Instruction, None, None]:
         found, frame = (None, None), own.f_back.f_back
         while frame is not None:
             names = frame.f_globals
-            if (place := identity(names)) in libraries:  # neither the code nor its file is looked at
+            if (
+                place := identity(names)
+            ) in libraries:  # neither the code nor its file is looked at
                 frame = frame.f_back
                 continue
             code = frame.f_code
             if code is _FORWARD or code is _ENGINE:
                 lines = _running.passes if code is _FORWARD else _running.backwards
                 if lines and lines[-1][2]:
-                    found, frame = lines[-1][:2], None
+                    found = lines[-1][:2]
+                    frame = None
                     continue
             known = student_file[code.co_filename]
-            if known is False and names.get("__file__") == code.co_filename and place not in of_passes:
+            if (
+                known is False
+                and names.get("__file__") == code.co_filename
+                and place not in of_passes
+            ):
                 libraries[place] = names
             if known:
                 found = code, frame.f_lasti
@@ -109,7 +132,10 @@ def site() -> Instruction:
     """The code object and instruction offset of the innermost frame that is not a library's."""
     try:
         return _next_instruction()
-    except (ValueError, StopIteration):  # another thread is asking, or an exception such as Ctrl-C has ended it
+    except (
+        ValueError,
+        StopIteration,
+    ):  # another thread is asking, or an exception such as Ctrl-C has ended it
         finder = _finder()
         next(finder)
         return next(finder)
@@ -135,7 +161,9 @@ _running: Final = _Running()
 class Recorder:
     """Patches the functions that training code calls. Each span it opens is closed, also by an exception."""
 
-    def __init__(self, rows: list[Row], reword: Callable[[Exception], Exception | None] | None = None) -> None:
+    def __init__(
+        self, rows: list[Row], reword: Callable[[Exception], Exception | None] | None = None
+    ) -> None:
         self.rows = rows
         self.off = False  # whether there is no device, so that a forward pass is not recorded
         # Makes the error to raise instead where C++ has another name for the device than the student; else None.
@@ -163,14 +191,17 @@ class Recorder:
         return bool(_running.steps)
 
     def forward(self, original: Any) -> Any:
-        recorder, running = self, _running
-        grad_on, inference_on = torch.is_grad_enabled, torch.is_inference_mode_enabled
+        recorder = self
+        running = _running
+        grad_on = torch.is_grad_enabled
+        inference_on = torch.is_inference_mode_enabled
 
         # It must be called `self`: the profiler, with_stack=True, looks for that name in the frame and crashes without.
         def call(self: Any, *args: Any, **kwargs: Any) -> Any:
             if recorder.off:
                 return original(self, *args, **kwargs)
-            passes, rows = running.passes, recorder.rows
+            passes = running.passes
+            rows = recorder.rows
             frame = _getframe(1)
             code: CodeType | None = frame.f_code
             offset: int | None = frame.f_lasti
@@ -188,7 +219,18 @@ class Recorder:
             devices = () if passes else devices_of(self, args, kwargs)
             index = len(rows)
             training = getattr(self, "training", False)  # a frozen script has none
-            rows.append((FORWARD, perf_counter(), code, offset, type(self).__name__, training, mode, devices))
+            rows.append(
+                (
+                    FORWARD,
+                    perf_counter(),
+                    code,
+                    offset,
+                    type(self).__name__,
+                    training,
+                    mode,
+                    devices,
+                )
+            )
             passes.append((code, offset, known))
             try:
                 return original(self, *args, **kwargs)
@@ -251,7 +293,9 @@ class Recorder:
     @contextlib.contextmanager
     def hooked(self) -> Iterator[None]:
         """Record the steps of optimizers for the length of a `with` block."""
-        ended = register_optimizer_step_post_hook(lambda optimizer, *_: self.close_step(type(optimizer).__name__))
+        ended = register_optimizer_step_post_hook(
+            lambda optimizer, *_: self.close_step(type(optimizer).__name__)
+        )
         begun = register_optimizer_step_pre_hook(lambda *args: self.before_step(*args))
         try:
             yield
@@ -263,7 +307,9 @@ class Recorder:
 # What runs where a module is called, and where autograd does.
 _ENGINE: Final = _run_engine.__code__
 _FORWARD: Final = next(
-    c for c in Recorder.forward.__code__.co_consts if isinstance(c, CodeType) and c.co_name == "call"
+    c
+    for c in Recorder.forward.__code__.co_consts
+    if isinstance(c, CodeType) and c.co_name == "call"
 )
 
 

@@ -25,7 +25,9 @@ def parse_size(size: str | int | float) -> int:
         raise BadSize(size)
     if isinstance(size, str):
         count = _bytes_in(size)
-    elif isinstance(size, int) or (isinstance(size, float) and size.is_integer()):  # 8e9, but not nan, inf or 1.5
+    elif isinstance(size, int) or (
+        isinstance(size, float) and size.is_integer()
+    ):  # 8e9, but not nan, inf or 1.5
         count = int(size)
     else:
         raise BadSize(size)

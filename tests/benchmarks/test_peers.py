@@ -53,7 +53,10 @@ def test_nbgraders_table_is_read_by_student_for_one_assignment() -> None:
 
 
 def _row(name: str, status: str, *outcomes: tuple[str, str]) -> dict[str, object]:
-    checks = [{"id": f"x::{function}::runs", "function": function, "outcome": o} for function, o in outcomes]
+    checks = [
+        {"id": f"x::{function}::runs", "function": function, "outcome": o}
+        for function, o in outcomes
+    ]
     return {"submission": name, "status": status, "exercises": [{"checks": checks}]}
 
 
@@ -104,7 +107,9 @@ def test_a_mistake_is_of_the_kind_its_check_is_about(header: str, kind: str) -> 
 def test_every_check_named_here_is_one_of_the_curriculum() -> None:
     from gpudojo.model.catalogue import day
 
-    checks = {c.name for e in day("day8") if e.stem in FUNCTIONS for f in e.functions for c in f.checks}
+    checks = {
+        c.name for e in day("day8") if e.stem in FUNCTIONS for f in e.functions for c in f.checks
+    }
     assert checks >= assignment.PLACEMENT | assignment.SPEED
     assert {f.name for e in day("day8") if e.stem in FUNCTIONS for f in e.functions} == {
         name for several in FUNCTIONS.values() for name in several
@@ -115,7 +120,11 @@ def test_every_check_named_here_is_one_of_the_curriculum() -> None:
 def test_the_claims_hold_for_the_references_and_not_for_mistakes_in_values(tmp_path: Path) -> None:
     from benchmarks.bench_verdicts import by_plain_tests
 
-    known = [s for s in assignment.everything() if s.name.endswith(("wrong-missing_step", "wrong-never_the_gpu"))]
+    known = [
+        s
+        for s in assignment.everything()
+        if s.name.endswith(("wrong-missing_step", "wrong-never_the_gpu"))
+    ]
     graded = by_plain_tests([assignment.solved(), *known], tmp_path)
     assert graded.verdicts["solved"] == Verdict(True)
     assert "learns_as_it_should: AssertionError" in graded.verdicts["04-wrong-missing_step"].failed
@@ -131,14 +140,19 @@ def test_nbgraders_notebook_has_the_answers_and_a_locked_cell_for_each_claim() -
     notebook = nbgrader_notebook(assignment.solved().files)
     nbformat.validate(notebook)
     marks = [cell["metadata"]["nbgrader"] for cell in notebook["cells"]]
-    assert [m["grade_id"] for m in marks if m["solution"]] == [assignment.cell_of(stem) for stem in FUNCTIONS]
+    assert [m["grade_id"] for m in marks if m["solution"]] == [
+        assignment.cell_of(stem) for stem in FUNCTIONS
+    ]
     tests = [m for m in marks if m["grade"]]
     assert len(tests) == len(claims_and_functions())
     assert all(m["locked"] and m["points"] == 1 for m in tests)
 
 
 def _class() -> list[Submission]:
-    return [Submission(kind, kind, f"{kind}/x", {}) for kind in ("right", "values", "placement", "to do")]
+    return [
+        Submission(kind, kind, f"{kind}/x", {})
+        for kind in ("right", "values", "placement", "to do")
+    ]
 
 
 def test_the_table_counts_verdicts_and_says_why_a_tool_is_not_there() -> None:
@@ -150,8 +164,28 @@ def test_the_table_counts_verdicts_and_says_why_a_tool_is_not_there() -> None:
     absent = dict.fromkeys(names[3:], "cannot be installed")
     made = bench_peers.table(known, measured, absent, rounds=2, others=len(known))
     rows = {row[0]: row[1:] for row in made.rows}
-    assert rows[names[0]][:-1] == ("0.50", "1.00 ×", "0.25", "1.00 ×", "100", "1 of 1", "1 of 1", "1 of 1", "–")
-    assert rows[names[2]][:-1] == ("2.00", "4.00 ×", "1.50", "6.00 ×", "200", "1 of 1", "1 of 1", "0 of 1", "–")
+    assert rows[names[0]][:-1] == (
+        "0.50",
+        "1.00 ×",
+        "0.25",
+        "1.00 ×",
+        "100",
+        "1 of 1",
+        "1 of 1",
+        "1 of 1",
+        "–",
+    )
+    assert rows[names[2]][:-1] == (
+        "2.00",
+        "4.00 ×",
+        "1.50",
+        "6.00 ×",
+        "200",
+        "1 of 1",
+        "1 of 1",
+        "0 of 1",
+        "–",
+    )
     assert rows[names[3]][-1] == "cannot be installed"
     assert f"full marks from {names[2]}." in made.notes[-1]
     assert bench_peers.disagreements(known, worse) == [
@@ -169,22 +203,30 @@ def test_parts_of_a_class_are_all_of_it() -> None:
 def test_why_a_peer_is_missing_is_said_in_its_own_words(tmp_path: Path) -> None:
     assert "--make-environments" in str(environments.missing(None, "check50"))
     assert "check50" in str(environments.missing(tmp_path, "check50"))
-    (tmp_path / environments.REASONS).write_text('{"check50": "No matching distribution"}', encoding="utf-8")
+    (tmp_path / environments.REASONS).write_text(
+        '{"check50": "No matching distribution"}', encoding="utf-8"
+    )
     assert environments.missing(tmp_path, "check50") == "No matching distribution"
     (tmp_path / "check50").mkdir()
     (tmp_path / "check50" / "made").touch()
     assert environments.missing(tmp_path, "check50") is None
 
 
-def test_a_harness_that_fails_the_reference_is_not_believed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_harness_that_fails_the_reference_is_not_believed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     class Broken(Tool):
         name = package = "broken"
 
         def grade(self, given):  # type: ignore[no-untyped-def]
-            return Graded(verdicts={s.name: Verdict(None, ("25 tests without a result",)) for s in given})
+            return Graded(
+                verdicts={s.name: Verdict(None, ("25 tests without a result",)) for s in given}
+            )
 
     monkeypatch.setattr(environments, "missing", lambda *_: None)
-    with pytest.raises(RuntimeError, match="the reference no full marks here: 25 tests without a result"):
+    with pytest.raises(
+        RuntimeError, match="the reference no full marks here: 25 tests without a result"
+    ):
         bench_peers._made(Broken, tmp_path / "place", tmp_path, [])
 
 
@@ -194,7 +236,9 @@ def test_a_command_is_measured_with_all_that_it_starts(tmp_path: Path) -> None:
 
     # A grandchild that outlives its parent: its processor time and its memory count as well.
     work = "import time\nheld = bytearray(64 << 20)\nwhile time.process_time() < 0.6: pass\nprint('done', flush=True)"
-    code = f"import subprocess, sys\nsubprocess.Popen([sys.executable, '-c', {work!r}])\nsys.exit(3)"
+    code = (
+        f"import subprocess, sys\nsubprocess.Popen([sys.executable, '-c', {work!r}])\nsys.exit(3)"
+    )
     run = measured([sys.executable, "-c", code], tmp_path, {})
     assert run.code == 3
     assert run.cpu > 0.5
@@ -242,4 +286,7 @@ def test_the_files_that_run_elsewhere_import_nothing_of_gpudojo() -> None:
         source = path.read_text(encoding="utf-8")
         assert "graders" not in source, path.name
         assert "benchmarks" not in source, path.name
-        assert subprocess.run([sys.executable, "-m", "py_compile", str(path)], check=False).returncode == 0
+        assert (
+            subprocess.run([sys.executable, "-m", "py_compile", str(path)], check=False).returncode
+            == 0
+        )

@@ -25,7 +25,9 @@ SCRIPTS = (
 
 
 def a_table() -> tables.Table:
-    made = tables.Table("Two of them", ("what", "seconds", "how"), words=("how",), notes=["Quiet.", "Cold."])
+    made = tables.Table(
+        "Two of them", ("what", "seconds", "how"), words=("how",), notes=["Quiet.", "Cold."]
+    )
     made.add("one", "1.00", "a|b")
     made.add("other", "2.00", "by hand")
     return made
@@ -47,7 +49,13 @@ def test_markdown_has_title_columns_rows_date_machine_and_notes() -> None:
 def test_the_terminal_shows_the_same(capsys: pytest.CaptureFixture[str]) -> None:
     a_table().show(markdown=False)
     shown = capsys.readouterr().out
-    for text in ("Two of them", "by hand", "Quiet.", datetime.date.today().isoformat(), tables.machine()):
+    for text in (
+        "Two of them",
+        "by hand",
+        "Quiet.",
+        datetime.date.today().isoformat(),
+        tables.machine(),
+    ):
         assert text in shown
 
 
@@ -56,7 +64,9 @@ def test_a_row_of_another_length_is_refused() -> None:
         a_table().add("one", "1.00")
 
 
-@pytest.mark.parametrize(("ratio", "text"), [(0.054, "0.05 ×"), (1.174, "1.17 ×"), (18.66, "18.7 ×"), (240.4, "240 ×")])
+@pytest.mark.parametrize(
+    ("ratio", "text"), [(0.054, "0.05 ×"), (1.174, "1.17 ×"), (18.66, "18.7 ×"), (240.4, "240 ×")]
+)
 def test_a_ratio_has_about_three_digits(ratio: float, text: str) -> None:
     assert tables.times(ratio) == text
 
@@ -82,5 +92,9 @@ def test_every_script_explains_itself(script: str, warm_python: WarmPython) -> N
 
 def test_the_list_of_benchmarks_has_all_of_them() -> None:
     listed = (ROOT / "benchmarks" / "README.md").read_text(encoding="utf-8")
-    missing = [path.name for path in (ROOT / "benchmarks").glob("bench_*.py") if f"`{path.name}`" not in listed]
+    missing = [
+        path.name
+        for path in (ROOT / "benchmarks").glob("bench_*.py")
+        if f"`{path.name}`" not in listed
+    ]
     assert missing == []

@@ -35,11 +35,16 @@ from virtual_cuda.ledger import records
 
 HERE = Path(__file__).parent
 RECORD = HERE / "h200-times.json"
-STUDENTS, AGAIN = HERE / "h200-students.json", HERE / "h200-again.json"  # the same programs, once and three times more
+STUDENTS, AGAIN = (
+    HERE / "h200-students.json",
+    HERE / "h200-again.json",
+)  # the same programs, once and three times more
 RECORDS = (RECORD, HERE / "h200-more.json", STUDENTS, AGAIN)  # the figures are fitted to these
 MIXES = HERE / "h200-mixes.json"  # and not to this one
 PINNED = HERE / "agreement.json"
-LEDGERS = HERE / "ledgers.xz"  # what the steps of all programs write: by the name of the record and of the program
+LEDGERS = (
+    HERE / "ledgers.xz"
+)  # what the steps of all programs write: by the name of the record and of the program
 
 
 def modelled(ran: dict[str, Ran], gpu: Gpu) -> dict[str, Times]:
@@ -54,7 +59,16 @@ def _ledgers() -> dict[str, dict[str, Any]]:
 
 
 def _rows(first: int, before: list[Any], rows: list[Any]) -> list[Any]:
-    cached = [0, "aten.empty.memory_format", "cuda:0", 0, None, 1, 1 << 50, None]  # all memory that a step needs
+    cached = [
+        0,
+        "aten.empty.memory_format",
+        "cuda:0",
+        0,
+        None,
+        1,
+        1 << 50,
+        None,
+    ]  # all memory that a step needs
     every = [*before, *[cached] * (first - len(before)), *rows]
     return [(row[0], 0.0, None, None, *(_plain(value) for value in row[1:])) for row in every]
 
@@ -66,14 +80,18 @@ def _plain(value: Any) -> Any:
 @functools.cache
 def stored(record: Path) -> dict[str, Ran]:
     """The rows of the programs of a record as they were stored: a clock needs nothing else."""
-    return {name: (_rows(*program), program[0]) for name, program in _ledgers()[record.name].items()}
+    return {
+        name: (_rows(*program), program[0]) for name, program in _ledgers()[record.name].items()
+    }
 
 
 def store() -> None:
     """Run the programs of all records and keep what their steps write into the ledger."""
     found = {}
     for path in (*RECORDS[:3], MIXES):
-        found[path.name] = {name: _kept(*ran) for name, ran in run_all(read_record(path).programs).items()}
+        found[path.name] = {
+            name: _kept(*ran) for name, ran in run_all(read_record(path).programs).items()
+        }
     LEDGERS.write_bytes(lzma.compress(msgspec.msgpack.encode(found, enc_hook=str), preset=9))
 
 
@@ -95,7 +113,9 @@ def middle() -> dict[str, Program]:
     """The programs that were recorded four times, with the medians of their wall times."""
     walls = recordings()
     return {
-        name: msgspec.structs.replace(program, wall_s=statistics.median(each[name] for each in walls))
+        name: msgspec.structs.replace(
+            program, wall_s=statistics.median(each[name] for each in walls)
+        )
         for name, program in read_record(STUDENTS).programs.items()
     }
 
@@ -104,7 +124,10 @@ def noise() -> Iterator[tuple[str, Agreement]]:
     """How well two recordings of the same programs agree."""
     programs = read_record(STUDENTS).programs
     for (a, one), (b, other) in itertools.combinations(enumerate(recordings(), 1), 2):
-        first = {name: msgspec.structs.replace(p, wall_s=one[name], kernel_s=0.0) for name, p in programs.items()}
+        first = {
+            name: msgspec.structs.replace(p, wall_s=one[name], kernel_s=0.0)
+            for name, p in programs.items()
+        }
         second = {name: Times("", [], 0.0, seconds) for name, seconds in other.items()}
         yield f"recording {a} and {b}", agreement(first, second)
 
@@ -117,18 +140,28 @@ def by_family(programs: dict[str, Program]) -> dict[str, dict[str, Program]]:
     return dict(families)
 
 
-def held_out(record: ClockRecord, ran: dict[str, Ran], base: Gpu, folds: int, seed: int = 0) -> dict[str, Times]:
+def held_out(
+    record: ClockRecord, ran: dict[str, Ran], base: Gpu, folds: int, seed: int = 0
+) -> dict[str, Times]:
     """The times of each program by a model that was fitted without it: the programs are dealt out at random."""
     found: dict[str, Times] = {}
-    blank = msgspec.structs.replace(base, host={}, kernels={k: v for k, v in base.kernels.items() if k in _KEPT})
+    blank = msgspec.structs.replace(
+        base, host={}, kernels={k: v for k, v in base.kernels.items() if k in _KEPT}
+    )
     sources = sorted({(program.setup, program.step) for program in record.programs.values()})
     random.Random(seed).shuffle(sources)
     for fold in range(folds):
         left_out = set(sources[fold::folds])  # with all of their recordings
-        out = {name for name, program in record.programs.items() if (program.setup, program.step) in left_out}
+        out = {
+            name
+            for name, program in record.programs.items()
+            if (program.setup, program.step) in left_out
+        }
         known = {name: program for name, program in record.programs.items() if name not in out}
         gpu = fit(msgspec.structs.replace(record, programs=known), ran, blank)
-        gpu = msgspec.structs.replace(gpu, copies=base.copies)  # one program for each size: none would be left
+        gpu = msgspec.structs.replace(
+            gpu, copies=base.copies
+        )  # one program for each size: none would be left
         found |= modelled({name: ran[name] for name in out}, gpu)
     return found
 
@@ -154,16 +187,31 @@ def row_of(name: str, reached: Agreement) -> list[str]:
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.clock", description=__doc__)
     parser.add_argument(
-        "--record", type=Path, action="append", help="times of another GPU, or of other programs; may be repeated"
+        "--record",
+        type=Path,
+        action="append",
+        help="times of another GPU, or of other programs; may be repeated",
     )
     parser.add_argument("--gpu", default="H200", help="the model to compare with")
-    parser.add_argument("--only", default="", metavar="TEXT", help="programs whose names contain this text")
+    parser.add_argument(
+        "--only", default="", metavar="TEXT", help="programs whose names contain this text"
+    )
     parser.add_argument("--list", action="store_true", help="also list each program")
-    parser.add_argument("--held-out", type=int, metavar="N", help="also fit without one in N programs at a time")
-    parser.add_argument("--stored", action="store_true", help="read ledgers.xz instead of running the programs")
-    parser.add_argument("--store", action="store_true", help="run the programs of all records and write ledgers.xz")
-    parser.add_argument("--noise", action="store_true", help="compare recordings of the same programs instead")
-    parser.add_argument("--pin", action="store_true", help="write what is reached to agreement.json")
+    parser.add_argument(
+        "--held-out", type=int, metavar="N", help="also fit without one in N programs at a time"
+    )
+    parser.add_argument(
+        "--stored", action="store_true", help="read ledgers.xz instead of running the programs"
+    )
+    parser.add_argument(
+        "--store", action="store_true", help="run the programs of all records and write ledgers.xz"
+    )
+    parser.add_argument(
+        "--noise", action="store_true", help="compare recordings of the same programs instead"
+    )
+    parser.add_argument(
+        "--pin", action="store_true", help="write what is reached to agreement.json"
+    )
     options = parser.parse_args()
     try:
         gpu, (record, _) = gpu_named(options.gpu), read_records(options.record or [RECORD])
@@ -172,13 +220,29 @@ def main() -> int:
     if options.store:
         store()
     console = Console(highlight=False)
-    table = Table(title=f"{gpu.name}, modelled, against {record.gpu}: factors of error", title_justify="left")
-    heads = ("family", "programs", "wall median", "90th", "kernel median", "90th", "rank", "kernels within 20 %")
+    table = Table(
+        title=f"{gpu.name}, modelled, against {record.gpu}: factors of error", title_justify="left"
+    )
+    heads = (
+        "family",
+        "programs",
+        "wall median",
+        "90th",
+        "kernel median",
+        "90th",
+        "rank",
+        "kernels within 20 %",
+    )
     for head in heads:
         table.add_column(head, justify="left" if head == "family" else "right")
     if options.noise:
         for pair, found in noise():
-            table.add_row(*(cell if place in (0, 1, 2, 3, 6) else "" for place, cell in enumerate(row_of(pair, found))))
+            table.add_row(
+                *(
+                    cell if place in (0, 1, 2, 3, 6) else ""
+                    for place, cell in enumerate(row_of(pair, found))
+                )
+            )
         table.title = "recordings of the same programs: factors between them"
         console.print(table)
         return 0
@@ -194,7 +258,9 @@ def main() -> int:
         table.add_row(*row_of("all, held out", agreement(programs, left_out)), style="bold")
     console.print(table)
     if options.list:
-        for name, program in sorted(programs.items(), key=lambda pair: times[pair[0]].end / pair[1].wall_s):
+        for name, program in sorted(
+            programs.items(), key=lambda pair: times[pair[0]].end / pair[1].wall_s
+        ):
             took = times[name]
             print(
                 f"{name}: wall {took.end * 1e6:.0f} µs modelled, {program.wall_s * 1e6:.0f} recorded; kernels "
@@ -202,7 +268,9 @@ def main() -> int:
             )
     if options.pin:
         pinned = json.loads(PINNED.read_text(encoding="utf-8"))
-        pinned[(options.record or [RECORD])[0].name] = msgspec.to_builtins(agreement(programs, times))
+        pinned[(options.record or [RECORD])[0].name] = msgspec.to_builtins(
+            agreement(programs, times)
+        )
         PINNED.write_text(json.dumps(pinned, indent=1) + "\n", encoding="utf-8")
     return 0
 

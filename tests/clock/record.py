@@ -19,7 +19,10 @@ from typing import Any
 import torch
 
 HERE = Path(__file__).parent
-WARM_UP, FEWEST, MOST, SECONDS = 3, 5, 50, 0.4
+WARM_UP = 3
+FEWEST = 5
+MOST = 50
+SECONDS = 0.4
 
 
 def timed(setup: str, step: str, kernels: bool = True) -> dict[str, Any]:
@@ -30,12 +33,19 @@ def timed(setup: str, step: str, kernels: bool = True) -> dict[str, Any]:
     for _ in range(WARM_UP):
         exec(code, scope)
     once = _round(code, scope)[0]
-    rounds = [_round(code, scope) for _ in range(max(FEWEST, min(MOST, int(SECONDS / max(once, 1e-6)))))]
+    rounds = [
+        _round(code, scope) for _ in range(max(FEWEST, min(MOST, int(SECONDS / max(once, 1e-6)))))
+    ]
     wall, queue, event = (statistics.median(column) for column in zip(*rounds, strict=True))
     found = {"wall_s": wall, "queue_s": queue, "event_s": event, "repeats": len(rounds)}
     if kernels:
         each, copies = _profiled(code, scope)
-        found |= {"kernels": len(each), "copies": len(copies), "kernel_s": sum(each), "copy_s": sum(copies)}
+        found |= {
+            "kernels": len(each),
+            "copies": len(copies),
+            "kernel_s": sum(each),
+            "copy_s": sum(copies),
+        }
     return found
 
 
@@ -61,7 +71,9 @@ def _profiled(code: Any, scope: dict[str, Any]) -> tuple[list[float], list[float
     kernels: list[float] = []
     copies: list[float] = []
     for event in profile.events():
-        if event.device_type != torch.autograd.DeviceType.CUDA or event.name.startswith(("Memset", "ProfilerStep")):
+        if event.device_type != torch.autograd.DeviceType.CUDA or event.name.startswith(
+            ("Memset", "ProfilerStep")
+        ):
             continue
         (copies if event.name.startswith("Memcpy") else kernels).append(event.device_time / 1e6)
     return kernels, copies
@@ -71,7 +83,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m tests.clock.record", description=__doc__)
     parser.add_argument("out", type=Path)
     parser.add_argument("programs", type=Path, nargs="?", default=HERE / "h200-times.json")
-    parser.add_argument("--passes", type=int, default=1, metavar="N", help="time all programs so often (default: 1)")
+    parser.add_argument(
+        "--passes", type=int, default=1, metavar="N", help="time all programs so often (default: 1)"
+    )
     options = parser.parse_args()
     torch.backends.cuda.matmul.allow_tf32 = False
     programs = json.loads(options.programs.read_text(encoding="utf-8"))["programs"]
@@ -83,11 +97,17 @@ def main() -> None:
                 found = timed(**source, kernels=not number)
                 rows.setdefault(name, {**source, **found, "passes": []})["passes"].append(found)
             except Exception as error:  # the record says so, and the next program is run
-                rows[name] = source | {"error": f"{type(error).__name__}: {error}"[:200], "passes": []}
+                rows[name] = source | {
+                    "error": f"{type(error).__name__}: {error}"[:200],
+                    "passes": [],
+                }
             torch.cuda.empty_cache()
     for row in rows.values():
         if len(passes := row.pop("passes")) > 1:
-            row |= {what: statistics.median(each[what] for each in passes) for what in ("wall_s", "queue_s", "event_s")}
+            row |= {
+                what: statistics.median(each[what] for each in passes)
+                for what in ("wall_s", "queue_s", "event_s")
+            }
             row["walls_s"] = [each["wall_s"] for each in passes]
     record = {"gpu": torch.cuda.get_device_name(), "torch": torch.__version__, "programs": rows}
     options.out.write_text(json.dumps(record, indent=1), encoding="utf-8")

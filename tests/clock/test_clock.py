@@ -31,7 +31,17 @@ from virtual_cuda.fitting import (
 from virtual_cuda.ledger import duration, plain_lines
 from virtual_cuda.ledger.timeline import draw_scaled
 
-from tests.clock.__main__ import MIXES, PINNED, RECORD, RECORDS, STUDENTS, middle, modelled, noise, stored
+from tests.clock.__main__ import (
+    MIXES,
+    PINNED,
+    RECORD,
+    RECORDS,
+    STUDENTS,
+    middle,
+    modelled,
+    noise,
+    stored,
+)
 
 H200 = gpu_named("H200")
 
@@ -50,9 +60,15 @@ WANTED = {
 }
 
 
-def _is_as_wanted(reached: Agreement, wall: tuple[float, float], kernel: tuple[float, float], rank: float) -> bool:
+def _is_as_wanted(
+    reached: Agreement, wall: tuple[float, float], kernel: tuple[float, float], rank: float
+) -> bool:
     pairs = zip((*reached.wall, *reached.kernel), (*wall, *kernel), strict=True)
-    return all(factor <= most for factor, most in pairs) and reached.rank >= rank and reached.counted >= 0.85
+    return (
+        all(factor <= most for factor, most in pairs)
+        and reached.rank >= rank
+        and reached.counted >= 0.85
+    )
 
 
 @pytest.mark.parametrize("path", WANTED, ids=lambda path: path.stem)
@@ -83,7 +99,8 @@ def test_on_no_gpu_is_a_time_zero_negative_or_no_number() -> None:
 
 
 def _are_stored(path: Path, programs: dict[str, Program]) -> None:
-    fresh, kept = modelled(run_all(programs), H200), modelled({n: stored(path)[n] for n in programs}, H200)
+    fresh = modelled(run_all(programs), H200)
+    kept = modelled({n: stored(path)[n] for n in programs}, H200)
     for name, times in fresh.items():
         assert times.kernels == kept[name].kernels, name
         assert times.end == pytest.approx(kept[name].end, rel=0.02), name
@@ -92,7 +109,9 @@ def _are_stored(path: Path, programs: dict[str, Program]) -> None:
 def test_the_device_writes_the_ledgers_that_are_stored() -> None:
     for path in (RECORD, MIXES):
         programs = read_record(path).programs
-        few = {n: p for n, p in programs.items() if p.kernel_s + p.copy_s < 3e-5 and p.wall_s < 4e-4}
+        few = {
+            n: p for n, p in programs.items() if p.kernel_s + p.copy_s < 3e-5 and p.wall_s < 4e-4
+        }
         assert len(few) >= 10
         _are_stored(path, few)
 
@@ -112,7 +131,13 @@ def test_a_fit_finds_the_figures_that_made_the_times() -> None:
     for name, t in modelled(ran, H200).items():
         rows, first = ran[name]
         queue = times_of(rows, H200, first, len(rows) - 1).issued  # before the wait at the end
-        took = {"wall_s": t.end, "queue_s": queue, "event_s": t.end, "kernel_s": t.kernel_seconds, "kernels": t.kernels}
+        took = {
+            "wall_s": t.end,
+            "queue_s": queue,
+            "event_s": t.end,
+            "kernel_s": t.kernel_seconds,
+            "kernels": t.kernels,
+        }
         made[name] = msgspec.structs.replace(some[name], **took)
     record = msgspec.structs.replace(read_record(STUDENTS), programs=made)
     reached = agreement(made, modelled(ran, fit(record, ran, H200)))
@@ -140,8 +165,13 @@ def test_what_lies_apart_takes_longer_to_add_up_than_what_lies_side_by_side() ->
 
 def test_a_recurrent_cell_is_two_products_and_one_kernel() -> None:
     with virtual_cuda(gpu="H200") as gpu:
-        for cell, fused in ((torch.nn.LSTMCell(4, 5), "lstm"), (torch.nn.GRUCell(4, 5, bias=False), "gru")):
-            cell, x, state = cell.cuda(), torch.rand(3, 4, device="cuda"), torch.rand(3, 5, device="cuda")
+        for cell, fused in (
+            (torch.nn.LSTMCell(4, 5), "lstm"),
+            (torch.nn.GRUCell(4, 5, bias=False), "gru"),
+        ):
+            cell = cell.cuda()
+            x = torch.rand(3, 4, device="cuda")
+            state = torch.rand(3, 5, device="cuda")
             mark = gpu.ledger.mark()
             cell(x, (state, state) if fused == "lstm" else state)
             names = [i.name.split(".")[1] for i in gpu.times(mark).on_device if i.kernels]
@@ -149,13 +179,20 @@ def test_a_recurrent_cell_is_two_products_and_one_kernel() -> None:
 
 
 def test_the_gradients_of_a_recurrent_cell_are_those_of_the_cpu() -> None:
-    for cell in (torch.nn.LSTMCell(4, 5), torch.nn.GRUCell(4, 5), torch.nn.GRUCell(4, 5, bias=False)):
-        x, state = torch.rand(3, 4, requires_grad=True), torch.rand(3, 5)
+    for cell in (
+        torch.nn.LSTMCell(4, 5),
+        torch.nn.GRUCell(4, 5),
+        torch.nn.GRUCell(4, 5, bias=False),
+    ):
+        x = torch.rand(3, 4, requires_grad=True)
+        state = torch.rand(3, 5)
         lstm = isinstance(cell, torch.nn.LSTMCell)
 
         def gradients(cell: Any, x: Any, state: Any, lstm: bool = lstm) -> list[torch.Tensor]:
             out = cell(x, (state, state) if lstm else state)
-            first = torch.autograd.grad((out[1] if lstm else out).square().sum(), x, create_graph=True)[0]
+            first = torch.autograd.grad(
+                (out[1] if lstm else out).square().sum(), x, create_graph=True
+            )[0]
             return [first, *torch.autograd.grad(first.square().sum(), [x, *cell.parameters()])]
 
         wanted = gradients(cell, x, state)
@@ -166,14 +203,18 @@ def test_the_gradients_of_a_recurrent_cell_are_those_of_the_cpu() -> None:
 
 
 def test_memory_that_was_used_before_is_copied_to_faster() -> None:
-    assert H200.copy("to_host", 1 << 26, False, again=True)[0] < 0.2 * H200.copy("to_host", 1 << 26, False)[0]
+    assert (
+        H200.copy("to_host", 1 << 26, False, again=True)[0]
+        < 0.2 * H200.copy("to_host", 1 << 26, False)[0]
+    )
 
 
 def test_tf32_counts_from_where_it_is_allowed() -> None:
     matmul: Any = torch.backends.cuda.matmul
     with without_arithmetic(), virtual_cuda(gpu="A100") as gpu:
         x = torch.ones(2048, 2048, device="cuda")
-        mark, took = gpu.ledger.mark(), []
+        mark = gpu.ledger.mark()
+        took = []
         try:
             for allow in (lambda: None, lambda: torch.set_float32_matmul_precision("high")):
                 allow()
@@ -195,7 +236,8 @@ def test_tf32_counts_from_where_it_is_allowed() -> None:
 
 def test_a_sentence_says_what_limits_the_code() -> None:
     with without_arithmetic(), virtual_cuda(gpu="T4") as gpu:
-        small, large = torch.ones(8, device="cuda"), torch.ones(4096, 4096, device="cuda")
+        small = torch.ones(8, device="cuda")
+        large = torch.ones(4096, 4096, device="cuda")
         pageable = torch.ones(1 << 20)
         pinned = pageable.pin_memory()
 
@@ -211,9 +253,12 @@ def test_a_sentence_says_what_limits_the_code() -> None:
             told(lambda: small + 1, 300),
         )
         assert re.match(r"The GPU works (9\d|100)% of the time", told(lambda: large @ large, 3))
-        assert re.match(r"Copies take \d+% of the time: pin the memory", told(lambda: pageable.to("cuda"), 3))
         assert re.match(
-            r"Copies take \d+% of the time: copy less", told(lambda: pinned.to("cuda", non_blocking=True), 9)
+            r"Copies take \d+% of the time: pin the memory", told(lambda: pageable.to("cuda"), 3)
+        )
+        assert re.match(
+            r"Copies take \d+% of the time: copy less",
+            told(lambda: pinned.to("cuda", non_blocking=True), 9),
         )
         assert told(lambda: None, 1) == "Nothing ran on the GPU."
 
@@ -230,7 +275,9 @@ def test_a_sentence_says_what_limits_the_code() -> None:
 def test_the_cpu_is_faster_for_small_batches_and_the_gpu_for_large_ones() -> None:
     def told(batch: int) -> list[str]:
         with without_arithmetic(), virtual_cuda(gpu="T4") as gpu:
-            model = torch.nn.Sequential(torch.nn.Linear(512, 512), torch.nn.ReLU(), torch.nn.Linear(512, 10)).cuda()
+            model = torch.nn.Sequential(
+                torch.nn.Linear(512, 512), torch.nn.ReLU(), torch.nn.Linear(512, 10)
+            ).cuda()
             x = torch.ones(batch, 512, device="cuda")
             gpu.ledger.rows.clear()
             for _ in range(5):
@@ -259,7 +306,10 @@ def test_lanes_are_to_scale() -> None:
         taken = sum(i.seconds for i in times.intervals if i.lane == lane.name)
         assert seconds == pytest.approx(taken, rel=0.2)
     drawn = plain_lines(draw_scaled(made, 80))
-    assert drawn[0] == f"modelled on T4, to scale: {duration(made.end)}, GPU idle {made.idle} % of the time"
+    assert (
+        drawn[0]
+        == f"modelled on T4, to scale: {duration(made.end)}, GPU idle {made.idle} % of the time"
+    )
     assert all(len(line) <= 80 for line in drawn)
     assert [line.split()[0] for line in drawn[1:3]] == ["host", "GPU"]
 
@@ -349,7 +399,8 @@ def test_a_stream_waits_for_the_event_of_another() -> None:
             side.wait_event(done)
             _ = y + 1
         product, total = (
-            next(i for i in gpu.times(mark).on_device if name in i.name) for name in ("aten.mm", "aten.add")
+            next(i for i in gpu.times(mark).on_device if name in i.name)
+            for name in ("aten.mm", "aten.add")
         )
     assert product.lane != total.lane
     assert total.start >= product.end
@@ -403,7 +454,11 @@ def test_the_device_has_the_properties_of_the_gpu_that_was_named(name: str) -> N
     with virtual_cuda(gpu=name.lower()):
         properties = torch.cuda.get_device_properties(0)
         assert (properties.name, properties.total_memory) == (figures.title, figures.memory)
-        assert torch.cuda.get_device_capability() == figures.capability == (properties.major, properties.minor)
+        assert (
+            torch.cuda.get_device_capability()
+            == figures.capability
+            == (properties.major, properties.minor)
+        )
         assert properties.multi_processor_count == figures.sms
         assert torch.cuda.mem_get_info()[1] == figures.memory
         assert torch.cuda.is_bf16_supported(including_emulation=False) is (name != "T4")
@@ -418,12 +473,16 @@ def test_memory_and_name_can_be_told_apart_from_the_gpu() -> None:
 
 def test_an_unknown_gpu_lists_those_there_are() -> None:
     with pytest.raises(
-        UnknownGpu, match="no figures for a GPU 'RTX 9090'; choose one of H200, A100, T4, L4, RTX 4060 "
+        UnknownGpu,
+        match="no figures for a GPU 'RTX 9090'; choose one of H200, A100, T4, L4, RTX 4060 ",
     ):
         gpu_named("RTX 9090")
     with pytest.raises(UnknownGpu), virtual_cuda(gpu=""):
         pass
-    with pytest.raises(UnknownClock, match="choose one of measured, modelled"), virtual_cuda(clock="sundial"):  # type: ignore[arg-type]
+    with (
+        pytest.raises(UnknownClock, match="choose one of measured, modelled"),
+        virtual_cuda(clock="sundial"),
+    ):  # type: ignore[arg-type]
         pass
 
 
@@ -442,7 +501,10 @@ def test_without_a_gpu_events_are_measured() -> None:
     [
         ("{}", "missing required field"),
         ("nonsense", "malformed"),
-        ('{"gpu": "X", "torch": "2", "programs": {}}', "0 programs that ran, at least 20 are needed"),
+        (
+            '{"gpu": "X", "torch": "2", "programs": {}}',
+            "0 programs that ran, at least 20 are needed",
+        ),
         (
             '{"gpu": "X", "torch": "2", "programs": {"a": {"setup": "", "step": "", "wall_s": -1}}}',
             "a: wall_s is no time",
@@ -451,7 +513,10 @@ def test_without_a_gpu_events_are_measured() -> None:
             '{"gpu": "X", "torch": "2", "programs": {"a": {"setup": "", "step": "(", "wall_s": 1}}}',
             "a: .* never closed",
         ),
-        ('{"gpu": "X", "torch": "2", "programs": {"a": {"setup": "", "step": "", "wall_s": "1"}}}', "Expected `float`"),
+        (
+            '{"gpu": "X", "torch": "2", "programs": {"a": {"setup": "", "step": "", "wall_s": "1"}}}',
+            "Expected `float`",
+        ),
     ],
 )
 def test_a_record_that_does_not_fit_is_refused_with_what_is_wrong(
@@ -470,7 +535,9 @@ def test_a_record_that_is_not_there_is_refused() -> None:
         read_record("nowhere.json")
 
 
-def _count(name: str, dtype: str, out: tuple[int, ...] | None, *given: tuple[int, ...], size: int = 0) -> int:
+def _count(
+    name: str, dtype: str, out: tuple[int, ...] | None, *given: tuple[int, ...], size: int = 0
+) -> int:
     kernels = kernels_of(KernelCall(name, dtype, out, given, size), H200.chip())
     return sum(kernel.kind != COPY for kernel in kernels)
 
@@ -480,11 +547,22 @@ def test_operators_are_counted_as_cuda_launches_them() -> None:
     assert _count("add", "float32", (8, 8), (8, 8), (8, 8), size=256) == 1
     assert _count("clone", "float32", (8, 8), size=256) == 0  # a copy of the driver's
     assert _count("clone", "float32", (8, 8), (8, 8), size=256) == 1  # strided
-    assert _count("_foreach_add_", "float32", None, *[(1000,)] * 120) == 2  # 110 tensors to a launch
+    assert (
+        _count("_foreach_add_", "float32", None, *[(1000,)] * 120) == 2
+    )  # 110 tensors to a launch
     assert _count("_foreach_add_", "float32", None, (65536 * 321,)) == 2  # 320 pieces to a launch
     assert (
         200
-        < _count("_cudnn_rnn", "float32", None, (50, 1, 64), (1024, 64), (1024, 256), (1024, 256), (1024, 256))
+        < _count(
+            "_cudnn_rnn",
+            "float32",
+            None,
+            (50, 1, 64),
+            (1024, 64),
+            (1024, 256),
+            (1024, 256),
+            (1024, 256),
+        )
         < 230
     )
     assert _count("an operator of next year", "float32", (8,), (8,), size=32) == 1
@@ -504,14 +582,19 @@ def test_a_tensor_of_a_long_list_costs_time_for_each_number() -> None:
             return gpu.times(mark).issued
 
         short, long = ([0.5] * count for count in (10, 5000))
-        few, many = (issued(lambda numbers=numbers: torch.tensor(numbers, device="cuda")) for numbers in (short, long))
+        few, many = (
+            issued(lambda numbers=numbers: torch.tensor(numbers, device="cuda"))
+            for numbers in (short, long)
+        )
         assert many - few > 500e-6
         assert issued(lambda: torch.tensor([long, long]).cuda()) > 2 * (many - few)
         assert issued(lambda: torch.tensor(torch.rand(5000).numpy(), device="cuda")) < 2 * few
 
 
 def test_a_program_that_needs_its_products_is_run_with_them() -> None:
-    source = "import torch\na = torch.eye(4, device='cuda') + 0.1; b = torch.ones(4, 1, device='cuda')"
+    source = (
+        "import torch\na = torch.eye(4, device='cuda') + 0.1; b = torch.ones(4, 1, device='cuda')"
+    )
     rows, first = run_all({"solve": Program(source, "z = torch.linalg.solve(a.T @ a, b)")})["solve"]
     assert any("solve" in str(row[4]) for row in rows[first:])
 
@@ -519,7 +602,9 @@ def test_a_program_that_needs_its_products_is_run_with_them() -> None:
 def test_a_convolution_of_one_channel_takes_as_long_as_it_has_pixels() -> None:
     def seconds(side: int, channels: int) -> float:
         shapes = (8, channels, side, side), (16, channels, 3, 3)
-        call = KernelCall("convolution", "float32", (8, 16, side, side), shapes, 8 * 16 * side * side * 4)
+        call = KernelCall(
+            "convolution", "float32", (8, 16, side, side), shapes, 8 * 16 * side * side * 4
+        )
         return H200.seconds(kernels_of(call, H200.chip())[0])
 
     assert seconds(512, 1) > 10 * seconds(64, 1)

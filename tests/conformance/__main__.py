@@ -17,7 +17,15 @@ from rich.text import Text
 
 from tests.conformance import corpus as corpora
 from tests.conformance import pins
-from tests.conformance.compare import ASPECTS, NOT_RUN, Difference, differences, folded, tallies, verdicts
+from tests.conformance.compare import (
+    ASPECTS,
+    NOT_RUN,
+    Difference,
+    differences,
+    folded,
+    tallies,
+    verdicts,
+)
 from tests.conformance.corpus import Corpus, Record
 from tests.conformance.run import VIRTUAL_CUDA, run
 
@@ -38,13 +46,23 @@ SHOWN = (
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m tests.conformance", description=__doc__)
-    parser.add_argument("--only", metavar="TEXT", default="", help="ids containing this text (several: commas)")
-    parser.add_argument("--list", dest="aspect", choices=[*ASPECTS, "all"], help="list what differs in this aspect")
+    parser.add_argument(
+        "--only", metavar="TEXT", default="", help="ids containing this text (several: commas)"
+    )
+    parser.add_argument(
+        "--list", dest="aspect", choices=[*ASPECTS, "all"], help="list what differs in this aspect"
+    )
     parser.add_argument("--corpus", choices=corpora.names(), help="one corpus instead of all")
-    parser.add_argument("--show", metavar="ID", help="one snippet: its code, the GPU's record, and ours")
-    parser.add_argument("--device", default=VIRTUAL_CUDA, metavar="MODULE:CALLABLE", help="another device to try")
+    parser.add_argument(
+        "--show", metavar="ID", help="one snippet: its code, the GPU's record, and ours"
+    )
+    parser.add_argument(
+        "--device", default=VIRTUAL_CUDA, metavar="MODULE:CALLABLE", help="another device to try"
+    )
     parser.add_argument("--save", metavar="FILE", help="keep the records as JSON")
-    parser.add_argument("--pin", action="store_true", help="write the counts reached to agreement.json")
+    parser.add_argument(
+        "--pin", action="store_true", help="write the counts reached to agreement.json"
+    )
     arguments = parser.parse_args()
     if arguments.pin and (arguments.only or arguments.show):
         parser.error("--pin needs whole corpora, not --only or --show")
@@ -53,7 +71,10 @@ def main() -> None:
     chosen = [c for c in corpora.load_all() if arguments.corpus in (None, c.name)]
     if arguments.show and not any(arguments.show in c.snippets for c in chosen):
         close = [id_ for c in chosen for id_ in c.snippets if arguments.show in id_]
-        parser.error(f"no snippet {arguments.show!r}" + (f"; did you mean {', '.join(close[:5])}?" if close else ""))
+        parser.error(
+            f"no snippet {arguments.show!r}"
+            + (f"; did you mean {', '.join(close[:5])}?" if close else "")
+        )
     saved: dict[str, Record] = {}
     for corpus in chosen:
         kept = corpus.containing(arguments.show or arguments.only)
@@ -63,7 +84,9 @@ def main() -> None:
         try:
             tried = run(kept, device=arguments.device)
         except subprocess.CalledProcessError as failed:
-            sys.exit(f"the runner stopped with exit code {failed.returncode}; what it said is above")
+            sys.exit(
+                f"the runner stopped with exit code {failed.returncode}; what it said is above"
+            )
         seconds = time.perf_counter() - started
         saved |= tried
         if arguments.show:
@@ -87,7 +110,11 @@ def line(difference: Difference) -> str:
 
 
 def brief(record: Record) -> str:
-    said = f" {record['error_type']}: {folded(record['message'])[:140]}" if record["error_type"] else ""
+    said = (
+        f" {record['error_type']}: {folded(record['message'])[:140]}"
+        if record["error_type"]
+        else ""
+    )
     return f"{record['outcome']}{said} syncs={record.get('syncs')} memory={record.get('mem_delta')}"
 
 
@@ -101,7 +128,11 @@ def show(console: Console, corpus: Corpus, id_: str, tried: Record) -> None:
         table.add_row(field, *(Text(pretty(record.get(field))) for record in (golden, tried)))
     console.print(table)
     answers = verdicts(golden, tried)
-    console.print(", ".join(f"{aspect} {'agrees' if agrees else 'DIFFERS'}" for aspect, agrees in answers.items()))
+    console.print(
+        ", ".join(
+            f"{aspect} {'agrees' if agrees else 'DIFFERS'}" for aspect, agrees in answers.items()
+        )
+    )
 
 
 def pretty(value: Any) -> str:

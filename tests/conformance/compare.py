@@ -52,12 +52,19 @@ class Tally:
 def verdicts(golden: Record, tried: Record) -> dict[str, bool]:
     """Aspect by aspect, whether ``tried`` agrees with ``golden``; only the aspects that apply."""
     returned = golden["outcome"] == "ok"
-    found = {"outcome": (golden["outcome"], golden["error_type"]) == (tried["outcome"], tried["error_type"])}
+    found = {
+        "outcome": (golden["outcome"], golden["error_type"])
+        == (tried["outcome"], tried["error_type"])
+    }
     if returned and not golden["random"]:
         tolerance = max(golden["tol"], DEFAULT_TOLERANCE)
-        found["result"] = tried["outcome"] == "ok" and equal(golden["result"], tried["result"], tolerance)
+        found["result"] = tried["outcome"] == "ok" and equal(
+            golden["result"], tried["result"], tolerance
+        )
     if golden["outcome"] == "raise":
-        found["message"] = tried["outcome"] == "raise" and folded(golden["message"]) == folded(tried["message"])
+        found["message"] = tried["outcome"] == "raise" and folded(golden["message"]) == folded(
+            tried["message"]
+        )
     if golden["syncs"] is not None:
         found["syncs"] = golden["syncs"] == tried.get("syncs")
     if returned and golden["mem_delta"] is not None:
@@ -76,7 +83,9 @@ def equal(left: Any, right: Any, tolerance: float) -> bool:
             keys = (left.keys() | right.keys()) - NOT_COMPARED
             return all(equal(left.get(key), right.get(key), tolerance) for key in keys)
         case list(), list():
-            return len(left) == len(right) and all(equal(a, b, tolerance) for a, b in zip(left, right, strict=True))
+            return len(left) == len(right) and all(
+                equal(a, b, tolerance) for a, b in zip(left, right, strict=True)
+            )
         case (bool(), _) | (_, bool()):
             return left is right
         case ((int() | float()), (int() | float())):
@@ -96,4 +105,6 @@ def tallies(golden: dict[str, Record], tried: dict[str, Record]) -> dict[str, Ta
     """How many snippets agree in each aspect, of how many it applies to."""
     judged = [verdicts(record, tried.get(id_, NOT_RUN)) for id_, record in golden.items()]
     found = {aspect: [row[aspect] for row in judged if aspect in row] for aspect in ASPECTS}
-    return {aspect: Tally(sum(answers), len(answers)) for aspect, answers in found.items() if answers}
+    return {
+        aspect: Tally(sum(answers), len(answers)) for aspect, answers in found.items() if answers
+    }

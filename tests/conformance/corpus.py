@@ -35,7 +35,11 @@ class Corpus:
 
     def containing(self, text: str) -> Corpus:
         """Only the snippets whose id contains ``text``; several texts are separated by commas."""
-        kept = {id_: s for id_, s in self.snippets.items() if any(part in id_ for part in text.split(","))}
+        kept = {
+            id_: s
+            for id_, s in self.snippets.items()
+            if any(part in id_ for part in text.split(","))
+        }
         return Corpus(self.name, kept, {id_: self.golden[id_] for id_ in kept})
 
 
@@ -43,16 +47,21 @@ def load(name: str, folder: Path = HERE) -> Corpus:
     rows = json.loads((folder / f"{name}.snippets.json").read_text(encoding="utf-8"))
     golden = json.loads((folder / f"{name}.h200.json").read_text(encoding="utf-8"))["results"]
     snippets = {
-        row["id"]: Snippet(row["id"], row["code"], row["random"], row.get("tol", DEFAULT_TOLERANCE)) for row in rows
+        row["id"]: Snippet(row["id"], row["code"], row["random"], row.get("tol", DEFAULT_TOLERANCE))
+        for row in rows
     }
     if len(snippets) != len(rows) or snippets.keys() != golden.keys():
         odd = sorted(snippets.keys() ^ golden.keys())
-        raise ValueError(f"corpus {name!r}: {len(rows)} snippets, {len(golden)} records, without a partner: {odd}")
+        raise ValueError(
+            f"corpus {name!r}: {len(rows)} snippets, {len(golden)} records, without a partner: {odd}"
+        )
     return Corpus(name, snippets, golden)
 
 
 def names(folder: Path = HERE) -> list[str]:
-    return sorted(path.name.removesuffix(".snippets.json") for path in folder.glob("*.snippets.json"))
+    return sorted(
+        path.name.removesuffix(".snippets.json") for path in folder.glob("*.snippets.json")
+    )
 
 
 def load_all(folder: Path = HERE) -> list[Corpus]:
@@ -61,6 +70,8 @@ def load_all(folder: Path = HERE) -> list[Corpus]:
     seen: set[str] = set()
     for corpus in corpora:
         if twice := seen & corpus.snippets.keys():
-            raise ValueError(f"corpus {corpus.name!r} repeats ids of an earlier one: {sorted(twice)}")
+            raise ValueError(
+                f"corpus {corpus.name!r} repeats ids of an earlier one: {sorted(twice)}"
+            )
         seen |= corpus.snippets.keys()
     return corpora

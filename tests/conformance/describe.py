@@ -73,10 +73,16 @@ def describe(value: Any, *, random: bool, depth: int = 0) -> Any:
             "items": items,
         }
     if isinstance(value, dict):
-        pairs = [[describe(part, random=random, depth=depth + 1) for part in pair] for pair in value.items()]
+        pairs = [
+            [describe(part, random=random, depth=depth + 1) for part in pair]
+            for pair in value.items()
+        ]
         return {"kind": "dict", "items": pairs}
     if isinstance(value, np.generic):
-        return {"kind": f"numpy.{type(value).__name__}", "value": None if random else number(value.item())}
+        return {
+            "kind": f"numpy.{type(value).__name__}",
+            "value": None if random else number(value.item()),
+        }
     if isinstance(value, np.ndarray):
         shown = value.size <= MOST_VALUES and not random and value.dtype != object
         return {
@@ -85,7 +91,11 @@ def describe(value: Any, *, random: bool, depth: int = 0) -> Any:
             "shape": list(value.shape),
             "values": numbers(value.tolist()) if shown else None,
         }
-    return {"kind": "object", "class": type_name(type(value)), "repr": text(repr(value), LONGEST_REPR)}
+    return {
+        "kind": "object",
+        "class": type_name(type(value)),
+        "repr": text(repr(value), LONGEST_REPR),
+    }
 
 
 def _tensor(tensor: torch.Tensor, random: bool) -> dict[str, Any]:

@@ -73,7 +73,13 @@ def measure(snippet: Snippet) -> Record:
     error, counting = _execute(snippet.code, file, module, heard, cuda)
     _reset(cuda)
 
-    record: Record = {"outcome": "ok", "result": None, "error_type": None, "message": None, "error_line": None}
+    record: Record = {
+        "outcome": "ok",
+        "result": None,
+        "error_type": None,
+        "message": None,
+        "error_line": None,
+    }
     result = None
     if error is None:
         result = vars(module).get("result", NO_RESULT)
@@ -91,7 +97,9 @@ def measure(snippet: Snippet) -> Record:
     if record["outcome"] == "ok":
         try:
             missing = result is NO_RESULT
-            record["result"] = {"kind": "missing"} if missing else describe(result, random=snippet.random)
+            record["result"] = (
+                {"kind": "missing"} if missing else describe(result, random=snippet.random)
+            )
         except Exception as late:  # an asynchronous device error surfaces at the first read
             record |= _raised(late) | {"error_stage": "describe"}
     return record
@@ -136,7 +144,13 @@ class _Warnings:
         self.others.clear()
 
     def show(
-        self, message: Warning | str, category: type[Warning], filename: str, lineno: int, *_: object, **__: object
+        self,
+        message: Warning | str,
+        category: type[Warning],
+        filename: str,
+        lineno: int,
+        *_: object,
+        **__: object,
     ) -> None:
         frame: types.FrameType | None = sys._getframe(1)
         while frame is not None and frame.f_code.co_filename != self.file:
@@ -151,7 +165,8 @@ class _Warnings:
 
 def _memory(cuda: bool, before: int | None, module: types.ModuleType) -> Record:
     """Bytes more than before: with the snippet's names alive, at the peak, and with only its result left."""
-    named, peak = _allocated(cuda), _try(torch.cuda.max_memory_allocated) if cuda else None
+    named = _allocated(cuda)
+    peak = _try(torch.cuda.max_memory_allocated) if cuda else None
     vars(module).clear()
     gc.collect()
     after = _allocated(cuda)
@@ -175,7 +190,8 @@ def _raised(error: BaseException) -> Record:
 
 def _line_in(file: str, error: BaseException) -> int | None:
     """The innermost line of the snippet that the exception passed through."""
-    line, step = None, error.__traceback__
+    line = None
+    step = error.__traceback__
     while step is not None:
         if step.tb_frame.f_code.co_filename == file:
             line = step.tb_lineno
@@ -198,7 +214,10 @@ def _reset(cuda: bool) -> None:
         lambda: setattr(torch.backends.cudnn, "deterministic", False),
     ]
     if cuda:
-        steps += [lambda: torch.cuda.set_device(0), lambda: torch.cuda.set_sync_debug_mode("default")]
+        steps += [
+            lambda: torch.cuda.set_device(0),
+            lambda: torch.cuda.set_sync_debug_mode("default"),
+        ]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         for step in steps:

@@ -30,7 +30,9 @@ def write(corpus: str, tallies: dict[str, Tally], path: Path = AGREEMENT) -> Non
 
     pinned = read(path)
     pinned["torch"] = torch.__version__.partition("+")[0]
-    pinned["reached"][corpus] = {aspect: [tally.agree, tally.of] for aspect, tally in tallies.items()}
+    pinned["reached"][corpus] = {
+        aspect: [tally.agree, tally.of] for aspect, tally in tallies.items()
+    }
     path.write_text(_one_line_each(pinned), encoding="utf-8")
 
 
@@ -38,11 +40,14 @@ def changed(pinned: dict[str, Tally], found: dict[str, Tally]) -> list[str]:
     """One sentence for each aspect whose count is not the pinned one; better counts too, lest they be lost again."""
     sentences = []
     for aspect in ASPECTS:
-        was, now = pinned.get(aspect), found.get(aspect)
+        was = pinned.get(aspect)
+        now = found.get(aspect)
         if was == now:
             continue
         if was is None or now is None or was.of != now.of:
-            sentences.append(f"{aspect}: pinned {_text(was)}, found {_text(now)}: pin the corpus anew")
+            sentences.append(
+                f"{aspect}: pinned {_text(was)}, found {_text(now)}: pin the corpus anew"
+            )
         elif now.agree < was.agree:
             sentences.append(f"{aspect}: fell from {_text(was)} to {_text(now)}")
         else:
@@ -55,10 +60,14 @@ def listed(path: Path = DIFFERENCES) -> dict[tuple[str, str], str]:
     known: dict[tuple[str, str], str] = {}
     for entry in tomllib.loads(path.read_text(encoding="utf-8")).get("difference", []):
         if entry.keys() != {"reason", "aspects", "snippets"} or not entry["reason"].strip():
-            raise ValueError(f"{path.name}: a difference has a reason, aspects and snippets, not {sorted(entry)}")
+            raise ValueError(
+                f"{path.name}: a difference has a reason, aspects and snippets, not {sorted(entry)}"
+            )
         for aspect in entry["aspects"]:
             if aspect not in ASPECTS:
-                raise ValueError(f"{path.name}: no aspect {aspect!r}; there are {', '.join(ASPECTS)}")
+                raise ValueError(
+                    f"{path.name}: no aspect {aspect!r}; there are {', '.join(ASPECTS)}"
+                )
             for snippet in entry["snippets"]:
                 if (snippet, aspect) in known:
                     raise ValueError(f"{path.name}: {snippet} [{aspect}] is listed twice")
@@ -82,7 +91,9 @@ def _text(tally: Tally | None) -> str:
 
 
 def _one_line_each(pinned: dict[str, Any]) -> str:
-    corpora = ",\n".join(f"  {json.dumps(name)}: {json.dumps(counts)}" for name, counts in pinned["reached"].items())
+    corpora = ",\n".join(
+        f"  {json.dumps(name)}: {json.dumps(counts)}" for name, counts in pinned["reached"].items()
+    )
     head = {key: value for key, value in pinned.items() if key != "reached"}
     lines = "".join(f" {json.dumps(key)}: {json.dumps(value)},\n" for key, value in head.items())
     return f'{{\n{lines} "reached": {{\n{corpora}\n }}\n}}\n'

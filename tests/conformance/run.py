@@ -45,14 +45,23 @@ def run(*corpora: Corpus, device: str = VIRTUAL_CUDA) -> dict[str, Record]:
     """
     environment = os.environ | {
         "PYTHONHASHSEED": "0",
-        "PYTHONPATH": os.pathsep.join(filter(None, [str(REPOSITORY), os.environ.get("PYTHONPATH")])),
+        "PYTHONPATH": os.pathsep.join(
+            filter(None, [str(REPOSITORY), os.environ.get("PYTHONPATH")])
+        ),
     }
-    environment |= dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
+    environment |= dict.fromkeys(
+        ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1"
+    )
     with tempfile.TemporaryDirectory(prefix="conformance-") as folder:
-        out, only = Path(folder, "out.json"), Path(folder, "only.json")
-        only.write_text(json.dumps([id_ for corpus in corpora for id_ in corpus.snippets]), encoding="utf-8")
+        out = Path(folder, "out.json")
+        only = Path(folder, "only.json")
+        only.write_text(
+            json.dumps([id_ for corpus in corpora for id_ in corpus.snippets]), encoding="utf-8"
+        )
         command = [sys.executable, "-X", "faulthandler", "-m", "tests.conformance.run", str(out)]
-        subprocess.run([*command, "--ids", str(only), "--device", device], env=environment, check=True)
+        subprocess.run(
+            [*command, "--ids", str(only), "--device", device], env=environment, check=True
+        )
         records: dict[str, Record] = json.loads(out.read_text(encoding="utf-8"))
     return records
 
@@ -92,7 +101,8 @@ def run_forked(snippets: Iterable[Snippet], device: Device) -> dict[str, Record]
     """
     every = list(snippets)
     waiting = [every[i : i + BATCH] for i in range(0, len(every), BATCH)][::-1]
-    running, records = dict[int, _Child](), dict[str, Record]()
+    running = dict[int, _Child]()
+    records = dict[str, Record]()
     with tempfile.TemporaryDirectory(prefix="conformance-") as folder:
         while waiting or running:
             while waiting and len(running) < CHILDREN:
@@ -174,7 +184,11 @@ def _collect(child: _Child, status: int, records: dict[str, Record]) -> list[Sni
             records[snippet.id] = json.loads(file.read_text(encoding="utf-8"))
             continue
         late = time.monotonic() - child.started > KILL_SECONDS
-        said = child.noise.read_text(encoding="utf-8", errors="replace") if child.noise.exists() else ""
+        said = (
+            child.noise.read_text(encoding="utf-8", errors="replace")
+            if child.noise.exists()
+            else ""
+        )
         records[snippet.id] = {
             "outcome": "crash",
             "error_type": "timeout" if late else f"exit {status}",
@@ -194,8 +208,12 @@ def _device(path: str) -> Device:
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m tests.conformance.run", description=__doc__)
     parser.add_argument("out", type=Path, help="where the records go")
-    parser.add_argument("--ids", type=Path, help="a JSON list of the ids to run; all of every corpus if left out")
-    parser.add_argument("--device", default=VIRTUAL_CUDA, metavar="MODULE:CALLABLE", help="gives a context manager")
+    parser.add_argument(
+        "--ids", type=Path, help="a JSON list of the ids to run; all of every corpus if left out"
+    )
+    parser.add_argument(
+        "--device", default=VIRTUAL_CUDA, metavar="MODULE:CALLABLE", help="gives a context manager"
+    )
     arguments = parser.parse_args()
 
     snippets = {id_: snippet for corpus in load_all() for id_, snippet in corpus.snippets.items()}

@@ -39,7 +39,10 @@ def tried(tmp_path_factory: pytest.TempPathFactory) -> Tried:
     def every() -> dict[str, tuple[Corpus, dict[str, Record]]]:
         loaded = corpora.load_all()
         records = once(tmp_path_factory, "conformance", lambda _: run(*loaded))
-        return {corpus.name: (corpus, {id_: records[id_] for id_ in corpus.snippets}) for corpus in loaded}
+        return {
+            corpus.name: (corpus, {id_: records[id_] for id_ in corpus.snippets})
+            for corpus in loaded
+        }
 
     return lambda name: every()[name]
 
@@ -57,7 +60,9 @@ def test_agreement_is_high_enough_on_any_torch(tried: Tried, name: str) -> None:
     corpus, records = tried(name)
     reached = {aspect: tally.percent for aspect, tally in tallies(corpus.golden, records).items()}
     wanted = pins.read()["at_least_percent"]
-    assert {aspect: percent for aspect, percent in reached.items() if percent < wanted[aspect]} == {}
+    assert {
+        aspect: percent for aspect, percent in reached.items() if percent < wanted[aspect]
+    } == {}
 
 
 @pytest.mark.slow
@@ -66,7 +71,9 @@ def test_agreement_is_high_enough_on_any_torch(tried: Tried, name: str) -> None:
 def test_agreement_is_the_pinned_one(tried: Tried, name: str) -> None:
     corpus, records = tried(name)
     changes = pins.changed(pins.reached(name), tallies(corpus.golden, records))
-    assert not changes, "\n".join([*changes, "(raise pins with: python -m tests.conformance --pin)"])
+    assert not changes, "\n".join(
+        [*changes, "(raise pins with: python -m tests.conformance --pin)"]
+    )
 
 
 @pytest.mark.slow
@@ -83,7 +90,9 @@ def test_every_difference_has_a_reason_and_every_reason_a_difference(tried: Trie
 @on_pinned_torch
 def test_a_sample_differs_only_as_listed(tried: Tried, request: pytest.FixtureRequest) -> None:
     sample = [
-        dataclasses.replace(corpus, snippets={id_: corpus.snippets[id_] for id_ in sorted(corpus.snippets)[::10]})
+        dataclasses.replace(
+            corpus, snippets={id_: corpus.snippets[id_] for id_ in sorted(corpus.snippets)[::10]}
+        )
         for corpus in corpora.load_all()
     ]
     if request.config.option.markexpr == "not slow":

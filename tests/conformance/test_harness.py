@@ -13,7 +13,16 @@ import torch
 
 from tests.conformance import corpus as corpora
 from tests.conformance import measure, pins, run
-from tests.conformance.compare import ASPECTS, Difference, Tally, differences, equal, folded, tallies, verdicts
+from tests.conformance.compare import (
+    ASPECTS,
+    Difference,
+    Tally,
+    differences,
+    equal,
+    folded,
+    tallies,
+    verdicts,
+)
 from tests.conformance.corpus import Record, Snippet
 from tests.conformance.describe import describe
 
@@ -23,7 +32,13 @@ RETURNED: Record = {
     "outcome": "ok",
     "error_type": None,
     "message": None,
-    "result": {"kind": "tensor", "class": "torch.Tensor", "device": "cuda:0", "values": [1.0, 2.0], "stats": None},
+    "result": {
+        "kind": "tensor",
+        "class": "torch.Tensor",
+        "device": "cuda:0",
+        "values": [1.0, 2.0],
+        "stats": None,
+    },
     "syncs": 1,
     "mem_delta": 512,
     "random": False,
@@ -61,7 +76,9 @@ def with_result(**changes: Any) -> Record:
         (RAISED, RETURNED, {"outcome", "message"}),
     ],
 )
-def test_each_disagreement_is_seen_in_its_own_aspect(golden: Record, tried: Record, wrong: set[str]) -> None:
+def test_each_disagreement_is_seen_in_its_own_aspect(
+    golden: Record, tried: Record, wrong: set[str]
+) -> None:
     assert {aspect for aspect, agrees in verdicts(golden, tried).items() if not agrees} == wrong
 
 
@@ -79,10 +96,17 @@ def test_a_perfect_run_agrees_and_a_spoiled_one_does_not() -> None:
 
 
 def test_a_snippet_that_was_not_run_counts_as_different() -> None:
-    assert {d.aspect for d in differences({"a": RETURNED}, {})} == {"outcome", "result", "syncs", "memory"}
+    assert {d.aspect for d in differences({"a": RETURNED}, {})} == {
+        "outcome",
+        "result",
+        "syncs",
+        "memory",
+    }
 
 
-@pytest.mark.parametrize(("left", "right"), [(True, 1), (1, True), ([1], (1,)), ("nan", None), ({"a": 1}, {"b": 1})])
+@pytest.mark.parametrize(
+    ("left", "right"), [(True, 1), (1, True), ([1], (1,)), ("nan", None), ({"a": 1}, {"b": 1})]
+)
 def test_look_alikes_are_not_equal(left: Any, right: Any) -> None:
     assert not equal(left, right, 1e-4)
 
@@ -96,13 +120,17 @@ def test_pins_move_in_neither_direction_unnoticed() -> None:
     pinned = {"outcome": Tally(9, 10)}
     assert pins.changed(pinned, {"outcome": Tally(9, 10)}) == []
     assert pins.changed(pinned, {"outcome": Tally(8, 10)}) == ["outcome: fell from 9/10 to 8/10"]
-    assert pins.changed(pinned, {"outcome": Tally(10, 10)}) == ["outcome: rose from 9/10 to 10/10: raise the pin"]
+    assert pins.changed(pinned, {"outcome": Tally(10, 10)}) == [
+        "outcome: rose from 9/10 to 10/10: raise the pin"
+    ]
     assert pins.changed({}, pinned) == ["outcome: pinned nothing, found 9/10: pin the corpus anew"]
 
 
 def test_written_pins_are_read_back(tmp_path: Path) -> None:
     path = tmp_path / "agreement.json"
-    path.write_text('{"torch": "0", "at_least_percent": {"outcome": 99}, "reached": {"other": {"syncs": [1, 2]}}}')
+    path.write_text(
+        '{"torch": "0", "at_least_percent": {"outcome": 99}, "reached": {"other": {"syncs": [1, 2]}}}'
+    )
     pins.write("public", {"outcome": Tally(9, 10)}, path)
     assert pins.reached("public", path) == {"outcome": Tally(9, 10)}
     assert pins.reached("other", path) == {"syncs": Tally(1, 2)}
@@ -151,12 +179,17 @@ def test_descriptions_are_the_recorded_ones(value: Any, described: Any) -> None:
 def test_large_tensors_are_described_by_statistics() -> None:
     described = describe(torch.arange(100.0), random=False)
     assert described["values"] is None
-    assert described["stats"] == {"sum": 4950.0, "absmax": 99.0, "first": [0.0, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0]}
+    assert described["stats"] == {
+        "sum": 4950.0,
+        "absmax": 99.0,
+        "first": [0.0, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0],
+    }
 
 
 def forked(codes: dict[str, str]) -> dict[str, Record]:
     return run.run_forked(
-        [Snippet(id_, code, random=False, tolerance=1e-4) for id_, code in codes.items()], nullcontext
+        [Snippet(id_, code, random=False, tolerance=1e-4) for id_, code in codes.items()],
+        nullcontext,
     )
 
 
@@ -198,4 +231,7 @@ def test_a_child_that_ignores_its_alarm_is_killed(monkeypatch: pytest.MonkeyPatc
 def test_a_slow_snippet_is_stopped_by_its_alarm(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(measure, "ALARM_SECONDS", 0.1)
     record = forked({"slow": "import time\ntry: time.sleep(60)\nexcept Exception: pass"})["slow"]
-    assert (record["outcome"], record["error_type"]) == ("raise", "tests.conformance.measure.SnippetTimeout")
+    assert (record["outcome"], record["error_type"]) == (
+        "raise",
+        "tests.conformance.measure.SnippetTimeout",
+    )

@@ -44,14 +44,24 @@ print(json.dumps(shown))
 """
 
 
-def python(warm: WarmPython, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+def python(
+    warm: WarmPython, *arguments: str, **environment: str
+) -> subprocess.CompletedProcess[str]:
     """Run Python as a student would, from the repository's folder, in no terminal; a warning is an error.
 
     Except one, which begins with "Warning": on some releases of torch every use of its profiler warns.
     """
-    plain = {name: value for name, value in os.environ.items() if name not in ("FORCE_COLOR", "COLORTERM")}
+    plain = {
+        name: value
+        for name, value in os.environ.items()
+        if name not in ("FORCE_COLOR", "COLORTERM")
+    }
     path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
-    here = plain | {"PYTHONPATH": path, "COLUMNS": "100", "PYTHONWARNINGS": "error,ignore:Warning:UserWarning"}
+    here = plain | {
+        "PYTHONPATH": path,
+        "COLUMNS": "100",
+        "PYTHONWARNINGS": "error,ignore:Warning:UserWarning",
+    }
     return warm.run(*arguments, cwd=ROOT, env=here | environment)
 
 
@@ -69,7 +79,9 @@ def demos(warm: WarmPython, solved: bool) -> dict[str, tuple[str | None, str, fl
     with TemporaryDirectory() as folder:
         scripts = [script_of(exercise.stem, solved, Path(folder)) for exercise in EXERCISES]
         ran = each_of(warm, *scripts)
-        assert solved or sorted(os.listdir(folder)) == sorted(script.name for script in scripts), "it left a file"
+        assert solved or sorted(os.listdir(folder)) == sorted(script.name for script in scripts), (
+            "it left a file"
+        )
     return dict(zip((exercise.stem for exercise in EXERCISES), ran, strict=True))
 
 
@@ -112,7 +124,9 @@ def test_a_file_by_itself_draws_in_colour_where_there_is_colour(warm_python: War
 def test_a_demo_that_fails_or_warns_is_noticed(warm_python: WarmPython, tmp_path: Path) -> None:
     (tmp_path / "fails.py").write_text("import warnings\nwarnings.warn('old')\n", encoding="utf-8")
     (tmp_path / "odd.py").write_text("print('\\u2580')\n", encoding="utf-8")
-    warned, unwritable = (failed for failed, *_ in each_of(warm_python, tmp_path / "fails.py", tmp_path / "odd.py"))
+    warned, unwritable = (
+        failed for failed, *_ in each_of(warm_python, tmp_path / "fails.py", tmp_path / "odd.py")
+    )
     assert "UserWarning: old" in (warned or "")
     assert "UnicodeEncodeError" in (unwritable or "")
 
@@ -121,6 +135,8 @@ def test_the_line_that_says_how_to_run_a_file_runs_it_on_a_gpu(warm_python: Warm
     file = ROOT / "reference" / "day8" / "03_moving_batches.py"
     assert f"\nRun me: dojo run exercises/day8/{file.name}\n" in file.read_text(encoding="utf-8")
     done = python(warm_python, "gpudojo", "run", str(file))
-    assert (done.returncode, "ghosts, moved from cpu to cuda:0:" in done.stdout) == (0, True), done.stdout + done.stderr
+    assert (done.returncode, "ghosts, moved from cpu to cuda:0:" in done.stdout) == (0, True), (
+        done.stdout + done.stderr
+    )
     heading = "What each line did on the virtual GPU, and how long it would take on T4 (modelled):"
     assert heading in done.stderr

@@ -39,11 +39,23 @@ HEAD = "def train_epoch(model, loader, loss_fn, optimizer, device):"
 CASES = {
     "not closed": (f"{HEAD}\n    model.to(device\n    return 0.0\n", 2, "syntax-error"),
     "an unknown name": (f"{HEAD}\n    modell.to(device)\n    return 0.0\n", 2, "unknown-name"),
-    "the stub's line": (f"{HEAD}\n    model.to(device)\n    raise NotImplementedError\n", 3, "not-implemented-left"),
+    "the stub's line": (
+        f"{HEAD}\n    model.to(device)\n    raise NotImplementedError\n",
+        3,
+        "not-implemented-left",
+    ),
     "no memory": ("raise MemoryError\n", 1, "file-without-memory"),
-    "a parameter less": (f"def train_epoch(model, loader, loss_fn, optimizer):{LOOP}", 1, "wrong-signature"),
+    "a parameter less": (
+        f"def train_epoch(model, loader, loss_fn, optimizer):{LOOP}",
+        1,
+        "wrong-signature",
+    ),
     "a global": (f'DEVICE = "cuda"\n{HEAD}{LOOP}', 3, "global-device"),
-    "no return": (f"{HEAD}{LOOP}".replace("DEVICE", "device").partition("    return")[0], 11, "return-forgotten"),
+    "no return": (
+        f"{HEAD}{LOOP}".replace("DEVICE", "device").partition("    return")[0],
+        11,
+        "return-forgotten",
+    ),
 }
 
 
@@ -77,9 +89,13 @@ def test_a_file_that_cannot_be_read_is_told_once(tmp_path: Path) -> None:
 
 
 def test_a_second_failure_at_the_same_line_names_the_first() -> None:
-    def failed(check: str, line: int | None, mistake: str | None, function: str = "f", ran: int = 0) -> CheckResult:
+    def failed(
+        check: str, line: int | None, mistake: str | None, function: str = "f", ran: int = 0
+    ) -> CheckResult:
         lines = ((ran, ran),) if ran else None
-        return CheckResult("02", function, check, check, Outcome.FAILED, 1, "", "", line, mistake, ran=lines)
+        return CheckResult(
+            "02", function, check, check, Outcome.FAILED, 1, "", "", line, mistake, ran=lines
+        )
 
     results = [
         failed("a", 3, "model-copied"),
@@ -125,7 +141,11 @@ def test_two_mistakes_at_one_line_are_both_told(source: str, tmp_path: Path) -> 
 
 def told_after(results: list[CheckResult], exercise: Exercise) -> dict[str, str | None]:
     """By failed check, the one that is to be mended first."""
-    return {each.check: same_cause(each, results, exercise) for each in results if each.outcome is Outcome.FAILED}
+    return {
+        each.check: same_cause(each, results, exercise)
+        for each in results
+        if each.outcome is Outcome.FAILED
+    }
 
 
 def test_statistics_that_change_without_eval_are_told_after_it() -> None:
@@ -137,7 +157,8 @@ def test_statistics_that_change_without_eval_are_told_after_it() -> None:
 
 
 def test_a_pass_without_a_step_is_told_after_the_remainder_where_others_step() -> None:
-    first, second = "steps_for_the_remainder", "returns_the_number_of_steps"
+    first = "steps_for_the_remainder"
+    second = "returns_the_number_of_steps"
     for name in ("remainder_dropped", "last_batches_never_read"):
         results = graded(WRONG / "09_managing_memory" / f"{name}.py")
         found = told_after(results, exercise_of("day8", "09_managing_memory"))
@@ -146,17 +167,27 @@ def test_a_pass_without_a_step_is_told_after_the_remainder_where_others_step() -
 
 
 def test_a_function_is_to_be_mended_before_another_that_calls_it(tmp_path: Path) -> None:
-    clock = (WRONG / TIMING.stem / "clock_never_waits.py").read_text(encoding="utf-8").partition("def compare")[0]
-    compare = "return {str(each): time_on_device(make_work(each), each, repeats) for each in devices}"
+    clock = (
+        (WRONG / TIMING.stem / "clock_never_waits.py")
+        .read_text(encoding="utf-8")
+        .partition("def compare")[0]
+    )
+    compare = (
+        "return {str(each): time_on_device(make_work(each), each, repeats) for each in devices}"
+    )
     path = tmp_path / f"{TIMING.stem}.py"
     path.write_text(
-        f"{clock}\n\ndef compare_devices(make_work, devices, repeats=3):\n    {compare}\n", encoding="utf-8"
+        f"{clock}\n\ndef compare_devices(make_work, devices, repeats=3):\n    {compare}\n",
+        encoding="utf-8",
     )
     grader = FileGrader(path, BENCH, 8, references={TIMING.stem: reference("day8", TIMING.stem)})
     for function in TIMING.functions[:2]:
         grader.results(TIMING, function)
     first = "waits_for_the_device"
-    assert told_after(grader.graded, TIMING) == {first: None, "times_each_as_it_should": f"time_on_device::{first}"}
+    assert told_after(grader.graded, TIMING) == {
+        first: None,
+        "times_each_as_it_should": f"time_on_device::{first}",
+    }
 
 
 def test_a_function_that_is_missing_has_no_hints_on_what_it_should_do(tmp_path: Path) -> None:
@@ -171,17 +202,24 @@ def test_a_function_that_is_missing_has_no_hints_on_what_it_should_do(tmp_path: 
     ("body", "told"),
     [
         ("modell.to(device)", "NameError: name 'modell' is not defined. Did you mean: 'model'?"),
-        ("torch.cuda.synchronise()", "has no attribute 'synchronise'. Did you mean: 'synchronize'?"),
+        (
+            "torch.cuda.synchronise()",
+            "has no attribute 'synchronise'. Did you mean: 'synchronize'?",
+        ),
         ("model.parametres()", "has no attribute 'parametres'. Did you mean: 'parameters'?"),
         ("model.quantise_by_hand()", "has no attribute 'quantise_by_hand'"),
     ],
 )
-def test_an_error_by_a_misspelt_name_says_which_one_is_near(body: str, told: str, tmp_path: Path) -> None:
+def test_an_error_by_a_misspelt_name_says_which_one_is_near(
+    body: str, told: str, tmp_path: Path
+) -> None:
     path = tmp_path / "04_modifying_training_loop_gpu.py"
     path.write_text(f"import torch\n{HEAD}\n    {body}\n", encoding="utf-8")
     result = first_of(FileGrader(path, BENCH, 8).results(TRAINING, TRAINING.functions[0]))
     assert result.happened.endswith(told)
-    if result.misconception is None:  # what the function should do is not what such an error is about
+    if (
+        result.misconception is None
+    ):  # what the function should do is not what such an error is about
         assert hints_about(result, TRAINING.functions[0])[0].startswith("What does the error say")
 
 
@@ -200,14 +238,17 @@ def test_an_answer_comes_with_hints_on_its_question() -> None:
     )
     (answers,) = exercise_of("day8", "12_self_assessment").functions
     assert hints_about(result, answers) == answers.hints[:3]
-    assert result.happened.startswith('"a" is not the answer to "portable". When we tried it out, is_available() chose')
+    assert result.happened.startswith(
+        '"a" is not the answer to "portable". When we tried it out, is_available() chose'
+    )
 
 
 def test_another_process_of_the_machine_is_not_taken_for_the_student_s() -> None:
     """As in a notebook or under a test runner that has started some."""
     path = WRONG / "06_vectorizing_pixel_loops/gray_through_numpy.py"
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as other:
-        submission, measure = load(path), reference("day8", path.parent.name)
+        submission = load(path)
+        measure = reference("day8", path.parent.name)
         exercise = exercise_of("day8", path.parent.name)
         results = grade_function(exercise, exercise.functions[0], submission, measure, BENCH, 8)
         other.communicate(b"\n")

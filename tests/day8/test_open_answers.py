@@ -25,8 +25,12 @@ def test_a_question_without_an_answer_is_named(tmp_path: Path) -> None:
     }
     path.write_text(f"ANSWERS = {answers}\n", encoding="utf-8")
     function = EXERCISE.functions[0]
-    wanted = observe(EXERCISE, function, load(Path("reference/day8/12_self_assessment.py")), "virtual", 8)
-    results = judge(EXERCISE, function, observe(EXERCISE, function, load(path), "virtual", 8), wanted)
+    wanted = observe(
+        EXERCISE, function, load(Path("reference/day8/12_self_assessment.py")), "virtual", 8
+    )
+    results = judge(
+        EXERCISE, function, observe(EXERCISE, function, load(path), "virtual", 8), wanted
+    )
     assert [result.outcome for result in results] == [
         Outcome.PASSED,
         Outcome.PASSED,
@@ -36,4 +40,7 @@ def test_a_question_without_an_answer_is_named(tmp_path: Path) -> None:
         Outcome.PASSED,
     ]
     said = str(Feedback(results[2], EXERCISE, path, hints=1))
-    assert said == 'to do: ANSWERS["different_devices"] has no answer yet; neither have: out_of_memory.'
+    assert (
+        said
+        == 'to do: ANSWERS["different_devices"] has no answer yet; neither have: out_of_memory.'
+    )

@@ -13,7 +13,9 @@ from gpudojo.model.results import Outcome
 
 from tests.solutions import wanted
 
-FUNCTIONS = [(e, f) for e in day("day8") if e.number in ("01", "02", "03", "04") for f in e.functions]
+FUNCTIONS = [
+    (e, f) for e in day("day8") if e.number in ("01", "02", "03", "04") for f in e.functions
+]
 
 
 def passes(exercise: Any, function: Any, evidence: Evidence) -> bool:
@@ -26,7 +28,9 @@ def with_facts(evidence: Evidence, probe: str, facts: dict[str, Any]) -> Evidenc
     return msgspec.structs.replace(evidence, observations=changed)
 
 
-@pytest.mark.parametrize(("exercise", "function"), FUNCTIONS, ids=lambda thing: getattr(thing, "name", ""))
+@pytest.mark.parametrize(
+    ("exercise", "function"), FUNCTIONS, ids=lambda thing: getattr(thing, "name", "")
+)
 def test_nothing_that_is_missing_passes(exercise: Any, function: Any) -> None:
     right = wanted("day8", exercise.stem, function.name)
     assert passes(exercise, function, right)
@@ -35,15 +39,21 @@ def test_nothing_that_is_missing_passes(exercise: Any, function: Any) -> None:
         for scenario, case in observation.facts.items():
             rest = {name: facts for name, facts in observation.facts.items() if name != scenario}
             if (probe, scenario) != ("laptop", "best unbuilt"):  # which only tells mistakes apart
-                assert not passes(exercise, function, with_facts(right, probe, rest)), f"without {scenario}"
+                assert not passes(exercise, function, with_facts(right, probe, rest)), (
+                    f"without {scenario}"
+                )
             emptied = {scenario: {key: [] for key in case}}
-            assert not passes(exercise, function, with_facts(right, probe, observation.facts | emptied)) or (
-                scenario == "best unbuilt"
-            ), f"with nothing in {scenario}"
+            assert not passes(
+                exercise, function, with_facts(right, probe, observation.facts | emptied)
+            ) or (scenario == "best unbuilt"), f"with nothing in {scenario}"
 
 
-@pytest.mark.parametrize(("exercise", "function"), FUNCTIONS, ids=lambda thing: getattr(thing, "name", ""))
-def test_no_field_of_a_scenario_may_be_missing_or_of_another_type(exercise: Any, function: Any) -> None:
+@pytest.mark.parametrize(
+    ("exercise", "function"), FUNCTIONS, ids=lambda thing: getattr(thing, "name", "")
+)
+def test_no_field_of_a_scenario_may_be_missing_or_of_another_type(
+    exercise: Any, function: Any
+) -> None:
     right = wanted("day8", exercise.stem, function.name)
     for probe, observation in right.observations.items():
         for scenario, case in observation.facts.items():
@@ -51,19 +61,31 @@ def test_no_field_of_a_scenario_may_be_missing_or_of_another_type(exercise: Any,
                 less = {key: fact for key, fact in case.items() if key != name}
                 for spoiled in (less, case | {name: b"?"}):
                     facts = observation.facts | {scenario: spoiled}
-                    assert not passes(exercise, function, with_facts(right, probe, facts)), f"{name} of {scenario}"
+                    assert not passes(exercise, function, with_facts(right, probe, facts)), (
+                        f"{name} of {scenario}"
+                    )
 
 
 @pytest.mark.parametrize(
-    ("exercise", "function"), [(e, f) for e in day("day8") for f in e.functions], ids=lambda it: getattr(it, "name", "")
+    ("exercise", "function"),
+    [(e, f) for e in day("day8") for f in e.functions],
+    ids=lambda it: getattr(it, "name", ""),
 )
-@pytest.mark.parametrize("kind", ["Crashed", "TimedOut", "OutOfMemory", "MemoryError", "RuntimeError"])
-def test_where_every_probe_ends_with_an_error_every_check_is_judged(exercise: Any, function: Any, kind: str) -> None:
+@pytest.mark.parametrize(
+    "kind", ["Crashed", "TimedOut", "OutOfMemory", "MemoryError", "RuntimeError"]
+)
+def test_where_every_probe_ends_with_an_error_every_check_is_judged(
+    exercise: Any, function: Any, kind: str
+) -> None:
     right = wanted("day8", exercise.stem, function.name)
     message = "Expected all tensors to be on the same device, but found at least two devices, cuda:0 and cpu!"
     ended = Observation(CallStatus.RAISED, raised=Raised(kind, message, None))
     for probes in ([*right.observations], *([probe] for probe in right.observations)):
-        evidence = msgspec.structs.replace(right, observations=right.observations | dict.fromkeys(probes, ended))
+        evidence = msgspec.structs.replace(
+            right, observations=right.observations | dict.fromkeys(probes, ended)
+        )
         results = judge(exercise, function, evidence, right)
         assert all(result.outcome is not Outcome.ERROR for result in results)
-        assert len(probes) < len(right.observations) or all(result.outcome is not Outcome.PASSED for result in results)
+        assert len(probes) < len(right.observations) or all(
+            result.outcome is not Outcome.PASSED for result in results
+        )

@@ -24,7 +24,10 @@ MISSED = {
         "copes_with_nothing",
     },
     "04_modifying_training_loop_gpu/empty_divides_by_zero": {"copes_with_nothing"},
-    "05_modifying_evaluation_loop_gpu/quickstart": {"returns_the_mean_loss_per_sample", "copes_with_nothing"},
+    "05_modifying_evaluation_loop_gpu/quickstart": {
+        "returns_the_mean_loss_per_sample",
+        "copes_with_nothing",
+    },
     "05_modifying_evaluation_loop_gpu/quickstart_prints_only": {
         "returns_two_floats",
         "returns_the_mean_loss_per_sample",
@@ -41,5 +44,7 @@ MISSED = {
 @pytest.mark.parametrize("solution", MISSED)
 def test_what_is_right_is_paid(solution: str) -> None:
     results = graded(WRONG / f"{solution}.py")
-    assert {result.check for result in results if result.outcome is not Outcome.PASSED} == MISSED[solution]
+    assert {result.check for result in results if result.outcome is not Outcome.PASSED} == MISSED[
+        solution
+    ]
     assert sum(result.points for result in results) > 0

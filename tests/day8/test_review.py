@@ -33,16 +33,22 @@ ON_PURPOSE = {
 @pytest.mark.skipif(sys.platform != "linux", reason="the sandbox is Linux's")
 def test_no_kept_solution_needs_review(exercise: Exercise, tmp_path: Path) -> None:
     """For one exercise: `-m slow -k 04`."""
-    submissions, out = tmp_path / "class", tmp_path / "out"
+    submissions = tmp_path / "class"
+    out = tmp_path / "out"
     out.mkdir()
-    expected, graded = {}, {}
+    expected = {}
+    graded = {}
     for solution in solutions(HERE, exercise.stem):
         folder = submissions / solution.where.replace("/", ".")
         folder.mkdir(parents=True)
         # Equal ones, with different diagnoses, would be run only once, and need review as copies.
-        (folder / f"{exercise.stem}.py").write_text(f"{solution.source}\n# {solution.where}\n", encoding="utf-8")
+        (folder / f"{exercise.stem}.py").write_text(
+            f"{solution.source}\n# {solution.where}\n", encoding="utf-8"
+        )
         expected[folder.name] = ON_PURPOSE.get(solution.where, ("", ""))[0]
-    asked = GradingOptions(submissions=[submissions], out=out, reference=REFERENCE, secret="of a test", jobs=2)
+    asked = GradingOptions(
+        submissions=[submissions], out=out, reference=REFERENCE, secret="of a test", jobs=2
+    )
     for row in iterate(ClassGrading(asked, Quiet()).run().path):
         graded[row.submission] = " ".join(row.needs_human)
     assert graded.keys() == expected.keys()

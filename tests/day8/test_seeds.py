@@ -20,7 +20,9 @@ def test_half_precision_does_not_change_the_predictions_of_05() -> None:
         values, pictures, logits = evaluation_loop._drawn(seed)
         model = evaluation_loop.watched(values, evaluation_loop.EvaluationLog()).eval()
         with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
-            assert torch.equal(model(pictures).argmax(dim=1), torch.tensor(logits).argmax(dim=1)), seed
+            assert torch.equal(model(pictures).argmax(dim=1), torch.tensor(logits).argmax(dim=1)), (
+                seed
+            )
 
 
 def test_a_mean_loss_that_is_right_by_chance_in_half_precision_fails_in_05() -> None:
@@ -28,7 +30,9 @@ def test_a_mean_loss_that_is_right_by_chance_in_half_precision_fails_in_05() -> 
     path = Path(__file__).parent / "wrong" / exercise.stem / "under_autocast.py"
     (function,) = exercise.functions
     for seed in (1, 79):  # under 79 the rounded outputs have the same mean loss in all scenarios
-        results = grade_function(exercise, function, load(path), reference("day8", exercise.stem), "virtual", seed)
+        results = grade_function(
+            exercise, function, load(path), reference("day8", exercise.stem), "virtual", seed
+        )
         missed = [result.check for result in results if result.outcome is not Outcome.PASSED]
         assert missed == ["returns_the_mean_loss_per_sample"], seed
 
@@ -38,7 +42,9 @@ def test_the_largest_output_of_a_batch_counts_other_hits_in_05() -> None:
         outputs = torch.tensor(evaluation_loop._drawn(seed)[2])
         for samples in (evaluation_loop.FEW, evaluation_loop.MOST):
             loader, _ = evaluation_loop.batches(seed, samples)
-            batches = zip(outputs[:samples].split(evaluation_loop.BATCH), (y for _, y in loader), strict=True)
+            batches = zip(
+                outputs[:samples].split(evaluation_loop.BATCH), (y for _, y in loader), strict=True
+            )
             hits = [[int((x.argmax(*dim) == y).sum()) for dim in ((1,), ())] for x, y in batches]
             right, of_all = map(sum, zip(*hits, strict=True))
             assert right != of_all, seed
@@ -48,7 +54,9 @@ def test_gradients_of_07_are_clipped_and_do_not_overflow_when_scaled_twice() -> 
     for seed in SEEDS:
         model = mixed_precision.watched(seed, "cpu", mixed_precision.StepLog(), overflow=False)
         pictures, classes = mixed_precision.batch(seed)
-        mixed_precision.loss_fn(model, mixed_precision.StepLog())(model(pictures), classes).backward()
+        mixed_precision.loss_fn(model, mixed_precision.StepLog())(
+            model(pictures), classes
+        ).backward()
         gradients = [parameter.grad for parameter in model.parameters()]
         norm = torch.stack([gradient.norm() for gradient in gradients]).norm().item()
         assert 2 * mixed_precision.HARD < norm < mixed_precision.SOFTLY / 2, seed

@@ -44,7 +44,9 @@ def test_the_graders_loops_are_those_students_are_given() -> None:
     def loops(path: Path) -> dict[str, str]:
         tree = ast.parse(path.read_text(encoding="utf-8"))
         return {
-            n.name: ast.unparse(n) for n in tree.body if isinstance(n, ast.FunctionDef) and n.name.endswith("_loop")
+            n.name: ast.unparse(n)
+            for n in tree.body
+            if isinstance(n, ast.FunctionDef) and n.name.endswith("_loop")
         }
 
     assert len(loops(REFERENCE)) == 3
@@ -97,7 +99,8 @@ def test_on_a_real_gpu_the_measured_times_are_judged() -> None:
 
 
 def test_every_timed_output_is_checked() -> None:
-    right, wrong = ONE, Array("float32", (1,), b"\0\0\0\1")
+    right = ONE
+    wrong = Array("float32", (1,), b"\0\0\0\1")
     judge_outputs(Race(1.0, 1.0, 1, [right], [ONE]), Race(1.0, 1.0, 1, [ONE], [ONE]), same)
     with pytest.raises(Failed, match="timed call 2 of 2 is wrong"):
         judge_outputs(Race(1.0, 1.0, 2, [right, wrong], [ONE, ONE]), Race(1.0, 1.0), same)
@@ -115,7 +118,9 @@ def seen_of(tmp_path: Path, text: str) -> Any:
 VECTORISED = "return 0.299 * sprites[:, 0] + 0.587 * sprites[:, 1] + 0.114 * sprites[:, 2]\n"
 
 
-def test_the_modelled_time_is_the_same_on_every_run_and_counts_sleep_and_lines_of_python(tmp_path: Path) -> None:
+def test_the_modelled_time_is_the_same_on_every_run_and_counts_sleep_and_lines_of_python(
+    tmp_path: Path,
+) -> None:
     def speed(more: str = "") -> dict[str, float]:
         text = f"import time\ndef grayscale(sprites):\n    {SOLUTION}\n    {more}\n    {VECTORISED}"
         found = seen_of(tmp_path, text)["pictures"].facts["speed"]
@@ -130,11 +135,17 @@ def test_the_modelled_time_is_the_same_on_every_run_and_counts_sleep_and_lines_o
     assert busy["loop"] == plain["loop"]
 
 
-def test_beside_a_student_the_loop_runs_once_and_the_reference_knows_the_rest(tmp_path: Path) -> None:
+def test_beside_a_student_the_loop_runs_once_and_the_reference_knows_the_rest(
+    tmp_path: Path,
+) -> None:
     found = seen_of(tmp_path, f"def grayscale(sprites):\n    {VECTORISED}")
     assert found["pictures"].facts["speed"]["loop"] == 0
-    assert [len(found["timed"].facts[name]) for name in ("outputs", "loop_outputs")] == [pixel_race.ROUNDS, 1]
-    right, wrong = ONE, Array("float32", (1,), b"\0\0\0\1")
+    assert [len(found["timed"].facts[name]) for name in ("outputs", "loop_outputs")] == [
+        pixel_race.ROUNDS,
+        1,
+    ]
+    right = ONE
+    wrong = Array("float32", (1,), b"\0\0\0\1")
     wanted = Race(1.0, 1.0, 2, [ONE, ONE], [ONE, ONE])
     judge_outputs(Race(1.0, 1.0, 2, [right, right], [ONE]), wanted, same)
     with pytest.raises(Failed, match="timed call 2 of 2 is wrong"):
@@ -144,7 +155,9 @@ def test_beside_a_student_the_loop_runs_once_and_the_reference_knows_the_rest(tm
 
 
 def test_a_patched_clock_changes_nothing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(time, "perf_counter", time.perf_counter)  # so that it is put back afterwards
+    monkeypatch.setattr(
+        time, "perf_counter", time.perf_counter
+    )  # so that it is put back afterwards
     found = seen_of(
         tmp_path,
         "import time\n"
@@ -159,8 +172,14 @@ def test_a_patched_clock_changes_nothing(monkeypatch: pytest.MonkeyPatch, tmp_pa
 def test_every_round_has_inputs_of_its_own() -> None:
     with bench.open_device("cpu") as opened:
         call = Call(lambda t: t + 1, Submission(REFERENCE, reference=True), opened, 8)
-        found = pixel_race.race(call, lambda t: t + 1, lambda number: (torch.full((2,), float(number)),))
-    assert found.rounds == pixel_race.ROUNDS == len({output.data for output in found.outputs if output})
+        found = pixel_race.race(
+            call, lambda t: t + 1, lambda number: (torch.full((2,), float(number)),)
+        )
+    assert (
+        found.rounds
+        == pixel_race.ROUNDS
+        == len({output.data for output in found.outputs if output})
+    )
     assert found.outputs == found.loop_outputs
     assert found.speedup > 0
 

@@ -21,13 +21,25 @@ from gpudojo.model.results import Outcome
 REFERENCES = Path(__file__).parents[2] / "reference" / "day8"
 FUNCTIONS = [(e, f) for e in day("day8") if e.number in ("05", "06", "07") for f in e.functions]
 # Facts that decide, by the last name in their path; facts that are only shown in messages may be anything.
-DECIDING = {"values", "outputs", "update", "value", "student", "loop", "parts", "passes", "flags_after"}
+DECIDING = {
+    "values",
+    "outputs",
+    "update",
+    "value",
+    "student",
+    "loop",
+    "parts",
+    "passes",
+    "flags_after",
+}
 
 
 @cache
 def right(stem: str, name: str) -> Evidence:
     exercise, function = next((e, f) for e, f in FUNCTIONS if (e.stem, f.name) == (stem, name))
-    return decode_evidence(encode_evidence(observe(exercise, function, load(REFERENCES / f"{stem}.py"), "virtual", 8)))
+    return decode_evidence(
+        encode_evidence(observe(exercise, function, load(REFERENCES / f"{stem}.py"), "virtual", 8))
+    )
 
 
 def places(facts: Any, way: tuple[Any, ...] = ()) -> Iterator[tuple[tuple[Any, ...], Any]]:
@@ -62,19 +74,29 @@ def put(facts: Any, way: tuple[Any, ...], value: Any) -> Any:
     return changed
 
 
-@pytest.mark.parametrize(("exercise", "function"), FUNCTIONS, ids=lambda one: getattr(one, "name", ""))
+@pytest.mark.parametrize(
+    ("exercise", "function"), FUNCTIONS, ids=lambda one: getattr(one, "name", "")
+)
 def test_no_spoiled_fact_passes(exercise: Any, function: Any) -> None:
     wanted = right(exercise.stem, function.name)
     assert {r.outcome for r in judge(exercise, function, wanted, wanted)} == {Outcome.PASSED}
-    tried, survived = 0, []
+    tried = 0
+    survived = []
     for probe, seen in wanted.observations.items():
         for way, fact in places(seen.facts):
             if "nothing_to_evaluate" in way and "passes" in way:
                 continue  # there are none
             for value in spoiled(fact):
                 facts = put(seen.facts, way, value)
-                observations = wanted.observations | {probe: msgspec.structs.replace(seen, facts=facts)}
-                results = judge(exercise, function, msgspec.structs.replace(wanted, observations=observations), wanted)
+                observations = wanted.observations | {
+                    probe: msgspec.structs.replace(seen, facts=facts)
+                }
+                results = judge(
+                    exercise,
+                    function,
+                    msgspec.structs.replace(wanted, observations=observations),
+                    wanted,
+                )
                 tried += 1
                 if all(result.outcome is Outcome.PASSED for result in results):
                     survived.append((probe, way, value))

@@ -19,24 +19,47 @@ WRONG = Path(__file__).parent / "wrong"
 @pytest.mark.parametrize(
     ("name", "told"),
     [
-        ("07_mixed_precision/steps_twice", "without the scaler, and scaler.step(optimizer) as well: two steps"),
-        ("07_mixed_precision/update_under_a_condition", "without `max_norm` scaler.step was not followed by"),
-        ("07_mixed_precision/zero_grad_between_backward_and_step", "backward, scaler.step; no parameter had a"),
+        (
+            "07_mixed_precision/steps_twice",
+            "without the scaler, and scaler.step(optimizer) as well: two steps",
+        ),
+        (
+            "07_mixed_precision/update_under_a_condition",
+            "without `max_norm` scaler.step was not followed by",
+        ),
+        (
+            "07_mixed_precision/zero_grad_between_backward_and_step",
+            "backward, scaler.step; no parameter had a",
+        ),
         ("09_managing_memory/acc_counts_from_zero", "steps=2) you stepped after 1 batch"),
-        ("09_managing_memory/acc_part_to_training", "a part in evaluation mode, of a model in training mode, was put"),
+        (
+            "09_managing_memory/acc_part_to_training",
+            "a part in evaluation mode, of a model in training mode, was put",
+        ),
         ("09_managing_memory/half_of_them", "2 of 4 blocks ran"),
         ("10_timing_and_profiling/clock_plain_of_the_current_gpu", "it waited for another GPU"),
-        ("10_timing_and_profiling/clock_waits_for_another_stream", "it waited for a stream that had no work"),
+        (
+            "10_timing_and_profiling/clock_waits_for_another_stream",
+            "it waited for a stream that had no work",
+        ),
         ("10_timing_and_profiling/compare_calls_make_work_wrong", "make_work() takes one device"),
-        ("10_timing_and_profiling/top_runs_outside", "`fn` did not run while the profiler was recording"),
-        ("11_multiple_gpus/parallel_two_of_three", "with three GPUs and device='cuda' it uses the GPUs [0, 1]"),
+        (
+            "10_timing_and_profiling/top_runs_outside",
+            "`fn` did not run while the profiler was recording",
+        ),
+        (
+            "11_multiple_gpus/parallel_two_of_three",
+            "with three GPUs and device='cuda' it uses the GPUs [0, 1]",
+        ),
         ("11_multiple_gpus/unwrap_to_the_cpu", "inside DataParallel are torch.float32 on cpu"),
         ("12_self_assessment/renamed", "`ANSWERS` was not handed in, or is None"),
         ("12_self_assessment/whole_answer", "is 'A smaller batch.'"),
     ],
 )
 def test_what_happened_is_told(name: str, told: str) -> None:
-    first = next(r for r in graded((WRONG / name).with_suffix(".py")) if r.outcome is Outcome.FAILED)
+    first = next(
+        r for r in graded((WRONG / name).with_suffix(".py")) if r.outcome is Outcome.FAILED
+    )
     assert told in first.happened
 
 

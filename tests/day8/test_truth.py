@@ -26,7 +26,10 @@ WANTED = 0.98
 def test_the_loop_is_shown_rather_than_what_it_calls() -> None:
     path = HERE / "wrong" / "06_vectorizing_pixel_loops" / "recolor_recursion.py"
     first = next(result for result in graded(path) if result.outcome is Outcome.FAILED)
-    assert "for part in indices" in path.read_text(encoding="utf-8").splitlines()[(first.line or 0) - 1]
+    assert (
+        "for part in indices"
+        in path.read_text(encoding="utf-8").splitlines()[(first.line or 0) - 1]
+    )
 
 
 @pytest.mark.slow
@@ -37,14 +40,20 @@ def test_the_first_line_and_cause_shown_are_true(exercise: Exercise) -> None:
     untrue = []
     for stem, path in wrong.items():
         lines = truth[stem]["line"] or [0]
-        causes = truth[stem]["cause"] if isinstance(truth[stem]["cause"], list) else [truth[stem]["cause"]]
+        causes = (
+            truth[stem]["cause"]
+            if isinstance(truth[stem]["cause"], list)
+            else [truth[stem]["cause"]]
+        )
         assert set(causes) <= {"-", *misconceptions()}, stem
         assert max(lines) <= len(path.read_text(encoding="utf-8").splitlines()), stem
         failed = [result for result in graded(path) if result.outcome is Outcome.FAILED]
         assert failed, f"{stem} passes"
         first = failed[0]
         for each in failed:
-            assert not each.line or each.ran is None or executed(each.line, each.ran), f"{stem}: {each.happened}"
+            assert not each.line or each.ran is None or executed(each.line, each.ran), (
+                f"{stem}: {each.happened}"
+            )
         if (first.line or 0) not in lines or (first.misconception or "-") not in causes:
             shown = f"line {first.line}, {first.misconception or '-'}: {first.happened}"
             untrue.append(f"{stem}: {shown}; the truth: {lines}, {causes}")

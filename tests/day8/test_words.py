@@ -50,7 +50,9 @@ def test_advice_on_nothing_is_found() -> None:
         told = [str(finding) for finding in declared(day("day8")[0], misconceptions_of("day8"))]
     finally:
         del function.advice["no_such_check"]
-    assert any("has advice on 'no_such_check', no check of it and no mistake" in each for each in told)
+    assert any(
+        "has advice on 'no_such_check', no check of it and no mistake" in each for each in told
+    )
     assert any("has no hint 99, which is for 'no_such_check'" in each for each in told)
 
 

@@ -43,7 +43,10 @@ def _plain_environment(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_two_pixels_share_a_cell_in_their_own_colours() -> None:
     terminal = Terminal("utf-8")
     show(CHEQUERED, file=terminal)
-    red, black = "38;2;255;0;0;48;2;255;0;0", "38;2;0;0;0;48;2;0;0;0"  # twice as large, so above and below agree
+    red, black = (
+        "38;2;255;0;0;48;2;255;0;0",
+        "38;2;0;0;0;48;2;0;0;0",
+    )  # twice as large, so above and below agree
     upper = f"\x1b[{red}m▀\x1b[0m" * 2 + f"\x1b[{black}m▀\x1b[0m" * 2
     lower = f"\x1b[{black}m▀\x1b[0m" * 2 + f"\x1b[{red}m▀\x1b[0m" * 2
     assert terminal.shown.splitlines() == [upper, lower]
@@ -79,15 +82,25 @@ def test_no_color_is_respected(monkeypatch: pytest.MonkeyPatch) -> None:
     assert terminal.shown.splitlines() == ["::", "  ::"]
 
 
-def test_more_sprites_than_the_terminal_is_wide_go_on_below(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_more_sprites_than_the_terminal_is_wide_go_on_below(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setenv("COLUMNS", "11")
     written = io.StringIO()
     show([[[1.0, 1.0]]] * 5, [1, 2, 3, 4, 5], file=written)
-    assert written.getvalue().splitlines() == ["1     2", "@@@@  @@@@", "3     4", "@@@@  @@@@", "5", "@@@@"]
+    assert written.getvalue().splitlines() == [
+        "1     2",
+        "@@@@  @@@@",
+        "3     4",
+        "@@@@  @@@@",
+        "5",
+        "@@@@",
+    ]
 
 
 def test_values_outside_and_no_values_are_drawn_as_the_nearest() -> None:
-    nan, inf = float("nan"), float("inf")
+    nan = float("nan")
+    inf = float("inf")
     assert pictures_of([[[[2.0, -1.0, nan, inf, 0.5]]] * 3])[0][0] == [
         (255,) * 3,
         (0,) * 3,
@@ -102,7 +115,12 @@ def test_tensors_of_any_kind_and_an_empty_batch() -> None:
 
     sprites = torch.tensor(CHEQUERED, requires_grad=True)
     wanted = [[[RED, BLACK], [BLACK, RED]]]
-    assert pictures_of(sprites) == pictures_of(sprites.to(torch.bfloat16)) == pictures_of(CHEQUERED) == wanted
+    assert (
+        pictures_of(sprites)
+        == pictures_of(sprites.to(torch.bfloat16))
+        == pictures_of(CHEQUERED)
+        == wanted
+    )
     assert pictures_of(torch.zeros(0, 3, 4, 4)) == pictures_of([]) == []
     show(torch.zeros(0, 3, 4, 4))
 
@@ -113,11 +131,15 @@ def test_other_shapes_are_refused(shape: tuple[int, ...]) -> None:
 
     with pytest.raises(NotSprites) as refused:
         show(torch.zeros(shape))
-    assert str(refused.value).startswith("sprites have the shape (N, 3, H, W), or (N, H, W) in grey; this has (")
+    assert str(refused.value).startswith(
+        "sprites have the shape (N, 3, H, W), or (N, H, W) in grey; this has ("
+    )
 
 
 def test_importing_it_imports_neither_torch_nor_rich() -> None:
     question = "import sys, gpudojo.sprite_display; print({'torch', 'rich'} & set(sys.modules))"
     root = Path(__file__).parents[2]
-    answer = subprocess.run([sys.executable, "-c", question], cwd=root, capture_output=True, text=True, check=True)
+    answer = subprocess.run(
+        [sys.executable, "-c", question], cwd=root, capture_output=True, text=True, check=True
+    )
     assert answer.stdout == "set()\n"

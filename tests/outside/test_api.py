@@ -29,9 +29,19 @@ def test_facts_about_the_device() -> None:
 
 def test_clocks_of_the_device_and_dtypes_it_holds() -> None:
     told = torch.cuda.get_device_properties(0)
-    assert (told.clock_rate, told.memory_clock_rate, told.memory_bus_width) == (1_980_000, 3_201_000, 6144)
+    assert (told.clock_rate, told.memory_clock_rate, told.memory_bus_width) == (
+        1_980_000,
+        3_201_000,
+        6144,
+    )
     held = torch.accelerator.get_device_capability("cuda:0")["supported_dtypes"]
-    assert {torch.float32, torch.float64, torch.bfloat16, torch.complex64, torch.float8_e4m3fn} < held
+    assert {
+        torch.float32,
+        torch.float64,
+        torch.bfloat16,
+        torch.complex64,
+        torch.float8_e4m3fn,
+    } < held
     assert torch.accelerator.get_device_capability() == {"supported_dtypes": held}
     with pytest.raises(RuntimeError, match="invalid device ordinal"):
         torch.accelerator.get_device_capability(1)
@@ -65,7 +75,9 @@ def test_names_in_a_tensor_are_those_of_a_gpu() -> None:
     x.remark = "mine"  # type: ignore[attr-defined]
     assert "remark" in dir(x)
     assert "__cuda_array_interface__" not in dir(x.to_sparse())
-    assert set(dir(nn.Parameter(x))) - set(dir(nn.Parameter(torch.ones(2)))) == {"__cuda_array_interface__"}
+    assert set(dir(nn.Parameter(x))) - set(dir(nn.Parameter(torch.ones(2)))) == {
+        "__cuda_array_interface__"
+    }
 
 
 def test_sensors_are_those_of_an_idle_gpu() -> None:
@@ -150,7 +162,14 @@ def test_the_library_of_a_convolution(name: str) -> None:
     image, weight, dilation, transposed, groups, *expected = CONVOLUTIONS[name]
     x, w = (torch.zeros(shape, device="cuda") for shape in (image, weight))
     ones = (1,) * (x.dim() - 2)
-    settings = (ones, (0,) * len(ones), (dilation,) * len(ones), transposed, (0,) * len(ones), groups)
+    settings = (
+        ones,
+        (0,) * len(ones),
+        (dilation,) * len(ones),
+        transposed,
+        (0,) * len(ones),
+        groups,
+    )
     found = []
     for enabled in (True, False):
         with torch.backends.cudnn.flags(enabled=enabled):
@@ -201,7 +220,12 @@ def test_settings_without_a_use_are_kept() -> None:
     tunable.enable()
     tunable.set_max_tuning_duration(7)
     tunable.set_filename("results.csv")
-    kept = tunable.is_enabled(), tunable.get_max_tuning_duration(), tunable.get_filename(), tunable.get_results()
+    kept = (
+        tunable.is_enabled(),
+        tunable.get_max_tuning_duration(),
+        tunable.get_filename(),
+        tunable.get_results(),
+    )
     assert kept == (True, 7, "results.csv", ())
     torch.cuda.memory.caching_allocator_enable(True)
     plans = torch.backends.cuda.cufft_plan_cache
@@ -232,7 +256,9 @@ def test_sparse_tensors_are_made_on_the_default_device() -> None:
 
 
 def test_a_value_that_cannot_be_assigned_is_refused_by_the_name_of_the_type() -> None:
-    with pytest.raises(TypeError, match=r"can't assign a numpy.float32 to a torch.cuda.FloatTensor"):
+    with pytest.raises(
+        TypeError, match=r"can't assign a numpy.float32 to a torch.cuda.FloatTensor"
+    ):
         torch.ones(2, device="cuda")[0] = numpy.float32(1)
 
 

@@ -46,7 +46,10 @@ def model(gpu: VirtualGpu) -> nn.Module:
 def passes(gpu: VirtualGpu, *call: Any) -> list[str]:
     first = len(gpu.ledger)
     call[0](*call[1:])
-    return [f"{type(r).__name__} {getattr(r, 'name', '')}{getattr(r, 'module', '')}" for r in gpu.ledger[first:]]
+    return [
+        f"{type(r).__name__} {getattr(r, 'name', '')}{getattr(r, 'module', '')}"
+        for r in gpu.ledger[first:]
+    ]
 
 
 @pytest.mark.filterwarnings("ignore:torch.compile does not compile")
@@ -60,7 +63,11 @@ def test_a_compiled_module_does_what_the_module_does(
     compiled(x).sum().backward()
     assert all(p.grad is not None and p.grad.is_cuda for p in model.parameters())
     assert list(compiled.state_dict()) == ["_orig_mod.0.weight", "_orig_mod.0.bias"]
-    assert all(site.file == __file__ for site in (r.site for r in gpu.ledger.operations()) if site is not None)
+    assert all(
+        site.file == __file__
+        for site in (r.site for r in gpu.ledger.operations())
+        if site is not None
+    )
 
 
 @pytest.mark.filterwarnings("ignore:torch.compile does not compile")
@@ -90,7 +97,9 @@ def test_the_first_compiled_call_says_that_it_is_eager(model: nn.Module, x: torc
     assert only.filename == __file__
 
 
-def test_a_function_compiled_before_the_device_is_opened_runs_there_and_compiles_again_afterwards() -> None:
+def test_a_function_compiled_before_the_device_is_opened_runs_there_and_compiles_again_afterwards() -> (
+    None
+):
     graphs: list[Any] = []
 
     def backend(graph: Any, inputs: Any) -> Any:
@@ -106,7 +115,9 @@ def test_a_function_compiled_before_the_device_is_opened_runs_there_and_compiles
 
 
 @pytest.mark.parametrize("name", ["mode", "backend"])
-def test_what_torch_compile_does_not_know_is_refused_as_elsewhere(model: nn.Module, name: str) -> None:
+def test_what_torch_compile_does_not_know_is_refused_as_elsewhere(
+    model: nn.Module, name: str
+) -> None:
     with pytest.raises(Exception, match="nope"):
         torch.compile(model, **{name: "nope"})
 
@@ -140,7 +151,9 @@ def test_fake_modules_of_the_device(gpu: VirtualGpu) -> None:
     from torch._subclasses.fake_tensor import FakeTensorMode
 
     with FakeTensorMode():
-        with pytest.raises(RuntimeError, match=r"Couldn't swap Linear\.weight"):  # as on every device
+        with pytest.raises(
+            RuntimeError, match=r"Couldn't swap Linear\.weight"
+        ):  # as on every device
             nn.Linear(2, 2).cuda()
         module = nn.Sequential(nn.Conv2d(3, 4, 3, device="cuda"), nn.BatchNorm2d(4, device="cuda"))
         out = module(torch.randn(2, 3, 8, 8).cuda())
@@ -155,7 +168,9 @@ TRACED: dict[str, Callable[[torch.Tensor], Any]] = {
     "zeros": lambda x: x + torch.zeros(3, device=x.device),
     "where": lambda x: torch.where(x > 0, x, 0.0),
     "there and back": lambda x: (x.cpu() + 1).to(x.device, torch.float64),
-    "jvp": lambda x: torch.func.jvp(lambda y: y @ torch.ones(3, 2, device=y.device) + y[0, 0], (x,), (x,)),
+    "jvp": lambda x: torch.func.jvp(
+        lambda y: y @ torch.ones(3, 2, device=y.device) + y[0, 0], (x,), (x,)
+    ),
 }
 
 
@@ -190,7 +205,8 @@ class Listing(TorchDispatchMode):
 
 
 def test_a_dispatch_mode_sees_what_it_sees_on_a_gpu(gpu: VirtualGpu) -> None:
-    host, place = torch.ones(2), torch.device("cuda:0")
+    host = torch.ones(2)
+    place = torch.device("cuda:0")
     with Listing() as listing:
         x = host.to("cuda")
         x = x.cpu().to("cuda", torch.float64).mul(2)
@@ -278,13 +294,19 @@ def attention(device: str, attend: Callable[..., Any] | None) -> list[torch.Tens
         hidden = ~torch.ones(32, 32, dtype=torch.bool).tril()
         out = scores.masked_fill(hidden, float("-inf")).softmax(-1) @ value
     else:
-        mask = create_block_mask(lambda b, h, i, j: i >= j, None, None, 32, 32, device=device, BLOCK_SIZE=16)
-        out = attend(query, key, value, score_mod=lambda s, b, h, i, j: s * 0.5 + bias[h], block_mask=mask)
+        mask = create_block_mask(
+            lambda b, h, i, j: i >= j, None, None, 32, 32, device=device, BLOCK_SIZE=16
+        )
+        out = attend(
+            query, key, value, score_mod=lambda s, b, h, i, j: s * 0.5 + bias[h], block_mask=mask
+        )
     out.square().sum().backward()
     return [out.detach().cpu(), *(t.grad.cpu() for t in (query, key, value) if t.grad is not None)]
 
 
-@pytest.mark.filterwarnings("ignore:torch.compile does not compile", "ignore:flex_attention called without")
+@pytest.mark.filterwarnings(
+    "ignore:torch.compile does not compile", "ignore:flex_attention called without"
+)
 @pytest.mark.parametrize("compiled", [False, True])
 def test_flex_attention(gpu: VirtualGpu, compiled: bool) -> None:
     from torch.nn.attention.flex_attention import flex_attention
@@ -298,7 +320,9 @@ def test_flex_attention(gpu: VirtualGpu, compiled: bool) -> None:
 def test_cond_takes_a_branch_and_has_gradients(x: torch.Tensor) -> None:
     x.requires_grad_()
     for sign in (1, -1):
-        chosen = torch.cond(torch.tensor(sign, device="cuda") > 0, lambda t: t * 3, lambda t: t * 5, (x,))
+        chosen = torch.cond(
+            torch.tensor(sign, device="cuda") > 0, lambda t: t * 3, lambda t: t * 5, (x,)
+        )
         (gradient,) = torch.autograd.grad(chosen.sum(), x)
         assert gradient.eq(4 - sign).all()
 
@@ -336,7 +360,9 @@ def on_gpu(t: torch.Tensor) -> torch.Tensor:
     return t + torch.ones(3, device=t.device)
 
 
-def test_a_custom_operator_runs_on_the_device_and_has_its_gradient(gpu: VirtualGpu, x: torch.Tensor) -> None:
+def test_a_custom_operator_runs_on_the_device_and_has_its_gradient(
+    gpu: VirtualGpu, x: torch.Tensor
+) -> None:
     x.requires_grad_()
     square(x).sum().backward()
     assert x.grad is not None
@@ -367,7 +393,9 @@ def test_a_python_kernel_for_cuda_gets_device_tensors(x: torch.Tensor) -> None:
 
 def test_an_operator_that_the_device_cannot_run_says_what_to_add(x: torch.Tensor) -> None:
     library.define("compiled(Tensor t) -> Tensor")
-    with pytest.raises(NotImplementedError, match=r'register_kernel\("outside::compiled", "cpu", function\)'):
+    with pytest.raises(
+        NotImplementedError, match=r'register_kernel\("outside::compiled", "cpu", function\)'
+    ):
         torch.ops.outside.compiled(x)
     torch.library.register_kernel("outside::compiled", "cpu", torch.neg)
     assert torch.equal(torch.ops.outside.compiled(x), -x)
@@ -379,7 +407,8 @@ def test_saved_scripts_come_back_where_they_were(
     model: nn.Module, x: torch.Tensor, traced: bool, tmp_path: Path
 ) -> None:
     script: Any = torch.jit.trace(model, x) if traced else torch.jit.script(model)
-    buffer, files = io.BytesIO(), {"note": ""}
+    buffer = io.BytesIO()
+    files = {"note": ""}
     torch.jit.save(script, buffer, _extra_files={"note": "kept"})
     script.save(tmp_path / "script.pt")
     assert next(script.parameters()).is_cuda
@@ -407,12 +436,14 @@ LAYERS_TRACED: dict[str, tuple[nn.Module, tuple[int, ...]]] = {
 def test_layers_are_traced_as_on_the_cpu(name: str) -> None:
     layer, shape = LAYERS_TRACED[name]
     given = torch.rand(shape)
-    there, here = copy.deepcopy(layer).cuda(), copy.deepcopy(layer)
+    there = copy.deepcopy(layer).cuda()
+    here = copy.deepcopy(layer)
     scripts: list[Any] = [torch.jit.trace(there, given.cuda()), torch.jit.trace(here, given)]
     kinds = [[node.kind() for node in script.inlined_graph.nodes()] for script in scripts]
     assert kinds[0] == kinds[1]
     made, expected = (
-        (out if isinstance(out, torch.Tensor) else out[0]) for out in (scripts[0](given.cuda()), here(given))
+        (out if isinstance(out, torch.Tensor) else out[0])
+        for out in (scripts[0](given.cuda()), here(given))
     )
     torch.testing.assert_close(made.cpu(), expected)
     made.sum().backward()
@@ -434,7 +465,9 @@ class Strict(torch.Tensor):
 
     @staticmethod
     def __new__(cls, inside: torch.Tensor) -> Strict:
-        made: Any = torch.Tensor._make_wrapper_subclass(cls, inside.shape, dtype=inside.dtype, device=inside.device)
+        made: Any = torch.Tensor._make_wrapper_subclass(
+            cls, inside.shape, dtype=inside.dtype, device=inside.device
+        )
         made.inside = inside
         return made
 

@@ -64,12 +64,21 @@ REFUSED: dict[str, tuple[str, Callable[[Out], Any]]] = {
     "sizes": ("along scatter dim 0 does not match", lambda p: comm.scatter(p[0], out=[p[0][:1]])),
     "no output": ("at least one output tensor", lambda p: comm.scatter(p[0], out=[])),
     "no device": ("at least one device", lambda p: comm.scatter(p[0], ())),
-    "lengths": ("devices and chunk_sizes to be of same length", lambda p: comm.scatter(p[0], (0,), (1, 1))),
+    "lengths": (
+        "devices and chunk_sizes to be of same length",
+        lambda p: comm.scatter(p[0], (0,), (1, 1)),
+    ),
     "host input": ("tensor at index 0 has device 'cpu'", lambda p: comm.gather([p[0].cpu(), p[1]])),
     "dimensions": ("the same number of dimensions", lambda p: comm.gather([p[0], p[1][0]])),
-    "input": ("Input tensor at index 1 has invalid shape", lambda p: comm.gather([p[0], p[1][:, 1:]])),
+    "input": (
+        "Input tensor at index 1 has invalid shape",
+        lambda p: comm.gather([p[0], p[1][:, 1:]]),
+    ),
     "out": ("Expected out tensor to have shape", lambda p: comm.gather(p, out=torch.zeros(3))),
-    "elsewhere": (r"All tensors must be on devices\[0\]", lambda p: comm.broadcast_coalesced(p, (0, 1))),
+    "elsewhere": (
+        r"All tensors must be on devices\[0\]",
+        lambda p: comm.broadcast_coalesced(p, (0, 1)),
+    ),
 }
 
 
@@ -96,13 +105,17 @@ def test_storages_are_copied_on_their_device() -> None:
 @pytest.mark.usefixtures("two")
 def test_a_dual_tensor_is_copied_to_the_host() -> None:
     with forward_ad.dual_level():
-        dual = forward_ad.make_dual(torch.ones(2, device="cuda"), torch.full((2,), 5.0, device="cuda"))
+        dual = forward_ad.make_dual(
+            torch.ones(2, device="cuda"), torch.full((2,), 5.0, device="cuda")
+        )
         tangent = forward_ad.unpack_dual(torch.zeros(2).copy_(dual)).tangent
     assert tangent is not None
     assert tangent.tolist() == [5, 5]
 
 
-def test_modules_of_torch_imported_meanwhile_see_the_device(warm_python: WarmPython, tmp_path: Path) -> None:
+def test_modules_of_torch_imported_meanwhile_see_the_device(
+    warm_python: WarmPython, tmp_path: Path
+) -> None:
     """A module that asks while it is imported, and one that keeps a function that asks."""
     asking = (
         "import sys, types, importlib.abc, importlib.util, torch",

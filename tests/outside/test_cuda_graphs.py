@@ -130,7 +130,9 @@ def test_a_capture_draws_from_registered_generators_only() -> None:
     assert torch.equal(got, torch.rand(2, device="cuda", generator=own.manual_seed(3)))
     with pytest.raises(RuntimeError, match="only if new seed is the same as the original seed"):
         captured(lambda: torch.cuda.manual_seed(7))
-    with pytest.raises(RuntimeError, match="Cannot construct a new CUDAGeneratorImpl during CUDA graph capture"):
+    with pytest.raises(
+        RuntimeError, match="Cannot construct a new CUDAGeneratorImpl during CUDA graph capture"
+    ):
         captured(lambda: torch.Generator("cuda"))
 
 
@@ -147,7 +149,8 @@ def test_generators_count_and_share_their_state() -> None:
     torch.rand(3, device="cuda")
     torch.cuda.set_rng_state(state)
     assert generator.get_offset() == 8
-    own, other = generator.graphsafe_get_state(), generator.clone_state()
+    own = generator.graphsafe_get_state()
+    other = generator.clone_state()
     generator.graphsafe_set_state(other)
     torch.rand(3, device="cuda")
     assert (generator.get_offset(), other.get_offset(), own.get_offset()) == (12, 12, 8)
@@ -179,10 +182,16 @@ def test_what_a_graph_says_of_itself() -> None:
     kept.instantiate()
     assert kept.raw_cuda_graph_exec()
     usual, _ = captured(lambda: torch.ones(2, device="cuda") + 1)
-    for function, text in ((usual.instantiate, "only when keep_graph=true"), (usual.raw_cuda_graph, "keep_graph=true")):
+    for function, text in (
+        (usual.instantiate, "only when keep_graph=true"),
+        (usual.raw_cuda_graph, "keep_graph=true"),
+    ):
         with pytest.raises(RuntimeError, match=text):
             function()
-    with pytest.raises(RuntimeError, match="already owns a captured graph"), torch.cuda.graph(usual):
+    with (
+        pytest.raises(RuntimeError, match="already owns a captured graph"),
+        torch.cuda.graph(usual),
+    ):
         pass
     with pytest.raises(RuntimeError, match=r"pool\(\) without a preceding successful capture"):
         new_graph().pool()
@@ -202,7 +211,9 @@ def test_an_operation_that_waits_ends_the_capture() -> None:
     assert x.item() == 1
 
 
-def test_a_capture_that_was_never_ended_ends_with_its_device(request: pytest.FixtureRequest) -> None:
+def test_a_capture_that_was_never_ended_ends_with_its_device(
+    request: pytest.FixtureRequest,
+) -> None:
     closes, opens = request.getfixturevalue("_device")
     with torch.cuda.stream(torch.cuda.Stream()):
         new_graph().capture_begin()

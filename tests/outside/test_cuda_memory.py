@@ -62,7 +62,9 @@ def test_a_snapshot_adds_up() -> None:
     assert sum(s["allocated_size"] for s in segments) == cuda.memory_allocated()
     for segment in segments:
         assert sum(b["size"] for b in segment["blocks"]) == segment["total_size"]
-    active = {b["address"] for s in segments for b in s["blocks"] if b["state"] == "active_allocated"}
+    active = {
+        b["address"] for s in segments for b in s["blocks"] if b["state"] == "active_allocated"
+    }
     assert active == {t.data_ptr() for t in kept}
 
 
@@ -93,9 +95,12 @@ def test_history_tells_what_was_allocated_where_and_freed() -> None:
 
 
 @pytest.mark.parametrize(
-    ("context", "allocated", "freed"), [("all", True, True), ("alloc", True, False), (None, False, False)]
+    ("context", "allocated", "freed"),
+    [("all", True, True), ("alloc", True, False), (None, False, False)],
 )
-def test_the_context_says_whose_frames_are_kept(context: str | None, allocated: bool, freed: bool) -> None:
+def test_the_context_says_whose_frames_are_kept(
+    context: str | None, allocated: bool, freed: bool
+) -> None:
     memory._record_memory_history(context=context)
     x = made_here(3)
 
@@ -177,13 +182,19 @@ def test_pinned_memory_is_counted_in_powers_of_two() -> None:
     assert figures["active_bytes.current"] == figures["allocated_bytes.current"] == 64 << 10
     del kept
     figures = cuda.host_memory_stats()
-    assert (figures["active_requests.current"], figures["allocations.current"], figures["num_host_alloc"]) == (0, 1, 1)
+    assert (
+        figures["active_requests.current"],
+        figures["allocations.current"],
+        figures["num_host_alloc"],
+    ) == (0, 1, 1)
     again = torch.ones(9 * 1024).pin_memory()
     assert cuda.host_memory_stats()["num_host_alloc"] == 1
     del again
     torch._C._host_emptyCache()  # type: ignore[attr-defined]
     cuda.reset_peak_host_memory_stats()
-    assert not any(v for k, v in cuda.host_memory_stats().items() if k.endswith((".current", ".peak")))
+    assert not any(
+        v for k, v in cuda.host_memory_stats().items() if k.endswith((".current", ".peak"))
+    )
 
 
 def test_memory_can_be_pinned_where_it_is() -> None:
@@ -204,7 +215,8 @@ def test_functions_take_a_device_context() -> None:
 
 
 def test_a_product_of_batches_takes_the_memory_of_its_result() -> None:
-    a, b = torch.rand(24, 32, 32, device="cuda"), torch.rand(24, 32, 1, device="cuda")
+    a = torch.rand(24, 32, 32, device="cuda")
+    b = torch.rand(24, 32, 1, device="cuda")
     peaks = []
     for product in (torch.bmm, torch.matmul):
         cuda.reset_peak_memory_stats()
@@ -230,7 +242,9 @@ def test_checkpoints_of_cuda_s_own_allocator_are_refused() -> None:
 
 
 def test_pools_in_pools_and_in_other_threads() -> None:
-    outer, inner, kept = cuda.MemPool(), cuda.MemPool(), []
+    outer = cuda.MemPool()
+    inner = cuda.MemPool()
+    kept = []
     with cuda.use_mem_pool(outer):
         kept.append(made_here(5 << 20))
         with cuda.use_mem_pool(inner):
@@ -273,7 +287,9 @@ def test_a_refused_allocation_and_an_empty_tensor_are_no_blocks() -> None:
     empty = torch.empty(0, device="cuda") + 1
     for _ in range(2):
         with pytest.raises(cuda.OutOfMemoryError):
-            torch.empty(cuda.get_device_properties(0).total_memory * 2, dtype=torch.int8, device="cuda")
+            torch.empty(
+                cuda.get_device_properties(0).total_memory * 2, dtype=torch.int8, device="cuda"
+            )
     after = cuda.memory_stats()
     figures = (
         "active.all.current",

@@ -60,14 +60,17 @@ def test_an_event_belongs_to_the_device_it_was_recorded_on() -> None:
     other = torch.cuda.Stream(device=1).record_event(torch.cuda.Event(enable_timing=True))
     event.record()
     assert (event.device, other.device) == (torch.device("cuda:0"), torch.device("cuda:1"))
-    with pytest.raises(RuntimeError, match="Event device 0 does not match recording stream's device 1"):
+    with pytest.raises(
+        RuntimeError, match="Event device 0 does not match recording stream's device 1"
+    ):
         event.record(torch.cuda.Stream(device=1))
     with pytest.raises(RuntimeError, match="invalid resource handle"):
         event.elapsed_time(other)
 
 
 def test_work_that_sleeps_is_waited_for() -> None:
-    begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+    begin = torch.cuda.Event(enable_timing=True)
+    end = torch.cuda.Event(enable_timing=True)
     x = torch.ones(1, device="cuda")
     begin.record()
     torch.cuda._sleep(200 * MILLION)  # 0.1 s
@@ -129,7 +132,8 @@ class Remembering(torch.autograd.Function):
 def test_a_backward_pass_runs_on_the_streams_of_the_forward_pass(gpu: VirtualGpu) -> None:
     Remembering.seen.clear()
     x = torch.ones(1, device="cuda", requires_grad=True)
-    first, second = torch.cuda.Stream(), torch.cuda.Stream()
+    first = torch.cuda.Stream()
+    second = torch.cuda.Stream()
     with torch.cuda.stream(first):
         y = Remembering.apply(x)
     with torch.cuda.stream(second):
@@ -158,7 +162,10 @@ def test_the_modelled_clock_counts_what_sleeps(gpu: VirtualGpu) -> None:
 
 
 def test_events_of_two_kinds_have_no_time_between_them() -> None:
-    events: list[Any] = [torch.cuda.Event(enable_timing=True), torch.Event("cuda", enable_timing=True)]
+    events: list[Any] = [
+        torch.cuda.Event(enable_timing=True),
+        torch.Event("cuda", enable_timing=True),
+    ]
     for event in events:
         event.record()
     for event, other, kind in ((*events, r"torch\.cuda\.Event"), (*events[::-1], r"torch\.Event")):
@@ -174,7 +181,9 @@ def test_events_have_handles_for_other_processes() -> None:
     handle = event.ipc_handle()
     assert isinstance(handle, bytes)
     assert len(handle) == 64
-    other = torch.cuda.Event.from_ipc_handle(torch.device("cuda:1"), (1).to_bytes(8, "little") + handle[8:])
+    other = torch.cuda.Event.from_ipc_handle(
+        torch.device("cuda:1"), (1).to_bytes(8, "little") + handle[8:]
+    )
     assert other.query()
     assert other.device == torch.device("cuda:1")
     other.synchronize()

@@ -120,7 +120,9 @@ assert "device type cpu" in raised(dist.all_reduce, torch.ones(2))
     )
 
 
-def test_the_ledger_has_the_collectives_and_the_rank_that_waits(warm_python: WarmPython, tmp_path: Path) -> None:
+def test_the_ledger_has_the_collectives_and_the_rank_that_waits(
+    warm_python: WarmPython, tmp_path: Path
+) -> None:
     ran(
         warm_python,
         tmp_path,
@@ -143,7 +145,9 @@ gpu.ledger.save_trace(f"trace{rank}.json")
     )
 
 
-def test_data_parallel_training_has_the_losses_of_the_cpu(warm_python: WarmPython, tmp_path: Path) -> None:
+def test_data_parallel_training_has_the_losses_of_the_cpu(
+    warm_python: WarmPython, tmp_path: Path
+) -> None:
     ran(
         warm_python,
         tmp_path,
@@ -223,7 +227,9 @@ assert torch.equal(cut.redistribute(mesh, [Replicate()]).to_local(), table)
 
 
 @pytest.mark.slow
-def test_a_mesh_chooses_each_ranks_device_and_draws_for_its_shards(warm_python: WarmPython, tmp_path: Path) -> None:
+def test_a_mesh_chooses_each_ranks_device_and_draws_for_its_shards(
+    warm_python: WarmPython, tmp_path: Path
+) -> None:
     chosen_by_hand = "torch.cuda.set_device(rank)\n"
     assert chosen_by_hand in START
     ran(
@@ -260,10 +266,14 @@ assert all(0 < each < 5 for each in found), found
 def test_commands_that_run_python_get_the_device(tmp_path: Path) -> None:
     script = tmp_path / "train.py"
     script.touch()
-    python, opening = sys.executable, ["--child", "--gpus", "2"]
+    python = sys.executable
+    opening = ["--child", "--gpus", "2"]
     added = ["-m", "virtual_cuda", *opening]
     for before, after in (
-        ([python, "-u", str(script), "--lr", "1"], [python, "-u", *added, str(script), "--lr", "1"]),
+        (
+            [python, "-u", str(script), "--lr", "1"],
+            [python, "-u", *added, str(script), "--lr", "1"],
+        ),
         ((python, "-W", "error", "train.py"), [python, "-W", "error", *added, "train.py"]),
         ([python, "-m", "pack.train"], [python, *added, "-m", "pack.train"]),
         ([python, "-c", "pass", "-x"], [python, *added, "-c", "pass", "-x"]),
@@ -299,7 +309,13 @@ LAUNCHED = {
         "--nproc-per-node",
         "2",
     ],
-    "the device in each rank": ["torch.distributed.run", "--nproc-per-node", "2", "-m", "virtual_cuda"],
+    "the device in each rank": [
+        "torch.distributed.run",
+        "--nproc-per-node",
+        "2",
+        "-m",
+        "virtual_cuda",
+    ],
 }
 
 
@@ -333,5 +349,7 @@ if __name__ == "__main__":
 @pytest.mark.slow
 def test_spawned_processes_have_the_device(tmp_path: Path) -> None:
     (tmp_path / "script.py").write_text(SPAWNED, encoding="utf-8")
-    done = subprocess.run([sys.executable, "script.py"], cwd=tmp_path, capture_output=True, text=True, timeout=300)
+    done = subprocess.run(
+        [sys.executable, "script.py"], cwd=tmp_path, capture_output=True, text=True, timeout=300
+    )
     assert (done.stdout, done.returncode) == ("2 cuda:0\n", 0), done.stderr[-2000:]

@@ -21,7 +21,8 @@ from virtual_cuda import virtual_cuda
 from tests.outside.test_sweep import function_of, left_out, operators, tensors
 
 FILE = Path(__file__).parent / "h200_answers.json"
-SAMPLES, VALUES = 25, 16
+SAMPLES = 25
+VALUES = 16
 DTYPES = ("float32", "int64", "complex64")
 EACH = " ".join(DTYPES)
 ASKED = {
@@ -45,7 +46,12 @@ KNOWN = {
 
 def form(tensor: torch.Tensor) -> list[Any]:
     strided = tensor.layout is torch.strided
-    return [str(tensor.dtype)[6:], list(tensor.shape), list(tensor.stride()) if strided else None, tensor.device.type]
+    return [
+        str(tensor.dtype)[6:],
+        list(tensor.shape),
+        list(tensor.stride()) if strided else None,
+        tensor.device.type,
+    ]
 
 
 def numbers(tensor: torch.Tensor) -> list[float]:
@@ -56,13 +62,21 @@ def numbers(tensor: torch.Tensor) -> list[float]:
 
 def answers(name: str, dtype: str) -> list[Any]:
     """For each sample the exception's first line, or the forms of the results, and for some operators their values."""
-    op, kind, found = operators()[name], getattr(torch, dtype), []
+    op = operators()[name]
+    kind = getattr(torch, dtype)
+    found = []
     trained = (kind.is_floating_point or kind.is_complex) and op.supports_autograd
     trained = trained and kind in op.supported_backward_dtypes("cuda")
     torch.manual_seed(0)
-    for sample in list(itertools.islice(op.sample_inputs("cpu", kind, requires_grad=trained), SAMPLES)):
+    for sample in list(
+        itertools.islice(op.sample_inputs("cpu", kind, requires_grad=trained), SAMPLES)
+    ):
         args, kwargs = tree_map(
-            lambda v: v.detach().to("cuda").requires_grad_(v.requires_grad) if isinstance(v, torch.Tensor) else v,
+            lambda v: (
+                v.detach().to("cuda").requires_grad_(v.requires_grad)
+                if isinstance(v, torch.Tensor)
+                else v
+            ),
             ((sample.input, *sample.args), sample.kwargs),
         )
         if kwargs.get("device") is not None:
@@ -72,17 +86,26 @@ def answers(name: str, dtype: str) -> list[Any]:
         except Exception as error:
             found.append(f"{type(error).__name__}: {str(error).splitlines()[0][:250]}")
         else:
-            found.append([[form(each) for each in made], *([numbers(each) for each in made] if name in EXACT else [])])
+            found.append(
+                [
+                    [form(each) for each in made],
+                    *([numbers(each) for each in made] if name in EXACT else []),
+                ]
+            )
     return found
 
 
 def test_every_listed_difference_was_put_to_the_gpu() -> None:
     """Those of random numbers apart, and one that depends on the CPU."""
     recorded = json.loads(FILE.read_text())["answers"]
-    assert set(recorded) == {f"{name} {dtype}" for name, dtypes in ASKED.items() for dtype in dtypes.split()}
+    assert set(recorded) == {
+        f"{name} {dtype}" for name, dtypes in ASKED.items() for dtype in dtypes.split()
+    }
     kinds = {"raises", "devices", "forms", "strides"}  # a random number changes none of them
     listed = {
-        f"{n} {d}" for (n, d), what in left_out().items() if d in DTYPES and what & kinds and not n.startswith("torch.")
+        f"{n} {d}"
+        for (n, d), what in left_out().items()
+        if d in DTYPES and what & kinds and not n.startswith("torch.")
     }
     assert listed <= set(recorded)
 
@@ -90,13 +113,19 @@ def test_every_listed_difference_was_put_to_the_gpu() -> None:
 @pytest.mark.slow
 @pytest.mark.skipif(torch.__version__ >= "2.14", reason="samples of a later torch may be others")
 def test_the_device_answers_as_the_gpu_did() -> None:
-    recorded, differ, _ = json.loads(FILE.read_text())["answers"], set(), operators()
+    recorded = json.loads(FILE.read_text())["answers"]
+    differ = set()
+    _ = operators()
     with virtual_cuda(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         for name, dtypes in ASKED.items():
             for dtype in dtypes.split():
                 pairs = zip(recorded[f"{name} {dtype}"], answers(name, dtype), strict=True)
-                differ |= {(name, dtype, number) for number, (theirs, mine) in enumerate(pairs) if theirs != mine}
+                differ |= {
+                    (name, dtype, number)
+                    for number, (theirs, mine) in enumerate(pairs)
+                    if theirs != mine
+                }
     assert differ == KNOWN
 
 
@@ -105,8 +134,15 @@ if __name__ == "__main__":
         sys.exit("This asks a GPU, and there is none.")
     warnings.simplefilter("ignore")
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
-    told = {f"{name} {dtype}": answers(name, dtype) for name, dtypes in ASKED.items() for dtype in dtypes.split()}
+    told = {
+        f"{name} {dtype}": answers(name, dtype)
+        for name, dtypes in ASKED.items()
+        for dtype in dtypes.split()
+    }
     head = {"gpu": torch.cuda.get_device_name(), "torch": torch.__version__}
     FILE.write_text("{" + json.dumps(head)[1:-1] + ', "answers": {\n')
     with FILE.open("a") as file:
-        file.write(",\n".join(f"{json.dumps(key)}: {json.dumps(value)}" for key, value in told.items()) + "\n}}\n")
+        file.write(
+            ",\n".join(f"{json.dumps(key)}: {json.dumps(value)}" for key, value in told.items())
+            + "\n}}\n"
+        )

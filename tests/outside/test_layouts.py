@@ -20,7 +20,9 @@ pytestmark = [
     for about in ("Sparse", "The PyTorch API of nested tensors", "enable_nested_tensor")
 ]
 
-TABLE = torch.tensor([[0.0, 0, 1, 2, 0, 0], [0, 0, 0, 3, 0, 0], [4, 0, 0, 0, 0, 5], [0, 6, 0, 0, 7, 8]])
+TABLE = torch.tensor(
+    [[0.0, 0, 1, 2, 0, 0], [0, 0, 0, 3, 0, 0], [4, 0, 0, 0, 0, 5], [0, 6, 0, 0, 7, 8]]
+)
 X = torch.arange(18.0).view(6, 3) / 10 - 0.5
 KINDS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "coo": lambda t: t.to_sparse(),
@@ -104,7 +106,8 @@ def test_half_precision(kind: str, dtype: torch.dtype) -> None:
 
 
 def gradients(kind: str, device: str) -> list[torch.Tensor | None]:
-    s, x = KINDS[kind](TABLE).to(device).requires_grad_(), X.detach().clone().to(device).requires_grad_()
+    s = KINDS[kind](TABLE).to(device).requires_grad_()
+    x = X.detach().clone().to(device).requires_grad_()
     for _ in range(2):  # the second time, gradients are added
         (s @ x).pow(2).sum().backward()
         (s.to_dense() * TABLE.to(device)).sum().backward()
@@ -145,8 +148,10 @@ class SparseLinear(nn.Module):
 
 @pytest.mark.parametrize("kind", ["csr", "csc"])
 def test_sparse_weights_move_with_their_module(kind: str) -> None:
-    layer, x = SparseLinear(KINDS[kind](TABLE)), X.t().contiguous()
-    wanted, weight = layer(x), layer.weight
+    layer = SparseLinear(KINDS[kind](TABLE))
+    x = X.t().contiguous()
+    wanted = layer(x)
+    weight = layer.weight
     made = layer.cuda()(x.cuda())
     assert_same(made, wanted)
     assert (layer.weight.layout, layer.weight.is_cuda) == (weight.layout, True)
@@ -175,7 +180,9 @@ NESTED: dict[str, Function] = {
     "padded": lambda n: n.to_padded_tensor(0.0),
     "pieces": lambda n: list(n.unbind()),
     "reshaped": lambda n: n.reshape(2, -1, 2, 2),
-    "attention": lambda n: F.scaled_dot_product_attention(*[n.reshape(2, -1, 2, 2).transpose(1, 2).contiguous()] * 3),
+    "attention": lambda n: F.scaled_dot_product_attention(
+        *[n.reshape(2, -1, 2, 2).transpose(1, 2).contiguous()] * 3
+    ),
     "one piece": lambda n: n[1],
     "cast": lambda n: n.double(),
     "copy": lambda n: n.clone(),
@@ -201,7 +208,12 @@ def test_nested(name: str) -> None:
 
 def test_nested_tensors_know_what_they_are() -> None:
     there = torch.nested.nested_tensor([piece.cuda() for piece in PIECES])
-    assert (there.is_nested, there.is_cuda, str(there.device), there.dim()) == (True, True, "cuda:0", 3)
+    assert (there.is_nested, there.is_cuda, str(there.device), there.dim()) == (
+        True,
+        True,
+        "cuda:0",
+        3,
+    )
     assert (there.dtype, there.size(0), there.size(2), there.numel()) == (torch.float32, 2, 4, 20)
     with pytest.raises(RuntimeError, match="irregular"):
         there.size(1)
@@ -250,8 +262,11 @@ def test_gradients_pass_through_nested_tensors() -> None:
 
 
 def test_a_transformer_in_eval_mode_takes_its_fast_path() -> None:
-    encoder = nn.TransformerEncoder(nn.TransformerEncoderLayer(8, 2, 16, batch_first=True), 2).eval()
-    x, padding = torch.randn(3, 5, 8), torch.arange(5) >= torch.tensor([[5], [3], [2]])
+    encoder = nn.TransformerEncoder(
+        nn.TransformerEncoderLayer(8, 2, 16, batch_first=True), 2
+    ).eval()
+    x = torch.randn(3, 5, 8)
+    padding = torch.arange(5) >= torch.tensor([[5], [3], [2]])
     with torch.no_grad():
         wanted = encoder(x, src_key_padding_mask=padding)
         made = encoder.cuda()(x.cuda(), src_key_padding_mask=padding.cuda())
@@ -266,7 +281,9 @@ def test_the_sum_of_two_coo_tensors_keeps_the_elements_of_both(dtype: torch.dtyp
     assert_same(torch.sub(both, one, alpha=3), (-TABLE.to(dtype)).to_sparse())
     both -= one
     assert_same(both, TABLE.to(dtype).to_sparse())
-    assert (both + both + both + both)._nnz() == one._nnz()  # more elements than the table has places
+    assert (
+        both + both + both + both
+    )._nnz() == one._nnz()  # more elements than the table has places
 
 
 def test_sparse_gradients_of_half_precision_are_not_merged() -> None:

@@ -30,7 +30,10 @@ def _device() -> Iterator[None]:
 
 def stepped(make: Any, device: str, dtype: torch.dtype, **options: Any) -> list[torch.Tensor]:
     draw = torch.Generator().manual_seed(0)
-    parameters = [torch.randn(shape, generator=draw).to(device, dtype).requires_grad_() for shape in ((3,), (4, 8), ())]
+    parameters = [
+        torch.randn(shape, generator=draw).to(device, dtype).requires_grad_()
+        for shape in ((3,), (4, 8), ())
+    ]
     optimizer = make(parameters, **{"lr": 1e-2, **options})
     for _ in range(3):
         for parameter in parameters:
@@ -55,10 +58,14 @@ def test_steps(name: str, mode: str) -> None:
     for dtype in DTYPES:
         tolerance = {torch.float16: 1e-2, torch.bfloat16: 5e-2}.get(dtype, 1e-5)
         wanted = stepped(make, "cpu", dtype, foreach=False)
-        torch.testing.assert_close(stepped(make, "cuda", dtype, **MODES[mode]), wanted, rtol=tolerance, atol=tolerance)
+        torch.testing.assert_close(
+            stepped(make, "cuda", dtype, **MODES[mode]), wanted, rtol=tolerance, atol=tolerance
+        )
 
 
-@pytest.mark.skipif(torch.__version__ < "2.13", reason="this torch has states of the parameters' dtype only")
+@pytest.mark.skipif(
+    torch.__version__ < "2.13", reason="this torch has states of the parameters' dtype only"
+)
 def test_fused_adam_with_states_in_bfloat16() -> None:
     def step(dtype: torch.dtype) -> torch.Tensor:
         parameter = torch.ones(20, device="cuda", requires_grad=True)

@@ -66,8 +66,13 @@ def operators() -> dict[str, Any]:
         del sys.modules["expecttest"]
     assert not torch.cuda.is_available()  # functions of torch as they are without the device
     for op in op_db:
-        op.follows = functools.reduce(lambda at, name: getattr(at, name, None), op.name.split("."), torch) is op.op
-    return {op.name + (f".{op.variant_test_name}" if op.variant_test_name else ""): op for op in op_db}
+        op.follows = (
+            functools.reduce(lambda at, name: getattr(at, name, None), op.name.split("."), torch)
+            is op.op
+        )
+    return {
+        op.name + (f".{op.variant_test_name}" if op.variant_test_name else ""): op for op in op_db
+    }
 
 
 def function_of(op: Any) -> Any:
@@ -98,7 +103,10 @@ def moved(value: Any, device: str, dtypes: dict[torch.dtype, torch.dtype]) -> An
     if not isinstance(value, torch.Tensor):
         return dtypes.get(value, value) if isinstance(value, torch.dtype) else value
     plain = value.detach()
-    if plain.layout is torch.strided and plain.untyped_storage().nbytes() > plain.numel() * plain.itemsize:
+    if (
+        plain.layout is torch.strided
+        and plain.untyped_storage().nbytes() > plain.numel() * plain.itemsize
+    ):
         # a view, which the operator may look beyond; a copy alone would leave the rest behind
         whole = plain.as_strided((plain.untyped_storage().nbytes() // plain.itemsize,), (1,), 0)
         there = whole.to(device).as_strided(plain.shape, plain.stride(), plain.storage_offset())
@@ -111,7 +119,9 @@ def computed(
     op: Any, sample: Any, device: str, dtypes: dict[torch.dtype, torch.dtype]
 ) -> tuple[list[Any], list[Any], bool]:
     """The results, the gradients, and whether the results have to be on the device."""
-    args, kwargs = tree_map(lambda value: moved(value, device, dtypes), ((sample.input, *sample.args), sample.kwargs))
+    args, kwargs = tree_map(
+        lambda value: moved(value, device, dtypes), ((sample.input, *sample.args), sample.kwargs)
+    )
     torch.manual_seed(0)
     made = sample.output_process_fn_grad(function_of(op)(*args, **kwargs))
     outs = tensors(made)
@@ -122,14 +132,19 @@ def computed(
         draw = torch.Generator().manual_seed(1)
         # Numbers that every dtype has.
         drawn = [
-            (torch.complex64, torch.complex64) if out.is_complex() else (torch.float32, torch.bfloat16) for out in ends
+            (torch.complex64, torch.complex64)
+            if out.is_complex()
+            else (torch.float32, torch.bfloat16)
+            for out in ends
         ]
         seeds = [
             torch.randn(out.shape, generator=draw, dtype=dtype).to(rounded).to(out)
             for out, (dtype, rounded) in zip(ends, drawn, strict=True)
         ]
         gradients = torch.autograd.grad(ends, inputs, seeds, allow_unused=True)
-    here = bool(tensors([args, kwargs])) or any(isinstance(leaf, torch.device) for leaf in tree_leaves([args, kwargs]))
+    here = bool(tensors([args, kwargs])) or any(
+        isinstance(leaf, torch.device) for leaf in tree_leaves([args, kwargs])
+    )
     return outs, list(gradients), here
 
 
@@ -146,14 +161,17 @@ def close(mine: Any, theirs: Any) -> bool:
         return mine is theirs
     mine, theirs = (each.detach().cpu() for each in (mine, theirs))
     if mine.layout is not torch.strided:
-        mine, theirs = mine.to_dense(), theirs.to_dense()
+        mine = mine.to_dense()
+        theirs = theirs.to_dense()
     tolerance = TOLERANCES.get(mine.dtype)
     if mine.dtype is torch.complex32:  # too few functions take it
         mine = mine.to(torch.complex64)
     if mine.dtype == theirs.dtype and mine.shape == theirs.shape and torch.equal(mine, theirs):
         return True  # most are, and `assert_close` takes ten times as long
     try:
-        torch.testing.assert_close(mine, theirs.to(mine.dtype), rtol=tolerance, atol=tolerance, equal_nan=True)
+        torch.testing.assert_close(
+            mine, theirs.to(mine.dtype), rtol=tolerance, atol=tolerance, equal_nan=True
+        )
     except AssertionError:
         return False
     return True
@@ -164,7 +182,10 @@ def agree(mine: list[Any], theirs: list[Any], wide: list[Any] | None) -> bool:
     if len(mine) != len(theirs):
         return False
     others = wide if wide is not None and len(wide) == len(mine) else theirs
-    return all(close(*pair) or close(pair[0], other) for *pair, other in zip(mine, theirs, others, strict=True))
+    return all(
+        close(*pair) or close(pair[0], other)
+        for *pair, other in zip(mine, theirs, others, strict=True)
+    )
 
 
 def differences(op: Any, dtype: torch.dtype, samples: int) -> dict[str, str]:
@@ -175,7 +196,9 @@ def differences(op: Any, dtype: torch.dtype, samples: int) -> dict[str, str]:
     trained = dtype.is_floating_point or dtype.is_complex
     trained = trained and op.supports_autograd and dtype in op.supported_backward_dtypes("cuda")
     torch.manual_seed(0)
-    for sample in list(itertools.islice(op.sample_inputs("cpu", dtype, requires_grad=trained), samples)):
+    for sample in list(
+        itertools.islice(op.sample_inputs("cpu", dtype, requires_grad=trained), samples)
+    ):
         try:
             outs, gradients, _ = computed(op, sample, "cpu", {} if exact else WIDER)
         except Exception:
@@ -193,12 +216,16 @@ def differences(op: Any, dtype: torch.dtype, samples: int) -> dict[str, str]:
             kinds |= {
                 "devices": here and any(each.device.type != "cuda" for each in mine),
                 "forms": exact and [form(each) for each in mine] != [form(each) for each in outs],
-                "strides": exact and [strides(each) for each in mine] != [strides(each) for each in outs],
+                "strides": exact
+                and [strides(each) for each in mine] != [strides(each) for each in outs],
                 "values": "empty" not in op.name and not agree(mine, outs, wide and wide[0]),
                 "gradients": not agree(my_gradients, gradients, wide and wide[1]),
             }
         except Exception as error:
-            found.setdefault("raises", f"{type(error).__name__}: {str(error)[:200]} for {sample.summary()!s:.200}")
+            found.setdefault(
+                "raises",
+                f"{type(error).__name__}: {str(error)[:200]} for {sample.summary()!s:.200}",
+            )
         for kind, differs in kinds.items():
             if differs and kind not in found:
                 found[kind] = str(sample.summary())[:200]
@@ -207,17 +234,24 @@ def differences(op: Any, dtype: torch.dtype, samples: int) -> dict[str, str]:
 
 def swept(names: list[str], dtypes: tuple[str, ...], samples: int = SAMPLES) -> str:
     """One line for each difference that is not listed, and for each listed one that is none."""
-    lines, _ = [], operators()
+    lines = []
+    _ = operators()
     with virtual_cuda() as gpu, warnings.catch_warnings():
         warnings.simplefilter("ignore")
         for name, dtype in itertools.product(names, dtypes):
             op = operators()[name]
             if op.supports_dtype(getattr(torch, dtype), "cuda"):
                 gpu.ledger.rows.clear()
-                found, listed = differences(op, getattr(torch, dtype), samples), left_out().get((name, dtype), set())
+                found = differences(op, getattr(torch, dtype), samples)
+                listed = left_out().get((name, dtype), set())
                 known = listed | left_out("may_differ").get((name, dtype), set())
-                lines += [f"{name} {dtype} {kind}: {found[kind]}" for kind in sorted(found.keys() - known)]
-                lines += [f"{name} {dtype} {kind}: no longer differs" for kind in sorted(listed - found.keys())]
+                lines += [
+                    f"{name} {dtype} {kind}: {found[kind]}" for kind in sorted(found.keys() - known)
+                ]
+                lines += [
+                    f"{name} {dtype} {kind}: no longer differs"
+                    for kind in sorted(listed - found.keys())
+                ]
     return "\n".join(lines)
 
 

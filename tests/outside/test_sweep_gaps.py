@@ -44,15 +44,22 @@ def test_transforms_in_half_precision() -> None:
     x = torch.randn(4, 8).half()
     made = torch.fft.rfft(x.cuda())
     assert made.dtype is torch.complex32
-    torch.testing.assert_close(made.cpu().to(torch.complex64), torch.fft.rfft(x.float()), rtol=1e-2, atol=1e-2)
+    torch.testing.assert_close(
+        made.cpu().to(torch.complex64), torch.fft.rfft(x.float()), rtol=1e-2, atol=1e-2
+    )
     assert torch.fft.irfft(made).dtype is torch.float16
-    for refused in (lambda: torch.fft.rfft(x[:, :6].cuda()), lambda: torch.fft.fftn(x.cuda(), (4, 5))):
+    for refused in (
+        lambda: torch.fft.rfft(x[:, :6].cuda()),
+        lambda: torch.fft.fftn(x.cuda(), (4, 5)),
+    ):
         with pytest.raises(RuntimeError, match="powers of two"):
             refused()
 
 
 # Recorded on an H200: the input's shape, the order of its dimensions in memory, the transform, the result's strides.
-TRANSFORMED: list[tuple[tuple[int, ...], tuple[int, ...], Callable[[Any], Any], tuple[int, ...]]] = [
+TRANSFORMED: list[
+    tuple[tuple[int, ...], tuple[int, ...], Callable[[Any], Any], tuple[int, ...]]
+] = [
     ((2, 8, 6, 6), (0, 1, 2, 3), torch.fft.fft, (288, 36, 6, 1)),
     ((2, 8, 6, 6), (0, 2, 3, 1), torch.fft.fft, (288, 6, 48, 1)),
     ((2, 8, 6, 6), (0, 2, 3, 1), torch.fft.rfft2, (192, 24, 4, 1)),
@@ -69,7 +76,9 @@ TRANSFORMED: list[tuple[tuple[int, ...], tuple[int, ...], Callable[[Any], Any], 
 
 @pytest.mark.parametrize(("shape", "order", "transform", "strides"), TRANSFORMED)
 def test_strides_of_transforms(shape: Any, order: Any, transform: Any, strides: Any) -> None:
-    x = torch.randn([shape[dim] for dim in order]).permute([order.index(dim) for dim in range(len(order))])
+    x = torch.randn([shape[dim] for dim in order]).permute(
+        [order.index(dim) for dim in range(len(order))]
+    )
     made = transform(x.cuda())
     assert made.stride() == strides
     torch.testing.assert_close(made.cpu(), transform(x))
@@ -86,7 +95,9 @@ HALF_KERNELS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "instance norm": F.instance_norm,
     "bicubic": lambda x: F.interpolate(x, size=5, mode="bicubic", align_corners=False),
     "linear": lambda x: F.interpolate(x[0], size=5, mode="linear", align_corners=False),
-    "trilinear": lambda x: F.interpolate(x[None], size=(2, 5, 5), mode="trilinear", align_corners=False),
+    "trilinear": lambda x: F.interpolate(
+        x[None], size=(2, 5, 5), mode="trilinear", align_corners=False
+    ),
     "pooled": lambda x: F.adaptive_avg_pool3d(x, (2, 3, 3)),
 }
 
@@ -101,11 +112,15 @@ def test_half_precision_is_rounded_once(name: str, dtype: torch.dtype) -> None:
 
 
 def test_running_statistics_in_half_precision_are_kept() -> None:
-    x, mean, var = torch.randn(4, 3, 5).half(), torch.zeros(3).half(), torch.ones(3).half()
+    x = torch.randn(4, 3, 5).half()
+    mean = torch.zeros(3).half()
+    var = torch.ones(3).half()
     mine = mean.cuda(), var.cuda()
     F.batch_norm(x.cuda(), *mine, training=True)
     F.batch_norm(x.float(), wide := mean.float(), wider := var.float(), training=True)
-    torch.testing.assert_close([each.cpu() for each in mine], [wide.half(), wider.half()], rtol=1e-3, atol=1e-3)
+    torch.testing.assert_close(
+        [each.cpu() for each in mine], [wide.half(), wider.half()], rtol=1e-3, atol=1e-3
+    )
 
 
 def test_batch_norm_asked_directly_keeps_its_statistics() -> None:
@@ -122,7 +137,9 @@ def test_attention_with_a_mask_that_is_trained(causal: bool) -> None:
     operands = [torch.randn(2, 4, 5, 8).requires_grad_() for _ in range(3)]
     mask = torch.randn(5, 5, requires_grad=True)
     past = mask.masked_fill(torch.ones(5, 5).triu(1).bool(), float("-inf")) if causal else mask
-    wanted = torch.autograd.grad(F.scaled_dot_product_attention(*operands, past).sum(), (*operands, mask))
+    wanted = torch.autograd.grad(
+        F.scaled_dot_product_attention(*operands, past).sum(), (*operands, mask)
+    )
     there = [each.detach().cuda().requires_grad_() for each in (*operands, mask)]
     made = F.scaled_dot_product_attention(*there, is_causal=causal)
     assert type(made.grad_fn).__name__ == "ScaledDotProductEfficientAttentionBackward0"
@@ -132,12 +149,16 @@ def test_attention_with_a_mask_that_is_trained(causal: bool) -> None:
 
 
 def test_the_sampler_of_cudnn() -> None:
-    image, grid = torch.randn(2, 3, 4, 4, requires_grad=True), torch.rand(2, 5, 5, 2, requires_grad=True)
+    image = torch.randn(2, 3, 4, 4, requires_grad=True)
+    grid = torch.rand(2, 5, 5, 2, requires_grad=True)
     wanted = F.grid_sample(image, grid, align_corners=True)
     there = [each.detach().cuda().requires_grad_() for each in (image, grid)]
     made = torch.cudnn_grid_sampler(*there)
     torch.testing.assert_close(made.cpu(), wanted)
-    gradients = torch.autograd.grad(made.sum(), there), torch.autograd.grad(wanted.sum(), (image, grid))
+    gradients = (
+        torch.autograd.grad(made.sum(), there),
+        torch.autograd.grad(wanted.sum(), (image, grid)),
+    )
     torch.testing.assert_close([each.cpu() for each in gradients[0]], list(gradients[1]))
     with pytest.raises(RuntimeError, match="expected grid and input to have same batch size"):
         torch.cudnn_grid_sampler(there[0], there[1][:1])
@@ -158,7 +179,10 @@ def test_the_gradient_of_dropout_is_contiguous_or_has_channels_last() -> None:
 def test_strides_where_a_size_is_0_or_1() -> None:
     last = torch.randn(1, 9, 2, 2, device="cuda").contiguous(memory_format=torch.channels_last)
     assert F.pixel_shuffle(last, 3).stride() == (36, 36, 6, 1)
-    assert torch.linalg.svd(torch.empty(0, 3, device="cuda"), full_matrices=False).Vh.stride() == (3, 1)
+    assert torch.linalg.svd(torch.empty(0, 3, device="cuda"), full_matrices=False).Vh.stride() == (
+        3,
+        1,
+    )
     assert torch.linalg.eig(torch.empty(0, 5, 5, device="cuda")).eigenvectors.stride() == (25, 5, 1)
 
 
@@ -209,7 +233,11 @@ def test_strides_of_indices_and_of_sorted_values() -> None:
     assert torch.nonzero_static(torch.ones(2, 3, device="cuda"), size=4).stride() == (1, 4)
     turned = torch.tensor([[True, False, True], [False, False, True]], device="cuda").t()
     assert [found.stride() for found in turned.sort(0)] == [turned.stride()] * 2
-    volume = torch.ones(1, 2, 3, 3, 3, device="cuda").to(memory_format=torch.channels_last_3d).requires_grad_()
+    volume = (
+        torch.ones(1, 2, 3, 3, 3, device="cuda")
+        .to(memory_format=torch.channels_last_3d)
+        .requires_grad_()
+    )
     out = F.conv_transpose3d(volume, torch.ones(2, 2, 2, 2, 2, device="cuda"))
     assert torch.autograd.grad(out.sum(), volume)[0].stride() == volume.stride()
 
@@ -220,7 +248,8 @@ def test_batch_norm_keeps_the_order_of_dimensions_without_cudnn() -> None:
     assert F.batch_norm(x, None, None, training=True).stride() == x.stride()
     assert F.batch_norm(x, None, None, *parts, training=True).is_contiguous()
     torch.testing.assert_close(
-        F.batch_norm(x, None, None, training=True).cpu(), F.batch_norm(x.cpu(), None, None, training=True)
+        F.batch_norm(x, None, None, training=True).cpu(),
+        F.batch_norm(x.cpu(), None, None, training=True),
     )
 
 
@@ -237,9 +266,18 @@ def test_names_of_fused_nodes() -> None:
 
 MIXED = "Expected all tensors to be on the same device, but got {} is on {}, different from other tensors on {} "
 MISTAKES: dict[str, tuple[Callable[[], Any], str]] = {
-    "mask": (lambda: EYE.cuda().masked_scatter(EYE.cuda(), EYE.cuda()), "got mask with dtype float$"),
-    "mask of integers": (lambda: EYE.cuda().masked_scatter_(EYE.cuda().long(), EYE.cuda()), "with dtype long int$"),
-    "mask to fill": (lambda: EYE.cuda().masked_fill(EYE.cuda().long(), 0), "^masked_fill only .*, but got dtype Long$"),
+    "mask": (
+        lambda: EYE.cuda().masked_scatter(EYE.cuda(), EYE.cuda()),
+        "got mask with dtype float$",
+    ),
+    "mask of integers": (
+        lambda: EYE.cuda().masked_scatter_(EYE.cuda().long(), EYE.cuda()),
+        "with dtype long int$",
+    ),
+    "mask to fill": (
+        lambda: EYE.cuda().masked_fill(EYE.cuda().long(), 0),
+        "^masked_fill only .*, but got dtype Long$",
+    ),
     "source": (
         lambda: EYE.cuda().masked_scatter(EYE.cuda().bool(), EYE.cuda().half()),
         "^masked_scatter_: expected self and source to have same dtypes but got Float and Half$",
@@ -250,7 +288,11 @@ MISTAKES: dict[str, tuple[Callable[[], Any], str]] = {
     ),
     "weights of bags": (
         lambda: F.embedding_bag(
-            ZERO[0].cuda(), EYE.cuda(), ZERO[0].cuda(), mode="sum", per_sample_weights=ONE.cuda().half()
+            ZERO[0].cuda(),
+            EYE.cuda(),
+            ZERO[0].cuda(),
+            mode="sum",
+            per_sample_weights=ONE.cuda().half(),
         ),
         "^expected scalar type Float but found Half$",
     ),
@@ -260,7 +302,9 @@ MISTAKES: dict[str, tuple[Callable[[], Any], str]] = {
     ),
     "grid": (
         lambda: F.grid_sample(
-            torch.ones(1, 1, 2, 2, device="cuda").half(), torch.zeros(1, 1, 1, 2, device="cuda"), align_corners=False
+            torch.ones(1, 1, 2, 2, device="cuda").half(),
+            torch.zeros(1, 1, 1, 2, device="cuda"),
+            align_corners=False,
         ),
         "^expected scalar type Half but found Float$",
     ),
@@ -273,15 +317,21 @@ MISTAKES: dict[str, tuple[Callable[[], Any], str]] = {
         "^expected scalar type Float but found Half$",
     ),
     "cross product": (
-        lambda: torch.linalg.cross(torch.ones(3, device="cuda"), torch.ones(3, device="cuda").half()),
+        lambda: torch.linalg.cross(
+            torch.ones(3, device="cuda"), torch.ones(3, device="cuda").half()
+        ),
         "^Found dtype Half but expected Float$",
     ),
     "hidden state": (
-        lambda: torch.nn.GRU(2, 2).cuda()(EYE.cuda()[None], torch.ones(1, 2, 2, device="cuda").half()),
+        lambda: torch.nn.GRU(2, 2).cuda()(
+            EYE.cuda()[None], torch.ones(1, 2, 2, device="cuda").half()
+        ),
         "^Input and hidden tensors are not the same dtype, found input tensor with Float and hidden tensor with Half$",
     ),
     "jiterator": (
-        lambda: torch.cuda.jiterator._create_jit_fn("template <typename T> T same(T x) { return x; }")(ONE.cuda()),
+        lambda: torch.cuda.jiterator._create_jit_fn(
+            "template <typename T> T same(T x) { return x; }"
+        )(ONE.cuda()),
         "the virtual GPU cannot run kernels of the jiterator",
     ),
     "kernel": (
@@ -293,14 +343,28 @@ MISTAKES: dict[str, tuple[Callable[[], Any], str]] = {
         "the virtual GPU cannot be divided into green contexts",
     ),
     "scattered": (
-        lambda: torch.as_strided_scatter(torch.ones(2, 3, device="cuda").t().requires_grad_(), ONE.cuda(), (1,), (1,)),
+        lambda: torch.as_strided_scatter(
+            torch.ones(2, 3, device="cuda").t().requires_grad_(), ONE.cuda(), (1,), (1,)
+        ),
         "as_strided_scatter is currently only supported for contiguous inputs",
     ),
-    "sparse result": (lambda: torch.smm(EYE.cuda().to_sparse(), EYE.cuda()), "NYI: CUDA sspaddmm is not implemented"),
+    "sparse result": (
+        lambda: torch.smm(EYE.cuda().to_sparse(), EYE.cuda()),
+        "NYI: CUDA sspaddmm is not implemented",
+    ),
     "type": (lambda: EYE.cuda().to_sparse_csr().type(), "Unimplemented backend SparseCsrCUDA"),
-    "nested": (lambda: torch.nested.nested_tensor([ONE.cuda(), ONE]), MIXED.format("tensors", "cpu", "cuda:0")),
-    "coo": (lambda: torch.sparse_coo_tensor(ZERO, ONE.cuda()), MIXED.format("values", "cuda:0", "cpu")),
-    "coo indices": (lambda: torch.sparse_coo_tensor(ZERO.cuda(), ONE), MIXED.format("values", "cpu", "cuda:0")),
+    "nested": (
+        lambda: torch.nested.nested_tensor([ONE.cuda(), ONE]),
+        MIXED.format("tensors", "cpu", "cuda:0"),
+    ),
+    "coo": (
+        lambda: torch.sparse_coo_tensor(ZERO, ONE.cuda()),
+        MIXED.format("values", "cuda:0", "cpu"),
+    ),
+    "coo indices": (
+        lambda: torch.sparse_coo_tensor(ZERO.cuda(), ONE),
+        MIXED.format("values", "cpu", "cuda:0"),
+    ),
     "csr": (
         lambda: torch.sparse_csr_tensor(torch.tensor([0, 1]), ZERO[0], ONE.cuda()),
         "Values and crow_indices need to be on the same device.",
@@ -311,25 +375,41 @@ MISTAKES: dict[str, tuple[Callable[[], Any], str]] = {
         lambda: EYE.cuda().index_select(0, EYE.cuda()),
         "Index is supposed to be an empty tensor or a vec",
     ),
-    "max_pool3d": (lambda: F.max_pool3d(torch.ones(0, 1, 2, 9, device="cuda"), 1), "_out_cuda_template"),
+    "max_pool3d": (
+        lambda: F.max_pool3d(torch.ones(0, 1, 2, 9, device="cuda"), 1),
+        "_out_cuda_template",
+    ),
     "max_unpool2d": (
-        lambda: F.max_unpool2d(torch.ones(1, 1, 4, 4, device="cuda"), torch.zeros(1, 1, 4, 1, device="cuda").long(), 2),
+        lambda: F.max_unpool2d(
+            torch.ones(1, 1, 4, 4, device="cuda"), torch.zeros(1, 1, 4, 1, device="cuda").long(), 2
+        ),
         r"Expected shape of indices to be: \[1, 1, 4, 4\] but got: \[1, 1, 4, 1\]",
     ),
-    "narrow_copy": (lambda: torch.narrow_copy(EYE.cuda(), 5, 0, 1), r"Dimension out of range \(expected"),
-    "current_stream": (lambda: torch.cuda.current_stream(9), r"Device index value 9 is out of index range \[0, 1\)"),
+    "narrow_copy": (
+        lambda: torch.narrow_copy(EYE.cuda(), 5, 0, 1),
+        r"Dimension out of range \(expected",
+    ),
+    "current_stream": (
+        lambda: torch.cuda.current_stream(9),
+        r"Device index value 9 is out of index range \[0, 1\)",
+    ),
     "channel_shuffle": (
         lambda: F.channel_shuffle(torch.ones(2, 4, 3, 5, device="cuda").transpose(0, 3), 2),
         "view size is not compatible",
     ),
     "ldl_solve": (
         lambda: torch.linalg.ldl_solve(
-            (EYE * 1j).cuda(), torch.tensor([1, 2], dtype=torch.int32).cuda(), (EYE * 1j).cuda(), hermitian=True
+            (EYE * 1j).cuda(),
+            torch.tensor([1, 2], dtype=torch.int32).cuda(),
+            (EYE * 1j).cuda(),
+            hermitian=True,
         ),
         "complex tensors with hermitian=True flag are not supported on CUDA",
     ),
 }
-ONE, ZERO, EYE = torch.ones(1), torch.tensor([[0]]), torch.eye(2)
+ONE = torch.ones(1)
+ZERO = torch.tensor([[0]])
+EYE = torch.eye(2)
 
 
 @pytest.mark.filterwarnings("ignore:Sparse", "ignore:The PyTorch API of nested tensors")
@@ -350,7 +430,12 @@ def test_a_named_device_moves_the_parts() -> None:
 
 @pytest.mark.parametrize(
     ("row", "value", "index"),
-    [([-5, 4, 5, 5, 4], 5, 3), ([3, 1, 2], 1, 1), ([2, 2, 1, 1], 1, 3), ([7, *range(2999), 7, 8, 8], 7, 0)],
+    [
+        ([-5, 4, 5, 5, 4], 5, 3),
+        ([3, 1, 2], 1, 1),
+        ([2, 2, 1, 1], 1, 3),
+        ([7, *range(2999), 7, 8, 8], 7, 0),
+    ],
 )
 def test_equally_frequent_values(row: list[int], value: int, index: int) -> None:
     found = torch.tensor([row, row], device="cuda").mode(1)

@@ -28,7 +28,8 @@ def gradients(function: Function, device: str, *inputs: torch.Tensor) -> list[to
 
 
 def assert_same_gradients(function: Function, *inputs: torch.Tensor) -> None:
-    here, there = gradients(function, "cpu", *inputs), gradients(function, "cuda", *inputs)
+    here = gradients(function, "cpu", *inputs)
+    there = gradients(function, "cuda", *inputs)
     assert len(here) == len(there) == len(inputs)
     for mine, theirs in zip(there, here, strict=True):
         torch.testing.assert_close(mine, theirs, rtol=1e-3, atol=1e-4)
@@ -69,7 +70,9 @@ REAL: dict[str, Function] = {
     "eigvals": lambda a: torch.linalg.eigvals(a[:, :4]).abs().sum(),
     "power spectrum": lambda a: torch.fft.rfft(a).abs().pow(2).sum(),
     "stft": lambda a: (
-        torch.stft(a.flatten(), 8, window=torch.ones(8, device=a.device), return_complex=True).abs().sum()
+        torch.stft(a.flatten(), 8, window=torch.ones(8, device=a.device), return_complex=True)
+        .abs()
+        .sum()
     ),
 }
 
@@ -105,7 +108,8 @@ def saved(tensor: torch.Tensor) -> torch.Tensor:
 
 @pytest.mark.parametrize("name", VIEWS)
 def test_views_keep_the_conjugate_and_the_negative_bit(name: str) -> None:
-    here, there = VIEWS[name](Z), VIEWS[name](Z.cuda())
+    here = VIEWS[name](Z)
+    there = VIEWS[name](Z.cuda())
     assert there.is_cuda
     assert (there.is_conj(), there.is_neg()) == (here.is_conj(), here.is_neg())
     assert torch.equal((there + 0).cpu(), here + 0)
@@ -126,7 +130,8 @@ def test_writing_through_a_conjugate() -> None:
 
 
 def test_autocast_casts_a_weight_again_for_a_graph() -> None:
-    layer, x = torch.nn.Linear(4, 4).cuda(), torch.ones(2, 4, device="cuda")
+    layer = torch.nn.Linear(4, 4).cuda()
+    x = torch.ones(2, 4, device="cuda")
     with torch.autocast("cuda", torch.bfloat16):
         with torch.no_grad():
             layer(x)
@@ -179,9 +184,13 @@ def test_embedding_bag_leaves_padding_out(mode: str) -> None:
     assert_same_gradients(bag, torch.randn(6, 3))
 
 
-@pytest.mark.parametrize(("indices", "offsets"), [(torch.int32, torch.int64), (torch.int64, torch.int32)])
+@pytest.mark.parametrize(
+    ("indices", "offsets"), [(torch.int32, torch.int64), (torch.int64, torch.int32)]
+)
 def test_embedding_bag_takes_two_integer_types(indices: torch.dtype, offsets: torch.dtype) -> None:
-    w, i, o = torch.randn(4, 2), torch.tensor([0, 1, 3]), torch.tensor([0, 2])
+    w = torch.randn(4, 2)
+    i = torch.tensor([0, 1, 3])
+    o = torch.tensor([0, 2])
     made = F.embedding_bag(i.to("cuda", indices), w.cuda(), o.to("cuda", offsets), mode="mean")
     torch.testing.assert_close(made.cpu(), F.embedding_bag(i, w, o, mode="mean"))
 
@@ -202,7 +211,9 @@ def test_a_tensor_of_device_scalars_has_their_dtype() -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 @pytest.mark.parametrize("places", [(1, 4, 4, 2), (1, 3, 3, 3, 3)], ids=["2d", "3d"])
-def test_grid_sample_of_half_precision_rounds_once(places: tuple[int, ...], dtype: torch.dtype) -> None:
+def test_grid_sample_of_half_precision_rounds_once(
+    places: tuple[int, ...], dtype: torch.dtype
+) -> None:
     image = torch.randn(1, 4, *[6] * (len(places) - 2)).to("cuda", dtype).requires_grad_()
     grid = (torch.rand(places) * 2 - 1).to("cuda", dtype).requires_grad_()
     sampled = F.grid_sample(image, grid, align_corners=True)
@@ -216,7 +227,9 @@ def test_grid_sample_of_half_precision_rounds_once(places: tuple[int, ...], dtyp
 
 def test_gradients_of_an_embedding_in_half_precision_are_summed_in_single() -> None:
     layer = torch.nn.Embedding(2, 1).half().cuda()
-    layer(torch.zeros(4000, dtype=torch.int64, device="cuda")).backward(torch.ones(4000, 1).half().cuda())
+    layer(torch.zeros(4000, dtype=torch.int64, device="cuda")).backward(
+        torch.ones(4000, 1).half().cuda()
+    )
     assert layer.weight.grad is not None
     assert layer.weight.grad[0].item() == 4000  # in half precision, 2048 + 1 is 2048
 
@@ -224,7 +237,9 @@ def test_gradients_of_an_embedding_in_half_precision_are_summed_in_single() -> N
 @pytest.mark.parametrize("mode", ["sum", "mean"])
 def test_gradients_of_a_bag_in_half_precision_are_summed_in_single(mode: str) -> None:
     weight = torch.ones(2, 1, dtype=torch.bfloat16, device="cuda", requires_grad=True)
-    F.embedding_bag(torch.zeros(600, 2, dtype=torch.int64, device="cuda"), weight, mode=mode).sum().backward()
+    F.embedding_bag(
+        torch.zeros(600, 2, dtype=torch.int64, device="cuda"), weight, mode=mode
+    ).sum().backward()
     assert weight.grad is not None
     assert weight.grad[0].item() == {"sum": 1200, "mean": 600}[mode]  # in bfloat16, 256 + 1 is 256
 
@@ -233,7 +248,9 @@ def test_gradients_of_a_bag_in_half_precision_are_summed_in_single(mode: str) ->
 def test_values_that_do_not_fit_sorted_indices_are_refused_in_cuda_words(way: str) -> None:
     def put() -> None:
         index = (torch.tensor([0, 1], device="cuda"),)
-        torch.zeros(2, 3, 4, device="cuda").index_put_(index, torch.ones(6, 2, device="cuda"), way == "accumulate")
+        torch.zeros(2, 3, 4, device="cuda").index_put_(
+            index, torch.ones(6, 2, device="cuda"), way == "accumulate"
+        )
 
     torch.use_deterministic_algorithms(way == "deterministic")
     try:
@@ -251,16 +268,34 @@ def second_gradients(function: Function, device: str, *inputs: torch.Tensor) -> 
 
 def test_second_gradients_of_rms_norm() -> None:
     given = torch.randn(3, 4), torch.randn(4)
-    here, there = (second_gradients(lambda x, w: F.rms_norm(x, (4,), w).exp(), at, *given) for at in ("cpu", "cuda"))
+    here, there = (
+        second_gradients(lambda x, w: F.rms_norm(x, (4,), w).exp(), at, *given)
+        for at in ("cpu", "cuda")
+    )
     torch.testing.assert_close(there, here)
 
 
 REFUSED: dict[str, tuple[str, Function]] = {
-    "LSTM": ("disable the CuDNN backend temporarily", lambda x: torch.nn.LSTM(8, 4).cuda()(x[0, 0])[0]),
-    "GRU": ("disable the CuDNN backend temporarily", lambda x: torch.nn.GRU(8, 4).cuda()(x[0, 0])[0]),
-    "cudnn": ("_cudnn_attention_backward is not", lambda x: F.scaled_dot_product_attention(*[x.half()] * 3)),
-    "flash": ("_flash_attention_backward is not", lambda x: F.scaled_dot_product_attention(*[x[..., :4].half()] * 3)),
-    "efficient": ("_efficient_attention_backward is not", lambda x: F.scaled_dot_product_attention(x, x, x)),
+    "LSTM": (
+        "disable the CuDNN backend temporarily",
+        lambda x: torch.nn.LSTM(8, 4).cuda()(x[0, 0])[0],
+    ),
+    "GRU": (
+        "disable the CuDNN backend temporarily",
+        lambda x: torch.nn.GRU(8, 4).cuda()(x[0, 0])[0],
+    ),
+    "cudnn": (
+        "_cudnn_attention_backward is not",
+        lambda x: F.scaled_dot_product_attention(*[x.half()] * 3),
+    ),
+    "flash": (
+        "_flash_attention_backward is not",
+        lambda x: F.scaled_dot_product_attention(*[x[..., :4].half()] * 3),
+    ),
+    "efficient": (
+        "_efficient_attention_backward is not",
+        lambda x: F.scaled_dot_product_attention(x, x, x),
+    ),
 }
 
 
@@ -279,8 +314,11 @@ def test_weights_of_a_bag_have_gradients_in_bfloat16() -> None:
     if tuple(map(int, torch.__version__.split(".")[:2])) < (2, 13):
         pytest.skip("refused by CUDA before 2.13")
     weights = torch.ones(4, device="cuda", dtype=torch.bfloat16, requires_grad=True)
-    table, starts = torch.ones(5, 2, device="cuda", dtype=torch.bfloat16), torch.tensor([0, 2], device="cuda")
-    bags = F.embedding_bag(torch.arange(4, device="cuda"), table, starts, mode="sum", per_sample_weights=weights)
+    table = torch.ones(5, 2, device="cuda", dtype=torch.bfloat16)
+    starts = torch.tensor([0, 2], device="cuda")
+    bags = F.embedding_bag(
+        torch.arange(4, device="cuda"), table, starts, mode="sum", per_sample_weights=weights
+    )
     bags.sum().backward()
     assert weights.grad is not None
     assert weights.grad.tolist() == [2] * 4
@@ -288,11 +326,15 @@ def test_weights_of_a_bag_have_gradients_in_bfloat16() -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_sums_of_half_precision_are_rounded_once(dtype: torch.dtype) -> None:
-    image, weight = torch.randn(1, 64, 6, 6).to(dtype), torch.randn(4, 64, 3, 3).to(dtype)
-    on_device, wide = weight.cuda().requires_grad_(), weight.float().requires_grad_()
-    found, exact = F.conv2d(image.cuda(), on_device), F.conv2d(image.float(), wide)
+    image = torch.randn(1, 64, 6, 6).to(dtype)
+    weight = torch.randn(4, 64, 3, 3).to(dtype)
+    on_device = weight.cuda().requires_grad_()
+    wide = weight.float().requires_grad_()
+    found = F.conv2d(image.cuda(), on_device)
+    exact = F.conv2d(image.float(), wide)
     assert torch.equal(found.cpu(), exact.to(dtype))
-    mine, theirs = torch.autograd.grad(found.sum(), on_device), torch.autograd.grad(exact.sum(), wide)
+    mine = torch.autograd.grad(found.sum(), on_device)
+    theirs = torch.autograd.grad(exact.sum(), wide)
     assert torch.equal(mine[0].cpu(), theirs[0].to(dtype))
     factors = torch.full((2000,), 1 + torch.finfo(dtype).eps, dtype=dtype, device="cuda")
     assert factors.prod().item() == factors.double().prod().to(dtype).item()
@@ -303,26 +345,34 @@ def test_a_convolution_of_volumes_keeps_channels_last(lasting: str) -> None:
     last = torch.channels_last_3d
     given = {"image": torch.randn(1, 2, 3, 3, 3), "weight": torch.randn(4, 2, 2, 2, 2)}
     expected = F.conv3d(given["image"], given["weight"])
-    found = F.conv3d(*(t.cuda().to(memory_format=last) if k == lasting else t.cuda() for k, t in given.items()))
+    found = F.conv3d(
+        *(t.cuda().to(memory_format=last) if k == lasting else t.cuda() for k, t in given.items())
+    )
     assert found.is_contiguous(memory_format=last)
     torch.testing.assert_close(found.cpu(), expected)
 
 
 def test_functions_of_cudnn_convolve() -> None:
     image, weight, ones = torch.randn(2, 4, 6, 6), torch.randn(4, 3, 3, 3), (1, 1)
-    there = torch.cudnn_convolution(image.cuda(), weight[:, :2].cuda(), ones, (2, 2), ones, 2, False, False, True)
+    there = torch.cudnn_convolution(
+        image.cuda(), weight[:, :2].cuda(), ones, (2, 2), ones, 2, False, False, True
+    )
     torch.testing.assert_close(there.cpu(), F.conv2d(image, weight[:, :2], None, 2, 1, 1, 2))
     there = torch.cudnn_convolution_transpose(
         image.cuda(), weight.cuda(), ones, ones, (2, 2), ones, 2, False, False, True
     )
     torch.testing.assert_close(there.cpu(), F.conv_transpose2d(image, weight, None, 2, 1, 1, 2))
     with torch.autocast("cuda", torch.float16):
-        cast = torch.cudnn_convolution(image.cuda(), weight[:, :2].cuda(), ones, ones, ones, 2, False, False, True)
+        cast = torch.cudnn_convolution(
+            image.cuda(), weight[:, :2].cuda(), ones, ones, ones, 2, False, False, True
+        )
     assert cast.dtype is torch.float16
     settings, bias = ((2, 2), ones, ones, 2), torch.randn(4)
     here = F.conv2d(image, weight[:, :2], bias, *settings)
     moved = (image.cuda(), weight[:, :2].cuda())
-    torch.testing.assert_close(torch.cudnn_convolution_relu(*moved, bias.cuda(), *settings).cpu(), here.relu())
+    torch.testing.assert_close(
+        torch.cudnn_convolution_relu(*moved, bias.cuda(), *settings).cpu(), here.relu()
+    )
     there = torch.cudnn_convolution_add_relu(*moved, here.cuda(), 0.5, bias.cuda(), *settings)
     torch.testing.assert_close(there.cpu(), (here * 1.5).relu())
 
@@ -333,7 +383,10 @@ def test_gradients_of_a_convolution_lie_as_the_tensors_and_its_result_not_in_dou
     lasting: str, dtype: torch.dtype
 ) -> None:
     last = torch.channels_last
-    given = {"image": torch.randn(2, 4, 6, 6, dtype=dtype), "weight": torch.randn(4, 4, 3, 3, dtype=dtype)}
+    given = {
+        "image": torch.randn(2, 4, 6, 6, dtype=dtype),
+        "weight": torch.randn(4, 4, 3, 3, dtype=dtype),
+    }
     for name, each in given.items():
         moved = each.cuda().to(memory_format=last) if name == lasting else each.cuda()
         given[name] = moved.requires_grad_()
@@ -355,7 +408,8 @@ def test_the_number_inside_a_tensor_that_has_none_or_several() -> None:
 
 
 def test_addcmul_takes_a_host_number_as_its_last_factor_alone() -> None:
-    two, number = torch.ones(2, device="cuda"), torch.tensor(3.0)
+    two = torch.ones(2, device="cuda")
+    number = torch.tensor(3.0)
     assert torch.addcmul(two, two, number).tolist() == [4, 4]
     for name, given in {"self": (number, two, two), "tensor1": (two, number, two)}.items():
         with pytest.raises(RuntimeError, match=f"CPU Scalar support for {name} argument"):
@@ -363,7 +417,9 @@ def test_addcmul_takes_a_host_number_as_its_last_factor_alone() -> None:
 
 
 @pytest.mark.parametrize(("held", "casts"), [(True, 2), (False, 1)])
-def test_autocast_keeps_a_cast_unless_another_cache_holds_the_tensor(held: bool, casts: int) -> None:
+def test_autocast_keeps_a_cast_unless_another_cache_holds_the_tensor(
+    held: bool, casts: int
+) -> None:
     weight = torch.nn.Parameter(torch.ones(4, 3, device="cuda"))
     torch._C._set_cached_tensors_enabled(held)
     if held:
@@ -389,7 +445,11 @@ def test_a_deep_copy_shares_what_the_original_shared(order: int) -> None:
     assert copied["part"].tolist() == [1, 1]
     assert list(copied["storage"]) == [1, 1, 1]
     assert original.tolist() == [0, 0, 0]
-    assert copied["whole"].const_data_ptr() == copied["whole"].data_ptr() == copied["storage"].data_ptr()
+    assert (
+        copied["whole"].const_data_ptr()
+        == copied["whole"].data_ptr()
+        == copied["storage"].data_ptr()
+    )
 
 
 def backward_of(function: Function, *size: int) -> Callable[[], None]:
@@ -399,18 +459,24 @@ def backward_of(function: Function, *size: int) -> Callable[[], None]:
 
 INDEX = torch.zeros(2, dtype=torch.int64)
 UNORDERED: dict[str, Callable[[], Callable[[], object]]] = {
-    "replication_pad1d_backward_cuda": lambda: backward_of(lambda x: F.pad(x, (1, 1), mode="replicate"), 1, 2, 3),
+    "replication_pad1d_backward_cuda": lambda: backward_of(
+        lambda x: F.pad(x, (1, 1), mode="replicate"), 1, 2, 3
+    ),
     "replication_pad3d_backward_cuda": lambda: backward_of(
         lambda x: F.pad(x, (1,) * 6, mode="replicate"), 1, 2, 3, 3, 3
     ),
-    "max_pool3d_with_indices_backward_cuda": lambda: backward_of(lambda x: F.max_pool3d(x, 2), 1, 2, 4, 4, 4),
+    "max_pool3d_with_indices_backward_cuda": lambda: backward_of(
+        lambda x: F.max_pool3d(x, 2), 1, 2, 4, 4, 4
+    ),
     "upsample_bilinear2d_aa_backward_out_cuda": lambda: backward_of(
         lambda x: F.interpolate(x, scale_factor=0.5, mode="bilinear", antialias=True), 1, 2, 4, 4
     ),
     "embedding_bag_backward_cuda_max": lambda: backward_of(
         lambda x: F.embedding_bag(INDEX.cuda().view(1, 2), x, mode="max"), 3, 2
     ),
-    "put_": lambda: lambda: torch.zeros(3).cuda().put_(INDEX.cuda(), torch.ones(2).cuda(), accumulate=True),
+    "put_": lambda: (
+        lambda: torch.zeros(3).cuda().put_(INDEX.cuda(), torch.ones(2).cuda(), accumulate=True)
+    ),
     "index_reduce_cuda": lambda: (
         lambda: torch.zeros(3).cuda().index_reduce_(0, INDEX.cuda(), torch.ones(2).cuda(), "prod")
     ),
@@ -424,8 +490,12 @@ UNORDERED: dict[str, Callable[[], Callable[[], object]]] = {
 }
 ORDERED: dict[str, Callable[[], Callable[[], object]]] = {
     "whole numbers": lambda: lambda: torch.ones(9, dtype=torch.int32).cuda().histc(4, 0, 1),
-    "sums by index": lambda: lambda: torch.zeros(3).cuda().scatter_reduce(0, INDEX.cuda(), torch.ones(2).cuda(), "sum"),
-    "bags of sums": lambda: backward_of(lambda x: F.embedding_bag(INDEX.cuda().view(1, 2), x, mode="sum"), 3, 2),
+    "sums by index": lambda: (
+        lambda: torch.zeros(3).cuda().scatter_reduce(0, INDEX.cuda(), torch.ones(2).cuda(), "sum")
+    ),
+    "bags of sums": lambda: backward_of(
+        lambda x: F.embedding_bag(INDEX.cuda().view(1, 2), x, mode="sum"), 3, 2
+    ),
 }
 
 
@@ -434,7 +504,9 @@ def test_an_operator_without_a_fixed_order_alerts(caller: str) -> None:
     run = UNORDERED[caller]()
     torch.use_deterministic_algorithms(True)
     try:
-        with pytest.raises(RuntimeError, match=f"^{caller} does not have a deterministic implementation"):
+        with pytest.raises(
+            RuntimeError, match=f"^{caller} does not have a deterministic implementation"
+        ):
             run()
     finally:
         torch.use_deterministic_algorithms(False)
@@ -451,9 +523,15 @@ def test_an_operator_with_a_fixed_order_does_not_alert(name: str) -> None:
 
 
 def test_what_cuda_has_no_kernel_for_is_refused() -> None:
-    ones, index = torch.ones(2, dtype=torch.complex64, device="cuda"), INDEX.cuda()
-    for source, kernel in ((ones, "gather_base_kernel_func"), (2, "fill_base_kernel_reduce_multiply")):
-        with pytest.raises(NotImplementedError, match=f'"cuda_scatter_{kernel}" not implemented for'):
+    ones = torch.ones(2, dtype=torch.complex64, device="cuda")
+    index = INDEX.cuda()
+    for source, kernel in (
+        (ones, "gather_base_kernel_func"),
+        (2, "fill_base_kernel_reduce_multiply"),
+    ):
+        with pytest.raises(
+            NotImplementedError, match=f'"cuda_scatter_{kernel}" not implemented for'
+        ):
             ones.clone().scatter_(0, index, source, reduce="multiply")
     with pytest.raises(RuntimeError, match="only available on CUDA"):
         torch.ones(2).untyped_storage()._share_cuda_()
@@ -469,17 +547,23 @@ def test_a_module_without_values_tells_the_shape_of_its_result() -> None:
 def test_pixels_of_bytes_are_not_interpolated() -> None:
     image = torch.zeros(1, 3, 4, 4, dtype=torch.uint8, device="cuda")
     for mode in ("bilinear", "bicubic"):
-        with pytest.raises(NotImplementedError, match="\"upsample_bilinear2d_out_frame\" not implemented for 'Byte'"):
+        with pytest.raises(
+            NotImplementedError,
+            match="\"upsample_bilinear2d_out_frame\" not implemented for 'Byte'",
+        ):
             F.interpolate(image, (8, 8), mode=mode, antialias=True)
 
 
 @pytest.mark.parametrize("driver", ["gesvd", "gesvdj", "gesvda"])
 def test_singular_values_by_every_driver_of_cuda(driver: str) -> None:
     x = torch.randn(3, 4, 2)
-    right, there = torch.linalg.svdvals(x), x.cuda()
+    right = torch.linalg.svdvals(x)
+    there = x.cuda()
     assert torch.equal(torch.linalg.svd(there, driver=driver).S.cpu(), torch.linalg.svd(x).S)
     torch.testing.assert_close(torch.linalg.svdvals(there, driver=driver).cpu(), right)
-    with pytest.raises(RuntimeError, match=r"^torch.linalg.svd: unknown svd driver foo in svd_cusolver"):
+    with pytest.raises(
+        RuntimeError, match=r"^torch.linalg.svd: unknown svd driver foo in svd_cusolver"
+    ):
         torch.linalg.svd(there, driver="foo")
 
 
@@ -506,10 +590,13 @@ def test_a_zero_pivot_is_told() -> None:
         torch.linalg.lu_factor(zero, pivot=False)
 
 
-@pytest.mark.parametrize(("cell", "name", "kept"), [("LSTMCell", "Lstm", 30720), ("GRUCell", "Gru", 26624)])
+@pytest.mark.parametrize(
+    ("cell", "name", "kept"), [("LSTMCell", "Lstm", 30720), ("GRUCell", "Gru", 26624)]
+)
 def test_a_recurrent_cell_is_the_node_of_its_kernel(cell: str, name: str, kept: int) -> None:
     """What an H200 keeps for the backward pass: the new state of an LSTM's cell, too, used or not."""
-    layer, x = getattr(torch.nn, cell)(64, 32).cuda(), torch.ones(16, 64, device="cuda")
+    layer = getattr(torch.nn, cell)(64, 32).cuda()
+    x = torch.ones(16, 64, device="cuda")
     before = torch.cuda.memory_allocated()
     made = layer(x)
     out = made[0] if isinstance(made, tuple) else made
@@ -520,7 +607,9 @@ def test_a_recurrent_cell_is_the_node_of_its_kernel(cell: str, name: str, kept: 
 
 
 def test_istft_names_the_device() -> None:
-    spectrum = torch.stft(torch.ones(16, device="cuda"), 8, window=torch.ones(8, device="cuda"), return_complex=True)
+    spectrum = torch.stft(
+        torch.ones(16, device="cuda"), 8, window=torch.ones(8, device="cuda"), return_complex=True
+    )
     for function in (torch.istft, torch.Tensor.istft):
         with pytest.raises(RuntimeError, match="got self on cuda:0 and window on cpu"):
             function(spectrum, 8, window=torch.ones(8))
@@ -529,6 +618,10 @@ def test_istft_names_the_device() -> None:
 def test_a_matrix_of_nan_has_no_cholesky_factor() -> None:
     nan = torch.full((2, 2), float("nan"), device="cuda")
     later = torch.tensor([[1.0, 0.0], [0.0, float("nan")]], device="cuda")
-    assert torch.linalg.cholesky_ex(torch.stack([nan, later, torch.eye(2, device="cuda")])).info.tolist() == [1, 2, 0]
-    with pytest.raises(torch.linalg.LinAlgError, match=r"leading minor of order 1 is not positive-definite"):
+    assert torch.linalg.cholesky_ex(
+        torch.stack([nan, later, torch.eye(2, device="cuda")])
+    ).info.tolist() == [1, 2, 0]
+    with pytest.raises(
+        torch.linalg.LinAlgError, match=r"leading minor of order 1 is not positive-definite"
+    ):
         torch.linalg.cholesky(nan)

@@ -28,7 +28,9 @@ LOWER: dict[str, Callable[[Any], Any]] = {
     "conv2d": lambda x: F.conv2d(x[None, None], x[None, None, :2, :2]),
     "conv_transpose1d": lambda x: F.conv_transpose1d(x[None], x[:, None]),
     "prelu": lambda x: F.prelu(x, x[0, :1]),
-    "attention": lambda x: F.scaled_dot_product_attention(x[None, None], x[None, None], x[None, None]),
+    "attention": lambda x: F.scaled_dot_product_attention(
+        x[None, None], x[None, None], x[None, None]
+    ),
     "lstm cell": lambda x: nn.LSTMCell(4, 4).cuda()(x)[0],
 }
 SINGLE: dict[str, Callable[[Any], Any]] = {
@@ -84,16 +86,21 @@ def test_kept_as_it_is(name: str, dtype: torch.dtype) -> None:
 
 
 def test_widest_type_where_tensors_meet() -> None:
-    half, single = torch.ones(2, device="cuda").half(), torch.ones(2, device="cuda")
+    half = torch.ones(2, device="cuda").half()
+    single = torch.ones(2, device="cuda")
     with torch.autocast("cuda"):
         assert torch.cat([half, single]).dtype is torch.float32
         assert torch.stack([half, half]).dtype is torch.float16
         assert torch.dot(half, half).dtype is torch.float16
         assert (
-            torch.ones(2, 2, device="cuda", dtype=torch.float64) @ torch.ones(2, 2, device="cuda").double()
+            torch.ones(2, 2, device="cuda", dtype=torch.float64)
+            @ torch.ones(2, 2, device="cuda").double()
         ).dtype is (torch.float64)
         assert (
-            torch.cross(torch.ones(3, device="cuda").half(), torch.ones(3, device="cuda"), dim=0).dtype is torch.float32
+            torch.cross(
+                torch.ones(3, device="cuda").half(), torch.ones(3, device="cuda"), dim=0
+            ).dtype
+            is torch.float32
         )
 
 
@@ -121,7 +128,9 @@ def test_decorators_and_host_tensors() -> None:
     assert product(torch.ones(2, 2, device="cuda")).dtype is torch.float16
     assert product(torch.ones(2, 2)).dtype is torch.float32
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        assert (torch.ones(2, 2, device="cuda") @ torch.ones(2, 2, device="cuda")).dtype is torch.float32
+        assert (
+            torch.ones(2, 2, device="cuda") @ torch.ones(2, 2, device="cuda")
+        ).dtype is torch.float32
 
 
 def test_custom_functions_follow() -> None:
@@ -163,7 +172,8 @@ def test_training_in_mixed_precision(gpu: VirtualGpu, spelling: str) -> None:
     model = nn.Sequential(nn.Linear(6, 12), nn.BatchNorm1d(12), nn.ReLU(), nn.Linear(12, 3)).cuda()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     scaler = SCALERS[spelling](growth_interval=4)
-    x, y = torch.randn(16, 6).cuda(), torch.arange(16).remainder(3).cuda()
+    x = torch.randn(16, 6).cuda()
+    y = torch.arange(16).remainder(3).cuda()
     losses = []
     for _ in range(6):
         optimizer.zero_grad()
@@ -213,7 +223,12 @@ def test_a_disabled_scaler_does_nothing() -> None:
     scaler.unscale_(optimizer)
     scaler.step(optimizer)
     scaler.update()
-    assert (weight.item(), scaler.get_scale(), scaler.is_enabled(), scaler.state_dict()) == (0.5, 1.0, False, {})
+    assert (weight.item(), scaler.get_scale(), scaler.is_enabled(), scaler.state_dict()) == (
+        0.5,
+        1.0,
+        False,
+        {},
+    )
 
 
 def test_misuse_and_state_of_a_scaler() -> None:
@@ -239,7 +254,9 @@ def test_small_gradients_vanish_unscaled_and_survive_scaled() -> None:
     """What the scaler is for, with real half precision values."""
     weight = nn.Parameter(torch.ones(1, device="cuda"))
     with torch.autocast("cuda"):
-        (weight.view(1, 1) @ torch.full((1, 1), 1e-4, device="cuda") * 1e-4).float().sum().backward()
+        (
+            weight.view(1, 1) @ torch.full((1, 1), 1e-4, device="cuda") * 1e-4
+        ).float().sum().backward()
     lost = weight.grad.item()
     weight.grad = None
     scaler = torch.amp.GradScaler("cuda", init_scale=32768.0)  # 65536 would be infinite in half
@@ -253,11 +270,15 @@ def test_small_gradients_vanish_unscaled_and_survive_scaled() -> None:
 
 def test_autocast_of_the_cpu_casts_nothing_on_the_device() -> None:
     with torch.autocast("cpu"):
-        model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.ReLU(), torch.nn.Linear(8, 3)).cuda()
+        model = torch.nn.Sequential(
+            torch.nn.Linear(4, 8), torch.nn.ReLU(), torch.nn.Linear(8, 3)
+        ).cuda()
         out = model(torch.randn(5, 4, device="cuda"))
         assert out.dtype is torch.float32
         out.sum().backward()
-        seen = [parameter.grad.dtype for parameter in model.parameters() if parameter.grad is not None]
+        seen = [
+            parameter.grad.dtype for parameter in model.parameters() if parameter.grad is not None
+        ]
         assert seen == [torch.float32] * 4
 
 
@@ -266,7 +287,8 @@ def test_autocast_of_the_cpu_casts_nothing_on_the_device() -> None:
 def test_recurrent_layers_cast_what_is_mixed(kind: str, dtype: torch.dtype) -> None:
     """cuDNN computes in half, whatever autocast was asked for, and whatever the dtypes of data, state and weights."""
     layer = getattr(nn, kind)(4, 3).cuda()
-    data, state = torch.randn(5, 2, 4, device="cuda", dtype=torch.float16), torch.randn(1, 2, 3, device="cuda")
+    data = torch.randn(5, 2, 4, device="cuda", dtype=torch.float16)
+    state = torch.randn(1, 2, 3, device="cuda")
     states = (state, state.half()) if kind == "LSTM" else state
     with torch.autocast("cuda", dtype):
         out, _ = layer(data, states)
@@ -300,8 +322,10 @@ GRU: dict[str, Callable[..., Any]] = {
 
 @pytest.mark.parametrize("name", GRU)
 def test_batch_sizes_stay_on_the_host(name: str) -> None:
-    layer, data = nn.GRU(4, 3).cuda(), torch.randn(6, 4, device="cuda")
-    sizes, state = torch.tensor([3, 2, 1], device="cuda"), torch.zeros(1, 3, 3, device="cuda")
+    layer = nn.GRU(4, 3).cuda()
+    data = torch.randn(6, 4, device="cuda")
+    sizes = torch.tensor([3, 2, 1], device="cuda")
+    state = torch.zeros(1, 3, 3, device="cuda")
     settings = (state, layer._flat_weights, True, 1, 0.0, True, False)
     with pytest.raises(RuntimeError, match="batch_sizes tensor should be on CPU, but got cuda:0"):
         GRU[name](data, sizes, *settings)
@@ -313,7 +337,8 @@ def test_batch_sizes_stay_on_the_host(name: str) -> None:
 
 @pytest.mark.parametrize("name", GRU)
 def test_recurrent_layers_by_any_name(name: str) -> None:
-    layer, data = nn.GRU(4, 3, batch_first=True).cuda(), torch.randn(2, 5, 4, device="cuda")
+    layer = nn.GRU(4, 3, batch_first=True).cuda()
+    data = torch.randn(2, 5, 4, device="cuda")
     state = torch.zeros(1, 2, 3, device="cuda")
     settings = (state, layer._flat_weights, True, 1, 0.0, True, False, True)
     for mode in (torch.enable_grad(), torch.inference_mode()):
@@ -342,7 +367,9 @@ def test_rms_norm_runs_in_single_precision_under_autocast(weighted: bool) -> Non
 
 
 _CAST: dict[str, Callable[[torch.Tensor], Any]] = {
-    "conv2d, same": lambda x: F.conv2d(x[None, None], torch.ones(1, 1, 3, 3, device="cuda"), padding="same"),
+    "conv2d, same": lambda x: F.conv2d(
+        x[None, None], torch.ones(1, 1, 3, 3, device="cuda"), padding="same"
+    ),
     "corrcoef": torch.corrcoef,
     "cov": torch.cov,
     "cross_entropy": lambda x: F.cross_entropy(x, torch.zeros(16, dtype=torch.long, device="cuda")),
@@ -364,7 +391,9 @@ _CAST: dict[str, Callable[[torch.Tensor], Any]] = {
 
 @pytest.mark.parametrize("given", [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("name", _CAST)
-def test_autocast_reaches_the_parts_of_functions_in_inference_mode(name: str, given: torch.dtype) -> None:
+def test_autocast_reaches_the_parts_of_functions_in_inference_mode(
+    name: str, given: torch.dtype
+) -> None:
     x = torch.rand(16, 16, device="cuda").to(given)
     with torch.autocast("cuda", torch.bfloat16):
         with torch.no_grad():

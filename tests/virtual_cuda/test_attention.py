@@ -11,14 +11,13 @@ import torch.nn.functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from virtual_cuda import virtual_cuda
 
-CUDNN, FLASH, EFFICIENT, MATH = (
-    SDPBackend.CUDNN_ATTENTION,
-    SDPBackend.FLASH_ATTENTION,
-    SDPBackend.EFFICIENT_ATTENTION,
-    SDPBackend.MATH,
-)
+CUDNN = SDPBackend.CUDNN_ATTENTION
+FLASH = SDPBackend.FLASH_ATTENTION
+EFFICIENT = SDPBackend.EFFICIENT_ATTENTION
+MATH = SDPBackend.MATH
 PLAIN, INSIDE = (384, 128, 16, 1), (384, 16, 48, 1)
-HALF, SINGLE = torch.float16, torch.float32
+HALF = torch.float16
+SINGLE = torch.float32
 
 
 @pytest.fixture(autouse=True)
@@ -37,7 +36,9 @@ def node(out: torch.Tensor) -> str:
 
 
 # dtype, backends, what else is given, then the node and the strides that an H200 gave (torch 2.11)
-CHOICES: dict[str, tuple[torch.dtype, list[SDPBackend] | None, dict[str, Any], str, tuple[int, ...]]] = {
+CHOICES: dict[
+    str, tuple[torch.dtype, list[SDPBackend] | None, dict[str, Any], str, tuple[int, ...]]
+] = {
     "half precision": (HALF, None, {}, "Cudnn", PLAIN),
     "causal": (HALF, None, {"is_causal": True}, "Cudnn", PLAIN),
     "a mask": (HALF, None, {"attn_mask": "bool"}, "Cudnn", PLAIN),
@@ -45,7 +46,13 @@ CHOICES: dict[str, tuple[torch.dtype, list[SDPBackend] | None, dict[str, Any], s
     "single precision": (SINGLE, None, {}, "Efficient", INSIDE),
     "flash alone": (HALF, [FLASH], {}, "Flash", PLAIN),
     "flash or efficient": (HALF, [FLASH, EFFICIENT], {}, "Flash", PLAIN),
-    "flash takes no mask": (HALF, [FLASH, EFFICIENT, MATH], {"attn_mask": "bool"}, "Efficient", INSIDE),
+    "flash takes no mask": (
+        HALF,
+        [FLASH, EFFICIENT, MATH],
+        {"attn_mask": "bool"},
+        "Efficient",
+        INSIDE,
+    ),
     "efficient alone": (HALF, [EFFICIENT], {}, "Efficient", INSIDE),
     "efficient alone, single": (SINGLE, [EFFICIENT], {}, "Efficient", INSIDE),
     "cuDNN alone": (HALF, [CUDNN], {}, "Cudnn", PLAIN),
@@ -78,10 +85,14 @@ def test_the_kernel_is_chosen_as_on_an_h200(case: str) -> None:
 
 @pytest.mark.parametrize("dtype", [HALF, SINGLE])
 def test_none_of_the_chosen_kernels_fits(dtype: torch.dtype) -> None:
-    odd, mask = heads(2, 3, 8, 5, dtype=dtype), masks("bool", dtype)
+    odd = heads(2, 3, 8, 5, dtype=dtype)
+    mask = masks("bool", dtype)
     flat = heads(3, 8, 16, dtype=dtype)
     for backend in (EFFICIENT, CUDNN):
-        with sdpa_kernel(backend), pytest.raises(RuntimeError, match=r"^No available kernel. Aborting execution.$"):
+        with (
+            sdpa_kernel(backend),
+            pytest.raises(RuntimeError, match=r"^No available kernel. Aborting execution.$"),
+        ):
             F.scaled_dot_product_attention(odd, odd, odd)
     for backend in (FLASH, EFFICIENT, CUDNN):
         with sdpa_kernel(backend), pytest.raises(RuntimeError, match=r"^No available kernel"):
@@ -92,14 +103,22 @@ def test_none_of_the_chosen_kernels_fits(dtype: torch.dtype) -> None:
 
 
 def test_all_kernels_are_off() -> None:
-    x, cuda = heads(2, 3, 8, 16), torch.backends.cuda
-    switches = (cuda.enable_cudnn_sdp, cuda.enable_flash_sdp, cuda.enable_mem_efficient_sdp, cuda.enable_math_sdp)
+    x = heads(2, 3, 8, 16)
+    cuda = torch.backends.cuda
+    switches = (
+        cuda.enable_cudnn_sdp,
+        cuda.enable_flash_sdp,
+        cuda.enable_mem_efficient_sdp,
+        cuda.enable_math_sdp,
+    )
     try:
         for off, left in zip(switches, ("Flash", "Efficient", "ToCopyBackward0"), strict=False):
             off(False)
             assert node(F.scaled_dot_product_attention(x, x, x)) == left
         switches[-1](False)
-        with pytest.raises(RuntimeError, match=r"^No viable backend for scaled_dot_product_attention"):
+        with pytest.raises(
+            RuntimeError, match=r"^No viable backend for scaled_dot_product_attention"
+        ):
             F.scaled_dot_product_attention(x, x, x)
     finally:
         for on in switches:
@@ -110,14 +129,16 @@ def test_the_layout_is_the_query_s() -> None:
     """Only the memory-efficient kernel has one of its own, also where a dimension has one element."""
     inside = heads(2, 8, 3, 16).transpose(1, 2)
     assert F.scaled_dot_product_attention(inside, inside, inside).stride() == INSIDE
-    x, keys = heads(2, 3, 8, 16), heads(2, 3, 11, 16)
+    x = heads(2, 3, 8, 16)
+    keys = heads(2, 3, 11, 16)
     assert F.scaled_dot_product_attention(x[:, :, :1], keys, keys).stride() == (48, 16, 16, 1)
     assert node(F.scaled_dot_product_attention(x, keys[:, :, :1], keys[:, :, :1])) == "Flash"
     values = heads(2, 3, 8, 32)
     out = F.scaled_dot_product_attention(x, x, values)
     assert (node(out), out.stride()) == ("Cudnn", (768, 256, 32, 1))
     assert torch.autograd.grad(out.sum(), (x, values))[1].stride() == (768, 256, 32, 1)
-    x, keys = x.float(), keys.float()
+    x = x.float()
+    keys = keys.float()
     assert F.scaled_dot_product_attention(x[:, :, :1], keys, keys).stride() == (48, 16, 48, 1)
     assert F.scaled_dot_product_attention(x[:, :1], x[:, :1], x[:, :1]).stride() == (128, 16, 16, 1)
 
@@ -133,7 +154,8 @@ def test_heads_are_padded_to_eights_for_flash() -> None:
 
 @pytest.mark.parametrize(("kind", "kept"), [(None, 3072), ("bool", 3584), ("trained", 2560)])
 def test_memory_with_a_mask(kind: str | None, kept: int) -> None:
-    x, mask = heads(2, 3, 8, 16), masks(kind, HALF)
+    x = heads(2, 3, 8, 16)
+    mask = masks(kind, HALF)
     before = torch.cuda.memory_allocated()
     out = F.scaled_dot_product_attention(x, x, x, attn_mask=mask)
     assert torch.cuda.memory_allocated() - before == kept
@@ -152,7 +174,9 @@ def test_queries_share_keys() -> None:
     assert (node(out), out.stride()) == ("Cudnn", (768, 128, 16, 1))
     torch.testing.assert_close(out.cpu().float(), wanted, atol=0.01, rtol=0.01)
     for given, right in zip(
-        torch.autograd.grad(out.sum(), (q, k, v)), torch.autograd.grad(wanted.sum(), wide), strict=True
+        torch.autograd.grad(out.sum(), (q, k, v)),
+        torch.autograd.grad(wanted.sum(), wide),
+        strict=True,
     ):
         torch.testing.assert_close(given.cpu().float(), right, atol=0.02, rtol=0.02)
     with sdpa_kernel(EFFICIENT), pytest.raises(RuntimeError, match=r"^No available kernel"):
@@ -163,7 +187,11 @@ def test_kernels_say_what_they_take() -> None:
     x = heads(2, 3, 8, 16)
     single = x.float()
     assert torch.backends.cuda.is_flash_attention_available()
-    for t, right in ((x, (True, True, True)), (single, (False, True, False)), (x.double(), (False, False, False))):
+    for t, right in (
+        (x, (True, True, True)),
+        (single, (False, True, False)),
+        (x.double(), (False, False, False)),
+    ):
         params = torch.backends.cuda.SDPAParams(t, t, t, None, 0.0, False, False)
         assert right == (
             torch.backends.cuda.can_use_flash_attention(params),
@@ -173,7 +201,9 @@ def test_kernels_say_what_they_take() -> None:
     assert [torch._fused_sdp_choice(t, t, t) for t in (x, single, x.double())] == [3, 2, 0]
 
 
-@pytest.mark.parametrize(("device", "name"), [("A100", "Flash"), ("T4", "Efficient")], indirect=["device"])
+@pytest.mark.parametrize(
+    ("device", "name"), [("A100", "Flash"), ("T4", "Efficient")], indirect=["device"]
+)
 def test_other_gpus_take_other_kernels(name: str) -> None:
     """cuDNN's comes first on a GPU of the H200's kind alone, and flash needs an A100's."""
     x = heads(2, 3, 8, 16)

@@ -41,7 +41,9 @@ def test_inference_mode_looks_into_tensors_from_outside_it() -> None:
     x = torch.arange(6.0, device="cuda").reshape(2, 3)
     with torch.inference_mode():
         views = [x[:, 0], x.T, x.detach(), *x.unbind(0), x.view(6), x.expand(4, 2, 3)]
-        assert not any(view.is_inference() for view in views), "a view of an ordinary tensor is an ordinary tensor"
+        assert not any(view.is_inference() for view in views), (
+            "a view of an ordinary tensor is an ordinary tensor"
+        )
         assert (x[:, 0] + x[:, 1]).is_inference()
         x[0].zero_()
     assert x.tolist() == [[0.0, 0.0, 0.0], [3.0, 4.0, 5.0]]
@@ -49,30 +51,44 @@ def test_inference_mode_looks_into_tensors_from_outside_it() -> None:
 
 @pytest.mark.parametrize(
     ("first", "second"),
-    [((3,), (3,)), ((2, 3), (3,)), ((3,), (5, 3, 4)), ((2, 3), (5, 3, 4)), ((5, 2, 3), (3, 4)), ((5, 2, 3), (1, 3, 4))],
+    [
+        ((3,), (3,)),
+        ((2, 3), (3,)),
+        ((3,), (5, 3, 4)),
+        ((2, 3), (5, 3, 4)),
+        ((5, 2, 3), (3, 4)),
+        ((5, 2, 3), (1, 3, 4)),
+    ],
     ids=str,
 )
 def test_inference_mode_runs_the_same_kernels_for_a_product(
     gpu: VirtualGpu, first: tuple[int, ...], second: tuple[int, ...]
 ) -> None:
     """torch has a matmul written in Python besides, which a GPU never runs."""
-    x, y = torch.rand(first, device="cuda"), torch.rand(second, device="cuda")
+    x = torch.rand(first, device="cuda")
+    y = torch.rand(second, device="cuda")
     start = gpu.ledger.mark()
     wanted = x @ y
     middle = gpu.ledger.mark()
     with torch.inference_mode():
         found = x @ y
-    here, there = gpu.ledger.since(start, middle), gpu.ledger.since(middle)
+    here = gpu.ledger.since(start, middle)
+    there = gpu.ledger.since(middle)
     assert [each.name for each in there.operations()] == [each.name for each in here.operations()]
     assert torch.equal(found, wanted)
-    with torch.inference_mode(), pytest.raises(RuntimeError, match="both arguments to matmul need to be at least 1D"):
+    with (
+        torch.inference_mode(),
+        pytest.raises(RuntimeError, match="both arguments to matmul need to be at least 1D"),
+    ):
         x @ torch.tensor(1.0, device="cuda")
 
 
 WRITTEN_IN_PYTHON_TOO: dict[str, Callable[[torch.Tensor], Any]] = {
     "broadcast_tensors": lambda x: torch.broadcast_tensors(x, x[:, :1]),
     "dropout": lambda x: F.dropout(x, 0.0),
-    "istft": lambda x: torch.istft(torch.stft(x[0], 8, window=x[1, :8], return_complex=True), 8, window=x[1, :8]),
+    "istft": lambda x: torch.istft(
+        torch.stft(x[0], 8, window=x[1, :8], return_complex=True), 8, window=x[1, :8]
+    ),
     "one_hot": lambda x: F.one_hot(x.abs().long()),
     "pad_sequence": lambda x: torch.nn.utils.rnn.pad_sequence([x[0], x[1, :2]]),
     "rnn": lambda x: torch.rnn_tanh_cell(x, x, *(torch.ones(64, 64, device="cuda"),) * 2),
@@ -80,27 +96,34 @@ WRITTEN_IN_PYTHON_TOO: dict[str, Callable[[torch.Tensor], Any]] = {
     "tensor_split": lambda x: torch.tensor_split(x, torch.tensor([1, 2])),
     "unsafe_chunk": lambda x: torch.unsafe_chunk(x, 2),
     "upsample": lambda x: F.interpolate(x[None, None], scale_factor=2.0, mode="bilinear"),
-    "upsample, antialias": lambda x: F.interpolate(x[None, None], size=(5, 5), mode="bicubic", antialias=True),
+    "upsample, antialias": lambda x: F.interpolate(
+        x[None, None], size=(5, 5), mode="bicubic", antialias=True
+    ),
     "upsample, nearest": lambda x: F.interpolate(x[None], scale_factor=2, mode="nearest"),
 }
 
 
 @pytest.mark.parametrize("name", WRITTEN_IN_PYTHON_TOO)
 def test_inference_mode_runs_the_same_kernels(gpu: VirtualGpu, name: str) -> None:
-    function, x = WRITTEN_IN_PYTHON_TOO[name], torch.rand(64, 64, device="cuda")
+    function = WRITTEN_IN_PYTHON_TOO[name]
+    x = torch.rand(64, 64, device="cuda")
     start = gpu.ledger.mark()
     wanted = function(x)
     middle = gpu.ledger.mark()
     with torch.inference_mode():
         found = function(x)
-    here, there = gpu.ledger.since(start, middle), gpu.ledger.since(middle)
+    here = gpu.ledger.since(start, middle)
+    there = gpu.ledger.since(middle)
     assert [each.name for each in there.operations()] == [each.name for each in here.operations()]
     torch.testing.assert_close(found, wanted, rtol=0, atol=0)
 
 
 def test_inference_mode_refuses_in_the_same_words() -> None:
     sections = torch.tensor([1, 2], device="cuda")
-    with torch.inference_mode(), pytest.raises(RuntimeError, match="to be on cpu, but it's on cuda:0"):
+    with (
+        torch.inference_mode(),
+        pytest.raises(RuntimeError, match="to be on cpu, but it's on cuda:0"),
+    ):
         torch.tensor_split(torch.ones(3, device="cuda"), sections)
 
 
@@ -133,7 +156,9 @@ def test_no_grad_enable_grad_and_inference_mode(gpu: VirtualGpu) -> None:
 
 @pytest.mark.parametrize("reentrant", [False, True])
 @pytest.mark.parametrize("half", [False, True])
-def test_checkpoints_compute_again_with_the_same_random_numbers(gpu: VirtualGpu, reentrant: bool, half: bool) -> None:
+def test_checkpoints_compute_again_with_the_same_random_numbers(
+    gpu: VirtualGpu, reentrant: bool, half: bool
+) -> None:
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(4, 16), nn.Dropout(0.5), nn.ReLU(), nn.Linear(16, 2)).cuda()
     found = []
@@ -193,7 +218,10 @@ def test_higher_derivatives_and_torch_func() -> None:
     assert torch.func.grad(lambda v: (v**2).sum())(x.detach()).tolist() == [2.0, 4.0]
     assert torch.func.vmap(lambda v: v * 2)(x.detach()).tolist() == [2.0, 4.0]
     assert torch.func.jacrev(lambda v: v**2)(x.detach()).tolist() == [[2.0, 0.0], [0.0, 4.0]]
-    assert torch.autograd.functional.hessian(lambda v: (v**3).sum(), x.detach()).tolist() == [[6.0, 0.0], [0.0, 12.0]]
+    assert torch.autograd.functional.hessian(lambda v: (v**3).sum(), x.detach()).tolist() == [
+        [6.0, 0.0],
+        [0.0, 12.0],
+    ]
 
 
 def test_hooks_on_tensors_and_retained_gradients() -> None:
@@ -222,13 +250,20 @@ def test_the_words_of_autograds_errors() -> None:
     loss.backward()
     with pytest.raises(RuntimeError, match="Trying to backward through the graph a second time"):
         loss.backward()
-    with pytest.raises(RuntimeError, match="grad can be implicitly created only for scalar outputs"):
+    with pytest.raises(
+        RuntimeError, match="grad can be implicitly created only for scalar outputs"
+    ):
         (x * 2).backward()
-    with pytest.raises(RuntimeError, match="a leaf Variable that requires grad is being used in an in-place operation"):
+    with pytest.raises(
+        RuntimeError,
+        match="a leaf Variable that requires grad is being used in an in-place operation",
+    ):
         x.add_(1)
     y = x.exp()
     y.add_(1)
-    with pytest.raises(RuntimeError, match="one of the variables needed for gradient computation has been modified"):
+    with pytest.raises(
+        RuntimeError, match="one of the variables needed for gradient computation has been modified"
+    ):
         y.sum().backward()
     with pytest.raises(RuntimeError, match="device type 'cuda' to a tensor with device type 'cpu'"):
         nn.Parameter(torch.ones(2)).grad = torch.ones(2, device="cuda")
@@ -266,12 +301,18 @@ MADE_INSIDE: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
 
 @pytest.mark.parametrize("name", MADE_INSIDE)
 def test_tensors_come_to_the_device_inside_transforms(gpu: VirtualGpu, name: str) -> None:
-    function, host = MADE_INSIDE[name], torch.tensor([[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]])
+    function = MADE_INSIDE[name]
+    host = torch.tensor([[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]])
 
     def results(x: torch.Tensor) -> list[Any]:
         slope = torch.func.grad(lambda each: (function(each) ** 2).sum())
         over = torch.func.vmap
-        return [over(function)(x), over(slope)(x), slope(x[0]), torch.func.jvp(function, (x[0],), (x[1],))]
+        return [
+            over(function)(x),
+            over(slope)(x),
+            slope(x[0]),
+            torch.func.jvp(function, (x[0],), (x[1],)),
+        ]
 
     found = results(host.cuda())
     torch.testing.assert_close(found, results(host), check_device=False)

@@ -96,7 +96,10 @@ SAMPLES: dict[str, list[Sample]] = {
     "gelu": [sample(M), sample(M, approximate="tanh")],
     "leaky_relu": [sample(-M), sample(-M, 0.2)],
     "native_layer_norm": [sample(M, [3], V, V, 1e-5), sample(M, [3], None, None, 1e-5)],
-    "max_pool2d_with_indices": [sample(IMAGE, [2, 2]), sample(IMAGE, [3, 3], [2, 2], [1, 1], [1, 1], True)],
+    "max_pool2d_with_indices": [
+        sample(IMAGE, [2, 2]),
+        sample(IMAGE, [3, 3], [2, 2], [1, 1], [1, 1], True),
+    ],
     "_log_softmax": [sample(M, 1, False), sample(M, 0, False)],
     "_log_softmax_backward_data": [sample(M, N, 1, torch.float32)],
     "_softmax": [sample(M, 1, False)],
@@ -144,7 +147,11 @@ def overloads() -> list[Any]:
             kinds = [str(argument.type) for argument in func._schema.arguments]
             if registry.binding_of(func) is func or not any("Tensor" in kind for kind in kinds):
                 continue
-            if "Dimname" in str(func._schema) or overload.startswith("names") or overload in NOT_HERE:
+            if (
+                "Dimname" in str(func._schema)
+                or overload.startswith("names")
+                or overload in NOT_HERE
+            ):
                 continue
             found.append(func)
     return found
@@ -159,7 +166,11 @@ def fits(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
 
 
 def flat(value: Any) -> list[Any]:
-    return [part for item in value for part in flat(item)] if isinstance(value, (list, tuple)) else [value]
+    return (
+        [part for item in value for part in flat(item)]
+        if isinstance(value, (list, tuple))
+        else [value]
+    )
 
 
 @pytest.mark.parametrize("func", overloads(), ids=str)
@@ -169,16 +180,24 @@ def test_a_binding_is_its_operator(func: Any) -> None:
     assert tried, f"no sample for {func._schema}"
     call = registry.binding_of(func)
     for args, kwargs in tried:
-        ours, theirs = copy.deepcopy(args), copy.deepcopy(args)
-        given, expected = call(*ours, **kwargs), func(*theirs, **kwargs)
+        ours = copy.deepcopy(args)
+        theirs = copy.deepcopy(args)
+        given = call(*ours, **kwargs)
+        expected = func(*theirs, **kwargs)
         if not func._schema.returns:
-            given = expected = None  # `_foreach_mul_` gives its list in Python and nothing in the dispatcher
+            given = expected = (
+                None  # `_foreach_mul_` gives its list in Python and nothing in the dispatcher
+            )
         pairs = zip(flat([given, *ours]), flat([expected, *theirs]), strict=True)
         for one, other in pairs:  # the results, and the arguments, which it may have changed
             if not isinstance(other, torch.Tensor):
                 assert one == other
                 continue
-            assert (one.dtype, one.shape, one.stride()) == (other.dtype, other.shape, other.stride())
+            assert (one.dtype, one.shape, one.stride()) == (
+                other.dtype,
+                other.shape,
+                other.stride(),
+            )
             assert one.storage_offset() == other.storage_offset()
             assert name == "empty_like" or torch.equal(one, other)
         assert (given is ours[0]) is (expected is theirs[0])

@@ -35,7 +35,12 @@ def refused(part: str) -> None:
         f"this torch ({torch.__version__}) has changed {part}, which the virtual CUDA device is built on; "
         "install the torch that constraints.txt names, or a newer gpudojo"
     )
-    assert before == (nn.Module._apply, nn.Module.__call__, torch.cuda.is_available, list(sys.meta_path))
+    assert before == (
+        nn.Module._apply,
+        nn.Module.__call__,
+        torch.cuda.is_available,
+        list(sys.meta_path),
+    )
     assert not torch.cuda.is_available()
 
 
@@ -61,7 +66,9 @@ def test_a_name_that_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_another_order_of_arguments(monkeypatch: pytest.MonkeyPatch) -> None:
-    def reordered(cls: Any, size: Any, strides: Any, offset: Any, memory_format: Any, dtype: Any, *rest: Any) -> Any:
+    def reordered(
+        cls: Any, size: Any, strides: Any, offset: Any, memory_format: Any, dtype: Any, *rest: Any
+    ) -> Any:
         return original(cls, size, strides, offset, memory_format, torch.float32, *rest)
 
     original = tensor.make_shell
@@ -95,7 +102,9 @@ def test_a_library_without_fallbacks(monkeypatch: pytest.MonkeyPatch) -> None:
     refused("torch.library.Library")
 
 
-def test_a_torch_that_the_modules_cannot_even_be_loaded_with(warm_python: WarmPython, tmp_path: Path) -> None:
+def test_a_torch_that_the_modules_cannot_even_be_loaded_with(
+    warm_python: WarmPython, tmp_path: Path
+) -> None:
     lines = (
         "import torch",
         "del torch._C._disabled_torch_function_impl",

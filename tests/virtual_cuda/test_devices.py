@@ -59,7 +59,11 @@ def test_cuda_starts_with_its_first_use(use: Callable[[], object]) -> None:
 def test_the_ways_to_choose_a_device() -> None:
     chosen = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     assert torch.ones(2, device=chosen).is_cuda
-    accelerator = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else torch.device("cpu")
+    accelerator = (
+        torch.accelerator.current_accelerator()
+        if torch.accelerator.is_available()
+        else torch.device("cpu")
+    )
     assert accelerator == torch.device("cuda")
     assert torch.ones(2).to(accelerator).device == torch.device("cuda:0")
     assert (torch.accelerator.device_count(), torch.accelerator.current_device_index()) == (1, 0)
@@ -100,7 +104,9 @@ FACTORIES: dict[str, Any] = {
     "normal": lambda d: torch.normal(0.0, 1.0, (3,), device=d),
     "hann_window": lambda d: torch.hann_window(4, device=d),
     "tril_indices": lambda d: torch.tril_indices(3, 3, device=d),
-    "generator": lambda d: torch.rand(2, generator=torch.Generator(device=d).manual_seed(1), device=d),
+    "generator": lambda d: torch.rand(
+        2, generator=torch.Generator(device=d).manual_seed(1), device=d
+    ),
     "to with dtype": lambda d: torch.ones(3).to(d, torch.float16),
 }
 
@@ -115,8 +121,12 @@ def test_every_factory_takes_every_name_of_the_device(name: str, device: Any) ->
 DRAWS: dict[str, Any] = {
     "rand into out": lambda generator, there: torch.rand((2, 2), generator=generator, out=there),
     "randn into out": lambda generator, there: torch.randn(2, 2, generator=generator, out=there),
-    "normal around a tensor": lambda generator, there: torch.normal(there, 1.0, generator=generator),
-    "normal with a tensor of deviations": lambda generator, there: torch.normal(0.0, there, generator=generator),
+    "normal around a tensor": lambda generator, there: torch.normal(
+        there, 1.0, generator=generator
+    ),
+    "normal with a tensor of deviations": lambda generator, there: torch.normal(
+        0.0, there, generator=generator
+    ),
 }
 
 
@@ -126,9 +136,13 @@ def test_a_generator_belongs_where_the_values_go(name: str) -> None:
     """Nobody names the device: it is that of the tensor written into or drawn around, as on hardware."""
     there = torch.ones(2, 2, device="cuda")
     assert DRAWS[name](torch.Generator(device="cuda").manual_seed(3), there).is_cuda
-    with pytest.raises(RuntimeError, match="Expected a 'cuda' device type for generator but found 'cpu'"):
+    with pytest.raises(
+        RuntimeError, match="Expected a 'cuda' device type for generator but found 'cpu'"
+    ):
         DRAWS[name](torch.Generator().manual_seed(3), there)
-    with pytest.raises(RuntimeError, match="Expected a 'cpu' device type for generator but found 'cuda'"):
+    with pytest.raises(
+        RuntimeError, match="Expected a 'cpu' device type for generator but found 'cuda'"
+    ):
         DRAWS[name](torch.Generator(device="cuda"), torch.ones(2, 2))
 
 
@@ -150,14 +164,18 @@ def test_seeds_repeat() -> None:
 
 @pytest.mark.usefixtures("gpu")
 def test_mistakes_of_every_beginner() -> None:
-    model, x = nn.Linear(3, 2).cuda(), torch.ones(1, 3)
+    model = nn.Linear(3, 2).cuda()
+    x = torch.ones(1, 3)
     with pytest.raises(RuntimeError, match="Expected all tensors to be on the same device"):
         model(x)
     with pytest.raises(
-        RuntimeError, match=r"Input type \(torch.FloatTensor\) and weight type \(torch.cuda.FloatTensor\)"
+        RuntimeError,
+        match=r"Input type \(torch.FloatTensor\) and weight type \(torch.cuda.FloatTensor\)",
     ):
         nn.Conv2d(1, 1, 3).cuda()(torch.ones(16, 1, 8, 8))
-    with pytest.raises(TypeError, match=r"can't convert cuda:0 device type tensor to numpy. Use Tensor.cpu"):
+    with pytest.raises(
+        TypeError, match=r"can't convert cuda:0 device type tensor to numpy. Use Tensor.cpu"
+    ):
         model(x.cuda()).detach().numpy()
     with pytest.raises(RuntimeError, match="indices should be either on cpu or on the same device"):
         x[torch.tensor([0], device="cuda")]
@@ -169,7 +187,8 @@ def test_mistakes_of_every_beginner() -> None:
 
 @pytest.mark.usefixtures("gpu")
 def test_events_and_streams() -> None:
-    start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+    start = torch.cuda.Event(enable_timing=True)
+    end = torch.cuda.Event(enable_timing=True)
     side = torch.cuda.Stream()
     start.record()
     x = torch.ones(200, 200, device="cuda")
@@ -199,7 +218,13 @@ def test_waits_are_written_down_and_can_be_forbidden(gpu: VirtualGpu) -> None:
     with pytest.warns(UserWarning, match="called a synchronizing CUDA operation"):
         float(x.sum())
     torch.cuda.set_sync_debug_mode("error")
-    for read in (lambda: x.sum().item(), lambda: x.cpu(), lambda: x.nonzero(), lambda: bool(x.all()), x.tolist):
+    for read in (
+        lambda: x.sum().item(),
+        lambda: x.cpu(),
+        lambda: x.nonzero(),
+        lambda: bool(x.all()),
+        x.tolist,
+    ):
         with pytest.raises(RuntimeError, match="called a synchronizing CUDA operation"):
             read()
     with warnings.catch_warnings():
@@ -211,7 +236,8 @@ def test_waits_are_written_down_and_can_be_forbidden(gpu: VirtualGpu) -> None:
 
 
 def test_two_devices_and_what_lies_between(two_gpus: VirtualGpu) -> None:
-    one, other = torch.ones(3, device="cuda:0"), torch.ones(3, device="cuda:1")
+    one = torch.ones(3, device="cuda:0")
+    other = torch.ones(3, device="cuda:1")
     with pytest.raises(RuntimeError, match="two devices, cuda:0 and cuda:1"):
         one + other
     assert (one.to("cuda:1") + other).device.index == 1
@@ -229,7 +255,8 @@ def test_two_devices_and_what_lies_between(two_gpus: VirtualGpu) -> None:
 
 
 def test_a_model_split_over_two_devices(two_gpus: VirtualGpu) -> None:
-    first, second = nn.Linear(4, 3).to("cuda:0"), nn.Linear(3, 2).to("cuda:1")
+    first = nn.Linear(4, 3).to("cuda:0")
+    second = nn.Linear(3, 2).to("cuda:1")
     optimizer = torch.optim.SGD([*first.parameters(), *second.parameters()], lr=0.1, momentum=0.9)
     for _ in range(2):
         second(first(torch.ones(2, 4, device="cuda:0")).to("cuda:1")).sum().backward()
@@ -307,7 +334,10 @@ def test_the_profiler_sees_the_device() -> None:
     from torch.profiler import ProfilerActivity, profile, record_function
 
     x = torch.ones(64, 64, device="cuda")
-    with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]) as found, record_function("a product"):
+    with (
+        profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]) as found,
+        record_function("a product"),
+    ):
         (x @ x).sum().item()
     names = {event.key for event in found.key_averages()}
     assert {"aten::mm", "aten::sum", "a product"} <= names
@@ -330,7 +360,10 @@ def test_every_gpu_that_can_be_chosen_has_clocks() -> None:
         with virtual_cuda(gpu=name):
             told[name] = torch.cuda.get_device_properties(0)
             # Two transfers in each cycle; what kernels reach is less.
-            assert told[name].memory_clock_rate * told[name].memory_bus_width * 2e3 / 8 > gpus()[name].bandwidth
+            assert (
+                told[name].memory_clock_rate * told[name].memory_bus_width * 2e3 / 8
+                > gpus()[name].bandwidth
+            )
     assert told["T4"].clock_rate == 1_590_000
 
 
@@ -361,14 +394,20 @@ def test_what_is_no_stream_is_not_recorded() -> None:
 def test_devices_that_do_not_exist() -> None:
     with virtual_cuda():
         for use in (torch.cuda.Stream, torch.cuda.mem_get_info):
-            with pytest.raises(torch.AcceleratorError, match=r"^CUDA error: invalid device ordinal"):
+            with pytest.raises(
+                torch.AcceleratorError, match=r"^CUDA error: invalid device ordinal"
+            ):
                 use(7)
         with pytest.raises(AssertionError, match=r"^Invalid peer device id$"):
             torch.cuda.can_device_access_peer(0, 1)
-        with pytest.raises(RuntimeError, match=r"^invalid value of debug_mode, expected one of 0,1,2$"):
+        with pytest.raises(
+            RuntimeError, match=r"^invalid value of debug_mode, expected one of 0,1,2$"
+        ):
             torch.cuda.set_sync_debug_mode(7)
         for wrong in (True, 1.0):
-            with pytest.raises(TypeError, match=r"^cuda\(\): argument 'device' \(position 1\) must be torch.device"):
+            with pytest.raises(
+                TypeError, match=r"^cuda\(\): argument 'device' \(position 1\) must be torch.device"
+            ):
                 torch.ones(2).cuda(wrong)  # type: ignore[arg-type]
 
 

@@ -31,7 +31,10 @@ def timeline(*told: tuple[str, int, int, bool, bool, int], **more: object) -> Ti
         msgspec.convert([kind, at, size, line, grad, autocast, live, "x"], TimelineEvent)
         for at, (kind, size, line, grad, autocast, live) in enumerate(told)
     ]
-    counts = {kind: sum(event.kind == kind for event in events) for kind in {event.kind for event in events}}
+    counts = {
+        kind: sum(event.kind == kind for event in events)
+        for kind in {event.kind for event in events}
+    }
     waits: dict[int, int] = {}
     for event in events:
         if event.kind == "sync" and event.line:
@@ -78,7 +81,10 @@ def test_the_picture() -> None:
 def test_yours_and_theirs() -> None:
     many = timeline(*[("sync", 0, 7, False, False, 0)] * 12)
     one = timeline(("sync", 0, 7, False, False, 0), to_host=4)
-    assert compared(many, one) == "Your code: 12 waits (reference: 1), to the host 0 B (reference: 4 B)"
+    assert (
+        compared(many, one)
+        == "Your code: 12 waits (reference: 1), to the host 0 B (reference: 4 B)"
+    )
     assert plain_lines(draw_timeline(many, 100, one))[-1] == compared(many, one)
 
 
@@ -89,7 +95,11 @@ def test_what_the_signs_mean_fits_too(width: int) -> None:
 
 
 def test_more_than_there_is_room_for() -> None:
-    many = timeline(*[("op", 0, 3, True, False, n) for n in range(1000)], ("sync", 0, 7, False, False, 5), left_out=9)
+    many = timeline(
+        *[("op", 0, 3, True, False, n) for n in range(1000)],
+        ("sync", 0, 7, False, False, 5),
+        left_out=9,
+    )
     heading, host, between, device, memory, *_ = plain_lines(draw_timeline(many, 80))
     assert {len(line) for line in (host, between, device, memory)} <= {79, 80}
     assert host.endswith("─│")
@@ -100,7 +110,9 @@ def test_more_than_there_is_room_for() -> None:
 
 
 def test_only_the_worst_lines_are_listed() -> None:
-    waits = timeline(*[("sync", 0, line, False, False, 0) for line in range(1, 9) for _ in range(line)])
+    waits = timeline(
+        *[("sync", 0, line, False, False, 0) for line in range(1, 9) for _ in range(line)]
+    )
     assert plain_lines(draw_timeline(waits, 80, waits))[-7:-1] == [
         *(f"         {line} × │ line {line}" for line in (8, 7, 6, 5, 4)),
         "         … and 3 lines more that made the host wait",
@@ -110,16 +122,33 @@ def test_only_the_worst_lines_are_listed() -> None:
 @pytest.mark.parametrize("hostile", ["\x1b[2J", "\r\n", "\x9b31m", "\u202e", "\x07", "\0"])
 def test_a_hostile_name_stays_text(hostile: str) -> None:
     text = f"a{hostile}b"
-    made = timeline(("sync", 0, 7, False, False, 0), function=text, scenario=text, device=text, lines={7: text})
+    made = timeline(
+        ("sync", 0, 7, False, False, 0), function=text, scenario=text, device=text, lines={7: text}
+    )
     shown = plain_lines(draw_timeline(made, 100, made))
     assert all(line.isprintable() for line in shown)
     assert "\N{REPLACEMENT CHARACTER}" in shown[0]
     assert "\N{REPLACEMENT CHARACTER}" in shown[-2]
 
 
-KINDS = ("op", "to device", "to host", "between devices", "sync", "explicit sync", "upload sync", "forward", "memory")
+KINDS = (
+    "op",
+    "to device",
+    "to host",
+    "between devices",
+    "sync",
+    "explicit sync",
+    "upload sync",
+    "forward",
+    "memory",
+)
 EVENTS = st.tuples(
-    st.sampled_from(KINDS), st.integers(0, 1 << 40), st.integers(1, 9), st.booleans(), st.booleans(), st.integers(0, 9)
+    st.sampled_from(KINDS),
+    st.integers(0, 1 << 40),
+    st.integers(1, 9),
+    st.booleans(),
+    st.booleans(),
+    st.integers(0, 9),
 )
 
 
@@ -130,7 +159,9 @@ def test_every_event_stands_in_one_column_in_order(
     made = timeline(*told)
     found = columns(made, room)
     assert len(found) <= room
-    assert [event for column in found for event in column.events] == [e for e in made.events if mark_of(e) is not None]
+    assert [event for column in found for event in column.events] == [
+        e for e in made.events if mark_of(e) is not None
+    ]
     assert max((column.live for column in found), default=0) == (made.peak_bytes if found else 0)
     lines = plain_lines(draw_timeline(made, room))
     assert all(len(line) <= max(room, NARROWEST) for line in lines)
@@ -143,22 +174,42 @@ def test_sizes_are_short() -> None:
 
 
 @pytest.mark.parametrize("width", [40, 60, 80, 100, 120, 200])
-def test_a_table_is_as_wide_as_the_terminal_at_most_and_tells_every_copy_and_wait(width: int) -> None:
+def test_a_table_is_as_wide_as_the_terminal_at_most_and_tells_every_copy_and_wait(
+    width: int,
+) -> None:
     cells = ("64 KiB", "2 KiB", "12", "1024", "132 KiB", "156 KiB")
-    rows = [LineRow(7, "x = x.to(device)", cells), LineRow(1234, "loss = " + "model(" * 30, ("",) * 5 + ("9 KiB",))]
+    rows = [
+        LineRow(7, "x = x.to(device)", cells),
+        LineRow(1234, "loss = " + "model(" * 30, ("",) * 5 + ("9 KiB",)),
+    ]
     lines = draw_table({"a/rather/long/path/to/train.py": rows}, cells, width)
     assert max(map(len, lines)) <= width
-    for needed in ("7  x = x.to(device)", "64 KiB", "2 KiB", "12", "132 KiB", "to device", "waits", "total"):
+    for needed in (
+        "7  x = x.to(device)",
+        "64 KiB",
+        "2 KiB",
+        "12",
+        "132 KiB",
+        "to device",
+        "waits",
+        "total",
+    ):
         assert any(needed in line for line in lines), needed
     assert ("156 KiB" in lines[1]) == (width >= 100), "what gives way to the code"
     without = [LineRow(7, "x += 1", ("", "", "", "3", "", "9 B"))]
-    assert draw_table({"train.py": without}, without[0].cells, width)[0].split() == ["train.py", "ops", "peak"]
+    assert draw_table({"train.py": without}, without[0].cells, width)[0].split() == [
+        "train.py",
+        "ops",
+        "peak",
+    ]
 
 
 @pytest.mark.parametrize("encoding", ["cp1252", "ascii"])
 def test_an_output_without_the_signs_gets_similar_ones_in_their_places(encoding: str) -> None:
     lines = plain_lines(
-        draw_timeline(timeline(("to device", 4096, 3, True, False, 4096), ("sync", 0, 5, True, True, 9)), 60)
+        draw_timeline(
+            timeline(("to device", 4096, 3, True, False, 4096), ("sync", 0, 5, True, True, 9)), 60
+        )
     )
     drawn = "\n".join([*lines, *timeline_legend(60)])
     stream = io.TextIOWrapper(io.BytesIO(), encoding, newline="")

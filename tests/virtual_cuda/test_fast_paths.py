@@ -41,14 +41,19 @@ def _graph(node: Any) -> Iterator[Any]:
 
 
 def _net() -> nn.Sequential:
-    return nn.Sequential(nn.Linear(4, 5), nn.ReLU(), nn.Linear(5, 3), nn.ReLU(inplace=True), nn.Linear(3, 2)).cuda()
+    return nn.Sequential(
+        nn.Linear(4, 5), nn.ReLU(), nn.Linear(5, 3), nn.ReLU(inplace=True), nn.Linear(3, 2)
+    ).cuda()
 
 
-def _training(make: Any, shape: tuple[int, ...], zero_every: int, watched: Watched) -> Iterator[Any]:
+def _training(
+    make: Any, shape: tuple[int, ...], zero_every: int, watched: Watched
+) -> Iterator[Any]:
     model = _net()
     optimizer = make(model.parameters(), lr=0.01)
     for step in range(4):
-        inputs, targets = torch.rand(shape).cuda(), torch.randint(0, 2, shape[:-1]).cuda().flatten()
+        inputs = torch.rand(shape).cuda()
+        targets = torch.randint(0, 2, shape[:-1]).cuda().flatten()
         if step % zero_every == 0:
             optimizer.zero_grad()
         with watched():
@@ -60,7 +65,8 @@ def _training(make: Any, shape: tuple[int, ...], zero_every: int, watched: Watch
 
 
 def _hooks(watched: Watched) -> Iterator[Any]:
-    first, second = nn.Linear(4, 4).cuda(), nn.Linear(4, 3).cuda()
+    first = nn.Linear(4, 4).cuda()
+    second = nn.Linear(4, 3).cuda()
     first.weight.register_hook(lambda gradient: gradient * 2)
     with watched():
         hidden = first(torch.rand(5, 4).cuda())
@@ -119,7 +125,9 @@ def _retained(watched: Watched) -> Iterator[Any]:
 
 def _seen(watched: Watched) -> Iterator[Any]:
     """Layers whose results somebody looks at or changes."""
-    model = nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 4), nn.ReLU()).cuda()
+    model = nn.Sequential(
+        nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 4), nn.ReLU()
+    ).cuda()
     seen: list[Any] = []
     model[2].register_forward_pre_hook(lambda module, given: seen.append(given[0].add(1)))
     model[3].register_full_backward_hook(lambda module, given, out: seen.append(out[0].mul(2)))
@@ -135,7 +143,12 @@ def _losses(watched: Watched) -> Iterator[Any]:
     for reduction in ("mean", "sum", "none"):
         for retain in (False, True):
             with watched():
-                loss = cross_entropy(logits * 2, torch.randint(0, 3, (6,)).cuda(), reduction=reduction, ignore_index=1)
+                loss = cross_entropy(
+                    logits * 2,
+                    torch.randint(0, 3, (6,)).cuda(),
+                    reduction=reduction,
+                    ignore_index=1,
+                )
                 both = (loss + logits.sum()).mean()
             both.backward(retain_graph=retain)
             if retain:
@@ -149,8 +162,12 @@ def _losses(watched: Watched) -> Iterator[Any]:
 
 def _images(last: Callable[[], nn.Module], watched: Watched) -> Iterator[Any]:
     """Convolutions, norms and pools in sequence: accumulated, kept, for a few tensors, changed by hooks."""
-    first = nn.Sequential(nn.Conv2d(3, 4, 3, bias=False), nn.BatchNorm2d(4), nn.ReLU(), nn.MaxPool2d(2))
-    model: Any = nn.Sequential(*first, nn.Conv2d(4, 4, 3, padding=1, groups=2), nn.ReLU(), last()).cuda()
+    first = nn.Sequential(
+        nn.Conv2d(3, 4, 3, bias=False), nn.BatchNorm2d(4), nn.ReLU(), nn.MaxPool2d(2)
+    )
+    model: Any = nn.Sequential(
+        *first, nn.Conv2d(4, 4, 3, padding=1, groups=2), nn.ReLU(), last()
+    ).cuda()
     for step in range(4):  # the first pass shows which operators this torch calls
         images = torch.rand(2, 3, 8, 8).cuda()
         if step == 2:
@@ -165,15 +182,22 @@ def _images(last: Callable[[], nn.Module], watched: Watched) -> Iterator[Any]:
             out.register_hook(lambda gradient: gradient * 2)
             model[4].weight.register_hook(lambda gradient: gradient + 1)
             out.pow(2).sum().backward(retain_graph=True)
-            yield from torch.autograd.grad(out.sum(), [model[0].weight, model[4].bias], retain_graph=True)
+            yield from torch.autograd.grad(
+                out.sum(), [model[0].weight, model[4].bias], retain_graph=True
+            )
         both.backward(torch.full((), 0.5).cuda())
-        yield from (*(p.grad for p in model.parameters() if p.grad is not None), *model.buffers(), out)
+        yield from (
+            *(p.grad for p in model.parameters() if p.grad is not None),
+            *model.buffers(),
+            out,
+        )
 
 
 def _twice(frozen: str, watched: Watched) -> Iterator[Any]:
     """A layer that is called more than once in one loss, and then let go."""
     for times in (1, 2, 3):
-        layer, given = nn.Linear(4, 4).cuda(), torch.rand(5, 4).cuda()
+        layer = nn.Linear(4, 4).cuda()
+        given = torch.rand(5, 4).cuda()
         if frozen:
             getattr(layer, frozen).requires_grad_(False)
         with watched():
@@ -209,7 +233,9 @@ def _attention(batch_first: bool, watched: Watched) -> Iterator[Any]:
                 out = layer(out, out, out, need_weights=False)[0]
         if step == 2:
             out.pow(2).sum().backward(retain_graph=True)
-            yield from torch.autograd.grad(out.sum(), [layer.in_proj_weight, texts], retain_graph=True)
+            yield from torch.autograd.grad(
+                out.sum(), [layer.in_proj_weight, texts], retain_graph=True
+            )
         if step == 7 and batch_first:
             with torch.autocast("cuda", torch.bfloat16):
                 out.sum().backward()
@@ -224,8 +250,13 @@ def _attention(batch_first: bool, watched: Watched) -> Iterator[Any]:
         pytest.param(partial(_attention, True), id="attention, the batch first"),
         pytest.param(partial(_attention, False), id="attention, the batch second"),
         pytest.param(partial(_images, lambda: nn.BatchNorm2d(4)), id="images, a norm"),
-        pytest.param(partial(_images, lambda: nn.MaxPool2d(3, 1, 1, ceil_mode=True)), id="images, a pool"),
-        pytest.param(partial(_images, lambda: nn.Sequential(nn.Flatten(), nn.Linear(36, 2))), id="images, classes"),
+        pytest.param(
+            partial(_images, lambda: nn.MaxPool2d(3, 1, 1, ceil_mode=True)), id="images, a pool"
+        ),
+        pytest.param(
+            partial(_images, lambda: nn.Sequential(nn.Flatten(), nn.Linear(36, 2))),
+            id="images, classes",
+        ),
         pytest.param(partial(_images, nn.Flatten), id="images, flat"),
         pytest.param(partial(_twice, ""), id="twice"),
         pytest.param(partial(_twice, "weight"), id="twice, weights frozen"),
@@ -249,11 +280,19 @@ def test_fused_layers_leave_the_same_ledger(program: Callable[[Watched], Iterato
         with virtual_cuda() as gpu:
             torch.manual_seed(0)
             values = [value.detach().cpu() for value in program(watched)]
-            seen.append((values, [(row[0], *row[2:]) for row in gpu.ledger.rows], torch.cuda.max_memory_allocated()))
+            seen.append(
+                (
+                    values,
+                    [(row[0], *row[2:]) for row in gpu.ledger.rows],
+                    torch.cuda.max_memory_allocated(),
+                )
+            )
     (fused, rows, peak), (single, expected, most) = seen
     assert rows == expected
     assert peak == most
-    assert all(a.stride() == b.stride() and torch.equal(a, b) for a, b in zip(fused, single, strict=True))
+    assert all(
+        a.stride() == b.stride() and torch.equal(a, b) for a, b in zip(fused, single, strict=True)
+    )
 
 
 def test_layers_in_sequence_that_are_used_twice_leave_the_same_ledger() -> None:
@@ -262,18 +301,29 @@ def test_layers_in_sequence_that_are_used_twice_leave_the_same_ledger() -> None:
     for watched in (nullcontext, _one_by_one):
         with virtual_cuda() as gpu:
             torch.manual_seed(0)
-            layers = nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(36, 2)
+            layers = (
+                nn.Conv2d(3, 4, 3),
+                nn.BatchNorm2d(4),
+                nn.ReLU(),
+                nn.MaxPool2d(2),
+                nn.Flatten(),
+                nn.Linear(36, 2),
+            )
             model = nn.Sequential(*layers).cuda()
             model(torch.rand(2, 3, 8, 8).cuda())  # shows which operators this torch calls
-            found, passes = [], []
+            found = []
+            passes = []
             for _ in range(3):
                 model.zero_grad()
-                images, count = torch.rand(2, 3, 8, 8).cuda(), len(gpu.ledger.rows)
+                images = torch.rand(2, 3, 8, 8).cuda()
+                count = len(gpu.ledger.rows)
                 with watched():
                     loss = model(images).pow(2).mean() + model(images * 2).mean()
                 loss.backward()
                 found += [parameter.grad.clone() for parameter in model.parameters()]
-                passes.append([(row[0], *row[2:]) for row in gpu.ledger.rows[count:] if row[0] == OPERATION])
+                passes.append(
+                    [(row[0], *row[2:]) for row in gpu.ledger.rows[count:] if row[0] == OPERATION]
+                )
             seen.append(([each.cpu() for each in found], passes))
     (fused, rows), (single, expected) = seen
     assert all(map(torch.equal, fused, single))
@@ -292,7 +342,9 @@ def test_attention_with_a_graph_of_its_gradients() -> None:
             layer(texts, texts, texts, need_weights=False)
             with watched():
                 out = layer(texts, texts, texts, need_weights=False)[0]
-            given = torch.autograd.grad(out.pow(2).sum(), [texts, layer.in_proj_weight], create_graph=True)
+            given = torch.autograd.grad(
+                out.pow(2).sum(), [texts, layer.in_proj_weight], create_graph=True
+            )
             rows = [(row[0], *row[2:]) for row in gpu.ledger.rows]
             with pytest.raises(RuntimeError) as caught:
                 given[0].sum().backward()
@@ -306,19 +358,26 @@ def test_attention_with_a_graph_of_its_gradients() -> None:
 def test_attention_asks_a_function_that_somebody_put_in_the_place_of_torchs(
     gpu: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    layer, texts = nn.MultiheadAttention(8, 2).cuda(), torch.rand(4, 3, 8).cuda()
+    layer = nn.MultiheadAttention(8, 2).cuda()
+    texts = torch.rand(4, 3, 8).cuda()
     layer(texts, texts, texts, need_weights=False)
-    original, asked = nn.functional.scaled_dot_product_attention, []
+    original = nn.functional.scaled_dot_product_attention
+    asked = []
     monkeypatch.setattr(
-        nn.functional, "scaled_dot_product_attention", lambda *args: asked.append(len(args)) or original(*args)
+        nn.functional,
+        "scaled_dot_product_attention",
+        lambda *args: asked.append(len(args)) or original(*args),
     )
     layer(texts, texts, texts, need_weights=False)
     assert asked == [6]
 
 
 def test_attention_is_one_node_after_the_first_call(gpu: Any) -> None:
-    layer, texts = nn.MultiheadAttention(8, 2).cuda(), torch.rand(4, 3, 8).cuda()
-    first, second = (len([*_graph(layer(texts, texts, texts, need_weights=False)[0].grad_fn)]) for _ in range(2))
+    layer = nn.MultiheadAttention(8, 2).cuda()
+    texts = torch.rand(4, 3, 8).cuda()
+    first, second = (
+        len([*_graph(layer(texts, texts, texts, need_weights=False)[0].grad_fn)]) for _ in range(2)
+    )
     assert second < first / 2
 
 
@@ -342,13 +401,18 @@ def test_attention_makes_rows_as_this_torch_does(
     assert len(_ROWS.findall(source)) == 1
     source = _ROWS.sub(f".permute(2, 0, 1, 3).{spelling}(", source)
     made: dict[str, Any] = {}
-    exec(source.replace("flatten(bsz * tgt_len, embed_dim)", "flatten(0, 1)"), vars(nn.functional), made)
+    exec(
+        source.replace("flatten(bsz * tgt_len, embed_dim)", "flatten(0, 1)"),
+        vars(nn.functional),
+        made,
+    )
     monkeypatch.setattr(nn.functional, *made.popitem())
     seen = []
     for watched in (nullcontext, _one_by_one):
         with virtual_cuda() as gpu:
             torch.manual_seed(0)
-            layer, texts = nn.MultiheadAttention(8, 2).cuda(), torch.rand(4, 3, 8).cuda()
+            layer = nn.MultiheadAttention(8, 2).cuda()
+            texts = torch.rand(4, 3, 8).cuda()
             for step in range(3):
                 layer.zero_grad()
                 before = len(gpu.ledger.rows)
@@ -357,7 +421,9 @@ def test_attention_makes_rows_as_this_torch_does(
                 names = [row[4] for row in gpu.ledger.rows[before:] if row[0] == OPERATION]
                 flat: Any = out.grad_fn.next_functions[0][0].next_functions[1][0]
                 assert (names[-4], flat.name()) == (name, node)
-                assert (len([*_graph(flat)]) < 10) == (bool(step) and fused and watched is nullcontext)
+                assert (len([*_graph(flat)]) < 10) == (
+                    bool(step) and fused and watched is nullcontext
+                )
                 out.sum().backward()
                 del out, flat
             seen.append([(row[0], *row[2:]) for row in gpu.ledger.rows])
@@ -365,7 +431,8 @@ def test_attention_makes_rows_as_this_torch_does(
 
 
 def test_attention_through_a_graph_that_is_freed_is_refused(gpu: Any) -> None:
-    layer, texts = nn.MultiheadAttention(8, 2).cuda(), torch.rand(4, 3, 8).cuda()
+    layer = nn.MultiheadAttention(8, 2).cuda()
+    texts = torch.rand(4, 3, 8).cuda()
     layer(texts, texts, texts, need_weights=False)
     out = layer(texts, texts, texts, need_weights=False)[0].sum()
     out.backward()
@@ -374,7 +441,9 @@ def test_attention_through_a_graph_that_is_freed_is_refused(gpu: Any) -> None:
 
 
 def test_attention_on_another_stream_has_its_backward_there(gpu: Any) -> None:
-    layer, texts, stream = nn.MultiheadAttention(8, 2).cuda(), torch.rand(4, 3, 8).cuda(), torch.cuda.Stream()
+    layer = nn.MultiheadAttention(8, 2).cuda()
+    texts = torch.rand(4, 3, 8).cuda()
+    stream = torch.cuda.Stream()
     layer(texts, texts, texts, need_weights=False)
     with torch.cuda.stream(stream):
         out = layer(texts, texts, texts, need_weights=False)[0]
@@ -399,17 +468,48 @@ def test_arithmetic_leaves_the_ledger_that_the_operator_leaves(gpu: Any, name: s
         first = gpu.ledger.mark()
         try:
             out = function(left, right)
-            told: Any = out.tolist(), out.dtype, out.stride(), out.requires_grad, out.is_conj(), out.is_neg()
+            told: Any = (
+                out.tolist(),
+                out.dtype,
+                out.stride(),
+                out.requires_grad,
+                out.is_conj(),
+                out.is_neg(),
+            )
         except (RuntimeError, TypeError) as error:
             told = str(error)
         rows = [row[4:] for row in gpu.ledger.rows[first:]]
         return told, rows
 
-    single, double = torch.rand(3, 2).cuda(), torch.rand(2, dtype=torch.float64).cuda()
+    single = torch.rand(3, 2).cuda()
+    double = torch.rand(2, dtype=torch.float64).cuda()
     complex_one = torch.rand(2, dtype=torch.complex64).cuda()
-    left = [single, single.t(), double, torch.arange(1, 3).cuda(), torch.tensor([True, True]).cuda(), complex_one]
-    left += [complex_one.conj(), complex_one.conj().imag, torch.rand(3, 2).cuda().requires_grad_(), single[:0]]
-    right = [*left, 2, 2.5, True, 1 << 62, 1j, torch.tensor(2.0), torch.tensor(3.0).cuda(), torch.rand(5).cuda(), None]
+    left = [
+        single,
+        single.t(),
+        double,
+        torch.arange(1, 3).cuda(),
+        torch.tensor([True, True]).cuda(),
+        complex_one,
+    ]
+    left += [
+        complex_one.conj(),
+        complex_one.conj().imag,
+        torch.rand(3, 2).cuda().requires_grad_(),
+        single[:0],
+    ]
+    right = [
+        *left,
+        2,
+        2.5,
+        True,
+        1 << 62,
+        1j,
+        torch.tensor(2.0),
+        torch.tensor(3.0).cuda(),
+        torch.rand(5).cuda(),
+        None,
+    ]
     operation = getattr(operator, name)
     plain = {"add": torch.add, "sub": torch.sub, "mul": torch.mul, "truediv": torch.div}[name]
     for one in left:
@@ -421,11 +521,17 @@ def test_arithmetic_leaves_the_ledger_that_the_operator_leaves(gpu: Any, name: s
             assert described(operation, one, other) == described(plain, one, other), (one, other)
             if isinstance(other, torch.Tensor):
                 with torch.no_grad():
-                    assert described(operation, one, other) == described(plain, one, other), (one, other)
+                    assert described(operation, one, other) == described(plain, one, other), (
+                        one,
+                        other,
+                    )
 
 
-def test_arithmetic_asks_what_somebody_put_in_the_place_of_torchs(gpu: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    original, asked = torch.Tensor.__add__, []
+def test_arithmetic_asks_what_somebody_put_in_the_place_of_torchs(
+    gpu: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    original = torch.Tensor.__add__
+    asked = []
     monkeypatch.setattr(torch.Tensor, "__add__", lambda *args: asked.append(1) or original(*args))
     ones = torch.ones(2).cuda()
     assert (ones + ones).tolist() == [2, 2]
@@ -446,7 +552,14 @@ def test_an_operator_that_raises_keeps_no_memory(gpu: Any) -> None:
 
 
 def _pictures() -> nn.Sequential:
-    layers = nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(4, 4, 3), nn.ReLU()
+    layers = (
+        nn.Conv2d(3, 4, 3),
+        nn.BatchNorm2d(4),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Conv2d(4, 4, 3),
+        nn.ReLU(),
+    )
     return nn.Sequential(*layers, nn.Flatten(), nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 2))
 
 
@@ -454,24 +567,31 @@ _doubled: list[Any] = [None, lambda given: (given[0].mul_(2),), lambda given: (g
 
 
 @pytest.mark.parametrize("late", [False, True], ids=["in time", "late"])
-@pytest.mark.parametrize("kind", ["penalty", "shared", "hook of a leaf", "hook of its node", "added up", "prehook"])
+@pytest.mark.parametrize(
+    "kind", ["penalty", "shared", "hook of a leaf", "hook of its node", "added up", "prehook"]
+)
 def test_gradients_of_leaves_that_others_use_or_watch(gpu: Any, kind: str, late: bool) -> None:
     torch.manual_seed(0)
     there = _pictures()
     here = copy.deepcopy(there).cuda()
-    pictures, targets = torch.rand(4, 3, 8, 8), torch.randint(0, 2, (4,))
+    pictures = torch.rand(4, 3, 8, 8)
+    targets = torch.randint(0, 2, (4,))
     found = []
     for model, device in ((there, "cpu"), (here, "cuda")):
         seen: list[Any] = []
-        x, y = pictures.to(device), targets.to(device)
+        x = pictures.to(device)
+        y = targets.to(device)
         for step in range(3):
             if kind != "added up":
                 model.zero_grad()
-            weight, bias = model[7].weight, model[4].bias
+            weight = model[7].weight
+            bias = model[4].bias
             nodes: list[Any] = []
             if kind == "hook of its node" and step:
                 nodes = [p.view_as(p).grad_fn.next_functions[0][0] for p in (weight, bias)]
-            hooked = nodes if nodes else [weight, bias] if kind == "hook of a leaf" and step == 1 else []
+            hooked = (
+                nodes if nodes else [weight, bias] if kind == "hook of a leaf" and step == 1 else []
+            )
             if not late:
                 for each in hooked:
                     each.register_hook(lambda *given, seen=seen: seen.append(given[-1]))
@@ -489,7 +609,9 @@ def test_gradients_of_leaves_that_others_use_or_watch(gpu: Any, kind: str, late:
                     each.register_hook(lambda *given, seen=seen: seen.append(given[-1]))
             loss.backward()
             seen += [p.grad.clone() for p in model.parameters()]
-        values = [one for given in seen for one in (given if isinstance(given, tuple) else (given,))]
+        values = [
+            one for given in seen for one in (given if isinstance(given, tuple) else (given,))
+        ]
         found.append([value.detach().cpu() for value in values])
     assert len(found[0]) == len(found[1])
     for one, two in zip(*found, strict=True):
@@ -503,7 +625,9 @@ def test_the_times_of_rows_grow(gpu: Any, zero_every: int) -> None:
     for step in range(4):
         if step % zero_every == 0:
             optimizer.zero_grad()
-        cross_entropy(model(torch.rand(4, 3, 8, 8).cuda()), torch.tensor([0, 1, 1, 0]).cuda()).backward()
+        cross_entropy(
+            model(torch.rand(4, 3, 8, 8).cuda()), torch.tensor([0, 1, 1, 0]).cuda()
+        ).backward()
         optimizer.step()
     times = [row[1] for row in gpu.ledger.rows if row[0] == OPERATION]
     assert times == sorted(times)
@@ -511,7 +635,9 @@ def test_the_times_of_rows_grow(gpu: Any, zero_every: int) -> None:
 
 def test_a_backward_pass_inside_of_another(gpu: Any) -> None:
     """What the outer one may do with a leaf, the inner one may not."""
-    layer, inputs, targets = nn.Linear(4, 3).cuda(), torch.rand(5, 4).cuda(), torch.tensor([0, 1, 2, 0, 1]).cuda()
+    layer = nn.Linear(4, 3).cuda()
+    inputs = torch.rand(5, 4).cuda()
+    targets = torch.tensor([0, 1, 2, 0, 1]).cuda()
     inner = layer(inputs * 2).sum()
     found: list[Any] = []
     out = layer(inputs)
@@ -523,7 +649,8 @@ def test_a_backward_pass_inside_of_another(gpu: Any) -> None:
 
 
 def test_second_derivatives(gpu: Any) -> None:
-    layer, inputs = nn.Linear(4, 3).cuda(), torch.rand(5, 4).cuda().requires_grad_()
+    layer = nn.Linear(4, 3).cuda()
+    inputs = torch.rand(5, 4).cuda().requires_grad_()
     with torch.no_grad():
         host = nn.Linear(4, 3)
         host.load_state_dict({key: value.cpu() for key, value in layer.state_dict().items()})
@@ -537,7 +664,9 @@ def test_second_derivatives(gpu: Any) -> None:
 
 
 def test_second_derivatives_of_cross_entropy(gpu: Any) -> None:
-    logits, target, found = torch.rand(5, 3), torch.tensor([0, 1, 2, 0, 1]), []
+    logits = torch.rand(5, 3)
+    target = torch.tensor([0, 1, 2, 0, 1])
+    found = []
     for x, y in ((logits.cuda(), target.cuda()), (logits, target)):
         leaf = x.requires_grad_()
         loss = cross_entropy(leaf * leaf, y)
@@ -579,12 +708,15 @@ def test_a_weight_that_was_changed_is_named_as_torch_names_it(gpu: Any) -> None:
             layer.weight.add_(1)
         with pytest.raises(RuntimeError, match="inplace operation") as error:
             out.sum().backward()
-        messages.append(str(error.value).replace("torch.cuda.", "torch.").partition(" is at version")[0])
+        messages.append(
+            str(error.value).replace("torch.cuda.", "torch.").partition(" is at version")[0]
+        )
     assert messages[0] == messages[1]
 
 
 def test_second_derivatives_of_layers_in_sequence(gpu: Any) -> None:
-    model, inputs = _net(), torch.rand(5, 4)
+    model = _net()
+    inputs = torch.rand(5, 4)
     host = copy.deepcopy(model).cpu()
     found = []
     for net, x in ((model, inputs.cuda().requires_grad_()), (host, inputs.requires_grad_())):
@@ -596,7 +728,9 @@ def test_second_derivatives_of_layers_in_sequence(gpu: Any) -> None:
 
 
 def test_second_derivatives_of_images_in_sequence(gpu: Any) -> None:
-    model = nn.Sequential(nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(2, 1, 1))
+    model = nn.Sequential(
+        nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(2, 1, 1)
+    )
     other = copy.deepcopy(model.double()).cuda()
     images = torch.rand(2, 1, 6, 6, dtype=torch.float64)
     for _ in range(2):
@@ -604,7 +738,11 @@ def test_second_derivatives_of_images_in_sequence(gpu: Any) -> None:
         for each, given in ((model, images), (other, images.cuda())):
             leaf = given.clone().requires_grad_()
             (gradient,) = torch.autograd.grad(each(leaf).pow(2).sum(), leaf, create_graph=True)
-            found.append(torch.autograd.grad(gradient.pow(2).sum(), [leaf, *each.parameters()], allow_unused=True))
+            found.append(
+                torch.autograd.grad(
+                    gradient.pow(2).sum(), [leaf, *each.parameters()], allow_unused=True
+                )
+            )
         for one, two in zip(*found, strict=True):
             assert (one is None) == (two is None)
             if one is not None:
@@ -614,10 +752,13 @@ def test_second_derivatives_of_images_in_sequence(gpu: Any) -> None:
 def test_layers_in_sequence_have_a_node_each_for_whoever_looks(gpu: Any) -> None:
     seen = []
     for device in ("cuda", "cpu"):
-        model, applied = _net()[:3].to(device), []
+        model = _net()[:3].to(device)
+        applied = []
         out = model(torch.rand(5, 4).to(device))
         for node in _graph(out.grad_fn):
-            node.register_prehook(lambda gradients, node=node, applied=applied: applied.append(node.name()))
+            node.register_prehook(
+                lambda gradients, node=node, applied=applied: applied.append(node.name())
+            )
         out.mean().backward()
         assert all(parameter.grad is not None for parameter in model.parameters())
         seen.append(sorted(name for name in applied if name != "TBackward0"))
@@ -625,12 +766,17 @@ def test_layers_in_sequence_have_a_node_each_for_whoever_looks(gpu: Any) -> None
 
 
 @pytest.mark.parametrize("changed", [None, 0, 2, 4, 6], ids=["input", "0", "2", "4", "6"])
-def test_a_tensor_of_a_sequence_that_was_changed_is_named_as_torch_names_it(gpu: Any, changed: int | None) -> None:
+def test_a_tensor_of_a_sequence_that_was_changed_is_named_as_torch_names_it(
+    gpu: Any, changed: int | None
+) -> None:
     """Layers behind it have their gradients by then."""
-    seen, layers = [], [nn.Linear(4, 3), nn.ReLU(), nn.Linear(3, 2), nn.ReLU(), nn.Linear(2, 5), nn.ReLU()]
-    host, values = nn.Sequential(*layers, nn.Linear(5, 2)), torch.rand(5, 4)
+    seen = []
+    layers = [nn.Linear(4, 3), nn.ReLU(), nn.Linear(3, 2), nn.ReLU(), nn.Linear(2, 5), nn.ReLU()]
+    host = nn.Sequential(*layers, nn.Linear(5, 2))
+    values = torch.rand(5, 4)
     for device in ("cuda", "cpu"):
-        model, inputs = copy.deepcopy(host).to(device), values.clone().to(device)
+        model = copy.deepcopy(host).to(device)
+        inputs = values.clone().to(device)
         out = model(inputs)
         with torch.no_grad():
             (inputs if changed is None else model[changed].weight).add_(1)
@@ -657,13 +803,16 @@ def test_layers_in_sequence_through_a_graph_that_is_freed_are_refused(gpu: Any) 
 
 
 def test_hooks_of_the_input_and_of_leaves_are_called_once(gpu: Any) -> None:
-    model, calls = _net(), []
+    model = _net()
+    calls = []
     for step in range(2):
         inputs = torch.rand(5, 4).cuda().requires_grad_() * 2
         inputs.retain_grad()
         inputs.register_hook(lambda gradient: calls.append("input"))
         out = model(inputs)
-        handles = [p.register_hook(lambda gradient: calls.append("leaf")) for p in model.parameters()]
+        handles = [
+            p.register_hook(lambda gradient: calls.append("leaf")) for p in model.parameters()
+        ]
         if step:
             torch.autograd.grad(out.pow(2).sum(), [inputs, *model.parameters()], create_graph=True)
         else:
@@ -675,11 +824,17 @@ def test_hooks_of_the_input_and_of_leaves_are_called_once(gpu: Any) -> None:
             handle.remove()
 
 
-@pytest.mark.parametrize("weight", [torch.ones(()), torch.ones(3), torch.ones(3, 5), torch.ones(0, 4)], ids=str)
-def test_weights_that_do_not_fit_are_refused_in_a_sequence_as_they_are_alone(gpu: Any, weight: torch.Tensor) -> None:
-    first, second = nn.Linear(4, 4).cuda(), nn.Linear(4, 3).cuda()
+@pytest.mark.parametrize(
+    "weight", [torch.ones(()), torch.ones(3), torch.ones(3, 5), torch.ones(0, 4)], ids=str
+)
+def test_weights_that_do_not_fit_are_refused_in_a_sequence_as_they_are_alone(
+    gpu: Any, weight: torch.Tensor
+) -> None:
+    first = nn.Linear(4, 4).cuda()
+    second = nn.Linear(4, 3).cuda()
     second.weight, second.extra = nn.Parameter(weight.cuda()), nn.Parameter(torch.ones(1).cuda())
-    inputs, outcomes = torch.rand(5, 4).cuda(), []
+    inputs = torch.rand(5, 4).cuda()
+    outcomes = []
     for call in (lambda: second(first(inputs)), lambda: nn.Sequential(first, second)(inputs)):
         try:
             outcomes.append(str(call()))
@@ -691,11 +846,16 @@ def test_weights_that_do_not_fit_are_refused_in_a_sequence_as_they_are_alone(gpu
 def test_layers_of_their_own_compute_on_the_host_where_gradients_are_added_up(
     gpu: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    model, computed = _pictures().cuda(), []
+    model = _pictures().cuda()
+    computed = []
     original = fast_paths._single_gradients
-    monkeypatch.setattr(fast_paths, "_single_gradients", lambda *given: (computed.append(1), original(*given))[1])
+    monkeypatch.setattr(
+        fast_paths, "_single_gradients", lambda *given: (computed.append(1), original(*given))[1]
+    )
     for step in range(3):
-        cross_entropy(model(torch.rand(4, 3, 8, 8).cuda()), torch.tensor([0, 1, 1, 0]).cuda()).backward()
+        cross_entropy(
+            model(torch.rand(4, 3, 8, 8).cuda()), torch.tensor([0, 1, 1, 0]).cuda()
+        ).backward()
         # The first pass shows which operators this torch calls; linear layers have nodes of another kind.
         assert len(computed) == (0 if step == 0 else 8 * step)
 
@@ -714,13 +874,20 @@ def test_layers_frozen_before_backward_get_no_gradients(gpu: Any, frozen: list[i
 def test_layers_in_sequence_name_their_nodes(gpu: Any) -> None:
     model = nn.Sequential(nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2), nn.ReLU(), nn.MaxPool2d(2)).cuda()
     for _ in range(2):
-        out = model(torch.rand(2, 1, 6, 6).cuda())  # torch 2.11 forgets the nodes of results that nobody holds
+        out = model(
+            torch.rand(2, 1, 6, 6).cuda()
+        )  # torch 2.11 forgets the nodes of results that nobody holds
         nodes: list[Any] = [out.grad_fn]
         while nodes[-1] is not None:
             nodes.append(nodes[-1].next_functions[0][0])
         names = [str(node).split()[0].strip("<") for node in nodes[:-1]]
         assert names == [
-            *("MaxPool2DWithIndicesBackward0", "ReluBackward0", "NativeBatchNormBackward0", "ConvolutionBackward0")
+            *(
+                "MaxPool2DWithIndicesBackward0",
+                "ReluBackward0",
+                "NativeBatchNormBackward0",
+                "ConvolutionBackward0",
+            )
         ]
 
 
@@ -755,7 +922,8 @@ def test_a_number_leaves_the_ledger_that_a_tensor_and_the_operator_leave(
 
 
 def test_a_gradient_between_layers_that_somebody_keeps(gpu: Any) -> None:
-    out, kept = _net()[:3](torch.rand(5, 4).cuda()), []
+    out = _net()[:3](torch.rand(5, 4).cuda())
+    kept = []
     node = out.grad_fn.next_functions[1][0]
     assert node.name() == "ReluBackward0"
     node.register_prehook(lambda gradients: kept.extend(gradients))
@@ -781,7 +949,8 @@ def test_the_node_of_a_layer(gpu: Any) -> None:
 
 
 def test_layers_that_are_watched_are_not_fused(gpu: Any) -> None:
-    layer, inputs = nn.Linear(4, 3).cuda(), torch.rand(5, 4).cuda()
+    layer = nn.Linear(4, 3).cuda()
+    inputs = torch.rand(5, 4).cuda()
     with FlopCounterMode(display=False) as flops:
         layer(inputs).sum().backward()
     assert flops.get_total_flops() == 2 * (2 * 5 * 4 * 3)
@@ -810,7 +979,9 @@ def test_layers_that_are_watched_are_not_fused(gpu: Any) -> None:
         ("sqrt", 0, (), "default"),
     ],
 )
-def test_lists_of_tensors(gpu: Any, name: str, lists: int, rest: tuple[Any, ...], overload: str) -> None:
+def test_lists_of_tensors(
+    gpu: Any, name: str, lists: int, rest: tuple[Any, ...], overload: str
+) -> None:
     given = [[torch.rand(3, 2) + 0.1, torch.rand(4) + 0.1] for _ in range(lists + 1)]
     ours = [[tensor.cuda() for tensor in each] for each in given]
     with torch.no_grad():
@@ -853,11 +1024,18 @@ def test_steps_leave_the_same_ledger_and_versions(make: Any) -> None:
                         group["weight_decay"] = 0.2
                 with watched():
                     optimizer.step()
-            kept = [tensor for state in optimizer.state.values() for tensor in state.values() if tensor is not None]
+            kept = [
+                tensor
+                for state in optimizer.state.values()
+                for tensor in state.values()
+                if tensor is not None
+            ]
             tensors = [*model.parameters(), *kept]
             rows = [(row[0], *row[2:]) for row in gpu.ledger.rows]
             memory = torch.cuda.memory_stats()
-            seen.append(([t.detach().cpu() for t in tensors], [t._version for t in tensors], rows, memory))
+            seen.append(
+                ([t.detach().cpu() for t in tensors], [t._version for t in tensors], rows, memory)
+            )
     (values, *rest), (expected, *others) = seen
     assert rest == others
     assert all(map(torch.equal, values, expected))
@@ -867,13 +1045,19 @@ def test_a_step_of_small_tensors_is_counted_like_any_other(gpu: Any) -> None:
     layer = nn.Linear(100, 100).cuda()
     optimizer = torch.optim.Adam(layer.parameters())
     layer(torch.rand(2, 100).cuda()).sum().backward()
-    counted, times = [], []
+    counted = []
+    times = []
     for _ in range(4):
         torch.cuda.reset_peak_memory_stats()
-        before, first = torch.cuda.memory_stats(), len(gpu.ledger.rows)
+        before = torch.cuda.memory_stats()
+        first = len(gpu.ledger.rows)
         optimizer.step()
         after = torch.cuda.memory_stats()
-        names = ("allocation.all.allocated", "allocated_bytes.all.freed", "allocated_bytes.all.peak")
+        names = (
+            "allocation.all.allocated",
+            "allocated_bytes.all.freed",
+            "allocated_bytes.all.peak",
+        )
         counted.append([after[name] - before[name] for name in names])
         times += [row[1] for row in gpu.ledger.rows[first:]]
     assert counted[1] == counted[2] == counted[3]
@@ -887,7 +1071,8 @@ def test_a_step_of_small_tensors_is_counted_like_any_other(gpu: Any) -> None:
 def test_a_graph_from_before_a_step_is_stale(gpu: Any) -> None:
     for make in (torch.optim.Adam, torch.optim.RMSprop):
         model = nn.Sequential(nn.Linear(4, 5), nn.Linear(5, 1)).cuda()
-        optimizer, out = make(model.parameters()), model(torch.rand(6, 4).cuda()).sum()
+        optimizer = make(model.parameters())
+        out = model(torch.rand(6, 4).cuda()).sum()
         out.backward(retain_graph=True)
         optimizer.step()
         with pytest.raises(RuntimeError, match="modified by an inplace operation"):
@@ -903,7 +1088,9 @@ def test_a_step_that_counts_on_the_device_waits_for_its_counts(gpu: Any) -> None
             state["step"] = state["step"].cuda()
         first = gpu.ledger.mark()
         optimizer.step()
-        assert len(gpu.ledger.since(first).syncs()) == (4 if on_device else 0)  # two for each parameter
+        assert len(gpu.ledger.since(first).syncs()) == (
+            4 if on_device else 0
+        )  # two for each parameter
 
 
 @pytest.mark.parametrize("make", [torch.optim.SGD, torch.optim.Adam])

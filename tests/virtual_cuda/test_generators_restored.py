@@ -22,7 +22,9 @@ def _open() -> Iterator[None]:
         yield
 
 
-@pytest.mark.parametrize("seed", [torch.manual_seed, "torch.cuda.manual_seed"], ids=["both", "the device's"])
+@pytest.mark.parametrize(
+    "seed", [torch.manual_seed, "torch.cuda.manual_seed"], ids=["both", "the device's"]
+)
 @pytest.mark.parametrize("reentrant", [False, True])
 def test_a_checkpoint_drops_the_same_again(seed: object, reentrant: bool) -> None:
     found = []
@@ -41,7 +43,8 @@ def test_states_put_back_by_hand(own: bool) -> None:
     torch.manual_seed(5)
     if own:
         torch.cuda.manual_seed(6)
-    host, device = torch.get_rng_state(), torch.cuda.get_rng_state()
+    host = torch.get_rng_state()
+    device = torch.cuda.get_rng_state()
     first = _drop(torch.ones(64, device="cuda"))
     torch.set_rng_state(host)
     torch.cuda.set_rng_state(device)
@@ -58,7 +61,9 @@ def _drop(x: torch.Tensor) -> torch.Tensor:
     return dropout(x.tanh(), 0.5, training=True).tanh()
 
 
-def test_seeding_notes_nothing_for_accelerators_that_torch_was_built_without(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_seeding_notes_nothing_for_accelerators_that_torch_was_built_without(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     if torch.xpu._is_compiled() or torch.mtia._is_compiled():
         pytest.skip("this torch was built with them")
     monkeypatch.setattr(traceback, "format_stack", lambda *_: pytest.fail("a traceback was made"))
@@ -112,7 +117,9 @@ def test_a_state_is_the_seed_and_the_offset_and_goes_back_to_where_it_was(copied
     assert torch.equal(torch.rand(100, device="cuda"), wanted)
 
 
-@pytest.mark.parametrize("copied", [COPIES["a deep copy"], COPIES["a file"]], ids=["a deep copy", "a file"])
+@pytest.mark.parametrize(
+    "copied", [COPIES["a deep copy"], COPIES["a file"]], ids=["a deep copy", "a file"]
+)
 def test_a_saved_state_is_restored_under_another_seed(copied: Any) -> None:
     torch.cuda.manual_seed(6)
     torch.rand(100, device="cuda")
@@ -129,7 +136,9 @@ def test_a_state_that_was_changed_draws_other_numbers_each_time_the_same() -> No
     for offset in (8, 12, 8):
         torch.cuda.manual_seed(6)
         state = torch.cuda.get_rng_state()
-        state[8:] = torch.tensor([offset]).view(torch.uint8)  # in place, as DTensor does for the shards of a tensor
+        state[8:] = torch.tensor([offset]).view(
+            torch.uint8
+        )  # in place, as DTensor does for the shards of a tensor
         torch.cuda.set_rng_state(state)
         drawn.append(torch.rand(100, device="cuda"))
     assert torch.equal(drawn[0], drawn[2])

@@ -12,7 +12,8 @@ from virtual_cuda import virtual_cuda
 
 def test_nothing_happens_until_replay():
     with virtual_cuda():
-        total, one = torch.zeros(2, device="cuda"), torch.ones(2, device="cuda")
+        total = torch.zeros(2, device="cuda")
+        one = torch.ones(2, device="cuda")
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph):
             assert torch.cuda.is_current_stream_capturing()
@@ -59,8 +60,12 @@ def test_a_training_step_replayed_is_the_step():
 
 def test_the_host_cannot_wait_during_a_capture():
     with virtual_cuda():
-        x, graph = torch.ones(2, device="cuda"), torch.cuda.CUDAGraph()
-        with pytest.raises(RuntimeError, match="previous error during capture") as caught, torch.cuda.graph(graph):
+        x = torch.ones(2, device="cuda")
+        graph = torch.cuda.CUDAGraph()
+        with (
+            pytest.raises(RuntimeError, match="previous error during capture") as caught,
+            torch.cuda.graph(graph),
+        ):
             x.sum().item()
         assert "not permitted when stream is capturing" in str(caught.value.__context__)
         assert x.sum().item() == 2
@@ -73,7 +78,9 @@ def test_callables():
         layer = nn.Linear(3, 2).to("cuda")
         x = torch.randn(4, 3, device="cuda", requires_grad=True)
         expected = layer(x).detach().clone()
-        graphed = torch.cuda.make_graphed_callables(layer, (torch.randn(4, 3, device="cuda", requires_grad=True),))
+        graphed = torch.cuda.make_graphed_callables(
+            layer, (torch.randn(4, 3, device="cuda", requires_grad=True),)
+        )
         out = graphed(x)
         assert torch.equal(out, expected)
         out.sum().backward()
@@ -85,5 +92,8 @@ def test_adam_must_be_capturable():
         layer = nn.Linear(2, 2).to("cuda")
         optimizer = torch.optim.Adam(layer.parameters())
         layer(torch.ones(1, 2, device="cuda")).sum().backward()
-        with pytest.raises(RuntimeError, match="capturable is False"), torch.cuda.graph(torch.cuda.CUDAGraph()):
+        with (
+            pytest.raises(RuntimeError, match="capturable is False"),
+            torch.cuda.graph(torch.cuda.CUDAGraph()),
+        ):
             optimizer.step()

@@ -32,7 +32,9 @@ def test_names_imported_before_speak_of_the_open_device(names: dict[str, Any]) -
         assert names["current_device"]() == 0
         names["reset_peak_memory_stats"]()
         kept = names["tensor"]([1.0], device="cuda")
-        assert kept.device == names["as_tensor"]([2.0], device="cuda").device == torch.device("cuda:0")
+        assert (
+            kept.device == names["as_tensor"]([2.0], device="cuda").device == torch.device("cuda:0")
+        )
         assert names["Generator"](device="cuda").device.type == "cuda"
         assert names["max_memory_allocated"]() >= 512
         assert names["memory_stats"]()["allocated_bytes.all.peak"] >= 512
@@ -45,7 +47,9 @@ def test_afterwards_they_are_what_they_were(names: dict[str, Any]) -> None:
     before = dict(names)
     with virtual_cuda.open_device("virtual"), patch_imported_names(names):
         assert names["nothing"] is None
-    assert {name: id(value) for name, value in names.items()} == {name: id(value) for name, value in before.items()}
+    assert {name: id(value) for name, value in names.items()} == {
+        name: id(value) for name, value in before.items()
+    }
 
 
 def test_a_name_the_file_binds_anew_stays(names: dict[str, Any]) -> None:
@@ -62,7 +66,8 @@ def test_without_an_accelerator_there_is_none(names: dict[str, Any]) -> None:
 def test_functions_in_lists_and_dicts_are_replaced_and_put_back() -> None:
     names: dict[str, Any] = {}
     exec(
-        "import torch\nWAITS = {'cuda': [torch.cuda.synchronize], 'cpu': []}\nwaits = [torch.cuda.is_available]", names
+        "import torch\nWAITS = {'cuda': [torch.cuda.synchronize], 'cpu': []}\nwaits = [torch.cuda.is_available]",
+        names,
     )
     before = names["WAITS"]["cuda"][0]
     with virtual_cuda.open_device("virtual"), patch_imported_names(names):
@@ -75,6 +80,9 @@ def test_functions_in_lists_and_dicts_are_replaced_and_put_back() -> None:
 
 def test_a_closed_device_keeps_nothing_of_the_names() -> None:
     for _ in range(2):  # with new patches, and with those of the device before
-        with virtual_cuda.open_device("virtual"), patch_imported_names({"available": torch.cuda.is_available}):
+        with (
+            virtual_cuda.open_device("virtual"),
+            patch_imported_names({"available": torch.cuda.is_available}),
+        ):
             assert patching._originals
         assert not patching._originals

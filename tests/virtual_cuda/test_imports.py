@@ -72,7 +72,9 @@ def test_training_imports_nothing_that_only_compiled_or_distributed_code_needs(
     )
 
 
-def test_who_imports_dynamo_gets_it_and_torch_uses_it(warm_python: WarmPython, tmp_path: Path) -> None:
+def test_who_imports_dynamo_gets_it_and_torch_uses_it(
+    warm_python: WarmPython, tmp_path: Path
+) -> None:
     ran(
         warm_python,
         tmp_path,
@@ -98,7 +100,9 @@ def test_who_imports_dynamo_gets_it_and_torch_uses_it(warm_python: WarmPython, t
     )
 
 
-def test_a_stand_in_that_is_asked_for_more_gives_what_dynamo_has(warm_python: WarmPython, tmp_path: Path) -> None:
+def test_a_stand_in_that_is_asked_for_more_gives_what_dynamo_has(
+    warm_python: WarmPython, tmp_path: Path
+) -> None:
     ran(
         warm_python,
         tmp_path,
@@ -146,7 +150,9 @@ def test_distributed_tensors_work_after_the_device(warm_python: WarmPython, tmp_
     )
 
 
-def test_a_module_that_imports_dtensor_while_the_device_is_open(warm_python: WarmPython, tmp_path: Path) -> None:
+def test_a_module_that_imports_dtensor_while_the_device_is_open(
+    warm_python: WarmPython, tmp_path: Path
+) -> None:
     ran(
         warm_python,
         tmp_path,

@@ -11,7 +11,8 @@ import torch
 from torch import nn
 from virtual_cuda import virtual_cuda
 
-NAN, INF = float("nan"), float("inf")
+NAN = float("nan")
+INF = float("inf")
 
 
 def _t(data: Any, dtype: torch.dtype = torch.float32) -> Any:
@@ -65,8 +66,11 @@ def test_a_failed_factorization_ends_in_nan() -> None:
 
 def test_a_pixel_sampled_at_nan_is_zero() -> None:
     with virtual_cuda():
-        picture, grid = torch.ones(1, 1, 3, 4, device="cuda"), _t([[[[NAN, 0.0], [0.0, 0.0]]]])
-        assert nn.functional.grid_sample(picture, grid, align_corners=False).tolist() == [[[[0.0, 1.0]]]]
+        picture = torch.ones(1, 1, 3, 4, device="cuda")
+        grid = _t([[[[NAN, 0.0], [0.0, 0.0]]]])
+        assert nn.functional.grid_sample(picture, grid, align_corners=False).tolist() == [
+            [[[0.0, 1.0]]]
+        ]
 
 
 def test_a_value_inside_what_a_mask_writes_to_is_refused() -> None:
@@ -87,7 +91,9 @@ RECURRENT: list[tuple[Any, dict[str, Any]]] = [
 
 @pytest.mark.parametrize(("kind", "options"), RECURRENT)
 @pytest.mark.filterwarnings("ignore:LSTM with projections")
-def test_recurrent_layers_compute_the_values_and_gradients_of_the_cpu(kind: Any, options: dict[str, Any]) -> None:
+def test_recurrent_layers_compute_the_values_and_gradients_of_the_cpu(
+    kind: Any, options: dict[str, Any]
+) -> None:
     torch.manual_seed(0)
     host = kind(4, 3, **options)
     twin = copy.deepcopy(host)
@@ -132,7 +138,9 @@ def test_no_backward_through_a_recurrent_layer_in_eval_mode() -> None:
     with virtual_cuda():
         module = nn.LSTM(2, 3).to("cuda").eval()
         out = module(torch.ones(4, 1, 2, device="cuda", requires_grad=True))[0]
-        with pytest.raises(RuntimeError, match="cudnn RNN backward can only be called in training mode"):
+        with pytest.raises(
+            RuntimeError, match="cudnn RNN backward can only be called in training mode"
+        ):
             out.sum().backward()
         with torch.backends.cudnn.flags(enabled=False):
             module(torch.ones(4, 1, 2, device="cuda", requires_grad=True))[0].sum().backward()

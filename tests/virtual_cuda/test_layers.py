@@ -28,7 +28,9 @@ class Packed(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         lengths = torch.tensor([3, 1, 2])
-        packed = nn.utils.rnn.pack_padded_sequence(x, lengths, batch_first=True, enforce_sorted=False)
+        packed = nn.utils.rnn.pack_padded_sequence(
+            x, lengths, batch_first=True, enforce_sorted=False
+        )
         out, _ = nn.utils.rnn.pad_packed_sequence(self.rnn(packed)[0], batch_first=True)
         return out
 
@@ -58,7 +60,10 @@ LAYERS: dict[str, Layer] = {
     "linear": (lambda: nn.Linear(4, 3), (floats(2, 4),)),
     "bilinear": (lambda: nn.Bilinear(4, 3, 2), (floats(2, 4), floats(2, 3))),
     "conv1d": (lambda: nn.Conv1d(2, 3, 3, padding=1, groups=1), (floats(2, 2, 6),)),
-    "conv2d strided": (lambda: nn.Conv2d(2, 4, 3, stride=2, padding=1, groups=2), (floats(2, 2, 7, 7),)),
+    "conv2d strided": (
+        lambda: nn.Conv2d(2, 4, 3, stride=2, padding=1, groups=2),
+        (floats(2, 2, 7, 7),),
+    ),
     "conv3d": (lambda: nn.Conv3d(1, 2, 2), (floats(1, 1, 3, 3, 3),)),
     "conv transposed": (lambda: nn.ConvTranspose2d(2, 3, 3, stride=2), (floats(1, 2, 4, 4),)),
     "batch norm": (lambda: nn.BatchNorm2d(3), (floats(2, 3, 4, 4),)),
@@ -66,20 +71,31 @@ LAYERS: dict[str, Layer] = {
     "layer norm": (lambda: nn.LayerNorm(4), (floats(2, 4),)),
     "group norm": (lambda: nn.GroupNorm(2, 4), (floats(2, 4, 3),)),
     "instance norm": (lambda: nn.InstanceNorm2d(3, affine=True), (floats(2, 3, 4, 4),)),
-    "pools": (lambda: nn.Sequential(nn.MaxPool2d(2), nn.AvgPool2d(2), nn.AdaptiveAvgPool2d(1)), (floats(1, 2, 8, 8),)),
+    "pools": (
+        lambda: nn.Sequential(nn.MaxPool2d(2), nn.AvgPool2d(2), nn.AdaptiveAvgPool2d(1)),
+        (floats(1, 2, 8, 8),),
+    ),
     "activations": (
-        lambda: nn.Sequential(nn.GELU(), nn.SiLU(), nn.ELU(), nn.LeakyReLU(), nn.Mish(), nn.Softplus(), nn.PReLU()),
+        lambda: nn.Sequential(
+            nn.GELU(), nn.SiLU(), nn.ELU(), nn.LeakyReLU(), nn.Mish(), nn.Softplus(), nn.PReLU()
+        ),
         (floats(3, 4),),
     ),
     "upsample": (lambda: nn.Upsample(scale_factor=2, mode="bilinear"), (floats(1, 2, 3, 3),)),
-    "pixel shuffle and pad": (lambda: nn.Sequential(nn.PixelShuffle(2), nn.ReflectionPad2d(1)), (floats(1, 4, 3, 3),)),
+    "pixel shuffle and pad": (
+        lambda: nn.Sequential(nn.PixelShuffle(2), nn.ReflectionPad2d(1)),
+        (floats(1, 4, 3, 3),),
+    ),
     "dropout": (lambda: nn.Dropout(0.5), (floats(8, 8),)),
     "rnn": (lambda: nn.RNN(4, 5), (floats(3, 2, 4),)),
     "gru": (lambda: nn.GRU(4, 5, num_layers=2, dropout=0.5), (floats(3, 2, 4),)),
     "lstm": (lambda: nn.LSTM(4, 5, batch_first=True), (floats(2, 3, 4),)),
     "lstm packed": (Packed, (floats(3, 3, 4),)),
     "lstm cell": (lambda: nn.LSTMCell(4, 5), (floats(3, 4),)),
-    "attention": (lambda: nn.MultiheadAttention(8, 2, batch_first=True, dropout=0.1), (floats(2, 3, 8),) * 3),
+    "attention": (
+        lambda: nn.MultiheadAttention(8, 2, batch_first=True, dropout=0.1),
+        (floats(2, 3, 8),) * 3,
+    ),
     "attention by hand": (Causal, (floats(2, 5, 8),)),
     "attention in one": (Flash, (floats(2, 5, 8),)),
     "encoder": (
@@ -88,7 +104,10 @@ LAYERS: dict[str, Layer] = {
         ),
         (floats(2, 3, 8),),
     ),
-    "encoder in eval": (lambda: nn.TransformerEncoderLayer(8, 2, 16, batch_first=True).eval(), (floats(2, 3, 8),)),
+    "encoder in eval": (
+        lambda: nn.TransformerEncoderLayer(8, 2, 16, batch_first=True).eval(),
+        (floats(2, 3, 8),),
+    ),
     "transformer": (
         lambda: nn.Transformer(8, 2, 1, 1, 16, batch_first=True),
         (floats(2, 3, 8), floats(2, 4, 8)),
@@ -147,7 +166,8 @@ LOSSES: dict[str, Callable[[Any, Any], Any]] = {
 
 @pytest.mark.parametrize("name", LOSSES)
 def test_losses_are_the_cpus(name: str) -> None:
-    x, y = floats(6, 3), torch.tensor([0, 1, 2, 0, 1, 2])
+    x = floats(6, 3)
+    y = torch.tensor([0, 1, 2, 0, 1, 2])
 
     def run(device: str) -> tuple[float, Any]:
         given = x.clone().to(device).requires_grad_()
@@ -162,16 +182,25 @@ def test_losses_are_the_cpus(name: str) -> None:
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_half_products_are_rounded_once(dtype: torch.dtype) -> None:
-    rows, columns, more = (floats(*size).to(dtype) for size in ((3, 4, 300), (3, 300, 5), (3, 4, 5)))
+    rows, columns, more = (
+        floats(*size).to(dtype) for size in ((3, 4, 300), (3, 300, 5), (3, 4, 5))
+    )
     expected = [0.5 * more.float() + 2 * torch.bmm(rows.float(), columns.float())]
     expected += [torch.bmm(rows.float(), columns.float()), expected[0][1], expected[0][1]]
     with virtual_cuda():
-        a, b, c = rows.cuda(), columns.cuda(), more.cuda()
+        a = rows.cuda()
+        b = columns.cuda()
+        c = more.cuda()
         products = [torch.baddbmm(c, a, b, beta=0.5, alpha=2), torch.bmm(a, b)]
-        products += [torch.addmm(c[1], a[1], b[1], beta=0.5, alpha=2), 2 * torch.mm(a[1], b[1]) + 0.5 * c[1]]
+        products += [
+            torch.addmm(c[1], a[1], b[1], beta=0.5, alpha=2),
+            2 * torch.mm(a[1], b[1]) + 0.5 * c[1],
+        ]
         for product, wide in zip(products, expected, strict=True):
             assert product.dtype is dtype
-            torch.testing.assert_close(product.cpu().float(), wide, rtol=2 * torch.finfo(dtype).eps, atol=0.1)
+            torch.testing.assert_close(
+                product.cpu().float(), wide, rtol=2 * torch.finfo(dtype).eps, atol=0.1
+            )
         with pytest.raises(RuntimeError, match="same dtype"):
             torch.mm(a[0], b[0].float())
 
@@ -184,7 +213,13 @@ def test_attention_in_bfloat16_is_rounded_once(mask: torch.dtype | None) -> None
     for convert in (torch.Tensor.float, lambda t: t.to("cuda")):
         with virtual_cuda():
             q, k, v = (convert(t).requires_grad_() for t in (query, key, value))
-            given = None if bias is None else bias.to(q.device) if bias.dtype is torch.bool else convert(bias)
+            given = (
+                None
+                if bias is None
+                else bias.to(q.device)
+                if bias.dtype is torch.bool
+                else convert(bias)
+            )
             F.scaled_dot_product_attention(q, k, v, attn_mask=given).square().sum().backward()
             outs.append([g.grad.cpu().float() for g in (q, k, v) if g.grad is not None])
     assert len(outs[0]) == len(outs[1]) == 3
@@ -220,8 +255,11 @@ def test_products_in_half_precision_are_added_up_in_single(dtype: torch.dtype) -
     wide = a.float() @ b.float()
     expected = [wide, wide[0], wide[0] + bias.float()]
     with virtual_cuda():
-        x, y = a.cuda(), b.cuda()
+        x = a.cuda()
+        y = b.cuda()
         found = [each.cpu() for each in (x @ y, x[0] @ y[0], torch.addmm(bias.cuda(), x[0], y[0]))]
     for one, other in zip(found, expected, strict=True):
         assert one.dtype is dtype
-        torch.testing.assert_close(one.float(), other.to(dtype).float(), rtol=torch.finfo(dtype).eps, atol=1e-4)
+        torch.testing.assert_close(
+            one.float(), other.to(dtype).float(), rtol=torch.finfo(dtype).eps, atol=1e-4
+        )

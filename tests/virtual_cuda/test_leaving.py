@@ -23,7 +23,14 @@ import torch.utils.checkpoint
 from torch import nn
 from torch.nn import functional as F
 from virtual_cuda import VirtualGpu, virtual_cuda
-from virtual_cuda.errors import AlreadyOpen, BadDeviceCount, BadSize, DeviceClosed, DeviceError, RealDeviceInUse
+from virtual_cuda.errors import (
+    AlreadyOpen,
+    BadDeviceCount,
+    BadSize,
+    DeviceClosed,
+    DeviceError,
+    RealDeviceInUse,
+)
 
 from tests.sharing import WarmPython
 
@@ -41,7 +48,11 @@ OWN = {
 
 def owners() -> dict[str, Any]:
     """Every module and class of torch that is loaded. (`type(value)`: to ask `isinstance` makes old names warn.)"""
-    modules = {n: m for n, m in sys.modules.items() if n.split(".")[0] == "torch" and isinstance(m, types.ModuleType)}
+    modules = {
+        n: m
+        for n, m in sys.modules.items()
+        if n.split(".")[0] == "torch" and isinstance(m, types.ModuleType)
+    }
     found: dict[str, Any] = dict(modules)
     for module in modules.values():
         for value in list(vars(module).values()):
@@ -115,7 +126,8 @@ class Tagged(torch.Tensor):
 def unchanged() -> Iterator[None]:
     with virtual_cuda(devices=2):
         work()  # torch's own caches and late imports, once
-    before, kept = picture(), registries()
+    before = picture()
+    kept = registries()
     yield
     assert differences(before) == []
     assert registries() == kept
@@ -126,8 +138,15 @@ def test_the_picture_sees_a_device_that_is_open() -> None:
     before = picture()
     with virtual_cuda():
         found = differences(before)
-    names = {name.partition(" ")[0] + "." + name.rpartition(".")[2] if " " in name else name for name in found}
-    assert {"torch.cuda.is_available", "torch.nn.modules.module.Module._apply", "torch.Tensor.to"} <= names
+    names = {
+        name.partition(" ")[0] + "." + name.rpartition(".")[2] if " " in name else name
+        for name in found
+    }
+    assert {
+        "torch.cuda.is_available",
+        "torch.nn.modules.module.Module._apply",
+        "torch.Tensor.to",
+    } <= names
     assert len(found) > 100
 
 
@@ -150,7 +169,10 @@ def test_everything_is_as_before_after_misuse() -> None:
     with unchanged():
         with virtual_cuda():
             for _ in range(2):
-                with pytest.raises(AlreadyOpen, match="is already open in this process"), virtual_cuda():
+                with (
+                    pytest.raises(AlreadyOpen, match="is already open in this process"),
+                    virtual_cuda(),
+                ):
                     pass
             work_is_possible = torch.ones(2, device="cuda").sum().item()
         assert work_is_possible == 2
@@ -161,7 +183,9 @@ def test_everything_is_as_before_after_misuse() -> None:
             torch.cuda.set_device(0)
 
 
-def test_what_torch_imports_meanwhile_sees_the_real_torch(warm_python: WarmPython, tmp_path: Path) -> None:
+def test_what_torch_imports_meanwhile_sees_the_real_torch(
+    warm_python: WarmPython, tmp_path: Path
+) -> None:
     """`torch._dynamo`, which the first optimizer of a process imports, copies what it finds."""
     lines = (
         "import sys, torch",
@@ -203,8 +227,14 @@ def test_torch_finds_no_device_afterwards() -> None:
     with virtual_cuda():
         torch.ones(2).cuda()
     assert not torch.cuda.is_available()
-    for ask in (lambda: torch.ones(2, device="cuda"), lambda: torch.ones(2).cuda(), lambda: nn.Linear(2, 2).cuda()):
-        with pytest.raises((AssertionError, RuntimeError), match=r"CUDA|NVIDIA|not linked with support for cuda"):
+    for ask in (
+        lambda: torch.ones(2, device="cuda"),
+        lambda: torch.ones(2).cuda(),
+        lambda: nn.Linear(2, 2).cuda(),
+    ):
+        with pytest.raises(
+            (AssertionError, RuntimeError), match=r"CUDA|NVIDIA|not linked with support for cuda"
+        ):
             ask()
 
 
@@ -311,7 +341,10 @@ def test_a_tensor_that_outlives_its_device_says_so(name: str, second: bool) -> N
         pytest.skip("this torch leaves checkpoint's hooks behind when the function raises")
     with virtual_cuda():
         left = Left()
-    with virtual_cuda() if second else contextlib.nullcontext(), pytest.raises(DeviceClosed) as caught:
+    with (
+        virtual_cuda() if second else contextlib.nullcontext(),
+        pytest.raises(DeviceClosed) as caught,
+    ):
         USES[name](left)
     assert str(caught.value) == (
         "this tensor is on the virtual device 'cuda:0', whose `with` block has ended; "
@@ -323,7 +356,12 @@ def test_what_can_still_be_asked() -> None:
     with virtual_cuda() as gpu:
         left = Left()
         rows = len(gpu.ledger.rows)
-    assert (left.x.shape, left.x.dtype, str(left.x.device), left.x.is_cuda) == ((3, 3), torch.float32, "cuda:0", True)
+    assert (left.x.shape, left.x.dtype, str(left.x.device), left.x.is_cuda) == (
+        (3, 3),
+        torch.float32,
+        "cuda:0",
+        True,
+    )
     assert repr(left.x) == "<tensor of shape (3, 3) on a virtual device that is closed>"
     assert repr(left.model) == "Linear(in_features=3, out_features=3, bias=True)"
     with pytest.raises(DeviceClosed):
@@ -361,8 +399,11 @@ def test_memory_given_back_later_does_not_disturb_another_device() -> None:
     ],
     ids=str,
 )
-def test_bad_input_is_one_sentence_and_leaves_nothing(options: dict[str, Any], error: type[DeviceError]) -> None:
-    before, kept = picture(), registries()
+def test_bad_input_is_one_sentence_and_leaves_nothing(
+    options: dict[str, Any], error: type[DeviceError]
+) -> None:
+    before = picture()
+    kept = registries()
     with pytest.raises(error) as caught, virtual_cuda(**options):
         pytest.fail("entered")
     assert "\n" not in str(caught.value)
@@ -374,8 +415,12 @@ def test_bad_input_is_one_sentence_and_leaves_nothing(options: dict[str, Any], e
 
 def test_a_real_device_in_use_is_not_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
-    before, kept = picture(), registries()
-    with pytest.raises(RealDeviceInUse, match="already uses the real device 'cuda'"), virtual_cuda():
+    before = picture()
+    kept = registries()
+    with (
+        pytest.raises(RealDeviceInUse, match="already uses the real device 'cuda'"),
+        virtual_cuda(),
+    ):
         pytest.fail("entered")
     assert differences(before) == []
     assert registries() == kept
@@ -408,5 +453,8 @@ def test_a_forked_child_of_an_open_parent_cannot_enter_or_use_it(gpu: VirtualGpu
     os.close(reading)
     assert entering.startswith("AlreadyOpen: ")
     assert len(others) == 3
-    assert all(said.startswith("RuntimeError: Cannot re-initialize CUDA in forked subprocess") for said in others)
+    assert all(
+        said.startswith("RuntimeError: Cannot re-initialize CUDA in forked subprocess")
+        for said in others
+    )
     assert x.sum().item() == 2

@@ -30,7 +30,17 @@ NOWHERE = (None, None)
 
 
 def an_operation(at: float, live: int = 0, taken: int = 0, device: str = "cuda:0") -> records.Row:
-    return (records.OPERATION, at, *NOWHERE, "aten.add.Tensor", device, records.GRAD, None, taken, live)
+    return (
+        records.OPERATION,
+        at,
+        *NOWHERE,
+        "aten.add.Tensor",
+        device,
+        records.GRAD,
+        None,
+        taken,
+        live,
+    )
 
 
 def a_forward(at: float, module: str = "Net") -> records.Row:
@@ -44,7 +54,17 @@ def an_end(at: float, opened: int) -> records.Row:
 def test_every_kind_of_row_becomes_its_record() -> None:
     ledger = Ledger(opened_at=100.0)
     for row in (
-        (records.OPERATION, 100.5, *NOWHERE, "aten.mm.default", "cuda:0", records.GRAD, "torch.float16", 512, 1024),
+        (
+            records.OPERATION,
+            100.5,
+            *NOWHERE,
+            "aten.mm.default",
+            "cuda:0",
+            records.GRAD,
+            "torch.float16",
+            512,
+            1024,
+        ),
         (records.TRANSFER, 101.0, *NOWHERE, "to_device", 64, True, False, "cpu", "cuda:0"),
         (records.SYNC, 102.0, *NOWHERE, "item", False),
         (records.FORWARD, 103.0, *NOWHERE, "Net", False, records.INFERENCE, ["cuda:0", "cpu"]),
@@ -68,7 +88,9 @@ def test_every_kind_of_row_becomes_its_record() -> None:
 
 
 def test_records_survive_json_with_their_kind() -> None:
-    records = records_of([an_operation(1.0), a_forward(2.0), (SYNC_ROW, 3.0, *NOWHERE, "item", False)])
+    records = records_of(
+        [an_operation(1.0), a_forward(2.0), (SYNC_ROW, 3.0, *NOWHERE, "item", False)]
+    )
     text = msgspec.json.encode(records)
     assert b'"type":"Forward"' in text
     assert msgspec.json.decode(text, type=tuple[Record, ...]) == records
@@ -85,14 +107,22 @@ def test_a_row_of_no_known_kind_is_refused() -> None:
 
 
 def test_an_end_closes_its_span_and_is_no_record() -> None:
-    forward, inside, following = records_of([a_forward(1.0), an_operation(2.0), an_end(3.5, 0), an_operation(4.0)])
+    forward, inside, following = records_of(
+        [a_forward(1.0), an_operation(2.0), an_end(3.5, 0), an_operation(4.0)]
+    )
     assert isinstance(forward, Forward)
     assert (forward.seconds, forward.end) == (2.5, 2)
     assert (forward.index, inside.index, following.index) == (0, 1, forward.end)
 
 
 def test_forwards_know_how_deep_they_are() -> None:
-    rows_ = [a_forward(1.0, "Net"), a_forward(2.0, "Linear"), an_end(3.0, 1), a_forward(4.0, "ReLU"), an_end(5.0, 3)]
+    rows_ = [
+        a_forward(1.0, "Net"),
+        a_forward(2.0, "Linear"),
+        an_end(3.0, 1),
+        a_forward(4.0, "ReLU"),
+        an_end(5.0, 3),
+    ]
     rows_ += [an_end(6.0, 0), a_forward(7.0, "Loss"), an_end(8.0, 6)]
     assert [(f.module, f.depth) for f in records_of(rows_) if isinstance(f, Forward)] == [
         ("Net", 0),
@@ -105,12 +135,22 @@ def test_forwards_know_how_deep_they_are() -> None:
 def test_a_forward_recomputed_in_backward_is_not_top_level_but_one_from_a_closure_is() -> None:
     recomputed = [(records.BACKWARD, 1.0, *NOWHERE), a_forward(2.0), an_end(3.0, 1), an_end(4.0, 0)]
     assert [f.depth for f in records_of(recomputed) if isinstance(f, Forward)] == [1]
-    closure = [(records.OPTIMIZER_STEP, 1.0, *NOWHERE, "LBFGS"), a_forward(2.0), an_end(3.0, 1), an_end(4.0, 0)]
+    closure = [
+        (records.OPTIMIZER_STEP, 1.0, *NOWHERE, "LBFGS"),
+        a_forward(2.0),
+        an_end(3.0, 1),
+        an_end(4.0, 0),
+    ]
     assert [f.depth for f in records_of(closure) if isinstance(f, Forward)] == [0]
 
 
 def test_an_inner_pass_that_raised_does_not_deepen_the_next_call() -> None:
-    raised = [a_forward(1.0, "Net"), a_forward(2.0, "Linear"), an_end(3.0, 0), a_forward(4.0, "Net")]
+    raised = [
+        a_forward(1.0, "Net"),
+        a_forward(2.0, "Linear"),
+        an_end(3.0, 0),
+        a_forward(4.0, "Net"),
+    ]
     _, inner, next_ = records_of(raised)
     assert isinstance(inner, Forward)
     assert isinstance(next_, Forward)
@@ -154,7 +194,9 @@ def test_a_ledger_emptied_by_its_device_starts_again() -> None:
 
 def test_a_record_is_at_its_index() -> None:
     ledger = Ledger()
-    ledger.rows.extend([a_forward(1.0), an_end(2.0, 0), an_operation(3.0), a_forward(4.0), an_end(5.0, 3)])
+    ledger.rows.extend(
+        [a_forward(1.0), an_end(2.0, 0), an_operation(3.0), a_forward(4.0), an_end(5.0, 3)]
+    )
     assert [ledger[record.index] for record in ledger] == list(ledger.records)
 
 
@@ -181,7 +223,12 @@ def test_a_part_keeps_the_insides_of_its_spans() -> None:
     ledger.rows.extend([an_operation(1.0), an_operation(2.0)])
     view = ledger.since(ledger.mark())
     ledger.rows.extend(
-        [a_forward(3.0), (records.SYNC, 4.0, *NOWHERE, "item", False), an_end(5.0, 2), an_operation(6.0)]
+        [
+            a_forward(3.0),
+            (records.SYNC, 4.0, *NOWHERE, "item", False),
+            an_end(5.0, 2),
+            an_operation(6.0),
+        ]
     )
     (forward,) = view.forwards()
     assert [r.index for r in view.within(forward)] == [3]
@@ -211,7 +258,9 @@ def test_every_question_can_be_asked_of_a_ledger() -> None:
         if function.__module__ == home.__name__ and not name.startswith("_") and name != "is_on"
     }
     assert len(public) > 40
-    assert {n for n, question in public.items() if getattr(Ledger, n, None) is not question} == {"peak_bytes"}
+    assert {n for n, question in public.items() if getattr(Ledger, n, None) is not question} == {
+        "peak_bytes"
+    }
 
 
 # Sites

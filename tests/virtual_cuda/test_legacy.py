@@ -7,7 +7,9 @@ import torch
 from torch import nn
 from virtual_cuda import virtual_cuda
 
-pytestmark = pytest.mark.filterwarnings("ignore:The torch.cuda.*DtypeTensor", "ignore:torch.set_default_tensor_type")
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:The torch.cuda.*DtypeTensor", "ignore:torch.set_default_tensor_type"
+)
 
 
 def test_constructors():
@@ -67,7 +69,12 @@ def test_the_oldest_constructor_makes_tensors_of_the_default_type():
 
     with virtual_cuda():
         torch.set_default_tensor_type("torch.cuda.DoubleTensor")
-        made = (torch.Tensor([1, 2]), torch.Tensor(2, 3), torch.Tensor(), nn.Parameter(torch.Tensor(2)))
+        made = (
+            torch.Tensor([1, 2]),
+            torch.Tensor(2, 3),
+            torch.Tensor(),
+            nn.Parameter(torch.Tensor(2)),
+        )
         assert {x.type() for x in made} == {"torch.cuda.DoubleTensor"}
         assert [x.shape for x in made] == [(2,), (2, 3), (0,), (2,)]
         assert not torch.FloatTensor([1]).is_cuda
@@ -84,11 +91,13 @@ def test_the_oldest_constructor_makes_tensors_of_the_default_type():
 def test_mistakes_with_types_of_old():
     with virtual_cuda():
         with pytest.raises(
-            TypeError, match=r"^expected TensorOptions\(dtype=float, device=cuda, .* device=cpu, layout"
+            TypeError,
+            match=r"^expected TensorOptions\(dtype=float, device=cuda, .* device=cpu, layout",
         ):
             torch.cuda.FloatTensor(torch.ones(2))
         with pytest.raises(
-            TypeError, match=r"^expected TensorOptions\(dtype=c10::Half, .* \(got .*dtype=long int, dev"
+            TypeError,
+            match=r"^expected TensorOptions\(dtype=c10::Half, .* \(got .*dtype=long int, dev",
         ):
             torch.cuda.HalfTensor(torch.ones(2, device="cuda").long())
         with pytest.raises(ValueError, match=r"^invalid type: 'torch.cuda.FooTensor'$"):
@@ -107,7 +116,9 @@ def test_nvtx_is_silent():
 
 
 def test_sparse_types_of_old_make_sparse_tensors(virtual_cuda):
-    made = torch.cuda.sparse.FloatTensor(torch.tensor([[0, 2]]), torch.tensor([1.0, 2.0]), torch.Size([3]))
+    made = torch.cuda.sparse.FloatTensor(
+        torch.tensor([[0, 2]]), torch.tensor([1.0, 2.0]), torch.Size([3])
+    )
     assert made.is_sparse
     assert made.is_cuda
     assert made.to_dense().tolist() == [1.0, 0.0, 2.0]

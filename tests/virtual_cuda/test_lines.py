@@ -43,19 +43,29 @@ def test_one_loop_line_by_line(gpu: VirtualGpu) -> None:
     ledger = gpu.ledger
     moved = [t for t in ledger.transfers_to_device() if t.site.line == line("moves")]
     assert len(moved) == 4
-    assert lines(ledger.transfers_to_device()) == {line("moves"), line("copies x"), line("copies y")}
+    assert lines(ledger.transfers_to_device()) == {
+        line("moves"),
+        line("copies x"),
+        line("copies y"),
+    }
     assert [s.what for s in ledger.syncs() if s.site.line == line("reads")] == ["item", "item"]
     assert lines(ledger.forwards("Sequential")) == {line("forward")}
     assert lines(ledger.forwards("Linear", top_level_only=False)) == {line("forward")}
     assert lines(ledger.forwards("CrossEntropyLoss")) == {line("criterion")}
     assert lines(ledger.backward_passes()) == {line("backward")}
     assert lines(ledger.optimizer_steps()) == {line("step")}
-    for span, mark in ((ledger.backward_passes()[0], "backward"), (ledger.optimizer_steps()[0], "step")):
+    for span, mark in (
+        (ledger.backward_passes()[0], "backward"),
+        (ledger.optimizer_steps()[0], "step"),
+    ):
         inside = [r for r in ledger.within(span) if type(r).__name__ == "Operation"]
         assert len(inside) > 3
         assert lines(inside) == {line(mark)}
     assert lines(ledger.operations("aten.addmm")) == {line("forward")}
-    assert all(record.site is None or record.site.function == "test_one_loop_line_by_line" for record in ledger)
+    assert all(
+        record.site is None or record.site.function == "test_one_loop_line_by_line"
+        for record in ledger
+    )
 
 
 def test_lambdas_comprehensions_and_generators(gpu: VirtualGpu) -> None:
@@ -71,7 +81,10 @@ def test_lambdas_comprehensions_and_generators(gpu: VirtualGpu) -> None:
     assert (listed, float(total)) == ([0.0, 1.0, 2.0], 6.0)
     ledger = gpu.ledger
     assert lines(ledger.operations("aten.mul")) == {line("lambda")}
-    assert {s.site.line for s in ledger.syncs() if s.what == "item"} == {line("comprehension"), line("key")}
+    assert {s.site.line for s in ledger.syncs() if s.what == "item"} == {
+        line("comprehension"),
+        line("key"),
+    }
     assert lines(ledger.transfers_to_host()) == {line("generator")}
 
 
@@ -150,4 +163,6 @@ def test_scalers_and_clipping(gpu: VirtualGpu) -> None:
     assert lines(ledger.scaler_calls("unscale_")) == {line("unscale")}
     assert lines(ledger.optimizer_steps()) == {line("scaled step")}
     assert lines(ledger.gradient_norms()) == {line("clip")}
-    assert lines(ledger.syncs()) == {line("scaled step")}  # whether a gradient was infinite is read here
+    assert lines(ledger.syncs()) == {
+        line("scaled step")
+    }  # whether a gradient was infinite is read here

@@ -45,7 +45,10 @@ def test_pinned_batches_cross_without_waiting(gpu: VirtualGpu, workers: int) -> 
         total += batch["x"].to("cuda", non_blocking=True).sum()
         batch["y"].cuda(non_blocking=True)
     copies = gpu.ledger.transfers_to_device()
-    assert [(t.pinned, t.non_blocking, t.bytes) for t in copies] == [(True, True, 64), (True, True, 32)] * 2
+    assert [(t.pinned, t.non_blocking, t.bytes) for t in copies] == [
+        (True, True, 64),
+        (True, True, 32),
+    ] * 2
     assert not gpu.ledger.syncs()
     assert total.item() == 4 * sum(range(8))
     assert {t.site.function.rpartition(".")[2] for t in copies if t.site} == {
@@ -57,7 +60,9 @@ def test_unpinned_batches_wait(gpu: VirtualGpu) -> None:
     for batch in DataLoader(Numbers(), batch_size=4):
         assert not batch["x"].is_pinned()
         batch["x"].to("cuda")
-    assert [(t.pinned, t.non_blocking) for t in gpu.ledger.transfers_to_device()] == [(False, False)] * 2
+    assert [(t.pinned, t.non_blocking) for t in gpu.ledger.transfers_to_device()] == [
+        (False, False)
+    ] * 2
     assert len(gpu.ledger.syncs()) == 2
 
 
@@ -68,7 +73,10 @@ def test_what_can_be_pinned() -> None:
     assert (pinned.is_pinned(), x.is_pinned(), torch.equal(pinned, x)) == (True, False, True)
     assert torch.empty(2, pin_memory=True).is_pinned()
     assert pinned[1:].is_pinned()
-    with pytest.raises(RuntimeError, match=r"cannot pin 'torch.cuda.FloatTensor' only dense CPU tensors can be pinned"):
+    with pytest.raises(
+        RuntimeError,
+        match=r"cannot pin 'torch.cuda.FloatTensor' only dense CPU tensors can be pinned",
+    ):
         x.cuda().pin_memory()
 
 
@@ -113,7 +121,9 @@ def test_samples_that_live_on_the_device() -> None:
     """Without workers it is allowed, and the batches are there already."""
     assert next(iter(DataLoader(OnTheDevice(), batch_size=2))).is_cuda
     data = TensorDataset(torch.arange(6.0).cuda(), torch.arange(6).cuda())
-    batches = list(DataLoader(data, batch_size=3, shuffle=True, generator=torch.Generator().manual_seed(0)))
+    batches = list(
+        DataLoader(data, batch_size=3, shuffle=True, generator=torch.Generator().manual_seed(0))
+    )
     assert all(x.is_cuda and y.is_cuda for x, y in batches)
     assert sorted(torch.cat([x for x, _ in batches]).tolist()) == list(range(6))
     with pytest.raises(RuntimeError, match=r"cannot pin 'torch.cuda.FloatTensor'"):
@@ -129,7 +139,9 @@ def test_losses_do_not_depend_on_workers() -> None:
         found = []
         for batch in DataLoader(Numbers(), 4, shuffle=True, num_workers=workers, **options):
             optimizer.zero_grad()
-            loss = torch.nn.functional.cross_entropy(model(batch["x"].to(device)), batch["y"].to(device))
+            loss = torch.nn.functional.cross_entropy(
+                model(batch["x"].to(device)), batch["y"].to(device)
+            )
             loss.backward()
             optimizer.step()
             found.append(loss.item())
@@ -140,12 +152,16 @@ def test_losses_do_not_depend_on_workers() -> None:
         assert run("cuda", 0) == run("cuda", 2) == expected
 
 
-def test_batches_are_pinned_while_another_thread_imports(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_batches_are_pinned_while_another_thread_imports(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The patches are put aside for an import of torch's, and the thread that pins must not go on without them."""
     (tmp_path / "slow_module.py").write_text("import time\ntime.sleep(0.3)\n")
     monkeypatch.setattr(torch, "__path__", [*torch.__path__, str(tmp_path)])
     with virtual_cuda():
-        batches = iter(DataLoader(Numbers(), 1, num_workers=1, pin_memory=True, prefetch_factor=8, **FORK))
+        batches = iter(
+            DataLoader(Numbers(), 1, num_workers=1, pin_memory=True, prefetch_factor=8, **FORK)
+        )
         first = next(batches)
         importlib.import_module("torch.slow_module")
         del sys.modules["torch.slow_module"]

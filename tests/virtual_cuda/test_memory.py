@@ -190,7 +190,10 @@ def test_a_failed_try_keeps_its_tensors_inside_the_except_block_only() -> None:
 
 KEEPING: dict[str, tuple[Callable[[], nn.Module], Callable[[Any, Any], Any]]] = {
     "attention": (nn.Identity, lambda _, x: nn.functional.scaled_dot_product_attention(x, x, x)),
-    "attention in half": (nn.Identity, lambda _, x: nn.functional.scaled_dot_product_attention(*[x.half()] * 3)),
+    "attention in half": (
+        nn.Identity,
+        lambda _, x: nn.functional.scaled_dot_product_attention(*[x.half()] * 3),
+    ),
     "lstm": (lambda: nn.LSTM(8, 4), lambda layer, x: layer(x[0])[0]),
     "lstm cell": (lambda: nn.LSTMCell(8, 4), lambda layer, x: layer(x[0, 0])[0]),
 }
@@ -201,7 +204,8 @@ def test_what_a_kernel_keeps_is_freed_by_the_backward_pass(name: str) -> None:
     """The graph lives on, as `loss` does; what its nodes saved does not."""
     make, call = KEEPING[name]
     with virtual_cuda():
-        layer, x = make().cuda(), torch.rand(2, 3, 6, 8, device="cuda", requires_grad=True)
+        layer = make().cuda()
+        x = torch.rand(2, 3, 6, 8, device="cuda", requires_grad=True)
         before = torch.cuda.memory_allocated()
         loss = call(layer, x).float().sum()
         assert torch.cuda.memory_allocated() - before > 512
@@ -224,7 +228,9 @@ class Interrupting(list[Any]):
 def test_a_block_that_is_freed_while_another_is_taken_is_joined_afterwards() -> None:
     with virtual_cuda() as gpu:
         memory = gpu.places[0].memory
-        front, middle, back = (torch.empty(6 << 20, dtype=torch.uint8, device="cuda") for _ in range(3))
+        front, middle, back = (
+            torch.empty(6 << 20, dtype=torch.uint8, device="cuda") for _ in range(3)
+        )
         held = [middle]
         del front, middle
         memory.pieces = Interrupting(memory.pieces)
@@ -241,31 +247,38 @@ def test_a_block_that_is_freed_while_another_is_taken_is_joined_afterwards() -> 
 
 def test_threads_that_allocate_at_once_leave_whole_segments() -> None:
     def work(seed: int) -> None:
-        dice, kept = random.Random(seed), []
+        dice = random.Random(seed)
+        kept = []
         for _ in range(400):
             kept.append(Block(place, dice.randrange(2, 8) << 20))
             if len(kept) > 4:
                 del kept[dice.randrange(len(kept))]
 
     with virtual_cuda() as gpu, ThreadPoolExecutor(4) as pool:
-        place, interval = gpu.places[0], sys.getswitchinterval()
+        place = gpu.places[0]
+        interval = sys.getswitchinterval()
         sys.setswitchinterval(1e-6)
         try:
             list(pool.map(work, range(8)))
         finally:
             sys.setswitchinterval(interval)
         memory = place.memory
-        torch.empty(2 << 20, dtype=torch.uint8, device="cuda")  # what was freed meanwhile is joined now
+        torch.empty(
+            2 << 20, dtype=torch.uint8, device="cuda"
+        )  # what was freed meanwhile is joined now
         assert all(piece.before is piece.after is None for piece in memory.pieces)
         assert sum(piece.size for piece in memory.pieces) == memory.reserved_large
 
 
-@pytest.mark.parametrize("name", ["mse_loss", "smooth_l1_loss", "soft_margin_loss", "binary_cross_entropy"])
+@pytest.mark.parametrize(
+    "name", ["mse_loss", "smooth_l1_loss", "soft_margin_loss", "binary_cross_entropy"]
+)
 @pytest.mark.parametrize("reduction", ["mean", "sum"])
 def test_a_loss_stays_in_the_memory_of_its_parts(name: str, reduction: str) -> None:
     """It is reduced in place: a list of such losses is as large as all that they were made of."""
     with virtual_cuda():
-        x, y = torch.full((3200,), 0.5, device="cuda"), torch.zeros(3200, device="cuda")
+        x = torch.full((3200,), 0.5, device="cuda")
+        y = torch.zeros(3200, device="cuda")
         before = torch.cuda.memory_allocated()
         loss = getattr(nn.functional, name)(x, y, reduction=reduction)
         assert loss.shape == ()

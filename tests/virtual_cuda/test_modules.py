@@ -36,7 +36,9 @@ def devices(model: nn.Module) -> set[str]:
     return {str(t.device) for t in [*model.parameters(), *model.buffers()]}
 
 
-@pytest.mark.parametrize("move", [lambda m: m.to("cuda"), lambda m: m.cuda(), lambda m: m.to(torch.device("cuda", 0))])
+@pytest.mark.parametrize(
+    "move", [lambda m: m.to("cuda"), lambda m: m.cuda(), lambda m: m.to(torch.device("cuda", 0))]
+)
 def test_everything_moves_and_comes_back(move: Any) -> None:
     model = Tied()
     before = copy.deepcopy(model)
@@ -47,7 +49,9 @@ def test_everything_moves_and_comes_back(move: Any) -> None:
     assert all(type(p).__name__ == "Parameter" and isinstance(p, nn.Parameter) for p in parameters)
     assert model.cpu() is model
     assert devices(model) == {"cpu"}
-    assert all(torch.equal(a, b) for a, b in zip(model.parameters(), before.parameters(), strict=True))
+    assert all(
+        torch.equal(a, b) for a, b in zip(model.parameters(), before.parameters(), strict=True)
+    )
     assert all(type(p) is nn.Parameter for p in model.parameters())
 
 
@@ -119,7 +123,9 @@ def test_a_tensor_that_is_neither_parameter_nor_buffer_is_forgotten() -> None:
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             return x * self.scale
 
-    with pytest.raises(RuntimeError, match="same device, but found at least two devices, cuda:0 and cpu!"):
+    with pytest.raises(
+        RuntimeError, match="same device, but found at least two devices, cuda:0 and cpu!"
+    ):
         Forgetful().cuda()(torch.ones(3, device="cuda"))
 
 
@@ -137,7 +143,8 @@ def test_deepcopy_is_independent_and_keeps_ties() -> None:
 
 
 def test_state_dicts_cross_between_host_and_device() -> None:
-    host, device = nn.Linear(3, 2), nn.Linear(3, 2).cuda()
+    host = nn.Linear(3, 2)
+    device = nn.Linear(3, 2).cuda()
     device.load_state_dict(host.state_dict())
     assert device.weight.is_cuda
     assert torch.equal(device.weight.cpu(), host.weight)
@@ -152,7 +159,8 @@ def test_state_dicts_cross_between_host_and_device() -> None:
 
 
 def test_a_whole_module_is_saved_and_loaded() -> None:
-    model, file = Tied().cuda(), io.BytesIO()
+    model = Tied().cuda()
+    file = io.BytesIO()
     torch.save(model, file)
     file.seek(0)
     loaded = torch.load(file, weights_only=False)
@@ -168,10 +176,14 @@ def test_hooks_see_device_tensors() -> None:
     seen: list[tuple[str, str]] = []
     model[0].register_forward_pre_hook(lambda m, args: seen.append(("before", str(args[0].device))))
     model[0].register_forward_hook(lambda m, args, out: seen.append(("after", str(out.device))))
-    model[0].register_full_backward_hook(lambda m, into, out: seen.append(("backward", str(out[0].device))))
+    model[0].register_full_backward_hook(
+        lambda m, into, out: seen.append(("backward", str(out[0].device)))
+    )
     handle = model[1].register_forward_hook(lambda m, args, out: out * 0)
     model[0].weight.register_hook(lambda gradient: seen.append(("gradient", str(gradient.device))))
-    model[0].bias.register_post_accumulate_grad_hook(lambda p: seen.append(("accumulated", str(p.grad.device))))
+    model[0].bias.register_post_accumulate_grad_hook(
+        lambda p: seen.append(("accumulated", str(p.grad.device)))
+    )
     out = model(torch.ones(1, 2, device="cuda", requires_grad=True))
     assert out.sum().item() == 0
     out.sum().backward()
@@ -232,12 +244,17 @@ def test_parameters_are_overwritten_where_asked(graded: bool) -> None:
     layer = nn.Linear(2, 2)
     if graded:
         layer(torch.ones(1, 2)).sum().backward()
-    old, gradient = layer.weight, layer.weight.grad
+    old = layer.weight
+    gradient = layer.weight.grad
     torch.__future__.set_overwrite_module_params_on_conversion(True)
     try:
         layer.to("cuda")
         assert layer.weight is not old
-        assert (old.is_cuda, layer.weight.is_cuda, layer.weight.requires_grad) == (False, True, True)
+        assert (old.is_cuda, layer.weight.is_cuda, layer.weight.requires_grad) == (
+            False,
+            True,
+            True,
+        )
         if graded:
             assert layer.weight.grad is not gradient
             assert layer.weight.grad.is_cuda
@@ -251,7 +268,9 @@ def test_parameters_are_overwritten_where_asked(graded: bool) -> None:
 
 
 @pytest.mark.filterwarnings("ignore:Lazy modules are a new feature")
-def test_modules_without_shapes_make_their_parameters_and_buffers_where_they_were_moved_to(gpu: VirtualGpu) -> None:
+def test_modules_without_shapes_make_their_parameters_and_buffers_where_they_were_moved_to(
+    gpu: VirtualGpu,
+) -> None:
     norm = nn.LazyBatchNorm1d().cuda()
     assert norm(torch.rand(3, 2, device="cuda")).is_cuda
     assert norm.running_mean.is_cuda
@@ -260,7 +279,9 @@ def test_modules_without_shapes_make_their_parameters_and_buffers_where_they_wer
     assert nn.LazyLinear(2).cuda().cpu()(torch.ones(1, 3)).device.type == "cpu"
 
 
-@pytest.mark.parametrize("how", [((0,), {}), ((), {"device": 0}), ((0, torch.float64), {})], ids=str)
+@pytest.mark.parametrize(
+    "how", [((0,), {}), ((), {"device": 0}), ((0, torch.float64), {})], ids=str
+)
 def test_a_number_is_a_gpu_for_whatever_moves(how: tuple[tuple[Any, ...], dict[str, Any]]) -> None:
     args, kwargs = how
     module = nn.Linear(2, 2).to(*args, **kwargs)

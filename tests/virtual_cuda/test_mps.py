@@ -28,7 +28,11 @@ def test_a_mac_is_chosen() -> None:
     with virtual_mps() as device:
         assert (usual(), modern(), device.type) == ("mps", "mps", "mps")
         assert torch.backends.mps.is_built()
-        assert (torch.mps.device_count(), torch.accelerator.device_count(), torch.cuda.device_count()) == (1, 1, 0)
+        assert (
+            torch.mps.device_count(),
+            torch.accelerator.device_count(),
+            torch.cuda.device_count(),
+        ) == (1, 1, 0)
         assert torch.accelerator.current_accelerator(check_available=True) == torch.device("mps")
     assert (usual(), modern()) == before
 
@@ -65,7 +69,12 @@ def test_a_tensor_can_be_made_there_to_find_out(make: Callable[[], torch.Tensor]
     ],
 )
 def test_nothing_learns_there(make: Callable[[], object]) -> None:
-    with virtual_mps(), pytest.raises(SelectionOnly, match="the virtual device 'mps' supports device selection only"):
+    with (
+        virtual_mps(),
+        pytest.raises(
+            SelectionOnly, match="the virtual device 'mps' supports device selection only"
+        ),
+    ):
         make()
 
 
@@ -102,11 +111,19 @@ def test_built_is_not_available() -> None:
 
 
 def test_all_is_put_back_after_an_error() -> None:
-    before = torch.cuda.is_available, torch.backends.mps.is_available, torch.accelerator.current_accelerator
+    before = (
+        torch.cuda.is_available,
+        torch.backends.mps.is_available,
+        torch.accelerator.current_accelerator,
+    )
     for pretence in (virtual_mps, no_accelerator):
         with pytest.raises(ZeroDivisionError), pretence():
             1 / 0  # noqa: B018
-    assert before == (torch.cuda.is_available, torch.backends.mps.is_available, torch.accelerator.current_accelerator)
+    assert before == (
+        torch.cuda.is_available,
+        torch.backends.mps.is_available,
+        torch.accelerator.current_accelerator,
+    )
     assert torch.zeros(2).sum() == 0
 
 

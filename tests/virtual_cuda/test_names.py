@@ -36,16 +36,24 @@ def replaced() -> Iterator[dict[str, tuple[Any, Any]]]:
 def test_names_and_documentation_are_those_of_torch(replaced: dict[str, tuple[Any, Any]]) -> None:
     assert len(replaced) > 100
     for key, (before, now) in replaced.items():
-        assert [getattr(now, each) for each in TOLD] == [getattr(before, each) for each in TOLD], key
+        assert [getattr(now, each) for each in TOLD] == [getattr(before, each) for each in TOLD], (
+            key
+        )
 
 
 def test_methods_in_c_have_their_names_and_documentation() -> None:
     names = ("to", "cuda", "numpy", "tolist", "type", "new_ones", "record_stream", "pin_memory")
-    wanted = [getattr(getattr(torch.Tensor, name), each) for name in names for each in ("__qualname__", "__doc__")]
+    wanted = [
+        getattr(getattr(torch.Tensor, name), each)
+        for name in names
+        for each in ("__qualname__", "__doc__")
+    ]
     with virtual_cuda.virtual_cuda():
         for again in range(2):
             found = [
-                getattr(getattr(torch.Tensor, name), each) for name in names for each in ("__qualname__", "__doc__")
+                getattr(getattr(torch.Tensor, name), each)
+                for name in names
+                for each in ("__qualname__", "__doc__")
             ]
             assert found == wanted, again
 
@@ -56,8 +64,14 @@ def test_signatures_are_those_of_torch(replaced: dict[str, tuple[Any, Any]]) -> 
 
 
 def test_public_functions_can_be_pickled(replaced: dict[str, tuple[Any, Any]]) -> None:
-    cuda, accelerator = torch.cuda, torch.accelerator
-    functions: list[Any] = [cuda.is_available, cuda.synchronize, cuda.set_device, cuda.get_device_properties]
+    cuda = torch.cuda
+    accelerator = torch.accelerator
+    functions: list[Any] = [
+        cuda.is_available,
+        cuda.synchronize,
+        cuda.set_device,
+        cuda.get_device_properties,
+    ]
     functions += [torch.ones, torch.tensor, torch.sparse_coo_tensor, accelerator.memory_allocated]
     for function in functions:
         assert pickle.loads(pickle.dumps(function)) is function
@@ -70,7 +84,9 @@ def test_a_function_with_two_names_is_one(replaced: dict[str, tuple[Any, Any]]) 
     assert (now is also) is (one is other)  # two, as soon as dynamo is imported
     assert torch.accelerator.memory_stats is torch.accelerator.memory.memory_stats
     block = torch.ones(128, device="cuda")
-    assert torch.accelerator.memory.memory_allocated() == torch.cuda.memory_allocated() == block.nbytes
+    assert (
+        torch.accelerator.memory.memory_allocated() == torch.cuda.memory_allocated() == block.nbytes
+    )
 
 
 @pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
@@ -88,7 +104,9 @@ def test_arguments_have_the_names_of_torch(replaced: dict[str, tuple[Any, Any]])
     assert torch.nested.nested_tensor(tensor_list=pieces).device == torch.device("cuda:0")
     assert torch.nested.as_nested_tensor(ts=pieces).device == torch.device("cuda:0")
     pieces[0].record_stream(s=torch.cuda.Stream())
-    assert torch.utils.data._utils.pin_memory.pin_memory(data=torch.ones(2), device="cuda").is_pinned()
+    assert torch.utils.data._utils.pin_memory.pin_memory(
+        data=torch.ones(2), device="cuda"
+    ).is_pinned()
 
 
 def test_a_copy_like_another_tensor_takes_it_by_the_name_of_torch() -> None:
@@ -96,14 +114,21 @@ def test_a_copy_like_another_tensor_takes_it_by_the_name_of_torch() -> None:
         like = torch.ones(1, device="cuda", dtype=torch.float64)
         turned = torch.ones(2, 3).t()
         moved = turned.to(tensor=like)
-        assert (moved.device, moved.dtype, moved.stride()) == (like.device, like.dtype, turned.stride())
+        assert (moved.device, moved.dtype, moved.stride()) == (
+            like.device,
+            like.dtype,
+            turned.stride(),
+        )
         with pytest.raises(
-            TypeError, match=r"to\(\) received an invalid combination of arguments - got \(other=Tensor"
+            TypeError,
+            match=r"to\(\) received an invalid combination of arguments - got \(other=Tensor",
         ):
             turned.to(other=like)
 
 
-@pytest.mark.skipif(not hasattr(torch.accelerator, "empty_host_cache"), reason="this torch has no such function")
+@pytest.mark.skipif(
+    not hasattr(torch.accelerator, "empty_host_cache"), reason="this torch has no such function"
+)
 def test_pinned_memory_that_is_not_used_is_given_back_by_either_name() -> None:
     with virtual_cuda.virtual_cuda():
         torch.ones(4, device="cuda")

@@ -25,7 +25,11 @@ def test_without_a_gpu_it_is_the_virtual_device() -> None:
 def test_a_device_that_was_asked_for_says_so() -> None:
     with virtual_cuda.open_device("cpu") as opened:
         x = torch.ones(2, device=opened.device)
-    assert (opened.kind, opened.why, opened.device) == ("cpu", "the plain CPU was asked for", x.device)
+    assert (opened.kind, opened.why, opened.device) == (
+        "cpu",
+        "the plain CPU was asked for",
+        x.device,
+    )
     with virtual_cuda.open_device("virtual", devices=2, memory="1 GiB") as opened:
         assert torch.cuda.device_count() == 2
         assert torch.cuda.get_device_properties(1).total_memory == 1 << 30
@@ -66,10 +70,15 @@ def test_bad_input(options: dict[str, object], error: type[DeviceError]) -> None
         pass
 
 
-@pytest.mark.parametrize(("outer", "inner"), [("cpu", "cpu"), ("cpu", "virtual"), ("virtual", "cpu")])
+@pytest.mark.parametrize(
+    ("outer", "inner"), [("cpu", "cpu"), ("cpu", "virtual"), ("virtual", "cpu")]
+)
 def test_one_device_at_a_time(outer: str, inner: str) -> None:
     with virtual_cuda.open_device(outer) as opened:  # type: ignore[arg-type]
-        with pytest.raises(AlreadyOpen, match="is already open in this process"), virtual_cuda.open_device(inner):  # type: ignore[arg-type]
+        with (
+            pytest.raises(AlreadyOpen, match="is already open in this process"),
+            virtual_cuda.open_device(inner),
+        ):  # type: ignore[arg-type]
             pass
         torch.ones(2, device=opened.device)
     assert opened.ledger.operations()
@@ -116,7 +125,9 @@ def test_patches_that_are_kept_serve_the_next_device() -> None:
 
 
 def test_patches_of_modules_stay_between_devices_and_do_nothing() -> None:
-    original, layer, x = torch.nn.Module.__call__, torch.nn.Linear(3, 2), torch.ones(3)
+    original = torch.nn.Module.__call__
+    layer = torch.nn.Linear(3, 2)
+    x = torch.ones(3)
     wanted = layer(x)
     with virtual_cuda.keep_patches() as restore:
         put = []
@@ -139,8 +150,12 @@ def test_patches_of_modules_stay_between_devices_and_do_nothing() -> None:
     assert torch.nn.Module.__call__ is original
 
 
-def test_a_call_of_modules_that_was_replaced_between_devices_is_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
-    original, moved, called = torch.nn.Module.__call__, torch.nn.Module._apply, []
+def test_a_call_of_modules_that_was_replaced_between_devices_is_recorded(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    original = torch.nn.Module.__call__
+    moved = torch.nn.Module._apply
+    called = []
     with virtual_cuda.keep_patches() as restore:
         for _ in range(2):
             with virtual_cuda.virtual_cuda():
@@ -162,7 +177,9 @@ def test_a_call_of_modules_that_was_replaced_between_devices_is_recorded(monkeyp
     torch.nn.Module.__call__ = original
 
 
-def test_patches_are_undone_where_the_next_device_cannot_open(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_patches_are_undone_where_the_next_device_cannot_open(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     original = torch.Tensor.to
     with virtual_cuda.keep_patches():
         with virtual_cuda.virtual_cuda():
@@ -193,7 +210,8 @@ def test_patches_that_were_undone_serve_the_next_device() -> None:
 
 
 def test_a_closed_device_leaves_its_patches_to_the_next_and_is_kept_by_nobody() -> None:
-    original, put = torch.zeros, []
+    original = torch.zeros
+    put = []
     for devices in (1, 2):
         with virtual_cuda.virtual_cuda(devices) as gpu:
             assert torch.cuda.device_count() == len(torch.cuda.default_generators) == devices
@@ -207,14 +225,18 @@ def test_a_closed_device_leaves_its_patches_to_the_next_and_is_kept_by_nobody() 
     assert put[0] is put[1]
 
 
-def test_what_was_changed_between_two_devices_is_patched_as_it_is_then(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_was_changed_between_two_devices_is_patched_as_it_is_then(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     asked: list[object] = []
     with virtual_cuda.keep_patches() as restore:
         with virtual_cuda.virtual_cuda():
             pass
         restore()
         original = torch.tensor
-        monkeypatch.setattr(torch, "tensor", lambda data, **options: asked.append(data) or original(data, **options))
+        monkeypatch.setattr(
+            torch, "tensor", lambda data, **options: asked.append(data) or original(data, **options)
+        )
         changed = torch.tensor
         with virtual_cuda.virtual_cuda():
             assert torch.tensor([2], device="cuda").is_cuda

@@ -23,7 +23,9 @@ def held(make: Callable[[], Any]) -> int:
     return after - before
 
 
-def _run(module: Callable[[], nn.Module], *shape: int, dtype: torch.dtype = torch.float32) -> Callable[[], Any]:
+def _run(
+    module: Callable[[], nn.Module], *shape: int, dtype: torch.dtype = torch.float32
+) -> Callable[[], Any]:
     return lambda: module().to("cuda", dtype)(torch.ones(*shape).to("cuda", dtype).requires_grad_())
 
 
@@ -38,17 +40,26 @@ HELD: dict[str, tuple[Callable[[], Callable[[], Any]], int]] = {
     "log sigmoid": (lambda: lambda: F.logsigmoid(_x()), 1024),
     "dropout": (lambda: _run(lambda: nn.Dropout(0.5), 2, 4, 8), 1536),
     "max with indices": (lambda: lambda: _x().max(0), 1536),
-    "batch norm in eval, half": (lambda: _run(lambda: nn.BatchNorm1d(4).eval(), 2, 4, 8, dtype=torch.float16), 4096),
+    "batch norm in eval, half": (
+        lambda: _run(lambda: nn.BatchNorm1d(4).eval(), 2, 4, 8, dtype=torch.float16),
+        4096,
+    ),
     "attention": (lambda: lambda: F.scaled_dot_product_attention(*[_x()[None, None]] * 3), 1536),
     "attention in half precision": (
         lambda: lambda: F.scaled_dot_product_attention(*[_x()[None, None].half()] * 3),
         3072,
     ),
-    "transformer layer": (lambda: _run(lambda: nn.TransformerEncoderLayer(8, 2, 16, batch_first=True), 2, 4, 8), 16896),
+    "transformer layer": (
+        lambda: _run(lambda: nn.TransformerEncoderLayer(8, 2, 16, batch_first=True), 2, 4, 8),
+        16896,
+    ),
     "lstm": (lambda: _run(lambda: nn.LSTM(4, 3, batch_first=True), 2, 3, 4), 4608),
     "gru": (lambda: _run(lambda: nn.GRU(4, 3, batch_first=True), 2, 3, 4), 3584),
     "rnn": (lambda: _run(lambda: nn.RNN(4, 3, batch_first=True), 2, 3, 4), 3072),
-    "lstm in bfloat16": (lambda: _run(lambda: nn.LSTM(8, 5, batch_first=True), 2, 4, 8, dtype=torch.bfloat16), 7168),
+    "lstm in bfloat16": (
+        lambda: _run(lambda: nn.LSTM(8, 5, batch_first=True), 2, 4, 8, dtype=torch.bfloat16),
+        7168,
+    ),
 }
 
 
@@ -61,8 +72,12 @@ def test_a_graph_keeps_as_many_bytes_as_on_cuda(name: str) -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-@pytest.mark.parametrize("module", [lambda: nn.LayerNorm(8), lambda: nn.BatchNorm1d(4), lambda: nn.RMSNorm(8)])
-def test_norms_of_half_inputs_have_a_backward(module: Callable[[], nn.Module], dtype: torch.dtype) -> None:
+@pytest.mark.parametrize(
+    "module", [lambda: nn.LayerNorm(8), lambda: nn.BatchNorm1d(4), lambda: nn.RMSNorm(8)]
+)
+def test_norms_of_half_inputs_have_a_backward(
+    module: Callable[[], nn.Module], dtype: torch.dtype
+) -> None:
     torch.manual_seed(0)
     data = torch.randn(2, 4, 8)
     plain = module()
@@ -88,9 +103,14 @@ def test_layer_norm_statistics_are_single_precision() -> None:
 def test_batch_norm_in_eval_keeps_statistics_unless_cudnn_runs_it() -> None:
     with virtual_cuda():
         ones = torch.ones(4, device="cuda")
-        flat, deep = torch.ones(2, 4, device="cuda"), torch.ones(2, 4, 3, device="cuda")
-        assert aten.native_batch_norm(flat, ones, ones, ones, ones, False, 0.1, 1e-5)[1].shape == (4,)
-        assert aten.native_batch_norm(deep, ones, ones, ones, ones, False, 0.1, 1e-5)[1].shape == (0,)
+        flat = torch.ones(2, 4, device="cuda")
+        deep = torch.ones(2, 4, 3, device="cuda")
+        assert aten.native_batch_norm(flat, ones, ones, ones, ones, False, 0.1, 1e-5)[1].shape == (
+            4,
+        )
+        assert aten.native_batch_norm(deep, ones, ones, ones, ones, False, 0.1, 1e-5)[1].shape == (
+            0,
+        )
 
 
 def test_log_sigmoid_keeps_no_buffer_and_still_has_its_gradient() -> None:
@@ -106,7 +126,9 @@ def test_log_sigmoid_keeps_no_buffer_and_still_has_its_gradient() -> None:
 
 @pytest.mark.parametrize("mode", ["sum", "mean", "max"])
 def test_embedding_bags_know_their_indices_and_have_gradients(mode: str) -> None:
-    weight, indices, offsets = torch.arange(12.0).reshape(4, 3), torch.tensor([0, 2, 3, 1]), torch.tensor([0, 1])
+    weight = torch.arange(12.0).reshape(4, 3)
+    indices = torch.tensor([0, 2, 3, 1])
+    offsets = torch.tensor([0, 1])
     host = weight.clone().requires_grad_()
     F.embedding_bag(indices, host, offsets, mode=mode).square().sum().backward()
     with virtual_cuda():
@@ -115,7 +137,9 @@ def test_embedding_bags_know_their_indices_and_have_gradients(mode: str) -> None
         out = aten._embedding_bag(w, indices.to("cuda"), offsets.to("cuda"), False, number)
         assert out[1].tolist() == [0, 1, 1, 1]
         assert out[3].numel() == (6 if mode == "max" else 0)
-        F.embedding_bag(indices.to("cuda"), w, offsets.to("cuda"), mode=mode).square().sum().backward()
+        F.embedding_bag(
+            indices.to("cuda"), w, offsets.to("cuda"), mode=mode
+        ).square().sum().backward()
         assert torch.allclose(w.grad.cpu(), host.grad)
 
 

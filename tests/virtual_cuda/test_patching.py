@@ -32,7 +32,9 @@ def test_what_was_inherited_is_inherited_again() -> None:
 
 def test_a_patch_over_a_patch_is_undone_in_turn() -> None:
     with contextlib.ExitStack() as undo:
-        patch([(Derived, "speak", lambda self: "one"), (Derived, "speak", lambda self: "two")], undo)
+        patch(
+            [(Derived, "speak", lambda self: "one"), (Derived, "speak", lambda self: "two")], undo
+        )
         assert Derived().speak() == "two"
     assert "speak" not in vars(Derived)
 
@@ -69,10 +71,13 @@ def test_a_target_is_patched_once_per_stage() -> None:
     with contextlib.ExitStack() as undo:
         opening = Opening(VirtualGpu(1, 1024, "a name"), undo)
         patch(found.patches(opening), undo)
-        assert Target.name == "recorded ours", "a later stage wraps an earlier one, whichever was registered first"
+        assert Target.name == "recorded ours", (
+            "a later stage wraps an earlier one, whichever was registered first"
+        )
         found.register()(lambda opening: [(Target, "name", "mine")])
         with pytest.raises(
-            DuplicatePatch, match=r"Target\.name is patched by both tests\.\S+ and tests\.\S+ in the same"
+            DuplicatePatch,
+            match=r"Target\.name is patched by both tests\.\S+ and tests\.\S+ in the same",
         ):
             list(found.patches(opening))
     assert Target.name == "torch's"

@@ -41,15 +41,24 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
         "Trying to pass too many CPU scalars to non-CPU kernel!",
     ),
     "mse": (lambda: functional.mse_loss(on(), torch.tensor(1.0)), TWO),
-    "lerp": (lambda: torch.lerp(on(2), torch.tensor(1.0), 0.5), "argument 2: expected a CUDA device but found cpu"),
+    "lerp": (
+        lambda: torch.lerp(on(2), torch.tensor(1.0), 0.5),
+        "argument 2: expected a CUDA device but found cpu",
+    ),
     "logical": (lambda: torch.logical_or(torch.tensor(True), on().bool()), TWO),
     "mm": (lambda: torch.ones(2, 2) @ on(2, 2), got("mat2", "cuda:0", "cpu", "wrapper_CUDA_mm")),
     "mm out": (
         lambda: torch.mm(on(2, 2), on(2, 2), out=torch.ones(2, 2)),
         got("self", "cuda:0", "cpu", "wrapper_CUDA_mm_out_out"),
     ),
-    "mv": (lambda: torch.mv(on(2, 2), torch.ones(2)), got("mat", "cuda:0", "cpu", "wrapper_CUDA_addmv_")),
-    "stack": (lambda: torch.stack([on(2), torch.ones(2)]), got("tensors", "cpu", "cuda:0", "wrapper_CUDA_cat")),
+    "mv": (
+        lambda: torch.mv(on(2, 2), torch.ones(2)),
+        got("mat", "cuda:0", "cpu", "wrapper_CUDA_addmv_"),
+    ),
+    "stack": (
+        lambda: torch.stack([on(2), torch.ones(2)]),
+        got("tensors", "cpu", "cuda:0", "wrapper_CUDA_cat"),
+    ),
     "scatter": (
         lambda: on(3).scatter(0, torch.tensor([0]), 1.0),
         got("index", "cpu", "cuda:0", "wrapper_CUDA_scatter_value"),
@@ -97,7 +106,10 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
         lambda: nn.BatchNorm1d(2)(on(2, 2)),
         got("weight", "cpu", "cuda:0", "wrapper_CUDA__native_batch_norm"),
     ),
-    "rms norm": (lambda: nn.RMSNorm(2)(on(2, 2)), got("weight", "cpu", "cuda:0", "wrapper_CUDA___fused_rms_norm")),
+    "rms norm": (
+        lambda: nn.RMSNorm(2)(on(2, 2)),
+        got("weight", "cpu", "cuda:0", "wrapper_CUDA___fused_rms_norm"),
+    ),
     "cell": (
         lambda: nn.GRUCell(2, 3).to("cuda")(on(1, 2), torch.zeros(1, 3)),
         got("mat2", "cuda:0", "cpu", "wrapper_CUDA_mm"),
@@ -107,7 +119,9 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
         "Input and hidden tensors are not at the same device, found input tensor at cuda:0 and hidden tensor at cpu",
     ),
     "attention": (
-        lambda: functional.scaled_dot_product_attention(*[on(1, 1, 2, 4)] * 3, attn_mask=torch.ones(2, 2).bool()),
+        lambda: functional.scaled_dot_product_attention(
+            *[on(1, 1, 2, 4)] * 3, attn_mask=torch.ones(2, 2).bool()
+        ),
         got("attn_bias", "cpu", "cuda:0", "wrapper_CUDA___scaled_dot_product_efficient_attention"),
     ),
     "lengths": (
@@ -145,10 +159,19 @@ ALLOWED: dict[str, tuple[Callable[[], Any], str]] = {
     "fill": (lambda: torch.ones(3).masked_fill(torch.tensor([True, False, True]), 0.0), "cpu"),
     "fill by device number": (lambda: torch.zeros(2).fill_(on()), "cpu"),
     "where": (lambda: torch.where(on(2) > 0, torch.tensor(1.0), torch.tensor(0.0)), "cuda:0"),
-    "scatter of a slice": (lambda: torch.slice_scatter(torch.zeros(3), on(1), start=0, end=1), "cpu"),
+    "scatter of a slice": (
+        lambda: torch.slice_scatter(torch.zeros(3), on(1), start=0, end=1),
+        "cpu",
+    ),
     "foreach": (lambda: torch._foreach_mul([on(2), torch.ones(2)], 2.0)[1], "cpu"),
-    "lengths": (lambda: nn.utils.rnn.pack_padded_sequence(on(3, 1, 2), torch.tensor([3])).data, "cuda:0"),
-    "batch sizes": (lambda: nn.utils.rnn.pack_padded_sequence(on(3, 1, 2), torch.tensor([3])).batch_sizes, "cpu"),
+    "lengths": (
+        lambda: nn.utils.rnn.pack_padded_sequence(on(3, 1, 2), torch.tensor([3])).data,
+        "cuda:0",
+    ),
+    "batch sizes": (
+        lambda: nn.utils.rnn.pack_padded_sequence(on(3, 1, 2), torch.tensor([3])).batch_sizes,
+        "cpu",
+    ),
     "lerp weight": (lambda: torch.lerp(on(2), on(2), torch.tensor(0.5)), "cuda:0"),
     "maximum": (lambda: on(2, 2).max(1).indices, "cuda:0"),
 }
@@ -175,5 +198,7 @@ def test_foreach_in_place_changes_every_tensor() -> None:
 
 def test_ctc_loss_reads_lengths_on_the_host() -> None:
     scores = torch.zeros(5, 1, 4, device="cuda").log_softmax(2)
-    loss = functional.ctc_loss(scores, torch.tensor([[1, 2]]).to("cuda"), torch.tensor([5]), torch.tensor([2]))
+    loss = functional.ctc_loss(
+        scores, torch.tensor([[1, 2]]).to("cuda"), torch.tensor([5]), torch.tensor([2])
+    )
     assert str(loss.device) == "cuda:0"

@@ -22,7 +22,8 @@ def rows(profiler):
 
 def test_each_operator_once_with_its_time_on_the_device():
     with virtual_cuda():
-        layer, x = nn.Linear(64, 64).to("cuda"), torch.ones(256, 64, device="cuda")
+        layer = nn.Linear(64, 64).to("cuda")
+        x = torch.ones(256, 64, device="cuda")
         with profile(activities=BOTH) as profiler:
             with record_function("forward"):
                 for _ in range(3):
@@ -56,7 +57,8 @@ def test_without_the_cuda_activity_there_is_no_device_time():
 @pytest.mark.parametrize("key", ["self_cpu_time_total", "cpu_time_total", "self_device_time_total"])
 def test_the_longest_operator_is_the_longest(key):
     with virtual_cuda():
-        big, small = torch.ones(600, 600, device="cuda"), torch.ones(8, device="cuda")
+        big = torch.ones(600, 600, device="cuda")
+        small = torch.ones(8, device="cuda")
         with profile(activities=BOTH) as profiler:
             for _ in range(3):
                 big @ big
@@ -69,8 +71,11 @@ def test_the_longest_operator_is_the_longest(key):
 
 def test_shapes_stacks_and_memory():
     with virtual_cuda():
-        layer, x = nn.Linear(4, 4).to("cuda"), torch.ones(2, 4, device="cuda")
-        with profile(activities=BOTH, record_shapes=True, with_stack=True, profile_memory=True) as profiler:
+        layer = nn.Linear(4, 4).to("cuda")
+        x = torch.ones(2, 4, device="cuda")
+        with profile(
+            activities=BOTH, record_shapes=True, with_stack=True, profile_memory=True
+        ) as profiler:
             layer(x).sum().backward()
         (addmm,) = [event for event in profiler.events() if event.name == "aten::addmm"]
         assert [4, 4] in addmm.input_shapes
@@ -95,7 +100,9 @@ def test_schedule_trace_and_the_older_profiler(tmp_path):
     with virtual_cuda():
         x = torch.ones(4, 4, device="cuda")
         turns = schedule(wait=1, warmup=1, active=2, repeat=1)
-        with profile(activities=BOTH, schedule=turns, on_trace_ready=lambda p: seen.append(rows(p))) as profiler:
+        with profile(
+            activities=BOTH, schedule=turns, on_trace_ready=lambda p: seen.append(rows(p))
+        ) as profiler:
             for _ in range(5):
                 x @ x
                 profiler.step()
@@ -104,7 +111,10 @@ def test_schedule_trace_and_the_older_profiler(tmp_path):
         with profile(activities=BOTH) as profiler:
             x @ x
         profiler.export_chrome_trace(str(path))
-        kinds = [(event.get("cat"), event["name"]) for event in json.loads(path.read_text())["traceEvents"]]
+        kinds = [
+            (event.get("cat"), event["name"])
+            for event in json.loads(path.read_text())["traceEvents"]
+        ]
         assert kinds.count(("cpu_op", "aten::mm")) == 1
         assert kinds.count(("kernel", "aten::mm")) == 1
         with torch.autograd.profiler.profile(use_device="cuda") as older:
@@ -134,20 +144,29 @@ def test_values_and_gradients_are_the_same_and_nothing_stays():
 def test_operators_that_cuda_has_and_the_cpu_has_not(gpu):
     with virtual_cuda(gpu=gpu) as device:
         q = torch.rand(2, 4, 16, 32, device="cuda", requires_grad=True)
-        layer, cell = nn.LSTM(16, 32).cuda(), nn.GRUCell(16, 32).cuda()
-        norm, x = nn.RMSNorm(16).cuda(), torch.rand(10, 4, 16, device="cuda")
+        layer = nn.LSTM(16, 32).cuda()
+        cell = nn.GRUCell(16, 32).cuda()
+        norm = nn.RMSNorm(16).cuda()
+        x = torch.rand(10, 4, 16, device="cuda")
         first = device.ledger.mark()
         with profile(activities=BOTH) as profiler:
             nn.functional.scaled_dot_product_attention(q, q, q).sum().backward()
             layer(norm(x))[0].sum().backward()
             cell(x[0]).sum().backward()
         found = rows(profiler)
-        attention, rnn = "aten::_scaled_dot_product_efficient_attention", "aten::_cudnn_rnn"
+        attention = "aten::_scaled_dot_product_efficient_attention"
+        rnn = "aten::_cudnn_rnn"
         gates = "_thnn_fused_gru_cell"
         for name in (attention, f"{attention}_backward", rnn, f"{rnn}_backward", f"aten::{gates}"):
             assert found[name].count == 1, name
             assert found[name].self_device_time_total > 0, name
-        assert not {"FusedAttention", "CudnnRnn", "FusedCell", "aten::lstm", "aten::mkldnn_rnn_layer"} & set(found)
+        assert not {
+            "FusedAttention",
+            "CudnnRnn",
+            "FusedCell",
+            "aten::lstm",
+            "aten::mkldnn_rnn_layer",
+        } & set(found)
         if gpu is not None:
             on_device = sum(interval.seconds for interval in device.times(first).on_device)
             told = sum(row.self_device_time_total for row in found.values())

@@ -14,7 +14,9 @@ import virtual_cuda.ledger
 from tests.sharing import WarmPython
 
 
-@pytest.mark.parametrize("module", [virtual_cuda, virtual_cuda.ledger], ids=lambda module: module.__name__)
+@pytest.mark.parametrize(
+    "module", [virtual_cuda, virtual_cuda.ledger], ids=lambda module: module.__name__
+)
 def test_every_public_name_exists(module: object) -> None:
     names = vars(module)["__all__"]
     assert len(names) == len(set(names))
@@ -22,7 +24,9 @@ def test_every_public_name_exists(module: object) -> None:
 
 
 def test_an_unknown_name_is_an_attribute_error() -> None:
-    with pytest.raises(AttributeError, match="module 'virtual_cuda' has no attribute 'no_such_name'"):
+    with pytest.raises(
+        AttributeError, match="module 'virtual_cuda' has no attribute 'no_such_name'"
+    ):
         _ = virtual_cuda.no_such_name
 
 
@@ -31,7 +35,9 @@ def test_importing_it_imports_neither_torch_nor_numpy() -> None:
         "import sys, virtual_cuda, virtual_cuda.ledger, virtual_cuda.errors\n"
         "assert not {'torch', 'numpy', 'pytest', 'gpudojo'} & set(sys.modules)\n"
     )
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=False
+    )
     assert done.returncode == 0, done.stderr
 
 

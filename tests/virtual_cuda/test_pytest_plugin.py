@@ -20,7 +20,9 @@ def run(pytester: pytest.Pytester, warm_python: WarmPython, monkeypatch: pytest.
     # By hand instead of by its entry point, so that this works in a checkout that is not installed, too.
     monkeypatch.setenv("PYTHONPATH", str(REPOSITORY / "graders"), prepend=os.pathsep)
     monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
-    monkeypatch.setenv("PYTEST_ADDOPTS", "-p virtual_cuda.pytest_plugin --strict-markers -p no:cacheprovider")
+    monkeypatch.setenv(
+        "PYTEST_ADDOPTS", "-p virtual_cuda.pytest_plugin --strict-markers -p no:cacheprovider"
+    )
     return pytester, warm_python
 
 
@@ -136,7 +138,9 @@ def test_a_marker_that_makes_no_sense_says_so(run: Run) -> None:
 
 
 def test_the_marker_is_registered(run: Run) -> None:
-    run[0].runpytest_inprocess("--markers").stdout.fnmatch_lines(["@pytest.mark.virtual_cuda(devices=1, *"])
+    run[0].runpytest_inprocess("--markers").stdout.fnmatch_lines(
+        ["@pytest.mark.virtual_cuda(devices=1, *"]
+    )
 
 
 def test_a_project_that_does_not_use_it_loads_one_thin_module(tmp_path: Path) -> None:
@@ -148,11 +152,26 @@ def test_a_project_that_does_not_use_it_loads_one_thin_module(tmp_path: Path) ->
         "    assert not [name for name in os.environ if 'CUDA' in name or 'DOJO' in name]\n",
         encoding="utf-8",
     )
-    environment = {name: value for name, value in os.environ.items() if "CUDA" not in name and "DOJO" not in name}
+    environment = {
+        name: value
+        for name, value in os.environ.items()
+        if "CUDA" not in name and "DOJO" not in name
+    }
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-s", "-p", "virtual_cuda.pytest_plugin", "-p", "no:cacheprovider"],
+        [
+            sys.executable,
+            "-m",
+            "pytest",
+            "-q",
+            "-s",
+            "-p",
+            "virtual_cuda.pytest_plugin",
+            "-p",
+            "no:cacheprovider",
+        ],
         cwd=tmp_path,
-        env=environment | {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTHONPATH": str(REPOSITORY / "graders")},
+        env=environment
+        | {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTHONPATH": str(REPOSITORY / "graders")},
         capture_output=True,
         text=True,
         check=True,
@@ -196,7 +215,9 @@ SKIPPING = """
     """
 
 
-def test_the_option_runs_tests_that_are_skipped_without_a_gpu(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_option_runs_tests_that_are_skipped_without_a_gpu(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
     pytester, _ = run
     pytester.makeconftest(
         "import torch\nSEEN = torch.cuda.is_available()\ndef pytest_report_header(): return f'{SEEN=}'"
@@ -215,11 +236,18 @@ def test_the_option_runs_tests_that_are_skipped_without_a_gpu(run: Run, monkeypa
     assert found == {"passed": 6, "failed": 1}
 
 
-def test_the_option_refuses_a_device_that_cannot_be(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PYTEST_ADDOPTS", f"{os.environ['PYTEST_ADDOPTS']} --virtual-cuda --virtual-cuda-gpu T5")
+def test_the_option_refuses_a_device_that_cannot_be(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(
+        "PYTEST_ADDOPTS", f"{os.environ['PYTEST_ADDOPTS']} --virtual-cuda --virtual-cuda-gpu T5"
+    )
     pytester, python = run
     done = python.run("pytest", cwd=pytester.path, env=os.environ)
-    assert "--virtual-cuda: there are no figures for a GPU 'T5'; choose one of" in done.stdout + done.stderr
+    assert (
+        "--virtual-cuda: there are no figures for a GPU 'T5'; choose one of"
+        in done.stdout + done.stderr
+    )
 
 
 def test_what_the_device_cannot_do_is_told_apart(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:

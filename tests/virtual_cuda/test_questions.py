@@ -40,8 +40,15 @@ def operation(name: str = "aten.add.Tensor", device: str = "cuda:0", **more: Any
     return Operation(index=0, at=0.0, name=name, device=device, **fields)
 
 
-def transfer(direction: Any = "to_device", size: int = 64, site: Site | None = None, **more: Any) -> Transfer:
-    fields: dict[str, Any] = {"pinned": False, "non_blocking": False, "source": "cpu", "target": "cuda:0"} | more
+def transfer(
+    direction: Any = "to_device", size: int = 64, site: Site | None = None, **more: Any
+) -> Transfer:
+    fields: dict[str, Any] = {
+        "pinned": False,
+        "non_blocking": False,
+        "source": "cpu",
+        "target": "cuda:0",
+    } | more
     return Transfer(index=0, at=0.0, site=site, direction=direction, bytes=size, **fields)
 
 
@@ -50,7 +57,12 @@ def sync(what: str = "item", explicit: bool = False, site: Site | None = None) -
 
 
 def forward(module: str = "Net", depth: int = 0, **more: Any) -> Forward:
-    fields: dict[str, Any] = {"training": True, "grad": True, "inference": False, "devices": ("cuda:0",)} | more
+    fields: dict[str, Any] = {
+        "training": True,
+        "grad": True,
+        "inference": False,
+        "devices": ("cuda:0",),
+    } | more
     return Forward(index=0, at=0.0, site=None, module=module, depth=depth, **fields)
 
 
@@ -73,7 +85,10 @@ def written(*entries: Record | list[Record], first: int = 0) -> Records:
         if isinstance(entry, list):
             span, *inside = written(*entry, first=first + len(numbered))
             assert isinstance(span, Span)
-            numbered += [msgspec.structs.replace(span, end=span.index + len(entry), seconds=1.0), *inside]
+            numbered += [
+                msgspec.structs.replace(span, end=span.index + len(entry), seconds=1.0),
+                *inside,
+            ]
         else:
             index = first + len(numbered)
             closed = {"end": index + 1, "seconds": 1.0} if isinstance(entry, Span) else {}
@@ -107,13 +122,19 @@ def test_within_is_the_inside_of_a_span() -> None:
 
 def test_rounds_begin_where_they_are_told_to() -> None:
     records = written(operation(), forward(), operation(), forward(), sync(), operation())
-    assert [indices(part) for part in ask.rounds(records, questions.forwards(records))] == [[1, 2], [3, 4, 5]]
+    assert [indices(part) for part in ask.rounds(records, questions.forwards(records))] == [
+        [1, 2],
+        [3, 4, 5],
+    ]
     assert ask.rounds(records, ()) == ()
 
 
 def test_records_of_a_function_and_of_a_line() -> None:
     records = written(
-        operation(site=at_line(3)), operation(site=at_line(4)), operation(site=at_line(3, "helper")), operation()
+        operation(site=at_line(3)),
+        operation(site=at_line(4)),
+        operation(site=at_line(3, "helper")),
+        operation(),
     )
     assert indices(ask.in_function(records, "train_epoch")) == [0, 1]
     assert indices(ask.on_line(records, "loop.py", 3)) == [0, 2]
@@ -123,7 +144,10 @@ def test_records_of_a_function_and_of_a_line() -> None:
 def test_lines_are_counted_the_busiest_first() -> None:
     records = written(sync(site=at_line(9)), sync(), *[sync(site=at_line(14)) for _ in range(3)])
     assert ask.per_line(records) == {("loop.py", 9): 1, ("loop.py", 14): 3}
-    assert list(ask.hot_lines(records, at_least=1).items()) == [(("loop.py", 14), 3), (("loop.py", 9), 1)]
+    assert list(ask.hot_lines(records, at_least=1).items()) == [
+        (("loop.py", 14), 3),
+        (("loop.py", 9), 1),
+    ]
     assert ask.hot_lines(records, at_least=2) == {("loop.py", 14): 3}
 
 
@@ -131,9 +155,16 @@ def test_lines_are_counted_the_busiest_first() -> None:
 
 
 def test_transfers_by_direction_and_their_bytes() -> None:
-    records = written(transfer(size=100), transfer("to_host", 10), transfer(size=50), transfer("between_devices", 1))
+    records = written(
+        transfer(size=100),
+        transfer("to_host", 10),
+        transfer(size=50),
+        transfer("between_devices", 1),
+    )
     assert indices(ask.transfers((*records, *written(sync())))) == [0, 1, 2, 3]
-    assert indices(ask.transfers(records, "to_host")) == indices(ask.transfers_to_host(records)) == [1]
+    assert (
+        indices(ask.transfers(records, "to_host")) == indices(ask.transfers_to_host(records)) == [1]
+    )
     assert indices(ask.transfers_to_device(records)) == [0, 2]
     assert indices(ask.transfers_between_devices(records)) == [3]
     assert (ask.bytes_to_device(records), ask.bytes_to_host(records)) == (150, 10)
@@ -147,17 +178,23 @@ def test_pinned_and_non_blocking_transfers() -> None:
 
 def test_a_model_copied_in_every_round_is_a_repeated_transfer() -> None:
     weights = [transfer(size=4096, site=at_line(7)), transfer("to_host", 4096, site=at_line(7))]
-    records = written(*weights, *weights, transfer(size=4096, site=at_line(8)), transfer(size=1, site=at_line(7)))
+    records = written(
+        *weights, *weights, transfer(size=4096, site=at_line(8)), transfer(size=1, site=at_line(7))
+    )
     assert [indices(group) for group in ask.repeated_transfers(records)] == [[0, 2], [1, 3]]
     assert ask.repeated_transfers(records, at_least=3) == ()
-    assert ask.repeated_transfers(written(transfer(), transfer())) == ()  # no line, so perhaps not one place
+    assert (
+        ask.repeated_transfers(written(transfer(), transfer())) == ()
+    )  # no line, so perhaps not one place
 
 
 # Synchronisations
 
 
 def test_syncs_are_implicit_unless_asked_for() -> None:
-    records = written(sync("item"), sync("synchronize", explicit=True), sync("nonzero"), operation(), sync("item"))
+    records = written(
+        sync("item"), sync("synchronize", explicit=True), sync("nonzero"), operation(), sync("item")
+    )
     assert indices(ask.syncs(records)) == [0, 2, 4]
     assert indices(ask.syncs(records, "nonzero")) == [2]
     assert indices(ask.syncs(records, besides=["nonzero"])) == [0, 4]
@@ -166,8 +203,11 @@ def test_syncs_are_implicit_unless_asked_for() -> None:
 
 
 def test_syncs_between_and_within() -> None:
-    records = written(sync(), [forward(), sync(), sync("s", explicit=True)], sync(), backward(), sync())
-    span, after = questions.forwards(records)[0], questions.backward_passes(records)[0]
+    records = written(
+        sync(), [forward(), sync(), sync("s", explicit=True)], sync(), backward(), sync()
+    )
+    span = questions.forwards(records)[0]
+    after = questions.backward_passes(records)[0]
     assert indices(ask.syncs_between(records, span, after)) == [2, 4]
     assert indices(ask.syncs_within(records, span)) == [2]
 
@@ -183,16 +223,27 @@ def test_syncs_are_counted_per_batch() -> None:
 
 
 def test_operations_by_name_with_or_without_overload() -> None:
-    records = written(operation("aten.add.Tensor"), operation("aten.add_.Tensor"), operation("aten.add.Scalar"), sync())
+    records = written(
+        operation("aten.add.Tensor"),
+        operation("aten.add_.Tensor"),
+        operation("aten.add.Scalar"),
+        sync(),
+    )
     assert indices(ask.operations(records)) == [0, 1, 2]
     assert indices(ask.operations(records, "aten.add.Scalar")) == [2]
-    assert indices(ask.operations(records, "aten.add")) == indices(ask.operations(records, "add")) == [0, 2]
+    assert (
+        indices(ask.operations(records, "aten.add"))
+        == indices(ask.operations(records, "add"))
+        == [0, 2]
+    )
     assert ask.operations(records, "Tensor") == ()
     assert ask.operation_counts((*records, records[0]))["aten.add.Tensor"] == 2
 
 
 def test_operations_by_device() -> None:
-    records = written(operation(device="cuda:0"), operation(device="cuda:1"), operation(device="cpu"))
+    records = written(
+        operation(device="cuda:0"), operation(device="cuda:1"), operation(device="cpu")
+    )
     assert indices(ask.operations_on(records, "cuda")) == [0, 1]
     assert indices(ask.operations_on(records, "cuda:1")) == [1]
     assert indices(ask.operations_on(records, "cpu")) == [2]
@@ -234,13 +285,25 @@ def test_forwards_by_depth_and_module() -> None:
 
 def test_forwards_by_mode() -> None:
     quiet: dict[str, Any] = {"training": False, "grad": False}
-    records = written(forward(**quiet), forward(), forward(inference=True, training=False), forward("BatchNorm", 1))
+    records = written(
+        forward(**quiet),
+        forward(),
+        forward(inference=True, training=False),
+        forward("BatchNorm", 1),
+    )
     assert indices(questions.forwards_building_graph(records)) == [1]
     assert indices(questions.forwards_in_training_mode(records)) == [1, 3]
 
 
 def test_forwards_by_device() -> None:
-    places = [("cuda:0",), ("cpu",), ("cuda:0", "cpu"), ("cuda:0", "cuda:1"), ("cuda:0", "cuda:0"), ()]
+    places = [
+        ("cuda:0",),
+        ("cpu",),
+        ("cuda:0", "cpu"),
+        ("cuda:0", "cuda:1"),
+        ("cuda:0", "cuda:0"),
+        (),
+    ]
     records = written(*[forward(devices=devices) for devices in places])
     assert indices(questions.forwards_on(records, "cuda")) == [0, 3, 4]
     assert indices(questions.forwards_on(records, "cpu")) == [1]
@@ -249,7 +312,13 @@ def test_forwards_by_device() -> None:
 
 def test_passes_under_autocast() -> None:
     half = operation(autocast="float16")
-    records = written([forward(), operation(), half], [forward(), operation()], half, [backward(), half], [backward()])
+    records = written(
+        [forward(), operation(), half],
+        [forward(), operation()],
+        half,
+        [backward(), half],
+        [backward()],
+    )
     assert indices(questions.forwards_under_autocast(records)) == [0]
     assert indices(questions.backward_passes(records)) == [6, 8]
     assert indices(questions.backwards_under_autocast(records)) == [6]
@@ -257,9 +326,20 @@ def test_passes_under_autocast() -> None:
 
 def test_the_order_of_training_is_readable() -> None:
     records = written(
-        [forward(), forward("Linear", 1)], operation(), scaler("scale"), backward(), scaler("step"), step()
+        [forward(), forward("Linear", 1)],
+        operation(),
+        scaler("scale"),
+        backward(),
+        scaler("step"),
+        step(),
     )
-    assert questions.training_order(records) == ("forward", "scaler.scale", "backward", "scaler.step", "step")
+    assert questions.training_order(records) == (
+        "forward",
+        "scaler.scale",
+        "backward",
+        "scaler.step",
+        "step",
+    )
 
 
 def test_backward_passes_are_counted_per_step() -> None:
@@ -292,8 +372,18 @@ NORM = "aten.linalg_vector_norm.default"
 
 
 def right_step(clip: bool = True) -> list[Record | list[Record]]:
-    clipping: list[Record] = [scaler("unscale_"), operation("aten._foreach_norm.Scalar")] if clip else []
-    return [forward(), scaler("scale"), backward(), *clipping, scaler("step"), step(), scaler("update")]
+    clipping: list[Record] = (
+        [scaler("unscale_"), operation("aten._foreach_norm.Scalar")] if clip else []
+    )
+    return [
+        forward(),
+        scaler("scale"),
+        backward(),
+        *clipping,
+        scaler("step"),
+        step(),
+        scaler("update"),
+    ]
 
 
 def test_the_right_step_gives_no_cause_for_complaint() -> None:
@@ -308,17 +398,34 @@ def test_the_right_step_gives_no_cause_for_complaint() -> None:
 
 def test_scaler_calls_by_name() -> None:
     records = written(*right_step())
-    assert [c.call for c in questions.scaler_calls(records)] == ["scale", "unscale_", "step", "update"]
+    assert [c.call for c in questions.scaler_calls(records)] == [
+        "scale",
+        "unscale_",
+        "step",
+        "update",
+    ]
     assert indices(questions.scaler_calls(records, "unscale_")) == [3]
 
 
 def test_an_unscaled_backward_is_found() -> None:
-    assert indices(questions.backwards_without_scale(written(scaler("scale"), backward(), backward()))) == [2]
-    assert questions.backwards_without_scale(written(scaler("scale"), scaler("scale"), backward(), backward())) == ()
+    assert indices(
+        questions.backwards_without_scale(written(scaler("scale"), backward(), backward()))
+    ) == [2]
+    assert (
+        questions.backwards_without_scale(
+            written(scaler("scale"), scaler("scale"), backward(), backward())
+        )
+        == ()
+    )
 
 
 def test_a_step_before_a_scaled_backward_is_not_taken_for_an_unscaled_one() -> None:
-    assert questions.backwards_without_scale(written(scaler("scale"), scaler("step"), step(), backward())) == ()
+    assert (
+        questions.backwards_without_scale(
+            written(scaler("scale"), scaler("step"), step(), backward())
+        )
+        == ()
+    )
 
 
 def test_a_step_outside_the_scaler_is_found() -> None:
@@ -329,21 +436,39 @@ def test_a_step_outside_the_scaler_is_found() -> None:
 
 
 def test_a_scaler_step_without_update_is_found() -> None:
-    twice = written(scaler("scale"), scaler("step"), scaler("scale"), scaler("step"), scaler("update"))
+    twice = written(
+        scaler("scale"), scaler("step"), scaler("scale"), scaler("step"), scaler("update")
+    )
     assert indices(questions.scaler_steps_without_update(twice)) == [1]
     assert indices(questions.scaler_steps_without_update(twice[:-1])) == [1, 3]
-    assert questions.scaler_steps_without_update(written(scaler("step"), scaler("step"), scaler("update"))) == ()
+    assert (
+        questions.scaler_steps_without_update(
+            written(scaler("step"), scaler("step"), scaler("update"))
+        )
+        == ()
+    )
 
 
 def test_norms_of_a_layer_or_of_the_optimizer_are_not_gradient_norms() -> None:
-    records = written([forward(), operation(NORM)], [step(), operation(NORM)], operation(NORM), operation())
+    records = written(
+        [forward(), operation(NORM)], [step(), operation(NORM)], operation(NORM), operation()
+    )
     assert indices(questions.gradient_norms(records)) == [4]
 
 
 def test_clipping_before_unscale_is_found() -> None:
-    early = written(scaler("scale"), backward(), operation(NORM), scaler("unscale_"), scaler("step"), step())
+    early = written(
+        scaler("scale"), backward(), operation(NORM), scaler("unscale_"), scaler("step"), step()
+    )
     assert indices(questions.norms_before_unscale(early)) == [2]
-    logged = written(operation(NORM), backward(), scaler("unscale_"), operation(NORM), scaler("step"), operation(NORM))
+    logged = written(
+        operation(NORM),
+        backward(),
+        scaler("unscale_"),
+        operation(NORM),
+        scaler("step"),
+        operation(NORM),
+    )
     assert questions.norms_before_unscale(logged) == ()
 
 

@@ -31,7 +31,8 @@ def train(device: str) -> float:
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, foreach=True)
     total = 0.0
     for x, y in batches:
-        x, y = x.to(device), y.to(device)
+        x = x.to(device)
+        y = y.to(device)
         optimizer.zero_grad()
         loss = nn.functional.cross_entropy(model(x), y)
         loss.backward()
@@ -49,7 +50,11 @@ def read(device: str) -> list[Any]:
 
 def infer(device: str) -> float:
     torch.manual_seed(0)
-    model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(64, 2)).to(device).eval()
+    model = (
+        nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(64, 2))
+        .to(device)
+        .eval()
+    )
     with torch.inference_mode():
         return model(torch.zeros(2, 3, 6, 6, device=device)).sum().item()
 
@@ -77,7 +82,8 @@ def answers(ledger: Ledger, device: str) -> dict[str, Any]:
         "lines": per_line([*waits, *spans]),
         "graphs": len(ledger.forwards_building_graph()),
         "inside": [
-            Counter(o.name for o in operations(ledger.within(span)) if o.name not in ONLY_THERE) for span in spans
+            Counter(o.name for o in operations(ledger.within(span)) if o.name not in ONLY_THERE)
+            for span in spans
         ],
         "autocast": (len(ledger.forwards_under_autocast()), len(ledger.backwards_under_autocast())),
         "devices": {o.device for o in ledger.operations()} == {device},
@@ -129,7 +135,11 @@ def test_an_operation_says_how_it_ran() -> None:
         with torch.inference_mode():
             _ = x - 1
     (mul,), (add,), (sub,) = (real.ledger.operations(name) for name in ("mul", "add", "sub"))
-    assert [(o.grad, o.inference) for o in (mul, add, sub)] == [(True, False), (False, False), (False, True)]
+    assert [(o.grad, o.inference) for o in (mul, add, sub)] == [
+        (True, False),
+        (False, False),
+        (False, True),
+    ]
     assert (mul.bytes, mul.device, mul.autocast) == (1024, "cpu", None)
     assert mul.site.line + 2 == add.site.line
 
@@ -139,7 +149,12 @@ def test_a_factory_is_written_as_what_it_is_made_of() -> None:
         torch.zeros(3)
         torch.full((2,), 7.0)
     names = [o.name for o in real.ledger.operations()]
-    assert names == ["aten.empty.memory_format", "aten.zero_.default", "aten.empty.memory_format", "aten.fill_.Scalar"]
+    assert names == [
+        "aten.empty.memory_format",
+        "aten.zero_.default",
+        "aten.empty.memory_format",
+        "aten.fill_.Scalar",
+    ]
 
 
 def test_live_bytes_follow_the_storages() -> None:
@@ -185,18 +200,30 @@ def test_threads_are_watched_and_forgotten_when_the_device_closes() -> None:
 
 
 def test_an_error_passes_and_everything_is_put_back() -> None:
-    before = (torch.Tensor.tolist, threading.Thread.run, DataLoader.__iter__, torch.accelerator.synchronize)
+    before = (
+        torch.Tensor.tolist,
+        threading.Thread.run,
+        DataLoader.__iter__,
+        torch.accelerator.synchronize,
+    )
     filters = list(warnings.filters)
     with pytest.raises(RuntimeError, match="shapes cannot be multiplied"), real_device("cpu"):
         torch.ones(2, 3) @ torch.ones(2, 3)
-    assert before == (torch.Tensor.tolist, threading.Thread.run, DataLoader.__iter__, torch.accelerator.synchronize)
+    assert before == (
+        torch.Tensor.tolist,
+        threading.Thread.run,
+        DataLoader.__iter__,
+        torch.accelerator.synchronize,
+    )
     assert warnings.filters == filters
     assert not torch._C._len_torch_dispatch_stack()
 
 
 def test_a_device_that_cannot_open_leaves_nothing() -> None:
     for kind in ("tpu", "cuda", "mps"):
-        if (kind == "cuda" and torch.cuda.is_available()) or (kind == "mps" and torch.backends.mps.is_available()):
+        if (kind == "cuda" and torch.cuda.is_available()) or (
+            kind == "mps" and torch.backends.mps.is_available()
+        ):
             continue
         with pytest.raises(NoSuchDevice), real_device(kind):
             pass
@@ -242,7 +269,11 @@ def test_waits_are_counted_and_the_students_warnings_pass(waits: Pretending) -> 
         assert waits.run(waits.waiting(3), (), {}) == ("result", 3)
         assert waits.run(waits.waiting(0), (), {}) == ("result", 0)
         warnings.warn("the student's own", UserWarning, stacklevel=1)
-    assert [str(w.message) for w in seen] == ["the operator's own", "the operator's own", "the student's own"]
+    assert [str(w.message) for w in seen] == [
+        "the operator's own",
+        "the operator's own",
+        "the student's own",
+    ]
     assert waits.modes == [1, 0, 1, 0]
 
 

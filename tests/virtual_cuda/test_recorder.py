@@ -68,7 +68,10 @@ def test_devices_are_found_in_nested_inputs_and_in_layers() -> None:
     outer = nn.Sequential(nn.Linear(2, 2, device="meta"))
     assert devices_of(outer, (), {}) == (torch.device("meta"),)
     assert devices_of(nn.ReLU(), ({"x": [torch.zeros(1)]},), {}) == (torch.device("cpu"),)
-    assert set(devices_of(outer, (), {"x": torch.zeros(1)})) == {torch.device("cpu"), torch.device("meta")}
+    assert set(devices_of(outer, (), {"x": torch.zeros(1)})) == {
+        torch.device("cpu"),
+        torch.device("meta"),
+    }
 
 
 def test_a_pass_that_raises_is_closed(opened: Any) -> None:
@@ -107,7 +110,14 @@ def test_scaler_calls_are_written(opened: Any) -> None:
     scaler.unscale_(optimizer)
     scaler.step(optimizer)
     scaler.update()
-    expected = ("scaler.scale", "backward", "scaler.unscale_", "scaler.step", "step", "scaler.update")
+    expected = (
+        "scaler.scale",
+        "backward",
+        "scaler.unscale_",
+        "scaler.step",
+        "step",
+        "scaler.update",
+    )
     assert opened.ledger.training_order() == expected
 
 
@@ -124,7 +134,9 @@ def test_patched_functions_are_restored() -> None:
     region = torch.autograd.profiler.record_function.__exit__
     for kind in ("virtual", "cpu"):
         with pytest.raises(ZeroDivisionError), open_device(kind):  # type: ignore[arg-type]
-            1 / (nn.Module.__call__ is before[0])  # False, and so an error, if it is replaced meanwhile
+            1 / (
+                nn.Module.__call__ is before[0]
+            )  # False, and so an error, if it is replaced meanwhile
     assert before == (nn.Module.__call__, torch.autograd.backward, torch.amp.GradScaler.step)
     assert torch.autograd.profiler.record_function.__exit__ is region
 
@@ -136,7 +148,9 @@ def asking(filename: str, **names: Any) -> dict[str, Any]:
     return names
 
 
-def test_the_line_is_found_while_another_thread_asks_and_after_an_interrupt(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_line_is_found_while_another_thread_asks_and_after_an_interrupt(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     found = []
 
     def interrupted(filename: str) -> bool:
@@ -202,4 +216,6 @@ def test_lines_of_student_code_inside_of_passes_are_its_own() -> None:
     here = sys._getframe().f_code
     assert rows["aten.tanh.default"] is activation.__code__
     assert rows["aten.sin.default"] is hook.__code__
-    assert {rows[f"aten.{name}.default"] for name in ("native_layer_norm", "tanh_backward", "cos")} == {here}
+    assert {
+        rows[f"aten.{name}.default"] for name in ("native_layer_norm", "tanh_backward", "cos")
+    } == {here}

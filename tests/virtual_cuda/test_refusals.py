@@ -15,7 +15,12 @@ from torch import nn
 from torch.nn import functional as F
 from virtual_cuda import virtual_cuda
 
-HALF, DOUBLE, INT, LONG, BYTE, BOOL = torch.half, torch.double, torch.int, torch.long, torch.uint8, torch.bool
+HALF = torch.half
+DOUBLE = torch.double
+INT = torch.int
+LONG = torch.long
+BYTE = torch.uint8
+BOOL = torch.bool
 
 
 @pytest.fixture(autouse=True)
@@ -39,27 +44,67 @@ def missing(kernel: str, dtype: str) -> str:
     ("call", "kernel", "dtype"),
     [
         (lambda: ones(2, 2, dtype=LONG) @ ones(2, 2, dtype=LONG), "addmm_cuda", "Long"),
-        (lambda: ones(2, 2, dtype=torch.int16) @ ones(2, 2, dtype=torch.int16), "addmm_cuda", "Short"),
+        (
+            lambda: ones(2, 2, dtype=torch.int16) @ ones(2, 2, dtype=torch.int16),
+            "addmm_cuda",
+            "Short",
+        ),
         (lambda: ones(2, 2, dtype=BOOL) @ ones(2, 2, dtype=BOOL), "addmm_cuda", "Bool"),
         (lambda: ones(2, 2, dtype=BYTE) @ ones(2, dtype=BYTE), "addmv_impl_cuda", "Byte"),
         (lambda: ones(2, 2, 2, dtype=LONG) @ ones(2, 2, 2, dtype=LONG), "baddbmm_cuda", "Long"),
         (lambda: torch.dot(ones(2, dtype=INT), ones(2, dtype=INT)), "dot", "Int"),
-        (lambda: ones(2, 2, dtype=INT).addmm_(ones(2, 2, dtype=INT), ones(2, 2, dtype=INT)), "addmm_cuda", "Int"),
-        (lambda: F.linear(ones(2, 2, dtype=LONG), ones(2, 2, dtype=LONG), ones(2, dtype=LONG)), "addmm_cuda", "Long"),
-        (lambda: F.max_pool2d(ones(1, 1, 4, 4, dtype=LONG), 2), "max_pool2d_with_indices_out_cuda_frame", "Long"),
-        (lambda: F.avg_pool2d(ones(1, 1, 4, 4, dtype=BYTE), 2), "avg_pool2d_out_cuda_frame", "Byte"),
+        (
+            lambda: ones(2, 2, dtype=INT).addmm_(ones(2, 2, dtype=INT), ones(2, 2, dtype=INT)),
+            "addmm_cuda",
+            "Int",
+        ),
+        (
+            lambda: F.linear(ones(2, 2, dtype=LONG), ones(2, 2, dtype=LONG), ones(2, dtype=LONG)),
+            "addmm_cuda",
+            "Long",
+        ),
+        (
+            lambda: F.max_pool2d(ones(1, 1, 4, 4, dtype=LONG), 2),
+            "max_pool2d_with_indices_out_cuda_frame",
+            "Long",
+        ),
+        (
+            lambda: F.avg_pool2d(ones(1, 1, 4, 4, dtype=BYTE), 2),
+            "avg_pool2d_out_cuda_frame",
+            "Byte",
+        ),
         (lambda: F.dropout(ones(2, dtype=LONG)), "fused_dropout", "Long"),
         (lambda: ones(2) & ones(2), "bitwise_and_cuda", "Float"),
-        (lambda: ones(2, dtype=torch.cfloat) > ones(2, dtype=torch.cfloat), "compare_cuda", "ComplexFloat"),
+        (
+            lambda: ones(2, dtype=torch.cfloat) > ones(2, dtype=torch.cfloat),
+            "compare_cuda",
+            "ComplexFloat",
+        ),
         (lambda: torch.bincount(ones(2)), "bincount_cuda", "Float"),
         (lambda: ones(2, 2, dtype=LONG).softmax(0), "host_softmax", "Long"),
-        (lambda: F.cross_entropy(ones(2, 3, dtype=LONG), ones(2, dtype=LONG)), "host_softmax", "Long"),
+        (
+            lambda: F.cross_entropy(ones(2, 3, dtype=LONG), ones(2, dtype=LONG)),
+            "host_softmax",
+            "Long",
+        ),
         (lambda: F.mse_loss(ones(2, dtype=LONG), ones(2, dtype=LONG)), "mse_cuda", "Long"),
         (lambda: F.gelu(ones(2, dtype=LONG)), "GeluCUDAKernelImpl", "Long"),
         (lambda: ones(2, dtype=LONG).normal_(), "normal_kernel_cuda", "Long"),
-        (lambda: F.interpolate(ones(1, 1, 2, 2, dtype=LONG), scale_factor=2), "upsample_nearest2d_out_frame", "Long"),
-        (lambda: nn.LayerNorm(2, device="cuda")(ones(2, 2, dtype=LONG)), "LayerNormKernelImpl", "Long"),
-        (lambda: nn.BatchNorm1d(2, device="cuda")(ones(2, 2, dtype=LONG)), "batch_norm_stats_cuda", "Long"),
+        (
+            lambda: F.interpolate(ones(1, 1, 2, 2, dtype=LONG), scale_factor=2),
+            "upsample_nearest2d_out_frame",
+            "Long",
+        ),
+        (
+            lambda: nn.LayerNorm(2, device="cuda")(ones(2, 2, dtype=LONG)),
+            "LayerNormKernelImpl",
+            "Long",
+        ),
+        (
+            lambda: nn.BatchNorm1d(2, device="cuda")(ones(2, 2, dtype=LONG)),
+            "batch_norm_stats_cuda",
+            "Long",
+        ),
     ],
 )
 def test_no_kernel_for_the_dtype(call: Call, kernel: str, dtype: str) -> None:
@@ -77,7 +122,9 @@ def test_no_kernel_for_the_dtype(call: Call, kernel: str, dtype: str) -> None:
         (BOOL, {"reduction": "sum"}, "nll_loss_forward_reduce_cuda_kernel_2d_index"),
     ],
 )
-def test_class_indices_of_another_dtype(target: torch.dtype, options: dict[str, Any], kernel: str) -> None:
+def test_class_indices_of_another_dtype(
+    target: torch.dtype, options: dict[str, Any], kernel: str
+) -> None:
     with pytest.raises(NotImplementedError, match=kernel):
         F.cross_entropy(ones(2, 3), ones(2, dtype=target), **options)
 
@@ -119,7 +166,10 @@ def test_class_indices_of_an_image() -> None:
             "Expected tensor for argument #1 'indices' to have one of the following scalar types: Long, Int; "
             "but got torch.cuda.FloatTensor instead (while checking arguments for embedding)",
         ),
-        (lambda: nn.LayerNorm(2, device="cuda")(ones(2, 2, dtype=HALF)), "expected scalar type Half but found Float"),
+        (
+            lambda: nn.LayerNorm(2, device="cuda")(ones(2, 2, dtype=HALF)),
+            "expected scalar type Half but found Float",
+        ),
         (
             lambda: nn.LayerNorm(2, device="cuda")(ones(2, 2, dtype=DOUBLE)),
             "expected scalar type Double but found Float",
@@ -159,14 +209,25 @@ def deterministic() -> Iterator[None]:
 @pytest.mark.usefixtures("deterministic")
 def test_an_atomic_gradient_is_refused_where_order_matters() -> None:
     given = ones(1, 1, 4, 4).requires_grad_()
-    total = torch._C._nn.upsample_bicubic2d(given, [8, 8], False).sum()  # since torch 2.15 F.interpolate avoids it
-    with pytest.raises(RuntimeError, match=r"^upsample_bicubic2d_backward_out_cuda does not have a deterministic impl"):
+    total = torch._C._nn.upsample_bicubic2d(
+        given, [8, 8], False
+    ).sum()  # since torch 2.15 F.interpolate avoids it
+    with pytest.raises(
+        RuntimeError,
+        match=r"^upsample_bicubic2d_backward_out_cuda does not have a deterministic impl",
+    ):
         torch.autograd.backward(total)
     torch.use_deterministic_algorithms(True, warn_only=True)
-    with pytest.warns(UserWarning, match=r"^median CUDA with indices output does not have a deterministic implem"):
+    with pytest.warns(
+        UserWarning, match=r"^median CUDA with indices output does not have a deterministic implem"
+    ):
         ones(3).median(0)
     torch.use_deterministic_algorithms(True)
-    assert ones(3).cumsum(0).tolist() == [1, 2, 3]  # an H200 alerts to neither this nor the padding's gradient
+    assert ones(3).cumsum(0).tolist() == [
+        1,
+        2,
+        3,
+    ]  # an H200 alerts to neither this nor the padding's gradient
     padded = ones(1, 1, 3, 3).requires_grad_()
     F.pad(padded, (1, 1, 1, 1), mode="reflect").sum().backward()
     assert torch.bincount(ones(3, dtype=LONG)).tolist() == [0, 3]
@@ -174,13 +235,16 @@ def test_an_atomic_gradient_is_refused_where_order_matters() -> None:
 
 def test_an_operator_without_a_cuda_kernel() -> None:
     with pytest.raises(
-        NotImplementedError, match=r"^Could not run 'aten::histogram\.bin_ct' with arguments from the 'CUDA'"
+        NotImplementedError,
+        match=r"^Could not run 'aten::histogram\.bin_ct' with arguments from the 'CUDA'",
     ):
         torch.histogram(ones(3), 2)
 
 
 def test_shapes_are_checked_before_dtypes() -> None:
-    with pytest.raises(RuntimeError, match=r"^(mm: )?mat1 and mat2 shapes cannot be multiplied \(2x2 and 3x2\)$"):
+    with pytest.raises(
+        RuntimeError, match=r"^(mm: )?mat1 and mat2 shapes cannot be multiplied \(2x2 and 3x2\)$"
+    ):
         ones(2, 2, dtype=LONG) @ ones(3, 2, dtype=LONG)
 
 

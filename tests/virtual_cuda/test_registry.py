@@ -37,7 +37,9 @@ def test_a_second_declaration_of_an_operator_is_refused() -> None:
 
 def test_a_fact_that_was_measured_cannot_be_declared_as_well() -> None:
     operator("logical_or.default", strict=("other",))
-    with pytest.raises(DuplicateOperator, match=r"'logical_or.default' is declared twice \(strict\).*facts"):
+    with pytest.raises(
+        DuplicateOperator, match=r"'logical_or.default' is declared twice \(strict\).*facts"
+    ):
         facts_of(aten.logical_or.default)
 
 
@@ -49,7 +51,9 @@ def test_a_fact_that_does_not_exist_is_refused() -> None:
 def test_an_overload_has_the_facts_of_its_operator_and_its_own_go_first() -> None:
     assert facts_of(aten.where.self).waits is not None
     assert facts_of(aten.where.self_out).waits is None
-    assert facts_of(aten.where.self_out).placement is facts_of(aten.where.self).placement is not None
+    assert (
+        facts_of(aten.where.self_out).placement is facts_of(aten.where.self).placement is not None
+    )
     assert facts_of(aten.add.Tensor).binding
     assert not facts_of(aten.add.Scalar).binding
 
@@ -106,11 +110,13 @@ class Samples:
 
     def __init__(self, op: Any, *arguments: Any) -> None:
         """`arguments` are given as they are, but for tensors of floats, which get the dtype that is asked for."""
-        self.op, self.arguments = op, arguments
+        self.op = op
+        self.arguments = arguments
 
     def sample_inputs(self, device: str, dtype: torch.dtype, requires_grad: bool) -> Iterator[Any]:
         given = [
-            a.to(device, dtype) if isinstance(a, torch.Tensor) and a.is_floating_point() else a for a in self.arguments
+            a.to(device, dtype) if isinstance(a, torch.Tensor) and a.is_floating_point() else a
+            for a in self.arguments
         ]
         yield types.SimpleNamespace(input=given[0], args=tuple(given[1:]), kwargs={})
 
@@ -148,26 +154,34 @@ def record() -> dict[str, Any]:
 @pytest.mark.filterwarnings("ignore:The 'generic' unit for NumPy timedelta:DeprecationWarning")
 def test_torchs_own_samples_can_be_probed() -> None:
     entries = probe.database()
-    record = record_of([entries[name] for name in ("addmm", "angle", "index_fill", "nn.functional.embedding")])
-    made, shipped = make_facts.refusals(record)["forbidden"], registry.measured("refusals")["forbidden"]
-    assert {name: made[name] for name in ("aten.addmm.default", "aten.angle.default")}.items() <= shipped.items()
+    record = record_of(
+        [entries[name] for name in ("addmm", "angle", "index_fill", "nn.functional.embedding")]
+    )
+    made = make_facts.refusals(record)["forbidden"]
+    shipped = registry.measured("refusals")["forbidden"]
+    assert {
+        name: made[name] for name in ("aten.addmm.default", "aten.angle.default")
+    }.items() <= shipped.items()
     placed = make_facts.placement(record, registry.measured("operators")["checks"])
     assert placed["strict"]["aten.index_fill.int_Scalar"] == ["self"]
 
 
 def test_refusals_made_from_a_probe_are_those_that_are_shipped(record: dict[str, Any]) -> None:
-    made, shipped = make_facts.refusals(record), registry.measured("refusals")
+    made = make_facts.refusals(record)
+    shipped = registry.measured("refusals")
     for overload in ("aten.mm.default", "aten.angle.default"):
         assert made["forbidden"][overload] == shipped["forbidden"][overload]
     assert made["kernels"]["addmm_impl_cpu_"] == shipped["kernels"]["addmm_impl_cpu_"]
-    assert set(made["absent"]) == {"aten.histogram.bin_ct", "aten.histogram.bins_tensor"} < set(shipped["absent"])
+    assert (
+        set(made["absent"])
+        == {"aten.histogram.bin_ct", "aten.histogram.bins_tensor"}
+        < set(shipped["absent"])
+    )
 
 
 def test_placement_made_from_a_probe_is_that_which_is_shipped(record: dict[str, Any]) -> None:
-    made, shipped = (
-        make_facts.placement(record, registry.measured("operators")["checks"]),
-        registry.measured("placement"),
-    )
+    made = make_facts.placement(record, registry.measured("operators")["checks"])
+    shipped = registry.measured("placement")
     for overload in ("aten.embedding.default", "aten.put.default"):
         assert made["delegated"][overload] == shipped["delegated"][overload]
     assert made["strict"]["aten.logical_or.default"] == shipped["strict"]["aten.logical_or.default"]
@@ -193,6 +207,8 @@ def test_an_operator_that_ends_its_process_is_left_out(monkeypatch: pytest.Monke
     assert started == [["a", "b", "c"], ["c"]]
 
 
-def test_a_worker_that_does_not_even_start_is_not_tried_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_worker_that_does_not_even_start_is_not_tried_for_ever(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(probe.subprocess, "run", lambda *args, **options: None)
     assert probe._chunk(["a", "b"], "cuda") == ([], ["a", "b"])

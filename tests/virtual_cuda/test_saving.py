@@ -27,7 +27,10 @@ def waits(gpu) -> int:
 def test_a_host_tensor_cannot_look_into_a_storage_on_the_device() -> None:
     with virtual_cuda():
         storage = torch.ones(3, device="cuda").untyped_storage()
-        for source in (storage, torch.storage.TypedStorage(wrap_storage=storage, dtype=torch.float32, _internal=True)):
+        for source in (
+            storage,
+            torch.storage.TypedStorage(wrap_storage=storage, dtype=torch.float32, _internal=True),
+        ):
             with pytest.raises(RuntimeError, match="the devices must match"):
                 torch.empty(0).set_(source)
         assert torch.empty(0, device="cuda").set_(storage, 0, (3,), (1,)).tolist() == [1, 1, 1]
@@ -62,7 +65,10 @@ def test_every_map_location(place, device, weights_only):
 
 
 def test_an_absent_gpu():
-    with virtual_cuda(), pytest.raises(RuntimeError, match=r"on CUDA device 4 but torch.cuda.device_count\(\) is 1"):
+    with (
+        virtual_cuda(),
+        pytest.raises(RuntimeError, match=r"on CUDA device 4 but torch.cuda.device_count\(\) is 1"),
+    ):
         through(torch.ones(2, device="cuda"), map_location="cuda:4")
 
 
@@ -92,7 +98,8 @@ def test_parameters_attributes_and_gradients():
     with virtual_cuda():
         parameter = nn.Parameter(torch.ones(2, device="cuda"), requires_grad=False)
         tensor = torch.ones(2, device="cuda", requires_grad=True)
-        parameter.name_of_mine, tensor.name_of_mine = "p", "t"
+        parameter.name_of_mine = "p"
+        tensor.name_of_mine = "t"
         again, other = through([parameter, tensor], weights_only=False)
         assert isinstance(again, nn.Parameter)
         assert not again.requires_grad
@@ -109,7 +116,9 @@ def test_a_whole_checkpoint():
         optimizer = torch.optim.Adam(model.parameters())
         model(torch.ones(1, 3, device="cuda")).sum().backward()
         optimizer.step()
-        loaded = through({"model": model.state_dict(), "optimizer": optimizer.state_dict()}, map_location="cpu")
+        loaded = through(
+            {"model": model.state_dict(), "optimizer": optimizer.state_dict()}, map_location="cpu"
+        )
         assert {t.device.type for t in loaded["model"].values()} == {"cpu"}
         fresh = nn.Linear(3, 2).to("cuda")
         fresh.load_state_dict(loaded["model"])
@@ -158,7 +167,9 @@ def test_a_class_of_the_students_own_is_copied_only_if_it_can_make_one_of_its_ki
 
     with virtual_cuda():
         assert isinstance(copy.deepcopy(torch.ones(2, device="cuda").as_subclass(Growing)), Growing)
-        with pytest.raises(RuntimeError, match="only works for subclass types that implement new_empty"):
+        with pytest.raises(
+            RuntimeError, match="only works for subclass types that implement new_empty"
+        ):
             copy.deepcopy(torch.ones(2, device="cuda").as_subclass(Tagged))
 
 
@@ -274,10 +285,13 @@ def test_attention_with_a_mask_that_is_made_when_it_is_used():
     from torch.nn.attention.bias import causal_lower_right
 
     with virtual_cuda():
-        q, k = torch.randn(1, 2, 3, 8, device="cuda"), torch.randn(1, 2, 5, 8, device="cuda")
+        q = torch.randn(1, 2, 3, 8, device="cuda")
+        k = torch.randn(1, 2, 5, 8, device="cuda")
         mask = torch.ones(3, 5, dtype=torch.bool, device="cuda").tril(diagonal=2)
         attention = torch.nn.functional.scaled_dot_product_attention
-        torch.testing.assert_close(attention(q, k, k, causal_lower_right(3, 5)), attention(q, k, k, mask))
+        torch.testing.assert_close(
+            attention(q, k, k, causal_lower_right(3, 5)), attention(q, k, k, mask)
+        )
 
 
 def test_functions_chosen_by_class_find_tensors_of_the_device() -> None:
@@ -289,4 +303,8 @@ def test_functions_chosen_by_class_find_tensors_of_the_device() -> None:
     what.register(list, lambda value: "a list")
     with virtual_cuda():
         x = torch.ones(1, device="cuda")
-        assert [what(each) for each in (x, nn.Linear(1, 1).cuda().weight, [x])] == ["a tensor", "a tensor", "a list"]
+        assert [what(each) for each in (x, nn.Linear(1, 1).cuda().weight, [x])] == [
+            "a tensor",
+            "a tensor",
+            "a list",
+        ]

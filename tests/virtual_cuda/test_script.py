@@ -35,14 +35,22 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def run(warm: WarmPython, folder: Path, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    return warm.run("virtual_cuda", *arguments, cwd=folder, env={**os.environ, "COLUMNS": "120", **environment})
+def run(
+    warm: WarmPython, folder: Path, *arguments: str, **environment: str
+) -> subprocess.CompletedProcess[str]:
+    return warm.run(
+        "virtual_cuda", *arguments, cwd=folder, env={**os.environ, "COLUMNS": "120", **environment}
+    )
 
 
 def test_a_script_sees_what_python_would_show_it(warm_python: WarmPython, folder: Path) -> None:
     (folder / "script.py").write_text(f'"""What it is for."""\n{ABOUT}')
     plain = subprocess.run(
-        [sys.executable, "script.py", "--gpus", "-x", "--", "y"], cwd=folder, capture_output=True, text=True, check=True
+        [sys.executable, "script.py", "--gpus", "-x", "--", "y"],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        check=True,
     )
     ours = run(warm_python, folder, "script.py", "--gpus", "-x", "--", "y")
     assert json.loads(ours.stdout) == json.loads(plain.stdout)
@@ -51,7 +59,9 @@ def test_a_script_sees_what_python_would_show_it(warm_python: WarmPython, folder
 
 def test_a_module_runs_too(warm_python: WarmPython, folder: Path) -> None:
     (folder / "package").mkdir()
-    (folder / "package" / "__init__.py").write_text("import torch\nSEEN = torch.cuda.device_count()\n")
+    (folder / "package" / "__init__.py").write_text(
+        "import torch\nSEEN = torch.cuda.device_count()\n"
+    )
     (folder / "package" / "__main__.py").write_text(
         "import sys\nfrom . import SEEN\nprint(SEEN, __name__, sys.argv[1:])\n"
     )
@@ -65,7 +75,9 @@ def test_a_module_runs_too(warm_python: WarmPython, folder: Path) -> None:
 
 
 def test_code_runs_too(warm_python: WarmPython, folder: Path) -> None:
-    code = "import sys, torch; print(torch.cuda.device_count(), sys.argv, __name__, sys.path[0] == '')"
+    code = (
+        "import sys, torch; print(torch.cuda.device_count(), sys.argv, __name__, sys.path[0] == '')"
+    )
     done = run(warm_python, folder, "--gpus", "2", "-c", code, "-m", "more")
     assert (done.returncode, done.stdout) == (0, "2 ['-c', '-m', 'more'] __main__ True\n")
     assert done.stderr == "\n-c did nothing on the virtual GPU.\n"
@@ -82,12 +94,26 @@ print("first", x.min().item() + x.min().item())
 """
 
 
-def test_the_table_goes_to_stderr_after_everything_else(warm_python: WarmPython, folder: Path) -> None:
+def test_the_table_goes_to_stderr_after_everything_else(
+    warm_python: WarmPython, folder: Path
+) -> None:
     (folder / "script.py").write_text(USING)
-    done = run(warm_python, folder, "--timeline", "--trace", "trace.json", "--html", "page.html", "script.py")
+    done = run(
+        warm_python,
+        folder,
+        "--timeline",
+        "--trace",
+        "trace.json",
+        "--html",
+        "page.html",
+        "script.py",
+    )
     assert (done.returncode, done.stdout) == (0, "first 2.0\nlast 1024.0\n")
     # The times are the model's, whose figures may be fitted anew.
-    lines = [" ".join(re.sub(r"[\d.]+ [nµm]s\b", "T", line).split()) for line in done.stderr.splitlines()[1:9]]
+    lines = [
+        " ".join(re.sub(r"[\d.]+ [nµm]s\b", "T", line).split())
+        for line in done.stderr.splitlines()[1:9]
+    ]
     assert lines == [
         "What each line did on the virtual GPU, and how long it would take on T4 (modelled):",
         "script.py host GPU to device waits ops allocated peak",
@@ -98,7 +124,10 @@ def test_the_table_goes_to_stderr_after_everything_else(warm_python: WarmPython,
         "total T T 4 KiB 6 13 4.02 KiB 4.5 KiB",
         "script.py:6 made the CPU wait for the GPU 3 times.",
     ]
-    assert re.search(r"\nModelled on T4: [\d.]+ µs, GPU idle \d+% of the time\.\nThe GPU waits \d+% of", done.stderr)
+    assert re.search(
+        r"\nModelled on T4: [\d.]+ µs, GPU idle \d+% of the time\.\nThe GPU waits \d+% of",
+        done.stderr,
+    )
     assert "modelled on T4, to scale: " in done.stderr
     assert "script.py: 6 waits" in done.stderr
     assert "reference" not in done.stderr
@@ -107,7 +136,11 @@ def test_the_table_goes_to_stderr_after_everything_else(warm_python: WarmPython,
     assert list(named.values()) == ["host, modelled on T4", "cuda:0 stream 0, modelled on T4"]
     slices = [e for e in events if e["ph"] == "X"]
     assert {e["args"]["time"] for e in slices} == {"modelled"}
-    assert {e["args"].get("site", "")[-2:] for e in slices if e["cat"] == "kernel"} == {":4", ":6", ":7"}
+    assert {e["args"].get("site", "")[-2:] for e in slices if e["cat"] == "kernel"} == {
+        ":4",
+        ":6",
+        ":7",
+    }
     for track in named:  # what is on one track does not overlap
         ends = [(e["ts"], e["ts"] + e["dur"]) for e in slices if e["tid"] == track]
         assert all(end <= start + 0.01 for (_, end), (start, _) in itertools.pairwise(ends))
@@ -123,14 +156,20 @@ def test_the_table_goes_to_stderr_after_everything_else(warm_python: WarmPython,
         ("sys.exit(7)", 7, ""),
         ("sys.exit('so long')", 1, "so long\n"),
         ("x.max().numpy()", 1, "TypeError: can't convert cuda:0 device type tensor to numpy"),
-        ("sys.excepthook = lambda *e: print('mine', e[1], file=sys.stderr)\nraise ValueError('no')", 1, "mine no\n"),
+        (
+            "sys.excepthook = lambda *e: print('mine', e[1], file=sys.stderr)\nraise ValueError('no')",
+            1,
+            "mine no\n",
+        ),
         ("def", 1, 'script.py", line 5\n    def\n'),
     ],
 )
 def test_a_script_ends_as_it_would_have_ended(
     warm_python: WarmPython, folder: Path, ending: str, status: int, said: str
 ) -> None:
-    (folder / "script.py").write_text(f"import sys, torch\n\n\nx = torch.ones(4, device='cuda')\n{ending}\n")
+    (folder / "script.py").write_text(
+        f"import sys, torch\n\n\nx = torch.ones(4, device='cuda')\n{ending}\n"
+    )
     done = run(warm_python, folder, "script.py")
     assert done.returncode == status
     assert said in done.stderr
@@ -171,7 +210,9 @@ def test_what_cannot_be_run_is_told_in_a_sentence(
 
 @pytest.mark.skipif(sys.platform == "win32", reason="signals")
 @pytest.mark.parametrize("command", [["virtual_cuda"], ["gpudojo", "run"]])
-def test_ctrl_c_ends_the_process_as_python_ends(warm_python: WarmPython, folder: Path, command: list[str]) -> None:
+def test_ctrl_c_ends_the_process_as_python_ends(
+    warm_python: WarmPython, folder: Path, command: list[str]
+) -> None:
     script = "import os, signal\nkept = open('kept', 'w')\nkept.write('text')\nos.kill(os.getpid(), signal.SIGINT)\n"
     (folder / "script.py").write_text(script)
     done = warm_python.run(*command, "script.py", cwd=folder, env=os.environ)
@@ -183,7 +224,9 @@ def test_ctrl_c_ends_the_process_as_python_ends(warm_python: WarmPython, folder:
 
 
 @pytest.mark.slow
-def test_processes_that_the_script_spawns_have_the_device(warm_python: WarmPython, folder: Path) -> None:
+def test_processes_that_the_script_spawns_have_the_device(
+    warm_python: WarmPython, folder: Path
+) -> None:
     script = """
 import multiprocessing, torch
 from torch.utils.data import DataLoader, TensorDataset
@@ -210,7 +253,9 @@ if __name__ == "__main__":
 
 
 @pytest.mark.slow
-@pytest.mark.skipif("forkserver" not in multiprocessing.get_all_start_methods(), reason="there are no fork servers")
+@pytest.mark.skipif(
+    "forkserver" not in multiprocessing.get_all_start_methods(), reason="there are no fork servers"
+)
 def test_processes_of_a_fork_server_have_the_device(warm_python: WarmPython, folder: Path) -> None:
     script = """
 import torch
@@ -229,19 +274,30 @@ if __name__ == "__main__":
 """
     (folder / "script.py").write_text(script)
     done = run(warm_python, folder, "--gpus", "2", "script.py")
-    kinds = "cuda:1 False torch.strided", "cuda:1 False torch.sparse_coo", "cuda:1 True torch.strided"
+    kinds = (
+        "cuda:1 False torch.strided",
+        "cuda:1 False torch.sparse_coo",
+        "cuda:1 True torch.strided",
+    )
     assert done.stdout.splitlines() == [*kinds, *kinds, "[2.0, 2.0]"], done.stderr
 
 
-def test_a_gpu_is_compared_with_a_cpu_and_the_limit_is_named(warm_python: WarmPython, folder: Path) -> None:
-    (folder / "copies.py").write_text("import torch\nfor _ in range(3): torch.rand(1 << 20).to('cuda') * 2\n")
+def test_a_gpu_is_compared_with_a_cpu_and_the_limit_is_named(
+    warm_python: WarmPython, folder: Path
+) -> None:
+    (folder / "copies.py").write_text(
+        "import torch\nfor _ in range(3): torch.rand(1 << 20).to('cuda') * 2\n"
+    )
     done = run(warm_python, folder, "--gpu", "t4", "--compare", "cpu", "copies.py")
     assert "of the time: pin the memory" in done.stderr
     assert re.search(
-        r"T4 [\d.]+ ms, CPU [\d.]+ [mµ]s \(Intel Core i7-1165G7\), both modelled: the copies cost", done.stderr
+        r"T4 [\d.]+ ms, CPU [\d.]+ [mµ]s \(Intel Core i7-1165G7\), both modelled: the copies cost",
+        done.stderr,
     )
     assert (
         run(warm_python, folder, "--gpu", "rtx 9090", "copies.py")
         .stderr.strip()
-        .endswith("no figures for a GPU 'rtx 9090'; choose one of H200, A100, T4, L4, RTX 4060 laptop")
+        .endswith(
+            "no figures for a GPU 'rtx 9090'; choose one of H200, A100, T4, L4, RTX 4060 laptop"
+        )
     )

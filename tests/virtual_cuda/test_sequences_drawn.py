@@ -13,7 +13,16 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 WAYS = (
-    *("plain", "hooks of leaves", "kept", "for a few", "second derivatives", "used twice", "frozen", "frozen late"),
+    *(
+        "plain",
+        "hooks of leaves",
+        "kept",
+        "for a few",
+        "second derivatives",
+        "used twice",
+        "frozen",
+        "frozen late",
+    ),
     *(
         "input",
         "penalty",
@@ -36,9 +45,12 @@ def drawn(dice: random.Random) -> tuple[nn.Sequential, tuple[int, ...]]:
         sizes = [dice.choice([2, 3, 5]) for _ in range(dice.randint(2, 5))]
         for before, after in pairwise(sizes):
             layers.append(nn.Linear(before, after, bias=dice.random() < 0.85))
-            layers += dice.choice([[nn.ReLU()], [nn.ReLU()], [nn.ReLU(inplace=True)], [nn.Tanh()], []])
+            layers += dice.choice(
+                [[nn.ReLU()], [nn.ReLU()], [nn.ReLU(inplace=True)], [nn.Tanh()], []]
+            )
         return nn.Sequential(*layers), (4, sizes[0])
-    channels, side = [dice.choice([1, 2, 3]) for _ in range(dice.randint(2, 4))], 8
+    channels = [dice.choice([1, 2, 3]) for _ in range(dice.randint(2, 4))]
+    side = 8
     for before, after in pairwise(channels):
         layers.append(nn.Conv2d(before, after, 3, padding=1, bias=dice.random() < 0.7))
         layers += [layer for layer in (nn.BatchNorm2d(after), nn.ReLU()) if dice.random() < 0.7]
@@ -54,7 +66,8 @@ def drawn(dice: random.Random) -> tuple[nn.Sequential, tuple[int, ...]]:
 
 def nodes(root: Any) -> list[Any]:
     """Those of a graph, each once."""
-    found, todo = {}, [root]
+    found = {}
+    todo = [root]
     while todo:
         node = todo.pop()
         if node is not None and node not in found:
@@ -67,7 +80,9 @@ class Training:
     """Some steps, each in a drawn way; `seen` has what can be compared."""
 
     def __init__(self, model: nn.Sequential, device: str, dice: random.Random) -> None:
-        self.model, self.device, self.dice = model, device, dice
+        self.model = model
+        self.device = device
+        self.dice = dice
         self.seen: list[Any] = []
 
     def parameters(self) -> list[Any]:
@@ -86,7 +101,11 @@ class Training:
         given = x * 2 if self.dice.random() < 0.5 else x
         handles = self.hooks(way)
         try:
-            out = checkpoint(self.model, given, use_reentrant=False) if way == "checkpoint" else self.model(given)
+            out = (
+                checkpoint(self.model, given, use_reentrant=False)
+                if way == "checkpoint"
+                else self.model(given)
+            )
             if out.requires_grad:
                 self.backward(way, given, out, handles)
         except RuntimeError as error:
@@ -101,14 +120,22 @@ class Training:
 
     def hooks(self, way: str) -> list[Any]:
         if way == "hooks of leaves":
-            return [each.register_hook(lambda gradient: gradient * 2) for each in self.parameters()[::2]]
+            return [
+                each.register_hook(lambda gradient: gradient * 2) for each in self.parameters()[::2]
+            ]
         if way == "hooks behind":
             note = self.seen.append
-            return [each.register_post_accumulate_grad_hook(lambda p: note(p.grad.sum())) for each in self.parameters()]
+            return [
+                each.register_post_accumulate_grad_hook(lambda p: note(p.grad.sum()))
+                for each in self.parameters()
+            ]
         return []
 
-    def backward(self, way: str, given: torch.Tensor, out: torch.Tensor, handles: list[Any]) -> None:
-        loss, parameters = out.pow(2).mean(), self.parameters()
+    def backward(
+        self, way: str, given: torch.Tensor, out: torch.Tensor, handles: list[Any]
+    ) -> None:
+        loss = out.pow(2).mean()
+        parameters = self.parameters()
         if way == "used twice":
             loss = loss + self.model(given * 0.5).mean()
         if way == "penalty":
@@ -119,7 +146,9 @@ class Training:
             kind = self.dice.choice(["Addmm", "Relu", "Convolution", "BatchNorm", "MaxPool"])
             for node in nodes(out.grad_fn):
                 if kind in node.name():
-                    node.register_prehook(lambda given: tuple(each if each is None else each * 1.5 for each in given))
+                    node.register_prehook(
+                        lambda given: tuple(each if each is None else each * 1.5 for each in given)
+                    )
         if way == "frozen late":
             self.dice.choice([*self.model.parameters()]).requires_grad_(False)
         if way == "changed":
@@ -128,12 +157,18 @@ class Training:
         if way == "hook of a node":
             chosen: Any = self.dice.choice(parameters)
             node = chosen.view_as(chosen).grad_fn.next_functions[0][0]
-            handles.append(node.register_hook(lambda _, arrived: self.seen.append(arrived[0].sum())))
+            handles.append(
+                node.register_hook(lambda _, arrived: self.seen.append(arrived[0].sum()))
+            )
         if way == "for a few":
             few = self.dice.sample(parameters, -(-len(parameters) // 2))
-            self.seen += torch.autograd.grad(loss, few, retain_graph=self.dice.random() < 0.5, allow_unused=True)
+            self.seen += torch.autograd.grad(
+                loss, few, retain_graph=self.dice.random() < 0.5, allow_unused=True
+            )
         elif way == "second derivatives":
-            found = torch.autograd.grad(loss, [given, *parameters], create_graph=True, allow_unused=True)
+            found = torch.autograd.grad(
+                loss, [given, *parameters], create_graph=True, allow_unused=True
+            )
             (loss + sum(each.pow(2).sum() for each in found if each is not None)).backward()
         elif way == "gradient given":
             out.backward(torch.full_like(out, 0.3))
@@ -154,7 +189,9 @@ def compare(ours: list[Any], theirs: list[Any]) -> None:
             assert one == two
 
 
-@pytest.mark.parametrize("seed", [*range(40), *(pytest.param(each, marks=pytest.mark.slow) for each in range(40, 300))])
+@pytest.mark.parametrize(
+    "seed", [*range(40), *(pytest.param(each, marks=pytest.mark.slow) for each in range(40, 300))]
+)
 def test_the_device_gives_what_the_cpu_gives(gpu: Any, seed: int) -> None:
     torch.manual_seed(seed)
     host, shape = drawn(random.Random(seed))

@@ -37,7 +37,21 @@ def test_a_size_means_what_it_says(size: str | int | float, count: int) -> None:
 @pytest.mark.parametrize(
     "size",
     [
-        *("8 GB1", "", " ", "GiB", "8 G", "8 XiB", "-1 GiB", "0", "0 GiB", "0.1 bytes", "1e9", "1,5 GiB", "1..5 GiB"),
+        *(
+            "8 GB1",
+            "",
+            " ",
+            "GiB",
+            "8 G",
+            "8 XiB",
+            "-1 GiB",
+            "0",
+            "0 GiB",
+            "0.1 bytes",
+            "1e9",
+            "1,5 GiB",
+            "1..5 GiB",
+        ),
         *("nan", "inf", "٨ GiB", "1 GiB\n2", "9" * 5000, "8 GiB 8 GiB", "1 k\u0131b"),
         *(0, -1, 1.5, 0.0, float("nan"), float("inf"), True, False, None, b"8 GiB", [8]),
     ],
@@ -64,7 +78,9 @@ def test_a_number_of_bytes_is_itself_in_either_spelling(count: int) -> None:
 @given(st.integers(1, 10**6), st.sampled_from(["KiB", "MiB", "GiB", "TiB"]))
 def test_binary_units_are_powers_of_1024(count: int, unit: str) -> None:
     power = ["KiB", "MiB", "GiB", "TiB"].index(unit) + 1
-    assert parse_size(f"{count} {unit}") == parse_size(f"{count}{unit.lower()}") == count * 1024**power
+    assert (
+        parse_size(f"{count} {unit}") == parse_size(f"{count}{unit.lower()}") == count * 1024**power
+    )
 
 
 @given(st.text())
@@ -107,7 +123,11 @@ def test_a_printed_size_reads_back_within_its_two_decimals(count: int) -> None:
             (RuntimeError,),
             "a virtual CUDA device is already open in this process",
         ),
-        (errors.RealDeviceInUse("cuda:1"), (RuntimeError,), "already uses the real device 'cuda:1'"),
+        (
+            errors.RealDeviceInUse("cuda:1"),
+            (RuntimeError,),
+            "already uses the real device 'cuda:1'",
+        ),
         (errors.DeviceClosed("cuda:0"), (RuntimeError,), "'cuda:0', whose `with` block has ended"),
         (
             errors.TorchUnsupported("Tensor._make_wrapper_subclass", "2.99.0"),

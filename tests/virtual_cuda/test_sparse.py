@@ -13,7 +13,8 @@ from torch import nn
 from virtual_cuda import gpu_named, times_of, virtual_cuda
 
 pytestmark = pytest.mark.filterwarnings("ignore:Sparse")
-INDICES, VALUES = [[0, 1, 1], [2, 0, 2]], [3.0, 4.0, 5.0]
+INDICES = [[0, 1, 1], [2, 0, 2]]
+VALUES = [3.0, 4.0, 5.0]
 DENSE = [[0, 0, 3], [4, 0, 5]]
 
 
@@ -74,7 +75,10 @@ def test_memory_is_that_of_its_parts_and_is_freed():
 
 
 def test_devices_must_agree():
-    with virtual_cuda(), pytest.raises(RuntimeError, match="Expected all tensors to be on the same device"):
+    with (
+        virtual_cuda(),
+        pytest.raises(RuntimeError, match="Expected all tensors to be on the same device"),
+    ):
         torch.sparse.mm(torch.eye(3).to_sparse(), torch.ones(3, 3, device="cuda"))
 
 
@@ -150,7 +154,9 @@ def test_an_embedding_bag():
 
 
 @pytest.mark.usefixtures("gpu")
-@pytest.mark.parametrize("call", ["a @ a", "a @ c", "torch.sparse.mm(a, c)", "torch.addmm(a, c, a, beta=2, alpha=3)"])
+@pytest.mark.parametrize(
+    "call", ["a @ a", "a @ c", "torch.sparse.mm(a, c)", "torch.addmm(a, c, a, beta=2, alpha=3)"]
+)
 def test_products_of_compressed_tensors_need_no_mkl(call: str) -> None:
     x = torch.tensor([[1.0, 0.0, 2.0], [0.0, 0.0, 3.0], [4.0, 5.0, 0.0]])
     there = x.to("cuda")
@@ -162,12 +168,17 @@ def test_products_of_compressed_tensors_need_no_mkl(call: str) -> None:
 
 @pytest.mark.usefixtures("gpu")
 def test_products_with_blocks_need_no_mkl() -> None:
-    x, dense = torch.eye(4).roll(1, 1), torch.arange(16.0).view(4, 4)
-    rows, columns, d = x.to("cuda").to_sparse_bsr((2, 2)), x.to("cuda").to_sparse_bsc((2, 2)), dense.to("cuda")
+    x = torch.eye(4).roll(1, 1)
+    dense = torch.arange(16.0).view(4, 4)
+    rows = x.to("cuda").to_sparse_bsr((2, 2))
+    columns = x.to("cuda").to_sparse_bsc((2, 2))
+    d = dense.to("cuda")
     assert torch.equal((rows @ d).cpu(), x @ dense)
     assert torch.equal((d @ columns).cpu(), dense @ x)
     for product in (lambda: d @ rows, lambda: columns @ d):
-        with pytest.raises(RuntimeError, match=r"addmm: computation on C.* is not implemented for Strided"):
+        with pytest.raises(
+            RuntimeError, match=r"addmm: computation on C.* is not implemented for Strided"
+        ):
             product()
 
 
@@ -177,7 +188,9 @@ def test_sparse_refusals_name_the_layout_and_the_backend() -> None:
     for force in (False, True):
         with pytest.raises(TypeError, match="can't convert Sparse layout tensor to numpy"):
             sparse.numpy(force=force)
-    with pytest.raises(NotImplementedError, match="'aten::view' with arguments from the 'SparseCUDA' backend"):
+    with pytest.raises(
+        NotImplementedError, match="'aten::view' with arguments from the 'SparseCUDA' backend"
+    ):
         sparse.view(9)
 
 
@@ -185,7 +198,9 @@ def test_the_parts_of_a_sparse_tensor_are_validated_as_loading_does():
     with virtual_cuda() as gpu:
         s = torch.eye(2, device="cuda").to_sparse()
         before = len(gpu.ledger.syncs())
-        torch._validate_sparse_coo_tensor_args(s._indices(), s._values(), s.size(), s.is_coalesced())
+        torch._validate_sparse_coo_tensor_args(
+            s._indices(), s._values(), s.size(), s.is_coalesced()
+        )
         assert len(gpu.ledger.syncs()) == before + 1
         with pytest.raises(RuntimeError, match="size is inconsistent with indices"):
             torch._validate_sparse_coo_tensor_args(s._indices(), s._values(), (1, 1), True)
@@ -198,24 +213,34 @@ UNORDERED = "cannot set is_coalesced to true if indices correspond to uncoalesce
 @pytest.mark.parametrize("enabled", [False, True])
 @pytest.mark.parametrize("asked", [None, False, True])
 @pytest.mark.usefixtures("gpu")
-def test_invariants_of_a_sparse_tensor_are_checked_where_asked(enabled: bool, asked: bool | None) -> None:
+def test_invariants_of_a_sparse_tensor_are_checked_where_asked(
+    enabled: bool, asked: bool | None
+) -> None:
     checked = enabled if asked is None else asked
-    indices, values = torch.tensor([[0, 1, 2], [1, 0, 2]], device="cuda"), torch.ones(3, device="cuda")
+    indices = torch.tensor([[0, 1, 2], [1, 0, 2]], device="cuda")
+    values = torch.ones(3, device="cuda")
     with torch.sparse.check_sparse_tensor_invariants(enabled):
         for coalesced in (None, False, True):
-            made = torch.sparse_coo_tensor(indices, values, (3, 3), check_invariants=asked, is_coalesced=coalesced)
+            made = torch.sparse_coo_tensor(
+                indices, values, (3, 3), check_invariants=asked, is_coalesced=coalesced
+            )
             assert made.is_coalesced() is bool(coalesced)
             with pytest.raises(RuntimeError, match=WRONG) if checked else nullcontext():
-                torch.sparse_coo_tensor(indices, values, (2, 2), check_invariants=asked, is_coalesced=coalesced)
+                torch.sparse_coo_tensor(
+                    indices, values, (2, 2), check_invariants=asked, is_coalesced=coalesced
+                )
         with pytest.raises(RuntimeError, match=UNORDERED) if checked else nullcontext():
-            torch.sparse_coo_tensor(indices.flip(1), values, (3, 3), check_invariants=asked, is_coalesced=True)
+            torch.sparse_coo_tensor(
+                indices.flip(1), values, (3, 3), check_invariants=asked, is_coalesced=True
+            )
         assert torch.sparse.check_sparse_tensor_invariants.is_enabled() is enabled
         assert torch.equal(pickle.loads(pickle.dumps(made)).to_dense(), made.to_dense())
 
 
 def test_products_with_sparse_matrices_take_time_by_the_modelled_clock() -> None:
     with virtual_cuda() as gpu:
-        a, w = torch.eye(4).to_sparse().cuda(), torch.randn(4, 3, device="cuda")
+        a = torch.eye(4).to_sparse().cuda()
+        w = torch.randn(4, 3, device="cuda")
         start = len(gpu.ledger.rows)
         for found in (torch.mm(a, w), a @ w, a @ a, torch.addmm(w, a, w), torch.mv(a, w[:, 0])):
             assert found.is_cuda

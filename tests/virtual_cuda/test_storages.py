@@ -16,7 +16,9 @@ from virtual_cuda import virtual_cuda
 
 def waits(gpu) -> int:
     return (
-        len(list(gpu.ledger.syncs())) if hasattr(gpu.ledger, "syncs") else sum(row[0] == 2 for row in gpu.ledger.rows)
+        len(list(gpu.ledger.syncs()))
+        if hasattr(gpu.ledger, "syncs")
+        else sum(row[0] == 2 for row in gpu.ledger.rows)
     )
 
 
@@ -36,7 +38,8 @@ def test_it_says_where_it_is():
 def test_views_share_and_clones_do_not():
     with virtual_cuda():
         x = torch.arange(6.0, device="cuda")
-        view, clone = x.view(2, 3).T, x.clone()
+        view = x.view(2, 3).T
+        clone = x.clone()
         assert view.untyped_storage().data_ptr() == x.untyped_storage().data_ptr()
         assert view.untyped_storage() is x.untyped_storage()
         assert clone.untyped_storage().data_ptr() != x.untyped_storage().data_ptr()
@@ -78,7 +81,11 @@ def test_a_tensor_takes_no_storage_from_elsewhere():
 def test_typed_storages():
     with virtual_cuda():
         storage = torch.ones(3, device="cuda").storage()
-        assert (str(storage.device), storage.dtype, storage.tolist()) == ("cuda:0", torch.float32, [1, 1, 1])
+        assert (str(storage.device), storage.dtype, storage.tolist()) == (
+            "cuda:0",
+            torch.float32,
+            [1, 1, 1],
+        )
 
 
 def test_outside_the_block_storages_are_torchs_own():

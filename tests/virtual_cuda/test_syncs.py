@@ -53,7 +53,10 @@ CASES: dict[str, tuple[Callable[[Any], Any], int]] = {
     "unique rows": (lambda x: x.unique(dim=0), 0),
     "unique_consecutive rows": (lambda x: torch.unique_consecutive(x, dim=0), 0),
     "repeat_interleave": (lambda x: x.repeat_interleave(x[0, :3].long(), 0), 2),
-    "repeat_interleave of known size": (lambda x: x.repeat_interleave(x[0, :3].long(), 0, output_size=3), 0),
+    "repeat_interleave of known size": (
+        lambda x: x.repeat_interleave(x[0, :3].long(), 0, output_size=3),
+        0,
+    ),
     "equal": (lambda x: torch.equal(x, x + 0), 1),
     "equal of other shapes": (lambda x: torch.equal(x, x[:1]), 0),
     "equal with itself": (lambda x: torch.equal(x, x), 0),
@@ -64,7 +67,10 @@ CASES: dict[str, tuple[Callable[[Any], Any], int]] = {
     "svd": (lambda x: torch.linalg.svd(x), 2),
     "eigvals": (lambda x: torch.linalg.eigvals(torch.eye(2, device="cuda")), 2),
     "qr": (lambda x: torch.linalg.qr(x), 0),
-    "linspace between device ends": (lambda x: torch.linspace(x[0, 0], x[0, 1], 3, device="cuda"), 2),
+    "linspace between device ends": (
+        lambda x: torch.linspace(x[0, 0], x[0, 1], 3, device="cuda"),
+        2,
+    ),
     "normal": (lambda x: torch.normal(x, x + 1), 2),
     "normal of a number": (lambda x: torch.normal(x, 1.0), 0),
     "sort": (lambda x: x.sort(), 0),
@@ -139,7 +145,8 @@ def test_warnings_name_the_line_that_waits_and_are_shown_once_for_each() -> None
 
 @pytest.mark.usefixtures("gpu")
 def test_recurrent_layers_leave_the_programs_own_warnings_alone() -> None:
-    layer, x = torch.nn.LSTM(4, 4).cuda().half(), torch.zeros(3, 2, 4, device="cuda", dtype=torch.half)
+    layer = torch.nn.LSTM(4, 4).cuda().half()
+    x = torch.zeros(3, 2, 4, device="cuda", dtype=torch.half)
     with warnings.catch_warnings(record=True) as seen:
         warnings.simplefilter("default")
         for _ in range(3):

@@ -42,8 +42,12 @@ def at(line: int, file: str = FILE) -> Site:
     return Site(file, line, "train")
 
 
-def op(index: int, live: int, line: int = 3, grad: bool = True, autocast: str | None = None) -> Operation:
-    return Operation(index, 0.0, at(line), "aten.add.Tensor", "cuda:0", grad, False, autocast, 512, live)
+def op(
+    index: int, live: int, line: int = 3, grad: bool = True, autocast: str | None = None
+) -> Operation:
+    return Operation(
+        index, 0.0, at(line), "aten.add.Tensor", "cuda:0", grad, False, autocast, 512, live
+    )
 
 
 def up(index: int, size: int = 64, line: int = 2) -> Transfer:
@@ -76,12 +80,26 @@ LEDGER: list[Record] = [
 def test_a_call_record_by_record() -> None:
     made = check_timeline(timeline_of(LEDGER, "train", "usual", FILE, "cuda:0", SOURCE))
     assert [event.kind for event in made.events] == [
-        *("op", "to device", "upload sync", "forward", "inner forward", "op", "backward", "step", "scaler"),
+        *(
+            "op",
+            "to device",
+            "upload sync",
+            "forward",
+            "inner forward",
+            "op",
+            "backward",
+            "step",
+            "scaler",
+        ),
         *("sync", "sync", "explicit sync", "memory", "to host", "sync"),
     ]
-    assert made.wait_count == 3, "a copy to the device makes nobody read, and who was told to wait knows it"
+    assert made.wait_count == 3, (
+        "a copy to the device makes nobody read, and who was told to wait knows it"
+    )
     assert made.waits == {4: 3}
-    assert dict(zip(COLUMNS, totals(LEDGER), strict=True))["waits"] == "3", "a table counts the same"
+    assert dict(zip(COLUMNS, totals(LEDGER), strict=True))["waits"] == "3", (
+        "a table counts the same"
+    )
     assert (made.to_device, made.to_host, made.peak_bytes, made.left_out) == (64, 8, 4096, 0)
     assert made.lines == {2: SOURCE[1], 3: SOURCE[2], 4: SOURCE[3]}
     first, _, _, passing, _, second, backward, *_ = made.events
@@ -133,7 +151,9 @@ def test_long_names_leave_room_for_fewer_events() -> None:
 def test_only_the_busiest_lines_travel() -> None:
     ledger: list[Record] = [op(n, 0, n % 500 + 1) for n in range(1000)]
     ledger.append(read(1000, 500))
-    made = check_timeline(timeline_of(ledger, "train", "usual", FILE, source=[f"line {n}" for n in range(1, 501)]))
+    made = check_timeline(
+        timeline_of(ledger, "train", "usual", FILE, source=[f"line {n}" for n in range(1, 501)])
+    )
     assert len(made.lines) == MOST_LINES
     assert made.lines[500] == "line 500", "it made the host wait"
 
@@ -161,8 +181,14 @@ GOOD = Timeline("f", "usual", "cuda", [EVENT], counts={"op": 1})
         {"events": [msgspec.structs.replace(EVENT, live=-1)]},
         {"events": [msgspec.structs.replace(EVENT, line=0)]},
         {"events": [msgspec.structs.replace(EVENT, bytes=1 << 70)]},
-        {"events": [msgspec.structs.replace(EVENT, at=n) for n in range(1501)], "counts": {"op": 1501}},
-        {"events": [msgspec.structs.replace(EVENT, at=n, name="é" * 100) for n in range(700)], "counts": {"op": 700}},
+        {
+            "events": [msgspec.structs.replace(EVENT, at=n) for n in range(1501)],
+            "counts": {"op": 1501},
+        },
+        {
+            "events": [msgspec.structs.replace(EVENT, at=n, name="é" * 100) for n in range(700)],
+            "counts": {"op": 700},
+        },
         {"lines": {n + 1: "" for n in range(61)}},
         {"lines": {1: object()}},
         {"function": "f\ud800"},

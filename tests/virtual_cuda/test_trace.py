@@ -19,7 +19,17 @@ LINE_3 = (CODE, CODE.co_code.__len__() - 2)
 
 
 def an_operation(at: float, device: str = "cuda:0", live: int = 0) -> records.Row:
-    return (records.OPERATION, at, *LINE_3, "aten.mm.default", device, records.GRAD, "torch.float16", 256, live)
+    return (
+        records.OPERATION,
+        at,
+        *LINE_3,
+        "aten.mm.default",
+        device,
+        records.GRAD,
+        "torch.float16",
+        256,
+        live,
+    )
 
 
 def a_forward(at: float, module: str = "Net") -> records.Row:
@@ -32,7 +42,9 @@ def an_end(at: float, opened: int) -> records.Row:
 
 def events_of(*written: records.Row) -> list[dict[str, Any]]:
     # Through JSON, because that is what a reader of the file gets.
-    events: list[dict[str, Any]] = json.loads(json.dumps(trace_of(records_of(written))))["traceEvents"]
+    events: list[dict[str, Any]] = json.loads(json.dumps(trace_of(records_of(written))))[
+        "traceEvents"
+    ]
     return events
 
 
@@ -67,7 +79,9 @@ def test_each_kind_has_a_named_track() -> None:
         (records.OPTIMIZER_STEP, 0.8, *NOWHERE, "Adam"),
         an_end(0.9, 8),
     )
-    named = {e["tid"]: e["args"]["name"] for e in events if e["ph"] == "M" and e["name"] == "thread_name"}
+    named = {
+        e["tid"]: e["args"]["name"] for e in events if e["ph"] == "M" and e["name"] == "thread_name"
+    }
     shown = [(named[e["tid"]], e["name"]) for e in events if e["ph"] == "X"]
     assert sorted(shown) == [
         ("copies", "cuda:0 → cpu"),
@@ -117,7 +131,9 @@ def test_a_scaler_call_is_a_mark_on_the_host() -> None:
 
 def test_live_bytes_are_a_curve_per_device() -> None:
     events = events_of(
-        an_operation(0.1, live=512), (records.ALLOCATION, 0.2, *NOWHERE, "cuda:0", -512, 0), an_operation(0.3, "cuda:1")
+        an_operation(0.1, live=512),
+        (records.ALLOCATION, 0.2, *NOWHERE, "cuda:0", -512, 0),
+        an_operation(0.3, "cuda:1"),
     )
     curve = [(e["name"], e["ts"], e["args"]["bytes"]) for e in events if e["ph"] == "C"]
     assert curve == [
@@ -146,7 +162,8 @@ def test_slices_of_one_track_nest_or_follow_each_other(data: st.DataObject) -> N
     for tid in (1, 4):
         around: list[float] = []
         for event in (e for e in events if e["tid"] == tid):
-            start, end = event["ts"], event["ts"] + event["dur"]
+            start = event["ts"]
+            end = event["ts"] + event["dur"]
             while around and around[-1] <= start + 1e-4:
                 around.pop()
             assert end <= min([*around, end]) + 1e-3
@@ -165,5 +182,7 @@ def test_a_ledger_saves_its_trace(tmp_path: Path) -> None:
 
 
 def test_an_empty_ledger_has_a_trace_too(tmp_path: Path) -> None:
-    events = json.loads(Ledger().save_trace(str(tmp_path / "empty.json")).read_text())["traceEvents"]
+    events = json.loads(Ledger().save_trace(str(tmp_path / "empty.json")).read_text())[
+        "traceEvents"
+    ]
     assert {event["ph"] for event in events} == {"M"}

@@ -32,7 +32,10 @@ def a_cnn() -> nn.Module:
 
 def batches(size: int = 8) -> list[tuple[torch.Tensor, torch.Tensor]]:
     generator = torch.Generator().manual_seed(1)
-    data = TensorDataset(torch.randn(24, 1, 8, 8, generator=generator), torch.randint(0, 5, (24,), generator=generator))
+    data = TensorDataset(
+        torch.randn(24, 1, 8, 8, generator=generator),
+        torch.randint(0, 5, (24,), generator=generator),
+    )
     return list(DataLoader(data, batch_size=size))
 
 
@@ -46,7 +49,8 @@ def losses(make: Make, device: str, before: bool = False, epochs: int = 2) -> li
     found = []
     for _ in range(epochs):
         for x, y in batches():
-            x, y = x.to(device), y.to(device)
+            x = x.to(device)
+            y = y.to(device)
 
             def closure(x: torch.Tensor = x, y: torch.Tensor = y) -> torch.Tensor:
                 optimizer.zero_grad()
@@ -60,7 +64,11 @@ def losses(make: Make, device: str, before: bool = False, epochs: int = 2) -> li
 
 def optimizers() -> dict[str, Any]:
     """Every optimizer of this torch, by name."""
-    found = {n: c for n, c in vars(torch.optim).items() if isinstance(c, type) and issubclass(c, torch.optim.Optimizer)}
+    found = {
+        n: c
+        for n, c in vars(torch.optim).items()
+        if isinstance(c, type) and issubclass(c, torch.optim.Optimizer)
+    }
     del found["Optimizer"]
     del found["SparseAdam"]  # takes sparse gradients only: below
     found.pop("Muon", None)  # takes matrices only: below
@@ -75,7 +83,12 @@ OPTIMIZERS = optimizers()
 VARIANTS = [
     (name, option, value)
     for name, cls in OPTIMIZERS.items()
-    for option, value in (("foreach", True), ("foreach", False), ("fused", True), ("maximize", True))
+    for option, value in (
+        ("foreach", True),
+        ("foreach", False),
+        ("fused", True),
+        ("maximize", True),
+    )
     if takes(cls, option)
 ]
 
@@ -100,8 +113,12 @@ def test_every_optimizer_built_before_the_move(name: str) -> None:
         return made
 
     with virtual_cuda():
-        if name == "Adagrad":  # makes its state when it is built, on the host: as on CUDA, the first step fails
-            with pytest.raises(RuntimeError, match="same device, but found at least two devices, cuda:0 and cpu"):
+        if (
+            name == "Adagrad"
+        ):  # makes its state when it is built, on the host: as on CUDA, the first step fails
+            with pytest.raises(
+                RuntimeError, match="same device, but found at least two devices, cuda:0 and cpu"
+            ):
                 losses(make, "cuda", before=True)
             return
         assert losses(make, "cuda", before=True) == losses(make, "cuda")
@@ -115,8 +132,12 @@ def test_every_variant(name: str, option: str, value: bool) -> None:
 
     if name == "Adagrad" and option == "fused" and torch.__version__ < "2.13":
         pytest.skip("this torch has no fused Adagrad for CUDA")
-    default = {"foreach": True} if option == "maximize" and name in ROUNDED_DIFFERENTLY else {}  # CUDA's default
-    expected = losses(lambda p: OPTIMIZERS[name](p, lr=0.01, **{option: value}, **default), "cpu", epochs=1)
+    default = (
+        {"foreach": True} if option == "maximize" and name in ROUNDED_DIFFERENTLY else {}
+    )  # CUDA's default
+    expected = losses(
+        lambda p: OPTIMIZERS[name](p, lr=0.01, **{option: value}, **default), "cpu", epochs=1
+    )
     with virtual_cuda() as gpu:
         assert losses(make, "cuda", epochs=1) == expected
     if option == "fused":
@@ -142,11 +163,15 @@ def test_capturable_keeps_its_steps_on_the_device(name: str) -> None:
         assert all(state["step"].is_cuda for state in made[0].state.values())
 
 
-@pytest.mark.parametrize("cls", [torch.optim.Adam, torch.optim.AdamW, torch.optim.SGD, torch.optim.RMSprop])
+@pytest.mark.parametrize(
+    "cls", [torch.optim.Adam, torch.optim.AdamW, torch.optim.SGD, torch.optim.RMSprop]
+)
 @pytest.mark.parametrize("place", ["cpu", "cuda"])
 def test_a_learning_rate_that_is_a_tensor(cls: Any, place: str) -> None:
     def make(device: str) -> Make:
-        return lambda parameters: cls(parameters, lr=torch.tensor(0.01, device=device), foreach=False)
+        return lambda parameters: cls(
+            parameters, lr=torch.tensor(0.01, device=device), foreach=False
+        )
 
     expected = losses(make("cpu"), "cpu", epochs=1)
     with virtual_cuda():
@@ -203,7 +228,9 @@ def test_schedulers_clipping_accumulation_and_averages() -> None:
             model, multi_avg_fn=torch.optim.swa_utils.get_ema_multi_avg_fn(0.9), use_buffers=True
         )
         optimizer = torch.optim.AdamW(
-            [{"params": model[0].parameters(), "lr": 0.01}, {"params": model[6].parameters()}], lr=0.02, foreach=False
+            [{"params": model[0].parameters(), "lr": 0.01}, {"params": model[6].parameters()}],
+            lr=0.02,
+            foreach=False,
         )
         schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, [0.01, 0.02], total_steps=6)
         found = []

@@ -53,7 +53,11 @@ def test_a_subclass_is_not_told_what_the_device_keeps_in_a_tensor() -> None:
     with virtual_cuda():
         x = torch.ones(2, device="cuda").as_subclass(Curious)
         x.tag = "mine"
-        assert (x.tag, (x + 1).tolist(), x.detach().clone().device.type) == ("mine", [2.0, 2.0], "cuda")
+        assert (x.tag, (x + 1).tolist(), x.detach().clone().device.type) == (
+            "mine",
+            [2.0, 2.0],
+            "cuda",
+        )
         assert "tag" in asked
         assert asked.isdisjoint(INSIDE)
         with pytest.raises(TypeError, match="__slotnames__"):

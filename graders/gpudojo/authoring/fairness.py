@@ -46,7 +46,9 @@ def equivalents(path: Path) -> list[Equivalent]:
     if not path.is_file():
         return []
     try:
-        return msgspec.convert(tomllib.loads(path.read_text(encoding="utf-8")).get("equivalent", []), list[Equivalent])
+        return msgspec.convert(
+            tomllib.loads(path.read_text(encoding="utf-8")).get("equivalent", []), list[Equivalent]
+        )
     except (ValueError, msgspec.ValidationError) as error:
         raise BadClass(f"{path}: {error}") from None
 
@@ -62,10 +64,15 @@ def doubtful(
         if len(entry.why.split()) < 3:
             yield Finding(exercise.stem, f"{where}: give a reason in a sentence")
         if entry.quote and " ".join(entry.quote.split()) not in " ".join(reference.split()):
-            yield Finding(exercise.stem, f"{where}: the reference's file does not say {entry.quote!r}")
+            yield Finding(
+                exercise.stem, f"{where}: the reference's file does not say {entry.quote!r}"
+            )
         for one in entry.mutants:
             if _plain(there.get(one.name, "")) != _plain(one.diff):
-                yield Finding(exercise.stem, f"{where}: there is no such mutant any more: {one.name}\n{one.diff}")
+                yield Finding(
+                    exercise.stem,
+                    f"{where}: there is no such mutant any more: {one.name}\n{one.diff}",
+                )
 
 
 def _plain(diff: str) -> str:
@@ -82,7 +89,9 @@ class FairnessRow:
     rewrites: int = 0
     equivalent: list[Variant] = field(default_factory=list)
     alive: list[Variant] = field(default_factory=list)
-    failing: list[tuple[Variant, CheckRow]] = field(default_factory=list)  # with the first check that it fails
+    failing: list[tuple[Variant, CheckRow]] = field(
+        default_factory=list
+    )  # with the first check that it fails
     findings: list[Finding] = field(default_factory=list)
 
 
@@ -93,7 +102,9 @@ def originals(day: str, exercise: Exercise, root: Path) -> list[tuple[str, str]]
     return [("reference", reference), *((one.path.stem, one.source) for one in kept)]
 
 
-def all_mutants(day: str, exercise: Exercise, root: Path, only: Container[str] | None = None) -> list[list[Variant]]:
+def all_mutants(
+    day: str, exercise: Exercise, root: Path, only: Container[str] | None = None
+) -> list[list[Variant]]:
     """Every mutant of every right solution, or of these."""
     stub = root / "exercises" / day / f"{exercise.stem}.py"
     given = stub.read_text(encoding="utf-8") if stub.is_file() else ""
@@ -103,7 +114,13 @@ def all_mutants(day: str, exercise: Exercise, root: Path, only: Container[str] |
 
 
 def examine(
-    day: str, exercise: Exercise, root: Path, out: Path, progress: Progress, jobs: int = 1, limit: int | None = None
+    day: str,
+    exercise: Exercise,
+    root: Path,
+    out: Path,
+    progress: Progress,
+    jobs: int = 1,
+    limit: int | None = None,
 ) -> FairnessRow:
     """Grade an exercise's mutants, at most `limit`, and rewrites, a third as many; what was graded is not run again."""
     every = all_mutants(day, exercise, root)
@@ -112,10 +129,16 @@ def examine(
     written = [rewrites(source, name, names) for name, source in originals(day, exercise, root)]
     same = chosen(written, limit and -(-limit // 3))
     row = FairnessRow(exercise.stem, len(changed), len(same))
-    entries = [each for each in equivalents(root / "tests" / day / EQUIVALENT) if each.exercise == exercise.stem]
+    entries = [
+        each
+        for each in equivalents(root / "tests" / day / EQUIVALENT)
+        if each.exercise == exercise.stem
+    ]
     known = {one.name for entry in entries for one in entry.mutants}
     row.findings += doubtful(exercise, entries, [one for each in every for one in each], root, day)
-    results = dict(_graded(day, exercise, [*changed, *same], root, out / exercise.stem, progress, jobs))
+    results = dict(
+        _graded(day, exercise, [*changed, *same], root, out / exercise.stem, progress, jobs)
+    )
     for variant in changed:
         if all(check.points == check.max_points for check in results[variant.name]):
             if variant.name in known:
@@ -132,7 +155,13 @@ def examine(
 
 
 def _graded(
-    day: str, exercise: Exercise, variants: Sequence[Variant], root: Path, out: Path, progress: Progress, jobs: int
+    day: str,
+    exercise: Exercise,
+    variants: Sequence[Variant],
+    root: Path,
+    out: Path,
+    progress: Progress,
+    jobs: int,
 ) -> Iterator[tuple[str, list[CheckRow]]]:
     """The checks of each variant's functions, by its name; run as a class is."""
     folder = out / "variants"
@@ -153,7 +182,10 @@ def _graded(
     functions = {variant.name: variant.functions for variant in variants}
     for row in iterate(ClassGrading(options, progress).run().path):
         checks = [check for each in row.exercises for check in each.checks]
-        yield row.submission, [check for check in checks if check.function in functions[row.submission]]
+        yield (
+            row.submission,
+            [check for check in checks if check.function in functions[row.submission]],
+        )
 
 
 def as_entries(row: FairnessRow) -> str:
@@ -161,5 +193,7 @@ def as_entries(row: FairnessRow) -> str:
     text = ""
     for variant in row.alive:
         text += f"[[equivalent]]\nexercise = '{row.stem}'\nwhy = ''  # {variant.kind}, {', '.join(variant.functions)}\n"
-        text += f"[[equivalent.mutants]]\nname = '{variant.name}'\ndiff = '''\n{variant.diff}'''\n\n"
+        text += (
+            f"[[equivalent.mutants]]\nname = '{variant.name}'\ndiff = '''\n{variant.diff}'''\n\n"
+        )
     return text

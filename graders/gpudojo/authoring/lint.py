@@ -17,7 +17,15 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
-from virtual_cuda.ledger import COLUMNS, MARKS, Ledger, draw_timeline, line_rows, plain_lines, timeline_of
+from virtual_cuda.ledger import (
+    COLUMNS,
+    MARKS,
+    Ledger,
+    draw_timeline,
+    line_rows,
+    plain_lines,
+    timeline_of,
+)
 
 from gpudojo.authoring.variants import parsed
 from gpudojo.grading.call import put_back
@@ -85,7 +93,9 @@ def recorded(snippet: Snippet, setup: str = "") -> str:
     import torch  # not at the top: `dojo lint --help` does without
     from virtual_cuda import virtual_cuda
 
-    file, said, error = f"{snippet.name}.py", io.StringIO(), ""
+    file = f"{snippet.name}.py"
+    said = io.StringIO()
+    error = ""
     names: dict[str, Any] = {"__name__": "__main__"}
     with contextlib.ExitStack() as around:
         around.enter_context(torch.random.fork_rng(devices=[]))
@@ -93,7 +103,9 @@ def recorded(snippet: Snippet, setup: str = "") -> str:
             made_for = int(snippet.options.get("gpus", 1)), snippet.options.get("memory", "8GiB")
             gpu = around.enter_context(virtual_cuda(*made_for))
         except ValueError as wrong:
-            raise BadDay(f"a lesson's snippet {snippet.name!r}", snippet.line, str(wrong)) from wrong
+            raise BadDay(
+                f"a lesson's snippet {snippet.name!r}", snippet.line, str(wrong)
+            ) from wrong
         around.enter_context(contextlib.redirect_stdout(said))
         if gc.isenabled():  # memory is freed at the same moments each time
             gc.disable()
@@ -106,7 +118,9 @@ def recorded(snippet: Snippet, setup: str = "") -> str:
             said.seek(said.truncate(0))  # what the setup printed is not shown
             exec(compile(snippet.code, file, "exec"), names)
         except Exception as raised:
-            error = f"{type(raised).__module__}.{type(raised).__name__}: {raised}".removeprefix("builtins.")
+            error = f"{type(raised).__module__}.{type(raised).__name__}: {raised}".removeprefix(
+                "builtins."
+            )
         made = gpu.ledger.since(mark)
         names.clear()
     draw = _timeline if "timeline" in snippet.options else _table
@@ -114,8 +128,12 @@ def recorded(snippet: Snippet, setup: str = "") -> str:
     if printed := said.getvalue().rstrip():
         parts.append(PRINTED + printed.replace("\n", "\n" + " " * len(PRINTED)))
     if error:
-        first = textwrap.shorten(error.splitlines()[0], LONGEST, placeholder=" …")  # general advice follows in some
-        parts.append(textwrap.fill(first, WIDTH, initial_indent=ERROR, subsequent_indent=" " * len(ERROR)))
+        first = textwrap.shorten(
+            error.splitlines()[0], LONGEST, placeholder=" …"
+        )  # general advice follows in some
+        parts.append(
+            textwrap.fill(first, WIDTH, initial_indent=ERROR, subsequent_indent=" " * len(ERROR))
+        )
     return "\n".join(parts)
 
 
@@ -125,10 +143,18 @@ def _table(made: Ledger, file: str, code: list[str], setup: list[str]) -> str:
     called = [("", row) for row in line_rows(made.records, SETUP_FILE, setup)]
     rows = [(number, row) for number, row in (*own, *called) if any(row.cells)]
     names = list(enumerate(COLUMNS))
-    used = [place for place, name in names if name != UNUSED and any(row.cells[place] for _, row in rows)]
+    used = [
+        place
+        for place, name in names
+        if name != UNUSED and any(row.cells[place] for _, row in rows)
+    ]
     heads = [name for place, name in names if place in used]
-    body = [(f"{number:2}  {row.code}", [row.cells[place] for place in used]) for number, row in rows]
-    widths = [max(map(len, column)) for column in zip(heads, *(cells for _, cells in body), strict=True)]
+    body = [
+        (f"{number:2}  {row.code}", [row.cells[place] for place in used]) for number, row in rows
+    ]
+    widths = [
+        max(map(len, column)) for column in zip(heads, *(cells for _, cells in body), strict=True)
+    ]
     lines = [("recorded, by line", heads), *body] if body else []
     room = min(WIDTH - sum(widths) - 2 * len(widths), max([0, *(len(text) for text, _ in lines)]))
     return "\n".join(
@@ -143,24 +169,45 @@ def _timeline(made: Ledger, file: str, code: list[str], setup: list[str]) -> str
     if not len(made):
         return ""
     timeline = timeline_of(made.records, file, file, file, source=code)
-    drawn = plain_lines(draw_timeline(timeline, WIDTH))[1:-1]  # without its heading, and the reference
+    drawn = plain_lines(draw_timeline(timeline, WIDTH))[
+        1:-1
+    ]  # without its heading, and the reference
     # Between the lanes of host and device are copies, with their sizes: letters there are units.
-    lanes = [line[9:] if place != 1 else re.sub(r"[\w.]", "", line[9:]) for place, line in enumerate(drawn[:3])]
-    signs = [f"{sign} {meaning}" for sign, meaning in MARKS.values() if any(sign in lane for lane in lanes)]
+    lanes = [
+        line[9:] if place != 1 else re.sub(r"[\w.]", "", line[9:])
+        for place, line in enumerate(drawn[:3])
+    ]
+    signs = [
+        f"{sign} {meaning}"
+        for sign, meaning in MARKS.values()
+        if any(sign in lane for lane in lanes)
+    ]
     legend = textwrap.wrap("   ".join(sign.replace(" ", NBSP) for sign in signs), WIDTH)
-    return "\n".join(["recorded, in order:", *filter(None, drawn), *(line.replace(NBSP, " ") for line in legend)])
+    return "\n".join(
+        ["recorded, in order:", *filter(None, drawn), *(line.replace(NBSP, " ") for line in legend)]
+    )
 
 
 def _given_away(name: str, source: str, reference: Path) -> Iterator[str]:
     """Lines of solutions in a lesson, short ones too; none where a reference is no stub yet, as lint says elsewhere."""
     with contextlib.suppress(BadMarkers):
         found = list(map(str, leaked_lines({name: source.encode()}, reference)))
-        shown_anyway = {line.strip() for stub in stubs(reference).values() for line in stub.splitlines()}
+        shown_anyway = {
+            line.strip() for stub in stubs(reference).values() for line in stub.splitlines()
+        }
         lines = {line.strip() for line in source.splitlines()} - shown_anyway
         for path in sorted(reference.glob("*.py")) if not found else ():
-            numbered = (line for block in solution_blocks(path.read_text(encoding="utf-8")) for line in block)
+            numbered = (
+                line
+                for block in solution_blocks(path.read_text(encoding="utf-8"))
+                for line in block
+            )
             told = ((number, text.strip()) for number, text in numbered if text.strip() in lines)
-            found += [f"{name} shows line {number} of {path.name}: {text}" for number, text in told if text]
+            found += [
+                f"{name} shows line {number} of {path.name}: {text}"
+                for number, text in told
+                if text
+            ]
         yield from found
 
 
@@ -171,7 +218,8 @@ def problems(day: str, stem: str, root: Path) -> Iterator[str]:
         if (registered()[day].folder / FOLDER).is_dir():
             yield f"it has no lesson {FOLDER}/{stem}.md"
         return
-    name, source = f"{FOLDER}/{path.name}", path.read_text(encoding="utf-8")
+    name = f"{FOLDER}/{path.name}"
+    source = path.read_text(encoding="utf-8")
     for line in never_run(source):
         yield f"{name}, line {line}: nothing runs this code; write <!-- run: NAME --> above it"
     if not {"wrong", "right"} <= {snippet.name for snippet in snippets(source)}:
@@ -187,7 +235,9 @@ def problems(day: str, stem: str, root: Path) -> Iterator[str]:
 
 
 HEADER: Final = re.compile(r"# fails: (\w+)::(\w+) as ([\w-]+)\s*$")
-SHARED: Final = "solutions_"  # not the exercise's own name, by which pytest would take the file for a student's
+SHARED: Final = (
+    "solutions_"  # not the exercise's own name, by which pytest would take the file for a student's
+)
 _EXPECTED: Final = re.compile(r"(?m)^# (passes\b|fails\b).*$")
 
 
@@ -221,7 +271,9 @@ def solutions(folder: Path, exercise: str = "*") -> list[Solution]:
         for kind in ("right", "wrong")
         for path in sorted((folder / kind).glob(f"{exercise}/*.py"))
     ]
-    shared = [one for path in sorted(folder.glob(f"{SHARED}{exercise}.py")) for one in _copied_out(path)]
+    shared = [
+        one for path in sorted(folder.glob(f"{SHARED}{exercise}.py")) for one in _copied_out(path)
+    ]
     return sorted([*found, *shared], key=lambda solution: (solution.wrong, solution.exercise))
 
 
@@ -235,7 +287,12 @@ def _copied_out(path: Path) -> list[Solution]:
         line = text.count("\n", 0, start) + 1
         wrong = header.startswith("# fails")
         # As in the other layout, DAY/KIND/EXERCISE/NAME.py: who reads a solution need not know which it is.
-        file = target / ("wrong" if wrong else "right") / path.stem.removeprefix(SHARED) / f"line_{line}.py"
+        file = (
+            target
+            / ("wrong" if wrong else "right")
+            / path.stem.removeprefix(SHARED)
+            / f"line_{line}.py"
+        )
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(f"{header}\n{text[: starts[0]]}{body}", encoding="utf-8")
         found.append(Solution(file, f"{path.name}, line {line}", wrong))
@@ -250,14 +307,32 @@ def _folder() -> str:
 
 
 SEED: Final = 8
-SPELLINGS: Final = 4  # right solutions of each function: with fewer, a check that accepts only one is not noticed
+SPELLINGS: Final = (
+    4  # right solutions of each function: with fewer, a check that accepts only one is not noticed
+)
 NOTE: Final = re.compile(r"\bTODO: (.*?)\s*(?:\"\"\"|\",?)?$", re.M)
 VALUES: Final = (
-    *("None", "0", "1", "0.0", "1.0", "True", "False", "''", "'cpu'", "[]", "{}", "()", "(0.0, 0.0)"),
+    *(
+        "None",
+        "0",
+        "1",
+        "0.0",
+        "1.0",
+        "True",
+        "False",
+        "''",
+        "'cpu'",
+        "[]",
+        "{}",
+        "()",
+        "(0.0, 0.0)",
+    ),
     *("torch.empty(0)", "object()"),
 )
 STEPS: Final = 3  # hints on a misconception
-LAST: Final = "delete this line "  # how the note begins that keeps an exercise unfinished to the end
+LAST: Final = (
+    "delete this line "  # how the note begins that keeps an exercise unfinished to the end
+)
 
 
 @dataclass(frozen=True)
@@ -302,28 +377,43 @@ def lint(name: str, root: Path, quick: bool = False) -> LintReport:
     """Everything that is not as it should be; `quick` does not run the solutions. Raises BadDay."""
     exercises = {exercise.stem: exercise for exercise in day(name)}
     tried = solutions(root / "tests" / name)
-    rows = [examined(e, name, root, [one for one in tried if one.exercise == e.stem], quick) for e in day(name)]
+    rows = [
+        examined(e, name, root, [one for one in tried if one.exercise == e.stem], quick)
+        for e in day(name)
+    ]
     unfinished = [row.stem for row in rows if row.notes]
     general = [*wholeness(name, unfinished), *named_mistakes(name, tried, bool(unfinished))]
     general += steep_hints(name, root)
     for one in tried:
         if one.wrong and one.claim is None:
-            general.append(Finding(one.exercise, f"{one.where}: its first line does not say which check it fails"))
+            general.append(
+                Finding(
+                    one.exercise, f"{one.where}: its first line does not say which check it fails"
+                )
+            )
         if one.exercise not in exercises:
-            general.append(Finding(one.exercise, f"{one.where}: {name} has no exercise {one.exercise}"))
+            general.append(
+                Finding(one.exercise, f"{one.where}: {name} has no exercise {one.exercise}")
+            )
     # What is found under these names is found in something unfinished.
     folder = registered()[name].folder
     files = [path for stem in unfinished for path in sources(name, exercises[stem])]
     own = {*unfinished, *(path.relative_to(folder).as_posix() for path in files)}
-    return LintReport(rows, [replace(found, warning=found.warning or found.exercise in own) for found in general])
+    return LintReport(
+        rows, [replace(found, warning=found.warning or found.exercise in own) for found in general]
+    )
 
 
-def examined(exercise: Exercise, name: str, root: Path, tried: Sequence[Solution], quick: bool) -> LintRow:
+def examined(
+    exercise: Exercise, name: str, root: Path, tried: Sequence[Solution], quick: bool
+) -> LintRow:
     """One exercise; everything that is found in one that is still being written is a warning."""
     left = notes(name, exercise, root)
     wrong = [one for one in tried if one.wrong]
     checks = sum(len(function.checks) for function in exercise.functions)
-    row = LintRow(exercise.stem, exercise.points, len(exercise.functions), checks, len(wrong), notes=len(left))
+    row = LintRow(
+        exercise.stem, exercise.points, len(exercise.functions), checks, len(wrong), notes=len(left)
+    )
     row.findings += declared(exercise, misconceptions_of(name))
     row.findings += stub_and_reference(exercise, name, root)
     row.findings += [Finding(exercise.stem, text) for text in problems(name, exercise.stem, root)]
@@ -332,7 +422,9 @@ def examined(exercise: Exercise, name: str, root: Path, tried: Sequence[Solution
         row.findings += too_few_spellings(exercise, [one for one in tried if not one.wrong])
     if kept & {"wrong", "solutions"}:
         row.findings += unnoticed_checks(exercise, wrong)
-    if not quick and all(note.text.startswith(LAST) for note in left):  # there is a reference to compare with
+    if not quick and all(
+        note.text.startswith(LAST) for note in left
+    ):  # there is a reference to compare with
         row.findings += tried_out(exercise, tried, name, root)
     if left:
         step = next_step(exercise, left, row.findings, root)
@@ -354,16 +446,28 @@ def notes(name: str, exercise: Exercise, root: Path) -> list[Note]:
     tests = root / "tests" / name
     paths = [root / "reference" / name / f"{exercise.stem}.py", *sources(name, exercise)]
     paths += [tests / f"{SHARED}{exercise.stem}.py"]
-    paths += [path for kind in ("right", "wrong") for path in sorted((tests / kind / exercise.stem).glob("*.py"))]
+    paths += [
+        path
+        for kind in ("right", "wrong")
+        for path in sorted((tests / kind / exercise.stem).glob("*.py"))
+    ]
     texts = [(path, path.read_text(encoding="utf-8")) for path in paths if path.is_file()]
-    found = [Note(p, text.count("\n", 0, m.start()) + 1, m[1]) for p, text in texts for m in NOTE.finditer(text)]
+    found = [
+        Note(p, text.count("\n", 0, m.start()) + 1, m[1])
+        for p, text in texts
+        for m in NOTE.finditer(text)
+    ]
     return sorted(found, key=lambda note: note.text.startswith(LAST))
 
 
-def next_step(exercise: Exercise, found: Sequence[Note], findings: Sequence[Finding], root: Path) -> Finding:
+def next_step(
+    exercise: Exercise, found: Sequence[Note], findings: Sequence[Finding], root: Path
+) -> Finding:
     """What to do next: a note, then whatever else is found, and at the very end the last note."""
     note = found[0]
-    path = note.path.relative_to(root).as_posix() if note.path.is_relative_to(root) else str(note.path)
+    path = (
+        note.path.relative_to(root).as_posix() if note.path.is_relative_to(root) else str(note.path)
+    )
     last = note.text.startswith(LAST)
     said = findings[0].text if last and findings else f"{path}:{note.line}: {note.text}"
     count = f"{len(found)} note{'s' * (len(found) > 1)} left"
@@ -382,19 +486,30 @@ def declared(exercise: Exercise, mistakes: Container[str] = ()) -> Iterator[Find
         names = [check.name for check in function.checks]
         for key, advice in function.advice.items():
             if key not in names and key not in mistakes:
-                yield Finding(exercise.stem, f"`{function.name}` has advice on {key!r}, no check of it and no mistake")
+                yield Finding(
+                    exercise.stem,
+                    f"`{function.name}` has advice on {key!r}, no check of it and no mistake",
+                )
             for number in advice.hints:
                 if not 1 <= number <= len(function.hints):
-                    yield Finding(exercise.stem, f"`{function.name}` has no hint {number}, which is for {key!r}")
+                    yield Finding(
+                        exercise.stem,
+                        f"`{function.name}` has no hint {number}, which is for {key!r}",
+                    )
         for check in function.checks:
             for need in check.needs:
                 if need not in names[: names.index(check.name)]:
-                    yield Finding(exercise.stem, f"{function.name}::{check.name} needs {need!r}, not judged before it")
+                    yield Finding(
+                        exercise.stem,
+                        f"{function.name}::{check.name} needs {need!r}, not judged before it",
+                    )
         for twice in sorted({check for check in names if names.count(check) > 1}):
             yield Finding(exercise.stem, f"`{function.name}` has two checks named {twice}")
     total = sum(function.points for function in exercise.functions)
     if total != exercise.points:
-        yield Finding(exercise.stem, f"the points of its checks add up to {total:g}, not {exercise.points:g}")
+        yield Finding(
+            exercise.stem, f"the points of its checks add up to {total:g}, not {exercise.points:g}"
+        )
 
 
 def wholeness(name: str, unfinished: Sequence[str] = ()) -> Iterator[Finding]:
@@ -404,18 +519,24 @@ def wholeness(name: str, unfinished: Sequence[str] = ()) -> Iterator[Finding]:
     missing = [f"{number:02}" for number in range(1, count + 1) if f"{number:02}" not in numbers]
     total = sum(exercise.points for exercise in day(name))
     if missing:
-        said = f"exercises {', '.join(missing)} are missing; {total:g} of {points:g} points are there"
+        said = (
+            f"exercises {', '.join(missing)} are missing; {total:g} of {points:g} points are there"
+        )
         yield Finding(name, said, warning=True)
     elif total != points:
         more = f"; correct this before you finish {' and '.join(unfinished)}" if unfinished else ""
-        yield Finding(name, f"the points add up to {total:g}, not {points:g}{more}", warning=bool(unfinished))
+        yield Finding(
+            name, f"the points add up to {total:g}, not {points:g}{more}", warning=bool(unfinished)
+        )
     for twice in sorted({number for number in numbers if numbers.count(number) > 1}):
         yield Finding(name, f"two exercises have the number {twice}")
 
 
 def stub_and_reference(exercise: Exercise, name: str, root: Path) -> Iterator[Finding]:
     """Whether the stub is all to do and gives nothing away, and the reference passes."""
-    reference, stub = (root / folder / name / f"{exercise.stem}.py" for folder in ("reference", "exercises"))
+    reference, stub = (
+        root / folder / name / f"{exercise.stem}.py" for folder in ("reference", "exercises")
+    )
     for path, wanted in ((reference, "passed"), (stub, "to do")):
         if not path.is_file():
             yield Finding(exercise.stem, f"{path.relative_to(root)} is missing")
@@ -429,15 +550,20 @@ def stub_and_reference(exercise: Exercise, name: str, root: Path) -> Iterator[Fi
                 continue
             for result in results:
                 if result.outcome != wanted:
-                    said = f"is {result.outcome}, not {wanted}" + f": {result.happened}" * bool(result.happened)
-                    yield Finding(exercise.stem, f"{path.parts[-3]}: {function.name}::{result.check} {said}")
+                    said = f"is {result.outcome}, not {wanted}" + f": {result.happened}" * bool(
+                        result.happened
+                    )
+                    yield Finding(
+                        exercise.stem, f"{path.parts[-3]}: {function.name}::{result.check} {said}"
+                    )
     if reference.is_file() and stub.is_file():
         yield from leaks(exercise.stem, reference, stub)
 
 
 def leaks(stem: str, reference: Path, stub: Path) -> Iterator[Finding]:
     """Lines of the solution that a student can read in the stub."""
-    source, shown = reference.read_text(encoding="utf-8"), stub.read_text(encoding="utf-8")
+    source = reference.read_text(encoding="utf-8")
+    shown = stub.read_text(encoding="utf-8")
     try:
         fresh = stub_of(source, str(reference))
     except DojoError as error:
@@ -451,7 +577,9 @@ def leaks(stem: str, reference: Path, stub: Path) -> Iterator[Finding]:
             yield Finding(stem, f"the stub shows line {number} of the solution: {line}")
 
 
-def graded(exercise: Exercise, function: Function, path: Path, reference: Reference | None) -> list[CheckResult]:
+def graded(
+    exercise: Exercise, function: Function, path: Path, reference: Reference | None
+) -> list[CheckResult]:
     """The results of one function of a file, on the virtual device; without a reference, the file is its own."""
     with put_back():
         return grade_function(exercise, function, load(path), reference, "virtual", SEED)
@@ -470,20 +598,30 @@ def too_few_spellings(exercise: Exercise, right: Sequence[Solution]) -> Iterator
             counts[function] += 1
     for function, count in counts.items():
         if count < SPELLINGS:
-            yield Finding(exercise.stem, f"`{function}` has {count} right solutions; it needs {SPELLINGS}")
+            yield Finding(
+                exercise.stem, f"`{function}` has {count} right solutions; it needs {SPELLINGS}"
+            )
 
 
 def unnoticed_checks(exercise: Exercise, wrong: Sequence[Solution]) -> Iterator[Finding]:
     """Checks that no wrong solution says it fails, and claims about checks that do not exist."""
     claimed = {"::".join(claim[:2]) for one in wrong if (claim := one.claim) is not None}
-    there = {f"{function.name}::{check.name}" for function in exercise.functions for check in function.checks}
+    there = {
+        f"{function.name}::{check.name}"
+        for function in exercise.functions
+        for check in function.checks
+    }
     for check in sorted(there - claimed):
         yield Finding(exercise.stem, f"{check} is tested by no wrong solution")
     for check in sorted(claimed - there):
-        yield Finding(exercise.stem, f"a wrong solution says it fails {check}, which does not exist")
+        yield Finding(
+            exercise.stem, f"a wrong solution says it fails {check}, which does not exist"
+        )
 
 
-def tried_out(exercise: Exercise, tried: Sequence[Solution], name: str, root: Path) -> Iterator[Finding]:
+def tried_out(
+    exercise: Exercise, tried: Sequence[Solution], name: str, root: Path
+) -> Iterator[Finding]:
     """Whether right solutions pass, wrong ones fail as they say, and answers that do nothing earn nothing."""
     path = root / "reference" / name / f"{exercise.stem}.py"
     reference = Written(path, keep=True)
@@ -504,21 +642,34 @@ def tried_out(exercise: Exercise, tried: Sequence[Solution], name: str, root: Pa
                 continue
             results = graded(exercise, function, one.path, reference)
             first = next((r for r in results if r.outcome not in ("passed", "blocked")), None)
-            got = f"{first.outcome} {first.check} as {first.misconception or '-'}" if first else "passed everything"
+            got = (
+                f"{first.outcome} {first.check} as {first.misconception or '-'}"
+                if first
+                else "passed everything"
+            )
             if claim is None and first is not None:
-                yield Finding(exercise.stem, f"{one.where} should pass and got: {got}: {first.happened}")
+                yield Finding(
+                    exercise.stem, f"{one.where} should pass and got: {got}: {first.happened}"
+                )
             elif claim is not None and got != f"failed {claim[1]} as {claim[2] or '-'}":
-                yield Finding(exercise.stem, f"{one.where} got: {got}; it says: {claim[1]} as {claim[2] or '-'}")
+                yield Finding(
+                    exercise.stem,
+                    f"{one.where} got: {got}; it says: {claim[1]} as {claim[2] or '-'}",
+                )
 
 
 def idle_answers(reference: str, function: str) -> Iterator[tuple[str, str]]:
     """Answers to a function that do nothing, made from its signature: what is written, and the file."""
     tree = parsed(reference)
-    head = "".join(f"{ast.unparse(one)}\n" for one in tree.body if isinstance(one, ast.Import | ast.ImportFrom))
+    head = "".join(
+        f"{ast.unparse(one)}\n" for one in tree.body if isinstance(one, ast.Import | ast.ImportFrom)
+    )
     head = f"{head}import torch\n\n\n"
     found = [one for one in tree.body if isinstance(one, ast.FunctionDef) and one.name == function]
     if not found:
-        yield from ((f"{function} = {value}", f"{head}{function} = {value}\n") for value in ("...", *VALUES))
+        yield from (
+            (f"{function} = {value}", f"{head}{function} = {value}\n") for value in ("...", *VALUES)
+        )
         return
     given = found[-1].args
     each = [*given.posonlyargs, *given.args, *filter(None, [given.vararg]), *given.kwonlyargs]
@@ -547,10 +698,14 @@ def paid_for_nothing(exercise: Exercise, source: str, reference: Reference) -> I
             if paid[best]:
                 count = f"{sum(map(bool, paid.values()))} of {len(paid)} answers to `{function.name}` that do nothing"
                 most = f"the most, {paid[best]:g}, for `{best}`"
-                yield Finding(exercise.stem, f"{count} earn points, {most}; paid for: {', '.join(checks)}")
+                yield Finding(
+                    exercise.stem, f"{count} earn points, {most}; paid for: {', '.join(checks)}"
+                )
 
 
-def named_mistakes(name: str, tried: Sequence[Solution], unfinished: bool = False) -> Iterator[Finding]:
+def named_mistakes(
+    name: str, tried: Sequence[Solution], unfinished: bool = False
+) -> Iterator[Finding]:
     """Misconceptions that the day does not declare, and those that no wrong solution makes."""
     own = misconceptions_of(name)
     known = {**general_mistakes(), **own}
@@ -568,7 +723,9 @@ def named_mistakes(name: str, tried: Sequence[Solution], unfinished: bool = Fals
             yield Finding(one.exercise, f"{one.where}: {name} has no misconception {claim[2]!r}")
     unfinished = unfinished or any(finding.warning for finding in wholeness(name))
     for key in sorted(set(own) - {claim[2] for _, claim in wrong}):
-        yield Finding("misconceptions", f"no wrong solution makes the mistake {key!r}", warning=unfinished)
+        yield Finding(
+            "misconceptions", f"no wrong solution makes the mistake {key!r}", warning=unfinished
+        )
     for key, mistake in known.items():
         if not mistake.name.strip() or not mistake.why.strip():
             yield Finding("misconceptions", f"{key!r} has no name or does not say why it matters")
@@ -577,21 +734,37 @@ def named_mistakes(name: str, tried: Sequence[Solution], unfinished: bool = Fals
 def steep_hints(name: str, root: Path) -> Iterator[Finding]:
     """Misconceptions without three different hints, and those whose first hint shows code of a reference."""
     paths = sorted((root / "reference" / name).glob("*.py"))
-    solved = "\n".join(line for path in paths for _, line in solution_lines(path.read_text(encoding="utf-8")))
+    solved = "\n".join(
+        line for path in paths for _, line in solution_lines(path.read_text(encoding="utf-8"))
+    )
     for key, mistake in {**general_mistakes(), **misconceptions_of(name)}.items():
-        if len({hint.strip() for hint in mistake.hints} - {""}) != STEPS or len(mistake.hints) != STEPS:
-            yield Finding("misconceptions", f"{key!r} needs {STEPS} different hints and has {len(mistake.hints)}")
+        if (
+            len({hint.strip() for hint in mistake.hints} - {""}) != STEPS
+            or len(mistake.hints) != STEPS
+        ):
+            yield Finding(
+                "misconceptions",
+                f"{key!r} needs {STEPS} different hints and has {len(mistake.hints)}",
+            )
         for code in re.findall(r"`([^`]+)`", (*mistake.hints, "")[0]):
             if code in solved:
-                yield Finding("misconceptions", f"the first hint on {key!r} shows code of a reference: {code}")
+                yield Finding(
+                    "misconceptions", f"the first hint on {key!r} shows code of a reference: {code}"
+                )
 
 
 def keys_in(source: str) -> list[tuple[str, int]]:
     """The misconception keys a module's checks name, given by position or by name."""
     nodes = list(ast.walk(ast.parse(source)))
     functions = {node.name: node.args.args for node in nodes if isinstance(node, ast.FunctionDef)}
-    named = ((name, place, each.arg) for name, given in functions.items() for place, each in enumerate(given))
-    places = {"Failed": 3} | {name: place for name, place, argument in named if argument == "misconception"}
+    named = (
+        (name, place, each.arg)
+        for name, given in functions.items()
+        for place, each in enumerate(given)
+    )
+    places = {"Failed": 3} | {
+        name: place for name, place, argument in named if argument == "misconception"
+    }
     given = []
     for node in nodes:
         if isinstance(node, ast.Call):

@@ -25,7 +25,13 @@ LONGEST: Final = 40  # as a file name, and so that a line with two of them is no
 _EXERCISE: Final = re.compile(r"[a-z](?:_?[a-z0-9])*")
 _FUNCTION: Final = re.compile(r"[A-Za-z](?:_?[A-Za-z0-9])*")
 # A file of such a name cannot be made on Windows, whatever its suffix.
-_DEVICES: Final = {"con", "prn", "aux", "nul", *(f"{word}{digit}" for word in ("com", "lpt") for digit in range(10))}
+_DEVICES: Final = {
+    "con",
+    "prn",
+    "aux",
+    "nul",
+    *(f"{word}{digit}" for word in ("com", "lpt") for digit in range(10)),
+}
 
 
 @dataclass(frozen=True)
@@ -43,14 +49,25 @@ class Plan:
 class Surroundings:
     """What there is of each day, by its name."""
 
-    stems: Mapping[str, tuple[str, ...]]  # of exercises that are declared, or have a reference at least
+    stems: Mapping[
+        str, tuple[str, ...]
+    ]  # of exercises that are declared, or have a reference at least
     modules: Mapping[str, frozenset[str]] = field(default_factory=dict)  # of the day's package
-    functions: Mapping[str, str] = field(default_factory=dict)  # each function's exercise, of any day
-    folders: Mapping[str, str] = field(default_factory=dict)  # of the day's package, relative to the repository
+    functions: Mapping[str, str] = field(
+        default_factory=dict
+    )  # each function's exercise, of any day
+    folders: Mapping[str, str] = field(
+        default_factory=dict
+    )  # of the day's package, relative to the repository
     clone: bool = True  # whether the repository is the one whose gpudojo runs here
 
     def next_number(self, day: str) -> int:
-        return max((int(stem[:2]) for stem in self.stems.get(day, ()) if stem[:2].isdigit()), default=0) + 1
+        return (
+            max(
+                (int(stem[:2]) for stem in self.stems.get(day, ()) if stem[:2].isdigit()), default=0
+            )
+            + 1
+        )
 
     def folder(self, day: str) -> str:
         return self.folders.get(day, f"{DAYS_FOLDER}/{day}")
@@ -58,44 +75,73 @@ class Surroundings:
 
 def surroundings(root: Path) -> Surroundings:
     """What the installed days have, and which of them are in this repository."""
-    stems, modules, folders = {}, {}, {}
+    stems = {}
+    modules = {}
+    folders = {}
     functions: dict[str, str] = {}
     for name in days():
         folder = registered()[name].folder.resolve()
         written = {path.stem for path in (root / "reference" / name).glob("[0-9][0-9]_*.py")}
         stems[name] = tuple(sorted(written | {exercise.stem for exercise in day(name)}))
-        modules[name] = frozenset(path.stem for path in folder.glob("*") if path.suffix in ("", ".py"))
-        functions |= {function.name: exercise.stem for exercise in day(name) for function in exercise.functions}
+        modules[name] = frozenset(
+            path.stem for path in folder.glob("*") if path.suffix in ("", ".py")
+        )
+        functions |= {
+            function.name: exercise.stem
+            for exercise in day(name)
+            for function in exercise.functions
+        }
         inside = folder.is_relative_to(root)
         folders[name] = folder.relative_to(root).as_posix() if inside else str(folder)
-    return Surroundings(stems, modules, functions, folders, (root / DAYS_FOLDER).resolve() == BUILT_IN)
+    return Surroundings(
+        stems, modules, functions, folders, (root / DAYS_FOLDER).resolve() == BUILT_IN
+    )
 
 
 def exercise_files(plan: Plan, known: Surroundings) -> dict[str, str | None]:
     """The texts of a new exercise by path; raises CannotBegin where there cannot be such an exercise."""
     stem = f"{known.next_number(plan.day):02}_{plan.name}"
     functions = plan.functions or (plan.name,)
-    title = plan.name.replace("_", " ").capitalize() if plan.title is None else plan.title.strip().rstrip(".")
+    title = (
+        plan.name.replace("_", " ").capitalize()
+        if plan.title is None
+        else plan.title.strip().rstrip(".")
+    )
     refuse_exercise(plan.name, plan.day, stem, known)
     refuse_functions(functions, known)
     refuse_title(title)
-    words = {"day": plan.day, "stem": stem, "number": stem[:2], "title": title, "points": plan.points}
-    reference, module, solutions = filled("reference", **words), filled("exercise", **words), ""
+    words = {
+        "day": plan.day,
+        "stem": stem,
+        "number": stem[:2],
+        "title": title,
+        "points": plan.points,
+    }
+    reference = filled("reference", **words)
+    module = filled("exercise", **words)
+    solutions = ""
     for function, points in zip(functions, shares(plan.points, len(functions)), strict=True):
         reference += filled("task", function=function)
         module += filled("function", function=function, points=f"{points:g}")
         solutions += "\n\n" * bool(solutions) + filled("solutions", function=function)
-    reference += filled("demo") + "".join(filled("demo_call", function=function) for function in functions)
+    reference += filled("demo") + "".join(
+        filled("demo_call", function=function) for function in functions
+    )
     files = {
         f"reference/{plan.day}/{stem}.py": reference,
         f"exercises/{plan.day}/{stem}.py": stub_of(reference),
         f"{known.folder(plan.day)}/{plan.name}.py": module,
         f"tests/{plan.day}/{SHARED}{stem}.py": solutions,
     }
-    for text in (reference, module):  # a function called as something that its own skeleton has: `torch`, `exercise`
+    for text in (
+        reference,
+        module,
+    ):  # a function called as something that its own skeleton has: `torch`, `exercise`
         bound = list(_bound(ast.parse(text)))
         if twice := [function for function in functions if bound.count(function) > 1]:
-            raise BadName("a function", twice[0], "the files of the exercise use that name for something else")
+            raise BadName(
+                "a function", twice[0], "the files of the exercise use that name for something else"
+            )
     return dict(files)
 
 
@@ -109,7 +155,10 @@ def day_files(
     if not DAY.fullmatch(name):
         raise BadName("a day", name, "it is called day and a number, such as day9")
     if name in known.stems:
-        raise NameTaken(name, f"it has {len(known.stems[name])} exercises; add one with: dojo new exercise {name} …")
+        raise NameTaken(
+            name,
+            f"it has {len(known.stems[name])} exercises; add one with: dojo new exercise {name} …",
+        )
     number = name.removeprefix("day")
     title = f"the exercises of day {number}" if title is None else title
     refuse_title(title)
@@ -134,21 +183,33 @@ def shares(points: int, count: int) -> list[float]:
     """The points of each of some functions, in quarters; the last one gets the remainder."""
     each = 4 * points // count / 4
     if not each:
-        raise CannotBegin(f"{count} functions need more than {points} points: at least a quarter each")
+        raise CannotBegin(
+            f"{count} functions need more than {points} points: at least a quarter each"
+        )
     return [each] * (count - 1) + [points - each * (count - 1)]
 
 
 def refuse_exercise(name: str, day: str, stem: str, known: Surroundings) -> None:
     if day not in known.stems:
         there = ", ".join(known.stems) or "none"
-        raise CannotBegin(f"there is no day {day!r} (the days are: {there}); make it with: dojo new day {day}")
+        raise CannotBegin(
+            f"there is no day {day!r} (the days are: {there}); make it with: dojo new day {day}"
+        )
     if Path(known.folder(day)).is_absolute():
-        raise CannotBegin(f"the package of {day} is not in this repository but in {known.folder(day)}")
+        raise CannotBegin(
+            f"the package of {day} is not in this repository but in {known.folder(day)}"
+        )
     if not _EXERCISE.fullmatch(name) or keyword.iskeyword(name):
         rule = "use small letters, digits and single _ between them, and no keyword of Python, such as brightest_sprite"
-        raise BadName("an exercise", name, rule + ("; the number is added" if name[:1].isdigit() else ""))
+        raise BadName(
+            "an exercise", name, rule + ("; the number is added" if name[:1].isdigit() else "")
+        )
     if len(name) > LONGEST or name in _DEVICES:
-        why = f"it is longer than {LONGEST} letters" if len(name) > LONGEST else "Windows reserves that name"
+        why = (
+            f"it is longer than {LONGEST} letters"
+            if len(name) > LONGEST
+            else "Windows reserves that name"
+        )
         raise BadName("an exercise", name, why)
     if DAY.fullmatch(name):
         raise BadName("an exercise", name, "a file with that name is taken for a whole day")
@@ -160,13 +221,19 @@ def refuse_exercise(name: str, day: str, stem: str, known: Surroundings) -> None
             if taken == stem or (other == day and taken[3:] == name):
                 raise NameTaken(name, f"{other} has an exercise {taken}")
     if stem[2] != "_":
-        raise CannotBegin(f"{day} has 99 exercises already, and file names have room for two digits")
+        raise CannotBegin(
+            f"{day} has 99 exercises already, and file names have room for two digits"
+        )
 
 
 def refuse_functions(functions: tuple[str, ...], known: Surroundings) -> None:
     for name in functions:
         if not _FUNCTION.fullmatch(name) or keyword.iskeyword(name) or keyword.issoftkeyword(name):
-            raise BadName("a function", name, "use letters, digits and single _ between them, and no keyword of Python")
+            raise BadName(
+                "a function",
+                name,
+                "use letters, digits and single _ between them, and no keyword of Python",
+            )
         if len(name) > LONGEST:
             raise BadName("a function", name, f"it is longer than {LONGEST} letters")
         if hasattr(builtins, name):
@@ -180,14 +247,20 @@ def refuse_functions(functions: tuple[str, ...], known: Surroundings) -> None:
 def refuse_title(title: str) -> None:
     """Raises BadName for a title that cannot stand in the texts as it is."""
     if not title.strip() or len(title) > 80 or not title.isprintable() or set(title) & set('"\\$'):
-        raise BadName("anything that has a title", title, 'use one line of at most 80 letters, without ", \\ and $')
+        raise BadName(
+            "anything that has a title",
+            title,
+            'use one line of at most 80 letters, without ", \\ and $',
+        )
 
 
 def _bound(tree: ast.Module) -> Iterator[str]:
     """Every name that is bound anywhere in a file, each time that it is."""
     for node in ast.walk(tree):
         match node:
-            case ast.Name(id=name, ctx=ast.Store()) | ast.FunctionDef(name=name) | ast.arg(arg=name):
+            case (
+                ast.Name(id=name, ctx=ast.Store()) | ast.FunctionDef(name=name) | ast.arg(arg=name)
+            ):
                 yield name
             case ast.alias(name=name, asname=other):
                 yield other or name
@@ -197,7 +270,9 @@ def write_new(root: Path, files: Mapping[str, str | None]) -> list[str]:
     """Write the files, and make the folders, whose text is None: all or nothing. Gives what was made, in order."""
     for name, text in files.items():
         path = root / name
-        if path.is_symlink() or (path.exists() and not (text is None and path.is_dir() and not any(path.iterdir()))):
+        if path.is_symlink() or (
+            path.exists() and not (text is None and path.is_dir() and not any(path.iterdir()))
+        ):
             raise NameTaken(name, "nothing was written")
     try:
         with contextlib.ExitStack() as undo:
@@ -214,7 +289,9 @@ def write_new(root: Path, files: Mapping[str, str | None]) -> list[str]:
                         file.write(text)
             undo.pop_all()
     except OSError as error:
-        said = f"cannot write {error.filename or root}: {error.strerror or error}; nothing was written"
+        said = (
+            f"cannot write {error.filename or root}: {error.strerror or error}; nothing was written"
+        )
         raise CannotBegin(said) from None
     return [name for name, text in files.items() if text is not None]
 
@@ -256,15 +333,27 @@ class Corpus:
 
 def corpus(root: Path, day: str) -> Corpus:
     """The repository's exercises, references and tried solutions."""
-    stubs = {path.stem: path.read_text(encoding="utf-8") for path in sorted((root / "exercises" / day).glob("*.py"))}
+    stubs = {
+        path.stem: path.read_text(encoding="utf-8")
+        for path in sorted((root / "exercises" / day).glob("*.py"))
+    }
     tried = solutions(root / "tests" / day)
     if not stubs or not tried:
-        raise BadClass(f"{root} has no exercises/{day} or no solutions in tests/{day} to make a class from")
-    right = {stem: [(root / "reference" / day / f"{stem}.py").read_text(encoding="utf-8")] for stem in stubs}
+        raise BadClass(
+            f"{root} has no exercises/{day} or no solutions in tests/{day} to make a class from"
+        )
+    right = {
+        stem: [(root / "reference" / day / f"{stem}.py").read_text(encoding="utf-8")]
+        for stem in stubs
+    }
     wrong: dict[str, list[str]] = {stem: [] for stem in stubs}
     for one in tried:
         # A file with an import that must stand first cannot be put below another; an attack is no honest mistake.
-        if one.exercise in stubs and "from __future__" not in one.source and not ATTACK.search(one.source):
+        if (
+            one.exercise in stubs
+            and "from __future__" not in one.source
+            and not ATTACK.search(one.source)
+        ):
             # Who answers one function of several has the others still as stubs; the last definition counts.
             text = f"{_without_demo(stubs[one.exercise])}\n\n{one.source}"
             (wrong if one.wrong else right)[one.exercise].append(text)
@@ -275,7 +364,9 @@ def _without_demo(source: str) -> str:
     return source.partition('\nif __name__ == "__main__":')[0]
 
 
-def sample(known: Corpus, students: int, seed: int, hostile: float = HOSTILE, broken: float = BROKEN) -> Iterator[Made]:
+def sample(
+    known: Corpus, students: int, seed: int, hostile: float = HOSTILE, broken: float = BROKEN
+) -> Iterator[Made]:
     """The submissions of a class, one at a time; the same seed gives the same class."""
     width = len(str(students))
     for number in range(1, students + 1):

@@ -35,16 +35,55 @@ class Variant:
 
 
 OPPOSITES: Final[dict[type[ast.AST], type[ast.AST]]] = {
-    **{ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt, ast.Eq: ast.NotEq, ast.NotEq: ast.Eq},
-    **{ast.Is: ast.IsNot, ast.IsNot: ast.Is, ast.In: ast.NotIn, ast.NotIn: ast.In, ast.And: ast.Or, ast.Or: ast.And},
-    **{ast.Add: ast.Sub, ast.Sub: ast.Add, ast.Mult: ast.Div, ast.Div: ast.Mult, ast.FloorDiv: ast.Div},
+    **{
+        ast.Lt: ast.LtE,
+        ast.LtE: ast.Lt,
+        ast.Gt: ast.GtE,
+        ast.GtE: ast.Gt,
+        ast.Eq: ast.NotEq,
+        ast.NotEq: ast.Eq,
+    },
+    **{
+        ast.Is: ast.IsNot,
+        ast.IsNot: ast.Is,
+        ast.In: ast.NotIn,
+        ast.NotIn: ast.In,
+        ast.And: ast.Or,
+        ast.Or: ast.And,
+    },
+    **{
+        ast.Add: ast.Sub,
+        ast.Sub: ast.Add,
+        ast.Mult: ast.Div,
+        ast.Div: ast.Mult,
+        ast.FloorDiv: ast.Div,
+    },
     **{ast.Mod: ast.FloorDiv, ast.Pow: ast.Mult, ast.BitAnd: ast.BitOr, ast.BitOr: ast.BitAnd},
 }
 # Names that are taken for one another.
 _PAIRS: Final = (
-    *("train eval", "parameters buffers", "named_parameters named_buffers", "sum mean", "argmin argmax", "min max"),
-    *("no_grad enable_grad", "inference_mode enable_grad", "append extend", "keys values", "all any", "floor ceil"),
-    *("max_memory_allocated memory_allocated", "memory_reserved memory_allocated", "list tuple", "split splitlines"),
+    *(
+        "train eval",
+        "parameters buffers",
+        "named_parameters named_buffers",
+        "sum mean",
+        "argmin argmax",
+        "min max",
+    ),
+    *(
+        "no_grad enable_grad",
+        "inference_mode enable_grad",
+        "append extend",
+        "keys values",
+        "all any",
+        "floor ceil",
+    ),
+    *(
+        "max_memory_allocated memory_allocated",
+        "memory_reserved memory_allocated",
+        "list tuple",
+        "split splitlines",
+    ),
 )
 CONFUSED: Final = {a: b for pair in _PAIRS for a, b in (pair.split(), reversed(pair.split()))}
 # What must be called in order, though no name shows it.
@@ -53,7 +92,9 @@ STEPS: Final = frozenset(
 )
 DEVICES: Final = ("cuda", "cpu")
 MODULES: Final = frozenset("torch nn F dist time gc np itertools functools copy".split())
-_UNTOUCHED: Final = frozenset({"annotation", "returns", "ctx", "decorator_list", "type_params", "names"})
+_UNTOUCHED: Final = frozenset(
+    {"annotation", "returns", "ctx", "decorator_list", "type_params", "names"}
+)
 _IMPORTS = ast.Import | ast.ImportFrom
 _FIXED = _IMPORTS | ast.Pass | ast.Return | ast.Global | ast.Nonlocal
 _FOR_PEOPLE = _IMPORTS | ast.Raise | ast.Assert | ast.JoinedStr | ast.Global | ast.Nonlocal
@@ -66,7 +107,8 @@ def mutants(source: str, solution: str, functions: Sequence[str], given: str = "
     """
     tree = parsed(source)
     shown = {ast.unparse(statement) for statement in parsed(given).body}
-    texts, forms = [ast.unparse(one) for one in tree.body], [_form(one) for one in tree.body]
+    texts = [ast.unparse(one) for one in tree.body]
+    forms = [_form(one) for one in tree.body]
     found = []
     for index, statement in enumerate(tree.body):
         if isinstance(statement, _IMPORTS) or texts[index] in shown:
@@ -76,15 +118,24 @@ def mutants(source: str, solution: str, functions: Sequence[str], given: str = "
         kept = [not isinstance(one, ast.FunctionDef) or one.name in needed for one in tree.body]
         known = {_compiled(statement)}
         for kind, undo in _changes(statement):
-            after, form = ast.unparse(ast.fix_missing_locations(statement)), _form(statement)
+            after = ast.unparse(ast.fix_missing_locations(statement))
+            form = _form(statement)
             try:
                 code = _compiled(statement)
-            except (SyntaxError, ValueError):  # a `yield` outside a function, a name that is now nonlocal of nothing
+            except (
+                SyntaxError,
+                ValueError,
+            ):  # a `yield` outside a function, a name that is now nonlocal of nothing
                 code = next(iter(known))
             undo()
             if code not in known:
                 known.add(code)
-                source = "\n\n".join(itertools.compress([*texts[:index], after, *texts[index + 1 :]], kept)) + "\n"
+                source = (
+                    "\n\n".join(
+                        itertools.compress([*texts[:index], after, *texts[index + 1 :]], kept)
+                    )
+                    + "\n"
+                )
                 whole = itertools.compress([*forms[:index], form, *forms[index + 1 :]], kept)
                 change = difference(texts[index], after)
                 found.append(Variant(solution, kind, concerned, change, source, _digest(*whole)))
@@ -102,7 +153,11 @@ def difference(before: str, after: str) -> str:
     """The lines that differ between two normalised sources, without their indentation."""
     first, second = ([line.strip() for line in text.splitlines()] for text in (before, after))
     lines = difflib.unified_diff(first, second, n=0, lineterm="")
-    return "\n".join(line for line in lines if line[:3] not in ("---", "+++") and line[0] in "+-" and len(line) > 1)
+    return "\n".join(
+        line
+        for line in lines
+        if line[:3] not in ("---", "+++") and line[0] in "+-" and len(line) > 1
+    )
 
 
 def _form(node: Any) -> str:
@@ -111,7 +166,11 @@ def _form(node: Any) -> str:
         return f"[{' '.join(map(_form, node))}]"
     if not isinstance(node, ast.AST):
         return repr(node)
-    fields = ((name, value) for name, value in ast.iter_fields(node) if name not in ("ctx", "kind", "type_params"))
+    fields = (
+        (name, value)
+        for name, value in ast.iter_fields(node)
+        if name not in ("ctx", "kind", "type_params")
+    )
     return f"({type(node).__name__} {' '.join(f'{name}={_form(value)}' for name, value in fields)})"
 
 
@@ -120,27 +179,40 @@ def _digest(*forms: str) -> str:
 
 
 def _is_text(node: ast.AST) -> bool:
-    return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
+    return (
+        isinstance(node, ast.Expr)
+        and isinstance(node.value, ast.Constant)
+        and isinstance(node.value.value, str)
+    )
 
 
 def _compiled(statement: ast.stmt) -> Any:
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # a mutant may compare by `is` with a constant, or call a tuple
+        warnings.simplefilter(
+            "ignore"
+        )  # a mutant may compare by `is` with a constant, or call a tuple
         return _code(compile(ast.Module([statement], []), "", "exec"))
 
 
 def _code(code: CodeType) -> Any:
     """What is the same for two sources that run alike: the bytecode without lines."""
-    consts = (_code(one) if isinstance(one, CodeType) else (type(one), repr(one)) for one in code.co_consts)
+    consts = (
+        _code(one) if isinstance(one, CodeType) else (type(one), repr(one))
+        for one in code.co_consts
+    )
     return code.co_code, code.co_names, code.co_varnames, code.co_exceptiontable, *consts
 
 
-def _concerned(tree: ast.Module, changed: ast.stmt, functions: Sequence[str]) -> tuple[tuple[str, ...], set[str]]:
+def _concerned(
+    tree: ast.Module, changed: ast.stmt, functions: Sequence[str]
+) -> tuple[tuple[str, ...], set[str]]:
     """The exercise's functions that a top-level statement may concern, and all names that those need."""
     uses = {name: _used(one) for one in tree.body for name in _bound(one)}
     needs = {name: _reached(name, uses) for name in uses}
     mine = set(_bound(changed))
-    concerned = tuple(name for name in functions if name in uses and (mine & needs[name] or name in mine))
+    concerned = tuple(
+        name for name in functions if name in uses and (mine & needs[name] or name in mine)
+    )
     concerned = concerned or tuple(name for name in functions if name in uses)
     return concerned, {other for name in concerned for other in needs[name]} | mine
 
@@ -148,7 +220,11 @@ def _concerned(tree: ast.Module, changed: ast.stmt, functions: Sequence[str]) ->
 def _bound(statement: ast.stmt) -> list[str]:
     if isinstance(statement, ast.FunctionDef | ast.ClassDef | ast.AsyncFunctionDef):
         return [statement.name]
-    return [node.id for node in ast.walk(statement) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)]
+    return [
+        node.id
+        for node in ast.walk(statement)
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
+    ]
 
 
 def _used(node: ast.AST) -> set[str]:
@@ -156,7 +232,8 @@ def _used(node: ast.AST) -> set[str]:
 
 
 def _reached(name: str, uses: dict[str, set[str]]) -> set[str]:
-    reached, waiting = {name}, [name]
+    reached = {name}
+    waiting = [name]
     while waiting:
         more = uses.get(waiting.pop(), set()) - reached
         reached |= more
@@ -191,7 +268,10 @@ def _put(parent: Any, field: str, index: int | None, other: Any) -> Callable[[],
 
 def _places(node: ast.AST) -> Iterator[tuple[ast.AST, str, int | None, ast.AST]]:
     """Where something can be changed: a node, its parent and field; no texts for people, no type hints."""
-    printed = isinstance(node, ast.Call) and ast.unparse(node.func).rpartition(".")[2] in ("print", "warn")
+    printed = isinstance(node, ast.Call) and ast.unparse(node.func).rpartition(".")[2] in (
+        "print",
+        "warn",
+    )
     if printed or isinstance(node, _FOR_PEOPLE):
         return
     for field, value in ast.iter_fields(node):
@@ -220,7 +300,10 @@ def _depend(one: ast.stmt, other: ast.stmt) -> bool:
         return False
     if set(_bound(one)) & _used(other) or set(_bound(other)) & _used(one):
         return True
-    steps = [any(isinstance(n, ast.Attribute) and n.attr in STEPS for n in ast.walk(each)) for each in (one, other)]
+    steps = [
+        any(isinstance(n, ast.Attribute) and n.attr in STEPS for n in ast.walk(each))
+        for each in (one, other)
+    ]
     return all(steps)
 
 
@@ -240,7 +323,12 @@ def _of_parent(parent: ast.AST, field: str, node: ast.AST) -> Iterator[tuple[str
         case ast.Constant(value=str() as text) if text and isinstance(
             parent, ast.expr | ast.keyword | ast.comprehension
         ):
-            yield "constant", ast.Constant(DEVICES[text.startswith("cuda")] if text.startswith(DEVICES) else f"{text}_")
+            yield (
+                "constant",
+                ast.Constant(
+                    DEVICES[text.startswith("cuda")] if text.startswith(DEVICES) else f"{text}_"
+                ),
+            )
 
 
 def _replacements(node: ast.AST) -> Iterator[tuple[str, Any]]:
@@ -250,7 +338,12 @@ def _replacements(node: ast.AST) -> Iterator[tuple[str, Any]]:
             yield "constant", ast.Constant(not truth)
         case ast.Constant(value=int() as number):
             yield "off by one", ast.Constant(number + 1)
-            yield "off by one", ast.UnaryOp(ast.USub(), ast.Constant(1)) if not number else ast.Constant(number - 1)
+            yield (
+                "off by one",
+                ast.UnaryOp(ast.USub(), ast.Constant(1))
+                if not number
+                else ast.Constant(number - 1),
+            )
         case ast.Constant(value=float() as number):
             yield "constant", ast.Constant(number * 1.5 + 0.5)
         case ast.Compare(left=left, ops=[op], comparators=comparators):
@@ -294,7 +387,9 @@ def _replacements(node: ast.AST) -> Iterator[tuple[str, Any]]:
 
 def _calls(node: ast.Call) -> Iterator[tuple[str, ast.expr]]:
     """A call with an argument less, with two exchanged, or of nothing: only its object is left."""
-    func, args, keywords = node.func, node.args, node.keywords
+    func = node.func
+    args = node.args
+    keywords = node.keywords
     name = ast.unparse(func)
     if name in ("isinstance", "hasattr", "getattr"):
         if len(args) == 2 and isinstance(args[1], ast.Tuple):
@@ -322,15 +417,28 @@ def _calls(node: ast.Call) -> Iterator[tuple[str, ast.expr]]:
 
 
 _TURNED: Final[dict[type[ast.cmpop], type[ast.cmpop]]] = {
-    **{ast.Lt: ast.Gt, ast.Gt: ast.Lt, ast.LtE: ast.GtE, ast.GtE: ast.LtE, ast.Eq: ast.Eq, ast.NotEq: ast.NotEq},
+    **{
+        ast.Lt: ast.Gt,
+        ast.Gt: ast.Lt,
+        ast.LtE: ast.GtE,
+        ast.GtE: ast.LtE,
+        ast.Eq: ast.Eq,
+        ast.NotEq: ast.NotEq,
+    },
 }
 
 
 def rewrites(source: str, solution: str, functions: Sequence[str]) -> list[Variant]:
     """The solution in other words: each kind of rewrite, wherever the file has a place for it."""
     plain = ast.unparse(parsed(source)) + "\n"
-    concerned = tuple(name for name in functions if any(name in _bound(one) for one in ast.parse(source).body))
-    found = [Variant(solution, "comments and layout", concerned, "", plain, _digest(_form(ast.parse(plain))))]
+    concerned = tuple(
+        name for name in functions if any(name in _bound(one) for one in ast.parse(source).body)
+    )
+    found = [
+        Variant(
+            solution, "comments and layout", concerned, "", plain, _digest(_form(ast.parse(plain)))
+        )
+    ]
     for kind in REWRITES:
         tree = ast.fix_missing_locations(_Rewriter(kind).visit(ast.parse(plain)))
         if (changed := ast.unparse(tree) + "\n") != plain:
@@ -346,7 +454,9 @@ class _Rewriter(ast.NodeTransformer):
         self.kind = kind
 
     def visit(self, node: ast.AST) -> Any:
-        if isinstance(node, ast.FormattedValue):  # its format is a JoinedStr too, and cannot be anything else
+        if isinstance(
+            node, ast.FormattedValue
+        ):  # its format is a JoinedStr too, and cannot be anything else
             return node
         node = self.generic_visit(node)
         if isinstance(node, ast.Module) and self.kind in _OF_FILES:
@@ -358,7 +468,8 @@ def _in_other_words(node: ast.AST) -> Iterator[tuple[str, Any]]:
     """The node, or the statements, that do the same, by the kind of rewrite; the node itself is not changed."""
     match node:
         case ast.FunctionDef(body=[first, *rest]):
-            hinted, bare = copy.deepcopy(node), copy.copy(node)
+            hinted = copy.deepcopy(node)
+            bare = copy.copy(node)
             hinted.returns = hinted.returns or ast.Constant("object")
             for each in (*hinted.args.posonlyargs, *hinted.args.args, *hinted.args.kwonlyargs):
                 each.annotation = each.annotation or ast.Constant("object")
@@ -366,9 +477,15 @@ def _in_other_words(node: ast.AST) -> Iterator[tuple[str, Any]]:
             bare.body = rest if rest and _is_text(first) else node.body
             yield "docstring removed", bare
         case ast.Return(value=ast.expr() as value) if not _simple(value):
-            yield "temporary variable", [ast.Assign([_name("answer", ast.Store())], value), ast.Return(_name("answer"))]
+            yield (
+                "temporary variable",
+                [ast.Assign([_name("answer", ast.Store())], value), ast.Return(_name("answer"))],
+            )
             if isinstance(value, ast.IfExp):
-                yield "early return", [ast.If(value.test, [ast.Return(value.body)], []), ast.Return(value.orelse)]
+                yield (
+                    "early return",
+                    [ast.If(value.test, [ast.Return(value.body)], []), ast.Return(value.orelse)],
+                )
             if loop := _as_loop("collected", value):
                 yield "comprehension to loop", [*loop, ast.Return(_name("collected"))]
         case ast.If(test=test, body=body, orelse=[first, *_] as orelse):
@@ -384,35 +501,60 @@ def _in_other_words(node: ast.AST) -> Iterator[tuple[str, Any]]:
             yield "with statements", ast.With([item], [ast.With(items, body)])
         case ast.Assign(targets=[ast.Name(id=name)], value=value):
             if isinstance(value, ast.Lambda):
-                text = f"def {name}({ast.unparse(value.args)}):\n    return {ast.unparse(value.body)}"
+                text = (
+                    f"def {name}({ast.unparse(value.args)}):\n    return {ast.unparse(value.body)}"
+                )
                 yield "lambda to def", ast.parse(text).body
             if loop := _as_loop(name, value):
                 yield "comprehension to loop", loop
         case ast.Assign(targets=[ast.Tuple(elts=targets)], value=ast.Tuple(elts=values)):
             if all(isinstance(value, ast.Constant) for value in values):
                 pairs = zip(targets, values, strict=True)
-                yield "tuple assignment split", [ast.Assign([target], value) for target, value in pairs]
+                yield (
+                    "tuple assignment split",
+                    [ast.Assign([target], value) for target, value in pairs],
+                )
         case ast.AugAssign(target=ast.Name(id=name), op=op, value=value) if _numeric(value):
             unfolded = ast.Assign([_name(name, ast.Store())], ast.BinOp(_name(name), op, value))
             yield "augmented assignment unfolded", unfolded
         case ast.Compare(left=left, ops=[ast.IsNot()], comparators=comparators):
-            yield "comparison turned round", ast.UnaryOp(ast.Not(), ast.Compare(left, [ast.Is()], comparators))
-        case ast.Compare(left=left, ops=[comparison], comparators=[right]) if type(comparison) in _TURNED:
+            yield (
+                "comparison turned round",
+                ast.UnaryOp(ast.Not(), ast.Compare(left, [ast.Is()], comparators)),
+            )
+        case ast.Compare(left=left, ops=[comparison], comparators=[right]) if (
+            type(comparison) in _TURNED
+        ):
             if _simple(left):
-                yield "comparison turned round", ast.Compare(right, [_TURNED[type(comparison)]()], [left])
+                yield (
+                    "comparison turned round",
+                    ast.Compare(right, [_TURNED[type(comparison)]()], [left]),
+                )
         case ast.For(target=target, iter=iterated, body=body, orelse=orelse):
             pair = ast.Tuple([_name("number_", ast.Store()), target], ast.Store())
-            yield "loop with enumerate", ast.For(pair, ast.Call(_name("enumerate"), [iterated], []), body, orelse)
+            yield (
+                "loop with enumerate",
+                ast.For(pair, ast.Call(_name("enumerate"), [iterated], []), body, orelse),
+            )
         case ast.Call(func=func, args=args, keywords=[_, _, *_] as keywords):
             if all(each.arg and _simple(each.value) for each in keywords):
                 yield "order of keywords", ast.Call(func, args, keywords[::-1])
         case ast.JoinedStr(values=parts):
             fields = [part for part in parts if isinstance(part, ast.FormattedValue)]
             if all(part.conversion == -1 and part.format_spec is None for part in fields):
-                plain = (str(getattr(part, "value", "")).replace("{", "{{").replace("}", "}}") for part in parts)
-                text = "".join("{}" if part in fields else text for part, text in zip(parts, plain, strict=True))
+                plain = (
+                    str(getattr(part, "value", "")).replace("{", "{{").replace("}", "}}")
+                    for part in parts
+                )
+                text = "".join(
+                    "{}" if part in fields else text
+                    for part, text in zip(parts, plain, strict=True)
+                )
                 values = [part.value for part in fields]
-                yield "f-string to format", ast.Call(ast.Attribute(ast.Constant(text), "format"), values, [])
+                yield (
+                    "f-string to format",
+                    ast.Call(ast.Attribute(ast.Constant(text), "format"), values, []),
+                )
 
 
 def _name(name: str, context: ast.expr_context | None = None) -> ast.Name:
@@ -421,14 +563,19 @@ def _name(name: str, context: ast.expr_context | None = None) -> ast.Name:
 
 def _simple(node: ast.AST) -> bool:
     """Whether an expression can be evaluated earlier, later or twice."""
-    return isinstance(node, ast.Name | ast.Constant) or (isinstance(node, ast.Attribute) and _simple(node.value))
+    return isinstance(node, ast.Name | ast.Constant) or (
+        isinstance(node, ast.Attribute) and _simple(node.value)
+    )
 
 
 def _numeric(node: ast.AST) -> bool:
     match node:
         case ast.BinOp(left=left, right=right):
             return _numeric(left) and _numeric(right)
-        case ast.Call(func=ast.Name(id="len" | "float" | "int") | ast.Attribute(attr="item" | "size" | "numel")):
+        case ast.Call(
+            func=ast.Name(id="len" | "float" | "int")
+            | ast.Attribute(attr="item" | "size" | "numel")
+        ):
             return True
     return isinstance(node, ast.Constant) and isinstance(node.value, int | float)
 
@@ -436,7 +583,9 @@ def _numeric(node: ast.AST) -> bool:
 def _as_loop(name: str, value: ast.expr) -> list[ast.stmt]:
     """Statements that append to a list of this name what a comprehension collects; none where they might differ."""
     match value:
-        case ast.ListComp(elt=elt, generators=[ast.comprehension(target=target, ifs=ifs, is_async=0) as single]):
+        case ast.ListComp(
+            elt=elt, generators=[ast.comprehension(target=target, ifs=ifs, is_async=0) as single]
+        ):
             nodes = [copy.deepcopy(node) for node in (elt, target, *ifs)]
             own = _used(target)
             for node in (each for part in nodes for each in ast.walk(part)):
@@ -450,19 +599,33 @@ def _as_loop(name: str, value: ast.expr) -> list[ast.stmt]:
             for condition in reversed(ifs):
                 body = [ast.If(condition, body, [])]
             empty = ast.Assign([_name(name, ast.Store())], ast.List([], ast.Load()))
-            return [] if name in _used(single.iter) else [empty, ast.For(target, single.iter, body, [])]
+            return (
+                []
+                if name in _used(single.iter)
+                else [empty, ast.For(target, single.iter, body, [])]
+            )
     return []
 
 
 def _own_names(function: ast.AST) -> set[str]:
     """The names that only this function binds: no parameters, functions, imports, exceptions, patterns."""
     nodes = list(ast.walk(function))
-    if any(isinstance(node, ast.Name) and node.id in ("locals", "vars", "eval", "exec", "globals") for node in nodes):
+    if any(
+        isinstance(node, ast.Name) and node.id in ("locals", "vars", "eval", "exec", "globals")
+        for node in nodes
+    ):
         return set()
-    stored = {node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
+    stored = {
+        node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
+    }
     for node in nodes:
         match node:
-            case ast.arg(arg=name) | ast.FunctionDef(name=name) | ast.ExceptHandler(name=name) | ast.MatchAs(name=name):
+            case (
+                ast.arg(arg=name)
+                | ast.FunctionDef(name=name)
+                | ast.ExceptHandler(name=name)
+                | ast.MatchAs(name=name)
+            ):
                 stored.discard(name or "")
             case ast.Global(names=names) | ast.Nonlocal(names=names):
                 stored -= set(names)
@@ -483,9 +646,12 @@ def _rename(file: ast.Module) -> None:
 
 def _extract(file: ast.Module) -> None:
     """Let each function call another one that does its work."""
-    functions = [one for one in file.body if isinstance(one, ast.FunctionDef) and not one.decorator_list]
+    functions = [
+        one for one in file.body if isinstance(one, ast.FunctionDef) and not one.decorator_list
+    ]
     for one in functions:
-        given, helper = one.args, copy.copy(one)
+        given = one.args
+        helper = copy.copy(one)
         helper.name = f"_work_of_{one.name}"
         names = [each.arg for each in (*given.posonlyargs, *given.args)]
         names += [f"*{given.vararg.arg}"] if given.vararg else []
@@ -498,16 +664,29 @@ def _extract(file: ast.Module) -> None:
 
 def _give_by_keyword(file: ast.Module) -> None:
     # A decorator may want positions: `functools.singledispatch` does.
-    plain = [one for one in file.body if isinstance(one, ast.FunctionDef) and not one.decorator_list]
+    plain = [
+        one for one in file.body if isinstance(one, ast.FunctionDef) and not one.decorator_list
+    ]
     functions = {one.name: one.args for one in plain}
-    bound = Counter(name for one in ast.walk(file) if isinstance(one, ast.stmt) for name in _bound(one))
+    bound = Counter(
+        name for one in ast.walk(file) if isinstance(one, ast.stmt) for name in _bound(one)
+    )
     for call in ast.walk(file):
         match call:
-            case ast.Call(func=ast.Name(id=name), args=args) if name in functions and bound[name] == 1:
+            case ast.Call(func=ast.Name(id=name), args=args) if (
+                name in functions and bound[name] == 1
+            ):
                 names = functions[name]
-                if not names.vararg and not names.posonlyargs and not any(isinstance(a, ast.Starred) for a in args):
+                if (
+                    not names.vararg
+                    and not names.posonlyargs
+                    and not any(isinstance(a, ast.Starred) for a in args)
+                ):
                     pairs = zip(names.args, args, strict=False)
-                    call.keywords = [*(ast.keyword(each.arg, value) for each, value in pairs), *call.keywords]
+                    call.keywords = [
+                        *(ast.keyword(each.arg, value) for each, value in pairs),
+                        *call.keywords,
+                    ]
                     call.args = []
             case ast.Call(func=ast.Attribute(attr="to"), args=[ast.Name(id="device") as device]):
                 call.args, call.keywords = [], [ast.keyword("device", device), *call.keywords]
@@ -520,9 +699,20 @@ _OF_FILES: Final[dict[str, Callable[[ast.Module], None]]] = {
 }
 REWRITES: Final = (
     *_OF_FILES,
-    *("type hints", "docstring removed", "temporary variable", "early return", "comprehension to loop"),
+    *(
+        "type hints",
+        "docstring removed",
+        "temporary variable",
+        "early return",
+        "comprehension to loop",
+    ),
     *("branches exchanged", "with statements", "lambda to def", "tuple assignment split"),
-    *("augmented assignment unfolded", "comparison turned round", "loop with enumerate", "order of keywords"),
+    *(
+        "augmented assignment unfolded",
+        "comparison turned round",
+        "loop with enumerate",
+        "order of keywords",
+    ),
     "f-string to format",
 )
 
@@ -530,5 +720,10 @@ REWRITES: Final = (
 def chosen(found: Iterable[Sequence[Variant]], limit: int | None) -> list[Variant]:
     """The variants of several solutions, each once; with a limit, so many, evenly from all solutions."""
     ranked = [sorted(each, key=lambda variant: variant.name) for each in found]
-    order = (variant for rank in itertools.zip_longest(*ranked) for variant in rank if variant is not None)
+    order = (
+        variant
+        for rank in itertools.zip_longest(*ranked)
+        for variant in rank
+        if variant is not None
+    )
     return list({variant.source: variant for variant in order}.values())[:limit]

@@ -50,7 +50,15 @@ from gpudojo.model.results import AttemptRule, RunLimits, SubmissionStatus
 from gpudojo.sandbox import protocol
 from gpudojo.sandbox.isolation import missing, sentence
 from gpudojo.sandbox.protocol import RunOptions
-from gpudojo.submissions.entries import IgnoredPath, Kind, Listing, ReadSubmission, SourceFile, SubmissionEntry, digest
+from gpudojo.submissions.entries import (
+    IgnoredPath,
+    Kind,
+    Listing,
+    ReadSubmission,
+    SourceFile,
+    SubmissionEntry,
+    digest,
+)
 from gpudojo.submissions.listing import is_submission, list_one, list_submissions, unpacked
 from gpudojo.submissions.reading import read
 
@@ -116,29 +124,43 @@ def course_at(out: Path, state: ClassState) -> CourseRules:
 
 
 def open_gradebook(
-    out: Path, state: ClassState, rules: CourseRules, roster: Path | None = None, attempt: AttemptRule | None = None
+    out: Path,
+    state: ClassState,
+    rules: CourseRules,
+    roster: Path | None = None,
+    attempt: AttemptRule | None = None,
 ) -> Gradebook:
     """The class in a folder, with its course, roster and overrides."""
     path = roster or rules.roster or (out / state.roster if state.roster else None)
     people = read_roster(path, rules.zone) if path is not None else None
-    return Gradebook(out, state, rules, people, attempt or rules.attempt or state.attempt or "latest")
+    return Gradebook(
+        out, state, rules, people, attempt or rules.attempt or state.attempt or "latest"
+    )
 
 
 class ClassGrading:
     """Grades a class: one run of `dojo grade`, on this machine unless another runner is given."""
 
-    def __init__(self, options: GradingOptions, progress: Progress, runner: Runner | None = None) -> None:
+    def __init__(
+        self, options: GradingOptions, progress: Progress, runner: Runner | None = None
+    ) -> None:
         self._stamp = stamp(options.out)
         self.state = ClassState() if options.alone else load_state(options.out)
         self.course = course_of(options, self.state)
         options = _settled(options, self.state, self.course)
         self.exercises = exercises_of(options.day)
-        self.options = options = dataclasses.replace(options, only=options.chosen(options.only, self.exercises))
+        self.options = options = dataclasses.replace(
+            options, only=options.chosen(options.only, self.exercises)
+        )
         self.progress = progress
         self.runner = runner or LocalRunner(options.jobs)
-        self.recorded = None if options.reference else recorded(options.day, options.bench, options.evidence)
+        self.recorded = (
+            None if options.reference else recorded(options.day, options.bench, options.evidence)
+        )
         if self.recorded and self.course.seed == "per-student":
-            raise self.course.refuse("seeds per student need the reference solutions, not recorded evidence", "seed")
+            raise self.course.refuse(
+                "seeds per student need the reference solutions, not recorded evidence", "seed"
+            )
         self.store = store.Store(options.out)
         self.layers: dict[str, str] = {}
         self.sent: dict[str, StoredSubmission] = {}  # by the name of its entry
@@ -148,7 +170,8 @@ class ClassGrading:
         self._judged: deque[tuple[Future[list[Standing]] | None, list[SubmissionEntry]]] = deque()
 
     def run(self) -> GradedClass:
-        options, began = self.options, time.monotonic()
+        options = self.options
+        began = time.monotonic()
         found = list_one(options.submissions[0]) if options.alone else self._listed()
         if not found.entries:
             where = ", ".join(str(path) for path in options.submissions)
@@ -161,19 +184,33 @@ class ClassGrading:
         self.store.open()
         try:
             if stamp(options.out) != self._stamp:  # what it added would be lost
-                raise BadClass(f"another `dojo grade` has just written to {options.out}; run the same command again")
-            self.gradebook = open_gradebook(options.out, self.state, self.course, options.roster, options.attempt)
-            self.secret = "" if self.recorded else self.store.secret(options.secret, keep=not options.alone)
+                raise BadClass(
+                    f"another `dojo grade` has just written to {options.out}; run the same command again"
+                )
+            self.gradebook = open_gradebook(
+                options.out, self.state, self.course, options.roster, options.attempt
+            )
+            self.secret = (
+                "" if self.recorded else self.store.secret(options.secret, keep=not options.alone)
+            )
             self.reference = self._reference_files()
             self._terms_of = functools.lru_cache(4)(self._make_terms)
             self._note_settings()
             if self.recorded:
-                self.store.keep(self.state.reference, self.recorded.record(self.exercises, self.options.bench))
+                self.store.keep(
+                    self.state.reference, self.recorded.record(self.exercises, self.options.bench)
+                )
             if options.rejudge and self.course.seed == "per-class":
                 verdicts = self._terms_of(self.secret).verdicts
-                self.judges = judging.Judges(verdicts, len(entries), options.jobs - 1, at_once=False)
+                self.judges = judging.Judges(
+                    verdicts, len(entries), options.jobs - 1, at_once=False
+                )
             ready = {} if options.fresh else self._ready(entries)
-            ours = [path.resolve() for path in (self.course.path, self.course.roster, options.roster) if path]
+            ours = [
+                path.resolve()
+                for path in (self.course.path, self.course.roster, options.roster)
+                if path
+            ]
             ignored = [one for one in found.ignored if one.path.resolve() not in ours]
             if self.course.path is not None:
                 self.progress.prepares(f"course file: {self.course.path}")
@@ -181,15 +218,20 @@ class ClassGrading:
             self._all_run(entries, ready)
             if self.reference:
                 self._keep_sources(self.state.reference, self.reference)
-            self.state.layers = self.layers or dict(self._terms(entries[0]).verdicts.reference.layers)
+            self.state.layers = self.layers or dict(
+                self._terms(entries[0]).verdicts.reference.layers
+            )
             changes = self.gradebook.add([(entry, self.sent.pop(entry.name)) for entry in entries])
             self.gradebook.notices += self._terms(entries[0]).verdicts.notices()
             count = len(entries)
             few = {entry.name for entry in entries} if count <= FEW else set()
             del found, entries, ready  # of a large class they take many megabytes
             save_state(options.out, self.state)
-            path, tally = self.gradebook.write_results(few, {change.submission for change in changes})
-            seconds, book = time.monotonic() - began, self.gradebook
+            path, tally = self.gradebook.write_results(
+                few, {change.submission for change in changes}
+            )
+            seconds = time.monotonic() - began
+            book = self.gradebook
             told = (tally, changes, book.notices, book.unmatched)
             return GradedClass(path, count, self.ran, seconds, self.state.layers, *told)
         finally:
@@ -201,37 +243,61 @@ class ClassGrading:
         """The submissions; the zip of a class, as a platform packs it, is unpacked first.
 
         One that lies among submissions may be a student's, and is opened if it was given by itself before."""
-        options, folder = self.options, self.store.folder / "unpacked"
+        options = self.options
+        folder = self.store.folder / "unpacked"
         for path in options.submissions:
             if _graded(path) and path.resolve() != options.out.resolve():
-                raise BadClass(f"{path} holds results of `dojo grade`; give the folder of submissions")
+                raise BadClass(
+                    f"{path} holds results of `dojo grade`; give the folder of submissions"
+                )
         try:
-            opened = {Path(os.path.abspath(path)): unpacked(path, folder) for path in options.submissions}
+            opened = {
+                Path(os.path.abspath(path)): unpacked(path, folder) for path in options.submissions
+            }
             found = list_submissions(list(opened.values()))
             if folder.is_dir():
                 packed = [entry.origin for entry in found.entries if entry.kind is Kind.ZIP]
-                known = {path: inside for path in packed if (inside := unpacked(path, folder, known=True)) != path}
+                known = {
+                    path: inside
+                    for path in packed
+                    if (inside := unpacked(path, folder, known=True)) != path
+                }
                 opened |= known
                 found = list_submissions(list(opened.values())) if known else found
         except OSError as error:
             raise BadClass(f"cannot write {error.filename}: {error.strerror}") from None
         classes = {path for path, inside in opened.items() if path != inside and path.is_file()}
         for who, student in list(self.state.students.items()):
-            if student.sent and all(sent.problem and Path(sent.origin) in classes for sent in student.sent):
+            if student.sent and all(
+                sent.problem and Path(sent.origin) in classes for sent in student.sent
+            ):
                 del self.state.students[who]  # it is known by now whose work it holds
         aside = {*classes, Path(os.path.abspath(options.out)) / "report"}
-        kept = [entry for entry in found.entries if entry.origin not in aside and not _graded(entry.origin)]
+        kept = [
+            entry
+            for entry in found.entries
+            if entry.origin not in aside and not _graded(entry.origin)
+        ]
         return Listing(tuple(kept), found.ignored)
 
     def _refuse_mixing(self, entries: Sequence[SubmissionEntry]) -> None:
         """Rows of other functions or days cannot stand in one table."""
         others = set(self.state.students) - {key_of_student(entry) for entry in entries}
-        before, after = (self.state.day, self.state.only), (self.options.day, sorted(self.options.only))
+        before, after = (
+            (self.state.day, self.state.only),
+            (self.options.day, sorted(self.options.only)),
+        )
         if others and before != after:
             what = f"{before[0]}, {', '.join(before[1]) or 'all functions'}"
-            given = " ".join(f"--only {name}" for name in before[1][:4]) + " …" * (len(before[1]) > 4)
+            given = " ".join(f"--only {name}" for name in before[1][:4]) + " …" * (
+                len(before[1]) > 4
+            )
             same = (
-                f"give --day {before[0]}" if before[0] != after[0] else f"give {given}" if given else "leave out --only"
+                f"give --day {before[0]}"
+                if before[0] != after[0]
+                else f"give {given}"
+                if given
+                else "leave out --only"
             )
             more = "1 more submission" if len(others) == 1 else f"{len(others)} more submissions"
             raise BadClass(
@@ -241,7 +307,8 @@ class ClassGrading:
 
     def _note_settings(self) -> None:
         """Puts the settings into the state: later runs use them again."""
-        options, state = self.options, self.state
+        options = self.options
+        state = self.state
         state.day, state.bench, state.only = options.day, options.bench, sorted(options.only)
         state.seed = self.recorded.name if self.recorded else name_of(self.secret)
         if self.course.seed == "per-student":
@@ -249,9 +316,12 @@ class ClassGrading:
         state.limits = RunLimits(options.seconds, options.memory, options.gpu_memory)
         # Relative to the folder of the class, which may be moved together with them.
         state.course = os.path.relpath(self.course.path, options.out) if self.course.path else ""
-        state.roster = os.path.relpath(options.roster, options.out) if options.roster else state.roster
+        state.roster = (
+            os.path.relpath(options.roster, options.out) if options.roster else state.roster
+        )
         state.attempt = options.attempt or state.attempt
-        state.torch, state.gpudojo = torch_version(), __version__
+        state.torch = torch_version()
+        state.gpudojo = __version__
         state.python = platform.python_version()
         state.reference = self._terms_of(self.secret).verdicts.reference_key
 
@@ -265,13 +335,16 @@ class ClassGrading:
         return self._terms_of(f"{self.secret}\0{who}")
 
     def _make_terms(self, secret: str) -> Terms:
-        options, day = self.options, self.options.day
+        options = self.options
+        day = self.options.day
         conditions = options.conditions(secret, self.recorded)
         files = tuple(SourceFile(name, data) for name, data in self.reference.items())
         reference = store.key_of(digest(files) if files else "evidence", "reference", *conditions)
         measure = store.key_of(reference, grading_options.of_checks(day))
         verdicts = Verdicts(options.out, day, options.only, reference, measure)
-        return Terms(conditions, options.run_options(self.exercises, secret, self.recorded), verdicts)
+        return Terms(
+            conditions, options.run_options(self.exercises, secret, self.recorded), verdicts
+        )
 
     def _reference_files(self) -> dict[str, bytes]:
         folder = self.options.reference
@@ -289,19 +362,25 @@ class ClassGrading:
         if not self.recorded and not self.store.used:
             return ready  # nothing has run: each submission is read when it is its turn
         for entry in entries:
-            submission, terms = self._read(entry), self._terms(entry)
-            if submission and terms.verdicts.has(key := terms.key(submission.digest), self.options.rejudge):
+            submission = self._read(entry)
+            terms = self._terms(entry)
+            if submission and terms.verdicts.has(
+                key := terms.key(submission.digest), self.options.rejudge
+            ):
                 ready[entry.name] = key
                 if self.judges is not None and key not in again:
                     again.add(key)
                     self.judges.add(key)
-                self.sent[entry.name].at = self.store.kept_at(key)  # by a run that was ended early, perhaps
+                self.sent[entry.name].at = self.store.kept_at(
+                    key
+                )  # by a run that was ended early, perhaps
                 self._keep_sources(submission.digest, submission.contents)
         return ready
 
     def _read(self, entry: SubmissionEntry) -> ReadSubmission | None:
         """A submission, or None where nothing of it can be graded; what is kept of it is in `sent`."""
-        submission, terms = read(entry), self._terms(entry)
+        submission = read(entry)
+        terms = self._terms(entry)
         late = [f"Submitted late (says {entry.naming.title()})."] if entry.late else []
         self.sent[entry.name] = StoredSubmission(
             entry.name,
@@ -334,7 +413,11 @@ class ClassGrading:
         if self.options.rejudge:
             unknown = [entry.name for entry in left if self._read(entry) is not None]
             if unknown or references:
-                what = f"{len(unknown)} submissions (first: {unknown[0]})" if unknown else "the reference"
+                what = (
+                    f"{len(unknown)} submissions (first: {unknown[0]})"
+                    if unknown
+                    else "the reference"
+                )
                 said = f"--rejudge runs nothing, but has no record of {what} with these options and this gpudojo"
                 raise BadClass(f"{said}; leave it out")
             self._tell_ready(entries, ready)
@@ -342,7 +425,9 @@ class ClassGrading:
                 self._tell(entry, ran=False)
             return
         first = self._terms(entries[0])
-        if not references and all((sent := self.sent.get(entry.name)) and sent.problem for entry in left):
+        if not references and all(
+            (sent := self.sent.get(entry.name)) and sent.problem for entry in left
+        ):
             self._begin(first, entries, ready)
             for entry in left:  # what cannot be read need not run
                 self._tell(entry, ran=False)
@@ -360,9 +445,14 @@ class ClassGrading:
             if len(references) == 1 and not self.options.require_isolation:
                 # Submissions run beside it; what they did is judged once it is done.
                 self._held = []
-                begin, tasks = functools.partial(self._begin, first, entries, ready), self._tasks(left)
+                begin, tasks = (
+                    functools.partial(self._begin, first, entries, ready),
+                    self._tasks(left),
+                )
                 one = itertools.islice(tasks, 1)
-                self.runner.run(itertools.chain(self._reference_tasks(references, begin), one, drawing, tasks))
+                self.runner.run(
+                    itertools.chain(self._reference_tasks(references, begin), one, drawing, tasks)
+                )
             else:
                 self.runner.run(self._reference_tasks(references))
                 self._begin(first, entries, ready)
@@ -372,18 +462,25 @@ class ClassGrading:
         finally:
             self.runner.close()
 
-    def _begin(self, first: Terms, entries: Sequence[SubmissionEntry], ready: dict[str, str]) -> None:
+    def _begin(
+        self, first: Terms, entries: Sequence[SubmissionEntry], ready: dict[str, str]
+    ) -> None:
         """Begin to judge; raises BadClass where the reference cannot be used, or isolation is missing."""
         judging.complete(first.verdicts.reference, self.exercises, self.options.only)
         self.layers = self.layers or dict(first.verdicts.reference.layers)
         self.progress.isolated(self.layers)
         if self.options.require_isolation and missing(self.layers):
             raise BadClass(f"--require-isolation: {'; '.join(missing(self.layers))}")
-        if not self.options.alone:  # before students' code is judged, for a run may be stopped; not if it is refused
+        if (
+            not self.options.alone
+        ):  # before students' code is judged, for a run may be stopped; not if it is refused
             save_state(self.options.out, self.state)
-        held, self._held = self._held or [], None
+        held = self._held or []
+        self._held = None
         self._tell_ready(entries, ready)
-        if self.course.seed == "per-class":  # this process has to keep children busy, and must not grow
+        if (
+            self.course.seed == "per-class"
+        ):  # this process has to keep children busy, and must not grow
             self.judges = judging.Judges(first.verdicts, len(entries) - len(ready), self._others)
         for entry, ran in held:
             if ran:
@@ -406,7 +503,9 @@ class ClassGrading:
         every = self._every_term(entries).items()
         if len(every) == 1 and not self.options.fresh:  # it is read for good
             return [terms for _, terms in every if not terms.verdicts.has_reference]
-        return [terms for key, terms in every if self.options.fresh or self.store.record(key) is None]
+        return [
+            terms for key, terms in every if self.options.fresh or self.store.record(key) is None
+        ]
 
     def _reference_tasks(
         self, every: Sequence[Terms], then: Callable[[], None] = lambda: None
@@ -419,7 +518,12 @@ class ClassGrading:
                 then()
 
             options = msgspec.structs.replace(terms.run_options, drawn=protocol.NONE)
-            yield GradingTask(REFERENCE, SubmissionRun("reference", self.reference, options), done, time.monotonic())
+            yield GradingTask(
+                REFERENCE,
+                SubmissionRun("reference", self.reference, options),
+                done,
+                time.monotonic(),
+            )
 
     @property
     def _drawn_key(self) -> str:
@@ -428,13 +532,19 @@ class ClassGrading:
 
     def _drawing_task(self, entries: Sequence[SubmissionEntry]) -> Iterator[GradingTask]:
         """The task that draws the calls of the reference, if that is to do; nothing waits for it."""
-        if self.recorded or self.options.alone or (self.store.has(self._drawn_key) and not self.options.fresh):
+        if (
+            self.recorded
+            or self.options.alone
+            or (self.store.has(self._drawn_key) and not self.options.fresh)
+        ):
             return
 
         def done(sent: UnreadRecord) -> None:
             self.store.keep(self._drawn_key, drawn := sent.whole())
             for key in self._every_term(entries):
-                if (record := self.store.record(key)) is not None:  # a reference that still runs adds them itself
+                if (
+                    record := self.store.record(key)
+                ) is not None:  # a reference that still runs adds them itself
                     self.store.keep(key, _with_timelines(record, drawn))
 
         options = self._terms(entries[0]).run_options
@@ -460,11 +570,13 @@ class ClassGrading:
         """One task after another; a submission is read when it is its turn."""
         busy: dict[str, list[SubmissionEntry]] = {}  # of submissions with equal content one is run
         for entry in entries:
-            submission, terms = self._read(entry), self._terms(entry)
+            submission = self._read(entry)
+            terms = self._terms(entry)
             if submission is None:
                 self._tell(entry, ran=False)
                 continue
-            key, files = terms.key(submission.digest), submission.contents
+            key = terms.key(submission.digest)
+            files = submission.contents
             if not self.options.alone:
                 self.store.keep_sources_soon(submission.digest, files)
             if key in busy:
@@ -505,7 +617,8 @@ class ClassGrading:
         if self._held is not None:
             self._held.append((entry, ran))
             return
-        sent, verdicts = self.sent[entry.name], self._terms(entry).verdicts
+        sent = self.sent[entry.name]
+        verdicts = self._terms(entry).verdicts
         if known is None and sent.record:
             known = verdicts.standing(sent.record, anew=self.options.fresh or self.options.rejudge)
         elif known is None:
@@ -516,7 +629,8 @@ class ClassGrading:
 
 def _settled(options: GradingOptions, state: ClassState, rules: CourseRules) -> GradingOptions:
     """The options with those of the last run, or of the course, where the user did not ask for others."""
-    asked, limits = options.asked, state.limits
+    asked = options.asked
+    limits = state.limits
     changed: dict[str, Any] = {}
     if asked is not None:
         if "day" not in asked and (known := rules.day or state.day):
@@ -533,7 +647,12 @@ def _settled(options: GradingOptions, state: ClassState, rules: CourseRules) -> 
         exercises = exercises_of(day)
         chosen = rules.chosen(exercises)
         if len(chosen) < len(exercises):
-            functions = [function.name for each in exercises if each.stem in chosen for function in each.functions]
+            functions = [
+                function.name
+                for each in exercises
+                if each.stem in chosen
+                for function in each.functions
+            ]
             changed["only"] = frozenset(functions)
     return dataclasses.replace(options, **changed)
 
@@ -541,7 +660,11 @@ def _settled(options: GradingOptions, state: ClassState, rules: CourseRules) -> 
 def _with_timelines(record: Record, drawn: Record | None) -> Record:
     """The record of a reference with timelines of another run of it."""
     known = {} if drawn is None else drawn.seen
-    seen = {k: msgspec.structs.replace(f, timelines=known[k].timelines) for k, f in record.seen.items() if k in known}
+    seen = {
+        k: msgspec.structs.replace(f, timelines=known[k].timelines)
+        for k, f in record.seen.items()
+        if k in known
+    }
     return msgspec.structs.replace(record, seen=record.seen | seen)
 
 
@@ -552,7 +675,9 @@ def _graded(folder: Path) -> bool:
 
 def _content(files: Sequence[SourceFile]) -> str:
     """Tells whether two submissions are the same work, whatever their files, folders and line ends are."""
-    parts = sorted(hashlib.sha256(file.data.replace(b"\r\n", b"\n").strip()).digest() for file in files)
+    parts = sorted(
+        hashlib.sha256(file.data.replace(b"\r\n", b"\n").strip()).digest() for file in files
+    )
     return hashlib.sha256(b"".join(parts)).hexdigest()[:32]
 
 
@@ -600,7 +725,8 @@ class Display:
     # told by the grading
 
     def begins(self, count: int, known: int, ignored: Sequence[IgnoredPath]) -> None:
-        self.count, self.known = count, known
+        self.count = count
+        self.known = known
         kept = f", {known} already run" if known else ""
         self._say(f"{count} submission{'s' * (count != 1)}{kept}")
         for one in ignored[:10]:
@@ -630,10 +756,19 @@ class Display:
     # while it runs
 
     def __enter__(self) -> Display:
-        if self.console is not None and not isinstance(self.console, PlainConsole) and self.console.is_terminal:
+        if (
+            self.console is not None
+            and not isinstance(self.console, PlainConsole)
+            and self.console.is_terminal
+        ):
             from rich.live import Live
 
-            self._live = Live(console=self.console, refresh_per_second=8, transient=True, get_renderable=self._picture)
+            self._live = Live(
+                console=self.console,
+                refresh_per_second=8,
+                transient=True,
+                get_renderable=self._picture,
+            )
             self._live.start()
         return self
 
@@ -671,7 +806,11 @@ class Display:
     def _slowest(self) -> list[str]:
         now = time.monotonic()
         slow = sorted(self.tasks, key=lambda task: task.began)[:SHOWN]
-        return [f"{printable(task.name)} ({now - task.began:.0f} s)" for task in slow if now - task.began >= 1.0]
+        return [
+            f"{printable(task.name)} ({now - task.began:.0f} s)"
+            for task in slow
+            if now - task.began >= 1.0
+        ]
 
     def _picture(self) -> RenderableType:
         from rich.console import Group
@@ -703,7 +842,9 @@ class Display:
             return
         from gpudojo.model.catalogue import misconceptions
 
-        tally, seconds, ran = outcome.tally, outcome.seconds, outcome.ran
+        tally = outcome.tally
+        seconds = outcome.seconds
+        ran = outcome.ran
         count = sum(tally.statuses.values())
         counts = ", ".join(f"{count} {status}" for status, count in tally.statuses.most_common())
         rate = f" ({ran / seconds:.1f}/s)" if ran > 1 and seconds > 0 else ""
@@ -720,9 +861,15 @@ class Display:
         self._distribution(tally)
         if hardest := tally.statistics.hardest[:5]:
             head = f"{'failed':>8} {'absent':>7} {'attempted':>10}"
-            lines = [f"{each.failed:>8} {each.absent:>7} {each.attempted:>10}  {each.id}" for each in hardest]
+            lines = [
+                f"{each.failed:>8} {each.absent:>7} {each.attempted:>10}  {each.id}"
+                for each in hardest
+            ]
             self._list("Most-missed checks", [head, *lines])
-        mistakes = [(misconceptions().get(name), name, count) for name, count in tally.mistakes.most_common(5)]
+        mistakes = [
+            (misconceptions().get(name), name, count)
+            for name, count in tally.mistakes.most_common(5)
+        ]
         named = [f"{count:>5}  {known.name if known else name}" for known, name, count in mistakes]
         self._list("Most common misconceptions", named)
         wide = " " * 7
@@ -730,7 +877,10 @@ class Display:
             self._list("Graded now", [f"{wide}{line}" for line in tally.now])
         self._list("Changed", [f"{wide}{change}" for change in outcome.changes])
         self._list(SETTLED, [wide + line for line in tally.settled])
-        self._list("Gone: the files are no longer there, the results are kept", [wide + name for name in tally.gone])
+        self._list(
+            "Gone: the files are no longer there, the results are kept",
+            [wide + name for name in tally.gone],
+        )
         self._list("Not on the roster", [wide + name for name in outcome.unmatched])
         self._list("Settings and files to look at", [wide + notice for notice in outcome.notices])
         more = tally.reviews - len(tally.review)
@@ -750,7 +900,11 @@ class Display:
             return
         bins = Counter(min(int(share // 10), 9) for share in shares)
         most = max(bins.values())
-        what = "Published points in percent, of those who handed in" if tally.scaled else "Scores in percent"
+        what = (
+            "Published points in percent, of those who handed in"
+            if tally.scaled
+            else "Scores in percent"
+        )
         self._say(f"\n{what}: mean {sum(shares) / len(shares):.1f}", style="bold")
         for tenth in range(10):
             count = bins[tenth]

@@ -44,13 +44,41 @@ from gpudojo.submissions.entries import Submitter
 # Below are Moodle's in German, French, Spanish, Italian, Dutch and Portuguese.
 HEADINGS: Final = {
     "id": (
-        *("id", "student id", "identifier", "sid", "sis user id", "id number", "number", "matriculation number"),
-        *("id-nummer", "matrikelnummer", "identifiant", "numéro d'identification", "identificador", "número de id"),
-        *("identificativo", "codice identificativo", "identificatie", "id-nummer", "número de identificação"),
+        *(
+            "id",
+            "student id",
+            "identifier",
+            "sid",
+            "sis user id",
+            "id number",
+            "number",
+            "matriculation number",
+        ),
+        *(
+            "id-nummer",
+            "matrikelnummer",
+            "identifiant",
+            "numéro d'identification",
+            "identificador",
+            "número de id",
+        ),
+        *(
+            "identificativo",
+            "codice identificativo",
+            "identificatie",
+            "id-nummer",
+            "número de identificação",
+        ),
     ),
     "name": (
         *("name", "student", "full name", "student name"),
-        *("vollständiger name", "nom complet", "nombre completo", "nome completo", "volledige naam"),
+        *(
+            "vollständiger name",
+            "nom complet",
+            "nombre completo",
+            "nome completo",
+            "volledige naam",
+        ),
     ),
     "first": (
         *("first name", "given name", "firstname"),
@@ -72,18 +100,37 @@ HEADINGS: Final = {
     ),
     "email": (
         *("email", "e-mail", "email address", "e-mail address", "mail"),
-        *("e-mail-adresse", "adresse de courriel", "dirección de correo", "dirección email", "indirizzo email"),
+        *(
+            "e-mail-adresse",
+            "adresse de courriel",
+            "dirección de correo",
+            "dirección email",
+            "indirizzo email",
+        ),
         *("e-mailadres", "endereço de e-mail", "endereço de email"),
     ),
     "section": (
         *("section", "sections", "section name", "group", "groups", "course section", "tutorial"),
-        *("gruppe", "gruppen", "groupe", "groupes", "grupo", "grupos", "gruppo", "gruppi", "groep", "groepen"),
+        *(
+            "gruppe",
+            "gruppen",
+            "groupe",
+            "groupes",
+            "grupo",
+            "grupos",
+            "gruppo",
+            "gruppi",
+            "groep",
+            "groepen",
+        ),
     ),
     "github": ("github", "github username", "github name", "github login", "github account"),
     "login": ("sis login id", "login", "login id", "username", "user name", "netid", "account"),
 }
 IDS: Final = frozenset(HEADINGS["id"]) | {"github id", "integration id"}
-_SUBMITTED: Final = re.compile(r"last modified \((submission|abgabe)\)|zuletzt geändert \(abgabe\)|submitted( at)?")
+_SUBMITTED: Final = re.compile(
+    r"last modified \((submission|abgabe)\)|zuletzt geändert \(abgabe\)|submitted( at)?"
+)
 _LAST_MODIFIED: Final = r"(.+?)\s*[(\uff08]\D+[)\uff09]"
 # Of Moodle in the languages above, by the day or, in American English, by the month.
 _MONTHS: Final = {
@@ -101,9 +148,17 @@ _MONTHS: Final = {
 }
 _DAY_FIRST: Final = r"(?P<day>\d\d?)\.?\s+(?:de\s+)?(?P<month>[^\W\d_]+)\s+(?:de\s+)?"
 _MONTH_FIRST: Final = r"(?P<month>[^\W\d_]+)\s+(?P<day>\d\d?),\s*"
-_CLOCK: Final = r"(?P<year>\d{4})\D+(?P<hour>\d\d?)[:.h](?P<minute>\d\d)(?:\s*(?P<half>[ap])\.?\s?m\.?)?"
+_CLOCK: Final = (
+    r"(?P<year>\d{4})\D+(?P<hour>\d\d?)[:.h](?P<minute>\d\d)(?:\s*(?P<half>[ap])\.?\s?m\.?)?"
+)
 _DATES: Final = tuple(rf".*?\b{first}{_CLOCK}" for first in (_DAY_FIRST, _MONTH_FIRST))
-_DATES_IN_FIGURES: Final = ("%d.%m.%Y, %H:%M", "%d.%m.%Y %H:%M", "%d/%m/%Y, %H:%M", "%d/%m/%Y %H:%M", "%Y-%m-%d %H:%M")
+_DATES_IN_FIGURES: Final = (
+    "%d.%m.%Y, %H:%M",
+    "%d.%m.%Y %H:%M",
+    "%d/%m/%Y, %H:%M",
+    "%d/%m/%Y %H:%M",
+    "%Y-%m-%d %H:%M",
+)
 
 
 @dataclass
@@ -111,7 +166,9 @@ class Roster:
     """The students of a class."""
 
     rows: list[RosterRow] = field(default_factory=list)
-    submitted: dict[int, str] = field(default_factory=dict)  # by row: when, where the platform's table says so
+    submitted: dict[int, str] = field(
+        default_factory=dict
+    )  # by row: when, where the platform's table says so
     notes: list[str] = field(default_factory=list)
     _ids: dict[str, set[int]] = field(default_factory=dict)
     _names: dict[str, set[int]] = field(default_factory=dict)
@@ -136,7 +193,12 @@ class Roster:
             for spelled in spellings(one):
                 if found := self._names.get(spelled):
                     return found
-        parts = {key(part) for one in given for part in re.split(r"[\s_]+|(?<=\d)-|-(?=\d)", one) if len(part) >= 4}
+        parts = {
+            key(part)
+            for one in given
+            for part in re.split(r"[\s_]+|(?<=\d)-|-(?=\d)", one)
+            if len(part) >= 4
+        }
         return set().union(*(self._ids.get(part, set()) for part in parts))
 
     def people(
@@ -146,7 +208,9 @@ class Roster:
         found: list[int] = []
         said = ""
         for who in people or [Submitter("")]:
-            rows = self.match(who.sid or who.email or None, who.email, who.name) if who.name else set()
+            rows = (
+                self.match(who.sid or who.email or None, who.email, who.name) if who.name else set()
+            )
             rows = rows or (self.match(identifier, *names) if len(people) < 2 else set())
             if len(rows) == 1:
                 found += [row for row in rows if row not in found]
@@ -181,7 +245,9 @@ def read_roster(path: Path, zone: datetime.tzinfo = datetime.UTC) -> Roster:
     if all(columns[name] is None for name in ("id", "name", "first", "last", "email", "github")):
         every = [heading for known in HEADINGS.values() for heading in known]
         near = next((hint for one in headings if (hint := suggestion(one, every, ""))), "")
-        said = "the first line has to name the columns, one of them id, name, email or github; it has "
+        said = (
+            "the first line has to name the columns, one of them id, name, email or github; it has "
+        )
         said += ", ".join(cell[:40] for cell in lines[0][1][:8]) + near
         raise BadFile(str(path), lines[0][0], said)
     dates = _handed_in(headings)
@@ -201,10 +267,18 @@ def read_roster(path: Path, zone: datetime.tzinfo = datetime.UTC) -> Roster:
             raise BadFile(str(path), line, f"a name or id has several lines; {_UNCLOSED}")
         first, comma, last = cell("name").partition(",")
         family = first.strip() if comma else "" if first else cell("last")
-        name = f"{last.strip()} {first}".strip() if comma else first or f"{cell('first')} {family}".strip()
+        name = (
+            f"{last.strip()} {first}".strip()
+            if comma
+            else first or f"{cell('first')} {family}".strip()
+        )
         id_ = _number(cell("id")) or cell("email") or cell("github") or name
         if not id_:
-            raise BadFile(str(path), line, "neither an id, a name, an e-mail address nor a GitHub name is given")
+            raise BadFile(
+                str(path),
+                line,
+                "neither an id, a name, an e-mail address nor a GitHub name is given",
+            )
         if key(id_) in seen:
             said = f"{id_!r} is {'the id of' if cell('id') else 'in'} line {seen[key(id_)]}, too"
             raise BadFile(str(path), line, said + "; give both an id" * (id_ == name))
@@ -218,7 +292,9 @@ def read_roster(path: Path, zone: datetime.tzinfo = datetime.UTC) -> Roster:
             if at := _moment(cells[dates], zone):
                 roster.submitted[number] = at
             else:
-                roster.notes.append(f"{path}, line {line}: the date {cells[dates]!r} cannot be read and is not used")
+                roster.notes.append(
+                    f"{path}, line {line}: the date {cells[dates]!r} cannot be read and is not used"
+                )
     if not roster.rows:
         raise BadFile(str(path), None, "there is nobody in it")
     return roster
@@ -239,13 +315,17 @@ def table(path: Path) -> list[tuple[int, list[str]]]:
     try:
         data = path.read_bytes()
         if data[:4] in _WORKBOOKS:
-            raise BadFile(str(path), None, "this is a workbook, not CSV; save the table as CSV in UTF-8")
+            raise BadFile(
+                str(path), None, "this is a workbook, not CSV; save the table as CSV in UTF-8"
+            )
         text = data.decode("utf-16" if data[:2] in _UTF_16 else "utf-8-sig")
     except OSError as error:
         raise BadFile(str(path), None, f"it cannot be read: {error.strerror}") from None
     except UnicodeDecodeError as error:
         line = error.object.count(b"\n", 0, error.start) + 1
-        raise BadFile(str(path), line, "this is not UTF-8 text; save the table as CSV in UTF-8") from None
+        raise BadFile(
+            str(path), line, "this is not UTF-8 text; save the table as CSV in UTF-8"
+        ) from None
     told = _SEPARATOR.match(text)
     text = text.removeprefix(told[0]) if told else text
     head = re.sub(r'"[^"]*"', "", text.lstrip("\r\n").partition("\n")[0])
@@ -277,17 +357,27 @@ def _handed_in(headings: Sequence[str]) -> int | None:
         if _SUBMITTED.fullmatch(heading):
             return number
     # Moodle's worksheet has two that begin alike, in whatever language: of the submission, and then of the grade.
-    begin = [found[1] if (found := re.fullmatch(_LAST_MODIFIED, heading)) else "" for heading in headings]
+    begin = [
+        found[1] if (found := re.fullmatch(_LAST_MODIFIED, heading)) else "" for heading in headings
+    ]
     return next((number for number, one in enumerate(begin) if one and begin.count(one) == 2), None)
 
 
 def _moment(text: str, zone: datetime.tzinfo) -> str:
     text = " ".join(unicodedata.normalize("NFC", text).split())
     for pattern in _DATES:
-        if (told := re.fullmatch(pattern, text, re.IGNORECASE)) and (month := _MONTHS.get(told["month"].casefold())):
-            hour = int(told["hour"]) % 12 + 12 * (told["half"] in "pP") if told["half"] else int(told["hour"])
+        if (told := re.fullmatch(pattern, text, re.IGNORECASE)) and (
+            month := _MONTHS.get(told["month"].casefold())
+        ):
+            hour = (
+                int(told["hour"]) % 12 + 12 * (told["half"] in "pP")
+                if told["half"]
+                else int(told["hour"])
+            )
             with contextlib.suppress(ValueError):
-                at = datetime.datetime(int(told["year"]), month, int(told["day"]), hour, int(told["minute"]))
+                at = datetime.datetime(
+                    int(told["year"]), month, int(told["day"]), hour, int(told["minute"])
+                )
                 return at.replace(tzinfo=zone).isoformat()
     for form in _DATES_IN_FIGURES:
         try:
@@ -372,7 +462,9 @@ class CourseRules:
     attempt: AttemptRule | None = None
     seed: SeedRule = "per-class"
     roster: Path | None = None
-    worths: Mapping[str, Worth] = field(default_factory=dict)  # by what the file calls the exercise; empty: all count
+    worths: Mapping[str, Worth] = field(
+        default_factory=dict
+    )  # by what the file calls the exercise; empty: all count
     late: LateRule = NO_PENALTY
     extensions: Mapping[str, datetime.datetime] = field(default_factory=dict)
     groups: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
@@ -408,22 +500,36 @@ class CourseRules:
             found[stem] = worth
         for number, item in enumerate(self.by_hand):
             if exercise_named(item.name, [exercise.stem for exercise in exercises]):
-                raise self.refuse(f"{item.name!r} is the name of an exercise", "by_hand", str(number), "name")
+                raise self.refuse(
+                    f"{item.name!r} is the name of an exercise", "by_hand", str(number), "name"
+                )
         return found or {exercise.stem: Worth() for exercise in exercises}
 
     def too_short(self) -> list[tuple[str, str]]:
         """The extensions that end before the deadline, each with a sentence about it."""
         due = self.deadline
-        early = {who: date for who, date in self.extensions.items() if due is not None and date < due}
+        early = {
+            who: date for who, date in self.extensions.items() if due is not None and date < due
+        }
         said = f"before the deadline, {due:%Y-%m-%d %H:%M %Z}, which holds" if due else ""
-        return [(who, f"the extension of {who!r} ends {date:%Y-%m-%d %H:%M %Z}, {said}") for who, date in early.items()]
+        return [
+            (who, f"the extension of {who!r} ends {date:%Y-%m-%d %H:%M %Z}, {said}")
+            for who, date in early.items()
+        ]
 
-    def timing(self, submitted: str, told_by: str, marked: bool, names: Collection[str]) -> Timing | None:
+    def timing(
+        self, submitted: str, told_by: str, marked: bool, names: Collection[str]
+    ) -> Timing | None:
         """When it was handed in, for a student with these names; None where nothing is known and nothing is due."""
         own = next((date for who, date in self.extensions.items() if key(who) in names), None)
         # An extension that ends before the deadline changes nothing; `too_short` tells the teacher.
         due = max(filter(None, (self.deadline, own)), default=None)
-        known = Timing(submitted, told_by, due.isoformat() if due else "", extended=own is not None and due == own)
+        known = Timing(
+            submitted,
+            told_by,
+            due.isoformat() if due else "",
+            extended=own is not None and due == own,
+        )
         if submitted and due:
             over = math.ceil((datetime.datetime.fromisoformat(submitted) - due).total_seconds())
             late = over > self.late.grace * 60
@@ -442,7 +548,8 @@ class CourseRules:
             begun = math.ceil((timing.late_seconds or 1) / DAY)
             share = min(self.late.penalty * begun, self.late.cap) / 100
             penalty = min(points, share * (out_of if self.late.of == "maximum" else points))
-            timing, points = replace(timing, penalty=_to_publish(penalty)), points - penalty
+            timing = replace(timing, penalty=_to_publish(penalty))
+            points = points - penalty
         return replace(row, timing=timing, grade=Grade(_to_publish(points), total([out_of])))
 
 
@@ -454,7 +561,9 @@ def _to_publish(points: float) -> float:
 def key(name: str) -> str:
     """A name or id as it is compared: however accents are encoded, without marks of direction, the last name last."""
     if not name.isascii():
-        name = "".join(c for c in unicodedata.normalize("NFC", name) if unicodedata.category(c) != "Cf")
+        name = "".join(
+            c for c in unicodedata.normalize("NFC", name) if unicodedata.category(c) != "Cf"
+        )
     last, comma, first = name.partition(",")
     return " ".join((f"{first} {last}" if comma else name).split()).casefold()
 
@@ -462,7 +571,14 @@ def key(name: str) -> str:
 def exercise_named(name: str, stems: Iterable[str]) -> str | None:
     """The exercise of a stem, or of a number: `04_…` for 04, 4 or 04_…."""
     number = name.lstrip("0") or "0"
-    return next((stem for stem in stems if name == stem or number == (stem.partition("_")[0].lstrip("0") or "0")), None)
+    return next(
+        (
+            stem
+            for stem in stems
+            if name == stem or number == (stem.partition("_")[0].lstrip("0") or "0")
+        ),
+        None,
+    )
 
 
 def weighed(exercise: ExerciseRow, worth: Worth, whole: float) -> ExerciseRow:
@@ -472,7 +588,9 @@ def weighed(exercise: ExerciseRow, worth: Worth, whole: float) -> ExerciseRow:
     factor = worth.points / whole
     most = rounded([check.max_points * factor for check in exercise.checks])
     checks = [
-        replace(check, max_points=points, points=points if check.points == check.max_points else 0.0)
+        replace(
+            check, max_points=points, points=points if check.points == check.max_points else 0.0
+        )
         for check, points in zip(exercise.checks, most, strict=True)
     ]
     max_score = total(most) if checks else total([exercise.max_score * factor])
@@ -500,7 +618,10 @@ _HINTS: Final = (
     ("[\u201c\u201d\u201e\u2018\u2019]", 'use straight quotes: "day8"'),
     (r"=\s*\d+,\d", "numbers have a decimal point: 2.5"),
     ("Invalid date", "there is no such day or time; write it as 2026-11-20T23:59:00+01:00"),
-    (r"after a statement\n.*=\s*\d{4}-\d", "there is no such day or time; write it as 2026-11-20T23:59:00+01:00"),
+    (
+        r"after a statement\n.*=\s*\d{4}-\d",
+        "there is no such day or time; write it as 2026-11-20T23:59:00+01:00",
+    ),
     ("Invalid value", "texts and dates with a space need quotes"),
     ("after a key", 'a name with a space or @ needs quotes: "Ada Example" = 3'),
 )
@@ -520,7 +641,9 @@ def load(path: Path) -> CourseRules:
         said = str(error).replace(place[0], "") if place else str(error)
         line = int(place[1] or len(text.rstrip().splitlines())) if place else None
         written = text.splitlines()[line - 1] if line and line <= len(text.splitlines()) else ""
-        hint = next((f"; {hint}" for sign, hint in _HINTS if re.search(sign, f"{said}\n{written}")), "")
+        hint = next(
+            (f"; {hint}" for sign, hint in _HINTS if re.search(sign, f"{said}\n{written}")), ""
+        )
         raise BadFile(str(path), line, f"this is not TOML: {said}{hint}") from None
     file = _converted(path, text, raw, _File, ())
     bare = CourseRules(path, text=text)
@@ -530,17 +653,23 @@ def load(path: Path) -> CourseRules:
 
     def moment(value: datetime.datetime, *at: str) -> datetime.datetime:
         if value.year not in YEARS:
-            raise bare.refuse(f"the year must be from {YEARS[0]} to {YEARS[-1]}, not {value.year}", *at)
+            raise bare.refuse(
+                f"the year must be from {YEARS[0]} to {YEARS[-1]}, not {value.year}", *at
+            )
         if value.tzinfo is not None:
             # In the zone, if one is named: days of an extension may include a change of clocks.
             return value.astimezone(zone) if file.time_zone else value
         if not file.time_zone:
             zoned = f"{value.isoformat()}+01:00"
-            raise bare.refuse(f'a time zone is missing: write {zoned}, or set time_zone = "Europe/Berlin"', *at)
+            raise bare.refuse(
+                f'a time zone is missing: write {zoned}, or set time_zone = "Europe/Berlin"', *at
+            )
         local = value.replace(tzinfo=zone)
         again = local.replace(fold=1)
         if local.astimezone(datetime.UTC).astimezone(zone).replace(tzinfo=None) != value:
-            raise bare.refuse(f"there is no such time in {file.time_zone}: clocks are set forward then", *at)
+            raise bare.refuse(
+                f"there is no such time in {file.time_zone}: clocks are set forward then", *at
+            )
         if local.utcoffset() != again.utcoffset():
             said = f"write {local.isoformat()} or {again.isoformat()}"
             raise bare.refuse(f"this time comes twice in {file.time_zone}: {said}", *at)
@@ -549,10 +678,14 @@ def load(path: Path) -> CourseRules:
     deadline = moment(file.deadline, "deadline") if file.deadline else None
     worths = {}
     for name, value in file.exercises.items():
-        value = {} if value is True else {"points": value} if isinstance(value, int | float) else value
+        value = (
+            {} if value is True else {"points": value} if isinstance(value, int | float) else value
+        )
         worths[name] = _converted(path, text, value, Worth, ("exercises", name))
         if (points := worths[name].points) is not None:
-            _check_points(bare, points, "; leave an exercise out that does not count", "exercises", name)
+            _check_points(
+                bare, points, "; leave an exercise out that does not count", "exercises", name
+            )
     counted = [item for item in file.by_hand if item.points and not item.extra]
     if worths and all(worth.extra for worth in worths.values()) and not counted:
         raise bare.refuse("all of it is extra credit; something has to count", "exercises")
@@ -595,12 +728,16 @@ def load(path: Path) -> CourseRules:
         if not key(item.name) or "::" in item.name:
             raise bare.refuse("an item needs a name without ::, such as report", *at_name)
         if key(item.name) in COLUMNS:
-            raise bare.refuse(f"{item.name!r} is a column of results.csv; choose another name", *at_name)
+            raise bare.refuse(
+                f"{item.name!r} is a column of results.csv; choose another name", *at_name
+            )
         if key(item.name) in [key(one.name) for one in file.by_hand[:number]]:
             raise bare.refuse(f"two items have the name {item.name!r}", *at_name)
         if item.points:
             _check_points(bare, item.points, "", "by_hand", str(number), "points")
-    items = tuple(HandItem(i.name, i.points, i.title or i.name, i.rubric, i.extra) for i in file.by_hand)
+    items = tuple(
+        HandItem(i.name, i.points, i.title or i.name, i.rubric, i.extra) for i in file.by_hand
+    )
     roster = path.parent / file.roster if file.roster else None
     if roster is not None and not roster.is_file():
         near = [each.name for each in path.parent.glob("*.csv")]
@@ -629,7 +766,9 @@ def _check_points(bare: CourseRules, points: float, hint: str, *at: str) -> None
     if not points > 0:
         raise bare.refuse(f"points must be more than 0{hint}", *at)
     if not LEAST_POINTS <= points <= MOST_POINTS:
-        raise bare.refuse(f"points must be from {LEAST_POINTS:g} to {MOST_POINTS:,}, not {points:g}", *at)
+        raise bare.refuse(
+            f"points must be from {LEAST_POINTS:g} to {MOST_POINTS:,}, not {points:g}", *at
+        )
 
 
 def _zone(bare: CourseRules, file: _File) -> datetime.tzinfo:
@@ -653,7 +792,13 @@ _KINDS: Final = {
     "object": "a table",
     "date": "a date without a time",
 }
-_CHOICES: Final = {"attempt": AttemptRule, "seed": SeedRule, "of": Base, "results": When, "hints": When}
+_CHOICES: Final = {
+    "attempt": AttemptRule,
+    "seed": SeedRule,
+    "of": Base,
+    "results": When,
+    "hints": When,
+}
 _WHERE: Final = re.compile(r" - at `\$(.*)`$")
 _UNKNOWN: Final = re.compile(r"Object contains unknown field `(.*)`")
 _EXPECTED: Final = re.compile(r"Expected `(.+)`, got `(.+)`")
@@ -677,8 +822,16 @@ def _converted(path: Path, text: str, value: Any, kind: Any, within: tuple[str, 
         if unknown := _UNKNOWN.search(said):
             struct: Any = kind
             for part in parts:
-                hint = typing.get_type_hints(struct).get(part, struct) if not part.isdigit() else struct
-                struct = next(iter(typing.get_args(hint)), hint) if typing.get_origin(hint) is list else hint
+                hint = (
+                    typing.get_type_hints(struct).get(part, struct)
+                    if not part.isdigit()
+                    else struct
+                )
+                struct = (
+                    next(iter(typing.get_args(hint)), hint)
+                    if typing.get_origin(hint) is list
+                    else hint
+                )
             fields = getattr(struct, "__struct_fields__", ())
             at.append(unknown[1])
             said = f"there is no setting `{unknown[1]}` here{suggestion(unknown[1], fields)}"
@@ -701,13 +854,16 @@ def _converted(path: Path, text: str, value: Any, kind: Any, within: tuple[str, 
         raise BadFile(str(path), line_of(text, at), said) from None
 
 
-_KEY: Final = re.compile(r"""((?:[\w-]+|"[^"]*"|'[^']*')(?:\s*\.\s*(?:[\w-]+|"[^"]*"|'[^']*'))*)\s*=""")
+_KEY: Final = re.compile(
+    r"""((?:[\w-]+|"[^"]*"|'[^']*')(?:\s*\.\s*(?:[\w-]+|"[^"]*"|'[^']*'))*)\s*="""
+)
 _PART: Final = re.compile(r"""[\w-]+|"[^"]*"|'[^']*'""")
 
 
 def line_of(text: str, path: Sequence[str]) -> int | None:
     """The line of a setting, or of the table that it belongs to; None where neither is there."""
-    best, found = 0, None
+    best = 0
+    found = None
     table: list[str] = []
     counts: dict[str, int] = {}
     for number, line in enumerate(text.splitlines(), 1):
@@ -722,7 +878,8 @@ def line_of(text: str, path: Sequence[str]) -> int | None:
         else:
             continue
         if full == list(path[: len(full)]) and len(full) > best:
-            best, found = len(full), number
+            best = len(full)
+            found = number
     return found
 
 
@@ -738,8 +895,13 @@ def save(path: Path, text: str) -> None:
 def template(day: str, exercises: Sequence[Exercise]) -> str:
     """A course file in which nothing is set yet, and every setting is shown."""
     width = max((len(exercise.stem) for exercise in exercises), default=0) + 2
-    worth = {e.stem: total(check.points for function in e.functions for check in function.checks) for e in exercises}
-    lines = "\n".join(f"# {f'{chr(34)}{stem}{chr(34)}':{width}} = {points:g}" for stem, points in worth.items())
+    worth = {
+        e.stem: total(check.points for function in e.functions for check in function.checks)
+        for e in exercises
+    }
+    lines = "\n".join(
+        f"# {f'{chr(34)}{stem}{chr(34)}':{width}} = {points:g}" for stem, points in worth.items()
+    )
     return _TEMPLATE.format(day=day, total=total(worth.values()), exercises=lines)
 
 

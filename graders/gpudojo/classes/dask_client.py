@@ -24,7 +24,16 @@ from distributed import Client, KilledWorker
 from distributed.client import FutureCancelledError, FuturesCancelledError
 from distributed.versions import VersionMismatchWarning
 
-from gpudojo.classes.dask_worker import HASH, Introduction, Order, Versions, pack, unpack, unpack_reply, versions
+from gpudojo.classes.dask_worker import (
+    HASH,
+    Introduction,
+    Order,
+    Versions,
+    pack,
+    unpack,
+    unpack_reply,
+    versions,
+)
 from gpudojo.classes.local_runner import TICK, GradingTask, Progress
 from gpudojo.classes.store import Incident, IncidentKind, UnreadRecord
 from gpudojo.classes.submission_run import BEFORE
@@ -96,7 +105,9 @@ class TaskQueue:
         """It was lost with its worker, and may be why: it is sent again, alone where that happened before."""
         self._losses[task] += times
         if alone and self._losses[task] >= 2 * LOSSES:
-            self.give_up(task, f"the worker it ran on was lost, {self._losses[task]} times in a row")
+            self.give_up(
+                task, f"the worker it ran on was lost, {self._losses[task]} times in a row"
+            )
         else:
             self.put_back(task, alone or self._losses[task] >= LOSSES)
 
@@ -115,7 +126,9 @@ def objection(answer: Introduction | str, ours: Versions, require_isolation: boo
     if isinstance(answer, str):
         return answer
     lacking = missing(answer.layers) if require_isolation else []
-    return ours.difference(answer.versions) or (f"--require-isolation: {'; '.join(lacking)}" if lacking else None)
+    return ours.difference(answer.versions) or (
+        f"--require-isolation: {'; '.join(lacking)}" if lacking else None
+    )
 
 
 def held_by_all(workers: Mapping[str, Layers]) -> Layers:
@@ -153,24 +166,36 @@ def _grade() -> Callable[[bytes], tuple[str, bytes | str]]:
             from gpudojo.classes import dask_worker
 
             return worker.address, dask_worker.graded(message, dask_worker.wanted_on(worker))
-        except Exception as error:  # Dask would pickle it, and a client that cannot unpickle it waits for ever
+        except (
+            Exception
+        ) as error:  # Dask would pickle it, and a client that cannot unpickle it waits for ever
             return worker.address, f"{type(error).__name__}: {error}"
 
     return grade
 
 
-async def introductions(client: Client, workers: list[str], options: RunOptions) -> dict[str, Introduction | str]:
+async def introductions(
+    client: Client, workers: list[str], options: RunOptions
+) -> dict[str, Introduction | str]:
     """What each worker is, or why that is unknown; nothing of workers that are gone before they answer."""
     try:
         asking = client.run(_introduce(), options.day, workers=workers, on_error="return")
         answers = await asyncio.wait_for(asking, INTRODUCTION)
     except TimeoutError:
-        return dict.fromkeys(workers, f"it did not answer within {INTRODUCTION:g} s") if len(workers) == 1 else {}
+        return (
+            dict.fromkeys(workers, f"it did not answer within {INTRODUCTION:g} s")
+            if len(workers) == 1
+            else {}
+        )
     found: dict[str, Introduction | str] = {}
     for worker, answer in answers.items():
         try:
             if not isinstance(answer, OSError):
-                found[worker] = answer if isinstance(answer, str) else unpack(answer, Introduction).on(options.bench)
+                found[worker] = (
+                    answer
+                    if isinstance(answer, str)
+                    else unpack(answer, Introduction).on(options.bench)
+                )
         except BadMessage as error:
             found[worker] = f"its introduction is damaged: {error}"
     return found
@@ -219,7 +244,9 @@ class DaskSession:
     sent: dict[asyncio.Task[Any], Sent] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self._known: dict[str, str] = {}  # of workers that were examined: why one may not grade, or ""
+        self._known: dict[
+            str, str
+        ] = {}  # of workers that were examined: why one may not grade, or ""
         self._meeting: dict[str, asyncio.Task[None]] = {}
         self._strikes: Counter[str] = Counter()
 
@@ -229,7 +256,9 @@ class DaskSession:
         try:
             while self.sent or self.queue.left():
                 self._send_what_fits()
-                done, _ = await asyncio.wait({polling, *self.sent}, timeout=TICK, return_when=asyncio.FIRST_COMPLETED)
+                done, _ = await asyncio.wait(
+                    {polling, *self.sent}, timeout=TICK, return_when=asyncio.FIRST_COMPLETED
+                )
                 if polling in done:
                     polling.result()
                 for fetching in done & self.sent.keys():
@@ -250,11 +279,19 @@ class DaskSession:
         last = time.monotonic()  # when there was a worker
         while True:
             threads = await threads_of(self.client)
-            self._known = {address: why for address, why in self._known.items() if address in threads}
+            self._known = {
+                address: why for address, why in self._known.items() if address in threads
+            }
             for address in threads.keys() - self._known.keys() - self._meeting.keys():
                 self._meeting[address] = asyncio.create_task(self._meet(address))
-            self.threads = {address: count for address, count in threads.items() if self._known.get(address) == ""}
-            for lost in [one for one, sent in self.sent.items() if not sent.workers & self.threads.keys()]:
+            self.threads = {
+                address: count
+                for address, count in threads.items()
+                if self._known.get(address) == ""
+            }
+            for lost in [
+                one for one, sent in self.sent.items() if not sent.workers & self.threads.keys()
+            ]:
                 sent = self._forget(lost)
                 self.queue.lose(sent.task, sent.alone)
             refused = [why for why in self._known.values() if why]
@@ -269,9 +306,14 @@ class DaskSession:
     async def _meet(self, address: str) -> None:
         """Examine a worker, and admit or refuse it."""
         try:
-            answer = (await introductions(self.client, [address], self.cluster.options)).get(address)
+            answer = (await introductions(self.client, [address], self.cluster.options)).get(
+                address
+            )
             if answer is not None:
-                self._decide(address, objection(answer, self.cluster.versions, self.cluster.require_isolation))
+                self._decide(
+                    address,
+                    objection(answer, self.cluster.versions, self.cluster.require_isolation),
+                )
         except LOST:
             pass  # the worker is gone, or the scheduler, which polling notices
         finally:
@@ -284,17 +326,25 @@ class DaskSession:
             self.cluster.progress.prepares(f"the worker {address} is not used: {why}")
 
     def _send_what_fits(self) -> None:
-        while len(self.sent) < PER_THREAD * sum(self.threads.values()) and not any(s.alone for s in self.sent.values()):
+        while len(self.sent) < PER_THREAD * sum(self.threads.values()) and not any(
+            s.alone for s in self.sent.values()
+        ):
             found = self.queue.take(idle=not self.sent)
             if found is None:
                 return
             self._send(*found)
 
     def _send(self, task: GradingTask, alone: bool) -> None:
-        message = pack(Order(self.cluster.versions, task.run.record.digest, task.run.files, task.run.options))
-        key = f"dojo-{uuid.uuid4().hex}"  # a new one each time: no old result is taken for a new one
+        message = pack(
+            Order(self.cluster.versions, task.run.record.digest, task.run.files, task.run.options)
+        )
+        key = (
+            f"dojo-{uuid.uuid4().hex}"  # a new one each time: no old result is taken for a new one
+        )
         try:
-            future = self.client.submit(_grade(), message, key=key, workers=list(self.threads), retries=REFUSALS)
+            future = self.client.submit(
+                _grade(), message, key=key, workers=list(self.threads), retries=REFUSALS
+            )
         except Exception as error:  # of any kind, where a client has closed itself
             self.queue.put_back(task, alone)
             raise Disconnected(str(error)) from None
@@ -321,7 +371,11 @@ class DaskSession:
         else:
             address, answer = reply
             try:
-                answer = answer if isinstance(answer, str) else unpack_reply(answer, sent.order, task.run.record.digest)
+                answer = (
+                    answer
+                    if isinstance(answer, str)
+                    else unpack_reply(answer, sent.order, task.run.record.digest)
+                )
             except BadMessage as error:
                 answer = f"its reply is damaged: {error}"
             if isinstance(answer, UnreadRecord):
@@ -339,14 +393,18 @@ class Cluster:
 
     def __init__(self, address: str, wait: float = 60.0, require_isolation: bool = False) -> None:
         self.address = address_of(address)
-        self.wait, self.require_isolation = wait, require_isolation
+        self.wait = wait
+        self.require_isolation = require_isolation
 
     def start(self, options: RunOptions, progress: Progress) -> Layers:
-        self.progress, self.options = progress, options
+        self.progress = progress
+        self.options = options
         self.versions = versions(options.day)
         progress.prepares(f"looking for workers at {self.address}")
         # A wrong address is reported soon; a scheduler that has been there is waited for.
-        return asyncio.run(self._persistently(self._examine, min(FIRST, self.wait), lambda: 0, kept=False))
+        return asyncio.run(
+            self._persistently(self._examine, min(FIRST, self.wait), lambda: 0, kept=False)
+        )
 
     def run(self, tasks: Iterator[GradingTask]) -> None:
         queue = TaskQueue(tasks)
@@ -372,7 +430,10 @@ class Cluster:
             if found:
                 break
             if time.monotonic() > until:
-                raise NoCluster(self.address, f"has no workers, and had none for {self.wait:g} s: start some first")
+                raise NoCluster(
+                    self.address,
+                    f"has no workers, and had none for {self.wait:g} s: start some first",
+                )
             if waiting:
                 self.progress.prepares(waiting)
                 waiting = ""
@@ -382,11 +443,23 @@ class Cluster:
             if why is not None:
                 raise BadWorker(worker, why)
         at_once = sum(threads[worker] for worker in found)
-        self.progress.prepares(f"{len(found)} worker{'s' * (len(found) != 1)}, {at_once} submissions at once")
-        return held_by_all({worker: said.layers for worker, said in found.items() if isinstance(said, Introduction)})
+        self.progress.prepares(
+            f"{len(found)} worker{'s' * (len(found) != 1)}, {at_once} submissions at once"
+        )
+        return held_by_all(
+            {
+                worker: said.layers
+                for worker, said in found.items()
+                if isinstance(said, Introduction)
+            }
+        )
 
     async def _persistently(
-        self, action: Callable[[Client], Awaitable[T]], seconds: float, done: Callable[[], int], kept: bool
+        self,
+        action: Callable[[Client], Awaitable[T]],
+        seconds: float,
+        done: Callable[[], int],
+        kept: bool,
     ) -> T:
         """What an action returns; it is repeated over another connection where one is lost.
 
@@ -394,7 +467,9 @@ class Cluster:
         """
         asyncio.get_running_loop().set_exception_handler(_ignore_dask)
         warnings.simplefilter("ignore", VersionMismatchWarning)  # workers are examined by us
-        warnings.filterwarnings("ignore", "Sending large graph")  # a submission is as large as it is
+        warnings.filterwarnings(
+            "ignore", "Sending large graph"
+        )  # a submission is as large as it is
         setbacks = 0
         while True:
             before = done()
@@ -404,9 +479,13 @@ class Cluster:
             except Disconnected as lost:
                 setbacks = 1 if done() > before else setbacks + 1
                 if setbacks > SETBACKS:
-                    raise NoCluster(self.address, f"was lost {setbacks} times in a row ({lost})", kept) from None
+                    raise NoCluster(
+                        self.address, f"was lost {setbacks} times in a row ({lost})", kept
+                    ) from None
                 seconds = self.wait
-                self.progress.prepares(f"the scheduler at {self.address} is lost; trying to reach it again")
+                self.progress.prepares(
+                    f"the scheduler at {self.address} is lost; trying to reach it again"
+                )
             finally:
                 await _close(client)
             await asyncio.sleep(AGAIN)
@@ -419,19 +498,30 @@ class Cluster:
             client = Client(self.address, asynchronous=True, timeout=once, set_as_default=False)  # type: ignore[no-untyped-call]
             try:
                 with warnings.catch_warnings():
-                    warnings.simplefilter("ignore", VersionMismatchWarning)  # workers are examined by us
+                    warnings.simplefilter(
+                        "ignore", VersionMismatchWarning
+                    )  # workers are examined by us
                     await client
-                for name in list(logging.root.manager.loggerDict):  # the display says what matters of it
+                for name in list(
+                    logging.root.manager.loggerDict
+                ):  # the display says what matters of it
                     if name.partition(".")[0] == "distributed":
                         logging.getLogger(name).setLevel(logging.CRITICAL + 1)
                 return client
             except BaseException as error:
                 await _close(client)
                 if isinstance(error, OSError) and time.monotonic() > until:  # TimeoutError is one
-                    why = INSIDE_DASK.sub("", str(error.__cause__ or error)).strip() or "it does not answer"
-                    raise NoCluster(self.address, f"cannot be reached, tried for {seconds:g} s ({why})", kept) from None
+                    why = (
+                        INSIDE_DASK.sub("", str(error.__cause__ or error)).strip()
+                        or "it does not answer"
+                    )
+                    raise NoCluster(
+                        self.address, f"cannot be reached, tried for {seconds:g} s ({why})", kept
+                    ) from None
                 if isinstance(error, ValueError | TypeError | RuntimeError | ImportError):
-                    raise NoCluster(self.address, f"cannot be connected to: {error}", kept) from None
+                    raise NoCluster(
+                        self.address, f"cannot be connected to: {error}", kept
+                    ) from None
                 if not isinstance(error, OSError):
                     raise
             await asyncio.sleep(AGAIN)

@@ -47,7 +47,8 @@ class Versions(msgspec.Struct, frozen=True):
     def difference(self, there: Versions) -> str | None:
         """The first difference in words, or None; it usually explains the others."""
         for name in ("python", "distributed", "torch", "gpudojo", "probes"):
-            ours, theirs = getattr(self, name), getattr(there, name)
+            ours = getattr(self, name)
+            theirs = getattr(there, name)
             if ours != theirs:
                 called = {"python": "Python", "probes": "other probes:"}.get(name, name)
                 return f"it has {called} {theirs}, and the grader {ours}"
@@ -79,7 +80,9 @@ class Introduction(msgspec.Struct, frozen=True):
 
     def on(self, bench: str) -> Introduction:
         """The same without the layer that only a real GPU needs, unless grading uses one."""
-        layers = {name: why for name, why in self.layers.items() if bench == "cuda" or name != DEVICE}
+        layers = {
+            name: why for name, why in self.layers.items() if bench == "cuda" or name != DEVICE
+        }
         return Introduction(self.versions, layers)
 
 
@@ -137,9 +140,9 @@ class ForkServerThread:
 
     def __init__(self, options: RunOptions) -> None:
         self.options = options  # of the first order
-        self._orders: queue.SimpleQueue[tuple[Callable[[], SubmissionRun], Future[UnreadRecord]] | None] = (
-            queue.SimpleQueue()
-        )
+        self._orders: queue.SimpleQueue[
+            tuple[Callable[[], SubmissionRun], Future[UnreadRecord]] | None
+        ] = queue.SimpleQueue()
         self._open: set[Future[UnreadRecord]] = set()
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
@@ -151,7 +154,9 @@ class ForkServerThread:
         waiting: Future[UnreadRecord] = Future()
         with self._lock:
             if self._thread is None:
-                self._thread = threading.Thread(target=self._work, name="dojo fork server", daemon=True)
+                self._thread = threading.Thread(
+                    target=self._work, name="dojo fork server", daemon=True
+                )
                 self._thread.start()
             self._open.add(waiting)
             self._put((begin, waiting))
@@ -179,13 +184,18 @@ class ForkServerThread:
         try:
             with contextlib.closing(fork_client_for(self.options.bench)) as client:
                 client.start_and_wait()
-                ChildScheduler(client, at_once(self.options, UNLIMITED), bell=self._bell).run(self._tasks())
+                ChildScheduler(client, at_once(self.options, UNLIMITED), bell=self._bell).run(
+                    self._tasks()
+                )
         except BaseException as raised:
             error = raised
-        with self._lock:  # whoever waits gets the error; the next order gets a new thread and a new fork server
+        with (
+            self._lock
+        ):  # whoever waits gets the error; the next order gets a new thread and a new fork server
             self._thread = None
             self._orders = queue.SimpleQueue()
-            left, self._open = self._open, set()
+            left = self._open
+            self._open = set()
         for waiting in left:
             waiting.set_exception(error)
 
@@ -255,17 +265,23 @@ class StoppableRun(SubmissionRun):
     def overdue(self, now: float) -> bool:
         return not self.wanted() or super().overdue(now)
 
-    def child_exited(self, code: int | None, over_memory: bool = False, on_gpu: bool = False) -> bool:
+    def child_exited(
+        self, code: int | None, over_memory: bool = False, on_gpu: bool = False
+    ) -> bool:
         return super().child_exited(code, over_memory, on_gpu) and self.wanted()
 
 
 def wanted_on(worker: Any) -> Callable[[], bool]:
     """Tells whether Dask still wants what this thread of a worker computes: not after the grader has stopped."""
-    tasks, key, wanted = worker.state.tasks, worker.get_current_task(), True
+    tasks = worker.state.tasks
+    key = worker.get_current_task()
+    wanted = True
 
     def ask() -> bool:
         nonlocal wanted
-        wanted = wanted and key in tasks and tasks[key].state == "executing"  # once cancelled, for ever
+        wanted = (
+            wanted and key in tasks and tasks[key].state == "executing"
+        )  # once cancelled, for ever
         return wanted
 
     return ask
@@ -281,9 +297,17 @@ def graded(message: bytes, wanted: Callable[[], bool]) -> bytes:
     refused = order.versions.difference(versions(order.options.day))
     if refused is None and wanted():
         try:
-            record = fork_servers.thread_for(order.options).record(lambda: StoppableRun(order, wanted))
+            record = fork_servers.thread_for(order.options).record(
+                lambda: StoppableRun(order, wanted)
+            )
         except Exception as error:
-            refused = str(error) if isinstance(error, DojoError) else f"{type(error).__name__}: {error}"
-    if refused is None and not wanted():  # ended early, it would look like a submission that took too long
+            refused = (
+                str(error) if isinstance(error, DojoError) else f"{type(error).__name__}: {error}"
+            )
+    if (
+        refused is None and not wanted()
+    ):  # ended early, it would look like a submission that took too long
         refused = STOPPED
-    return pack(Reply(number, refused=refused) if refused is not None else Reply(number, encode(record)))
+    return pack(
+        Reply(number, refused=refused) if refused is not None else Reply(number, encode(record))
+    )

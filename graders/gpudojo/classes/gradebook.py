@@ -47,7 +47,10 @@ from gpudojo.submissions.entries import Naming, SubmissionEntry, Submitter, fold
 from gpudojo.submissions.reading import WRITTEN
 
 # A class has these by the hundred thousand, and to look one up in an enumeration takes as long as the rest.
-PASSED, FAILED, TODO, ERROR = Outcome.PASSED, Outcome.FAILED, Outcome.TODO, Outcome.ERROR
+PASSED = Outcome.PASSED
+FAILED = Outcome.FAILED
+TODO = Outcome.TODO
+ERROR = Outcome.ERROR
 
 
 @dataclass
@@ -97,7 +100,8 @@ class CheckStatistics:
     @property
     def discrimination(self) -> float | None:
         """The point-biserial correlation of passing it with the score in everything else; None where there is none."""
-        count, passed = self._judged, self.outcomes[Outcome.PASSED]
+        count = self._judged
+        passed = self.outcomes[Outcome.PASSED]
         whole, squares, of_passed = self._sums
         if not 0 < passed < count:
             return None
@@ -137,7 +141,8 @@ class ClassStatistics:
             for known in self.checks.values():
                 known.absent += 1
             return
-        checks, score = self.checks, row.score
+        checks = self.checks
+        score = row.score
         for exercise in row.exercises:
             absent = absent_functions(exercise)
             for check in exercise.checks:
@@ -211,7 +216,9 @@ class Student(msgspec.Struct, omit_defaults=True):
         if self.naming != Naming.GRADESCOPE or not self.people:
             return None
         id_ = self.people[0].sid if len(self.people) == 1 else ""
-        return RosterRow(id_, self.student, ", ".join(person.email for person in self.people if person.email))
+        return RosterRow(
+            id_, self.student, ", ".join(person.email for person in self.people if person.email)
+        )
 
 
 class ClassState(msgspec.Struct, omit_defaults=True):
@@ -243,7 +250,9 @@ def load_state(out: Path) -> ClassState:
         return ClassState()
     except (OSError, BadEvidence) as error:
         why = error.reason if isinstance(error, BadEvidence) else error.strerror
-        raise BadClass(f"{path} cannot be read ({why}); move it away, and grade the whole class again") from None
+        raise BadClass(
+            f"{path} cannot be read ({why}); move it away, and grade the whole class again"
+        ) from None
 
 
 def stamp(out: Path) -> tuple[int, ...]:
@@ -268,7 +277,9 @@ def save_state(out: Path, state: ClassState) -> None:
 def key_of_student(entry: SubmissionEntry) -> str:
     """By what a student is known from one run to the next."""
     if entry.naming is Naming.GRADESCOPE and entry.people:  # its number is that of the submission
-        return f"gradescope:{'&'.join(key(who.sid or who.email or who.name) for who in entry.people)}"
+        return (
+            f"gradescope:{'&'.join(key(who.sid or who.email or who.name) for who in entry.people)}"
+        )
     if entry.identifier and entry.naming is not Naming.GRADESCOPE:
         return f"{entry.naming}:{folded(entry.identifier)}"
     return f"plain:{folded(entry.name)}"
@@ -292,7 +303,10 @@ class ScoreChange(NamedTuple):
     def __str__(self) -> str:
         shown = "; ".join(check.partition("::")[2] for check in self.checks[:3])
         more = f"; and {len(self.checks) - 3} more checks" * (len(self.checks) > 3)
-        return f"{self.called}: {number(self.before)} → {number(self.after)}" + f" ({shown}{more})" * bool(shown)
+        return (
+            f"{self.called}: {number(self.before)} → {number(self.after)}"
+            + f" ({shown}{more})" * bool(shown)
+        )
 
 
 @dataclass(eq=False, slots=True)
@@ -305,7 +319,9 @@ class Unit:
     sent: list[StoredSubmission] = field(default_factory=list)
     roster: RosterRow | None = None
     submitted: str = ""  # says the roster
-    dates: dict[str, str] | None = None  # of a group: by digest, what the roster says of who handed it in
+    dates: dict[str, str] | None = (
+        None  # of a group: by digest, what the roster says of who handed it in
+    )
     group: str = ""
     sender: Student | None = None  # the member of the group who handed in, or the group itself
     review: list[str] = field(default_factory=list)
@@ -339,9 +355,17 @@ class Unit:
         found = [self.name, *self.keys]
         if self.who:
             found += [self.who.name, self.who.student, self.who.identifier or ""]
-            found += [part for person in self.who.people for part in person if len(self.who.people) == 1]
+            found += [
+                part for person in self.who.people for part in person if len(self.who.people) == 1
+            ]
         if self.roster:
-            found += [self.roster.id, self.roster.name, self.roster.email, self.roster.github, self.roster.login]
+            found += [
+                self.roster.id,
+                self.roster.name,
+                self.roster.email,
+                self.roster.github,
+                self.roster.login,
+            ]
         self._names = frozenset(key(name) for name in found if name)
         return self._names
 
@@ -351,7 +375,9 @@ class ClassTally:
 
     def __init__(self) -> None:
         self.statuses: Counter[str] = Counter()
-        self.shares = array.array("d")  # of the points, in percent: a list would take ten times the memory
+        self.shares = array.array(
+            "d"
+        )  # of the points, in percent: a list would take ten times the memory
         self.scaled = False  # whether points to publish are others than those of the exercises
         self.shared = False  # whether several students have one submission
         self.statistics = ClassStatistics()
@@ -360,7 +386,9 @@ class ClassTally:
         self.reviews = self.late = self.overridden = self.to_grade = 0
         self.gone: list[str] = []
         self.now: list[str] = []
-        self.settled: list[str] = []  # whose points are others although nothing was graded anew: see SETTLED
+        self.settled: list[
+            str
+        ] = []  # whose points are others although nothing was graded anew: see SETTLED
 
     def add(self, row: SubmissionRow, now: bool = False) -> None:
         """Count a row; `now`: it is one of a few that were asked for, and its points are shown."""
@@ -374,7 +402,9 @@ class ClassTally:
             worth = row.final.max_points
             self.scaled |= row.scaled
             self.shares.append(100 * row.final.points / worth if worth else 0.0)
-        if row.status is not SubmissionStatus.UNREADABLE:  # of these all checks failed, whatever the code is
+        if (
+            row.status is not SubmissionStatus.UNREADABLE
+        ):  # of these all checks failed, whatever the code is
             failed = [check for e in row.exercises for check in e.checks if check.outcome is FAILED]
             self.mistakes.update({check.misconception for check in failed if check.misconception})
         if reasons := row.review:
@@ -393,9 +423,18 @@ class Gradebook:
     """A class, its rules, and its results."""
 
     def __init__(
-        self, out: Path, state: ClassState, course: CourseRules, roster: Roster | None, attempt: AttemptRule
+        self,
+        out: Path,
+        state: ClassState,
+        course: CourseRules,
+        roster: Roster | None,
+        attempt: AttemptRule,
     ) -> None:
-        self.out, self.state, self.course, self.roster, self.attempt = out, state, course, roster, attempt
+        self.out = out
+        self.state = state
+        self.course = course
+        self.roster = roster
+        self.attempt = attempt
         self.overrides = Overrides(out)
         self.notices: list[str] = list(roster.notes if roster else ())
         self.unmatched: list[str] = []
@@ -425,16 +464,25 @@ class Gradebook:
                     sent.at = old.at
                 if old is not None:
                     sent.changes = old.changes
-                    if last_from.get(sent.origin, sent.digest) != sent.digest or sent.submitted > old.submitted > "":
+                    if (
+                        last_from.get(sent.origin, sent.digest) != sent.digest
+                        or sent.submitted > old.submitted > ""
+                    ):
                         del kept[sent.digest]
                 kept[sent.digest] = sent
             people = list(entry.people)
-            student = Student(entry.name, entry.student, str(entry.naming), entry.identifier, people)
+            student = Student(
+                entry.name, entry.student, str(entry.naming), entry.identifier, people
+            )
             student.sent = list(kept.values())
             self.state.students[who] = student
             unit = self._unit_of(who, student)
             after = self.pick(unit)
-            if before is not None and after is not None and (change := self._change(unit, student, before, after)):
+            if (
+                before is not None
+                and after is not None
+                and (change := self._change(unit, student, before, after))
+            ):
                 changes.append(change)
                 if change.new_attempt:
                     after.changes = change.checks[:MOST]
@@ -451,7 +499,11 @@ class Gradebook:
         new = self._verdict(after)
         # Never judged again: the checks of that time may be gone, and without its verdict only the score is known.
         old = self._kept(before)
-        outcomes = {check.id: check.outcome for exercise in old.exercises for check in exercise.checks} if old else {}
+        outcomes = (
+            {check.id: check.outcome for exercise in old.exercises for check in exercise.checks}
+            if old
+            else {}
+        )
         checks = [
             f"{check.id}: {outcomes[check.id]} → {check.outcome}"
             for exercise in new.exercises
@@ -464,9 +516,13 @@ class Gradebook:
             return None
         new_attempt = before.digest != after.digest
         people, _ = self._people(student)
-        listed = " & ".join(map(self._called, people)) or (student.listed.name if student.listed else "")
+        listed = " & ".join(map(self._called, people)) or (
+            student.listed.name if student.listed else ""
+        )
         called = both_names(listed, student.name)
-        return ScoreChange(student.name, listed or student.student, was, score, new_attempt, checks, called)
+        return ScoreChange(
+            student.name, listed or student.student, was, score, new_attempt, checks, called
+        )
 
     def _log(self, changes: Iterable[ScoreChange]) -> None:
         self._write_history(
@@ -479,7 +535,11 @@ class Gradebook:
 
     def _write_history(self, lines: Iterable[Sequence[str]]) -> None:
         path = self.out / HISTORY
-        old = path.read_text(encoding="utf-8") if path.exists() else "at,submission,student,before,after,why,checks\n"
+        old = (
+            path.read_text(encoding="utf-8")
+            if path.exists()
+            else "at,submission,student,before,after,why,checks\n"
+        )
         text = io.StringIO(newline="")
         writer = csv.writer(text, lineterminator="\n")
         at = now()
@@ -504,10 +564,14 @@ class Gradebook:
         found: list[Unit] = []
         by_row: dict[int, Unit] = {}
         taken: set[int] = set()
-        for who, student in sorted(self.state.students.items(), key=lambda item: natural(item[1].name)):
+        for who, student in sorted(
+            self.state.students.items(), key=lambda item: natural(item[1].name)
+        ):
             rows, said = self._people(student)
             if self.roster is not None and not rows:
-                self.unmatched.append(both_names(student.listed.name if student.listed else "", student.name))
+                self.unmatched.append(
+                    both_names(student.listed.name if student.listed else "", student.name)
+                )
             for number_ in rows:
                 if number_ in by_row:
                     self._join(by_row[number_], who, student)
@@ -516,15 +580,32 @@ class Gradebook:
                     name = student.name if len(rows) == 1 else self._called(number_)
                     unit = self._on_roster(number_, name)
                     unit.keys, unit.who, unit.sent = [*unit.keys, who], student, list(student.sent)
-                    unit.group = " & ".join(person.name for person in student.people) if len(rows) > 1 else ""
+                    unit.group = (
+                        " & ".join(person.name for person in student.people)
+                        if len(rows) > 1
+                        else ""
+                    )
                     by_row[number_] = unit
                     found.append(unit)
                 taken.add(number_)
             if not rows:
                 review = [f"{said}."] if said else []
-                found.append(Unit(student.name, [who], student, list(student.sent), student.listed, review=review))
+                found.append(
+                    Unit(
+                        student.name,
+                        [who],
+                        student,
+                        list(student.sent),
+                        student.listed,
+                        review=review,
+                    )
+                )
         if self.roster is not None:
-            found += [self._on_roster(n, self._called(n)) for n in range(len(self.roster.rows)) if n not in taken]
+            found += [
+                self._on_roster(n, self._called(n))
+                for n in range(len(self.roster.rows))
+                if n not in taken
+            ]
         self._share(found)
         for name, keys in self._former.items():
             matching = [unit for unit in found if name in unit.names]
@@ -549,7 +630,9 @@ class Gradebook:
     def _people(self, student: Student) -> tuple[list[int], str]:
         if self.roster is None:
             return [], ""
-        return self.roster.people(student.identifier, (student.student, student.name), student.people)
+        return self.roster.people(
+            student.identifier, (student.student, student.name), student.people
+        )
 
     def _unit_of(self, who: str, student: Student) -> Unit:
         """The row of one student, without what others handed in for the same person."""
@@ -567,7 +650,12 @@ class Gradebook:
     def _on_roster(self, number_: int, name: str) -> Unit:
         assert self.roster is not None
         row = self.roster.rows[number_]
-        return Unit(name, [f"roster:{key(row.id)}"], roster=row, submitted=self.roster.submitted.get(number_, ""))
+        return Unit(
+            name,
+            [f"roster:{key(row.id)}"],
+            roster=row,
+            submitted=self.roster.submitted.get(number_, ""),
+        )
 
     def _join(self, unit: Unit, who: str, student: Student) -> None:
         """Another submission of somebody on the roster."""
@@ -577,7 +665,9 @@ class Gradebook:
             unit.sent.sort(key=lambda sent: datetime.datetime.fromisoformat(sent.submitted))
         else:
             names = ", ".join(dict.fromkeys(sent.name for sent in unit.sent))
-            unit.review = [f"several submissions match {unit.name}: {names}; when each was handed in is not known."]
+            unit.review = [
+                f"several submissions match {unit.name}: {names}; when each was handed in is not known."
+            ]
         last = self.pick(unit)
         if last is not None and any(last is sent for sent in student.sent):
             unit.who, unit.name = student, student.name
@@ -596,10 +686,16 @@ class Gradebook:
                 if not matching and self.roster is not None:
                     self._notice(f"nobody is called {member!r}", "groups", group)
                 if len(matching) > 1:
-                    self._notice(f"{_several(member, matching)}; nobody of them is in the group", "groups", group)
+                    self._notice(
+                        f"{_several(member, matching)}; nobody of them is in the group",
+                        "groups",
+                        group,
+                    )
                 elif other := member_of.get(id(matching[0])) if matching else None:
                     self._notice(
-                        f"{member!r} is in the group {other} by another name, and stays there", "groups", group
+                        f"{member!r} is in the group {other} by another name, and stays there",
+                        "groups",
+                        group,
                     )
                 else:
                     own += matching or [Unit(member, [f"plain:{folded(member)}"])]
@@ -612,15 +708,25 @@ class Gradebook:
             for unit in joint:
                 units.remove(unit)
                 self.unmatched = [name for name in self.unmatched if name != unit.called]
-            shared = [each for unit in (*joint, *own) for each in unit.sent if senders[each.digest] is unit]
-            dates = {each.digest: each.submitted or senders[each.digest].submitted for each in shared}
+            shared = [
+                each
+                for unit in (*joint, *own)
+                for each in unit.sent
+                if senders[each.digest] is unit
+            ]
+            dates = {
+                each.digest: each.submitted or senders[each.digest].submitted for each in shared
+            }
             if not all(dates.values()):
                 shared.sort(key=lambda each: each.at)
             else:
                 shared.sort(key=lambda each: datetime.datetime.fromisoformat(dates[each.digest]))
             sender = senders[shared[-1].digest].who
             for unit in own:
-                unit.sent, unit.group, unit.dates, unit.sender = shared, group, dates, sender
+                unit.sent = shared
+                unit.group = group
+                unit.dates = dates
+                unit.sender = sender
 
     def rows(self) -> Iterator[SubmissionRow]:
         """All rows, finished; one after another, for there may be many."""
@@ -634,19 +740,28 @@ class Gradebook:
         first: dict[int, str] = {}
         for who in self.course.extensions:
             if key(who) not in known:
-                near = suggestion(who, [one for unit in units for one in (unit.name, unit.shown)], "")
+                near = suggestion(
+                    who, [one for unit in units for one in (unit.name, unit.shown)], ""
+                )
                 self._notice(f"nobody is called {who!r}{near}", "extensions", who)
                 continue
             matching = [unit for unit in units if key(who) in unit.names]
             if len(matching) > 1:
-                self._notice(f"{_several(who, matching)}; all of them have the extension", "extensions", who)
+                self._notice(
+                    f"{_several(who, matching)}; all of them have the extension", "extensions", who
+                )
             for unit in matching:
                 if (other := first.setdefault(id(unit), who)) != who:
-                    self._notice(f"{who!r} is {other!r}, whose extension is used", "extensions", who)
+                    self._notice(
+                        f"{who!r} is {other!r}, whose extension is used", "extensions", who
+                    )
         for who, said in self.course.too_short():
             self._notice(said, "extensions", who)
         self.notices += [f"{self.overrides.path}: {said}" for said in self._unused(units)]
-        return (self._row(unit, sent, _twins(unit, sent, same)) for unit, sent in zip(units, picked, strict=True))
+        return (
+            self._row(unit, sent, _twins(unit, sent, same))
+            for unit, sent in zip(units, picked, strict=True)
+        )
 
     def _unused(self, units: Iterable[Unit]) -> list[str]:
         """Which overrides are unused, or are known by the student's name alone, in sentences."""
@@ -665,7 +780,9 @@ class Gradebook:
         for entry in self.overrides.current().values():
             unit = owners.get(entry.key)
             if entry.item not in items:
-                said.append(f"{entry.item} is not graded any more; points of {entry.student} for it are unused")
+                said.append(
+                    f"{entry.item} is not graded any more; points of {entry.student} for it are unused"
+                )
             elif unit is None and entry.key != EVERYONE:
                 said.append(f"nobody is {entry.student!r} any more; an override is unused")
             elif unit is not None and entry.key in self._former.get(key(entry.student), ()):
@@ -679,7 +796,9 @@ class Gradebook:
         """The row of a unit."""
         return self._row(unit, self.pick(unit))
 
-    def _row(self, unit: Unit, sent: StoredSubmission | None, twins: Sequence[str] = ()) -> SubmissionRow:
+    def _row(
+        self, unit: Unit, sent: StoredSubmission | None, twins: Sequence[str] = ()
+    ) -> SubmissionRow:
         """The row of a unit, of whose submissions one counts; `twins` handed in the same."""
         row = self._graded(unit, sent, twins=twins)
         return replace(row, attempts=self._attempts(unit, sent, row)) if len(unit.sent) > 1 else row
@@ -694,7 +813,9 @@ class Gradebook:
         """The row of a unit if this submission counts; `base` is the grader's verdict on it."""
         review = list(unit.review)
         if sent is None:
-            base = SubmissionRow(unit.name, SubmissionStatus.ABSENT, 0.0, 0.0, [], reason="Nothing was handed in.")
+            base = SubmissionRow(
+                unit.name, SubmissionStatus.ABSENT, 0.0, 0.0, [], reason="Nothing was handed in."
+            )
         elif base is None:
             base = self._verdict(sent)
         exercises = self._weighed(base)
@@ -705,22 +826,31 @@ class Gradebook:
             ExerciseRow(item.name, item.title, 0.0, item.points, extra=item.extra, by_hand=True)
             for item in self.course.by_hand
         ]
-        exercises, said = applied(exercises, self.overrides.of(unit.keys, everyone=sent is not None))
+        exercises, said = applied(
+            exercises, self.overrides.of(unit.keys, everyone=sent is not None)
+        )
         submitted = unit.when(sent) if sent else ""
-        names = unit.names if self.course.extensions else frozenset[str]()  # they take more memory than all the rest
-        timing = self.course.timing(submitted, self._told_by(unit, sent), bool(sent and sent.late), names)
+        names = (
+            unit.names if self.course.extensions else frozenset[str]()
+        )  # they take more memory than all the rest
+        timing = self.course.timing(
+            submitted, self._told_by(unit, sent), bool(sent and sent.late), names
+        )
         if sent and sent.late and not submitted and self.course.late.penalty:
             if timing is not None and timing.late:
                 review.append("late, and by how much is not known: one day was counted")
             elif timing is not None and timing.extended:
-                review.append("the platform says late, and does not know of the extension; no penalty was taken")
+                review.append(
+                    "the platform says late, and does not know of the extension; no penalty was taken"
+                )
         row = replace(
             base,
             submission=unit.name,
             score=total(exercise.score for exercise in exercises),
             max_score=total(exercise.max_score for exercise in exercises if not exercise.extra),
             exercises=exercises,
-            student=(unit.roster.name if unit.roster else "") or (unit.who.student if unit.who else unit.name),
+            student=(unit.roster.name if unit.roster else "")
+            or (unit.who.student if unit.who else unit.name),
             identifier=unit.who.identifier if unit.who else unit.roster.id if unit.roster else None,
             naming=unit.who.naming if unit.who else None,
             notes=[*(sent.notes if sent else ()), *base.notes],
@@ -739,19 +869,32 @@ class Gradebook:
             return ""
         who = unit.sender or unit.who
         naming = who.naming if who else ""
-        return naming if naming not in ("plain", "classroom", "") else "commit" if sent.submitted else "roster"
+        return (
+            naming
+            if naming not in ("plain", "classroom", "")
+            else "commit"
+            if sent.submitted
+            else "roster"
+        )
 
-    def _attempts(self, unit: Unit, counts: StoredSubmission | None, row: SubmissionRow) -> list[Attempt]:
+    def _attempts(
+        self, unit: Unit, counts: StoredSubmission | None, row: SubmissionRow
+    ) -> list[Attempt]:
         """All submissions with the points that each has in the course; `row` is that of the one that counts."""
         found = []
         for sent in unit.sent:
-            score, worth = sent.score, sent.max_score
+            score = sent.score
+            worth = sent.max_score
             if sent is counts:
-                score, worth = row.score, row.max_score
+                score = row.score
+                worth = row.max_score
             elif kept := self._kept(sent) if sent.record else self._verdict(sent):
                 own = self._graded(unit, sent, kept)
-                score, worth = own.score, own.max_score
-            one = Attempt(sent.name, sent.digest, score, worth, sent.at, sent.submitted, sent is counts)
+                score = own.score
+                worth = own.max_score
+            one = Attempt(
+                sent.name, sent.digest, score, worth, sent.at, sent.submitted, sent is counts
+            )
             found.append(replace(one, changes=sent.changes))
         return found
 
@@ -766,16 +909,28 @@ class Gradebook:
             own = [(f.name, check.points) for f in exercise.functions for check in f.checks]
             graded = [points for name, points in own if not only or name in only]
             if worth is not None and graded:
-                found[exercise.stem] = exercise.title, worth, total(points for _, points in own), total(graded)
+                found[exercise.stem] = (
+                    exercise.title,
+                    worth,
+                    total(points for _, points in own),
+                    total(graded),
+                )
         return found
 
     def _weighed(self, base: SubmissionRow) -> list[ExerciseRow]:
         if base.status is SubmissionStatus.ABSENT:
-            base_rows = [ExerciseRow(stem, title, 0.0, graded) for stem, (title, _, _, graded) in self.parts.items()]
+            base_rows = [
+                ExerciseRow(stem, title, 0.0, graded)
+                for stem, (title, _, _, graded) in self.parts.items()
+            ]
         else:
             base_rows = base.exercises
         known = {exercise.exercise: exercise for exercise in base_rows}
-        return [weighed(known[stem], part[1], part[2]) for stem, part in self.parts.items() if stem in known]
+        return [
+            weighed(known[stem], part[1], part[2])
+            for stem, part in self.parts.items()
+            if stem in known
+        ]
 
     @property
     def max_score(self) -> float:
@@ -802,20 +957,30 @@ class Gradebook:
         with contextlib.suppress(OSError, UnicodeDecodeError, csv.Error, KeyError):
             if (self.out / RULES).read_text(encoding="utf-8") != self._rules:
                 with (self.out / "results.csv").open(encoding="utf-8", newline="") as file:
-                    graded = [line for line in csv.DictReader(file) if line["status"] != SubmissionStatus.ABSENT]
+                    graded = [
+                        line
+                        for line in csv.DictReader(file)
+                        if line["status"] != SubmissionStatus.ABSENT
+                    ]
                 called = Counter(line["student"] for line in graded)
                 own = {line["student"]: line for line in graded if called[line["student"]] == 1}
                 own |= {line["submission"]: line for line in graded}
                 return {name: (line["points"], line["out_of"]) for name, line in own.items()}
         return {}
 
-    def write_results(self, few: Collection[str] = (), changed: Collection[str] = ()) -> tuple[Path, ClassTally]:
+    def write_results(
+        self, few: Collection[str] = (), changed: Collection[str] = ()
+    ) -> tuple[Path, ClassTally]:
         """Write results.json and results.csv; raises BadClass where that is not possible.
 
         `few` are names of submissions whose points are to be shown, `changed` those whose changes are known."""
-        state, course, tally = self.state, self.course, ClassTally()
+        state = self.state
+        course = self.course
+        tally = ClassTally()
         rows = self.rows()
-        sections = {row.section for row in self.roster.rows if row.section} if self.roster else set()
+        sections = (
+            {row.section for row in self.roster.rows if row.section} if self.roster else set()
+        )
         header = ClassResults(
             day=state.day,
             bench=state.bench,
@@ -825,7 +990,10 @@ class Gradebook:
             layers=state.layers,
             reference=state.reference,
             title=course.title,
-            graded_at=max((sent.at for student in state.students.values() for sent in student.sent), default=""),
+            graded_at=max(
+                (sent.at for student in state.students.values() for sent in student.sent),
+                default="",
+            ),
             python=state.python,
             seed=state.seed,
             limits=state.limits,
@@ -839,19 +1007,26 @@ class Gradebook:
             unmatched=self.unmatched,
         )
 
-        before, settled = self._published(), list[tuple[str, ...]]()
+        before = self._published()
+        settled = list[tuple[str, ...]]()
 
         def counted(rows: Iterable[SubmissionRow]) -> Iterator[SubmissionRow]:
             for row in rows:
                 tally.add(row, row.submission in few)
                 if before and row.submission not in changed:
                     after = number(row.final.points), number(row.final.max_points)
-                    names = [safe(printable(whole(name))) for name in (row.submission, row.student or "")]
+                    names = [
+                        safe(printable(whole(name))) for name in (row.submission, row.student or "")
+                    ]
                     old = next((before[name] for name in names if name in before), after)
                     if old != after:
                         most = f" of {old[1]}" * (old[1] != after[1])
-                        tally.settled.append(f"{row.called}: {old[0]}{most} → {after[0]} of {after[1]}")
-                        settled.append((row.submission, row.student or "", old[0], after[0], "settings", ""))
+                        tally.settled.append(
+                            f"{row.called}: {old[0]}{most} → {after[0]} of {after[1]}"
+                        )
+                        settled.append(
+                            (row.submission, row.student or "", old[0], after[0], "settings", "")
+                        )
                 yield row
 
         path = self.out / "results.json"
@@ -863,7 +1038,9 @@ class Gradebook:
             if before or not (self.out / RULES).exists():
                 write(self.out / RULES, self._rules.encode(), lasting=False)
         except OSError as error:
-            raise BadClass(f"cannot write {path}: {error.strerror}; what has been run is kept") from None
+            raise BadClass(
+                f"cannot write {path}: {error.strerror}; what has been run is kept"
+            ) from None
         return path, tally
 
     # Verdicts
@@ -873,7 +1050,11 @@ class Gradebook:
 
     def _kept(self, sent: StoredSubmission) -> SubmissionRow | None:
         """The verdict as it was made when the submission ran, if it is still there."""
-        return self._verdicts(sent.reference, sent.measure, tuple(sent.only)).kept(sent.record) if sent.record else None
+        return (
+            self._verdicts(sent.reference, sent.measure, tuple(sent.only)).kept(sent.record)
+            if sent.record
+            else None
+        )
 
     def _verdict(self, sent: StoredSubmission) -> SubmissionRow:
         verdicts = self._verdicts(sent.reference, sent.measure, tuple(sent.only))
@@ -888,7 +1069,11 @@ def _twins(unit: Unit, sent: StoredSubmission | None, same: dict[str, list[Unit]
 
 def _explained(reasons: Sequence[str], sent: StoredSubmission | None) -> list[str]:
     """Reasons to review; where no function was found, with what the files say about it."""
-    why = [f"{note[:1].lower()}{note[1:]}" for note in sent.notes if note.endswith(WRITTEN)] if sent else []
+    why = (
+        [f"{note[:1].lower()}{note[1:]}" for note in sent.notes if note.endswith(WRITTEN)]
+        if sent
+        else []
+    )
     return [f"{one}: {' '.join(why)}" if why and one == NO_FUNCTIONS else one for one in reasons]
 
 
@@ -898,7 +1083,9 @@ def _several(name: str, units: Sequence[Unit]) -> str:
 
 
 def _tried(row: SubmissionRow) -> bool:
-    return any(check.outcome in (PASSED, FAILED) for exercise in row.exercises for check in exercise.checks)
+    return any(
+        check.outcome in (PASSED, FAILED) for exercise in row.exercises for check in exercise.checks
+    )
 
 
 def _gone(origin: Path) -> bool:
@@ -909,7 +1096,8 @@ def _gone(origin: Path) -> bool:
 def _with_unique_names(units: list[Unit]) -> list[Unit]:
     taken: set[str] = set()
     for unit in units:
-        name, count = unit.name, 1
+        name = unit.name
+        count = 1
         if folded(name) in taken and unit.roster is not None:
             name = f"{unit.name} ({unit.roster.id})"
         while folded(name) in taken:

@@ -38,7 +38,9 @@ def seeds(secret: str, exercises: Iterable[Exercise]) -> dict[str, int]:
 
 
 def _probes(exercises: Iterable[Exercise]) -> list[str]:
-    return [f"{e.stem}::{f.name}::{p.name}" for e in exercises for f in e.functions for p in f.probes]
+    return [
+        f"{e.stem}::{f.name}::{p.name}" for e in exercises for f in e.functions for p in f.probes
+    ]
 
 
 def number(secret: str, key: str) -> int:
@@ -54,7 +56,9 @@ def name_of(secret: str) -> str:
 
 ROOT: Final = Path(gpudojo.__file__).resolve().parents[1]
 # Judges evidence and does not make it.
-JUDGING: Final = tuple(f"gpudojo/{name}.py" for name in ("grading/checks", "grading/engine", "classes/judging"))
+JUDGING: Final = tuple(
+    f"gpudojo/{name}.py" for name in ("grading/checks", "grading/engine", "classes/judging")
+)
 OBSERVING: Final = (
     *("virtual_cuda", "gpudojo/grading", "gpudojo/model/evidence.py"),
     *("gpudojo/sandbox/child.py", "gpudojo/submissions/reading.py"),
@@ -84,7 +88,8 @@ def of_probes(day: str, kept: Path | None = None, keep: bool = False) -> str:
             first, *lines = kept.read_text("ascii").splitlines()
             known = dict(line.split() for line in lines) if first == rules else {}
     observing, content = _probing(day)
-    left, used = dict[Path, bytes](), dict[str, str]()
+    left = dict[Path, bytes]()
+    used = dict[str, str]()
     for path, source in content.items():
         digest = hashlib.sha256(source).hexdigest()
         found = known.get(digest) or hashlib.sha256(_without_checks(path, source)).hexdigest()
@@ -99,13 +104,17 @@ def of_probes(day: str, kept: Path | None = None, keep: bool = False) -> str:
 def of_probes_alone(day: str) -> str:
     """The same without torch, whose builds for other machines have other names."""
     observing, content = _probing(day)
-    return _hash(observing | {path: _without_checks(path, source) for path, source in content.items()}, "")
+    return _hash(
+        observing | {path: _without_checks(path, source) for path, source in content.items()}, ""
+    )
 
 
 @functools.cache
 def of_checks(day: str) -> str:
     """The fingerprint of everything that verdicts on evidence depend on."""
-    return _hash({path: path.read_bytes() for path in _files([*JUDGING, "gpudojo/model", _folder(day)])}, "")
+    return _hash(
+        {path: path.read_bytes() for path in _files([*JUDGING, "gpudojo/model", _folder(day)])}, ""
+    )
 
 
 @functools.cache
@@ -124,11 +133,22 @@ def of_exercises(day: str) -> dict[str, str]:
     modules = {module.rpartition(".")[2] for module in known.modules.values()}
     inside = {name: name.partition(os.sep)[0].removesuffix(".py") for name in files}
     own = {name: module for name, module in inside.items() if module in modules}
-    imports = {name: _imports(name, data, known.folder.name, modules) for name, data in files.items()}
+    imports = {
+        name: _imports(name, data, known.folder.name, modules) for name, data in files.items()
+    }
     shared = {name for name in files if name not in own}
-    shared |= {name for name, module in own.items() if any(module in imports[other] for other in shared)}
-    mistakes = (str(each.folder / "misconceptions.toml") for each in registered().values() if each is not known)
-    beside = [*(path for name in VERDICTS for path in _below(ROOT / name)), *filter(os.path.isfile, mistakes)]
+    shared |= {
+        name for name, module in own.items() if any(module in imports[other] for other in shared)
+    }
+    mistakes = (
+        str(each.folder / "misconceptions.toml")
+        for each in registered().values()
+        if each is not known
+    )
+    beside = [
+        *(path for name in VERDICTS for path in _below(ROOT / name)),
+        *filter(os.path.isfile, mistakes),
+    ]
     code, changed = _contents(beside, ROOT)
     if changed or shared & recent:
         return {}
@@ -162,12 +182,17 @@ def _below(folder: Path) -> Iterator[str]:
         yield str(folder)
     for place, folders, names in os.walk(folder):
         folders[:] = sorted(name for name in folders if name != "__pycache__")
-        yield from (os.path.join(place, name) for name in sorted(names) if not name.endswith((".md", ".pyc")))
+        yield from (
+            os.path.join(place, name)
+            for name in sorted(names)
+            if not name.endswith((".md", ".pyc"))
+        )
 
 
 def _contents(paths: Iterable[str], root: Path) -> tuple[dict[str, bytes], set[str]]:
     """What is in files, by name, and the names of those that have changed since this process began."""
-    found, recent = dict[str, bytes](), set[str]()
+    found = dict[str, bytes]()
+    recent = set[str]()
     for path in paths:
         name = path.removeprefix(os.path.join(root, ""))
         with open(path, "rb") as file:
@@ -190,7 +215,8 @@ def _imports(name: str, source: bytes, day: str, modules: set[str]) -> set[str]:
 
 def _joined(module: str, own: Mapping[str, str], imports: Mapping[str, set[str]]) -> set[str]:
     """The modules that one imports, those that import it, and so on: either may change what the other has."""
-    found, waiting = {module}, [module]
+    found = {module}
+    waiting = [module]
     while waiting:
         one = waiting.pop()
         others = {other for name, each in own.items() if each == one for other in imports[name]}
@@ -205,7 +231,9 @@ def _probing(day: str) -> tuple[dict[Path, bytes], dict[Path, bytes]]:
     judging = {ROOT / name for name in JUDGING}
     content = (path for path in _files([_folder(day)]) if path.name != "misconceptions.toml")
     observing = (path for path in _files(OBSERVING) if path not in judging)
-    return {path: path.read_bytes() for path in observing}, {path: path.read_bytes() for path in content}
+    return {path: path.read_bytes() for path in observing}, {
+        path: path.read_bytes() for path in content
+    }
 
 
 def _folder(day: str) -> str:
@@ -224,7 +252,9 @@ def _without_checks(path: Path, source: bytes) -> bytes:
             first = called.lineno
             judges = isinstance(called, ast.Call) and ast.unparse(called.func).endswith(".check")
         else:
-            judges = isinstance(node, ast.Expr)  # the docstring, `.when(…)`, checks that many exercises share
+            judges = isinstance(
+                node, ast.Expr
+            )  # the docstring, `.when(…)`, checks that many exercises share
             judges = judges and not ast.unparse(node).partition("(")[0].endswith(".probe")
         if judges:
             lines[first - 1 : node.end_lineno] = [b""] * ((node.end_lineno or first) - first + 1)
@@ -242,7 +272,9 @@ def _files(names: Sequence[str]) -> list[Path]:
 def _hash(files: dict[Path, bytes], more: str) -> str:
     whole = hashlib.sha256(more.encode())
     for path, data in sorted(files.items()):
-        name = path.relative_to(ROOT) if path.is_relative_to(ROOT) else path.name  # or of a day from outside
+        name = (
+            path.relative_to(ROOT) if path.is_relative_to(ROOT) else path.name
+        )  # or of a day from outside
         whole.update(str(name).encode() + b"\0" + data + b"\0")
     return whole.hexdigest()[:16]
 
@@ -269,7 +301,9 @@ class RecordedReference:
                 name = (exercise.stem, function.name)
                 evidence = self.shipped.evidence_of(*name, bench, self.seed)
                 drawn = self.shipped.timelines_of(*name)
-                seen["::".join(name)] = FunctionRecord(evidence, 0.0, self.shipped.signature(*name), timelines=drawn)
+                seen["::".join(name)] = FunctionRecord(
+                    evidence, 0.0, self.shipped.signature(*name), timelines=drawn
+                )
         return Record("reference", seen=seen, layers=examine())
 
 
@@ -278,7 +312,9 @@ def recorded(day: str, bench: str, folder: Path | None = None) -> RecordedRefere
     found = shipped(day, folder or SHIPPED)
     if found is None:
         where = f"in {folder} ({day}{SUFFIX})" if folder else "in this installation of gpudojo"
-        raise BadClass(f"there are no reference solutions, and no recorded evidence of them {where}")
+        raise BadClass(
+            f"there are no reference solutions, and no recorded evidence of them {where}"
+        )
     # Not the first, which students use themselves: a solution for these numbers alone fails with others.
     seed = found.seeds[-1]
     found.refuse_unknown(bench, seed)
@@ -291,7 +327,9 @@ class GradingOptions:
 
     submissions: Sequence[Path]
     out: Path
-    reference: Path | None = None  # a folder of solutions; None: recorded evidence is used, which has its own seed
+    reference: Path | None = (
+        None  # a folder of solutions; None: recorded evidence is used, which has its own seed
+    )
     day: str = "day8"
     bench: str = "virtual"
     secret: str | None = None
@@ -299,17 +337,23 @@ class GradingOptions:
     seconds: float = 10.0  # for each function
     memory: int = 2 << 30
     gpu_memory: int = 2 << 30  # of a real GPU
-    only: frozenset[str] = frozenset()  # functions, or exercises before a class is graded; empty: all
+    only: frozenset[str] = (
+        frozenset()
+    )  # functions, or exercises before a class is graded; empty: all
     rejudge: bool = False
     fresh: bool = False
     require_isolation: bool = False
     evidence: Path | None = None  # the folder of recorded evidence; None: this installation's
     alone: bool = False  # the one folder given is one submission, whatever is in it, and the grader keeps nothing
-    references: Path | None = None  # a folder with one of solutions for each day, where `reference` is None
+    references: Path | None = (
+        None  # a folder with one of solutions for each day, where `reference` is None
+    )
     course: Path | None = None  # None: the course file beside the submissions, if there is one
     roster: Path | None = None
     attempt: AttemptRule | None = None
-    asked: frozenset[str] | None = None  # options that the user gave: others are as in the last run. None: all
+    asked: frozenset[str] | None = (
+        None  # options that the user gave: others are as in the last run. None: all
+    )
 
     @staticmethod
     def chosen(only: Iterable[str], exercises: Sequence[Exercise]) -> frozenset[str]:
@@ -317,7 +361,9 @@ class GradingOptions:
         found: set[str] = set()
         for name in only:
             number = name.rjust(2, "0") if name.isdecimal() else name.removesuffix(".py")
-            meant = [each for each in exercises if number in (each.stem, each.stem.partition("_")[0])]
+            meant = [
+                each for each in exercises if number in (each.stem, each.stem.partition("_")[0])
+            ]
             found.update(each.name for exercise in meant for each in exercise.functions)
             found.update([] if meant else [name])
         return frozenset(found)
@@ -329,21 +375,37 @@ class GradingOptions:
         unknown = sorted(self.only - names)
         if unknown:
             stems = [each.stem for each in exercises]
-            hint = suggestion(unknown[0], [*names, *stems], "") or f"; the exercises are {', '.join(stems)}"
+            hint = (
+                suggestion(unknown[0], [*names, *stems], "")
+                or f"; the exercises are {', '.join(stems)}"
+            )
             raise BadClass(f"{self.day} has no function or exercise {unknown[0]}{hint}")
-        return [(exercise, function) for exercise, function in every if not self.only or function.name in self.only]
+        return [
+            (exercise, function)
+            for exercise, function in every
+            if not self.only or function.name in self.only
+        ]
 
     def worth(self, exercises: Sequence[Exercise]) -> float:
         """The points of these functions."""
-        return total(check.points for _, function in self.functions(exercises) for check in function.checks)
+        return total(
+            check.points for _, function in self.functions(exercises) for check in function.checks
+        )
 
-    def run_options(self, exercises: Sequence[Exercise], secret: str, recorded: RecordedReference | None) -> RunOptions:
+    def run_options(
+        self, exercises: Sequence[Exercise], secret: str, recorded: RecordedReference | None
+    ) -> RunOptions:
         """What every submission is run with."""
         return RunOptions(
             day=self.day,
             bench=self.bench,
-            seeds=dict.fromkeys(_probes(exercises), recorded.seed) if recorded else seeds(secret, exercises),
-            known=frozenset(f"{exercise.stem}::{function.name}" for exercise, function in self.functions(exercises)),
+            seeds=dict.fromkeys(_probes(exercises), recorded.seed)
+            if recorded
+            else seeds(secret, exercises),
+            known=frozenset(
+                f"{exercise.stem}::{function.name}"
+                for exercise, function in self.functions(exercises)
+            ),
             seconds=self.seconds,
             memory=self.memory,
             only=self.only,
@@ -356,7 +418,12 @@ class GradingOptions:
             self.day,
             self.bench,
             recorded.name if recorded else name_of(secret),
-            of_probes(self.day, None if self.alone else self.out / FOLDER / "probes", keep=not self.rejudge),
-            f"{self.seconds:g} {self.memory}" + (f" {self.gpu_memory}" if self.bench == "cuda" else ""),
+            of_probes(
+                self.day,
+                None if self.alone else self.out / FOLDER / "probes",
+                keep=not self.rejudge,
+            ),
+            f"{self.seconds:g} {self.memory}"
+            + (f" {self.gpu_memory}" if self.bench == "cuda" else ""),
             " ".join(sorted(self.only)),
         )

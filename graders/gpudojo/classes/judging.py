@@ -35,7 +35,15 @@ from gpudojo.model import evidence
 from gpudojo.model.catalogue import day as exercises_of
 from gpudojo.model.catalogue import misconceptions
 from gpudojo.model.errors import BadClass, BadEvidence, ReferenceFails, described
-from gpudojo.model.evidence import AnyEvidence, CallStatus, Digests, Evidence, Observation, Raised, decoded
+from gpudojo.model.evidence import (
+    AnyEvidence,
+    CallStatus,
+    Digests,
+    Evidence,
+    Observation,
+    Raised,
+    decoded,
+)
 from gpudojo.model.exercise import Exercise, Function
 from gpudojo.model.results import (
     CheckResult,
@@ -90,13 +98,17 @@ class SameResults:
     def __init__(self) -> None:
         # By function and digests: verdicts of which nothing depends on the student's lines.
         self.verdicts: dict[tuple[str, Digests], FunctionVerdict] = {}
-        self.outcomes: defaultdict[str, KnownOutcomes] = defaultdict(partial(KnownOutcomes, MOST_OUTCOMES))
+        self.outcomes: defaultdict[str, KnownOutcomes] = defaultdict(
+            partial(KnownOutcomes, MOST_OUTCOMES)
+        )
 
 
 class KnownExercises:
     """The rows of exercises that need not be judged again, and what to review of each; `judged` adds the others."""
 
-    def __init__(self, rows: Iterable[ExerciseRow] = (), review: Mapping[str, list[str]] = {}) -> None:
+    def __init__(
+        self, rows: Iterable[ExerciseRow] = (), review: Mapping[str, list[str]] = {}
+    ) -> None:
         self.rows = {row.exercise: row for row in rows}
         self.review = {stem: review.get(stem, []) for stem in self.rows}
 
@@ -112,19 +124,31 @@ def judged(
     """The verdict on a submission that could be read; `same` is filled, for others with the same reference."""
     same = SameResults() if same is None else same
     tampered = next((i for i in record.incidents if i.what is IncidentKind.TAMPERED), None)
-    definitions = [Definition(p.function, p.file, p.line, p.cell, p.note) for p in record.places if p.file is not None]
+    definitions = [
+        Definition(p.function, p.file, p.line, p.cell, p.note)
+        for p in record.places
+        if p.file is not None
+    ]
     places = {definition.function: definition for definition in definitions}
-    rows, review = list[ExerciseRow](), _needs_review(record)
+    rows = list[ExerciseRow]()
+    review = _needs_review(record)
     known = KnownExercises() if known is None else known
     for exercise in exercises:
         if exercise.stem not in known.rows:
-            functions = [function for function in exercise.functions if not only or function.name in only]
-            points = iter(rounded([check.points for function in functions for check in function.checks]))
-            checks, to_review = list[CheckRow](), list[str]()
+            functions = [
+                function for function in exercise.functions if not only or function.name in only
+            ]
+            points = iter(
+                rounded([check.points for function in functions for check in function.checks])
+            )
+            checks = list[CheckRow]()
+            to_review = list[str]()
             for function in functions:
                 if tampered is not None:
                     wanted = "a submission that leaves the grader alone"
-                    found = FunctionVerdict(_failed(exercise, function, f"not graded: {tampered.detail}", wanted))
+                    found = FunctionVerdict(
+                        _failed(exercise, function, f"not graded: {tampered.detail}", wanted)
+                    )
                 else:
                     found = _verdict(exercise, function, record, reference, same)
                 worth = list(itertools.islice(points, len(function.checks)))
@@ -138,11 +162,16 @@ def judged(
         review += known.review[exercise.stem]
     files = record.files.items()
     return _row(
-        next((STATUSES[i.what] for i in record.incidents if i.what in STATUSES), SubmissionStatus.GRADED),
+        next(
+            (STATUSES[i.what] for i in record.incidents if i.what in STATUSES),
+            SubmissionStatus.GRADED,
+        ),
         rows,
         reason=_reason(record),
         definitions=definitions,
-        notes=[f"{name}: {ran.broken.type}: {ran.broken.message}" for name, ran in files if ran.broken][:20],
+        notes=[
+            f"{name}: {ran.broken.type}: {ran.broken.message}" for name, ran in files if ran.broken
+        ][:20],
         needs_human=review,
         seconds=round(record.seconds, 3),
         peak_bytes=record.peak_bytes,
@@ -154,27 +183,42 @@ def judged(
 
 def _row(status: SubmissionStatus, exercises: list[ExerciseRow], **more: Any) -> SubmissionRow:
     """A row that says nothing yet of whose it is: see `row_of`."""
-    score, worth = total(row.score for row in exercises), total(row.max_score for row in exercises)
+    score = total(row.score for row in exercises)
+    worth = total(row.max_score for row in exercises)
     return SubmissionRow("", status, score, worth, exercises, **more)
 
 
-def unreadable(problem: str, exercises: Iterable[Exercise], only: frozenset[str] = frozenset()) -> SubmissionRow:
+def unreadable(
+    problem: str, exercises: Iterable[Exercise], only: frozenset[str] = frozenset()
+) -> SubmissionRow:
     """The verdict on a submission that could not."""
     exercises = tuple(exercises)
     results = [
         result
         for exercise, function in _graded(exercises, only)
-        for result in _failed(exercise, function, f"not graded: {problem}", "a submission that can be read")
+        for result in _failed(
+            exercise, function, f"not graded: {problem}", "a submission that can be read"
+        )
     ]
-    return _row(SubmissionStatus.UNREADABLE, rows_of(results, exercises), reason=problem, needs_human=[problem])
+    return _row(
+        SubmissionStatus.UNREADABLE,
+        rows_of(results, exercises),
+        reason=problem,
+        needs_human=[problem],
+    )
 
 
-def complete(reference: Record, exercises: Iterable[Exercise], only: frozenset[str] = frozenset()) -> None:
+def complete(
+    reference: Record, exercises: Iterable[Exercise], only: frozenset[str] = frozenset()
+) -> None:
     """Raises BadClass where the reference does not run, or a probe cannot use what it did."""
     for exercise, function in _graded(exercises, only):
         seen = reference.seen.get(f"{exercise.stem}::{function.name}")
         if seen is None:
-            why = "; ".join(dict.fromkeys(i.detail for i in reference.incidents)) or "there is no evidence"
+            why = (
+                "; ".join(dict.fromkeys(i.detail for i in reference.incidents))
+                or "there is no evidence"
+            )
             raise BadClass(f"the reference solution of `{function.name}` cannot be run: {why}")
         try:
             refuse_failing(seen.evidence)
@@ -185,7 +229,9 @@ def complete(reference: Record, exercises: Iterable[Exercise], only: frozenset[s
 def prepare(exercises: Iterable[Exercise], only: frozenset[str] = frozenset()) -> None:
     """Import and make what judging needs, while there is nothing else to do or before this process is forked."""
     known = os.environ.get(THREADS)
-    os.environ[THREADS] = "1"  # a process with threads is not forked, and nothing here is large enough for them
+    os.environ[THREADS] = (
+        "1"  # a process with threads is not forked, and nothing here is large enough for them
+    )
     try:
         importlib.import_module("numpy")
     finally:
@@ -198,10 +244,14 @@ def prepare(exercises: Iterable[Exercise], only: frozenset[str] = frozenset()) -
             evidence.prepare(probe.returns)
 
 
-def _graded(exercises: Iterable[Exercise], only: frozenset[str]) -> Iterator[tuple[Exercise, Function]]:
+def _graded(
+    exercises: Iterable[Exercise], only: frozenset[str]
+) -> Iterator[tuple[Exercise, Function]]:
     """The functions that are graded: these, or all."""
     every = ((exercise, function) for exercise in exercises for function in exercise.functions)
-    return ((exercise, function) for exercise, function in every if not only or function.name in only)
+    return (
+        (exercise, function) for exercise, function in every if not only or function.name in only
+    )
 
 
 def _verdict(
@@ -214,7 +264,8 @@ def _verdict(
     wanted = reference.seen[key]
     seen = record.evidence(key)
     if seen is None or set(seen.observations) != {probe.name for probe in function.probes}:
-        seen, digests = _late(function, seen) or _ended(exercise, function, record), None
+        seen = _late(function, seen) or _ended(exercise, function, record)
+        digests = None
     lines = partial(_lines, record, exercise, function)
     given = exercise, function, seen, wanted.evidence, lines, wanted.signature
     if digests is None:
@@ -227,7 +278,11 @@ def _verdict(
 
 
 def _rows(
-    found: FunctionVerdict, function: Function, points: Iterable[float], place: Definition | None, record: AnyRecord
+    found: FunctionVerdict,
+    function: Function,
+    points: Iterable[float],
+    place: Definition | None,
+    record: AnyRecord,
 ) -> list[CheckRow]:
     """The rows of a function's checks; those of results that have no lines are made once for each place."""
     at = (place.file, place.cell) if place else (None, None)
@@ -247,11 +302,24 @@ def _rows(
 
 @functools.lru_cache(2048)
 def _passed(
-    exercise: str, function: str, check: str, claim: str, points: float, file: str | None, cell: int | None
+    exercise: str,
+    function: str,
+    check: str,
+    claim: str,
+    points: float,
+    file: str | None,
+    cell: int | None,
 ) -> CheckRow:
     """The row of a check that passed: whoever passed it, it says the same."""
     return CheckRow(
-        f"{exercise}::{function}::{check}", function, Outcome.PASSED, points, points, claim=claim, file=file, cell=cell
+        f"{exercise}::{function}::{check}",
+        function,
+        Outcome.PASSED,
+        points,
+        points,
+        claim=claim,
+        file=file,
+        cell=cell,
     )
 
 
@@ -271,10 +339,16 @@ def _ended(exercise: Exercise, function: Function, record: AnyRecord) -> Evidenc
     steps = (key, f"file {_file(record, exercise, function)}", BEFORE)
     incident = next((i for i in record.incidents if i.step in steps and i.what in ENDED), None)
     if incident is None:
-        raised = Raised("NotRun", "it was not run, because the submission had used up its time", None)
+        raised = Raised(
+            "NotRun", "it was not run, because the submission had used up its time", None
+        )
     else:
         raised = Raised(ENDED[incident.what], incident.detail, None)
-    status = CallStatus.BROKEN if incident is not None and incident.step.startswith("file ") else CallStatus.RAISED
+    status = (
+        CallStatus.BROKEN
+        if incident is not None and incident.step.startswith("file ")
+        else CallStatus.RAISED
+    )
     found = {probe.name: Observation(status, raised=raised) for probe in function.probes}
     return Evidence(exercise.stem, function.name, "", 0, found)
 
@@ -291,11 +365,16 @@ def _lines(record: AnyRecord, exercise: Exercise, function: Function) -> Mapping
     return record.files[file].lines if file in record.files else {}
 
 
-def _failed(exercise: Exercise, function: Function, happened: str, expected: str) -> list[CheckResult]:
+def _failed(
+    exercise: Exercise, function: Function, happened: str, expected: str
+) -> list[CheckResult]:
     """All checks of a function, failed for the same reason."""
-    stem, name = exercise.stem, function.name
+    stem = exercise.stem
+    name = function.name
     return [
-        CheckResult(stem, name, check.name, check.claim, Outcome.FAILED, check.points, happened, expected)
+        CheckResult(
+            stem, name, check.name, check.claim, Outcome.FAILED, check.points, happened, expected
+        )
         for check in function.checks
     ]
 
@@ -312,7 +391,9 @@ def _in_cell(check: CheckRow, record: AnyRecord) -> CheckRow:
 
 
 def _reason(record: AnyRecord) -> str:
-    said = [f"{i.what} in {_where(i.step)}: {i.detail}" for i in record.incidents if i.what in STATUSES]
+    said = [
+        f"{i.what} in {_where(i.step)}: {i.detail}" for i in record.incidents if i.what in STATUSES
+    ]
     said += [i.detail for i in record.incidents if i.what is IncidentKind.NOT_RUN]
     return "; ".join(said)
 
@@ -331,12 +412,27 @@ def _needs_review(record: AnyRecord) -> list[str]:
             found.append(incident.detail)
         elif incident.what in (IncidentKind.CRASHED, IncidentKind.OUT_OF_MEMORY):
             found.append(f"{incident.what} in {_where(incident.step)}: {incident.detail}")
-    invalid = [(name, ran.broken) for name, ran in record.files.items() if ran.broken and ran.broken.type in INVALID]
-    found += [f"{name} is not valid Python: {broken.type}: {broken.message}" for name, broken in invalid[:3]]
-    if record.places and not (found or record.incidents) and all(place.line is None for place in record.places):
+    invalid = [
+        (name, ran.broken)
+        for name, ran in record.files.items()
+        if ran.broken and ran.broken.type in INVALID
+    ]
+    found += [
+        f"{name} is not valid Python: {broken.type}: {broken.message}"
+        for name, broken in invalid[:3]
+    ]
+    if (
+        record.places
+        and not (found or record.incidents)
+        and all(place.line is None for place in record.places)
+    ):
         found.append(NO_FUNCTIONS)
-    for graded, others in {place.file: place.versions for place in record.places if place.versions}.items():
-        found.append(f"there are several versions of a file: {graded} was graded, and not {', '.join(others)}")
+    for graded, others in {
+        place.file: place.versions for place in record.places if place.versions
+    }.items():
+        found.append(
+            f"there are several versions of a file: {graded} was graded, and not {', '.join(others)}"
+        )
     return found
 
 
@@ -345,7 +441,9 @@ def _to_review(results: Iterable[CheckResult]) -> list[str]:
     found = []
     for result in results:
         if result.outcome is Outcome.ERROR:
-            found.append(f"an error in the check {result.id}, not in the submission: {result.happened}")
+            found.append(
+                f"an error in the check {result.id}, not in the submission: {result.happened}"
+            )
         elif result.happened.startswith(UNJUDGED):
             why = result.happened.removeprefix(UNJUDGED).strip(" ()")
             found.append(f"the check {result.id} could not judge it: {why}")
@@ -406,7 +504,9 @@ class Verdicts:
 
     def notices(self) -> list[str]:
         """Which files with earlier verdicts, or with what they were made from, could not be used by this process."""
-        first = [f"{path} is damaged: this submission was judged again" for path in self._damaged][:3]
+        first = [f"{path} is damaged: this submission was judged again" for path in self._damaged][
+            :3
+        ]
         more = len(self._damaged) - len(first)
         return [*first, f"{more} more such files"] if more else first
 
@@ -440,9 +540,14 @@ class Verdicts:
             return found
         code, (_, wanted) = grading_options.of_exercises(self.day), self._reference
         for exercise in exercises_of(self.day):
-            keys = [f"{each.stem}::{function.name}" for each, function in _graded([exercise], self.only)]
+            keys = [
+                f"{each.stem}::{function.name}" for each, function in _graded([exercise], self.only)
+            ]
             if keys and exercise.stem in code and wanted.keys() >= set(keys):
-                parts = [code[exercise.stem].encode(), *(part for key in keys for part in (key.encode(), wanted[key]))]
+                parts = [
+                    code[exercise.stem].encode(),
+                    *(part for key in keys for part in (key.encode(), wanted[key])),
+                ]
                 found[exercise.stem] = hashlib.sha256(b"\0".join(parts)).hexdigest()[:32]
         return found
 
@@ -460,15 +565,26 @@ class Verdicts:
         try:
             exercises = self._known(key, digest := _digest(data))
             found = judged(
-                store.decode_unread(data), self.reference, exercises_of(self.day), self.only, self._same, exercises
+                store.decode_unread(data),
+                self.reference,
+                exercises_of(self.day),
+                self.only,
+                self._same,
+                exercises,
             )
         except BadEvidence:
-            return self.unreadable(f"the record {self.store.path_of(key)} is damaged; run again without --rejudge")
-        except Exception as error:  # of ours: it costs this submission a review, and not the class its results
+            return self.unreadable(
+                f"the record {self.store.path_of(key)} is damaged; run again without --rejudge"
+            )
+        except (
+            Exception
+        ) as error:  # of ours: it costs this submission a review, and not the class its results
             path.unlink(missing_ok=True)
             return self.unreadable(f"the grader could not judge it ({': '.join(described(error))})")
         text = encoded(found)
-        if kept != text:  # to replace a file by its equal takes milliseconds, and is most of judging again
+        if (
+            kept != text
+        ):  # to replace a file by its equal takes milliseconds, and is most of judging again
             store.write(path, text, lasting=False)  # it can be made again
         self._keep_origin(key, digest, text, exercises)
         return found
@@ -483,7 +599,11 @@ class Verdicts:
     def unchanged(self, key: str) -> Standing | None:
         """What is told of the verdict that is kept, if all that it was made from is still the same."""
         origin = self._origin(key)
-        if origin is None or origin.measure != self.measure or not origin.all_made_from(self._made_from):
+        if (
+            origin is None
+            or origin.measure != self.measure
+            or not origin.all_made_from(self._made_from)
+        ):
             return None
         row = self._row_of(key, origin, _digest(_read(self.store.path_of(key))))
         return None if row is None else _in(row, _STANDING)
@@ -497,7 +617,9 @@ class Verdicts:
 
     def _row_of(self, key: str, origin: Origin, record: bytes) -> bytes | None:
         """The verdict, if it was made from the record with that digest and is as it was written; else None."""
-        if origin.record != record or not (row := _read(path := self.store.row_path(key, origin.measure))):
+        if origin.record != record or not (
+            row := _read(path := self.store.row_path(key, origin.measure))
+        ):
             return None
         if origin.row != _digest(row):
             self._damaged[path] = None
@@ -508,15 +630,30 @@ class Verdicts:
         """The exercises whose verdicts on the record with that digest are still the same."""
         if (origin := self._origin(key)) is None:
             return KnownExercises()
-        same = {stem for stem, made_from in self._made_from.items() if origin.made_from.get(stem) == made_from}
+        same = {
+            stem
+            for stem, made_from in self._made_from.items()
+            if origin.made_from.get(stem) == made_from
+        }
         row = _in(self._row_of(key, origin, record) or b"", _ROW) if same else None
-        return KnownExercises([e for e in row.exercises if e.exercise in same] if row else (), origin.review)
+        return KnownExercises(
+            [e for e in row.exercises if e.exercise in same] if row else (), origin.review
+        )
 
     def _keep_origin(self, key: str, record: bytes, row: bytes, exercises: KnownExercises) -> None:
         """Keep what a verdict was made from; not of exercises with an error of ours, which may not happen again."""
-        rows, review = exercises.rows, {stem: said for stem, said in exercises.review.items() if said}
-        failing = {stem for stem, each in rows.items() if any(c.outcome is Outcome.ERROR for c in each.checks)}
-        made_from = {stem: found for stem, found in self._made_from.items() if stem in rows and stem not in failing}
+        rows = exercises.rows
+        review = {stem: said for stem, said in exercises.review.items() if said}
+        failing = {
+            stem
+            for stem, each in rows.items()
+            if any(c.outcome is Outcome.ERROR for c in each.checks)
+        }
+        made_from = {
+            stem: found
+            for stem, found in self._made_from.items()
+            if stem in rows and stem not in failing
+        }
         origin = Origin(self.measure, record, _digest(row), len(rows), made_from, review)
         data = msgspec.msgpack.encode(origin)
         if data != _read(path := self.store.verdict_path(key)):
@@ -560,10 +697,14 @@ def standing_of(row: SubmissionRow) -> Standing:
 
 
 CHUNK: Final = 8  # records sent to a process at a time, at most
-SHARES: Final = 16  # at least so many times each process is sent some, so that none ends long before the others
+SHARES: Final = (
+    16  # at least so many times each process is sent some, so that none ends long before the others
+)
 AHEAD: Final = 2  # times that many wait for each process
 FIRST: Final = 2  # records that have to be judged, after which other processes are started for those that may follow
-IN_PARALLEL: Final = 50  # records; a process takes as long to start as it takes to judge some thirty of them
+IN_PARALLEL: Final = (
+    50  # records; a process takes as long to start as it takes to judge some thirty of them
+)
 
 
 def processes(count: int, others: int) -> int:
@@ -592,7 +733,9 @@ class Judges:
             # A copy has not read the reference yet, which each process does for itself.
             given = (dataclasses.replace(self.verdicts),)
             self._pool = ProcessPoolExecutor(self._count, _context(), _begin_judging, given)
-            with contextlib.suppress(BrokenProcessPool, OSError, ValueError):  # killed while it started: see `again`
+            with contextlib.suppress(
+                BrokenProcessPool, OSError, ValueError
+            ):  # killed while it started: see `again`
                 for _ in range(self._count):
                     self._pool.submit(_warm_up)
 
@@ -633,7 +776,9 @@ class Judges:
                     self._busy.remove(part)
                     yield from zip(part[0], part[1].result(), strict=True)
         except (BrokenProcessPool, OSError, ValueError) as error:
-            if self._pool is None or not (isinstance(error, BrokenProcessPool) or _is_broken(self._pool)):
+            if self._pool is None or not (
+                isinstance(error, BrokenProcessPool) or _is_broken(self._pool)
+            ):
                 raise
             raise BadClass("a process that judges was killed; run the same command again") from None
 

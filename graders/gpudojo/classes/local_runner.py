@@ -24,12 +24,16 @@ from gpudojo.sandbox.real_gpus import CUDA_DEVICE_BYTES, devices, room_for
 from gpudojo.submissions.entries import IgnoredPath
 
 TICK: Final = 0.1
-PAUSE: Final = 0.05  # seconds between two looks into pipes that have room for what is written meanwhile
+PAUSE: Final = (
+    0.05  # seconds between two looks into pipes that have room for what is written meanwhile
+)
 AGAIN: Final = 0.001  # the same after a look that found much
 CHUNK: Final = 1 << 20
 ROOM: Final = 256 << 10  # bytes that a pipe is to hold: much more than a child writes in that time
 MUCH: Final = ROOM // 4
-DEATHS: Final = 5  # of the fork server in a row, after which something must be wrong with the machine
+DEATHS: Final = (
+    5  # of the fork server in a row, after which something must be wrong with the machine
+)
 
 
 @dataclass(eq=False)
@@ -88,7 +92,8 @@ class Stops:
         own = sum(seconds - self._threads.get(name, 0.0) for name, seconds in threads.items())
         slept = 2 * TICK  # in this call's turn, and in turns that were too short to look
         stopped = now - self._looked - own - slept
-        self._looked, self._threads = now, threads
+        self._looked = now
+        self._threads = threads
         return max(0.0, stopped)
 
 
@@ -97,7 +102,10 @@ def _scheduled() -> dict[str, float]:
     found = {}
     with contextlib.suppress(OSError):
         for name in os.listdir("/proc/self/task"):
-            with contextlib.suppress(OSError, ValueError), open(f"/proc/self/task/{name}/schedstat", "rb") as file:
+            with (
+                contextlib.suppress(OSError, ValueError),
+                open(f"/proc/self/task/{name}/schedstat", "rb") as file,
+            ):
                 found[name] = sum(map(int, file.read().split()[:2])) / 1e9
     return found or {"all": time.process_time()}
 
@@ -116,11 +124,15 @@ class ChildScheduler:
         watch: Callable[[list[GradingTask]], None] = lambda under_way: None,
         bell: socket.socket | None = None,
     ) -> None:
-        self.client, self.jobs, self.watch, self.bell = client, jobs, watch, bell
+        self.client = client
+        self.jobs = jobs
+        self.watch = watch
+        self.bell = bell
         self.under_way: dict[int, GradingTask] = {}
         self._waiting = selectors.DefaultSelector()
         self._roomy = selectors.DefaultSelector()  # pipes that need not be read at once
-        self._pause, self._looked = PAUSE, 0.0
+        self._pause = PAUSE
+        self._looked = 0.0
         self._deaths = 0
         self._stops = Stops()
 
@@ -211,7 +223,9 @@ class ChildScheduler:
 
     def _read_ready(self, key: selectors.SelectorKey) -> int:
         task, pipes, stream = key.data
-        return self._read(task, stream, key.fd) if task.pipes is pipes else 0  # it may have ended since
+        return (
+            self._read(task, stream, key.fd) if task.pipes is pipes else 0
+        )  # it may have ended since
 
     def _read(self, task: GradingTask, stream: str, end: int) -> int:
         """Read what there is; returns how many bytes."""
@@ -224,7 +238,9 @@ class ChildScheduler:
             self._unregister(end)
         elif stream == "output":
             task.run.add_output(data)
-            if len(data) == ROOM:  # it was full: so much output is read in larger pieces, and the child waits less
+            if (
+                len(data) == ROOM
+            ):  # it was full: so much output is read in larger pieces, and the child waits less
                 _enlarged(end, CHUNK)
         elif not task.run.receive(data) and task.pipes is not None:
             self.client.kill(task.pipes.number)
@@ -325,7 +341,9 @@ def at_once(options: RunOptions, jobs: int) -> int:
 def fork_client_for(bench: str) -> ForkClient:
     """The client for a device, not started yet; raises BadClass where this machine does not have that device."""
     if bench == "cuda" and not devices():
-        raise BadClass("--bench cuda needs an NVIDIA GPU, and this machine has none; --bench virtual needs none")
+        raise BadClass(
+            "--bench cuda needs an NVIDIA GPU, and this machine has none; --bench virtual needs none"
+        )
     if bench == "mps" and sys.platform != "darwin":
         raise BadClass("--bench mps needs a Mac; --bench virtual is a CUDA device on any machine")
     return ForkClient(gpu=bench == "cuda")

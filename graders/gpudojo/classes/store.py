@@ -70,7 +70,9 @@ class FunctionRecord(msgspec.Struct, frozen=True):
     seconds: float
     signature: str = ""
     timeline: Timeline | None = None  # of a student's busiest call
-    timelines: list[Timeline] = []  # of a reference's calls on the public seed, without lines of code
+    timelines: list[
+        Timeline
+    ] = []  # of a reference's calls on the public seed, without lines of code
 
     def joined(self, other: FunctionRecord) -> FunctionRecord:
         """With what another child observed of the same function, in other scenarios."""
@@ -177,7 +179,11 @@ class UnreadRecord(_Observed):
 
     def observed(self, key: str) -> Digests | None:
         """What tells apart what was observed of a function, whichever lines it has; raises BadEvidence."""
-        return digests_of(decoded(_outline.decode, self.seen[key]).evidence.observations) if key in self.seen else None
+        return (
+            digests_of(decoded(_outline.decode, self.seen[key]).evidence.observations)
+            if key in self.seen
+            else None
+        )
 
     def wanted(self, key: str) -> bytes:
         """Tells apart what verdicts depend on where this is the record of the reference; raises BadEvidence."""
@@ -267,7 +273,9 @@ class Store:
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
-            raise BadClass(f"another `dojo grade` writes to {self.out}; wait for it, or use another --out") from None
+            raise BadClass(
+                f"another `dojo grade` writes to {self.out}; wait for it, or use another --out"
+            ) from None
 
     def close(self) -> None:
         if self._disk is not None:
@@ -356,7 +364,9 @@ class Store:
     def sources(self, digest: str) -> dict[str, bytes]:
         """The files of a submission by path; empty where they were not kept."""
         try:
-            return decoded(_sources_decoder.decode, zlib.decompress(self._sources(digest).read_bytes()))
+            return decoded(
+                _sources_decoder.decode, zlib.decompress(self._sources(digest).read_bytes())
+            )
         except (OSError, BadEvidence, zlib.error):
             return {}
 
@@ -398,7 +408,8 @@ def write(path: Path, data: bytes, lasting: bool = True, mode: int = 0o666) -> N
 NAME: Final = "overrides.csv"
 COLUMNS: Final = ("at", "by", "action", "student", "item", "points", "comment", "key")
 EVERYONE: Final = "*"
-SET, UNDO = "set", "undo"
+SET = "set"
+UNDO = "undo"
 
 
 class LogEntry(NamedTuple):
@@ -430,9 +441,16 @@ class Overrides:
         found = []
         for line, cells in lines:
             if len(cells) != len(COLUMNS) or cells[2] not in (SET, UNDO):
-                raise BadFile(str(self.path), line, f"{len(COLUMNS)} cells are needed, the third {SET} or {UNDO}")
+                raise BadFile(
+                    str(self.path),
+                    line,
+                    f"{len(COLUMNS)} cells are needed, the third {SET} or {UNDO}",
+                )
             points = points_in(cells[5], str(self.path), line) if cells[2] == SET else 0.0
-            unquoted = [cell[1:] if cell.startswith("'") and safe(cell[1:]) == cell else cell for cell in cells]
+            unquoted = [
+                cell[1:] if cell.startswith("'") and safe(cell[1:]) == cell else cell
+                for cell in cells
+            ]
             at_, by, action, student, item, _, comment, whose = unquoted
             found.append(LogEntry(at_, by, action, student, item, points, comment, whose))
         return found
@@ -463,7 +481,10 @@ class Overrides:
             for (who, item), entry in self.current().items():
                 self._by_key.setdefault(who, {})[item] = entry
         known = self._by_key
-        own = sorted((entry for who in keys for entry in known.get(who, {}).values()), key=lambda entry: entry.at)
+        own = sorted(
+            (entry for who in keys for entry in known.get(who, {}).values()),
+            key=lambda entry: entry.at,
+        )
         given = known.get(EVERYONE, {}) if everyone else {}
         return given | {entry.item: entry for entry in own}
 
@@ -511,14 +532,18 @@ def item_named(name: str, row: SubmissionRow) -> tuple[str, float]:
         return found[0], checks[found[0]]
     if found:
         some = ", ".join(id_.partition("::")[2] for id_ in found[:5])
-        raise BadClass(f"{len(found)} checks are called {name!r}; write more of it: {some}{', …' * (len(found) > 5)}")
+        raise BadClass(
+            f"{len(found)} checks are called {name!r}; write more of it: {some}{', …' * (len(found) > 5)}"
+        )
     ends = [id_.partition("::")[2] for id_ in checks]
     every = [*worth, *ends, *(id_.rpartition("::")[2] for id_ in checks)]
     hint = suggestion(name, every, "") or "; see: dojo override --items"
     raise BadClass(f"there is no check, exercise or item {name!r}{hint}")
 
 
-def applied(exercises: Sequence[ExerciseRow], holds: dict[str, LogEntry]) -> tuple[list[ExerciseRow], list[str]]:
+def applied(
+    exercises: Sequence[ExerciseRow], holds: dict[str, LogEntry]
+) -> tuple[list[ExerciseRow], list[str]]:
     """The exercises with what people gave; and sentences about what could not be given as it was written."""
     said: list[str] = []
     if not holds:
@@ -529,7 +554,9 @@ def applied(exercises: Sequence[ExerciseRow], holds: dict[str, LogEntry]) -> tup
         if entry is None:
             return None
         if entry.points > most:
-            said.append(f"an override gives {number(entry.points)} of {number(most)} points for {item}; it was cut")
+            said.append(
+                f"an override gives {number(entry.points)} of {number(most)} points for {item}; it was cut"
+            )
         return Override(min(entry.points, most), graded, entry.comment, entry.by, entry.at)
 
     found = []

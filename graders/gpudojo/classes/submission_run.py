@@ -24,7 +24,9 @@ AGAIN: Final = 3  # times that a child killed by something else is run again
 CHILDREN: Final = 24
 INCIDENTS: Final = 500  # that are told of a submission
 OUTPUT: Final = 64 << 10
-GAP: Final = 1.0  # seconds for which the grader was stopped, after which a child's own clock is not trusted
+GAP: Final = (
+    1.0  # seconds for which the grader was stopped, after which a child's own clock is not trusted
+)
 # Not printed by student code: a message of torch's profiler in a process that cannot read its own name.
 REMOVED: Final = re.compile(r"^Failed to read process name for pid \d+\n", re.MULTILINE)
 # Different in every run: the folder a child runs in. Found in two steps, each of which looks at a character once.
@@ -47,9 +49,14 @@ class SubmissionRun:
     """Runs one submission in as many children as it takes, and collects its record."""
 
     def __init__(
-        self, digest: str, files: dict[str, bytes], options: RunOptions, clock: Callable[[], float] = time.monotonic
+        self,
+        digest: str,
+        files: dict[str, bytes],
+        options: RunOptions,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.files, self.options = files, options
+        self.files = files
+        self.options = options
         self.record = UnreadRecord(digest)
         self.clock = clock
         self.began = clock()
@@ -84,8 +91,14 @@ class SubmissionRun:
         """What the next child is to do."""
         self._children += 1
         self._frames = Frames(token, EVIDENCE, _well_formed)
-        self.step, self.killed_by_us, self.finished, self.paused, self.stumbled = None, False, False, False, ""
-        self.stood_still, self._over, self._again = False, False, False
+        self.step = None
+        self.killed_by_us = False
+        self.finished = False
+        self.paused = False
+        self.stumbled = ""
+        self.stood_still = False
+        self._over = False
+        self._again = False
         self._waited = 0.0
         self._begin(STARTING)
         self._received = set()
@@ -96,7 +109,9 @@ class SubmissionRun:
             files=self.files,
             skip=frozenset(self.skip | complete),
             machines=self._machines[0],
-            done=frozenset(f"{key}::{probe}" for key, probes in self._probes.items() for probe in probes),
+            done=frozenset(
+                f"{key}::{probe}" for key, probes in self._probes.items() for probe in probes
+            ),
         )
 
     def receive(self, data: bytes) -> bool:
@@ -118,7 +133,8 @@ class SubmissionRun:
         record = self.record
         if isinstance(frame, protocol.Isolated):
             record.layers = {
-                name: record.layers.get(name) or why for name, why in (record.layers | frame.layers).items()
+                name: record.layers.get(name) or why
+                for name, why in (record.layers | frame.layers).items()
             }
             self._begin(self.options.seconds + GRACE)
         elif isinstance(frame, protocol.Chosen):
@@ -138,7 +154,13 @@ class SubmissionRun:
         elif isinstance(frame, protocol.Tampered):
             self._reject(f"it changed {frame.what} of the grader while it was graded")
         elif isinstance(frame, protocol.Reached):
-            where = f"{frame.file} line {frame.line} " if frame.line else f"{frame.file} " if frame.file else "it "
+            where = (
+                f"{frame.file} line {frame.line} "
+                if frame.line
+                else f"{frame.file} "
+                if frame.file
+                else "it "
+            )
             self._add(Incident(IncidentKind.REACHED, self.step or "", where + frame.what))
         elif isinstance(frame, protocol.Stumbled):
             self.stumbled = frame.why
@@ -151,20 +173,35 @@ class SubmissionRun:
     def _saw(self, frame: protocol.EncodedSaw, evidence: EvidenceOutline) -> bool:
         key = f"{evidence.exercise}::{evidence.function}"
         missing = all(seen.status is CallStatus.MISSING for seen in evidence.observations.values())
-        raised = [seen.raised for seen in evidence.observations.values() if seen.raised and seen.status != "broken"]
+        raised = [
+            seen.raised
+            for seen in evidence.observations.values()
+            if seen.raised and seen.status != "broken"
+        ]
         if self._late_by_our_fault(raised):
             return False
         # A child does not compare its code where it was interrupted: then nothing can be earned.
         unchecked = frame.interrupted and not any(error.type == "TimedOut" for error in raised)
         known = self._probes.get(key)
         # With a real GPU a second child adds the rest of a function that an earlier one began, from other probes.
-        adds = known is None or (self.options.bench == "cuda" and not known & set(evidence.observations))
+        adds = known is None or (
+            self.options.bench == "cuda" and not known & set(evidence.observations)
+        )
         again = key in self._received or not adds
-        if key not in self.options.known or again or (self.step != key and not missing) or unchecked:
+        if (
+            key not in self.options.known
+            or again
+            or (self.step != key and not missing)
+            or unchecked
+        ):
             self._reject("it sent evidence that the grader did not ask for")
             return False
-        drawn = frame.timelines if self.options.drawn == protocol.EVERY else []  # a student's child sends none
-        seen = EncodedFunction(frame.evidence, frame.seconds, frame.signature, frame.timeline, drawn)
+        drawn = (
+            frame.timelines if self.options.drawn == protocol.EVERY else []
+        )  # a student's child sends none
+        seen = EncodedFunction(
+            frame.evidence, frame.seconds, frame.signature, frame.timeline, drawn
+        )
         self.record.add(key, seen, joined=known is not None)
         self._probes[key] = set(evidence.observations) | (known or set())
         self._received.add(key)
@@ -186,7 +223,11 @@ class SubmissionRun:
                     self.skip.add(step)  # out of time in one scenario: the others are not run
                 return
             if error.out_of_memory:
-                self._add(Incident(IncidentKind.OUT_OF_MEMORY, step, "it asked for more memory than allowed"))
+                self._add(
+                    Incident(
+                        IncidentKind.OUT_OF_MEMORY, step, "it asked for more memory than allowed"
+                    )
+                )
                 return
 
     def _add(self, incident: Incident) -> None:
@@ -222,11 +263,16 @@ class SubmissionRun:
         self.began = min(self.began + seconds, self.clock())
 
     def overdue(self, now: float) -> bool:
-        return now > self.deadline or now - self.began > WHOLE * self.options.seconds + GRACE + STARTING
+        return (
+            now > self.deadline
+            or now - self.began > WHOLE * self.options.seconds + GRACE + STARTING
+        )
 
     # between children
 
-    def child_exited(self, code: int | None, over_memory: bool = False, on_gpu: bool = False) -> bool:
+    def child_exited(
+        self, code: int | None, over_memory: bool = False, on_gpu: bool = False
+    ) -> bool:
         """A child has ended; True if another one is to continue. `on_gpu`: the limit was the GPU's."""
         if sys.platform == "win32":
             raise NotImplementedError
@@ -242,16 +288,28 @@ class SubmissionRun:
         if self.paused or self._over:
             pass
         elif self.killed_by_us:
-            self._end_step(step, IncidentKind.TIMED_OUT, f"still running after {self.options.seconds:g} seconds")
+            self._end_step(
+                step,
+                IncidentKind.TIMED_OUT,
+                f"still running after {self.options.seconds:g} seconds",
+            )
         elif over_memory:
             which = "GPU memory" if on_gpu else "memory"
-            self._end_step(step, IncidentKind.OUT_OF_MEMORY, f"its processes together took more {which} than allowed")
+            self._end_step(
+                step,
+                IncidentKind.OUT_OF_MEMORY,
+                f"its processes together took more {which} than allowed",
+            )
         elif code in (None, -signal.SIGKILL):
             # Something else may have killed it; if it was for want of memory, it happens again.
             self._killed[step] += 1
             if self._killed[step] <= AGAIN:
                 return True
-            self._end_step(step, IncidentKind.OUT_OF_MEMORY, "the system killed it, most likely for lack of memory")
+            self._end_step(
+                step,
+                IncidentKind.OUT_OF_MEMORY,
+                "the system killed it, most likely for lack of memory",
+            )
         elif code == -signal.SIGXCPU:
             self._end_step(step, IncidentKind.TIMED_OUT, "it used up its CPU time")
         else:
@@ -261,7 +319,9 @@ class SubmissionRun:
         if self.step is None or self._children >= CHILDREN or used_up:
             left = sorted(self.options.known - set(self.record.seen) - self.skip)
             if left:
-                self._add(Incident(IncidentKind.NOT_RUN, left[0], f"{len(left)} functions were not run"))
+                self._add(
+                    Incident(IncidentKind.NOT_RUN, left[0], f"{len(left)} functions were not run")
+                )
             return False
         return True
 
@@ -277,10 +337,13 @@ class SubmissionRun:
         """The whole record."""
         text = PATH.sub(_without_scratch, REMOVED.sub("", self._output.decode(errors="replace")))
         if self._printed > len(self._output):
-            text += f"\n… {self._printed - len(self._output):,} more bytes were printed and not kept\n"
+            text += (
+                f"\n… {self._printed - len(self._output):,} more bytes were printed and not kept\n"
+            )
         self.record.output = text
         self.record.seconds = self.clock() - self.began
-        self.record.peak_bytes, self.record.cpu_seconds = peak_bytes, cpu_seconds
+        self.record.peak_bytes = peak_bytes
+        self.record.cpu_seconds = cpu_seconds
         self.record.device_bytes = device_bytes
         return self.record
 
@@ -301,4 +364,6 @@ def how_it_ended(code: int) -> str:
         name = signal.Signals(-code).name
     except ValueError:
         name = f"signal {-code}"
-    return f"its process ended: {ENDS[name]}" if name in ENDS else f"its process was ended by {name}"
+    return (
+        f"its process ended: {ENDS[name]}" if name in ENDS else f"its process was ended by {name}"
+    )

@@ -50,7 +50,9 @@ class LazyGroup(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in COMMANDS:
             return None
-        command: click.Command = getattr(importlib.import_module(f"{__name__}.{COMMANDS[cmd_name][0]}"), cmd_name)
+        command: click.Command = getattr(
+            importlib.import_module(f"{__name__}.{COMMANDS[cmd_name][0]}"), cmd_name
+        )
         return command
 
     def resolve_command(
@@ -59,7 +61,9 @@ class LazyGroup(click.Group):
         if args[0] not in COMMANDS and not args[0].startswith("-") and not ctx.resilient_parsing:
             from gpudojo.model.errors import suggestion  # only here: `dojo --help` does without
 
-            raise click.UsageError(f"No such command {args[0]!r}{suggestion(args[0], COMMANDS, '') or '.'}", ctx)
+            raise click.UsageError(
+                f"No such command {args[0]!r}{suggestion(args[0], COMMANDS, '') or '.'}", ctx
+            )
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -87,8 +91,12 @@ class LazyGroup(click.Group):
 
             if isinstance(error, DojoError):
                 raise click.ClickException(str(error)) from error
-            if isinstance(error, OSError) and error.filename and ctx.invoked_subcommand != "run":  # else a script's own
-                raise click.ClickException(f"cannot use {error.filename}: {error.strerror}") from error
+            if (
+                isinstance(error, OSError) and error.filename and ctx.invoked_subcommand != "run"
+            ):  # else a script's own
+                raise click.ClickException(
+                    f"cannot use {error.filename}: {error.strerror}"
+                ) from error
             raise
 
 

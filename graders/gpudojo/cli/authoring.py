@@ -11,8 +11,23 @@ from rich.console import Console
 from rich.table import Table
 
 from gpudojo.authoring import new as sampling
-from gpudojo.authoring.new import Plan, Surroundings, day_files, exercise_files, surroundings, write_new
-from gpudojo.cli.options import FOLDER, day_and_root, processors, references, repository, which_root, writing
+from gpudojo.authoring.new import (
+    Plan,
+    Surroundings,
+    day_files,
+    exercise_files,
+    surroundings,
+    write_new,
+)
+from gpudojo.cli.options import (
+    FOLDER,
+    day_and_root,
+    processors,
+    references,
+    repository,
+    which_root,
+    writing,
+)
 from gpudojo.model.catalogue import day as exercises_of
 
 
@@ -24,11 +39,17 @@ def new() -> None:
 @new.command()
 @click.argument("day")
 @click.argument("name")
-@click.option("--functions", help="The functions that students write: first,second (default: NAME).")
-@click.option("--points", default=5, show_default=True, type=click.IntRange(min=1), help="Its points.")
+@click.option(
+    "--functions", help="The functions that students write: first,second (default: NAME)."
+)
+@click.option(
+    "--points", default=5, show_default=True, type=click.IntRange(min=1), help="Its points."
+)
 @click.option("--title", help="Its title (default: from NAME).")
 @which_root
-def exercise(day: str, name: str, functions: str | None, points: int, title: str | None, root: Path | None) -> None:
+def exercise(
+    day: str, name: str, functions: str | None, points: int, title: str | None, root: Path | None
+) -> None:
     """Make the exercise NAME, such as brightest_sprite, as the next one of DAY."""
     words = () if functions is None else tuple(word.strip() for word in functions.split(","))
     _write(root, lambda known: exercise_files(Plan(day, name, words, points, title), known))
@@ -38,8 +59,16 @@ def exercise(day: str, name: str, functions: str | None, points: int, title: str
 @new.command("day")
 @click.argument("name")
 @click.option("--title", help="Its title.")
-@click.option("--exercises", default=12, show_default=True, type=click.IntRange(1, 99), help="The number of exercises.")
-@click.option("--points", default=100, show_default=True, type=click.IntRange(min=1), help="The day's points.")
+@click.option(
+    "--exercises",
+    default=12,
+    show_default=True,
+    type=click.IntRange(1, 99),
+    help="The number of exercises.",
+)
+@click.option(
+    "--points", default=100, show_default=True, type=click.IntRange(min=1), help="The day's points."
+)
 @which_root
 def day_(name: str, title: str | None, exercises: int, points: int, root: Path | None) -> None:
     """Make the day NAME, such as day9, without exercises."""
@@ -56,7 +85,13 @@ def _write(root: Path | None, files: Callable[[Surroundings], dict[str, str | No
 
 @click.command()
 @click.argument("folder", type=FOLDER)
-@click.option("--students", default=60, show_default=True, type=click.IntRange(min=1), help="Number of submissions.")
+@click.option(
+    "--students",
+    default=60,
+    show_default=True,
+    type=click.IntRange(min=1),
+    help="Number of submissions.",
+)
 @click.option("--seed", default=8, show_default=True, help="The same seed makes the same class.")
 @day_and_root
 def sample(folder: Path, students: int, seed: int, day: str, root: Path | None) -> None:
@@ -72,16 +107,32 @@ def sample(folder: Path, students: int, seed: int, day: str, root: Path | None) 
 
 
 @click.command()
-@click.option("--quick", is_flag=True, help="Trust the first lines of wrong solutions instead of grading them.")
-@click.option("--mutants", is_flag=True, help="Grade variants of the right solutions: mutants fail, rewrites pass.")
-@click.option("--exercise", "only", multiple=True, metavar="NAME", help="With --mutants: only exercises that begin so.")
+@click.option(
+    "--quick",
+    is_flag=True,
+    help="Trust the first lines of wrong solutions instead of grading them.",
+)
+@click.option(
+    "--mutants",
+    is_flag=True,
+    help="Grade variants of the right solutions: mutants fail, rewrites pass.",
+)
+@click.option(
+    "--exercise",
+    "only",
+    multiple=True,
+    metavar="NAME",
+    help="With --mutants: only exercises that begin so.",
+)
 @click.option(
     "--limit",
     type=click.IntRange(min=1),
     help="With --mutants: at most so many of each exercise, and a third as many rewrites.",
 )
 @click.option("--jobs", type=click.IntRange(min=1), help="With --mutants: how many at once.")
-@click.option("--out", type=FOLDER, help="With --mutants: where results are kept (default: build/mutants).")
+@click.option(
+    "--out", type=FOLDER, help="With --mutants: where results are kept (default: build/mutants)."
+)
 @day_and_root
 def lint(
     quick: bool,
@@ -94,7 +145,9 @@ def lint(
     root: Path | None,
 ) -> None:
     """Check that a day is ready for students: points, hints, references, right and wrong solutions."""
-    from gpudojo.authoring.lint import lint as examine  # only here: `dojo new` does not need the grading engine
+    from gpudojo.authoring.lint import (
+        lint as examine,
+    )  # only here: `dojo new` does not need the grading engine
 
     if (only or limit or jobs or out) and not mutants:
         raise click.UsageError("--exercise, --limit, --jobs and --out go with --mutants")
@@ -113,7 +166,9 @@ def lint(
         numbers = (row.points, row.functions, row.checks, row.wrong)
         table.add_row(row.stem, *(f"{number:g}" for number in numbers), verdict)
     sums = [sum(getattr(row, name) for row in report.rows) for name in headings]
-    for column, text in zip(table.columns, ["total", *(f"{number:g}" for number in sums)], strict=False):
+    for column, text in zip(
+        table.columns, ["total", *(f"{number:g}" for number in sums)], strict=False
+    ):
         column.footer = text
     console.print(table)
     for finding in sorted(report.findings, key=lambda finding: finding.warning):
@@ -136,9 +191,13 @@ def _table(title: str, console: Console, headings: tuple[str, ...], more: int = 
     return table
 
 
-def _mutants(day: str, root: Path, only: tuple[str, ...], limit: int | None, jobs: int, out: Path) -> None:
+def _mutants(
+    day: str, root: Path, only: tuple[str, ...], limit: int | None, jobs: int, out: Path
+) -> None:
     if not hasattr(os, "fork"):
-        raise click.ClickException("--mutants grades a class, which needs Linux or macOS; on Windows, use WSL")
+        raise click.ClickException(
+            "--mutants grades a class, which needs Linux or macOS; on Windows, use WSL"
+        )
     from gpudojo.authoring import fairness
     from gpudojo.classes.class_grading import Display
 
@@ -146,8 +205,11 @@ def _mutants(day: str, root: Path, only: tuple[str, ...], limit: int | None, job
     headings = ("mutants", "dead", "equivalent", "alive", "rewrites", "failing")
     table = _table(f"dojo lint --mutants: {day}", console, headings)
     sums = [0] * len(headings)
-    problems, survivors = [], ""
-    exercises = [exercise for exercise in exercises_of(day) if not only or exercise.stem.startswith(only)]
+    problems = []
+    survivors = ""
+    exercises = [
+        exercise for exercise in exercises_of(day) if not only or exercise.stem.startswith(only)
+    ]
     if not exercises:
         raise click.UsageError(f"{day} has no exercise that begins with {' or '.join(only)}")
     for exercise in exercises:
@@ -160,7 +222,14 @@ def _mutants(day: str, root: Path, only: tuple[str, ...], limit: int | None, job
             click.echo("\nStopped. Run the same command again to resume.", err=True)
             raise SystemExit(130) from None
         dead = row.mutants - len(row.equivalent) - len(row.alive)
-        numbers = (row.mutants, dead, len(row.equivalent), len(row.alive), row.rewrites, len(row.failing))
+        numbers = (
+            row.mutants,
+            dead,
+            len(row.equivalent),
+            len(row.alive),
+            row.rewrites,
+            len(row.failing),
+        )
         sums = [one + other for one, other in zip(sums, numbers, strict=True)]
         table.add_row(row.stem, *map(str, numbers))
         problems += [f"{found.exercise}: {found.text}" for found in row.findings]

@@ -42,7 +42,9 @@ def init(folder: Path, day: str) -> None:
         with writing(path):
             folder.mkdir(parents=True, exist_ok=True)
             course_file.save(path, course_file.template(day, catalogue.day(day)))
-        click.echo(f"{path} written. Change what you need, and run `dojo init {folder}` again to check it.")
+        click.echo(
+            f"{path} written. Change what you need, and run `dojo init {folder}` again to check it."
+        )
         return
     rules = course_file.load(path)
     exercises = catalogue.day(rules.day or day)
@@ -52,24 +54,38 @@ def init(folder: Path, day: str) -> None:
     said += [f"out of {rules.points:g} points"] if rules.points else []
     said += [f"due {rules.deadline:%Y-%m-%d %H:%M %Z}"] if rules.deadline else []
     said += [rules.lateness] if rules.lateness else []
-    counts = {"extension": rules.extensions, "group": rules.groups, "item to grade by hand": rules.by_hand}
+    counts = {
+        "extension": rules.extensions,
+        "group": rules.groups,
+        "item to grade by hand": rules.by_hand,
+    }
     for what, some in counts.items():
         one, _, rest = what.partition(" ")
         said += [f"{len(some)} {one}{'s' * (len(some) != 1)} {rest}".strip()] * bool(some)
     said += [f"{len(people.rows)} students on the roster"] if people else []
     click.echo(f"{path} is valid: {', '.join(said)}.")
     if rules.lateness and rules.deadline is None:
-        click.echo("note: there is no deadline: only what a platform marks as late costs points", err=True)
+        click.echo(
+            "note: there is no deadline: only what a platform marks as late costs points", err=True
+        )
     for _, early in rules.too_short():
         click.echo(f"note: {printable(early)}", err=True)
-    for name in [*rules.extensions, *(member for members in rules.groups.values() for member in members)]:
+    for name in [
+        *rules.extensions,
+        *(member for members in rules.groups.values() for member in members),
+    ]:
         found = people.match(name, name) if people else set()
         if people and len(found) > 1:
             ids = ", ".join(sorted(people.rows[row].id for row in found))
-            click.echo(f"note: {len(found)} on the roster are called {printable(name)!r}: write {ids}", err=True)
+            click.echo(
+                f"note: {len(found)} on the roster are called {printable(name)!r}: write {ids}",
+                err=True,
+            )
         if people and not found:
             near = suggestion(
-                name, [one for row in people.rows for one in (row.name, row.id, row.email, row.github)], ""
+                name,
+                [one for row in people.rows for one in (row.name, row.id, row.email, row.github)],
+                "",
             )
             click.echo(f"note: nobody on the roster is called {printable(name)!r}{near}", err=True)
 
@@ -81,8 +97,15 @@ HERE: Final = "The folder that `dojo grade --out` made (default: this one, or th
 @click.argument("words", nargs=-1, metavar="[STUDENT] [CHECK|EXERCISE]")
 @click.option("--points", "wanted", metavar="POINTS", help="The points to give.")
 @click.option("--comment", default="", help="The reason; the student reads it.")
-@click.option("--all", "everyone", is_flag=True, help="For all who handed something in, instead of STUDENT.")
-@click.option("--from", "file", type=THAT_FILE, help="Many at once: a CSV file with student, item, points, comment.")
+@click.option(
+    "--all", "everyone", is_flag=True, help="For all who handed something in, instead of STUDENT."
+)
+@click.option(
+    "--from",
+    "file",
+    type=THAT_FILE,
+    help="Many at once: a CSV file with student, item, points, comment.",
+)
 @click.option("--undo", is_flag=True, help="Take one back; without words, undo the last command.")
 @click.option("--log", is_flag=True, help="Show who gave and took back what, and when.")
 @click.option("--items", is_flag=True, help="List what can be overridden, and what it is worth.")
@@ -114,7 +137,12 @@ def override(
 
     _refuse_mixing(
         {"--log": log, "--items": items, "--from": file is not None, "--undo": undo},
-        {"STUDENT": bool(words), "--all": everyone, "--points": wanted is not None, "--comment": bool(comment)},
+        {
+            "STUDENT": bool(words),
+            "--all": everyone,
+            "--points": wanted is not None,
+            "--comment": bool(comment),
+        },
     )
     points = None if wanted is None else points_in(wanted, "--points")
     folder = _class_folder(out)
@@ -138,13 +166,17 @@ def override(
         elif undo and not words and not everyone:
             last = book.overrides.last()
             if not last:
-                raise click.ClickException("the last command gave nothing; to take one back, name STUDENT and CHECK")
+                raise click.ClickException(
+                    "the last command gave nothing; to take one back, name STUDENT and CHECK"
+                )
             _give(book, _taken_back(book, last, at, who))
         elif not words and not everyone:
             _show(book)
         else:
             if len(words) != 2 - everyone:
-                raise click.UsageError("give STUDENT and CHECK or EXERCISE, or --all and one of these")
+                raise click.UsageError(
+                    "give STUDENT and CHECK or EXERCISE, or --all and one of these"
+                )
             if points is None and not undo:
                 raise click.UsageError("--points is missing")
             unit = None if everyone else _unit(book, words[0])
@@ -156,7 +188,14 @@ def override(
                 raise click.ClickException(f"{student} has no override for {item}")
             elif undo and held is not None:
                 key = held.key
-            _give(book, [LogEntry(at, who, UNDO if undo else SET, student, item, points or 0.0, comment, key)])
+            _give(
+                book,
+                [
+                    LogEntry(
+                        at, who, UNDO if undo else SET, student, item, points or 0.0, comment, key
+                    )
+                ],
+            )
     finally:
         store.close()
 
@@ -198,7 +237,8 @@ def _give(book: Gradebook, entries: Sequence[LogEntry]) -> None:
     path, tally = book.write_results(changed=before)
     changed = 0
     for unit in units:
-        row, old = book.row(unit), before[unit.name]
+        row = book.row(unit)
+        old = before[unit.name]
         changed += row.final != old.final
         if row.final != old.final and changed <= 20:
             points = f"{number(old.final.points)} → {number(row.final.points)} of {number(row.final.max_points)}"
@@ -209,12 +249,17 @@ def _give(book: Gradebook, entries: Sequence[LogEntry]) -> None:
     absent = sum(not unit.sent and not keys & {*unit.keys} for unit in units)
     if absent and entries[0].action == "set":
         several += f" {absent} handed in nothing and got nothing: to give them points, name them."
-    click.echo(several or ("" if changed else "The points are the same as before."), nl=bool(several or not changed))
+    click.echo(
+        several or ("" if changed else "The points are the same as before."),
+        nl=bool(several or not changed),
+    )
     if tally.settled:
         click.echo(SETTLED)
         for line in tally.settled[:20]:
             click.echo(f"  {printable(line)}")
-    undo = f" To undo it: dojo override --undo --out {book.out}" if entries[0].action == "set" else ""
+    undo = (
+        f" To undo it: dojo override --undo --out {book.out}" if entries[0].action == "set" else ""
+    )
     click.echo(f"{path} and {book.overrides.path} written.{undo}")
 
 
@@ -226,7 +271,11 @@ def _show(book: Gradebook) -> None:
     current = sorted(known, key=lambda entry: (entry.student, entry.item))
     for one in current:
         why = f"  {one.comment}" if one.comment else ""
-        click.echo(printable(f"{one.student}  {one.item}  {number(one.points)}{why}  ({one.by}, {one.at[:10]})"))
+        click.echo(
+            printable(
+                f"{one.student}  {one.item}  {number(one.points)}{why}  ({one.by}, {one.at[:10]})"
+            )
+        )
     if not current:
         click.echo("There are no overrides.")
     waiting: defaultdict[str, list[str]] = defaultdict(list)
@@ -241,8 +290,14 @@ def _show(book: Gradebook) -> None:
         )
     for item in book.course.by_hand:
         if people := waiting[item.name]:
-            about = "; ".join(filter(None, (item.title, f"{number(item.points)} points", item.rubric)))
-            click.echo(printable(f"  {item.name} ({about}): {len(people)} student{'s' * (len(people) != 1)}"))
+            about = "; ".join(
+                filter(None, (item.title, f"{number(item.points)} points", item.rubric))
+            )
+            click.echo(
+                printable(
+                    f"  {item.name} ({about}): {len(people)} student{'s' * (len(people) != 1)}"
+                )
+            )
             lines = [", ".join(people)]
             if others := absent[item.name]:
                 lines.append(f"{len(others)} more handed in nothing: {', '.join(others)}")
@@ -276,11 +331,15 @@ def _unit(book: Gradebook, name: str) -> Unit:
     from gpudojo.classes.course_file import key
 
     units = book.units()
-    found = [unit for unit in units if unit.name == name] or [unit for unit in units if key(name) in unit.names]
+    found = [unit for unit in units if unit.name == name] or [
+        unit for unit in units if key(name) in unit.names
+    ]
     if len(found) == 1:
         return found[0]
     if found:
-        raise BadClass(f"{len(found)} students are called {name!r}: {', '.join(unit.name for unit in found)}")
+        raise BadClass(
+            f"{len(found)} students are called {name!r}: {', '.join(unit.name for unit in found)}"
+        )
     partly = [unit.name for unit in units if any(key(name) in each for each in unit.names)]
     if partly:
         raise BadClass(

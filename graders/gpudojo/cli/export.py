@@ -28,12 +28,26 @@ class _Described(click.Command):
 
 @click.command(cls=_Described)
 @click.argument("results", type=THAT)
-@click.option("--to", "format_", required=True, type=click.Choice(formats(), case_sensitive=False), help="The format.")
+@click.option(
+    "--to",
+    "format_",
+    required=True,
+    type=click.Choice(formats(), case_sensitive=False),
+    help="The format.",
+)
 @click.option("--out", required=True, type=FOLDER, help="The folder to write to.")
-@click.option("--worksheet", type=THAT_FILE, help="A grading worksheet downloaded from Moodle, to be filled in.")
-@click.option("--gradebook", type=THAT_FILE, help="A gradebook downloaded from Canvas, to be filled in.")
+@click.option(
+    "--worksheet",
+    type=THAT_FILE,
+    help="A grading worksheet downloaded from Moodle, to be filled in.",
+)
+@click.option(
+    "--gradebook", type=THAT_FILE, help="A gradebook downloaded from Canvas, to be filled in."
+)
 @click.option("--title", help="The name of the assignment on Canvas or in nbgrader.")
-@click.option("--submission", help="Only this submission or student; the files go into the folder itself.")
+@click.option(
+    "--submission", help="Only this submission or student; the files go into the folder itself."
+)
 def export(
     results: Path,
     format_: str,
@@ -52,94 +66,147 @@ def export(
         if given is not None and name not in uses(format_):
             raise click.UsageError(f"--{name} does not go with --to {format_}")
     if submission is not None and of_class(format_):
-        raise click.UsageError(f"--submission does not go with --to {format_}, which is about the whole class")
+        raise click.UsageError(
+            f"--submission does not go with --to {format_}, which is about the whole class"
+        )
     results = results_file(results)
     with writing(out):
         head = header(results)
         rows = VisibleRows(head, StoredRows(results), datetime.now(UTC))
         # All of them, before a line is written: the file may be truncated.
-        reviews = [bool(row.review) for row in rows if row.review or row.status is not SubmissionStatus.ABSENT]
+        reviews = [
+            bool(row.review)
+            for row in rows
+            if row.review or row.status is not SubmissionStatus.ABSENT
+        ]
         if submission is not None:
             submission = submission_named(submission, rows, results)
         if held_back := rows.held_back():
             say(f"{held_back}; this export does not hide them, unless the platform does.")
-        known, environment = parts(head, rows), dict(os.environ)
-        options = Options(worksheet, gradebook, title, submission, known, results.parent, environment, say=say)
+        known = parts(head, rows)
+        environment = dict(os.environ)
+        options = Options(
+            worksheet, gradebook, title, submission, known, results.parent, environment, say=say
+        )
         out.mkdir(parents=True, exist_ok=True)
         written = exporter(format_)(head, rows, out, options)
     if review := sum(reviews):
         verb = "needs" if review == 1 else "need"
-        say(f"{review} of {len(reviews)} submissions {verb} review; the reasons are in {results.with_suffix('.csv')}.")
+        say(
+            f"{review} of {len(reviews)} submissions {verb} review; the reasons are in {results.with_suffix('.csv')}."
+        )
     click.echo(f"{len(written)} file{'s' * (len(written) != 1)} written to {out}.")
 
 
 def parts(header: ClassResults, rows: Iterable[SubmissionRow]) -> tuple[ExerciseRow, ...]:
     """The exercises of the day, for submissions that could not be graded: from other rows or the catalogue."""
     every = (each for row in rows for each in row.exercises)
-    known = {each.exercise: ExerciseRow(each.exercise, each.title, 0.0, each.max_score) for each in every}
+    known = {
+        each.exercise: ExerciseRow(each.exercise, each.title, 0.0, each.max_score) for each in every
+    }
     seen = tuple(part for _, part in sorted(known.items()))
-    if total(part.max_score for part in seen) == header.max_score or header.day not in catalogue.days():
+    if (
+        total(part.max_score for part in seen) == header.max_score
+        or header.day not in catalogue.days()
+    ):
         return seen
     return parts_of(header.day)
 
 
 @click.command()
 @click.argument("results", type=THAT)
-@click.option("--out", type=FOLDER, help="The folder for the pages (default: `report` beside the results).")
+@click.option(
+    "--out", type=FOLDER, help="The folder for the pages (default: `report` beside the results)."
+)
 @click.option("--anonymous", is_flag=True, help="Use pseudonyms, the same each time.")
 @click.option("--only", metavar="NAME", help="Only the page of this submission or student.")
-@click.option("--similarity", is_flag=True, help="Also compare submissions with each other: similarity.html.")
+@click.option(
+    "--similarity", is_flag=True, help="Also compare submissions with each other: similarity.html."
+)
 @click.option("--no-students", "class_only", is_flag=True, help="Only the class page.")
 def report(
-    results: Path, out: Path | None, anonymous: bool, only: str | None, similarity: bool, class_only: bool
+    results: Path,
+    out: Path | None,
+    anonymous: bool,
+    only: str | None,
+    similarity: bool,
+    class_only: bool,
 ) -> None:
     """Make HTML pages of RESULTS, a results.json or its folder: one for the class, and one for each student.
 
     Each page is one file that loads nothing else. With --anonymous, pages and file names contain no names.
     """
-    from gpudojo.report.writing import ReportOptions, write_report  # only here: `dojo export` needs no templates
+    from gpudojo.report.writing import (
+        ReportOptions,
+        write_report,
+    )  # only here: `dojo export` needs no templates
 
     if only is not None and class_only:
-        raise click.UsageError("--only writes one student's page and --no-students none: choose one")
+        raise click.UsageError(
+            "--only writes one student's page and --no-students none: choose one"
+        )
     results = results_file(results)
     target = out or results.parent / "report"
     if similarity and (anonymous or only is not None):
-        raise click.UsageError("--similarity names pairs of students: leave out --anonymous and --only")
+        raise click.UsageError(
+            "--similarity names pairs of students: leave out --anonymous and --only"
+        )
     options = ReportOptions(results, target, anonymous, not class_only, only, similarity)
     with writing(target):
-        written = write_report(options, lambda sentence: click.echo(f"note: {printable(sentence)}", err=True))
+        written = write_report(
+            options, lambda sentence: click.echo(f"note: {printable(sentence)}", err=True)
+        )
     click.echo(f"{len(written)} page{'s' * (len(written) != 1)} written; open {written[0]}.")
 
 
 @click.command()
 @click.argument("results", type=THAT)
 @click.option("--out", required=True, type=FOLDER, help="The folder to write to.")
-@click.option("--pdf", is_flag=True, help="PDF files instead of HTML pages; needs Chromium or Chrome.")
-@click.option("--only", metavar="NAME", help="Only this submission or student; the class's tables stay.")
-@click.option("--worksheet", type=THAT_FILE, help="Moodle's grading worksheet, to find each student's id for the zip.")
+@click.option(
+    "--pdf", is_flag=True, help="PDF files instead of HTML pages; needs Chromium or Chrome."
+)
+@click.option(
+    "--only", metavar="NAME", help="Only this submission or student; the class's tables stay."
+)
+@click.option(
+    "--worksheet",
+    type=THAT_FILE,
+    help="Moodle's grading worksheet, to find each student's id for the zip.",
+)
 @click.option("--early", is_flag=True, help="Also before the course shows results.")
-def feedback(results: Path, out: Path, pdf: bool, only: str | None, worksheet: Path | None, early: bool) -> None:
+def feedback(
+    results: Path, out: Path, pdf: bool, only: str | None, worksheet: Path | None, early: bool
+) -> None:
     """Write what students get from RESULTS, a results.json or its folder: a page each, and how to send it.
 
     A page is one file that needs nothing else. feedback.csv is for mail merge: who, points, and the file to attach.
     Where students are known by Moodle's ids, moodle.zip is for "Upload multiple feedback files in a zip".
     """
-    from gpudojo.report.writing import FeedbackOptions, write_feedback  # only here: the templates take a while
+    from gpudojo.report.writing import (
+        FeedbackOptions,
+        write_feedback,
+    )  # only here: the templates take a while
 
     file = results_file(results)
-    head, now = header(file), datetime.now(UTC)
+    head = header(file)
+    now = datetime.now(UTC)
     rows = VisibleRows(head, StoredRows(file), now, early)
     held_back = "" if early else rows.held_back()
     if held_back and not any(True for _ in rows):
         raise click.ClickException(f"{held_back}; use --early to write feedback all the same")
     if held_back:
-        click.echo(f"note: {held_back} and get no feedback now; use --early to write it all the same", err=True)
+        click.echo(
+            f"note: {held_back} and get no feedback now; use --early to write it all the same",
+            err=True,
+        )
     if only is not None:
         only = submission_named(only, rows, file)
     with writing(out):
         out.mkdir(parents=True, exist_ok=True)
         options = FeedbackOptions(file, out, pdf, only, worksheet, parts(head, rows))
-        written = write_feedback(options, head, rows, lambda said: click.echo(f"note: {printable(said)}", err=True))
+        written = write_feedback(
+            options, head, rows, lambda said: click.echo(f"note: {printable(said)}", err=True)
+        )
     for path in written[:1] + [path for path in written if path.suffix == ".zip"]:
         click.echo(path)
     count = sum(path.parent.name == "students" for path in written)

@@ -46,22 +46,45 @@ WAIT: Final = "Seconds to wait for a scheduler or workers that are gone."
 
 @click.command()
 @click.argument("submissions", nargs=-1, required=True, type=THAT)
-@click.option("--out", required=True, type=FOLDER, help="The folder of the class: results, records, overrides.")
+@click.option(
+    "--out",
+    required=True,
+    type=FOLDER,
+    help="The folder of the class: results, records, overrides.",
+)
 @which_day
-@click.option("--bench", default="virtual", show_default=True, type=DEVICES, help="Where student code runs.")
-@secret_seed(help="A secret the scenarios are drawn from (default: the one of the last run, or a new one).")
-@click.option("--jobs", type=click.IntRange(min=1), help="How many at once (default: one for each processor).")
-@click.option("--scheduler", metavar="ADDRESS", help="Grade on the workers of a Dask scheduler (tcp://…, or its file).")
-@click.option("--wait", default=60.0, show_default=True, type=click.FloatRange(min=0), metavar="S", help=WAIT)
+@click.option(
+    "--bench", default="virtual", show_default=True, type=DEVICES, help="Where student code runs."
+)
+@secret_seed(
+    help="A secret the scenarios are drawn from (default: the one of the last run, or a new one)."
+)
+@click.option(
+    "--jobs", type=click.IntRange(min=1), help="How many at once (default: one for each processor)."
+)
+@click.option(
+    "--scheduler",
+    metavar="ADDRESS",
+    help="Grade on the workers of a Dask scheduler (tcp://…, or its file).",
+)
+@click.option(
+    "--wait", default=60.0, show_default=True, type=click.FloatRange(min=0), metavar="S", help=WAIT
+)
 @limits
 @bytes_option("--gpu-memory-limit", help="GPU memory, with --bench cuda.")
 @click.option("--only", multiple=True, metavar="NAME", help=ONLY)
 @click.option("--rejudge", is_flag=True, help="Judge stored evidence again; no student code runs.")
 @click.option("--fresh", is_flag=True, help="Run everything again.")
 @click.option("--reference", type=THAT_FOLDER, help=REFERENCE)
-@click.option("--course", type=THAT_FILE, help="The course file (default: course.toml beside SUBMISSIONS).")
+@click.option(
+    "--course", type=THAT_FILE, help="The course file (default: course.toml beside SUBMISSIONS)."
+)
 @click.option("--roster", type=THAT_FILE, help=ROSTER)
-@click.option("--attempt", type=click.Choice(get_args(AttemptRule)), help="Which of a student's submissions counts.")
+@click.option(
+    "--attempt",
+    type=click.Choice(get_args(AttemptRule)),
+    help="Which of a student's submissions counts.",
+)
 @click.option("--quiet", "-q", is_flag=True, help="Print errors only.")
 @click.pass_context
 def grade(
@@ -99,7 +122,9 @@ def grade(
     if rejudge and fresh:
         raise click.UsageError("--rejudge runs nothing and --fresh runs everything: choose one")
     if scheduler is not None and jobs is not None:
-        raise click.UsageError("--jobs is for this machine; with --scheduler, the workers' threads count")
+        raise click.UsageError(
+            "--jobs is for this machine; with --scheduler, the workers' threads count"
+        )
     gc.disable()  # until all is imported, and stays: to look through it for garbage takes a tenth of judging
     from gpudojo.classes.class_grading import ClassGrading, Display, console_here
     from gpudojo.classes.grading_options import GradingOptions

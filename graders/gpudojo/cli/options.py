@@ -34,7 +34,9 @@ class _Existing(click.Path):
             path = Path(value)
             if not path.exists() and path.parent.is_dir():
                 near = suggestion(path.name, [each.name for each in path.parent.iterdir()], "")
-                raise click.BadParameter(error.message.rstrip(".") + (near or "."), ctx, param) from None
+                raise click.BadParameter(
+                    error.message.rstrip(".") + (near or "."), ctx, param
+                ) from None
             raise
 
 
@@ -46,7 +48,9 @@ THAT_FOLDER: Final = _Existing(file_okay=False)
 
 FOUND: Final = "The repository (default: the folder with `reference`, here or above)."
 which_root = click.option("--root", type=THAT_FOLDER, help=FOUND)
-which_day = click.option("--day", default=USUAL, show_default=True, type=click.Choice(days()), help="The day.")
+which_day = click.option(
+    "--day", default=USUAL, show_default=True, type=click.Choice(days()), help="The day."
+)
 secret_seed = partial(click.option, "--seed", "secret", envvar="DOJO_SEED", metavar="SECRET")
 
 
@@ -74,8 +78,11 @@ def limits(command: Command) -> Command:
     refuse = "Refuse to grade where a layer of isolation is missing."
     command = click.option("--require-isolation", is_flag=True, help=refuse)(command)
     command = bytes_option("--memory-limit", help="Memory each submission may take.")(command)
-    seconds, told = click.FloatRange(min=0.1), "Seconds each function may take."
-    limit = click.option("--time-limit", default=SECONDS, show_default=True, type=seconds, metavar="S", help=told)
+    seconds = click.FloatRange(min=0.1)
+    told = "Seconds each function may take."
+    limit = click.option(
+        "--time-limit", default=SECONDS, show_default=True, type=seconds, metavar="S", help=told
+    )
     return limit(command)
 
 
@@ -110,7 +117,9 @@ def results_file(given: Path) -> Path:
             said + suggestion("", sorted(str(each.parent) for each in given.glob("*/results.json")))
         )
     if path.suffix == ".csv":
-        raise click.ClickException(f"{path} is not a file of results: it is not JSON; give results.json or its folder")
+        raise click.ClickException(
+            f"{path} is not a file of results: it is not JSON; give results.json or its folder"
+        )
     return path
 
 
@@ -120,7 +129,9 @@ def writing(target: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise click.ClickException(f"cannot write {error.filename or target}: {error.strerror}") from error
+        raise click.ClickException(
+            f"cannot write {error.filename or target}: {error.strerror}"
+        ) from error
 
 
 def processors() -> int:

@@ -46,7 +46,11 @@ def stubs(check: bool, day: str, root: Path | None) -> None:
     root, reference = references(root, day)
     exercises = root / "exercises" / day
     with writing(exercises):
-        changed = stub_files.stale(reference, exercises) if check else stub_files.write(reference, exercises)
+        changed = (
+            stub_files.stale(reference, exercises)
+            if check
+            else stub_files.write(reference, exercises)
+        )
     left_over = [name for name in changed if not (reference / name).is_file()]
     for name in changed:
         state = "no reference for it" if name in left_over else "stale" if check else "written"
@@ -72,13 +76,19 @@ def student(target: Path, day: str, root: Path | None) -> None:
     (wheel,) = (path for path in files if path.startswith("vendor/"))
     size = sum(map(len, files.values()))
     click.echo(f"written: {target}, {len(files)} files, {size / 1e6:.1f} MB, with {wheel}")
-    click.echo("It contains no line of a solution. Students start with the two commands in its README.md.")
+    click.echo(
+        "It contains no line of a solution. Students start with the two commands in its README.md."
+    )
 
 
 @release.command()
 @day_and_root
-@click.option("--out", type=FOLDER, help="Write notebooks/DAY/ into this folder (default: the repository).")
-@click.option("--package", metavar="ADDRESS", help="What to install where no wheel is (default: nothing).")
+@click.option(
+    "--out", type=FOLDER, help="Write notebooks/DAY/ into this folder (default: the repository)."
+)
+@click.option(
+    "--package", metavar="ADDRESS", help="What to install where no wheel is (default: nothing)."
+)
 def notebooks(day: str, root: Path | None, out: Path | None, package: str | None) -> None:
     """Make one notebook per exercise and one for the whole day from reference/."""
     root, _ = references(root, day)
@@ -103,16 +113,24 @@ def classroom50(released: Path, target: Path) -> None:
 
 
 @release.command()
-@click.option("--out", default="gradescope.zip", show_default=True, type=FILE, help="The zip to upload.")
+@click.option(
+    "--out", default="gradescope.zip", show_default=True, type=FILE, help="The zip to upload."
+)
 @secret_seed(help="A secret from which scenarios are made.")
 @day_and_root
 def gradescope(out: Path, secret: str | None, day: str, root: Path | None) -> None:
     """Make the autograder for Gradescope: a zip with the grader and recorded evidence, without solutions."""
     if out.suffix != ".zip":
-        raise click.BadParameter(f"{out} does not end in .zip, which Gradescope requires", param_hint="--out")
+        raise click.BadParameter(
+            f"{out} does not end in .zip, which Gradescope requires", param_hint="--out"
+        )
     data = autograder.gradescope_zip(root or repository(), day, secret)
     autograder.write(out, data)
-    seed = "your secret" if secret is not None else "the public seed; set DOJO_SEED for secret scenarios"
+    seed = (
+        "your secret"
+        if secret is not None
+        else "the public seed; set DOJO_SEED for secret scenarios"
+    )
     click.echo(f"written: {out}, {len(data) / 1e6:.1f} MB, with scenarios from {seed}")
 
 
@@ -151,7 +169,9 @@ def with_image(command: Callable[..., None]) -> Callable[..., None]:
 def prairielearn(target: Path, image: str, secret: str | None, day: str, root: Path | None) -> None:
     """Make a question for PrairieLearn's external grader in DIR, and the folder of its image."""
     image = image.replace("@DAY@", day)
-    student_files.write(autograder.prairielearn_files(root or repository(), day, image, secret), target)
+    student_files.write(
+        autograder.prairielearn_files(root or repository(), day, image, secret), target
+    )
     click.echo(f"written: {target}")
     click.echo(f"Build and push the image: docker build -t {image} {target / 'image'}")
     click.echo(f"Copy {target / 'questions' / day} into the folder `questions` of your course.")
@@ -173,15 +193,20 @@ def autolab(target: Path, image: str, secret: str | None, day: str, root: Path |
 WHOM = {"github": ("github",), "classroom50": ("classroom50",), "both": ("github", "classroom50")}
 FAILED = "The grader could not run"
 RELEASE: Final = "The release: a student's repository as it was made, or its manifest."
-REFERENCE: Final = (
-    "Reference solutions to judge by, with the secret in $DOJO_SEED (default: the release's recorded evidence)."
-)
+REFERENCE: Final = "Reference solutions to judge by, with the secret in $DOJO_SEED (default: the release's recorded evidence)."
 
 
 @click.command()
 @click.argument("folder", default=".", type=click.Path(path_type=Path))
 @click.option("--out", default=".", type=FOLDER, help="Where result.json goes (default: here).")
-@click.option("--for", "whom", default="both", show_default=True, type=click.Choice(list(WHOM)), help="The platform.")
+@click.option(
+    "--for",
+    "whom",
+    default="both",
+    show_default=True,
+    type=click.Choice(list(WHOM)),
+    help="The platform.",
+)
 @which_day
 @click.option("--release", "released", envvar="DOJO_RELEASE", metavar="RELEASE", help=RELEASE)
 @click.option("--reference", type=THAT_FOLDER, help=REFERENCE)
@@ -220,15 +245,24 @@ def classroom(
         notes += [f"The submission wrote to ${name}; this was undone." for name in touched]
         if manifest is None:
             notes.append("There was no release to compare the repository with.")
-        elif found.results.gpudojo not in (manifest.grader, manifest.grader.partition("+")[0]):  # or its clone
-            notes.append(f"This is gpudojo {found.results.gpudojo}, and the release was made for {manifest.grader}.")
+        elif found.results.gpudojo not in (
+            manifest.grader,
+            manifest.grader.partition("+")[0],
+        ):  # or its clone
+            notes.append(
+                f"This is gpudojo {found.results.gpudojo}, and the release was made for {manifest.grader}."
+            )
         changed = None if manifest is None else tuple(changes(folder, manifest))
         report = reporting.Report(found, changed, tuple(notes), _inside(folder, environment))
         for line in report.log(environment.get("GITHUB_ACTIONS") == "true"):
             click.echo(line)
         reporting.write(report, WHOM[whom], out, environment)
     except (DojoError, OSError) as error:
-        said = str(error) if isinstance(error, DojoError) else f"cannot use {error.filename or out}: {error.strerror}"
+        said = (
+            str(error)
+            if isinstance(error, DojoError)
+            else f"cannot use {error.filename or out}: {error.strerror}"
+        )
         _stop(said, environment)
     except Exception as error:
         for line in reporting.quoted(traceback.format_exc()):
@@ -256,7 +290,8 @@ def _manifest(given: str | None) -> Manifest | None:
 
 def _inside(folder: Path, environment: Mapping[str, str]) -> str:
     """The checkout's path inside the workflow's repository."""
-    workspace, checkout = environment.get("GITHUB_WORKSPACE"), folder.resolve()
+    workspace = environment.get("GITHUB_WORKSPACE")
+    checkout = folder.resolve()
     if not workspace or not checkout.is_relative_to(Path(workspace).resolve()):
         return ""
     return checkout.relative_to(Path(workspace).resolve()).as_posix().removeprefix(".")

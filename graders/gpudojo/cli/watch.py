@@ -34,7 +34,11 @@ if TYPE_CHECKING:
 @click.command(
     # The options are those of `python -m virtual_cuda`, which reads them; so is `--help`.
     add_help_option=False,
-    context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False, "help_option_names": []},
+    context_settings={
+        "ignore_unknown_options": True,
+        "allow_interspersed_args": False,
+        "help_option_names": [],
+    },
 )
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 def run(arguments: tuple[str, ...]) -> None:
@@ -60,7 +64,9 @@ MORE = "The full-screen app needs two more packages: pip install 'gpudojo[watch]
     type=click.IntRange(min=0),
     help="With --plain: show the first N hints.",
 )
-@click.option("--bench", default="auto", type=click.Choice(DEVICES), help="The device that your code runs on.")
+@click.option(
+    "--bench", default="auto", type=click.Choice(DEVICES), help="The device that your code runs on."
+)
 def watch(path: Path, plain: bool, hints: int, bench: str) -> None:
     """Grade what you save, at once, and show the first thing to fix.
 
@@ -104,8 +110,14 @@ def print_lines(course: Course, kind: str, hints: int, note: str = "") -> None:
         if event != "verdict":
             return
         took = f", graded in {session.took:.2f} s" if session.saved_at else ""
-        console.rule(f"{work.path.name}, {time.strftime('%H:%M:%S')}{took}", characters="-", align="left")
-        say(view.panel(course, hints, f"--hints {hints + 1}", dark=True), view.aside(course), view.score(course))
+        console.rule(
+            f"{work.path.name}, {time.strftime('%H:%M:%S')}{took}", characters="-", align="left"
+        )
+        say(
+            view.panel(course, hints, f"--hints {hints + 1}", dark=True),
+            view.aside(course),
+            view.score(course),
+        )
 
     session = Session(course, show, kind)
     console.print(f"{course.title}: {course.folder}", markup=False, soft_wrap=True)
@@ -117,8 +129,14 @@ def print_lines(course: Course, kind: str, hints: int, note: str = "") -> None:
 
 @click.command()
 @click.argument("number", required=False)
-@click.option("--html", type=FILE, help="Write a page instead; without NUMBER, one with all lessons.")
-@click.option("--remake", is_flag=True, help="For authors: run the snippets, and write what they did into the lesson.")
+@click.option(
+    "--html", type=FILE, help="Write a page instead; without NUMBER, one with all lessons."
+)
+@click.option(
+    "--remake",
+    is_flag=True,
+    help="For authors: run the snippets, and write what they did into the lesson.",
+)
 @which_day
 def lesson(number: str | None, html: Path | None, remake: bool, day: str) -> None:
     """Show the lesson of an exercise, such as 04; without NUMBER, list the lessons.
@@ -144,20 +162,29 @@ def lesson(number: str | None, html: Path | None, remake: bool, day: str) -> Non
         console = Console()
         for text in filter(None, map(lesson_of, chosen)):
             # Colours of the terminal itself, which fit a light and a dark one; in a file, the source.
-            console.print(view.LessonPage(text, dark=True)) if console.is_terminal else click.echo(text)
+            console.print(view.LessonPage(text, dark=True)) if console.is_terminal else click.echo(
+                text
+            )
 
 
 def _chosen(day: str, number: str | None) -> list[Exercise]:
     """The exercises with a lesson, or the one that a number, a name, a file's name or a function stands for."""
     having = [each for each in catalogue.day(day) if lesson_path(day, each.stem) is not None]
     name = None if number is None else Path(number).stem
-    called = {each.stem: (each.number, each.number.lstrip("0"), *(f.name for f in each.functions)) for each in having}
+    called = {
+        each.stem: (each.number, each.number.lstrip("0"), *(f.name for f in each.functions))
+        for each in having
+    }
     found = [each for each in having if name in (None, each.stem, *called[each.stem])]
     if not found:
         there = ", ".join(each.number for each in having)
-        names = [one for stem, names in called.items() for one in (stem, *names) if not one.isdigit()]
+        names = [
+            one for stem, names in called.items() for one in (stem, *names) if not one.isdigit()
+        ]
         near = suggestion(name or "", names, "") or f"; there are: {there}"
-        raise click.ClickException(f"{day} has no lesson {number}{near}" if there else f"{day} has no lessons")
+        raise click.ClickException(
+            f"{day} has no lesson {number}{near}" if there else f"{day} has no lessons"
+        )
     return found
 
 
@@ -177,8 +204,14 @@ def _page(day: str, chosen: list[Exercise]) -> str:
 
     from gpudojo.report.rendering import page
 
-    made = (MarkdownIt("commonmark").render(text) for each in chosen if (text := lesson_of(each, folded=True)))
-    texts = [text.replace("<pre>", '<pre tabindex="0">') for text in made]  # wide ones are scrolled, by keyboard too
+    made = (
+        MarkdownIt("commonmark").render(text)
+        for each in chosen
+        if (text := lesson_of(each, folded=True))
+    )
+    texts = [
+        text.replace("<pre>", '<pre tabindex="0">') for text in made
+    ]  # wide ones are scrolled, by keyboard too
     title = f"{chosen[0].number} {chosen[0].title}" if len(chosen) == 1 else catalogue.title(day)
     return page("lesson.html", "", title=title, lessons=[Markup(text) for text in texts])
 
@@ -201,7 +234,11 @@ def doctor() -> None:
             if name in ADVICE:
                 click.echo(f"      {ADVICE[name]}")
     lacking = ", ".join(name for name, why in layers.items() if why)
-    click.echo(f"  --require-isolation would refuse to grade here: {lacking}" if lacking else "  every layer holds")
+    click.echo(
+        f"  --require-isolation would refuse to grade here: {lacking}"
+        if lacking
+        else "  every layer holds"
+    )
     if problems:
         sys.exit(1)
 

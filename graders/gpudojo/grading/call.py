@@ -53,7 +53,8 @@ if TYPE_CHECKING:
     import torch as torch
     from torch import nn as nn
 else:
-    torch, nn = _lazy("torch"), _lazy("torch.nn")
+    torch = _lazy("torch")
+    nn = _lazy("torch.nn")
 
 
 DEEPEST: Final = 8  # levels of a result that are searched for tensors
@@ -99,7 +100,9 @@ class Call:
         self.bench = bench
         self.device = bench.device
         self.seed = seed
-        self.reference = submission.reference  # whose evidence also has what students' is compared with
+        self.reference = (
+            submission.reference
+        )  # whose evidence also has what students' is compared with
         self.ledger: Ledger = bench.ledger.since(bench.ledger.mark())
         self.aside = 0.0  # seconds that the check after the call took, not the student
 
@@ -109,14 +112,24 @@ class Call:
         afterwards = after_call()  # before the call, which could replace it
         line = None
         RAN.clear()
-        kinds = [(each, type(each), [*getattr(each, "__dict__", ())]) for each in args if not isinstance(each, _PLAIN)]
+        kinds = [
+            (each, type(each), [*getattr(each, "__dict__", ())])
+            for each in args
+            if not isinstance(each, _PLAIN)
+        ]
         try:
             with warnings.catch_warnings():
-                warnings.simplefilter("default")  # a warning in student code is no error, even under -W error
-                warnings.showwarning = partial(_show_once, warnings.showwarning, _identity(self.submission))
+                warnings.simplefilter(
+                    "default"
+                )  # a warning in student code is no error, even under -W error
+                warnings.showwarning = partial(
+                    _show_once, warnings.showwarning, _identity(self.submission)
+                )
                 result = self.function(*args, **kwargs)
                 if _modes() != modes:
-                    raise RuntimeError("it left a mode of torch open, which changes torch for all other code")
+                    raise RuntimeError(
+                        "it left a mode of torch open, which changes torch for all other code"
+                    )
                 for each, kind, names in kinds:
                     _unchanged(each, kind, names)
                 return of_known_classes(result)
@@ -130,7 +143,9 @@ class Call:
                 executed.setdefault(_lines_under[0], set()).update(ran)
             afterwards()
             self.aside = perf_counter() - began
-            self.ledger = self.bench.ledger.since(mark, self.bench.ledger.mark())  # without what the probe does next
+            self.ledger = self.bench.ledger.since(
+                mark, self.bench.ledger.mark()
+            )  # without what the probe does next
 
     def line_of(self, record: Any) -> int | None:
         """The line of the student's file that caused a record."""
@@ -173,7 +188,11 @@ def _unchanged(thing: Any, kind: type, names: list[str]) -> None:
         raise RuntimeError(f"it changed the class of a {kind.__name__} that it was passed")
     for name in vars(thing).keys() - names if hasattr(thing, "__dict__") else ():
         # Another `forward` does other work, and says nothing wrong about the object.
-        if callable(getattr(kind, name, None)) and name != "forward" and _students(vars(thing)[name]):
+        if (
+            callable(getattr(kind, name, None))
+            and name != "forward"
+            and _students(vars(thing)[name])
+        ):
             raise RuntimeError(f"it replaced `{name}` of a {kind.__name__} that it was passed")
 
 
@@ -189,7 +208,9 @@ def _modes() -> tuple[int, int]:
     """How many modes that change torch's functions are open; a default device is one too, and no matter here."""
     c = torch._C
     functions = [c._get_function_stack_at(place) for place in range(c._len_torch_function_stack())]
-    return c._len_torch_dispatch_stack(), sum(type(mode) is not torch.utils._device.DeviceContext for mode in functions)
+    return c._len_torch_dispatch_stack(), sum(
+        type(mode) is not torch.utils._device.DeviceContext for mode in functions
+    )
 
 
 def name_of(device: Any) -> str:
@@ -247,7 +268,9 @@ def tried(scenarios: Mapping[str, Callable[[], T]], seed: int | None = None) -> 
             evidence = error.evidence
             if evidence.type == DeviceClosed.__name__ or evidence.out_of_memory:
                 raise
-            found.errors[name] = msgspec.structs.replace(evidence, message=evidence.message[:500], scenario=name)
+            found.errors[name] = msgspec.structs.replace(
+                evidence, message=evidence.message[:500], scenario=name
+            )
     # In the order given, whatever the seed: checks report the first that is wrong.
     errors = {name: found.errors[name] for name in names if name in found.errors}
     return Cases({name: found[name] for name in names if name in found}, errors)
@@ -257,7 +280,9 @@ def of_known_classes(result: Any, depth: int = 0) -> Any:
     """The result. Raises TypeError for a tensor in it whose class is the student's own and could deceive probes."""
     if isinstance(result, torch.Tensor):
         if type(result) not in _known_classes():
-            raise TypeError(f"it returned a {type(result).__name__}, a tensor subclass, instead of a plain tensor")
+            raise TypeError(
+                f"it returned a {type(result).__name__}, a tensor subclass, instead of a plain tensor"
+            )
     elif type(result) in (list, tuple, dict) and depth < DEEPEST:
         for item in result.values() if type(result) is dict else result:
             of_known_classes(item, depth + 1)
@@ -275,15 +300,21 @@ def array(tensor: Any) -> Array:
     """The values of a tensor as evidence, read by torch's own methods, which student code cannot have replaced."""
     base = torch._C.TensorBase
     with torch._C.DisableTorchFunction():
-        host = base.contiguous(base.detach(base.cpu(tensor)))  # in this order it is one operation on the device
+        host = base.contiguous(
+            base.detach(base.cpu(tensor))
+        )  # in this order it is one operation on the device
         if host.dtype is torch.bfloat16:
             host = base.float(host)
-        return Array(str(host.dtype).removeprefix("torch."), tuple(host.shape), base.numpy(host).tobytes())
+        return Array(
+            str(host.dtype).removeprefix("torch."), tuple(host.shape), base.numpy(host).tobytes()
+        )
 
 
 def settled(call: Call, *args: Any, **kwargs: Any) -> tuple[Any, list[str]]:
     """What the student's function returned, and the names of torch's settings that it changed; they are restored."""
-    settings, seed, state = _settings(), torch.initial_seed(), torch.default_generator.get_state()
+    settings = _settings()
+    seed = torch.initial_seed()
+    state = torch.default_generator.get_state()
     before = [read() for read, _ in settings.values()]
     changed: list[str] = []
     try:
@@ -302,7 +333,8 @@ def settled(call: Call, *args: Any, **kwargs: Any) -> tuple[Any, list[str]]:
 @lru_cache(maxsize=1)
 def _settings() -> dict[str, tuple[Callable[[], Any], Callable[[Any], Any]]]:
     """How each setting is read and restored. Some of torch's public getters take longer than the call itself."""
-    c, cuda = torch._C, torch.cuda
+    c = torch._C
+    cuda = torch.cuda
 
     def current_gpu() -> int:
         return cuda.current_device() if cuda.is_initialized() else 0
@@ -312,11 +344,20 @@ def _settings() -> dict[str, tuple[Callable[[], Any], Callable[[Any], Any]]]:
         "the default dtype": (torch.get_default_dtype, torch.set_default_dtype),
         "the gradient mode": (torch.is_grad_enabled, torch.set_grad_enabled),
         "the current GPU": (current_gpu, lambda index: cuda.set_device(index)),
-        "the precision of matrix products": (c._get_float32_matmul_precision, c._set_float32_matmul_precision),
+        "the precision of matrix products": (
+            c._get_float32_matmul_precision,
+            c._set_float32_matmul_precision,
+        ),
         "the detection of anomalies": (torch.is_anomaly_enabled, torch.autograd.set_detect_anomaly),
-        "the use of deterministic algorithms": (c._get_deterministic_algorithms, torch.use_deterministic_algorithms),
+        "the use of deterministic algorithms": (
+            c._get_deterministic_algorithms,
+            torch.use_deterministic_algorithms,
+        ),
         "the search for the fastest convolution": (c._get_cudnn_benchmark, c._set_cudnn_benchmark),
-        "the choice of deterministic convolutions": (c._get_cudnn_deterministic, c._set_cudnn_deterministic),
+        "the choice of deterministic convolutions": (
+            c._get_cudnn_deterministic,
+            c._set_cudnn_deterministic,
+        ),
     }
 
 

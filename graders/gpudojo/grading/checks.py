@@ -27,7 +27,16 @@ from gpudojo.grading.call import BACK, Call, array, name_of, settled, torch
 from gpudojo.model.catalogue import misconceptions
 from gpudojo.model.errors import BadEvidence
 from gpudojo.model.evidence import ELEMENTS, Array, CallStatus, Case, Cases, Fact, Raised
-from gpudojo.model.exercise import Diagnose, Exercise, Failed, Function, Probe, Seen, called, executed
+from gpudojo.model.exercise import (
+    Diagnose,
+    Exercise,
+    Failed,
+    Function,
+    Probe,
+    Seen,
+    called,
+    executed,
+)
 from gpudojo.model.results import OURS, CheckResult, Outcome, blocked, hints_on, not_handed_in
 
 WIDTH: Final = 100
@@ -48,11 +57,17 @@ def compose(result: CheckResult, place: str = "", file: str = "") -> tuple[str, 
         return blocked(result), []
     if result.outcome is Outcome.ERROR:
         return OURS, [("claim", result.claim), ("happened", result.happened)]
-    parts: list[Part] = [("happened", result.happened), ("expected", result.expected), ("line", place)]
+    parts: list[Part] = [
+        ("happened", result.happened),
+        ("expected", result.expected),
+        ("line", place),
+    ]
     if known := misconceptions().get(result.misconception or ""):
         parts += [("mistake", known.name), ("why", " ".join(known.why.split()))]
     if result.max_points:
-        parts.append(("worth", f"{result.max_points:g} {'point' if result.max_points == 1 else 'points'}"))
+        parts.append(
+            ("worth", f"{result.max_points:g} {'point' if result.max_points == 1 else 'points'}")
+        )
     parts = [part for part in parts if part[1]]
     raised = re.match(r"scenario `(\w+)` raised: ", result.happened)
     if raised and result.check != "runs":  # the claim itself has not been looked at
@@ -61,7 +76,9 @@ def compose(result: CheckResult, place: str = "", file: str = "") -> tuple[str, 
     return result.claim, parts
 
 
-def same_cause(result: CheckResult, results: Sequence[CheckResult], exercise: Exercise) -> str | None:
+def same_cause(
+    result: CheckResult, results: Sequence[CheckResult], exercise: Exercise
+) -> str | None:
     """An earlier check that fails by the same mistake, and is to be mended first.
 
     It fails at the same line, and the mistake, the error or the hints are the same; or, if it is one of another
@@ -69,14 +86,27 @@ def same_cause(result: CheckResult, results: Sequence[CheckResult], exercise: Ex
     """
     hints = next((f.hints_for for f in exercise.functions if f.name == result.function), None)
     for other in results[: results.index(result)]:
-        if other.outcome is not Outcome.FAILED or len({other.misconception, result.misconception} - {None}) > 1:
+        if (
+            other.outcome is not Outcome.FAILED
+            or len({other.misconception, result.misconception} - {None}) > 1
+        ):
             continue
-        same, there = other.misconception == result.misconception is not None, other.line == result.line is not None
+        same = other.misconception == result.misconception is not None
+        there = other.line == result.line is not None
         if other.function == result.function and there:
             keys = (each.about or each.check for each in (other, result))
-            if same or " raised" in result.happened or hints is None or len(set(map(hints, keys))) == 1:
+            if (
+                same
+                or " raised" in result.happened
+                or hints is None
+                or len(set(map(hints, keys))) == 1
+            ):
                 return other.check
-        elif other.function != result.function and executed(other.line or 0, result.ran or ()) and (same or there):
+        elif (
+            other.function != result.function
+            and executed(other.line or 0, result.ran or ())
+            and (same or there)
+        ):
             return f"{other.function}::{other.check}"
     return None
 
@@ -89,11 +119,16 @@ def hints_about(result: CheckResult, function: Function) -> tuple[str, ...]:
 def hint_parts(every: Sequence[str], exercise: Exercise, count: int, more: str) -> list[Part]:
     """The first `count` hints. `more` says how to see one more; after the last one comes what to read."""
     shown = every[: max(count, 0)]
-    parts = [(f"hint {number}" if len(shown) > 1 else "hint", hint) for number, hint in enumerate(shown, 1)]
+    parts = [
+        (f"hint {number}" if len(shown) > 1 else "hint", hint)
+        for number, hint in enumerate(shown, 1)
+    ]
     if 0 < len(shown) < len(every):
         parts.append(("", f"(hint {len(shown)} of {len(every)}; one more with {more})"))
     elif shown and exercise.reading:
-        parts.append(("read", "\n".join(DOCS + page.removeprefix(DOCS) for page in exercise.reading)))
+        parts.append(
+            ("read", "\n".join(DOCS + page.removeprefix(DOCS) for page in exercise.reading))
+        )
     return parts
 
 
@@ -107,8 +142,14 @@ def where(path: Path, line: int) -> str:
             cell, number = notebook.place(line)
             name = f"{name}, code cell {cell}, line {number}"
         else:
-            lines = path.read_bytes().decode("utf-8", errors="replace").replace("\r\n", "\n").split("\n")
-            name, number = f"{name}:{line}", line
+            lines = (
+                path.read_bytes()
+                .decode("utf-8", errors="replace")
+                .replace("\r\n", "\n")
+                .split("\n")
+            )
+            name = f"{name}:{line}"
+            number = line
         text = lines[line - 1].strip().replace("\0", "\N{SYMBOL FOR NULL}")
     except (OSError, IndexError, load.NotANotebook):
         return name if path.suffix == load.SUFFIX else f"{os.path.relpath(path)}:{line}"
@@ -123,7 +164,12 @@ def laid_out(name: str, text: str, width: int = WIDTH) -> list[str]:
         # Code and drawings are aligned, and a web address is of no use when it is broken.
         after = " " * len(first)
         lines += textwrap.wrap(
-            line, width, initial_indent=first, subsequent_indent=after, break_long_words=False, break_on_hyphens=False
+            line,
+            width,
+            initial_indent=first,
+            subsequent_indent=after,
+            break_long_words=False,
+            break_on_hyphens=False,
         )
         first = after
     return lines
@@ -187,7 +233,8 @@ def ran(call: Call, *args: Any, **kwargs: Any) -> Ran:
     before = [array(arg) if isinstance(arg, torch.Tensor) else None for arg in args]
     value, settings = settled(call, *args, **kwargs)
     ledger = call.ledger
-    copies, waits = ledger.transfers(), ledger.syncs()
+    copies = ledger.transfers()
+    waits = ledger.syncs()
     is_tensor = isinstance(value, torch.Tensor)
     return Ran(
         kind=type(value).__name__,
@@ -197,7 +244,11 @@ def ran(call: Call, *args: Any, **kwargs: Any) -> Ran:
         copies=len(copies),
         waits=len(waits),
         line=call.first_line((*copies, *waits)),
-        changed=[n for n, (arg, was) in enumerate(zip(args, before, strict=True), 1) if was and array(arg) != was],
+        changed=[
+            n
+            for n, (arg, was) in enumerate(zip(args, before, strict=True), 1)
+            if was and array(arg) != was
+        ],
         settings=settings,
     )
 
@@ -216,7 +267,11 @@ def _plain(value: Any, depth: int = 0) -> Fact:
 # ---- ready-made checks -----------------------------------------------------------------------------------------------
 
 # Which tensor each of these mistakes is about.
-_LEFT_BEHIND: Final = {"inputs-on-cpu": "inputs", "targets-on-cpu": "targets", "numpy-on-device-tensor": "tensor"}
+_LEFT_BEHIND: Final = {
+    "inputs-on-cpu": "inputs",
+    "targets-on-cpu": "targets",
+    "numpy-on-device-tensor": "tensor",
+}
 
 
 def runs(
@@ -236,7 +291,10 @@ def runs(
     def named(raised: Raised, seen: Seen) -> str | None:
         try:
             return diagnose(raised, seen)
-        except (KeyError, BadEvidence):  # it looks at a probe that ended with an error too, or at nothing
+        except (
+            KeyError,
+            BadEvidence,
+        ):  # it looks at a probe that ended with an error too, or at nothing
             return None
 
     function.diagnose = named
@@ -249,12 +307,21 @@ def runs(
             if status is CallStatus.RETURNED or name in edges:
                 continue
             if status is CallStatus.MISSING:
-                raise Failed(not_handed_in(function.name), f"a function named `{function.name}`", ran=())
+                raise Failed(
+                    not_handed_in(function.name), f"a function named `{function.name}`", ran=()
+                )
             assert error is not None
             if status is CallStatus.BROKEN:
-                key = diagnosis(error) or ("file-without-memory" if error.out_of_memory else general(error))
+                key = diagnosis(error) or (
+                    "file-without-memory" if error.out_of_memory else general(error)
+                )
                 said = "is not valid Python" if key == "syntax-error" else "could not be run"
-                raise Failed(f"the file {said}: {error.short}", EXPECTED.get(key or "", "no error"), error.line, key)
+                raise Failed(
+                    f"the file {said}: {error.short}",
+                    EXPECTED.get(key or "", "no error"),
+                    error.line,
+                    key,
+                )
             error = error if error.scenario else msgspec.structs.replace(error, scenario=name)
             raise scenario_raised(error, named(error, seen))
         found = dict(_scenarios(function, seen))
@@ -262,15 +329,22 @@ def runs(
             expected_of[:] = [(wanted, [name for name, _ in _scenarios(function, wanted)])]
         expected = expected_of[0][1]
         for name in expected:
-            if name not in found:  # evidence comes from where student code ran: what is missing does not pass
-                raise Failed(f"nothing was recorded for scenario `{name}`", "what the function did there")
+            if (
+                name not in found
+            ):  # evidence comes from where student code ran: what is missing does not pass
+                raise Failed(
+                    f"nothing was recorded for scenario `{name}`", "what the function did there"
+                )
         for name in expected if chosen is None else chosen:
             if (error := found[name]) is not None:
                 failed = scenario_raised(error, named(error, seen))
                 seen.about(None, name)
                 raise failed
 
-    judge.__name__, judge.__doc__ = "runs", f"`{function.name}` runs in every scenario without an error."
+    judge.__name__, judge.__doc__ = (
+        "runs",
+        f"`{function.name}` runs in every scenario without an error.",
+    )
     function.check(0, needs=())(judge)
 
 
@@ -287,20 +361,32 @@ def _scenarios(function: Function, seen: Seen) -> Iterator[tuple[str, Raised | N
 
 def scenario_raised(raised: Raised, misconception: str | None) -> Failed:
     """The failure of a check that looks at a scenario in which the student's function raised."""
-    line, misconception = raised.line, misconception or general(raised)
+    line = raised.line
+    misconception = misconception or general(raised)
     left = _LEFT_BEHIND.get(misconception or "")
-    if misconception != "numpy-on-device-tensor" and left in raised.copied and BACK in raised.copied:
+    if (
+        misconception != "numpy-on-device-tensor"
+        and left in raised.copied
+        and BACK in raised.copied
+    ):
         line, misconception = (
             raised.copied[BACK] or line,
             None,
         )  # something was copied to the device, and something back
     elif left is not None and left in raised.copied:
         # It was copied to the device by this line just before; what was used is the original.
-        line, misconception = raised.copied[left], "result-thrown-away"
+        line = raised.copied[left]
+        misconception = "result-thrown-away"
     elif misconception == "outputs-on-cpu":
         line = raised.copied.get(BACK) or line
     expected = EXPECTED.get(misconception or "", "no error")
-    return Failed(f"scenario `{raised.scenario}` raised: {raised.short}", expected, line, misconception, about="runs")
+    return Failed(
+        f"scenario `{raised.scenario}` raised: {raised.short}",
+        expected,
+        line,
+        misconception,
+        about="runs",
+    )
 
 
 # What is expected instead of a mistake that can be made anywhere.
@@ -346,13 +432,18 @@ def diagnosis(raised: Raised) -> str | None:
     on_cpu = r"got (mat1|input|self|index) is on cpu|got (weight|bias) is on cuda|Input type \(torch\.FloatTensor\)"
     if re.search(on_cpu, message):
         return "inputs-on-cpu"
-    if re.search(r"is on cuda:\d+, different from other tensors on cpu|weight type \(torch\.FloatTensor\)", message):
+    if re.search(
+        r"is on cuda:\d+, different from other tensors on cpu|weight type \(torch\.FloatTensor\)",
+        message,
+    ):
         return "model-not-moved"
     return None
 
 
 Ready = Probe[Cases[Ran]]
-JudgeRan = Callable[[str, Ran, Ran], None]  # gets the scenario, the student's call and the reference's
+JudgeRan = Callable[
+    [str, Ran, Ran], None
+]  # gets the scenario, the student's call and the reference's
 
 
 def _for_each(
@@ -363,7 +454,9 @@ def _for_each(
     Raises ValueError if the check `after`, which must pass first, is not declared.
     """
     if after is not None and after not in [check.name for check in function.checks]:
-        raise ValueError(f"declare the check {after} of {function.name} first: without it, doing nothing would pay")
+        raise ValueError(
+            f"declare the check {after} of {function.name} first: without it, doing nothing would pay"
+        )
 
     def declare(judge: JudgeRan) -> None:
         def every(seen: Seen, wanted: Seen) -> None:
@@ -382,9 +475,14 @@ def same_as_reference(function: Function, probe: Ready, points: float, claim: st
     @_for_each(function, probe, points, claim)
     def same_as_reference(scenario: str, found: Ran, right: Ran) -> None:
         """It returns the right values."""
-        where, value = f"scenario `{scenario}`: ", right.value
+        where = f"scenario `{scenario}`: "
+        value = right.value
         if found.kind != right.kind:
-            shown = f"{value}, {called(right.kind)}" if isinstance(value, (bool, int, float)) else right.kind
+            shown = (
+                f"{value}, {called(right.kind)}"
+                if isinstance(value, (bool, int, float))
+                else right.kind
+            )
             raise Failed(f"{where}it returned {called(found.kind)}", shown)
         if isinstance(value, Array):
             if not close(found.value, value):
@@ -393,7 +491,9 @@ def same_as_reference(function: Function, probe: Ready, points: float, claim: st
             raise Failed(f"{where}it returned {found.value!r}", repr(value))
 
 
-def on_the_device(function: Function, probe: Ready, points: float, after: str = "same_as_reference") -> None:
+def on_the_device(
+    function: Function, probe: Ready, points: float, after: str = "same_as_reference"
+) -> None:
     """Declare that every scenario returns a tensor on the device."""
 
     @_for_each(function, probe, points, after=after)
@@ -401,7 +501,9 @@ def on_the_device(function: Function, probe: Ready, points: float, after: str = 
         """The result is on the device."""
         if found.device != found.wanted_device:
             shown = f"a tensor on {found.device}" if found.device else called(found.kind)
-            raise Failed(f"scenario `{scenario}`: it returned {shown}", f"a tensor on {found.wanted_device}")
+            raise Failed(
+                f"scenario `{scenario}`: it returned {shown}", f"a tensor on {found.wanted_device}"
+            )
 
 
 def at_most(
@@ -420,10 +522,14 @@ def at_most(
         """It makes no needless copies between host and device, and no needless waits for the device."""
         for what, count, most in (("copies", found.copies, copies), ("waits", found.waits, waits)):
             if most is not None and count > most:
-                raise Failed(f"scenario `{scenario}`: {count} {what}", f"at most {most}", found.line)
+                raise Failed(
+                    f"scenario `{scenario}`: {count} {what}", f"at most {most}", found.line
+                )
 
 
-def leaves_its_input_alone(function: Function, probe: Ready, points: float, after: str = "same_as_reference") -> None:
+def leaves_its_input_alone(
+    function: Function, probe: Ready, points: float, after: str = "same_as_reference"
+) -> None:
     """Declare that no scenario changes a tensor that was passed in, or a setting of torch."""
 
     @_for_each(function, probe, points, after=after)
@@ -456,7 +562,11 @@ SETTERS: Final = {
 def expect_settings_kept(settings: Sequence[str], scenario: str) -> None:
     """Raises Failed if a setting of torch was changed."""
     if settings:
-        raise Failed(f"it changed {settings[0]} (scenario `{scenario}`)", "no change", at=SETTERS.get(settings[0], ()))
+        raise Failed(
+            f"it changed {settings[0]} (scenario `{scenario}`)",
+            "no change",
+            at=SETTERS.get(settings[0], ()),
+        )
 
 
 def expect_float(kind: str, is_float: bool, what: str = "it returned ") -> None:
@@ -486,7 +596,10 @@ def close(found: Any, right: Any, rtol: float = 1e-3, atol: float = 1e-5) -> boo
 
     # All arrays of one dtype at once: comparing a few numbers takes as long as comparing all of them.
     for dtype in {each.dtype for _, each in others}:
-        one, other = (b"".join(pair[side].data for pair in others if pair[side].dtype == dtype) for side in (0, 1))
+        one, other = (
+            b"".join(pair[side].data for pair in others if pair[side].dtype == dtype)
+            for side in (0, 1)
+        )
         if not nearly(np.frombuffer(one, dtype), np.frombuffer(other, dtype), rtol, atol):
             return False
     return True
@@ -532,7 +645,9 @@ def times(count: int) -> str:
     return {0: "never", 1: "once"}.get(count, f"{count} times")
 
 
-def pairs(seen: Mapping[str, T], wanted: Mapping[str, T], *names: str) -> Iterator[tuple[str, T, T]]:
+def pairs(
+    seen: Mapping[str, T], wanted: Mapping[str, T], *names: str
+) -> Iterator[tuple[str, T, T]]:
     """Name, what was seen and what the reference did, for these scenarios or for all of the reference's."""
     for name in names or wanted:
         yield name, seen[name], wanted[name]

@@ -59,7 +59,9 @@ UNJUDGED = "what it did or returned is so unlike the reference's that it cannot 
 NONE = re.compile(r"\b(returned|is|gave|chose) None\b")
 RECURSION = "an end; a function that calls itself needs a case in which it does not"
 _NOTHING: Final = Failed("", "")  # is said of a check that did not fail
-_references: dict[tuple[str, str], tuple[Evidence, Seen]] = {}  # the last one of each function, converted once
+_references: dict[
+    tuple[str, str], tuple[Evidence, Seen]
+] = {}  # the last one of each function, converted once
 
 
 def judge_function(
@@ -82,14 +84,18 @@ def judge_function(
     if not [result for result in results if result.outcome is Outcome.FAILED]:
         return results
     found = lines() if callable(lines) else lines or {}
-    return [explained(result, function, evidence.observations, found, signature) for result in results]
+    return [
+        explained(result, function, evidence.observations, found, signature) for result in results
+    ]
 
 
 class Judged(NamedTuple):
     """What came of a check."""
 
     result: CheckResult
-    asked: Asked | None = None  # the calls whose lines are those of the result: they differ where facts are the same
+    asked: Asked | None = (
+        None  # the calls whose lines are those of the result: they differ where facts are the same
+    )
 
 
 class KnownOutcomes:
@@ -108,11 +114,15 @@ class KnownOutcomes:
     def find(self, check: Check, digests: Mapping[str, bytes]) -> Judged | None:
         """`digests` are those of facts by probe, and by "" that of how all probes ended."""
         for probes, known in self._known.get(check.name, {}).items():
-            if (found := known.get(tuple([digests.get(probe, b"") for probe in probes]))) is not None:
+            if (
+                found := known.get(tuple([digests.get(probe, b"") for probe in probes]))
+            ) is not None:
                 return found
         return None
 
-    def add(self, check: Check, digests: Mapping[str, bytes], probes: Iterable[str], judged: Judged) -> None:
+    def add(
+        self, check: Check, digests: Mapping[str, bytes], probes: Iterable[str], judged: Judged
+    ) -> None:
         if self._count[check.name] < self.most:
             self._count[check.name] += 1
             if judged.result.outcome is Outcome.PASSED:
@@ -133,7 +143,9 @@ def judge(
     """One result for each check of a function."""
     seen = Seen(evidence.observations)
     wanted = _converted(reference)
-    todo = any(observation.status is CallStatus.TODO for observation in evidence.observations.values())
+    todo = any(
+        observation.status is CallStatus.TODO for observation in evidence.observations.values()
+    )
     passed: set[str] = set()
     results = []
     for check in function.checks:
@@ -151,7 +163,9 @@ def judge(
         result, asked = judged
         if result.outcome is Outcome.PASSED:
             passed.add(check.name)
-        results.append(result if asked is None else msgspec.structs.replace(result, ran=seen.lines(asked)))
+        results.append(
+            result if asked is None else msgspec.structs.replace(result, ran=seen.lines(asked))
+        )
     return results
 
 
@@ -163,7 +177,9 @@ def _converted(reference: Evidence) -> Seen:
     return known[1]
 
 
-def _outcome(function: Function, check: Check, seen: Seen, wanted: Seen) -> tuple[Outcome, Failed | None, Asked | None]:
+def _outcome(
+    function: Function, check: Check, seen: Seen, wanted: Seen
+) -> tuple[Outcome, Failed | None, Asked | None]:
     """What came of a check, why, and the calls that it is about where their lines are to be shown.
 
     One that raises is an error of ours, which costs the student nothing, if it raises for the reference's evidence
@@ -232,7 +248,8 @@ def explained(
         return result
     result = msgspec.structs.replace(result, misconception=_rather(result, function, lines))
     line = shown(result, function, lines)
-    happened, expected = result.happened, result.expected
+    happened = result.happened
+    expected = result.expected
     ended = ((n, o) for n, o in found.items() if o.status is not CallStatus.RETURNED)
     # An edge case that ended with an error explains the check that asked for it, and no other.
     about = ((n, o) for n, o in ended if o.raised is None or o.raised.short in happened)
@@ -266,8 +283,11 @@ def explained(
     return msgspec.structs.replace(result, line=line, happened=happened, expected=expected)
 
 
-def _other_signature(result: CheckResult, function: Function, lines: Mapping[str, int], signature: str) -> CheckResult:
-    expected, line = f"a function that can be called as `{function.name}{signature}`", lines.get(function.name)
+def _other_signature(
+    result: CheckResult, function: Function, lines: Mapping[str, int], signature: str
+) -> CheckResult:
+    expected = f"a function that can be called as `{function.name}{signature}`"
+    line = lines.get(function.name)
     key = result.misconception or "wrong-signature"
     return msgspec.structs.replace(result, line=line, expected=expected, misconception=key)
 
@@ -300,8 +320,15 @@ def shown(result: CheckResult, function: Function, lines: Mapping[str, int]) -> 
     cause = line_to_show((*known.cause, *result.at), function.name, lines, result.ran)
     if cause is not None or result.line is not None:
         return result.line if cause is None else cause
-    patterns = (*function.signs_for(result.misconception), *known.at, *function.signs_for(result.check))
-    patterns = (*patterns, "" if function.is_value else "return")  # what came of the call, if nothing else is known
+    patterns = (
+        *function.signs_for(result.misconception),
+        *known.at,
+        *function.signs_for(result.check),
+    )
+    patterns = (
+        *patterns,
+        "" if function.is_value else "return",
+    )  # what came of the call, if nothing else is known
     return line_to_show(patterns, function.name, lines, result.ran)
 
 
@@ -323,11 +350,16 @@ def grade_function(
     from gpudojo.grading.observe import observe
 
     yours, theirs = pair.functions if pair is not None else (function, function)
-    seen = decode_evidence(encode_evidence(observe(exercise, yours, submission, kind, seed, limits)))
+    seen = decode_evidence(
+        encode_evidence(observe(exercise, yours, submission, kind, seed, limits))
+    )
     if reference is None:
         return judge_function(exercise, function, seen, seen, submission.lines)
     wanted = seen
-    if all(each.status in (CallStatus.RETURNED, CallStatus.RAISED) for each in seen.observations.values()):
+    if all(
+        each.status in (CallStatus.RETURNED, CallStatus.RAISED)
+        for each in seen.observations.values()
+    ):
         wanted = decode_evidence(encode_evidence(reference.evidence(exercise, theirs, kind, seed)))
     signature = reference.signature(exercise, function)
     return judge_function(exercise, function, seen, wanted, submission.lines, signature)
@@ -349,21 +381,33 @@ class FileGrader:
         watching: bool = False,
         references: Mapping[str, Reference] | None = None,
     ) -> None:
-        self.path, self.kind, self.seed, self.watching = path, kind, seed, watching
+        self.path = path
+        self.kind = kind
+        self.seed = seed
+        self.watching = watching
         self.submission = submission
         self.pairs: dict[str, Pair] = {}  # by the name of the function
         self._results: dict[str, list[CheckResult]] = {}
         self._references: dict[str, Reference] = dict(references or {})
 
-    def results(self, exercise: Exercise, function: Function, limits: Limits = UNLIMITED) -> list[CheckResult]:
+    def results(
+        self, exercise: Exercise, function: Function, limits: Limits = UNLIMITED
+    ) -> list[CheckResult]:
         """One result for each check. What is not the student's fault is an ERROR, which costs no points."""
         if function.name not in self._results:
             try:
                 found = self._grade(exercise, function, limits)
             except DojoError as error:
                 why = Failed(str(error), "a verdict")
-                found = [result_of(exercise, function, check, Outcome.ERROR, why) for check in function.checks]
-            if self.submission is not None and self.submission.broken and function.name not in self.submission.names:
+                found = [
+                    result_of(exercise, function, check, Outcome.ERROR, why)
+                    for check in function.checks
+                ]
+            if (
+                self.submission is not None
+                and self.submission.broken
+                and function.name not in self.submission.names
+            ):
                 found = self._told_once(exercise, function, found)
             self._results[function.name] = found
         return self._results[function.name]
@@ -381,7 +425,9 @@ class FileGrader:
         with contextlib.suppress(DojoError, OSError):
             reference = self._reference(exercise)
             if isinstance(reference, KeptEvidence):
-                missing = [each for each in functions if not reference.has(each, self.kind, self.seed)]
+                missing = [
+                    each for each in functions if not reference.has(each, self.kind, self.seed)
+                ]
                 written = solved(self.path) if missing else ()
                 for function in missing:
                     if function.name in written:
@@ -396,12 +442,20 @@ class FileGrader:
             self._references[exercise.stem] = found
         return found
 
-    def _told_once(self, exercise: Exercise, function: Function, found: list[CheckResult]) -> list[CheckResult]:
+    def _told_once(
+        self, exercise: Exercise, function: Function, found: list[CheckResult]
+    ) -> list[CheckResult]:
         """The results; those of a function that the same error of the file keeps from being graded are blocked."""
         for other, told in self._results.items():
-            if told[0].outcome is found[0].outcome is Outcome.FAILED and told[0].happened == found[0].happened:
+            if (
+                told[0].outcome is found[0].outcome is Outcome.FAILED
+                and told[0].happened == found[0].happened
+            ):
                 by = f"{other}::{told[0].check}"
-                return [result_of(exercise, function, c, Outcome.BLOCKED, None, by) for c in function.checks]
+                return [
+                    result_of(exercise, function, c, Outcome.BLOCKED, None, by)
+                    for c in function.checks
+                ]
         return found
 
     def _grade(self, exercise: Exercise, function: Function, limits: Limits) -> list[CheckResult]:
@@ -410,11 +464,17 @@ class FileGrader:
 
         # Before the student's file: that may spoil the process it is loaded into.
         reference = self._reference(exercise)
-        if isinstance(reference, KeptEvidence) and not reference.has(function, self.kind, self.seed):
+        if isinstance(reference, KeptEvidence) and not reference.has(
+            function, self.kind, self.seed
+        ):
             reference.load()
         if self.submission is None:
             self.submission = load_file(self.path, limits)
         pair = None
         if self.watching:
-            pair = self.pairs[function.name] = Pair.over(exercise, function, reference.timelines(exercise, function))
-        return grade_function(exercise, function, self.submission, reference, self.kind, self.seed, limits, pair)
+            pair = self.pairs[function.name] = Pair.over(
+                exercise, function, reference.timelines(exercise, function)
+            )
+        return grade_function(
+            exercise, function, self.submission, reference, self.kind, self.seed, limits, pair
+        )

@@ -23,7 +23,10 @@ from gpudojo.model.evidence import Raised
 _WALL: Final = ("perf_counter", "monotonic", "time")
 _PROCESSOR: Final = ("process_time", "thread_time")
 _REAL: Final[dict[str, Callable[..., Any]]] = {
-    name: getattr(time, name) for base in (*_WALL, *_PROCESSOR) for name in (base, f"{base}_ns") if hasattr(time, name)
+    name: getattr(time, name)
+    for base in (*_WALL, *_PROCESSOR)
+    for name in (base, f"{base}_ns")
+    if hasattr(time, name)
 }
 _sleep: Final = time.sleep
 FRACTION: Final = 1 << 30  # of a second: about a nanosecond
@@ -131,7 +134,9 @@ def replaceable() -> Iterator[None]:
     vars(time).update(ours)
     timeit.default_timer = _CLOCKS["perf_counter"]
     for function, values in zip(timers, defaults, strict=True):
-        function.__defaults__ = tuple(timeit.default_timer if v is _REAL["perf_counter"] else v for v in values or ())
+        function.__defaults__ = tuple(
+            timeit.default_timer if v is _REAL["perf_counter"] else v for v in values or ()
+        )
     try:
         yield
     finally:
@@ -149,7 +154,8 @@ def running(clock: Clock) -> Iterator[None]:
         return
     global _now
     with replaceable():
-        before, _now = _now, clock
+        before = _now
+        _now = clock
         try:
             yield
         finally:
@@ -158,12 +164,16 @@ def running(clock: Clock) -> Iterator[None]:
 
 SECONDS: Final = 10.0  # that a function may take, in a student's own run as in a class, where nothing else is asked for
 AGAIN: Final = 0.05  # seconds until a student who has caught the first TimedOut gets another one
-INSIST: Final = 0.0005  # and after some of them: often enough to hit a line that no `except:` covers
+INSIST: Final = (
+    0.0005  # and after some of them: often enough to hit a line that no `except:` covers
+)
 TIDYING: Final = 1.0  # seconds that our own code has at least, once it was interrupted, to close what it has opened
 STRETCH: Final = 4.0  # times its limit is the longest that student code runs on a busy machine
 
 
-_signals: Final[Any] = importlib.import_module("_signal")  # which the module `signal` uses; the sandbox changes it
+_signals: Final[Any] = importlib.import_module(
+    "_signal"
+)  # which the module `signal` uses; the sandbox changes it
 LATE: Final[list[float]] = []  # of this process: the limits, in seconds, that code has exceeded
 
 
@@ -208,7 +218,10 @@ def charged(elapsed: float, waited: float) -> float:
 
 @contextlib.contextmanager
 def time_limit(
-    seconds: float | None, file: str, method: str = "signal", waited: Callable[[], float] = lambda: 0.0
+    seconds: float | None,
+    file: str,
+    method: str = "signal",
+    waited: Callable[[], float] = lambda: 0.0,
 ) -> Iterator[Limit]:
     """Raise TimedOut in the code of `file` once the seconds are over; hardly in ours, which has a device to close.
 
@@ -221,7 +234,9 @@ def time_limit(
         return
     here = threading.current_thread() is threading.main_thread()
     by_signal = method == "signal" and here and hasattr(signal, "SIGALRM")
-    with _by_signal(seconds, file, limit, waited) if by_signal else _by_thread(seconds, file, limit):
+    with (
+        _by_signal(seconds, file, limit, waited) if by_signal else _by_thread(seconds, file, limit)
+    ):
         yield limit
 
 
@@ -231,10 +246,13 @@ def _set_handler(number: int, handler: Any) -> Any:
 
 
 @contextlib.contextmanager
-def _by_signal(seconds: float, file: str, limit: Limit, waited: Callable[[], float]) -> Iterator[None]:
+def _by_signal(
+    seconds: float, file: str, limit: Limit, waited: Callable[[], float]
+) -> Iterator[None]:
     if sys.platform == "win32":
         raise NotImplementedError
-    began, before_that = time.monotonic(), waited()
+    began = time.monotonic()
+    before_that = waited()
     end = began + seconds
 
     def handler(signum: int, frame: FrameType | None) -> None:
@@ -243,7 +261,10 @@ def _by_signal(seconds: float, file: str, limit: Limit, waited: Callable[[], flo
         nonlocal end
         if limit.over or _debugging():
             return
-        if not limit.raised and (left := seconds - charged(time.monotonic() - began, waited() - before_that)) > 0:
+        if (
+            not limit.raised
+            and (left := seconds - charged(time.monotonic() - began, waited() - before_that)) > 0
+        ):
             end = max(end, time.monotonic() + left)
             signal.setitimer(signal.ITIMER_REAL, max(left, INSIST), AGAIN)
             return
@@ -275,9 +296,12 @@ def _by_signal(seconds: float, file: str, limit: Limit, waited: Callable[[], flo
 @contextlib.contextmanager
 def _by_thread(seconds: float, file: str, limit: Limit) -> Iterator[None]:
     """For machines without alarms: what waits inside the operating system is not interrupted before it returns."""
-    target, done = threading.get_ident(), threading.Event()
+    target = threading.get_ident()
+    done = threading.Event()
     # The thread is given a class and makes the exception itself, without arguments.
-    late = type(TimedOut.__name__, (TimedOut,), {"__init__": lambda self: TimedOut.__init__(self, seconds)})
+    late = type(
+        TimedOut.__name__, (TimedOut,), {"__init__": lambda self: TimedOut.__init__(self, seconds)}
+    )
 
     def watch() -> None:
         wait = seconds
@@ -287,7 +311,9 @@ def _by_thread(seconds: float, file: str, limit: Limit) -> Iterator[None]:
             if not _debugging() and line is not None:
                 limit.line = limit.line or line
                 limit.raised += 1
-                ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(target), ctypes.py_object(late))
+                ctypes.pythonapi.PyThreadState_SetAsyncExc(
+                    ctypes.c_ulong(target), ctypes.py_object(late)
+                )
 
     watcher = threading.Thread(target=watch, name="gpudojo time limit", daemon=True)
     watcher.start()
@@ -314,7 +340,9 @@ def interrupts() -> Iterator[Interrupts]:
     """Notes a Ctrl-C when it comes."""
     found = Interrupts(threading.current_thread() is threading.main_thread())
     before = signal.getsignal(signal.SIGINT)
-    if not found.known or not callable(before):  # ignored, as in the background of a script: then none can come
+    if not found.known or not callable(
+        before
+    ):  # ignored, as in the background of a script: then none can come
         yield found
         return
 
@@ -357,7 +385,8 @@ def bounded_output(characters: int, named: bool = False) -> Iterator[None]:
 
 
 def _bound(stream: Any, characters: int, named: bool, undo: contextlib.ExitStack) -> None:
-    original, left = stream.write, characters
+    original = stream.write
+    left = characters
     told, last = "", "\n"  # the scenario whose name was written last, and the last text
 
     def write(text: str) -> int:
@@ -365,12 +394,18 @@ def _bound(stream: Any, characters: int, named: bool, undo: contextlib.ExitStack
         if left > 0 and text:
             if named and told != _scenario[0]:
                 told = _scenario[0]
-                original(f"{'' if last.endswith(chr(10)) else chr(10)}[scenario {told}]\n" if told else "")
+                original(
+                    f"{'' if last.endswith(chr(10)) else chr(10)}[scenario {told}]\n"
+                    if told
+                    else ""
+                )
             last = text
             original(text[:left])
             left -= len(text)
             if left <= 0:
-                original(f"\n… more than {characters:,} characters were printed; the rest was not kept\n")
+                original(
+                    f"\n… more than {characters:,} characters were printed; the rest was not kept\n"
+                )
         return len(text)
 
     def restore() -> None:
@@ -391,15 +426,23 @@ class Limits:
     method: str = "signal"  # how TimedOut is raised: "signal" or "thread"
     characters: int | None = None  # that may be printed, each time
     waited: Callable[[], float] = lambda: 0.0  # see `time_limit`
-    interruptible: bool = True  # whether a Ctrl-C ends grading; in a sandbox, student code could send itself one
-    on_raised: Callable[[Raised], None] = lambda raised: None  # may end the run, where an exception is the user's wish
+    interruptible: bool = (
+        True  # whether a Ctrl-C ends grading; in a sandbox, student code could send itself one
+    )
+    on_raised: Callable[[Raised], None] = lambda raised: (
+        None
+    )  # may end the run, where an exception is the user's wish
 
     @contextlib.contextmanager
     def applied(self, path: Path, seconds: float | None) -> Iterator[tuple[Interrupts, Limit]]:
         """Around code of the file at `path`, which may take so many seconds."""
         with (
-            interrupts() if self.interruptible else contextlib.nullcontext(Interrupts(True)) as stop,
-            contextlib.nullcontext() if self.characters is None else bounded_output(self.characters, named=True),
+            interrupts()
+            if self.interruptible
+            else contextlib.nullcontext(Interrupts(True)) as stop,
+            contextlib.nullcontext()
+            if self.characters is None
+            else bounded_output(self.characters, named=True),
             time_limit(seconds, str(path), self.method, self.waited) as limit,
         ):
             yield stop, limit

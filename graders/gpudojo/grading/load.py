@@ -47,9 +47,13 @@ QUESTIONS: Final = frozenset(
         "is_bf16_supported",
     }
 )
-DEVICES: Final = frozenset({"cuda", "mps", "accelerator"})  # modules of torch that are other ones on another machine
+DEVICES: Final = frozenset(
+    {"cuda", "mps", "accelerator"}
+)  # modules of torch that are other ones on another machine
 CACHES: Final = frozenset({"cache", "lru_cache"})
-_WORDS: Final = re.compile("|".join((*sorted(QUESTIONS), *(rf"\b{name}\b(?!['\"])" for name in sorted(DEVICES)))))
+_WORDS: Final = re.compile(
+    "|".join((*sorted(QUESTIONS), *(rf"\b{name}\b(?!['\"])" for name in sorted(DEVICES))))
+)
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 
 
@@ -64,7 +68,9 @@ def asks(statements: list[ast.stmt]) -> bool:
     # The functions of the file that ask when they are called, also by way of one another.
     names = {node.name: {_name(part) for part in nodes_in(node)} for node in functions}
     asking = frozenset(name for name, used in names.items() if used & QUESTIONS)
-    while more := frozenset(name for name, used in names.items() if name not in asking and used & asking):
+    while more := frozenset(
+        name for name, used in names.items() if name not in asking and used & asking
+    ):
         asking |= more
     if any(node.name in asking and _remembers(node) for node in functions):
         return True
@@ -74,7 +80,11 @@ def asks(statements: list[ast.stmt]) -> bool:
     taken = frozenset(name.asname or name.name for node in of_devices for name in node.names)
     return any(
         _name(node) in QUESTIONS
-        or (isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in asking)
+        or (
+            isinstance(node, ast.Call)
+            and isinstance(node.func, ast.Name)
+            and node.func.id in asking
+        )
         or _kept(node, taken)
         for node in _run_at_once(statements)
     )
@@ -91,7 +101,11 @@ def _kept(node: ast.AST, taken: frozenset[str]) -> bool:
     """Whether a function of a device is put by, in a list or as a default: it is this machine's, for good."""
     if isinstance(node, ast.Name):
         return node.id in taken and isinstance(node.ctx, ast.Load)
-    if not isinstance(node, ast.Attribute) or not isinstance(node.ctx, ast.Load) or node.attr in DEVICES:
+    if (
+        not isinstance(node, ast.Attribute)
+        or not isinstance(node.ctx, ast.Load)
+        or node.attr in DEVICES
+    ):
         return False
     owner = node.value
     return (owner.attr if isinstance(owner, ast.Attribute) else _name(owner)) in DEVICES
@@ -112,10 +126,16 @@ def _run_at_once(statements: list[ast.stmt]) -> Iterator[ast.AST]:
         node = waiting.pop()
         yield node
         if isinstance(node, (*_FUNCTIONS, ast.Lambda)):
-            waiting += [default for default in (*node.args.defaults, *node.args.kw_defaults) if default is not None]
+            waiting += [
+                default
+                for default in (*node.args.defaults, *node.args.kw_defaults)
+                if default is not None
+            ]
             waiting += [] if isinstance(node, ast.Lambda) else node.decorator_list
         elif not (isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store)):
-            waiting += ast.iter_child_nodes(node)  # who replaces a function of torch's does not keep it
+            waiting += ast.iter_child_nodes(
+                node
+            )  # who replaces a function of torch's does not keep it
 
 
 VARIABLE: Final = "GPUDOJO_CELLS"
@@ -152,7 +172,9 @@ MAGICS: Final = 100
 LARGEST: Final = 400_000
 LONGEST: Final = 2000
 _BOUND: Final = re.compile(r"^def (\w+)|^(\w+)\s*=", re.M)
-_COMPILED: Final = re.compile(r"torch\.compile\b|\.compile\(\)|\bfrom torch import .*\bcompile\b|\b_dynamo\b")
+_COMPILED: Final = re.compile(
+    r"torch\.compile\b|\.compile\(\)|\bfrom torch import .*\bcompile\b|\b_dynamo\b"
+)
 # Cell magics below which there is Python all the same; the text below any other is not.
 PYTHON: Final = ("%%time", "%%timeit", "%%capture", "%%prun", "%%python3", "%%python")
 
@@ -203,15 +225,22 @@ def parse_cell(data: bytes) -> Notebook:
 
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # about missing cell ids and the like: nothing a student could mend
+            warnings.simplefilter(
+                "ignore"
+            )  # about missing cell ids and the like: nothing a student could mend
             content: Any = nbformat.reads(data.decode("utf-8-sig"), as_version=4)  # type: ignore[no-untyped-call]
         sources = [str(cell.source) for cell in content.cells if cell.cell_type == "code"]
     except UnicodeDecodeError as error:
-        raise NotANotebook(f"it is not UTF-8 text: byte {error.object[error.start]:#04x} at {error.start}") from None
-    except Exception as error:  # nbformat lets through what json, its validators and its converters raise
+        raise NotANotebook(
+            f"it is not UTF-8 text: byte {error.object[error.start]:#04x} at {error.start}"
+        ) from None
+    except (
+        Exception
+    ) as error:  # nbformat lets through what json, its validators and its converters raise
         reason = (str(error).splitlines() or [""])[0][:200]
         raise NotANotebook(f"it is not a notebook ({type(error).__name__}: {reason})") from None
-    cells, line = [], 1
+    cells = []
+    line = 1
     for number, source in enumerate(sources, 1):
         plain = without_magics(source)
         cells.append(Cell(number, line, plain))
@@ -259,19 +288,29 @@ class Submission:
     names: dict[str, Any] = field(default_factory=dict)
     todo: frozenset[str] = frozenset()
     broken: Raised | None = None  # why the file itself, or a cell of it, could not be run
-    lines: dict[str, int] = field(default_factory=dict)  # where each name is bound last, and what its source shows
+    lines: dict[str, int] = field(
+        default_factory=dict
+    )  # where each name is bound last, and what its source shows
     reference: bool = False  # whether it is a reference solution, by its marks
     asks: bool = False  # whether it asks which machine this is when it is run, and not only when it is called
-    cells: list[int] = field(default_factory=list)  # of a notebook: the line at which each code cell begins
-    parts: list[tuple[str, int]] = field(default_factory=list)  # its text, or its cells', with the line of each
-    codes: dict[int, types.CodeType | Raised] = field(default_factory=dict)  # of each part; or why there is none
+    cells: list[int] = field(
+        default_factory=list
+    )  # of a notebook: the line at which each code cell begins
+    parts: list[tuple[str, int]] = field(
+        default_factory=list
+    )  # its text, or its cells', with the line of each
+    codes: dict[int, types.CodeType | Raised] = field(
+        default_factory=dict
+    )  # of each part; or why there is none
 
 
 Trees = dict[tuple[str, int], ast.Module]  # by the source and the line at which it begins
 
 
 def load(
-    path: Path, ours: Callable[[BaseException], bool] = lambda error: False, trees: Trees | None = None
+    path: Path,
+    ours: Callable[[BaseException], bool] = lambda error: False,
+    trees: Trees | None = None,
 ) -> Submission:
     """Run a file; what it defines before it fails still counts. `ours` tells which exceptions are not the student's.
 
@@ -293,15 +332,20 @@ def load(
         try:
             with _warning():
                 key = source, first
-                parsed[number] = trees.pop(key) if trees and key in trees else parse(source, path, first)
+                parsed[number] = (
+                    trees.pop(key) if trees and key in trees else parse(source, path, first)
+                )
         except Unparsable as error:
             found.codes[number] = error.evidence
-    statements = [statement for tree in parsed.values() for statement in tree.body if not is_demo(statement)]
+    statements = [
+        statement for tree in parsed.values() for statement in tree.body if not is_demo(statement)
+    ]
     found.asks = any(mentions(parts[number][0]) for number in parsed) and asks(statements)
     bound: dict[str, bool] = {}
     for tree in parsed.values():
         for name, line, stub in bindings(tree):
-            bound[name], found.lines[name] = stub, line
+            bound[name] = stub
+            found.lines[name] = line
     found.lines |= pattern_lines(statements)
     found.todo = frozenset(name for name, stub in bound.items() if stub)
     _run(found, parsed, ours)
@@ -321,7 +365,9 @@ def load_again(submission: Submission) -> Submission:
 
 
 def _run(
-    found: Submission, parsed: Mapping[int, ast.Module], ours: Callable[[BaseException], bool] = lambda error: False
+    found: Submission,
+    parsed: Mapping[int, ast.Module],
+    ours: Callable[[BaseException], bool] = lambda error: False,
 ) -> None:
     """Run the code of a submission in a module of its own; trees of what is not compiled yet are in `parsed`."""
     path = found.path
@@ -330,7 +376,9 @@ def _run(
     # dataclasses and pickle look a class's module up by its name
     sys.modules[module.__name__] = module
     found.names = module.__dict__
-    found.names["__builtins__"] = vars(builtins)  # and not those of this frame, which are ours alone in the sandbox
+    found.names["__builtins__"] = vars(
+        builtins
+    )  # and not those of this frame, which are ours alone in the sandbox
     sys.path.insert(0, str(path.parent))  # as when the file is run as a script
     failures: dict[int, Raised] = {}  # by the number of the cell
     try:
@@ -341,7 +389,9 @@ def _run(
                         tree = parsed[number]
                         # A reference's lines are shown to nobody, and torch's compiler does not understand the marks.
                         plain = found.reference or _compiled(found.parts[number][0])
-                        found.codes[number] = compile(tree, str(path), "exec") if plain else marked(tree, str(path))
+                        found.codes[number] = (
+                            compile(tree, str(path), "exec") if plain else marked(tree, str(path))
+                        )
                     code = found.codes[number]
                     if isinstance(code, Raised):
                         failures[number] = code
@@ -356,13 +406,19 @@ def _run(
         with contextlib.suppress(ValueError):  # the student may have taken it out
             sys.path.remove(str(path.parent))
         # Modules from the student's own folder: the next student's folder may have others of the same name.
-        for name in [*itertools.takewhile(lambda name: name != module.__name__, reversed(sys.modules))]:
+        for name in [
+            *itertools.takewhile(lambda name: name != module.__name__, reversed(sys.modules))
+        ]:
             file = getattr(sys.modules[name], "__file__", None)
             if file is not None and Path(file).parent == path.parent:
                 del sys.modules[name]
     # Of several cells that fail, one that was to define something says more than one that only tried it out.
     defining = re.compile(r"^\s*(def|class) ", re.M)
-    worst = min(failures, key=lambda number: (not defining.search(found.parts[number][0]), number), default=None)
+    worst = min(
+        failures,
+        key=lambda number: (not defining.search(found.parts[number][0]), number),
+        default=None,
+    )
     found.broken = None if worst is None else failures[worst]
 
 
@@ -412,7 +468,9 @@ def _parts(path: Path) -> list[tuple[str, int]]:
     try:
         return [(decode(path.read_bytes()), 1)]
     except OSError as error:
-        raise Unparsable(f"the file cannot be read: {error.strerror}", None, type(error).__name__) from None
+        raise Unparsable(
+            f"the file cannot be read: {error.strerror}", None, type(error).__name__
+        ) from None
 
 
 def decode(data: bytes) -> str:
@@ -424,24 +482,34 @@ def decode(data: bytes) -> str:
     if data[:2] in (b"\xff\xfe", b"\xfe\xff"):
         raise Unparsable("the file is UTF-16 text; save it as UTF-8 in your editor", 1)
     if b"\0" in data:
-        raise Unparsable("there is a null byte here, which no Python file may have", line_at(data.index(b"\0")))
+        raise Unparsable(
+            "there is a null byte here, which no Python file may have", line_at(data.index(b"\0"))
+        )
     encoding = "utf-8"
     try:
         encoding, _ = tokenize.detect_encoding(io.BytesIO(data).readline)
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # some encodings find fault with a text and decode it all the same
+            warnings.simplefilter(
+                "ignore"
+            )  # some encodings find fault with a text and decode it all the same
             return data.decode(encoding).replace("\r\n", "\n").replace("\r", "\n")
     except UnicodeDecodeError as error:
         byte = f"byte {data[error.start]:#04x}"
-        raise Unparsable(f"{byte} is not {encoding} text; save the file as UTF-8", line_at(error.start)) from None
+        raise Unparsable(
+            f"{byte} is not {encoding} text; save the file as UTF-8", line_at(error.start)
+        ) from None
     except (LookupError, UnicodeError):  # "hex" and "undefined" are encodings too, but not of texts
-        raise Unparsable(f"the encoding that its first lines name, {encoding}, is none of a text", 1) from None
+        raise Unparsable(
+            f"the encoding that its first lines name, {encoding}, is none of a text", 1
+        ) from None
     except SyntaxError as error:  # from the first two lines, which may name an encoding
         try:
             data.decode("utf-8")
         except UnicodeDecodeError as wrong:
             byte = f"byte {data[wrong.start]:#04x}"
-            raise Unparsable(f"{byte} is not UTF-8 text; save the file as UTF-8", line_at(wrong.start)) from None
+            raise Unparsable(
+                f"{byte} is not UTF-8 text; save the file as UTF-8", line_at(wrong.start)
+            ) from None
         raise Unparsable(error.msg, 1) from None
 
 
@@ -453,20 +521,28 @@ def parse(source: str, path: Path | PurePosixPath, first: int = 1) -> ast.Module
         line = None if error.lineno is None else error.lineno + first - 1
         raise Unparsable(error.msg, line, type(error).__name__) from None
     except (ValueError, RecursionError, MemoryError) as error:
-        raise Unparsable(str(error) or "this is nested too deeply", None, type(error).__name__) from None
+        raise Unparsable(
+            str(error) or "this is nested too deeply", None, type(error).__name__
+        ) from None
     return ast.increment_lineno(tree, first - 1) if first > 1 else tree
 
 
 def bindings(tree: ast.Module) -> list[tuple[str, int, bool]]:
     """Each name bound at the top level, in order: the line, and whether it is a stub. The last one counts."""
     found: list[tuple[str, int, bool]] = []
-    for node in (node for statement in tree.body if not is_demo(statement) for node in in_scope(statement)):
+    for node in (
+        node for statement in tree.body if not is_demo(statement) for node in in_scope(statement)
+    ):
         if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
             found.append((node.id, node.lineno, False))
         elif isinstance(node, ast.FunctionDef | ast.ClassDef | ast.AsyncFunctionDef):
-            found.append((node.name, node.lineno, isinstance(node, ast.FunctionDef) and is_stub(node)))
+            found.append(
+                (node.name, node.lineno, isinstance(node, ast.FunctionDef) and is_stub(node))
+            )
         elif isinstance(node, ast.Import | ast.ImportFrom):
-            found += [((n.asname or n.name).partition(".")[0], node.lineno, False) for n in node.names]
+            found += [
+                ((n.asname or n.name).partition(".")[0], node.lineno, False) for n in node.names
+            ]
     return found
 
 
@@ -499,7 +575,9 @@ def is_stub(node: ast.FunctionDef) -> bool:
     if isinstance(only, ast.Raise):
         called = only.exc.func if isinstance(only.exc, ast.Call) else only.exc
         return isinstance(called, ast.Name) and called.id == "NotImplementedError"
-    return isinstance(only, ast.Pass) or (isinstance(only, ast.Expr) and isinstance(only.value, ast.Constant))
+    return isinstance(only, ast.Pass) or (
+        isinstance(only, ast.Expr) and isinstance(only.value, ast.Constant)
+    )
 
 
 def raised(error: BaseException, path: Path) -> Raised:
@@ -508,17 +586,26 @@ def raised(error: BaseException, path: Path) -> Raised:
     Of an endless recursion the line that it passed through most often, which is the call.
     """
     lines: list[int] = []
-    trace, names = error.__traceback__, list[str]()
+    trace = error.__traceback__
+    names = list[str]()
     while trace is not None:
         if trace.tb_frame.f_code.co_filename == str(path):
             lines.append(trace.tb_lineno)
-            names = [] if trace.tb_next else [*trace.tb_frame.f_locals, *trace.tb_frame.f_globals, *vars(builtins)]
+            names = (
+                []
+                if trace.tb_next
+                else [*trace.tb_frame.f_locals, *trace.tb_frame.f_globals, *vars(builtins)]
+            )
         trace = trace.tb_next
     often = isinstance(error, RecursionError) and lines
     kind, message = described(error)
     if nearest := _nearest(error, names):
         message += f". Did you mean: '{nearest}'?"
-    return Raised(kind, message, Counter(lines).most_common(1)[0][0] if often else lines[-1] if lines else None)
+    return Raised(
+        kind,
+        message,
+        Counter(lines).most_common(1)[0][0] if often else lines[-1] if lines else None,
+    )
 
 
 def _nearest(error: BaseException, names: list[str]) -> str:

@@ -71,7 +71,9 @@ def observe(
 ) -> Evidence:
     """The evidence of one function of a submission. Raises what `observe_one` raises."""
     found = scenarios(exercise, function, submission, kind, lambda probe: seed, limits)
-    return Evidence(exercise.stem, function.name, kind, seed, {probe.name: seen for probe, seen in found})
+    return Evidence(
+        exercise.stem, function.name, kind, seed, {probe.name: seen for probe, seen in found}
+    )
 
 
 def scenarios(
@@ -83,7 +85,9 @@ def scenarios(
     limits: Limits = UNLIMITED,
 ) -> Iterator[tuple[Probe[Any], Observation]]:
     """Each probe of a function and what it saw. After a time-out, the other probes are not run and see the same."""
-    began, waited, late = _now(), limits.waited(), None
+    began = _now()
+    waited = limits.waited()
+    late = None
     with virtual_cuda.keep_patches():
         for probe in function.probes:
             if late is not None:
@@ -92,7 +96,9 @@ def scenarios(
             left = limits.seconds
             if limits.shared and left is not None:
                 left -= charged(_now() - began, limits.waited() - waited)
-            seen = observe_one(exercise, function, probe, submission, kind, seed_of(probe), limits, left)
+            seen = observe_one(
+                exercise, function, probe, submission, kind, seed_of(probe), limits, left
+            )
             late = seen if seen.timed_out else None
             yield probe, seen
 
@@ -122,9 +128,15 @@ def observe_one(
                 try:
                     size = len(msgspec.msgpack.encode(seen))
                     if size > LARGEST_OBSERVATION:
-                        raise ValueError(f"it takes {size:,} bytes to record, and {LARGEST_OBSERVATION:,} are allowed")
-                except Exception as error:  # it holds something of the student's that is no number, text or array
-                    seen = Observation(CallStatus.RAISED, raised=_unusable(function.name, error, None))
+                        raise ValueError(
+                            f"it takes {size:,} bytes to record, and {LARGEST_OBSERVATION:,} are allowed"
+                        )
+                except (
+                    Exception
+                ) as error:  # it holds something of the student's that is no number, text or array
+                    seen = Observation(
+                        CallStatus.RAISED, raised=_unusable(function.name, error, None)
+                    )
             except DojoError:
                 raise
             except BaseException as error:
@@ -132,10 +144,14 @@ def observe_one(
                     raise
                 what = msgspec.structs.replace(raised(error, path), source=author_line(error, path))
                 seen = Observation(CallStatus.RAISED, raised=what)
-    except TimedOut as error:  # our own code was interrupted, where it hung on what is the student's
+    except (
+        TimedOut
+    ) as error:  # our own code was interrupted, where it hung on what is the student's
         return _out_of_time(limits, raised(error, path).line)
     if seen.raised is not None and seen.timed_out:
-        broken = seen.status is CallStatus.BROKEN  # it was the file that took too long, and that says so itself
+        broken = (
+            seen.status is CallStatus.BROKEN
+        )  # it was the file that took too long, and that says so itself
         return seen if broken else _out_of_time(limits, seen.raised.line)
     if limit.raised:  # who swallows a time-out is out of time all the same
         return _out_of_time(limits, limit.line)
@@ -146,7 +162,10 @@ def observe_one(
 
 def _out_of_time(limits: Limits, line: int | None) -> Observation:
     # Earlier scenarios may have used some of the time; the limit is what a student knows of.
-    return Observation(CallStatus.RAISED, raised=Raised(TimedOut.__name__, str(TimedOut(limits.seconds or 0)), line))
+    return Observation(
+        CallStatus.RAISED,
+        raised=Raised(TimedOut.__name__, str(TimedOut(limits.seconds or 0)), line),
+    )
 
 
 def _unusable(name: str, error: Exception, line: int | None, source: str = "") -> Raised:
@@ -157,7 +176,12 @@ def _unusable(name: str, error: Exception, line: int | None, source: str = "") -
 
 
 def _anywhere(
-    exercise: Exercise, function: Function, probe: Probe[Any], submission: Submission, kind: str, seed: int
+    exercise: Exercise,
+    function: Function,
+    probe: Probe[Any],
+    submission: Submission,
+    kind: str,
+    seed: int,
 ) -> Observation:
     """What a probe sees, in this process or, where that has the real GPU and the probe must not, in another."""
     if not (kind == "cuda" and probe.machine in OTHERS):
@@ -166,7 +190,9 @@ def _anywhere(
     return observe_in_subprocess(exercise, function, probe, submission.path, seed)
 
 
-def _observe(function: Function, probe: Probe[Any], submission: Submission, kind: str, seed: int) -> Observation:
+def _observe(
+    function: Function, probe: Probe[Any], submission: Submission, kind: str, seed: int
+) -> Observation:
     if function.name in submission.todo:
         return Observation(CallStatus.TODO)
     student = submission.names.get(function.name)
@@ -191,7 +217,9 @@ def _observe(function: Function, probe: Probe[Any], submission: Submission, kind
     return seen
 
 
-def _call(name: str, student: Any, probe: Probe[Any], submission: Submission, kind: str, seed: int) -> Observation:
+def _call(
+    name: str, student: Any, probe: Probe[Any], submission: Submission, kind: str, seed: int
+) -> Observation:
     with open_machine(probe.machine, kind) as device, contextlib.ExitStack() as names:
         if submission.asks:  # which machine it is on, when it is loaded: this one is another
             submission = load_again(submission)
@@ -205,8 +233,12 @@ def _call(name: str, student: Any, probe: Probe[Any], submission: Submission, ki
             return Observation(CallStatus.RETURNED, facts, executed=ran)
         except StudentRaised as error:
             return Observation(CallStatus.RAISED, raised=error.evidence)
-        except Exception as error:  # the probe cannot use what came out; with the reference's result it can
-            found = _unusable(name, error, submission.lines.get(name), author_line(error, submission.path))
+        except (
+            Exception
+        ) as error:  # the probe cannot use what came out; with the reference's result it can
+            found = _unusable(
+                name, error, submission.lines.get(name), author_line(error, submission.path)
+            )
             if isinstance(error, DeviceClosed):
                 found = msgspec.structs.replace(found, type=DeviceClosed.__name__)
             return Observation(CallStatus.RAISED, raised=found)
@@ -241,9 +273,15 @@ def open_machine(machine: str, kind: str) -> Iterator[OpenDevice]:
     elif machine == "unwatched" and kind not in ("virtual", "cpu"):
         opened = virtual_cuda.open_device(kind)  # type: ignore[arg-type]
     else:
-        around = virtual_cuda.virtual_mps() if machine == "mac" else virtual_cuda.no_accelerator(built=True)
+        around = (
+            virtual_cuda.virtual_mps()
+            if machine == "mac"
+            else virtual_cuda.no_accelerator(built=True)
+        )
         with around:
-            yield OpenDevice(machine, torch.device("cpu"), Ledger(), f"the exercise is about a {machine}")
+            yield OpenDevice(
+                machine, torch.device("cpu"), Ledger(), f"the exercise is about a {machine}"
+            )
         return
     with opened as device:
         yield device
@@ -303,7 +341,13 @@ def observe_in_subprocess(
     exercise: Exercise, function: Function, probe: Probe[Any], path: Path, seed: int
 ) -> Observation:
     """What a probe sees in a process without a GPU. Raises RuntimeError where that ends without an answer."""
-    question = {"stem": exercise.stem, "function": function.name, "probe": probe.name, "path": str(path), "seed": seed}
+    question = {
+        "stem": exercise.stem,
+        "function": function.name,
+        "probe": probe.name,
+        "path": str(path),
+        "seed": seed,
+    }
     answer = _subprocess.ask(question)
     if not answer:
         raise RuntimeError(f"the process for the probe {probe.name} ended without evidence")
@@ -339,8 +383,12 @@ def _answer(question: dict[str, Any], answers: IO[str]) -> None:
     exercise = next(e for _, e in every_exercise() if e.stem == question["stem"])
     function = next(f for f in exercise.functions if f.name == question["function"])
     probe = next(p for p in function.probes if p.name == question["probe"])
-    seen = _anywhere(exercise, function, probe, load(Path(question["path"])), "virtual", question["seed"])
-    evidence = Evidence(exercise.stem, function.name, "virtual", question["seed"], {probe.name: seen})
+    seen = _anywhere(
+        exercise, function, probe, load(Path(question["path"])), "virtual", question["seed"]
+    )
+    evidence = Evidence(
+        exercise.stem, function.name, "virtual", question["seed"], {probe.name: seen}
+    )
     print(base64.b64encode(encode_evidence(evidence)).decode(), file=answers, flush=True)
 
 

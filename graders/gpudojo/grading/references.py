@@ -46,7 +46,9 @@ class Shipped(msgspec.Struct, frozen=True):
     signatures: dict[str, str]  # "04_…::train_epoch": "(model, loader, …)"
     evidence: dict[str, bytes]  # "8/virtual/04_…::train_epoch": compressed
     version: int = VERSION
-    timelines: dict[str, bytes] = {}  # "04_…::train_epoch": of its calls on the first public seed, compressed
+    timelines: dict[
+        str, bytes
+    ] = {}  # "04_…::train_epoch": of its calls on the first public seed, compressed
 
     def has(self, exercise: str, function: str) -> bool:
         return f"{exercise}::{function}" in self.signatures
@@ -78,7 +80,9 @@ class Shipped(msgspec.Struct, frozen=True):
         try:
             found = decoded(msgspec.msgpack.Decoder(list[Timeline]).decode, _unpacked(packed))
         except BadEvidence as error:
-            raise BadEvidence(f"the timelines of {function} in this release cannot be read: {error.reason}") from None
+            raise BadEvidence(
+                f"the timelines of {function} in this release cannot be read: {error.reason}"
+            ) from None
         return [checked_timeline(timeline) for timeline in found[:MOST_CALLS]]
 
     def refuse_unknown(self, bench: str, seed: int) -> None:
@@ -91,13 +95,16 @@ class Shipped(msgspec.Struct, frozen=True):
     def _decoded(self, key: str) -> Evidence:
         data = _unpacked(self.evidence.get(key, b""))
         if not data:
-            raise BadEvidence(f"{self.day}{SUFFIX} of this release has nothing that can be read at {key}")
+            raise BadEvidence(
+                f"{self.day}{SUFFIX} of this release has nothing that can be read at {key}"
+            )
         return decode_evidence(data)
 
 
 def _unpacked(packed: bytes) -> bytes:
     """What was compressed; nothing where that is not all there."""
-    reader, data = zlib.decompressobj(), b""
+    reader = zlib.decompressobj()
+    data = b""
     with contextlib.suppress(zlib.error):
         data = reader.decompress(packed, LARGEST)
     return data if reader.eof else b""
@@ -132,7 +139,9 @@ def shipped(day: str, folder: Path = FOLDER) -> Shipped | None:
 class Reference(Protocol):
     """What a student's evidence is compared with."""
 
-    def evidence(self, exercise: Exercise, function: Function, kind: str, seed: int) -> Evidence: ...
+    def evidence(
+        self, exercise: Exercise, function: Function, kind: str, seed: int
+    ) -> Evidence: ...
 
     def signature(self, exercise: Exercise, function: Function) -> str: ...
 
@@ -145,15 +154,22 @@ def refuse_failing(reference: Evidence) -> None:
     """Raises ReferenceFails where the reference did not return in a scenario, or a probe could not use its result."""
     for scenario, seen in reference.observations.items():
         if seen.status is not CallStatus.RETURNED:
-            why = f"{seen.raised.type}: {seen.raised.message}" if seen.raised else f"it is {seen.status}"
-            raise ReferenceFails(reference.function, scenario, why, seen.raised.source if seen.raised else "")
+            why = (
+                f"{seen.raised.type}: {seen.raised.message}"
+                if seen.raised
+                else f"it is {seen.status}"
+            )
+            raise ReferenceFails(
+                reference.function, scenario, why, seen.raised.source if seen.raised else ""
+            )
 
 
 class Written:
     """A reference solution, run on the same scenarios; with `keep`, once for each function, device and seed."""
 
     def __init__(self, path: Path, keep: bool = False) -> None:
-        self.path, self.keep = path, keep
+        self.path = path
+        self.keep = keep
         self.solution = load(path)
         self._known: dict[tuple[str, str, int], Evidence] = {}
 
@@ -194,7 +210,8 @@ class KeptEvidence:
     """
 
     def __init__(self, path: Path, exercise: Exercise) -> None:
-        self.path, self.exercise = path, exercise
+        self.path = path
+        self.exercise = exercise
         self._known: dict[str, InCache] = {}
 
     @functools.cached_property
@@ -220,7 +237,10 @@ class KeptEvidence:
         place = self._place(function, key)
         with contextlib.suppress(OSError):
             place.parent.mkdir(parents=True, exist_ok=True)
-            older = sorted(place.parent.glob(f"{place.stem.rpartition('-')[0]}-*{SUFFIX}"), key=os.path.getmtime)
+            older = sorted(
+                place.parent.glob(f"{place.stem.rpartition('-')[0]}-*{SUFFIX}"),
+                key=os.path.getmtime,
+            )
             for path in older[:-OLDER]:
                 path.unlink(missing_ok=True)
             with tempfile.NamedTemporaryFile(dir=place.parent, delete=False) as file:
@@ -228,7 +248,9 @@ class KeptEvidence:
             os.replace(file.name, place)  # a reader sees the whole file or none
 
     def evidence(self, exercise: Exercise, function: Function, kind: str, seed: int) -> Evidence:
-        if (key := self._key(function, kind, seed)) is not None and (kept := self._found(function, key)) is not None:
+        if (key := self._key(function, kind, seed)) is not None and (
+            kept := self._found(function, key)
+        ) is not None:
             with contextlib.suppress(BadEvidence):
                 return decode_evidence(_unpacked(kept.evidence))
         return self.written.evidence(exercise, function, kind, seed)
@@ -249,18 +271,23 @@ class KeptEvidence:
         """
         from virtual_cuda import choose_device
 
-        chosen, day = choose_device(kind)[0], day_with(self.exercise)
+        chosen = choose_device(kind)[0]
+        day = day_with(self.exercise)
         if chosen not in ("virtual", "cpu") or day is None:
             return None
         code = [getattr(probe.look, "__code__", None) for probe in function.probes]
-        if not all(each and registered()[day].folder in Path(each.co_filename).parents for each in code):
+        if not all(
+            each and registered()[day].folder in Path(each.co_filename).parents for each in code
+        ):
             return None
         solution = hashlib.sha256(self.path.read_bytes()).hexdigest()
         return f"{function.name} {self.exercise.stem} {chosen} {seed} {solution} {_graders(day)}"
 
     def _place(self, function: Function, key: str) -> Path:
         digest = hashlib.sha256(key.encode()).hexdigest()[:24]
-        return cache_folder() / "evidence" / f"{self.exercise.stem}.{function.name}-{digest}{SUFFIX}"
+        return (
+            cache_folder() / "evidence" / f"{self.exercise.stem}.{function.name}-{digest}{SUFFIX}"
+        )
 
     def _found(self, function: Function, key: str) -> InCache | None:
         """What the cache has; None where it has nothing, or something damaged, or something else."""
@@ -274,7 +301,9 @@ class KeptEvidence:
         return self._known.get(key)
 
 
-OLDER: Final = 7  # files of a function that the cache keeps beside a new one, of other seeds and versions
+OLDER: Final = (
+    7  # files of a function that the cache keeps beside a new one, of other seeds and versions
+)
 
 
 def cache_folder() -> Path:
@@ -282,7 +311,9 @@ def cache_folder() -> Path:
     if named := os.environ.get("DOJO_CACHE"):
         return Path(named)
     home = Path.home()
-    usual = {"darwin": home / "Library" / "Caches", "win32": home / "AppData" / "Local"}.get(sys.platform)
+    usual = {"darwin": home / "Library" / "Caches", "win32": home / "AppData" / "Local"}.get(
+        sys.platform
+    )
     variable = "LOCALAPPDATA" if sys.platform == "win32" else "XDG_CACHE_HOME"
     return Path(os.environ.get(variable) or usual or home / ".cache") / "gpudojo"
 
@@ -294,7 +325,12 @@ def _graders(day: str) -> str:
 
     found = hashlib.sha256(f"{sys.version} {platform.machine()} {torch.__version__}".encode())
     ours = Path(__file__).resolve().parents[1]
-    for folder in (ours / "grading", ours / "model", ours.parent / "virtual_cuda", registered()[day].folder):
+    for folder in (
+        ours / "grading",
+        ours / "model",
+        ours.parent / "virtual_cuda",
+        registered()[day].folder,
+    ):
         for place, _, names in sorted(os.walk(folder)):
             if not place.endswith("__pycache__"):
                 for name in sorted(names):

@@ -19,7 +19,9 @@ Found = Iterator[tuple[str, int]]
 _OWN = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)
 _BODIES = ("body", "handlers", "orelse", "finalbody", "cases")
 _LEAVES = frozenset({ast.Name, ast.Constant, ast.Pass, ast.Break, ast.Continue})
-_NOTHING = frozenset({"ctx", "op", "ops", "id", "attr", "name", "lineno", "type_comment", "returns"})
+_NOTHING = frozenset(
+    {"ctx", "op", "ops", "id", "attr", "name", "lineno", "type_comment", "returns"}
+)
 _SIGNS: Final[dict[type[ast.operator], str]] = {
     ast.Div: "/",
     ast.FloorDiv: "//",
@@ -40,8 +42,18 @@ _QUESTIONS = frozenset({"is_available", "is_built", "is_initialized", "device_co
 _MOVERS = frozenset({"to", "cuda", "type_as"})
 SHORT: Final = 12  # characters of a text that is compared
 _ASKING = frozenset({ast.Compare, ast.Call})
-_SILENT = frozenset({ast.Name, ast.arg, ast.arguments, ast.Assign, ast.Return, ast.withitem, ast.Pass})
-_LOOPS = (ast.For, ast.AsyncFor, ast.While, ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
+_SILENT = frozenset(
+    {ast.Name, ast.arg, ast.arguments, ast.Assign, ast.Return, ast.withitem, ast.Pass}
+)
+_LOOPS = (
+    ast.For,
+    ast.AsyncFor,
+    ast.While,
+    ast.ListComp,
+    ast.SetComp,
+    ast.DictComp,
+    ast.GeneratorExp,
+)
 
 # ---- patterns --------------------------------------------------------------------------------------------------------
 
@@ -62,17 +74,24 @@ def pattern_lines(statements: Iterable[ast.stmt]) -> dict[str, int]:
     """
     statements = list(statements)
     functions = {s.name: s for s in statements if isinstance(s, ast.FunctionDef)}
-    nodes = {s.name: nodes_in(s) for s in statements if isinstance(s, ast.FunctionDef | ast.ClassDef)}
+    nodes = {
+        s.name: nodes_in(s) for s in statements if isinstance(s, ast.FunctionDef | ast.ClassDef)
+    }
     devices = {name for s in statements for name in _device_names(s)}
     shown = {name: [*_shown(inside, functions, devices)] for name, inside in nodes.items()}
     found = {pattern_key(name, what): line for s in statements for name, what, line in _keys(s)}
     for name, node in functions.items():
-        places: dict[str, list[int]] = {"return": _returns(node), "leaves loop": [*_leaving(node.body)][:PLACES]}
+        places: dict[str, list[int]] = {
+            "return": _returns(node),
+            "leaves loop": [*_leaving(node.body)][:PLACES],
+        }
         for other in (name, *_helpers(name, nodes)):
             for what, line in shown[other]:
                 if line not in (lines := places.setdefault(what, [])) and len(lines) < PLACES:
                     lines.append(line)
-        every = ((what, n, line) for what, lines in places.items() for n, line in enumerate(lines, 1))
+        every = (
+            (what, n, line) for what, lines in places.items() for n, line in enumerate(lines, 1)
+        )
         numbered = [(what if n == 1 else f"{what} {n}", line) for what, n, line in every]
         found |= {pattern_key(name, what): line for what, line in numbered[:MOST]}
     for name, node in functions.items():
@@ -86,10 +105,14 @@ def pattern_lines(statements: Iterable[ast.stmt]) -> dict[str, int]:
 
 def _keys(statement: ast.stmt) -> Iterator[tuple[str, str, int]]:
     """Of a dict that gets a name: `["key"]` is the line of each key."""
-    if not isinstance(statement, ast.Assign | ast.AnnAssign) or not isinstance(statement.value, ast.Dict):
+    if not isinstance(statement, ast.Assign | ast.AnnAssign) or not isinstance(
+        statement.value, ast.Dict
+    ):
         return
     targets = statement.targets if isinstance(statement, ast.Assign) else [statement.target]
-    found = [(key.value, key.lineno) for key in statement.value.keys if isinstance(key, ast.Constant)]
+    found = [
+        (key.value, key.lineno) for key in statement.value.keys if isinstance(key, ast.Constant)
+    ]
     keys = [(key, line) for key, line in found if isinstance(key, str)]
     for target in targets:
         if isinstance(target, ast.Name):
@@ -100,14 +123,19 @@ def _gives(statement: ast.AST) -> bool:
     """Whether a statement gives the caller something other than None: a `return`, or a `yield` somewhere in it."""
     if isinstance(statement, ast.Return):
         return not (
-            statement.value is None or (isinstance(statement.value, ast.Constant) and statement.value.value is None)
+            statement.value is None
+            or (isinstance(statement.value, ast.Constant) and statement.value.value is None)
         )
-    return isinstance(statement, ast.Expr | ast.Assign) and isinstance(statement.value, ast.Yield | ast.YieldFrom)
+    return isinstance(statement, ast.Expr | ast.Assign) and isinstance(
+        statement.value, ast.Yield | ast.YieldFrom
+    )
 
 
 def _device_names(statement: ast.stmt) -> Iterator[str]:
     """The names at the top of a file that are set to a device."""
-    if isinstance(statement, ast.Assign) and isinstance(statement.value, ast.Constant | ast.IfExp | ast.Call):
+    if isinstance(statement, ast.Assign) and isinstance(
+        statement.value, ast.Constant | ast.IfExp | ast.Call
+    ):
         texts = {each.value for each in ast.walk(statement.value) if isinstance(each, ast.Constant)}
         if any(str(text).partition(":")[0] in DEVICES for text in texts):
             yield from (target.id for target in statement.targets if isinstance(target, ast.Name))
@@ -115,7 +143,8 @@ def _device_names(statement: ast.stmt) -> Iterator[str]:
 
 def _helpers(name: str, nodes: dict[str, list[ast.AST]]) -> list[str]:
     """The functions and classes of the file that this one names, and those that they name."""
-    found, waiting = [name], [name]
+    found = [name]
+    waiting = [name]
     while waiting:
         for each in nodes[waiting.pop()]:
             if isinstance(each, ast.Name) and each.id in nodes and each.id not in found:
@@ -124,7 +153,9 @@ def _helpers(name: str, nodes: dict[str, list[ast.AST]]) -> list[str]:
     return found[1:]
 
 
-def _shown(nodes: list[ast.AST], functions: Mapping[str, ast.FunctionDef], devices: Container[str]) -> Found:
+def _shown(
+    nodes: list[ast.AST], functions: Mapping[str, ast.FunctionDef], devices: Container[str]
+) -> Found:
     """In the order of the source, as far as syntax goes."""
     compared = {part for node in nodes if type(node) in _ASKING for part in _compared(node)}
     keys = {key for node in nodes if type(node) is ast.Dict for key in node.keys}
@@ -137,17 +168,28 @@ def _shown(nodes: list[ast.AST], functions: Mapping[str, ast.FunctionDef], devic
     moved = set()
     for node in nodes:
         if type(node) is ast.Assign:
-            targets = [each.id for target in node.targets for each in ast.walk(target) if isinstance(each, ast.Name)]
+            targets = [
+                each.id
+                for target in node.targets
+                for each in ast.walk(target)
+                if isinstance(each, ast.Name)
+            ]
             if _viewed(node.value) in views:
                 views.update(targets)
             elif isinstance(node.value, ast.Constant):
                 divisors |= dict.fromkeys(targets, node.lineno)
         elif type(node) is ast.For and _viewed(node.iter) in views:
             views |= {each.id for each in ast.walk(node.target) if isinstance(each, ast.Name)}
-        elif type(node) is ast.Call and isinstance(node.func, ast.Attribute) and node.func.attr in _MOVERS:
+        elif (
+            type(node) is ast.Call
+            and isinstance(node.func, ast.Attribute)
+            and node.func.attr in _MOVERS
+        ):
             moved |= {*ast.walk(node.func.value)}
     called_ones = {node.func for node in nodes if type(node) is ast.Call}
-    results = {target: name for node in nodes if type(node) is ast.Assign for target, name in _called(node)}
+    results = {
+        target: name for node in nodes if type(node) is ast.Assign for target, name in _called(node)
+    }
     for name in names:
         if name.id in parameters:
             if type(name.ctx) is ast.Store:
@@ -156,7 +198,9 @@ def _shown(nodes: list[ast.AST], functions: Mapping[str, ast.FunctionDef], devic
             yield "global device", name.lineno
     if isinstance(nodes[0], ast.FunctionDef):
         yield from (("@", each.lineno) for each in nodes[0].decorator_list)
-        yield from ((f"{each.arg}={default.value!r}", each.lineno) for each, default in _defaults(nodes[0]))
+        yield from (
+            (f"{each.arg}={default.value!r}", each.lineno) for each, default in _defaults(nodes[0])
+        )
     for node in nodes:
         if type(node) in _SILENT:
             continue
@@ -166,18 +210,33 @@ def _shown(nodes: list[ast.AST], functions: Mapping[str, ast.FunctionDef], devic
             if isinstance(called, ast.Name):
                 yield f"{called.id}(", node.lineno
                 if called.id in functions:
-                    yield from ((f"without {name}", node.lineno) for name in _left_out(node, functions[called.id]))
+                    yield from (
+                        (f"without {name}", node.lineno)
+                        for name in _left_out(node, functions[called.id])
+                    )
             elif isinstance(called, ast.Attribute):
                 line = called.end_lineno or called.lineno
                 yield f"{called.attr}(", line
-                if called.attr.endswith("_") and not called.attr.endswith("__") and _viewed(called.value) in views:
+                if (
+                    called.attr.endswith("_")
+                    and not called.attr.endswith("__")
+                    and _viewed(called.value) in views
+                ):
                     yield "in place", line
                 named = {each.arg for each in node.keywords}
-                if called.attr in _MAKERS and _root(called) == "torch" and "device" not in named and node not in moved:
+                if (
+                    called.attr in _MAKERS
+                    and _root(called) == "torch"
+                    and "device" not in named
+                    and node not in moved
+                ):
                     yield "made on cpu", node.lineno
         elif isinstance(node, ast.keyword):
             value = node.value
-            yield f"{node.arg}=", made.get(value.id, value.lineno) if isinstance(value, ast.Name) else value.lineno
+            yield (
+                f"{node.arg}=",
+                made.get(value.id, value.lineno) if isinstance(value, ast.Name) else value.lineno,
+            )
             if isinstance(value, ast.Constant) and isinstance(value.value, bool):
                 yield f"{node.arg}={value.value}", value.lineno
         elif isinstance(node, ast.Attribute):
@@ -185,7 +244,11 @@ def _shown(nodes: list[ast.AST], functions: Mapping[str, ast.FunctionDef], devic
             yield f"{how}.{node.attr}", line
             if node.attr in _QUESTIONS and node not in called_ones:
                 yield f"{node.attr} not called", line
-            if node.attr == "amp" and isinstance(node.value, ast.Attribute) and node.value.attr == "cuda":
+            if (
+                node.attr == "amp"
+                and isinstance(node.value, ast.Attribute)
+                and node.value.attr == "cuda"
+            ):
                 yield '"cuda"', line  # `torch.cuda.amp.autocast()` is for one kind of device
             if isinstance(node.ctx, ast.Store):
                 yield f".{node.attr} =", line
@@ -210,7 +273,9 @@ def _shown(nodes: list[ast.AST], functions: Mapping[str, ast.FunctionDef], devic
         elif isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Store):
             yield "[] =", node.lineno
         elif isinstance(node, ast.Compare):
-            if isinstance(node.ops[0], ast.Eq) and not isinstance(node.comparators[0], ast.Constant):
+            if isinstance(node.ops[0], ast.Eq) and not isinstance(
+                node.comparators[0], ast.Constant
+            ):
                 yield "==", node.lineno
         elif isinstance(node, _LOOPS):
             yield "for", node.lineno
@@ -231,19 +296,32 @@ def _shown(nodes: list[ast.AST], functions: Mapping[str, ast.FunctionDef], devic
             if isinstance(node, ast.AugAssign):
                 if _viewed(node.target) in views:
                     yield "in place", node.lineno
-                added = [results[n.id] for n in ast.walk(node.value) if isinstance(n, ast.Name) and n.id in results]
-                yield from ((f"+= {name}(", node.lineno) for name in (*_functions(node.value), *added))
+                added = [
+                    results[n.id]
+                    for n in ast.walk(node.value)
+                    if isinstance(n, ast.Name) and n.id in results
+                ]
+                yield from (
+                    (f"+= {name}(", node.lineno) for name in (*_functions(node.value), *added)
+                )
         elif isinstance(node, ast.Expr):
             if isinstance(node.value, ast.Attribute):
                 yield f"{node.value.attr} not called", node.lineno
             elif isinstance(node.value, ast.BinOp):
                 yield f"unused {_SIGNS.get(type(node.value.op), 'operator')}", node.lineno
-            elif isinstance(node.value, ast.Call) and isinstance(node.value.func, ast.Name | ast.Attribute):
-                yield f"unused {getattr(node.value.func, 'attr', None) or ast.unparse(node.value.func)}(", node.lineno
+            elif isinstance(node.value, ast.Call) and isinstance(
+                node.value.func, ast.Name | ast.Attribute
+            ):
+                yield (
+                    f"unused {getattr(node.value.func, 'attr', None) or ast.unparse(node.value.func)}(",
+                    node.lineno,
+                )
                 if getattr(node.value.func, "id", "") == getattr(nodes[0], "name", None):
                     yield "unused itself(", node.lineno
         elif isinstance(node, ast.If):
-            returns = (part.lineno for part in _statements(node.body) if isinstance(part, ast.Return))
+            returns = (
+                part.lineno for part in _statements(node.body) if isinstance(part, ast.Return)
+            )
             line = next(returns, node.body[0].lineno)
             yield from ((f"if {name}", line) for name in _names(node.test))
 
@@ -253,7 +331,9 @@ def _viewed(node: ast.AST) -> str | None:
     while not isinstance(node, ast.Name):
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
             node = node.func
-        if isinstance(node, ast.Subscript) or (isinstance(node, ast.Attribute) and node.attr in _VIEWS):
+        if isinstance(node, ast.Subscript) or (
+            isinstance(node, ast.Attribute) and node.attr in _VIEWS
+        ):
             node = node.value
         else:
             return None
@@ -271,7 +351,11 @@ def _leaving(body: list[ast.stmt]) -> Iterator[int]:
     """The lines in loops that leave them."""
     for node in _statements(body):
         if isinstance(node, ast.For | ast.While):
-            yield from (part.lineno for part in _statements(node.body) if isinstance(part, ast.Return | ast.Break))
+            yield from (
+                part.lineno
+                for part in _statements(node.body)
+                if isinstance(part, ast.Return | ast.Break)
+            )
 
 
 def _functions(node: ast.AST) -> Iterator[str]:
@@ -283,7 +367,9 @@ def _functions(node: ast.AST) -> Iterator[str]:
 def _called(node: ast.Assign) -> Iterator[tuple[str, str]]:
     """The name that is set, and the function whose result it gets: `loss = loss_fn(outputs, targets).item()`."""
     if (function := next(_functions(node.value), None)) is not None:
-        yield from ((target.id, function) for target in node.targets if isinstance(target, ast.Name))
+        yield from (
+            (target.id, function) for target in node.targets if isinstance(target, ast.Name)
+        )
 
 
 def _defaults(function: ast.FunctionDef) -> list[tuple[ast.arg, ast.Constant]]:
@@ -291,17 +377,27 @@ def _defaults(function: ast.FunctionDef) -> list[tuple[ast.arg, ast.Constant]]:
     given = function.args
     positional = [*given.posonlyargs, *given.args]
     every = [*zip(positional[len(positional) - len(given.defaults) :], given.defaults, strict=True)]
-    every += [(each, value) for each, value in zip(given.kwonlyargs, given.kw_defaults, strict=True) if value]
+    every += [
+        (each, value)
+        for each, value in zip(given.kwonlyargs, given.kw_defaults, strict=True)
+        if value
+    ]
     return [(a, v) for a, v in every if isinstance(v, ast.Constant) and isinstance(v.value, bool)]
 
 
 def _left_out(call: ast.Call, callee: ast.FunctionDef) -> list[str]:
     """The parameters that a call does not pass; none where it may pass anything."""
-    if any(isinstance(each, ast.Starred) for each in call.args) or any(each.arg is None for each in call.keywords):
+    if any(isinstance(each, ast.Starred) for each in call.args) or any(
+        each.arg is None for each in call.keywords
+    ):
         return []
     positional = [each.arg for each in (*callee.args.posonlyargs, *callee.args.args)]
     given = {*positional[: len(call.args)], *(each.arg for each in call.keywords)}
-    return [name for name in (*positional, *(each.arg for each in callee.args.kwonlyargs)) if name not in given]
+    return [
+        name
+        for name in (*positional, *(each.arg for each in callee.args.kwonlyargs))
+        if name not in given
+    ]
 
 
 def _guards(body: list[ast.stmt]) -> Iterator[tuple[int, int]]:
@@ -311,13 +407,19 @@ def _guards(body: list[ast.stmt]) -> Iterator[tuple[int, int]]:
             for name in ("body", "orelse"):
                 for part in getattr(node, name):
                     last = part.body[0].lineno - 1 if hasattr(part, "body") else part.end_lineno
-                    lines = range(max(part.lineno, node.lineno + 1), max(last or 0, part.lineno) + 1)
+                    lines = range(
+                        max(part.lineno, node.lineno + 1), max(last or 0, part.lineno) + 1
+                    )
                     yield from ((line, node.lineno) for line in lines)
 
 
 def _compared(node: ast.AST) -> Iterator[ast.AST]:
     """What is asked about and not used: `device.type == "cuda"` hard-codes nothing, and drops no index."""
-    asks = isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "startswith"
+    asks = (
+        isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Attribute)
+        and node.func.attr == "startswith"
+    )
     if asks or isinstance(node, ast.Compare):
         yield from ast.walk(node)
 
@@ -380,7 +482,9 @@ def nodes_in(top: ast.AST) -> list[ast.AST]:
 
 _MARK: Final = "\0ran"
 # Of a class that can be a constant of code, which must be hashable. A set's own `add` costs next to nothing.
-RAN: Final[set[Any]] = type("Lines", (set,), {"__hash__": object.__hash__, "__slots__": (), "__module__": "builtins"})()
+RAN: Final[set[Any]] = type(
+    "Lines", (set,), {"__hash__": object.__hash__, "__slots__": (), "__module__": "builtins"}
+)()
 RUNS: Final = 400  # of lines that are kept of one call
 
 
@@ -398,20 +502,28 @@ def marked(tree: ast.Module, name: str) -> types.CodeType:
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             functions.append(node)
     for function in functions:
-        text = isinstance(function.body[0], ast.Expr) and isinstance(function.body[0].value, ast.Constant)
+        text = isinstance(function.body[0], ast.Expr) and isinstance(
+            function.body[0].value, ast.Constant
+        )
         first = min([function.lineno, *(each.lineno for each in function.decorator_list)])
         function.body[text:] = _with_marks(function.body[text:], first=first)
     return _filled_in(compile(tree, name, "exec"))
 
 
-def _with_marks(body: list[ast.stmt], each: bool = False, first: int | None = None) -> list[ast.stmt]:
+def _with_marks(
+    body: list[ast.stmt], each: bool = False, first: int | None = None
+) -> list[ast.stmt]:
     """The statements with marks; `each` is for those of which any may be the last one, because errors are caught."""
     found: list[ast.stmt] = []
     lines: Any = None  # a Constant, with a tuple in it
     for statement in body:
         blocks = [part for name in _BODIES for part in getattr(statement, name, ())]
         inside = min((part.lineno for part in blocks if hasattr(part, "lineno")), default=0)
-        last = max(statement.lineno, inside - 1) if blocks else statement.end_lineno or statement.lineno
+        last = (
+            max(statement.lineno, inside - 1)
+            if blocks
+            else statement.end_lineno or statement.lineno
+        )
         if lines is None:
             lines = _add_mark(found, statement, first or statement.lineno, last)
         else:
@@ -423,11 +535,14 @@ def _with_marks(body: list[ast.stmt], each: bool = False, first: int | None = No
                     setattr(statement, name, _with_marks(part, caught))
             for case in (*getattr(statement, "handlers", ()), *getattr(statement, "cases", ())):
                 line = case.lineno if isinstance(case, ast.ExceptHandler) else case.pattern.lineno
-                if isinstance(case, ast.ExceptHandler):  # the `try` asks it whether it catches an error
+                if isinstance(
+                    case, ast.ExceptHandler
+                ):  # the `try` asks it whether it catches an error
                     _add_mark(found, statement, line, line)
                 case.body = _with_marks(case.body, caught, line)
         if blocks or each:
-            lines, first = None, None
+            lines = None
+            first = None
         found.append(statement)
     return found
 
@@ -445,7 +560,11 @@ def _add_mark(found: list[ast.stmt], before: ast.stmt, first: int, last: int) ->
 def _filled_in(code: types.CodeType) -> types.CodeType:
     """The code with the set in the place of its name."""
     same = tuple(
-        RAN if type(each) is str and each == _MARK else _filled_in(each) if isinstance(each, types.CodeType) else each
+        RAN
+        if type(each) is str and each == _MARK
+        else _filled_in(each)
+        if isinstance(each, types.CodeType)
+        else each
         for each in code.co_consts
     )
     return code.replace(co_consts=same)
@@ -457,11 +576,15 @@ def taken(error_line: int | None = None) -> Lines:
     found = [(first, last) for first, last in every if type(first) is int and type(last) is int]
     RAN.clear()
     if error_line is not None:
-        found = [(first, min(last, error_line) if first <= error_line else last) for first, last in found]
+        found = [
+            (first, min(last, error_line) if first <= error_line else last) for first, last in found
+        ]
     return tuple(sorted(found)[:RUNS])
 
 
-tracing: Final[list[Callable[[types.FrameType], None]]] = []  # each is called for every line that a thread executes
+tracing: Final[
+    list[Callable[[types.FrameType], None]]
+] = []  # each is called for every line that a thread executes
 
 
 IN_THREADS: Final = "<frozen thread>"  # the file name of the code at the bottom of their stacks
@@ -471,7 +594,8 @@ def trace_threads() -> None:
     """Have `tracing` called for the lines, outside of libraries, of all threads that are started from now on."""
     from virtual_cuda import from_library
 
-    every, trace = tracing, sys.settrace
+    every = tracing
+    trace = sys.settrace
 
     def line(frame: types.FrameType, event: str, value: Any) -> Any:
         if event == "line":

@@ -12,7 +12,15 @@ from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from virtual_cuda.ledger import MOST_CALLS, Scaled, Timeline, records, same_call, timeline_of, trace_of
+from virtual_cuda.ledger import (
+    MOST_CALLS,
+    Scaled,
+    Timeline,
+    records,
+    same_call,
+    timeline_of,
+    trace_of,
+)
 
 from gpudojo.grading.call import Call
 from gpudojo.model.errors import BadEvidence
@@ -104,7 +112,8 @@ def memory_curve(forward: Ledger, backward: Ledger, base: int, peak: int) -> Mem
     `peak` is the device's own figure, which includes memory inside of operations. Only raw rows are read, because
     this runs for every submission.
     """
-    up, down = _in_use(forward, base), _in_use(backward, base)
+    up = _in_use(forward, base)
+    down = _in_use(backward, base)
     first = thinned(up, len(up) * MOST // max(len(up) + len(down), MOST))
     return MemoryCurve([*first, *thinned(down, MOST - len(first))], len(first), peak)
 
@@ -151,7 +160,9 @@ class _Watching:
 
     def over(self, function: Function) -> Function:
         """The same function, its probes watched."""
-        return dataclasses.replace(function, probes=[self.watched(probe) for probe in function.probes])
+        return dataclasses.replace(
+            function, probes=[self.watched(probe) for probe in function.probes]
+        )
 
     def watched(self, probe: Probe[Any]) -> Probe[Any]:
         """The same probe, watched; one that gets a value, as in the self-assessment, makes no calls."""
@@ -199,9 +210,12 @@ class Busiest(_Watching):
         weight, place = max([(_weight(call.ledgers[n]), n) for n in places], default=((0, 0), -1))
         if weight <= self._weight:
             return
-        self._weight, self.scenario, self.place = weight, scenario, place
+        self._weight = weight
+        self.scenario = scenario
+        self.place = place
         self.file, self.device = str(call.path), str(call.device)
-        self._ledger, self._times = call.ledgers[place], None
+        self._ledger = call.ledgers[place]
+        self._times = None
 
     @property
     def records(self) -> tuple[Record, ...]:
@@ -253,7 +267,11 @@ class Busiest(_Watching):
         from virtual_cuda import modelled_trace
 
         times = self.times()
-        return trace_of(self.records) if times is None or self._ledger is None else modelled_trace(self._ledger, times)
+        return (
+            trace_of(self.records)
+            if times is None or self._ledger is None
+            else modelled_trace(self._ledger, times)
+        )
 
 
 @dataclass(frozen=True)
@@ -264,13 +282,19 @@ class Pair:
     functions: tuple[Function, Function]  # the same function, watched for the one and the other
     yours: Busiest
     theirs: Busiest
-    recorded: Sequence[Timeline] = ()  # where the reference is not here, what its calls did on the public seed
+    recorded: Sequence[
+        Timeline
+    ] = ()  # where the reference is not here, what its calls did on the public seed
 
     @classmethod
-    def over(cls, exercise: Exercise, function: Function, recorded: Sequence[Timeline] = ()) -> Pair:
+    def over(
+        cls, exercise: Exercise, function: Function, recorded: Sequence[Timeline] = ()
+    ) -> Pair:
         yours = Busiest()
         theirs = Busiest(like=yours)  # it runs later
-        return cls(exercise.stem, (yours.over(function), theirs.over(function)), yours, theirs, recorded)
+        return cls(
+            exercise.stem, (yours.over(function), theirs.over(function)), yours, theirs, recorded
+        )
 
     def timelines(self) -> tuple[Timeline, Timeline | None] | None:
         """The student's and the reference's; None where there is nothing to draw, whatever it is the student did."""
@@ -296,9 +320,18 @@ class EveryCall(_Watching):
             if len(self.timelines) < MOST_CALLS and len(ledger.records) >= FEWEST:
                 peak = ledger.peak_bytes(device)
                 made = timeline_of(
-                    ledger.records, self.function, scenario, str(call.path), device, (), peak, place=place
+                    ledger.records,
+                    self.function,
+                    scenario,
+                    str(call.path),
+                    device,
+                    (),
+                    peak,
+                    place=place,
                 )
-                with contextlib.suppress(BadEvidence):  # a picture less is no reason to have no reference
+                with contextlib.suppress(
+                    BadEvidence
+                ):  # a picture less is no reason to have no reference
                     self.timelines.append(checked_timeline(made))
 
 

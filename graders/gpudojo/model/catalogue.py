@@ -33,7 +33,9 @@ if TYPE_CHECKING:
 DAY: Final = re.compile(r"day([1-9][0-9]{0,2})")
 GROUP: Final = "gpudojo.days"
 BUILT_IN: Final = Path(__file__).resolve().parents[1] / "days"
-_STEM: Final = re.compile(r"""^exercise\b[^=\n]*=\s*(?:\w+\.)?Exercise\(\s*(?:stem=)?["']([^"'\n]+)["']""", re.M)
+_STEM: Final = re.compile(
+    r"""^exercise\b[^=\n]*=\s*(?:\w+\.)?Exercise\(\s*(?:stem=)?["']([^"'\n]+)["']""", re.M
+)
 
 
 @dataclass(frozen=True)
@@ -68,7 +70,11 @@ def registered() -> dict[str, Day]:
     A day of gpudojo cannot be replaced from outside; of two packages that register the same name, the first counts.
     """
     inside = (init.parent for init in BUILT_IN.glob("*/__init__.py"))
-    found = {each.name: Day(each.name, f"{GROUP}.{each.name}", each) for each in inside if DAY.fullmatch(each.name)}
+    found = {
+        each.name: Day(each.name, f"{GROUP}.{each.name}", each)
+        for each in inside
+        if DAY.fullmatch(each.name)
+    }
     for entry in sorted(_entry_points(), key=lambda entry: (entry.name, entry.value)):
         folder = _folder(entry.value)
         if entry.name not in found and DAY.fullmatch(entry.name) and folder is not None:
@@ -111,7 +117,11 @@ def described(place: str) -> list[Path]:
         names = os.listdir(place or os.curdir)
     except OSError:
         return []
-    return [Path(place, name) for name in names if name.lower().endswith((".dist-info", ".egg-info", "egg-info"))]
+    return [
+        Path(place, name)
+        for name in names
+        if name.lower().endswith((".dist-info", ".egg-info", "egg-info"))
+    ]
 
 
 def torch_version() -> str:
@@ -126,7 +136,11 @@ def torch_version() -> str:
                 open(found[0] / "METADATA", encoding="utf-8") as file,
             ):
                 if len(found) == 1:
-                    return next(line for line in file if line.startswith("Version: ")).partition(": ")[2].strip()
+                    return (
+                        next(line for line in file if line.startswith("Version: "))
+                        .partition(": ")[2]
+                        .strip()
+                    )
             break
     import importlib.metadata
 
@@ -140,7 +154,9 @@ def _folder(package: str) -> Path | None:
         spec = importlib.util.find_spec(first)
     except (ImportError, ValueError):
         return None
-    folders = (Path(place, *rest) for place in (spec.submodule_search_locations or () if spec else ()))
+    folders = (
+        Path(place, *rest) for place in (spec.submodule_search_locations or () if spec else ())
+    )
     return next((folder for folder in folders if (folder / "__init__.py").is_file()), None)
 
 
@@ -159,7 +175,9 @@ def _import(name: str) -> ModuleType:
         if isinstance(error, SyntaxError) and error.filename:
             raise BadDay(error.filename, error.lineno, error.msg) from error
         here = traceback.extract_tb(error.__traceback__)
-        last = next((frame for frame in reversed(here) if "importlib" not in frame.filename), here[-1])
+        last = next(
+            (frame for frame in reversed(here) if "importlib" not in frame.filename), here[-1]
+        )
         raise BadDay(last.filename, last.lineno, f"{type(error).__name__}: {error}") from error
 
 
@@ -176,7 +194,9 @@ def _imported(name: str) -> Iterator[tuple[ModuleType, Exercise]]:
 @functools.cache
 def day(name: str) -> tuple[Exercise, ...]:
     """The exercises of a day, in order."""
-    return tuple(sorted((exercise for _, exercise in _imported(name)), key=lambda exercise: exercise.stem))
+    return tuple(
+        sorted((exercise for _, exercise in _imported(name)), key=lambda exercise: exercise.stem)
+    )
 
 
 def whole(name: str) -> tuple[int, float]:
@@ -190,7 +210,9 @@ def wrong_points(name: str) -> str | None:
     for exercise in day(name):
         found = sum(function.points for function in exercise.functions)
         if found != exercise.points:
-            return f"the checks of {exercise.stem} add up to {found:g} points, not {exercise.points:g}"
+            return (
+                f"the checks of {exercise.stem} add up to {found:g} points, not {exercise.points:g}"
+            )
     count, points = whole(name)
     total = sum(exercise.points for exercise in day(name))
     if len(day(name)) >= count and total != points:
@@ -225,7 +247,10 @@ def _mistakes(path: Path) -> Mapping[str, Misconception]:
 
     try:
         entries = tomllib.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
-        return {key: Misconception(**{name: frozen(value) for name, value in e.items()}) for key, e in entries.items()}
+        return {
+            key: Misconception(**{name: frozen(value) for name, value in e.items()})
+            for key, e in entries.items()
+        }
     except (tomllib.TOMLDecodeError, TypeError, AttributeError) as error:
         raise BadDay(str(path), None, str(error)) from error
 
@@ -233,7 +258,9 @@ def _mistakes(path: Path) -> Mapping[str, Misconception]:
 @functools.cache
 def misconceptions() -> Mapping[str, Misconception]:
     """The named mistakes of all installed days, and the general ones, by key."""
-    own = {key: known for name in reversed(days()) for key, known in misconceptions_of(name).items()}
+    own = {
+        key: known for name in reversed(days()) for key, known in misconceptions_of(name).items()
+    }
     return {**general_mistakes(), **own}
 
 
@@ -265,8 +292,16 @@ def exercise_for(path: Path) -> Exercise | None:
 
 def day_with(exercise: Exercise) -> str | None:
     """The day that declares an exercise."""
-    having = {each.name: each.modules[exercise.stem] for each in registered().values() if exercise.stem in each.modules}
-    same = (name for name, module in having.items() if getattr(sys.modules.get(module), "exercise", None) is exercise)
+    having = {
+        each.name: each.modules[exercise.stem]
+        for each in registered().values()
+        if exercise.stem in each.modules
+    }
+    same = (
+        name
+        for name, module in having.items()
+        if getattr(sys.modules.get(module), "exercise", None) is exercise
+    )
     return next(same, next(iter(having), None))
 
 
@@ -337,8 +372,13 @@ def snippets(source: str) -> list[Snippet]:
     for match in _SNIPPET.finditer(source):
         words = (word.partition("=") for word in match["options"].split())
         options = {name: value for name, _, value in words}
-        end, line = match.end("code") + len("```\n"), source.count("\n", 0, match.start("code")) + 1
-        found.append(Snippet(match["name"], options, match["code"], match["recorded"], line, end, match.end()))
+        end = match.end("code") + len("```\n")
+        line = source.count("\n", 0, match.start("code")) + 1
+        found.append(
+            Snippet(
+                match["name"], options, match["code"], match["recorded"], line, end, match.end()
+            )
+        )
     return found
 
 

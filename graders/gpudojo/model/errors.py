@@ -90,7 +90,9 @@ class ForkServerFailed(DojoError):
 
     def __str__(self) -> str:
         last = self.log.splitlines()[-1] if self.log else ""
-        return f"the process that runs submissions did not start: {self.why}" + (f" ({last})" if last else "")
+        return f"the process that runs submissions did not start: {self.why}" + (
+            f" ({last})" if last else ""
+        )
 
 
 @dataclass(eq=False, repr=False)
@@ -102,7 +104,11 @@ class NoCluster(DojoError):
     kept: bool = False  # something may have been graded before it happened
 
     def __str__(self) -> str:
-        more = "; what has been graded is kept: run the same command again to resume" if self.kept else ""
+        more = (
+            "; what has been graded is kept: run the same command again to resume"
+            if self.kept
+            else ""
+        )
         return f"the scheduler at {self.address} {self.why}{more}"
 
 
@@ -144,7 +150,9 @@ class NoExercises(DojoError, FileNotFoundError):
     """A folder has no file that is named like an exercise."""
 
     folder: str
-    text = "no exercise files in {self.folder}; name the folder that has them, such as exercises/day8"
+    text = (
+        "no exercise files in {self.folder}; name the folder that has them, such as exercises/day8"
+    )
 
 
 @dataclass(eq=False, repr=False)
@@ -157,7 +165,9 @@ class NoSuchSeed(DojoError, ValueError):
     def __str__(self) -> str:
         *most, last = map(str, self.seeds)
         there = f"{', '.join(most)} and {last}" if most else last
-        return f"what the reference does is recorded here for the seeds {there}, not for {self.seed}"
+        return (
+            f"what the reference does is recorded here for the seeds {there}, not for {self.seed}"
+        )
 
 
 @dataclass(eq=False, repr=False)
@@ -216,13 +226,19 @@ class BadFile(_AtLine, ValueError):
     """A file that an instructor wrote or downloaded cannot be used as it is: a course, a roster, overrides."""
 
 
-def suggestion(name: str, names: Iterable[str], instead: str = "; there are {}", most: int = 12) -> str:
+def suggestion(
+    name: str, names: Iterable[str], instead: str = "; there are {}", most: int = 12
+) -> str:
     """What to write in place of an unknown name: the one that begins so, the most similar one, or else all, unless
     there are too many."""
     known = sorted(set(names))
     folded = {each.casefold(): each for each in reversed(known)}
     longer = [each for each in folded if name and each.startswith(name.casefold())]
-    if near := longer if len(longer) == 1 else difflib.get_close_matches(name.casefold(), list(folded), 1, 0.6):
+    if (
+        near := longer
+        if len(longer) == 1
+        else difflib.get_close_matches(name.casefold(), list(folded), 1, 0.6)
+    ):
         return f"; did you mean {folded[near[0]]}?"
     return instead.format(", ".join(known)) if 0 < len(known) <= most and instead else ""
 
@@ -264,11 +280,23 @@ _FRAMEWORK: Final = ("gpudojo.grading.", "gpudojo.model.")
 def author_line(error: BaseException, student: Path | None = None) -> str:
     """`file:line` of the author's code that raised an error: of the probe or check, or of what it called nearby."""
     places = list(traceback.walk_tb(error.__traceback__))
-    ours = [place for place in places if str(place[0].f_globals.get("__name__", "")).startswith(_FRAMEWORK)]
-    theirs = [place for place in places if place not in ours and place[0].f_code.co_filename != str(student)]
+    ours = [
+        place
+        for place in places
+        if str(place[0].f_globals.get("__name__", "")).startswith(_FRAMEWORK)
+    ]
+    theirs = [
+        place
+        for place in places
+        if place not in ours and place[0].f_code.co_filename != str(student)
+    ]
     # The first is the probe or check itself; below it may be torch's frames, which say nothing to an author.
     home = os.path.dirname(theirs[0][0].f_code.co_filename) if theirs else ""
-    near = [place for place in theirs if os.path.dirname(place[0].f_code.co_filename) == home] or ours or places
+    near = (
+        [place for place in theirs if os.path.dirname(place[0].f_code.co_filename) == home]
+        or ours
+        or places
+    )
     return f"{_shown_path(near[-1][0].f_code.co_filename)}:{near[-1][1]}" if near else ""
 
 

@@ -51,13 +51,21 @@ class Raised(msgspec.Struct, frozen=True, omit_defaults=True):
     message: str
     line: int | None
     scenario: str = ""  # in which it was raised, where a probe has several
-    copied: dict[str, int | None] = {}  # tensors that were copied just before, by name, and the lines that did it
-    source: str = ""  # file:line of the author's code that could not use what the student's function did
+    copied: dict[
+        str, int | None
+    ] = {}  # tensors that were copied just before, by name, and the lines that did it
+    source: str = (
+        ""  # file:line of the author's code that could not use what the student's function did
+    )
 
     @property
     def short(self) -> str:
         """Type and message in one line."""
-        first = self.message.splitlines()[0].removesuffix(", but expected one of:")[:200] if self.message else ""
+        first = (
+            self.message.splitlines()[0].removesuffix(", but expected one of:")[:200]
+            if self.message
+            else ""
+        )
         return f"{self.type}: {first}" if first else self.type
 
     @property
@@ -88,7 +96,9 @@ class Cases(dict[str, T], Generic[T]):
     """
 
     def __init__(
-        self, cases: Mapping[str, T] | Iterable[tuple[str, T]] = (), errors: Mapping[str, Raised] = {}
+        self,
+        cases: Mapping[str, T] | Iterable[tuple[str, T]] = (),
+        errors: Mapping[str, Raised] = {},
     ) -> None:
         super().__init__(cases)
         self.errors = dict(errors)
@@ -99,7 +109,8 @@ class Cases(dict[str, T], Generic[T]):
 
     def __getitem__(self, name: str) -> T:
         if (asked := self.asked) is not None:
-            asked[0], asked[1] = self.probe, name
+            asked[0] = self.probe
+            asked[1] = name
         elif self._parts:
             self._tell(name)
         return dict.__getitem__(self, name)
@@ -116,7 +127,8 @@ class Cases(dict[str, T], Generic[T]):
 
     def _tell(self, name: str) -> None:
         if (asked := self.asked) is not None:
-            asked[0], asked[1] = self.probe, name
+            asked[0] = self.probe
+            asked[1] = name
         for part in self._parts:
             if name in part or name in part.errors:
                 part._tell(name)
@@ -180,24 +192,42 @@ def plain(value: Any) -> Any:
     """
     if isinstance(value, (list, tuple)):
         same = LEAVES.issuperset(map(type, value))
-        return list(value) if same else [each if type(each) in LEAVES else plain(each) for each in value]
+        return (
+            list(value)
+            if same
+            else [each if type(each) in LEAVES else plain(each) for each in value]
+        )
     if isinstance(value, msgspec.Struct) and type(value) is not Array:
-        encoded = zip(type(value).__struct_encode_fields__, msgspec.structs.astuple(value), strict=True)
+        encoded = zip(
+            type(value).__struct_encode_fields__, msgspec.structs.astuple(value), strict=True
+        )
         return {name: each if type(each) in LEAVES else plain(each) for name, each in encoded}
     if isinstance(value, dict):
-        found = {name: each if type(each) in LEAVES else plain(each) for name, each in value.items()}
-        return found | {name: {"raised": plain(raised)} for name, raised in getattr(value, "errors", {}).items()}
+        found = {
+            name: each if type(each) in LEAVES else plain(each) for name, each in value.items()
+        }
+        return found | {
+            name: {"raised": plain(raised)} for name, raised in getattr(value, "errors", {}).items()
+        }
     return value
 
 
 def typed(facts: Any, kind: Any) -> Any:
     """Facts as what a probe is declared to return. Raises BadEvidence where they do not fit: they are untrusted."""
-    origin, inner = get_origin(kind), get_args(kind)
+    origin = get_origin(kind)
+    inner = get_args(kind)
     if origin is Cases and isinstance(facts, dict):
         # In the order of the facts: a check names the first of them, and must name the same one in every process.
-        raised = {name: fact["raised"] for name, fact in facts.items() if isinstance(fact, dict) and "raised" in fact}
+        raised = {
+            name: fact["raised"]
+            for name, fact in facts.items()
+            if isinstance(fact, dict) and "raised" in fact
+        }
         errors = {name: typed(fact, Raised) for name, fact in raised.items()}
-        return Cases({name: typed(fact, inner[0]) for name, fact in facts.items() if name not in raised}, errors)
+        return Cases(
+            {name: typed(fact, inner[0]) for name, fact in facts.items() if name not in raised},
+            errors,
+        )
     if origin is dict and isinstance(facts, dict) and get_origin(inner[1]) is Cases:
         return {name: typed(fact, inner[1]) for name, fact in facts.items()}
     try:
@@ -212,7 +242,9 @@ class Observation(msgspec.Struct, frozen=True, omit_defaults=True):
     status: CallStatus
     facts: dict[str, Fact] = {}
     raised: Raised | None = None
-    executed: dict[str, list[tuple[int, int]]] = {}  # by scenario, "" for none: first and last of lines that were run
+    executed: dict[
+        str, list[tuple[int, int]]
+    ] = {}  # by scenario, "" for none: first and last of lines that were run
 
     @property
     def timed_out(self) -> bool:
@@ -259,12 +291,16 @@ def _typed_at_once(data: msgspec.Raw, kind: Any) -> Any:
     Of what no probe returns, such as an array in the place of a struct, something else may be made: a forger who could
     send that could as well send the other.
     """
-    origin, inner = get_origin(kind), get_args(kind)
+    origin = get_origin(kind)
+    inner = get_args(kind)
     try:
         if origin is Cases:
             return _cases_at_once(data, inner[0])
         if origin is dict and get_origin(inner[1]) is Cases:
-            return {name: _cases_at_once(part, *get_args(inner[1])) for name, part in _parts.decode(data).items()}
+            return {
+                name: _cases_at_once(part, *get_args(inner[1]))
+                for name, part in _parts.decode(data).items()
+            }
         return _decoded_as(data, kind)
     except Exception:  # whatever decoding raises: it is raised again, and told, by the longer way
         return None
@@ -292,7 +328,8 @@ def _decoded_as(data: msgspec.Raw, kind: Any) -> Any:
 
 def prepare(kind: Any) -> None:
     """Make the decoders of what a probe is declared to return: some take milliseconds."""
-    origin, inner = get_origin(kind), get_args(kind)
+    origin = get_origin(kind)
+    inner = get_args(kind)
     if origin is Cases:
         _typed_decoder(dict[str, inner[0]])  # type: ignore[valid-type]
         _typed_decoder(inner[0])
@@ -361,8 +398,12 @@ class Digests(NamedTuple):
 
 
 def digests_of(observations: Mapping[str, ObservationOutline | FactsOutline]) -> Digests:
-    ends = _encoder.encode([(name, seen.status, seen.raised) for name, seen in observations.items()])
-    return Digests(ends, tuple([_recent.digest(bytes(seen.facts)) for seen in observations.values()]))
+    ends = _encoder.encode(
+        [(name, seen.status, seen.raised) for name, seen in observations.items()]
+    )
+    return Digests(
+        ends, tuple([_recent.digest(bytes(seen.facts)) for seen in observations.values()])
+    )
 
 
 class RecentFacts:
@@ -400,7 +441,9 @@ LARGEST_OBSERVATION: Final = 1 << 20  # five times the largest of a reference
 SHORT: Final = 1 << 10  # bytes that are hashed as fast as they are compared
 MOST_RECENT: Final = 2 << 20
 DEEPEST: Final = 16
-MOST_FACTS: Final = 50_000  # lists, mappings and arrays of one function; those of a reference have a thousand
+MOST_FACTS: Final = (
+    50_000  # lists, mappings and arrays of one function; those of a reference have a thousand
+)
 DIMENSIONS: Final = 64  # of an array: as many as NumPy has
 _ARRAY: Final = "array"
 PLAIN: Final = frozenset({type(None), bool, int, float, str})
@@ -409,7 +452,15 @@ TEXTS: Final = frozenset({str})
 # Bytes of one element of every dtype that probes send.
 ELEMENTS: Final = {
     **{"bool": 1, "int8": 1, "uint8": 1, "int16": 2, "float16": 2, "int32": 4, "float32": 4},
-    **{"uint16": 2, "uint32": 4, "uint64": 8, "int64": 8, "float64": 8, "complex64": 8, "complex128": 16},
+    **{
+        "uint16": 2,
+        "uint32": 4,
+        "uint64": 8,
+        "int64": 8,
+        "float64": 8,
+        "complex64": 8,
+        "complex128": 16,
+    },
 }
 
 
@@ -439,7 +490,9 @@ def outlined(data: bytes, known: set[bytes]) -> EvidenceOutline:
                 raise BadEvidence("it is too large, or of another version")
             count = 0
             for digest, seen in zip(digests.facts, outline.observations.values(), strict=True):
-                count += _facts_known.get(digest) or _count_facts(digest, seen.facts, MOST_FACTS - count)
+                count += _facts_known.get(digest) or _count_facts(
+                    digest, seen.facts, MOST_FACTS - count
+                )
             if count > MOST_FACTS + 1:
                 raise BadEvidence(f"it has more than {MOST_FACTS:,} lists and mappings")
         except BadEvidence:
@@ -462,13 +515,16 @@ def _count_facts(digest: bytes, data: msgspec.Raw, most: int) -> int:
 
 _encoder: Final = msgspec.msgpack.Encoder()
 _recent: Final = RecentFacts(MOST_RECENT)
-_facts_known: Final[dict[bytes, int]] = {}  # by digest, how many lists, mappings and arrays well-formed facts have
+_facts_known: Final[
+    dict[bytes, int]
+] = {}  # by digest, how many lists, mappings and arrays well-formed facts have
 _decoder: Final = msgspec.msgpack.Decoder(Evidence)
 _outline: Final = msgspec.msgpack.Decoder(EvidenceOutline)
 _facts: Final = msgspec.msgpack.Decoder(dict[str, Any])
 _parts: Final = msgspec.msgpack.Decoder(dict[str, msgspec.Raw])
 # What tells that a scenario ended with an error, and what an array has.
-RAISED, ARRAY = msgspec.msgpack.encode("raised"), msgspec.msgpack.encode(_ARRAY)
+RAISED = msgspec.msgpack.encode("raised")
+ARRAY = msgspec.msgpack.encode(_ARRAY)
 
 
 def decoded(decode: Callable[[bytes], T], data: bytes) -> T:
@@ -532,7 +588,9 @@ def _array(value: dict[str, Any]) -> Array:
         raise BadEvidence(f"an array of {array.dtype[:40]!r} is no fact")
     if len(array.shape) > DIMENSIONS:
         raise BadEvidence(f"an array of {len(array.shape)} dimensions is no fact")
-    if any(length < 0 for length in array.shape) or math.prod(array.shape) * size != len(array.data):
+    if any(length < 0 for length in array.shape) or math.prod(array.shape) * size != len(
+        array.data
+    ):
         raise BadEvidence(f"an array of shape {array.shape} has {len(array.data)} bytes")
     return array
 
@@ -540,6 +598,10 @@ def _array(value: dict[str, Any]) -> Array:
 def checked_timeline(timeline: Timeline | bytes) -> Timeline:
     """The timeline, encoded or not, if it is well-formed; raises BadEvidence."""
     try:
-        return check_timeline(timeline) if isinstance(timeline, Timeline) else decode_timeline(timeline)
+        return (
+            check_timeline(timeline)
+            if isinstance(timeline, Timeline)
+            else decode_timeline(timeline)
+        )
     except BadTimeline as error:
         raise BadEvidence(str(error)) from None

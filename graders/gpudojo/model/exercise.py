@@ -9,7 +9,15 @@ from typing import Any, Final, Generic, NamedTuple, TypeVar, get_type_hints, ove
 
 import msgspec
 
-from gpudojo.model.evidence import AnyObservation, CallStatus, Cases, Fact, Raised, ScenarioRaised, plain
+from gpudojo.model.evidence import (
+    AnyObservation,
+    CallStatus,
+    Cases,
+    Fact,
+    Raised,
+    ScenarioRaised,
+    plain,
+)
 
 # Names of types in `torch.return_types`: what these functions return for one dimension.
 _VALUES_AND_INDICES: Final = frozenset(
@@ -34,10 +42,18 @@ class Misconception(msgspec.Struct, frozen=True):
     why: str
     at: tuple[str, ...] = ()  # where to look in the source when no record tells the line
     cause: tuple[str, ...] = ()  # the mistake itself, better than the line where it was noticed
-    hints: tuple[str, ...] = ()  # three steps: a question that gives nothing away, a pointer, nearly the answer
-    rather: str = ""  # the mistake that it is if the source shows that one's cause and not this one's
-    from_source: bool = False  # whether it is named only where the source shows its cause: others look the same
-    unless: tuple[str, ...] = ()  # patterns with which it is not named: what it says is missing is there
+    hints: tuple[
+        str, ...
+    ] = ()  # three steps: a question that gives nothing away, a pointer, nearly the answer
+    rather: str = (
+        ""  # the mistake that it is if the source shows that one's cause and not this one's
+    )
+    from_source: bool = (
+        False  # whether it is named only where the source shows its cause: others look the same
+    )
+    unless: tuple[
+        str, ...
+    ] = ()  # patterns with which it is not named: what it says is missing is there
 
 
 @dataclass(eq=False)
@@ -49,7 +65,9 @@ class Failed(Exception):
     line: int | None = None
     misconception: str | None = None
     at: tuple[str, ...] = ()  # patterns for `grading.source_locator`, where no line is known
-    ran: tuple[tuple[int, int], ...] | None = None  # the lines that the failing call executed, where they are recorded
+    ran: tuple[tuple[int, int], ...] | None = (
+        None  # the lines that the failing call executed, where they are recorded
+    )
     about: str = ""  # the check whose hints are shown, where that is another one
 
 
@@ -76,7 +94,9 @@ class Probe(Generic[T_co]):
     """Calls the student's function in some scenarios and describes what it did, without judging it."""
 
     name: str
-    look: Callable[[Any], T_co]  # gets a `Call`; its declared return type tells how evidence is read
+    look: Callable[
+        [Any], T_co
+    ]  # gets a `Call`; its declared return type tells how evidence is read
     machine: str = "bench"  # which machine it needs, see `grading.observe.open_machine`
     edge: bool = False  # whether it only tries edge cases: the check `runs` does not look at it
 
@@ -103,7 +123,10 @@ class Seen:
 
     def __init__(self, observations: Mapping[str, AnyObservation]) -> None:
         self._observations = observations
-        self._asked: list[str | None] = [_NOTHING, None]  # the probe and the scenario that a check asked for last
+        self._asked: list[str | None] = [
+            _NOTHING,
+            None,
+        ]  # the probe and the scenario that a check asked for last
         # The probes whose facts a check has asked for. None: a verdict may depend on more than these and the ends.
         self.used: set[str] | None = set()
         self._typed: dict[str, Any] = {}
@@ -118,7 +141,8 @@ class Seen:
         if found is None:
             found = self._read(name, probe)
         asked = self._asked
-        asked[0], asked[1] = name, None
+        asked[0] = name
+        asked[1] = None
         return found
 
     def _read(self, name: str, probe: Probe[T]) -> T:
@@ -127,7 +151,9 @@ class Seen:
             raise ScenarioRaised(seen.raised)
         made: T = seen.typed(probe.returns)
         self._typed[name] = made
-        for cases in made.values() if isinstance(made, dict) and not isinstance(made, Cases) else [made]:
+        for cases in (
+            made.values() if isinstance(made, dict) and not isinstance(made, Cases) else [made]
+        ):
             if isinstance(cases, Cases):
                 cases.probe, cases.asked = name, self._asked
         return made
@@ -173,7 +199,11 @@ class Seen:
             return None
         probe, scenario = asked
         seen = [each for name, each in self._observations.items() if probe in (name, None)]
-        chosen = [each.executed[scenario] for each in seen if scenario is not None and scenario in each.executed]
+        chosen = [
+            each.executed[scenario]
+            for each in seen
+            if scenario is not None and scenario in each.executed
+        ]
         if not chosen and scenario is not None:
             chosen = [each.executed[""] for each in seen if "" in each.executed]
         chosen = chosen or [lines for each in seen for lines in each.executed.values()]
@@ -192,7 +222,9 @@ class Seen:
 
 
 Judge = Callable[[Seen, Seen], None]  # gets the student's and the reference's; raises Failed
-Diagnose = Callable[[Raised, Seen], str | None]  # the misconception behind an error of the student's function
+Diagnose = Callable[
+    [Raised, Seen], str | None
+]  # the misconception behind an error of the student's function
 
 
 @dataclass(frozen=True)
@@ -223,7 +255,9 @@ def pattern_key(function: str, what: str) -> str:
     return f"{function} {what}"
 
 
-def line_to_show(patterns: Iterable[str], function: str, lines: Mapping[str, int], ran: Lines | None) -> int | None:
+def line_to_show(
+    patterns: Iterable[str], function: str, lines: Mapping[str, int], ran: Lines | None
+) -> int | None:
     """The line of the first of these patterns that the failing call executed; None where there is none.
 
     Of several places the first one counts, of `return` and of those that begin with `last ` the last one. `skipped to(`
@@ -231,9 +265,12 @@ def line_to_show(patterns: Iterable[str], function: str, lines: Mapping[str, int
     of what ran, any place will do.
     """
     for pattern in patterns:
-        skipped, last = pattern.startswith("skipped "), "last " in pattern or pattern == "return"
+        skipped = pattern.startswith("skipped ")
+        last = "last " in pattern or pattern == "return"
         what = pattern.removeprefix("skipped ").removeprefix("last ").removeprefix("first ")
-        keys = (pattern_key(function, f"{what} {n}" if n > 1 else what) for n in range(1, PLACES + 1))
+        keys = (
+            pattern_key(function, f"{what} {n}" if n > 1 else what) for n in range(1, PLACES + 1)
+        )
         places = [lines[key] for key in (keys if what else [function]) if key in lines]
         if ran is None:
             places = [] if skipped or (pattern == "return" and len(places) > 1) else places
@@ -281,7 +318,9 @@ class Function:
     hints: tuple[str, ...]
     probes: list[Probe[Any]] = field(default_factory=list)
     checks: list[Check] = field(default_factory=list)
-    advice: dict[str, Advice] = field(default_factory=dict)  # by a misconception, or by the name of a check
+    advice: dict[str, Advice] = field(
+        default_factory=dict
+    )  # by a misconception, or by the name of a check
     drawings: list[Drawing] = field(default_factory=list)
     diagnose: Diagnose = lambda raised, seen: None
 
@@ -294,15 +333,24 @@ class Function:
         """The steps of a mistake; else the hints about the first of these keys that has some; else all hints."""
         if mistake is not None and mistake.hints:
             return mistake.hints
-        found = (a.hints for key in keys if key is not None and (a := self.advice.get(key)) and a.hints)
+        found = (
+            a.hints for key in keys if key is not None and (a := self.advice.get(key)) and a.hints
+        )
         return tuple(self.hints[number - 1] for number in next(found, ())) or self.hints
 
     def signs_for(self, *keys: str | None) -> tuple[str, ...]:
         """The source patterns that go with these keys, the best first."""
-        return tuple(what for key in keys if key is not None and key in self.advice for what in self.advice[key].at)
+        return tuple(
+            what
+            for key in keys
+            if key is not None and key in self.advice
+            for what in self.advice[key].at
+        )
 
     def draws(
-        self, draw: Callable[..., T], every: Callable[[int], Iterable[tuple[Any, ...]]] = lambda seed: [(seed,)]
+        self,
+        draw: Callable[..., T],
+        every: Callable[[int], Iterable[tuple[Any, ...]]] = lambda seed: [(seed,)],
     ) -> Callable[..., T]:
         """Declare what scenarios are made of: drawn from a seed alone, by a function whose results are kept.
 
@@ -316,8 +364,16 @@ class Function:
     @overload
     def probe(self, look: Callable[[Any], T]) -> Probe[T]: ...
     @overload
-    def probe(self, *, machine: str = ..., edge: bool = ...) -> Callable[[Callable[[Any], T]], Probe[T]]: ...
-    def probe(self, look: Callable[[Any], Any] | None = None, *, machine: str = "bench", edge: bool = False) -> Any:
+    def probe(
+        self, *, machine: str = ..., edge: bool = ...
+    ) -> Callable[[Callable[[Any], T]], Probe[T]]: ...
+    def probe(
+        self,
+        look: Callable[[Any], Any] | None = None,
+        *,
+        machine: str = "bench",
+        edge: bool = False,
+    ) -> Any:
         """Declare a probe under its function's name. It returns a struct, `Cases` of structs, or a dict of `Cases`.
 
         One that tries edge cases only comes last: after a time-out, no other is run.
@@ -335,7 +391,9 @@ class Function:
         def declare(judge: Judge) -> Judge:
             claim = " ".join((judge.__doc__ or "").split())
             if not claim:
-                raise ValueError(f"the check {judge.__name__} of {self.name} has no docstring for the student to read")
+                raise ValueError(
+                    f"the check {judge.__name__} of {self.name} has no docstring for the student to read"
+                )
             self.checks.append(Check(judge.__name__, claim, points, judge, needs))
             return judge
 

@@ -103,7 +103,9 @@ class CheckRow(msgspec.Struct, frozen=True, omit_defaults=True):
     @property
     def absent(self) -> bool:
         """Whether it failed because the function was not handed in."""
-        return self.outcome is Outcome.FAILED and self.happened.startswith(not_handed_in(self.function))
+        return self.outcome is Outcome.FAILED and self.happened.startswith(
+            not_handed_in(self.function)
+        )
 
 
 class ExerciseRow(msgspec.Struct, frozen=True):
@@ -116,7 +118,9 @@ class ExerciseRow(msgspec.Struct, frozen=True):
     checks: list[CheckRow] = []
     extra: bool = False  # extra credit: its points count, and its maximum does not
     by_hand: bool = False  # graded by a person: to do as long as there is no override
-    override: Override | None = None  # of the whole exercise; `score` is already this, whatever the checks have
+    override: Override | None = (
+        None  # of the whole exercise; `score` is already this, whatever the checks have
+    )
 
     @property
     def heading(self) -> str:
@@ -159,7 +163,11 @@ class RosterRow(msgspec.Struct, frozen=True, omit_defaults=True):
 
 def both_names(name: str, submission: str) -> str:
     """A student's name and that of the submission, "Fay Bauer (bauerfay)"; one where they are the same."""
-    return f"{name} ({submission})" if name and name.casefold() != submission.casefold() else name or submission
+    return (
+        f"{name} ({submission})"
+        if name and name.casefold() != submission.casefold()
+        else name or submission
+    )
 
 
 class Timing(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -218,11 +226,15 @@ class SubmissionRow(msgspec.Struct, frozen=True):
     output: str = ""  # what the student's code printed, cut off where it was too much
     layers: list[str] = []  # the layers of isolation that held for it
     record: str = ""  # the key of what is kept of its run, beside the results
-    reference: str = ""  # the key of the reference it was judged against, where it is not the header's
+    reference: str = (
+        ""  # the key of the reference it was judged against, where it is not the header's
+    )
     graded_at: str = ""  # ISO 8601, UTC
     timing: Timing | None = None  # None where nothing is known of deadlines and dates
     attempts: list[Attempt] = []  # where there is more than one grading
-    roster: RosterRow | None = None  # of Gradescope's list where there is none, or nobody on it matches; else None
+    roster: RosterRow | None = (
+        None  # of Gradescope's list where there is none, or nobody on it matches; else None
+    )
     group: str = ""
     gone: bool = False  # its files are no longer where they were; what was graded is kept
     grade: Grade | None = None  # None where it is the score
@@ -268,7 +280,11 @@ class SubmissionRow(msgspec.Struct, frozen=True):
         for exercise in self.exercises:
             if exercise.override is not None:
                 found.append((exercise.exercise, exercise.override))
-            found += [(check.id, check.override) for check in exercise.checks if check.override is not None]
+            found += [
+                (check.id, check.override)
+                for check in exercise.checks
+                if check.override is not None
+            ]
         return found
 
 
@@ -314,12 +330,16 @@ class ClassResults(msgspec.Struct, frozen=True):
     torch: str
     gpudojo: str
     max_score: Points
-    layers: dict[str, str] = {}  # a layer of isolation -> "" if it held, otherwise the reason why not
+    layers: dict[
+        str, str
+    ] = {}  # a layer of isolation -> "" if it held, otherwise the reason why not
     reference: str = ""  # the key of what is kept of the reference's run
     title: str = ""  # of the course
     graded_at: str = ""  # when results last changed; ISO 8601, UTC
     python: str = ""
-    seed: str = ""  # tells seeds apart and does not reveal them; "per student: …" where each has another
+    seed: str = (
+        ""  # tells seeds apart and does not reveal them; "per student: …" where each has another
+    )
     limits: RunLimits | None = None
     only: list[str] = []  # the functions graded; empty: all
     scale: Points | None = None  # what `max_score` is worth on the platform; None: `max_score`
@@ -334,7 +354,9 @@ class ClassResults(msgspec.Struct, frozen=True):
 
 
 PLACES: Final = 6
-OURS: Final = "This is an error in the exercise, not in your code. It costs you no points. Please report it."
+OURS: Final = (
+    "This is an error in the exercise, not in your code. It costs you no points. Please report it."
+)
 
 
 def total(numbers: Iterable[float]) -> float:
@@ -370,17 +392,22 @@ def rows_of(
                 *(result, points, functions.get(result.function), misconceptions or {}),
                 *(places.get(result.function), hints),
             )
-            for result, points in zip(own, rounded([result.max_points for result in own]), strict=True)
+            for result, points in zip(
+                own, rounded([result.max_points for result in own]), strict=True
+            )
         ]
         rows.append(row_of_exercise(exercise, checks))
     if by_exercise:
         # A result that belongs nowhere would be lost from the score without a word.
-        raise ValueError(f"results of exercises that were not given: {', '.join(sorted(by_exercise))}")
+        raise ValueError(
+            f"results of exercises that were not given: {', '.join(sorted(by_exercise))}"
+        )
     return rows
 
 
 def row_of_exercise(exercise: Exercise, checks: list[CheckRow]) -> ExerciseRow:
-    score, worth = total(check.points for check in checks), total(check.max_points for check in checks)
+    score = total(check.points for check in checks)
+    worth = total(check.max_points for check in checks)
     return ExerciseRow(exercise.stem, exercise.title, score, worth, checks)
 
 
@@ -394,7 +421,9 @@ def row_of_check(
 ) -> CheckRow:
     """The row of one check that is worth so many points, rounded."""
     mistake = misconceptions.get(result.misconception or "")
-    every = hints_on(result, function, mistake) if function and result.outcome is Outcome.FAILED else ()
+    every = (
+        hints_on(result, function, mistake) if function and result.outcome is Outcome.FAILED else ()
+    )
     return _row(result, points, "\n".join(every[: max(hints, 0)]), mistake, place)
 
 
@@ -409,12 +438,18 @@ DEVICE_HINTS: Final = (
     "Make it where it is needed, with `device=` and the `.device` of a tensor that it is used with.",
 )
 # A call with other arguments than it takes, whatever the function was to do.
-ARGUMENTS: Final = re.compile(r"raised: TypeError: .*(combination of|keyword|positional|function) argument")
+ARGUMENTS: Final = re.compile(
+    r"raised: TypeError: .*(combination of|keyword|positional|function) argument"
+)
 
 
-def hints_on(result: CheckResult, function: Function, mistake: Misconception | None) -> tuple[str, ...]:
+def hints_on(
+    result: CheckResult, function: Function, mistake: Misconception | None
+) -> tuple[str, ...]:
     """The hints about one failure, and no others; none where nothing could run, as of a function that is missing."""
-    if function.is_value:  # the hints of a mistake are about code that makes it, not about an answer
+    if (
+        function.is_value
+    ):  # the hints of a mistake are about code that makes it, not about an answer
         return function.hints_for(result.about or result.check)
     if mistake is None and result.ran == ():
         return ()
@@ -487,4 +522,8 @@ def _message(result: CheckResult) -> str:
         case Outcome.ERROR:
             return OURS
         case Outcome.FAILED:
-            return f"{result.happened}; expected {result.expected}" if result.expected else result.happened
+            return (
+                f"{result.happened}; expected {result.expected}"
+                if result.expected
+                else result.happened
+            )

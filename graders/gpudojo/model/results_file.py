@@ -15,7 +15,13 @@ import msgspec
 
 from gpudojo.model.errors import BadEvidence, BadResults, printable
 from gpudojo.model.evidence import decoded
-from gpudojo.model.results import RESULTS_VERSION, ClassResults, SubmissionRow, SubmissionStatus, total
+from gpudojo.model.results import (
+    RESULTS_VERSION,
+    ClassResults,
+    SubmissionRow,
+    SubmissionStatus,
+    total,
+)
 
 END: Final = b"\n]}\n"
 SAME: Final = 0.5e-6  # points have 6 places, so that two sums that differ by less are one
@@ -35,11 +41,17 @@ def write(path: Path, header: ClassResults, rows: Iterable[SubmissionRow]) -> No
         pass
 
 
-def writing(path: Path, header: ClassResults, rows: Iterable[SubmissionRow]) -> Iterator[SubmissionRow]:
+def writing(
+    path: Path, header: ClassResults, rows: Iterable[SubmissionRow]
+) -> Iterator[SubmissionRow]:
     """Write results as `write` does; yields each row when it is written. The file is whole after the last one."""
     with replacing(path) as file:
         layers = dict(sorted(header.layers.items()))
-        fields = {name: getattr(header, name) for name in ClassResults.__struct_fields__ if name != "submissions"}
+        fields = {
+            name: getattr(header, name)
+            for name in ClassResults.__struct_fields__
+            if name != "submissions"
+        }
         first = encoded({"version": RESULTS_VERSION, **fields, "layers": layers})
         file.write(first.removesuffix(b"}") + b',"submissions":[')
         separator = b"\n"
@@ -168,7 +180,9 @@ def _check_version(path: Path, data: bytes) -> None:
     except Exception as error:  # whatever decoding raises: DecodeError, UnicodeDecodeError, RecursionError, MemoryError
         raise BadResults(str(path), f"it is not JSON: {error}") from None
     if found != RESULTS_VERSION:
-        raise BadResults(str(path), f"it has version {found}, and this gpudojo reads version {RESULTS_VERSION}")
+        raise BadResults(
+            str(path), f"it has version {found}, and this gpudojo reads version {RESULTS_VERSION}"
+        )
 
 
 def _decoded(path: Path, data: bytes, kind: type[_Kind]) -> _Kind:
@@ -184,9 +198,11 @@ def _check(path: Path, row: SubmissionRow) -> None:
     for exercise in row.exercises:
         for check in exercise.checks:
             parts.append((check.id, check.points, check.max_points, check.points, check.max_points))
-        own, worth = total(c.points for c in exercise.checks), total(c.max_points for c in exercise.checks)
+        own = total(c.points for c in exercise.checks)
+        worth = total(c.max_points for c in exercise.checks)
         if exercise.override or exercise.by_hand:
-            own, worth = exercise.override.points if exercise.override else 0.0, exercise.max_score
+            own = exercise.override.points if exercise.override else 0.0
+            worth = exercise.max_score
         parts.append((exercise.exercise, exercise.score, exercise.max_score, own, worth))
     extra = total(exercise.score for exercise in row.exercises if exercise.extra)
     own = total(exercise.score for exercise in row.exercises)
@@ -205,7 +221,9 @@ def _check(path: Path, row: SubmissionRow) -> None:
 def safe(cell: str) -> str:
     """The text with an apostrophe before what a spreadsheet would take for a formula; numbers stay numbers."""
     # Tab and carriage return count too: some programs drop them and run what follows. So do full-width signs.
-    if not cell.startswith(("=", "+", "-", "@", "\t", "\r", "\uff1d", "\uff0b", "\uff0d", "\uff20")):
+    if not cell.startswith(
+        ("=", "+", "-", "@", "\t", "\r", "\uff1d", "\uff0b", "\uff0d", "\uff20")
+    ):
         return cell
     try:
         float(cell)
@@ -224,7 +242,9 @@ def write_csv(path: Path, rows: Iterable[SubmissionRow], exercises: Iterable[str
     columns = list(exercises)
     with replacing(path) as file:
         # A name from a file system may hold halves of characters that UTF-8 cannot write.
-        text = io.TextIOWrapper(file, encoding="utf-8", errors="backslashreplace", newline="", write_through=True)
+        text = io.TextIOWrapper(
+            file, encoding="utf-8", errors="backslashreplace", newline="", write_through=True
+        )
         writer = csv.writer(text)
         writer.writerow([*FIRST_COLUMNS, *columns, *MORE_COLUMNS, LAST_COLUMN])
         for row in rows:
@@ -243,7 +263,13 @@ def _late(row: SubmissionRow) -> str:
         return ""
     if (seconds := row.timing.late_seconds) is None:
         return "late"
-    return f"{seconds / 3600:.1f} h" if seconds >= 3600 else f"{seconds // 60} min" if seconds >= 60 else f"{seconds} s"
+    return (
+        f"{seconds / 3600:.1f} h"
+        if seconds >= 3600
+        else f"{seconds // 60} min"
+        if seconds >= 60
+        else f"{seconds} s"
+    )
 
 
 FIRST_COLUMNS: Final = ("submission", "student", "status", "score", "max_score")
@@ -257,14 +283,20 @@ MORE_COLUMNS: Final[dict[str, Callable[[SubmissionRow], str]]] = {
     "late": _late,
     "penalty": lambda row: number(row.timing.penalty) if row.timing and row.timing.penalty else "",
     "extended_to": lambda row: row.timing.deadline if row.timing and row.timing.extended else "",
-    "attempts": lambda row: str(len(row.attempts) or int(row.status is not SubmissionStatus.ABSENT)),
-    "overrides": lambda row: "; ".join(f"{name}: {number(one.points)}" for name, one in row.overrides),
+    "attempts": lambda row: str(
+        len(row.attempts) or int(row.status is not SubmissionStatus.ABSENT)
+    ),
+    "overrides": lambda row: "; ".join(
+        f"{name}: {number(one.points)}" for name, one in row.overrides
+    ),
     "to_grade": lambda row: "; ".join(row.to_grade),
     "reason": lambda row: row.reason,
     "notes": lambda row: "; ".join(row.notes),
 }
 LAST_COLUMN: Final = "needs_human"
-COLUMNS: Final = frozenset((*FIRST_COLUMNS, *MORE_COLUMNS, LAST_COLUMN))  # names that no exercise may have
+COLUMNS: Final = frozenset(
+    (*FIRST_COLUMNS, *MORE_COLUMNS, LAST_COLUMN)
+)  # names that no exercise may have
 
 
 PATH: Final = Path(__file__).with_name("results.schema.json")
@@ -275,7 +307,11 @@ def schema() -> dict[str, Any]:
     made = msgspec.json.schema(ClassResults)
     # The structs have defaults for these so that a header is easily made; a file without them is refused.
     made["$defs"]["ClassResults"]["required"] += ["version", "submissions"]
-    return {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": "gpudojo class results", **made}
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": "gpudojo class results",
+        **made,
+    }
 
 
 def text() -> str:

@@ -41,7 +41,11 @@ Task = tuple[Exercise, Function]
 
 
 def check(
-    *things: Any, hints: int | None = None, seed: int = SEED, bench: str = "auto", seconds: float = SECONDS
+    *things: Any,
+    hints: int | None = None,
+    seed: int = SEED,
+    bench: str = "auto",
+    seconds: float = SECONDS,
 ) -> None:
     """Check functions of this notebook, `check(train_epoch)`, or everything it defines, `check()`.
 
@@ -50,7 +54,11 @@ def check(
     namespace = sys._getframe(1).f_globals
     if namespace.get("__name__") != "__main__":
         return  # pytest or `dojo grade` runs the cells to find functions, and checks them itself
-    show(make_report(*things, namespace=namespace, hints=hints, seed=seed, bench=bench, seconds=seconds))
+    show(
+        make_report(
+            *things, namespace=namespace, hints=hints, seed=seed, bench=bench, seconds=seconds
+        )
+    )
 
 
 def make_report(
@@ -62,11 +70,16 @@ def make_report(
     seconds: float = SECONDS,
 ) -> CheckReport:
     """What `check` shows, as an object."""
-    from virtual_cuda import choose_device, device_count  # these import torch, as the first check does
+    from virtual_cuda import (
+        choose_device,
+        device_count,
+    )  # these import torch, as the first check does
 
     if hints is not None and (isinstance(hints, bool) or not isinstance(hints, int)):
         return CheckReport(said=(f"hints is a number, as in hints=2, not {type(hints).__name__}.",))
-    if bench not in ("auto", "virtual", "cpu", "cuda", "mps") or (bench in ("cuda", "mps") and not device_count(bench)):
+    if bench not in ("auto", "virtual", "cpu", "cuda", "mps") or (
+        bench in ("cuda", "mps") and not device_count(bench)
+    ):
         return CheckReport(said=(f"{NoSuchDevice(bench)}.",))
     tasks = _tasks()
     said: list[str] = []
@@ -90,7 +103,8 @@ def make_report(
         seeds = known_seeds(Path.cwd() / NOWHERE, exercise)
         if seeds is not None and seed not in seeds:
             return CheckReport(said=(f"{NoSuchSeed(seed, seeds)}.",))
-    kind, count = choose_device(bench)[0], 1 if hints is None else hints
+    kind = choose_device(bench)[0]
+    count = 1 if hints is None else hints
     try:
         for name, thing in wanted:
             found.append(_checked(name, thing, namespace, tasks[name], count, seed, kind, seconds))
@@ -118,14 +132,20 @@ def show(report: CheckReport) -> None:
 
 
 def _tasks() -> dict[str, Task]:
-    return {function.name: (exercise, function) for _, exercise in every_exercise() for function in exercise.functions}
+    return {
+        function.name: (exercise, function)
+        for _, exercise in every_exercise()
+        for function in exercise.functions
+    }
 
 
 def _name(thing: Any, namespace: dict[str, Any], tasks: dict[str, Task]) -> str | None:
     """The task that an object is for: by its name in the notebook, or by its own name."""
     if isinstance(thing, str):
         return thing if thing in tasks else None
-    here = next((name for name in tasks if thing is not None and namespace.get(name) is thing), None)
+    here = next(
+        (name for name in tasks if thing is not None and namespace.get(name) is thing), None
+    )
     own = getattr(thing, "__name__", None)
     return here or (own if callable(thing) and isinstance(own, str) and own in tasks else None)
 
@@ -136,7 +156,9 @@ def _refusal(thing: Any, tasks: dict[str, Task]) -> str:
     if isinstance(own, str) and (isinstance(thing, str) or callable(thing)):
         near = difflib.get_close_matches(own, tasks, 1, 0.6)
         known = ", ".join(f"`{name}`" for name in tasks)
-        return f"`{own[:80]}` is not a task" + (f"; did you mean `{near[0]}`?" if near else f". The tasks are {known}.")
+        return f"`{own[:80]}` is not a task" + (
+            f"; did you mean `{near[0]}`?" if near else f". The tasks are {known}."
+        )
     kind = "None" if thing is None else f"an object of the class {type(thing).__name__}"
     return (
         f"check got {kind}. Pass a function, as in check(train_epoch), without calling it; "
@@ -145,7 +167,14 @@ def _refusal(thing: Any, tasks: dict[str, Task]) -> str:
 
 
 def _checked(
-    name: str, thing: Any, namespace: dict[str, Any], task: Task, hints: int, seed: int, kind: str, seconds: float
+    name: str,
+    thing: Any,
+    namespace: dict[str, Any],
+    task: Task,
+    hints: int,
+    seed: int,
+    kind: str,
+    seconds: float,
 ) -> FunctionReport:
     import torch  # not before the first check
 
@@ -160,7 +189,9 @@ def _checked(
             results = grader.results(exercise, function, Limits(seconds, shared=True))
     finally:
         torch.set_rng_state(state)
-    pair = grader.pairs.get(function.name)  # None if it was not run, for example because there is no reference
+    pair = grader.pairs.get(
+        function.name
+    )  # None if it was not run, for example because there is no reference
     recorded = (line_table(pair.yours, student), pair.timelines()) if pair is not None else ()
     return function_report(student, exercise, function, results, hints, *recorded)
 
@@ -170,7 +201,14 @@ def _table(found: Sequence[FunctionReport], tasks: dict[str, Task]) -> PointsTab
     rows: dict[str, ExercisePoints] = {}
     for stem in dict.fromkeys(one.exercise for one in found):
         row = rows[stem] = ExercisePoints(stem)
-        for check, name in ((c, f.name) for e, f in tasks.values() if e.stem == stem for c in f.checks):
+        for check, name in (
+            (c, f.name) for e, f in tasks.values() if e.stem == stem for c in f.checks
+        ):
             row.add(check.points, results.get(name, {}).get(check.name))
-    waiting = [one.name for outcome in (Outcome.FAILED, Outcome.TODO) for one in found if outcome in one.outcomes]
+    waiting = [
+        one.name
+        for outcome in (Outcome.FAILED, Outcome.TODO)
+        for one in found
+        if outcome in one.outcomes
+    ]
     return PointsTable(tuple(rows.values()), f"check({waiting[0]})" if waiting else "")

@@ -19,9 +19,25 @@ from typing import Any, Final
 import jinja2
 from markupsafe import Markup, escape
 from virtual_cuda import ledger
-from virtual_cuda.ledger import Timeline, columns_of, draw_timeline, line_rows, questions, timeline_legend
+from virtual_cuda.ledger import (
+    Timeline,
+    columns_of,
+    draw_timeline,
+    line_rows,
+    questions,
+    timeline_legend,
+)
 
-from gpudojo.grading.checks import BAR_WIDTH, ExercisePoints, Part, bar, compose, hint_parts, hints_about, laid_out
+from gpudojo.grading.checks import (
+    BAR_WIDTH,
+    ExercisePoints,
+    Part,
+    bar,
+    compose,
+    hint_parts,
+    hints_about,
+    laid_out,
+)
 from gpudojo.grading.load import Submission, is_stub, without_magics
 from gpudojo.grading.source_locator import marked, pattern_lines
 from gpudojo.grading.watching import MODELLED, Busiest
@@ -34,7 +50,9 @@ class LineTable:
     """What each line of a function did on the device, and how long a GPU would take for it."""
 
     headings: tuple[str, ...]
-    rows: tuple[tuple[str, str, tuple[str, ...]], ...]  # number, code and cells: the lines, those of other cells, sums
+    rows: tuple[
+        tuple[str, str, tuple[str, ...]], ...
+    ]  # number, code and cells: the lines, those of other cells, sums
     waits: tuple[str, ...]  # a sentence for each line at which the host waited more than once
     device: str
 
@@ -49,7 +67,11 @@ def line_table(busiest: Busiest, live: Live) -> LineTable | None:
     own = line_rows(records, live.file, live.source, live.first, spent)
     rows = [(str(row.number), row.code, row.cells) for row in own]
     for file, line in sorted(questions.per_line(records)):
-        found = line_rows(records, file, [linecache.getline(file, line)], line, spent) if file != live.file else []
+        found = (
+            line_rows(records, file, [linecache.getline(file, line)], line, spent)
+            if file != live.file
+            else []
+        )
         number = f"{cell_name(file)}:{line}".lstrip(":")
         rows += [(number, row.code, row.cells) for row in found if any(row.cells)]
     hot = questions.hot_lines(questions.waits(records), at_least=2).items()
@@ -150,7 +172,9 @@ def function_report(
     count = hints if failed or (hints > 1 and not passed) else 0
     every = hints_about(failed, function) if failed else function.hints
     shown = tuple(hint_parts(every, exercise, count, f"check({live.name}, hints={count + 1})"))
-    return FunctionReport(function.name, exercise.stem, exercise.title, tuple(results), parts, shown, lines, timelines)
+    return FunctionReport(
+        function.name, exercise.stem, exercise.title, tuple(results), parts, shown, lines, timelines
+    )
 
 
 def _parts(result: CheckResult, live: Live) -> tuple[Part, ...]:
@@ -205,10 +229,16 @@ def _checked_text(checked: FunctionReport) -> Iterator[str]:
 
 
 def _lines_text(table: LineTable) -> Iterator[str]:
-    rows = [(number, c if len(c) <= CODE else f"{c[: CODE - 1]}…", cells) for number, c, cells in table.rows]
+    rows = [
+        (number, c if len(c) <= CODE else f"{c[: CODE - 1]}…", cells)
+        for number, c, cells in table.rows
+    ]
     first = max(len(number) for number, _, _ in rows)
     code = max(len(shown) for _, shown, _ in rows)
-    widths = [max(len(heading), *(len(row[2][i]) for row in rows)) for i, heading in enumerate(table.headings)]
+    widths = [
+        max(len(heading), *(len(row[2][i]) for row in rows))
+        for i, heading in enumerate(table.headings)
+    ]
     yield f"  What each line did in the busiest call, on {table.device}:"
     for number, shown, cells in [("", "", table.headings), *rows]:
         counted = "  ".join(cell.rjust(width) for cell, width in zip(cells, widths, strict=True))
@@ -242,7 +272,9 @@ def _template() -> jinja2.Template:
         lstrip_blocks=True,
     )
     environment.filters["prose"] = _prose
-    environment.globals.update(draw_timeline=draw_timeline, timeline_legend=timeline_legend, width=WIDTH)
+    environment.globals.update(
+        draw_timeline=draw_timeline, timeline_legend=timeline_legend, width=WIDTH
+    )
     environment.globals.update(to_do=STUB, done=DONE)
     return environment.get_template("check.html")
 
@@ -284,7 +316,9 @@ class Live:
         """A line and its text, for the reader."""
         text = linecache.getline(self.file, line).strip()
         where = cell_name(self.file)
-        return f"{where + ', ' if where else ''}line {line}" + (f"\n{line:>4} | {text}" if text else "")
+        return f"{where + ', ' if where else ''}line {line}" + (
+            f"\n{line:>4} | {text}" if text else ""
+        )
 
 
 def live(name: str, thing: Any) -> Live:
@@ -292,10 +326,12 @@ def live(name: str, thing: Any) -> Live:
     if function is None:
         return Live(name, thing, NOWHERE, 1, (), None, False)
     code: CodeType = function.__code__
-    source, line = tuple(_block(code)), code.co_firstlineno
+    source = tuple(_block(code))
+    line = code.co_firstlineno
     node = _definition(source)
     if node is not None:
-        line, stub = line + node.lineno - 1, is_stub(node)
+        line = line + node.lineno - 1
+        stub = is_stub(node)
     else:  # code without source is a stub where it only raises NotImplementedError
         variables = code.co_nlocals - code.co_argcount - code.co_kwonlyargcount
         stub = code.co_names == ("NotImplementedError",) and not variables
@@ -348,7 +384,11 @@ def _block(code: CodeType) -> list[str]:
     lines = linecache.getlines(code.co_filename)
     try:
         # The latter knows where newer prompts keep what was typed.
-        found = inspect.getblock(lines[code.co_firstlineno - 1 :]) if lines else inspect.getsourcelines(code)[0]
+        found = (
+            inspect.getblock(lines[code.co_firstlineno - 1 :])
+            if lines
+            else inspect.getsourcelines(code)[0]
+        )
     except (OSError, SyntaxError, IndexError, TypeError):
         return []
     return [line.rstrip("\n") for line in found]
@@ -364,7 +404,9 @@ def _definition(source: tuple[str, ...]) -> ast.FunctionDef | None:
 
 def _cell(live: Live) -> str:
     """The text of the cell, or at least the function at its lines."""
-    return "".join(linecache.getlines(live.file)) or "\n" * (live.first - 1) + "\n".join(live.source)
+    return "".join(linecache.getlines(live.file)) or "\n" * (live.first - 1) + "\n".join(
+        live.source
+    )
 
 
 @contextlib.contextmanager
@@ -380,8 +422,13 @@ def recording_lines(live: Live, names: Mapping[str, Any]) -> Iterator[None]:
     for each in (_function(live.thing), *names.values()):
         if isinstance(each, FunctionType) and each.__code__.co_filename == live.file:
             made = codes.get((each.__code__.co_qualname, each.__code__.co_firstlineno))
-            if each not in before and made is not None and made.co_freevars == each.__code__.co_freevars:
-                before[each], each.__code__ = each.__code__, made
+            if (
+                each not in before
+                and made is not None
+                and made.co_freevars == each.__code__.co_freevars
+            ):
+                before[each] = each.__code__
+                each.__code__ = made
     try:
         yield
     finally:
@@ -389,7 +436,9 @@ def recording_lines(live: Live, names: Mapping[str, Any]) -> Iterator[None]:
             function.__code__ = code
 
 
-OTHER: Final = "<another cell>"  # so that its lines are not mistaken for those of the function's own cell
+OTHER: Final = (
+    "<another cell>"  # so that its lines are not mistaken for those of the function's own cell
+)
 _SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 
 
@@ -404,13 +453,17 @@ def definitions(live: Live, namespace: dict[str, Any]) -> list[str]:
     texts = [*(cell for cell in cells if cell.strip() != own.strip()), own]
     used = needs(live.name, texts)
     *others, last = (only_definitions(text, used) for text in texts)
-    return [*(f"exec(compile({text!r}, {OTHER!r}, 'exec'))" for text in others if text.strip()), last]
+    return [
+        *(f"exec(compile({text!r}, {OTHER!r}, 'exec'))" for text in others if text.strip()),
+        last,
+    ]
 
 
 def needs(name: str, texts: Iterable[str]) -> set[str]:
     """A name, and all names that its definition uses, directly or indirectly."""
     statements = [statement for text in texts for statement in _tree(text).body]
-    wanted, before = {name}, 0
+    wanted = {name}
+    before = 0
     while len(wanted) > before:
         before = len(wanted)
         wanted |= {use for s in statements if wanted.intersection(_bound(s)) for use in _uses(s)}
@@ -425,8 +478,12 @@ def only_definitions(source: str, used: set[str]) -> str:
     plain = without_magics(source)
     lines = plain.splitlines()
     for statement in _tree(plain).body:
-        if not isinstance(statement, (ast.Import, ast.ImportFrom)) and used.isdisjoint(_bound(statement)):
-            first = min([statement.lineno, *(d.lineno for d in getattr(statement, "decorator_list", ()))])
+        if not isinstance(statement, (ast.Import, ast.ImportFrom)) and used.isdisjoint(
+            _bound(statement)
+        ):
+            first = min(
+                [statement.lineno, *(d.lineno for d in getattr(statement, "decorator_list", ()))]
+            )
             for number in range(first - 1, statement.end_lineno or statement.lineno):
                 lines[number] = ""
     return "\n".join(lines)
@@ -439,7 +496,11 @@ def _bound(statement: ast.stmt) -> Iterator[str]:
     elif isinstance(statement, (ast.Assign, ast.AnnAssign)):
         targets = statement.targets if isinstance(statement, ast.Assign) else [statement.target]
         for target in targets:
-            yield from (n.id for n in ast.walk(target) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store))
+            yield from (
+                n.id
+                for n in ast.walk(target)
+                if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)
+            )
 
 
 def _uses(statement: ast.stmt) -> set[str]:

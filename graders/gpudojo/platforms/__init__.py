@@ -31,16 +31,22 @@ class Options:
     gradebook: Path | None = None  # a gradebook downloaded from Canvas
     title: str | None = None  # what the assignment is called there
     submission: str | None = None  # only this one, and into the target folder itself
-    exercises: tuple[ExerciseRow, ...] = ()  # those of the day, for submissions that could not be graded at all
+    exercises: tuple[
+        ExerciseRow, ...
+    ] = ()  # those of the day, for submissions that could not be graded at all
     results: Path | None = None  # the folder of the results, where `dojo grade` keeps sources
     environment: Mapping[str, str] = field(default_factory=dict)
     when: datetime = field(default_factory=lambda: datetime.now(UTC))
-    say: Callable[[str], Any] = str  # gets what a teacher should know and no file says; the default drops it
+    say: Callable[[str], Any] = (
+        str  # gets what a teacher should know and no file says; the default drops it
+    )
 
 
 def parts_of(day: str) -> tuple[ExerciseRow, ...]:
     """The exercises of an installed day, and what they are worth."""
-    return tuple(ExerciseRow(each.stem, each.title, 0.0, float(each.points)) for each in catalogue.day(day))
+    return tuple(
+        ExerciseRow(each.stem, each.title, 0.0, float(each.points)) for each in catalogue.day(day)
+    )
 
 
 Exporter = Callable[[ClassResults, Iterable[SubmissionRow], Path, Options], list[Path]]
@@ -48,7 +54,9 @@ Exporter = Callable[[ClassResults, Iterable[SubmissionRow], Path, Options], list
 
 def formats() -> list[str]:
     """The names of all formats."""
-    return sorted(module.name for module in pkgutil.iter_modules(__path__) if not module.name.startswith("_"))
+    return sorted(
+        module.name for module in pkgutil.iter_modules(__path__) if not module.name.startswith("_")
+    )
 
 
 def exporter(name: str) -> Exporter:
@@ -69,7 +77,12 @@ def of_class(name: str) -> bool:
 
 def describe(name: str) -> str:
     """The sentence its module opens with."""
-    return (importlib.import_module(f"{__name__}.{name}").__doc__ or "").strip().split("\n\n")[0].replace("\n", " ")
+    return (
+        (importlib.import_module(f"{__name__}.{name}").__doc__ or "")
+        .strip()
+        .split("\n\n")[0]
+        .replace("\n", " ")
+    )
 
 
 def seals() -> list[Callable[[Mapping[str, bytes], str], dict[str, bytes]]]:

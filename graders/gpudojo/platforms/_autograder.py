@@ -60,7 +60,9 @@ def classroom50_bundle(released: Path) -> dict[str, bytes]:
     except Unreadable as error:
         raise CannotRelease(f"{found.wheel} of {released} {error}") from None
     return {
-        "autograder.py": (HERE / "classroom50" / "autograder.py").read_text(encoding="utf-8").encode(),
+        "autograder.py": (HERE / "classroom50" / "autograder.py")
+        .read_text(encoding="utf-8")
+        .encode(),
         "release.json": f"{manifest.dumped(found)}\n".encode(),
         PurePosixPath(found.wheel).name: packed,
     }
@@ -68,16 +70,25 @@ def classroom50_bundle(released: Path) -> dict[str, bytes]:
 
 def gradescope_zip(root: Path, day: str, secret: str | None = None) -> bytes:
     """The zip, the same bytes every time; raises CannotRelease."""
-    grader, evidence = _grader(day), _evidence(root, day, secret, "gradescope")
+    grader = _grader(day)
+    evidence = _evidence(root, day, secret, "gradescope")
     return zipped(
-        _checked({**grader, **evidence, "run_autograder": _script("gradescope/run_autograder", DAY=day)}, root, day)
+        _checked(
+            {**grader, **evidence, "run_autograder": _script("gradescope/run_autograder", DAY=day)},
+            root,
+            day,
+        )
     )
 
 
-def prairielearn_files(root: Path, day: str, image: str, secret: str | None = None) -> dict[str, bytes]:
+def prairielearn_files(
+    root: Path, day: str, image: str, secret: str | None = None
+) -> dict[str, bytes]:
     """A question of a course, and the folder its image is built from; raises CannotRelease."""
     # A question keeps its id when it is made again.
-    own = uuid.UUID(bytes=hashlib.sha256(f"gpudojo {day} {image}".encode()).digest()[:16], version=4)
+    own = uuid.UUID(
+        bytes=hashlib.sha256(f"gpudojo {day} {image}".encode()).digest()[:16], version=4
+    )
     about = {
         "uuid": str(own),
         "title": title(day),
@@ -93,7 +104,9 @@ def prairielearn_files(root: Path, day: str, image: str, secret: str | None = No
     evidence = _evidence(root, day, secret, "prairielearn")
     files = {
         f"questions/{day}/info.json": f"{json.dumps(about, indent=2)}\n".encode(),
-        f"questions/{day}/question.html": _script("prairielearn/question.html", TITLE=escape(title(day)), FILES=stems),
+        f"questions/{day}/question.html": _script(
+            "prairielearn/question.html", TITLE=escape(title(day)), FILES=stems
+        ),
         f"questions/{day}/tests/run.sh": _script("prairielearn/run.sh", DAY=day),
         **{f"questions/{day}/tests/{name}": data for name, data in evidence.items()},
         **_image("prairielearn", day, image),
@@ -103,7 +116,10 @@ def prairielearn_files(root: Path, day: str, image: str, secret: str | None = No
 
 def autolab_files(root: Path, day: str, image: str, secret: str | None = None) -> dict[str, bytes]:
     """A tarball to import as an assessment, and the folder its image is built from; raises CannotRelease."""
-    inside = {"run.sh": _script("autolab/run.sh", DAY=day), **_evidence(root, day, secret, "autolab")}
+    inside = {
+        "run.sh": _script("autolab/run.sh", DAY=day),
+        **_evidence(root, day, secret, "autolab"),
+    }
     image_files = _image("autolab", day, image)
     _checked({**inside, **image_files}, root, day)
     problems = [{"name": each.stem, "description": each.title, "max_score": float(each.points), "optional": False}
@@ -117,7 +133,9 @@ def autolab_files(root: Path, day: str, image: str, secret: str | None = None) -
         "problems": problems,
         "autograder": {"autograde_timeout": TIMEOUT, "autograde_image": image, "release_score": True},
     }  # fmt: skip
-    module = f'require "AssessmentBase.rb"\n\nmodule {day.capitalize()}\n  include AssessmentBase\n\n'
+    module = (
+        f'require "AssessmentBase.rb"\n\nmodule {day.capitalize()}\n  include AssessmentBase\n\n'
+    )
     module += f'  def assessmentInitialize(course)\n    super("{day}", course)\n    @problems = []\n  end\nend\n'
     lab = {
         f"{day}.yml": f"{json.dumps(settings, indent=2)}\n".encode(),  # JSON is YAML
@@ -125,7 +143,10 @@ def autolab_files(root: Path, day: str, image: str, secret: str | None = None) -
         "autograde-Makefile": _script("autolab/autograde-Makefile"),
         "autograde.tar": _tarred(inside),
     }
-    return {f"{day}.tar": _tarred({f"{day}/{name}": data for name, data in lab.items()}), **image_files}
+    return {
+        f"{day}.tar": _tarred({f"{day}/{name}": data for name, data in lab.items()}),
+        **image_files,
+    }
 
 
 def _grader(day: str) -> dict[str, bytes]:
@@ -321,13 +342,21 @@ PLACES_THERE: Final = {
 
 
 def main(platform: str, root: Path, day: str, seconds: float) -> int:
-    place, target = PLACES_THERE[platform], root / "results"
+    place = PLACES_THERE[platform]
+    target = root / "results"
     target.mkdir(parents=True, exist_ok=True)
     try:
         measure = JudgedBy(evidence=root / place.evidence)
-        found = graded(root / place.submission, day, measure, seconds=seconds, memory=CONTAINER_MEMORY)
+        found = graded(
+            root / place.submission, day, measure, seconds=seconds, memory=CONTAINER_MEMORY
+        )
         row = published(found.row, worth(root / "submission_metadata.json"))
-        exporter(platform)(found.results, [row], target, Options(submission=row.submission, exercises=parts_of(day)))
+        exporter(platform)(
+            found.results,
+            [row],
+            target,
+            Options(submission=row.submission, exercises=parts_of(day)),
+        )
         _log(found)
         return 0
     except (DojoError, OSError) as error:
@@ -351,7 +380,9 @@ class _Metadata(msgspec.Struct):
 def worth(metadata: Path) -> float | None:
     """The assignment's points on Gradescope; None where they cannot be read or are not positive."""
     try:
-        found = msgspec.json.decode(metadata.read_bytes(), type=_Metadata, strict=False).assignment.total_points
+        found = msgspec.json.decode(
+            metadata.read_bytes(), type=_Metadata, strict=False
+        ).assignment.total_points
     except (OSError, msgspec.MsgspecError):
         return None
     return found if 0 < found < math.inf else None
@@ -361,12 +392,16 @@ def published(row: SubmissionRow, points: float | None) -> SubmissionRow:
     """The row, with its score scaled to what the assignment is worth there."""
     if points is None or not row.max_score:
         return row
-    return msgspec.structs.replace(row, grade=Grade(round(row.score * points / row.max_score, PLACES), points))
+    return msgspec.structs.replace(
+        row, grade=Grade(round(row.score * points / row.max_score, PLACES), points)
+    )
 
 
 def _log(found: Graded) -> None:
     """Print what only the instructor should see: the scripts keep it from students."""
-    print(f"{one_line(found.row.submission)}: {found.row.score:g} of {found.row.max_score:g} points")
+    print(
+        f"{one_line(found.row.submission)}: {found.row.score:g} of {found.row.max_score:g} points"
+    )
     lacking = missing(found.results.layers)
     print(f"Isolation layers missing in this container: {'; '.join(lacking) or 'none'}.")
     for sentence in (*found.row.notes, *found.row.needs_human):

@@ -80,13 +80,20 @@ class VisibleRows:
         """Whose results the course does not show yet, in a sentence; empty where it shows all."""
         counts = Counter(map(self.shown, self.rows))
         when = "never" if self.header.visibility.results == "never" else "after the deadline"
-        whose = f"; {counts[False]} of {counts.total()} students still have time" if counts[True] else ""
+        whose = (
+            f"; {counts[False]} of {counts.total()} students still have time"
+            if counts[True]
+            else ""
+        )
         return f"the course shows results {when}{whose}" if counts[False] else ""
 
 
 def _without_hints(row: SubmissionRow) -> SubmissionRow:
     replace = msgspec.structs.replace
-    exercises = [replace(each, checks=[replace(check, hint="") for check in each.checks]) for each in row.exercises]
+    exercises = [
+        replace(each, checks=[replace(check, hint="") for check in each.checks])
+        for each in row.exercises
+    ]
     return replace(row, exercises=exercises)
 
 
@@ -99,7 +106,9 @@ def whole(row: SubmissionRow, known: Iterable[ExerciseRow]) -> list[ExerciseRow]
     """Its exercises, with those of the day that were not reached where their points are what is missing."""
     have = {exercise.exercise for exercise in row.exercises}
     missing = [each for each in known if each.exercise not in have]
-    left = parts(row.max_score) - sum(parts(exercise.max_score) for exercise in row.exercises if not exercise.extra)
+    left = parts(row.max_score) - sum(
+        parts(exercise.max_score) for exercise in row.exercises if not exercise.extra
+    )
     if sum(parts(exercise.max_score) for exercise in missing) != left:
         return list(row.exercises)
     return sorted([*row.exercises, *missing], key=lambda exercise: exercise.exercise)
@@ -129,10 +138,23 @@ def of_submission(row: SubmissionRow, known: Iterable[ExerciseRow]) -> list[Chec
 def _by_hand(exercise: ExerciseRow) -> CheckRow:
     worth = 0.0 if exercise.extra else exercise.max_score
     given = exercise.override
-    said = given.comment or "graded by hand." if given else "a person still has to grade this." * exercise.by_hand
+    said = (
+        given.comment or "graded by hand."
+        if given
+        else "a person still has to grade this." * exercise.by_hand
+    )
     good = exercise.score >= exercise.max_score
     outcome = Outcome.TODO if exercise.to_grade else Outcome.PASSED if good else Outcome.FAILED
-    return CheckRow(exercise.exercise, "", outcome, exercise.score, worth, said, claim=exercise.heading, override=given)
+    return CheckRow(
+        exercise.exercise,
+        "",
+        outcome,
+        exercise.score,
+        worth,
+        said,
+        claim=exercise.heading,
+        override=given,
+    )
 
 
 def exercise_of(check: CheckRow) -> str:
@@ -165,7 +187,11 @@ def lateness(row: SubmissionRow) -> str:
     if timing is None or not timing.late:
         return ""
     span = late_by(timing)
-    off = f": {number(timing.penalty)} point{'s' * (timing.penalty != 1)} off" if timing.penalty else ""
+    off = (
+        f": {number(timing.penalty)} point{'s' * (timing.penalty != 1)} off"
+        if timing.penalty
+        else ""
+    )
     return f"submitted late{span and ' by '}{span}{off}"
 
 
@@ -218,26 +244,42 @@ def root_causes(checks: Iterable[CheckRow]) -> list[str]:
     for check in checks:
         function = check.id.rpartition("::")[0]
         if check.override is not None:
-            most = f" of {number(check.max_points)}" if check.max_points else ""  # extra credit has no maximum
-            given = f"{number(check.points)}{most} points, by hand. {check.override.comment}".rstrip()
+            most = (
+                f" of {number(check.max_points)}" if check.max_points else ""
+            )  # extra credit has no maximum
+            given = (
+                f"{number(check.points)}{most} points, by hand. {check.override.comment}".rstrip()
+            )
             said.append(f"{name_of(check).rstrip('.')}: {given}")
         elif check.absent:
             guess = check.happened.partition("; ")[2]  # which other name may be meant
-            other.setdefault(None, {})[f"{check.function} ({guess})" if guess else check.function] = None
+            other.setdefault(None, {})[
+                f"{check.function} ({guess})" if guess else check.function
+            ] = None
         elif check.outcome is Outcome.FAILED and check.function:
             cause = check.misconception or placed(check) or check.message
             failed.setdefault((function, cause), []).append(check)
         elif check.outcome is Outcome.BLOCKED:
             blocked.append(check)
-        elif check.outcome in (Outcome.TODO, Outcome.ERROR) and (check.function or not check.claim):  # not by hand
+        elif check.outcome in (Outcome.TODO, Outcome.ERROR) and (
+            check.function or not check.claim
+        ):  # not by hand
             other.setdefault(check.outcome, {})[check.function or check.claim or check.id] = None
     for check in blocked:  # costs what the check costs that it waits for, or the first that failed
-        own = [same for (function, _), same in failed.items() if function == check.id.rpartition("::")[0]]
-        wanted = (same for same in own if any(each.id.endswith(f"::{check.blocked_by}") for each in same))
+        own = [
+            same
+            for (function, _), same in failed.items()
+            if function == check.id.rpartition("::")[0]
+        ]
+        wanted = (
+            same for same in own if any(each.id.endswith(f"::{check.blocked_by}") for each in same)
+        )
         if cause_of := next(wanted, next(iter(own), None)):
             cause_of.append(check)
     for same in failed.values():
-        first = next((check for check in same if check.line and check.outcome is Outcome.FAILED), same[0])
+        first = next(
+            (check for check in same if check.line and check.outcome is Outcome.FAILED), same[0]
+        )
         missing = points(sum(parts(check.max_points) - parts(check.points) for check in same))
         place = f" ({placed(first)})" if placed(first) else ""
         lost = f"[-{number(missing)} point{'s' * (missing != 1)}]"
@@ -247,7 +289,9 @@ def root_causes(checks: Iterable[CheckRow]) -> list[str]:
     if Outcome.TODO in other:
         said.append(f"To do: {', '.join(other[Outcome.TODO])}.")
     if Outcome.ERROR in other:
-        said.append(f"Not judged, without loss of points: {', '.join(other[Outcome.ERROR])}. Please report it.")
+        said.append(
+            f"Not judged, without loss of points: {', '.join(other[Outcome.ERROR])}. Please report it."
+        )
     return [one_line(line) for line in said]
 
 
@@ -267,7 +311,11 @@ def name_of(check: CheckRow) -> str:
     """What a check claims, for people: "04 train_epoch: The loss falls."; its id where it claims nothing."""
     claim = check.claim.replace("`", "")
     where = _where(check) if check.function else ""
-    return one_line(f"{where}: {claim}" if where else claim) if claim else one_line(check.id) or SUBMISSION
+    return (
+        one_line(f"{where}: {claim}" if where else claim)
+        if claim
+        else one_line(check.id) or SUBMISSION
+    )
 
 
 def verdict(row: SubmissionRow, checks: list[CheckRow]) -> str:
@@ -296,11 +344,14 @@ def _reason(row: SubmissionRow) -> str:
 def _left(name: str, row: SubmissionRow, left: int) -> CheckRow:
     """Stands for points that no check of a submission accounts for; it has no function."""
     if row.status is not SubmissionStatus.GRADED:
-        outcome, reason = Outcome.FAILED, _reason(row)
+        outcome = Outcome.FAILED
+        reason = _reason(row)
     elif left:
-        outcome, reason = Outcome.TODO, "nothing that earns these points was graded."
+        outcome = Outcome.TODO
+        reason = "nothing that earns these points was graded."
     else:
-        outcome, reason = Outcome.PASSED, ""
+        outcome = Outcome.PASSED
+        reason = ""
     return CheckRow(name, "", outcome, 0.0, points(left), reason)
 
 
@@ -327,7 +378,9 @@ def text_of(check: CheckRow) -> str:
 
 
 FORBIDDEN: Final = re.compile(r'[<>:"/\\|?*\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]')
-RESERVED: Final = re.compile(r"(con|prn|aux|nul|com[0-9¹²³]|lpt[0-9¹²³]|conin\$|conout\$)(\..*)?", re.IGNORECASE)
+RESERVED: Final = re.compile(
+    r"(con|prn|aux|nul|com[0-9¹²³]|lpt[0-9¹²³]|conin\$|conout\$)(\..*)?", re.IGNORECASE
+)
 LONGEST: Final = 120  # bytes; a name may have 255 with its endings
 
 
@@ -395,7 +448,9 @@ def submission_named(name: str, rows: Iterable[SubmissionRow], file: Path) -> st
 def _called(row: SubmissionRow) -> set[str]:
     listed = row.roster
     own = (listed.id, listed.name, listed.email, listed.github, listed.login) if listed else ()
-    return {key(each) for each in (row.submission, row.student or "", row.identifier or "", *own)} - {""}
+    return {
+        key(each) for each in (row.submission, row.student or "", row.identifier or "", *own)
+    } - {""}
 
 
 def save(path: Path, text: str) -> Path:
@@ -407,7 +462,9 @@ def save_json(path: Path, value: Any) -> Path:
     return save(path, msgspec.json.format(encoded(value), indent=1).decode() + "\n")
 
 
-def save_csv(path: Path, rows: Iterable[Sequence[str]], delimiter: str = ",", mark: str = "") -> Path:
+def save_csv(
+    path: Path, rows: Iterable[Sequence[str]], delimiter: str = ",", mark: str = ""
+) -> Path:
     """A table; `mark` is a byte order mark that stood in the file it was made from."""
     text = io.StringIO(newline="")
     csv.writer(text, delimiter=delimiter).writerows(rows)
@@ -434,7 +491,9 @@ def read_table(path: Path, format_: str) -> Table:
     except OSError as error:
         raise CannotExport(format_, f"{path} cannot be read: {error.strerror}") from error
     except UnicodeDecodeError as error:
-        raise CannotExport(format_, f"{path} is not UTF-8 text; download it as CSV and do not edit it") from error
+        raise CannotExport(
+            format_, f"{path} is not UTF-8 text; download it as CSV and do not edit it"
+        ) from error
     mark = MARK if text.startswith(MARK) else ""
     text = text.removeprefix(MARK)
     if "\0" in text:
@@ -442,7 +501,11 @@ def read_table(path: Path, format_: str) -> Table:
     first = text.partition("\n")[0]
     delimiter = max(DELIMITERS, key=lambda each: len(next(csv.reader([first], delimiter=each), [])))
     try:
-        lines = [line for line in csv.reader(io.StringIO(text, newline=""), delimiter=delimiter) if any(line)]
+        lines = [
+            line
+            for line in csv.reader(io.StringIO(text, newline=""), delimiter=delimiter)
+            if any(line)
+        ]
     except csv.Error as error:
         raise CannotExport(format_, f"{path} is not a table: {error}") from error
     if not lines:
@@ -459,8 +522,12 @@ def worksheet(path: Path) -> tuple[Table, dict[int, tuple[str, str]]]:
     ids = [found[1] for line in table.rows if (found := re.search(r"([0-9]+)\s*$", line[0]))]
     if not ids or len(ids) != len(table.rows):
         said = f"the first column of {path} does not hold Moodle's identifiers, such as Participant 1234; "
-        raise CannotExport("moodle", f'{said}download the assignment\'s "grading worksheet" from Moodle')
-    return table, {place: (id_, line[1]) for place, (id_, line) in enumerate(zip(ids, table.rows, strict=True))}
+        raise CannotExport(
+            "moodle", f'{said}download the assignment\'s "grading worksheet" from Moodle'
+        )
+    return table, {
+        place: (id_, line[1]) for place, (id_, line) in enumerate(zip(ids, table.rows, strict=True))
+    }
 
 
 def plain(name: str) -> str:
@@ -486,11 +553,16 @@ def ids_on(platform: str, rows: Iterable[SubmissionRow]) -> Callable[[Submission
 
     It is in the names of files, and on the roster where those ids are the same ones."""
     on_roster = any(row.roster and row.roster.id == identified(row, platform) for row in rows)
-    return lambda row: identified(row, platform) or (row.roster.id if on_roster and row.roster else "")
+    return lambda row: (
+        identified(row, platform) or (row.roster.id if on_roster and row.roster else "")
+    )
 
 
 def people(
-    rows: Mapping[int, tuple[str, str]], submissions: Iterable[SubmissionRow], platform: str, say: Callable[[str], None]
+    rows: Mapping[int, tuple[str, str]],
+    submissions: Iterable[SubmissionRow],
+    platform: str,
+    say: Callable[[str], None],
 ) -> Iterator[tuple[int, SubmissionRow]]:
     """Which line of the table each submission belongs to: by the platform's id, without one by the name.
 
@@ -510,9 +582,17 @@ def people(
             continue
         own = identified(submission, platform)
         listed = submission.roster.name if submission.roster else ""
-        wanted = {plain(submission.student or ""), plain(submission.submission), plain(listed)} - {""}
-        lines = by_id.get(own, set()) if own else set().union(*(by_name.get(name, set()) for name in wanted))
-        if len(lines) > 1 and submission.roster:  # the roster may be the same table, and tell two of one name apart
+        wanted = {plain(submission.student or ""), plain(submission.submission), plain(listed)} - {
+            ""
+        }
+        lines = (
+            by_id.get(own, set())
+            if own
+            else set().union(*(by_name.get(name, set()) for name in wanted))
+        )
+        if (
+            len(lines) > 1 and submission.roster
+        ):  # the roster may be the same table, and tell two of one name apart
             lines = lines & by_id.get(submission.roster.id, set()) or lines
         if len(lines) != 1:
             fits = "nobody" if not lines else f"{len(lines)} people"
@@ -520,12 +600,16 @@ def people(
             continue
         (line,) = lines
         if line in found:
-            say(f"{submission.submission!r} is from the same person as {found[line]!r} and is left out.")
+            say(
+                f"{submission.submission!r} is from the same person as {found[line]!r} and is left out."
+            )
             continue
         found[line] = submission.submission
         yield line, submission
     if absent:
-        say(f"{absent} on the roster handed in nothing; what the table has for them is left as it is.")
+        say(
+            f"{absent} on the roster handed in nothing; what the table has for them is left as it is."
+        )
 
 
 def value(cell: str) -> float | None:

@@ -17,7 +17,16 @@ from gpudojo.model.errors import CannotExport
 from gpudojo.model.results import ClassResults, SubmissionRow, SubmissionStatus
 from gpudojo.model.results_file import number, safe
 from gpudojo.platforms import Options
-from gpudojo.platforms._entries import chosen, ids_on, one_line, people, published, read_table, save_csv, value
+from gpudojo.platforms._entries import (
+    chosen,
+    ids_on,
+    one_line,
+    people,
+    published,
+    read_table,
+    save_csv,
+    value,
+)
 
 USES: Final = ("gradebook", "title")
 WHO: Final = ("Student", "ID", "SIS User ID", "SIS Login ID", "Section")
@@ -25,8 +34,11 @@ ALSO_WHO: Final = (*WHO, "Integration ID", "Root Account")
 POSSIBLE: Final = "    Points Possible"
 
 
-def export(header: ClassResults, rows: Iterable[SubmissionRow], target: Path, options: Options) -> list[Path]:
-    title, worth = options.title or header.title or f"gpudojo {header.day}", published(header)
+def export(
+    header: ClassResults, rows: Iterable[SubmissionRow], target: Path, options: Options
+) -> list[Path]:
+    title = options.title or header.title or f"gpudojo {header.day}"
+    worth = published(header)
     if options.gradebook:
         lines = _filled(options.gradebook, chosen(rows, options), title, worth, options)
     else:
@@ -36,11 +48,21 @@ def export(header: ClassResults, rows: Iterable[SubmissionRow], target: Path, op
         for row in chosen(rows, options):
             nothing = row.status is SubmissionStatus.ABSENT and not row.overrides and not row.score
             absent += nothing
-            who = one_line(row.student or (row.roster.name if row.roster else "") or row.submission), id_of(row)
+            who = (
+                one_line(row.student or (row.roster.name if row.roster else "") or row.submission),
+                id_of(row),
+            )
             login = row.roster.login if row.roster else ""
-            lines.append([*map(safe, (*who, "", login, row.section)), "" if nothing else number(row.final.points)])
+            lines.append(
+                [
+                    *map(safe, (*who, "", login, row.section)),
+                    "" if nothing else number(row.final.points),
+                ]
+            )
         if absent:
-            options.say(f"{absent} on the roster handed in nothing; their cell is empty, and Canvas keeps what it has.")
+            options.say(
+                f"{absent} on the roster handed in nothing; their cell is empty, and Canvas keeps what it has."
+            )
     return [save_csv(target / "gradebook.csv", lines)]
 
 
@@ -55,20 +77,39 @@ def _filled(
     column = _column(table.headings, title)
     possible = next((line for line in table.rows if line[0].strip() == POSSIBLE.strip()), None)
     if column is None:
-        others = [one.rpartition(" (")[0] for one in table.headings if re.search(r" \([0-9]+\)$", one)]
-        meant = f" For one that is there, give --title: {', '.join(map(repr, others[:6]))}." * bool(others)
-        options.say(f"the gradebook has no assignment {title!r}: Canvas will offer to create it.{meant}")
+        others = [
+            one.rpartition(" (")[0] for one in table.headings if re.search(r" \([0-9]+\)$", one)
+        ]
+        meant = f" For one that is there, give --title: {', '.join(map(repr, others[:6]))}." * bool(
+            others
+        )
+        options.say(
+            f"the gradebook has no assignment {title!r}: Canvas will offer to create it.{meant}"
+        )
     elif possible is not None and value(possible[column]) != max_score:
         raise CannotExport(
             "canvas",
             f"the assignment {title!r} has {possible[column] or 'no'} points there and {number(max_score)} here; "
             "change its points in Canvas and download the gradebook again",
         )
-    name, id_ = table.headings.index("Student"), table.headings.index("ID")
-    students = {place: (line[id_].strip(), line[name]) for place, line in enumerate(table.rows) if line[id_].strip()}
-    grades = {line: number(row.final.points) for line, row in people(students, rows, "canvas", options.say)}
+    name = table.headings.index("Student")
+    id_ = table.headings.index("ID")
+    students = {
+        place: (line[id_].strip(), line[name])
+        for place, line in enumerate(table.rows)
+        if line[id_].strip()
+    }
+    grades = {
+        line: number(row.final.points)
+        for line, row in people(students, rows, "canvas", options.say)
+    }
     keep = [place for place, heading in enumerate(table.headings) if heading in ALSO_WHO]
-    lines = [[*(table.headings[place] for place in keep), title if column is None else table.headings[column]]]
+    lines = [
+        [
+            *(table.headings[place] for place in keep),
+            title if column is None else table.headings[column],
+        ]
+    ]
     own = possible or ([POSSIBLE] + [""] * (len(table.headings) - 1))
     lines.append([*(own[place] for place in keep), number(max_score)])
     for place in students:
@@ -81,7 +122,11 @@ def _filled(
 def _column(headings: list[str], title: str) -> int | None:
     """Where the assignment is: by its whole heading, or by the title before the id that Canvas adds in brackets."""
     exact = [place for place, heading in enumerate(headings) if heading == title]
-    named = [place for place, heading in enumerate(headings) if heading.rpartition(" (")[0] == title]
+    named = [
+        place for place, heading in enumerate(headings) if heading.rpartition(" (")[0] == title
+    ]
     if len(exact or named) > 1:
-        raise CannotExport("canvas", f"the gradebook has several assignments {title!r}; give --title with its id")
+        raise CannotExport(
+            "canvas", f"the gradebook has several assignments {title!r}; give --title with its id"
+        )
     return next(iter(exact or named), None)

@@ -19,9 +19,14 @@ from gpudojo.platforms._entries import Entry, entries, exercise_of, name_of, pri
 OUTPUT: Final = 500
 
 
-def export(header: ClassResults, rows: Iterable[SubmissionRow], target: Path, options: Options) -> list[Path]:
+def export(
+    header: ClassResults, rows: Iterable[SubmissionRow], target: Path, options: Options
+) -> list[Path]:
     common.say_apart(rows, options)
-    return [save_json(each.folder / "results.json", _result(each)) for each in entries(rows, target, options)]
+    return [
+        save_json(each.folder / "results.json", _result(each))
+        for each in entries(rows, target, options)
+    ]
 
 
 def _result(entry: Entry) -> dict[str, Any]:
@@ -30,7 +35,11 @@ def _result(entry: Entry) -> dict[str, Any]:
     if text := printable("\n".join(filter(None, [common.apart(entry.row), entry.row.output]))):
         # What was printed belongs to the submission; the first test is where it is seen.
         tests[0]["output"] = text if len(text) <= OUTPUT else text[: OUTPUT - 1] + "…"
-    status = common.verdict(entry.row, entry.checks) if entry.row.status is SubmissionStatus.GRADED else "error"
+    status = (
+        common.verdict(entry.row, entry.checks)
+        if entry.row.status is SubmissionStatus.GRADED
+        else "error"
+    )
     message = printable(common.sentence(entry.row)) if status == "error" else None
     return {"version": 3, "status": status, "message": message, "tests": tests}
 

@@ -23,7 +23,9 @@ from gpudojo.submissions.reading import parts
 OF_CLASS: Final = True
 
 
-def export(header: ClassResults, rows: Iterable[SubmissionRow], target: Path, options: Options) -> list[Path]:
+def export(
+    header: ClassResults, rows: Iterable[SubmissionRow], target: Path, options: Options
+) -> list[Path]:
     store = Store(options.results or target)
     written: list[Path] = []
     taken: set[str] = set()
@@ -32,10 +34,16 @@ def export(header: ClassResults, rows: Iterable[SubmissionRow], target: Path, op
             written += _folder(target / "submissions" / new_name(row.submission, taken), sources)
     if not written:
         where = options.results or "the results"
-        raise CannotExport("jplag", f"the sources were not kept beside {where}; grade the class again")
-    written += _folder(target / "base-code", store.sources(header.reference) if header.reference else {})
+        raise CannotExport(
+            "jplag", f"the sources were not kept beside {where}; grade the class again"
+        )
+    written += _folder(
+        target / "base-code", store.sources(header.reference) if header.reference else {}
+    )
     if not (target / "base-code").exists():
-        options.say("the reference was not kept, so there is no base code; give JPlag the stubs with -bc.")
+        options.say(
+            "the reference was not kept, so there is no base code; give JPlag the stubs with -bc."
+        )
     return written
 
 

@@ -27,19 +27,33 @@ from gpudojo.platforms._entries import (
 )
 
 
-def export(header: ClassResults, rows: Iterable[SubmissionRow], target: Path, options: Options) -> list[Path]:
+def export(
+    header: ClassResults, rows: Iterable[SubmissionRow], target: Path, options: Options
+) -> list[Path]:
     say_apart(rows, options)
-    return [save(target / f"{each.name}.xml", _document(each)) for each in entries(rows, target, options)]
+    return [
+        save(target / f"{each.name}.xml", _document(each))
+        for each in entries(rows, target, options)
+    ]
 
 
 def _document(entry: Entry) -> str:
-    row, cases = entry.row, [_case(check, entry.row) for check in entry.checks]
+    row = entry.row
+    cases = [_case(check, entry.row) for check in entry.checks]
     suites = ElementTree.Element("testsuites", {"name": "gpudojo"})
-    about = {"name": one_line(row.submission), "time": f"{row.seconds:.3f}", "tests": str(len(cases))}
+    about = {
+        "name": one_line(row.submission),
+        "time": f"{row.seconds:.3f}",
+        "tests": str(len(cases)),
+    }
     for key, tag in (("failures", "failure"), ("errors", "error"), ("skipped", "skipped")):
         about[key] = str(sum(case.find(tag) is not None for case in cases))
     suite = ElementTree.SubElement(suites, "testsuite", about)
-    values = {"status": row.status.value, "score": number(row.score), "max_score": number(row.max_score)}
+    values = {
+        "status": row.status.value,
+        "score": number(row.score),
+        "max_score": number(row.max_score),
+    }
     if published := apart(row):
         values["published"] = one_line(published)
     _properties(suite, values)
@@ -58,13 +72,22 @@ def _case(check: CheckRow, row: SubmissionRow) -> ElementTree.Element:
         "time": "0",
     }
     place = {"file": one_line(check.file or ""), "line": str(check.line or "")}
-    case = ElementTree.Element("testcase", about | {key: text for key, text in place.items() if text})
+    case = ElementTree.Element(
+        "testcase", about | {key: text for key, text in place.items() if text}
+    )
     _properties(
-        case, {"id": one_line(check.id), "points": number(check.points), "max_points": number(check.max_points)}
+        case,
+        {
+            "id": one_line(check.id),
+            "points": number(check.points),
+            "max_points": number(check.max_points),
+        },
     )
     if check.outcome is not Outcome.PASSED:
         tag = {Outcome.BLOCKED: "skipped", Outcome.ERROR: "error"}.get(check.outcome, "failure")
-        told = ElementTree.SubElement(case, tag, {"message": one_line(check.message), "type": kind(check, row)})
+        told = ElementTree.SubElement(
+            case, tag, {"message": one_line(check.message), "type": kind(check, row)}
+        )
         told.text = text_of(check)
     return case
 

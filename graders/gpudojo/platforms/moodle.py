@@ -28,7 +28,9 @@ MAXIMUM: Final = set(map(plain, KNOWN.split(",")))
 FEEDBACK: Final = ("feedback", "kommentar", "comment", "retroaliment", "comentari", "commenti")
 
 
-def export(header: ClassResults, rows: Iterable[SubmissionRow], target: Path, options: Options) -> list[Path]:
+def export(
+    header: ClassResults, rows: Iterable[SubmissionRow], target: Path, options: Options
+) -> list[Path]:
     path = options.worksheet
     if path is None:
         raise CannotExport(
@@ -40,7 +42,9 @@ def export(header: ClassResults, rows: Iterable[SubmissionRow], target: Path, op
     maximum = _maximum(table, path)
     # Feedback is written below a known heading right of the maximum.
     right = enumerate(map(plain, table.headings[maximum + 1 :]), maximum + 1)
-    comment = next((place for place, heading in right if any(word in heading for word in FEEDBACK)), None)
+    comment = next(
+        (place for place, heading in right if any(word in heading for word in FEEDBACK)), None
+    )
     above = 0
     for place, row in entries.people(listed, entries.chosen(rows, options), "moodle", options.say):
         line = table.rows[place]
@@ -75,8 +79,14 @@ def _maximum(table: Table, path: Path) -> int:
     columns = range(2, len(table.headings))
     known = [place for place in columns if plain(table.headings[place]) in MAXIMUM]
     numbers = {place: {value(line[place]) for line in table.rows} for place in known or columns}
-    numeric = [place for place, found in numbers.items() if len(found) == 1 and (found.pop() or 0) > 0]
-    fitting = [place for place in numeric if all(_is_grade(line[place - 1], line[place]) for line in table.rows)]
+    numeric = [
+        place for place, found in numbers.items() if len(found) == 1 and (found.pop() or 0) > 0
+    ]
+    fitting = [
+        place
+        for place in numeric
+        if all(_is_grade(line[place - 1], line[place]) for line in table.rows)
+    ]
     if len(fitting) != 1:
         said = f"the column of grades was not found in {path}; download the worksheet of an assignment graded in points"
         raise CannotExport("moodle", said)
@@ -84,5 +94,8 @@ def _maximum(table: Table, path: Path) -> int:
 
 
 def _is_grade(cell: str, maximum: str) -> bool:
-    grade, largest = value(cell), value(maximum)
-    return cell.strip() in ("", "-") or (grade is not None and largest is not None and 0 <= grade <= largest)
+    grade = value(cell)
+    largest = value(maximum)
+    return cell.strip() in ("", "-") or (
+        grade is not None and largest is not None and 0 <= grade <= largest
+    )

@@ -22,14 +22,24 @@ HEADINGS: Final = (
 ).split(",")
 
 
-def export(header: ClassResults, rows: Iterable[SubmissionRow], target: Path, options: Options) -> list[Path]:
+def export(
+    header: ClassResults, rows: Iterable[SubmissionRow], target: Path, options: Options
+) -> list[Path]:
     lines = [HEADINGS]
     for row in chosen(rows, options):
-        who, grade = row.roster, row.final
+        who = row.roster
+        grade = row.final
         last, _, first = one_line(row.student or (who.name if who else "")).partition(", ")
         penalty = row.timing.penalty if row.timing else 0.0
         submitted = row.timing.submitted if row.timing else ""
-        about = [options.title or header.day, header.deadline, submitted, row.submission, last, first]
+        about = [
+            options.title or header.day,
+            header.deadline,
+            submitted,
+            row.submission,
+            last,
+            first,
+        ]
         cells = [*about, who.email if who else "", number(grade.points + penalty), number(penalty)]
         cells += [number(grade.points), number(grade.max_points)]
         lines.append([safe(printable(cell)) for cell in cells])

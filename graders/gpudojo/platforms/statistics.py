@@ -22,12 +22,16 @@ HEADINGS: Final = (
 ).split(",")
 
 
-def export(header: ClassResults, rows: Iterable[SubmissionRow], target: Path, options: Options) -> list[Path]:
+def export(
+    header: ClassResults, rows: Iterable[SubmissionRow], target: Path, options: Options
+) -> list[Path]:
     statistics = ClassStatistics(rows)
     lines = [_line(check) for check in statistics.checks.values()]
     if statistics.unread:
         many = (
-            "submissions could not be read and are" if statistics.unread > 1 else "submission could not be read and is"
+            "submissions could not be read and are"
+            if statistics.unread > 1
+            else "submission could not be read and is"
         )
         options.say(f"{statistics.unread} {many} not counted.")
     return [save_csv(target / "checks.csv", [HEADINGS, *lines])]
@@ -36,7 +40,17 @@ def export(header: ClassResults, rows: Iterable[SubmissionRow], target: Path, op
 def _line(check: CheckStatistics) -> list[str]:
     exercise, _, rest = check.id.partition("::")
     function, _, name = rest.partition("::")
-    counts = [check.outcomes[each] for each in (Outcome.PASSED, Outcome.FAILED, Outcome.BLOCKED, Outcome.ERROR)]
-    shares = ["" if each is None else f"{each:.3f}" for each in (check.difficulty, check.discrimination)]
+    counts = [
+        check.outcomes[each]
+        for each in (Outcome.PASSED, Outcome.FAILED, Outcome.BLOCKED, Outcome.ERROR)
+    ]
+    shares = [
+        "" if each is None else f"{each:.3f}" for each in (check.difficulty, check.discrimination)
+    ]
     texts = [safe(one_line(text)) for text in (exercise, function, name, check.claim)]
-    return [*texts, number(check.max_points), *map(str, (check.attempted, check.absent, *counts)), *shares]
+    return [
+        *texts,
+        number(check.max_points),
+        *map(str, (check.attempted, check.absent, *counts)),
+        *shares,
+    ]

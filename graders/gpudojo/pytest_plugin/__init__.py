@@ -36,11 +36,23 @@ OPTIONS: Final[dict[str, dict[str, Any]]] = {
         "default": "auto",
         "help": "device that student code runs on; auto: the real GPU if there is one, else the virtual GPU",
     },
-    "hints": {"type": _count, "default": 1, "metavar": "N", "help": "show the first N hints (default: 1)"},
+    "hints": {
+        "type": _count,
+        "default": 1,
+        "metavar": "N",
+        "help": "show the first N hints (default: 1)",
+    },
     "seed": {"type": int, "help": "seed of the scenarios (default: the public seed)"},
-    "timeline": {"action": "store_true", "help": "draw what each function did: copies, waits, memory"},
+    "timeline": {
+        "action": "store_true",
+        "help": "draw what each function did: copies, waits, memory",
+    },
     # The short form is not --trace, which is pytest's own.
-    "traces": {"type": Path, "metavar": "DIR", "help": "write one JSON trace per function, for ui.perfetto.dev"},
+    "traces": {
+        "type": Path,
+        "metavar": "DIR",
+        "help": "write one JSON trace per function, for ui.perfetto.dev",
+    },
 }
 
 
@@ -51,7 +63,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def short_options(parser: pytest.Parser) -> None:
     """Adds `--bench`, `--hints`, `--seed`, `--timeline`, `--traces`. A conftest.py imports it as `pytest_addoption`."""
     _add_options(parser, "--")
-    parser.addoption("--dojo-short-options", action="store_true", default=True, help=argparse.SUPPRESS)
+    parser.addoption(
+        "--dojo-short-options", action="store_true", default=True, help=argparse.SUPPRESS
+    )
 
 
 def _add_options(parser: pytest.Parser, prefix: str) -> None:
@@ -67,9 +81,13 @@ def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> pytest.Col
 
 
 @pytest.hookimpl(tryfirst=True)
-def pytest_pycollect_makemodule(module_path: Path, parent: pytest.Collector) -> pytest.Collector | None:
+def pytest_pycollect_makemodule(
+    module_path: Path, parent: pytest.Collector
+) -> pytest.Collector | None:
     # pytest would import a file that is named on its command line, and a student's syntax error would stop everything.
-    return _hooks(parent.config).no_module(module_path, parent) if is_exercise(module_path) else None
+    return (
+        _hooks(parent.config).no_module(module_path, parent) if is_exercise(module_path) else None
+    )
 
 
 @pytest.hookimpl(optionalhook=True)

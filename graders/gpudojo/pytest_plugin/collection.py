@@ -43,7 +43,9 @@ class ExerciseFile(pytest.File):
     def collect(self) -> Iterator[pytest.Item | pytest.Collector]:
         for exercise in self.exercises:
             for function in exercise.functions:
-                yield FunctionChecks.from_parent(self, name=function.name, exercise=exercise, function=function)
+                yield FunctionChecks.from_parent(
+                    self, name=function.name, exercise=exercise, function=function
+                )
 
 
 class FunctionChecks(pytest.Collector):
@@ -107,7 +109,8 @@ class CheckItem(pytest.Item):
 
     def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], style: Any = None) -> Any:
         if isinstance(excinfo.value, NotAPass):
-            hints, option = int(self.config.getoption("dojo_hints")), option_name(self.config, "hints")
+            hints = int(self.config.getoption("dojo_hints"))
+            option = option_name(self.config, "hints")
             result = excinfo.value.result
             graded = self.file.grader.graded
             own = (each for each in graded if each.function == result.function)
@@ -117,7 +120,11 @@ class CheckItem(pytest.Item):
         return super().repr_failure(excinfo, style)
 
     def reportinfo(self) -> tuple[Path, int | None, str]:
-        return self.path, _line(self.path, self.checks.name), f"{self.checks.name}: {self.check.name}"
+        return (
+            self.path,
+            _line(self.path, self.checks.name),
+            f"{self.checks.name}: {self.check.name}",
+        )
 
 
 class NoTests(pytest.File):
@@ -128,7 +135,8 @@ class NoTests(pytest.File):
 
 
 def collect_file(file_path: Path, parent: pytest.Collector) -> ExerciseFile | None:
-    exercise, config = exercise_for(file_path), parent.config
+    exercise = exercise_for(file_path)
+    config = parent.config
     exercises: tuple[Exercise, ...] = (exercise,) if exercise else ()
     if exercise is None and file_path.suffix == load.SUFFIX:
         exercises = exercises_in(file_path, named=parent.session.isinitpath(file_path))
@@ -136,7 +144,8 @@ def collect_file(file_path: Path, parent: pytest.Collector) -> ExerciseFile | No
         return None
     file: ExerciseFile = ExerciseFile.from_parent(parent, path=file_path)
     file.exercises = exercises
-    kind, watching = config.getoption("dojo_bench"), terminal.wanted(config)
+    kind = config.getoption("dojo_bench")
+    watching = terminal.wanted(config)
     file.grader = FileGrader(file_path, kind, seed_of(config), watching=watching)
     return file
 
@@ -181,18 +190,24 @@ def missing(checks: Sequence[ReportedCheck], config: pytest.Config) -> list[Miss
     A folder with less than half of a day's files is not taken for the whole day: there, only renamed ones are found.
     """
     chosen = any(config.getoption(name, None) for name in ("keyword", "markexpr", "lf", "deselect"))
-    named = {Path(config.invocation_params.dir, argument.partition("::")[0]) for argument in config.args}
+    named = {
+        Path(config.invocation_params.dir, argument.partition("::")[0]) for argument in config.args
+    }
     if chosen or any(not each.is_dir() for each in named):
         return []
     graded = {check.exercise.stem for check in checks}
     found: list[MissingFile] = []
-    for folder, name in sorted({(c.path.parent, day_of(c.path) or "") for c in checks if c.path.suffix == ".py"}):
+    for folder, name in sorted(
+        {(c.path.parent, day_of(c.path) or "") for c in checks if c.path.suffix == ".py"}
+    ):
         stems = registered()[name].modules
         absent = sorted(set(stems) - graded)
         others = sorted(path.name for path in folder.glob("*.py") if path.stem not in stems)
         for stem in absent:
             number = re.match(r"\d+", stem)
-            instead = next((other for other in others if number and other.startswith(number[0])), "")
+            instead = next(
+                (other for other in others if number and other.startswith(number[0])), ""
+            )
             exercise = exercise_for(folder / f"{stem}.py")
             if exercise is not None and (instead or len(absent) <= len(stems) // 2):
                 found.append(MissingFile(folder, exercise, instead))
@@ -207,5 +222,8 @@ def _line(path: Path, function: str) -> int | None:
         source = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError):
         return None
-    starts = [found.start() for found in re.finditer(rf"^(?:def {function}\b|{function}\s*[:=])", source, re.M)]
+    starts = [
+        found.start()
+        for found in re.finditer(rf"^(?:def {function}\b|{function}\s*[:=])", source, re.M)
+    ]
     return source.count("\n", 0, starts[-1]) if starts else None

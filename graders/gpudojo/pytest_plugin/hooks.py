@@ -26,7 +26,9 @@ from gpudojo.pytest_plugin import collection, terminal
 from gpudojo.pytest_plugin.collection import CheckItem, option_name
 from gpudojo.pytest_plugin.terminal import ReportedCheck
 
-ATTRIBUTE: Final = "gpudojo"  # of a report: the result of a check as plain data, which is all that xdist sends
+ATTRIBUTE: Final = (
+    "gpudojo"  # of a report: the result of a check as plain data, which is all that xdist sends
+)
 STATUSES: Final = {
     "to do": ("t", "TO DO", "yellow"),
     "blocked": ("b", "BLOCKED", "yellow"),
@@ -86,7 +88,11 @@ class ExerciseHooks:
         # Not in the header: to choose the device takes torch, and collecting must not cost the seconds it takes.
         checks = [item for item in items if isinstance(item, CheckItem)]
         # A worker of pytest-xdist cannot end the run with a sentence; the process it works for does.
-        if self.config.getoption("collectonly") or not checks or hasattr(self.config, "workerinput"):
+        if (
+            self.config.getoption("collectonly")
+            or not checks
+            or hasattr(self.config, "workerinput")
+        ):
             return []
         line = self._start({item.path: item.checks.exercise for item in checks})
         for checked in {id(item.checks): item.checks for item in checks}.values():
@@ -104,7 +110,8 @@ class ExerciseHooks:
         if (reporter := self.config.pluginmanager.get_plugin("terminalreporter")) is not None:
             write_similar(reporter._tw._file)
 
-        asked, seed = str(self.config.getoption("dojo_bench")), collection.seed_of(self.config)
+        asked = str(self.config.getoption("dojo_bench"))
+        seed = collection.seed_of(self.config)
         bench = option_name(self.config, "bench")
         kind, why = choose_device(asked)
         if kind in ("cuda", "mps") and not device_count(kind):
@@ -113,12 +120,16 @@ class ExerciseHooks:
             try:
                 references.refuse_unrecorded(path, exercise, kind, seed)
             except NoSuchSeed as error:
-                raise pytest.UsageError(f"{option_name(self.config, 'seed')} {seed}: {error}") from None
+                raise pytest.UsageError(
+                    f"{option_name(self.config, 'seed')} {seed}: {error}"
+                ) from None
             except NotRecorded as error:
                 raise pytest.UsageError(f"{bench} {kind}: {error}") from None
             except BadEvidence as error:
                 raise pytest.UsageError(str(error)) from None
-        terminal.refuse_unwritable(self.config.getoption("dojo_traces"), option_name(self.config, "traces"))
+        terminal.refuse_unwritable(
+            self.config.getoption("dojo_traces"), option_name(self.config, "traces")
+        )
         return f"device: {kind} ({why}), seed {seed}"
 
     @pytest.hookimpl(optionalhook=True)
@@ -127,9 +138,16 @@ class ExerciseHooks:
         # the student's code does, interrupts nothing else, and becomes a failed check.
         if not isinstance(item, CheckItem):
             return None
-        characters = collection.CHARACTERS if item.config.getoption("capture") != "no" else sys.maxsize
+        characters = (
+            collection.CHARACTERS if item.config.getoption("capture") != "no" else sys.maxsize
+        )
         # Shared, as in a class: all scenarios of a function together have that long.
-        asked = {"seconds": settings.timeout, "shared": True, "method": settings.method, "characters": characters}
+        asked = {
+            "seconds": settings.timeout,
+            "shared": True,
+            "method": settings.method,
+            "characters": characters,
+        }
         item.stash[collection.LIMITS] = Limits(**asked, on_raised=collection.quit_debugger)
         return True
 
@@ -172,10 +190,16 @@ class ExerciseHooks:
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         if terminal.wanted(self.config):
             items = getattr(terminalreporter._session, "items", [])
-            graders = {item.file.path: item.file.grader for item in items if isinstance(item, CheckItem)}
-            terminal.write_section(terminalreporter, self.config, {path: g.pairs for path, g in graders.items()})
+            graders = {
+                item.file.path: item.file.grader for item in items if isinstance(item, CheckItem)
+            }
+            terminal.write_section(
+                terminalreporter, self.config, {path: g.pairs for path, g in graders.items()}
+            )
             if self.checks and not graders:
-                names = " and ".join(option_name(self.config, name) for name in ("timeline", "traces"))
+                names = " and ".join(
+                    option_name(self.config, name) for name in ("timeline", "traces")
+                )
                 terminalreporter.write_line(f"{names} do not work with -n")
         checks = list(self.checks.values())
         terminal.write_summary(terminalreporter, checks, collection.missing(checks, self.config))
@@ -195,7 +219,13 @@ def checks_of(nodes: Iterable[str], root: Path) -> Iterator[tuple[str, ReportedC
         candidates = [exercise] if exercise else []
         if exercise is None and path.suffix != ".py":  # a notebook may hold any exercise
             candidates = [each for _, each in every_exercise()]
-        known = ((e, c) for e in candidates for f in e.functions for c in f.checks if [f.name, c.name] == names)
+        known = (
+            (e, c)
+            for e in candidates
+            for f in e.functions
+            for c in f.checks
+            if [f.name, c.name] == names
+        )
         for found, check in itertools.islice(known, 1):
             yield node, ReportedCheck(path, found, check)
 
@@ -207,5 +237,7 @@ def _note(item: CheckItem) -> str:
         return ""
     error = student.broken
     text = f"{error.type}: {error.message.splitlines()[0]}" if error.message else error.type
-    place = where(item.path, error.line).splitlines()[0] if error.line else os.path.relpath(item.path)
+    place = (
+        where(item.path, error.line).splitlines()[0] if error.line else os.path.relpath(item.path)
+    )
     return f"{place} stopped with {text}; what it defines before that was graded"

@@ -37,7 +37,10 @@ HEAD: Final = 40
 TAIL: Final = 10
 LONGEST: Final = 400
 INDENT: Final = 12
-BARS: Final = {100: BAR_WIDTH, 72: BAR_WIDTH // 2}  # characters of a bar, by the columns of the terminal
+BARS: Final = {
+    100: BAR_WIDTH,
+    72: BAR_WIDTH // 2,
+}  # characters of a bar, by the columns of the terminal
 COLOURS: Final[dict[str, dict[str, bool]]] = {
     "happened": {"red": True},
     "expected": {"green": True},
@@ -48,7 +51,9 @@ COLOURS: Final[dict[str, dict[str, bool]]] = {
 
 def move_output(report: Any, printed: list[tuple[str, str]]) -> None:
     """Collects in `printed` what a function printed, and puts it, shortened, into the report of its failed check."""
-    printed += [(title, content) for title, content in report.sections if title.startswith("Captured")]
+    printed += [
+        (title, content) for title, content in report.sections if title.startswith("Captured")
+    ]
     report.sections = [each for each in report.sections if not each[0].startswith("Captured")]
     if report.failed and printed:
         report.sections += [(title, shortened(content)) for title, content in printed]
@@ -80,12 +85,18 @@ class Feedback(TerminalRepr):
         place = where(path, result.line) if result.line is not None else ""
         self.headline, self.parts = compose(result, place, path.name)
         if first is not None:
-            self.parts = [part for part in self.parts if part[0] in ("happened", "expected", "line")]
-            self.parts.append(("first", f"fix {first}: the line that fails there is used here as well"))
+            self.parts = [
+                part for part in self.parts if part[0] in ("happened", "expected", "line")
+            ]
+            self.parts.append(
+                ("first", f"fix {first}: the line that fails there is used here as well")
+            )
         elif result.outcome is Outcome.FAILED:
             function = next(f for f in exercise.functions if f.name == result.function)
             every = hints_about(result, function)
-            self.parts += hint_parts(every, exercise, hints, f"{option} {min(hints, len(every)) + 1}")
+            self.parts += hint_parts(
+                every, exercise, hints, f"{option} {min(hints, len(every)) + 1}"
+            )
         if blocks:
             self.parts.append(("blocks", f"{', '.join(blocks)}: checked as soon as this passes"))
         # What pytest shows in its short summary, and what a JUnit file says first.
@@ -93,7 +104,9 @@ class Feedback(TerminalRepr):
         self.reprcrash = ReprFileLocation(str(path), result.line or 1, short)
 
     def __str__(self) -> str:
-        return "\n".join([self.headline, *(line for name, text in self.parts for line in laid_out(name, text))])
+        return "\n".join(
+            [self.headline, *(line for name, text in self.parts for line in laid_out(name, text))]
+        )
 
     def toterminal(self, tw: Any) -> None:
         width = min(WIDTH, tw.fullwidth)
@@ -139,7 +152,9 @@ class MissingFile:
 
 
 def write_summary(
-    reporter: pytest.TerminalReporter, checks: Sequence[ReportedCheck], missing: Sequence[MissingFile] = ()
+    reporter: pytest.TerminalReporter,
+    checks: Sequence[ReportedCheck],
+    missing: Sequence[MissingFile] = (),
 ) -> None:
     """The points of each exercise, what is blocked or could not be judged, what to do next.
 
@@ -166,23 +181,32 @@ def write_summary(
         if several and path != file:
             file = path
             reporter.write_line(path, bold=True)
-        colour = {"done": {"green": True}, "to do": {"light": True}}.get(row.state, {"yellow": True})
+        colour = {"done": {"green": True}, "to do": {"light": True}}.get(
+            row.state, {"yellow": True}
+        )
         name = row.exercise if len(row.exercise) <= wide else f"{row.exercise[: wide - 1]}…"
         reporter.write(f"{name:{wide}}  ")
         reporter.write(f"{bar(row.points, row.max_points, long)}  " if long else "", **colour)
         reporter.write(f"{row.points:5.4g} of {row.max_points:<4g}  ")
         reporter.write_line(row.state, **colour)
-    points, most = sum(row.points for row in rows.values()), sum(row.max_points for row in rows.values())
+    points = sum(row.points for row in rows.values())
+    most = sum(row.max_points for row in rows.values())
     gap = f"{'':{long}}  " if long else ""
     reporter.write_line(f"{'total':{wide}}  {gap}{points:5.4g} of {most:g}", bold=True)
-    for note in dict.fromkeys([check.note for check in checks if check.note] + [each.note for each in missing]):
+    for note in dict.fromkeys(
+        [check.note for check in checks if check.note] + [each.note for each in missing]
+    ):
         _write_wrapped(reporter, f"note: {note}", yellow=True)
-    errors = [check.result for check in checks if check.result and check.result.outcome is Outcome.ERROR]
+    errors = [
+        check.result for check in checks if check.result and check.result.outcome is Outcome.ERROR
+    ]
     if errors:
         count = "1 check" if len(errors) == 1 else f"{len(errors)} checks"
         said = f"{count} could not be judged: an error in the exercise, not in your code. Please report it:"
         reporter.write_line(said, red=True, bold=True)
-    for happened in dict.fromkeys(result.happened for result in errors):  # its place is for the course's author
+    for happened in dict.fromkeys(
+        result.happened for result in errors
+    ):  # its place is for the course's author
         reporter.write_line(f"  {happened}", red=True)
     _write_next(reporter, checks, missing)
 
@@ -196,12 +220,16 @@ def _widths(rows: Iterable[ExercisePoints], width: int) -> tuple[int, int]:
 
 
 def _write_wrapped(reporter: pytest.TerminalReporter, text: str, **colour: bool) -> None:
-    for line in textwrap.wrap(text, reporter._tw.fullwidth, subsequent_indent="      ", break_on_hyphens=False):
+    for line in textwrap.wrap(
+        text, reporter._tw.fullwidth, subsequent_indent="      ", break_on_hyphens=False
+    ):
         reporter.write_line(line, **colour)
 
 
 def _write_next(
-    reporter: pytest.TerminalReporter, checks: Sequence[ReportedCheck], missing: Sequence[MissingFile]
+    reporter: pytest.TerminalReporter,
+    checks: Sequence[ReportedCheck],
+    missing: Sequence[MissingFile],
 ) -> None:
     """First what is begun, then what is to do; never what another check blocks."""
     for outcome in (Outcome.FAILED, Outcome.TODO):
@@ -210,11 +238,15 @@ def _write_next(
                 continue
             name = f"`{check.result.function}`"
             what = f"write {name}" if outcome is Outcome.TODO else check.result.claim
-            _write_wrapped(reporter, f"next: {what if name in what else f'{name}: {what}'}", bold=True)
+            _write_wrapped(
+                reporter, f"next: {what if name in what else f'{name}: {what}'}", bold=True
+            )
             node = f"{os.path.relpath(check.path)}::{check.result.function}"
             reporter.write_line(f"      pytest {shlex.quote(node)}", cyan=True)
             return
-    if not missing and all(check.result is not None and check.result.outcome is Outcome.PASSED for check in checks):
+    if not missing and all(
+        check.result is not None and check.result.outcome is Outcome.PASSED for check in checks
+    ):
         reporter.write_line(ALL_PASSED, green=True, bold=True)
 
 
@@ -246,7 +278,9 @@ def refuse_unwritable(folder: Path | None, option: str) -> None:
 
 
 def write_section(
-    reporter: pytest.TerminalReporter, config: pytest.Config, files: Mapping[Path, Mapping[str, Pair]]
+    reporter: pytest.TerminalReporter,
+    config: pytest.Config,
+    files: Mapping[Path, Mapping[str, Pair]],
 ) -> None:
     """Draws and writes what was recorded in this run."""
     if not any(files.values()):
@@ -261,7 +295,8 @@ def _draw(reporter: pytest.TerminalReporter, files: Mapping[Path, Mapping[str, P
     from virtual_cuda.ledger import draw_timeline, timeline_legend
 
     reporter.section("what your code did", sep="=")
-    width, nothing = reporter._tw.fullwidth, []
+    width = reporter._tw.fullwidth
+    nothing = []
     for path, pairs in files.items():
         if len(files) > 1 and pairs:
             reporter.write_line(os.path.relpath(path), bold=True)
@@ -276,12 +311,16 @@ def _draw(reporter: pytest.TerminalReporter, files: Mapping[Path, Mapping[str, P
                 reporter.write_line("")
             reporter.write_line("")
     if nothing:
-        reporter.write_line(f"no timeline of {', '.join(nothing)}: almost nothing happened on a device")
+        reporter.write_line(
+            f"no timeline of {', '.join(nothing)}: almost nothing happened on a device"
+        )
     for signs in timeline_legend(width):
         reporter.write_line(signs, light=True)
 
 
-def _write_traces(reporter: pytest.TerminalReporter, folder: Path, files: Mapping[Path, Mapping[str, Pair]]) -> None:
+def _write_traces(
+    reporter: pytest.TerminalReporter, folder: Path, files: Mapping[Path, Mapping[str, Pair]]
+) -> None:
     """Writes one file per function, with the folder's name in front where several files have the function."""
     import msgspec
 
@@ -290,7 +329,11 @@ def _write_traces(reporter: pytest.TerminalReporter, folder: Path, files: Mappin
         for name, pair in pairs.items():
             if not pair.yours.records:
                 continue
-            same = [each for each in files.values() if name in each and each[name].exercise == pair.exercise]
+            same = [
+                each
+                for each in files.values()
+                if name in each and each[name].exercise == pair.exercise
+            ]
             beside = f"{path.parent.name}-" if len(same) > 1 else ""
             target = folder / f"{beside}{pair.exercise}-{name}.json"
             try:
@@ -298,4 +341,6 @@ def _write_traces(reporter: pytest.TerminalReporter, folder: Path, files: Mappin
                 written += 1
             except OSError as error:
                 reporter.write_line(f"cannot write {target}: {error.strerror}", red=True)
-    reporter.write_line(f"{written} {'trace' if written == 1 else 'traces'} in {folder}; ui.perfetto.dev opens them")
+    reporter.write_line(
+        f"{written} {'trace' if written == 1 else 'traces'} in {folder}; ui.perfetto.dev opens them"
+    )

@@ -36,7 +36,9 @@ class Leak:
     text: str
 
     def __str__(self) -> str:
-        return f"{self.path} shows line {self.line} of the solution in {self.reference}: {self.text}"
+        return (
+            f"{self.path} shows line {self.line} of the solution in {self.reference}: {self.text}"
+        )
 
 
 @dataclass(frozen=True)
@@ -60,22 +62,30 @@ def leaks(files: Mapping[str, bytes], reference: Path) -> list[Leak]:
     found = []
     for path, data in sorted(files.items()):
         for inner, text in texts(path, data):
-            ours = ".whl: " in inner and inner.endswith((".py", ".toml"))  # the grader's code, the day's, and its hints
-            found += [Leak(inner, s.reference, s.line, s.text) for s in _shown(text, lines, blocks, ours)]
+            ours = ".whl: " in inner and inner.endswith(
+                (".py", ".toml")
+            )  # the grader's code, the day's, and its hints
+            found += [
+                Leak(inner, s.reference, s.line, s.text) for s in _shown(text, lines, blocks, ours)
+            ]
     return found
 
 
 def secrets(reference: Path) -> tuple[list[Secret], list[Secret]]:
     """The lines that would give something away, and the solutions as a whole."""
     visible = "\n".join(stubs(reference).values())
-    shown_lines, shown = set(_lines(visible)), squeezed(visible)
-    lines, blocks = [], []
+    shown_lines = set(_lines(visible))
+    shown = squeezed(visible)
+    lines = []
+    blocks = []
     for path in sorted(reference.glob("*.py")):
         source = path.read_text(encoding="utf-8")
         for number, text in solution_lines(source):
             bare = squeezed(_without_comment(text))
             if len(bare) >= TELLING * 3 // 4 and bare not in shown:
-                lines.append(Secret(path.name, number, text, bare, len(bare) < LONG or is_idiom(text)))
+                lines.append(
+                    Secret(path.name, number, text, bare, len(bare) < LONG or is_idiom(text))
+                )
         for block in filter(None, solutions(source)):
             bare = "\n".join(_lines("\n".join(line for _, line in block)))
             if len(bare) >= TELLING and not set(bare.split("\n")) <= shown_lines:
@@ -86,13 +96,19 @@ def secrets(reference: Path) -> tuple[list[Secret], list[Secret]]:
 
 def _shown(text: str, lines: list[Secret], blocks: list[Secret], ours: bool) -> Iterator[Secret]:
     # Also as it would be printed: a solution may stand in a string of JSON or Python.
-    for variant in dict.fromkeys((text, text.replace("\\n", "\n").replace('\\"', '"').replace("\\'", "'"))):
+    for variant in dict.fromkeys(
+        (text, text.replace("\\n", "\n").replace('\\"', '"').replace("\\'", "'"))
+    ):
         bare = squeezed(variant)
         found = [s for s in lines if s.squeezed in bare and not (ours and s.idiom)]
         whole = "\n".join(["", *_lines(variant), ""])
         joined = whole.replace("\n", "")
         # A long solution counts wherever it begins; a short one only between line ends, as it may be part of anything.
-        found += [s for s in blocks if s.squeezed in whole or (s.long and s.squeezed.replace("\n", "") in joined)]
+        found += [
+            s
+            for s in blocks
+            if s.squeezed in whole or (s.long and s.squeezed.replace("\n", "") in joined)
+        ]
         if found:
             yield from found
             return
@@ -138,12 +154,16 @@ def is_idiom(line: str) -> bool:
         tree = ast.parse(line)
     except SyntaxError:
         return False
-    return all(isinstance(node, _IDIOM) and not getattr(node, "keywords", None) for node in ast.walk(tree))
+    return all(
+        isinstance(node, _IDIOM) and not getattr(node, "keywords", None) for node in ast.walk(tree)
+    )
 
 
 def _lines(text: str) -> list[str]:
     """The lines of a text without white space, quoting and comments: a solution may stand in a comment."""
-    found = (squeezed(_without_comment(line.strip().lstrip("#>").strip())) for line in text.splitlines())
+    found = (
+        squeezed(_without_comment(line.strip().lstrip("#>").strip())) for line in text.splitlines()
+    )
     return [line for line in found if line]
 
 
@@ -159,7 +179,11 @@ def _constants(data: bytes) -> str:
         nodes = ast.walk(ast.parse(data))
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return ""
-    return "\n".join(node.value for node in nodes if isinstance(node, ast.Constant) and isinstance(node.value, str))
+    return "\n".join(
+        node.value
+        for node in nodes
+        if isinstance(node, ast.Constant) and isinstance(node.value, str)
+    )
 
 
 def _strings(text: str) -> Iterator[str]:

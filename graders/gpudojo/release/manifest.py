@@ -20,7 +20,15 @@ from gpudojo.grading.engine import judge_function
 from gpudojo.grading.references import PUBLIC_SEEDS, Shipped, Written, compressed, pack
 from gpudojo.model.catalogue import day, days
 from gpudojo.model.errors import CannotRelease, DojoError
-from gpudojo.model.evidence import Evidence, Observation, Race, decode_evidence, encode_evidence, plain, typed
+from gpudojo.model.evidence import (
+    Evidence,
+    Observation,
+    Race,
+    decode_evidence,
+    encode_evidence,
+    plain,
+    typed,
+)
 from gpudojo.model.exercise import Exercise, Function
 from gpudojo.model.results import Outcome
 from gpudojo.submissions.archives import fetch
@@ -49,7 +57,9 @@ class Manifest(msgspec.Struct, frozen=True):
     day: str
     wheel: str  # "vendor/gpudojo-….whl"
     files: dict[str, str]  # path: SHA-256
-    requirements: tuple[str, ...]  # what the grader needs, in the versions that it was released with
+    requirements: tuple[
+        str, ...
+    ]  # what the grader needs, in the versions that it was released with
     version: int = VERSION
 
     @property
@@ -73,20 +83,29 @@ def manifest(files: Mapping[str, bytes], day: str) -> Manifest:
         said = f"a student's repository has one wheel of gpudojo in vendor/, but this one has {len(wheels)}"
         raise CannotRelease(said)
     lines = files.get("requirements.txt", b"").decode("utf-8", "replace").splitlines()
-    needed = tuple(line.strip() for line in lines if line.strip() and not line.startswith(("./", "#", "-")))
-    guarded = [path for path in files if path in GUARDED_FILES or path.partition("/")[0] in GUARDED_FOLDERS]
+    needed = tuple(
+        line.strip() for line in lines if line.strip() and not line.startswith(("./", "#", "-"))
+    )
+    guarded = [
+        path for path in files if path in GUARDED_FILES or path.partition("/")[0] in GUARDED_FOLDERS
+    ]
     return Manifest(day, wheels[0], {path: hashed(files[path]) for path in sorted(guarded)}, needed)
 
 
 def of_folder(folder: Path) -> Manifest:
     """The same, of a released repository on disk."""
     files = {}
-    for path in (*GUARDED_FILES, *(path for path in _walk(folder) if path.partition("/")[0] in GUARDED_FOLDERS)):
+    for path in (
+        *GUARDED_FILES,
+        *(path for path in _walk(folder) if path.partition("/")[0] in GUARDED_FOLDERS),
+    ):
         with contextlib.suppress(Unreadable):
             files[path] = fetch(folder / path, LARGEST)
     day = next((name for name in days() if (folder / "exercises" / name).is_dir()), None)
     if day is None or not any(path.endswith(".whl") for path in files):
-        raise CannotRelease(f"{folder} was not made by `dojo release student`: it has no exercises or no wheel")
+        raise CannotRelease(
+            f"{folder} was not made by `dojo release student`: it has no exercises or no wheel"
+        )
     return manifest(files, day)
 
 
@@ -100,8 +119,14 @@ def loaded(text: str) -> Manifest:
         found = msgspec.json.decode(text, type=Manifest)
     except (msgspec.DecodeError, UnicodeEncodeError, RecursionError) as error:
         raise CannotRelease(f"this is not the manifest of a release: {error}") from None
-    if found.version != VERSION or found.day not in days() or not re.fullmatch(r"vendor/[^/]+-[^/]+", found.wheel):
-        raise CannotRelease("this is not the manifest of a release that this version of gpudojo knows")
+    if (
+        found.version != VERSION
+        or found.day not in days()
+        or not re.fullmatch(r"vendor/[^/]+-[^/]+", found.wheel)
+    ):
+        raise CannotRelease(
+            "this is not the manifest of a release that this version of gpudojo knows"
+        )
     return found
 
 
@@ -131,13 +156,19 @@ def _steering(folder: Path) -> Iterator[str]:
         name = PurePosixPath(path).name
         first, _, rest = path.partition("/")
         shadow = not rest and name.removesuffix(".py") in SHADOWS
-        if name in STEERING or shadow or name.endswith(".pth") or (rest and first in GUARDED_FOLDERS):
+        if (
+            name in STEERING
+            or shadow
+            or name.endswith(".pth")
+            or (rest and first in GUARDED_FOLDERS)
+        ):
             yield path
 
 
 def _walk(folder: Path) -> Iterator[str]:
     """Files below a folder by path, and links and folders that shadow a package; no link is followed."""
-    waiting, looked_at = [""], 0
+    waiting = [""]
+    looked_at = 0
     while waiting:
         inside = waiting.pop(0)
         try:
@@ -160,17 +191,30 @@ def _walk(folder: Path) -> Iterator[str]:
 
 
 SEEDS: Final = PUBLIC_SEEDS
-REFUSED: Final = 3  # the process's exit status where the reference does not pass; its last line says why
+REFUSED: Final = (
+    3  # the process's exit status where the reference does not pass; its last line says why
+)
 
 
 def recorded(reference: Path, name: str, seeds: Sequence[int] = SEEDS) -> bytes:
     """The evidence of a day's references, as a release ships it."""
     with tempfile.TemporaryDirectory() as folder:
         target = Path(folder) / "evidence"
-        paths = [str(Path(__file__).resolve().parents[2]), *filter(None, [os.environ.get("PYTHONPATH")])]
+        paths = [
+            str(Path(__file__).resolve().parents[2]),
+            *filter(None, [os.environ.get("PYTHONPATH")]),
+        ]
         settings = {"CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1", "PYTHONHASHSEED": "0"}
         environment = os.environ | settings | {"PYTHONPATH": os.pathsep.join(paths)}
-        command = [sys.executable, "-m", __name__, str(reference.resolve()), name, str(target), *map(str, seeds)]
+        command = [
+            sys.executable,
+            "-m",
+            __name__,
+            str(reference.resolve()),
+            name,
+            str(target),
+            *map(str, seeds),
+        ]
         done = subprocess.run(command, env=environment, capture_output=True, text=True, cwd=folder)
         said = done.stderr.strip().splitlines() or ["it said nothing"]
         if done.returncode == REFUSED:
@@ -182,7 +226,9 @@ def recorded(reference: Path, name: str, seeds: Sequence[int] = SEEDS) -> bytes:
 
 def record(reference: Path, name: str, seeds: Sequence[int]) -> Shipped:
     """The same in this process, which should have done nothing else before."""
-    signatures, evidence, timelines = {}, {}, {}
+    signatures = {}
+    evidence = {}
+    timelines = {}
     for exercise in day(name):
         written = Written(reference / f"{exercise.stem}.py")
         for function in exercise.functions:
@@ -193,7 +239,11 @@ def record(reference: Path, name: str, seeds: Sequence[int]) -> Shipped:
                     found = _seen(exercise, function, written, bench, seed)
                     if bench == "cpu":  # only these see another device than on the virtual GPU
                         alone = {p.name for p in function.probes if p.machine == "bench"}
-                        kept = {probe: seen for probe, seen in found.observations.items() if probe in alone}
+                        kept = {
+                            probe: seen
+                            for probe, seen in found.observations.items()
+                            if probe in alone
+                        }
                         found = msgspec.structs.replace(found, observations=kept)
                     if found.observations:
                         evidence[f"{seed}/{bench}/{key}"] = compressed(found)
@@ -211,7 +261,9 @@ def _drawn(exercise: Exercise, function: Function, written: Written) -> list[Tim
     return every.timelines
 
 
-def _seen(exercise: Exercise, function: Function, written: Written, bench: str, seed: int) -> Evidence:
+def _seen(
+    exercise: Exercise, function: Function, written: Written, bench: str, seed: int
+) -> Evidence:
     """What the reference does, once it is known to pass all that students have to."""
     import torch  # only in the process that records
 
@@ -224,7 +276,9 @@ def _seen(exercise: Exercise, function: Function, written: Written, bench: str, 
     for result in judge_function(exercise, function, found, found):
         if result.outcome is not Outcome.PASSED:
             said = f": {result.happened}" if result.happened else ""
-            raise CannotRelease(f"{place}: the reference does not pass its own check {result.check}{said}")
+            raise CannotRelease(
+                f"{place}: the reference does not pass its own check {result.check}{said}"
+            )
     return _portable(function, found)
 
 

@@ -17,8 +17,12 @@ from gpudojo.model.results_file import replacing
 BEGIN: Final = "# BEGIN SOLUTION"
 END: Final = "# END SOLUTION"
 INSTEAD: Final = "raise NotImplementedError"
-OTHERWISE: Final = "# INSTEAD: "  # inside a solution: a line of the stub, where raising would not do
-TELLING: Final = 20  # characters: shorter lines, and those that only open a block, occur in any code
+OTHERWISE: Final = (
+    "# INSTEAD: "  # inside a solution: a line of the stub, where raising would not do
+)
+TELLING: Final = (
+    20  # characters: shorter lines, and those that only open a block, occur in any code
+)
 
 
 def stub_of(source: str, path: str = "reference") -> str:
@@ -31,7 +35,8 @@ def stub_of(source: str, path: str = "reference") -> str:
         if text == BEGIN:
             if begun:
                 raise BadMarkers(path, number, f"a solution begins inside the one of line {begun}")
-            begun, instead = number, []
+            begun = number
+            instead = []
             margin = line[: len(line) - len(line.lstrip())]
         elif text == END:
             if not begun:
@@ -74,14 +79,23 @@ def solution_lines(source: str) -> Iterator[tuple[int, str]]:
 
 def stubs(reference: Path) -> dict[str, str]:
     """Every stub of a day, by file name."""
-    return {p.name: stub_of(p.read_text(encoding="utf-8"), str(p)) for p in sorted(reference.glob("*.py"))}
+    return {
+        p.name: stub_of(p.read_text(encoding="utf-8"), str(p))
+        for p in sorted(reference.glob("*.py"))
+    }
 
 
 def stale(reference: Path, exercises: Path) -> list[str]:
     """The names of stubs that are missing, changed or left over."""
     wanted = stubs(reference)
-    found = {p.name: p.read_text(encoding="utf-8") for p in exercises.glob("*.py")} if exercises.exists() else {}
-    return sorted(name for name in wanted.keys() | found.keys() if wanted.get(name) != found.get(name))
+    found = (
+        {p.name: p.read_text(encoding="utf-8") for p in exercises.glob("*.py")}
+        if exercises.exists()
+        else {}
+    )
+    return sorted(
+        name for name in wanted.keys() | found.keys() if wanted.get(name) != found.get(name)
+    )
 
 
 def write(reference: Path, exercises: Path) -> list[str]:
@@ -134,7 +148,8 @@ def sections(path: Path) -> list[Section]:
         first = statement.lineno
         if isinstance(statement, (ast.FunctionDef, ast.ClassDef)) and statement.decorator_list:
             first = statement.decorator_list[0].lineno
-        above, code = lines[begin : first - 1], lines[first - 1 : end]
+        above = lines[begin : first - 1]
+        code = lines[first - 1 : end]
         begin = end
         name = _bound(statement)
         if name in names or is_demo(statement):
@@ -173,8 +188,11 @@ def _task(statement: ast.stmt, name: str, above: list[str], code: list[str]) -> 
     if isinstance(docstring, ast.Expr) and isinstance(docstring.value, ast.Constant):
         # Only the first line of its docstring stays: the whole contract stands right above it.
         before = (statement.end_lineno or 0) - len(code) + 1
-        first, last = docstring.lineno - before, (docstring.end_lineno or 0) - before
-        if first != last and code[first].endswith((".", ":")):  # a sentence that goes on would say nothing
+        first = docstring.lineno - before
+        last = (docstring.end_lineno or 0) - before
+        if first != last and code[first].endswith(
+            (".", ":")
+        ):  # a sentence that goes on would say nothing
             code = [*code[:first], f'{code[first]}"""', *code[last + 1 :]]
     return Task("\n".join([*_trimmed(above), *code]), contract, name=name, signature=signature)
 
@@ -211,7 +229,11 @@ def title_text(docstring: str, stem: str, level: int = 1) -> str:
     """The first cell of an exercise: its title, and what to do."""
     first, _, rest = docstring.partition("\n")
     number = stem.partition("_")[0]
-    heading = f"{'#' * level} {number if number.isdecimal() else ''} {first.removesuffix('.')}".replace("  ", " ")
+    heading = (
+        f"{'#' * level} {number if number.isdecimal() else ''} {first.removesuffix('.')}".replace(
+            "  ", " "
+        )
+    )
     prose = [_flowing(block) for block in _RUN.sub("", rest).strip().split("\n\n") if block.strip()]
     exercise = exercise_for(Path(f"{stem}.py"))
     functions = exercise is None or any(function.name.islower() for function in exercise.functions)

@@ -35,7 +35,9 @@ def of_day(root: Path, day: str, package: str | None = None) -> dict[str, bytes]
     """Every notebook of a day, by its path in the repository; `package` is what pip installs where no wheel is."""
     made = {path.stem: sections(path) for path in sorted((root / "reference" / day).glob("*.py"))}
     names = {stem: f"{NOTEBOOKS}/{day}/{stem}.ipynb" for stem in made}
-    found = {names[stem]: _notebook(_exercise(day, stem, found, package)) for stem, found in made.items()}
+    found = {
+        names[stem]: _notebook(_exercise(day, stem, found, package)) for stem, found in made.items()
+    }
     if made:
         found[f"{NOTEBOOKS}/{day}/{day}.ipynb"] = _notebook(_whole(day, made, package))
     return found
@@ -73,9 +75,12 @@ def _whole(day: str, made: dict[str, list[Section]], package: str | None) -> Ite
 
 
 def _body(day: str, stem: str, rest: list[Section]) -> Iterator[Cell]:
-    prefix, given = _prefix(stem), 0
+    prefix = _prefix(stem)
+    given = 0
     if path := catalogue.lesson_path(day, stem):
-        text = catalogue.shown(path.read_text(encoding="utf-8"), folded=True).partition("\n")[2]  # the title is there
+        text = catalogue.shown(path.read_text(encoding="utf-8"), folded=True).partition("\n")[
+            2
+        ]  # the title is there
         yield _markdown(f"{prefix}-lesson", re.sub(r"(?m)^## ", "### ", text))
     for section in rest:
         if isinstance(section, Task):
@@ -115,12 +120,16 @@ Seal = Callable[[Mapping[str, bytes], str], dict[str, bytes]]
 def refuse_if_taken(target: Path) -> None:
     """A sentence where the target cannot become a new folder."""
     if target.is_symlink() or (target.exists() and not target.is_dir()):
-        raise CannotRelease(f"{target} already exists and is not a folder; name a folder that does not exist yet")
+        raise CannotRelease(
+            f"{target} already exists and is not a folder; name a folder that does not exist yet"
+        )
     if target.is_dir():
         there = sorted(path.name for path in target.iterdir())
         if there:
             few = ", ".join(there[:3]) + (", …" if len(there) > 3 else "")
-            raise CannotRelease(f"{target} is not empty (it has {few}); name a folder that does not exist yet")
+            raise CannotRelease(
+                f"{target} is not empty (it has {few}); name a folder that does not exist yet"
+            )
 
 
 def write(files: Mapping[str, bytes], target: Path) -> None:
@@ -191,9 +200,13 @@ def lessons(name: str) -> dict[str, str]:
 def readme(name: str) -> str:
     exercises = day(name)
     *most, last = map(str, SEEDS)
-    (torch,) = re.findall(r"(?m)^torch==\S+$", (PROJECT / "constraints.txt").read_text(encoding="utf-8"))
+    (torch,) = re.findall(
+        r"(?m)^torch==\S+$", (PROJECT / "constraints.txt").read_text(encoding="utf-8")
+    )
     pages = {Path(path).stem: f"]({path})" for path in lessons(name)}
-    topics = {e.stem: f"[{e.title}{pages[e.stem]}" if e.stem in pages else e.title for e in exercises}
+    topics = {
+        e.stem: f"[{e.title}{pages[e.stem]}" if e.stem in pages else e.title for e in exercises
+    }
     rows = [f"| `{e.stem}.py` | {e.points:g} | {topics[e.stem]} |" for e in exercises]
     return README.read_text(encoding="utf-8").format(
         title=title(name),
@@ -215,7 +228,11 @@ def requirements(name: str, wheel: str) -> str:
     text = (PROJECT / "constraints.txt").read_text(encoding="utf-8")
     pins = dict(re.findall(r"(?m)^([\w.-]+)==(\S+)$", text))
     lines: list[str] = []
-    more = [each for each in registered()[name].requires if not re.match(r"gpudojo\b|.*;.*\bextra\b", each)]
+    more = [
+        each
+        for each in registered()[name].requires
+        if not re.match(r"gpudojo\b|.*;.*\bextra\b", each)
+    ]
     watch = _project()["optional-dependencies"].get("watch", [])
     for dependency in [*_project()["dependencies"], *watch, *more]:
         asked, semicolon, marker = dependency.partition(";")
@@ -226,7 +243,9 @@ def requirements(name: str, wheel: str) -> str:
 
 
 def _project() -> dict[str, Any]:
-    found: dict[str, Any] = tomllib.loads((PROJECT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    found: dict[str, Any] = tomllib.loads((PROJECT / "pyproject.toml").read_text(encoding="utf-8"))[
+        "project"
+    ]
     return found
 
 
@@ -234,7 +253,11 @@ SHOWN = 3  # how many leaks a refusal names
 
 
 def release(
-    root: Path, name: str, target: Path, seals: Iterable[Seal] = (), seeds: Sequence[int] = manifest.SEEDS
+    root: Path,
+    name: str,
+    target: Path,
+    seals: Iterable[Seal] = (),
+    seeds: Sequence[int] = manifest.SEEDS,
 ) -> dict[str, bytes]:
     """Write the repository for a day into a new folder; gives its files by path. Raises CannotRelease."""
     refuse_if_taken(target)  # before the minutes that the rest may take
@@ -245,7 +268,9 @@ def release(
     if found := leaks.leaks(files, reference):
         more = f"; and {len(found) - SHOWN} more" if len(found) > SHOWN else ""
         shown = "; ".join(map(str, found[:SHOWN]))
-        raise CannotRelease(f"nothing was written, because students would get a solution: {shown}{more}")
+        raise CannotRelease(
+            f"nothing was written, because students would get a solution: {shown}{more}"
+        )
     write(files, target)
     return files
 
@@ -255,11 +280,18 @@ def repository(
 ) -> dict[str, bytes]:
     """Every file by its path, relative to the student's repository."""
     wheel_name, wheel_data = wheel(name, evidence)
-    files = {f"vendor/{wheel_name}": wheel_data, **exercises, **of_day(root, name), **pages(name, wheel_name)}
+    files = {
+        f"vendor/{wheel_name}": wheel_data,
+        **exercises,
+        **of_day(root, name),
+        **pages(name, wheel_name),
+    }
     for seal in seals:
         added = seal(files, name)
         if twice := sorted(added.keys() & files.keys()):
-            raise CannotRelease(f"{twice[0]} would be written twice, the second time by {seal.__module__}")
+            raise CannotRelease(
+                f"{twice[0]} would be written twice, the second time by {seal.__module__}"
+            )
         files |= added
     return files
 
@@ -279,8 +311,12 @@ def open_stubs(reference: Path, name: str) -> dict[str, bytes]:
         if file not in made:
             raise CannotRelease(f"{reference / file} is missing")
         if made[file] == (reference / file).read_text(encoding="utf-8"):
-            raise CannotRelease(f"{reference / file} has no solution markers: students would get the solution")
-        todo = {function: stub for function, _, stub in bindings(parse(made[file], reference / file))}
+            raise CannotRelease(
+                f"{reference / file} has no solution markers: students would get the solution"
+            )
+        todo = {
+            function: stub for function, _, stub in bindings(parse(made[file], reference / file))
+        }
         for function in exercise.functions:
             if not function.is_value and not todo.get(function.name):
                 said = f"{reference / file}: there are no solution markers around the solution of `{function.name}`"

@@ -22,7 +22,9 @@ from gpudojo.model.errors import CannotRelease
 
 SOURCES: Final = Path(__file__).resolve().parents[2]
 PROJECT: Final = SOURCES.parent
-EPOCH: Final = "1577836800"  # the first second of 2020: no zip can tell an earlier one on every system
+EPOCH: Final = (
+    "1577836800"  # the first second of 2020: no zip can tell an earlier one on every system
+)
 LEFT_OUT: Final = re.compile(r"(^|/)(__pycache__|\..*)(/|$)|\.py[co]$|~$")
 PACKAGES: Final = re.compile(r"(?m)^(packages = \[.*)\]$")
 
@@ -35,7 +37,8 @@ def wheel(day: str, evidence: bytes | None = None) -> tuple[str, bytes]:
         said = "the wheel is built by hatchling, which is not installed; run: pip install -c constraints.txt hatchling"
         raise CannotRelease(said) from None
     with tempfile.TemporaryDirectory() as folder, _epoch():
-        root, target = Path(folder) / "gpudojo", Path(folder) / "made"
+        root = Path(folder) / "gpudojo"
+        target = Path(folder) / "made"
         write_files(root, staged(day, evidence))
         (made,) = WheelBuilder(str(root)).build(directory=str(target), versions=["standard"])
         return Path(made).name, Path(made).read_bytes()
@@ -53,10 +56,14 @@ def staged(day: str, evidence: bytes | None = None) -> dict[str, bytes]:
     """The files the wheel is built from, by path."""
     for name in ("pyproject.toml", "LICENSE"):
         if not (PROJECT / name).is_file():
-            raise CannotRelease(f"a release is made from a clone of gpudojo, and {PROJECT} is none: it has no {name}")
+            raise CannotRelease(
+                f"a release is made from a clone of gpudojo, and {PROJECT} is none: it has no {name}"
+            )
     files = {"LICENSE": (PROJECT / "LICENSE").read_bytes()}
     # The README is for those who have the clone.
-    project = re.sub(r"(?m)^readme = .*\n", "", (PROJECT / "pyproject.toml").read_text(encoding="utf-8"))
+    project = re.sub(
+        r"(?m)^readme = .*\n", "", (PROJECT / "pyproject.toml").read_text(encoding="utf-8")
+    )
     wanted = registered()[day]
     for path, name in _files(SOURCES, PurePosixPath("graders")):
         of_a_day = path.is_relative_to(BUILT_IN) and path.parent != BUILT_IN
@@ -90,13 +97,19 @@ def _from_outside(day: Day) -> dict[str, bytes]:
         init = day.folder.parents[len(above) - depth] / "__init__.py"
         if init.is_file():
             files[str(PurePosixPath("graders", *above[:depth], "__init__.py"))] = init.read_bytes()
-    modules = {name.removeprefix("graders/").removesuffix(".py").removesuffix("/__init__") for name in files}
+    modules = {
+        name.removeprefix("graders/").removesuffix(".py").removesuffix("/__init__")
+        for name in files
+    }
     modules |= {str(parent) for module in modules for parent in PurePosixPath(module).parents}
     for name, data in files.items():
         for module, line in _imported(name, data) if name.endswith(".py") else ():
             if module.partition("/")[0] == day.package.partition(".")[0] and module not in modules:
-                where, dotted = f"{name.removeprefix('graders/')}, line {line}", module.replace("/", ".")
-                raise CannotRelease(f"{where}: students get only {day.package}, and it imports {dotted}")
+                where = f"{name.removeprefix('graders/')}, line {line}"
+                dotted = module.replace("/", ".")
+                raise CannotRelease(
+                    f"{where}: students get only {day.package}, and it imports {dotted}"
+                )
     return files
 
 
@@ -121,7 +134,9 @@ def _labelled(files: Mapping[str, bytes]) -> dict[str, bytes]:
     source = files[name].decode()
     changed = re.sub(r'(?m)^(__version__ = "[^"+]+)"', rf'\1+{digest.hexdigest()[:8]}"', source)
     if changed == source:
-        raise CannotRelease(f'{name} has no line `__version__ = "…"` that a release could be told apart by')
+        raise CannotRelease(
+            f'{name} has no line `__version__ = "…"` that a release could be told apart by'
+        )
     return {**files, name: changed.encode()}
 
 

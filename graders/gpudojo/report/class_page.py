@@ -9,7 +9,15 @@ from typing import Final
 
 from gpudojo.classes.gradebook import ClassStatistics, absent_functions
 from gpudojo.model.catalogue import misconceptions
-from gpudojo.model.results import CheckRow, ClassResults, ExerciseRow, Grade, Outcome, SubmissionRow, SubmissionStatus
+from gpudojo.model.results import (
+    CheckRow,
+    ClassResults,
+    ExerciseRow,
+    Grade,
+    Outcome,
+    SubmissionRow,
+    SubmissionStatus,
+)
 from gpudojo.model.results_file import number
 from gpudojo.platforms._entries import late_by
 from gpudojo.report.rendering import Person, anyone, histogram, page, scatter
@@ -64,9 +72,13 @@ class Tally:
     header: ClassResults
     says: Callable[[str], str] = str  # a text about several students, with their pseudonyms
     lines: list[SubmissionLine] = field(default_factory=list)
-    exercises: dict[str, tuple[str, float]] = field(default_factory=dict)  # title and maximum, by exercise
+    exercises: dict[str, tuple[str, float]] = field(
+        default_factory=dict
+    )  # title and maximum, by exercise
     statistics: ClassStatistics = field(default_factory=ClassStatistics)
-    failed: dict[str, list[int]] = field(default_factory=dict)  # by check: places in the class's table
+    failed: dict[str, list[int]] = field(
+        default_factory=dict
+    )  # by check: places in the class's table
     absent: dict[str, list[int]] = field(default_factory=dict)
     mistakes: dict[str, Mistake] = field(default_factory=dict)
     named: bool = False  # students have names, on a roster
@@ -74,7 +86,9 @@ class Tally:
     def add(self, row: SubmissionRow, person: Person) -> None:
         absent = {exercise.exercise: absent_functions(exercise) for exercise in row.exercises}
         read = row.status is not SubmissionStatus.UNREADABLE
-        waiting = {each.exercise for each in row.exercises if each.to_grade and row.status is not ABSENT}
+        waiting = {
+            each.exercise for each in row.exercises if each.to_grade and row.status is not ABSENT
+        }
         self.lines.append(
             SubmissionLine(
                 person,
@@ -159,7 +173,9 @@ class Tally:
         """The score that a quarter does not reach, and the one that three quarters do not exceed."""
         scores = self.scores
         lower, _, upper = (
-            statistics.quantiles(scores, n=4, method="inclusive") if len(scores) > 1 else ([*scores, 0.0] * 3)[:3]
+            statistics.quantiles(scores, n=4, method="inclusive")
+            if len(scores) > 1
+            else ([*scores, 0.0] * 3)[:3]
         )
         return lower, upper
 
@@ -170,14 +186,23 @@ class Tally:
     @property
     def published(self) -> float:
         """The mean of the points to publish, in percent."""
-        shares = [100 * line.grade.points / line.grade.max_points for line in self.handed_in if line.grade.max_points]
+        shares = [
+            100 * line.grade.points / line.grade.max_points
+            for line in self.handed_in
+            if line.grade.max_points
+        ]
         return sum(shares) / len(self.handed_in) if shares else 0.0
 
     @property
     def reached(self) -> list[tuple[str, str, float, float]]:
         """Key, title, mean and points of each exercise. The sum of the means is `mean`."""
         return [
-            (key, title, statistics.fmean(line.scores.get(key, 0.0) for line in self.handed_in), worth)
+            (
+                key,
+                title,
+                statistics.fmean(line.scores.get(key, 0.0) for line in self.handed_in),
+                worth,
+            )
             for key, (title, worth) in sorted(self.exercises.items())
         ]
 
@@ -193,7 +218,9 @@ class Tally:
 
     @property
     def ranked(self) -> list[Mistake]:
-        return sorted(self.mistakes.values(), key=lambda mistake: (-len(mistake.places), mistake.key))
+        return sorted(
+            self.mistakes.values(), key=lambda mistake: (-len(mistake.places), mistake.key)
+        )
 
 
 def _untouched(exercise: ExerciseRow, absent: set[str]) -> bool:
@@ -205,13 +232,20 @@ def _late(row: SubmissionRow) -> str:
     """In short: "2.5 days, −4"; "late", where no more is known."""
     if row.timing is None or not row.timing.late:
         return ""
-    return (late_by(row.timing) or "late") + (f", −{number(row.timing.penalty)}" if row.timing.penalty else "")
+    return (late_by(row.timing) or "late") + (
+        f", −{number(row.timing.penalty)}" if row.timing.penalty else ""
+    )
 
 
-def class_page(tally: Tally, archive: RecordStore, students: bool, anonymous: bool, similar: bool = False) -> str:
+def class_page(
+    tally: Tally, archive: RecordStore, students: bool, anonymous: bool, similar: bool = False
+) -> str:
     """The page's text; with `students`, each name is a link to the student's own page."""
     known = misconceptions()
-    dots = [(line.seconds, line.peak_bytes, line.status.value.replace(" ", "-")) for line in tally.slowest]
+    dots = [
+        (line.seconds, line.peak_bytes, line.status.value.replace(" ", "-"))
+        for line in tally.slowest
+    ]
     return page(
         "class.html",
         "class.js",
@@ -225,6 +259,8 @@ def class_page(tally: Tally, archive: RecordStore, students: bool, anonymous: bo
         anonymous=anonymous,
         misconceptions=known,
         name=lambda mistake: known[mistake.key].name if mistake.key in known else mistake.key,
-        histogram=histogram(tally.scores, tally.header.max_score, clickable=not anonymous) if tally.scores else "",
+        histogram=histogram(tally.scores, tally.header.max_score, clickable=not anonymous)
+        if tally.scores
+        else "",
         scatter=scatter(dots),
     )

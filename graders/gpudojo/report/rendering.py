@@ -39,7 +39,9 @@ SPRITES: Final = (
     "moon mushroom oak orb owl pearl potion raft ring robot rocket scroll shell shield ship slime snail star sword "
     "tower torch wand wheel wolf"
 ).split()
-SHORTEST: Final = 3  # letters of a part of a name that is hidden; shorter ones occur in ordinary words
+SHORTEST: Final = (
+    3  # letters of a part of a name that is hidden; shorter ones occur in ordinary words
+)
 
 
 @dataclass(frozen=True)
@@ -105,7 +107,9 @@ def shown_name(row: SubmissionRow) -> str:
 def names_of(row: SubmissionRow) -> set[str]:
     """Everything that a student and the submissions are called."""
     listed = row.roster
-    of_roster = (listed.id, listed.name, listed.email, listed.github, listed.login) if listed else ()
+    of_roster = (
+        (listed.id, listed.name, listed.email, listed.github, listed.login) if listed else ()
+    )
     attempts = (attempt.submission for attempt in row.attempts)
     every = (row.submission, row.student or "", row.identifier or "", *of_roster, *attempts)
     return {text.strip() for text in every} - {""}
@@ -113,7 +117,9 @@ def names_of(row: SubmissionRow) -> set[str]:
 
 def pseudonym(name: str, secret: bytes) -> str:
     """A pseudonym, the same each time for the same name: "amber-fox-3f9a2"."""
-    drawn = hashlib.blake2b(name.encode("utf-8", "surrogatepass"), key=secret[:64], digest_size=16).digest()
+    drawn = hashlib.blake2b(
+        name.encode("utf-8", "surrogatepass"), key=secret[:64], digest_size=16
+    ).digest()
     colour = COLOURS[int.from_bytes(drawn[:4], "big") % len(COLOURS)]
     sprite = SPRITES[int.from_bytes(drawn[4:8], "big") % len(SPRITES)]
     return f"{colour}-{sprite}-{drawn[8:].hex()[:5]}"
@@ -130,7 +136,9 @@ def hidden(row: SubmissionRow) -> tuple[re.Pattern[str], ...]:
     words = {word for text in names for word in re.split(r"[\W_]+", text)}
     parts = {word for word in words if len(word) >= SHORTEST and word[0].isupper()}
     parts |= {part for text in names for part in re.findall(r"\d{4,}", text)}
-    found = [re.compile(_bounded(text), re.IGNORECASE) for text in sorted(names, key=len, reverse=True)]
+    found = [
+        re.compile(_bounded(text), re.IGNORECASE) for text in sorted(names, key=len, reverse=True)
+    ]
     return (*found, *(re.compile(_bounded(text)) for text in sorted(parts, key=len, reverse=True)))
 
 
@@ -145,11 +153,14 @@ def kept_secret(results: Path) -> tuple[bytes, str]:
         found = path.read_bytes()
         if len(found) >= 16:
             return found, ""
-    made, warning = secrets.token_bytes(32), ""
+    made = secrets.token_bytes(32)
+    warning = ""
     try:
         write(path, made)
     except OSError as error:
-        warning = f"the next report will use other pseudonyms: cannot write {path}: {error.strerror}"
+        warning = (
+            f"the next report will use other pseudonyms: cannot write {path}: {error.strerror}"
+        )
     return made, warning
 
 
@@ -167,7 +178,9 @@ def _environment() -> jinja2.Environment:
         lstrip_blocks=True,
         finalize=visible,
     )
-    environment.filters.update(prose=prose, short_id=short_id, size=size, number=number, duration=duration, date=date)
+    environment.filters.update(
+        prose=prose, short_id=short_id, size=size, number=number, duration=duration, date=date
+    )
     environment.filters.update(in_short=in_short, numbered=numbered)
     environment.filters["px"] = "{:.1f}".format
     environment.globals.update(share=share, counted=counted)
@@ -176,7 +189,8 @@ def _environment() -> jinja2.Environment:
 
 def page(template: str, script: str, **values: Any) -> str:
     """The text of a page; a browser refuses every style and script in it but these two, by their hashes."""
-    style, code = _asset("style.css"), _asset(script) + _asset("stops.js") if script else ""
+    style = _asset("style.css")
+    code = _asset(script) + _asset("stops.js") if script else ""
     policy = f"default-src 'none'; style-src '{_hash(style)}'; base-uri 'none'; form-action 'none'"
     if code:
         policy += f"; script-src '{_hash(code)}'"
@@ -204,7 +218,9 @@ def visible(value: object) -> object:
     """What jinja puts on a page for a value: in a text, invisible characters are replaced by their code points."""
     if not isinstance(value, str) or isinstance(value, Markup):
         return value
-    return printable(COLOUR_CODES.sub("", value.replace("\r\n", "\n")), keep="\t\n\N{NO-BREAK SPACE}")
+    return printable(
+        COLOUR_CODES.sub("", value.replace("\r\n", "\n")), keep="\t\n\N{NO-BREAK SPACE}"
+    )
 
 
 def prose(text: str) -> Markup:
@@ -230,7 +246,11 @@ def in_short(exercise: str) -> str:
 
 def numbered(exercise: str) -> Markup:
     """The number of an exercise, as it stands before its title; empty for an item without."""
-    return Markup('<span class="quiet">{}</span>').format(in_short(exercise)) if exercise[:1].isdigit() else Markup("")
+    return (
+        Markup('<span class="quiet">{}</span>').format(in_short(exercise))
+        if exercise[:1].isdigit()
+        else Markup("")
+    )
 
 
 def said_once(status: str, reason: str) -> str:
@@ -251,8 +271,11 @@ def size(count: float) -> str:
     """1536 is 1.5 KiB."""
     unit = 0
     while abs(count) >= 1024 and unit < len(SIZES) - 1:
-        count, unit = count / 1024, unit + 1
-    return f"{count:.0f} {SIZES[unit]}" if unit == 0 or count >= 100 else f"{count:.1f} {SIZES[unit]}"
+        count = count / 1024
+        unit = unit + 1
+    return (
+        f"{count:.0f} {SIZES[unit]}" if unit == 0 or count >= 100 else f"{count:.1f} {SIZES[unit]}"
+    )
 
 
 def duration(seconds: float) -> str:
@@ -295,9 +318,18 @@ def histogram(scores: Sequence[float], most: float, clickable: bool = False) -> 
         counts[min(int(10 * score / most), 9) if most > 0 else 0] += 1
     edges = [most * number / 10 for number in range(11)]
     spans = [f"{one:g} to {other:g}" for one, other in itertools.pairwise(edges)]
-    told = "; ".join(f"{span} points: {count}" for span, count in zip(spans, counts, strict=True) if count)
-    label, marks = f"Score distribution. {told or 'None.'}", _marks(max(*counts, 1))
-    given = {"spans": spans, "counts": counts, "edges": edges, "marks": marks, "clickable": clickable}
+    told = "; ".join(
+        f"{span} points: {count}" for span, count in zip(spans, counts, strict=True) if count
+    )
+    label = f"Score distribution. {told or 'None.'}"
+    marks = _marks(max(*counts, 1))
+    given = {
+        "spans": spans,
+        "counts": counts,
+        "edges": edges,
+        "marks": marks,
+        "clickable": clickable,
+    }
     return drawing("histogram", label=label, **given)
 
 
@@ -308,10 +340,24 @@ def scatter(points: Sequence[tuple[float, int, str]]) -> Markup:
     smallest = min((peak for _, peak, _ in points), default=0)
     told = f"{counted(len(points), 'submission')}; at most {duration(longest)} and {size(largest)}"
     unit = max((place for place in range(len(SIZES)) if largest >= 1024**place), default=0)
-    levels = [(n * 1024**unit, f"{n:g} {SIZES[unit]}") for n in _levels(smallest / 1024**unit, largest / 1024**unit)]
-    label, marks = f"Time and memory of each submission: {told}.", _marks(longest)
-    kinds = sorted({kind for _, _, kind in points}, key=lambda kind: (kind != "graded", kind))  # others are drawn over
-    return drawing("scatter", label=label, points=points, kinds=kinds, longest=longest, marks=marks, levels=levels)
+    levels = [
+        (n * 1024**unit, f"{n:g} {SIZES[unit]}")
+        for n in _levels(smallest / 1024**unit, largest / 1024**unit)
+    ]
+    label = f"Time and memory of each submission: {told}."
+    marks = _marks(longest)
+    kinds = sorted(
+        {kind for _, _, kind in points}, key=lambda kind: (kind != "graded", kind)
+    )  # others are drawn over
+    return drawing(
+        "scatter",
+        label=label,
+        points=points,
+        kinds=kinds,
+        longest=longest,
+        marks=marks,
+        levels=levels,
+    )
 
 
 def _step(span: float) -> float:
@@ -333,11 +379,15 @@ def _levels(lowest: float, highest: float) -> list[float]:
     lowest = lowest if lowest > highest / 2 else 0.0
     step = _step(highest - lowest if highest > lowest else highest)
     first = math.floor(lowest / step + 1e-9)
-    return [step * number for number in range(first, max(math.ceil(highest / step - 1e-9), first + 1) + 1)]
+    return [
+        step * number
+        for number in range(first, max(math.ceil(highest / step - 1e-9), first + 1) + 1)
+    ]
 
 
 HEIGHT: Final = 216
-TOP, BASE = 14, 174
+TOP = 14
+BASE = 174
 LINE: Final = 15  # between the feet of two labels
 MOST: Final = 200  # points that evidence may have
 HIGHEST: Final = 1e15
@@ -359,7 +409,10 @@ class Curve:
 
     def outline(self, left: float, foot: float, wide: float, tall: float) -> str:
         """The upper edge, as part of a path, from the left foot of a chart, for the width of a step and of a byte."""
-        steps = (f"V{foot - tall * value:.1f}H{left + wide * n:.1f}" for n, value in enumerate(self.points, 1))
+        steps = (
+            f"V{foot - tall * value:.1f}H{left + wide * n:.1f}"
+            for n, value in enumerate(self.points, 1)
+        )
         return "".join(steps)
 
     @property
@@ -377,10 +430,20 @@ def curve(label: str, found: Any, kind: str) -> Curve | None:
     if not isinstance(found, Mapping):
         return None
     peak: Any = found.get("peak")
-    points, backward = found.get("bytes"), found.get("backward")
-    if not isinstance(points, list) or not 2 <= len(points) <= MOST or not all(map(drawable, points)):
+    points = found.get("bytes")
+    backward = found.get("backward")
+    if (
+        not isinstance(points, list)
+        or not 2 <= len(points) <= MOST
+        or not all(map(drawable, points))
+    ):
         return None
-    if type(backward) is not int or not 0 <= backward <= len(points) or not drawable(peak) or max(points) < 1:
+    if (
+        type(backward) is not int
+        or not 0 <= backward <= len(points)
+        or not drawable(peak)
+        or max(points) < 1
+    ):
         return None
     return Curve(label, tuple(map(float, points)), backward, max(float(peak), *points), kind)
 

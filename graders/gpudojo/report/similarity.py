@@ -71,7 +71,11 @@ class ComparedWork:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # about escapes and comparisons in student code
             tree = parse(text, _NOWHERE, 1)
-        stored = (node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store))
+        stored = (
+            node.id
+            for node in ast.walk(tree)
+            if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
+        )
         local = {*stored, *(node.arg for node in ast.walk(tree) if isinstance(node, ast.arg))}
         lines = text.splitlines()
         for statement in tree.body:
@@ -79,15 +83,25 @@ class ComparedWork:
                 continue
             name = getattr(statement, "name", "")
             last = statement.end_lineno or statement.lineno
-            self.blocks.append(SourceBlock(name, where, statement.lineno, lines[statement.lineno - 1 : last]))
+            self.blocks.append(
+                SourceBlock(name, where, statement.lineno, lines[statement.lineno - 1 : last])
+            )
             for each in _statements(statement):
                 shape = _shape(each, local)
                 if len(shape) >= SMALLEST:
-                    digest = hashlib.blake2b(repr(shape).encode("utf-8", "replace"), digest_size=12).digest()
-                    own = [node.lineno for node in ast.walk(each) if isinstance(node, ast.stmt) and node is not each]
+                    digest = hashlib.blake2b(
+                        repr(shape).encode("utf-8", "replace"), digest_size=12
+                    ).digest()
+                    own = [
+                        node.lineno
+                        for node in ast.walk(each)
+                        if isinstance(node, ast.stmt) and node is not each
+                    ]
                     end = min(own, default=(each.end_lineno or each.lineno) + 1) - 1
                     place = len(self.blocks) - 1
-                    self.statements.append(Statement(digest, len(shape), place, each.lineno, max(end, each.lineno)))
+                    self.statements.append(
+                        Statement(digest, len(shape), place, each.lineno, max(end, each.lineno))
+                    )
 
 
 def _statements(statement: ast.stmt) -> Iterator[ast.stmt]:
@@ -128,10 +142,14 @@ class SimilarPair:
     shared: int  # statements
 
 
-def similar_pairs(works: Mapping[int, ComparedWork], given: ComparedWork | None = None) -> list[SimilarPair]:
+def similar_pairs(
+    works: Mapping[int, ComparedWork], given: ComparedWork | None = None
+) -> list[SimilarPair]:
     """Pairs of submissions that share code which is not given and not everybody's, most similar first."""
     known = {each.shape for each in given.statements} if given is not None else set()
-    counts = {place: Counter(each.shape for each in work.statements) for place, work in works.items()}
+    counts = {
+        place: Counter(each.shape for each in work.statements) for place, work in works.items()
+    }
     sizes = {each.shape: each.size for work in works.values() for each in work.statements}
     owners: dict[bytes, list[int]] = {}
     for place, own in counts.items():
@@ -146,7 +164,10 @@ def similar_pairs(works: Mapping[int, ComparedWork], given: ComparedWork | None 
         for shape, having in owners.items()
         if len(having) <= most
     }
-    whole = {place: sum(weights.get(shape, 0.0) * n for shape, n in own.items()) for place, own in counts.items()}
+    whole = {
+        place: sum(weights.get(shape, 0.0) * n for shape, n in own.items())
+        for place, own in counts.items()
+    }
     shared: dict[tuple[int, int], list[float]] = {}
     for shape, weight in weights.items():
         for one, other in itertools.combinations(owners[shape], 2):
@@ -162,7 +183,9 @@ def similar_pairs(works: Mapping[int, ComparedWork], given: ComparedWork | None 
     return sorted(found, key=lambda pair: (-pair.similarity, -pair.shared, pair.one, pair.other))
 
 
-Shown = tuple[str, list[tuple[int, str, bool]]]  # a title and lines: number, text, whether it is shared
+Shown = tuple[
+    str, list[tuple[int, str, bool]]
+]  # a title and lines: number, text, whether it is shared
 
 
 def side_by_side(
@@ -170,8 +193,11 @@ def side_by_side(
 ) -> list[tuple[Shown | None, Shown | None]]:
     """The blocks of both that hold what they share; those of one name are beside each other."""
     known = {each.shape for each in given.statements} if given is not None else set()
-    common = ({each.shape for each in one.statements} & {each.shape for each in other.statements}) - known
-    left, right = _marked(one, common), _marked(other, common)
+    common = (
+        {each.shape for each in one.statements} & {each.shape for each in other.statements}
+    ) - known
+    left = _marked(one, common)
+    right = _marked(other, common)
     rows: list[tuple[Shown | None, Shown | None]] = []
     for name in sorted(left.keys() | right.keys()):
         rows += itertools.zip_longest(left.get(name, []), right.get(name, []))
@@ -188,15 +214,35 @@ def _marked(work: ComparedWork, common: set[bytes]) -> dict[str, list[Shown]]:
     for place, lines in sorted(marks.items()):
         block = work.blocks[place]
         numbered = [(n, text, n in lines) for n, text in enumerate(block.lines, block.first)]
-        found.setdefault(block.name, []).append((f"{block.name}, {block.where}".removeprefix(", "), numbered))
+        found.setdefault(block.name, []).append(
+            (f"{block.name}, {block.where}".removeprefix(", "), numbered)
+        )
     return found
 
 
 def similarity_page(
-    people: list[Person], works: Mapping[int, ComparedWork], given: ComparedWork | None, students: bool, title: str
+    people: list[Person],
+    works: Mapping[int, ComparedWork],
+    given: ComparedWork | None,
+    students: bool,
+    title: str,
 ) -> str:
     """The text of the page; with `students`, names lead to the students' own pages."""
     pairs = similar_pairs(works, given)
-    compared = [(pair, side_by_side(works[pair.one], works[pair.other], given)) for pair in pairs[:PAIRS]]
-    values = {"people": people, "compared": compared, "more": len(pairs[PAIRS:]), "count": len(works)}
-    return page("similarity.html", "class.js", title=title, students=students, given=given is not None, **values)
+    compared = [
+        (pair, side_by_side(works[pair.one], works[pair.other], given)) for pair in pairs[:PAIRS]
+    ]
+    values = {
+        "people": people,
+        "compared": compared,
+        "more": len(pairs[PAIRS:]),
+        "count": len(works),
+    }
+    return page(
+        "similarity.html",
+        "class.js",
+        title=title,
+        students=students,
+        given=given is not None,
+        **values,
+    )

@@ -20,15 +20,36 @@ from gpudojo.grading.load import NotANotebook, Unparsable
 from gpudojo.model.evidence import Modelled, as_struct
 from gpudojo.model.results import CheckRow, ClassResults, Outcome, SubmissionRow, SubmissionStatus
 from gpudojo.platforms._entries import lateness
-from gpudojo.report.rendering import Bar, Curve, Person, bars, curve, curves, drawable, duration, page, said_once, size
-from gpudojo.report.timeline_svg import CallTotals, largest_copy, legend, scaled_svg, timeline_svg, totals
+from gpudojo.report.rendering import (
+    Bar,
+    Curve,
+    Person,
+    bars,
+    curve,
+    curves,
+    drawable,
+    duration,
+    page,
+    said_once,
+    size,
+)
+from gpudojo.report.timeline_svg import (
+    CallTotals,
+    largest_copy,
+    legend,
+    scaled_svg,
+    timeline_svg,
+    totals,
+)
 from gpudojo.submissions.entries import SOURCES, suffix
 from gpudojo.submissions.reading import parts as source_parts
 
 Says = Callable[[str], str]
 RACERS: Final = (("the loop", "other"), ("yours", "mine"), ("the reference", "theirs"))
 NO_PICTURES: Final = "This evidence has no timeline of the reference on the public seed."
-UNKNOWN_CALL: Final = "This run did not record which call this is, so it cannot be compared with the reference's."
+UNKNOWN_CALL: Final = (
+    "This run did not record which call this is, so it cannot be compared with the reference's."
+)
 NOTHING_THERE: Final = "The reference has no timeline for this call: it hardly used a device, or did not make the call."
 WITHOUT: Final = "all activations stored"
 
@@ -64,7 +85,10 @@ class SubmissionRecords:
         for path, data in self.sources.items():
             with contextlib.suppress(Unparsable, NotANotebook, RecursionError, MemoryError):
                 if len(data) <= LARGEST and suffix(path, SOURCES):
-                    found[path] = [SourceText(cell, text.splitlines()) for text, _, cell in source_parts(path, data)]
+                    found[path] = [
+                        SourceText(cell, text.splitlines())
+                        for text, _, cell in source_parts(path, data)
+                    ]
         return found
 
     def timelines(self, exercise: str, function: str) -> TimelinePair:
@@ -83,19 +107,35 @@ class SubmissionRecords:
 
     def race(self, exercise: str, function: str) -> list[Bar]:
         """Modelled times of the loop, the student's code and the reference, if there are any."""
-        found, own = (_modelled(record, exercise, function) for record in (self.record, self.reference))
-        if found is None or not (loop := (own or found).loop):  # which is measured beside the reference
+        found, own = (
+            _modelled(record, exercise, function) for record in (self.record, self.reference)
+        )
+        if found is None or not (
+            loop := (own or found).loop
+        ):  # which is measured beside the reference
             return []
         times = (loop, found.student, own.student if own else None)
-        return [Bar(who[0], took, duration(took), who[1]) for who, took in zip(RACERS, times, strict=True) if took]
+        return [
+            Bar(who[0], took, duration(took), who[1])
+            for who, took in zip(RACERS, times, strict=True)
+            if took
+        ]
 
     def peaks(self, exercise: str, function: str) -> list[Bar]:
         """Peak memory of the plain loop, the student's code and the reference, if it was measured."""
         for facts, case, theirs in self._cases(exercise, function):
-            plain, peak, right = _number(facts, "stored"), _number(case, "peak"), _number(theirs, "peak")
+            plain = _number(facts, "stored")
+            peak = _number(case, "peak")
+            right = _number(theirs, "peak")
             if plain and peak:
-                shown = (("plain", plain, "other"), ("yours", peak, "mine"), ("the reference", right, "theirs"))
-                return [Bar(label, value, size(value), kind) for label, value, kind in shown if value]
+                shown = (
+                    ("plain", plain, "other"),
+                    ("yours", peak, "mine"),
+                    ("the reference", right, "theirs"),
+                )
+                return [
+                    Bar(label, value, size(value), kind) for label, value, kind in shown if value
+                ]
         return []
 
     def curves(self, exercise: str, function: str) -> list[Curve]:
@@ -113,24 +153,40 @@ class SubmissionRecords:
 
         Among the facts are those that only the reference's record has, such as what a plain loop takes.
         """
-        mine, theirs = (_facts(record, exercise, function) for record in (self.record, self.reference))
-        others = {name: fact for facts in reversed(list(theirs.values())) for name, fact in facts.items()}
+        mine, theirs = (
+            _facts(record, exercise, function) for record in (self.record, self.reference)
+        )
+        others = {
+            name: fact for facts in reversed(list(theirs.values())) for name, fact in facts.items()
+        }
         for own in mine.values():
             facts = {name: others.get(name) if fact is None else fact for name, fact in own.items()}
             yield from ((facts, case, others.get(name)) for name, case in own.items())
 
     def code(self, check: CheckRow, says: Says = str) -> list[tuple[int, str, bool]]:
         """The lines around the one that a check names: number, text, whether it is that line."""
-        own = next((each.lines for each in self.texts.get(check.file or "", ()) if each.cell == check.cell), None)
+        own = next(
+            (
+                each.lines
+                for each in self.texts.get(check.file or "", ())
+                if each.cell == check.cell
+            ),
+            None,
+        )
         known = dict(enumerate(own, 1)) if own else self._drawn(check)
         if check.line is None or check.line not in known:
             return []
         near = [number for number in sorted(known) if check.line - 3 <= number <= check.line + 3]
         # Common indentation is removed.
-        texts = textwrap.dedent("\n".join(known[number].expandtabs(4) for number in near)).split("\n")
+        texts = textwrap.dedent("\n".join(known[number].expandtabs(4) for number in near)).split(
+            "\n"
+        )
         if len(texts) != len(near):  # a line of untrusted evidence with a line break in it
             return []
-        return [(number, says(text), number == check.line) for number, text in zip(near, texts, strict=True)]
+        return [
+            (number, says(text), number == check.line)
+            for number, text in zip(near, texts, strict=True)
+        ]
 
     def _drawn(self, check: CheckRow) -> Mapping[int, str]:
         """The lines that a timeline knows, where the source was not kept."""
@@ -153,7 +209,9 @@ class RecordStore:
     def __init__(self, results: Path, reference: str) -> None:
         self._store = Store(results.parent)
         self.reference = self._store.record(reference) if reference else None
-        self.given = self._store.sources(reference) if reference else {}  # the reference's files, with the given code
+        self.given = (
+            self._store.sources(reference) if reference else {}
+        )  # the reference's files, with the given code
 
     def known(self, row: SubmissionRow) -> SubmissionRecords:
         record = self._store.record(row.record) if row.record else None
@@ -173,14 +231,26 @@ def _timeline(record: Record | None, exercise: str, function: str) -> Timeline |
 
 def _facts(record: Record | None, exercise: str, function: str) -> Mapping[str, Mapping[str, Any]]:
     seen = record.seen.get(f"{exercise}::{function}") if record is not None else None
-    return {name: each.facts for name, each in seen.evidence.observations.items()} if seen is not None else {}
+    return (
+        {name: each.facts for name, each in seen.evidence.observations.items()}
+        if seen is not None
+        else {}
+    )
 
 
 def _modelled(record: Record | None, exercise: str, function: str) -> Modelled | None:
     """The modelled times of a function, if it has any that can be drawn."""
-    every = (as_struct(_within(f, "speed"), Modelled) for f in _facts(record, exercise, function).values())
+    every = (
+        as_struct(_within(f, "speed"), Modelled)
+        for f in _facts(record, exercise, function).values()
+    )
     return next(
-        (each for each in every if each and each.student and all(map(drawable, (each.loop, each.student)))), None
+        (
+            each
+            for each in every
+            if each and each.student and all(map(drawable, (each.loop, each.student)))
+        ),
+        None,
     )
 
 
@@ -261,7 +331,11 @@ class FunctionView:
     @property
     def to_fix(self) -> list[CheckView]:
         wrong = (Outcome.FAILED, Outcome.ERROR)
-        return [] if self.absent else [each for each in self.checks_shown if each.check.outcome in wrong]
+        return (
+            []
+            if self.absent
+            else [each for each in self.checks_shown if each.check.outcome in wrong]
+        )
 
     @property
     def folded(self) -> list[CheckView]:
@@ -274,7 +348,9 @@ class FunctionView:
         if absent := next((each for each in self.checks_shown if each.check.absent), None):
             return absent.in_short
         counts = Counter(each.check.outcome for each in self.folded)
-        return ", ".join(f"{counts[outcome]} {outcome.value}" for outcome in Outcome if counts[outcome])
+        return ", ".join(
+            f"{counts[outcome]} {outcome.value}" for outcome in Outcome if counts[outcome]
+        )
 
 
 @dataclass(frozen=True)
@@ -340,14 +416,18 @@ def student_page(
     )
 
 
-def _parts(exercise: str, checks: list[CheckRow], person: Person, known: SubmissionRecords) -> list[FunctionView]:
+def _parts(
+    exercise: str, checks: list[CheckRow], person: Person, known: SubmissionRecords
+) -> list[FunctionView]:
     parts: dict[str, FunctionView] = {}
     failed = {check.function for check in checks if check.outcome is Outcome.FAILED}
     for check in checks:
         part = parts.get(check.function)
         if part is None:
             part = parts[check.function] = FunctionView(check.function, 0.0, 0.0)
-            part.call = _call(exercise, check.function, check.function in failed, person.says, known)
+            part.call = _call(
+                exercise, check.function, check.function in failed, person.says, known
+            )
             if race := known.race(exercise, check.function):
                 part.race = bars(f"How long {check.function} takes, modelled", race)
             part.curved = known.curves(exercise, check.function)
@@ -371,12 +451,17 @@ def _parts(exercise: str, checks: list[CheckRow], person: Person, known: Submiss
     for part in parts.values():
         # Why checks are to do or blocked is said at the first of them.
         for one, other in reversed(list(itertools.pairwise(part.checks_shown))):
-            if other.message == one.message and other.check.outcome is one.check.outcome is not Outcome.FAILED:
+            if (
+                other.message == one.message
+                and other.check.outcome is one.check.outcome is not Outcome.FAILED
+            ):
                 other.message = ""
     return list(parts.values())
 
 
-def _sources(row: SubmissionRow, views: list[CheckView], person: Person, known: SubmissionRecords) -> list[SourceView]:
+def _sources(
+    row: SubmissionRow, views: list[CheckView], person: Person, known: SubmissionRecords
+) -> list[SourceView]:
     """The files that were graded, as many as fit on a page."""
     marks: dict[str, list[CheckView]] = {}
     for view in views:
@@ -417,25 +502,40 @@ def place(check: CheckRow, person: Person) -> str:
         return ""
     file = check.file or ""
     if person.anonymous:  # students put their names into names of files
-        file = f"the {'notebook' if PurePosixPath(file).suffix == '.ipynb' else 'file'}" if file else ""
+        file = (
+            f"the {'notebook' if PurePosixPath(file).suffix == '.ipynb' else 'file'}"
+            if file
+            else ""
+        )
     cell = f" of cell {check.cell}" if check.cell is not None else ""
     return f"line {check.line}{cell}" + (f" of {file}" if file else "")
 
 
-def _call(exercise: str, function: str, failed: bool, says: Says, known: SubmissionRecords) -> CallView | None:
+def _call(
+    exercise: str, function: str, failed: bool, says: Says, known: SubmissionRecords
+) -> CallView | None:
     beside = known.timelines(exercise, function)
-    mine, theirs = beside.mine, beside.theirs
+    mine = beside.mine
+    theirs = beside.theirs
     if mine is None:
         return None
     highest = max(mine.peak_bytes, theirs.peak_bytes if theirs is not None else 0)
     widest = largest_copy(mine, theirs)
-    own, others, reference = totals(mine), None, Markup("")
+    own = totals(mine)
+    others = None
+    reference = Markup("")
     if theirs is not None:
         others = totals(theirs)
-        reference = timeline_svg(theirs, f"What the reference's {function} did", highest, widest, code=False)
+        reference = timeline_svg(
+            theirs, f"What the reference's {function} did", highest, widest, code=False
+        )
     drawn = timeline_svg(mine, f"What your {function} did", highest, widest, says)
     opened = failed or (others is not None and own.waits > others.waits)
     lanes = (
-        scaled_svg(mine.scaled, f"What your {function} would do, to scale") if mine.scaled is not None else Markup("")
+        scaled_svg(mine.scaled, f"What your {function} would do, to scale")
+        if mine.scaled is not None
+        else Markup("")
     )
-    return CallView(mine, beside.missing, drawn, reference, own, others, legend(mine, theirs), opened, lanes)
+    return CallView(
+        mine, beside.missing, drawn, reference, own, others, legend(mine, theirs), opened, lanes
+    )

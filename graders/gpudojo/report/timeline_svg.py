@@ -14,7 +14,8 @@ from virtual_cuda.ledger import MARKS, Scaled, Timeline, TimelineEvent, counted,
 from gpudojo.report.rendering import size, visible
 
 WIDTH: Final = 640
-LEFT, RIGHT = 4, WIDTH - 4
+LEFT = 4
+RIGHT = WIDTH - 4
 HOST, DEVICE = (12, 40), (86, 116)  # top and bottom of each lane
 MEMORY: Final = (140, 196)
 HEIGHT: Final = 204
@@ -32,7 +33,12 @@ WORDS: Final = {
     "scaler": "scaler.{}",
     "backward": "backward pass",
 }
-SYMBOLS: Final = {"forward": "▸", "backward": "◂", "step": "■", "scaler": "◆"}  # of passes, in the legend
+SYMBOLS: Final = {
+    "forward": "▸",
+    "backward": "◂",
+    "step": "■",
+    "scaler": "◆",
+}  # of passes, in the legend
 
 
 @dataclass(frozen=True)
@@ -49,7 +55,11 @@ class CallTotals:
     @property
     def sentence(self) -> str:
         waits = f"the host waited for a value {counted(self.waits, 'time')}"
-        explicit = f" and synchronized {counted(self.explicit_waits, 'time')}" if self.explicit_waits else ""
+        explicit = (
+            f" and synchronized {counted(self.explicit_waits, 'time')}"
+            if self.explicit_waits
+            else ""
+        )
         copies = f"{self.to_device} to the device, {self.to_host} to the host"
         return f"{waits}{explicit}; {copies}; {counted(self.operations, 'operation')}; peak memory {self.peak}"
 
@@ -73,12 +83,19 @@ def totals(timeline: Timeline) -> CallTotals:
 
 def largest_copy(*timelines: Timeline | None) -> int:
     """The bytes of the largest copy, for arrows of comparable width."""
-    events = itertools.chain.from_iterable(timeline.events for timeline in timelines if timeline is not None)
+    events = itertools.chain.from_iterable(
+        timeline.events for timeline in timelines if timeline is not None
+    )
     return max((event.bytes for event in events if event.kind in COPIES), default=1)
 
 
 def timeline_svg(
-    timeline: Timeline, label: str, highest: int, widest: int, says: Callable[[str], str] = str, code: bool = True
+    timeline: Timeline,
+    label: str,
+    highest: int,
+    widest: int,
+    says: Callable[[str], str] = str,
+    code: bool = True,
 ) -> Markup:
     """The SVG of one call; `highest` and `widest` (bytes) set the scale, so that two pictures are comparable.
 
@@ -94,17 +111,25 @@ def timeline_svg(
 
 
 LANE_HEIGHT: Final = 22
-DOING: Final = {"kernel": "kernels", "copy": "copies", "issue": "issues work", "wait": "waits for the GPU"}
+DOING: Final = {
+    "kernel": "kernels",
+    "copy": "copies",
+    "issue": "issues work",
+    "wait": "waits for the GPU",
+}
 
 
 def scaled_svg(scaled: Scaled, label: str) -> Markup:
     """The lanes of host and streams to scale; the height of a mark is the share of the time."""
     shapes = []
     for number, lane in enumerate(scaled.lanes):
-        top, wide = number * LANE_HEIGHT, WIDTH / max(len(lane.parts), 1)
+        top = number * LANE_HEIGHT
+        wide = WIDTH / max(len(lane.parts), 1)
         bottom = top + LANE_HEIGHT - 4
         shapes.append(
-            Markup('<rect class="lane" x="0" y="{}" width="{}" height="{}"/>').format(top, WIDTH, bottom - top)
+            Markup('<rect class="lane" x="0" y="{}" width="{}" height="{}"/>').format(
+                top, WIDTH, bottom - top
+            )
         )
         for kind, told in DOING.items():
             marks = [
@@ -122,21 +147,37 @@ def scaled_svg(scaled: Scaled, label: str) -> Markup:
 
 def legend(*timelines: Timeline | None) -> list[tuple[str, str, str]]:
     """The marks in these pictures: class of the style sheet, symbol if it is one, and meaning."""
-    events = itertools.chain.from_iterable(timeline.events for timeline in timelines if timeline is not None)
+    events = itertools.chain.from_iterable(
+        timeline.events for timeline in timelines if timeline is not None
+    )
     drawn = {mark_of(event) for event in events}
-    return [(kind, SYMBOLS.get(kind, ""), meaning) for kind, (_, meaning) in MARKS.items() if kind in drawn]
+    return [
+        (kind, SYMBOLS.get(kind, ""), meaning)
+        for kind, (_, meaning) in MARKS.items()
+        if kind in drawn
+    ]
 
 
 class _Drawing:
-    def __init__(self, timeline: Timeline, highest: int, widest: int, says: Callable[[str], str], code: bool) -> None:
-        self.timeline, self.highest, self.widest, self.says, self.code = timeline, highest, widest, says, code
+    def __init__(
+        self, timeline: Timeline, highest: int, widest: int, says: Callable[[str], str], code: bool
+    ) -> None:
+        self.timeline = timeline
+        self.highest = highest
+        self.widest = widest
+        self.says = says
+        self.code = code
         self.slot = (RIGHT - LEFT) / max(len(timeline.events), 1)
 
     def x(self, place: int) -> float:
         return LEFT + (place + 0.5) * self.slot
 
     def marks(self) -> Iterator[Markup]:
-        placed = [(place, event) for place, event in enumerate(self.timeline.events) if mark_of(event) is not None]
+        placed = [
+            (place, event)
+            for place, event in enumerate(self.timeline.events)
+            if mark_of(event) is not None
+        ]
         for _, run in itertools.groupby(placed, lambda pair: _group_key(*pair)):
             yield self._mark(list(run))
 
@@ -149,14 +190,17 @@ class _Drawing:
             shape = self._arrow(x, event)
         elif event.kind in ("sync", "explicit sync"):
             wide = min(max(self.slot * 0.6, 2), 4)
-            top, bottom = HOST[0] - 6, DEVICE[1] + 6
+            top = HOST[0] - 6
+            bottom = DEVICE[1] + 6
             shape = f"M{x - wide / 2:.1f} {top}h{wide:.1f}V{bottom}h-{wide:.1f}Z"
         else:
             small = min(max(self.slot / 8, 0.6), 1.6)
             form = Markup('<path transform="translate({:.1f} {}) scale({:.2f})" d="{}"/>')
             shaped = form.format(x, sum(HOST) / 2, small, PASSES[event.kind])
             return self._group(f"pass {event.kind}", _words(event, 1), event, shaped)
-        return self._group(f"{mark_of(event)}", _words(event, 1), event, Markup('<path d="{}"/>').format(shape))
+        return self._group(
+            f"{mark_of(event)}", _words(event, 1), event, Markup('<path d="{}"/>').format(shape)
+        )
 
     def _ticks(self, run: Sequence[tuple[int, TimelineEvent]]) -> Markup:
         event = run[0][1]
@@ -174,12 +218,14 @@ class _Drawing:
         carried = min(max(event.bytes, 0), self.widest)  # untrusted, and may be negative
         wide = 1 + 5 * math.log2(1 + carried) / math.log2(1 + self.widest)
         head = wide / 2 + 2.5
-        start, end = (DEVICE[0] - 2, HOST[1] + 2) if event.kind == "to host" else (HOST[1] + 2, DEVICE[0] - 2)
+        start, end = (
+            (DEVICE[0] - 2, HOST[1] + 2)
+            if event.kind == "to host"
+            else (HOST[1] + 2, DEVICE[0] - 2)
+        )
         neck = end + (8 if end < start else -8)
         half = wide / 2
-        return (
-            f"M{x - half:.1f} {start}V{neck}H{x - head:.1f}L{x:.1f} {end}L{x + head:.1f} {neck}H{x + half:.1f}V{start}Z"
-        )
+        return f"M{x - half:.1f} {start}V{neck}H{x - head:.1f}L{x:.1f} {end}L{x + head:.1f} {neck}H{x + half:.1f}V{start}Z"
 
     def _group(self, kind: str, told: str, event: TimelineEvent, shape: Markup) -> Markup:
         return Markup('<g class="mark {}"><title>{}</title>{}</g>').format(
@@ -195,7 +241,10 @@ class _Drawing:
     def memory(self) -> Markup:
         """The area of the memory in use after each event, and a line at the peak."""
         top, bottom = MEMORY
-        heights = [bottom - (bottom - top) * min(event.live / self.highest, 1) for event in self.timeline.events]
+        heights = [
+            bottom - (bottom - top) * min(event.live / self.highest, 1)
+            for event in self.timeline.events
+        ]
         steps = [f"M{LEFT} {bottom}"]
         last = None
         for place, height in enumerate(heights):
@@ -218,7 +267,10 @@ def _group_key(place: int, event: TimelineEvent) -> tuple[object, ...]:
 
 def _words(event: TimelineEvent, count: int) -> str:
     if event.kind == "op":
-        modes = ["gradients on" if event.grad else "gradients off", *["under autocast"] * bool(event.autocast)]
+        modes = [
+            "gradients on" if event.grad else "gradients off",
+            *["under autocast"] * bool(event.autocast),
+        ]
         return ", ".join([counted(count, "operation"), *modes])
     if event.kind in COPIES:
         return f"{size(event.bytes)} copied {event.kind} ({event.name})"

@@ -17,7 +17,15 @@ from gpudojo.model.errors import BadResults, CannotReport
 from gpudojo.model.results import ClassResults, ExerciseRow, SubmissionRow, SubmissionStatus
 from gpudojo.model.results_file import header, iterate, number, replacing, safe, whole
 from gpudojo.platforms import _entries as common
-from gpudojo.platforms._entries import VisibleRows, new_name, one_line, people, save, save_csv, submission_named
+from gpudojo.platforms._entries import (
+    VisibleRows,
+    new_name,
+    one_line,
+    people,
+    save,
+    save_csv,
+    submission_named,
+)
 from gpudojo.report.class_page import Tally, class_page
 from gpudojo.report.rendering import Person, Roll, kept_secret, page, shown_name
 from gpudojo.report.similarity import ComparedWork, similarity_page
@@ -63,12 +71,15 @@ def _written(options: ReportOptions, say: Callable[[str], None]) -> list[Path]:
         if warning:
             say(warning)
     roll = Roll(secret)
-    tally, written = Tally(head, roll.says), []
+    tally = Tally(head, roll.says)
+    written = []
     works: dict[int, ComparedWork] = {}
     people = [roll.person(row) for row in iterate(file)]
     only = None if options.only is None else submission_named(options.only, iterate(file), file)
     # Results are in the order of names, which would tell who is who.
-    order = sorted(range(len(people)), key=lambda place: people[place].shown if options.anonymous else "")
+    order = sorted(
+        range(len(people)), key=lambda place: people[place].shown if options.anonymous else ""
+    )
     ranks = {place: rank for rank, place in enumerate(order)}
     without_records = 0
     for place, row in enumerate(iterate(file)):
@@ -85,19 +96,27 @@ def _written(options: ReportOptions, say: Callable[[str], None]) -> list[Path]:
             before = people[order[rank - 1]] if rank else None
             after = people[order[rank + 1]] if rank + 1 < len(order) else None
             neighbours = Neighbours(before, after) if only is None else None
-            written.append(save(options.out / person.file, student_page(row, person, head, known, neighbours)))
+            written.append(
+                save(options.out / person.file, student_page(row, person, head, known, neighbours))
+            )
     if options.only is not None:
         return written
     if options.anonymous:
-        tally.lines.sort(key=lambda line: line.person.shown)  # the places of their rows are not on anonymous pages
+        tally.lines.sort(
+            key=lambda line: line.person.shown
+        )  # the places of their rows are not on anonymous pages
     if without_records:
         count = f"{without_records} of {len(tally.lines)}"
         say(f"{count} pages have no timelines: the records of these runs are not in {file.parent}")
     if options.similarity:
         if len(works) == 1:
-            raise CannotReport("--similarity compares submissions, and there is only one with sources")
+            raise CannotReport(
+                "--similarity compares submissions, and there is only one with sources"
+            )
         if not works:
-            raise CannotReport(f"there are no sources to compare in {file.parent}; grade the class again")
+            raise CannotReport(
+                f"there are no sources to compare in {file.parent}; grade the class again"
+            )
         given = ComparedWork(archive.given) if archive.given else None
         text = similarity_page(people, works, given, options.students, head.title or head.day)
         written.append(save(options.out / "similarity.html", text))
@@ -105,10 +124,19 @@ def _written(options: ReportOptions, say: Callable[[str], None]) -> list[Path]:
     return [save(options.out / "index.html", text), *written]
 
 
-BROWSERS: Final = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome", "msedge")
+BROWSERS: Final = (
+    "chromium",
+    "chromium-browser",
+    "google-chrome",
+    "google-chrome-stable",
+    "chrome",
+    "msedge",
+)
 SECONDS: Final = 120  # for one PDF
 TABLE: Final = "feedback.csv"
-HEADINGS: Final = "name,email,id,section,submission,status,points,max_points,late,file,feedback".split(",")
+HEADINGS: Final = (
+    "name,email,id,section,submission,status,points,max_points,late,file,feedback".split(",")
+)
 
 
 @dataclass(frozen=True)
@@ -119,7 +147,9 @@ class FeedbackOptions:
     out: Path
     pdf: bool = False
     only: str | None = None
-    worksheet: Path | None = None  # Moodle's, for its ids; else they are taken from the names of files
+    worksheet: Path | None = (
+        None  # Moodle's, for its ids; else they are taken from the names of files
+    )
     exercises: tuple[ExerciseRow, ...] = ()
 
 
@@ -167,10 +197,21 @@ def write_feedback(
 
 
 def _line(row: SubmissionRow, file: str, options: FeedbackOptions) -> list[str]:
-    listed, grade = row.roster, row.final
+    listed = row.roster
+    grade = row.final
     name = row.student or (listed.name if listed else "") or row.submission
-    who = [name, listed.email if listed else "", (listed.id if listed else row.identifier) or "", row.section]
-    points = [row.status.value, number(grade.points), number(grade.max_points), common.lateness(row)]
+    who = [
+        name,
+        listed.email if listed else "",
+        (listed.id if listed else row.identifier) or "",
+        row.section,
+    ]
+    points = [
+        row.status.value,
+        number(grade.points),
+        number(grade.max_points),
+        common.lateness(row),
+    ]
     lines = "\n".join(one_line(line) for line in common.told(row, options.exercises))
     return [*(one_line(cell) for cell in (*who, row.submission, *points)), file, lines]
 
@@ -196,13 +237,19 @@ def _moodle_ids(
 
 def _zipped(target: Path, ids: dict[str, tuple[str, str]], pages: list[Path], ending: str) -> Path:
     """Folders named NAME_ID_assignfeedback_file_, by which Moodle finds whose feedback it is."""
-    with replacing(target, lasting=False) as file, zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as made:
+    with (
+        replacing(target, lasting=False) as file,
+        zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as made,
+    ):
         for page in pages:
             if page.stem in ids:
                 id_, name = ids[page.stem]
                 clear = re.sub(r"[_/\\:*?\"<>|\x00-\x1f]+", " ", name).strip() or "participant"
-                entry = zipfile.ZipInfo(f"{clear}_{id_}_assignfeedback_file_/feedback{ending}", (2020, 1, 1, 0, 0, 0))
-                entry.compress_type, entry.external_attr = zipfile.ZIP_DEFLATED, 0o100644 << 16
+                entry = zipfile.ZipInfo(
+                    f"{clear}_{id_}_assignfeedback_file_/feedback{ending}", (2020, 1, 1, 0, 0, 0)
+                )
+                entry.compress_type = zipfile.ZIP_DEFLATED
+                entry.external_attr = 0o100644 << 16
                 made.writestr(entry, page.read_bytes())
     return target
 
@@ -211,7 +258,9 @@ def found_browser() -> str:
     """A browser that prints; raises CannotReport where there is none."""
     found = next((path for name in BROWSERS if (path := shutil.which(name))), None)
     if found is None:
-        raise CannotReport("PDF needs Chromium, Chrome or Edge, and none is installed; leave out --pdf for HTML pages")
+        raise CannotReport(
+            "PDF needs Chromium, Chrome or Edge, and none is installed; leave out --pdf for HTML pages"
+        )
     return found
 
 
@@ -219,17 +268,30 @@ def print_pdf(browser: str, text: str, target: Path) -> Path:
     """The page as PDF. Raises CannotReport where the browser fails."""
     target.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="dojo-feedback-") as folder:
-        page, made = Path(folder) / "page.html", Path(folder) / "page.pdf"
+        page = Path(folder) / "page.html"
+        made = Path(folder) / "page.pdf"
         page.write_text(text, encoding="utf-8", errors="backslashreplace")
         root = hasattr(os, "geteuid") and os.geteuid() == 0
-        command = [browser, "--headless", "--disable-gpu", *(["--no-sandbox"] if root else []), "--no-first-run"]
-        command += [f"--user-data-dir={folder}/profile", "--no-pdf-header-footer", f"--print-to-pdf={made}"]
+        command = [
+            browser,
+            "--headless",
+            "--disable-gpu",
+            *(["--no-sandbox"] if root else []),
+            "--no-first-run",
+        ]
+        command += [
+            f"--user-data-dir={folder}/profile",
+            "--no-pdf-header-footer",
+            f"--print-to-pdf={made}",
+        ]
         try:
             done = subprocess.run([*command, page.as_uri()], capture_output=True, timeout=SECONDS)
         except (OSError, subprocess.TimeoutExpired) as error:
             raise CannotReport(f"{browser} could not print {target.name}: {error}") from None
         if not made.is_file():
-            raise CannotReport(f"{browser} could not print {target.name}: exit status {done.returncode}")
+            raise CannotReport(
+                f"{browser} could not print {target.name}: exit status {done.returncode}"
+            )
         with replacing(target, lasting=False) as file:
             file.write(made.read_bytes())
     return target

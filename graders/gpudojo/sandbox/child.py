@@ -37,18 +37,34 @@ if TYPE_CHECKING:
     from gpudojo.sandbox.reaching import Reaching
 
 
-def sender(end: int, key: bytes, changed: Changed) -> Callable[[protocol.Frame | protocol.Glimpse], None]:
+def sender(
+    end: int, key: bytes, changed: Changed
+) -> Callable[[protocol.Frame | protocol.Glimpse], None]:
     """A function that signs frames and writes them to a pipe. The key is kept only within a hash object.
 
     In place of evidence that changed code may have made, the function sends what has changed and ends the process.
     """
     keyed = hashlib.blake2b(key=key, digest_size=protocol.TOKEN)
     # By local names: student code may replace those of modules. A closure, since it could replace a method.
-    encode, count = msgspec.msgpack.Encoder().encode, itertools.count().__next__
-    pack, number = protocol.HEAD.pack, protocol.NUMBER.pack
-    write, leave, own_number, own, size, view, kind = os.write, os._exit, os.getpid, os.getpid(), len, memoryview, type
-    saw, stumbled, tampered, glimpse = protocol.Saw, protocol.Stumbled, protocol.Tampered, protocol.Glimpse
-    raw, replace, reached, began = msgspec.Raw, msgspec.structs.replace, protocol.Reached, protocol.Began
+    encode = msgspec.msgpack.Encoder().encode
+    count = itertools.count().__next__
+    pack = protocol.HEAD.pack
+    number = protocol.NUMBER.pack
+    write = os.write
+    leave = os._exit
+    own_number = os.getpid
+    own = os.getpid()
+    size = len
+    view = memoryview
+    kind = type
+    saw = protocol.Saw
+    stumbled = protocol.Stumbled
+    tampered = protocol.Tampered
+    glimpse = protocol.Glimpse
+    raw = msgspec.Raw
+    replace = msgspec.structs.replace
+    reached = protocol.Reached
+    began = protocol.Began
     running = False  # whether student code has run since things were compared
     seen: dict[str, msgspec.Raw] = {}  # of the function that is being observed
     one_at_a_time = threading.RLock()  # what is reached for is told by the thread that does it
@@ -97,13 +113,15 @@ class Drawings:
     """
 
     def __init__(self) -> None:
-        self._number, self._done = 0, False
+        self._number = 0
+        self._done = False
         self._made: list[Drawing] = []
 
     def prepare(self, number: int, job_end: int) -> bool:
         """Draw for the job, whose seeds have this number, if need be; True if something was drawn."""
         if number != self._number:
-            self._number, self._done = number, False
+            self._number = number
+            self._done = False
             while self._made:
                 self._made.pop().draw.cache_clear()
             return False
@@ -115,7 +133,10 @@ class Drawings:
                 job = msgspec.msgpack.decode(data, type=protocol.Seeds)
             for exercise in day(job.day):
                 for function in exercise.functions:
-                    keys = (f"{exercise.stem}::{function.name}::{probe.name}" for probe in function.probes)
+                    keys = (
+                        f"{exercise.stem}::{function.name}::{probe.name}"
+                        for probe in function.probes
+                    )
                     for seed in {job.seeds[key]: None for key in keys if key in job.seeds}:
                         for drawing in function.drawings:
                             self._made.append(drawing)
@@ -152,14 +173,20 @@ def grade(
     for exercise, function in asked:
         if (one := choice.of(function.name)) is not None:
             note = one.note[: protocol.MESSAGE]
-            yield protocol.Chosen(exercise.stem, function.name, one.file, one.line, one.cell, note, one.versions[:9])
+            yield protocol.Chosen(
+                exercise.stem, function.name, one.file, one.line, one.cell, note, one.versions[:9]
+            )
     for exercise, function in asked:
-        key, one = f"{exercise.stem}::{function.name}", choice.of(function.name)
+        key = f"{exercise.stem}::{function.name}"
+        one = choice.of(function.name)
         file = one.file if one is not None else None
         if key in job.skip:
             continue
         if file is None:
-            yield from (protocol.Glimpse(probe.name, Observation(CallStatus.MISSING)) for probe in function.probes)
+            yield from (
+                protocol.Glimpse(probe.name, Observation(CallStatus.MISSING))
+                for probe in function.probes
+            )
             yield protocol.Saw(Evidence(exercise.stem, function.name, job.bench, 0, {}), 0.0)
             continue
         if f"file {file}" in job.skip:
@@ -171,7 +198,9 @@ def grade(
             loaded[file] = read = load_file(home / file, limits, trees)
             broken = None if read.broken is None else _plain(read.broken, home)
             lines = dict(itertools.islice(read.lines.items(), LINES))
-            yield protocol.Loaded(file, time.perf_counter() - began, lines, read.cells[:LINES], broken)
+            yield protocol.Loaded(
+                file, time.perf_counter() - began, lines, read.cells[:LINES], broken
+            )
         yield protocol.Began(key)
         saw = yield from observed(job, exercise, function, loaded[file], home, limits)
         yield saw
@@ -182,7 +211,9 @@ def grade(
 
 def _called(function: Function) -> Function:
     """The function with those of its probes that call it on a device."""
-    return dataclasses.replace(function, probes=[p for p in function.probes if p.machine not in ("value", "reference")])
+    return dataclasses.replace(
+        function, probes=[p for p in function.probes if p.machine not in ("value", "reference")]
+    )
 
 
 def _left(job: protocol.Job, exercise: Exercise, function: Function) -> Function:
@@ -190,7 +221,9 @@ def _left(job: protocol.Job, exercise: Exercise, function: Function) -> Function
     key = f"{exercise.stem}::{function.name}"
     elsewhere = job.machines == protocol.ELSEWHERE
     here = [p for p in function.probes if job.machines == protocol.ALL or p.elsewhere == elsewhere]
-    return dataclasses.replace(function, probes=[p for p in here if f"{key}::{p.name}" not in job.done])
+    return dataclasses.replace(
+        function, probes=[p for p in here if f"{key}::{p.name}" not in job.done]
+    )
 
 
 def _waiting_for_others() -> Callable[[], float]:
@@ -201,8 +234,13 @@ def _waiting_for_others() -> Callable[[], float]:
         end = os.open("/proc/thread-self/schedstat", os.O_RDONLY | os.O_CLOEXEC)
     except OSError:  # a kernel that does not count it
         return lambda: 0.0
-    read, process, thread, usage = os.pread, time.process_time, time.thread_time, resource.getrusage
-    wait, every, how = os.waitid, os.P_ALL, os.WEXITED | os.WNOHANG | os.WNOWAIT
+    read = os.pread
+    process = time.process_time
+    thread = time.thread_time
+    usage = resource.getrusage
+    wait = os.waitid
+    every = os.P_ALL
+    how = os.WEXITED | os.WNOHANG | os.WNOWAIT
 
     def waited() -> float:
         try:
@@ -221,7 +259,12 @@ def _waiting_for_others() -> Callable[[], float]:
 
 
 def observed(
-    job: protocol.Job, exercise: Exercise, function: Function, submission: Submission, home: Path, limits: Limits
+    job: protocol.Job,
+    exercise: Exercise,
+    function: Function,
+    submission: Submission,
+    home: Path,
+    limits: Limits,
 ) -> Generator[protocol.Glimpse, None, protocol.Saw]:
     """The evidence of one function."""
     from virtual_cuda import device_failure
@@ -236,7 +279,8 @@ def observed(
     began = time.perf_counter()
     late: Observation | None = None
     spent = False
-    busiest, every = Busiest(), EveryCall(function.name)
+    busiest = Busiest()
+    every = EveryCall(function.name)
     if job.drawn != protocol.NONE:
         function = (busiest if job.drawn == protocol.BUSIEST else every).over(function)
     for probe, seen in scenarios(exercise, function, submission, job.bench, seed_of, limits):
@@ -246,13 +290,19 @@ def observed(
         if job.on_gpu and not spent and (error := device_failure()) is not None:
             spent = True
             if seen.raised is None:  # it came up after everything had been observed
-                seen = Observation(CallStatus.RAISED, raised=_plain(raised(error, submission.path), home))
+                seen = Observation(
+                    CallStatus.RAISED, raised=_plain(raised(error, submission.path), home)
+                )
         yield protocol.Glimpse(probe.name, seen)
         if spent and late is None:
             break
-    evidence = Evidence(exercise.stem, function.name, job.bench, 0, {})  # its observations are out already
+    evidence = Evidence(
+        exercise.stem, function.name, job.bench, 0, {}
+    )  # its observations are out already
     signature = ""
-    with contextlib.suppress(Exception):  # of what has none, or of a default whose repr is the student's code
+    with contextlib.suppress(
+        Exception
+    ):  # of what has none, or of a default whose repr is the student's code
         text = str(inspect.signature(submission.names[function.name]))[:200]
         signature = text.encode("utf-8", "backslashreplace").decode()
     interrupted = late is not None and late.status is CallStatus.RAISED
@@ -267,7 +317,9 @@ def observed(
 
 def _plain(error: Raised, home: Path) -> Raised:
     """Without the name of the scratch folder, which tells a student nothing and is another one in every run."""
-    return msgspec.structs.replace(error, message=error.message.replace(f"{home}{os.sep}", "")[: protocol.MESSAGE])
+    return msgspec.structs.replace(
+        error, message=error.message.replace(f"{home}{os.sep}", "")[: protocol.MESSAGE]
+    )
 
 
 def run(
@@ -315,7 +367,9 @@ def _frames(
         yield protocol.Isolated(layers)
         with keep_patches() as restore:  # from one function to the next
             paused = yield from grade(job, home, limits, restore)
-    except Exception as error:  # errors of student code are evidence: this is our own, or was provoked
+    except (
+        Exception
+    ) as error:  # errors of student code are evidence: this is our own, or was provoked
         yield protocol.Stumbled(": ".join(described(error))[: protocol.MESSAGE])
         traceback.print_exc()
         return

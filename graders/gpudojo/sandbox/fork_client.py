@@ -22,7 +22,15 @@ STARTING: Final = 120.0  # seconds: torch may be imported from a slow disk
 STARTS: Final = 3
 OUTPUT_PIPE: Final = 256 << 10  # bytes; the system's own choice is 64 KiB
 # What children see of the grader's environment; the rest may hold secrets.
-PASSED_ON: Final = ("PATH", "LANG", "LC_ALL", "TZ", "SYSTEMROOT", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH")
+PASSED_ON: Final = (
+    "PATH",
+    "LANG",
+    "LC_ALL",
+    "TZ",
+    "SYSTEMROOT",
+    "LD_LIBRARY_PATH",
+    "DYLD_LIBRARY_PATH",
+)
 
 
 class ChildPipes(NamedTuple):
@@ -83,8 +91,17 @@ class ForkClient:
         """Start the process without waiting for it."""
         here, there = socket.socketpair()
         environment = {name: os.environ[name] for name in PASSED_ON if name in os.environ}
-        environment |= {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "USER": "student"}
-        environment |= {"PYTHONHASHSEED": "0", "PYTHONDONTWRITEBYTECODE": "1", "PYTHONNOUSERSITE": "1"}
+        environment |= {
+            "OMP_NUM_THREADS": "1",
+            "MKL_NUM_THREADS": "1",
+            "OPENBLAS_NUM_THREADS": "1",
+            "USER": "student",
+        }
+        environment |= {
+            "PYTHONHASHSEED": "0",
+            "PYTHONDONTWRITEBYTECODE": "1",
+            "PYTHONNOUSERSITE": "1",
+        }
         environment |= {"KINETO_LOG_LEVEL": "99"}
         if self.gpu:
             from gpudojo.sandbox.real_gpus import hidden
@@ -135,7 +152,9 @@ class ForkClient:
         try:
             message = self._control.recv(EVENT.size, socket.MSG_WAITALL)
         except TimeoutError:
-            raise ForkServerFailed(f"it was not ready after {STARTING:g} s", self._log_text()) from None
+            raise ForkServerFailed(
+                f"it was not ready after {STARTING:g} s", self._log_text()
+            ) from None
         finally:
             self._control.settimeout(None)
         if len(message) < EVENT.size or EVENT.unpack(message)[0] != Event.READY:
@@ -168,7 +187,9 @@ class ForkClient:
             ends.callback(os.close, output_end)
             try:
                 gpu_memory = job.gpu_memory if job.on_gpu else 0
-                message = REQUEST.pack(Request.SPAWN, self._numbers, job.memory, gpu_memory, self._number_of(job.seeds))
+                message = REQUEST.pack(
+                    Request.SPAWN, self._numbers, job.memory, gpu_memory, self._number_of(job.seeds)
+                )
                 socket.send_fds(self._control, [message], [file.fileno(), evidence_end, output_end])
             except OSError:
                 pipes.close()
@@ -202,13 +223,18 @@ class ForkClient:
         self._received += data
         whole = len(self._received) // EVENT.size * EVENT.size
         found: list[ChildExit | ChildWaited] = []
-        for event, number, code, peak, cpu, device in EVENT.iter_unpack(bytes(self._received[:whole])):
+        for event, number, code, peak, cpu, device in EVENT.iter_unpack(
+            bytes(self._received[:whole])
+        ):
             if event == Event.WAITED:
                 found.append(ChildWaited(number, cpu / 1e6))
                 continue
-            ended, on_gpu = None if event == Event.FAILED else code, event == Event.OVER_GPU_MEMORY
+            ended = None if event == Event.FAILED else code
+            on_gpu = event == Event.OVER_GPU_MEMORY
             over = on_gpu or event == Event.OVER_MEMORY
-            found.append(ChildExit(number, ended, peak << 10, cpu / 1e6, over, device << 10, on_gpu))
+            found.append(
+                ChildExit(number, ended, peak << 10, cpu / 1e6, over, device << 10, on_gpu)
+            )
         del self._received[:whole]
         return found
 

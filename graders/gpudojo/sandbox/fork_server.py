@@ -34,10 +34,40 @@ assert sys.platform != "win32"  # forks
 
 # Imported late by probes and students' files; each costs milliseconds to seconds.
 LATE: Final = (
-    *("torch.optim", "torch.utils.checkpoint", "torch.utils.data", "torch.profiler", "torch.amp", "torch.distributed"),
+    *(
+        "torch.optim",
+        "torch.utils.checkpoint",
+        "torch.utils.data",
+        "torch.profiler",
+        "torch.amp",
+        "torch.distributed",
+    ),
     *("torch.distributed.nn", "torch.nn.parallel", "torch.testing", "torch.func", "torch.fx"),
-    *("numpy", "json", "math", "statistics", "collections", "contextlib", "functools", "itertools", "operator"),
-    *("dataclasses", "typing", "time", "timeit", "copy", "random", "csv", "io", "re", "gc", "warnings", "inspect"),
+    *(
+        "numpy",
+        "json",
+        "math",
+        "statistics",
+        "collections",
+        "contextlib",
+        "functools",
+        "itertools",
+        "operator",
+    ),
+    *(
+        "dataclasses",
+        "typing",
+        "time",
+        "timeit",
+        "copy",
+        "random",
+        "csv",
+        "io",
+        "re",
+        "gc",
+        "warnings",
+        "inspect",
+    ),
     *("multiprocessing.connection", "multiprocessing.popen_fork", "tempfile", "difflib"),
     "gpudojo.sprite_display",
 )
@@ -46,7 +76,18 @@ SELDOM: Final = ("nbformat", "rich.console", "unittest.mock", "torch.utils.bench
 
 
 # What a tensor on the virtual device has inside, its values on the host and its memory, and a graph its steps.
-INSIDE: Final = ("_inner", "_block", "_parts", "_weights", "_apart", "_steps", "_before", "_held", "_place", "_seeds")
+INSIDE: Final = (
+    "_inner",
+    "_block",
+    "_parts",
+    "_weights",
+    "_apart",
+    "_steps",
+    "_before",
+    "_held",
+    "_place",
+    "_seeds",
+)
 
 
 class RenamedInside:
@@ -59,7 +100,9 @@ class RenamedInside:
         self.names = dict(zip(INSIDE, (f"_{secrets.token_hex(8)}" for _ in INSIDE), strict=True))
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
-        found = PathFinder.find_spec(name, path, target) if name.startswith("virtual_cuda.") else None
+        found = (
+            PathFinder.find_spec(name, path, target) if name.startswith("virtual_cuda.") else None
+        )
         if found is not None and isinstance(found.loader, SourceFileLoader):
             found.loader = Renaming(name, found.loader.path)
             found.loader.names = self.names
@@ -119,7 +162,9 @@ def warm_up(for_gpu: bool = False, imported: Callable[[], None] = lambda: None) 
         for each in registered().values():
             _import_all(each.package)
             with contextlib.suppress(Exception):
-                day(each.name)  # now, because isolated children cannot read the files of a day from outside
+                day(
+                    each.name
+                )  # now, because isolated children cannot read the files of a day from outside
         imported()
         _train(backward=not for_gpu)
         gpu_named(MODELLED)  # read from a file
@@ -148,14 +193,24 @@ def _train(backward: bool) -> None:
 
     for _ in range(2):
         with virtual_cuda(devices=2):
-            model = nn.Sequential(nn.Conv2d(3, 2, 3), nn.Flatten(), nn.Linear(8, 4), nn.BatchNorm1d(4), nn.Dropout(0.1))
+            model = nn.Sequential(
+                nn.Conv2d(3, 2, 3),
+                nn.Flatten(),
+                nn.Linear(8, 4),
+                nn.BatchNorm1d(4),
+                nn.Dropout(0.1),
+            )
             model.to("cuda")
             optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
             scaler = torch.amp.GradScaler("cuda")
-            data = torch.utils.data.TensorDataset(torch.rand(4, 3, 4, 4), torch.tensor([0, 1, 2, 3]))
+            data = torch.utils.data.TensorDataset(
+                torch.rand(4, 3, 4, 4), torch.tensor([0, 1, 2, 3])
+            )
             for pictures, classes in torch.utils.data.DataLoader(data, 2):
                 with torch.autocast("cuda"):
-                    loss = nn.functional.cross_entropy(model(pictures.to("cuda")), classes.to("cuda"))
+                    loss = nn.functional.cross_entropy(
+                        model(pictures.to("cuda")), classes.to("cuda")
+                    )
                 if backward:
                     scaler.scale(loss).backward()
                     scaler.unscale_(optimizer)
@@ -172,15 +227,47 @@ def _operate(x: Any, backward: bool) -> None:
     """Common operators. How the virtual device runs one is found out at its first call, which takes a while."""
     import torch
 
-    (x[:, 1:], x[0], x.unsqueeze(0).expand(2, 4, 4), x.transpose(0, 1), x.permute(1, 0), x.T, x.unbind())
-    (x**2 - x, -x, x / 2, x / (x + 1), x * 2, x.argmin(), x.amax(), x.sum(), x.mean(0), torch.cat([x, x]))
+    (
+        x[:, 1:],
+        x[0],
+        x.unsqueeze(0).expand(2, 4, 4),
+        x.transpose(0, 1),
+        x.permute(1, 0),
+        x.T,
+        x.unbind(),
+    )
+    (
+        x**2 - x,
+        -x,
+        x / 2,
+        x / (x + 1),
+        x * 2,
+        x.argmin(),
+        x.amax(),
+        x.sum(),
+        x.mean(0),
+        torch.cat([x, x]),
+    )
     x.clone().zero_().copy_(x)
-    (x == x, ~(x == 0), x != 0, (x < x).any(), x[x.long()], torch.full_like(x, 1), x.masked_fill_(x == 0, 1))
+    (
+        x == x,
+        ~(x == 0),
+        x != 0,
+        (x < x).any(),
+        x[x.long()],
+        torch.full_like(x, 1),
+        x.masked_fill_(x == 0, 1),
+    )
     if backward:
         x.detach().requires_grad_().tanh().relu().sum().backward()
 
 
-MINORS: Final = (0, 2, 4, 5)  # of version 4, as Colab, VS Code, and older and newer Jupyter write them
+MINORS: Final = (
+    0,
+    2,
+    4,
+    5,
+)  # of version 4, as Colab, VS Code, and older and newer Jupyter write them
 
 
 def read_notebooks() -> None:
@@ -203,7 +290,9 @@ class Usage(NamedTuple):
     device: int = 0
     threads: int = 0  # of all these processes: how many there are
     processes: int = 0
-    waited: float = 0.0  # seconds that its first process could have run while others had the processors
+    waited: float = (
+        0.0  # seconds that its first process could have run while others had the processors
+    )
 
 
 class MemoryLimits(NamedTuple):
@@ -248,7 +337,9 @@ class MemoryWatch:
                 parent = found[pid]["PPid"][0] if pid in found else 0
                 if parent == self._here[0]:
                     numbers = found[pid]["NSpid"]
-                    owners[pid] = numbers[len(self._here) - 1] if len(numbers) >= len(self._here) else None
+                    owners[pid] = (
+                        numbers[len(self._here) - 1] if len(numbers) >= len(self._here) else None
+                    )
                 elif parent:
                     owners[pid] = child_of(parent)
             return owners[pid]
@@ -262,13 +353,18 @@ class MemoryWatch:
                 mapped += max(0, _bytes(status, "RssFile") - self._mapped)
                 threads += status.get("Threads", [1])[0]
                 waited += _waited(pid) if status["PPid"][0] == self._here[0] else 0.0
-                usages[child] = Usage(host, mapped, device + on_gpu.get(pid, 0), threads, processes + 1, waited)
+                usages[child] = Usage(
+                    host, mapped, device + on_gpu.get(pid, 0), threads, processes + 1, waited
+                )
         return usages
 
 
 def _status(name: str) -> dict[str, list[int]]:
     """Fields of a process with the numbers in them; empty where there is no such process."""
-    with contextlib.suppress(OSError), open(f"/proc/{name}/status", encoding="ascii", errors="replace") as file:
+    with (
+        contextlib.suppress(OSError),
+        open(f"/proc/{name}/status", encoding="ascii", errors="replace") as file,
+    ):
         lines = [line.partition(":") for line in file.read().split("\n")]
         return {
             field: [int(word) for word in value.split() if word.isdigit()]
@@ -361,7 +457,9 @@ class Child:
         return self.waited > self.told + MEASURED
 
 
-Prepare = Callable[[int, int], bool]  # gets the number of a job's seeds and the job; True if this process has grown
+Prepare = Callable[
+    [int, int], bool
+]  # gets the number of a job's seeds and the job; True if this process has grown
 
 
 def never(number: int, job_end: int) -> bool:
@@ -373,14 +471,23 @@ class ForkServer:
     """Starts and ends children on request, and reports each that has ended."""
 
     def __init__(
-        self, control: socket.socket, isolation: Isolation, run: Callable[..., None], prepare: Prepare = never
+        self,
+        control: socket.socket,
+        isolation: Isolation,
+        run: Callable[..., None],
+        prepare: Prepare = never,
     ) -> None:
-        self.control, self.isolation, self.run_child, self.prepare = control, isolation, run, prepare
+        self.control = control
+        self.isolation = isolation
+        self.run_child = run
+        self.prepare = prepare
         self.children: dict[int, Child] = {}  # by process number
         self.ended = 0  # children
         self.memory = MemoryWatch(isolation.gpu_watch) if LINUX else None
         self.waiting = selectors.DefaultSelector()
-        self.seldom = bool(self.memory)  # whether they are still to be imported, once a child has ended
+        self.seldom = bool(
+            self.memory
+        )  # whether they are still to be imported, once a child has ended
 
     def serve(self) -> None:
         """Until the grader is gone."""
@@ -421,7 +528,9 @@ class ForkServer:
             child.device_peak = max(child.device_peak, usage.device)
             if child.waits(usage):
                 child.told = child.waited
-                self.control.sendall(EVENT.pack(Event.WAITED, child.number, 0, 0, int(child.told * 1e6), 0))
+                self.control.sendall(
+                    EVENT.pack(Event.WAITED, child.number, 0, 0, int(child.told * 1e6), 0)
+                )
             if child.limits.over_host(usage):
                 child.ended = Event.OVER_MEMORY
             elif child.limits.over_device(usage):
@@ -493,7 +602,9 @@ class ForkServer:
             peak = usage.ru_maxrss if LINUX else usage.ru_maxrss // 1024
             cpu = int((usage.ru_utime + usage.ru_stime) * 1e6)
             code = os.waitstatus_to_exitcode(status)
-            self.control.sendall(EVENT.pack(child.ended, child.number, code, peak, cpu, child.device_peak >> 10))
+            self.control.sendall(
+                EVENT.pack(child.ended, child.number, code, peak, cpu, child.device_peak >> 10)
+            )
 
     def _kill_orphans(self) -> None:
         """Without a process namespace, a process that a submission has detached becomes a child of the fork server."""

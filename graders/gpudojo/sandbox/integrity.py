@@ -37,7 +37,9 @@ SOMETIMES: Final = 0.25
 OBSERVING: Final = ("gpudojo.grading.", *DAYS)
 # Compared beside gpudojo's own names: names that its code relies on. Honest code replaces none of them; new names, and
 # settings such as torch's default type, may change.
-SHOWN: Final = frozenset("print input help exit quit __repr__".split())  # only what is shown to people depends on these
+SHOWN: Final = frozenset(
+    "print input help exit quit __repr__".split()
+)  # only what is shown to people depends on these
 NAMES: Final = {
     builtins: tuple(n for n in vars(builtins) if not n.startswith("_") and n not in SHOWN),
     os: ("write", "getpid", "_exit", "fork", "open", "close"),
@@ -55,7 +57,13 @@ IN_TORCH: Final = {
     "torch.cuda": "synchronize Event Stream is_available device_count memory_allocated max_memory_allocated",
     "torch.accelerator": "synchronize is_available",
 }
-METHODS: Final = (types.FunctionType, staticmethod, classmethod, property, types.MethodDescriptorType)
+METHODS: Final = (
+    types.FunctionType,
+    staticmethod,
+    classmethod,
+    property,
+    types.MethodDescriptorType,
+)
 IN_TORCH_CLASSES: Final = (
     ("torch", "Tensor"),
     ("torch.nn", "Module"),
@@ -63,9 +71,7 @@ IN_TORCH_CLASSES: Final = (
     ("torch._ops", "OpOverload"),
 )
 # Modules whose classes and functions probes use, and of which honest code replaces nothing.
-IN_PYTHON: Final = (
-    "collections contextlib copy dataclasses functools itertools math operator random struct msgspec".split()
-)
+IN_PYTHON: Final = "collections contextlib copy dataclasses functools itertools math operator random struct msgspec".split()
 
 
 Changed = Callable[[], str | None]
@@ -81,7 +87,9 @@ class Namespace(NamedTuple):
 
 
 def watch(
-    first: Callable[[], None] = lambda: None, rewritten: list[str] | None = None, memory: Sequence[str] = ()
+    first: Callable[[], None] = lambda: None,
+    rewritten: list[str] | None = None,
+    memory: Sequence[str] = (),
 ) -> Changed:
     """A function that returns the name of something that has changed since now, even if it was put back; or None.
 
@@ -91,7 +99,13 @@ def watch(
     forked process, to look at every function copies most of Python's memory.
     """
     noticed: list[str] = [] if rewritten is None else rewritten
-    clock, chance, last, often, sometimes = time.perf_counter, random.SystemRandom().random, [0.0], OFTEN, SOMETIMES
+    clock, chance, last, often, sometimes = (
+        time.perf_counter,
+        random.SystemRandom().random,
+        [0.0],
+        OFTEN,
+        SOMETIMES,
+    )
 
     def compare() -> None:
         first()
@@ -116,17 +130,26 @@ def watch(
     for name in [name for name in sys.modules if name.startswith(OWN)]:
         # Python adds this name to the module that a warning is about, which may be the caller of a student's function.
         vars(sys.modules[name]).setdefault("__warningregistry__", {})
-        for kind in [value for value in vars(sys.modules[name]).values() if isinstance(value, type)]:
+        for kind in [
+            value for value in vars(sys.modules[name]).values() if isinstance(value, type)
+        ]:
             _complete(kind)
     every = tuple(_namespaces())
-    spaces = tuple(Namespace(*found, tuple(found[1][name] for name in found[2])) for found in every if found[2])
-    kernels, torchs = _kernels(), _exchanged([space for space in spaces if space.where.startswith("torch.")], memory)
+    spaces = tuple(
+        Namespace(*found, tuple(found[1][name] for name in found[2])) for found in every if found[2]
+    )
+    kernels, torchs = (
+        _kernels(),
+        _exchanged([space for space in spaces if space.where.startswith("torch.")], memory),
+    )
     begin, spied = _spied(memory)
     replaced, named = list[str](), list[str]()
     with keep_patches() as restore:
         every_time = None if rewritten is None else lambda: bool(memory)
         thorough = _comparison(spaces, memory, replaced, every_time, restore)
-    quick = _comparison(tuple(_observing(spaces)), memory, replaced, None if rewritten is None else lambda: False)
+    quick = _comparison(
+        tuple(_observing(spaces)), memory, replaced, None if rewritten is None else lambda: False
+    )
     added = _additions(((where, held) for where, held, _ in every if where.startswith(OWN)), memory)
 
     def changed() -> str | None:
@@ -180,7 +203,11 @@ def _exchanged(spaces: Sequence[Namespace], memory: Sequence[str]) -> Exchanged:
                 return f"{spaces[place].where}{error.args[0]}"
             if looking and not every(each(same, now, before)):
                 names = (spaces[place].names[0], *spaces[place].names)
-                others = (n for n, a, b in together(names, now, before) if a is not b and not compilers(a, n))
+                others = (
+                    n
+                    for n, a, b in together(names, now, before)
+                    if a is not b and not compilers(a, n)
+                )
                 found = first((f"{spaces[place].where}{name}" for name in others), found)
         return found
 
@@ -189,7 +216,12 @@ def _exchanged(spaces: Sequence[Namespace], memory: Sequence[str]) -> Exchanged:
 
 # Classes and modules of torch whose functions the device calls with what a tensor has inside.
 CLASSES_ASKED: Final = (
-    *(("torch", "Tensor"), ("torch", "UntypedStorage"), ("torch.nn", "Parameter"), ("torch._ops", "OpOverload")),
+    *(
+        ("torch", "Tensor"),
+        ("torch", "UntypedStorage"),
+        ("torch.nn", "Parameter"),
+        ("torch._ops", "OpOverload"),
+    ),
     *(("torch._ops", "OpOverloadPacket"), ("torch.nn.parameter", "_ParameterMeta")),
 )
 MODULES_ASKED: Final = (
@@ -197,7 +229,10 @@ MODULES_ASKED: Final = (
     "torch.autograd torch.autograd.function torch.functional torch.nn.functional torch.overrides torch.utils._pytree"
 ).split()
 
-SETTINGS: Final = ("_set_default_dtype", "_set_default_tensor_type")  # by which torch's own code sets a name of torch
+SETTINGS: Final = (
+    "_set_default_dtype",
+    "_set_default_tensor_type",
+)  # by which torch's own code sets a name of torch
 
 
 def _spied(memory: Sequence[str]) -> tuple[Callable[[], None], Callable[[], str | None]]:
@@ -214,7 +249,9 @@ def _spied(memory: Sequence[str]) -> tuple[Callable[[], None], Callable[[], str 
     def setting(original: Any) -> Any:
         @functools.wraps(original)
         def call(*args: Any) -> Any:
-            alone = joined(views) == known and kind_of(args[0]) in settings  # which are looked at without student code
+            alone = (
+                joined(views) == known and kind_of(args[0]) in settings
+            )  # which are looked at without student code
             try:
                 return original(*args)
             finally:
@@ -227,15 +264,25 @@ def _spied(memory: Sequence[str]) -> tuple[Callable[[], None], Callable[[], str 
     for name in SETTINGS:
         function = getattr(torch._C, name)
         setattr(torch._C, name, setting(getattr(function, "__wrapped__", function)))
-    torchs = [vars(sys.modules[home])[name] for home, name in CLASSES_ASKED if hasattr(sys.modules.get(home), name)]
+    torchs = [
+        vars(sys.modules[home])[name]
+        for home, name in CLASSES_ASKED
+        if hasattr(sys.modules.get(home), name)
+    ]
     for kind in (*ours, *torchs):
         _complete(kind)
     modules = [vars(sys.modules[name]) for name in MODULES_ASKED if name in sys.modules]
     for names_of_one in modules:
-        names_of_one.setdefault("__warningregistry__", {})  # as above: a warning of torch's changes nothing
+        names_of_one.setdefault(
+            "__warningregistry__", {}
+        )  # as above: a warning of torch's changes nothing
     copied = dict[str, Any].copy  # unlike `dict`, it copies a large one at once
     copies = [*map(copied, modules)]
-    watched: list[Any] = [*modules, *ours, *torchs]  # and classes that the device has made of students' classes
+    watched: list[Any] = [
+        *modules,
+        *ours,
+        *torchs,
+    ]  # and classes that the device has made of students' classes
     # As bytes, which are joined and compared at once: this is done in every call.
     views = [_version(held if isinstance(held, dict) else vars(held)).cast("B") for held in watched]
     torchs_at, fixed, made = len(modules) + len(ours), len(watched), set(kinds)
@@ -258,7 +305,9 @@ def _spied(memory: Sequence[str]) -> tuple[Callable[[], None], Callable[[], str 
                 told(place)
 
     def changes(before: bytes) -> list[int]:
-        return [at // 8 for at in range(0, len(before), 8) if before[at : at + 8] != known[at : at + 8]]
+        return [
+            at // 8 for at in range(0, len(before), 8) if before[at : at + 8] != known[at : at + 8]
+        ]
 
     def told(place: int) -> None:
         if place < size:
@@ -302,7 +351,9 @@ def _complete(kind: type) -> None:
 def _disguised() -> Iterator[type]:
     """The classes of the device's tensors, storages, streams and others, which say that they are torch's."""
     seen = set[type]()
-    for module in [module for name, module in sys.modules.items() if name.startswith("virtual_cuda.")]:
+    for module in [
+        module for name, module in sys.modules.items() if name.startswith("virtual_cuda.")
+    ]:
         for kind in vars(module).values():
             if isinstance(kind, type) and kind not in seen and kind.__module__.startswith("torch"):
                 seen.add(kind)
@@ -310,10 +361,14 @@ def _disguised() -> Iterator[type]:
                     yield kind
 
 
-VERSION_AT: Final = 24  # bytes into a dict: a number that each change of the dict replaces by one never used before
+VERSION_AT: Final = (
+    24  # bytes into a dict: a number that each change of the dict replaces by one never used before
+)
 
 
-def _touched(dicts: Sequence[Mapping[Any, Any]], memory: Sequence[str]) -> Callable[[], Sequence[int]]:
+def _touched(
+    dicts: Sequence[Mapping[Any, Any]], memory: Sequence[str]
+) -> Callable[[], Sequence[int]]:
     """A function that returns the places of those that may have changed since it was last called.
 
     To look at every name takes longer than most calls of students do, and in a forked process copies the memory of all
@@ -397,7 +452,9 @@ def _has_versions() -> bool:
     return True
 
 
-def _additions(spaces: Iterable[tuple[str, Mapping[str, Any]]], memory: Sequence[str] = ()) -> Callable[[], str | None]:
+def _additions(
+    spaces: Iterable[tuple[str, Mapping[str, Any]]], memory: Sequence[str] = ()
+) -> Callable[[], str | None]:
     """A function that returns a new name in our modules that hides a built-in one, or a new method of our classes."""
     known = tuple((where, held, frozenset(held)) for where, held in spaces)
     touched = _touched([held for _, held, _ in known], memory)
@@ -432,7 +489,9 @@ def _observing(spaces: tuple[Namespace, ...]) -> Iterator[Namespace]:
 
 
 def _is_ours(value: Any) -> bool:
-    return isinstance(value, (Exercise, *METHODS)) or (isinstance(value, type) and value.__module__.startswith(OWN))
+    return isinstance(value, (Exercise, *METHODS)) or (
+        isinstance(value, type) and value.__module__.startswith(OWN)
+    )
 
 
 def _comparison(
@@ -454,10 +513,21 @@ def _comparison(
     functions = tuple({id(f): f for f in _functions(spaces)}.values())
     inside = _parts(functions)
     lists = tuple(
-        (f"{what} of {name}", vars(owner), what, held, tuple(held)) for name, owner, what, held in _lists(spaces)
+        (f"{what} of {name}", vars(owner), what, held, tuple(held))
+        for name, owner, what, held in _lists(spaces)
     )
-    cells = tuple((f, cell, cell.cell_contents) for f in functions for cell in f.__closure__ or () if _fixed(cell))
-    looks = tuple((probe, probe.look) for _, _, what, held in _lists(spaces) if what == "probes" for probe in held)
+    cells = tuple(
+        (f, cell, cell.cell_contents)
+        for f in functions
+        for cell in f.__closure__ or ()
+        if _fixed(cell)
+    )
+    looks = tuple(
+        (probe, probe.look)
+        for _, _, what, held in _lists(spaces)
+        if what == "probes"
+        for probe in held
+    )
     variables, values = tuple(cell for _, cell, _ in cells), tuple(before for _, _, before in cells)
     probes, looking = tuple(probe for probe, _ in looks), tuple(before for _, before in looks)
     contents, look = attrgetter("cell_contents"), attrgetter("look")
@@ -466,27 +536,50 @@ def _comparison(
     filled = _touched([table for _, table, _, _ in tables], memory)
     grown = tuple(_grown(things))
     # A method can be hidden by an attribute of the object.
-    objects = tuple((where, vars(thing), names - vars(thing).keys()) for where, thing, names in _objects(things))
+    objects = tuple(
+        (where, vars(thing), names - vars(thing).keys()) for where, thing, names in _objects(things)
+    )
     attributed = _touched([held for _, held, _ in objects], memory)
     # A name that a class has inherited can be hidden by one of its own.
-    hidden = tuple((p.where, p.held, frozenset(_inherited(p.where)) - p.held.keys()) for p in spaces)
+    hidden = tuple(
+        (p.where, p.held, frozenset(_inherited(p.where)) - p.held.keys()) for p in spaces
+    )
     hidden = tuple(one for one in hidden if one[2])
     extended = _touched([held for _, held, _ in hidden], memory)
     patched, covers = dict[int, tuple[Any, ...]](), dict[int, dict[str, Any]]()
     if restore is not None:
         with open_device("virtual"):
-            patched = {n: get(p.held) for n, (p, get, _) in enumerate(getters) if p.where.startswith("torch.")}
+            patched = {
+                n: get(p.held)
+                for n, (p, get, _) in enumerate(getters)
+                if p.where.startswith("torch.")
+            }
             for n, (_, held, names) in enumerate(hidden):
                 covers[n] = {name: held[name] for name in names if name in held}
         restore()
-    parts, filling = tuple(kept for *_, kept, _ in lists), tuple(one for *_, before in lists for one in before)
+    parts, filling = (
+        tuple(kept for *_, kept, _ in lists),
+        tuple(one for *_, before in lists for one in before),
+    )
     sizes, owners = [len(part) for part in parts], tuple(owner for _, owner, *_ in lists)
     attributes, joined = tuple(name for _, _, name, *_ in lists), chain.from_iterable
-    same, every, each, together, size, first, kind, truth, get = is_, all, map, zip, len, next, type, bool, getitem
+    same, every, each, together, size, first, kind, truth, get = (
+        is_,
+        all,
+        map,
+        zip,
+        len,
+        next,
+        type,
+        bool,
+        getitem,
+    )
     compilers, never, nothing = _by_the_compiler, (object(),), dict[str, Any]()
     # We never change what these hold: where something was touched, it was replaced and put back.
     kept = (*OBSERVING, "virtual_cuda.ledger.", OWN_BUILTINS)
-    numbered = {n for n, p in enumerate(spaces) if p.where.startswith(kept) and not _sets_globals(p)}
+    numbered = {
+        n for n, p in enumerate(spaces) if p.where.startswith(kept) and not _sets_globals(p)
+    }
     numbered = numbered if _has_versions() else set()
 
     def exchanged(places: Iterable[int]) -> str | None:
@@ -496,8 +589,12 @@ def _comparison(
                 now = getter(space.held)
             except KeyError as error:
                 return f"{space.where}{error.args[0]}"
-            if not (every(each(same, now, before)) or every(each(same, now, patched.get(place, never)))):
-                differ = (n for n, v in together(space.names, space.values) if space.held[n] is not v)
+            if not (
+                every(each(same, now, before)) or every(each(same, now, patched.get(place, never)))
+            ):
+                differ = (
+                    n for n, v in together(space.names, space.values) if space.held[n] is not v
+                )
                 if name := first((n for n in differ if not compilers(space.held[n], n)), ""):
                     return space.where + name
             if place in numbered and not memory:
@@ -521,7 +618,9 @@ def _comparison(
             places = changes()
             changed = find(places)
             if changed is not None and restore is not None:
-                with contextlib.suppress(Exception):  # where what it takes is gone, the comparison says what changed
+                with contextlib.suppress(
+                    Exception
+                ):  # where what it takes is gone, the comparison says what changed
                     restore()
                 changed = find([*places, *changes()])
             if changed is not None:
@@ -532,12 +631,15 @@ def _comparison(
                 return changed
         # All at once, because these are compared most often; one by one only where something differs.
         if not (
-            every(each(same, each(contents, variables), values)) and every(each(same, each(look, probes), looking))
+            every(each(same, each(contents, variables), values))
+            and every(each(same, each(look, probes), looking))
         ):
             for function, cell, before in cells:
                 if cell.cell_contents is not before:
                     return f"a variable of {function.__module__}.{function.__qualname__}"
-            return first(f"the probe {probe.name}" for probe, before in looks if probe.look is not before)
+            return first(
+                f"the probe {probe.name}" for probe, before in looks if probe.look is not before
+            )
         if not (
             every(each(same, each(get, owners, attributes), parts))
             and [*each(size, parts)] == sizes
@@ -546,7 +648,9 @@ def _comparison(
             return first(
                 where
                 for where, owner, name, kept, before in lists
-                if owner[name] is not kept or size(kept) != size(before) or not every(each(same, kept, before))
+                if owner[name] is not kept
+                or size(kept) != size(before)
+                or not every(each(same, kept, before))
             )
         for place in filled():
             where, table, keys, before = tables[place]
@@ -582,7 +686,9 @@ def _sets_globals(space: Namespace) -> bool:
     if not isinstance(space.held, dict):
         return False
     codes = _codes(space.held, space.where[:-1])
-    return "__path__" in space.held or any(dis.opmap["STORE_GLOBAL"] in code.co_code[::2] for code in codes)
+    return "__path__" in space.held or any(
+        dis.opmap["STORE_GLOBAL"] in code.co_code[::2] for code in codes
+    )
 
 
 def _parts(functions: tuple[types.FunctionType, ...]) -> Callable[[], str | None]:
@@ -620,12 +726,18 @@ def _namespaces() -> Iterator[tuple[str, Mapping[str, Any], tuple[str, ...]]]:
             vars(module),
             {n for n, kind in module.__annotations__.items() if str(kind).startswith("Final")},
         )
-        names = tuple(n for n, v in held.items() if (n in constants or _stays(v)) and not n.startswith("__"))
+        names = tuple(
+            n for n, v in held.items() if (n in constants or _stays(v)) and not n.startswith("__")
+        )
         yield f"{name}.", held, names
         for value in list(held.values()):
             if isinstance(value, type) and value.__module__ == name:
                 yield f"{name}.{value.__name__}.", vars(value), _methods(value)
-    yield "sys.modules: ", sys.modules, tuple(n for n in sys.modules if n.startswith(OWN) or n in RELIED_ON)
+    yield (
+        "sys.modules: ",
+        sys.modules,
+        tuple(n for n in sys.modules if n.startswith(OWN) or n in RELIED_ON),
+    )
     for module, names in NAMES.items():
         yield f"{module.__name__}.", vars(module), names
     function: Any = _namespaces
@@ -637,7 +749,11 @@ def _namespaces() -> Iterator[tuple[str, Mapping[str, Any], tuple[str, ...]]]:
             held = vars(sys.modules[name])
             yield f"{name}.", held, tuple(n for n in listed if n in held)
     for name in IN_PYTHON:
-        yield f"{name}.", vars(sys.modules[name]), tuple(n for n in dir(sys.modules[name]) if not n.startswith("_"))
+        yield (
+            f"{name}.",
+            vars(sys.modules[name]),
+            tuple(n for n in dir(sys.modules[name]) if not n.startswith("_")),
+        )
     for where, kind in _others().items():
         yield where, vars(kind), tuple(name for name in _methods(kind) if name not in SHOWN)
 
@@ -714,11 +830,19 @@ def _others() -> dict[str, type]:
         if name in sys.modules
     }
     torchs = {
-        f"{name}.{cls}.": kind for (name, cls), kind in kinds.items() if isinstance(kind, type) and _methods(kind)
+        f"{name}.{cls}.": kind
+        for (name, cls), kind in kinds.items()
+        if isinstance(kind, type) and _methods(kind)
     }
     own = [vars(module) for name, module in list(sys.modules.items()) if name.startswith(OWN)]
     own.append(vars(sys.modules["contextlib"]))  # whose classes are used by way of the module
-    used = {base for names in own for value in names.values() if isinstance(value, type) for base in value.__mro__}
+    used = {
+        base
+        for names in own
+        for value in names.values()
+        if isinstance(value, type)
+        for base in value.__mro__
+    }
     pythons = (kind for kind in used if kind.__module__ in IN_PYTHON and _methods(kind))
     return torchs | {f"{kind.__module__}.{kind.__qualname__}.": kind for kind in pythons}
 
@@ -757,7 +881,13 @@ def _functions(spaces: tuple[Namespace, ...]) -> Iterator[types.FunctionType]:
 def _fixed(cell: types.CellType) -> bool:
     """Whether a variable of a closure holds a function, class or module, which our code does not replace."""
     try:
-        kinds = (type, types.ModuleType, types.BuiltinFunctionType, functools._lru_cache_wrapper, *METHODS)
+        kinds = (
+            type,
+            types.ModuleType,
+            types.BuiltinFunctionType,
+            functools._lru_cache_wrapper,
+            *METHODS,
+        )
         return isinstance(cell.cell_contents, kinds)
     except ValueError:  # it is empty
         return False
@@ -766,14 +896,20 @@ def _fixed(cell: types.CellType) -> bool:
 def _held(spaces: tuple[Namespace, ...]) -> Iterator[tuple[str, Any]]:
     """Each object that a module of gpudojo has under a name, once."""
     own = (space for space in spaces if space.where.startswith(OWN))
-    named = ((f"{s.where}{name}", value) for s in own for name, value in zip(s.names, s.values, strict=True))
+    named = (
+        (f"{s.where}{name}", value)
+        for s in own
+        for name, value in zip(s.names, s.values, strict=True)
+    )
     yield from {id(value): (where, value) for where, value in named}.values()
 
 
 Things = Sequence[tuple[str, Any]]  # as `_held` yields them
 
 
-def _tables(things: Things) -> Iterator[tuple[str, dict[Any, Any], tuple[Any, ...], tuple[Any, ...]]]:
+def _tables(
+    things: Things,
+) -> Iterator[tuple[str, dict[Any, Any], tuple[Any, ...], tuple[Any, ...]]]:
     """Tables with what is in them now. More may be added, since some are filled as they are used."""
     for where, value in things:
         if isinstance(value, dict) and value:
@@ -790,13 +926,28 @@ def _grown(things: Things) -> Iterator[tuple[str, dict[Any, Any], set[Any]]]:
 def _objects(things: Things) -> Iterator[tuple[str, Any, frozenset[str]]]:
     """Objects of our classes, with the names of their methods."""
     for where, value in things:
-        if not isinstance(value, type) and type(value).__module__.startswith(OWN) and hasattr(value, "__dict__"):
-            yield where, value, frozenset(n for kind in type(value).__mro__[:-1] for n in _methods(kind))
+        if (
+            not isinstance(value, type)
+            and type(value).__module__.startswith(OWN)
+            and hasattr(value, "__dict__")
+        ):
+            yield (
+                where,
+                value,
+                frozenset(n for kind in type(value).__mro__[:-1] for n in _methods(kind)),
+            )
 
 
-def _lists(spaces: tuple[Namespace, ...]) -> Iterator[tuple[str, Exercise | Function, str, list[Any]]]:
+def _lists(
+    spaces: tuple[Namespace, ...],
+) -> Iterator[tuple[str, Exercise | Function, str, list[Any]]]:
     """What an exercise holds: its functions, and their probes."""
-    found = {id(value): value for space in spaces for value in space.values if isinstance(value, Exercise)}
+    found = {
+        id(value): value
+        for space in spaces
+        for value in space.values
+        if isinstance(value, Exercise)
+    }
     for exercise in found.values():
         yield exercise.stem, exercise, "functions", exercise.functions
         for function in exercise.functions:

@@ -104,12 +104,21 @@ SYSTEM: Final = (
     "/bin/sh",  # by which `os.popen` and the like run a program, and say that there is none
 )
 HOSTS: Final = "/etc/hosts"
-DEVICES: Final = ("/dev/null", "/dev/urandom", "/dev/random", "/dev/full")  # not zero: shared memory can be made of it
+DEVICES: Final = (
+    "/dev/null",
+    "/dev/urandom",
+    "/dev/random",
+    "/dev/full",
+)  # not zero: shared memory can be made of it
 SHARED: Final = "/dev/shm"  # where libc keeps named semaphores and shared memory
 # The recorded evidence of a reference, in a release.
-ANSWERS: Final = os.path.join(os.path.dirname(os.path.realpath(gpudojo.__file__)), "grading", "of_reference")
+ANSWERS: Final = os.path.join(
+    os.path.dirname(os.path.realpath(gpudojo.__file__)), "grading", "of_reference"
+)
 PROCESSES_AT_MOST: Final = 64
-RESERVED_AT_MOST: Final = 8 << 30  # of addresses; for each of 64 threads glibc reserves 64 MiB, at first twice as much
+RESERVED_AT_MOST: Final = (
+    8 << 30
+)  # of addresses; for each of 64 threads glibc reserves 64 MiB, at first twice as much
 SHARED_PROCESSES: Final = 1024  # for all children together, where they are counted together
 FILES_AT_MOST: Final = 4096
 # The first of the user numbers for children: far from any in use, or small where a container has few.
@@ -127,14 +136,25 @@ def readable_paths() -> list[str]:
     # Of the import path only folders of installed packages: a checkout on it may hold solutions.
     installed = [path for path in sys.path if "-packages" in path or path.endswith(".zip")]
     names = [*site.getsitepackages(), *sysconfig.get_paths().values(), *SYSTEM, *installed]
-    names += [os.path.dirname(os.path.realpath(sys.executable)), os.path.join(sys.prefix, "pyvenv.cfg")]
+    names += [
+        os.path.dirname(os.path.realpath(sys.executable)),
+        os.path.join(sys.prefix, "pyvenv.cfg"),
+    ]
     packages = [str(Path(package.__path__[0]).resolve()) for package in (gpudojo, virtual_cuda)]
 
     def around_ours(folder: str) -> bool:
-        return packages[0].startswith(folder + os.sep) and os.path.isdir(os.path.join(folder, "reference"))
+        return packages[0].startswith(folder + os.sep) and os.path.isdir(
+            os.path.join(folder, "reference")
+        )
 
     return [
-        *sorted({name for name in names if os.path.exists(name) and not around_ours(os.path.realpath(name))}),
+        *sorted(
+            {
+                name
+                for name in names
+                if os.path.exists(name) and not around_ours(os.path.realpath(name))
+            }
+        ),
         *packages,
     ]
 
@@ -174,7 +194,8 @@ def _running() -> int:
     """How many threads this user has: the limit counts them too."""
     if sys.platform == "win32":
         raise NotImplementedError
-    own, found = os.getuid(), 0
+    own = os.getuid()
+    found = 0
     for name in filter(str.isdigit, os.listdir("/proc") if LINUX else ()):
         with contextlib.suppress(OSError):
             if os.stat(f"/proc/{name}").st_uid == own:
@@ -186,7 +207,8 @@ def own_namespaces(processes: bool, scratch: str) -> None:
     """Become the first process of new namespaces, if the machine allows it; the original process waits for this one."""
     if sys.platform == "win32":
         raise NotImplementedError
-    uid, gid = os.getuid(), os.getgid()
+    uid = os.getuid()
+    gid = os.getgid()
     with contextlib.suppress(OSError):
         kernel.set_own(kernel.ADOPTS_ORPHANS, 1)
     try:
@@ -208,7 +230,11 @@ def own_namespaces(processes: bool, scratch: str) -> None:
 
 def _map_user(inside: int, uid: int, gid: int, proc: int | None = None) -> None:
     """In a new user namespace: give this process's user another number; `proc` is its open folder in /proc."""
-    for name, text in (("setgroups", "deny"), ("uid_map", f"{inside} {uid} 1"), ("gid_map", f"{inside} {gid} 1")):
+    for name, text in (
+        ("setgroups", "deny"),
+        ("uid_map", f"{inside} {uid} 1"),
+        ("gid_map", f"{inside} {gid} 1"),
+    ):
         path = f"/proc/self/{name}" if proc is None else name
         descriptor = os.open(path, os.O_WRONLY, dir_fd=proc)
         os.write(descriptor, text.encode())
@@ -217,7 +243,8 @@ def _map_user(inside: int, uid: int, gid: int, proc: int | None = None) -> None:
 
 def _lay(tree: str, path: str, bound: list[str], attributes: int) -> None:
     """Let a path exist below `tree` as it does outside: its folders, symbolic links on the way, and itself."""
-    here, parts = "/", Path(path).parts[1:]
+    here = "/"
+    parts = Path(path).parts[1:]
     for number, part in enumerate(parts, 1):
         here = os.path.dirname(here) if part == ".." else os.path.join(here, part)
         inside = tree + here
@@ -225,7 +252,12 @@ def _lay(tree: str, path: str, bound: list[str], attributes: int) -> None:
             target = os.readlink(here)
             if not os.path.lexists(inside):
                 os.symlink(target, inside)
-            return _lay(tree, os.path.join(os.path.dirname(here), target, *parts[number:]), bound, attributes)
+            return _lay(
+                tree,
+                os.path.join(os.path.dirname(here), target, *parts[number:]),
+                bound,
+                attributes,
+            )
         if any(here == one or here.startswith(f"{one}/") for one in bound):
             continue
         if number < len(parts) or os.path.isdir(here):
@@ -256,11 +288,15 @@ def own_tree(scratch: str, readable: Iterable[str], devices: Iterable[str]) -> N
     kernel.bind("/proc", f"{tree}/proc")
     hosts = Path(tree + HOSTS)
     hosts.parent.mkdir(exist_ok=True)
-    hosts.write_text("127.0.0.1 localhost\n::1 localhost\n")  # not the machine's own, which says whom it knows
+    hosts.write_text(
+        "127.0.0.1 localhost\n::1 localhost\n"
+    )  # not the machine's own, which says whom it knows
     if os.path.isdir(tree + ANSWERS):
         kernel.mount_memory(tree + ANSWERS, 1 << 12, 1, "755")
         kernel.restrict_mount(tree + ANSWERS, kernel.READ_ONLY)
-    kernel.restrict_mount(tree, kernel.READ_ONLY | kernel.NO_SETUID | kernel.NO_DEVICES, below=False)
+    kernel.restrict_mount(
+        tree, kernel.READ_ONLY | kernel.NO_SETUID | kernel.NO_DEVICES, below=False
+    )
     kernel.change_root(tree)
 
 
@@ -270,8 +306,15 @@ class Isolation:
     `gpu_watch` is there where children may use the real GPU; `processes` is whether there may be process namespaces.
     """
 
-    def __init__(self, scratch: str, gpu_watch: real_gpus.GpuMemoryWatch | None = None, processes: bool = True) -> None:
-        self.scratch, self.gpu_watch, self.processes = scratch, gpu_watch, processes
+    def __init__(
+        self,
+        scratch: str,
+        gpu_watch: real_gpus.GpuMemoryWatch | None = None,
+        processes: bool = True,
+    ) -> None:
+        self.scratch = scratch
+        self.gpu_watch = gpu_watch
+        self.processes = processes
         self.visible = os.environ.pop(real_gpus.VISIBLE, None)
         self.layers: Layers = {}
         self.namespaces = 0
@@ -286,7 +329,9 @@ class Isolation:
         """Find out what this machine allows; to be called in the process that forks children."""
         self._namespaces()
         self._landlock()
-        _, self.layers[CALLS] = kernel.seccomp_filter()  # its library is found with programs that `finish` leaves
+        _, self.layers[CALLS] = (
+            kernel.seccomp_filter()
+        )  # its library is found with programs that `finish` leaves
 
     def finish(self) -> None:
         """Leave the machine's file system; to be called when all has been read that children cannot read."""
@@ -307,7 +352,9 @@ class Isolation:
         kernel.unshare(kernel.NEWNS)
         kernel.private_mounts()
         with_gpu = self.gpu_watch is not None
-        libraries, devices = (real_gpus.libraries(), ["/dev/zero", *real_gpus.devices()]) if with_gpu else ([], [])
+        libraries, devices = (
+            (real_gpus.libraries(), ["/dev/zero", *real_gpus.devices()]) if with_gpu else ([], [])
+        )
         own_tree(self.scratch, [*self.readable, sys.executable, *libraries], [*DEVICES, *devices])
 
     def _namespaces(self) -> None:
@@ -355,9 +402,12 @@ class Isolation:
         except Exception as error:  # py-landlock's own errors: not in this kernel, or switched off
             self.layers[FILES] = self.layers[SIGNALS] = f"this kernel has no Landlock ({error})"
             return
-        self.landlock, self.abi = landlock_sys, abi
+        self.landlock = landlock_sys
+        self.abi = abi
         self.layers[FILES] = ""
-        self.layers[SIGNALS] = "" if abi >= MIN_SCOPE_ABI else "this kernel's Landlock does not cover signals"
+        self.layers[SIGNALS] = (
+            "" if abi >= MIN_SCOPE_ABI else "this kernel's Landlock does not cover signals"
+        )
 
     def wait_ready(self) -> None:
         """Wait for what was begun and takes time."""
@@ -378,7 +428,13 @@ class Isolation:
     # In the child
 
     def confine(
-        self, number: int, memory: int, scratch: int, seconds: float, files: dict[str, bytes], on_gpu: bool = False
+        self,
+        number: int,
+        memory: int,
+        scratch: int,
+        seconds: float,
+        files: dict[str, bytes],
+        on_gpu: bool = False,
     ) -> Layers:
         """Isolate this process and write the submission's files to its scratch folder. Returns the layers."""
         if sys.platform == "win32":
@@ -388,7 +444,9 @@ class Isolation:
         user = None if self.users is None else self.users + number % AT_ONCE
         alone = user is not None or self.own_user
         processes = PROCESSES_AT_MOST if alone else SHARED_PROCESSES + _running()
-        with contextlib.suppress(OSError):  # where memory runs out, a submission is killed before anything else
+        with contextlib.suppress(
+            OSError
+        ):  # where memory runs out, a submission is killed before anything else
             Path("/proc/self/oom_score_adj").write_text("1000")
         if self.namespaces:
             kernel.unshare(self.namespaces)
@@ -428,7 +486,8 @@ class Isolation:
         """Enter a user namespace, where there is one for each child, and lose the machine's /proc."""
         if sys.platform == "win32":
             raise NotImplementedError
-        uid, gid = os.getuid(), os.getgid()
+        uid = os.getuid()
+        gid = os.getgid()
         own = os.open("/proc/self", os.O_RDONLY | os.O_CLOEXEC) if self.own_user else None
         if on_gpu:
             real_gpus.show(self.visible)
@@ -437,7 +496,9 @@ class Isolation:
         elif not self.layers[TREE]:
             kernel.unmount("/proc")
         if own is not None:
-            kernel.unshare(kernel.NEWUSER)  # without a limit of processes, which would count for all of its user's
+            kernel.unshare(
+                kernel.NEWUSER
+            )  # without a limit of processes, which would count for all of its user's
             _map_user(STUDENT, uid, gid, own)
             os.close(own)
             if on_gpu:
@@ -454,7 +515,8 @@ class Isolation:
         from py_landlock.flags import AccessFs
         from py_landlock.prctl import set_no_new_privs
 
-        attributes, supported = self.landlock.RulesetAttr(), get_supported_fs(self.abi)
+        attributes = self.landlock.RulesetAttr()
+        supported = get_supported_fs(self.abi)
         attributes.handled_access_fs, attributes.scoped = supported, get_supported_scope(self.abi)
         rules: int = self.landlock.create_ruleset(attributes)
         reading = AccessFs.READ_FILE | AccessFs.READ_DIR | AccessFs.EXECUTE
@@ -490,10 +552,16 @@ class Isolation:
         if user is None:
             with contextlib.suppress(OSError):  # macOS has none
                 kernel.only_capabilities()
-            return "" if self.own_user and not self.layers[TREE] else "the submission runs as the user who grades"
+            return (
+                ""
+                if self.own_user and not self.layers[TREE]
+                else "the submission runs as the user who grades"
+            )
         os.setgroups([])
         # Packages may be readable by root only. What is read is not limited by file permissions then.
-        kept = [kernel.DAC_READ_SEARCH] if guarded and kernel.capable(kernel.DAC_READ_SEARCH) else []
+        kept = (
+            [kernel.DAC_READ_SEARCH] if guarded and kernel.capable(kernel.DAC_READ_SEARCH) else []
+        )
         if kept:
             kernel.set_own(kernel.KEEP_CAPABILITIES, 1)
         os.setresgid(user, user, user)  # type: ignore[attr-defined, unused-ignore]
@@ -513,7 +581,9 @@ def first_user() -> int | None:
         return None
     try:
         lines = Path("/proc/self/uid_map").read_text().splitlines()
-        ranges = [(int(first), int(first) + int(count)) for first, _, count in map(str.split, lines)]
+        ranges = [
+            (int(first), int(first) + int(count)) for first, _, count in map(str.split, lines)
+        ]
     except (OSError, ValueError):
         ranges = [(0, 1 << 32)]
     for first in USERS:
@@ -551,10 +621,13 @@ def _counted_alone() -> None:
     """In a new user namespace; raises OSError where others of the same user count for the limit of processes there."""
     if sys.platform == "win32":
         raise NotImplementedError
-    uid, gid = os.getuid(), os.getgid()
+    uid = os.getuid()
+    gid = os.getgid()
     kernel.unshare(kernel.NEWUSER)
     _map_user(STUDENT, uid, gid)
-    resource.setrlimit(resource.RLIMIT_NPROC, (3, 3))  # the fork server and the grader are more already
+    resource.setrlimit(
+        resource.RLIMIT_NPROC, (3, 3)
+    )  # the fork server and the grader are more already
     _tried(os.getpid)
 
 
@@ -612,21 +685,38 @@ def _holes() -> dict[str, str]:
     """In a confined process: what can be done although a layer should prevent it."""
     if sys.platform == "win32":
         raise NotImplementedError
-    home, family = os.getcwd(), getattr(socket, "AF_VSOCK", 40)
+    home = os.getcwd()
+    family = getattr(socket, "AF_VSOCK", 40)
     attempts: tuple[tuple[str, str, Callable[[], object]], ...] = (
-        (PROCESSES, "signalling the process that started it", lambda: os.kill(os.getppid() or -1, 0)),
+        (
+            PROCESSES,
+            "signalling the process that started it",
+            lambda: os.kill(os.getppid() or -1, 0),
+        ),
         (
             NETWORK,
             "sending to another machine",
             lambda: socket.socket(type=socket.SOCK_DGRAM).connect(("192.0.2.1", 9)),
         ),
-        (SCRATCH, "writing more than the limit", lambda: Path(home, "large").write_bytes(bytes(2 << 20))),
+        (
+            SCRATCH,
+            "writing more than the limit",
+            lambda: Path(home, "large").write_bytes(bytes(2 << 20)),
+        ),
         (TREE, "changing Python's files", lambda: os.close(os.open(os.__file__, os.O_WRONLY))),
         (FILES, "listing the root folder", lambda: os.listdir("/")),
         (CALLS, "making a namespace", lambda: kernel.unshare(kernel.NEWUTS)),
-        (CALLS, "opening a socket of any family", lambda: socket.socket(family, socket.SOCK_STREAM)),
+        (
+            CALLS,
+            "opening a socket of any family",
+            lambda: socket.socket(family, socket.SOCK_STREAM),
+        ),
         (USER, "becoming root", lambda: os.setresuid(0, 0, 0)),  # type: ignore[attr-defined, unused-ignore]
-        (LIMITS, "raising a limit", lambda: resource.setrlimit(resource.RLIMIT_NPROC, (1 << 20, 1 << 20))),
+        (
+            LIMITS,
+            "raising a limit",
+            lambda: resource.setrlimit(resource.RLIMIT_NPROC, (1 << 20, 1 << 20)),
+        ),
     )
     found = {}
     for layer, what, attempt in attempts:

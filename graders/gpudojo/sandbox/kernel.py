@@ -20,15 +20,28 @@ NEWUSER: Final = 0x10000000
 NEWPID: Final = 0x20000000
 NEWNET: Final = 0x40000000
 
-_MS_NOSUID, _MS_NODEV, _MS_NOEXEC, _MS_BIND, _MS_REC, _MS_PRIVATE = 0x2, 0x4, 0x8, 0x1000, 0x4000, 0x40000
+_MS_NOSUID = 0x2
+_MS_NODEV = 0x4
+_MS_NOEXEC = 0x8
+_MS_BIND = 0x1000
+_MS_REC = 0x4000
+_MS_PRIVATE = 0x40000
 READ_ONLY, NO_SETUID, NO_DEVICES = 0x1, 0x2, 0x4  # attributes of a mount
-_MOUNT_SETATTR, _AT_FDCWD, _AT_RECURSIVE, _MNT_DETACH = 442, -100, 0x8000, 2
+_MOUNT_SETATTR = 442
+_AT_FDCWD = -100
+_AT_RECURSIVE = 0x8000
+_MNT_DETACH = 2
 # Attributes of a process: the signal when its parent dies; whether its entry in /proc is its own; whether capabilities
 # stay at the next change of user; whether descendants whose parent has died become its children.
-PARENT_DEATH, DUMPABLE, KEEP_CAPABILITIES, ADOPTS_ORPHANS = 1, 4, 8, 36
+PARENT_DEATH = 1
+DUMPABLE = 4
+KEEP_CAPABILITIES = 8
+ADOPTS_ORPHANS = 36
 _CAPABILITY_VERSION_3: Final = 0x20080522
 DAC_READ_SEARCH: Final = 2
-_SIOCSIFFLAGS, _IFF_UP, _IFF_RUNNING = 0x8914, 0x1, 0x40
+_SIOCSIFFLAGS = 0x8914
+_IFF_UP = 0x1
+_IFF_RUNNING = 0x40
 
 _libc: Final = ctypes.CDLL(None, use_errno=True)
 
@@ -72,7 +85,13 @@ def bind(source: str, target: str) -> None:
 def restrict_mount(path: str, attributes: int, below: bool = True) -> None:
     """Add attributes to what is mounted at a path, and to everything mounted below it."""
     values = (ctypes.c_uint64 * 4)(attributes, 0, 0, 0)
-    arguments = (_AT_FDCWD, os.fsencode(path), _AT_RECURSIVE if below else 0, values, ctypes.sizeof(values))
+    arguments = (
+        _AT_FDCWD,
+        os.fsencode(path),
+        _AT_RECURSIVE if below else 0,
+        values,
+        ctypes.sizeof(values),
+    )
     _call("syscall", ctypes.c_long(_MOUNT_SETATTR), *arguments)
 
 
@@ -93,7 +112,9 @@ def loopback_up() -> None:
     if sys.platform == "win32":
         raise NotImplementedError
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
-        fcntl.ioctl(any_socket, _SIOCSIFFLAGS, struct.pack("16sH14x", b"lo", _IFF_UP | _IFF_RUNNING))
+        fcntl.ioctl(
+            any_socket, _SIOCSIFFLAGS, struct.pack("16sH14x", b"lo", _IFF_UP | _IFF_RUNNING)
+        )
 
 
 def set_own(attribute: int, value: int) -> None:
@@ -106,38 +127,97 @@ class _Header(ctypes.Structure):
 
 
 class _Data(ctypes.Structure):
-    _fields_ = (("effective", ctypes.c_uint32), ("permitted", ctypes.c_uint32), ("inheritable", ctypes.c_uint32))
+    _fields_ = (
+        ("effective", ctypes.c_uint32),
+        ("permitted", ctypes.c_uint32),
+        ("inheritable", ctypes.c_uint32),
+    )
 
 
 def capable(capability: int) -> bool:
-    header, data = _Header(_CAPABILITY_VERSION_3, 0), (_Data * 2)()
+    header = _Header(_CAPABILITY_VERSION_3, 0)
+    data = (_Data * 2)()
     _call("capget", ctypes.byref(header), data)
     return bool(data[capability // 32].effective >> (capability % 32) & 1)
 
 
 def only_capabilities(*kept: int) -> None:
     """Give up every capability but these."""
-    header, data = _Header(_CAPABILITY_VERSION_3, 0), (_Data * 2)()
+    header = _Header(_CAPABILITY_VERSION_3, 0)
+    data = (_Data * 2)()
     for one in kept:
-        data[one // 32].effective = data[one // 32].permitted = data[one // 32].permitted | 1 << (one % 32)
+        data[one // 32].effective = data[one // 32].permitted = data[one // 32].permitted | 1 << (
+            one % 32
+        )
     _call("capset", ctypes.byref(header), data)
 
 
 DENIED: Final = (
     *("ptrace", "process_vm_readv", "process_vm_writev", "kcmp", "pidfd_getfd", "process_madvise"),
-    *("mount", "umount2", "pivot_root", "chroot", "fsopen", "fsmount", "move_mount", "open_tree", "mount_setattr"),
-    *("unshare", "setns", "bpf", "perf_event_open", "userfaultfd", "io_uring_setup", "open_by_handle_at"),
-    *("keyctl", "add_key", "request_key", "kexec_load", "kexec_file_load", "reboot", "swapon", "swapoff"),
-    *("init_module", "finit_module", "delete_module", "settimeofday", "clock_settime", "clock_adjtime", "adjtimex"),
-    *("sethostname", "setdomainname", "acct", "quotactl", "syslog", "iopl", "ioperm", "personality", "vhangup"),
+    *(
+        "mount",
+        "umount2",
+        "pivot_root",
+        "chroot",
+        "fsopen",
+        "fsmount",
+        "move_mount",
+        "open_tree",
+        "mount_setattr",
+    ),
+    *(
+        "unshare",
+        "setns",
+        "bpf",
+        "perf_event_open",
+        "userfaultfd",
+        "io_uring_setup",
+        "open_by_handle_at",
+    ),
+    *(
+        "keyctl",
+        "add_key",
+        "request_key",
+        "kexec_load",
+        "kexec_file_load",
+        "reboot",
+        "swapon",
+        "swapoff",
+    ),
+    *(
+        "init_module",
+        "finit_module",
+        "delete_module",
+        "settimeofday",
+        "clock_settime",
+        "clock_adjtime",
+        "adjtimex",
+    ),
+    *(
+        "sethostname",
+        "setdomainname",
+        "acct",
+        "quotactl",
+        "syslog",
+        "iopl",
+        "ioperm",
+        "personality",
+        "vhangup",
+    ),
     # Memory that belongs to no process, and so is not measured.
     *("memfd_create", "memfd_secret", "shmget", "shmat", "msgget", "semget", "mq_open"),
 )
 
 
-_AF_UNIX, _AF_NETLINK = 1, 16
-FAMILIES: Final = (socket.AF_INET, socket.AF_INET6, _AF_NETLINK)  # netlink: libc lists network interfaces by it
-_MAP_SHARED, _MAP_ANONYMOUS = 0x01, 0x20
+_AF_UNIX = 1
+_AF_NETLINK = 16
+FAMILIES: Final = (
+    socket.AF_INET,
+    socket.AF_INET6,
+    _AF_NETLINK,
+)  # netlink: libc lists network interfaces by it
+_MAP_SHARED = 0x01
+_MAP_ANONYMOUS = 0x20
 
 
 def seccomp_filter(unix_sockets: bool = False, shared_memory: bool = False) -> tuple[Any, str]:
@@ -160,14 +240,21 @@ def seccomp_filter(unix_sockets: bool = False, shared_memory: bool = False) -> t
     for family in set(range(max(allowed))) - set(allowed):
         made.add_rule(seccomp.ERRNO(errno.EPERM), "socket", seccomp.Arg(0, seccomp.EQ, family))
     made.add_rule(seccomp.ERRNO(errno.EPERM), "socket", seccomp.Arg(0, seccomp.GT, max(allowed)))
-    routes = (seccomp.Arg(0, seccomp.EQ, max(allowed)), seccomp.Arg(2, seccomp.NE, 0))  # netlink about anything else
+    routes = (
+        seccomp.Arg(0, seccomp.EQ, max(allowed)),
+        seccomp.Arg(2, seccomp.NE, 0),
+    )  # netlink about anything else
     made.add_rule(seccomp.ERRNO(errno.EPERM), "socket", *routes)
     made.add_rule(seccomp.ERRNO(errno.EPERM), "socketpair", seccomp.Arg(0, seccomp.NE, _AF_UNIX))
     if not shared_memory:
         unnamed = _MAP_SHARED | _MAP_ANONYMOUS
-        made.add_rule(seccomp.ERRNO(errno.EPERM), "mmap", seccomp.Arg(3, seccomp.MASKED_EQ, unnamed, unnamed))
+        made.add_rule(
+            seccomp.ERRNO(errno.EPERM), "mmap", seccomp.Arg(3, seccomp.MASKED_EQ, unnamed, unnamed)
+        )
     for flag in (NEWUSER, NEWNS, NEWNET, NEWPID):
-        made.add_rule(seccomp.ERRNO(errno.EPERM), "clone", seccomp.Arg(0, seccomp.MASKED_EQ, flag, flag))
+        made.add_rule(
+            seccomp.ERRNO(errno.EPERM), "clone", seccomp.Arg(0, seccomp.MASKED_EQ, flag, flag)
+        )
     # The flags of clone3 lie in memory, where a filter cannot look; libraries then use clone instead.
     made.add_rule(seccomp.ERRNO(errno.ENOSYS), "clone3")
     # The first process of a namespace cannot be ended by its own SIGABRT. abort() then runs an invalid instruction,

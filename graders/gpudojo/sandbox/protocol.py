@@ -39,9 +39,13 @@ MOST_FRAMES: Final = 5000  # of one child; a day with thirty functions takes som
 WHOLE: Final = 6  # times the limit of a function: what a whole submission may take
 MESSAGE: Final = 2000  # characters of a text from a child
 # Which machines a child observes: the one it runs on, or those that a process with a real GPU cannot stand for.
-ALL, HERE, ELSEWHERE = "all", "here", "elsewhere"
+ALL = "all"
+HERE = "here"
+ELSEWHERE = "elsewhere"
 # Of a student's calls of a function the busiest is drawn; of a reference's none, or every one on the public seed.
-NONE, BUSIEST, EVERY = "none", "busiest", "every"
+NONE = "none"
+BUSIEST = "busiest"
+EVERY = "every"
 NIL: Final = msgspec.msgpack.encode(None)
 STRANGER: Final = "something other than the grader's code wrote to the evidence pipe"
 
@@ -66,7 +70,9 @@ class Job(RunOptions, frozen=True, kw_only=True):
 
     token: bytes  # signs frames
     files: dict[str, bytes]
-    skip: frozenset[str]  # "exercise::function" or "file PATH": known already, or it ended a child before
+    skip: frozenset[
+        str
+    ]  # "exercise::function" or "file PATH": known already, or it ended a child before
     machines: str = ALL
     done: frozenset[str] = frozenset()  # "exercise::function::probe": observed by an earlier child
 
@@ -125,7 +131,9 @@ class Saw(msgspec.Struct, frozen=True, tag="saw"):
     signature: str = ""
     interrupted: bool = False  # by the time limit, perhaps within our own code
     timeline: Timeline | None = None  # of its busiest call: for reports, never judged
-    timelines: Annotated[list[Timeline], msgspec.Meta(max_length=MOST_CALLS)] = []  # of a reference: of every call
+    timelines: Annotated[
+        list[Timeline], msgspec.Meta(max_length=MOST_CALLS)
+    ] = []  # of a reference: of every call
     spent: bool = False  # the GPU is lost to this process: another child observes the rest
 
 
@@ -185,7 +193,18 @@ class Finished(msgspec.Struct, frozen=True, tag="finished"):
 
 Frame = Isolated | Chosen | Began | Loaded | Saw | Tampered | Reached | Stumbled | Paused | Finished
 
-Encoded = Isolated | Chosen | Began | Loaded | EncodedSaw | Tampered | Reached | Stumbled | Paused | Finished
+Encoded = (
+    Isolated
+    | Chosen
+    | Began
+    | Loaded
+    | EncodedSaw
+    | Tampered
+    | Reached
+    | Stumbled
+    | Paused
+    | Finished
+)
 Received = Frame | OutlinedSaw
 
 _encoder = msgspec.msgpack.Encoder()
@@ -212,7 +231,9 @@ class Frames:
     """
 
     def __init__(self, key: bytes, largest: int, known: set[bytes] | None = None) -> None:
-        self.key, self.left, self.known = key, largest, known
+        self.key = key
+        self.left = largest
+        self.known = known
         self.count = 0
         self.problem: str | None = None
         self.too_much = False  # no more than that is wrong with it
@@ -223,7 +244,8 @@ class Frames:
             return []
         self.left -= len(data)
         if self.left < 0 or self.count > MOST_FRAMES:
-            self.problem, self.too_much = "it sent more evidence than there can be", True
+            self.problem = "it sent more evidence than there can be"
+            self.too_much = True
             return []
         self._bytes += data
         found: list[Received] = []
@@ -236,7 +258,8 @@ class Frames:
             if len(self._bytes) < end:
                 break
             with memoryview(self._bytes) as view:
-                signed, body = bytes(view[HEAD.size : end - size]), bytes(view[end - size : end])
+                signed = bytes(view[HEAD.size : end - size])
+                body = bytes(view[end - size : end])
             del self._bytes[:end]
             try:
                 if not hmac.compare_digest(signed, signature(self.key, self.count, body)):
@@ -255,7 +278,9 @@ def _checked(body: bytes) -> Frame:
     if isinstance(frame, Saw):
         drawn = None if frame.timeline is None else checked_timeline(frame.timeline)
         every = [checked_timeline(timeline) for timeline in frame.timelines]
-        return msgspec.structs.replace(frame, evidence=validated(frame.evidence), timeline=drawn, timelines=every)
+        return msgspec.structs.replace(
+            frame, evidence=validated(frame.evidence), timeline=drawn, timelines=every
+        )
     return frame
 
 
@@ -264,7 +289,10 @@ def _outlined(body: bytes, known: set[bytes]) -> Received:
         frame = decoded(_keeper.decode, body)
         if not isinstance(frame, EncodedSaw):
             return frame
-        for drawn in (*frame.timelines, *([] if bytes(frame.timeline) == NIL else [frame.timeline])):
+        for drawn in (
+            *frame.timelines,
+            *([] if bytes(frame.timeline) == NIL else [frame.timeline]),
+        ):
             checked_timeline(drawn)
         return OutlinedSaw(frame, outlined(frame.evidence, known))
     except BadEvidence:

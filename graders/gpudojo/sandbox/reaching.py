@@ -50,8 +50,23 @@ MOST: Final = 8  # reports from one child
 PUBLIC: Final = frozenset(
     "gpudojo gpudojo.sprite_display gpudojo.notebook virtual_cuda virtual_cuda.errors virtual_cuda.ledger".split()
 )
-OWN: Final = frozenset({"gpudojo", "virtual_cuda", *(each.package.partition(".")[0] for each in registered().values())})
-PLAIN: Final = (str, int, bool, float, type(None), list, dict, tuple, set, frozenset, GetSetDescriptorType, type)
+OWN: Final = frozenset(
+    {"gpudojo", "virtual_cuda", *(each.package.partition(".")[0] for each in registered().values())}
+)
+PLAIN: Final = (
+    str,
+    int,
+    bool,
+    float,
+    type(None),
+    list,
+    dict,
+    tuple,
+    set,
+    frozenset,
+    GetSetDescriptorType,
+    type,
+)
 STACK: Final = {
     "sys._getframe": "asked for a frame of the call stack (sys._getframe)",
     "sys._current_frames": "asked for the call stacks of all threads (sys._current_frames)",
@@ -83,29 +98,54 @@ VARIABLES: Final = ("__globals__", "__closure__")
 MEMBERS: Final = (*VARIABLES, "__builtins__")
 PARTS: Final = frozenset({"__code__", "__defaults__", "__kwdefaults__", "__class__", "__bases__"})
 WATCHED: Final = frozenset(
-    {*DIRECT, *f"object.__getattr__ object.__setattr__ exec function.__new__ compile import open {KEPT} {HOOK}".split()}
+    {
+        *DIRECT,
+        *f"object.__getattr__ object.__setattr__ exec function.__new__ compile import open {KEPT} {HOOK}".split(),
+    }
 )
 GIVING: Final = frozenset(
     {"walk_stack", "walk_tb", "getinnerframes", "get_stack", "<lambda>"}
 )  # functions that hand out frames
-FILES: Final = frozenset("pathlib codecs tokenize linecache inspect shutil fileinput pkgutil mmap ast os".split())
+FILES: Final = frozenset(
+    "pathlib codecs tokenize linecache inspect shutil fileinput pkgutil mmap ast os".split()
+)
 # Attributes and modules that lead from an object that code holds to what it was not given, without an audit event.
-_FRAME, _FUNCTION, _MEMORY = "the variables and callers of a frame", "the variables of a function", "Python's memory"
+_FRAME, _FUNCTION, _MEMORY = (
+    "the variables and callers of a frame",
+    "the variables of a function",
+    "Python's memory",
+)
 OF_FUNCTIONS: Final = (*VARIABLES, "cell_contents", "getclosurevars")
 NAMES: Final = {
-    **dict.fromkeys(("f_back", "f_locals", "f_globals", "f_builtins", "f_trace", "set_eval_frame"), _FRAME),
+    **dict.fromkeys(
+        ("f_back", "f_locals", "f_globals", "f_builtins", "f_trace", "set_eval_frame"), _FRAME
+    ),
     **dict.fromkeys(OF_FUNCTIONS, _FUNCTION),
-    **dict.fromkeys(("ctypes", "_ctypes", "pythonapi", "memmove", "stride_tricks.as_strided"), _MEMORY),
-    **dict.fromkeys(("__array_interface__", "__array_struct__", "_construct_storage_from_data_pointer"), _MEMORY),
-    **dict.fromkeys(("_new_with_weak_ptr", "_weak_ref", "TensorBase", "StorageBase"), "torch's own memory"),
-    **dict.fromkeys(("_inner", "_block", "object.__getstate__"), "the inside of a tensor on the virtual device"),
+    **dict.fromkeys(
+        ("ctypes", "_ctypes", "pythonapi", "memmove", "stride_tricks.as_strided"), _MEMORY
+    ),
+    **dict.fromkeys(
+        ("__array_interface__", "__array_struct__", "_construct_storage_from_data_pointer"), _MEMORY
+    ),
+    **dict.fromkeys(
+        ("_new_with_weak_ptr", "_weak_ref", "TensorBase", "StorageBase"), "torch's own memory"
+    ),
+    **dict.fromkeys(
+        ("_inner", "_block", "object.__getstate__"), "the inside of a tensor on the virtual device"
+    ),
 }
 OF_ARRAYS: Final = frozenset({"data", "shape", "strides"})  # attributes of `array.ctypes`
-READ: Final = frozenset({"__array_interface__", "__array_struct__"})  # lead there only where they are defined
-TESTING: Final = frozenset("_testcapi _testinternalcapi _testlimitedcapi _testbuffer _ctypes_test".split())  # of Python
+READ: Final = frozenset(
+    {"__array_interface__", "__array_struct__"}
+)  # lead there only where they are defined
+TESTING: Final = frozenset(
+    "_testcapi _testinternalcapi _testlimitedcapi _testbuffer _ctypes_test".split()
+)  # of Python
 POINTERS: Final = ("_new_with_weak_ptr", "_weak_ref", "_set_cdata")  # of a storage, by its address
 TORCHS: Final = frozenset({"aten", "prims", "prim", "_"})  # namespaces of operators
-_ROOT: Final = os.path.join(os.path.dirname(os.path.dirname(os.path.realpath(gpudojo.__file__))), "")
+_ROOT: Final = os.path.join(
+    os.path.dirname(os.path.dirname(os.path.realpath(gpudojo.__file__))), ""
+)
 _ROOTS: Final = tuple(
     os.path.join(_ROOT, *name.split("."), "") for name in ("gpudojo", "virtual_cuda")
 )  # and days of other packages, which `_Files.ours` adds
@@ -134,7 +174,10 @@ def install(inside: Iterable[str] = ()) -> Reaching:
     """
     files, told, tellers = _ReachedFiles(), set[str](), list[tuple[int, Tell]]()
     rewritten, memory = list[str](), list[str]()
-    busy, looking = set[int](), set[int]()  # threads in the hook, whose own questions raise events too
+    busy, looking = (
+        set[int](),
+        set[int](),
+    )  # threads in the hook, whose own questions raise events too
     frame_at, thread, own_number, watched = sys._getframe, get_ident, os.getpid, WATCHED
     attributes, own_names = FRAMES | PARTS | {*MEMBERS}, globals()
     scan, judge, base, direct = _named, _reached, os.path.basename, DIRECT
@@ -152,7 +195,11 @@ def install(inside: Iterable[str] = ()) -> Reaching:
             told.add(what)  # not before: at the end of the stack, telling fails
 
     def hook(event: str, args: tuple[Any, ...]) -> None:
-        if event not in watched or (event == "object.__getattr__" and args[1] not in attributes) or not tellers:
+        if (
+            event not in watched
+            or (event == "object.__getattr__" and args[1] not in attributes)
+            or not tellers
+        ):
             return
         me = thread()
         if me in busy:
@@ -162,15 +209,23 @@ def install(inside: Iterable[str] = ()) -> Reaching:
         try:
             try:
                 frame = frame_at(1)
-            except ValueError:  # no Python code: a thread that runs a function of C, or whose error is printed
+            except (
+                ValueError
+            ):  # no Python code: a thread that runs a function of C, or whose error is printed
                 if event not in ("open", "compile"):
-                    report(direct.get(event, f"had a thread do something without code ({event})"), None)
+                    report(
+                        direct.get(event, f"had a thread do something without code ({event})"), None
+                    )
                 return
-            if me in looking:  # at something of the student's, and a method of that may have been called
+            if (
+                me in looking
+            ):  # at something of the student's, and a method of that may have been called
                 if event in direct and frame.f_globals is not own_names:
                     report(direct[event], frame)
                 return
-            if event in direct and files.ours(frame.f_code.co_filename):  # by far the most: lines of the ledger
+            if event in direct and files.ours(
+                frame.f_code.co_filename
+            ):  # by far the most: lines of the ledger
                 return
             looking.add(me)
             busy.discard(me)
@@ -182,24 +237,43 @@ def install(inside: Iterable[str] = ()) -> Reaching:
                     for what, line in scan(args[0]):
                         if what.endswith(to_memory) and not memory:
                             memory.append(what)
-                        report(what, frame if name.startswith("<") else None, name.partition("<")[0], line)
+                        report(
+                            what,
+                            frame if name.startswith("<") else None,
+                            name.partition("<")[0],
+                            line,
+                        )
                 return
             if event in in_memory and not memory:
                 memory.append(event)
-            inside = event == "object.__setattr__" and args[1] in parts and type(args[0]) is function_type
+            inside = (
+                event == "object.__setattr__"
+                and args[1] in parts
+                and type(args[0]) is function_type
+            )
             if inside and files.ours(args[0].__code__.co_filename):
                 rewritten.append(f"{args[0].__module__}.{args[0].__qualname__}")
-            if event == "object.__setattr__" and args[1] == "__bases__" and issubclass(args[0], device_tensor):
+            if (
+                event == "object.__setattr__"
+                and args[1] == "__bases__"
+                and issubclass(args[0], device_tensor)
+            ):
                 rewritten.append("the bases of a class of tensors")
             what = judge(event, args, frame, files)
             if what:
                 report(what, frame)
             else:
-                refused = event == "object.__getattr__" and args[1] in members and lists(args, frame, files)
+                refused = (
+                    event == "object.__getattr__"
+                    and args[1] in members
+                    and lists(args, frame, files)
+                )
         except (RecursionError, MemoryError):  # what raised the event fails with it
             raise
         except Exception as error:  # an argument that is not what Python documents
-            report(f"did something that could not be looked at ({event}: {type(error).__name__})", None)
+            report(
+                f"did something that could not be looked at ({event}: {type(error).__name__})", None
+            )
         finally:
             if me in busy:
                 busy.discard(me)
@@ -211,7 +285,10 @@ def install(inside: Iterable[str] = ()) -> Reaching:
     def tell_to(tell: Tell) -> None:
         tellers[:] = [(own_number(), tell)]
 
-    getters = [("a tracer", sys.gettrace, sys.settrace), ("a profiler", sys.getprofile, sys.setprofile)]
+    getters = [
+        ("a tracer", sys.gettrace, sys.settrace),
+        ("a profiler", sys.getprofile, sys.setprofile),
+    ]
     getters += [
         (f"{what} for threads", getattr(threading, get.__name__), getattr(threading, put.__name__))
         for what, get, put in getters
@@ -223,17 +300,28 @@ def install(inside: Iterable[str] = ()) -> Reaching:
     hooks: list[tuple[str, Any]] = [("a callback of the garbage collector", gc.callbacks)]
     for owner in map(sys.modules.get, ("torch.nn.modules.module", "torch.optim.optimizer")):
         named = ((name, table) for name, table in vars(owner).items() if name.startswith("_global"))
-        hooks += [("a hook for all modules or optimizers", table) for _, table in named if hasattr(table, "clear")]
+        hooks += [
+            ("a hook for all modules or optimizers", table)
+            for _, table in named
+            if hasattr(table, "clear")
+        ]
 
     dispatch = vars(Tensor)["__torch_dispatch__"]
-    identity, ours = object.__hash__, dict[int, Any]()  # hooks of ours, which stay for as long as a device is open
+    identity, ours = (
+        object.__hash__,
+        dict[int, Any](),
+    )  # hooks of ours, which stay for as long as a device is open
 
     def remove_tracers() -> None:
         now = vars(Tensor)["__torch_dispatch__"]
-        code = None if now is dispatch else _code_of(now)  # which our own code replaces too, while it profiles
+        code = (
+            None if now is dispatch else _code_of(now)
+        )  # which our own code replaces too, while it profiles
         if now is not dispatch and (code is None or files.students(code.co_filename)):
             Tensor.__torch_dispatch__ = dispatch  # type: ignore[method-assign]
-            report("replaced how the virtual device computes", None, code.co_filename if code else "")
+            report(
+                "replaced how the virtual device computes", None, code.co_filename if code else ""
+            )
         for what, held in hooks:
             for one in list(held) if held else ():
                 function = one if isinstance(held, list) else held[one]
@@ -255,13 +343,18 @@ def install(inside: Iterable[str] = ()) -> Reaching:
             code = _code_of(function)
             if code is None or not files.ours(code.co_filename):
                 put(None)
-                if not isinstance(function, profiler):  # cProfile, which runs nothing of the student's
+                if not isinstance(
+                    function, profiler
+                ):  # cProfile, which runs nothing of the student's
                     report(f"left {what} in place", None, code.co_filename if code else "")
 
     signals: Any = importlib.import_module("_signal")  # which the module `signal` uses
     signals.signal = _without_frames(signals.signal, files)
     storages = gc.get_referents(vars(torch._C.StorageBase))[0]
-    for held, name in ((vars(torch._C), "_construct_storage_from_data_pointer"), *((storages, n) for n in POINTERS)):
+    for held, name in (
+        (vars(torch._C), "_construct_storage_from_data_pointer"),
+        *((storages, n) for n in POINTERS),
+    ):
         held[name] = _telling(held[name], f"used torch's own memory ({name})", files, report)
     _hide_in(type, "__subclasses__", _telling_subclasses(type.__subclasses__, files, report))
     importlib.reload = _without_reloading(importlib.reload)
@@ -275,16 +368,23 @@ def install(inside: Iterable[str] = ()) -> Reaching:
     _guard_modules(files, report)
     trace_threads()
     reducers = ForkingPickler._extra_reducers  # type: ignore[attr-defined]
-    for device_class in {Tensor, Parameter} & reducers.keys():  # for other processes, which get the values
+    for device_class in {
+        Tensor,
+        Parameter,
+    } & reducers.keys():  # for other processes, which get the values
         original = reducers[device_class]
-        reducers[device_class] = _telling(original, "shared the memory of a tensor on the device", files, report, True)
+        reducers[device_class] = _telling(
+            original, "shared the memory of a tensor on the device", files, report, True
+        )
     return Reaching(tell_to, remove_tracers, rewritten, memory)
 
 
 def _code_of(function: Any) -> CodeType | None:
     """The code that runs when this is called; None where it is not Python's."""
     for name in ("func", "__func__", "__call__", "__func__"):  # of a partial, a method, an object
-        function = function if isinstance(function, FunctionType) else getattr(function, name, function)
+        function = (
+            function if isinstance(function, FunctionType) else getattr(function, name, function)
+        )
     return getattr(function, "__code__", None)
 
 
@@ -301,7 +401,11 @@ def _without_frames(original: Any, files: _ReachedFiles) -> Any:
 
 
 def _telling(
-    original: Any, what: str, files: _ReachedFiles, report: Callable[..., None], by_library: bool = False
+    original: Any,
+    what: str,
+    files: _ReachedFiles,
+    report: Callable[..., None],
+    by_library: bool = False,
 ) -> Any:
     """A function, or a method of C, that tells when student code calls it, or has a library call it."""
     of_class = isinstance(original, ClassMethodDescriptorType)
@@ -359,7 +463,9 @@ def _telling_library(original: Any, files: _ReachedFiles, rewritten: list[str]) 
 
     def dispatch_library(kind: str, namespace: str, *rest: Any) -> Any:
         frame = sys._getframe(1)
-        asked = files.students(frame.f_code.co_filename) or _asked(frame, files, "torch.library", "torch._library")
+        asked = files.students(frame.f_code.co_filename) or _asked(
+            frame, files, "torch.library", "torch._library"
+        )
         if asked and _text(namespace) in TORCHS:
             rewritten.append(f"the operators of torch (torch.library, {_text(namespace)})")
         return original(kind, namespace, *rest)
@@ -413,8 +519,12 @@ def separate_builtins(frozen: Iterable[FunctionType] = ()) -> None:
     function: Any = separate_builtins
     own: dict[str, Any] = function.__builtins__
     if own is pythons:  # called for the first time
-        own = {name: value for name, value in pythons.items() if name != "_"}  # which is an interactive session's
-    known: dict[int, bool] = {}  # by the identity of variables: whether they are those of a module of ours
+        own = {
+            name: value for name, value in pythons.items() if name != "_"
+        }  # which is an interactive session's
+    known: dict[
+        int, bool
+    ] = {}  # by the identity of variables: whether they are those of a module of ours
     for thing in [*frozen, *(thing for thing in gc.get_objects() if type(thing) is FunctionType)]:
         variables = thing.__globals__
         ours = known.get(id(variables))
@@ -438,14 +548,18 @@ def _hide_inside(files: _ReachedFiles, inside: frozenset[str]) -> None:
     base = gc.get_referents(vars(torch._C.TensorBase))[0]
     base["_make_subclass"] = staticmethod(_not_on_device(base["_make_subclass"].__func__, 0))
     base["as_subclass"] = _not_on_device(base["as_subclass"], 1)
-    base["_make_wrapper_subclass"] = staticmethod(_not_on_device(base["_make_wrapper_subclass"].__func__, 0))
+    base["_make_wrapper_subclass"] = staticmethod(
+        _not_on_device(base["_make_wrapper_subclass"].__func__, 0)
+    )
     ctypes.pythonapi.PyType_Modified(ctypes.py_object(torch._C.TensorBase))
 
 
 def _hide_attributes(kind: Any, files: _ReachedFiles, inside: frozenset[str]) -> None:
     held = gc.get_referents(vars(kind))[0]
     attributes, frame_at = held["__dict__"], sys._getframe
-    exchange = torch.utils.swap_tensors.__code__.co_consts  # which exchanges the attributes of two tensors
+    exchange = (
+        torch.utils.swap_tensors.__code__.co_consts
+    )  # which exchanges the attributes of two tensors
 
     def shown(self: Any) -> dict[str, Any]:
         found: dict[str, Any] = attributes.__get__(self)
@@ -500,13 +614,22 @@ def _guard_modules(files: _ReachedFiles, report: Callable[..., None]) -> None:
             module = real[identity(self)]
             value = get(module, name)
             special = name.startswith("__") and name not in ("__dict__", "__builtins__")
-            if special or isinstance(value, kind) or identity(value) in real or not students(frame_at(1)):
+            if (
+                special
+                or isinstance(value, kind)
+                or identity(value) in real
+                or not students(frame_at(1))
+            ):
                 return value
             code = frame_at(1).f_code
             if code.co_name not in looks_up or files.students(code.co_filename):
                 report(f"read `{name}` of the grader's module {module.__name__}", frame_at(1))
             elif name == "__dict__":
-                return {n: v for n, v in value.items() if n in ("__name__", "__file__", "__loader__", "__spec__")}
+                return {
+                    n: v
+                    for n, v in value.items()
+                    if n in ("__name__", "__file__", "__loader__", "__spec__")
+                }
             else:
                 raise AttributeError(name)
             return value
@@ -546,15 +669,26 @@ class _ReachedFiles:
     """Tells students' files from libraries' and from ours."""
 
     def __init__(self) -> None:
-        self._known: dict[str, bool] = {IN_THREADS: True}  # where a function of C may be all that runs
+        self._known: dict[str, bool] = {
+            IN_THREADS: True
+        }  # where a function of C may be all that runs
         self._ours: dict[str, bool] = {}
-        days = (sys.modules[each.package].__path__ for each in registered().values() if each.package in sys.modules)
-        self._roots = (*_ROOTS, *(os.path.join(os.path.realpath(path), "") for paths in days for path in paths))
+        days = (
+            sys.modules[each.package].__path__
+            for each in registered().values()
+            if each.package in sys.modules
+        )
+        self._roots = (
+            *_ROOTS,
+            *(os.path.join(os.path.realpath(path), "") for paths in days for path in paths),
+        )
         # Of all modules that are loaded, by their folders: each child would resolve the path of every file.
         folder = functools.cache(os.path.realpath)
         for module in list(sys.modules.values()):
             if type(file := getattr(module, "__dict__", {}).get("__file__")) is str:
-                self._ours[file] = os.path.join(folder(os.path.dirname(file)), "").startswith(self._roots)
+                self._ours[file] = os.path.join(folder(os.path.dirname(file)), "").startswith(
+                    self._roots
+                )
                 self.students(file)
 
     def students(self, filename: str) -> bool:
@@ -588,30 +722,49 @@ def _reached(event: str, args: tuple[Any, ...], frame: FrameType, files: _Reache
             frame = frame.f_back
         # In a thread of autograd's own there is nothing above the hook.
         called = files.students(frame.f_code.co_filename)
-        return "called a hook by which a probe records, which only torch should call" if called else ""
+        return (
+            "called a hook by which a probe records, which only torch should call" if called else ""
+        )
     code = frame.f_code
     students = files.students(code.co_filename)
     if event in DIRECT:
-        asked = not _tracer_ends(event, frame, files) if students else _for_student(event, frame, files)
+        asked = (
+            not _tracer_ends(event, frame, files) if students else _for_student(event, frame, files)
+        )
         return DIRECT[event] if asked else ""
     if event == "object.__getattr__" and args[1] in FRAMES:
         asked = students or (code.co_name in GIVING and _asked(frame, files, "inspect", "bdb"))
         return f"asked for a frame of the call stack ({args[1]})" if asked else ""
     if event == "object.__getattr__" and args[1] in MEMBERS:
         asked = students or (code.co_name == "getclosurevars" and _asked(frame, files, "inspect"))
-        return f"asked for the variables of a function ({args[1]})" if asked and _foreign(args[0], files) else ""
+        return (
+            f"asked for the variables of a function ({args[1]})"
+            if asked and _foreign(args[0], files)
+            else ""
+        )
     if event == "import":
         name = _text(args[0])
         internal = (name.partition(".")[0] in OWN and name not in PUBLIC) or name in TESTING
         # Not by a module of ours, which a student may import and which imports others.
-        asked = students or (not files.ours(code.co_filename) and _asked(frame, files, "importlib", "_frozen"))
+        asked = students or (
+            not files.ours(code.co_filename) and _asked(frame, files, "importlib", "_frozen")
+        )
         return f"imported {name}" if internal and asked else ""
     if event == "open":
         path = os.fsdecode(args[0]) if type(args[0]) is bytes else _text(args[0])
         with contextlib.suppress(OSError, ValueError):  # no such path
             # Python itself reads sources to print a traceback.
-            printed = args[1] in ("r", "rb") and path.endswith(".py") and READING.isdisjoint(code.co_names)
-            if path and not printed and files.ours(path) and (students or _asked(frame, files, *FILES)):
+            printed = (
+                args[1] in ("r", "rb")
+                and path.endswith(".py")
+                and READING.isdisjoint(code.co_names)
+            )
+            if (
+                path
+                and not printed
+                and files.ours(path)
+                and (students or _asked(frame, files, *FILES))
+            ):
                 return f"opened a file of the grader ({os.path.basename(path)})"
         return ""
     if event == "object.__setattr__" and args[1] == "__bases__":
@@ -626,7 +779,11 @@ def _reached(event: str, args: tuple[Any, ...], frame: FrameType, files: _Reache
             return ""  # Python parses lines of a source itself to print a traceback
         library = type(args[1]) is not str or not files.students(args[1])
         return "compiled code under the name of a file that is not its own" if library else ""
-    kinds = (type(args[0]), *args[2:]) if event == "object.__setattr__" and args[1] == "__class__" else ()
+    kinds = (
+        (type(args[0]), *args[2:])
+        if event == "object.__setattr__" and args[1] == "__class__"
+        else ()
+    )
     on_device = any(issubclass(kind, Tensor) for kind in kinds if isinstance(kind, type))
     if args[1] not in PARTS or not (on_device or _foreign(args[0], files)):
         return ""
@@ -655,10 +812,14 @@ def _tracer_ends(event: str, frame: FrameType, files: _ReachedFiles) -> bool:
     """
     if event != "sys.settrace" or "settrace" in frame.f_code.co_names:
         return False
-    if frame.f_code.co_code[max(frame.f_lasti, 0)] == dis.opmap["RESUME"]:  # where no code of the student's is called
+    if (
+        frame.f_code.co_code[max(frame.f_lasti, 0)] == dis.opmap["RESUME"]
+    ):  # where no code of the student's is called
         return True
     by, ours = getattr(frame.f_trace, "__func__", None), _code_of(sys.gettrace()) if LATE else None
-    return (by is not None and by.__module__ == "bdb") or (ours is not None and files.ours(ours.co_filename))
+    return (by is not None and by.__module__ == "bdb") or (
+        ours is not None and files.ours(ours.co_filename)
+    )
 
 
 def _for_student(event: str, frame: FrameType, files: _ReachedFiles) -> bool:
@@ -670,11 +831,19 @@ def _for_student(event: str, frame: FrameType, files: _ReachedFiles) -> bool:
         return _asked(frame, files, "ctypes")
     if event in TRACERS and module == "threading":  # sets what was passed to it
         return True
-    if event in TRACERS and module == "bdb":  # which `pdb` uses; a debugger of the student's own is another matter
+    if (
+        event in TRACERS and module == "bdb"
+    ):  # which `pdb` uses; a debugger of the student's own is another matter
         return not _librarys_debugger(frame.f_locals.get("self"), files)
-    if event.rpartition(".")[2] not in code.co_names:  # it was passed to a library, as the function to call
+    if (
+        event.rpartition(".")[2] not in code.co_names
+    ):  # it was passed to a library, as the function to call
         return event != "marshal.loads" and event != "code.__new__" and _above(frame, files)
-    return event in STACK and (module == "inspect" or code.co_name in GIVING) and _asked(frame, files, "inspect")
+    return (
+        event in STACK
+        and (module == "inspect" or code.co_name in GIVING)
+        and _asked(frame, files, "inspect")
+    )
 
 
 def _module(frame: FrameType) -> str:
@@ -692,7 +861,11 @@ def _librarys_debugger(debugger: Any, files: _ReachedFiles) -> bool:
     bases = vars(type)["__mro__"].__get__(type(debugger))[:-1]
     held = [vars(type)["__dict__"].__get__(base) for base in bases]
     for value in (value for names in held for value in names.values()):
-        function = getattr(value, "__func__", None) if type(value) in (staticmethod, classmethod) else value
+        function = (
+            getattr(value, "__func__", None)
+            if type(value) in (staticmethod, classmethod)
+            else value
+        )
         function = function.fget if type(function) is property else function
         if type(function) is FunctionType:
             plain = not files.students(function.__code__.co_filename)
@@ -702,7 +875,9 @@ def _librarys_debugger(debugger: Any, files: _ReachedFiles) -> bool:
             plain = type(function) in PLAIN
         if not plain:
             return False
-    methods = {name for names in held for name, value in names.items() if type(value) is FunctionType}
+    methods = {
+        name for names in held for name, value in names.items() if type(value) is FunctionType
+    }
     return _owner(debugger) != "bdb" and methods.isdisjoint(vars(debugger))
 
 
@@ -748,14 +923,21 @@ def _foreign(thing: Any, files: _ReachedFiles) -> bool:
     if type(thing) is FunctionType:
         return not files.students(thing.__code__.co_filename)
     module = issubclass(type(thing), ModuleType)
-    name = _text(vars(ModuleType)["__dict__"].__get__(thing).get("__name__")) if module else _owner(thing)
+    name = (
+        _text(vars(ModuleType)["__dict__"].__get__(thing).get("__name__"))
+        if module
+        else _owner(thing)
+    )
     return name.partition(".")[0] in OWN
 
 
 def _not_students(kind: Any, files: _ReachedFiles) -> bool:
     """Whether a class is ours or a library's: by its methods, or the module that it says it is of."""
     held = vars(type)["__dict__"].__get__(kind)
-    if any(type(each) is FunctionType and not files.students(each.__code__.co_filename) for each in held.values()):
+    if any(
+        type(each) is FunctionType and not files.students(each.__code__.co_filename)
+        for each in held.values()
+    ):
         return True
     module = sys.modules.get(_text(vars(type)["__module__"].__get__(kind)))
     file = getattr(module, "__dict__", {}).get("__file__")
@@ -764,23 +946,35 @@ def _not_students(kind: Any, files: _ReachedFiles) -> bool:
 
 def _named(code: CodeType) -> Iterator[tuple[str, int | None]]:
     """What a code object, and those inside it, name that leads to the grader: in words, with the line."""
-    if any(map(_leads, _texts((code.co_names, code.co_consts)))) or not TRIED.isdisjoint(code.co_names):
+    if any(map(_leads, _texts((code.co_names, code.co_consts)))) or not TRIED.isdisjoint(
+        code.co_names
+    ):
         line: int | None = code.co_firstlineno
         before, imported = "", ""
         steps = [*dis.get_instructions(code)]
         for step, after in zip(steps, [*steps[1:], steps[-1]], strict=True):
-            line = step.starts_line if type(step.starts_line) is int else getattr(step, "line_number", None) or line
+            line = (
+                step.starts_line
+                if type(step.starts_line) is int
+                else getattr(step, "line_number", None) or line
+            )
             names = step.opname in _NAMING or (step.opname == "STORE_NAME" and step.argval in READ)
             for name in _texts([step.argval]) if names else ():
                 owner = imported if step.opname == "IMPORT_FROM" else before
                 whole = f"{owner}.{name}" if owner.partition(".")[0] in OWN else name
                 # An attribute of a class of the student's.
-                own = name in ("_inner", "_block") and (before == "self" or "__slots__" in code.co_names)
+                own = name in ("_inner", "_block") and (
+                    before == "self" or "__slots__" in code.co_names
+                )
                 own = own or (name in READ and step.opname in ("LOAD_ATTR", "LOAD_METHOD"))
                 # Of an array; the module has no such names.
-                own = own or (name == "ctypes" and step.opname == after.opname and after.argval in OF_ARRAYS)
+                own = own or (
+                    name == "ctypes" and step.opname == after.opname and after.argval in OF_ARRAYS
+                )
                 whole = pair if (pair := f"{owner.rpartition('.')[2]}.{name}") in NAMES else whole
-                if not own and (why := _leads(whole if whole in sys.modules or whole in NAMES else name)):
+                if not own and (
+                    why := _leads(whole if whole in sys.modules or whole in NAMES else name)
+                ):
                     yield f"names `{whole}`, which leads to {why}", line
             before = str(step.argval)
             imported = before if step.opname == "IMPORT_NAME" else imported
@@ -789,7 +983,10 @@ def _named(code: CodeType) -> Iterator[tuple[str, int | None]]:
             yield from _named(each)
 
 
-TRIED: Final = OWN | {"as_strided", "__getstate__"}  # what may lead there together with the name before it
+TRIED: Final = OWN | {
+    "as_strided",
+    "__getstate__",
+}  # what may lead there together with the name before it
 _NAMING: Final = frozenset(
     "LOAD_ATTR LOAD_METHOD STORE_ATTR DELETE_ATTR IMPORT_NAME IMPORT_FROM LOAD_CONST KW_NAMES".split()
 )

@@ -20,7 +20,9 @@ CUDA_DEVICE_BYTES: Final = 3 << 29
 DEVICES: Final = ("/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools", "/dev/nvidia[0-9]*")
 LIBRARIES: Final = ("/usr/local/nvidia", "/usr/local/cuda*", "/usr/share/nvidia", "/etc/nvidia")
 READ: Final = ("/proc/driver/nvidia", "/proc/devices", "/proc/cpuinfo", "/proc/meminfo")
-WRITTEN: Final = ("/proc/self",)  # CUDA does not start where it cannot write to its own process's entry
+WRITTEN: Final = (
+    "/proc/self",
+)  # CUDA does not start where it cannot write to its own process's entry
 NO_PROC: Final = "CUDA would need its own /proc there, which this machine does not allow"
 # Set for the fork server in place of CUDA_VISIBLE_DEVICES. The fork server itself must see no GPU: a process that has
 # started to use CUDA cannot be forked.
@@ -66,7 +68,10 @@ class Nvml:
             raise OSError(f"nvidia-ml-py is not installed ({error})") from None
         self._nvml: Any = pynvml
         self._ask("nvmlInit")
-        self._gpus = [self._ask("nvmlDeviceGetHandleByIndex", n) for n in range(self._ask("nvmlDeviceGetCount"))]
+        self._gpus = [
+            self._ask("nvmlDeviceGetHandleByIndex", n)
+            for n in range(self._ask("nvmlDeviceGetCount"))
+        ]
 
     def _ask(self, name: str, *args: Any) -> Any:
         try:
@@ -109,7 +114,8 @@ def context() -> str:
         library = ctypes.CDLL("libcuda.so.1")
     except OSError as error:
         return f"there is no CUDA driver ({error})"
-    device, made = ctypes.c_int(), ctypes.c_void_p()
+    device = ctypes.c_int()
+    made = ctypes.c_void_p()
     for name, args in (
         ("cuInit", (0,)),
         ("cuDeviceGet", (ctypes.byref(device), 0)),
@@ -138,7 +144,9 @@ class GpuMemoryWatch:
         self.why = "it has not answered yet"
         pid = os.fork()
         if pid == 0:
-            if os.fork() == 0:  # not a child of the fork server, which takes its children for submissions
+            if (
+                os.fork() == 0
+            ):  # not a child of the fork server, which takes its children for submissions
                 self._end.close()
                 with contextlib.suppress(BaseException):
                     _serve(there)
@@ -148,7 +156,9 @@ class GpuMemoryWatch:
 
     def wait_ready(self) -> None:
         """Wait for its first answer: whether the driver reports the memory of a process with a context."""
-        self.why = self._receive(CONTEXT_SECONDS + ANSWER_SECONDS).get("why", "the process that asks the driver ended")
+        self.why = self._receive(CONTEXT_SECONDS + ANSWER_SECONDS).get(
+            "why", "the process that asks the driver ended"
+        )
 
     def held(self) -> dict[int, int]:
         """Bytes by process number as in /proc; empty where the driver does not report it."""
@@ -156,7 +166,10 @@ class GpuMemoryWatch:
             return {}
         with contextlib.suppress(OSError):
             self._end.send(b"?")
-        return {int(pid): int(used) for pid, used in self._receive(ANSWER_SECONDS).get("held", {}).items()}
+        return {
+            int(pid): int(used)
+            for pid, used in self._receive(ANSWER_SECONDS).get("held", {}).items()
+        }
 
     def _receive(self, seconds: float) -> dict[str, Any]:
         if select.select([self._end], [], [], seconds)[0]:
@@ -202,7 +215,11 @@ def _tried() -> tuple[str, Nvml | None]:
             return said, None
         nvml = Nvml()
         reported = pid in nvml.held()
-        return ("", nvml) if reported else ("the driver does not report which process holds its memory", None)
+        return (
+            ("", nvml)
+            if reported
+            else ("the driver does not report which process holds its memory", None)
+        )
     except OSError as error:
         return f"the driver does not report who holds how much ({error})", None
     finally:

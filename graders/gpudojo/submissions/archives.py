@@ -30,7 +30,9 @@ _DRIVE: Final = re.compile(r"[A-Za-z]:")
 # Names that Windows reserves for devices, with any ending; and characters it does not allow.
 _DEVICES: Final = re.compile(r"(?:con|prn|aux|nul|com\d|lpt\d)(?:\..*)?", re.I)
 _FORBIDDEN: Final = re.compile(r'[<>:"|?*\\]')
-LONGEST_NAME: Final = 4  # times the longest path: so much may be left out of a name (`./`, accents that are joined)
+LONGEST_NAME: Final = (
+    4  # times the longest path: so much may be left out of a name (`./`, accents that are joined)
+)
 PIECES: Final = 10_000  # of a gzip: each one costs as much as thousands of bytes
 
 
@@ -54,10 +56,14 @@ class Contents:
         """The relative path for a file; None for junk. Raises Unreadable for a path that leads out."""
         path, other = _placed_on_disk(name, limits) if on_disk else _placed(name, name, limits)
         if other:
-            self.refuse(name, f"is read as {shown(path or '')}, because not every system can store its name")
+            self.refuse(
+                name, f"is read as {shown(path or '')}, because not every system can store its name"
+            )
         return path
 
-    def add(self, name: str, limits: ReadLimits, problem: str, size: int, fetch: Callable[[int], bytes]) -> None:
+    def add(
+        self, name: str, limits: ReadLimits, problem: str, size: int, fetch: Callable[[int], bytes]
+    ) -> None:
         """Take a file of an archive, or note what is wrong with it."""
         try:
             path = self.place(name, limits)
@@ -66,7 +72,10 @@ class Contents:
         except Unreadable as error:
             return self.refuse(name, error)
         if path in self.files:
-            self.refuse(path, "is in the archive more than once; the last one counts, as when it is unpacked")
+            self.refuse(
+                path,
+                "is in the archive more than once; the last one counts, as when it is unpacked",
+            )
         if path is not None:
             self.files[path] = ListedFile(path, size, fetch)
 
@@ -127,7 +136,10 @@ def _storable(part: str) -> str:
 
 SMALLEST: Final = 4096  # bytes that are read at a time: some file systems know of no size
 # O_NONBLOCK: a FIFO would wait for a writer. O_NOFOLLOW: a file may have been replaced by a link since it was listed.
-_FLAGS: Final = sum(getattr(os, name, 0) for name in ("O_RDONLY", "O_NOFOLLOW", "O_NONBLOCK", "O_BINARY", "O_CLOEXEC"))
+_FLAGS: Final = sum(
+    getattr(os, name, 0)
+    for name in ("O_RDONLY", "O_NOFOLLOW", "O_NONBLOCK", "O_BINARY", "O_CLOEXEC")
+)
 
 
 def folder_listing(root: Path, limits: ReadLimits) -> Contents:
@@ -149,7 +161,9 @@ def folder_listing(root: Path, limits: ReadLimits) -> Contents:
         for child in children:
             looked_at += 1
             if looked_at > limits.entries:
-                contents.notes.append(f"There are more than {limits.entries} files; the rest was ignored.")
+                contents.notes.append(
+                    f"There are more than {limits.entries} files; the rest was ignored."
+                )
                 return contents
             if entries.is_junk(child.name):
                 continue
@@ -165,7 +179,9 @@ def folder_listing(root: Path, limits: ReadLimits) -> Contents:
                 elif child.is_file(follow_symlinks=False):
                     if path := contents.place(name, limits, on_disk=True):
                         size = child.stat(follow_symlinks=False).st_size
-                        contents.files[name] = ListedFile(path, size, partial(fetch, folder / child.name))
+                        contents.files[name] = ListedFile(
+                            path, size, partial(fetch, folder / child.name)
+                        )
                 else:
                     contents.refuse(name, NOT_A_FILE)
             except Unreadable as error:
@@ -186,7 +202,8 @@ def fetch(path: Path, most: int) -> bytes:
         if not stat.S_ISREG(found.st_mode):
             raise Unreadable("is not a regular file")
         # As much as there is, and no more memory: to ask for `most` would set that aside for every file.
-        parts, left = [], most + 1
+        parts = []
+        left = most + 1
         while left and (part := os.read(descriptor, min(left, max(found.st_size, SMALLEST)))):
             parts.append(part)
             left -= len(part)
@@ -227,7 +244,9 @@ def zip_listing(data: bytes, limits: ReadLimits) -> Contents:
         raise Unreadable("has a name in it that says it is UTF-8 and is not") from None
     except Exception:  # zipfile raises much more than BadZipFile for a damaged directory
         if data[:4] == b"PK\x03\x04":
-            raise Unreadable("is cut off or damaged: a zip's directory is missing at its end; pack it again") from None
+            raise Unreadable(
+                "is cut off or damaged: a zip's directory is missing at its end; pack it again"
+            ) from None
         raise Unreadable("is not a zip file") from None
     contents = Contents()
     overlapping = _overlapping(archive)
@@ -259,24 +278,32 @@ def _overlapping(archive: zipfile.ZipFile) -> set[int]:
     """The offsets of entries that overlap another one."""
     found: set[int] = set()
     ordered = sorted(archive.infolist(), key=lambda info: info.header_offset)
-    reach, owner = 0, -1
+    reach = 0
+    owner = -1
     for info in ordered:
         if info.header_offset < reach:
             found |= {owner, info.header_offset}
         # A local header has at least 30 bytes; only the header itself tells more.
         end = info.header_offset + 30 + info.compress_size
         if end > reach:
-            reach, owner = end, info.header_offset
+            reach = end
+            owner = info.header_offset
     return found
 
 
-def _fetch_from_zip(archive: zipfile.ZipFile, info: zipfile.ZipInfo, limits: ReadLimits, most: int) -> bytes:
+def _fetch_from_zip(
+    archive: zipfile.ZipFile, info: zipfile.ZipInfo, limits: ReadLimits, most: int
+) -> bytes:
     if info.flag_bits & _ENCRYPTED:
         raise Unreadable("is encrypted; pack it again without a password")
     if info.compress_type not in _METHODS:
         raise Unreadable("is packed by an unusual method; pack it again as an ordinary zip")
-    if info.file_size > limits.ratio_from and info.file_size > limits.ratio * max(info.compress_size, 1):
-        raise Unreadable(f"unpacks to more than {limits.ratio} times its size, as only a zip bomb does")
+    if info.file_size > limits.ratio_from and info.file_size > limits.ratio * max(
+        info.compress_size, 1
+    ):
+        raise Unreadable(
+            f"unpacks to more than {limits.ratio} times its size, as only a zip bomb does"
+        )
     try:
         with archive.open(info) as stream:
             return stream.read(most + 1)
@@ -288,7 +315,10 @@ _BLOCK: Final = 512
 _CHUNK: Final = 16 << 10
 _PADDING: Final = re.compile(rb"\0*")
 _REGULAR: Final = (b"0", b"\0", b"7")
-_KINDS: Final = {**dict.fromkeys((b"1", b"2"), _LINK), **dict.fromkeys((b"3", b"4", b"6"), NOT_A_FILE)}
+_KINDS: Final = {
+    **dict.fromkeys((b"1", b"2"), _LINK),
+    **dict.fromkeys((b"3", b"4", b"6"), NOT_A_FILE),
+}
 
 
 def is_tar(data: bytes) -> bool:
@@ -298,7 +328,8 @@ def is_tar(data: bytes) -> bool:
 def unpacked(data: bytes, limits: ReadLimits) -> tuple[bytes, str]:
     """The content of a gzip up to the limit, and a remark where that is not all of it."""
     found = bytearray()
-    at, count = 0, 0
+    at = 0
+    count = 0
     while at < len(data):
         stream = zlib.decompressobj(wbits=31)
         count += 1
@@ -327,14 +358,22 @@ def tar_listing(data: bytes, limits: ReadLimits) -> Contents:
         data, remark = unpacked(data, limits)
         contents.unpacked = len(data)
         if len(data) > limits.ratio_from and len(data) > limits.ratio * packed:
-            raise Unreadable(f"unpacks to more than {limits.ratio} times its size, as only a bomb does")
+            raise Unreadable(
+                f"unpacks to more than {limits.ratio} times its size, as only a bomb does"
+            )
         if remark:
             contents.refuse("The archive", f"{remark}; what comes before that was read")
         if not is_tar(data):
-            raise Unreadable(f"{remark}, and nothing in it could be read" if remark else "is packed, but not a tar")
+            raise Unreadable(
+                f"{remark}, and nothing in it could be read"
+                if remark
+                else "is packed, but not a tar"
+            )
     elif not is_tar(data):
         raise Unreadable("is not a tar file")
-    at, seen, long_name = 0, 0, None
+    at = 0
+    seen = 0
+    long_name = None
     while at + _BLOCK <= len(data):
         header = data[at : at + _BLOCK]
         if not header.strip(b"\0"):
@@ -342,12 +381,17 @@ def tar_listing(data: bytes, limits: ReadLimits) -> Contents:
         seen += 1
         size = _number(header[124:136])
         if seen > limits.entries:
-            contents.refuse("The archive", f"holds more than {limits.entries} entries; the rest was ignored")
+            contents.refuse(
+                "The archive", f"holds more than {limits.entries} entries; the rest was ignored"
+            )
             break
         if not _checksum_fits(header) or size is None:
-            contents.refuse("The archive", "is damaged in the middle; what comes after that was ignored")
+            contents.refuse(
+                "The archive", "is damaged in the middle; what comes after that was ignored"
+            )
             break
-        start, kind = at + _BLOCK, header[156:157]
+        start = at + _BLOCK
+        kind = header[156:157]
         at = start + -(-size // _BLOCK) * _BLOCK
         body = data[start : start + size]
         if kind == b"L":
@@ -358,7 +402,8 @@ def tar_listing(data: bytes, limits: ReadLimits) -> Contents:
             continue
         if kind in (b"g", b"K", b"V"):
             continue
-        raw, long_name = long_name or _ustar_name(header), None
+        raw = long_name or _ustar_name(header)
+        long_name = None
         name = raw.decode("utf-8", "surrogateescape")
         if kind == b"5" or (kind in _REGULAR and name.endswith("/")):
             continue
@@ -397,7 +442,8 @@ def _ustar_name(header: bytes) -> bytes:
 
 def _pax_path(body: bytes) -> bytes | None:
     """The `path` of an extended header, whose records are `LENGTH KEY=VALUE` and a newline."""
-    found, at = None, 0
+    found = None
+    at = 0
     while at < len(body):
         digits, _, _ = body[at : at + 20].partition(b" ")
         if not digits.isdigit() or not len(digits) < int(digits) <= len(body) - at:

@@ -20,7 +20,18 @@ SOURCES: Final = (".py", ".ipynb")
 ZIPS: Final = (".zip",)
 TARS: Final = (".tar", ".tar.gz", ".tgz")
 ARCHIVES: Final = (*TARS, *ZIPS)  # longer endings first
-STRANGE_ARCHIVES: Final = (".rar", ".7z", ".tar.bz2", ".tbz2", ".tar.xz", ".txz", ".tar.zst", ".gz", ".bz2", ".xz")
+STRANGE_ARCHIVES: Final = (
+    ".rar",
+    ".7z",
+    ".tar.bz2",
+    ".tbz2",
+    ".tar.xz",
+    ".txz",
+    ".tar.zst",
+    ".gz",
+    ".bz2",
+    ".xz",
+)
 
 # Made by tools, never by a student; also every name that begins with a dot.
 JUNK: Final = frozenset(
@@ -28,12 +39,20 @@ JUNK: Final = frozenset(
     "lib64 wandb lightning_logs mlruns".split()
 )
 # Folders whose definitions are not the student's, or not meant to be handed in.
-ASIDE: Final = frozenset("reference references test tests testing grader graders conformance".split())
+ASIDE: Final = frozenset(
+    "reference references test tests testing grader graders conformance".split()
+)
 
 # Canvas's numbers are long: `lab_8_2_name.py` is not from Canvas.
-_CANVAS: Final = re.compile(r"(?P<student>[^_\s]+)_(?P<late>LATE_)?(?P<id>\d{2,})_(?P<file>\d{3,})_(?P<rest>.+)", re.S)
-_CANVAS_ANONYMOUS: Final = re.compile(r"anon_(?P<id>\w{3,8}?)_(?P<late>LATE_)?(?P<file>\d{3,})_(?P<rest>.+)", re.S)
-_MOODLE: Final = re.compile(r"(?P<student>.+?)_(?P<id>\d+)_assignsubmission_[a-z]+_?(?P<rest>.*)", re.S)
+_CANVAS: Final = re.compile(
+    r"(?P<student>[^_\s]+)_(?P<late>LATE_)?(?P<id>\d{2,})_(?P<file>\d{3,})_(?P<rest>.+)", re.S
+)
+_CANVAS_ANONYMOUS: Final = re.compile(
+    r"anon_(?P<id>\w{3,8}?)_(?P<late>LATE_)?(?P<file>\d{3,})_(?P<rest>.+)", re.S
+)
+_MOODLE: Final = re.compile(
+    r"(?P<student>.+?)_(?P<id>\d+)_assignsubmission_[a-z]+_?(?P<rest>.*)", re.S
+)
 _GRADESCOPE: Final = re.compile(r"submission_(?P<id>\d+)")
 _DAYS: Final = "|".join(re.sub(r"(\d+)", r"[-_]?\1", day) for day in days())
 _DAY: Final = re.compile(rf"(?:.+[-_])??(?:{_DAYS})-(?P<id>.+)")
@@ -58,7 +77,9 @@ class Named(NamedTuple):
 def natural(name: str) -> tuple[tuple[tuple[int, int, str], ...], str]:
     """A sort key that puts `student-2` before `student-10`, the same on every machine."""
     parts = re.split(r"(\d{1,18})", folded(name))
-    return tuple((0, int(part), "") if i % 2 else (1, 0, part) for i, part in enumerate(parts) if part), name
+    return tuple(
+        (0, int(part), "") if i % 2 else (1, 0, part) for i, part in enumerate(parts) if part
+    ), name
 
 
 def in_order(path: str) -> tuple[int, object]:
@@ -69,7 +90,11 @@ def in_order(path: str) -> tuple[int, object]:
 @functools.lru_cache(1024)
 def is_junk(name: str) -> bool:
     folded = name.casefold()
-    return folded.startswith(".") or folded in JUNK or folded.endswith((".egg-info", ".pyc", ".ipynb_checkpoints"))
+    return (
+        folded.startswith(".")
+        or folded in JUNK
+        or folded.endswith((".egg-info", ".pyc", ".ipynb_checkpoints"))
+    )
 
 
 @functools.lru_cache(1024)
@@ -89,7 +114,8 @@ def of_platform(name: str, folder: bool) -> Named | None:
         return Named(Naming.GRADESCOPE, name, found["id"], "") if found else None
     if canvas := _CANVAS.fullmatch(name) or _CANVAS_ANONYMOUS.fullmatch(name):
         student = canvas.groupdict().get("student") or f"anon_{canvas['id']}"
-        late, number = bool(canvas["late"]), int(canvas["file"])
+        late = bool(canvas["late"])
+        number = int(canvas["file"])
         return Named(Naming.CANVAS, student, canvas["id"], canvas["rest"], late, number)
     return None
 
@@ -104,7 +130,11 @@ def people_of(paths: Iterable[str]) -> set[tuple[str, str | None]]:
 def of_repository(name: str, folder: str) -> Named | None:
     """What the name of a repository says: `day8-account`, `spring-day8-account`, or `x-account` in `x-submissions`."""
     assignment = folder.removesuffix("-submissions") if folder.endswith("-submissions") else ""
-    account = name.removeprefix(f"{assignment}-") if assignment and name.startswith(f"{assignment}-") else ""
+    account = (
+        name.removeprefix(f"{assignment}-")
+        if assignment and name.startswith(f"{assignment}-")
+        else ""
+    )
     if not account and (found := _DAY.fullmatch(name.casefold())):
         account = name[len(name) - len(found["id"]) :]
     return Named(Naming.CLASSROOM, account, account, "") if account else None
@@ -117,7 +147,9 @@ def plain(name: str) -> str:
     if (named := of_platform(stem, folder=False)) and named.rest:
         stem = named.rest
     stem = _COPY_OF.sub("", folded(stem).strip())
-    stem = _DAY_SPELT.sub(r"\1\2", stem)  # first, or its number would be taken for the mark of a copy
+    stem = _DAY_SPELT.sub(
+        r"\1\2", stem
+    )  # first, or its number would be taken for the mark of a copy
     while (shorter := _COPY.sub("", stem)) != stem and shorter:
         stem = shorter
     return re.sub(r"[\s+-]+", "_", stem.strip())
@@ -126,7 +158,9 @@ def plain(name: str) -> str:
 def copy_number(name: str) -> int:
     """The number of a copy: 0 for `day8.py`, 2 for `day8 (2).py`, 1 where a copy has none."""
     stem = PurePosixPath(name).name
-    stem = _DAY_SPELT.sub(r"\1\2", _COPY_OF.sub("", folded(stem[: len(stem) - len(suffix(stem, SOURCES))]).strip()))
+    stem = _DAY_SPELT.sub(
+        r"\1\2", _COPY_OF.sub("", folded(stem[: len(stem) - len(suffix(stem, SOURCES))]).strip())
+    )
     mark = _COPY.search(stem)
     figures = re.sub(r"\D", "", mark[0]) if mark else ""
     return int(figures) if figures else int(mark is not None)
@@ -147,7 +181,9 @@ def reason(error: Exception) -> str:
 def shown(name: str) -> str:
     """A name for use in a sentence: short, on one line, without invisible characters."""
     made = printable(name if len(name) <= 80 else f"{name[:38]}…{name[-38:]}")
-    return made if len(made) <= 120 else f"{made[:58]}…{made[-58:]}"  # invisible characters are told in eight
+    return (
+        made if len(made) <= 120 else f"{made[:58]}…{made[-58:]}"
+    )  # invisible characters are told in eight
 
 
 METADATA: Final = "submission_metadata.yml"
@@ -156,7 +192,9 @@ _SUBMISSION: Final = re.compile(r"""["']?(submission_\d+)["']?:\s*$""")
 _KEY: Final = re.compile(r"""(\s+):?["']?(\w+)["']?:\s*$""")
 _FIELD: Final = re.compile(r"""\s*(?:-\s+)?:?["']?(name|sid|email)["']?:\s+(.+?)\s*$""")
 _CREATED: Final = re.compile(r"""\s+:?["']?(created_at|utc)["']?:(.*)$""")
-_DATE: Final = re.compile(r"(\d{4}-\d\d-\d\d)[T ](\d\d:\d\d:\d\d)(?:\.\d+)?\s*(Z|UTC|[+-]\d\d:?\d\d)")
+_DATE: Final = re.compile(
+    r"(\d{4}-\d\d-\d\d)[T ](\d\d:\d\d:\d\d)(?:\.\d+)?\s*(Z|UTC|[+-]\d\d:?\d\d)"
+)
 
 
 class Submitter(NamedTuple):
@@ -184,17 +222,25 @@ def submitters(path: Path) -> dict[str, HandedIn]:
     found: dict[str, list[Submitter]] = {}
     dates: dict[str, str] = {}
     people: list[Submitter] | None = None  # of the current submission
-    folder, inside, dated = "", -1, False  # indentation of the current list of submitters; -1 outside of one
+    folder, inside, dated = (
+        "",
+        -1,
+        False,
+    )  # indentation of the current list of submitters; -1 outside of one
     for line in lines:
         if not line.strip():
             continue
         indent = len(line) - len(line.lstrip())
         if heading := _SUBMISSION.match(line):
-            folder, inside, dated = heading[1], -1, False
+            folder = heading[1]
+            inside = -1
+            dated = False
             people = found.setdefault(folder, [])
         elif people is None:
             continue
-        elif inside >= 0 and (indent > inside or (indent == inside and line.lstrip().startswith("- "))):
+        elif inside >= 0 and (
+            indent > inside or (indent == inside and line.lstrip().startswith("- "))
+        ):
             if field := _FIELD.match(line):
                 if line.lstrip().startswith("- ") or not people:
                     people.append(Submitter(""))
@@ -212,7 +258,11 @@ def submitters(path: Path) -> dict[str, HandedIn]:
             elif indent <= 2:
                 dated = False
     known = {name: tuple(one for one in people if one.name) for name, people in found.items()}
-    return {name: HandedIn(people, dates.get(name, "")) for name, people in known.items() if people or name in dates}
+    return {
+        name: HandedIn(people, dates.get(name, ""))
+        for name, people in known.items()
+        if people or name in dates
+    }
 
 
 def _text(value: str) -> str:
@@ -221,7 +271,9 @@ def _text(value: str) -> str:
         value = value[1:-1].replace("''", "'")
     elif len(value) >= 2 and value[0] == value[-1] == '"':
         escape = re.compile(r"\\(?:u([0-9A-Fa-f]{4})|x([0-9A-Fa-f]{2})|(.))")
-        value = escape.sub(lambda m: chr(int(m[1] or m[2], 16)) if m[1] or m[2] else m[3], value[1:-1])
+        value = escape.sub(
+            lambda m: chr(int(m[1] or m[2], 16)) if m[1] or m[2] else m[3], value[1:-1]
+        )
     return "".join(c if c.isprintable() else "_" for c in value).strip()
 
 
@@ -245,7 +297,9 @@ class Naming(enum.StrEnum):
     CANVAS = "canvas"
     MOODLE = "moodle"
     GRADESCOPE = "gradescope"
-    CLASSROOM = "classroom"  # GitHub Classroom, Classroom 50: a repository named for assignment and account
+    CLASSROOM = (
+        "classroom"  # GitHub Classroom, Classroom 50: a repository named for assignment and account
+    )
 
 
 class SubmissionEntry(msgspec.Struct, frozen=True):
@@ -256,11 +310,15 @@ class SubmissionEntry(msgspec.Struct, frozen=True):
     origin: Path  # the file or folder; for loose files, the first of them
     kind: Kind
     naming: Naming = Naming.PLAIN
-    identifier: str | None = None  # the platform's number of the student or submission, or the account
+    identifier: str | None = (
+        None  # the platform's number of the student or submission, or the account
+    )
     late: bool = False  # marked by the platform
     attempt: int = 0  # its number, where the platform's files hold several of this student
     submitted: str = ""  # when, as the platform or the last commit says; ISO 8601
-    people: tuple[Submitter, ...] = ()  # who handed it in, where the platform lists several or their ids
+    people: tuple[
+        Submitter, ...
+    ] = ()  # who handed it in, where the platform lists several or their ids
     # Its parts: the name inside the submission ("" for a folder or archive that is all of it), and the path.
     members: tuple[tuple[str, Path], ...] = ()
 

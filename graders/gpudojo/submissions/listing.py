@@ -18,7 +18,16 @@ import msgspec
 
 from gpudojo.model.catalogue import days, registered
 from gpudojo.submissions import archives, entries
-from gpudojo.submissions.entries import IgnoredPath, Kind, Listing, Named, Naming, SubmissionEntry, natural, suffix
+from gpudojo.submissions.entries import (
+    IgnoredPath,
+    Kind,
+    Listing,
+    Named,
+    Naming,
+    SubmissionEntry,
+    natural,
+    suffix,
+)
 
 _NEITHER: Final = "it is neither a file nor a folder"
 _STRAY: Final = "it is neither a Python file, a notebook, an archive nor a folder"
@@ -57,7 +66,9 @@ def list_submissions(paths: Sequence[Path]) -> Listing:
         else:
             ignored.append(IgnoredPath(path, _STRAY))
     found += [entry for parts in loose.values() for entry in _attempts(parts)]
-    once = {entry.members: entry for entry in reversed(found)}  # a class, and one of its submissions
+    once = {
+        entry.members: entry for entry in reversed(found)
+    }  # a class, and one of its submissions
     return Listing(tuple(_with_unique_names(list(once.values()))), tuple(ignored))
 
 
@@ -69,7 +80,11 @@ def unpacked(path: Path, folder: Path, known: bool = False) -> Path:
     """The zip of a whole class as a platform packs it, unpacked below `folder`; any other path as it is.
 
     With `known`, only one that was unpacked there before. Raises OSError where the folder cannot be written."""
-    if not (path.is_file() and suffix(path.name, (".zip",)) and path.stat().st_size <= _CLASS.archive_bytes):
+    if not (
+        path.is_file()
+        and suffix(path.name, (".zip",))
+        and path.stat().st_size <= _CLASS.archive_bytes
+    ):
         return path
     try:
         data = archives.fetch(path, _CLASS.archive_bytes)
@@ -113,7 +128,9 @@ def is_submission(folder: Path) -> bool:
     if (folder / ".git").exists():
         return True
     # Among the work of several students, a file or folder that is named for a day is one submission more.
-    return (_is_work(folder) or any((folder / "exercises" / name).is_dir() for name in days())) and not _several(folder)
+    return (
+        _is_work(folder) or any((folder / "exercises" / name).is_dir() for name in days())
+    ) and not _several(folder)
 
 
 def _several(folder: Path) -> bool:
@@ -126,11 +143,19 @@ def _several(folder: Path) -> bool:
         return False
     children = [each for each in children if not entries.is_junk(each.name)]
     packed = sum(each.is_file() and bool(suffix(each.name, entries.ARCHIVES)) for each in children)
-    return packed + sum(each.is_dir(follow_symlinks=False) and _is_work(Path(each.path)) for each in children) > 1
+    return (
+        packed
+        + sum(each.is_dir(follow_symlinks=False) and _is_work(Path(each.path)) for each in children)
+        > 1
+    )
 
 
 def _is_work(folder: Path) -> bool:
-    places = [folder, *(folder / name for name in days()), *(folder / "exercises" / name for name in days())]
+    places = [
+        folder,
+        *(folder / name for name in days()),
+        *(folder / "exercises" / name for name in days()),
+    ]
     return any(map(_holds_work, places))
 
 
@@ -140,9 +165,15 @@ def _holds_work(folder: Path) -> bool:
         files = os.listdir(folder)
     except OSError:
         return False
-    stems = {stem.casefold() for each in registered().values() for stem in each.modules} | set(days())
+    stems = {stem.casefold() for each in registered().values() for stem in each.modules} | set(
+        days()
+    )
     # a platform's prefix is on the files of many students: such a folder is a class
-    own = [file for file in files if suffix(file, entries.SOURCES) and not entries.of_platform(file, folder=False)]
+    own = [
+        file
+        for file in files
+        if suffix(file, entries.SOURCES) and not entries.of_platform(file, folder=False)
+    ]
     return any(entries.plain(file) in stems for file in own)
 
 
@@ -156,7 +187,9 @@ def _keep(loose: _Loose, named: Named, path: Path, is_folder: bool) -> None:
         parts.append((named, path, is_folder))
 
 
-def _list_class(folder: Path, found: list[SubmissionEntry], ignored: list[IgnoredPath], loose: _Loose) -> None:
+def _list_class(
+    folder: Path, found: list[SubmissionEntry], ignored: list[IgnoredPath], loose: _Loose
+) -> None:
     """Add everything in a folder to the submissions, to a student's loose files or to what is ignored."""
     try:
         with os.scandir(folder) as listing:
@@ -170,10 +203,15 @@ def _list_class(folder: Path, found: list[SubmissionEntry], ignored: list[Ignore
         if entries.is_junk(child.name) or (child.name == entries.METADATA and submitters):
             continue
         if child.is_symlink():
-            ignored.append(IgnoredPath(path, "it is a link; to grade what it points to, give that path"))
+            ignored.append(
+                IgnoredPath(path, "it is a link; to grade what it points to, give that path")
+            )
             continue
         try:
-            is_folder, is_file = child.is_dir(follow_symlinks=False), child.is_file(follow_symlinks=False)
+            is_folder, is_file = (
+                child.is_dir(follow_symlinks=False),
+                child.is_file(follow_symlinks=False),
+            )
         except OSError as error:
             ignored.append(IgnoredPath(path, f"it cannot be read: {entries.reason(error)}"))
             continue
@@ -184,12 +222,18 @@ def _list_class(folder: Path, found: list[SubmissionEntry], ignored: list[Ignore
         if named is not None and named.naming is not Naming.GRADESCOPE:
             _keep(loose, named, path, is_folder)
             continue
-        handed_in = submitters.get(child.name, entries.HandedIn()) if named is not None else entries.HandedIn()
+        handed_in = (
+            submitters.get(child.name, entries.HandedIn())
+            if named is not None
+            else entries.HandedIn()
+        )
         if named is not None and handed_in.people:
             named = named._replace(student=" & ".join(person.name for person in handed_in.people))
         if entry := _single(path, is_folder, named):
             submitted = handed_in.at or entry.submitted
-            found.append(msgspec.structs.replace(entry, submitted=submitted, people=handed_in.people))
+            found.append(
+                msgspec.structs.replace(entry, submitted=submitted, people=handed_in.people)
+            )
         else:
             ignored.append(IgnoredPath(path, _STRAY))
 
@@ -230,7 +274,9 @@ def _attempts(parts: list[tuple[Named, Path, bool]]) -> list[SubmissionEntry]:
         return [_together(parts)]
     every = [_together(sorted(each, key=lambda part: natural(part[1].name))) for each in rounds]
     last = len(every)
-    spelled = [f"{each.name} (attempt {n})" if n < last else each.name for n, each in enumerate(every, 1)]
+    spelled = [
+        f"{each.name} (attempt {n})" if n < last else each.name for n, each in enumerate(every, 1)
+    ]
     return [
         msgspec.structs.replace(each, name=name, attempt=n)
         for n, (each, name) in enumerate(zip(every, spelled, strict=True), 1)
@@ -255,14 +301,23 @@ def commit_time(checkout: Path) -> str:
             branch = git / ref[0]
             packed = "" if branch.is_file() else _short(git / "packed-refs")
             lines = (line.partition(" ") for line in packed.splitlines())
-            sha = next((sha for sha, _, name in lines if name == ref[0]), "") if packed else _short(branch).strip()
+            sha = (
+                next((sha for sha, _, name in lines if name == ref[0]), "")
+                if packed
+                else _short(branch).strip()
+            )
         if not _SHA.fullmatch(sha):
             return ""
         with tempfile.TemporaryDirectory() as folder:
             for name in ("objects", "refs"):
                 (Path(folder) / name).mkdir()
             (Path(folder) / "HEAD").write_text("ref: refs/heads/none\n", encoding="ascii")
-            nowhere = {"GIT_CONFIG_NOSYSTEM": "1", "GIT_CONFIG_GLOBAL": os.devnull, "HOME": folder, "LC_ALL": "C"}
+            nowhere = {
+                "GIT_CONFIG_NOSYSTEM": "1",
+                "GIT_CONFIG_GLOBAL": os.devnull,
+                "HOME": folder,
+                "LC_ALL": "C",
+            }
             objects = {"GIT_DIR": folder, "GIT_OBJECT_DIRECTORY": str((git / "objects").resolve())}
             found = subprocess.run(
                 ["git", "cat-file", "commit", sha],
@@ -277,7 +332,9 @@ def commit_time(checkout: Path) -> str:
             return ""
         sign, hours, minutes = committer[2][:1], int(committer[2][1:3]), int(committer[2][3:5])
         offset = datetime.timedelta(hours=hours, minutes=minutes) * (-1 if sign == b"-" else 1)
-        return datetime.datetime.fromtimestamp(int(committer[1]), datetime.timezone(offset)).isoformat()
+        return datetime.datetime.fromtimestamp(
+            int(committer[1]), datetime.timezone(offset)
+        ).isoformat()
     except (OSError, ValueError, OverflowError, subprocess.SubprocessError):
         return ""
 
@@ -302,7 +359,14 @@ def _together(parts: list[tuple[Named, Path, bool]]) -> SubmissionEntry:
     student = _legible(named.student)
     late = any(part.late for part, _, _ in parts)
     return SubmissionEntry(
-        student, student, origin, kind or Kind.FILES, named.naming, named.identifier, late, members=tuple(members)
+        student,
+        student,
+        origin,
+        kind or Kind.FILES,
+        named.naming,
+        named.identifier,
+        late,
+        members=tuple(members),
     )
 
 
@@ -332,7 +396,10 @@ def _with_unique_names(listed: list[SubmissionEntry]) -> list[SubmissionEntry]:
             if len(keys) == len(group) and not taken & keys:
                 break
         taken |= {entries.folded(name) for name in candidates}
-        apart += [msgspec.structs.replace(entry, name=name) for entry, name in zip(group, candidates, strict=True)]
+        apart += [
+            msgspec.structs.replace(entry, name=name)
+            for entry, name in zip(group, candidates, strict=True)
+        ]
     return sorted(apart, key=lambda entry: (natural(entry.name), str(entry.origin)))
 
 
@@ -341,9 +408,17 @@ def _spellings(group: list[SubmissionEntry]) -> list[list[str]]:
     ways = [[f"{entry.name}-{entry.identifier or ''}" for entry in group]]
     ways.append([_legible(entry.origin.name) for entry in group])
     for up in range(1, 4):
-        ways.append([f"{entry.name}-{_legible('-'.join(entry.origin.parts[-1 - up : -1]))}" for entry in group])
+        ways.append(
+            [
+                f"{entry.name}-{_legible('-'.join(entry.origin.parts[-1 - up : -1]))}"
+                for entry in group
+            ]
+        )
     marks = [hashlib.sha256(os.fsencode(entry.origin)).hexdigest() for entry in group]
-    ways += [[f"{entry.name}-{mark[:size]}" for entry, mark in zip(group, marks, strict=True)] for size in (8, 64)]
+    ways += [
+        [f"{entry.name}-{mark[:size]}" for entry, mark in zip(group, marks, strict=True)]
+        for size in (8, 64)
+    ]
     return ways
 
 

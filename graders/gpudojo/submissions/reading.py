@@ -21,7 +21,15 @@ from gpudojo.model.catalogue import days
 from gpudojo.model.exercise import Exercise
 from gpudojo.submissions import archives, entries
 from gpudojo.submissions.archives import Contents, ListedFile
-from gpudojo.submissions.entries import ReadLimits, ReadSubmission, SourceFile, Unreadable, in_order, shown, suffix
+from gpudojo.submissions.entries import (
+    ReadLimits,
+    ReadSubmission,
+    SourceFile,
+    Unreadable,
+    in_order,
+    shown,
+    suffix,
+)
 
 # A syntax tree takes a hundred times the memory of its source, and seconds for each megabyte.
 PARSED: Final = 400_000
@@ -74,7 +82,10 @@ class ChosenDefinition(msgspec.Struct, frozen=True):
         if not self.named:
             said.append(f"It was taken from {shown(self.file)}.")
         if self.passed_over:
-            others = [f"{shown(other.file)}{' (a stub)' * (other.state is State.STUB)}" for other in self.passed_over]
+            others = [
+                f"{shown(other.file)}{' (a stub)' * (other.state is State.STUB)}"
+                for other in self.passed_over
+            ]
             more = f" and {len(others) - 3} more" if len(others) > 3 else ""
             said.append(f"It is defined in {', '.join(others[:3])}{more}, too.")
         return " ".join(said)
@@ -91,7 +102,9 @@ class Choice(msgspec.Struct, frozen=True):
         return next((found for found in self.definitions if found.function == function), None)
 
 
-def choose(files: Mapping[str, bytes], exercises: Iterable[Exercise], trees: load.Trees | None = None) -> Choice:
+def choose(
+    files: Mapping[str, bytes], exercises: Iterable[Exercise], trees: load.Trees | None = None
+) -> Choice:
     """Choose a definition of every function; the same for the same files. Raises nothing.
 
     Syntax trees are put into `trees`, for who loads the files next.
@@ -104,7 +117,9 @@ def choose(files: Mapping[str, bytes], exercises: Iterable[Exercise], trees: loa
     for path in sorted(files, key=in_order):
         data = files[path]
         # A file that names none of the functions is not parsed.
-        if not suffix(path, entries.SOURCES) or not (b"\\u" in data or any(name.encode() in data for name in names)):
+        if not suffix(path, entries.SOURCES) or not (
+            b"\\u" in data or any(name.encode() in data for name in names)
+        ):
             continue
         left -= min(len(data), PARSED)
         if left < 0:
@@ -121,7 +136,9 @@ def choose(files: Mapping[str, bytes], exercises: Iterable[Exercise], trees: loa
     ]
     problem = None
     if unreadable and all(one.state in (State.MISSING, State.BROKEN) for one in found):
-        problem = next(f"{shown(path)} could not be read: {reason}." for path, reason in unreadable.items())
+        problem = next(
+            f"{shown(path)} could not be read: {reason}." for path, reason in unreadable.items()
+        )
     return Choice(tuple(found), tuple(unreadable.items()), problem)
 
 
@@ -131,14 +148,18 @@ def _versions(bound: dict[str, dict[str, Candidate]]) -> dict[str, tuple[str, ..
     Of these one is graded, the one with most work in it, or else the latest: what counts is never put together of two
     attempts. It is the file that comes first in the result.
     """
-    work = {path: sum(c.state is State.DEFINED for c in names.values()) for path, names in bound.items()}
+    work = {
+        path: sum(c.state is State.DEFINED for c in names.values()) for path, names in bound.items()
+    }
     alike: dict[tuple[str, str], list[str]] = {}
     for path in work:
         if work[path] and not _aside(path):
             alike.setdefault((entries.plain(path), suffix(path, entries.SOURCES)), []).append(path)
     found: dict[str, tuple[str, ...]] = {}
     for group in alike.values():
-        best, *others = sorted(group, key=lambda path: (-work[path], -entries.copy_number(path), in_order(path)))
+        best, *others = sorted(
+            group, key=lambda path: (-work[path], -entries.copy_number(path), in_order(path))
+        )
         found |= {path: (best, *others) for path in group if others}
     return found
 
@@ -153,13 +174,28 @@ def _definition(
     def rank(one: Candidate) -> tuple[object, ...]:
         named = _named(one.file, exercise)
         older = one.file != versions.get(one.file, (one.file,))[0]
-        return older, _aside(one.file), _STATES.index(one.state), *named, one.imported, *in_order(one.file)
+        return (
+            older,
+            _aside(one.file),
+            _STATES.index(one.state),
+            *named,
+            one.imported,
+            *in_order(one.file),
+        )
 
-    candidates = sorted((names[function] for names in bound.values() if function in names), key=rank)
+    candidates = sorted(
+        (names[function] for names in bound.values() if function in names), key=rank
+    )
     if not candidates:
-        should = min(files, key=lambda path: (_aside(path), *_named(path, exercise), *in_order(path)), default=None)
+        should = min(
+            files,
+            key=lambda path: (_aside(path), *_named(path, exercise), *in_order(path)),
+            default=None,
+        )
         # With other names, the file that should have it is only known if there is one file.
-        if should is not None and (_aside(should) or (_named(should, exercise)[0] == 2 and len(files) > 1)):
+        if should is not None and (
+            _aside(should) or (_named(should, exercise)[0] == 2 and len(files) > 1)
+        ):
             should = None
         named = should is not None and _named(should, exercise)[0] == 0
         return ChosenDefinition(exercise.stem, function, should, None, None, named, State.MISSING)
@@ -168,14 +204,23 @@ def _definition(
     named = _named(best.file, exercise)[0] == 0
     place = best.file, best.line, best.cell
     other_versions = [path for path in versions.get(best.file, ()) if path != best.file]
-    if not named and best.state is State.DEFINED:  # whichever file is meant, perhaps old.py or final.py: ask a person
-        other_versions += [one.file for one in others if _rivals(best, one) and one.file not in other_versions]
-    return ChosenDefinition(exercise.stem, function, *place, named, best.state, tuple(others), tuple(other_versions))
+    if (
+        not named and best.state is State.DEFINED
+    ):  # whichever file is meant, perhaps old.py or final.py: ask a person
+        other_versions += [
+            one.file for one in others if _rivals(best, one) and one.file not in other_versions
+        ]
+    return ChosenDefinition(
+        exercise.stem, function, *place, named, best.state, tuple(others), tuple(other_versions)
+    )
 
 
 def _rivals(one: Candidate, other: Candidate) -> bool:
     """Whether two files each have work on a function; not where one is a notebook and the other its export."""
-    work = all(each.state is State.DEFINED and not each.imported and not _aside(each.file) for each in (one, other))
+    work = all(
+        each.state is State.DEFINED and not each.imported and not _aside(each.file)
+        for each in (one, other)
+    )
     return work and entries.plain(one.file) != entries.plain(other.file)
 
 
@@ -195,7 +240,9 @@ def _aside(path: str) -> bool:
     return aside or bool(_TESTS.fullmatch(entries.plain(path)))
 
 
-def _bindings(path: str, data: bytes, names: set[str], trees: load.Trees) -> tuple[dict[str, Candidate], str]:
+def _bindings(
+    path: str, data: bytes, names: set[str], trees: load.Trees
+) -> tuple[dict[str, Candidate], str]:
     """The last binding of each name in a file, and what is wrong with the file."""
     found: dict[str, Candidate] = {}
     broken: dict[str, Candidate] = {}
@@ -205,16 +252,23 @@ def _bindings(path: str, data: bytes, names: set[str], trees: load.Trees) -> tup
             try:
                 if len(source) > PARSED:
                     raise load.Unparsable(f"its Python is longer than {PARSED // 1000} kB", None)
-                with warnings.catch_warnings(record=True) as warned:  # about escapes and comparisons in student code
+                with warnings.catch_warnings(
+                    record=True
+                ) as warned:  # about escapes and comparisons in student code
                     warnings.simplefilter("always")
                     tree = load.parse(source, _NOWHERE, first)
                 if not warned:  # which belong to the output of the student's file, and come when it is parsed again
                     trees[source, first] = tree
             except load.Unparsable as error:
                 at = None if error.evidence.line is None else error.evidence.line - first + 1
-                place = "" if at is None else f" in line {at}" + (f" of cell {cell}" if cell else "")
+                place = (
+                    "" if at is None else f" in line {at}" + (f" of cell {cell}" if cell else "")
+                )
                 reason = reason or f"{error}{place}"
-                broken |= {name: Candidate(path, at, cell, State.BROKEN) for name in _looks_bound(source, names)}
+                broken |= {
+                    name: Candidate(path, at, cell, State.BROKEN)
+                    for name in _looks_bound(source, names)
+                }
                 continue
             imported, unfilled = _lines(tree)
             for name, line, stub in load.bindings(tree):
@@ -289,7 +343,9 @@ def fault(file: SourceFile) -> str | None:
             data.decode("utf-8-sig")
         except UnicodeDecodeError as error:
             line = data.count(b"\n", 0, error.start) + 1
-            return f"is not UTF-8 text: byte {data[error.start]:#04x} in line {line}; save it as UTF-8"
+            return (
+                f"is not UTF-8 text: byte {data[error.start]:#04x} in line {line}; save it as UTF-8"
+            )
     if notebook:
         # Parsed only in the sandbox: ten megabytes of brackets take a quarter of a gigabyte.
         text = data.removeprefix(b"\xef\xbb\xbf").strip()
@@ -326,7 +382,9 @@ def read(entry: entries.SubmissionEntry, limits: ReadLimits | None = None) -> Re
             reader.take(name, path)
         reader.take_waiting()
     except Exception as error:  # one strange submission must not end the run
-        return ReadSubmission(entry, (), f"It could not be read ({type(error).__name__}).", (), entries.digest(()))
+        return ReadSubmission(
+            entry, (), f"It could not be read ({type(error).__name__}).", (), entries.digest(())
+        )
     return reader.submission(entry)
 
 
@@ -363,12 +421,16 @@ class _SourceReader:
                     raise Unreadable(f"is larger than {format_size(most)}")
                 self.take_all(self.unpack(data), name, nested=True)
             elif ending := suffix(path.name, entries.STRANGE_ARCHIVES):
-                raise Unreadable(f"is an archive of a kind that is not supported ({ending}); hand in a .zip")
+                raise Unreadable(
+                    f"is an archive of a kind that is not supported ({ending}); hand in a .zip"
+                )
             else:
                 alone = Contents()
                 inside = alone.place(name or path.name, self.limits, on_disk=True)
                 if inside is not None:
-                    alone.files[name] = ListedFile(inside, os.stat(path).st_size, partial(archives.fetch, path))
+                    alone.files[name] = ListedFile(
+                        inside, os.stat(path).st_size, partial(archives.fetch, path)
+                    )
                 self.take_all(alone, "", nested=False)
         except Unreadable as error:
             self.notes.append(f"{shown(path.name)} {error}.")
@@ -379,12 +441,19 @@ class _SourceReader:
         """List an archive by its content, whatever its name is."""
         if data[:2] == b"\x1f\x8b" or (data[:2] != b"PK" and archives.is_tar(data)):
             left = max(self.limits.total_bytes - self.unpacked, 0)
-            contents = archives.tar_listing(data, msgspec.structs.replace(self.limits, total_bytes=left))
+            contents = archives.tar_listing(
+                data, msgspec.structs.replace(self.limits, total_bytes=left)
+            )
             self.unpacked += contents.unpacked
             return contents
         if not data:
             raise Unreadable("is empty")
-        for magic, kind in ((b"Rar!", "rar"), (b"7z\xbc\xaf", "7z"), (b"BZh", "bzip2"), (b"\xfd7zXZ", "xz")):
+        for magic, kind in (
+            (b"Rar!", "rar"),
+            (b"7z\xbc\xaf", "7z"),
+            (b"BZh", "bzip2"),
+            (b"\xfd7zXZ", "xz"),
+        ):
             if data.startswith(magic):
                 raise Unreadable(f"is a {kind} archive under another name; hand in a .zip")
         return archives.zip_listing(data, self.limits)
@@ -393,14 +462,18 @@ class _SourceReader:
         """Read everything that can be graded in a folder or archive, the shallowest first."""
         self.notes += contents.notes
         prefix = f"{folder}/" if folder else ""
-        for found in sorted(contents.files.values(), key=lambda found: entries.in_order(found.path)):
+        for found in sorted(
+            contents.files.values(), key=lambda found: entries.in_order(found.path)
+        ):
             path = prefix + found.path
             if suffix(path, entries.SOURCES):
                 self.take_source(ListedFile(path, found.size, found.fetch))
             elif suffix(path, entries.ARCHIVES) and nested:
                 self.waiting.append(ListedFile(path, found.size, found.fetch))
             elif suffix(path, entries.ARCHIVES):
-                self.notes.append(f"{shown(path)} is an archive in an archive in an archive, which is not opened.")
+                self.notes.append(
+                    f"{shown(path)} is an archive in an archive in an archive, which is not opened."
+                )
             else:
                 self.others += 1
 
@@ -439,7 +512,9 @@ class _SourceReader:
         if path in self.files:
             raise Unreadable("was ignored: another file has its name")
         if key in self._folded:
-            raise Unreadable("was ignored: its name differs from another file's only in upper and lower case")
+            raise Unreadable(
+                "was ignored: its name differs from another file's only in upper and lower case"
+            )
         if key in self._folders or _parents(key) & self._folded:
             raise Unreadable("was ignored: it is a file and a folder at once")
 
@@ -453,7 +528,9 @@ class _SourceReader:
             self.spent += found.size  # to find out that it is damaged takes as long as to read it
             raise
         if data is None or len(data) > left:
-            raise Unreadable(f"goes beyond the {format_size(self.limits.total_bytes)} that are read in total")
+            raise Unreadable(
+                f"goes beyond the {format_size(self.limits.total_bytes)} that are read in total"
+            )
         if len(data) > most:
             raise Unreadable(f"is larger than {format_size(most)}")
         self.spent += len(data)
@@ -472,15 +549,29 @@ class _SourceReader:
             and len(entries.people_of(file.path for file in files)) > 1
             and entry.kind in (entries.Kind.ZIP, entries.Kind.TAR)
         ):
-            instead = "give it by itself" if entry.kind is entries.Kind.ZIP else "unpack it and give the folder"
+            instead = (
+                "give it by itself"
+                if entry.kind is entries.Kind.ZIP
+                else "unpack it and give the folder"
+            )
             problem = f"It holds the work of several students; to grade them, {instead}: dojo grade PATH --out DIR."
         notes = [*faults, *dict.fromkeys(self.notes), *filter(None, map(written_by_cells, files))]
         if self.too_many:
-            taken = f"only the first {len(files)} were read" if len(files) > 1 else "only the first was read"
-            notes.insert(0, f"There are {len(files) + self.too_many} Python files and notebooks; {taken}.")
+            taken = (
+                f"only the first {len(files)} were read"
+                if len(files) > 1
+                else "only the first was read"
+            )
+            notes.insert(
+                0, f"There are {len(files) + self.too_many} Python files and notebooks; {taken}."
+            )
         if self.others and files:
             several = self.others > 1
-            what = "files that are not exercises were" if several else "file that is not an exercise was"
+            what = (
+                "files that are not exercises were"
+                if several
+                else "file that is not an exercise was"
+            )
             notes.append(f"{self.others} {what} ignored.")
         if len(notes) > self.limits.notes:
             more = len(notes) - self.limits.notes + 1
@@ -490,7 +581,11 @@ class _SourceReader:
     def _nothing(self) -> str:
         if self.others:
             several = f"There is no Python file or notebook among the {self.others} files."
-            return several if self.others > 1 else "The only file is neither a Python file nor a notebook."
+            return (
+                several
+                if self.others > 1
+                else "The only file is neither a Python file nor a notebook."
+            )
         return "It is empty."
 
 

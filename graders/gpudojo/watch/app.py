@@ -30,7 +30,8 @@ class Changed(Message):
 
     def __init__(self, event: Event, work: ExerciseWork) -> None:
         super().__init__()
-        self.event, self.work = event, work
+        self.event = event
+        self.work = work
 
 
 class WatchApp(App[None]):
@@ -65,7 +66,9 @@ class WatchApp(App[None]):
         super().__init__()
         self.course = course
         self.session = Session(course, self._tell, kind)
-        self.thread = threading.Thread(target=self.session.loop, name="gpudojo session", daemon=True)
+        self.thread = threading.Thread(
+            target=self.session.loop, name="gpudojo session", daemon=True
+        )
         self.hints, self.page, self.step, self.drawn, self.said = 0, "fix", 0, False, Text()
         self.theme = "textual-dark" if self.dark else "textual-light"
 
@@ -123,13 +126,22 @@ class WatchApp(App[None]):
     def action_hint(self) -> None:
         """One more hint, moved to where it can be seen."""
         first = self.course.current.first
-        if first is None or first.outcome is not Outcome.FAILED or self.course.current.broken is not None:
-            self.notify("There are hints for a check that fails. The lesson (key l) explains the exercise.")
+        if (
+            first is None
+            or first.outcome is not Outcome.FAILED
+            or self.course.current.broken is not None
+        ):
+            self.notify(
+                "There are hints for a check that fails. The lesson (key l) explains the exercise."
+            )
             return
         self.page, self.hints = "fix", self.hints + 1
         self._draw()
-        right, body = self.query_one("#right"), self.query_one("#body")
-        self.call_after_refresh(lambda: right.scroll_to(y=body.size.height - right.size.height, animate=False))
+        right = self.query_one("#right")
+        body = self.query_one("#body")
+        self.call_after_refresh(
+            lambda: right.scroll_to(y=body.size.height - right.size.height, animate=False)
+        )
 
     def action_page(self, page: str) -> None:
         """Shows a page; the same key again goes back."""
@@ -157,7 +169,8 @@ class WatchApp(App[None]):
         right.scroll_page_down(animate=False) if pages > 0 else right.scroll_page_up(animate=False)
 
     def _go_to(self, page: str, hints: int = 0) -> None:
-        self.page, self.hints = page, hints
+        self.page = page
+        self.hints = hints
         self.query_one("#right").scroll_home(animate=False)
 
     @property
@@ -197,10 +210,8 @@ class WatchApp(App[None]):
         self.query_one("#status", Static).update(self.said)
 
     def _top(self) -> Text:
-        title, score = (
-            Text(f"{self.course.title}  ", no_wrap=True, overflow="ellipsis"),
-            view.score(self.course, 20 if self.size.width >= WIDE else 10),
-        )
+        title = Text(f"{self.course.title}  ", no_wrap=True, overflow="ellipsis")
+        score = view.score(self.course, 20 if self.size.width >= WIDE else 10)
         title.truncate(max(self.size.width - len(score) - 2, 0), overflow="ellipsis", pad=True)
         return Text.assemble(title, score)
 
@@ -217,7 +228,8 @@ class WatchApp(App[None]):
         session = self.session
         if session.trouble:
             return Text(f"cannot grade: {session.trouble.splitlines()[-1]}", "red")
-        running, names = session.running, next(iter(self.course.pending.values()), [])
+        running = session.running
+        names = next(iter(self.course.pending.values()), [])
         if running is not None and names:
             if not running.ready:
                 return Text("loading torch …")

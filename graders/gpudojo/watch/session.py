@@ -33,7 +33,11 @@ from gpudojo.model.results import CheckResult, Outcome, total
 from gpudojo.watch.standby import Drawn, Ended, Frame, Ready, Standby, StandbyJob, StandbyResult
 
 MEMORY: Final = Path(".dojo", "watch.json")  # in the student's folder
-FIRST: Final = (Outcome.FAILED, Outcome.TODO, Outcome.ERROR)  # what to look at first; what is blocked comes by itself
+FIRST: Final = (
+    Outcome.FAILED,
+    Outcome.TODO,
+    Outcome.ERROR,
+)  # what to look at first; what is blocked comes by itself
 
 
 @dataclass
@@ -45,8 +49,12 @@ class ExerciseWork:
     text: str | None = None  # as it was read last; None where it cannot be read
     graded: str | None = None  # the last text that Python could read, which the results are about
     broken: Raised | None = None  # why the text cannot be graded
-    stopped: Raised | None = None  # the error that ended the file after the graded functions were defined
-    results: dict[str, list[CheckResult]] = field(default_factory=dict)  # by function, as the next three
+    stopped: Raised | None = (
+        None  # the error that ended the file after the graded functions were defined
+    )
+    results: dict[str, list[CheckResult]] = field(
+        default_factory=dict
+    )  # by function, as the next three
     about: dict[str, str] = field(default_factory=dict)  # the text that was graded
     printed: dict[str, str] = field(default_factory=dict)
     timelines: dict[str, tuple[Timeline, Timeline | None]] = field(default_factory=dict)
@@ -62,10 +70,13 @@ class ExerciseWork:
 
     def points(self, function: str | None = None) -> ExercisePoints:
         """The points of the exercise, or of one of its functions; none while Python cannot read the file."""
-        row, known = ExercisePoints(self.stem), self.text is not None and self.broken is None
+        row = ExercisePoints(self.stem)
+        known = self.text is not None and self.broken is None
         for each in self.exercise.functions:
             if function in (None, each.name):
-                found = {result.check: result for result in self.results.get(each.name, ()) if known}
+                found = {
+                    result.check: result for result in self.results.get(each.name, ()) if known
+                }
                 for check in each.checks:
                     row.add(check.points, found.get(check.name))
         return row
@@ -84,50 +95,78 @@ class ExerciseWork:
     def first(self) -> CheckResult | None:
         """The first thing to fix; None where nothing is."""
         every = [result for name in self.names for result in self.results.get(name, ())]
-        return next((result for outcome in FIRST for result in every if result.outcome is outcome), None)
+        return next(
+            (result for outcome in FIRST for result in every if result.outcome is outcome), None
+        )
 
     def read(self) -> list[str]:
         """Reads the file again. Returns the functions to grade; none of a text that has no change, or an error."""
         try:
-            self.text, self.broken = decode(self.path.read_bytes()), None
+            self.text = decode(self.path.read_bytes())
+            self.broken = None
             tree = parse(self.text, self.path)
         except OSError:
-            self.text, self.broken = None, None
+            self.text = None
+            self.broken = None
             return []
         except Unparsable as error:
             self.text, self.broken = self.text or "", error.evidence
             return []
-        before, self.graded = self.graded, self.text
+        before = self.graded
+        self.graded = self.text
         finished = {name for name in self.results if self.points(name).state == "done"}
-        names = list(self.names) if before is None else to_grade(before, self.text, self.names, finished)
+        names = (
+            list(self.names)
+            if before is None
+            else to_grade(before, self.text, self.names, finished)
+        )
         names += [name for name in self.names if name not in names and name not in self.results]
         stubs = {name: stub for name, _, stub in bindings(tree)}
         for function in self.exercise.functions:
             if stubs.get(function.name):  # known without running anything
-                todo = (result_of(self.exercise, function, check, Outcome.TODO) for check in function.checks)
+                todo = (
+                    result_of(self.exercise, function, check, Outcome.TODO)
+                    for check in function.checks
+                )
                 self.take(function.name, list(todo))
         return [name for name in names if not stubs.get(name)]
 
-    def take(self, function: str, results: list[CheckResult], printed: str = "", stopped: Raised | None = None) -> None:
+    def take(
+        self,
+        function: str,
+        results: list[CheckResult],
+        printed: str = "",
+        stopped: Raised | None = None,
+    ) -> None:
         """Notes the verdict on a function."""
-        self.results[function], self.printed[function], self.stopped, self.last = results, printed, stopped, function
+        self.results[function] = results
+        self.printed[function] = printed
+        self.stopped = stopped
+        self.last = function
         self.timelines.pop(function, None)
         self.about[function] = self.graded or ""
 
 
-def to_grade(before: str, after: str, names: Sequence[str], finished: Collection[str] = ()) -> list[str]:
+def to_grade(
+    before: str, after: str, names: Sequence[str], finished: Collection[str] = ()
+) -> list[str]:
     """The functions whose verdict may be another after a change of their file: first those that were changed.
 
     After a change of anything but these functions, all. One that only has other line numbers needs no new verdict if
     nothing is left to fix in it.
     """
-    old, new = _Parts(before, names), _Parts(after, names)
+    old = _Parts(before, names)
+    new = _Parts(after, names)
     found = [name for name in names if old.code.get(name) != new.code.get(name)]
     if old.rest != new.rest:
         found += names
     for name in found:  # which grows meanwhile
         found += [user for user in names if name in new.uses.get(user, ()) and user not in found]
-    found += [name for name in names if old.places.get(name) != new.places.get(name) and name not in finished]
+    found += [
+        name
+        for name in names
+        if old.places.get(name) != new.places.get(name) and name not in finished
+    ]
     return list(dict.fromkeys(found))
 
 
@@ -181,14 +220,19 @@ class Course:
 
     def __init__(self, start: Path) -> None:
         self.day, self.folder = _found(start)
-        self.works = [ExerciseWork(exercise, self.folder / f"{exercise.stem}.py") for exercise in day(self.day)]
+        self.works = [
+            ExerciseWork(exercise, self.folder / f"{exercise.stem}.py")
+            for exercise in day(self.day)
+        ]
         self.dark: bool | None = None
         self.finished: ExerciseWork | None = None  # the one that became green just now
         self.pending: dict[str, list[str]] = {}  # the functions to grade, by exercise
         kept = self._remembered()
         here = start.stem if start.is_file() else kept.current
         begun = (work for work in self.works if work.state != "done" and work.text is not None)
-        self.current = next((work for work in self.works if work.stem == here), None) or next(begun, self.works[0])
+        self.current = next((work for work in self.works if work.stem == here), None) or next(
+            begun, self.works[0]
+        )
 
     @property
     def title(self) -> str:
@@ -213,7 +257,8 @@ class Course:
         return next((each for each in rest if each.state not in ("done", "missing")), None)
 
     def move(self, work: ExerciseWork, finished: ExerciseWork | None = None) -> None:
-        self.current, self.finished = work, finished
+        self.current = work
+        self.finished = finished
         self.remember()
 
     def remember(self) -> None:
@@ -232,7 +277,9 @@ class Course:
     def _remembered(self) -> KeptProgress:
         """What was kept; the verdicts on texts that have not changed are taken over, and the rest is to be graded."""
         kept = KeptProgress()
-        with contextlib.suppress(OSError, msgspec.DecodeError):  # a damaged file is no reason not to begin
+        with contextlib.suppress(
+            OSError, msgspec.DecodeError
+        ):  # a damaged file is no reason not to begin
             kept = msgspec.json.decode((self.folder / MEMORY).read_bytes(), type=KeptProgress)
         self.dark = kept.dark
         for work in self.works:
@@ -272,7 +319,9 @@ def _versions() -> str:
     return f"gpudojo {__version__}, torch {importlib.metadata.version('torch')}"
 
 
-HANGING: Final = 2 * SECONDS + 5  # seconds without a frame, after which the process is ended: loading, a call, and some
+HANGING: Final = (
+    2 * SECONDS + 5
+)  # seconds without a frame, after which the process is ended: loading, a call, and some
 SOON: Final = 1.0  # seconds of a run, after which a new spare is started: the run may have no end
 QUIET: Final = 15  # milliseconds without a change, after which a file counts as saved
 POLLING: Final = 0.2  # seconds between two looks, where watchfiles is not installed
@@ -295,7 +344,9 @@ class Session:
         kind: str = "auto",
         seed: int = PUBLIC_SEEDS[0],
     ) -> None:
-        self.course, self.kind, self.seed = course, kind, seed
+        self.course = course
+        self.kind = kind
+        self.seed = seed
         self.running: Standby | None = None
         self.saved_at = self.took = 0.0  # when something was saved, and seconds until its verdict
         self.trouble = ""  # why no process can be started
@@ -303,7 +354,9 @@ class Session:
         self._spare: Standby | None = None
         self.heard = 0.0  # when the running process began, or sent its last frame
         self._asked: ExerciseWork | None = None  # whose verdict the student waits for
-        self._events: queue.SimpleQueue[set[Path] | ExerciseWork | tuple[Standby, Frame] | None] = queue.SimpleQueue()
+        self._events: queue.SimpleQueue[set[Path] | ExerciseWork | tuple[Standby, Frame] | None] = (
+            queue.SimpleQueue()
+        )
         self._closed = threading.Event()
 
     @property
@@ -358,32 +411,44 @@ class Session:
             self.course.remember()
 
     def _saved(self, paths: set[Path]) -> None:
-        now, changed = time.perf_counter(), []
+        now = time.perf_counter()
+        changed = []
         for work in (work for work in self.course.works if work.path in paths):
             before, names = (work.text, work.broken), work.read()
-            if (work.text, work.broken) != before:  # of a file that is not UTF-8, the last text is kept
+            if (
+                work.text,
+                work.broken,
+            ) != before:  # of a file that is not UTF-8, the last text is kept
                 changed.append(work)
                 self._put(work, names)
         if changed:
             self.course.move(changed[0])
-        elif paths.isdisjoint(work.path for work in self.course.works):  # modules that the student's file may import
+        elif paths.isdisjoint(
+            work.path for work in self.course.works
+        ):  # modules that the student's file may import
             self._put(self.course.current, self.course.current.names)
         else:
             return
-        self.saved_at, self.took = now, 0.0
+        self.saved_at = now
+        self.took = 0.0
         self._interrupt()
         self._wait_for(self.course.current)
 
     def _put(self, work: ExerciseWork, names: list[str]) -> None:
         """In front of what waits of the same file."""
-        self.course.pending[work.stem] = list(dict.fromkeys([*names, *self.course.pending.get(work.stem, [])]))
+        self.course.pending[work.stem] = list(
+            dict.fromkeys([*names, *self.course.pending.get(work.stem, [])])
+        )
         if not self.course.pending[work.stem]:
             del self.course.pending[work.stem]
 
     def _wait_for(self, work: ExerciseWork) -> None:
         """Has a file graded before all others."""
         if work.stem in self.course.pending:
-            self.course.pending = {work.stem: self.course.pending.pop(work.stem), **self.course.pending}
+            self.course.pending = {
+                work.stem: self.course.pending.pop(work.stem),
+                **self.course.pending,
+            }
         waits = work.stem in self._waiting()
         self._asked = work if waits else None
         self._show("begun" if waits else "verdict", work)
@@ -391,16 +456,21 @@ class Session:
 
     def _waiting(self) -> dict[str, list[str]]:
         """What is to be graded and can be: a file that Python cannot read waits until it can."""
-        able = {work.stem for work in self.course.works if work.broken is None and work.text is not None}
+        able = {
+            work.stem for work in self.course.works if work.broken is None and work.text is not None
+        }
         return {stem: names for stem, names in self.course.pending.items() if stem in able}
 
     def _begin(self) -> None:
         waiting = self._waiting()
         if self.running is not None or not waiting:
             return
-        self.running, self._spare = self._spare or self._standby(), None
+        self.running = self._spare or self._standby()
+        self._spare = None
         paths = {work.stem: str(work.path) for work in self.course.works}
-        self.running.ask([StandbyJob(stem, paths[stem], tuple(names)) for stem, names in waiting.items()])
+        self.running.ask(
+            [StandbyJob(stem, paths[stem], tuple(names)) for stem, names in waiting.items()]
+        )
         self.heard = time.perf_counter()
 
     def _interrupt(self) -> None:
@@ -410,7 +480,9 @@ class Session:
 
     def _standby(self) -> Standby:
         self.trouble, work = "", self.course.current
-        return Standby(work.stem, work.path, self.kind, self.seed, lambda *frame: self._events.put(frame))
+        return Standby(
+            work.stem, work.path, self.kind, self.seed, lambda *frame: self._events.put(frame)
+        )
 
     def _look_at_clock(self) -> None:
         """A spare is started after the verdict, so that it does not slow down what runs; or when that takes long."""
@@ -447,7 +519,9 @@ class Session:
                     self._show("changed", self.course.current)
                     return
                 for stem, names in itertools.islice(waiting.items(), 1):
-                    self._verdict(stem, names[0], _ended(self._work(stem), names[0], frame.code, late))
+                    self._verdict(
+                        stem, names[0], _ended(self._work(stem), names[0], frame.code, late)
+                    )
                 if self._spare is None:
                     self._spare = self._standby()
                 self._begin()
@@ -456,15 +530,22 @@ class Session:
         return next(work for work in self.course.works if work.stem == stem)
 
     def _verdict(
-        self, stem: str, function: str, results: list[CheckResult], frame: StandbyResult | None = None
+        self,
+        stem: str,
+        function: str,
+        results: list[CheckResult],
+        frame: StandbyResult | None = None,
     ) -> None:
-        work, names = self._work(stem), self.course.pending.get(stem, [])
+        work = self._work(stem)
+        names = self.course.pending.get(stem, [])
         before = work.state
         if function in names:
             names.remove(function)
         if not names:
             self.course.pending.pop(stem, None)
-        work.take(function, results, frame.printed if frame else "", frame.stopped if frame else None)
+        work.take(
+            function, results, frame.printed if frame else "", frame.stopped if frame else None
+        )
         if names or work is not self._asked:
             self._show("changed", work)
             return
@@ -492,7 +573,10 @@ def _ended(work: ExerciseWork, function: str, code: int, late: bool) -> list[Che
     first, *rest = found.checks
     return [
         result_of(work.exercise, found, first, Outcome.FAILED, Failed(happened, expected)),
-        *(result_of(work.exercise, found, check, Outcome.BLOCKED, blocked_by=first.name) for check in rest),
+        *(
+            result_of(work.exercise, found, check, Outcome.BLOCKED, blocked_by=first.name)
+            for check in rest
+        ),
     ]
 
 
@@ -536,7 +620,8 @@ def _polled(folder: Path, stop: threading.Event) -> Iterator[set[Path]]:
     known = _stamps(folder)
     yield {*known}
     while not stop.wait(POLLING):
-        before, known = known, _stamps(folder)
+        before = known
+        known = _stamps(folder)
         paths = {path for path in before.keys() | known if before.get(path) != known.get(path)}
         if paths:
             yield paths

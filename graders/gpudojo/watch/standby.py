@@ -97,7 +97,9 @@ def _received(stream: IO[bytes]) -> bytes | None:
 class Standby:
     """One such process. `tell` is called with each frame, in another thread; the last one is `Ended`."""
 
-    def __init__(self, stem: str, path: Path, kind: str, seed: int, tell: Callable[[Standby, Frame], None]) -> None:
+    def __init__(
+        self, stem: str, path: Path, kind: str, seed: int, tell: Callable[[Standby, Frame], None]
+    ) -> None:
         self.ready = False
         self._tell = tell
         root = str(Path(__file__).resolve().parents[2])
@@ -164,8 +166,12 @@ class Prepared:
         self._timelines: dict[str, list[Timeline]] = {}
         for function in exercise.functions:
             calls = EveryCall(function.name)
-            self._evidence[function.name] = reference.evidence(exercise, calls.over(function), kind, seed)
-            self._timelines[function.name] = reference.timelines(exercise, function) or calls.timelines
+            self._evidence[function.name] = reference.evidence(
+                exercise, calls.over(function), kind, seed
+            )
+            self._timelines[function.name] = (
+                reference.timelines(exercise, function) or calls.timelines
+            )
 
     def evidence(self, exercise: Exercise, function: Function, kind: str, seed: int) -> Evidence:
         return self._evidence[function.name]
@@ -179,8 +185,12 @@ class Prepared:
 
 def main() -> None:
     """The process: gets ready, reads one request, answers, and ends."""
-    stem, path, kind, seed = sys.argv[1], Path(sys.argv[2]), sys.argv[3], int(sys.argv[4])
-    requests, answers = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
+    stem = sys.argv[1]
+    path = Path(sys.argv[2])
+    kind = sys.argv[3]
+    seed = int(sys.argv[4])
+    requests = os.fdopen(os.dup(0), "rb")
+    answers = os.fdopen(os.dup(1), "wb")
     with open(os.devnull, "rb") as nothing:
         os.dup2(nothing.fileno(), 0)  # `input()` must not read requests
     os.dup2(2, 1)
@@ -214,10 +224,14 @@ def _get_ready(exercise: Exercise, path: Path, kind: str, seed: int) -> dict[str
     importlib.import_module("gpudojo.grading.observe")
     with virtual_cuda.open_device(kind) as opened:  # type: ignore[arg-type]
         device = opened.device
-        model = torch.nn.Sequential(torch.nn.Conv2d(1, 2, 3), torch.nn.BatchNorm2d(2), torch.nn.Flatten())
+        model = torch.nn.Sequential(
+            torch.nn.Conv2d(1, 2, 3), torch.nn.BatchNorm2d(2), torch.nn.Flatten()
+        )
         model.append(torch.nn.Linear(8, 2)).to(device)
         optimizer = torch.optim.SGD(model.parameters(), 0.1, 0.9)
-        data = torch.utils.data.TensorDataset(torch.ones(4, 1, 4, 4), torch.zeros(4, dtype=torch.long))
+        data = torch.utils.data.TensorDataset(
+            torch.ones(4, 1, 4, 4), torch.zeros(4, dtype=torch.long)
+        )
         for inputs, targets in torch.utils.data.DataLoader(data, 2):
             loss = torch.nn.functional.cross_entropy(model(inputs.to(device)), targets.to(device))
             optimizer.zero_grad()
@@ -233,7 +247,12 @@ def _get_ready(exercise: Exercise, path: Path, kind: str, seed: int) -> dict[str
 
 
 def _grade(
-    job: StandbyJob, exercise: Exercise, kind: str, seed: int, references: dict[str, Reference], answers: IO[bytes]
+    job: StandbyJob,
+    exercise: Exercise,
+    kind: str,
+    seed: int,
+    references: dict[str, Reference],
+    answers: IO[bytes],
 ) -> None:
     from gpudojo.grading.engine import FileGrader
 
@@ -256,7 +275,9 @@ def _printed() -> Iterator[io.StringIO]:
     """What is printed meanwhile. A debugger has no terminal here, so `breakpoint()` only says where it works."""
     text = io.StringIO()
     before = sys.breakpointhook
-    sys.breakpointhook = lambda *args, **kwargs: print("breakpoint() was skipped: it works in `pytest`")
+    sys.breakpointhook = lambda *args, **kwargs: print(
+        "breakpoint() was skipped: it works in `pytest`"
+    )
     try:
         with contextlib.redirect_stdout(text), contextlib.redirect_stderr(text):
             yield text

@@ -34,7 +34,13 @@ MARKS: Final = {
     "missing": ("?", "red"),
     "unknown": ("…", "dim"),
 }
-LABELS: Final = {"happened": "red", "expected": "green", "mistake": "yellow", "hint": "cyan", "read": "cyan"}
+LABELS: Final = {
+    "happened": "red",
+    "expected": "green",
+    "mistake": "yellow",
+    "hint": "cyan",
+    "read": "cyan",
+}
 TIMELINE: Final = {
     "wait": "bold red",
     "copy": "cyan",
@@ -51,7 +57,11 @@ RAINBOW: Final = ("red", "yellow", "green", "cyan", "blue", "magenta")
 def tint(style: str) -> str:
     """A style without its colour, where the user wants none."""
     words = style.split()
-    return " ".join(word for word in words if word in ("bold", "dim", "not")) if os.environ.get("NO_COLOR") else style
+    return (
+        " ".join(word for word in words if word in ("bold", "dim", "not"))
+        if os.environ.get("NO_COLOR")
+        else style
+    )
 
 
 def number(points: float) -> str:
@@ -66,7 +76,9 @@ def entry(work: ExerciseWork, width: int, marked: bool = False) -> Text:
     name = work.stem.replace("_", " ")
     room = width - len(points) - 3
     name = name if len(name) <= room else f"{name[: room - 1].rstrip()}…"
-    return Text.assemble((f"{mark} ", tint(colour)), f"{name:{max(room, 0)}} ", (points, tint(colour or dim)))
+    return Text.assemble(
+        (f"{mark} ", tint(colour)), f"{name:{max(room, 0)}} ", (points, tint(colour or dim))
+    )
 
 
 def score(course: Course, width: int = 20) -> Text:
@@ -75,7 +87,9 @@ def score(course: Course, width: int = 20) -> Text:
     return Text(f"{bar(points, most, width)} {number(points)} of {number(most)} points")
 
 
-def panel(course: Course, hints: int = 0, more: str = "the key h", dark: bool = True) -> RenderableType:
+def panel(
+    course: Course, hints: int = 0, more: str = "the key h", dark: bool = True
+) -> RenderableType:
     """The first thing to fix in the current exercise; a celebration where all are done."""
     if course.done:
         return celebration(course)
@@ -91,8 +105,13 @@ def _panel(course: Course, hints: int, more: str, dark: bool) -> Iterator[Render
     yield Text(f"{work.exercise.number} {work.exercise.title}", "bold")
     yield Text(f"{work.path.name}{_functions(work)}\n", "dim")
     if work.state == "missing":
-        yield Text(f"{work.path.name} is not in {work.path.parent}. Its points count as not reached.", tint("red"))
-        others = {path.name for path in work.path.parent.glob("*.py")} - {each.path.name for each in course.works}
+        yield Text(
+            f"{work.path.name} is not in {work.path.parent}. Its points count as not reached.",
+            tint("red"),
+        )
+        others = {path.name for path in work.path.parent.glob("*.py")} - {
+            each.path.name for each in course.works
+        }
         if near := suggestion(work.path.name, others, "").strip("; "):
             yield Text(f"\nA file with another name is not graded: {near}")
     elif work.broken is not None:
@@ -103,10 +122,16 @@ def _panel(course: Course, hints: int, more: str, dark: bool) -> Iterator[Render
     elif work.stem in course.pending and work.first is None:
         yield Text("not graded yet")
     elif work.first is None:
-        yield Text(f"All checks pass. {'Press n for the next exercise.' if course.after(work) else ''}", tint("green"))
+        yield Text(
+            f"All checks pass. {'Press n for the next exercise.' if course.after(work) else ''}",
+            tint("green"),
+        )
     else:
         if work.first.function in course.pending.get(work.stem, ()):
-            yield Text("What you saved is being graded. This is about the file as it was before:\n", tint("yellow"))
+            yield Text(
+                "What you saved is being graded. This is about the file as it was before:\n",
+                tint("yellow"),
+            )
         yield from feedback(work, work.first, hints, more, dark)
 
 
@@ -117,7 +142,9 @@ def _functions(work: ExerciseWork) -> str:
     return f": {', '.join(shown)}" if len(rows) > 1 else ""
 
 
-def feedback(work: ExerciseWork, result: CheckResult, hints: int, more: str, dark: bool) -> Iterator[RenderableType]:
+def feedback(
+    work: ExerciseWork, result: CheckResult, hints: int, more: str, dark: bool
+) -> Iterator[RenderableType]:
     """Everything about one check that did not pass."""
     headline, parts = compose(result, "here" if result.line is not None else "", work.path.name)
     function = next(each for each in work.exercise.functions if each.name == result.function)
@@ -158,10 +185,14 @@ def excerpt(text: str, line: int, dark: bool) -> RenderableType:
     lines = text.replace("\0", "\N{SYMBOL FOR NULL}").split("\n")
     first = max(min(line, len(lines)) - AROUND, 1)
     shown = slice(first - 1, line + AROUND)
-    indent = min((len(each) - len(each.lstrip()) for each in lines[shown] if each.strip()), default=0)
+    indent = min(
+        (len(each) - len(each.lstrip()) for each in lines[shown] if each.strip()), default=0
+    )
     code = Text("\n".join(lines))
     if not os.environ.get("NO_COLOR"):  # the whole file, as an excerpt may begin inside a string
-        code = Syntax("", "python", theme="ansi_dark" if dark else "ansi_light").highlight(code.plain)
+        code = Syntax("", "python", theme="ansi_dark" if dark else "ansi_light").highlight(
+            code.plain
+        )
     table = Table.grid("", "", Column(overflow="fold"), padding=(0, 1, 0, 0))
     for place, each in enumerate(code.split("\n", allow_blank=True)[: len(lines)][shown], first):
         mark, style = ("❱", "bold") if place == line else (" ", "dim")
@@ -173,14 +204,21 @@ def excerpt(text: str, line: int, dark: bool) -> RenderableType:
 def _task(work: ExerciseWork, function: str) -> str:
     """The docstring of a function that is to do, or else the file's first sentence; paragraphs without line breaks."""
     tree = ast.parse(work.graded or "")
-    found = (ast.get_docstring(n) for n in tree.body if isinstance(n, ast.FunctionDef) and n.name == function)
-    paragraphs = (next(found, None) or (ast.get_docstring(tree) or "").partition("\n\n")[0]).split("\n\n")
+    found = (
+        ast.get_docstring(n)
+        for n in tree.body
+        if isinstance(n, ast.FunctionDef) and n.name == function
+    )
+    paragraphs = (next(found, None) or (ast.get_docstring(tree) or "").partition("\n\n")[0]).split(
+        "\n\n"
+    )
     return "\n\n".join(" ".join(paragraph.split()) for paragraph in paragraphs)
 
 
 def aside(course: Course) -> RenderableType:
     """Below the thing to fix: what waits for it, where the file stopped, and what was printed."""
-    work, finished = course.current, course.finished
+    work = course.current
+    finished = course.finished
     parts: list[RenderableType] = []
     if not course.done and work.broken is None and work.text is not None:
         parts += _aside(work)
@@ -192,8 +230,13 @@ def aside(course: Course) -> RenderableType:
 def _aside(work: ExerciseWork) -> Iterator[RenderableType]:
     first = work.first
     if first is not None:
-        blocked = [each.check for each in work.results[first.function] if each.blocked_by == first.check]
-        yield Text(f"\nblocked until `{first.check}` passes: {', '.join(blocked)}" if blocked else "", "dim")
+        blocked = [
+            each.check for each in work.results[first.function] if each.blocked_by == first.check
+        ]
+        yield Text(
+            f"\nblocked until `{first.check}` passes: {', '.join(blocked)}" if blocked else "",
+            "dim",
+        )
         for name in work.names:
             failed = [each for each in work.results.get(name, ()) if each.outcome is Outcome.FAILED]
             if failed and name != first.function:
@@ -201,7 +244,8 @@ def _aside(work: ExerciseWork) -> Iterator[RenderableType]:
     if work.stopped is not None:
         place = f" at line {work.stopped.line}" if work.stopped.line else ""
         yield Text(
-            f"\nThe file stopped{place}: {work.stopped.short}. What it defines before was graded.", tint("yellow")
+            f"\nThe file stopped{place}: {work.stopped.short}. What it defines before was graded.",
+            tint("yellow"),
         )
     yield from _printed(work, first.function if first is not None else work.last)
 
@@ -219,7 +263,9 @@ def _printed(work: ExerciseWork, name: str) -> Iterator[RenderableType]:
 def timeline(course: Course, width: int) -> RenderableType:
     """What the busiest call of a function did: of the one to fix, or of the last that was graded."""
     work = course.current
-    if not work.timelines and course.finished is not None:  # the exercise before is done, and this one has not begun
+    if (
+        not work.timelines and course.finished is not None
+    ):  # the exercise before is done, and this one has not begun
         work = course.finished
     wanted = [work.first.function if work.first is not None else "", work.last, *work.names]
     name = next((name for name in wanted if name in work.timelines), None)
@@ -228,7 +274,9 @@ def timeline(course: Course, width: int) -> RenderableType:
     yours, theirs = work.timelines[name]
     lines: list[Text] = []
     for line in draw_timeline(yours, width, theirs):
-        lines.append(Text.assemble(*((text, tint(TIMELINE.get(meaning, ""))) for text, meaning in line)))
+        lines.append(
+            Text.assemble(*((text, tint(TIMELINE.get(meaning, ""))) for text, meaning in line))
+        )
     return Group(*lines, Text(), *_dim(timeline_legend(width)))
 
 
@@ -240,7 +288,13 @@ class _Code(CodeBlock):
     """A block of code without empty lines around it, which rich adds to those between blocks."""
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        yield Syntax(str(self.text).rstrip(), self.lexer_name, theme=self.theme, word_wrap=True, padding=(0, 1))
+        yield Syntax(
+            str(self.text).rstrip(),
+            self.lexer_name,
+            theme=self.theme,
+            word_wrap=True,
+            padding=(0, 1),
+        )
 
 
 class _Page(Markdown):
@@ -261,7 +315,11 @@ class LessonPage:
 def lesson(work: ExerciseWork, dark: bool) -> RenderableType:
     """The lesson of an exercise."""
     text = lesson_of(work.exercise)
-    return Text(f"There is no lesson for {work.exercise.number}.") if text is None else LessonPage(text, dark)
+    return (
+        Text(f"There is no lesson for {work.exercise.number}.")
+        if text is None
+        else LessonPage(text, dark)
+    )
 
 
 KEYS: Final = (
@@ -284,7 +342,9 @@ def keys() -> RenderableType:
     for key, meaning in KEYS:
         table.add_row(Text(key, "bold"), Text(meaning))
     signs = "   ".join(f"{mark} {state}" for state, (mark, _) in MARKS.items())
-    return Group(Text("Save a file of the day to have it graded.\n", "bold"), table, Text(f"\n{signs}"))
+    return Group(
+        Text("Save a file of the day to have it graded.\n", "bold"), table, Text(f"\n{signs}")
+    )
 
 
 def celebration(course: Course, step: int = 0) -> RenderableType:

@@ -30,12 +30,18 @@ class Gpu(msgspec.Struct, frozen=True, kw_only=True):
     sms: int
     l2: int
     bandwidth: float  # of the memory, as reached by kernels
-    flops: dict[str, float]  # by unit, as reached: "float32", "float64", and "tf32" and "float16" of tensor cores
+    flops: dict[
+        str, float
+    ]  # by unit, as reached: "float32", "float64", and "tf32" and "float16" of tensor cores
     latency: float  # from the launch to the start of a kernel
     gap: float  # between two kernels of a stream
     host: dict[str, float]  # what the host needs, by the name of the cost
-    kernels: dict[str, tuple[float, float, float]]  # by kind: least time; bytes and FLOPs, as multiples of the peak's
-    copies: dict[str, Points]  # by direction and pinning: bytes, time on the device, time of the host
+    kernels: dict[
+        str, tuple[float, float, float]
+    ]  # by kind: least time; bytes and FLOPs, as multiples of the peak's
+    copies: dict[
+        str, Points
+    ]  # by direction and pinning: bytes, time on the device, time of the host
 
     def chip(self, tf32: bool = False) -> Chip:
         """What the rules for kernels must know; `tf32` is torch's setting for matrix products."""
@@ -46,7 +52,8 @@ class Gpu(msgspec.Struct, frozen=True, kw_only=True):
 
     def resident(self, size: float) -> float:
         """The bytes that count: what fits into a quarter of the second-level cache comes at twice the rate."""
-        low, high = self.l2 / 4, self.l2
+        low = self.l2 / 4
+        high = self.l2
         share = min(max((size - low) / (high - low), 0.0), 1.0)
         return size * (0.5 + 0.5 * share)
 
@@ -63,13 +70,17 @@ class Gpu(msgspec.Struct, frozen=True, kw_only=True):
             + computed * kernel.flops / self.rate(kernel.unit)
         )
 
-    def copy(self, direction: str, size: int, pinned: bool, again: bool = False) -> tuple[float, float]:
+    def copy(
+        self, direction: str, size: int, pinned: bool, again: bool = False
+    ) -> tuple[float, float]:
         """How long a copy keeps the host, and how long the device; `again`: into memory that was in use before."""
         points = self.copies[way_of(direction, pinned, again)]
         place = min(max(bisect([point[0] for point in points], size), 1), len(points) - 1)
         (low, *before), (high, *after) = points[place - 1], points[place]
         share = math.log(max(size, low) / low) / math.log(high / low)
-        there, host = (a * (b / a) ** share if a else 0.0 for a, b in zip(before, after, strict=True))
+        there, host = (
+            a * (b / a) ** share if a else 0.0 for a, b in zip(before, after, strict=True)
+        )
         return host, there
 
 
@@ -96,7 +107,11 @@ def _every() -> dict[str, Gpu]:
     text = resources.files(__package__).joinpath("gpus.json").read_text(encoding="utf-8")
     found: dict[str, Gpu] = {}
     for name, figures in json.loads(text).items():
-        found[name] = _derived(name, figures, found) if "like" in figures else _read({"name": name, **figures})
+        found[name] = (
+            _derived(name, figures, found)
+            if "like" in figures
+            else _read({"name": name, **figures})
+        )
     return found
 
 
@@ -108,12 +123,18 @@ def _derived(name: str, figures: dict[str, Any], known: dict[str, Gpu]) -> Gpu:
     """A GPU of which only published figures are known: the rest is that of another one, scaled by clock and bus."""
     figures = dict(figures)
     base = known[figures.pop("like")]
-    slower, bus = figures.pop("slower"), figures.pop("bus")
+    slower = figures.pop("slower")
+    bus = figures.pop("bus")
     own = msgspec.to_builtins(base)
     figures["host"] = base.host | figures.get("host", {})
-    own["kernels"] = {kind: (least * slower, *rest) for kind, (least, *rest) in base.kernels.items()}
+    own["kernels"] = {
+        kind: (least * slower, *rest) for kind, (least, *rest) in base.kernels.items()
+    }
     own["copies"] = {
-        way: [(size, max(there, size / bus), host and max(host, size / bus)) for size, there, host in points]
+        way: [
+            (size, max(there, size / bus), host and max(host, size / bus))
+            for size, there, host in points
+        ]
         for way, points in base.copies.items()
     }
     return _read({**own, **figures, "name": name})

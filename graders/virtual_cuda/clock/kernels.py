@@ -48,7 +48,9 @@ class KernelCall(NamedTuple):
     def moved(self) -> float:
         """Bytes read and written when each tensor is touched once."""
         read = sum(map(math.prod, self.given)) if self.given else math.prod(self.out or ())
-        return read * self.item + (self.bytes or math.prod(self.given[0] if self.given else ()) * self.item)
+        return read * self.item + (
+            self.bytes or math.prod(self.given[0] if self.given else ()) * self.item
+        )
 
     @property
     def along(self) -> tuple[int, int, int]:
@@ -128,7 +130,9 @@ def _seconds(kind: str, seconds: float, chip: Chip, size: float = 0.0) -> Kernel
 def _copies(call: KernelCall, chip: Chip) -> Iterator[Kernel]:
     if call.out is not None and not call.given:
         yield Kernel(COPY, 2 * math.prod(call.out) * call.item)
-    elif call.out is not None or len(call.given) > 1:  # another dtype or other strides; to the host, the copy follows
+    elif (
+        call.out is not None or len(call.given) > 1
+    ):  # another dtype or other strides; to the host, the copy follows
         strided = call.name == "clone" or call.out is None
         yield Kernel("strided copy" if strided else "pointwise", call.moved)
 
@@ -146,12 +150,22 @@ def _view_backward(call: KernelCall, chip: Chip) -> Iterator[Kernel]:
 
 @_rule("zeros_like", "zero_", "zeros", "new_zeros")
 def _filled(call: KernelCall, chip: Chip) -> Iterator[Kernel]:
-    yield Kernel("pointwise", math.prod(call.out or (call.given[0] if call.given else ())) * call.item)
+    yield Kernel(
+        "pointwise", math.prod(call.out or (call.given[0] if call.given else ())) * call.item
+    )
 
 
-_OTHER_RESULT: Final = ("argmin", "argmax", "any", "all", "count_nonzero")  # of another dtype than what is read
+_OTHER_RESULT: Final = (
+    "argmin",
+    "argmax",
+    "any",
+    "all",
+    "count_nonzero",
+)  # of another dtype than what is read
 _ONE_BLOCK: Final = 8192  # elements that one block adds up for one result
-_REDUCTIONS: Final = "sum mean argmin argmax max min any all prod amax amin norm linalg_vector_norm std var"
+_REDUCTIONS: Final = (
+    "sum mean argmin argmax max min any all prod amax amin norm linalg_vector_norm std var"
+)
 
 
 @_rule(*_REDUCTIONS.split(), "std_mean", "var_mean", "aminmax", "nansum", "count_nonzero")
@@ -164,15 +178,23 @@ def _reduction(call: KernelCall, chip: Chip) -> Iterator[Kernel]:
     kept = call.out or ()
     while kept and kept[-1] == 1:
         kept = kept[:-1]
-    shape, length = call.given[0] if call.given else (), max(elements // results, 1)  # also where nothing is added up
+    shape, length = (
+        call.given[0] if call.given else (),
+        max(elements // results, 1),
+    )  # also where nothing is added up
     size = elements * item + call.bytes
     if call.dim is None and shape[: len(kept)] == kept:  # what is added up lies side by side
         if length > _ONE_BLOCK:  # several blocks share the work for one result
             yield Kernel("shared reduction", size)
         else:  # a warp, or what is needed of one, for each result
             lanes = min(1 << (length.bit_length() - 1), _WARP)
-            placed = call.name.startswith("arg") or (call.name in ("max", "min") and kept)  # finds the place as well
-            yield Kernel("arg reduction" if placed else "reduction", size + _WARP_BYTES * results * lanes / _WARP)
+            placed = call.name.startswith("arg") or (
+                call.name in ("max", "min") and kept
+            )  # finds the place as well
+            yield Kernel(
+                "arg reduction" if placed else "reduction",
+                size + _WARP_BYTES * results * lanes / _WARP,
+            )
     elif len(kept) == 1 < len(shape) - 1 and shape[1:2] == kept:  # all but the channels
         yield Kernel("channel reduction", size)
     else:  # a thread adds up what lies apart, one after the other; if that is much, several blocks share it
@@ -207,7 +229,9 @@ def _scan(call: KernelCall, chip: Chip) -> Iterator[Kernel]:
 def _sort(call: KernelCall, chip: Chip) -> Iterator[Kernel]:
     elements = call.largest
     last = call.along[1]
-    if call.name in ("kthvalue", "median", "nanmedian") and last < elements:  # a block finds one value of each row
+    if (
+        call.name in ("kthvalue", "median", "nanmedian") and last < elements
+    ):  # a block finds one value of each row
         yield _one_of_each_row(elements // last, last, chip)
         return
     if last <= 4096:  # one block sorts a row in shared memory; keys and places are copied beside it
@@ -322,12 +346,20 @@ def _select_rows(call: KernelCall, chip: Chip) -> Iterator[Kernel]:
 
 @_rule("index", "_unsafe_index")
 def _index(call: KernelCall, chip: Chip) -> Iterator[Kernel]:
-    masked = len(call.given) > 1 and len(call.given[0]) > 0 and call.given[1] == call.given[0][: len(call.given[1])]
+    masked = (
+        len(call.given) > 1
+        and len(call.given[0]) > 0
+        and call.given[1] == call.given[0][: len(call.given[1])]
+    )
     if masked and call.out is not None and math.prod(call.out) != math.prod(call.given[0]):
         yield from _nonzero(call, chip)
         yield Kernel("gather", 2 * math.prod(call.out) * call.item)
     else:  # whole rows are copied as they lie
-        rows = len(call.given) == 2 and len(call.given[0]) > 1 and len(call.out or ()) > len(call.given[1])
+        rows = (
+            len(call.given) == 2
+            and len(call.given[0]) > 1
+            and len(call.out or ()) > len(call.given[1])
+        )
         rows = rows and math.prod(call.out or ()) < _MANY
         yield Kernel("gather" if rows else "index", 2 * math.prod(call.out or ()) * call.item)
 
@@ -346,18 +378,29 @@ def _nonzero(call: KernelCall, chip: Chip) -> Iterator[Kernel]:
 
 
 @_rule(
-    "index_add", "index_add_", "scatter_add", "scatter_add_", "index_put", "index_put_", "_index_put_impl_", "scatter"
+    "index_add",
+    "index_add_",
+    "scatter_add",
+    "scatter_add_",
+    "index_put",
+    "index_put_",
+    "_index_put_impl_",
+    "scatter",
 )
 def _scatter(call: KernelCall, chip: Chip) -> Iterator[Kernel]:
     if not call.name.endswith("_"):
         yield Kernel(COPY, 2 * call.bytes)
     # Where many are added to few places, they wait for each other.
-    added, places = math.prod(call.given[-1]) if call.given else 1, math.prod(call.given[0]) if call.given else 1
+    added = math.prod(call.given[-1]) if call.given else 1
+    places = math.prod(call.given[0]) if call.given else 1
     crowded = "_add" in call.name and added > _CROWD * places
     yield (
         _seconds("atomic scatter", added * 85e-12, chip)
         if crowded
-        else Kernel("row scatter" if call.name.startswith("index_add") else "scatter", 2 * call.largest * call.item)
+        else Kernel(
+            "row scatter" if call.name.startswith("index_add") else "scatter",
+            2 * call.largest * call.item,
+        )
     )
 
 
@@ -383,9 +426,16 @@ def _softmax(call: KernelCall, chip: Chip) -> Iterator[Kernel]:
     if call.dim is None:
         yield Kernel("softmax", call.moved)
         return
-    _, length, inner = call.along  # a thread goes along the dimension, three times; with few of them, several do
+    _, length, inner = (
+        call.along
+    )  # a thread goes along the dimension, three times; with few of them, several do
     threads = 1
-    while min(inner, 64) == inner and length >= 64 and inner * threads * 2 <= 1024 and threads * 2 <= length:
+    while (
+        min(inner, 64) == inner
+        and length >= 64
+        and inner * threads * 2 <= 1024
+        and threads * 2 <= length
+    ):
         threads *= 2
     each = 0.21e-6 if "backward" in call.name else 0.55e-6
     yield _seconds("softmax", length / threads * each, chip, call.moved)
@@ -393,7 +443,10 @@ def _softmax(call: KernelCall, chip: Chip) -> Iterator[Kernel]:
 
 @_rule("logsumexp")
 def _log_of_sum(call: KernelCall, chip: Chip) -> Iterator[Kernel]:
-    sizes = math.prod(call.given[0] if call.given else ()) * call.item, math.prod(call.out or ()) * call.item
+    sizes = (
+        math.prod(call.given[0] if call.given else ()) * call.item,
+        math.prod(call.out or ()) * call.item,
+    )
     for size in sizes:
         yield Kernel("reduction", sizes[0])
         for _ in range(2):
@@ -433,7 +486,10 @@ def _compared(call: KernelCall, chip: Chip) -> Iterator[Kernel]:
 
 @_rule("nll_loss_forward", "nll_loss2d_forward")
 def _loss(call: KernelCall, chip: Chip) -> Iterator[Kernel]:
-    yield Kernel("loss", call.largest // max(call.given[0][-1] if call.given and call.given[0] else 1, 1) * 64)
+    yield Kernel(
+        "loss",
+        call.largest // max(call.given[0][-1] if call.given and call.given[0] else 1, 1) * 64,
+    )
 
 
 @_rule("nll_loss_backward", "nll_loss2d_backward")
@@ -446,7 +502,9 @@ def _loss_backward(call: KernelCall, chip: Chip) -> Iterator[Kernel]:
 @_rule("native_layer_norm", "_fused_rms_norm")
 def _layer_norm(call: KernelCall, chip: Chip) -> Iterator[Kernel]:
     rows = call.largest // max(call.given[0][-1] if call.given and call.given[0] else 1, 1)
-    yield _seconds("norm", rows * 2.1e-9, chip, 2 * call.largest * call.item)  # a block for each row
+    yield _seconds(
+        "norm", rows * 2.1e-9, chip, 2 * call.largest * call.item
+    )  # a block for each row
 
 
 @_rule("native_layer_norm_backward", "_fused_rms_norm_backward")
@@ -489,7 +547,11 @@ def _few_channels(call: KernelCall, chip: Chip) -> float:
     *"upsample_bilinear2d upsample_nearest2d upsample_bicubic2d grid_sampler_2d".split(),
 )
 def _pool(call: KernelCall, chip: Chip) -> Iterator[Kernel]:
-    yield Kernel("pool", math.prod(call.given[0]) * call.item + (call.bytes or math.prod(call.out or ()) * call.item))
+    yield Kernel(
+        "pool",
+        math.prod(call.given[0]) * call.item
+        + (call.bytes or math.prod(call.out or ()) * call.item),
+    )
 
 
 @_rule("constant_pad_nd")
@@ -522,7 +584,16 @@ def _batch_norm_backward(call: KernelCall, chip: Chip) -> Iterator[Kernel]:
 _CHUNK: Final = 65536  # elements that one block of a multi-tensor kernel handles
 _BLOCKS: Final = 320  # of one launch
 _TENSORS: Final = (110, 64, 48, 36, 30)  # of one launch, by the number of lists
-_LISTS: Final = {"lerp": 2, "addcmul": 3, "addcdiv": 3, "sqrt": 2, "copy": 2, "add.List": 2, "neg": 2, "mul.List": 2}
+_LISTS: Final = {
+    "lerp": 2,
+    "addcmul": 3,
+    "addcdiv": 3,
+    "sqrt": 2,
+    "copy": 2,
+    "add.List": 2,
+    "neg": 2,
+    "mul.List": 2,
+}
 
 
 def _lists(call: KernelCall, chip: Chip) -> Iterator[Kernel]:
@@ -568,7 +639,9 @@ def _unit(dtype: str, chip: Chip, tf32: bool) -> str:
     return "tf32" if tf32 and dtype == "float32" and "tf32" in chip.flops else dtype
 
 
-def product(m: int, n: int, k: int, batch: int, dtype: str, chip: Chip, tf32: bool = False) -> list[Kernel]:
+def product(
+    m: int, n: int, k: int, batch: int, dtype: str, chip: Chip, tf32: bool = False
+) -> list[Kernel]:
     """A matrix product: tiles of the result, in waves over the multiprocessors; few rows are read like vectors."""
     item = ITEM.get(dtype, 4)
     moved = batch * (m * k + k * n + m * n) * item
@@ -576,7 +649,11 @@ def product(m: int, n: int, k: int, batch: int, dtype: str, chip: Chip, tf32: bo
         return [Kernel("vector product", moved)]
     unit = _unit(dtype, chip, tf32)
     rate = chip.flops.get(unit, chip.flops["float32"])
-    tiles = ((128, 256, 1.0), (128, 128, 0.9), (128, 64, 0.8), (64, 64, 0.7)) if unit in ("float16", "tf32") else _SIMT
+    tiles = (
+        ((128, 256, 1.0), (128, 128, 0.9), (128, 64, 0.8), (64, 64, 0.7))
+        if unit in ("float16", "tf32")
+        else _SIMT
+    )
     best = math.inf
     splits = 1
     for rows, columns, efficiency in tiles:
@@ -589,7 +666,8 @@ def product(m: int, n: int, k: int, batch: int, dtype: str, chip: Chip, tf32: bo
         if waves < 3:  # too few tiles to hide that they wait for memory
             flops *= 1.2
         if flops < best:
-            best, splits = flops, split
+            best = flops
+            splits = split
     kind = "half product" if unit == "float16" else "product"
     found = [Kernel(kind, 0.0, max(best, moved * rate / chip.bandwidth), unit)]
     # Of small products in single precision cuBLAS adds up parts in another kernel, unless there are few rows.
@@ -604,9 +682,12 @@ _SHORTEST: Final = 128  # the least depth of a part when a product is split alon
 _FREE: Final = 2  # tiles are doubled by splits while so many times more would fit
 
 
-@_rule("mm", "addmm", "bmm", "baddbmm", "addmv", "mv", "dot", "_addmm_activation", "linear", "matmul")
+@_rule(
+    "mm", "addmm", "bmm", "baddbmm", "addmv", "mv", "dot", "_addmm_activation", "linear", "matmul"
+)
 def _products(call: KernelCall, chip: Chip) -> Iterator[Kernel]:
-    left, right = call.given[-2], call.given[-1]
+    left = call.given[-2]
+    right = call.given[-1]
     m = math.prod(left[-2:-1]) if len(left) > 1 else 1
     k = left[-1] if left else 1
     n = right[-1] if len(right) > 1 else 1
@@ -616,7 +697,9 @@ def _products(call: KernelCall, chip: Chip) -> Iterator[Kernel]:
         yield Kernel("reduction", 0)
         return
     made = product(m, n, k, batch, call.dtype, chip, chip.tf32)
-    if call.name == "addmm" and len(made) > 1 and max(m, n // 8) >= 64:  # with a bias to add, the depth is not split
+    if (
+        call.name == "addmm" and len(made) > 1 and max(m, n // 8) >= 64
+    ):  # with a bias to add, the depth is not split
         deep = k * _DEEP >= m * n
         made = [Kernel("linear product", 0.0, chip.sms * 32 * 64 * k * 2.0) if deep else made[0]]
         if m >= 64 and deep:  # the result is cleared before, and the bias added behind
@@ -624,21 +707,26 @@ def _products(call: KernelCall, chip: Chip) -> Iterator[Kernel]:
     yield from made
 
 
-_DEEP: Final = 128  # elements of the result for each one of the depth: with fewer, there are not enough tiles
+_DEEP: Final = (
+    128  # elements of the result for each one of the depth: with fewer, there are not enough tiles
+)
 
 
 @_rule("convolution", "cudnn_convolution", "_convolution")
 def _convolution(call: KernelCall, chip: Chip) -> Iterator[Kernel]:
-    source, weight = call.given[0], call.given[1]
+    source = call.given[0]
+    weight = call.given[1]
     assert call.out is not None
-    inside, outside = math.prod(source) * call.item, math.prod(call.out) * call.item
+    inside = math.prod(source) * call.item
+    outside = math.prod(call.out) * call.item
     if (
         weight[1] == 1 and len(source) > 1 and source[1] > 1 and weight[0] >= source[1]
     ):  # one channel each: no product at all
         yield Kernel("depthwise", inside + outside)
         return
     if source[1] == 1:  # pixel by pixel, without tensor cores
-        pixels, each = math.prod(call.out) / weight[0], 64e-12 + 0.34e-12 * math.prod(weight)
+        pixels = math.prod(call.out) / weight[0]
+        each = 64e-12 + 0.34e-12 * math.prod(weight)
         yield _seconds("direct convolution", pixels * each, chip)
     else:
         yield from _as_product(call.out, weight, source, call.dtype, chip)
@@ -658,10 +746,19 @@ def _relaid(source: Shape, weight: Shape, dtype: str) -> bool:
 
 def _as_product(out: Shape, weight: Shape, source: Shape, dtype: str, chip: Chip) -> list[Kernel]:
     item = ITEM.get(dtype, 4)
-    turned = len(out) > 1 and out[1] != weight[0]  # a transposed one goes from its result to its input
+    turned = (
+        len(out) > 1 and out[1] != weight[0]
+    )  # a transposed one goes from its result to its input
     flops = 2.0 * math.prod(source if turned else out) * math.prod(weight[1:])
     moved = (math.prod(out) + math.prod(source)) * item
-    return [Kernel("half convolution" if dtype in HALF else "convolution", moved, flops, _unit(dtype, chip, True))]
+    return [
+        Kernel(
+            "half convolution" if dtype in HALF else "convolution",
+            moved,
+            flops,
+            _unit(dtype, chip, True),
+        )
+    ]
 
 
 @_rule("convolution_backward", "cudnn_convolution_backward")
@@ -676,7 +773,9 @@ def _convolution_backward(call: KernelCall, chip: Chip) -> Iterator[Kernel]:
         yield kernel._replace(kind=f"{kernel.kind} gradient")
         yield Kernel("layout", 2 * math.prod(weight) * item)
         sizes += [source]
-    yield kernel._replace(kind=f"{kernel.kind} gradient")  # of the weights, in parts that are added up
+    yield kernel._replace(
+        kind=f"{kernel.kind} gradient"
+    )  # of the weights, in parts that are added up
     yield Kernel("reduction", 2 * math.prod(weight) * item)
     yield Kernel("layout", 2 * math.prod(weight) * item)
     for shape in [*sizes, source, gradient] if relaid else ():
@@ -689,20 +788,30 @@ def _convolution_backward(call: KernelCall, chip: Chip) -> Iterator[Kernel]:
 
 @_rule("_scaled_dot_product_efficient_attention", "_scaled_dot_product_flash_attention")
 def _attention(call: KernelCall, chip: Chip) -> Iterator[Kernel]:
-    query, key = call.given[0], call.given[1]
+    query = call.given[0]
+    key = call.given[1]
     flops = 4.0 * math.prod(query[:-1]) * max(query[-1], _HEAD) * key[-2]
     half = call.dtype in HALF
     if len(call.given) > 3:  # a mask is made into what is added
         yield Kernel("stretched", math.prod(call.given[3]) * 5)
-    yield Kernel("half attention" if half else "attention", call.moved, flops, "float16" if half else "float32")
+    yield Kernel(
+        "half attention" if half else "attention",
+        call.moved,
+        flops,
+        "float16" if half else "float32",
+    )
 
 
 _HEAD: Final = 64  # shorter heads leave threads without work
 
 
-@_rule("_scaled_dot_product_efficient_attention_backward", "_scaled_dot_product_flash_attention_backward")
+@_rule(
+    "_scaled_dot_product_efficient_attention_backward",
+    "_scaled_dot_product_flash_attention_backward",
+)
 def _attention_backward(call: KernelCall, chip: Chip) -> Iterator[Kernel]:
-    query, key = call.given[0], call.given[1]
+    query = call.given[0]
+    key = call.given[1]
     flops = 10.0 * math.prod(query[:-1]) * max(query[-1], _HEAD) * key[-2]
     half = call.dtype in HALF
     unit = "float16" if half else "float32"
@@ -714,8 +823,10 @@ def _attention_backward(call: KernelCall, chip: Chip) -> Iterator[Kernel]:
 @_rule("_transformer_encoder_layer_fwd")
 def _encoder_layer(call: KernelCall, chip: Chip) -> Iterator[Kernel]:
     """The fast path of a layer in evaluation: four products, attention, and what lies between."""
-    source, weights = call.given[0], [shape for shape in call.given[1:] if len(shape) == 2]
-    rows, width = math.prod(source[:-1]), source[-1]
+    source = call.given[0]
+    weights = [shape for shape in call.given[1:] if len(shape) == 2]
+    rows = math.prod(source[:-1])
+    width = source[-1]
     size = rows * width * call.item
     for shape in weights[:1]:
         yield from product(rows, shape[0], shape[1], 1, call.dtype, chip, chip.tf32)
@@ -723,7 +834,9 @@ def _encoder_layer(call: KernelCall, chip: Chip) -> Iterator[Kernel]:
     heads = (*source[:-1], width)
     flops = 4.0 * rows * width * heads[-2]
     half = call.dtype in HALF
-    yield Kernel("half attention" if half else "attention", 4 * size, flops, "float16" if half else "float32")
+    yield Kernel(
+        "half attention" if half else "attention", 4 * size, flops, "float16" if half else "float32"
+    )
     for shape in weights[1:]:
         yield from product(rows, shape[0], shape[1], 1, call.dtype, chip, chip.tf32)
     yield Kernel("pointwise", 3 * size)
@@ -731,7 +844,9 @@ def _encoder_layer(call: KernelCall, chip: Chip) -> Iterator[Kernel]:
     yield Kernel("norm", 2 * size)
 
 
-@_rule(*(f"_thnn_fused_{kind}_cell{way}" for kind in ("lstm", "gru") for way in ("", "_backward_impl")))
+@_rule(
+    *(f"_thnn_fused_{kind}_cell{way}" for kind in ("lstm", "gru") for way in ("", "_backward_impl"))
+)
 def _cell(call: KernelCall, chip: Chip) -> Iterator[Kernel]:
     yield Kernel("gates", call.moved)
     if call.name.endswith("impl"):
@@ -796,16 +911,26 @@ _BY_COLUMN: Final = {
 @_rule(*_BY_COLUMN)
 def _factorisation(call: KernelCall, chip: Chip) -> Iterator[Kernel]:
     shape = call.given[0] if call.given and len(call.given[0]) > 1 else (1, 1)
-    columns, batch = min(shape[-2:]), math.prod(shape[:-2])
+    columns = min(shape[-2:])
+    batch = math.prod(shape[:-2])
     seconds, together = _BY_COLUMN[call.name]
     launches = max(round(columns / together), 3)
     # Matrices of a batch are handled beside each other, as many as there are multiprocessors.
-    total = seconds * columns * max(batch / chip.sms, 1) * _H200_CLOCK_RATE / max(chip.flops["float32"], 1) * chip.sms
+    total = (
+        seconds
+        * columns
+        * max(batch / chip.sms, 1)
+        * _H200_CLOCK_RATE
+        / max(chip.flops["float32"], 1)
+        * chip.sms
+    )
     for _ in range(launches):
         yield Kernel("factorisation", 0.0, total / launches * chip.flops["float32"])
 
 
-_H200_CLOCK_RATE: Final = 51e12 / 132  # FLOPs of one multiprocessor: one column after the other is its work
+_H200_CLOCK_RATE: Final = (
+    51e12 / 132
+)  # FLOPs of one multiprocessor: one column after the other is its work
 
 
 @_rule("_fft_r2c", "_fft_c2c", "_fft_c2r")
@@ -817,7 +942,8 @@ def _fourier(call: KernelCall, chip: Chip) -> Iterator[Kernel]:
 @_rule("_cdist_forward", "_euclidean_dist")
 def _distances(call: KernelCall, chip: Chip) -> Iterator[Kernel]:
     """By a product: squares, sums and ones beside each side, then a root."""
-    left, right = call.given[0], call.given[1]
+    left = call.given[0]
+    right = call.given[1]
     for shape in (left, right):
         size = math.prod(shape) * call.item
         yield Kernel("pointwise", 2 * size)
@@ -825,6 +951,8 @@ def _distances(call: KernelCall, chip: Chip) -> Iterator[Kernel]:
         yield Kernel("pointwise", 0)
         yield Kernel("pointwise", 2 * size)
     yield Kernel("pointwise", 2 * math.prod(left) * call.item)
-    yield from product(left[-2], right[-2], left[-1] + 2, math.prod(left[:-2]), call.dtype, chip, chip.tf32)[:1]
+    yield from product(
+        left[-2], right[-2], left[-1] + 2, math.prod(left[:-2]), call.dtype, chip, chip.tf32
+    )[:1]
     for _ in range(2):
         yield Kernel("pointwise", 2 * math.prod(call.out or ()) * call.item)

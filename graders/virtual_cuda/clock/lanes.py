@@ -13,9 +13,19 @@ from virtual_cuda.ledger import records
 from virtual_cuda.ledger.exports import TraceEvent, details_of, named_tracks, title_of
 from virtual_cuda.ledger.ledger import Ledger
 from virtual_cuda.ledger.records import Row
-from virtual_cuda.ledger.timeline import MOST_LANES, PARTS, Lane, LaneKind, Scaled, counted, duration
+from virtual_cuda.ledger.timeline import (
+    MOST_LANES,
+    PARTS,
+    Lane,
+    LaneKind,
+    Scaled,
+    counted,
+    duration,
+)
 
-MUCH: Final = 0.4  # the share of the time from which copies, or a GPU that waits, are what limits a program
+MUCH: Final = (
+    0.4  # the share of the time from which copies, or a GPU that waits, are what limits a program
+)
 CLOSE: Final = 1.2  # times as fast is as good as the same
 
 
@@ -30,7 +40,8 @@ def what_limits(times: Times) -> str:
     if not on_device or not times.end:
         return "Nothing ran on the GPU."
     pageable, pinned = _copied(times)
-    copied, waits = pageable + pinned, times.idle_share
+    copied = pageable + pinned
+    waits = times.idle_share
     if copied >= MUCH:
         advice = (
             "copy less, or once, before the loop"
@@ -40,14 +51,19 @@ def what_limits(times: Times) -> str:
         return f"Copies take {copied:.0%} of the time: {advice}."
     if waits >= MUCH:
         copies = sum(i.kind == "copy" for i in on_device)
-        count, busy = sum(i.kernels for i in on_device), sum(i.seconds for i in on_device)
+        count = sum(i.kernels for i in on_device)
+        busy = sum(i.seconds for i in on_device)
         if count >= copies:
-            issue, run = times.issued / count, sum(i.seconds for i in on_device if i.kernels) / count
+            issue = times.issued / count
+            run = sum(i.seconds for i in on_device if i.kernels) / count
             what = f"the CPU takes {spent(issue)} for each of {counted(count, 'kernel')}, which run {spent(run)}"
             larger = "operations, or a larger batch,"
         else:
-            work = counted(copies, "copy", "copies") + (f" and {counted(count, 'kernel')}" if count else "")
-            what, larger = f"the CPU takes {spent(times.issued)} for {work}, the GPU {spent(busy)}", "copies"
+            work = counted(copies, "copy", "copies") + (
+                f" and {counted(count, 'kernel')}" if count else ""
+            )
+            what = f"the CPU takes {spent(times.issued)} for {work}, the GPU {spent(busy)}"
+            larger = "copies"
         return f"The GPU waits {waits:.0%} of the time: {what}. Fewer and larger {larger} keep it busy."
     return f"The GPU works {1 - waits:.0%} of the time: the work itself limits the speed."
 
@@ -55,7 +71,9 @@ def what_limits(times: Times) -> str:
 def _copied(times: Times) -> tuple[float, float]:
     """The shares of the time that copies of pageable and of pinned memory take."""
     copies = [interval for interval in times.on_device if not interval.kernels]
-    pageable, pinned = (sum(i.seconds for i in copies if i.name.endswith(way)) for way in ("pageable", "pinned"))
+    pageable, pinned = (
+        sum(i.seconds for i in copies if i.name.endswith(way)) for way in ("pageable", "pinned")
+    )
     return pageable / times.end, pinned / times.end
 
 
@@ -83,7 +101,9 @@ def on_cpu(ledger: Sequence[Row], cpu: Gpu) -> OnCpu:
         if call is not None and is_transfer(ledger, number):
             continue
         fixed += sum(cpu.host[cost] * times for cost, times in host.costs(number, row, call, 1))
-        work += sum(cpu.seconds(kernel) for kernel in _kernels(row, cpu)) if call is not None else 0.0
+        work += (
+            sum(cpu.seconds(kernel) for kernel in _kernels(row, cpu)) if call is not None else 0.0
+        )
     return OnCpu(fixed, work)
 
 
@@ -91,10 +111,13 @@ def compared(ledger: Sequence[Row], times: Times, gpu: Gpu) -> list[str]:
     """How much faster a GPU is than a CPU for a whole ledger, and when it is not: lines to print."""
     cpu = a_cpu()
     other = on_cpu(ledger, cpu)
-    took = f"{times.gpu} {spent(times.end)}, CPU {spent(other.seconds)} ({cpu.title}), both modelled"
+    took = (
+        f"{times.gpu} {spent(times.end)}, CPU {spent(other.seconds)} ({cpu.title}), both modelled"
+    )
     if not times.end or not other.seconds:
         return [f"{took}."]
-    ratio, batch = other.seconds / times.end, batch_of(ledger)
+    ratio = other.seconds / times.end
+    batch = batch_of(ledger)
     small = f"{f'a batch of {batch}' if batch else 'the work'} is too small for this GPU"
     why = "the copies cost more than the GPU gains" if sum(_copied(times)) >= MUCH else small
     if ratio >= CLOSE:
@@ -110,7 +133,9 @@ def _when(ledger: Sequence[Row], times: Times, gpu: Gpu, other: OnCpu) -> str:
     """From how much data on, relative to this, the same operations are faster on the GPU."""
     issue = sum(i.seconds for i in times.intervals if i.lane == HOST and i.kind == "issue")
     busy = sum(i.seconds for i in times.on_device)
-    growing = busy - sum(gpu.least(k) for row in ledger if row[0] == records.OPERATION for k in _kernels(row, gpu))
+    growing = busy - sum(
+        gpu.least(k) for row in ledger if row[0] == records.OPERATION for k in _kernels(row, gpu)
+    )
 
     def faster(data: float) -> bool:
         # The host issues as much as before; the rest grows or shrinks with the data.
@@ -123,7 +148,11 @@ def _when(ledger: Sequence[Row], times: Times, gpu: Gpu, other: OnCpu) -> str:
         return "More data would not change that."
     if start == steps[0]:
         return "Less data would not change that."
-    wanted = f"batches of about {max(round(batch * start), 1):,}" if batch else f"about {start:g} times the data"
+    wanted = (
+        f"batches of about {max(round(batch * start), 1):,}"
+        if batch
+        else f"about {start:g} times the data"
+    )
     return f"With the same operations, the GPU is faster from {wanted} on."
 
 
@@ -149,15 +178,19 @@ def batch_of(ledger: Sequence[Row]) -> int:
 
 def scaled(times: Times) -> Scaled:
     """The lanes of modelled times as plain data: for each part of the time what a lane did, and how much of it."""
-    shares: dict[str, tuple[list[tuple[LaneKind, int]], defaultdict[int, dict[LaneKind, float]]]] = {}
+    shares: dict[
+        str, tuple[list[tuple[LaneKind, int]], defaultdict[int, dict[LaneKind, float]]]
+    ] = {}
     scale = PARTS / times.end if times.end else 0.0
     for lane in (HOST, *(interval.lane for interval in times.intervals)):
         if lane not in shares:
             shares[lane] = [("issue", 0)] * PARTS, defaultdict(dict)
     for _, lane, _, begun, ended, _, kind in times.intervals:
         done, parts = shares[lane]
-        start, end = begun * scale, ended * scale
-        first, last = int(start), min(int(end), PARTS - 1)
+        start = begun * scale
+        end = ended * scale
+        first = int(start)
+        last = min(int(end), PARTS - 1)
         if first > last:  # nothing, at the very end
             continue
         part = parts[first]
@@ -165,12 +198,15 @@ def scaled(times: Times) -> Scaled:
         if first < last:
             part = parts[last]
             part[kind] = part.get(kind, 0.0) + (end - last)
-            done[first + 1 : last] = [(kind, 100)] * (last - first - 1)  # no lane does two things at a time
+            done[first + 1 : last] = [(kind, 100)] * (
+                last - first - 1
+            )  # no lane does two things at a time
     for done, parts in shares.values():
         for place, part in parts.items():
             done[place] = _most(part)
     lanes = [Lane(name, done) for name, (done, _) in shares.items()]
-    limit, idle = what_limits(times), round(times.idle_share * 100)
+    limit = what_limits(times)
+    idle = round(times.idle_share * 100)
     return Scaled(times.gpu, round(times.end * 1e9), idle, limit, lanes[:MOST_LANES])
 
 
@@ -191,15 +227,29 @@ def modelled_trace(ledger: Ledger, times: Times) -> dict[str, list[TraceEvent]]:
         title = interval.name or (title_of(record) if record is not None else interval.kind)
         lasts = {"ts": round(interval.start * 1e6, 3), "dur": round(interval.seconds * 1e6, 3)}
         told = {**(details_of(record) if record is not None else {}), "time": "modelled"}
-        events.append({"name": title, "cat": interval.kind, "ph": "X", "pid": 1, "tid": track, **lasts, "args": told})
+        events.append(
+            {
+                "name": title,
+                "cat": interval.kind,
+                "ph": "X",
+                "pid": 1,
+                "tid": track,
+                **lasts,
+                "args": told,
+            }
+        )
     names = {track: f"{lane}, modelled on {times.gpu}" for lane, track in tracks.items()}
     return {"traceEvents": [*named_tracks(names), *events]}
 
 
 HOST: Final = "host"
 HZ: Final = 1.98e9  # cycles per second, for `torch.cuda._sleep`
-_FILLING: Final = 4  # times the least time of its kind: a kernel that takes so long has work for the whole GPU
-_SEGMENT: Final = 20 << 20  # what the allocator asks CUDA for at least, so that the next tensors cost nothing
+_FILLING: Final = (
+    4  # times the least time of its kind: a kernel that takes so long has work for the whole GPU
+)
+_SEGMENT: Final = (
+    20 << 20
+)  # what the allocator asks CUDA for at least, so that the next tensors cost nothing
 
 
 class Interval(NamedTuple):
@@ -225,7 +275,9 @@ class Times(NamedTuple):
     intervals: list[Interval]
     issued: float  # when the host had issued everything
     end: float  # when the devices were done, too
-    steps: Sequence[float] = ()  # how long each step of an optimizer took on the device, from kernel to kernel
+    steps: Sequence[
+        float
+    ] = ()  # how long each step of an optimizer took on the device, from kernel to kernel
 
     @property
     def on_device(self) -> list[Interval]:
@@ -239,7 +291,9 @@ class Times(NamedTuple):
     @property
     def kernel_seconds(self) -> float:
         """As torch's profiler adds them up, with the range of an optimizer's step."""
-        return sum(interval.seconds for interval in self.intervals if interval.kernels) + sum(self.steps)
+        return sum(interval.seconds for interval in self.intervals if interval.kernels) + sum(
+            self.steps
+        )
 
     @property
     def copy_seconds(self) -> float:
@@ -261,7 +315,10 @@ class Times(NamedTuple):
         for interval in self.intervals:
             host, device = found.get(interval.row, (0.0, 0.0))
             of_host = interval.lane == HOST
-            found[interval.row] = (host + interval.seconds * of_host, device + interval.seconds * (not of_host))
+            found[interval.row] = (
+                host + interval.seconds * of_host,
+                device + interval.seconds * (not of_host),
+            )
         return found
 
     def by_record(self, ledger: Ledger) -> dict[int, tuple[float, float]]:
@@ -288,13 +345,30 @@ _LIBRARIES: Final = {
     **dict.fromkeys(("convolution", "convolution_backward"), "cuDNN"),
     **dict.fromkeys(("native_batch_norm", "native_batch_norm_backward"), "cuDNN norm"),
     **dict.fromkeys(("_cudnn_rnn", "_cudnn_rnn_backward"), "cuDNN recurrent"),
-    **dict.fromkeys(("sum", "mean", "max", "min", "std", "var", "argmax", "argmin", "linalg_vector_norm"), "reduction"),
-    **dict.fromkeys(("index", "index_put_", "index_put", "nonzero", "index_add", "sort", "topk"), "indexing"),
+    **dict.fromkeys(
+        ("sum", "mean", "max", "min", "std", "var", "argmax", "argmin", "linalg_vector_norm"),
+        "reduction",
+    ),
+    **dict.fromkeys(
+        ("index", "index_put_", "index_put", "nonzero", "index_add", "sort", "topk"), "indexing"
+    ),
     "_scaled_dot_product_efficient_attention": "attention",
     "_scaled_dot_product_efficient_attention_backward": "attention",
 }
-_ALLOCATING: Final = ("empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided", "resize_", "set_")
-_SPANS: Final = {records.FORWARD: "module", records.BACKWARD: "backward", records.OPTIMIZER_STEP: "step"}
+_ALLOCATING: Final = (
+    "empty",
+    "empty_like",
+    "empty_strided",
+    "new_empty",
+    "new_empty_strided",
+    "resize_",
+    "set_",
+)
+_SPANS: Final = {
+    records.FORWARD: "module",
+    records.BACKWARD: "backward",
+    records.OPTIMIZER_STEP: "step",
+}
 
 
 class Host:
@@ -303,7 +377,9 @@ class Host:
     def __init__(self) -> None:
         self._open: dict[int, int] = {}  # row of a span that has not ended -> its kind
 
-    def costs(self, number: int, row: Row, call: KernelCall | None, kernels: int) -> Iterator[tuple[str, float]]:
+    def costs(
+        self, number: int, row: Row, call: KernelCall | None, kernels: int
+    ) -> Iterator[tuple[str, float]]:
         """Pairs of a cost's name and how often it arises."""
         kind = row[0]
         if kind == records.OPERATION and call is not None:
@@ -327,7 +403,13 @@ class Host:
     def _operator(self, call: KernelCall, kernels: int, grad: bool) -> Iterator[tuple[str, float]]:
         spans = self._open.values()
         # Autograd runs its own operators; in a forward pass with gradients, operators also build the graph.
-        where = " backward" if records.BACKWARD in spans else " gradient" if grad and records.FORWARD in spans else ""
+        where = (
+            " backward"
+            if records.BACKWARD in spans
+            else " gradient"
+            if grad and records.FORWARD in spans
+            else ""
+        )
         if call.name in VIEWS:
             backward = where if where == " backward" else ""
             yield ("allocation" if call.name in _ALLOCATING else f"view{backward}"), 1
@@ -340,10 +422,15 @@ class Host:
         else:
             yield f"operator{where}", 1
         library = _LIBRARIES.get(call.name)
-        if library is not None and (library != "cuDNN norm" or len(call.given[0] if call.given else ()) > 2):
+        if library is not None and (
+            library != "cuDNN norm" or len(call.given[0] if call.given else ()) > 2
+        ):
             yield library, 1
         if kernels > 1:
-            recurrent = {"_cudnn_rnn": "recurrent launch", "_cudnn_rnn_backward": "recurrent launch backward"}
+            recurrent = {
+                "_cudnn_rnn": "recurrent launch",
+                "_cudnn_rnn_backward": "recurrent launch backward",
+            }
             yield recurrent.get(call.name, "launch"), kernels - 1
 
 
@@ -356,7 +443,12 @@ def call_of(row: Row) -> KernelCall:
     dim = given.pop() if given and isinstance(given[-1], int) else None
     name = row[4].split(".", 2)[1] if "." in row[4] else row[4]
     return KernelCall(
-        name, "float32" if dtype is None else str(dtype).removeprefix("torch."), out, tuple(given), row[8], dim
+        name,
+        "float32" if dtype is None else str(dtype).removeprefix("torch."),
+        out,
+        tuple(given),
+        row[8],
+        dim,
     )
 
 
@@ -367,7 +459,11 @@ def is_transfer(ledger: Sequence[Row], number: int) -> bool:
 
 def is_into_used(ledger: Sequence[Row], number: int) -> bool:
     """Whether the copy of this row goes into a tensor that was there before."""
-    return number > 0 and ledger[number - 1][0] == records.OPERATION and ledger[number - 1][4].startswith("aten.copy_")
+    return (
+        number > 0
+        and ledger[number - 1][0] == records.OPERATION
+        and ledger[number - 1][4].startswith("aten.copy_")
+    )
 
 
 class Clock:
@@ -379,18 +475,28 @@ class Clock:
         self.intervals: list[Interval] = []
         self.events: dict[int, float] = {}  # row of an event's record -> when the stream reached it
         self.steps: list[float] = []
-        self._begun: dict[int, int] = {}  # row of an optimizer's step -> how many intervals there were
+        self._begun: dict[
+            int, int
+        ] = {}  # row of an optimizer's step -> how many intervals there were
         self._ledger = ledger
         self._next = first
         self._chip = gpu.chip()
         self._kernels: dict[KernelCall, list[Kernel]] = {}
         self._host = Host()
-        self._free: defaultdict[tuple[str, int], float] = defaultdict(float)  # device and stream -> when it is done
-        self._engines: defaultdict[tuple[str, str], float] = defaultdict(float)  # device and direction, likewise
+        self._free: defaultdict[tuple[str, int], float] = defaultdict(
+            float
+        )  # device and stream -> when it is done
+        self._engines: defaultdict[tuple[str, str], float] = defaultdict(
+            float
+        )  # device and direction, likewise
         self._using: dict[str, int] = {}  # device -> current stream
-        self._numbers: dict[tuple[str, int], int] = {}  # streams, in the order of their use; the default one is 0
+        self._numbers: dict[
+            tuple[str, int], int
+        ] = {}  # streams, in the order of their use; the default one is 0
         self._last = ("cuda:0", 0)  # the stream that was given something to do last
-        self._awaited: float | None = None  # what the next explicit wait waits for, where that is not everything
+        self._awaited: float | None = (
+            None  # what the next explicit wait waits for, where that is not everything
+        )
         self._reserved: dict[str, int] = {}  # device -> bytes; what is more must be asked of CUDA
         for row in ledger[:first]:
             if row[0] == records.OPERATION:
@@ -417,8 +523,10 @@ class Clock:
         return max([self.now, *self._free.values()])
 
     def _read(self, number: int, row: Row) -> None:
-        kind, before = row[0], self.now
-        call, kernels = None, []
+        kind = row[0]
+        before = self.now
+        call = None
+        kernels = []
         if kind == records.OPERATION:
             call = call_of(row)
             if not is_transfer(self._ledger, number):
@@ -443,16 +551,24 @@ class Clock:
                 self.steps.append(max(i.end for i in kernels_of_step) - kernels_of_step[0].start)
         if self.now > before:
             name = str(row[4]) if kind in (records.OPERATION, records.FORWARD, records.SYNC) else ""
-            waits = kind == records.SYNC or (kind == records.TRANSFER and self.now >= self._free[self._last])
-            self.intervals.append(Interval(number, HOST, name, before, self.now, 0, "wait" if waits else "issue"))
+            waits = kind == records.SYNC or (
+                kind == records.TRANSFER and self.now >= self._free[self._last]
+            )
+            self.intervals.append(
+                Interval(number, HOST, name, before, self.now, 0, "wait" if waits else "issue")
+            )
 
-    def _run(self, number: int, lane: tuple[str, int], name: str, seconds: float, kernels: int, at: float) -> None:
+    def _run(
+        self, number: int, lane: tuple[str, int], name: str, seconds: float, kernels: int, at: float
+    ) -> None:
         self._last = lane
         start = max(self._free[lane], at + self.gpu.latency)
         self._free[lane] = start + seconds + self.gpu.gap
         stream = 0 if lane[1] == 0 else self._numbers.setdefault(lane, len(self._numbers) + 1)
         where = f"{lane[0]} stream {stream}"
-        made = Interval(number, where, name, start, start + seconds, kernels, "kernel" if kernels else "copy")
+        made = Interval(
+            number, where, name, start, start + seconds, kernels, "kernel" if kernels else "copy"
+        )
         self.intervals.append(made)
 
     def _lane(self, device: str) -> tuple[str, int]:
@@ -468,11 +584,15 @@ class Clock:
     def _operation(self, number: int, row: Row, kernels: list[Kernel], before: float) -> None:
         if self._reserve(row):
             self.now += self.gpu.host["cudaMalloc"]
-        lane, spent = self._lane(row[5]), self.now - before
+        lane = self._lane(row[5])
+        spent = self.now - before
         for place, kernel in enumerate(kernels, 1):  # launched one by one while the host is at it
-            at, seconds = before + spent * place / len(kernels), self.gpu.seconds(kernel)
+            at = before + spent * place / len(kernels)
+            seconds = self.gpu.seconds(kernel)
             engine = (row[5], "kernels")
-            if fills := seconds > _FILLING * self.gpu.least(kernel):  # two of these take turns, whatever their streams
+            if fills := seconds > _FILLING * self.gpu.least(
+                kernel
+            ):  # two of these take turns, whatever their streams
                 self._free[lane] = max(self._free[lane], self._engines[engine])
             self._run(number, lane, row[4], seconds, int(kernel.kind != COPY), at)
             if fills:
@@ -495,7 +615,9 @@ class Clock:
         if not row[5]:
             until = self._free[self._last]
         else:
-            until = max(self._free.values(), default=0.0) if self._awaited is None else self._awaited
+            until = (
+                max(self._free.values(), default=0.0) if self._awaited is None else self._awaited
+            )
             self._awaited = None
         self.now = max(self.now, until + self.gpu.host["synchronize" if row[5] else "wait"])
 
@@ -515,4 +637,6 @@ class Clock:
         elif what == "sleep":
             self._run(number, lane, "sleep", other / HZ, 1, self.now)
         elif what != "list":
-            self._awaited = self.events.get(other, 0.0) if what == "synchronize_event" else self._free[lane]
+            self._awaited = (
+                self.events.get(other, 0.0) if what == "synchronize_event" else self._free[lane]
+            )

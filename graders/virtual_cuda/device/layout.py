@@ -66,7 +66,13 @@ class Segment:
     __slots__ = ("frames", "pool", "small", "spots", "stream", "total")
 
     def __init__(
-        self, address: int, total: int, small: bool, pool: Pool = NO_POOL, stream: int = 0, frames: Frames = ()
+        self,
+        address: int,
+        total: int,
+        small: bool,
+        pool: Pool = NO_POOL,
+        stream: int = 0,
+        frames: Frames = (),
     ) -> None:
         self.total = total
         self.small = small
@@ -100,11 +106,19 @@ class History:
         self.metadata = ""
 
     def note(
-        self, action: str, address: int, size: int, pool: Pool = NO_POOL, stream: int = 0, frames: Frames = ()
+        self,
+        action: str,
+        address: int,
+        size: int,
+        pool: Pool = NO_POOL,
+        stream: int = 0,
+        frames: Frames = (),
     ) -> None:
         if action in self.skipped:
             return
-        told = self.context == "all" or (self.context == "alloc" and action in ("alloc", "segment_alloc", "oom"))
+        told = self.context == "all" or (
+            self.context == "alloc" and action in ("alloc", "segment_alloc", "oom")
+        )
         self.entries.append(
             {
                 "action": action, "device_free" if action == "oom" else "addr": address, "size": size, "stream": stream,
@@ -122,7 +136,9 @@ class Layout:
         self._streams = streams  # device -> current stream
         self.segments: list[Segment] = []
         self.history: History | None = None
-        self.pools: list[tuple[Pool, int | None]] = []  # in use, the innermost last; by the thread, if it is one's own
+        self.pools: list[
+            tuple[Pool, int | None]
+        ] = []  # in use, the innermost last; by the thread, if it is one's own
         self._next = _FIRST + (index << 38)
         self._known: dict[int, tuple[Segment, Spot]] = {}  # by the identity of a block
         self._users: dict[int, list[Any]] = {}  # likewise: other streams that work on it
@@ -137,12 +153,18 @@ class Layout:
     def spot(self, block: Any, requested: int | None = None) -> Spot:
         """Where a block lies; it is given a place if it has none."""
         known = self._known.get(identity(block))
-        return self._put(block, block.size if requested is None else requested) if known is None else known[1]
+        return (
+            self._put(block, block.size if requested is None else requested)
+            if known is None
+            else known[1]
+        )
 
     def _put(self, block: Any, requested: int) -> Spot:
-        size, history = block.size, self.history
+        size = block.size
+        history = self.history
         frames = stack() if history is not None and history.context is not None else ()
-        small, stream = size <= SMALL, self._streams.get(self.index, 0)
+        small = size <= SMALL
+        stream = self._streams.get(self.index, 0)
         self._release_waiting()
         pool = self.pool
         free = [
@@ -167,7 +189,9 @@ class Layout:
         if pool not in unsplit and (rest >= ROUND if small else rest > SMALL):
             segment.spots.insert(segment.spots.index(spot) + 1, Spot(spot.address + size, rest))
             spot.size = size
-        spot.used, spot.requested, spot.frames = True, requested, frames
+        spot.used = True
+        spot.requested = requested
+        spot.frames = frames
         self._known[identity(block)] = segment, spot
         if history is not None:
             history.note("alloc", spot.address, requested, segment.pool, stream, frames)
@@ -179,7 +203,9 @@ class Layout:
         if found is None:
             return
         self._note_free("free_requested", *found)
-        until = max((stream._busy_until for stream in self._users.pop(identity(block), ())), default=0.0)
+        until = max(
+            (stream._busy_until for stream in self._users.pop(identity(block), ())), default=0.0
+        )
         if until > time.perf_counter():
             self._waiting.append((until, *found))
         else:
@@ -191,7 +217,8 @@ class Layout:
         self._users.setdefault(identity(block), []).append(stream)
 
     def _release_waiting(self) -> None:
-        waiting, self._waiting = self._waiting, []
+        waiting = self._waiting
+        self._waiting = []
         for until, segment, spot in waiting:
             if until > time.perf_counter():
                 self._waiting.append((until, segment, spot))
@@ -219,12 +246,18 @@ class Layout:
     def empty(self) -> None:
         """Give segments back that nothing lies in, but those of pools that may be used again."""
         self._release_waiting()
-        for segment in [s for s in self.segments if s.pool not in kept and not any(spot.used for spot in s.spots)]:
+        for segment in [
+            s
+            for s in self.segments
+            if s.pool not in kept and not any(spot.used for spot in s.spots)
+        ]:
             self.segments.remove(segment)
             if self.history is not None:
                 frames = stack() if self.history.context == "all" else ()
                 address = segment.spots[0].address
-                self.history.note("segment_free", address, segment.total, segment.pool, segment.stream, frames)
+                self.history.note(
+                    "segment_free", address, segment.total, segment.pool, segment.stream, frames
+                )
 
     def frames_at(self, address: int) -> list[dict[str, Any]] | None:
         """The frames that allocated the block at an address; None where there is none, or none were recorded."""
@@ -242,9 +275,14 @@ class Layout:
         return found
 
     def traces(self) -> list[dict[str, Any]]:
-        entries = () if self.history is None else list(self.history.entries)  # other threads allocate meanwhile
+        entries = (
+            () if self.history is None else list(self.history.entries)
+        )  # other threads allocate meanwhile
         told = ((entry, frames_as_dicts(entry["frames"])) for entry in entries)
-        return [{**{k: v for k, v in e.items() if k != "frames"}, **({"frames": f} if f else {})} for e, f in told]
+        return [
+            {**{k: v for k, v in e.items() if k != "frames"}, **({"frames": f} if f else {})}
+            for e, f in told
+        ]
 
 
 # ---- pinned memory ---------------------------------------------------------------------------------------------------
@@ -293,7 +331,9 @@ class HostMemory:
     def reset(self, *moments: str) -> None:
         """Begin anew to count "peak", or what was ever "allocated" and "freed"."""
         for figure in self._figures.values():
-            figure.update({moment: figure["current"] if moment == "peak" else 0 for moment in moments})
+            figure.update(
+                {moment: figure["current"] if moment == "peak" else 0 for moment in moments}
+            )
         if "allocated" in moments:
             self._calls.update(alloc=0, free=0)
 

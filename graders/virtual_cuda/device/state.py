@@ -51,7 +51,8 @@ def accelerator_error(text: str) -> RuntimeError:
 
 def invalid_ordinal() -> RuntimeError:
     return accelerator_error(
-        "CUDA error: invalid device ordinal\nGPU device may be out of range, do you have enough GPUs?\n" + _LATER
+        "CUDA error: invalid device ordinal\nGPU device may be out of range, do you have enough GPUs?\n"
+        + _LATER
     )
 
 
@@ -107,7 +108,8 @@ class Hidden:
     __slots__ = ("value",)
 
 
-_put, revealed = vars(Hidden)["value"].__set__, vars(Hidden)["value"].__get__
+_put = vars(Hidden)["value"].__set__
+revealed = vars(Hidden)["value"].__get__
 del Hidden.value  # type: ignore[attr-defined]
 
 
@@ -118,12 +120,16 @@ def conceal(value: Any) -> Hidden:
     return holder
 
 
-attributes: Final = vars(torch.Tensor)["__dict__"].__get__  # of a tensor; `__dict__` itself may be hidden by others
+attributes: Final = vars(torch.Tensor)[
+    "__dict__"
+].__get__  # of a tensor; `__dict__` itself may be hidden by others
 
 
 def held_inside(value: Any, name: str, default: Any = None) -> Any:
     """What a tensor on the device has inside under this name; `default` for all else, which is not asked for it."""
-    return attributes(value).get(name, default) if issubclass(type(value), torch.Tensor) else default
+    return (
+        attributes(value).get(name, default) if issubclass(type(value), torch.Tensor) else default
+    )
 
 
 def type_name(tensor: Any) -> str:
@@ -153,9 +159,11 @@ _HERE: Final = os.path.join(os.path.dirname(os.path.dirname(__file__)), "")
 
 def warn(said: str) -> None:
     """Warn at the line that called the device, where C++ warns on a GPU: Python shows a warning once for each line."""
-    distance, frame = 2, sys._getframe(1)
+    distance = 2
+    frame = sys._getframe(1)
     while frame.f_back is not None and frame.f_code.co_filename.startswith(_HERE):
-        distance, frame = distance + 1, frame.f_back
+        distance = distance + 1
+        frame = frame.f_back
     warnings.warn(said, UserWarning, stacklevel=distance)
 
 
@@ -164,7 +172,9 @@ def without_lazy(error: Exception) -> Exception | None:
     text = str(error)
     if "azy" not in text or not isinstance(error, (RuntimeError, TypeError)):
         return None
-    return type(error)(re.sub(r"Lazy(\w+)Type", r"torch.cuda.\1Tensor", text).replace("lazy", "cuda"))
+    return type(error)(
+        re.sub(r"Lazy(\w+)Type", r"torch.cuda.\1Tensor", text).replace("lazy", "cuda")
+    )
 
 
 # ---- dtypes ----------------------------------------------------------------------------------------------------------
@@ -176,7 +186,10 @@ SPELLED: Final = {
 }  # fmt: skip
 # C++ calls tensors of these by their Python type, and all others by backend and dtype: `CUDABFloat16Type`.
 _LEGACY: Final = frozenset({"Byte", "Char", "Double", "Float", "Half", "Int", "Long", "Short"})
-_TYPES: Final[dict[str, type[Exception]]] = {"NotImplementedError": NotImplementedError, "RuntimeError": RuntimeError}
+_TYPES: Final[dict[str, type[Exception]]] = {
+    "NotImplementedError": NotImplementedError,
+    "RuntimeError": RuntimeError,
+}
 KERNEL: Final = re.compile(r"""^"(.+)" not implemented for '(\w+)'$""")
 
 
@@ -191,7 +204,9 @@ def not_implemented(kernel: str, spelled: str) -> NotImplementedError:
 
 
 def mismatch(expected: Any, found: Any) -> RuntimeError:
-    return RuntimeError(f"expected scalar type {SPELLED[expected.dtype]} but found {SPELLED[found.dtype]}")
+    return RuntimeError(
+        f"expected scalar type {SPELLED[expected.dtype]} but found {SPELLED[found.dtype]}"
+    )
 
 
 def legacy_type_name(tensor: Any) -> str:
@@ -209,13 +224,17 @@ FIGURES: Final = """
     requested_bytes
 """.split()
 NAMED: Final = {
-    (figure, pool): tuple(f"{figure}.{pool}.{moment}" for moment in MOMENTS) for figure in FIGURES for pool in POOLS
+    (figure, pool): tuple(f"{figure}.{pool}.{moment}" for moment in MOMENTS)
+    for figure in FIGURES
+    for pool in POOLS
 }
 _OTHERS: Final = """
     num_alloc_retries num_ooms num_sync_all_streams num_device_alloc num_device_free max_split_size
     oversize_allocations.{0} oversize_segments.{0}
 """
-NOTHING: Final = dict.fromkeys(sorted({*chain(*NAMED.values()), *" ".join(map(_OTHERS.format, MOMENTS)).split()}), 0)
+NOTHING: Final = dict.fromkeys(
+    sorted({*chain(*NAMED.values()), *" ".join(map(_OTHERS.format, MOMENTS)).split()}), 0
+)
 
 
 class OutOfMemory(Exception):
@@ -257,12 +276,16 @@ class Allocator:
         self.waiting: deque[Piece] = deque()  # freed, and not joined with their neighbours yet
         self.lock = threading.RLock()
         self.busy = False  # whether the thread that has the lock is at work on the pieces
-        self.small_high = 0  # what the small segments must have held at once since the cache was last emptied
+        self.small_high = (
+            0  # what the small segments must have held at once since the cache was last emptied
+        )
         self.small_live = self.reserved_large = self.peak_reserved = self.ooms = self.retries = 0
         self.freed = 0  # bytes
         self.since = 0, 0, 0  # blocks ever, blocks and bytes in use when such figures began
         self.quick = 0  # up to here small blocks need nothing but counting: as small_high, or -1 while watched
-        self.asked = self.returned = self.emptied = 0  # segments, and how often all streams were waited for
+        self.asked = self.returned = self.emptied = (
+            0  # segments, and how often all streams were waited for
+        )
         self.index = index
         self.streams = {} if streams is None else streams  # device -> current stream
         self.layout: Layout | None = None  # made by the first question about an address
@@ -321,7 +344,8 @@ class Allocator:
     def _at_work(self) -> Iterator[None]:
         """The pieces are for this thread, and what is freed meanwhile waits."""
         with self.lock:
-            outer, self.busy = self.busy, True
+            outer = self.busy
+            self.busy = True
             try:
                 while self.waiting and not outer:
                     self._join(self.waiting.popleft())
@@ -390,7 +414,11 @@ class Allocator:
         """The figures that torch.cuda.memory_stats() gives, in its order."""
         large = self.live - self.small_live
         now = {
-            "allocated_bytes": {"all": self.live, "small_pool": self.small_live, "large_pool": large},
+            "allocated_bytes": {
+                "all": self.live,
+                "small_pool": self.small_live,
+                "large_pool": large,
+            },
             "reserved_bytes": {
                 "all": self.reserved,
                 "small_pool": self.reserved - self.reserved_large,
@@ -398,16 +426,26 @@ class Allocator:
             },
         }
         now["active_bytes"] = now["requested_bytes"] = now["allocated_bytes"]
-        now["inactive_split_bytes"] = {p: now["reserved_bytes"][p] - now["allocated_bytes"][p] for p in POOLS}
+        now["inactive_split_bytes"] = {
+            p: now["reserved_bytes"][p] - now["allocated_bytes"][p] for p in POOLS
+        }
         found: dict[str, Any] = {**NOTHING}
         for figure, by_pool in now.items():
             for pool, current in by_pool.items():
                 peak = current
                 if pool == "all":
-                    peak = {"allocated_bytes": self.peak, "reserved_bytes": self.peak_reserved}.get(figure, current)
-                ever, freed = peak, peak - current
-                if pool == "all" and figure in ("allocated_bytes", "active_bytes", "requested_bytes"):
-                    peak, freed = self.peak, self.freed
+                    peak = {"allocated_bytes": self.peak, "reserved_bytes": self.peak_reserved}.get(
+                        figure, current
+                    )
+                ever = peak
+                freed = peak - current
+                if pool == "all" and figure in (
+                    "allocated_bytes",
+                    "active_bytes",
+                    "requested_bytes",
+                ):
+                    peak = self.peak
+                    freed = self.freed
                     ever = current - self.since[2] + freed
                 found.update(zip(NAMED[figure, pool], (current, peak, ever, freed), strict=True))
         ever = self.blocks_ever - self.since[0]
@@ -415,7 +453,11 @@ class Allocator:
             values = (self.blocks, self.blocks, ever, ever + self.since[1] - self.blocks)
             found.update(zip(NAMED[figure, "all"], values, strict=True))
         found.update(num_alloc_retries=self.retries, num_ooms=self.ooms, max_split_size=-1)
-        found.update(num_sync_all_streams=self.emptied, num_device_alloc=self.asked, num_device_free=self.returned)
+        found.update(
+            num_sync_all_streams=self.emptied,
+            num_device_alloc=self.asked,
+            num_device_free=self.returned,
+        )
         return found
 
     def _make_room(self, wanted: Callable[[], int], size: int) -> None:
@@ -426,7 +468,9 @@ class Allocator:
             if wanted() > self.allowed:
                 self.ooms += 1
                 if self.layout is not None and self.layout.history is not None:
-                    self.layout.history.note("oom", self.free, size, self.layout.pool, frames=stack())
+                    self.layout.history.note(
+                        "oom", self.free, size, self.layout.pool, frames=stack()
+                    )
                 raise OutOfMemory(size, self)
 
     def _take_large(self, size: int) -> Piece:
@@ -470,7 +514,19 @@ CPU: Final = torch.device("cpu")
 class Place:
     """One virtual device while it is open."""
 
-    __slots__ = ("cuda", "gpu", "heads", "index", "label", "late", "lazy", "memory", "norms", "note", "shut")
+    __slots__ = (
+        "cuda",
+        "gpu",
+        "heads",
+        "index",
+        "label",
+        "late",
+        "lazy",
+        "memory",
+        "norms",
+        "note",
+        "shut",
+    )
 
     def __init__(self, gpu: VirtualGpu, index: int, total: int) -> None:
         self.gpu = gpu
@@ -480,11 +536,15 @@ class Place:
         self.label = f"cuda:{index}"
         self.memory = Allocator(total, index, gpu.streams)
         self.note: Callable[[Any], None] = gpu.ledger.rows.append
-        self.norms: list[str] | None = None  # the operators that this torch calls for a batch norm, once seen
+        self.norms: list[str] | None = (
+            None  # the operators that this torch calls for a batch norm, once seen
+        )
         # Once seen: the function for attention, None where this torch calls other operators around it than the usual
         # ones; and the operator that makes rows of its result.
         self.heads: tuple[Any, str] | None = None
-        self.late: list[Any] | None = None  # what `ops/dispatch.py` records before the next operation
+        self.late: list[Any] | None = (
+            None  # what `ops/dispatch.py` records before the next operation
+        )
         self.shut = False
 
 
@@ -508,7 +568,8 @@ class Block:
     def resize(self, wanted: int) -> None:
         """In place: every tensor that looks into the storage holds this block."""
         self.__del__()
-        self.size, self.piece = 0, None
+        self.size = 0
+        self.piece = None
         self.allocate(wanted)
 
     def __del__(self) -> None:
@@ -537,7 +598,9 @@ class VirtualGpu:
 
     def __init__(self, devices: int, memory: int, name: str, model: Gpu | None = None) -> None:
         self.name = name
-        self.model = model  # the GPU whose times are modelled; without one, times are those of this machine
+        self.model = (
+            model  # the GPU whose times are modelled; without one, times are those of this machine
+        )
         self.ledger = Ledger()
         self._clock: Clock | None = None
         self.streams: dict[int, int] = {}  # device -> the stream that is used there now
@@ -623,15 +686,21 @@ def index_of(gpu: VirtualGpu, device: Any = None) -> int:
     if isinstance(device, torch.cuda.device):
         return int(device.idx)
     if isinstance(device, bool) or not isinstance(device, int):
-        raise ValueError(f"Expected a torch.device with a specified index or an integer, but got:{device}")
+        raise ValueError(
+            f"Expected a torch.device with a specified index or an integer, but got:{device}"
+        )
     return device
 
 
-pinned: Final[dict[int, Any]] = {}  # weak references to pinned storages; emptied when the device closes
+pinned: Final[
+    dict[int, Any]
+] = {}  # weak references to pinned storages; emptied when the device closes
 registered: Final[dict[int, int]] = {}  # address -> bytes that cudaHostRegister has pinned
 
 
-SPARSE: Final = frozenset({torch.sparse_coo, torch.sparse_csr, torch.sparse_csc, torch.sparse_bsr, torch.sparse_bsc})
+SPARSE: Final = frozenset(
+    {torch.sparse_coo, torch.sparse_csr, torch.sparse_csc, torch.sparse_bsr, torch.sparse_bsc}
+)
 
 
 def parts(value: torch.Tensor) -> list[torch.Tensor]:
@@ -652,7 +721,9 @@ def is_pinned(tensor: torch.Tensor) -> bool:
     kept = pinned.get(tensor.untyped_storage()._cdata)
     if kept is not None and kept() is not None:
         return True
-    return bool(registered) and any(0 <= tensor.data_ptr() - at < nbytes for at, nbytes in registered.items())
+    return bool(registered) and any(
+        0 <= tensor.data_ptr() - at < nbytes for at, nbytes in registered.items()
+    )
 
 
 def pin(tensor: torch.Tensor) -> torch.Tensor:
@@ -664,20 +735,24 @@ def pin(tensor: torch.Tensor) -> torch.Tensor:
         make: Any = torch.sparse_compressed_tensor
         rest: dict[str, Any] = {"layout": tensor.layout}
         if tensor.layout is torch.sparse_coo:
-            make, rest = torch.sparse_coo_tensor, {"is_coalesced": tensor.is_coalesced()}
+            make = torch.sparse_coo_tensor
+            rest = {"is_coalesced": tensor.is_coalesced()}
         made: torch.Tensor = make(*copies, tensor.shape, **rest, check_invariants=False)
         made._pinned_storage = copies  # type: ignore[attr-defined]
         return made
     copy = tensor.clone(memory_format=torch.preserve_format)
     if not tensor.is_nested and copy.stride() != tensor.stride():
-        copy = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=CPU).copy_(tensor)
+        copy = torch.empty_strided(
+            tensor.shape, tensor.stride(), dtype=tensor.dtype, device=CPU
+        ).copy_(tensor)
     return pinned_from_now(copy)
 
 
 def pinned_from_now(copy: torch.Tensor) -> torch.Tensor:
     """The same tensor, which nobody else holds yet; its memory counts as pinned from now on."""
     storage: Any = copy.untyped_storage()
-    key, gpu = storage._cdata, now.gpu
+    key = storage._cdata
+    gpu = now.gpu
     size = 0 if gpu is None else gpu.host_memory.take(storage.nbytes())
 
     def freed(_: object) -> None:

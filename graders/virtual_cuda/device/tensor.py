@@ -55,7 +55,9 @@ class DeviceClass(torch._C._TensorMeta):
     _student_class: type
 
     def __eq__(cls, other: object) -> bool:
-        return cls is other or (other is cls._student_class and sys._getframe(1).f_code is not _MERGING)
+        return cls is other or (
+            other is cls._student_class and sys._getframe(1).f_code is not _MERGING
+        )
 
     __hash__ = type.__hash__
 
@@ -65,7 +67,8 @@ class Tensor(torch.Tensor, metaclass=DeviceClass):
 
     __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
     # Whatever is put in their place in `torch.Tensor` is not told of what is inside.
-    __getattribute__, __setattr__ = object.__getattribute__, object.__setattr__
+    __getattribute__ = object.__getattribute__
+    __setattr__ = object.__setattr__
     __slotnames__ = ()  # no list: `object.__getstate__`, which would give what is inside, refuses
 
     _student_class: type = torch.Tensor
@@ -92,7 +95,10 @@ for _cls, _module in ((Tensor, "torch"), (Parameter, "torch.nn.parameter")):
     _cls.__module__ = _module
 
 _inference_on: Final = torch.is_inference_mode_enabled
-VIRTUAL: Final[set[type]] = {Tensor, Parameter}  # `torch_api/tensor_types.py` adds students' classes
+VIRTUAL: Final[set[type]] = {
+    Tensor,
+    Parameter,
+}  # `torch_api/tensor_types.py` adds students' classes
 
 
 def device_classes() -> set[type]:
@@ -109,7 +115,9 @@ def dispatch_by(function: Any) -> None:
 def fresh(inner: torch.Tensor, shape: Any, dtype: Any, block: Block) -> Any:
     """The same as `wrap` for a strided tensor that a kernel has just made; `shape` and `dtype` are its own."""
     # Strides left out are contiguous ones, which take less time. Sizes of 0 and 1 may have any stride.
-    strides = None if inner.is_contiguous() and 1 not in shape and 0 not in shape else inner.stride()
+    strides = (
+        None if inner.is_contiguous() and 1 not in shape and 0 not in shape else inner.stride()
+    )
     # All arguments by position: by keyword this call is a fifth of the cost of a small operation.
     shell: Any = make_shell(
         Tensor,
@@ -138,12 +146,29 @@ def wrap(inner: torch.Tensor, block: Block) -> Any:
         # A view of a tensor from outside inference mode is an ordinary tensor, and so must its shell be.
         with torch.inference_mode(False):
             return wrap(inner, block)
-    shape, dtype, layout, lazy = inner.shape, inner.dtype, inner.layout, block.place.lazy
-    strides, offset = None, inner.storage_offset() or None
+    shape = inner.shape
+    dtype = inner.dtype
+    layout = inner.layout
+    lazy = block.place.lazy
+    strides = None
+    offset = inner.storage_offset() or None
     if offset or layout is not _STRIDED or not inner.is_contiguous() or 1 in shape or 0 in shape:
         strides = inner.stride()
     shell = make_shell(
-        Tensor, shape, strides, offset, None, dtype, layout, lazy, False, False, None, False, False, AUTOCAST
+        Tensor,
+        shape,
+        strides,
+        offset,
+        None,
+        dtype,
+        layout,
+        lazy,
+        False,
+        False,
+        None,
+        False,
+        False,
+        AUTOCAST,
     )
     # C++ resolves the conjugate and the negative bit of the shell before an operator arrives here; a view keeps both.
     if inner.is_conj():

@@ -86,7 +86,10 @@ def totals(records: Records, spent: Spent | None = None) -> tuple[str, ...]:
     counted = tuple(answer(records) for answer in COLUMNS.values())
     if spent is None:
         return counted
-    sums = [sum(spent.get(record.index, (0.0, 0.0))[lane] for record in records) for lane in range(len(TIMES))]
+    sums = [
+        sum(spent.get(record.index, (0.0, 0.0))[lane] for record in records)
+        for lane in range(len(TIMES))
+    ]
     return (*(duration(round(seconds * 1e9)) if seconds else "" for seconds in sums), *counted)
 
 
@@ -102,21 +105,31 @@ def file_rows(records: Records, spent: Spent | None = None) -> dict[str, list[Li
     lines = by_line(records)
     for place in sorted(lines, key=lambda place: place or (ELSEWHERE, 0)):
         file, number = place or (ELSEWHERE, 0)
-        row = LineRow(number, printable(linecache.getline(file, number).strip()), totals(lines[place], spent))
+        row = LineRow(
+            number, printable(linecache.getline(file, number).strip()), totals(lines[place], spent)
+        )
         if any(row.cells):
             found.setdefault(file, []).append(row)
     return found
 
 
 def draw_table(
-    files: Mapping[str, Sequence[LineRow]], sums: Sequence[str], width: int, headings: Sequence[str] = tuple(COLUMNS)
+    files: Mapping[str, Sequence[LineRow]],
+    sums: Sequence[str],
+    width: int,
+    headings: Sequence[str] = tuple(COLUMNS),
 ) -> list[str]:
     """The lines of a table, at most `width` characters wide; columns without any figure are left out."""
     rows = [row for each in files.values() for row in each]
-    wide = [max(len(text) for text in (h, sums[i], *(r.cells[i] for r in rows))) for i, h in enumerate(headings)]
+    wide = [
+        max(len(text) for text in (h, sums[i], *(r.cells[i] for r in rows)))
+        for i, h in enumerate(headings)
+    ]
     shown = [i for i, _ in enumerate(headings) if sums[i] or any(row.cells[i] for row in rows)]
     number = max([len(str(row.number)) for row in rows], default=1) + 2
-    longest = max([*(len(file) - number - 2 for file in files), *(len(row.code) for row in rows)], default=0)
+    longest = max(
+        [*(len(file) - number - 2 for file in files), *(len(row.code) for row in rows)], default=0
+    )
 
     def room() -> int:
         return width - number - 2 - sum(wide[i] + 2 for i in shown)
@@ -137,7 +150,9 @@ def draw_table(
     first = number + 2 + code
 
     def line(text: str, cells: Sequence[str]) -> str:
-        return (cut(text, first).ljust(first) + "".join(f"  {cells[i]:>{wide[i]}}" for i in shown)).rstrip()
+        return (
+            cut(text, first).ljust(first) + "".join(f"  {cells[i]:>{wide[i]}}" for i in shown)
+        ).rstrip()
 
     for file, found in files.items():
         lines.append(line(file, headings))
@@ -148,7 +163,9 @@ def draw_table(
 def _figures(headings: Sequence[str], cells: Sequence[str], indent: int, width: int) -> list[str]:
     pairs = zip(headings, cells, strict=True)
     told = ", ".join(f"{h}\N{NO-BREAK SPACE}{c}".replace(" ", "\xa0") for h, c in pairs if c)
-    wrapped = textwrap.wrap(told, max(width - indent, 20), break_long_words=False, break_on_hyphens=False)
+    wrapped = textwrap.wrap(
+        told, max(width - indent, 20), break_long_words=False, break_on_hyphens=False
+    )
     return [" " * indent + text.replace("\xa0", " ") for text in wrapped]
 
 
@@ -185,7 +202,11 @@ def trace_of(records: Sequence[Record]) -> dict[str, list[TraceEvent]]:
     events = named_tracks(tracks)
     events += _host_events([r for r in records if isinstance(r, Span)], _moments(records))
     events += _short_events(records, device_tracks)
-    events += [_event(r, "i", _microseconds(r.at), HOST, s="t") for r in records if isinstance(r, ScalerCall)]
+    events += [
+        _event(r, "i", _microseconds(r.at), HOST, s="t")
+        for r in records
+        if isinstance(r, ScalerCall)
+    ]
     for record in records:
         if isinstance(record, Operation | Allocation):
             where = {"ph": "C", "ts": _microseconds(record.at), "pid": PROCESS, "tid": HOST}
@@ -244,7 +265,13 @@ def _moments(records: Sequence[Record]) -> list[float]:
 
 def _event(record: Record, phase: str, start: float, tid: int, **more: Any) -> TraceEvent:
     where = {"ph": phase, "ts": round(start, 3), "pid": PROCESS, "tid": tid}
-    return {"name": title_of(record), "cat": _TITLES[type(record)][1], **where, **more, "args": details_of(record)}
+    return {
+        "name": title_of(record),
+        "cat": _TITLES[type(record)][1],
+        **where,
+        **more,
+        "args": details_of(record),
+    }
 
 
 # A record's title and category.
@@ -276,7 +303,10 @@ def title_of(record: Record) -> str:
 
 def details_of(record: Record) -> TraceEvent:
     """What a trace tells of a record: its line, its index, and some of its attributes."""
-    details: TraceEvent = {"site": None if record.site is None else str(record.site), "record": record.index}
+    details: TraceEvent = {
+        "site": None if record.site is None else str(record.site),
+        "record": record.index,
+    }
     details |= {key: getattr(record, name) for key, name in _DETAILS.get(type(record), {}).items()}
     return {key: value for key, value in details.items() if value is not None}
 

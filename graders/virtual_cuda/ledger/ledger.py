@@ -55,7 +55,13 @@ class Ledger(Sequence[Record]):
         part = Ledger(self.opened_at)
         part._reader = self._reader
         part._first = max(mark, self._first)
-        part._until = self._until if until is None else until if self._until is None else min(until, self._until)
+        part._until = (
+            self._until
+            if until is None
+            else until
+            if self._until is None
+            else min(until, self._until)
+        )
         return part
 
     @property
@@ -86,7 +92,12 @@ class Ledger(Sequence[Record]):
             earlier = self._reader.records[: self._reader.position(self._first)]
             return max([peak, *questions.live_bytes(earlier, device).values()])
         # The device also sees the peaks inside an operation, which leave no record.
-        return max([peak, *(bytes_ for name, bytes_ in self.peaks.items() if questions.is_on(name, device))])
+        return max(
+            [
+                peak,
+                *(bytes_ for name, bytes_ in self.peaks.items() if questions.is_on(name, device)),
+            ]
+        )
 
     def __len__(self) -> int:
         return len(self.records)
@@ -180,7 +191,9 @@ class _Reader:
         self._rows_read = 0
         self._skipped: list[int] = []  # the rows that are no records, ascending
         self._open: dict[int, int] = {}  # row of a span without an END → position of its record
-        self._enclosing: list[int] = []  # rows of the forward and backward passes that now run, outermost first
+        self._enclosing: list[
+            int
+        ] = []  # rows of the forward and backward passes that now run, outermost first
         self._site = _Sites()
 
     def position(self, row: int) -> int:
@@ -214,7 +227,9 @@ class _Reader:
             span = self.records[place_of_record]
             assert isinstance(span, Span)
             seconds = at - self._opened_at - span.at
-            self.records[place_of_record] = msgspec.structs.replace(span, end=len(self.records), seconds=seconds)
+            self.records[place_of_record] = msgspec.structs.replace(
+                span, end=len(self.records), seconds=seconds
+            )
 
     def _record(self, row: Row) -> Record:
         kind, at, code, offset, *rest = row
@@ -225,11 +240,19 @@ class _Reader:
         match kind:
             case records.OPERATION:
                 name, device, mode, autocast, taken, live, *_ = rest
-                return records.Operation(*common, str(name), str(device), *_mode(mode), _dtype(autocast), taken, live)
+                return records.Operation(
+                    *common, str(name), str(device), *_mode(mode), _dtype(autocast), taken, live
+                )
             case records.TRANSFER:
                 direction, size, pinned, non_blocking, source, target = rest
                 return records.Transfer(
-                    *common, direction, size, bool(pinned), bool(non_blocking), str(source), str(target)
+                    *common,
+                    direction,
+                    size,
+                    bool(pinned),
+                    bool(non_blocking),
+                    str(source),
+                    str(target),
                 )
             case records.SYNC:
                 what, explicit = rest
@@ -239,7 +262,12 @@ class _Reader:
                 depth = len(self._enclosing)
                 self._enclosing.append(self._rows_read)
                 return records.Forward(
-                    *common, _class(module), bool(training), *_mode(mode), tuple(map(str, devices)), depth
+                    *common,
+                    _class(module),
+                    bool(training),
+                    *_mode(mode),
+                    tuple(map(str, devices)),
+                    depth,
                 )
             case records.BACKWARD:
                 self._enclosing.append(self._rows_read)
@@ -281,7 +309,11 @@ class _Sites:
     def _line(self, code: CodeType, offset: int) -> int:
         if _identity(code) not in self._tables:
             known = [(start, line) for start, _, line in code.co_lines() if line is not None]
-            self._tables[_identity(code)] = (code, [start for start, _ in known], [line for _, line in known])
+            self._tables[_identity(code)] = (
+                code,
+                [start for start, _ in known],
+                [line for _, line in known],
+            )
         _, starts, lines = self._tables[_identity(code)]
         place = bisect_right(starts, offset) - 1
         # Before the first instruction (a frame that has not begun) the line of the `def` is the best answer.

@@ -34,7 +34,11 @@ R = TypeVar("R", bound=Record)
 
 def between(records: Records, first: Record | int, second: Record | int) -> tuple[Record, ...]:
     """The records that began after `first` began and before `second` did."""
-    return tuple(records[_at_or_after(records, _position(first) + 1) : _at_or_after(records, _position(second))])
+    return tuple(
+        records[
+            _at_or_after(records, _position(first) + 1) : _at_or_after(records, _position(second))
+        ]
+    )
 
 
 def before(records: Records, moment: Record | int) -> tuple[Record, ...]:
@@ -65,7 +69,9 @@ def in_function(records: Records, function: str) -> tuple[Record, ...]:
 
 def on_line(records: Records, file: str, line: int) -> tuple[Record, ...]:
     """The records caused by this line."""
-    return tuple(r for r in records if r.site is not None and (r.site.file, r.site.line) == (file, line))
+    return tuple(
+        r for r in records if r.site is not None and (r.site.file, r.site.line) == (file, line)
+    )
 
 
 # Lines
@@ -137,7 +143,9 @@ def bytes_to_host(records: Records) -> int:
 # Synchronisations
 
 
-def syncs(records: Records, what: str | None = None, besides: Sequence[str] = ()) -> tuple[Sync, ...]:
+def syncs(
+    records: Records, what: str | None = None, besides: Sequence[str] = ()
+) -> tuple[Sync, ...]:
     """The implicit waits of the host: all, those of one kind, or all besides some kinds."""
     implicit = (s for s in _only(Sync, records) if not s.explicit)
     return tuple(s for s in implicit if what in (None, s.what) and s.what not in besides)
@@ -176,7 +184,9 @@ def syncs_within(records: Records, span: Span) -> tuple[Sync, ...]:
     return syncs(within(records, span))
 
 
-def syncs_per_round(records: Records, starts: Sequence[Record], besides: Sequence[str] = ()) -> tuple[int, ...]:
+def syncs_per_round(
+    records: Records, starts: Sequence[Record], besides: Sequence[str] = ()
+) -> tuple[int, ...]:
     """The number of implicit synchronisations in each round of a loop; what follows the loop is in the last."""
     return tuple(len(syncs(part, besides=besides)) for part in rounds(records, starts))
 
@@ -207,7 +217,9 @@ def operations_building_graph(records: Records) -> tuple[Operation, ...]:
 
 def operations_under_autocast(records: Records, dtype: str | None = None) -> tuple[Operation, ...]:
     """The operations that ran under autocast, to any dtype or to this one ("float16")."""
-    return tuple(o for o in operations(records) if o.autocast is not None and dtype in (None, o.autocast))
+    return tuple(
+        o for o in operations(records) if o.autocast is not None and dtype in (None, o.autocast)
+    )
 
 
 def autocast_dtypes(records: Records) -> Counter[str]:
@@ -285,7 +297,9 @@ def _grown(smaller: Counter[K], larger: Counter[K]) -> dict[K, tuple[int, int]]:
 
 
 def _memory_events(records: Records, device: str) -> tuple[Operation | Allocation, ...]:
-    return tuple(r for r in records if isinstance(r, Operation | Allocation) and is_on(r.device, device))
+    return tuple(
+        r for r in records if isinstance(r, Operation | Allocation) and is_on(r.device, device)
+    )
 
 
 _NORMS: Final = frozenset({"norm", "linalg_norm", "linalg_vector_norm", "_foreach_norm"})
@@ -294,7 +308,9 @@ _NORMS: Final = frozenset({"norm", "linalg_norm", "linalg_vector_norm", "_foreac
 # Forward and backward passes, optimizer steps
 
 
-def forwards(records: Records, module: str | None = None, top_level_only: bool = True) -> tuple[Forward, ...]:
+def forwards(
+    records: Records, module: str | None = None, top_level_only: bool = True
+) -> tuple[Forward, ...]:
     """The forward passes, of any module or of one class; with `top_level_only`, not those inside another pass."""
     wanted = (f for f in _only(Forward, records) if module in (None, f.module))
     return tuple(f for f in wanted if not (top_level_only and f.depth))
@@ -312,7 +328,9 @@ def forwards_in_training_mode(records: Records) -> tuple[Forward, ...]:
 
 def forwards_on(records: Records, device: str) -> tuple[Forward, ...]:
     """The top-level forward passes with all parameters and inputs on this device."""
-    return tuple(f for f in forwards(records) if f.devices and all(is_on(d, device) for d in f.devices))
+    return tuple(
+        f for f in forwards(records) if f.devices and all(is_on(d, device) for d in f.devices)
+    )
 
 
 def forwards_across_devices(records: Records) -> tuple[Forward, ...]:
@@ -332,7 +350,9 @@ def backward_passes(records: Records) -> tuple[Backward, ...]:
 
 def backwards_under_autocast(records: Records) -> tuple[Backward, ...]:
     """The backward passes in which an operation ran under autocast."""
-    return tuple(b for b in backward_passes(records) if operations_under_autocast(within(records, b)))
+    return tuple(
+        b for b in backward_passes(records) if operations_under_autocast(within(records, b))
+    )
 
 
 def optimizer_steps(records: Records) -> tuple[OptimizerStep, ...]:
@@ -344,21 +364,28 @@ def training_order(records: Records) -> tuple[str, ...]:
     """What a training loop did, in order: "forward", "backward", "step", "scaler.update", …"""
     passes = {Forward: "forward", Backward: "backward", OptimizerStep: "step"}
     shown = (r for r in records if not (isinstance(r, Forward) and r.depth))
-    named = (f"scaler.{r.call}" if isinstance(r, ScalerCall) else passes.get(type(r)) for r in shown)
+    named = (
+        f"scaler.{r.call}" if isinstance(r, ScalerCall) else passes.get(type(r)) for r in shown
+    )
     return tuple(name for name in named if name is not None)
 
 
 def backwards_per_step(records: Records) -> tuple[int, ...]:
     """How many backward passes led up to each optimizer step, those from its closure included."""
     starts = [b.index for b in backward_passes(records)]
-    reached = [bisect_left(starts, step.index if step.end is None else step.end) for step in optimizer_steps(records)]
+    reached = [
+        bisect_left(starts, step.index if step.end is None else step.end)
+        for step in optimizer_steps(records)
+    ]
     return tuple(now - earlier for earlier, now in pairwise([0, *reached]))
 
 
 def steps_without_backward(records: Records) -> tuple[OptimizerStep, ...]:
     """The optimizer steps that no backward pass led up to: a step before backward, or two in a row."""
     counts = backwards_per_step(records)
-    return tuple(step for step, count in zip(optimizer_steps(records), counts, strict=True) if not count)
+    return tuple(
+        step for step, count in zip(optimizer_steps(records), counts, strict=True) if not count
+    )
 
 
 def backwards_after_last_step(records: Records) -> tuple[Backward, ...]:
@@ -397,7 +424,9 @@ def steps_outside_scaler(records: Records) -> tuple[OptimizerStep, ...]:
             found.append(record)
         if isinstance(record, ScalerCall) and record.call == "step":
             by_scaler = True
-        elif isinstance(record, OptimizerStep | Backward):  # a backward, too: the scaler may have skipped its step
+        elif isinstance(
+            record, OptimizerStep | Backward
+        ):  # a backward, too: the scaler may have skipped its step
             by_scaler = False
     return tuple(found)
 
@@ -424,7 +453,11 @@ def gradient_norms(records: Records) -> tuple[Operation, ...]:
     for record in records:
         if isinstance(record, Span):
             inside_until = max(inside_until, record.end or 0)
-        elif isinstance(record, Operation) and record.index >= inside_until and _names(record.name) & _NORMS:
+        elif (
+            isinstance(record, Operation)
+            and record.index >= inside_until
+            and _names(record.name) & _NORMS
+        ):
             found.append(record)
     return tuple(found)
 
@@ -437,7 +470,10 @@ def norms_before_unscale(records: Records) -> tuple[Operation, ...]:
     for record in records:
         if isinstance(record, Backward):
             scaled = True
-        elif isinstance(record, ScalerCall) and record.call in ("unscale_", "step"):  # a step unscales too
+        elif isinstance(record, ScalerCall) and record.call in (
+            "unscale_",
+            "step",
+        ):  # a step unscales too
             scaled = False
         elif isinstance(record, Operation) and scaled and record.index in norms:
             found.append(record)

@@ -157,4 +157,14 @@ class Collective(_Entry, frozen=True, gc=False):
 
 
 Span = Forward | Backward | OptimizerStep | Collective
-Record = Operation | Transfer | Sync | Forward | Backward | OptimizerStep | ScalerCall | Allocation | Collective
+Record = (
+    Operation
+    | Transfer
+    | Sync
+    | Forward
+    | Backward
+    | OptimizerStep
+    | ScalerCall
+    | Allocation
+    | Collective
+)

@@ -19,7 +19,9 @@ from virtual_cuda.errors import BadTimeline
 from virtual_cuda.ledger import questions, records
 from virtual_cuda.ledger.records import Allocation, Operation, Record, Transfer
 
-SHARE: Final = 0.75  # of the columns, at most, for events that have one each; the rest is for operations
+SHARE: Final = (
+    0.75  # of the columns, at most, for events that have one each; the rest is for operations
+)
 
 
 def mark_of(event: TimelineEvent) -> str | None:
@@ -80,7 +82,9 @@ def _places(events: Sequence[TimelineEvent], room: int) -> list[int]:
     if special > room * SHARE or not plain:
         return [place * room // len(events) for place in range(len(events))]
     left = room - special
-    places, specials_before, plain_before = [], 0, 0
+    places = []
+    specials_before = 0
+    plain_before = 0
     for event in events:
         places.append(specials_before + plain_before * left // plain)
         if event.kind == "op":
@@ -98,7 +102,9 @@ LABEL: Final = 9
 NARROWEST: Final = 40
 WIDEST: Final = 160
 BARS: Final = "▁▂▃▄▅▆▇█"
-WAIT, WAITS, EXPLICIT = "│", "║", "┊"
+WAIT = "│"
+WAITS = "║"
+EXPLICIT = "┊"
 LANE: Final = "─"
 ARROWS: Final = {"↓": "to device", "↑": "to host", "↔": "between devices"}
 # The marks of a timeline by kind: the sign in text, and the meaning. Pages draw the same kinds in their own shapes.
@@ -123,18 +129,25 @@ NOTHING_BESIDE: Final = "The reference has nothing to draw for the same call."
 LEGEND: Final = (f"{WAITS} several waits", *(f"{sign} {words}" for sign, words in MARKS.values()))
 
 
-def draw_timeline(timeline: Timeline, width: int, theirs: Timeline | None = None) -> list[DrawnLine]:
+def draw_timeline(
+    timeline: Timeline, width: int, theirs: Timeline | None = None
+) -> list[DrawnLine]:
     """The lines of the picture, `width` characters wide, with a heading and a comparison with the reference."""
     width = min(max(width, NARROWEST), WIDEST)
     found = columns(timeline, width - LABEL)
-    count, waits = counted(sum(timeline.counts.values()), "event"), counted(timeline.wait_count, "wait")
+    count = counted(sum(timeline.counts.values()), "event")
+    waits = counted(timeline.wait_count, "wait")
     left_out = f" ({timeline.left_out:,} of them not drawn)" if timeline.left_out else ""
-    where = f" in its busiest call (scenario “{shown(timeline.scenario)}”, on {shown(timeline.device)})"
+    where = (
+        f" in its busiest call (scenario “{shown(timeline.scenario)}”, on {shown(timeline.device)})"
+    )
     heading = f"{shown(timeline.function)}: {waits}, {count}{left_out}{where if timeline.scenario else ''}"
     lines: list[DrawnLine] = [((cut(heading, width), ""),)]
     if found:
         highest = max([timeline.peak_bytes, 1, *(column.live for column in found)])
-        bars = "".join(BARS[min(len(BARS) * column.live // highest, len(BARS) - 1)] for column in found)
+        bars = "".join(
+            BARS[min(len(BARS) * column.live // highest, len(BARS) - 1)] for column in found
+        )
         lines += [
             _lane("host", found, _on_host, "pass"),
             _lane("", found, _between, "copy"),
@@ -174,7 +187,9 @@ def _filled(lane: Lane, room: int) -> Iterator[tuple[str, str]]:
     """A sign and its kind for each column of a lane."""
     count = len(lane.parts)
     for column in range(room if count else 0):
-        parts = lane.parts[column * count // room : max((column + 1) * count // room, column * count // room + 1)]
+        parts = lane.parts[
+            column * count // room : max((column + 1) * count // room, column * count // room + 1)
+        ]
         kind, _ = max(parts, key=itemgetter(1))
         share = sum(percent for _, percent in parts) / len(parts)
         yield (
@@ -232,7 +247,9 @@ SIMILAR: Final = {
 
 def _similar(error: UnicodeError) -> tuple[str, int]:
     assert isinstance(error, UnicodeEncodeError)
-    return "".join(SIMILAR.get(sign, "?") for sign in error.object[error.start : error.end]), error.end
+    return "".join(
+        SIMILAR.get(sign, "?") for sign in error.object[error.start : error.end]
+    ), error.end
 
 
 codecs.register_error("similar", _similar)
@@ -275,10 +292,14 @@ def size(count: int) -> str:
 
 def shown(text: str) -> str:
     """Foreign text for a terminal: characters that would move the cursor or turn the line around are replaced."""
-    return "".join(character if character.isprintable() else "\N{REPLACEMENT CHARACTER}" for character in text)
+    return "".join(
+        character if character.isprintable() else "\N{REPLACEMENT CHARACTER}" for character in text
+    )
 
 
-def _lane(label: str, found: Sequence[Column], sign: Callable[[Column], str], meaning: str) -> DrawnLine:
+def _lane(
+    label: str, found: Sequence[Column], sign: Callable[[Column], str], meaning: str
+) -> DrawnLine:
     pieces: list[Fragment] = [(f"{label:>{LABEL - 1}} ", "")]
     for column in found:
         if column.waits:
@@ -312,7 +333,8 @@ def _on_host(column: Column) -> str:
 
 
 def _between(column: Column) -> str:
-    down, up = column.count("to device"), column.count("to host")
+    down = column.count("to device")
+    up = column.count("to host")
     if down and up:
         return "↕"
     return "↓" if down else "↑" if up else "↔" if column.count("between devices") else " "
@@ -324,7 +346,8 @@ def _on_device(column: Column) -> str:
 
 
 def _copies(timeline: Timeline) -> Iterator[str]:
-    down, up = timeline.counts.get("to device", 0), timeline.counts.get("to host", 0)
+    down = timeline.counts.get("to device", 0)
+    up = timeline.counts.get("to host", 0)
     parts = [f"peak {size(timeline.peak_bytes)}"] if timeline.peak_bytes else []
     parts += [f"↓ {counted(down, 'copy', 'copies')}, {size(timeline.to_device)}"] if down else []
     parts += [f"↑ {counted(up, 'copy', 'copies')}, {size(timeline.to_host)}"] if up else []
@@ -368,7 +391,16 @@ PARTS: Final = 200  # of a lane to scale
 FEWEST: Final = 50  # events, below which thinning out any more would leave no picture
 _HIGHEST: Final = 1 << 62
 
-_Small = Literal["op", "memory", "to device", "to host", "between devices", "sync", "explicit sync", "upload sync"]
+_Small = Literal[
+    "op",
+    "memory",
+    "to device",
+    "to host",
+    "between devices",
+    "sync",
+    "explicit sync",
+    "upload sync",
+]
 EventKind = Literal[_Small, "forward", "inner forward", "backward", "step", "scaler"]
 LaneKind = Literal["kernel", "copy", "issue", "wait"]
 # What is left out first when there is too much, and what is left out last.
@@ -388,7 +420,9 @@ class TimelineEvent(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
     kind: EventKind
     at: Natural  # its place in the order of all the call's records, from 0
-    bytes: Annotated[int, msgspec.Meta(ge=-_HIGHEST, le=_HIGHEST)]  # copied, taken, or with a minus given back
+    bytes: Annotated[
+        int, msgspec.Meta(ge=-_HIGHEST, le=_HIGHEST)
+    ]  # copied, taken, or with a minus given back
     line: LineNumber | None  # of the student's file
     grad: bool
     autocast: bool
@@ -454,7 +488,9 @@ def timeline_of(
     `peak_bytes` is what the device knows beyond the records: the peaks inside an operation.
     """
     every = _events(ledger, file)
-    waits = Counter(event.line for event in every if event.kind == "sync" and event.line is not None)
+    waits = Counter(
+        event.line for event in every if event.kind == "sync" and event.line is not None
+    )
     whole = Timeline(
         function=_text(function),
         scenario=_text(scenario),
@@ -482,7 +518,9 @@ def same_call(timeline: Timeline, others: Iterable[Timeline]) -> Timeline | None
     if timeline.place is None:
         return None
     wanted = (timeline.scenario, timeline.place, timeline.device)
-    return next((other for other in others if (other.scenario, other.place, other.device) == wanted), None)
+    return next(
+        (other for other in others if (other.scenario, other.place, other.device) == wanted), None
+    )
 
 
 _decoder: Final = msgspec.msgpack.Decoder(Timeline)
@@ -533,7 +571,9 @@ def _events(ledger: Sequence[Record], file: str) -> list[TimelineEvent]:
         kind, size, grad, autocast, name = _told(record)
         if kind == "sync" and id(record) not in reads:
             kind = "upload sync"  # until the copy is on its way: nothing on the device is waited for, or read
-        events.append(TimelineEvent(kind, at, size, line, grad, autocast, sum(live.values()), _text(name)))
+        events.append(
+            TimelineEvent(kind, at, size, line, grad, autocast, sum(live.values()), _text(name))
+        )
     return events
 
 
@@ -550,7 +590,13 @@ def _told(record: Record) -> tuple[EventKind, int, bool, bool, str]:
             return "explicit sync" if record.explicit else "sync", 0, False, False, record.what
         case records.Forward():
             # A model's layers are kept apart from the model: a picture shows the one call, and not its forty.
-            return "inner forward" if record.depth else "forward", 0, record.builds_graph, False, record.module
+            return (
+                "inner forward" if record.depth else "forward",
+                0,
+                record.builds_graph,
+                False,
+                record.module,
+            )
         case records.Backward():
             return "backward", 0, False, False, "backward"
         case records.OptimizerStep():
@@ -560,7 +606,13 @@ def _told(record: Record) -> tuple[EventKind, int, bool, bool, str]:
         case records.ScalerCall():
             return "scaler", 0, False, False, record.call
         case Allocation():
-            return "memory", record.bytes, False, False, "taken" if record.bytes >= 0 else "given back"
+            return (
+                "memory",
+                record.bytes,
+                False,
+                False,
+                "taken" if record.bytes >= 0 else "given back",
+            )
 
 
 def _thinned(events: list[TimelineEvent], limit: int) -> list[TimelineEvent]:
@@ -572,7 +624,9 @@ def _thinned(events: list[TimelineEvent], limit: int) -> list[TimelineEvent]:
     for rank in sorted(set(RANKS.values())):
         group = [event.at for event in events if RANKS[event.kind] == rank and event.at not in kept]
         room = limit - len(kept)
-        kept.update(group if len(group) <= room else (group[i * len(group) // room] for i in range(room)))
+        kept.update(
+            group if len(group) <= room else (group[i * len(group) // room] for i in range(room))
+        )
         if len(kept) >= limit:
             break
     return [event for event in events if event.at in kept]
@@ -580,8 +634,12 @@ def _thinned(events: list[TimelineEvent], limit: int) -> list[TimelineEvent]:
 
 def _lines(events: Iterable[TimelineEvent], source: Sequence[str]) -> dict[int, str]:
     """The text of the lines that did most, in their order."""
-    busy = Counter(event.line for event in events if event.line is not None and event.line <= len(source))
-    waited = Counter(event.line for event in events if event.line in busy and RANKS[event.kind] == 0)
+    busy = Counter(
+        event.line for event in events if event.line is not None and event.line <= len(source)
+    )
+    waited = Counter(
+        event.line for event in events if event.line in busy and RANKS[event.kind] == 0
+    )
     wanted = sorted(busy, key=lambda line: (-waited[line], -busy[line], line))[:MOST_LINES]
     return {line: _text(source[line - 1].rstrip()) for line in sorted(wanted)}
 

@@ -28,7 +28,9 @@ _BANNED: Final = (
 
 
 _held_elsewhere: Final[Any] = vars(torch._C)["_is_cached_tensor"]
-_cast_weights: Final[dict[int, tuple[Any, Any]]] = {}  # kept until the outermost autocast region ends
+_cast_weights: Final[
+    dict[int, tuple[Any, Any]]
+] = {}  # kept until the outermost autocast region ends
 
 
 def _eligible(value: Any) -> bool:
@@ -87,7 +89,9 @@ def _append(op: Any, args: Any, kwargs: Any) -> Any:
     if not _eligible(args[0]):
         return op(*args, **kwargs)
     if op is aten.norm.Scalar:
-        return aten.norm.ScalarOpt_dtype(args[0], args[1] if len(args) > 1 else 2, dtype=torch.float32)
+        return aten.norm.ScalarOpt_dtype(
+            args[0], args[1] if len(args) > 1 else 2, dtype=torch.float32
+        )
     given = [*args[1:], *(False for _ in range(3 - len(args[1:])))]
     return aten.norm.ScalarOpt_dim_dtype(args[0], given[0], given[1], given[2], dtype=torch.float32)
 

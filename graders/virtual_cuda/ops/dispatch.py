@@ -52,15 +52,20 @@ class Rules(NamedTuple):
     call: Any  # on inner tensors
     refuse: Refuse | None  # function(args, kwargs): raises what CUDA raises before it computes
     output: Any  # function(inner, kwargs, out) -> out: the form of the results
-    count_waits: Callable[[Any, Any], None] | None  # function(args, kwargs): records the waits afterwards
+    count_waits: (
+        Callable[[Any, Any], None] | None
+    )  # function(args, kwargs): records the waits afterwards
     name: str
 
 
 @functools.cache
 def rules_of(func: Any) -> Rules:
     """The rules for an overload; made once, since an operator is called often."""
-    facts, call = facts_of(func), call_of(func)
-    if "linalg" in func.name() or not torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), "CPU"):
+    facts = facts_of(func)
+    call = call_of(func)
+    if "linalg" in func.name() or not torch._C._dispatch_has_kernel_for_dispatch_key(
+        func.name(), "CPU"
+    ):
         call = functools.partial(_taken_apart, call)
     return Rules(call, _refusal(func, facts), facts.output, waits_of(func), str(func))
 
@@ -72,7 +77,8 @@ def _taken_apart(call: Any, *args: Any, **kwargs: Any) -> Any:
     """Run an operator that C++ makes of others: conjugated results between them are resolved, which is off in here."""
     if not args or not isinstance(args[0], torch.Tensor) or not args[0].is_complex():
         return call(*args, **kwargs)
-    included, excluded = torch._C._dispatch_tls_local_include_set(), torch._C._dispatch_tls_local_exclude_set()
+    included = torch._C._dispatch_tls_local_include_set()
+    excluded = torch._C._dispatch_tls_local_exclude_set()
     with torch._C._ForceDispatchKeyGuard(included, excluded - _BITS):
         return call(*args, **kwargs)
 
@@ -116,9 +122,13 @@ def alert(facts: Operator, args: Any, kwargs: Any) -> None:
     """Alerts as CUDA does."""
     if not torch.are_deterministic_algorithms_enabled():
         return
-    caller = facts.nondeterministic(args) if callable(facts.nondeterministic) else facts.nondeterministic
+    caller = (
+        facts.nondeterministic(args) if callable(facts.nondeterministic) else facts.nondeterministic
+    )
     given = [value for value in (*args, *kwargs.values()) if isinstance(value, torch.Tensor)]
-    if caller is None or (facts.exact_integers and not any(t.is_floating_point() or t.is_complex() for t in given)):
+    if caller is None or (
+        facts.exact_integers and not any(t.is_floating_point() or t.is_complex() for t in given)
+    ):
         return
     if not torch.is_deterministic_algorithms_warn_only_enabled():
         raise RuntimeError(_REFUSED.format(caller))
@@ -166,7 +176,9 @@ def _would_run(func: Any, args: Any, kwargs: Any) -> bool:
         return False
     try:
         func(*copied, **{key: _copied(value) for key, value in kwargs.items()})
-    except Exception as error:  # a refusal of the arguments; it is raised, and translated, when the operator runs
+    except (
+        Exception
+    ) as error:  # a refusal of the arguments; it is raised, and translated, when the operator runs
         return any(text in str(error) for text in ("not implemented for", "can't be cast"))
     return True
 
@@ -196,7 +208,9 @@ def rescue(func: Any, inner: Any, kwargs: Any, place: Place, error: Exception) -
             return inner[0] if func._schema.is_mutable else None
         named = {key: value for key, value in kwargs.items() if key != "generator"}
         args, named = tree_map_only(torch.Tensor, lambda t: t.to("meta"), (tuple(inner), named))
-        return tree_map_only(torch.Tensor, lambda t: torch.zeros(t.shape, dtype=t.dtype), func(*args, **named))
+        return tree_map_only(
+            torch.Tensor, lambda t: torch.zeros(t.shape, dtype=t.dtype), func(*args, **named)
+        )
     if facts.emulate is not None:
         emulated = facts.emulate(func, inner, kwargs, error)
         if emulated is not NOT_EMULATED:
@@ -209,11 +223,16 @@ def rescue(func: Any, inner: Any, kwargs: Any, place: Place, error: Exception) -
 
 def translate(func: Any, inner: Any, error: Exception) -> Exception | None:
     """CUDA's exception for a CPU kernel's, or None where both say the same."""
-    text, facts = str(error), facts_of(func)
+    text = str(error)
+    facts = facts_of(func)
     if facts.words is not None and (ruled := facts.words(inner, text)) is not None:
         return ruled
     kernel = KERNEL.match(text)
-    spelled = kernel[2] if kernel else next((SPELLED.get(t.dtype, "Undefined") for t in tensors_in(inner)), "Undefined")
+    spelled = (
+        kernel[2]
+        if kernel
+        else next((SPELLED.get(t.dtype, "Undefined") for t in tensors_in(inner)), "Undefined")
+    )
     if facts.spoken is not None:
         said = f"{type(error).__name__}: {text}"
         words = facts.spoken.get(said) or facts.spoken.get(re.sub(rf"\b{spelled}\b", "{T}", said))
@@ -253,9 +272,7 @@ class _ThreadState(threading.local):
     """What a thread knows: the autocast dtype, and whether a fork has cut this process off from the device."""
 
     autocast: Any = None
-    strides: Any = (
-        None  # those of the copy that C++ makes next; it leaves them out for a device that it knows little of
-    )
+    strides: Any = None  # those of the copy that C++ makes next; it leaves them out for a device that it knows little of
     wanted: Any = None  # where a backward pass is for a few tensors only, their ids
     once: Any = None  # what the backward pass that starts next may hand gradients to, and its line
     step: Any = None  # of an optimizer, where it runs on the tensors inside
@@ -304,12 +321,21 @@ def allocate(place: Place, nbytes: int) -> Block:
     try:
         return Block(place, nbytes)
     except OutOfMemory as error:
-        for observer in place.gpu.oom_observers:  # the device, what was wanted, what is in use, what is free
+        for (
+            observer
+        ) in place.gpu.oom_observers:  # the device, what was wanted, what is in use, what is free
             observer(place.index, error.requested, place.memory.live, place.memory.free)
         raise out_of_memory(error, place.index) from None
 
 
-def write(name: str, place: Place, nbytes: int, work: Any = None, where: Any = None, at: float | None = None) -> None:
+def write(
+    name: str,
+    place: Place,
+    nbytes: int,
+    work: Any = None,
+    where: Any = None,
+    at: float | None = None,
+) -> None:
     """One operation into the ledger.
 
     `where`, if known: code object and instruction offset of the student's line. `at`: when it ended, if not now.
@@ -320,7 +346,8 @@ def write(name: str, place: Place, nbytes: int, work: Any = None, where: Any = N
     mode = GRAD if _grad_on() else 0
     if _inference_on():
         mode |= INFERENCE
-    live, dtype = place.memory.live, thread_state.autocast
+    live = place.memory.live
+    dtype = thread_state.autocast
     at = perf_counter() if at is None else at
     place.note((OPERATION, at, code, offset, name, place.label, mode, dtype, nbytes, live, work))
 
@@ -339,9 +366,12 @@ def settle(place: Place) -> None:
         if type(name) is not str:
             del name._block
             continue
-        live, dtype = place.memory.live, thread_state.autocast
+        live = place.memory.live
+        dtype = thread_state.autocast
         rows = place.gpu.ledger.rows
-        at = rows[-1][1] if rows else perf_counter()  # more may have been computed since, and is recorded next
+        at = (
+            rows[-1][1] if rows else perf_counter()
+        )  # more may have been computed since, and is recorded next
         place.note((OPERATION, at, *late[0], name, place.label, 0, dtype, 0, live, None))
     place.late = None
 
@@ -386,7 +416,9 @@ class Unwrapped:
             if place not in self.places:
                 self.places.append(place)
             inner = value._inner
-            self.back.setdefault(identity(inner), value)  # two shells may share an inner tensor: `x` and `x.detach()`
+            self.back.setdefault(
+                identity(inner), value
+            )  # two shells may share an inner tensor: `x` and `x.detach()`
             if inner.layout is torch.strided:
                 self.blocks[inner.untyped_storage()._cdata] = value._block
             return inner
@@ -410,7 +442,9 @@ class Unwrapped:
         if isinstance(value, (list, tuple)):  # also torch.return_types.*, which a binding gives
             closed = [self.close(item, place) for item in value]
             wrapped = [item for item, _ in closed]
-            return wrapped if type(value) is list else tuple(wrapped), sum(nbytes for _, nbytes in closed)
+            return wrapped if type(value) is list else tuple(wrapped), sum(
+                nbytes for _, nbytes in closed
+            )
         return value, 0
 
 
@@ -436,7 +470,9 @@ def general(func: Any, args: Any, kwargs: Any) -> Any:
     kwargs = kwargs or {}
     seen = Unwrapped()
     inner = [seen.open(value) for value in args]
-    named: dict[str, Any] = {key: None if key == "pin_memory" else seen.open(value) for key, value in kwargs.items()}
+    named: dict[str, Any] = {
+        key: None if key == "pin_memory" else seen.open(value) for key, value in kwargs.items()
+    }
     target = place = seen.place
     if named.get("device") is not None:
         target = place_of(named["device"])
@@ -454,7 +490,9 @@ def general(func: Any, args: Any, kwargs: Any) -> Any:
     if refuse is not None and where is not None:
         refuse(args, kwargs)
     if torch.Tag.inplace_view in func.tags and type(args[0]) in VIRTUAL:
-        inner[0] = args[0]._inner = args[0]._inner.detach()  # one that no other shell holds: its shape changes
+        inner[0] = args[0]._inner = args[
+            0
+        ]._inner.detach()  # one that no other shell holds: its shape changes
         seen.back[identity(inner[0])] = args[0]
     try:
         out = call(*inner, **named)
@@ -473,7 +511,9 @@ def general(func: Any, args: Any, kwargs: Any) -> Any:
     return wrapped if func._schema.returns else None
 
 
-def deliver(out: Any, place: Place, name: str, *given: Any, where: Any = None, at: float | None = None) -> Any:
+def deliver(
+    out: Any, place: Place, name: str, *given: Any, where: Any = None, at: float | None = None
+) -> Any:
     """A new tensor on the device, and its line in the ledger.
 
     `given`: the shapes of the tensors it was made from, where they are not the result's. `where`: as in `write`. `at`:
@@ -482,7 +522,9 @@ def deliver(out: Any, place: Place, name: str, *given: Any, where: Any = None, a
     mode = GRAD if _grad_on() else 0
     if _inference_on():
         mode |= INFERENCE
-    shell = bring(out, place, name, given, where or site(), perf_counter() if at is None else at, mode)
+    shell = bring(
+        out, place, name, given, where or site(), perf_counter() if at is None else at, mode
+    )
     if out.dtype.is_complex and out.is_conj():  # `vdot` of a conjugate
         torch._C._set_conj(shell, True)
     return shell
@@ -493,8 +535,11 @@ def bring(out: Any, place: Place, name: str, given: Any, where: Any, at: float, 
 
     `allocate` and `fresh` are written out here, where most results come by.
     """
-    nbytes, shape, dtype = out.nbytes, out.shape, out.dtype
-    memory, size = place.memory, (nbytes + 511) & -512
+    nbytes = out.nbytes
+    shape = out.shape
+    dtype = out.dtype
+    memory = place.memory
+    size = (nbytes + 511) & -512
     small = memory.small_live + size
     if 0 < size <= SMALL and small <= memory.quick and place.late is None:
         memory.small_live = small
@@ -504,25 +549,57 @@ def bring(out: Any, place: Place, name: str, given: Any, where: Any, at: float, 
         if live > memory.peak:
             memory.peak = live
         block = _new(Block)
-        block.place, block.size, block.piece = place, size, None
+        block.place = place
+        block.size = size
+        block.piece = None
     else:
         block = allocate(place, nbytes)
         live = memory.live
     code, offset = where
     work = (dtype, shape, *given) if given else (dtype, shape)
-    place.note((OPERATION, at, code, offset, name, place.label, mode, thread_state.autocast, nbytes, live, work))
+    place.note(
+        (
+            OPERATION,
+            at,
+            code,
+            offset,
+            name,
+            place.label,
+            mode,
+            thread_state.autocast,
+            nbytes,
+            live,
+            work,
+        )
+    )
     strides = None if out.is_contiguous() and 1 not in shape and 0 not in shape else out.stride()
     shell: Any = make_shell(
-        Tensor, shape, strides, None, None, dtype, _STRIDED, place.lazy, False, False, None, False, False, AUTOCAST
+        Tensor,
+        shape,
+        strides,
+        None,
+        None,
+        dtype,
+        _STRIDED,
+        place.lazy,
+        False,
+        False,
+        None,
+        False,
+        False,
+        AUTOCAST,
     )
-    shell._inner, shell._block = out, block
+    shell._inner = out
+    shell._block = block
     return shell
 
 
 def beforehand(func: Any, inner: Any, kwargs: Any, place: Place) -> None:
     """Refuse a result that does not fit on the device before the host computes it."""
     try:
-        out = func(*[v.to("meta") if isinstance(v, torch.Tensor) else v for v in inner], **(kwargs or {}))
+        out = func(
+            *[v.to("meta") if isinstance(v, torch.Tensor) else v for v in inner], **(kwargs or {})
+        )
     except Exception:
         return  # the kernel itself will say what is wrong
     if isinstance(out, torch.Tensor) and out.nbytes > place.memory.allowed - place.memory.live:

@@ -35,13 +35,17 @@ _MASKS: Final = (torch.bool, torch.uint8)
 def _indices(indices: Any) -> int:
     """A mask on the device must be counted; numbers on the host must be copied; a mask on the host costs nothing."""
     return sum(
-        index.dtype in _MASKS if on_device(index) else index.dtype not in _MASKS and index.numel() > 0
+        index.dtype in _MASKS
+        if on_device(index)
+        else index.dtype not in _MASKS and index.numel() > 0
         for index in tensors_in(indices)
     )
 
 
 def _index_put_waits(given: dict[str, Any]) -> int:
-    target, indices, values = given["self"], given["indices"], given["values"]
+    target = given["self"]
+    indices = given["indices"]
+    values = given["values"]
     if not on_device(target):
         # A device mask on a host tensor is counted there, and the numbers it stands for come over.
         return 2 * sum(on_device(index) and index.dtype in _MASKS for index in indices)
@@ -75,7 +79,8 @@ def _index(call: OperatorCall) -> Any:
 
 
 def _masked(call: OperatorCall) -> Any:
-    base, mask = call.given["self"], call.given.get("mask")
+    base = call.given["self"]
+    mask = call.given.get("mask")
     if mask is not None and mask.device != base.device:
         raise RuntimeError(
             f"expected self and mask to be on the same device, but got mask on {label_of(mask)} "
@@ -87,13 +92,18 @@ def _masked(call: OperatorCall) -> Any:
 def _index_put(call: OperatorCall) -> Any:
     """Indices may be anywhere, and so may a value without dimensions."""
     given = call.given
-    base, values = given["self"], given["values"]
+    base = given["self"]
+    values = given["values"]
     if values.device != base.device and values.dim() > 0:
         masks = [i for i in tensors_in(given["indices"]) if not on_host(i) and i.dtype in _MASKS]
         placement.note("boolean index", len(masks))  # they have been counted by then
-        sorted_first = given.get("accumulate", False) or torch.are_deterministic_algorithms_enabled()
+        sorted_first = (
+            given.get("accumulate", False) or torch.are_deterministic_algorithms_enabled()
+        )
         if not on_host(base) and sorted_first:
-            raise RuntimeError(f"expected device {label_of(base)} but got device {label_of(values)} for value tensor")
+            raise RuntimeError(
+                f"expected device {label_of(base)} but got device {label_of(values)} for value tensor"
+            )
         labels = label_of(base), label_of(values)
         raise two_devices(*(reversed(labels) if labels[0] == placement.HOST else labels))
     return stays(call, base)
@@ -106,7 +116,9 @@ def _masked_fill(call: OperatorCall) -> Any:
 
 
 def _where(call: OperatorCall) -> Any:
-    operands = [t for name in ("condition", "self", "other") for t in tensors_in(call.given.get(name))]
+    operands = [
+        t for name in ("condition", "self", "other") for t in tensors_in(call.given.get(name))
+    ]
     first = next((t for t in operands if not on_host(t)), None)
     if first is None:
         return None
@@ -146,10 +158,18 @@ def _refuse_gaps_in_graphs(args: Any, kwargs: Any) -> None:
 
 def _index_put_(self: Any, indices: Any, values: Any, accumulate: bool = False) -> Any:
     """`x[mask] = x[0, 0]`: the CPU reads the number first; CUDA finds it inside what is written to."""
-    shared = values.numel() == 1 and values.untyped_storage()._cdata == self.untyped_storage()._cdata
+    shared = (
+        values.numel() == 1 and values.untyped_storage()._cdata == self.untyped_storage()._cdata
+    )
     if shared and self.is_contiguous():
         at = values.storage_offset() - self.storage_offset()
-        if 0 <= at <= sum((size - 1) * stride for size, stride in zip(self.shape, self.stride(), strict=True)):
+        if (
+            0
+            <= at
+            <= sum(
+                (size - 1) * stride for size, stride in zip(self.shape, self.stride(), strict=True)
+            )
+        ):
             raise RuntimeError(
                 "unsupported operation: some elements of the input tensor and the written-to tensor refer to a single "
                 "memory location. Please clone() the tensor before performing the operation."
@@ -181,12 +201,17 @@ def in_single(func: Any, first: Any, *args: Any) -> Any:
 def _embedding_bag(inner: Any, kwargs: Any, out: Any) -> Any:
     """Every index knows its bag; the largest of a bag are remembered only where they are asked for."""
     result, bag_of, sizes, largest = out
-    indices, offsets = inner[1], inner[2]
+    indices = inner[1]
+    offsets = inner[2]
     mode = inner[4] if len(inner) > 4 else kwargs.get("mode", 0)
     padding = inner[8] if len(inner) > 8 else kwargs.get("padding_idx", -1)
     starts = offsets[1:][offsets[1:] < len(indices)].long()
     dtype = torch.promote_types(indices.dtype, offsets.dtype)
-    bag_of = torch.zeros(len(indices), dtype=torch.int64).index_add_(0, starts, torch.ones_like(starts)).cumsum(0)
+    bag_of = (
+        torch.zeros(len(indices), dtype=torch.int64)
+        .index_add_(0, starts, torch.ones_like(starts))
+        .cumsum(0)
+    )
     if len(sizes) <= len(offsets):  # what is padding does not count
         counted = bag_of[indices != padding]
         sizes = torch.zeros(len(offsets), dtype=sizes.dtype).index_add_(
@@ -217,11 +242,16 @@ IN_CPP: Final = {
 def _masked_fill_words(inner: Any, text: str) -> Exception | None:
     if "only supports boolean masks" not in text or inner[1].dtype not in SPELLED:
         return None
-    return RuntimeError(f"masked_fill only supports boolean masks, but got dtype {SPELLED[inner[1].dtype]}")
+    return RuntimeError(
+        f"masked_fill only supports boolean masks, but got dtype {SPELLED[inner[1].dtype]}"
+    )
 
 
 def _embedding_bag_words(inner: Any, text: str) -> Exception | None:
-    if "'per_sample_weights'; but type" in text and {inner[0].dtype, inner[6].dtype} <= SPELLED.keys():
+    if (
+        "'per_sample_weights'; but type" in text
+        and {inner[0].dtype, inner[6].dtype} <= SPELLED.keys()
+    ):
         found = SPELLED[inner[6].dtype]
         return RuntimeError(f"expected scalar type {SPELLED[inner[0].dtype]} but found {found}")
     if "arguments for embedding_bag)" not in text:
@@ -234,7 +264,9 @@ def _embedding_bag_words(inner: Any, text: str) -> Exception | None:
 def _masked_scatter_words(inner: Any, text: str) -> Exception | None:
     """CUDA calls the mask's dtype by its name in C++."""
     if text.startswith("masked_scatter: expected self and source"):
-        return RuntimeError(re.sub(r"^masked_scatter: (.* but got) ?", r"masked_scatter_: \1 ", text))
+        return RuntimeError(
+            re.sub(r"^masked_scatter: (.* but got) ?", r"masked_scatter_: \1 ", text)
+        )
     start, found, dtype = text.partition("only supports boolean masks, but got mask with dtype ")
     return RuntimeError(f"{start}{found}{IN_CPP.get(dtype, dtype.lower())}") if found else None
 
@@ -249,7 +281,10 @@ def _by_columns(inner: Any, kwargs: Any, out: torch.Tensor) -> torch.Tensor:
 operator("index", placement=_index, asserts=True)
 operator(
     "index.Tensor",
-    waits=("boolean index", lambda given: _indices(given["indices"]) if on_device(given["self"]) else 0),
+    waits=(
+        "boolean index",
+        lambda given: _indices(given["indices"]) if on_device(given["self"]) else 0,
+    ),
 )
 operator("_unsafe_index", placement=_index, asserts=True)
 operator("_unsafe_masked_index", placement=_index)
@@ -265,7 +300,9 @@ operator("_unsafe_index_put", placement=_index_put)
 operator("masked_fill", "masked_fill_", placement=_masked_fill, words=_masked_fill_words)
 operator("masked_fill.Tensor", "masked_fill_.Tensor", waits=("fill value", device_values("value")))
 operator("index_fill", "index_fill_", placement=_index_fill)
-operator("index_fill.int_Tensor", "index_fill_.int_Tensor", waits=("fill value", device_values("value")))
+operator(
+    "index_fill.int_Tensor", "index_fill_.int_Tensor", waits=("fill value", device_values("value"))
+)
 operator("where", placement=_where, binding=True)
 operator("where.self", waits=("copy", _where_waits))
 operator("masked_scatter", "masked_scatter_", words=_masked_scatter_words)
@@ -280,7 +317,10 @@ operator(
 )
 operator("_embedding_bag_forward_only", asserts=True, words=_embedding_bag_words)
 operator("index_select", asserts=True, words=_index_select_words)
-operator("narrow_copy", kernel=lambda self, *where: self.narrow(*where).clone(memory_format=torch.contiguous_format))
+operator(
+    "narrow_copy",
+    kernel=lambda self, *where: self.narrow(*where).clone(memory_format=torch.contiguous_format),
+)
 operator("index_reduce", "index_reduce_", asserts=True, nondeterministic="index_reduce_cuda")
 operator("put", "put_", asserts=True, nondeterministic="put_")
 operator(
@@ -294,7 +334,9 @@ operator(
     refuse=_refuse_products,
 )
 operator("_embedding_bag", output=_embedding_bag, asserts=True, words=_embedding_bag_words)
-operator("embedding_dense_backward", kernel=partial(in_single, aten.embedding_dense_backward.default))
+operator(
+    "embedding_dense_backward", kernel=partial(in_single, aten.embedding_dense_backward.default)
+)
 
 
 HALF: Final = (torch.float16, torch.bfloat16)
@@ -318,7 +360,9 @@ _NARROW: Final = (torch.int8, torch.int16, torch.int32)
 # ---- dtypes the CPU has no kernel for --------------------------------------------------------------------------------
 
 
-def widened(narrow: tuple[torch.dtype, ...], wide: torch.dtype, back: torch.dtype | None = None) -> Any:
+def widened(
+    narrow: tuple[torch.dtype, ...], wide: torch.dtype, back: torch.dtype | None = None
+) -> Any:
     """An emulation that computes `narrow` dtypes in a `wide` one, and casts back (bool to `back` where it is given)."""
 
     def emulate(func: Any, inner: Any, kwargs: Any, error: Exception) -> Any:
@@ -329,7 +373,9 @@ def widened(narrow: tuple[torch.dtype, ...], wide: torch.dtype, back: torch.dtyp
         # Indices and targets are whole numbers too: where the operator takes those, only the first tensor is widened.
         first = next(i for i, a in enumerate(inner) if isinstance(a, torch.Tensor))
         args = [
-            a.to(wide) if isinstance(a, torch.Tensor) and a.dtype is given and (given in HALF or i == first) else a
+            a.to(wide)
+            if isinstance(a, torch.Tensor) and a.dtype is given and (given in HALF or i == first)
+            else a
             for i, a in enumerate(inner)
         ]
         out = func(*args, **kwargs)
@@ -351,7 +397,8 @@ def _divided_by_zero(func: Any, inner: Any, kwargs: Any, error: Exception) -> An
     name = name_of(func)
     plain = name.rstrip("_")
     mode = "floor" if plain == "floor_divide" else kwargs.get("rounding_mode")
-    dividend, divisor = inner[0], inner[1]
+    dividend = inner[0]
+    divisor = inner[1]
     dtype = torch.result_type(dividend, divisor)
     shape = (torch.as_tensor(dividend) + torch.as_tensor(divisor)).shape
     one = torch.as_tensor(dividend, dtype=dtype).expand(shape)
@@ -403,7 +450,9 @@ def _before_cast(source: torch.Tensor, dtype: torch.dtype | None) -> torch.Tenso
 
 def to_copy(source: torch.Tensor, **options: Any) -> torch.Tensor:
     """The kernel of `_to_copy`, which casts as CUDA does."""
-    copied: torch.Tensor = aten._to_copy.default(_before_cast(source, options.get("dtype")), **options)
+    copied: torch.Tensor = aten._to_copy.default(
+        _before_cast(source, options.get("dtype")), **options
+    )
     return copied
 
 
@@ -428,7 +477,8 @@ def _addcmul(call: OperatorCall) -> Any:
 
 def _copies(call: OperatorCall) -> Any:
     """Copies under another name."""
-    base, source = call.given["self"], call.given.get("src", call.given.get("value"))
+    base = call.given["self"]
+    source = call.given.get("src", call.given.get("value"))
     if not (name_of(call.func) == "fill_" and on_host(source)):  # a host number needs no copy
         crosses(source, base)
     return stays(call, base)
@@ -437,8 +487,36 @@ def _copies(call: OperatorCall) -> Any:
 # ---- entries ---------------------------------------------------------------------------------------------------------
 
 operator(
-    *("add", "add_", "sub", "sub_", "mul", "mul_", "neg", "sqrt", "rsqrt", "pow", "exp", "log", "reciprocal"),
-    *("eq", "ne", "lt", "le", "gt", "ge", "t", "transpose", "permute", "view", "expand", "unsqueeze", "select"),
+    *(
+        "add",
+        "add_",
+        "sub",
+        "sub_",
+        "mul",
+        "mul_",
+        "neg",
+        "sqrt",
+        "rsqrt",
+        "pow",
+        "exp",
+        "log",
+        "reciprocal",
+    ),
+    *(
+        "eq",
+        "ne",
+        "lt",
+        "le",
+        "gt",
+        "ge",
+        "t",
+        "transpose",
+        "permute",
+        "view",
+        "expand",
+        "unsqueeze",
+        "select",
+    ),
     *("clone", "relu", "relu_", "sigmoid", "tanh", "gelu", "silu", "leaky_relu", "zero_"),
     *("_foreach_add_", "_foreach_mul_", "_foreach_lerp_", "_foreach_sqrt", "_foreach_div_"),
     binding=True,
@@ -463,7 +541,15 @@ operator("zeros_like", "ones_like", "empty_like", binding=True, fast_path="like"
 operator("_local_scalar_dense", fast_path="item", waits=("item", 1))
 
 operator("div", "div_", binding=True, emulate=_divided_by_zero)
-operator("floor_divide", "floor_divide_", "remainder", "remainder_", "fmod", "fmod_", emulate=_divided_by_zero)
+operator(
+    "floor_divide",
+    "floor_divide_",
+    "remainder",
+    "remainder_",
+    "fmod",
+    "fmod_",
+    emulate=_divided_by_zero,
+)
 operator("abs", binding=True, emulate=widened((torch.bool,), torch.uint8))
 operator("lerp", placement=takes_no_number)
 operator("lerp_", placement=takes_no_number, binding=True)

@@ -126,18 +126,31 @@ _SUSPICIOUS: Final = 1 << 27
 
 def _product_elements(left: torch.Tensor, right: torch.Tensor) -> int:
     """How many elements a matrix product has; looking at it costs nothing beside the product."""
-    return left.numel() // max(left.shape[-1], 1) * right.shape[-1] if left.dim() > 1 and right.dim() > 1 else 0
+    return (
+        left.numel() // max(left.shape[-1], 1) * right.shape[-1]
+        if left.dim() > 1 and right.dim() > 1
+        else 0
+    )
 
 
 def _broadcast_elements(left: Any, right: Any) -> int:
     """How many elements two shapes have when each is stretched to the other."""
-    return math.prod(max(pair) for pair in zip_longest(reversed(left), reversed(right), fillvalue=1))
+    return math.prod(
+        max(pair) for pair in zip_longest(reversed(left), reversed(right), fillvalue=1)
+    )
 
 
 def _across(func: Any) -> Callable[[Any], tuple[int, ...]] | None:
     """For operators along a dimension: gives it, if it is not the last, for the clock; the memory is then strided."""
     kinds = ("int", "List[int]", "Optional[int]", "Optional[List[int]]")
-    place = next((i for i, a in enumerate(func._schema.arguments) if a.name == "dim" and str(a.type) in kinds), 0)
+    place = next(
+        (
+            i
+            for i, a in enumerate(func._schema.arguments)
+            if a.name == "dim" and str(a.type) in kinds
+        ),
+        0,
+    )
 
     def across(args: Any) -> tuple[int, ...]:
         given: Any = args[place] if len(args) > place else -1
@@ -223,11 +236,21 @@ def _from_tensors(func: Any, rules: Rules, slots: tuple[int, ...]) -> Any:
 def _deliver_many(out: Any, place: Place, name: str, shapes: list[Any]) -> tuple[Any, ...]:
     """The results of normalisation, pooling and losses on the device, and their line in the ledger."""
     blocks = _note_many(out, place, name, shapes, site(), perf_counter(), _mode())
-    return tuple(tensor if block is None else wrap(tensor, block) for tensor, block in zip(out, blocks, strict=True))
+    return tuple(
+        tensor if block is None else wrap(tensor, block)
+        for tensor, block in zip(out, blocks, strict=True)
+    )
 
 
 def _note_many(
-    out: Any, place: Place, name: str, shapes: Sequence[Any], where: Any, at: float, mode: int, whole: bool = False
+    out: Any,
+    place: Place,
+    name: str,
+    shapes: Sequence[Any],
+    where: Any,
+    at: float,
+    mode: int,
+    whole: bool = False,
 ) -> list[Any]:
     """The line of several results in the ledger, and their blocks; None for what is no tensor of the host.
 
@@ -239,7 +262,9 @@ def _note_many(
         if tensor is None if whole else not on_host(tensor):
             blocks.append(None)
             continue
-        size = tensor.nbytes if whole else tensor.untyped_storage().nbytes()  # it may be the front of a longer buffer
+        size = (
+            tensor.nbytes if whole else tensor.untyped_storage().nbytes()
+        )  # it may be the front of a longer buffer
         nbytes += size
         dtype = dtype or tensor.dtype
         blocks.append(allocate(place, size))
@@ -337,11 +362,16 @@ def _from_two(func: Any, call: Any) -> Any:
                 out = call(one, two, *args[2:])
         except Exception as error:
             out = rescue(func, [one, two, *args[2:]], kwargs or {}, place, error)
-        at, given = perf_counter(), (left, right) if across is None else (left, right, *across(args))
+        at, given = (
+            perf_counter(),
+            (left, right) if across is None else (left, right, *across(args)),
+        )
         if out.dtype.is_complex:
             return deliver(out, place, name, *given, at=at)
         mode = GRAD if _grad_on() else 0
-        return bring(out, place, name, given, site(), at, mode | INFERENCE if _inference_on() else mode)
+        return bring(
+            out, place, name, given, site(), at, mode | INFERENCE if _inference_on() else mode
+        )
 
     return plan
 
@@ -425,7 +455,9 @@ def lists(func: Any, call: Any, slots: tuple[int, ...]) -> Any:
         except Exception as error:
             out = rescue(func, inner, kwargs or {}, place, error)
         if not returns:
-            torch._C._increment_version(args[slots[0]])  # as torch does for every list that is changed in place
+            torch._C._increment_version(
+                args[slots[0]]
+            )  # as torch does for every list that is changed in place
         return _deliver_lists(out if returns else None, place, name, inner[slots[0]])
 
     return plan
@@ -471,7 +503,10 @@ def _taken_apart(func: Any) -> Any:
                 return apart(*args, **(kwargs or {}))
             finally:
                 state.cast = False
-        included, excluded = local._dispatch_tls_local_include_set(), local._dispatch_tls_local_exclude_set()
+        included, excluded = (
+            local._dispatch_tls_local_include_set(),
+            local._dispatch_tls_local_exclude_set(),
+        )
         with local._ForceDispatchKeyGuard(included, excluded.remove(autocast)):
             return apart(*args, **(kwargs or {}))
 
@@ -485,7 +520,9 @@ def make_plan(func: Any) -> Any:
         return plan_by(facts.plan, func)
     if func.namespace not in ("aten", "prims"):
         return plan_by(run, func)
-    composite = torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), "CompositeImplicitAutograd")
+    composite = torch._C._dispatch_has_kernel_for_dispatch_key(
+        func.name(), "CompositeImplicitAutograd"
+    )
     if composite and not facts.whole:
         return _taken_apart(func)
     rules = rules_of(func)
@@ -494,7 +531,11 @@ def make_plan(func: Any) -> Any:
     schema = func._schema
     arguments, returns = schema.arguments, schema.returns
     kinds = [str(a.type) for a in arguments]
-    slots = tuple(i for i, a in enumerate(arguments) if kinds[i] in ("Tensor", "Optional[Tensor]") and not a.kwarg_only)
+    slots = tuple(
+        i
+        for i, a in enumerate(arguments)
+        if kinds[i] in ("Tensor", "Optional[Tensor]") and not a.kwarg_only
+    )
     list_slots = tuple(i for i, k in enumerate(kinds) if "List[" in k and "Tensor" in k)
     loose = any(
         a.kwarg_only and ("Tensor" in k or a.name in ("device", "generator"))
@@ -526,7 +567,9 @@ PLANS.maker = make_plan
 
 # ---- linear layers ---------------------------------------------------------------------------------------------------
 
-_ORDINARY: Final = frozenset({Tensor, Parameter})  # no tuple: these classes equal those of host tensors
+_ORDINARY: Final = frozenset(
+    {Tensor, Parameter}
+)  # no tuple: these classes equal those of host tensors
 _HOSTS: Final = frozenset({torch.Tensor, nn.Parameter})
 _FLOATS: Final = {torch.float32, torch.float64, torch.float16, torch.bfloat16}.difference(SLOW)
 _host: Final = torch._C._VariableFunctions
@@ -591,7 +634,11 @@ class _Linear(torch.autograd.Function):
         ctx.save_for_backward(input if on_weight else None, weight if on_input else None)
         ctx.set_materialize_grads(False)
         ctx.of_leaf = weight.is_leaf
-        ctx.leaves = bias if on_bias and bias.is_leaf else None, None, weight if on_weight and ctx.of_leaf else None
+        ctx.leaves = (
+            bias if on_bias and bias.is_leaf else None,
+            None,
+            weight if on_weight and ctx.of_leaf else None,
+        )
         return made[0]
 
     @staticmethod
@@ -613,7 +660,9 @@ class _Linear(torch.autograd.Function):
             settle(place)
         task = _task_of(place)
         x = None if input is None else input._inner
-        outs = _linear_gradients(g, None if weight is None else weight._inner, x, on_input, on_weight, on_bias)
+        outs = _linear_gradients(
+            g, None if weight is None else weight._inner, x, on_input, on_weight, on_bias
+        )
         sizes = None if x is None else x.shape
         block, of_weight, of_bias = _note_linear(place, task.where, g.shape, weight, sizes, outs)
         of_input = None if block is None else fresh(outs[0], outs[0].shape, outs[0].dtype, block)
@@ -629,7 +678,9 @@ class _Linear(torch.autograd.Function):
 _TURNED: Final = "aten.t.default"
 
 
-def _linear_gradients(g: Any, weight: Any, x: Any, on_input: bool, on_weight: bool, on_bias: bool) -> tuple[Any, ...]:
+def _linear_gradients(
+    g: Any, weight: Any, x: Any, on_input: bool, on_weight: bool, on_bias: bool
+) -> tuple[Any, ...]:
     """The gradients of input, weight and bias on the CPU, None where they are not needed, and when they were there.
 
     First all is computed, then all is recorded: in turns, each would drive the other from the processor's caches.
@@ -644,7 +695,9 @@ def _linear_gradients(g: Any, weight: Any, x: Any, on_input: bool, on_weight: bo
     return product, other, total, at_input, at_weight, at_bias
 
 
-def _note_linear(place: Place, where: Any, shape: Any, weight: Any, sizes: Any, outs: Any) -> tuple[Any, Any, Any]:
+def _note_linear(
+    place: Place, where: Any, shape: Any, weight: Any, sizes: Any, outs: Any
+) -> tuple[Any, Any, Any]:
     """Record these gradients, but for the last view of the weight's; returns the block of the first and the others.
 
     `shape`: of the gradient that they were made from; `sizes`: of the layer's input.
@@ -656,16 +709,37 @@ def _note_linear(place: Place, where: Any, shape: Any, weight: Any, sizes: Any, 
     # Views: no bytes, nothing to do, no gradients.
     if product is not None:
         note((OPERATION, at_input, code, offset, _TURNED, label, 0, cast, 0, memory.live, None))
-        block = _taken(product, place, "aten.mm.default", (shape, weight._inner.shape), where, at_input, 0)
+        block = _taken(
+            product, place, "aten.mm.default", (shape, weight._inner.shape), where, at_input, 0
+        )
     if other is not None:
         note((OPERATION, at_weight, code, offset, _TURNED, label, 0, cast, 0, memory.live, None))
-        of_weight = bring(other, place, "aten.mm.default", (shape[::-1], sizes), where, at_weight, 0)
+        of_weight = bring(
+            other, place, "aten.mm.default", (shape[::-1], sizes), where, at_weight, 0
+        )
         note((OPERATION, at_weight, code, offset, _TURNED, label, 0, cast, 0, memory.live, None))
     if total is not None:
         nbytes, flat, dtype = total.nbytes, total.shape, total.dtype
         given = allocate(place, nbytes)
-        live, work = memory.live, (dtype, (1, shape[1]), shape, 0)  # with the dimension that a view then drops
-        note((OPERATION, at_bias, code, offset, "aten.sum.dim_IntList", label, 0, cast, nbytes, live, work))
+        live, work = (
+            memory.live,
+            (dtype, (1, shape[1]), shape, 0),
+        )  # with the dimension that a view then drops
+        note(
+            (
+                OPERATION,
+                at_bias,
+                code,
+                offset,
+                "aten.sum.dim_IntList",
+                label,
+                0,
+                cast,
+                nbytes,
+                live,
+                work,
+            )
+        )
         note((OPERATION, at_bias, code, offset, "aten.view.default", label, 0, cast, 0, live, None))
         of_bias = fresh(total, flat, dtype, given)
     return block, of_weight, of_bias
@@ -677,7 +751,21 @@ def _taken(out: Any, place: Place, name: str, given: Any, where: Any, at: float,
     block = allocate(place, nbytes)
     code, offset = where
     live, work = place.memory.live, (out.dtype, out.shape, *given)
-    place.note((OPERATION, at, code, offset, name, place.label, mode, thread_state.autocast, nbytes, live, work))
+    place.note(
+        (
+            OPERATION,
+            at,
+            code,
+            offset,
+            name,
+            place.label,
+            mode,
+            thread_state.autocast,
+            nbytes,
+            live,
+            work,
+        )
+    )
     return block
 
 
@@ -739,7 +827,9 @@ _UNKEPT: Final = _holders()
 def _used_once(root: Any) -> set[int]:
     """Identities of the leaves under a node that get their gradients from one place, and that nobody watches."""
     nodes: dict[int, Any] = {identity(root): root}  # they are kept: an identity is given away again
-    ends: dict[int, Any] = {}  # of leaves: the leaf where it is known; None for those that are used more than once
+    ends: dict[
+        int, Any
+    ] = {}  # of leaves: the leaf where it is known; None for those that are used more than once
     todo = [root]
     while todo:
         last = todo.pop()
@@ -754,7 +844,9 @@ def _used_once(root: Any) -> set[int]:
                 continue
             key = identity(node)
             if type(node) is _accumulator:
-                ends[key] = None if key in ends else given[slot] if given and slot else node.variable
+                ends[key] = (
+                    None if key in ends else given[slot] if given and slot else node.variable
+                )
                 nodes[key] = node
             elif key not in nodes:
                 nodes[key] = node
@@ -764,7 +856,8 @@ def _used_once(root: Any) -> set[int]:
     for key, leaf in ends.items():
         if (
             leaf is not None
-            and getrefcount(nodes[key]) <= _UNKEPT  # nobody holds the node, as those do who put hooks there
+            and getrefcount(nodes[key])
+            <= _UNKEPT  # nobody holds the node, as those do who put hooks there
             and type(leaf) in _ORDINARY
             and leaf.requires_grad  # still
             and not leaf._backward_hooks
@@ -922,11 +1015,22 @@ def _linear(original: Any) -> Any:
     """`torch.nn.functional.linear`: usual layers in training as one node; all others as torch does it."""
 
     def linear(input: Any, weight: Any, bias: Any = None) -> Any:
-        if type(input) not in _ORDINARY or type(weight) not in _ORDINARY or bias is None or not _training():
+        if (
+            type(input) not in _ORDINARY
+            or type(weight) not in _ORDINARY
+            or bias is None
+            or not _training()
+        ):
             return original(input, weight, bias)
         place, x, shape = input._block.place, input._inner, weight._inner.shape
         sizes = x.shape
-        if len(sizes) == 3 and len(shape) == 2 and sizes[2] == shape[1] and 0 not in sizes and x.is_contiguous():
+        if (
+            len(sizes) == 3
+            and len(shape) == 2
+            and sizes[2] == shape[1]
+            and 0 not in sizes
+            and x.is_contiguous()
+        ):
             flat = linear(input.view(-1, sizes[2]), weight, bias)  # as torch does
             return _reshaped(flat, (sizes[0], sizes[1], shape[0]))
         weights = _usual(x, place, weight, bias)
@@ -1071,20 +1175,27 @@ class _Layer:
         inner = [*(each._inner for each in self.saved), *[inner for inner, _ in self.hidden]]
         return backward(gradient, self.x, *inner, *self.settings, self.needs), perf_counter()
 
-    def note(self, place: Place, where: Any, shape: Any, block: Any, outs: Any, at: Any) -> tuple[Any, Any, Any]:
+    def note(
+        self, place: Place, where: Any, shape: Any, block: Any, outs: Any, at: Any
+    ) -> tuple[Any, Any, Any]:
         """Record these gradients. Returns the block of the input's, and the others.
 
         `shape` and `block`: those of the gradient that they were made from.
         """
         if self.kind is _LINEAR:
-            return _note_linear(place, where, shape, self.saved[0] if self.saved else None, self.shape, outs)
+            return _note_linear(
+                place, where, shape, self.saved[0] if self.saved else None, self.shape, outs
+            )
         name = _OPERATORS[identity(self.operator)]
         if self.kind is _RELU:
             return _taken(outs, place, name, (shape, shape), where, at, 0), None, None
         if self.kind is _FLATTEN:
             write(name, place, 0, None, where, at)
             return block, None, None
-        inside = [*(each._inner.shape for each in self.saved), *[one.shape for one, _ in self.hidden]]
+        inside = [
+            *(each._inner.shape for each in self.saved),
+            *[one.shape for one, _ in self.hidden],
+        ]
         shapes = shape, self.shape, *inside
         if type(outs) is not tuple:
             return _taken(outs, place, name, shapes, where, at, 0), None, None
@@ -1098,7 +1209,9 @@ class _Layer:
     def release(self) -> None:
         """Drop the CPU's tensors that nobody sees; the device's stay until `clear`."""
         self.x = None
-        self.hidden = tuple((_Gone(one.shape, one.dtype, one.nbytes), block) for one, block in self.hidden)
+        self.hidden = tuple(
+            (_Gone(one.shape, one.dtype, one.nbytes), block) for one, block in self.hidden
+        )
 
     def copy(self, others: dict[int, Any]) -> _Layer:
         """A copy, which is cleared alone; `others` are used in place of parameters, by slot."""
@@ -1127,7 +1240,9 @@ _BACKWARDS: Final = (
 )
 # By identity: an operator's own hash is a Python function.
 _OPERATORS: Final = {identity(operator): str(operator) for operator in _BACKWARDS}
-_convolution_backward, _pool_backward, _norm_backward = (operator._op for operator in _BACKWARDS[:3])
+_convolution_backward, _pool_backward, _norm_backward = (
+    operator._op for operator in _BACKWARDS[:3]
+)
 _pool: Final = call_of(aten.max_pool2d_with_indices.default)
 
 
@@ -1160,7 +1275,10 @@ class _Single(torch.autograd.Function):
             task = thread_state.task
             outs = (
                 outs[0],
-                *[_handed(leaf, out, task) for leaf, out in zip(ctx.leaves[1:], outs[1:], strict=True)],
+                *[
+                    _handed(leaf, out, task)
+                    for leaf, out in zip(ctx.leaves[1:], outs[1:], strict=True)
+                ],
             )
         if not _keeps_graph():
             layer.clear()
@@ -1246,7 +1364,11 @@ class _InOne(torch.autograd.Function):
         task = _task_of(place)
         alone = task.once is not None and run.leaves <= task.once
         if not alone or ctx.last is not None or thread_state.wanted is not None or _grad_on():
-            if not alone and task.once is not None and (leaf := next(run.parameters(), None)) is not None:
+            if (
+                not alone
+                and task.once is not None
+                and (leaf := next(run.parameters(), None)) is not None
+            ):
                 leaf._apart = True  # the next time there is a node for each layer
             return _in_graph(ctx, run, input, gradient, given, unheld)
         if _get_grad(next(run.parameters())) is not None or not _quick(gradient, run.layers[-1]):
@@ -1262,12 +1384,16 @@ class _InOne(torch.autograd.Function):
         del run
         while todo:
             computed = []
-            while todo:  # large ones are not worth the memory that computing the next ones before takes
+            while (
+                todo
+            ):  # large ones are not worth the memory that computing the next ones before takes
                 layer, shape = todo.pop(), g.shape
                 outs, at = layer.gradients(g)
                 several = type(outs) is tuple
                 g = outs[0] if several else outs
-                if not keeps and g is not None and g.numel() > _SIZEABLE:  # what follows has its memory
+                if (
+                    not keeps and g is not None and g.numel() > _SIZEABLE
+                ):  # what follows has its memory
                     layer.release()
                     gone = _Gone(g.shape, g.dtype, g.nbytes)
                     outs = (gone, *outs[1:]) if several else gone
@@ -1302,11 +1428,19 @@ def _stale(run: _Layers, gradient: Any, error: RuntimeError) -> RuntimeError:
     layers = run.layers
     versions = iter(run.versions)
     changed = next(
-        (layer for layer in reversed(layers) for each in layer.saved if each._version != next(versions)), None
+        (
+            layer
+            for layer in reversed(layers)
+            for each in layer.saved
+            if each._version != next(versions)
+        ),
+        None,
     )
     if changed is None and not any(layer.saved for layer in layers):
         return error
-    behind = layers[1 + (0 if changed is None else layers.index(changed)) :]  # else it is the input of the first
+    behind = layers[
+        1 + (0 if changed is None else layers.index(changed)) :
+    ]  # else it is the input of the first
     if behind:
         first = behind[0]
         x = _host.empty(first.shape, dtype=run.dtype, device="cpu") if first.x is None else first.x
@@ -1314,7 +1448,9 @@ def _stale(run: _Layers, gradient: Any, error: RuntimeError) -> RuntimeError:
         last = _unfolded(_Layers(run.place, behind, run.shape, run.dtype), leaf, False)[0]
         _pass_inside(last, gradient, False, False, ())
     return (
-        _of_transposed(error) if changed is not None and changed.kind is _LINEAR and changed.weight.is_leaf else error
+        _of_transposed(error)
+        if changed is not None and changed.kind is _LINEAR and changed.weight.is_leaf
+        else error
     )
 
 
@@ -1329,7 +1465,11 @@ def _node_of(layer: _Layer, input: Any, made: Any) -> Any:
 
 
 def _unfolded(
-    run: _Layers, input: Any, for_good: bool, result: Any = None, others: dict[int, Any] | None = None
+    run: _Layers,
+    input: Any,
+    for_good: bool,
+    result: Any = None,
+    others: dict[int, Any] | None = None,
 ) -> tuple[Any, Any]:
     """The result of these layers with a node for each; if nobody has it any more, another with the same graph.
 
@@ -1344,7 +1484,9 @@ def _unfolded(
             if after is not None and after.x is not None:
                 made = fresh(after.x, shape, dtype, after.block)
             elif after is not None or made is None:  # freed since, and not needed
-                made = fresh(_host.empty(shape, dtype=dtype, device="cpu"), shape, dtype, Block(place, 0))
+                made = fresh(
+                    _host.empty(shape, dtype=dtype, device="cpu"), shape, dtype, Block(place, 0)
+                )
             one = layer if for_good else layer.copy(others or {})
             input = _node_of(one, input, made)
             first = first or input.grad_fn
@@ -1368,7 +1510,9 @@ class _Alias(torch.autograd.Function):
 _alias: Final[Any] = _Alias.apply
 
 
-def _in_graph(ctx: Any, run: _Layers, input: Any, gradient: Any, given: list[Any], unheld: bool) -> tuple[Any, ...]:
+def _in_graph(
+    ctx: Any, run: _Layers, input: Any, gradient: Any, given: list[Any], unheld: bool
+) -> tuple[Any, ...]:
     """The gradients that are wanted, by a graph with a node for each layer, which may become part of another."""
     keeps, wanted = _keeps_graph(), thread_state.wanted
     slots = {
@@ -1379,7 +1523,9 @@ def _in_graph(ctx: Any, run: _Layers, input: Any, gradient: Any, given: list[Any
     }
     if ctx.needs_input_grad[0]:
         node = _edges(ctx)[0][0]
-        if wanted is None or (id(input) in wanted if input.is_leaf else torch._C._will_engine_execute_node(node)):
+        if wanted is None or (
+            id(input) in wanted if input.is_leaf else torch._C._will_engine_execute_node(node)
+        ):
             slots[0] = input
     if not slots:
         return (*given,)
@@ -1390,7 +1536,11 @@ def _in_graph(ctx: Any, run: _Layers, input: Any, gradient: Any, given: list[Any
         last = _unfolded(run, slots.get(0, input), False, None, slots)[0]
     else:
         last = revealed(ctx.last)
-        hooks = [(each, each._backward_hooks) for each in slots.values() if each.is_leaf and each._backward_hooks]
+        hooks = [
+            (each, each._backward_hooks)
+            for each in slots.values()
+            if each.is_leaf and each._backward_hooks
+        ]
     del input
     if not keeps:
         ctx.run = None
@@ -1423,7 +1573,9 @@ def _one_by_one(ctx: Any, run: _Layers, held: list[Any], gradient: Any, unheld: 
     return _get_grad(leaf)
 
 
-def _pass_inside(last: Any, gradient: Any, unheld: bool, keeps: bool, inputs: tuple[Any, ...]) -> Any:
+def _pass_inside(
+    last: Any, gradient: Any, unheld: bool, keeps: bool, inputs: tuple[Any, ...]
+) -> Any:
     """A backward pass inside a node, for these inputs or for all leaves.
 
     What it leaves to be recorded is recorded after that node. `unheld`: nobody else holds the gradient.
@@ -1434,7 +1586,9 @@ def _pass_inside(last: Any, gradient: Any, unheld: bool, keeps: bool, inputs: tu
         last.grad_fn.register_hook(partial(_let_go, gradient))
     task, thread_state.nested = thread_state.task, thread_state.nested + 1
     try:
-        return _engine.run_backward((last,), (gradient,), keeps, _grad_on(), inputs, True, not inputs)
+        return _engine.run_backward(
+            (last,), (gradient,), keeps, _grad_on(), inputs, True, not inputs
+        )
     finally:
         thread_state.task, thread_state.nested = task, thread_state.nested - 1
 
@@ -1480,9 +1634,15 @@ def _named(base: Any, name: str) -> Any:
     return super(torch.autograd.Function, made).apply
 
 
-_NODES: Final = {kind: _named(_Single, name) for kind, name in _NAMES.items() if kind is not nn.Linear}
+_NODES: Final = {
+    kind: _named(_Single, name) for kind, name in _NAMES.items() if kind is not nn.Linear
+}
 _RUNS: Final = {kind: _named(_InOne, name) for kind, name in _NAMES.items()}
-_BATCH_NORM: Final = {"aten.add_.Tensor", "aten.empty.memory_format", "aten.native_batch_norm.default"}
+_BATCH_NORM: Final = {
+    "aten.add_.Tensor",
+    "aten.empty.memory_format",
+    "aten.native_batch_norm.default",
+}
 
 
 def _operators_of(layer: str, rows: Any) -> list[str]:
@@ -1549,10 +1709,16 @@ def _compute(module: Any, x: Any, place: Place, needed: bool, fresh: bool) -> _L
     layer.x = x
     if kind is _POOL:
         sizes = (module.kernel_size, module.stride, module.padding, module.dilation)
-        layer.settings = *((size, size) if type(size) is int else size for size in sizes), module.ceil_mode
+        layer.settings = (
+            *((size, size) if type(size) is int else size for size in sizes),
+            module.ceil_mode,
+        )
         if module.return_indices:
             return None
-        layer.outs, layer.operator = _pool(x, *layer.settings), aten.max_pool2d_with_indices_backward.default
+        layer.outs, layer.operator = (
+            _pool(x, *layer.settings),
+            aten.max_pool2d_with_indices_backward.default,
+        )
         layer.at = perf_counter()
         return layer
     given = _parameters(module, x, place)
@@ -1562,7 +1728,11 @@ def _compute(module: Any, x: Any, place: Place, needed: bool, fresh: bool) -> _L
     layer.needs, layer.saved = (needed, True, bias is not None), (weight,)
     if kind is _CONV:
         channels, inside = weight._inner.shape[:2]
-        if module.padding_mode != "zeros" or type(module.padding) is str or x.shape[1] != inside * module.groups:
+        if (
+            module.padding_mode != "zeros"
+            or type(module.padding) is str
+            or x.shape[1] != inside * module.groups
+        ):
             return None
         if x.numel() // x.shape[1] * channels > _SUSPICIOUS:
             return None
@@ -1575,8 +1745,13 @@ def _compute(module: Any, x: Any, place: Place, needed: bool, fresh: bool) -> _L
         layer.settings = [0 if bias is None else channels], *settings
         layer.at = perf_counter()
         return layer
-    buffers = [module._buffers.get(name) for name in ("running_mean", "running_var", "num_batches_tracked")]
-    if any(type(each) not in _ORDINARY or each._block.place is not place for each in buffers) or bias is None:
+    buffers = [
+        module._buffers.get(name) for name in ("running_mean", "running_var", "num_batches_tracked")
+    ]
+    if (
+        any(type(each) not in _ORDINARY or each._block.place is not place for each in buffers)
+        or bias is None
+    ):
         return None
     if not module.training or module.momentum is None or x.shape[1] != bias._inner.shape[0]:
         return None
@@ -1585,7 +1760,9 @@ def _compute(module: Any, x: Any, place: Place, needed: bool, fresh: bool) -> _L
     if any(each._inner.dtype is not x.dtype for each in buffers[:2]):
         return None
     running = buffers[0]._inner, buffers[1]._inner
-    layer.outs = _host.native_batch_norm(x, weight._inner, bias._inner, *running, True, module.momentum, module.eps)
+    layer.outs = _host.native_batch_norm(
+        x, weight._inner, bias._inner, *running, True, module.momentum, module.eps
+    )
     layer.operator, layer.settings = aten.native_batch_norm_backward.default, (True, module.eps)
     layer.buffers, layer.at = buffers, perf_counter()
     return layer
@@ -1606,7 +1783,12 @@ def _run(held: list[Any], modules: list[Any], where: Any) -> int:
     kind: Any = None
     for number, module in enumerate(modules, 1):
         before, kind = kind, type(module)
-        if kind not in _RUNS or not _plain(module, kind) or not 0 < x.numel() <= _SUSPICIOUS or not x.is_contiguous():
+        if (
+            kind not in _RUNS
+            or not _plain(module, kind)
+            or not 0 < x.numel() <= _SUSPICIOUS
+            or not x.is_contiguous()
+        ):
             break
         if kind is _LINEAR:
             weight, bias = map(module._parameters.get, ("weight", "bias"))
@@ -1624,7 +1806,9 @@ def _run(held: list[Any], modules: list[Any], where: Any) -> int:
             room -= 4 * x.nbytes * _growth(module, x)
             if room < 0:
                 break
-            layer = _compute(module, x, place, needed, before is not None and before not in _FORGETFUL)
+            layer = _compute(
+                module, x, place, needed, before is not None and before not in _FORGETFUL
+            )
         except Exception:  # the layer itself raises it
             break
         if layer is None:
@@ -1666,9 +1850,14 @@ def _noted(input: Any, place: Place, layers: list[_Layer], modules: list[Any], w
         if kind is _LINEAR:
             weights = layer.settings
             note((OPERATION, began, code, offset, _TURNED, label, GRAD, cast, 0, memory.live, None))
-            nbytes, work = out.nbytes, (out.dtype, out.shape, weights.bias.shape, layer.shape, weights.turned_shape)
+            nbytes, work = (
+                out.nbytes,
+                (out.dtype, out.shape, weights.bias.shape, layer.shape, weights.turned_shape),
+            )
             block = allocate(place, nbytes)
-            note((OPERATION, at, code, offset, _ADDMM, label, GRAD, cast, nbytes, memory.live, work))
+            note(
+                (OPERATION, at, code, offset, _ADDMM, label, GRAD, cast, nbytes, memory.live, work)
+            )
         elif kind is _RELU:
             block = _taken(out, place, "aten.relu.default", (), where, at, GRAD)
             layer.hidden = ((out, block),)
@@ -1732,7 +1921,10 @@ def _note_layer(layer: _Layer, block: Any, place: Place, where: Any) -> Any:
         write("aten.view.default", place, 0, None, where, at)
         return block
     if kind is _CONV:
-        shapes = shape, *[each._inner.shape for each in (layer.weight, layer.bias) if each is not None]
+        shapes = (
+            shape,
+            *[each._inner.shape for each in (layer.weight, layer.bias) if each is not None],
+        )
         return _taken(outs[0], place, "aten.convolution.default", shapes, where, at, GRAD)
     if kind is _POOL:
         name = "aten.max_pool2d_with_indices.default"
@@ -1748,7 +1940,10 @@ def _note_layer(layer: _Layer, block: Any, place: Place, where: Any) -> Any:
         elif name == "aten.empty.memory_format":
             write(name, place, 0, None, where, at)
         else:
-            shapes = shape, *[each._inner.shape for each in (layer.weight, layer.bias, mean, variance)]
+            shapes = (
+                shape,
+                *[each._inner.shape for each in (layer.weight, layer.bias, mean, variance)],
+            )
             block, *blocks = _note_many(outs, place, name, shapes, where, at, GRAD)
     layer.saved = layer.weight, mean, variance
     layer.hidden = tuple(zip(outs[1:], blocks, strict=True))
@@ -1757,8 +1952,12 @@ def _note_layer(layer: _Layer, block: Any, place: Place, where: Any) -> Any:
 
 # ---- cross entropy ---------------------------------------------------------------------------------------------------
 
-_logs_of, _logs_backward = (rules_of(op.default).call for op in (aten._log_softmax, aten._log_softmax_backward_data))
-_nll_of, _nll_backward = (rules_of(op.default).call for op in (aten.nll_loss_forward, aten.nll_loss_backward))
+_logs_of, _logs_backward = (
+    rules_of(op.default).call for op in (aten._log_softmax, aten._log_softmax_backward_data)
+)
+_nll_of, _nll_backward = (
+    rules_of(op.default).call for op in (aten.nll_loss_forward, aten.nll_loss_backward)
+)
 
 
 class _Kept:
@@ -1766,8 +1965,16 @@ class _Kept:
 
     __slots__ = ("logs", "settings", "target", "total", "version", "weights")
 
-    def __init__(self, logs: Any, target: Any, total: Any, weights: Any, settings: tuple[int, int]) -> None:
-        self.logs, self.target, self.total, self.weights, self.settings = logs, target, total, weights, settings
+    def __init__(
+        self, logs: Any, target: Any, total: Any, weights: Any, settings: tuple[int, int]
+    ) -> None:
+        self.logs, self.target, self.total, self.weights, self.settings = (
+            logs,
+            target,
+            total,
+            weights,
+            settings,
+        )
         self.version = target._version
 
 
@@ -1789,16 +1996,29 @@ class _CrossEntropy(torch.autograd.Function):
         kept = revealed(ctx.kept)
         if gradient is not None and kept.target._version != kept.version:
             raise _stale_target(kept)
-        unusual = _grad_on() or _inference_on() or _C._is_any_autocast_enabled() or _C._len_torch_dispatch_stack()
+        unusual = (
+            _grad_on()
+            or _inference_on()
+            or _C._is_any_autocast_enabled()
+            or _C._len_torch_dispatch_stack()
+        )
         if of_logs is not None or type(gradient) not in _ORDINARY or unusual:
             return _separate_losses(ctx.saved_tensors[0], kept, gradient, of_logs), None
-        place, g, logs, (reduction, ignored) = gradient._block.place, gradient._inner, kept.logs, kept.settings
+        place, g, logs, (reduction, ignored) = (
+            gradient._block.place,
+            gradient._inner,
+            kept.logs,
+            kept.settings,
+        )
         if place.shut:
             raise shut(place)
         if place.late is not None:
             settle(place)
         target = kept.target._inner
-        first, at = _nll_backward(g, logs, target, None, reduction, ignored, kept.total), perf_counter()
+        first, at = (
+            _nll_backward(g, logs, target, None, reduction, ignored, kept.total),
+            perf_counter(),
+        )
         second, later = _logs_backward(first, logs, 1, logs.dtype), perf_counter()
         shape, where, nbytes = first.shape, _task_of(place).where, first.nbytes
         block, label, cast = allocate(place, nbytes), place.label, thread_state.autocast
@@ -1819,9 +2039,15 @@ class _CrossEntropy(torch.autograd.Function):
 def _separate_losses(logs: Any, kept: _Kept, gradient: Any, of_logs: Any) -> Any:
     if gradient is not None:
         total = wrap(kept.total, kept.weights)
-        behind = aten.nll_loss_backward.default(gradient, logs, kept.target, None, *kept.settings, total)
+        behind = aten.nll_loss_backward.default(
+            gradient, logs, kept.target, None, *kept.settings, total
+        )
         of_logs = behind if of_logs is None else behind + of_logs
-    return None if of_logs is None else aten._log_softmax_backward_data.default(of_logs, logs, 1, logs.dtype)
+    return (
+        None
+        if of_logs is None
+        else aten._log_softmax_backward_data.default(of_logs, logs, 1, logs.dtype)
+    )
 
 
 def _stale_target(kept: _Kept) -> RuntimeError:
@@ -1833,7 +2059,9 @@ def _stale_target(kept: _Kept) -> RuntimeError:
     try:
         _engine.run_backward((loss,), (torch.ones(()),), False, False, (), True, True)
     except RuntimeError as error:
-        said = str(error).replace("torch.LongTensor [2]", f"torch.cuda.LongTensor [{kept.target.shape[0]}]")
+        said = str(error).replace(
+            "torch.LongTensor [2]", f"torch.cuda.LongTensor [{kept.target.shape[0]}]"
+        )
         said = said.replace("is at version 1", f"is at version {kept.target._version}")
         return RuntimeError(said.replace("expected version 0", f"expected version {kept.version}"))
     return RuntimeError("one of the variables needed for gradient computation has been modified")
@@ -1846,7 +2074,12 @@ _loss_node: Final[Any] = super(torch.autograd.Function, _CrossEntropy).apply
 
 def cross_entropy(input: Any, target: Any, reduction: int, ignored: int) -> Any:
     """The loss of rows of logits with a class for each, in training; None where it is another."""
-    if type(input) not in _ORDINARY or type(target) not in _ORDINARY or not input.requires_grad or not _training():
+    if (
+        type(input) not in _ORDINARY
+        or type(target) not in _ORDINARY
+        or not input.requires_grad
+        or not _training()
+    ):
         return None
     place, x, classes = input._block.place, input._inner, target._inner
     sizes = x.shape
@@ -1872,8 +2105,14 @@ def cross_entropy(input: Any, target: Any, reduction: int, ignored: int) -> Any:
     block, weights = allocate(place, nbytes), allocate(place, more)
     (code, offset), cast, work = where, thread_state.autocast, (dtype, shape, sizes, sizes[:1])
     name, live = "aten.nll_loss_forward.default", place.memory.live
-    place.note((OPERATION, later, code, offset, name, place.label, GRAD, cast, nbytes + more, live, work))
-    made = fresh(out, shape, dtype, block), kept, _Kept(logs, target, total, weights, (reduction, ignored))
+    place.note(
+        (OPERATION, later, code, offset, name, place.label, GRAD, cast, nbytes + more, live, work)
+    )
+    made = (
+        fresh(out, shape, dtype, block),
+        kept,
+        _Kept(logs, target, total, weights, (reduction, ignored)),
+    )
     return _loss_node(input, made)[0]
 
 
@@ -1885,7 +2124,8 @@ _functions: Final[Any] = nn.functional
 _in_projection: Final = getattr(_functions, "_in_projection_packed", None)
 _gradients_of: Final = torch.autograd.grad
 _VIEW, _TURN, _COPY, _UNSAFE = (
-    f"aten.{name}" for name in ("view.default", "transpose.int", "clone.default", "_unsafe_view.default")
+    f"aten.{name}"
+    for name in ("view.default", "transpose.int", "clone.default", "_unsafe_view.default")
 )
 _PACKED: Final = ("aten.unsqueeze.default", _TURN, "aten.squeeze.dim")
 _ATTENTION: Final = "aten._scaled_dot_product_efficient_attention"
@@ -1928,8 +2168,15 @@ class _SelfAttention(torch.autograd.Function):
         place = heads.place
         if place.shut:
             raise shut(place)
-        unusual = _grad_on() or _inference_on() or _C._is_any_autocast_enabled() or _C._len_torch_dispatch_stack()
-        unusual = unusual or Tensor.__torch_dispatch__ is not _dispatch  # which changes streams as it goes
+        unusual = (
+            _grad_on()
+            or _inference_on()
+            or _C._is_any_autocast_enabled()
+            or _C._len_torch_dispatch_stack()
+        )
+        unusual = (
+            unusual or Tensor.__torch_dispatch__ is not _dispatch
+        )  # which changes streams as it goes
         if type(gradient) not in _ORDINARY or unusual or not gradient._inner.is_contiguous():
             unheld = type(gradient) in _ORDINARY and getrefcount(gradient) <= _UNHELD
             if not _keeps_graph():
@@ -2007,7 +2254,9 @@ def _separate_heads(heads: _Heads, gradient: Any, unheld: bool) -> Any:
     given = [wrap(one, block) for one, block in zip(plain, blocks, strict=True)]
     if _grad_on():
         text = "derivative for aten::_scaled_dot_product_efficient_attention_backward is not implemented"
-        given = [*_C._functions.DelayedError(text.encode(), 3)(*(one.requires_grad_() for one in given))]
+        given = [
+            *_C._functions.DelayedError(text.encode(), 3)(*(one.requires_grad_() for one in given))
+        ]
     del blocks, plain, over
     if unheld:  # torch has freed it by now, and what its own graph keeps
         del gradient._block
@@ -2028,7 +2277,10 @@ class _SelfAttentionViewed(_SelfAttention):
     """The same where torch copies the result first and then makes rows of it. The gradients are the same operators."""
 
 
-for _kind, _name in ((_SelfAttention, "UnsafeViewBackward0"), (_SelfAttentionViewed, "ViewBackward0")):
+for _kind, _name in (
+    (_SelfAttention, "UnsafeViewBackward0"),
+    (_SelfAttentionViewed, "ViewBackward0"),
+):
     _node = _kind._backward_cls
     _node.__name__, _node.apply = _name, _SelfAttention.backward
 # By the operator that makes rows: that of `reshape`, and of `contiguous().view`, as in torch 2.11.
@@ -2047,7 +2299,9 @@ def _attend(packed: Any, count: int, dropout: float, causal: bool) -> Any:
     three = x.view(length, batch, 3, size).unsqueeze(0).transpose(0, -2).squeeze(-2).contiguous()
     at = perf_counter()
     beside = three.view(3, length, batch * count, wide).transpose(1, 2)
-    inner = [one.view(batch, count, length, wide).detach().requires_grad_() for one in beside.unbind(0)]
+    inner = [
+        one.view(batch, count, length, wide).detach().requires_grad_() for one in beside.unbind(0)
+    ]
     out = _host_attention(*inner, None, dropout, causal)
     plain = out.detach().transpose(1, 2).contiguous().transpose(1, 2)
     middle = perf_counter()
@@ -2065,7 +2319,10 @@ def _attend(packed: Any, count: int, dropout: float, causal: bool) -> Any:
     for name in (_VIEW, *_PACKED):
         row(name, at)
     heads = _Heads(
-        place, inner, out, (each, beside.shape[2:0:-1] + beside.shape[3:], three.shape[1:], three.shape, turned.shape)
+        place,
+        inner,
+        out,
+        (each, beside.shape[2:0:-1] + beside.shape[3:], three.shape[1:], three.shape, turned.shape),
     )
     block = allocate(place, three.nbytes)
     work: Any = (dtype, three.shape, three.shape)
@@ -2111,17 +2368,26 @@ def _self_attention(original: Any) -> Any:
             count = len(rows)
             given = original(query, key, value, *args, **named)
             names = [row[4] for row in rows[count:] if row[0] == OPERATION]
-            *before, last = names[-len(_BETWEEN) - 4 : -3] or [""]  # behind them is another linear layer
+            *before, last = names[-len(_BETWEEN) - 4 : -3] or [
+                ""
+            ]  # behind them is another linear layer
             usual = before == _BETWEEN and last in _ATTENTION_NODES
             current = functions.scaled_dot_product_attention
-            place.heads = (current, last) if usual and unpatched(current) is _host_attention else (None, last)
+            place.heads = (
+                (current, last) if usual and unpatched(current) is _host_attention else (None, last)
+            )
             return given
         _, heads, weight, bias, *_, dropout, last, last_bias = args
         if (mask := named.get("attn_mask")) is not None:
             functions._mha_shape_check(query, key, value, None, mask, heads)
         length, batch = query.shape[:2]
         out = functions.linear(query, weight, bias)
-        out = _attend(out, heads, dropout if named.get("training", True) else 0.0, bool(named.get("is_causal")))
+        out = _attend(
+            out,
+            heads,
+            dropout if named.get("training", True) else 0.0,
+            bool(named.get("is_causal")),
+        )
         out = functions.linear(out, last, last_bias)
         return out.view(length, batch, out.size(1)), None
 
@@ -2130,7 +2396,12 @@ def _self_attention(original: Any) -> Any:
 
 def _plain_attention(query: Any, args: Any, named: Any) -> bool:
     """Whether it is of the usual kind: CUDA's memory-efficient kernel, and shapes none of whose copies is a view."""
-    if type(query) not in _ORDINARY or len(args) != 10 or named.get("need_weights", True) or not _training():
+    if (
+        type(query) not in _ORDINARY
+        or len(args) != 10
+        or named.get("need_weights", True)
+        or not _training()
+    ):
         return False
     size, heads, weight, bias, *others, _, _, _ = args
     x, place = query._inner, query._block.place
@@ -2187,13 +2458,24 @@ def run_backward(loss: Any, retain_graph: bool | None) -> bool:
     ):
         return False
     place, where = loss._block.place, site()
-    gradient = bring(_ones(loss._inner), place, "aten.ones_like.default", (), where, perf_counter(), _mode())
+    gradient = bring(
+        _ones(loss._inner), place, "aten.ones_like.default", (), where, perf_counter(), _mode()
+    )
     # Where streams are followed, each operator and each leaf says on which it is.
     watching = _anomaly_on() or Tensor.__torch_dispatch__ is not _dispatch
-    outer, thread_state.once = thread_state.once, None if watching else (_used_once(loss.grad_fn), where)
+    outer, thread_state.once = (
+        thread_state.once,
+        None if watching else (_used_once(loss.grad_fn), where),
+    )
     try:
         torch.autograd.graph._engine_run_backward(
-            (loss,), (gradient,), bool(retain_graph), False, (), allow_unreachable=True, accumulate_grad=True
+            (loss,),
+            (gradient,),
+            bool(retain_graph),
+            False,
+            (),
+            allow_unreachable=True,
+            accumulate_grad=True,
         )
         _settled(place)
     finally:
@@ -2237,7 +2519,11 @@ def _foreach(name: str, original: Any, first: Any, *args: Any, **kwargs: Any) ->
         return original(first, *args, **kwargs)
     lists = [
         0,
-        *(i for i, a in enumerate(args, 1) if type(a) in (list, tuple) and a and isinstance(a[0], torch.Tensor)),
+        *(
+            i
+            for i, a in enumerate(args, 1)
+            if type(a) in (list, tuple) and a and isinstance(a[0], torch.Tensor)
+        ),
     ]
     opened = _opened_lists((first, *args), lists)
     if opened is None or opened[0].shut:
@@ -2259,7 +2545,19 @@ def _foreach(name: str, original: Any, first: Any, *args: Any, **kwargs: Any) ->
 class _Step:
     """A step of an optimizer on the CPU's tensors: opened once, and not by each of its operators."""
 
-    __slots__ = ("before", "blocks", "cast", "changed", "label", "lists", "mode", "place", "rows", "where", "work")
+    __slots__ = (
+        "before",
+        "blocks",
+        "cast",
+        "changed",
+        "label",
+        "lists",
+        "mode",
+        "place",
+        "rows",
+        "where",
+        "work",
+    )
 
     def __init__(self, place: Place, lists: dict[int, Any], first: Any) -> None:
         self.place, self.label, self.where = place, place.label, site()
@@ -2267,14 +2565,28 @@ class _Step:
         self.work = first[0].dtype, None, *[tensor.shape for tensor in first]
         self.mode, self.cast = INFERENCE if _inference_on() else 0, thread_state.autocast
         self.before = place.memory.live
-        self.rows: list[tuple[str, int, int]] = []  # the operator, the bytes it takes, and how many live more by then
+        self.rows: list[
+            tuple[str, int, int]
+        ] = []  # the operator, the bytes it takes, and how many live more by then
         self.blocks: list[Any] = []  # the sizes of what was taken; None for what is no small block
         self.changed: list[Any] = []  # the lists that were written to, as often as they were
 
     def note(self, at: float, name: str, nbytes: int, live: int) -> None:
         """One operation into the ledger."""
         code, offset = self.where
-        row = OPERATION, at, code, offset, name, self.label, self.mode, self.cast, nbytes, live, self.work
+        row = (
+            OPERATION,
+            at,
+            code,
+            offset,
+            name,
+            self.label,
+            self.mode,
+            self.cast,
+            nbytes,
+            live,
+            self.work,
+        )
         self.place.note(row)
 
 
@@ -2287,7 +2599,9 @@ class _Recipe:
         self.rows = step.rows
         self.most = max((more for *_, more in step.rows), default=0)
         self.blocks, self.freed = len(step.blocks), sum(step.blocks)
-        self.changed = [next(slot for slot, given in enumerate(args) if given is one) for one in step.changed]
+        self.changed = [
+            next(slot for slot, given in enumerate(args) if given is one) for one in step.changed
+        ]
 
     def fits(self, place: Place) -> bool:
         """Whether what it takes is there without asking CUDA, and nobody wants to know where it lies."""
@@ -2307,7 +2621,10 @@ class _Recipe:
 
 def _in_step(name: str, original: Any) -> Any:
     """`torch._foreach_NAME` for the tensors of a step."""
-    names = {overload: f"aten._foreach_{name}.{overload}" for overload in ("default", "List", "Scalar", "ScalarList")}
+    names = {
+        overload: f"aten._foreach_{name}.{overload}"
+        for overload in ("default", "List", "Scalar", "ScalarList")
+    }
     in_place = name[-1] == "_"
 
     def call(first: Any, *args: Any, **kwargs: Any) -> Any:
@@ -2370,7 +2687,9 @@ class _Stepping:
         vars(library).update(vars(torch))
         vars(library).update(functions)
         names = original.__globals__ | {"torch": library}
-        made = FunctionType(original.__code__, names, original.__name__, original.__defaults__, original.__closure__)
+        made = FunctionType(
+            original.__code__, names, original.__name__, original.__defaults__, original.__closure__
+        )
         made.__kwdefaults__ = original.__kwdefaults__
         return made
 
@@ -2378,15 +2697,24 @@ class _Stepping:
         if self.on_host is None:
             self.prepare()
         torch_has = vars(torch)
-        if any(torch_has.get(name) is not function for name, function in self.patched.items()) or watched():
+        if (
+            any(torch_has.get(name) is not function for name, function in self.patched.items())
+            or watched()
+        ):
             return self.original(*args, **named)  # somebody else looks
         if args and args[0] and type(args[0][0]) in _HOSTS:
             host = all(type(each) in _HOSTS for each in args[0])
             return self.on_host(*args, **named) if host else self.original(*args, **named)
-        slots = [i for i, given in enumerate(args) if type(given) is list and given and type(given[0]) in _ORDINARY]
+        slots = [
+            i
+            for i, given in enumerate(args)
+            if type(given) is list and given and type(given[0]) in _ORDINARY
+        ]
         # Steps are counted on the host; whatever else is there, or has yet to be made, is the dispatcher's.
         others = [given for i, given in enumerate(args) if i not in slots and given]
-        counted = all(type(each) is torch.Tensor and not each.dim() for given in others[:1] for each in given)
+        counted = all(
+            type(each) is torch.Tensor and not each.dim() for given in others[:1] for each in given
+        )
         opened = None
         if not (
             _grad_on()
@@ -2394,7 +2722,8 @@ class _Stepping:
             or any(isinstance(value, torch.Tensor) for value in named.values())
             or slots[:2] != [0, 1]
             or len(others) > 1
-            or (len(args) >= 6) != bool(others)  # Adam has counts; those on the device have to be waited for
+            or (len(args) >= 6)
+            != bool(others)  # Adam has counts; those on the device have to be waited for
             or (others and (not counted or others[0] is not args[-1]))
         ):
             opened = _opened_lists(args, slots)
@@ -2458,7 +2787,11 @@ def _patches(opening: Opening) -> list[Patch]:
     return [
         *((owner, "linear", linear) for owner in (torch._C._nn, torch.nn.functional)),
         (nn.Sequential, "forward", _sequential(nn.Sequential.forward)),
-        (nn.functional, "multi_head_attention_forward", _self_attention(nn.functional.multi_head_attention_forward)),
+        (
+            nn.functional,
+            "multi_head_attention_forward",
+            _self_attention(nn.functional.multi_head_attention_forward),
+        ),
         *(around(torch, f"_foreach_{name}", partial(_foreach, name)) for name in _LISTS),
         *_step_patches(),
     ]

@@ -79,7 +79,8 @@ class FusedRmsNorm(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, input: Any, weight: Any, shape: list[int], eps: float | None) -> Any:
-        place, x = input._block.place, input._inner
+        place = input._block.place
+        x = input._inner
         out = torch.rms_norm(x, shape, None if weight is None else weight._inner, eps)
         wide = x.to(torch.float64 if x.dtype is torch.float64 else torch.float32)
         dims = list(range(-len(shape), 0))
@@ -87,7 +88,8 @@ class FusedRmsNorm(torch.autograd.Function):
         rstd = torch.rsqrt(wide.square().mean(dims, keepdim=True) + small)
         kept, result = _wrap_each((rstd, out), place)
         ctx.save_for_backward(input, weight, kept)
-        ctx.dims, ctx.eps = dims, small
+        ctx.dims = dims
+        ctx.eps = small
         write("aten._fused_rms_norm.default", place, out.nbytes, work_of(out, (x,)))
         return result
 
@@ -95,22 +97,32 @@ class FusedRmsNorm(torch.autograd.Function):
     def backward(ctx: Any, gradient: Any) -> Any:
         input, weight, kept = ctx.saved_tensors
         place = open_place(input)
-        if torch.is_grad_enabled():  # with `create_graph`: made of operators, each with its own gradient
+        if (
+            torch.is_grad_enabled()
+        ):  # with `create_graph`: made of operators, each with its own gradient
             r = torch.rsqrt(input.to(kept.dtype).square().mean(ctx.dims, keepdim=True) + ctx.eps)
             return (*FusedRmsNorm._gradients(ctx, gradient, input, weight, r), None, None)
         inner = (None if t is None else t._inner for t in (gradient, input, weight, kept))
         found = FusedRmsNorm._gradients(ctx, *inner)
         nbytes = sum(t.nbytes for t in found if t is not None)
-        write("aten._fused_rms_norm_backward.default", place, nbytes, work_of(found[0], (gradient._inner,)))
+        write(
+            "aten._fused_rms_norm_backward.default",
+            place,
+            nbytes,
+            work_of(found[0], (gradient._inner,)),
+        )
         return (*_wrap_each(found, place), None, None)
 
     @staticmethod
     def _gradients(ctx: Any, g: Any, x: Any, weight: Any, r: Any) -> list[Any]:
-        g, normal = g.to(r.dtype), x.to(r.dtype) * r
+        g = g.to(r.dtype)
+        normal = x.to(r.dtype) * r
         found: list[Any] = [None, None]
         if ctx.needs_input_grad[0]:
             scaled = g if weight is None else g * weight.to(r.dtype)
-            found[0] = (r * (scaled - normal * (scaled * normal).mean(ctx.dims, keepdim=True))).to(x.dtype)
+            found[0] = (r * (scaled - normal * (scaled * normal).mean(ctx.dims, keepdim=True))).to(
+                x.dtype
+            )
         if ctx.needs_input_grad[1]:
             rows = list(range(x.dim() - len(ctx.dims)))
             found[1] = ((g * normal).sum(rows) if rows else g * normal).to(weight.dtype)
@@ -126,9 +138,13 @@ def _captured() -> bool:
     return torch.cuda.is_current_stream_capturing() or torch._C._get_tracing_state() is not None
 
 
-def _rms_norm(original: Any, input: Any, normalized_shape: Any, weight: Any = None, eps: Any = None) -> Any:
+def _rms_norm(
+    original: Any, input: Any, normalized_shape: Any, weight: Any = None, eps: Any = None
+) -> Any:
     if weight is not None and _mixed(input, weight):
-        raise argument_elsewhere("weight", label_of(weight), label_of(input), "wrapper_CUDA___fused_rms_norm")
+        raise argument_elsewhere(
+            "weight", label_of(weight), label_of(input), "wrapper_CUDA___fused_rms_norm"
+        )
     if torch.is_autocast_enabled("cuda") and casts("rms_norm"):
         input, weight = cast((input, weight), torch.float32)
     shape = list(normalized_shape)
@@ -143,13 +159,23 @@ def _rms_norm(original: Any, input: Any, normalized_shape: Any, weight: Any = No
 
 def _eigvals(original: Any, input: Any, *, out: Any = None) -> Any:
     """Without gradients the vectors are not computed."""
-    if type(input) in VIRTUAL and out is None and not (input.requires_grad and torch.is_grad_enabled()):
+    if (
+        type(input) in VIRTUAL
+        and out is None
+        and not (input.requires_grad and torch.is_grad_enabled())
+    ):
         return aten._linalg_eigvals(input)
     return original(input, out=out)
 
 
 def _cross_entropy(
-    original: Any, input: Any, target: Any, weight: Any = None, reduction: int = 1, *rest: Any, **named: Any
+    original: Any,
+    input: Any,
+    target: Any,
+    weight: Any = None,
+    reduction: int = 1,
+    *rest: Any,
+    **named: Any,
 ) -> Any:
     """Smoothed and weighted, the mean is over the weights of the targets that count, which a mask selects."""
     if weight is None and len(rest) == 2 and not rest[1] and not named:
@@ -157,7 +183,9 @@ def _cross_entropy(
         if loss is not None:
             return loss
     out = original(input, target, weight, reduction, *rest, **named)
-    smoothed = weight is not None and (rest[1] if len(rest) > 1 else named.get("label_smoothing", 0.0)) > 0
+    smoothed = (
+        weight is not None and (rest[1] if len(rest) > 1 else named.get("label_smoothing", 0.0)) > 0
+    )
     if smoothed and reduction == 1 and type(target) in VIRTUAL and not target.is_floating_point():
         placement.note("masked_select")
     return out
@@ -209,19 +237,31 @@ class FusedAttention(torch.autograd.Function):
         needs = any(ctx.needs_input_grad)
         inner = [t._inner.detach().requires_grad_(t.requires_grad) for t in (query, key, value)]
         bias: Any = None if mask is None else mask._inner
-        trained = [] if mask is None or not mask.requires_grad else [bias := bias.detach().requires_grad_()]
+        trained = (
+            []
+            if mask is None or not mask.requires_grad
+            else [bias := bias.detach().requires_grad_()]
+        )
         kernel, dropout, causal, scale, grouped = settings
         with torch.enable_grad() if needs else torch.no_grad():
             if causal and bias is not None:  # the CPU takes one or the other
                 past = torch.ones(query.shape[2], key.shape[2], dtype=torch.bool).tril()
-                bias = bias & past if bias.dtype is torch.bool else bias.masked_fill(~past, float("-inf"))
+                bias = (
+                    bias & past
+                    if bias.dtype is torch.bool
+                    else bias.masked_fill(~past, float("-inf"))
+                )
                 causal = False
-            operands, dtype = inner, query.dtype
+            operands = inner
+            dtype = query.dtype
             if dtype in SLOW:
                 operands = [t.float() for t in inner]
                 bias = bias if bias is None or bias.dtype is torch.bool else bias.float()
-            out = _attend_on_host(*operands, bias, dropout, causal, scale=scale, enable_gqa=grouped).to(dtype)
-        efficient, size = kernel == "efficient", query.shape[3]
+            out = _attend_on_host(
+                *operands, bias, dropout, causal, scale=scale, enable_gqa=grouped
+            ).to(dtype)
+        efficient = kernel == "efficient"
+        size = query.shape[3]
         padded = -(-size // 8) * 8 if kernel == "flash" else size
         if efficient:
             plain = _heads_inside(out.detach())
@@ -261,7 +301,9 @@ class FusedAttention(torch.autograd.Function):
             if grad is not None and kernel == "efficient":
                 made[i] = _heads_inside(grad)
             elif grad is not None:
-                contiguous = kernel == "flash" and operand.shape[3] % 8 > 0  # what is left of a padded one
+                contiguous = (
+                    kernel == "flash" and operand.shape[3] % 8 > 0
+                )  # what is left of a padded one
                 made[i] = grad.contiguous() if contiguous else _laid_out_as(grad, operand.detach())
         results = _wrap_each(made, place)
         name = "aten._scaled_dot_product_efficient_attention_backward.default"
@@ -282,11 +324,19 @@ class CudnnAttention(FusedAttention):
     """The same under the name of cuDNN's kernel."""
 
 
-for _cls, _name in ((FusedAttention, "Efficient"), (FlashAttention, "Flash"), (CudnnAttention, "Cudnn")):
+for _cls, _name in (
+    (FusedAttention, "Efficient"),
+    (FlashAttention, "Flash"),
+    (CudnnAttention, "Cudnn"),
+):
     _cls._backward_cls.__name__ = f"ScaledDotProduct{_name}AttentionBackward0"
 PaddedAttention._backward_cls.__name__ = "SliceBackward0"
 
-_KERNELS: Final[dict[str, Any]] = {"cudnn": CudnnAttention, "flash": FlashAttention, "efficient": FusedAttention}
+_KERNELS: Final[dict[str, Any]] = {
+    "cudnn": CudnnAttention,
+    "flash": FlashAttention,
+    "efficient": FusedAttention,
+}
 _CHOICES: Final = {0: "math", 1: "flash", 2: "efficient", 3: "cudnn"}  # as torch numbers them
 _USUAL_ORDER: Final = torch._C._get_sdp_priority_order()
 _ENABLED: Final[dict[str, Any]] = {
@@ -316,10 +366,15 @@ def _takes(kernel: str, query: Any, key: Any, value: Any, mask: Any, grouped: bo
     operands = (query, key, value)
     if kernel == "math" or not _ENABLED[kernel]():  # plain operators take anything
         return bool(_ENABLED[kernel]())
-    if any(type(t) not in VIRTUAL or t.dim() != 4 or not t.numel() or t.stride(-1) != 1 for t in operands):
+    if any(
+        type(t) not in VIRTUAL or t.dim() != 4 or not t.numel() or t.stride(-1) != 1
+        for t in operands
+    ):
         return False
-    place, dtype = query._block.place, query.dtype
-    many, few = query.shape[1], key.shape[1]
+    place = query._block.place
+    dtype = query.dtype
+    many = query.shape[1]
+    few = key.shape[1]
     return bool(
         all(t._block.place is place and t.dtype is dtype for t in operands)
         and dtype in (torch.float32, torch.float16, torch.bfloat16)
@@ -351,7 +406,9 @@ def _chosen(query: Any, key: Any, value: Any, mask: Any, grouped: bool) -> str |
 
 def _lowered(dtype: torch.dtype, tensor: Any) -> Any:
     """As autocast casts the operands of a function that it runs in lower precision."""
-    eligible = type(tensor) in VIRTUAL and tensor.is_floating_point() and tensor.dtype is not torch.float64
+    eligible = (
+        type(tensor) in VIRTUAL and tensor.is_floating_point() and tensor.dtype is not torch.float64
+    )
     return tensor.to(dtype) if eligible else tensor
 
 
@@ -444,13 +501,17 @@ def _lstm_gates(x: Any, h: Any, c: Any, *biases: Any) -> tuple[Any, ...]:
 
 def _gru_gates(x: Any, h: Any, state: Any, *biases: Any) -> tuple[Any, ...]:
     if biases:
-        x, h = x + biases[0], h + biases[1]
+        x = x + biases[0]
+        h = h + biases[1]
     (r, z, n), (hr, hz, hn) = x.chunk(3, 1), h.chunk(3, 1)
     n = (n + (r + hr).sigmoid() * hn).tanh()
     return (n + (z + hz).sigmoid() * (state - n),)
 
 
-_GATES: Final = {"lstm": (_lstm_gates, 4), "gru": (_gru_gates, 5)}  # and what is kept for backward, in units
+_GATES: Final = {
+    "lstm": (_lstm_gates, 4),
+    "gru": (_gru_gates, 5),
+}  # and what is kept for backward, in units
 
 
 class FusedCell(torch.autograd.Function):
@@ -459,12 +520,16 @@ class FusedCell(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, kind: str, *tensors: Any) -> Any:
         gates, kept = _GATES[kind]
-        place, inner = tensors[0]._block.place, [t._inner for t in tensors]
+        place = tensors[0]._block.place
+        inner = [t._inner for t in tensors]
         outs = gates(*inner)
         results = _wrap_each(outs, place)
         nbytes = outs[0].nbytes * kept
         write(
-            f"aten._thnn_fused_{kind}_cell.default", place, nbytes + sum(o.nbytes for o in outs), work_of(outs, inner)
+            f"aten._thnn_fused_{kind}_cell.default",
+            place,
+            nbytes + sum(o.nbytes for o in outs),
+            work_of(outs, inner),
         )
         ctx.kind, ctx.place = kind, conceal(place)
         kept_too = (*results[1:], *_held(place, nbytes)) if any(ctx.needs_input_grad) else ()
@@ -474,16 +539,29 @@ class FusedCell(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: Any) -> Any:
-        gates, tensors, place = _GATES[ctx.kind][0], ctx.saved_tensors[: ctx.given], revealed(ctx.place)
+        gates = _GATES[ctx.kind][0]
+        tensors = ctx.saved_tensors[: ctx.given]
+        place = revealed(ctx.place)
         if place.shut:
             raise shut(place)
-        twice = torch.is_grad_enabled()  # the gradients are to be differentiated: computed step by step, as on CUDA
-        given = tensors if twice else [t._inner.detach().requires_grad_(t.requires_grad) for t in tensors]
+        twice = (
+            torch.is_grad_enabled()
+        )  # the gradients are to be differentiated: computed step by step, as on CUDA
+        given = (
+            tensors
+            if twice
+            else [t._inner.detach().requires_grad_(t.requires_grad) for t in tensors]
+        )
         with torch.enable_grad():
-            pairs = [(out, g) for out, g in zip(gates(*given), gradients, strict=True) if g is not None]
+            pairs = [
+                (out, g) for out, g in zip(gates(*given), gradients, strict=True) if g is not None
+            ]
         wanted = [t for t in given if t.requires_grad]
         found: Any = _grad(
-            [out for out, _ in pairs], wanted, [g if twice else g._inner for _, g in pairs], create_graph=twice
+            [out for out, _ in pairs],
+            wanted,
+            [g if twice else g._inner for _, g in pairs],
+            create_graph=twice,
         )
         if not twice:
             found = _wrap_each(found, place)
@@ -513,7 +591,11 @@ def _cell(kind: str, state: str, original: Any, input: Any, hidden: Any, *weight
     operands = (input, *states, *weights[:2], *biases)
     if type(input) in VIRTUAL and _mixed(*operands):
         for rows, weight in zip((input, states[0]), weights, strict=False):
-            compare("wrapper_CUDA_mm", [("self", "self"), ("mat2", "mat2")], {"self": rows, "mat2": weight})
+            compare(
+                "wrapper_CUDA_mm",
+                [("self", "self"), ("mat2", "mat2")],
+                {"self": rows, "mat2": weight},
+            )
         given = {"input_gates": input, "hidden_gates": states[0], state: states[-1]}
         given |= dict(zip(("input_bias", "hidden_bias"), weights[2:], strict=False))
         compare(f"wrapper_CUDA___thnn_fused_{kind}_cell", [(name, name) for name in given], given)
@@ -535,12 +617,20 @@ def _cell(kind: str, state: str, original: Any, input: Any, hidden: Any, *weight
                 [lower(s) for s in states] if len(states) > 1 else lower(hidden),
                 *map(lower, weights),
             )
-    products = [rows @ weight.t() for rows, weight in zip((input, states[0]), weights, strict=False)]
+    products = [
+        rows @ weight.t() for rows, weight in zip((input, states[0]), weights, strict=False)
+    ]
     return _CELLS[kind].apply(kind, *products, states[-1], *biases)
 
 
 def _ctc_loss(
-    original: Any, log_probs: Any, targets: Any, input_lengths: Any, target_lengths: Any, *args: Any, **kwargs: Any
+    original: Any,
+    log_probs: Any,
+    targets: Any,
+    input_lengths: Any,
+    target_lengths: Any,
+    *args: Any,
+    **kwargs: Any,
 ) -> Any:
     """The mean divides by the lengths of the targets, which CUDA takes to where the losses are."""
     if type(log_probs) in VIRTUAL and isinstance(target_lengths, torch.Tensor):
@@ -568,7 +658,11 @@ operator("_pack_padded_sequence", plan=_pack_padded_sequence)
 
 _DTYPES: Final = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 _CAST: Final = (torch.float16, torch.bfloat16, torch.float32)  # by autocast
-_FLATTENED: Final = (torch.float16, torch.float32, torch.float64)  # torch's list of cuDNN's dtypes lacks bfloat16
+_FLATTENED: Final = (
+    torch.float16,
+    torch.float32,
+    torch.float64,
+)  # torch's list of cuDNN's dtypes lacks bfloat16
 # Parts of the reserve that hold, per step and per hidden unit, what backward needs: the gates, and the cells.
 _PARTS: Final = {"lstm": (4, 1), "gru": (6,), "rnn_tanh": (1,), "rnn_relu": (1,)}
 _SCATTERED: Final = (
@@ -599,9 +693,12 @@ class CudnnRnn(torch.autograd.Function):
     """One cuDNN call: the CPU's own graph inside computes the gradients; what CUDA would keep alive is kept here."""
 
     @staticmethod
-    def forward(ctx: Any, kind: str, settings: Any, place: Place, count: int, data: Any, *rest: Any) -> Any:
+    def forward(
+        ctx: Any, kind: str, settings: Any, place: Place, count: int, data: Any, *rest: Any
+    ) -> Any:
         layers, dropout, train, bidirectional, biases, sizes, batch_first = settings
-        states, weights = rest[:count], rest[count:]
+        states = rest[:count]
+        weights = rest[count:]
         tensors = (data, *rest)
         inner = [t._inner.detach().requires_grad_(t.requires_grad) for t in tensors]
         function = getattr(torch._C._VariableFunctions, kind)
@@ -612,7 +709,9 @@ class CudnnRnn(torch.autograd.Function):
             if sizes is not None:
                 outs = function(given[0], sizes, state, *tail)
             else:  # cuDNN itself has the steps first, and returns a view
-                outs = _steps_first(function(_steps_first(given, batch_first)[0], state, *tail, False), batch_first)
+                outs = _steps_first(
+                    function(_steps_first(given, batch_first)[0], state, *tail, False), batch_first
+                )
             outs = [out.to(data.dtype) for out in outs]
         shared = all(w._block is weights[0]._block for w in weights)
         held = _held(place, *([] if shared else [sum(w.nbytes for w in weights)]))
@@ -641,9 +740,21 @@ class CudnnRnn(torch.autograd.Function):
         if place.shut:
             raise shut(place)
         wanted = [t for t in inner if t.requires_grad]
-        pairs = [(out, g._inner) for out, g in zip(outs, gradients, strict=True) if g is not None and out.requires_grad]
-        found = _grad([out for out, _ in pairs], wanted, [g for _, g in pairs], retain_graph=True, allow_unused=True)
-        given = (torch.zeros_like(t) if g is None else g for t, g in zip(wanted, found, strict=True))
+        pairs = [
+            (out, g._inner)
+            for out, g in zip(outs, gradients, strict=True)
+            if g is not None and out.requires_grad
+        ]
+        found = _grad(
+            [out for out, _ in pairs],
+            wanted,
+            [g for _, g in pairs],
+            retain_graph=True,
+            allow_unused=True,
+        )
+        given = (
+            torch.zeros_like(t) if g is None else g for t, g in zip(wanted, found, strict=True)
+        )
         computed = [next(given) if t.requires_grad else None for t in inner]
         count = len(computed) - ctx.weights
         results = [*_wrap_each(computed[:count], place), *_in_one_block(computed[count:], place)]
@@ -674,7 +785,11 @@ CudnnRnn._backward_cls.__name__ = "CudnnRnnBackward0"  # as torch numbers its ow
 
 def _compare_dtypes(data: Any, states: Sequence[Any], weight: Any) -> None:
     for state in states:
-        if data.dtype is weight.dtype and state.dtype is not data.dtype and {data.dtype, state.dtype} <= SPELLED.keys():
+        if (
+            data.dtype is weight.dtype
+            and state.dtype is not data.dtype
+            and {data.dtype, state.dtype} <= SPELLED.keys()
+        ):
             raise RuntimeError(
                 "Input and hidden tensors are not the same dtype, found input tensor with "
                 f"{SPELLED[data.dtype]} and hidden tensor with {SPELLED[state.dtype]}"
@@ -685,9 +800,12 @@ def _layer(kind: str, original: Any, data: Any, *args: Any) -> Any:
     """`torch._VF.lstm` and its kin, for packed and for padded input."""
     packed = isinstance(args[0] if kind == "lstm" else args[1], torch.Tensor)
     sizes = args[0] if packed else None
-    state, weights, biases, layers, dropout, train, bidirectional = args[1:8] if packed else args[:7]
+    state, weights, biases, layers, dropout, train, bidirectional = (
+        args[1:8] if packed else args[:7]
+    )
     states = tuple(state) if kind == "lstm" else (state,)
-    given, casting = [data, *states, *weights], torch.is_autocast_enabled("cuda")
+    given = [data, *states, *weights]
+    casting = torch.is_autocast_enabled("cuda")
     # Whatever autocast was asked for, cuDNN's layers are cast to half.
     place = _place(given, casting) if isinstance(data, torch.Tensor) else None
     if place is None or not data.numel() or not torch.backends.cudnn.enabled or _captured():
@@ -707,7 +825,9 @@ def _layer(kind: str, original: Any, data: Any, *args: Any) -> Any:
 
 def _by_name(kind: str, op: Any, *args: Any) -> Any:
     # C++'s own composite; `decompose` takes one written in Python where torch has imported it.
-    return _layer(kind, functools.partial(op._op_dk, torch._C.DispatchKey.CompositeImplicitAutograd), *args)
+    return _layer(
+        kind, functools.partial(op._op_dk, torch._C.DispatchKey.CompositeImplicitAutograd), *args
+    )
 
 
 def register(library: Any) -> None:
@@ -731,8 +851,11 @@ def _flatten_parameters(self: Any) -> None:
     flat = torch.empty(sum(w.numel() for w in weights), dtype=weights[0].dtype)
     block = allocate(place, flat.nbytes)
     matrices_first = sorted(weights, key=lambda w: w.dim() == 1)
-    for weight, piece in zip(matrices_first, flat.split([w.numel() for w in matrices_first]), strict=True):
-        weight._inner, weight._block = piece.view(weight.shape).copy_(weight._inner), block
+    for weight, piece in zip(
+        matrices_first, flat.split([w.numel() for w in matrices_first]), strict=True
+    ):
+        weight._inner = piece.view(weight.shape).copy_(weight._inner)
+        weight._block = block
         refresh(weight)
 
 
@@ -752,9 +875,13 @@ def _half_transform(name: str, original: Any, input: Any, *args: Any, **kwargs: 
     lengths = [lengths] if isinstance(lengths, int) else lengths
     count = {"2": 2, "n": input.dim() if lengths is None else len(lengths)}.get(name[-1], 1)
     dims = args[1] if len(args) > 1 else kwargs.get("dim")
-    dims = list(range(-count, 0)) if dims is None else [dims] if isinstance(dims, int) else list(dims)
+    dims = (
+        list(range(-count, 0)) if dims is None else [dims] if isinstance(dims, int) else list(dims)
+    )
     sizes = [made.size(dim) for dim in dims]
-    if dims and name.lstrip("i").startswith(("rfft", "hfft")) and made.is_complex():  # half of the result is left out
+    if (
+        dims and name.lstrip("i").startswith(("rfft", "hfft")) and made.is_complex()
+    ):  # half of the result is left out
         sizes[-1] = input.size(dims[-1]) if lengths is None or lengths[-1] == -1 else lengths[-1]
     if any(size & (size - 1) for size in sizes):
         raise RuntimeError(
@@ -770,7 +897,8 @@ def _by_stride(strides: Sequence[int], dims: Iterable[int]) -> list[int]:
 
 def _transformed(sizes: Sequence[int], strides: Sequence[int], dims: Sequence[int]) -> list[int]:
     """The strides that one call of cuFFT gives its result: batches in the input's order, then the transformed ones."""
-    made, step = [0] * len(sizes), 1
+    made = [0] * len(sizes)
+    step = 1
     batches = _by_stride(strides, (dim for dim in range(len(sizes)) if dim not in dims))
     for dim in reversed([*batches, *dims]):
         made[dim] = step
@@ -778,7 +906,9 @@ def _transformed(sizes: Sequence[int], strides: Sequence[int], dims: Sequence[in
     return made
 
 
-def _complex_strides(sizes: Sequence[int], strides: Sequence[int], dims: Sequence[int]) -> Sequence[int]:
+def _complex_strides(
+    sizes: Sequence[int], strides: Sequence[int], dims: Sequence[int]
+) -> Sequence[int]:
     """The strides after a complex transform, which cuFFT does three dimensions at a time."""
     left = list(dims)
     while left:
@@ -789,7 +919,8 @@ def _complex_strides(sizes: Sequence[int], strides: Sequence[int], dims: Sequenc
 
 
 def _fft_strides(kind: str, given: Any, dims: Sequence[int], made: Any) -> Sequence[int]:
-    dims, strides = [dim % given.dim() for dim in dims], given.stride()
+    dims = [dim % given.dim() for dim in dims]
+    strides = given.stride()
     if kind == "_fft_c2c":
         return _complex_strides(made.shape, strides, dims)
     if kind == "_fft_c2r":  # of a copy, as cuFFT overwrites what it is given
@@ -797,7 +928,9 @@ def _fft_strides(kind: str, given: Any, dims: Sequence[int], made: Any) -> Seque
     if len(dims) <= 3 and dims[:2] != [0, 1]:
         return _transformed(made.shape, strides, dims)
     if kind == "_fft_c2r":
-        return _transformed(made.shape, _complex_strides(given.shape, given.stride(), dims[:-1]), dims[-1:])
+        return _transformed(
+            made.shape, _complex_strides(given.shape, given.stride(), dims[:-1]), dims[-1:]
+        )
     return _complex_strides(made.shape, _transformed(made.shape, strides, dims[-1:]), dims[:-1])
 
 
@@ -832,7 +965,11 @@ def _fft_output(kind: str, inner: Any, kwargs: Any, out: Any) -> Any:
     given, dims = inner[:2]
     _plan(kind, given, dims)
     strides = _fft_strides(kind, given, dims, out) if dims else out.stride()
-    return out if out.stride() == tuple(strides) else out.new_empty_strided(out.shape, strides).copy_(out)
+    return (
+        out
+        if out.stride() == tuple(strides)
+        else out.new_empty_strided(out.shape, strides).copy_(out)
+    )
 
 
 for _name in ("_fft_c2c", "_fft_c2r", "_fft_r2c"):
@@ -844,7 +981,9 @@ for _name in ("_fft_c2c", "_fft_c2r", "_fft_r2c"):
 
 def _fused_step(func: Any, /, *lists: Any, **named: Any) -> None:
     """A step, in single precision where something is narrower: some of the CPU's own kernels change no half then."""
-    wide = [[tensor.float() if tensor.dtype in HALF else tensor for tensor in each] for each in lists]
+    wide = [
+        [tensor.float() if tensor.dtype in HALF else tensor for tensor in each] for each in lists
+    ]
     func(*wide, **named)
     for tensor, stepped in zip(chain(*lists), chain(*wide), strict=True):
         if tensor is not stepped:
@@ -899,11 +1038,16 @@ def _patches(opening: Opening) -> list[Patch]:
         *_overridable((torch.linalg,), "eigvals", _eigvals),
         *_overridable((torch,), "rms_norm", _rms_norm),
         *chain.from_iterable(
-            _overridable((torch.fft,), name, functools.partial(_half_transform, name)) for name in _TRANSFORMS
+            _overridable((torch.fft,), name, functools.partial(_half_transform, name))
+            for name in _TRANSFORMS
         ),
         *_overridable(both, "scaled_dot_product_attention", _attention),
         *(
-            around(torch.backends.cuda, f"can_use_{kernel}_attention", functools.partial(_can_use, kernel))
+            around(
+                torch.backends.cuda,
+                f"can_use_{kernel}_attention",
+                functools.partial(_can_use, kernel),
+            )
             for kernel in _KERNELS
         ),
         (torch.backends.cuda, "is_flash_attention_available", lambda: True),
@@ -915,7 +1059,11 @@ def _patches(opening: Opening) -> list[Patch]:
 def _placement_patches(opening: Opening) -> list[Patch]:
     named: list[tuple[Any, str]] = [(torch._VF, name) for name in _NAMING_DEVICES]
     named += [(torch, "istft")]
-    named += [(owner, name) for owner in (torch, torch.Tensor) for name in ("take_along_dim", "tensor_split")]
+    named += [
+        (owner, name)
+        for owner in (torch, torch.Tensor)
+        for name in ("take_along_dim", "tensor_split")
+    ]
     return [
         *(around(owner, name, _in_cuda_words) for owner, name in named),
         around(torch, "ctc_loss", _ctc_loss),

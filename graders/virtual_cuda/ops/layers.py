@@ -66,7 +66,9 @@ def _cholesky_ex(self: Any, *, upper: bool = False, check_errors: bool = False) 
     if failed.any():
         diagonal = factor.diagonal(dim1=-2, dim2=-1)
         order = torch.arange(1, diagonal.shape[-1] + 1)
-        diagonal.masked_fill_(failed.unsqueeze(-1) & (order >= info.unsqueeze(-1)) & (diagonal <= 0), float("nan"))
+        diagonal.masked_fill_(
+            failed.unsqueeze(-1) & (order >= info.unsqueeze(-1)) & (diagonal <= 0), float("nan")
+        )
     return factor, info
 
 
@@ -78,7 +80,9 @@ def _lstsq(self: Any, b: Any, rcond: Any = None, *, driver: str | None = None) -
 _SVD_DRIVERS: Final = (None, "gesvd", "gesvdj", "gesvda")
 
 
-def _svd(a: Any, full_matrices: bool = False, compute_uv: bool = True, *, driver: str | None = None) -> Any:
+def _svd(
+    a: Any, full_matrices: bool = False, compute_uv: bool = True, *, driver: str | None = None
+) -> Any:
     """CUDA has three drivers; the CPU knows none by name, and gives their values."""
     if driver not in _SVD_DRIVERS:
         raise RuntimeError(
@@ -95,7 +99,8 @@ def _lu_factor_ex(a: Any, *, pivot: bool = True, check_errors: bool = False) -> 
     lu = a.mT.contiguous().mT.clone()
     steps = min(lu.shape[-2:])
     for k in range(steps):
-        below, corner = lu[..., k + 1 :, k], lu[..., k, k, None]
+        below = lu[..., k + 1 :, k]
+        corner = lu[..., k, k, None]
         below.div_(torch.where(corner == 0, 1, corner))
         lu[..., k + 1 :, k + 1 :] -= below.unsqueeze(-1) * lu[..., k, None, k + 1 :]
     zeros = lu.diagonal(dim1=-2, dim2=-1) == 0
@@ -103,13 +108,18 @@ def _lu_factor_ex(a: Any, *, pivot: bool = True, check_errors: bool = False) -> 
     info = torch.where(zeros.any(-1), first, 0).int()
     if check_errors:
         aten._linalg_check_errors.default(info, "torch.linalg.lu_factor_ex", is_matrix=a.dim() == 2)
-    return lu, torch.arange(1, steps + 1, dtype=torch.int32).expand(*a.shape[:-2], steps).contiguous(), info
+    return (
+        lu,
+        torch.arange(1, steps + 1, dtype=torch.int32).expand(*a.shape[:-2], steps).contiguous(),
+        info,
+    )
 
 
 def _lu(a: Any, *, pivot: bool = True) -> Any:
     if pivot:
         return aten.linalg_lu.default(a)
-    lu, steps = _lu_factor_ex(a, pivot=False)[0], min(a.shape[-2:])
+    lu = _lu_factor_ex(a, pivot=False)[0]
+    steps = min(a.shape[-2:])
     lower = lu[..., :steps].tril(-1).contiguous()
     lower.diagonal(dim1=-2, dim2=-1).fill_(1)
     return a.new_empty(0), lower, lu[..., :steps, :].triu().contiguous()
@@ -117,7 +127,9 @@ def _lu(a: Any, *, pivot: bool = True) -> Any:
 
 def _refuse_drivers(args: Any, kwargs: Any) -> None:
     if kwargs.get("driver") not in (None, "gels"):
-        raise RuntimeError("torch.linalg.lstsq: `driver` other than `gels` is not supported on CUDA")
+        raise RuntimeError(
+            "torch.linalg.lstsq: `driver` other than `gels` is not supported on CUDA"
+        )
 
 
 def _row_major(position: int) -> Any:
@@ -149,8 +161,11 @@ def _in_single_product(product: Any, *operands: Any, **named: Any) -> Any:
 
 
 def _cholesky_solve(call: OperatorCall) -> Any:
-    right, left = label_of(call.given["self"]), label_of(call.given["input2"])
-    raise RuntimeError(f"Expected b and A to be on the same device, but found b on {right} and A on {left} instead.")
+    right = label_of(call.given["self"])
+    left = label_of(call.given["input2"])
+    raise RuntimeError(
+        f"Expected b and A to be on the same device, but found b on {right} and A on {left} instead."
+    )
 
 
 def _refuse_hermitian(args: Any, kwargs: Any) -> None:
@@ -187,9 +202,14 @@ def _cross_words(inner: Any, text: str) -> Exception | None:
 
 
 def _mv_words(inner: Any, text: str) -> Exception | None:
-    if "input tensors must have the same dtype" not in text or not {t.dtype for t in inner[:2]} <= SPELLED.keys():
+    if (
+        "input tensors must have the same dtype" not in text
+        or not {t.dtype for t in inner[:2]} <= SPELLED.keys()
+    ):
         return None
-    return RuntimeError(f"expected scalar type {SPELLED[inner[0].dtype]} but found {SPELLED[inner[1].dtype]}")
+    return RuntimeError(
+        f"expected scalar type {SPELLED[inner[0].dtype]} but found {SPELLED[inner[1].dtype]}"
+    )
 
 
 # ---- entries ---------------------------------------------------------------------------------------------------------
@@ -205,7 +225,9 @@ operator("linalg_cross", words=_cross_words)
 operator(
     "trace",
     emulate=widened((*HALF, torch.bool), torch.float32, torch.int64),
-    words=lambda inner, text: RuntimeError("expected a matrix") if "expected a matrix" in text else None,
+    words=lambda inner, text: (
+        RuntimeError("expected a matrix") if "expected a matrix" in text else None
+    ),
 )
 operator("linalg_lu", kernel=_lu)
 operator("linalg_lu_factor_ex", kernel=_lu_factor_ex)
@@ -217,7 +239,11 @@ operator("cholesky_solve", placement=_cholesky_solve)
 operator("linalg_cholesky_ex", kernel=_cholesky_ex)
 operator("linalg_lstsq", kernel=_lstsq, waits=("linalg", 1), refuse=_refuse_drivers, by_hand=True)
 # Solved on the host, so in and out again; a real matrix is copied once more, as a complex one.
-operator("linalg_eig", output=_row_major(1), waits=("linalg", lambda given: 2 if given["self"].is_complex() else 3))
+operator(
+    "linalg_eig",
+    output=_row_major(1),
+    waits=("linalg", lambda given: 2 if given["self"].is_complex() else 3),
+)
 operator("_linalg_svd", kernel=_svd, output=_row_major(2), waits=("linalg", unless_empty("A", 2)))
 operator("_linalg_eigh", waits=("linalg", unless_empty("A", 1)))
 operator("_linalg_eigvals", waits=("linalg", 2))
@@ -225,7 +251,10 @@ operator("_linalg_eigvals", waits=("linalg", 2))
 operator("linalg_matrix_exp", waits=("linalg", lambda given: 6 if given["self"].dim() == 2 else 3))
 operator(
     "linalg_pinv.atol_rtol_tensor",
-    waits=("linalg", lambda given: (1 if given.get("hermitian") else 2) if given["self"].numel() else 0),
+    waits=(
+        "linalg",
+        lambda given: (1 if given.get("hermitian") else 2) if given["self"].numel() else 0,
+    ),
 )
 
 
@@ -238,19 +267,35 @@ _CUDNN_KNOWS: Final = (torch.uint8, torch.int8, torch.int32)
 
 def _convolution(call: OperatorCall) -> Any:
     given = call.given
-    image, weight, bias = given["input"], given["weight"], given["bias"]
+    image = given["input"]
+    weight = given["weight"]
+    bias = given["bias"]
     others = [("weight", weight), ("bias", bias)] if bias is not None else [("weight", weight)]
     mkldnn = on_host(image) and _asks_mkldnn(image, weight, given)
     if on_host(image) and not mkldnn:
         dilated = any(d != 1 for d in given["dilation"])
         depth = 3 if weight.dim() == 5 else 2
-        name = "slow_conv_transpose" if given["transposed"] else "slow_conv_dilated" if dilated else "_slow_conv"
+        name = (
+            "slow_conv_transpose"
+            if given["transposed"]
+            else "slow_conv_dilated"
+            if dilated
+            else "_slow_conv"
+        )
         ending = "_forward" if name == "_slow_conv" else ""
-        prefix = "wrapper_CUDA_" if name == "slow_conv_transpose" and depth == 2 else "wrapper_CUDA__"
-        compare(f"{prefix}{name}{depth}d{ending}", [(n, n) for n in ("input", "weight", "bias")], given)
+        prefix = (
+            "wrapper_CUDA_" if name == "slow_conv_transpose" and depth == 2 else "wrapper_CUDA__"
+        )
+        compare(
+            f"{prefix}{name}{depth}d{ending}", [(n, n) for n in ("input", "weight", "bias")], given
+        )
     for name, tensor in others:
         if tensor.device.type != image.device.type:
-            either = f" or input should be a MKLDNN tensor and {name} is a dense tensor" if mkldnn else ""
+            either = (
+                f" or input should be a MKLDNN tensor and {name} is a dense tensor"
+                if mkldnn
+                else ""
+            )
             raise RuntimeError(
                 f"Input type ({type_name(image)}) and {name} type ({type_name(tensor)}) should be the same{either}"
             )
@@ -266,19 +311,27 @@ def _asks_mkldnn(image: torch.Tensor, weight: torch.Tensor, given: dict[str, Any
     if not moves and image.shape[0] < 16 and all(side == 1 for side in weight.shape[2:][-2:]):
         return False  # a kernel of one point
     wide = weight.dim() > 3 and weight.shape[-1] > 3 and weight.shape[-2] > 3
-    size = image.shape[0] * image.shape[1] * image[0, 0].numel() if image.dim() < 5 else image[..., 0].numel()
+    size = (
+        image.shape[0] * image.shape[1] * image[0, 0].numel()
+        if image.dim() < 5
+        else image[..., 0].numel()
+    )
     return int(given["groups"]) > 1 or wide or image.shape[0] > 1 or size > 20480
 
 
 def _refuse_integers(args: Any, kwargs: Any) -> None:
     """cuDNN computes no integers, though the CPU does."""
-    given, weight = args[0], args[1]
+    given = args[0]
+    weight = args[1]
     dtype = given.dtype
     if dtype.is_floating_point or weight.dtype is not dtype or not given.numel():
         return
-    dilated, transposed = any(size > 1 for size in args[5]), args[6]
+    dilated = any(size > 1 for size in args[5])
+    transposed = args[6]
     if transposed and dilated:
-        raise not_implemented(f"slow_conv_transpose{max(weight.dim() - 2, 2)}d_out_cuda", SPELLED[dtype])
+        raise not_implemented(
+            f"slow_conv_transpose{max(weight.dim() - 2, 2)}d_out_cuda", SPELLED[dtype]
+        )
     if dtype in _CUDNN_KNOWS:
         raise RuntimeError("GET was unable to find an engine to execute this computation")
     if not dtype.is_complex:
@@ -286,7 +339,8 @@ def _refuse_integers(args: Any, kwargs: Any) -> None:
 
 
 def _convolution_words(inner: Any, text: str) -> Exception | None:
-    given, weight = inner[0], inner[1]
+    given = inner[0]
+    weight = inner[1]
     if given.dtype is weight.dtype or ("scalar type" not in text and "Input type" not in text):
         return None
     return RuntimeError(
@@ -334,26 +388,45 @@ def _refuse_gaps(args: Any, kwargs: Any) -> None:
 
 
 def _batch_norm_output(
-    training: int | None, statistics: bool, inner: Any, kwargs: Any, out: Any, *, direct: bool = False
+    training: int | None,
+    statistics: bool,
+    inner: Any,
+    kwargs: Any,
+    out: Any,
+    *,
+    direct: bool = False,
 ) -> Any:
     """The result and the statistics as CUDA leaves them.
 
     `training` is the position of that argument, None where it is so; `statistics`: running ones are arguments;
     `direct`: cuDNN is not asked.
     """
-    data, weight, bias = inner[0], inner[1], inner[2]
-    mean, invstd, result = _wide(out[1]), _wide(out[2]), out[0]
+    data = inner[0]
+    weight = inner[1]
+    bias = inner[2]
+    mean = _wide(out[1])
+    invstd = _wide(out[2])
+    result = out[0]
     train = training is None or inner[training]
     running = statistics and inner[3] is not None
-    cudnn = not direct and data.dim() >= 3 and weight is not None and bias is not None and (running or train)
+    cudnn = (
+        not direct
+        and data.dim() >= 3
+        and weight is not None
+        and bias is not None
+        and (running or train)
+    )
     cudnn = cudnn and (data.dtype not in HALF or weight.dtype is torch.float32)
     if not cudnn and result.stride() != data.stride():
-        result = torch.empty_like(data).copy_(result)  # the other kernels keep any order of dimensions
+        result = torch.empty_like(data).copy_(
+            result
+        )  # the other kernels keep any order of dimensions
     if not train:
         # cuDNN keeps nothing in eval mode; the kernel used for two dimensions or no weights keeps both statistics.
         size = 0 if cudnn else data.shape[1]
         kept = torch.float64 if data.dtype is torch.float64 else torch.float32
-        mean, invstd = torch.empty(size, dtype=kept), torch.empty(size, dtype=kept)
+        mean = torch.empty(size, dtype=kept)
+        invstd = torch.empty(size, dtype=kept)
         if size and running:
             mean.copy_(inner[3])
             invstd.copy_((inner[4].to(kept) + inner[-1]).rsqrt())
@@ -370,7 +443,9 @@ def _batch_norm(call: OperatorCall) -> Any:
 
 
 def _batch_norm_words(inner: Any, text: str) -> Exception | None:
-    given, weight, training = inner[0], inner[1], inner[5]
+    given = inner[0]
+    weight = inner[1]
+    training = inner[5]
     spelled = SPELLED[given.dtype]
     mixed = weight is not None and weight.dtype is not given.dtype
     if '"batch_norm"' not in text and "mixed dtype" not in text:
@@ -387,13 +462,16 @@ def _batch_norm_words(inner: Any, text: str) -> Exception | None:
         return RuntimeError(f"getCudnnDataTypeFromScalarType() not supported for {spelled}")
     if given.dtype.is_floating_point:
         return mismatch(given, weight) if mixed else None
-    return not_implemented("batch_norm_stats_cuda" if training else "batch_norm_invert_std_cuda", spelled)
+    return not_implemented(
+        "batch_norm_stats_cuda" if training else "batch_norm_invert_std_cuda", spelled
+    )
 
 
 def _layer_norm_words(inner: Any, text: str) -> Exception | None:
     if "mixed dtype" not in text:
         return None
-    given, weight = inner[0], next(value for value in inner[2:4] if value is not None)
+    given = inner[0]
+    weight = next(value for value in inner[2:4] if value is not None)
     if given.dtype.is_floating_point:
         return mismatch(given, weight)
     return not_implemented("LayerNormKernelImpl", SPELLED[given.dtype])
@@ -408,14 +486,18 @@ def _same_as_weight(weights: slice, args: Any, kwargs: Any) -> None:
 
 def _in_single(func: Any, statistic: int, /, *args: Any, **kwargs: Any) -> Any:
     """Backward of a norm whose statistics are wider than its input: computed in single precision, and cast back."""
-    half, kept = args[1].dtype, args[statistic]
+    half = args[1].dtype
+    kept = args[statistic]
     if kept is None or kept.dtype is half or half not in HALF:
         return func(*args, **kwargs)
     wide = [a.float() if isinstance(a, torch.Tensor) and a.is_floating_point() else a for a in args]
     dtypes = [a.dtype for a in args if isinstance(a, torch.Tensor)]
     parameters = half if dtypes.count(half) > 2 else torch.float32
     outs = func(*wide, **kwargs)
-    return tuple(None if out is None else out.to(half if i == 0 else parameters) for i, out in enumerate(outs))
+    return tuple(
+        None if out is None else out.to(half if i == 0 else parameters)
+        for i, out in enumerate(outs)
+    )
 
 
 def contiguous(inner: Any, kwargs: Any, out: Any) -> Any:
@@ -423,12 +505,16 @@ def contiguous(inner: Any, kwargs: Any, out: Any) -> Any:
     return out.contiguous().as_strided(out.shape, torch.empty(out.shape, device="meta").stride())
 
 
-_UNPOOLED: Final = re.compile(r"indices to be same as that of the input tensor \((.*)\) but got indices .*?: (.*)")
+_UNPOOLED: Final = re.compile(
+    r"indices to be same as that of the input tensor \((.*)\) but got indices .*?: (.*)"
+)
 
 
 def _unpool_words(inner: Any, text: str) -> Exception | None:
     shapes = _UNPOOLED.search(text)
-    return shapes and RuntimeError(f"Expected shape of indices to be: {shapes[1]} but got: {shapes[2]}")
+    return shapes and RuntimeError(
+        f"Expected shape of indices to be: {shapes[1]} but got: {shapes[2]}"
+    )
 
 
 def _contiguous_or_channels_last(inner: Any, kwargs: Any, out: Any) -> Any:
@@ -437,7 +523,9 @@ def _contiguous_or_channels_last(inner: Any, kwargs: Any, out: Any) -> Any:
 
 def _channel_shuffle(self: torch.Tensor, groups: int) -> torch.Tensor:
     batch, channels = self.shape[:2]
-    parts = self.view(batch, groups, channels // groups, -1)  # refused where pixels do not lie in one line
+    parts = self.view(
+        batch, groups, channels // groups, -1
+    )  # refused where pixels do not lie in one line
     return parts.permute(0, 2, 1, 3).contiguous().reshape(self.shape)
 
 
@@ -453,7 +541,9 @@ def _convolved(image: Any, weight: Any, bias: Any, *settings: Any) -> Any:
     else:
         out = torch.convolution(image, weight, bias, *settings)
     if dtype is torch.float64 or _not_by_cudnn(settings):
-        return out.contiguous()  # as cuDNN writes it, which has channels last in single and half precision only
+        return (
+            out.contiguous()
+        )  # as cuDNN writes it, which has channels last in single and half precision only
     if image.dim() == 5 and (channels_last(image) or channels_last(weight)):
         return out.contiguous(memory_format=torch.channels_last_3d)
     return out
@@ -469,8 +559,11 @@ def _traced(keys: Any, image: Any, *rest: Any) -> Any:
     """
     if type(image) not in VIRTUAL:
         return aten.convolution.default.redispatch(keys.remove(_TRACER), image, *rest)
-    cudnn, products = torch.backends.cudnn, torch._C._get_cudnn_allow_tf32()
-    return aten._convolution.default(image, *rest, cudnn.benchmark, cudnn.deterministic, cudnn.enabled, products)
+    cudnn = torch.backends.cudnn
+    products = torch._C._get_cudnn_allow_tf32()
+    return aten._convolution.default(
+        image, *rest, cudnn.benchmark, cudnn.deterministic, cudnn.enabled, products
+    )
 
 
 def register(library: Any) -> None:
@@ -489,27 +582,44 @@ def _convolved_backward(*args: Any) -> Any:
     image, weight = args[1:3]
     form = torch.contiguous_format
     if not _not_by_cudnn(args[4:10]):
-        if image.dim() != 5 or image.dtype is torch.float64 or not (channels_last(image) or channels_last(weight)):
+        if (
+            image.dim() != 5
+            or image.dtype is torch.float64
+            or not (channels_last(image) or channels_last(weight))
+        ):
             return outs
         form = torch.channels_last_3d
     return (*(None if g is None else g.contiguous(memory_format=form) for g in outs[:2]), outs[2])
 
 
-def _by_cudnn(image: Any, weight: Any, padding: Any, stride: Any, dilation: Any, groups: int, *how: bool) -> Any:
+def _by_cudnn(
+    image: Any, weight: Any, padding: Any, stride: Any, dilation: Any, groups: int, *how: bool
+) -> Any:
     return _convolved(image, weight, None, stride, padding, dilation, False, [0], groups)
 
 
 def _by_cudnn_transposed(
-    image: Any, weight: Any, padding: Any, more: Any, stride: Any, dilation: Any, groups: int, *how: bool
+    image: Any,
+    weight: Any,
+    padding: Any,
+    more: Any,
+    stride: Any,
+    dilation: Any,
+    groups: int,
+    *how: bool,
 ) -> Any:
     return _convolved(image, weight, None, stride, padding, dilation, True, more, groups)
 
 
-def _by_cudnn_relu(image: Any, weight: Any, bias: Any, stride: Any, padding: Any, dilation: Any, groups: int) -> Any:
+def _by_cudnn_relu(
+    image: Any, weight: Any, bias: Any, stride: Any, padding: Any, dilation: Any, groups: int
+) -> Any:
     return _convolved(image, weight, bias, stride, padding, dilation, False, [0], groups).relu()
 
 
-def _by_cudnn_add_relu(image: Any, weight: Any, more: Any, alpha: Any, bias: Any, *settings: Any) -> Any:
+def _by_cudnn_add_relu(
+    image: Any, weight: Any, more: Any, alpha: Any, bias: Any, *settings: Any
+) -> Any:
     stride, padding, dilation, groups = settings
     out = _convolved(image, weight, bias, stride, padding, dilation, False, [0], groups)
     return out.add(more, alpha=1 if alpha is None else alpha).relu()
@@ -521,7 +631,11 @@ _LAST: Final = {4: torch.channels_last, 5: torch.channels_last_3d}
 def channels_last(tensor: Any) -> bool:
     """Whether channels come last in memory, and nothing else does."""
     form = _LAST.get(tensor.dim())
-    return form is not None and not tensor.is_contiguous() and bool(tensor.is_contiguous(memory_format=form))
+    return (
+        form is not None
+        and not tensor.is_contiguous()
+        and bool(tensor.is_contiguous(memory_format=form))
+    )
 
 
 def _grid_sampler(func: Any, image: Any, grid: Any, *settings: Any) -> Any:
@@ -591,7 +705,10 @@ operator(
     refuse=_refuse_gaps,
     by_hand=True,
 )
-operator("native_batch_norm_backward", kernel=partial(_in_single, aten.native_batch_norm_backward.default, 5))
+operator(
+    "native_batch_norm_backward",
+    kernel=partial(_in_single, aten.native_batch_norm_backward.default, 5),
+)
 operator("batch_norm_backward", kernel=partial(_in_single, aten.batch_norm_backward.default, 5))
 operator(
     "native_layer_norm",
@@ -600,24 +717,36 @@ operator(
     words=_layer_norm_words,
     binding=True,
 )
-operator("native_layer_norm_backward", kernel=partial(_in_single, aten.native_layer_norm_backward.default, 3))
+operator(
+    "native_layer_norm_backward",
+    kernel=partial(_in_single, aten.native_layer_norm_backward.default, 3),
+)
 operator("native_group_norm", refuse=partial(_same_as_weight, slice(1, 3)))
 
-operator("_softmax", "_softmax_backward_data", "_log_softmax", "_log_softmax_backward_data", binding=True)
+operator(
+    "_softmax", "_softmax_backward_data", "_log_softmax", "_log_softmax_backward_data", binding=True
+)
 operator("max_pool2d_with_indices", binding=True)
 operator("silu_backward", "mish_backward", whole=True)
 operator("log_sigmoid_forward", output=lambda inner, kwargs, out: (out[0], out[1].new_empty(0)))
 # CUDA keeps no buffer and computes it again.
 operator(
     "log_sigmoid_backward",
-    kernel=lambda grad, self, _: aten.log_sigmoid_backward.default(grad, self, torch.exp(-self.abs())),
+    kernel=lambda grad, self, _: aten.log_sigmoid_backward.default(
+        grad, self, torch.exp(-self.abs())
+    ),
 )
 for _sampler in (aten.grid_sampler_2d, aten.grid_sampler_3d):
     operator(_sampler.__name__, kernel=partial(_grid_sampler, _sampler.default))
-operator("cudnn_grid_sampler", kernel=lambda image, grid: in_single(torch.grid_sampler, image, grid, 0, 0, True))
+operator(
+    "cudnn_grid_sampler",
+    kernel=lambda image, grid: in_single(torch.grid_sampler, image, grid, 0, 0, True),
+)
 operator(
     "cudnn_grid_sampler_backward",
-    kernel=lambda image, grid, grad: aten.grid_sampler_2d_backward.default(grad, image, grid, 0, 0, True, [True, True]),
+    kernel=lambda image, grid, grad: aten.grid_sampler_2d_backward.default(
+        grad, image, grid, 0, 0, True, [True, True]
+    ),
 )
 for _sampler in (aten.grid_sampler_2d_backward, aten.grid_sampler_3d_backward):
     operator(
@@ -626,19 +755,28 @@ for _sampler in (aten.grid_sampler_2d_backward, aten.grid_sampler_3d_backward):
         nondeterministic=f"{_sampler.__name__}_cuda",
     )
 
-for _kernel in (aten.upsample_linear1d, aten.upsample_bicubic2d, aten.upsample_trilinear3d, aten._adaptive_avg_pool3d):
+for _kernel in (
+    aten.upsample_linear1d,
+    aten.upsample_bicubic2d,
+    aten.upsample_trilinear3d,
+    aten._adaptive_avg_pool3d,
+):
     operator(_kernel.__name__, kernel=partial(in_single, _kernel.default))
 _IN_SINGLE: Final = widened(HALF, torch.float32)
 operator("avg_pool3d", "_upsample_bilinear2d_aa", emulate=_IN_SINGLE)
 operator(
     "_upsample_bicubic2d_aa",
     emulate=_IN_SINGLE,
-    forbidden={"Byte": "NotImplementedError: \"upsample_bilinear2d_out_frame\" not implemented for '{T}'"},
+    forbidden={
+        "Byte": "NotImplementedError: \"upsample_bilinear2d_out_frame\" not implemented for '{T}'"
+    },
 )
 for _name in ("upsample_bilinear2d_aa_backward", "upsample_bicubic2d_aa_backward"):
     operator(f"_{_name}", emulate=_IN_SINGLE, nondeterministic=f"{_name}_out_cuda")
 operator("avg_pool3d_backward", emulate=_IN_SINGLE, nondeterministic="avg_pool3d_backward_cuda")
-operator("max_unpool2d", emulate=widened(WHOLE, torch.float64), words=_unpool_words, output=contiguous)
+operator(
+    "max_unpool2d", emulate=widened(WHOLE, torch.float64), words=_unpool_words, output=contiguous
+)
 operator("max_unpool3d", emulate=widened(WHOLE, torch.float64), words=_unpool_words)
 # Kernels that do not keep channels last.
 operator("pixel_shuffle", "pixel_unshuffle", "roll", output=contiguous)
@@ -659,14 +797,21 @@ for _name in """
     reflection_pad1d upsample_bicubic2d upsample_bilinear2d upsample_linear1d upsample_trilinear3d
 """.split():
     operator(f"{_name}_backward", nondeterministic=f"{_name}_backward_out_cuda")
-operator("reflection_pad3d_backward", nondeterministic="reflection_pad3d_backward_out_cuda", output=contiguous)
+operator(
+    "reflection_pad3d_backward",
+    nondeterministic="reflection_pad3d_backward_out_cuda",
+    output=contiguous,
+)
 
 
-_TARGET: Final = re.compile(r"expected (?:scalar type Long but found|target dtype to be Long or Byte, but got) (\w+)")
+_TARGET: Final = re.compile(
+    r"expected (?:scalar type Long but found|target dtype to be Long or Byte, but got) (\w+)"
+)
 
 
 def _nll_loss_words(inner: Any, text: str) -> Exception | None:
-    target, kernel = _TARGET.search(text), KERNEL.match(text)
+    target = _TARGET.search(text)
+    kernel = KERNEL.match(text)
     if not (target or kernel):
         return None
     name = "nll_loss_forward_no_reduce_cuda_kernel"
@@ -684,7 +829,8 @@ def _nll_loss2d_words(inner: Any, text: str) -> Exception | None:
 
 def _mse_loss(call: OperatorCall) -> Any:
     """The reduction writes where the first argument is, and meets the other device there."""
-    base, target = call.given["self"], call.given["target"]
+    base = call.given["self"]
+    target = call.given["target"]
     if on_host(base) and base.dim() == 0:
         raise two_devices(label_of(base), label_of(target))
     return None
@@ -695,14 +841,22 @@ def _mse_loss_backward(args: Any, kwargs: Any) -> None:
     gradient, given, target = args[:3]
     for tensor in (target, gradient):
         if tensor.dtype is not given.dtype:
-            raise RuntimeError(f"Found dtype {SPELLED[tensor.dtype]} but expected {SPELLED[given.dtype]}")
+            raise RuntimeError(
+                f"Found dtype {SPELLED[tensor.dtype]} but expected {SPELLED[given.dtype]}"
+            )
 
 
 def _ctc_loss(call: OperatorCall) -> Any:
     """CUDA reads the lengths on the host, wherever they are; cuDNN wants even the targets there."""
-    given, name = call.given, name_of(call.func)
-    targets, backward = given["targets"], name.endswith("backward")
-    names = ["grad"] * backward + ["log_probs", "targets"] + ["neg_log_likelihood", "log_alpha"] * backward
+    given = call.given
+    name = name_of(call.func)
+    targets = given["targets"]
+    backward = name.endswith("backward")
+    names = (
+        ["grad"] * backward
+        + ["log_probs", "targets"]
+        + ["neg_log_likelihood", "log_alpha"] * backward
+    )
     for_cudnn = targets.dtype is torch.int32 and targets.dim() == 1 and given.get("blank", 0) == 0
     if for_cudnn and on_host(targets):
         names.remove("targets")
@@ -713,15 +867,22 @@ def _ctc_loss(call: OperatorCall) -> Any:
 def _ctc_loss_waits(given: dict[str, Any]) -> int:
     """Lengths in tensors are read on the host; they and the offsets go to the device; targets there are looked at."""
     lengths = given["input_lengths"]
-    return 3 + on_device(given["targets"]) + isinstance(lengths, torch.Tensor) + 3 * on_device(lengths)
+    return (
+        3 + on_device(given["targets"]) + isinstance(lengths, torch.Tensor) + 3 * on_device(lengths)
+    )
 
 
 operator("nll_loss_forward", words=_nll_loss_words, asserts=True, by_hand=True)
 operator(
-    "nll_loss2d_forward", words=_nll_loss2d_words, asserts=True, nondeterministic="nll_loss2d_forward_out_cuda_template"
+    "nll_loss2d_forward",
+    words=_nll_loss2d_words,
+    asserts=True,
+    nondeterministic="nll_loss2d_forward_out_cuda_template",
 )
 operator("nll_loss_backward", asserts=True)
-operator("nll_loss2d_backward", asserts=True, nondeterministic="nll_loss2d_backward_out_cuda_template")
+operator(
+    "nll_loss2d_backward", asserts=True, nondeterministic="nll_loss2d_backward_out_cuda_template"
+)
 operator("multi_margin_loss", "multilabel_margin_loss_forward", asserts=True, emulate=_IN_SINGLE)
 operator("multi_margin_loss_backward", "multilabel_margin_loss_backward", emulate=_IN_SINGLE)
 operator("soft_margin_loss", front=True)
@@ -730,7 +891,12 @@ operator("mse_loss", front=True, placement=_mse_loss)
 operator("mse_loss_backward", refuse=_mse_loss_backward)
 operator("smooth_l1_loss", front=True, placement=takes_no_number)
 operator("_ctc_loss", placement=_ctc_loss, waits=("ctc_loss", _ctc_loss_waits))
-operator("_ctc_loss_backward", placement=_ctc_loss, waits=("ctc_loss", 3), nondeterministic="ctc_loss_backward_gpu")
+operator(
+    "_ctc_loss_backward",
+    placement=_ctc_loss,
+    waits=("ctc_loss", 3),
+    nondeterministic="ctc_loss_backward_gpu",
+)
 operator("_ctc_loss_backward.Tensor", waits=("ctc_loss", 5))
 operator("_use_cudnn_ctc_loss", "_use_miopen_ctc_loss", placement=anywhere)
 operator("_pdist_backward", emulate=_IN_SINGLE)

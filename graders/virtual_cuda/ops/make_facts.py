@@ -27,7 +27,9 @@ SPELLED: Final = {name: SPELLINGS[getattr(torch, name)] for name in SHORT}
 # Evidence for all three stands for the other widths too.
 INTEGERS: Final = ("Byte", "Int", "Long")
 KERNEL: Final = re.compile(r"""NotImplementedError: "(.+)" not implemented for '(\w+)'$""")
-BY_HAND: Final = frozenset(f"aten.{name}.default" for name, facts in declared().items() if facts.by_hand)
+BY_HAND: Final = frozenset(
+    f"aten.{name}.default" for name, facts in declared().items() if facts.by_hand
+)
 NOT_DTYPE: Final = ("same device", "indices should be either", "Could not run")
 # The CPU got as far as this only because it computes an integer product before.
 LATER: Final = "expected m1 and m2"
@@ -50,7 +52,9 @@ def forbidden(probe: dict[str, Any]) -> dict[str, dict[str, str]]:
     for overload, dtype, row in _rows(probe):
         if row["cpu"] and row["cpu_ov"] == overload:
             continue  # the CPU refuses as well: a matter of words
-        worked = [key for key in probe["ok_dtypes"].get(overload, {}) if key.split(",")[0] == SHORT[dtype]]
+        worked = [
+            key for key in probe["ok_dtypes"].get(overload, {}) if key.split(",")[0] == SHORT[dtype]
+        ]
         spelled = SPELLED[dtype]
         if worked or spelled not in row["dev"].replace("HalfTensor", "Half"):
             continue
@@ -75,7 +79,11 @@ def words(probe: dict[str, Any]) -> tuple[dict[str, str], dict[str, dict[str, st
         lambda: collections.defaultdict(collections.Counter)
     )
     for overload, dtype, row in _rows(probe):
-        if not row["cpu"] or row["cpu_ov"] != overload or row["cpu"].startswith("NotImplementedError: Could not run"):
+        if (
+            not row["cpu"]
+            or row["cpu_ov"] != overload
+            or row["cpu"].startswith("NotImplementedError: Could not run")
+        ):
             continue
         spelled = SPELLED[dtype]
         if LATER in row["cpu"]:
@@ -83,7 +91,8 @@ def words(probe: dict[str, Any]) -> tuple[dict[str, str], dict[str, dict[str, st
         dev, cpu = (re.sub(rf"\b{spelled}\b", "{T}", row[side]) for side in ("dev", "cpu"))
         if "{T}" not in dev:
             cpu = row["cpu"]  # words that do not name the dtype are the words for this one
-        ours, theirs = KERNEL.match(row["cpu"]), KERNEL.match(row["dev"])
+        ours = KERNEL.match(row["cpu"])
+        theirs = KERNEL.match(row["dev"])
         if ours and theirs and ours[2] == theirs[2]:
             named[ours[1]][theirs[1]] += row["n"]
         rest[overload][cpu][dev] += row["n"]
@@ -93,9 +102,13 @@ def words(probe: dict[str, Any]) -> tuple[dict[str, str], dict[str, dict[str, st
         for cpu, devs in pairs.items():
             dev = devs.most_common(1)[0][0]
             kernel = KERNEL.match(cpu.replace("'{T}'", "'T'"))
-            if kernel and dev == cpu.replace(f'"{kernel[1]}"', f'"{kernels.get(kernel[1]) or usual_name(kernel[1])}"'):
+            if kernel and dev == cpu.replace(
+                f'"{kernel[1]}"', f'"{kernels.get(kernel[1]) or usual_name(kernel[1])}"'
+            ):
                 continue
-            if not re.search(r"\[\d|\{\[", cpu + dev):  # a message with sizes is one call's, not the operator's
+            if not re.search(
+                r"\[\d|\{\[", cpu + dev
+            ):  # a message with sizes is one call's, not the operator's
                 spoken.setdefault(overload, {})[cpu] = dev
     return {cpu: cuda for cpu, cuda in kernels.items() if cuda != usual_name(cpu)}, spoken
 
@@ -104,7 +117,11 @@ def refusals(probe: Table) -> Table:
     """The tables of refusals.json; "absent" are operators for which CUDA has no kernel at all."""
     kernels, spoken = words(probe)
     raised = {overload: row["msg"] for overload, row in probe["cmp_raised_only_dev"].items()}
-    absent = sorted(name for name, said in raised.items() if "Could not run" in said and "'CUDA' backend" in said)
+    absent = sorted(
+        name
+        for name, said in raised.items()
+        if "Could not run" in said and "'CUDA' backend" in said
+    )
     return {"forbidden": forbidden(probe), "kernels": kernels, "spoken": spoken, "absent": absent}
 
 
@@ -135,7 +152,10 @@ def delegation(moved: dict[str, Any]) -> list[Any] | None:
     if len(methods) != 1:
         return None
     order = [first] if first else []
-    order += sorted((name for name in said if name != first), key=list(moved).index if len(moved) == len(said) else str)
+    order += sorted(
+        (name for name in said if name != first),
+        key=list(moved).index if len(moved) == len(said) else str,
+    )
     return [methods.pop(), [[own, said[own]] for own in order]]
 
 
@@ -154,7 +174,8 @@ def strict_arguments(moved: dict[str, Any]) -> list[str]:
 
 def placement(probe: Table, checked: Table) -> Table:
     """The tables of placement.json: what is not in `checked`, which torch's own tables give."""
-    delegated, strict = {}, {}
+    delegated = {}
+    strict = {}
     for overload, moved in probe["mixed"].items():
         if overload in checked or "_foreach_" in overload:
             continue
@@ -190,13 +211,17 @@ def device_checks() -> dict[str, Any]:
     checks: dict[str, Any] = {}
     for f in parsed.native_functions:
         structured = f.structured or f.structured_delegate is not None
-        kernel = cuda.get_kernel(f) or (f.structured_delegate and cuda.get_kernel(by_name[f.structured_delegate]))
+        kernel = cuda.get_kernel(f) or (
+            f.structured_delegate and cuda.get_kernel(by_name[f.structured_delegate])
+        )
         if not kernel or f.device_check is DeviceCheckType.NoCheck:
             continue
         func = f.func
         ordered = [*func.arguments.out, *func.arguments.flat_positional]
         tensors = [a.name for a in ordered if a.type.is_tensor_like()]
-        if len(tensors) < 2 and not any("[]" in str(a.type) for a in ordered if a.type.is_tensor_like()):
+        if len(tensors) < 2 and not any(
+            "[]" in str(a.type) for a in ordered if a.type.is_tensor_like()
+        ):
             continue
         base = str(func.name.name) + ("_out" if func.is_out_fn() else "")
         overload = func.name.overload_name
@@ -216,13 +241,19 @@ def autocast_policies() -> dict[str, list[str]]:
         assert body is not None, f"{macro} is gone from autocast_mode.h"
         names = re.findall(r"_\(\s*(\w+)(?:,\s*(\w+))?\)", body.group(1))
         quoted = re.findall(r'"([\w.]+)"', body.group(1))
-        policies[policy] = [f"{name}.{overload}" if overload else name for name, overload in names] + quoted
+        policies[policy] = [
+            f"{name}.{overload}" if overload else name for name, overload in names
+        ] + quoted
     return policies
 
 
 def operators() -> Table:
     """The tables of operators.json."""
-    return {"torch": torch.__version__.split("+")[0], "autocast": autocast_policies(), "checks": device_checks()}
+    return {
+        "torch": torch.__version__.split("+")[0],
+        "autocast": autocast_policies(),
+        "checks": device_checks(),
+    }
 
 
 def _text(tables: Table) -> str:
@@ -230,7 +261,10 @@ def _text(tables: Table) -> str:
     parts = []
     for title, table in tables.items():
         if isinstance(table, dict):
-            lines = (f"  {json.dumps(key)}: {json.dumps(table[key], sort_keys=True)}" for key in sorted(table))
+            lines = (
+                f"  {json.dumps(key)}: {json.dumps(table[key], sort_keys=True)}"
+                for key in sorted(table)
+            )
             parts.append(f" {json.dumps(title)}: {{\n" + ",\n".join(lines) + "\n }")
         else:
             parts.append(f" {json.dumps(title)}: {json.dumps(table)}")
@@ -253,14 +287,23 @@ def added(known: Table, new: Table) -> Table:
 def main(arguments: list[str] | None = None) -> None:
     """Write the facts about operators anew. What a probe found is added to what earlier ones have found."""
     parser = argparse.ArgumentParser(description=main.__doc__)
-    parser.add_argument("probe", nargs="?", type=pathlib.Path, help="what probe.py has recorded on a GPU")
-    parser.add_argument("--out", type=pathlib.Path, default=FACTS, help="a folder; the package's own unless given")
-    parser.add_argument("--fresh", action="store_true", help="forget what earlier probes have found")
+    parser.add_argument(
+        "probe", nargs="?", type=pathlib.Path, help="what probe.py has recorded on a GPU"
+    )
+    parser.add_argument(
+        "--out", type=pathlib.Path, default=FACTS, help="a folder; the package's own unless given"
+    )
+    parser.add_argument(
+        "--fresh", action="store_true", help="forget what earlier probes have found"
+    )
     options = parser.parse_args(arguments)
     tables = {"operators": operators()}
     if options.probe is not None:
         probe = json.loads(options.probe.read_text())
-        found = {"refusals": refusals(probe), "placement": placement(probe, tables["operators"]["checks"])}
+        found = {
+            "refusals": refusals(probe),
+            "placement": placement(probe, tables["operators"]["checks"]),
+        }
         for name, table in found.items():
             known = {} if options.fresh else json.loads((FACTS / f"{name}.json").read_text())
             tables[name] = added(known, table)

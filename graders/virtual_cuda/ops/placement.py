@@ -10,7 +10,14 @@ from typing import Any, Final, NamedTuple
 
 import torch
 
-from virtual_cuda.device.state import argument_elsewhere, device_assert, label_of, now, two_devices, warn
+from virtual_cuda.device.state import (
+    argument_elsewhere,
+    device_assert,
+    label_of,
+    now,
+    two_devices,
+    warn,
+)
 from virtual_cuda.device.tensor import VIRTUAL
 from virtual_cuda.ledger.records import SYNC, TRANSFER
 from virtual_cuda.ops.registry import ALLOWED, call_of, facts_of, name_of
@@ -20,7 +27,9 @@ HOST: Final = "cpu"
 WARNING: Final = "called a synchronizing CUDA operation"
 
 
-def note(kind: str, times: int = 1, explicit: bool = False, warned: bool | None = None, where: Any = None) -> None:
+def note(
+    kind: str, times: int = 1, explicit: bool = False, warned: bool | None = None, where: Any = None
+) -> None:
     """Record that the host waited, and warn or raise as `torch.cuda.set_sync_debug_mode` asks.
 
     That mode accepts `torch.cuda.synchronize()`, which says what it does, but not a stream's.
@@ -62,7 +71,18 @@ def record_copy(
         return  # nothing is copied, so nobody waits
     code, offset = where or site()
     gpu.ledger.rows.append(
-        (TRANSFER, perf_counter(), code, offset, direction, nbytes, pinned, bool(non_blocking), source, target)
+        (
+            TRANSFER,
+            perf_counter(),
+            code,
+            offset,
+            direction,
+            nbytes,
+            pinned,
+            bool(non_blocking),
+            source,
+            target,
+        )
     )
     if not non_blocking and direction != "between_devices":
         note(wait, where=(code, offset))
@@ -131,7 +151,9 @@ def judge(func: Any, args: Any, kwargs: Any) -> Any:
             return decided
     elif name_of(func).startswith("_foreach_"):
         return _one_by_one(func, args, kwargs)
-    if not func._schema.is_mutable and any(t.is_meta for t in tensors_in((args, tuple(kwargs.values())))):
+    if not func._schema.is_mutable and any(
+        t.is_meta for t in tensors_in((args, tuple(kwargs.values())))
+    ):
         return _without_values(func, args, kwargs)
     if facts.check is not None:
         compare(*facts.check, given)
@@ -147,7 +169,9 @@ def _without_values(func: Any, args: Any, kwargs: Any) -> Any:
     try:
         out = func(*inner_of(args), **{key: inner_of(value) for key, value in kwargs.items()})
     except RuntimeError as error:
-        device = next(label_of(t) for t in tensors_in((args, tuple(kwargs.values()))) if on_device(t))
+        device = next(
+            label_of(t) for t in tensors_in((args, tuple(kwargs.values()))) if on_device(t)
+        )
         raise type(error)(re.sub(r"\bcpu\b", device, str(error))) from None
     return out if all(tensor.is_meta for tensor in tensors_in(out)) else ALLOWED
 
@@ -174,7 +198,9 @@ def elementwise(func: Any, given: dict[str, Any], strict: Any = ()) -> tuple[int
     arguments = func._schema.arguments
     written = [a for a in arguments if a.alias_info is not None and a.alias_info.is_write]
     outputs = [(a.name, t) for a in written for t in tensors_in(given.get(a.name))]
-    inputs = [(a.name, t) for a in arguments if a not in written for t in tensors_in(given.get(a.name))]
+    inputs = [
+        (a.name, t) for a in arguments if a not in written for t in tensors_in(given.get(a.name))
+    ]
     common = next((label_of(t) for _, t in [*outputs, *inputs] if not on_host(t)), HOST)
     for _, tensor in outputs:
         if label_of(tensor) != common:
@@ -196,7 +222,9 @@ def elementwise(func: Any, given: dict[str, Any], strict: Any = ()) -> tuple[int
 def _outputs_first(func: Any, given: dict[str, Any]) -> None:
     """Reductions give their output its device before TensorIterator looks at it."""
     written = [a.name for a in func._schema.arguments if a.kwarg_only and a.alias_info is not None]
-    source = next((t for name, v in given.items() if name not in written for t in tensors_in(v)), None)
+    source = next(
+        (t for name, v in given.items() if name not in written for t in tensors_in(v)), None
+    )
     for name in written:
         for tensor in tensors_in(given.get(name)):
             if source is not None and tensor.device != source.device:
@@ -259,7 +287,8 @@ def stays(call: OperatorCall, base: Any) -> Any:
 
 def _one_by_one(func: Any, args: Any, kwargs: Any) -> Any:
     """The slow path of `_foreach_*`: lists that mix devices are taken element by element."""
-    packet, overload = name_of(func), func._overloadname
+    packet = name_of(func)
+    overload = func._overloadname
     single = facts_of(func).single or f"{packet.removeprefix('_foreach_')}.Tensor"
     run = operator.attrgetter(single)(aten)
     first = next(value for value in args if isinstance(value, (list, tuple)))
@@ -267,10 +296,14 @@ def _one_by_one(func: Any, args: Any, kwargs: Any) -> Any:
     if isinstance(other, torch.Tensor) and len({label_of(t) for t in first}) == 1:
         where = label_of(first[0])
         if not on_host(other) and label_of(other) != where:
-            raise RuntimeError(f"scalar tensor is expected to be on {where} but is on {label_of(other)}")
+            raise RuntimeError(
+                f"scalar tensor is expected to be on {where} but is on {label_of(other)}"
+            )
     results = []
     for position in range(len(first)):
-        element = [[value[position]] if isinstance(value, (list, tuple)) else value for value in args]
+        element = [
+            [value[position]] if isinstance(value, (list, tuple)) else value for value in args
+        ]
         if len({label_of(tensor) for tensor in tensors_in(element)}) == 1:
             out = func(*element, **kwargs)
             results.append(out[0] if out else None)

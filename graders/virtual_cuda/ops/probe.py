@@ -60,7 +60,9 @@ class GpuProbe:
             "worked": self.worked,
             "elsewhere": self.elsewhere,
         }
-        return {"raised": self.raised_on_device} | {name: sorted(rows.items()) for name, rows in counted.items()}
+        return {"raised": self.raised_on_device} | {
+            name: sorted(rows.items()) for name, rows in counted.items()
+        }
 
     def operator(self, info: Any) -> None:
         """Probe one entry of torch's operator database."""
@@ -73,9 +75,17 @@ class GpuProbe:
         cpu = _Watch().run(function, *_copied((args, kwargs)))
         dev = _Watch().run(function, *_moved(_copied((args, kwargs)), self.device))
         for func, given, named in dev.done:
-            if all(t.numel() for t in _tensors(given, named)):  # for empty tensors no kernel is launched
-                first = [t for name, t in _named(func, given, named) if not name.endswith("]") or name.endswith("[0]")]
-                self.worked[str(func), ",".join(SHORT.get(_dtype(t), _dtype(t)) for t in first)] += 1
+            if all(
+                t.numel() for t in _tensors(given, named)
+            ):  # for empty tensors no kernel is launched
+                first = [
+                    t
+                    for name, t in _named(func, given, named)
+                    if not name.endswith("]") or name.endswith("[0]")
+                ]
+                self.worked[
+                    str(func), ",".join(SHORT.get(_dtype(t), _dtype(t)) for t in first)
+                ] += 1
             self.moved(func, given, named)
         if dev.error != cpu.error or dev.overload != cpu.overload:
             dtype = dev.first if dev.error else cpu.first
@@ -92,13 +102,19 @@ class GpuProbe:
         if len(named) < 2 or (func, shapes) in self.tried or "_foreach_" in str(func):
             return  # lists that mix devices are taken element by element
         self.tried.add((func, shapes))
-        sides = (f"{SHORT.get(_dtype(t), _dtype(t))}[{','.join(map(str, t.shape))}]" for _, t in named)
+        sides = (
+            f"{SHORT.get(_dtype(t), _dtype(t))}[{','.join(map(str, t.shape))}]" for _, t in named
+        )
         example = " ".join(f"{name}={side}" for (name, _), side in zip(named, sides, strict=True))
         for position, (name, tensor) in enumerate(named):
-            outcome = _Watch().run(func, *_moved(_copied((args, kwargs)), self.device, alone=position))
+            outcome = _Watch().run(
+                func, *_moved(_copied((args, kwargs)), self.device, alone=position)
+            )
             if outcome.error:
                 examples = self.elsewhere[str(func), name, outcome.error]
-                if len(examples) < (EXAMPLES if tensor.dim() else 2 * EXAMPLES):  # a refused number says most
+                if len(examples) < (
+                    EXAMPLES if tensor.dim() else 2 * EXAMPLES
+                ):  # a refused number says most
                     examples.append(example)
 
 
@@ -130,7 +146,9 @@ class _Watch(TorchDispatchMode):
                 function(*args, **kwargs)
         except Exception as error:
             self.error = f"{type(error).__name__}: {error}"
-            self.overload = self.overload or (str(function) if isinstance(function, torch._ops.OpOverload) else "")
+            self.overload = self.overload or (
+                str(function) if isinstance(function, torch._ops.OpOverload) else ""
+            )
         return self
 
 
@@ -161,12 +179,16 @@ def _moved(values: Any, device: torch.device, alone: int = -1) -> Any:
 def _named(func: Any, args: Any, kwargs: Any) -> list[tuple[str, torch.Tensor]]:
     """The tensors of a call in order, by argument: "self", or "tensors[0]" in a list."""
     found: list[tuple[str, torch.Tensor]] = []
-    pairs = [(a.name, v) for a, v in zip(func._schema.arguments, args, strict=False)] + list(kwargs.items())
+    pairs = [(a.name, v) for a, v in zip(func._schema.arguments, args, strict=False)] + list(
+        kwargs.items()
+    )
     for name, value in pairs:
         if isinstance(value, torch.Tensor):
             found.append((name, value))
         elif isinstance(value, (list, tuple)):
-            found += [(f"{name}[{i}]", v) for i, v in enumerate(value) if isinstance(v, torch.Tensor)]
+            found += [
+                (f"{name}[{i}]", v) for i, v in enumerate(value) if isinstance(v, torch.Tensor)
+            ]
     return found
 
 
@@ -181,8 +203,18 @@ def database() -> dict[str, Any]:
         sys.modules["expecttest"] = stub
     from torch.testing._internal import common_methods_invocations as samples
 
-    lists = [value for key, value in vars(samples).items() if key == "op_db" or key.startswith("foreach_")]
-    entries = [entry for found in lists if isinstance(found, list) for entry in found if hasattr(entry, "op")]
+    lists = [
+        value
+        for key, value in vars(samples).items()
+        if key == "op_db" or key.startswith("foreach_")
+    ]
+    entries = [
+        entry
+        for found in lists
+        if isinstance(found, list)
+        for entry in found
+        if hasattr(entry, "op")
+    ]
     return {f"{entry.name}.{entry.variant_test_name}".rstrip("."): entry for entry in entries}
 
 
@@ -190,12 +222,17 @@ def _calls(info: Any, dtype: torch.dtype) -> Iterator[tuple[Any, Any, Any]]:
     """The sample calls of one operator, and the same in place."""
     torch.manual_seed(0)
     try:
-        samples = list(itertools.islice(info.sample_inputs("cpu", dtype, requires_grad=False), SAMPLES))
+        samples = list(
+            itertools.islice(info.sample_inputs("cpu", dtype, requires_grad=False), SAMPLES)
+        )
     except Exception:
         return  # samples that the CPU cannot make in this dtype
     functions = [f for f in (info.op, info.inplace_variant) if callable(f)]
     for sample in samples:
-        if any(t.layout is not torch.strided or t.is_quantized for t in _tensors(sample.input, sample.args)):
+        if any(
+            t.layout is not torch.strided or t.is_quantized
+            for t in _tensors(sample.input, sample.args)
+        ):
             continue
         for function in functions:
             yield function, (sample.input, *sample.args), dict(sample.kwargs)
@@ -223,10 +260,21 @@ def _chunk(names: list[str], device: str) -> tuple[list[Table], list[str]]:
     while names:
         with tempfile.TemporaryDirectory() as folder:
             out = pathlib.Path(folder, "records")
-            command = [sys.executable, "-P", __file__, str(out), "--device", device, "--worker", *names]
+            command = [
+                sys.executable,
+                "-P",
+                __file__,
+                str(out),
+                "--device",
+                device,
+                "--worker",
+                *names,
+            ]
             with contextlib.suppress(subprocess.TimeoutExpired):
                 subprocess.run(command, timeout=TIMEOUT_S, check=False, stderr=subprocess.DEVNULL)
-            lines = [json.loads(line) for line in out.read_text().splitlines()] if out.exists() else []
+            lines = (
+                [json.loads(line) for line in out.read_text().splitlines()] if out.exists() else []
+            )
         done = [line["name"] for line in lines if "name" in line]
         records += [line["record"] for line in lines if "name" in line]
         began = [line["began"] for line in lines if "began" in line] or names[:1]
@@ -257,10 +305,22 @@ def tables(records: list[Table]) -> Table:
             counts = whole["ok_dtypes"].setdefault(overload, collections.Counter())
             counts[key] += n
         for (overload, argument, text), examples in record["elsewhere"]:
-            texts = whole["mixed"].setdefault(overload, {}).setdefault(argument, {"one_cpu": {}})["one_cpu"]
+            texts = (
+                whole["mixed"]
+                .setdefault(overload, {})
+                .setdefault(argument, {"one_cpu": {}})["one_cpu"]
+            )
             texts[text] = (texts.get(text, []) + examples)[: 4 * EXAMPLES]
-    raised = {overload: text for record in reversed(records) for overload, text in record["raised"].items()}
-    return whole | {"cmp_raised_only_dev": {overload: {"msg": text} for overload, text in sorted(raised.items())}}
+    raised = {
+        overload: text
+        for record in reversed(records)
+        for overload, text in record["raised"].items()
+    }
+    return whole | {
+        "cmp_raised_only_dev": {
+            overload: {"msg": text} for overload, text in sorted(raised.items())
+        }
+    }
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -269,7 +329,9 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("out", type=pathlib.Path)
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--jobs", type=int, default=4)
-    parser.add_argument("--only", nargs="*", help="names of operators in torch's database; all unless given")
+    parser.add_argument(
+        "--only", nargs="*", help="names of operators in torch's database; all unless given"
+    )
     parser.add_argument("--worker", nargs="*", help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
     if options.worker is not None:
@@ -284,7 +346,9 @@ def main(arguments: list[str] | None = None) -> None:
             records += found
             lost += ended
     options.out.write_text(json.dumps(tables(records), indent=1))
-    print(f"{len(records)} operators probed; {len(lost)} ended their process: {' '.join(lost) or 'none'}")
+    print(
+        f"{len(records)} operators probed; {len(lost)} ended their process: {' '.join(lost) or 'none'}"
+    )
 
 
 if __name__ == "__main__":

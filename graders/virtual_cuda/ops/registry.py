@@ -127,7 +127,9 @@ def declared() -> dict[str, Operator]:
 @functools.cache
 def measured(name: str) -> dict[str, Any]:
     """A table of `facts/`: "operators" (torch's own), "placement" or "refusals" (measured on a GPU)."""
-    table: dict[str, Any] = json.loads((pathlib.Path(__file__).parent / "facts" / f"{name}.json").read_text())
+    table: dict[str, Any] = json.loads(
+        (pathlib.Path(__file__).parent / "facts" / f"{name}.json").read_text()
+    )
     return table
 
 
@@ -135,8 +137,14 @@ def measured(name: str) -> dict[str, Any]:
 def autocast_policies() -> dict[str, str]:
     """{overload: autocast policy}, without "aten."."""
     lists = measured("operators")["autocast"]
-    found = {_overload(name): policy for policy, names in lists.items() for name in names if casts(name)}
-    return found | {_overload(name): facts["autocast"] for name, facts in _entries.items() if "autocast" in facts}
+    found = {
+        _overload(name): policy for policy, names in lists.items() for name in names if casts(name)
+    }
+    return found | {
+        _overload(name): facts["autocast"]
+        for name, facts in _entries.items()
+        if "autocast" in facts
+    }
 
 
 def casts(name: str) -> bool:
@@ -160,15 +168,22 @@ _TORCH: Final = tuple(int(part) for part in torch.__version__.split(".")[:2])
 
 
 def _measured_facts(func: Any) -> dict[str, Any]:
-    key, operators, placement, refusals = str(func), *map(measured, ("operators", "placement", "refusals"))
-    facts: dict[str, Any] = {"absent": key in refusals["absent"], "strict": placement["strict"].get(key, ())}
+    key, operators, placement, refusals = (
+        str(func),
+        *map(measured, ("operators", "placement", "refusals")),
+    )
+    facts: dict[str, Any] = {
+        "absent": key in refusals["absent"],
+        "strict": placement["strict"].get(key, ()),
+    }
     if key in placement["delegated"]:
         facts["check"] = placement["delegated"][key]
     elif key in operators["checks"]:
         method, names = operators["checks"][key]
         facts["check"] = method, [(name, name) for name in names]
     # Refusals are known under the plain overload's name: the in-place and `out=` forms launch the same kernel.
-    name, overload = name_of(func), func._overloadname
+    name = name_of(func)
+    overload = func._overloadname
     base = name if name.startswith("__") else name.removesuffix("_")
     plain = overload.removesuffix("out").removesuffix("_") or "default"
     names = (key, f"aten.{base}.{overload}", f"aten.{base}.{plain}")
@@ -176,7 +191,9 @@ def _measured_facts(func: Any) -> dict[str, Any]:
         facts[fact] = next((refusals[fact][name] for name in names if name in refusals[fact]), None)
     if key in _LIFTED and facts["forbidden"]:
         lifted = [dtype for dtype, version in _LIFTED[key].items() if version <= _TORCH]
-        facts["forbidden"] = {dtype: said for dtype, said in facts["forbidden"].items() if dtype not in lifted}
+        facts["forbidden"] = {
+            dtype: said for dtype, said in facts["forbidden"].items() if dtype not in lifted
+        }
     return facts
 
 
@@ -186,8 +203,10 @@ def facts_of(func: Any) -> Operator:
     if getattr(func, "namespace", None) != "aten":  # a custom operator, or a function of torch
         return Operator()
     facts = _measured_facts(func)
-    name, overload = name_of(func), func._overloadname
-    own, common = _entries.get(f"{name}.{overload}", {}), _entries.get(name, {})
+    name = name_of(func)
+    overload = func._overloadname
+    own = _entries.get(f"{name}.{overload}", {})
+    common = _entries.get(name, {})
     by_hand = {k: v for k, v in common.items() if k not in OVERLOADS or overload == "default"} | own
     for fact in by_hand:
         if facts.get(fact):
@@ -198,7 +217,9 @@ def facts_of(func: Any) -> Operator:
 
 def binding_of(func: Any) -> Any:
     """The callable that runs `func` on plain tensors: Python's own binding for a frequent operator, or `func`."""
-    if not facts_of(func).binding or any(a.kwarg_only and "Tensor" in str(a.type) for a in func._schema.arguments):
+    if not facts_of(func).binding or any(
+        a.kwarg_only and "Tensor" in str(a.type) for a in func._schema.arguments
+    ):
         return func
     name = name_of(func)
     homes = (torch._C._VariableFunctions, torch._C._nn, torch._C.TensorBase)

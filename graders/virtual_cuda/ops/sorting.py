@@ -14,7 +14,9 @@ from virtual_cuda.ops.placement import OperatorCall, unless_empty
 from virtual_cuda.ops.registry import NOT_EMULATED, operator
 
 aten: Final = torch.ops.aten
-_NETWORK: Final = 32  # up to so many elements an unstable sort is a bitonic network; beyond, every sort is stable
+_NETWORK: Final = (
+    32  # up to so many elements an unstable sort is a bitonic network; beyond, every sort is stable
+)
 
 
 # ---- ties ------------------------------------------------------------------------------------------------------------
@@ -30,15 +32,25 @@ def _network(keys: torch.Tensor) -> torch.Tensor:
     there = slots < length
     thread = torch.arange(_NETWORK // 2)
     powers = [1 << power for power in range(_NETWORK.bit_length() - 1)]
-    for half, stride in ((half, stride) for half in powers for stride in reversed(powers) if stride <= half):
-        flag = (thread & half) != 0 if 2 * half < _NETWORK else torch.zeros_like(thread, dtype=torch.bool)
+    for half, stride in (
+        (half, stride) for half in powers for stride in reversed(powers) if stride <= half
+    ):
+        flag = (
+            (thread & half) != 0
+            if 2 * half < _NETWORK
+            else torch.zeros_like(thread, dtype=torch.bool)
+        )
         left = 2 * thread - (thread & (stride - 1))
         right = left + stride
         before = ((ranks[:, left] < ranks[:, right]) & there[:, left]) | ~there[:, right]
         swap = before == flag
         for table in (slots, ranks, there):
-            one, other = table[:, left], table[:, right]
-            table[:, left], table[:, right] = torch.where(swap, other, one), torch.where(swap, one, other)
+            one = table[:, left]
+            other = table[:, right]
+            table[:, left], table[:, right] = (
+                torch.where(swap, other, one),
+                torch.where(swap, one, other),
+            )
     return slots[:, :length]
 
 
@@ -75,19 +87,27 @@ def _sort(self: torch.Tensor, dim: int = -1, descending: bool = False) -> Any:
     if self.dim() and self.numel() and 2 <= self.shape[dim] <= _NETWORK and not self.is_complex():
         rows, back = _as_rows(self, dim)
         ranks = _ranks(rows, descending)
-        if int(ranks.max(1).values.min()) != rows.shape[1] - 1:  # else nothing is equal: any sort will do
+        if (
+            int(ranks.max(1).values.min()) != rows.shape[1] - 1
+        ):  # else nothing is equal: any sort will do
             order = _network(ranks)
-            return tuple(_laid_out_as(self, back(found)) for found in (rows.gather(1, order), order))
+            return tuple(
+                _laid_out_as(self, back(found)) for found in (rows.gather(1, order), order)
+            )
     return aten.sort.stable(self, stable=True, dim=dim, descending=descending)
 
 
-def _sort_stable(self: torch.Tensor, *, stable: bool | None, dim: int = -1, descending: bool = False) -> Any:
+def _sort_stable(
+    self: torch.Tensor, *, stable: bool | None, dim: int = -1, descending: bool = False
+) -> Any:
     if stable:
         return aten.sort.stable(self, stable=True, dim=dim, descending=descending)
     return _sort(self, dim, descending)
 
 
-def _topk(self: torch.Tensor, k: int, dim: int = -1, largest: bool = True, sorted: bool = True) -> Any:
+def _topk(
+    self: torch.Tensor, k: int, dim: int = -1, largest: bool = True, sorted: bool = True
+) -> Any:
     """First all beyond the last one chosen, as they come, then as many equal to it as are needed; then sorted."""
     if self.dim() == 0 or self.numel() == 0 or not 0 < k <= self.shape[dim]:
         return aten.topk.default(self, k, dim, largest, sorted)
@@ -139,13 +159,16 @@ def _mode(self: torch.Tensor, dim: int = -1, keepdim: bool = False) -> Any:
     if length > _ONE_BLOCK:
         return values, (self == found).to(torch.uint8).argmax(dim, keepdim=keepdim)
     rows, back = _as_rows(self, dim)
-    order, place = rows.sort(1).values, torch.arange(length)
+    order = rows.sort(1).values
+    place = torch.arange(length)
     begins = torch.ones_like(order, dtype=torch.bool)
     begins[:, 1:] = order[:, 1:] != order[:, :-1]
     runs = place - torch.where(begins, place, 0).cummax(1).values
     thread = place // 2
     preference = (_turned_round(thread // 32) * 32 + _turned_round(thread % 32)) * 2 + place % 2
-    chosen = torch.where(runs == runs.amax(1, keepdim=True), preference, 2 * _ONE_BLOCK).argmin(1, keepdim=True)
+    chosen = torch.where(runs == runs.amax(1, keepdim=True), preference, 2 * _ONE_BLOCK).argmin(
+        1, keepdim=True
+    )
     found = back(order.gather(1, chosen)).flatten().view(found.shape)
     last = length - 1 - (self == found).flip(dim).to(torch.uint8).argmax(dim, keepdim=True)
     return (found, last) if keepdim else (found.squeeze(dim), last.squeeze(dim))
@@ -177,15 +200,21 @@ def _unique(inner: Any, kwargs: Any, out: Any) -> Any:
 
 def _equal(given: dict[str, Any]) -> int:
     """Different shapes, no elements, or the very same elements are known to be so without a look."""
-    one, other = given["self"], given["other"]
+    one = given["self"]
+    other = given["other"]
     if one.shape != other.shape or one.numel() == 0:
         return 0
-    return int(one.data_ptr() != other.data_ptr() or one.stride() != other.stride() or one.dtype is not other.dtype)
+    return int(
+        one.data_ptr() != other.data_ptr()
+        or one.stride() != other.stride()
+        or one.dtype is not other.dtype
+    )
 
 
 def _isin(given: dict[str, Any]) -> int:
     """Few candidates are compared one by one; many are sorted, which counts the different ones of both."""
-    elements, candidates = given["elements"], given["test_elements"]
+    elements = given["elements"]
+    candidates = given["test_elements"]
     if candidates.numel() < 10.0 * elements.numel() ** 0.145:
         return 0
     return 1 if given.get("assume_unique") else 3
@@ -219,7 +248,8 @@ def _segment_reduce(call: OperatorCall) -> Any:
 
 
 def _searchsorted(call: OperatorCall) -> Any:
-    sorter, boundaries = call.given.get("sorter"), call.given["sorted_sequence"]
+    sorter = call.given.get("sorter")
+    boundaries = call.given["sorted_sequence"]
     values = call.given["self"]
     same = not isinstance(values, torch.Tensor) or values.device == boundaries.device
     if sorter is not None and same and sorter.device != boundaries.device:
@@ -256,7 +286,12 @@ operator("nanmedian.dim", kernel=partial(_equal_one, aten.nanmedian.dim, 1))
 operator("bincount", kernel=_bincount, nondeterministic="_bincount_cuda", exact_integers=True)
 operator(
     "histc",  # without a range, the smallest and the largest value are fetched
-    waits=("histc", lambda given: 2 if given.get("min", 0) == given.get("max", 0) and given["self"].numel() else 0),
+    waits=(
+        "histc",
+        lambda given: (
+            2 if given.get("min", 0) == given.get("max", 0) and given["self"].numel() else 0
+        ),
+    ),
     nondeterministic="_histc_cuda with floating point input",
     exact_integers=True,
     emulate=widened(WHOLE, torch.float64),
@@ -278,7 +313,10 @@ operator(
 )
 operator(
     "segment_reduce",  # lengths are checked on the host; offsets are trusted
-    waits=("segment_reduce", lambda given: 0 if given.get("lengths") is None or given.get("unsafe") else 2),
+    waits=(
+        "segment_reduce",
+        lambda given: 0 if given.get("lengths") is None or given.get("unsafe") else 2,
+    ),
     placement=_segment_reduce,
 )
 operator("searchsorted", placement=_searchsorted)

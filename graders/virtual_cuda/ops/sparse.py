@@ -46,7 +46,11 @@ from virtual_cuda.ops.registry import NOT_EMULATED, call_of, facts_of, operator
 from virtual_cuda.patching import Opening, Patch, Stage, around, identity, torch_patches
 
 # What describes a nested tensor is on the host.
-_HOST_ONLY: Final = ("_nested_tensor_size", "_nested_tensor_strides", "_nested_tensor_storage_offsets")
+_HOST_ONLY: Final = (
+    "_nested_tensor_size",
+    "_nested_tensor_strides",
+    "_nested_tensor_storage_offsets",
+)
 
 
 class _ToHost(torch.autograd.Function):
@@ -87,14 +91,20 @@ class NestedTensor(Tensor):
 
     @staticmethod
     def __torch_dispatch__(func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # type: ignore[override]
-        raise NotImplementedError(f"The virtual device cannot run {func} on a nested tensor of the strided layout.")
+        raise NotImplementedError(
+            f"The virtual device cannot run {func} on a nested tensor of the strided layout."
+        )
 
     def to(self, *args: Any, **kwargs: Any) -> Any:
         device, dtype, *_ = torch._C._nn._parse_to(*args, **kwargs)
         place = self._block.place if device is None else place_named(device)
         inner = self._inner if dtype in (None, self.dtype) else self._inner.to(dtype)
         if place is not None:
-            return self if inner is self._inner and place is self._block.place else _nested(inner.clone(), place, {})
+            return (
+                self
+                if inner is self._inner and place is self._block.place
+                else _nested(inner.clone(), place, {})
+            )
         record_copy("to_host", self._inner.values(), False, False, self._block.place.label, HOST)
         return inner.clone()
 
@@ -105,11 +115,14 @@ class NestedTensor(Tensor):
         return self.to("cuda" if device is None else device)
 
     def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]
-        pieces = ",\n".join("  " + repr(piece).replace("\n", "\n  ") for piece in self.detach().unbind())
+        pieces = ",\n".join(
+            "  " + repr(piece).replace("\n", "\n  ") for piece in self.detach().unbind()
+        )
         return f"nested_tensor([\n{pieces}\n])"
 
 
-NestedTensor.__name__, NestedTensor.__module__ = "Tensor", "torch"
+NestedTensor.__name__ = "Tensor"
+NestedTensor.__module__ = "torch"
 
 
 def _block_of(storage: torch.UntypedStorage, place: Place, blocks: dict[int, Block]) -> Block:
@@ -132,7 +145,8 @@ def _nested(value: torch.Tensor, place: Place, blocks: dict[int, Block]) -> Any:
 
 def run_nested(func: Any, args: Any, kwargs: Any, place: Place | None = None) -> Any:
     """Call any function of torch on the host's tensors; its results are on the device."""
-    known, blocks = {}, {}
+    known = {}
+    blocks = {}
 
     def down(value: Any) -> Any:
         nonlocal place
@@ -142,7 +156,9 @@ def run_nested(func: Any, args: Any, kwargs: Any, place: Place | None = None) ->
         elif type(value) in VIRTUAL:
             blocks[value._inner.untyped_storage()._cdata] = value._block
         else:
-            return "cpu" if isinstance(value, torch.device) and place_of(value) is not None else value
+            return (
+                "cpu" if isinstance(value, torch.device) and place_of(value) is not None else value
+            )
         place = place or value._block.place
         if place.shut:
             raise shut(place)
@@ -150,7 +166,11 @@ def run_nested(func: Any, args: Any, kwargs: Any, place: Place | None = None) ->
         return _to_host(value) if graph else value._inner
 
     def up(value: Any) -> Any:
-        if not isinstance(value, torch.Tensor) or place is None or getattr(func, "__name__", "") in _HOST_ONLY:
+        if (
+            not isinstance(value, torch.Tensor)
+            or place is None
+            or getattr(func, "__name__", "") in _HOST_ONLY
+        ):
             return value
         if id(value) in known:
             return known[id(value)]
@@ -190,7 +210,9 @@ def _from_buffer(original: Any, buffer: Any, *args: Any, **kwargs: Any) -> Any:
     return run_nested(original, (buffer, *args), kwargs)
 
 
-def nested_to_device(tensor: torch.Tensor, place: Place, non_blocking: bool, dtype: torch.dtype | None) -> Any:
+def nested_to_device(
+    tensor: torch.Tensor, place: Place, non_blocking: bool, dtype: torch.dtype | None
+) -> Any:
     """A nested host tensor, copied."""
     moved = tensor.clone() if dtype in (None, tensor.dtype) else tensor.to(dtype)
     record_copy("to_device", moved.values(), is_pinned(tensor), non_blocking, HOST, place.label)
@@ -245,7 +267,9 @@ class SparseTensor(Tensor):
 
     def to_sparse(self, *args: Any, layout: Any = None, **kwargs: Any) -> Any:
         if self._inner.layout is torch.sparse_coo:
-            return super().to_sparse(*args, **({} if layout is None else {"layout": layout}), **kwargs)
+            return super().to_sparse(
+                *args, **({} if layout is None else {"layout": layout}), **kwargs
+            )
         if layout not in (None, torch.sparse_coo):
             return getattr(self, f"to_{str(layout)[6:]}")(*kwargs.values())
         return aten._to_sparse.default(self)  # C++ takes it for a COO tensor and would do nothing
@@ -291,7 +315,8 @@ class SparseTensor(Tensor):
         return memo[id(self)]
 
 
-SparseTensor.__name__, SparseTensor.__module__ = "Tensor", "torch"
+SparseTensor.__name__ = "Tensor"
+SparseTensor.__module__ = "torch"
 
 
 def _account(shell: Any, place: Place, known: dict[int, Block]) -> int:
@@ -309,11 +334,28 @@ def _account(shell: Any, place: Place, known: dict[int, Block]) -> int:
     return fresh
 
 
-def wrap(value: torch.Tensor, place: Place, known: dict[int, Block] | None = None) -> tuple[Any, int]:
+def wrap(
+    value: torch.Tensor, place: Place, known: dict[int, Block] | None = None
+) -> tuple[Any, int]:
     """A device tensor around a sparse one, and the bytes it newly takes."""
-    shape, layout, keys = value.shape, torch.sparse_coo, AUTOCAST
+    shape = value.shape
+    layout = torch.sparse_coo
+    keys = AUTOCAST
     shell = _make(
-        SparseTensor, shape, None, None, None, value.dtype, layout, place.lazy, False, False, None, False, False, keys
+        SparseTensor,
+        shape,
+        None,
+        None,
+        None,
+        value.dtype,
+        layout,
+        place.lazy,
+        False,
+        False,
+        None,
+        False,
+        False,
+        keys,
     )
     shell._inner = value
     return shell, _account(shell, place, known or {})
@@ -368,10 +410,13 @@ def _as_coo(func: Any, args: Any) -> Any:
             block = _Coordinates(first._block.place, coordinates.nbytes)
             block.of = first
             return wrap_strided(coordinates, block)
-    if func is aten._sparse_coo_tensor_with_dims_and_tensors.default and isinstance(args[3]._block, _Coordinates):
+    if func is aten._sparse_coo_tensor_with_dims_and_tensors.default and isinstance(
+        args[3]._block, _Coordinates
+    ):
         pattern = args[3]._block.of
         *indices, _ = parts(pattern._inner)
-        like, blocks = pattern._inner, {**pattern._parts, args[4]._inner.untyped_storage()._cdata: args[4]._block}
+        like = pattern._inner
+        blocks = {**pattern._parts, args[4]._inner.untyped_storage()._cdata: args[4]._block}
         build: Any = torch.sparse_compressed_tensor
         made = build(*indices, args[4]._inner.detach(), like.shape, layout=like.layout)
         return wrap(made, pattern._block.place, blocks)[0]
@@ -393,7 +438,9 @@ def _in_single(func: Any, inner: Any, named: Any, error: Exception) -> Any:
     out = call_of(func)(*wide_args, **wide_named)
     if out is wide_args[0]:
         return inner[0].copy_(out.to(narrow))
-    return tree_map_only(torch.Tensor, lambda t: t.to(narrow) if t.dtype is torch.float32 else t, out)
+    return tree_map_only(
+        torch.Tensor, lambda t: t.to(narrow) if t.dtype is torch.float32 else t, out
+    )
 
 
 _PRODUCTS: Final = (aten.mm.default, aten.addmm.default, aten._sparse_sparse_matmul.default)
@@ -417,7 +464,9 @@ def _product(func: Any, inner: Any, named: Any, error: Exception) -> Any:
     if second.layout not in _FACTORS.get(first.layout, ()):
         raise RuntimeError(f"{found[1]}CUDA{found[2]}") if found[1] else error
     if any(t.layout is torch.strided for t in inner):
-        return call_of(func)(*(t if t.layout is torch.strided else t.to_dense() for t in inner), **named)
+        return call_of(func)(
+            *(t if t.layout is torch.strided else t.to_dense() for t in inner), **named
+        )
     out = torch.sparse.mm(first.to_sparse_coo(), second.to_sparse_coo()) * named.get("alpha", 1)
     if added:
         out = out + added[0].to_sparse_coo() * named.get("beta", 1)
@@ -427,18 +476,24 @@ def _product(func: Any, inner: Any, named: Any, error: Exception) -> Any:
 def _joined(func: Any, inner: Any, named: Any) -> Any:
     """The sum of two COO tensors: CUDA puts their elements one after the other, where the CPU may merge them."""
     first, second = inner[:2]
-    if not all(isinstance(t, torch.Tensor) and t.layout is torch.sparse_coo and t._nnz() for t in (first, second)):
+    if not all(
+        isinstance(t, torch.Tensor) and t.layout is torch.sparse_coo and t._nnz()
+        for t in (first, second)
+    ):
         return NOT_EMULATED
     if first.shape != second.shape or first.sparse_dim() != second.sparse_dim() or "out" in named:
         return NOT_EMULATED  # the CPU says what is wrong
-    dtype, factor = torch.result_type(first, second), named.get("alpha", 1)
+    dtype = torch.result_type(first, second)
+    factor = named.get("alpha", 1)
     in_place = func._schema.is_mutable
     if in_place and dtype is not first.dtype:
         return NOT_EMULATED
     factor = -factor if func._schema.name.startswith("aten::sub") else factor
     values = torch.cat([first._values().to(dtype), second._values().to(dtype) * factor])
     indices = torch.cat([first._indices(), second._indices()], 1)
-    made = torch.sparse_coo_tensor(indices, values, first.shape, check_invariants=False, is_coalesced=False)
+    made = torch.sparse_coo_tensor(
+        indices, values, first.shape, check_invariants=False, is_coalesced=False
+    )
     if made._nnz() > made.numel():  # so that it does not grow without end
         made = made.coalesce()._coalesced_(False)
     return first.copy_(made) if in_place else made
@@ -467,7 +522,11 @@ def run(func: Any, args: Any, kwargs: Any) -> Any:
         try:
             placement.judge(func, args, kwargs)
         except RuntimeError as error:
-            first = next(v for v in args if type(v) is SparseTensor) if SparseTensor in map(type, args) else None
+            first = (
+                next(v for v in args if type(v) is SparseTensor)
+                if SparseTensor in map(type, args)
+                else None
+            )
             if first is None:
                 raise
             wrapper = f"wrapper_Sparse{'' if first.is_sparse else 'Csr'}CUDA_{func._schema.overload_name}_"
@@ -478,7 +537,10 @@ def run(func: Any, args: Any, kwargs: Any) -> Any:
         alert(facts, args, kwargs)
     if facts.absent:
         raise absent(
-            func, "SparseCsrCUDA" if any(type(v) is SparseTensor and not v.is_sparse for v in args) else "CUDA"
+            func,
+            "SparseCsrCUDA"
+            if any(type(v) is SparseTensor and not v.is_sparse for v in args)
+            else "CUDA",
         )
     try:
         out = _joined(func, inner, named) if func in _SUMS else NOT_EMULATED
@@ -504,7 +566,8 @@ def _to_copy(func: Any, args: Any, kwargs: Any) -> Any:
     """Between host and device, or to another dtype where it is."""
     source = args[0]
     device = kwargs.get("device")
-    place, inner = open_place(source), source._inner
+    place = open_place(source)
+    inner = source._inner
     target = place if device is None else place_of(device)
     moved = inner.to(kwargs["dtype"]) if kwargs.get("dtype") is not None else inner.clone()
     if target is None:
@@ -514,7 +577,9 @@ def _to_copy(func: Any, args: Any, kwargs: Any) -> Any:
     return wrap(moved, target)[0]
 
 
-def to_device(tensor: torch.Tensor, place: Place, non_blocking: bool, dtype: torch.dtype | None) -> Any:
+def to_device(
+    tensor: torch.Tensor, place: Place, non_blocking: bool, dtype: torch.dtype | None
+) -> Any:
     """A sparse host tensor, copied part by part."""
     inner = tensor.detach().clone() if dtype is None else tensor.detach().to(dtype, copy=True)
     shell, nbytes = wrap(inner, place)
@@ -532,9 +597,16 @@ WRAPPERS.update(dict.fromkeys(SPARSE, wrap))
 operator("_to_sparse.default", "_to_sparse.sparse_dim", plan=run, waits=("sparse", 1))
 operator("_to_sparse_csr", plan=run, waits=("sparse", 2))
 operator("_to_sparse_csc", "_to_sparse_bsr", "_to_sparse_bsc", "sparse_mask", plan=run)
-operator("sparse_coo_tensor.size", "sparse_coo_tensor.indices", "sparse_coo_tensor.indices_size", plan=run)
+operator(
+    "sparse_coo_tensor.size",
+    "sparse_coo_tensor.indices",
+    "sparse_coo_tensor.indices_size",
+    plan=run,
+)
 operator("_sparse_coo_tensor_unsafe", "_sparse_coo_tensor_with_dims", plan=run)
-operator("_sparse_coo_tensor_with_dims_and_tensors", "_sparse_compressed_tensor_with_dims", plan=run)
+operator(
+    "_sparse_coo_tensor_with_dims_and_tensors", "_sparse_compressed_tensor_with_dims", plan=run
+)
 operator("_sparse_mm_reduce_impl", "_sparse_mm_reduce_impl_backward", plan=run, absent=True)
 operator("embedding_sparse_backward", "_embedding_bag_sparse_backward", plan=run)
 operator(
@@ -560,27 +632,45 @@ def _wanted(kwargs: dict[str, Any], given: tuple[Any, ...]) -> Place | None:
 _checking: Final[Any] = torch.sparse.check_sparse_tensor_invariants
 
 
-def _coo(original: Any, indices: Any = None, values: Any = None, size: Any = None, **kwargs: Any) -> Any:
+def _coo(
+    original: Any, indices: Any = None, values: Any = None, size: Any = None, **kwargs: Any
+) -> Any:
     place = _wanted(kwargs, (values, indices))
-    mixed = [v.device for v in (indices, values) if isinstance(v, torch.Tensor) and kwargs.get("device") is None]
+    mixed = [
+        v.device
+        for v in (indices, values)
+        if isinstance(v, torch.Tensor) and kwargs.get("device") is None
+    ]
     if len(set(mixed)) > 1:
         wrapper = "wrapper_SparseCUDA___sparse_coo_tensor_with_dims_and_tensors"
         raise argument_elsewhere("values", label_of(values), label_of(indices), wrapper)
     if place is None:
-        return original(*(value for value in (indices, values, size) if value is not None), **kwargs)
+        return original(
+            *(value for value in (indices, values, size) if value is not None), **kwargs
+        )
     if values is None:  # a size alone
         size = tuple(indices if size is None else size)
-        indices, values = torch.empty((len(size), 0), dtype=torch.int64), torch.empty(0)
+        indices = torch.empty((len(size), 0), dtype=torch.int64)
+        values = torch.empty(0)
     where = torch.as_tensor(indices, device=place.cuda).to(torch.int64)
     what = torch.as_tensor(values, dtype=kwargs.get("dtype"), device=place.cuda)
     build, given, coalesced = aten.sparse_coo_tensor, (where, what), kwargs.get("is_coalesced")
     # a place that no layout or device argument may contradict: C++ asks the tensors
-    options = {"dtype": what.dtype, "layout": torch.sparse_coo, "device": place.lazy, "is_coalesced": coalesced}
+    options = {
+        "dtype": what.dtype,
+        "layout": torch.sparse_coo,
+        "device": place.lazy,
+        "is_coalesced": coalesced,
+    }
     checked = kwargs.get("check_invariants")
     checked = _checking.is_enabled() if checked is None else checked
-    with _checking(bool(checked and not coalesced)):  # C++ cannot tell on the device whether indices are in order
+    with _checking(
+        bool(checked and not coalesced)
+    ):  # C++ cannot tell on the device whether indices are in order
         built = (
-            build.indices(where, what, **options) if size is None else build.indices_size(where, what, size, **options)
+            build.indices(where, what, **options)
+            if size is None
+            else build.indices_size(where, what, size, **options)
         )
     if checked and coalesced:
         torch._validate_sparse_coo_tensor_args(*given, built.shape, True)
@@ -593,14 +683,22 @@ def _compressed(kind: str, original: Any, *args: Any, **kwargs: Any) -> Any:
         return original(*args, **kwargs)
     given = [value for value in args[:3] if isinstance(value, torch.Tensor)]
     if kwargs.get("device") is None and len({value.device for value in given}) > 1:
-        names = ("ccol_indices", "row_indices") if kind in ("csc", "bsc") else ("crow_indices", "col_indices")
+        names = (
+            ("ccol_indices", "row_indices")
+            if kind in ("csc", "bsc")
+            else ("crow_indices", "col_indices")
+        )
         other = names[0] if args[0].device != args[2].device else names[1]
         raise RuntimeError(f"Values and {other} need to be on the same device.")
     requires_grad = kwargs.pop("requires_grad", False)
     plain = original(*placement.inner_of(args), **{**kwargs, "device": "cpu"})
     if not all(type(value) in VIRTUAL for value in args[:3]):
         return to_device(plain, place, False, None).requires_grad_(requires_grad)
-    known = {value._inner.untyped_storage()._cdata: value._block for value in args if type(value) in VIRTUAL}
+    known = {
+        value._inner.untyped_storage()._cdata: value._block
+        for value in args
+        if type(value) in VIRTUAL
+    }
     return wrap(plain, place, known)[0].requires_grad_(requires_grad)
 
 
@@ -615,7 +713,9 @@ def _to(original: Any) -> Any:
         place = place_named(device.device if isinstance(device, torch.Tensor) else device)
         if place is None:
             return original(self, *args, **kwargs)
-        dtype = kwargs.get("dtype", next((value for value in args if isinstance(value, torch.dtype)), None))
+        dtype = kwargs.get(
+            "dtype", next((value for value in args if isinstance(value, torch.dtype)), None)
+        )
         move = nested_to_device if nested_one else to_device
         return move(self, place, bool(kwargs.get("non_blocking", False)), dtype)
 
@@ -641,7 +741,11 @@ def _patches(opening: Opening) -> Iterator[Patch]:
     opening.closing.append(_forget_loaded)
     for owner in (torch, torch.Tensor):
         yield from (around(owner, name, _no_sparse_sum) for name in ("smm", "sspaddmm"))
-    names = (name for name in vars(torch) if name.startswith("_validate_sparse_") and name.endswith("_args"))
+    names = (
+        name
+        for name in vars(torch)
+        if name.startswith("_validate_sparse_") and name.endswith("_args")
+    )
     yield from (around(torch, name, _validate) for name in names)
     yield from (
         around(torch, f"sparse_{kind}_tensor", partial(_compressed, kind))

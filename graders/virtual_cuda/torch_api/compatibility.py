@@ -55,7 +55,9 @@ def _has(path: str) -> bool:
 def _shell(requires_grad: bool = False) -> Any:
     """A wrapper made as `tensor.wrap` makes it, everything by position."""
     last = (requires_grad, None, False, False, AUTOCAST)
-    return make_shell(Tensor, (2, 3), (1, 4), 5, None, torch.float16, torch.strided, LAZY[1], False, *last)
+    return make_shell(
+        Tensor, (2, 3), (1, 4), 5, None, torch.float16, torch.strided, LAZY[1], False, *last
+    )
 
 
 def _shells() -> None:
@@ -67,7 +69,9 @@ def _shells() -> None:
     assert (tuple(shell.shape), shell.stride(), shell.storage_offset()) == ((2, 3), (1, 4), 5)
     assert (shell.dtype, shell.layout, shell.requires_grad) == (torch.float16, torch.strided, True)
     assert base.device.__get__(shell) == torch.device("lazy", 1)
-    assert all(keys.has(key) for key in (torch._C.DispatchKey.Python, torch._C.DispatchKey.AutocastCUDA))
+    assert all(
+        keys.has(key) for key in (torch._C.DispatchKey.Python, torch._C.DispatchKey.AutocastCUDA)
+    )
 
 
 def _swaps() -> None:
@@ -84,7 +88,9 @@ def _swaps() -> None:
 def _fallbacks() -> None:
     """A Python kernel can be the fallback of a backend, and can be taken away again."""
     assert callable(getattr(torch.library.Library, "fallback", None))
-    assert {"qualname", "fn", "dispatch_key"} & set(inspect.signature(torch.library.Library.fallback).parameters)
+    assert {"qualname", "fn", "dispatch_key"} & set(
+        inspect.signature(torch.library.Library.fallback).parameters
+    )
     assert "allow_override" in inspect.signature(torch.library.Library.impl).parameters
 
 
@@ -130,7 +136,9 @@ def check() -> None:
 def _find_builtin(original: Any, function: Any) -> Any:
     name = getattr(function, "__name__", "")
     ours = vars(torch).get(name) is function and hasattr(torch._C._VariableFunctions, name)
-    return original(function) or original(unpatched(function)) or (f"aten::{name}" if ours else None)
+    return (
+        original(function) or original(unpatched(function)) or (f"aten::{name}" if ours else None)
+    )
 
 
 def _compile_original(original: Any, function: Any, *rest: Any) -> Any:
@@ -142,7 +150,9 @@ def _patches(opening: Opening) -> Iterator[Patch]:
     # Made once per process: it must hold the functions as they were.
     builtins._get_builtin_table()
     yield around(builtins, "_find_builtin", _find_builtin)
-    yield from (around(recursive, name, _compile_original) for name in ("try_compile_fn", "make_stub"))
+    yield from (
+        around(recursive, name, _compile_original) for name in ("try_compile_fn", "make_stub")
+    )
 
 
 MPS = torch.device("mps")
@@ -156,7 +166,9 @@ def _names_mps(value: Any) -> bool:
 
 def _asked_for(args: Any, kwargs: Any) -> bool:
     # Only where a device may stand: an einsum's text or a dict's key may say "mps" and mean something else.
-    return _names_mps(kwargs.get("device")) or any(isinstance(a, torch.device) and a.type == "mps" for a in args)
+    return _names_mps(kwargs.get("device")) or any(
+        isinstance(a, torch.device) and a.type == "mps" for a in args
+    )
 
 
 class MpsTensor(torch.Tensor):
@@ -168,7 +180,9 @@ class MpsTensor(torch.Tensor):
     def __new__(cls, held: torch.Tensor) -> MpsTensor:
         if held.requires_grad:
             raise SelectionOnly("mps")
-        made: MpsTensor = torch.Tensor._make_wrapper_subclass(cls, held.shape, dtype=held.dtype, device=MPS)
+        made: MpsTensor = torch.Tensor._make_wrapper_subclass(
+            cls, held.shape, dtype=held.dtype, device=MPS
+        )
         made.held = held
         return made
 
@@ -189,7 +203,11 @@ def _computed(func: Any, args: Any, kwargs: Any) -> Any:
         there = "device" not in kwargs
     args, kwargs = tree_map(_on_host, (args, kwargs))
     found = func(*args, **kwargs)
-    return tree_map(lambda each: MpsTensor(each) if isinstance(each, torch.Tensor) else each, found) if there else found
+    return (
+        tree_map(lambda each: MpsTensor(each) if isinstance(each, torch.Tensor) else each, found)
+        if there
+        else found
+    )
 
 
 def _on_host(each: Any) -> Any:
@@ -225,7 +243,9 @@ class _Operators(TorchDispatchMode):
         return _computed(func, args, kwargs or {})
 
 
-def _availability(cuda_built: bool, mps_built: bool, mps: bool, accelerator: Any) -> Iterator[Patch]:
+def _availability(
+    cuda_built: bool, mps_built: bool, mps: bool, accelerator: Any
+) -> Iterator[Patch]:
     """What a machine without CUDA answers to the questions `select_device` may ask."""
     answers: list[tuple[Any, str, Any]] = [
         (torch.cuda, "is_available", False),
@@ -270,5 +290,8 @@ def no_accelerator(built: bool = False) -> Iterator[torch.device]:
     """
     accelerator = torch.device("cuda") if built else None
     with few_imports(), contextlib.ExitStack() as undo:
-        patch(_availability(cuda_built=built, mps_built=built, mps=False, accelerator=accelerator), undo)
+        patch(
+            _availability(cuda_built=built, mps_built=built, mps=False, accelerator=accelerator),
+            undo,
+        )
         yield torch.device("cpu")

@@ -28,7 +28,9 @@ from virtual_cuda.torch_api.imports import when_imported
 
 EAGER: Final = "torch.compile does not compile for the virtual GPU: the function runs eagerly"
 _NO_EXPORT: Final = "torch._dynamo.export cannot trace on the virtual GPU; use torch.export.export"
-_NO_FROZEN: Final = "a frozen script on the virtual GPU cannot be saved; save it before torch.jit.freeze"
+_NO_FROZEN: Final = (
+    "a frozen script on the virtual GPU cannot be saved; save it before torch.jit.freeze"
+)
 _NO_KERNELS: Final = "the virtual GPU cannot run kernels of {}; use operators of PyTorch there"
 _NO_PARTS: Final = "the virtual GPU cannot be divided into green contexts"
 
@@ -38,7 +40,9 @@ _HOME: Final = "virtual_cuda"  # a file in a saved script: the virtual device th
 
 def _save(original: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
     """C++ can write the tensors of the host only, so it is given a copy there."""
-    home = next((t.device for t in chain(self.parameters(), self.buffers()) if type(t) in VIRTUAL), None)
+    home = next(
+        (t.device for t in chain(self.parameters(), self.buffers()) if type(t) in VIRTUAL), None
+    )
     if home is not None:
         kwargs["_extra_files"] = {**(kwargs.get("_extra_files") or {}), _HOME: str(home)}
         with torch.no_grad():
@@ -49,7 +53,9 @@ def _save(original: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
         raise RuntimeError(_NO_FROZEN) if "lazy" in str(error) else error from None
 
 
-def _load(original: Any, f: Any, map_location: Any = None, _extra_files: Any = None, **kwargs: Any) -> Any:
+def _load(
+    original: Any, f: Any, map_location: Any = None, _extra_files: Any = None, **kwargs: Any
+) -> Any:
     files = {**(_extra_files or {}), _HOME: ""}
     mapped = None if map_location is None else place_named(map_location)
     module = original(f, "cpu" if mapped else map_location, files, **kwargs)
@@ -92,11 +98,17 @@ def _patches(opening: Opening) -> Iterator[Patch]:
         yield frames, "_callback_from_stance", callback
         yield around(torch._dynamo, "export", functools.partial(_refuse, _NO_EXPORT))
         # The module inside passes through the ledger, as it would without torch.compile.
-        yield frames.OptimizedModule, "__call__", lambda self, *args, **kwargs: self._wrapped_call_impl(*args, **kwargs)
+        yield (
+            frames.OptimizedModule,
+            "__call__",
+            lambda self, *args, **kwargs: self._wrapped_call_impl(*args, **kwargs),
+        )
 
     yield around(torch.jit.annotations, "try_ann_to_type", _annotation)
     for kind in (torch._C.Graph, torch._C.Node, torch._C.Value):
-        yield from (around(kind, name, _shown) for name in ("__str__", "__repr__") if name in vars(kind))
+        yield from (
+            around(kind, name, _shown) for name in ("__str__", "__repr__") if name in vars(kind)
+        )
     for scripts in (torch.jit.ScriptModule, torch.jit._script.RecursiveScriptModule):
         yield from (around(scripts, name, _save) for name in ("save", "save_to_buffer"))
     yield around(torch.jit, "load", _load)
@@ -107,7 +119,9 @@ def _patches(opening: Opening) -> Iterator[Patch]:
         "triton.runtime.jit": _triton,
     }.items():
         yield from when_imported(opening, name, maker)
-    yield around(torch.library, "wrap_triton", functools.partial(_refuse, _NO_KERNELS.format("Triton")))
+    yield around(
+        torch.library, "wrap_triton", functools.partial(_refuse, _NO_KERNELS.format("Triton"))
+    )
     launch = functools.partial(_refuse, _NO_KERNELS.format("the jiterator"))
     yield torch._C, "_cuda_jiterator_compile_and_launch_kernel", launch
     load = functools.partial(_refuse, _NO_KERNELS.format("CUDA C++"))
@@ -116,15 +130,21 @@ def _patches(opening: Opening) -> Iterator[Patch]:
     if (contexts := getattr(torch.cuda, "green_contexts", None)) is not None:
         create = staticmethod(functools.partial(_refuse, _NO_PARTS, None))
         yield contexts.GreenContext, "create", create
-    yield around(torch.export, "export", lambda export, *args, **kwargs: export(*args, **kwargs | {"strict": False}))
+    yield around(
+        torch.export,
+        "export",
+        lambda export, *args, **kwargs: export(*args, **kwargs | {"strict": False}),
+    )
     yield around(torch._ops.HigherOrderOperator, "dispatch", _dispatch)
 
 
 def _distance() -> int:
     """How many calls above the caller the program's own line is."""
-    distance, frame = 1, sys._getframe(1)
+    distance = 1
+    frame = sys._getframe(1)
     while frame.f_back is not None and from_library(frame.f_code.co_filename):
-        distance, frame = distance + 1, frame.f_back
+        distance = distance + 1
+        frame = frame.f_back
     return distance
 
 
@@ -157,7 +177,8 @@ def _triton(module: Any) -> Iterator[Patch]:
 
 def _fake_tensors(module: Any) -> Iterator[Patch]:
     """A fake tensor tells C++ the device that it has a guard for, and Python "cuda"."""
-    handlers, make = module._DISPATCH_META_HANDLERS, module.FakeTensor.__new__
+    handlers = module._DISPATCH_META_HANDLERS
+    make = module.FakeTensor.__new__
     asked = torch.ops.prim.device.default
 
     def device(args: Any) -> torch.device:
@@ -165,7 +186,14 @@ def _fake_tensors(module: Any) -> Iterator[Patch]:
         return LAZY[found.index or 0] if found.type == "cuda" else found
 
     def new(cls: Any, mode: Any, inner: Any, device: Any, *args: Any, **kwargs: Any) -> Any:
-        return make(cls, mode, inner, CUDA[device.index or 0] if device.type == "lazy" else device, *args, **kwargs)
+        return make(
+            cls,
+            mode,
+            inner,
+            CUDA[device.index or 0] if device.type == "lazy" else device,
+            *args,
+            **kwargs,
+        )
 
     yield module, "_DISPATCH_META_HANDLERS", {**handlers, asked: device}
     yield module.FakeTensor, "__new__", staticmethod(new)

@@ -16,12 +16,30 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from virtual_cuda.device import state
 from virtual_cuda.device.layout import SMALL
-from virtual_cuda.device.state import CPU, Place, forked, is_pinned, now, place_named, place_of, warn
+from virtual_cuda.device.state import (
+    CPU,
+    Place,
+    forked,
+    is_pinned,
+    now,
+    place_named,
+    place_of,
+    warn,
+)
 from virtual_cuda.device.tensor import VIRTUAL, wrap
 from virtual_cuda.errors import DeviceClosed
 from virtual_cuda.ledger.records import STREAM
 from virtual_cuda.ops import autocast, elementwise, fused, layers
-from virtual_cuda.ops.dispatch import allocate, deliver, general, open_place, shut, thread_state, work_of, write
+from virtual_cuda.ops.dispatch import (
+    allocate,
+    deliver,
+    general,
+    open_place,
+    shut,
+    thread_state,
+    work_of,
+    write,
+)
 from virtual_cuda.ops.placement import HOST, record_copy
 from virtual_cuda.ops.registry import declared, operator
 from virtual_cuda.patching import Opening, Patch, around, torch_patches
@@ -32,7 +50,11 @@ aten: Final = torch.ops.aten
 
 
 def to_device(
-    tensor: torch.Tensor, place: Place, non_blocking: bool, dtype: Any = None, memory_format: Any = None
+    tensor: torch.Tensor,
+    place: Place,
+    non_blocking: bool,
+    dtype: Any = None,
+    memory_format: Any = None,
 ) -> Any:
     """A new device tensor with the values of a host tensor (no autograd: the caller has seen to that)."""
     if place.shut:
@@ -43,7 +65,9 @@ def to_device(
         inner = aten._to_copy.default(tensor, dtype=dtype, memory_format=memory_format)
     where = site()
     shell = deliver(inner, place, "aten._to_copy.default", where=where)
-    record_copy("to_device", tensor, is_pinned(tensor), non_blocking, HOST, place.label, where=where)
+    record_copy(
+        "to_device", tensor, is_pinned(tensor), non_blocking, HOST, place.label, where=where
+    )
     return shell
 
 
@@ -56,12 +80,16 @@ def _to_copy(func: Any, args: Any, kwargs: Any) -> Any:
     if type(source) not in VIRTUAL:
         target = place_of(device)
         assert target is not None
-        return to_device(source, target, non_blocking, options.get("dtype"), options.get("memory_format"))
-    place, inner = open_place(source), source._inner
+        return to_device(
+            source, target, non_blocking, options.get("dtype"), options.get("memory_format")
+        )
+    place = open_place(source)
+    inner = source._inner
     target = place if device is None else place_of(device)
     if target is None and device.type != "cpu":
         return func(inner, device=device, **options)
-    dtype, where = options.get("dtype"), site()
+    dtype = options.get("dtype")
+    where = site()
     same = (dtype is None or dtype is inner.dtype) and options.get("memory_format") is None
     if same and inner.is_contiguous() and not inner.is_conj() and not inner.is_neg():
         out = inner.clone()
@@ -70,12 +98,18 @@ def _to_copy(func: Any, args: Any, kwargs: Any) -> Any:
     if target is None:
         write("aten._to_copy.default", place, 0, (inner.dtype, None, inner.shape), where)
         record_copy("to_host", inner, False, non_blocking, place.label, HOST, where=where)
-        return state.pinned_from_now(out) if non_blocking else out  # torch makes it so, or the copy could not overlap
+        return (
+            state.pinned_from_now(out) if non_blocking else out
+        )  # torch makes it so, or the copy could not overlap
     block = allocate(target, out.untyped_storage().nbytes())
     plain = out.dtype is inner.dtype and inner.is_contiguous()
-    write("aten._to_copy.default", target, out.nbytes, work_of(out, () if plain else (inner,)), where)
+    write(
+        "aten._to_copy.default", target, out.nbytes, work_of(out, () if plain else (inner,)), where
+    )
     if target is not place:
-        record_copy("between_devices", inner, False, non_blocking, place.label, target.label, where=where)
+        record_copy(
+            "between_devices", inner, False, non_blocking, place.label, target.label, where=where
+        )
     return wrap(out, block)
 
 
@@ -83,7 +117,8 @@ def _copy_(func: Any, args: Any, kwargs: Any) -> Any:
     target: Any = args[0]
     source: Any = args[1]
     non_blocking = args[2] if len(args) > 2 else kwargs.get("non_blocking", False)
-    on_device, from_device = type(target) in VIRTUAL, type(source) in VIRTUAL
+    on_device = type(target) in VIRTUAL
+    from_device = type(source) in VIRTUAL
     place = open_place(target if on_device else source)
     if not isinstance(source, torch.Tensor):  # a number, which is a scalar of the host
         source = torch.scalar_tensor(source, dtype=target.dtype)
@@ -135,7 +170,12 @@ class _AnyDevice(type):
         return hash(_real)
 
     def __call__(cls, *args: Any, **kwargs: Any) -> Any:
-        if len(args) == 1 and not kwargs and isinstance(args[0], int) and not isinstance(args[0], bool):
+        if (
+            len(args) == 1
+            and not kwargs
+            and isinstance(args[0], int)
+            and not isinstance(args[0], bool)
+        ):
             return _real("cuda", args[0])
         return _real(*args, **kwargs)
 
@@ -154,8 +194,14 @@ def _create(op: Any, *args: Any, **kwargs: Any) -> Any:
     if now.gpu is None:
         device = kwargs.get("device")
         if device is not None and device.type == "lazy":
-            raise DeviceClosed(f"cuda:{device.index or 0}")  # asked for by a tensor that has outlived its device
-        raise forked() if thread_state.forked else AssertionError("Torch not compiled with CUDA enabled")
+            raise DeviceClosed(
+                f"cuda:{device.index or 0}"
+            )  # asked for by a tensor that has outlived its device
+        raise (
+            forked()
+            if thread_state.forked
+            else AssertionError("Torch not compiled with CUDA enabled")
+        )
     if op not in EMPTY:
         return general(op, args, kwargs)
     place = place_of(kwargs["device"])
@@ -167,7 +213,8 @@ def _create(op: Any, *args: Any, **kwargs: Any) -> Any:
         allocate(place, nbytes)  # refused, before the host tries to find it
     kwargs["device"] = CPU
     kwargs.pop("pin_memory", None)
-    strides, thread_state.strides = thread_state.strides, None
+    strides = thread_state.strides
+    thread_state.strides = None
     if strides is not None:
         inner = torch.empty_strided(args[0], strides, dtype=kwargs.get("dtype"))
     else:
@@ -178,7 +225,13 @@ def _create(op: Any, *args: Any, **kwargs: Any) -> Any:
 
 
 # A CUDA build has kernels of its own for these, which would ask for a driver.
-_OWN_IN_CUDA: Final = ("empty.memory_format", "empty_strided", "_efficientzerotensor", "tril_indices", "triu_indices")
+_OWN_IN_CUDA: Final = (
+    "empty.memory_format",
+    "empty_strided",
+    "_efficientzerotensor",
+    "tril_indices",
+    "triu_indices",
+)
 # C++ makes these of other operators and of a kernel that it looks for by its own name of the device.
 _WITH_KERNELS: Final = ("kaiser_window", "kaiser_window.periodic", "kaiser_window.beta")
 _libraries: Final[list[torch.library.Library]] = []  # empty unless the kernels are registered
@@ -188,13 +241,18 @@ def register_kernels() -> None:
     """Register the kernels that make C++ ask us. Done once: they do nothing while no virtual device is open."""
     if _libraries:
         return
-    everything, aten_only = torch.library.Library("_", "IMPL"), torch.library.Library("aten", "IMPL")
+    everything = torch.library.Library("_", "IMPL")
+    aten_only = torch.library.Library("aten", "IMPL")
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # "Overriding a previously registered kernel": that is what is meant
+        warnings.simplefilter(
+            "ignore"
+        )  # "Overriding a previously registered kernel": that is what is meant
         for key in ("CUDA", "Lazy"):
             everything.fallback(_create, key)
         aten_only.impl("_copy_from", copy_from, "Lazy")
-        for name in (name for name, facts in declared().items() if facts.whole):  # else C++ takes them apart
+        for name in (
+            name for name, facts in declared().items() if facts.whole
+        ):  # else C++ takes them apart
             aten_only.impl(name, functools.partial(_create, getattr(aten, name).default), "Lazy")
         for name in (*_WITH_KERNELS, *(_OWN_IN_CUDA if torch.version.cuda else ())):
             base, _, overload = name.partition(".")
@@ -243,9 +301,17 @@ def _to(original: Any) -> Any:
             # (device) as students write it, (device, dtype or None, non_blocking) as nn.Module.to does
             usual = len(args) == 1 or (len(args) == 3 and args[1] in (None, self.dtype))
             # From the host it is a copy, also where none is asked for.
-            if usual and (not kwargs or not kwargs.keys() - {"non_blocking", "copy"}) and _direct(self):
-                return to_device(self, place, kwargs.get("non_blocking", len(args) == 3 and args[2]))
-            if not any(isinstance(other, str) for other in args[1:]):  # else C++ shall refuse what was written
+            if (
+                usual
+                and (not kwargs or not kwargs.keys() - {"non_blocking", "copy"})
+                and _direct(self)
+            ):
+                return to_device(
+                    self, place, kwargs.get("non_blocking", len(args) == 3 and args[2])
+                )
+            if not any(
+                isinstance(other, str) for other in args[1:]
+            ):  # else C++ shall refuse what was written
                 args = (place.lazy, *args[1:])
         named = place_named(kwargs.get("device"))
         if named is not None:
@@ -272,16 +338,29 @@ def _preserved(tensor: torch.Tensor) -> Any:
     """The strides of a copy. Transforms of torch.func copy the tensor inside, which may have more dimensions."""
     while _transform() is not None and torch._C._functorch.is_functorch_wrapped_tensor(tensor):
         tensor = torch._C._functorch.get_unwrapped(tensor)
-    with _disable_current_modes() if torch._C._len_torch_dispatch_stack() else contextlib.nullcontext():
+    with (
+        _disable_current_modes()
+        if torch._C._len_torch_dispatch_stack()
+        else contextlib.nullcontext()
+    ):
         return torch.empty_like(tensor, device="meta").stride()
 
 
-def cuda(self: Any, device: Any = None, non_blocking: bool = False, memory_format: Any = torch.preserve_format) -> Any:
+def cuda(
+    self: Any,
+    device: Any = None,
+    non_blocking: bool = False,
+    memory_format: Any = torch.preserve_format,
+) -> Any:
     if isinstance(device, (bool, float)):
-        raise TypeError(f"cuda(): argument 'device' (position 1) must be torch.device, not {type(device).__name__}")
+        raise TypeError(
+            f"cuda(): argument 'device' (position 1) must be torch.device, not {type(device).__name__}"
+        )
     if device is not None and not isinstance(device, int) and torch.device(device).type != "cuda":
         raise RuntimeError("Invalid device, must be cuda device")
-    return self.to("cuda" if device is None else device, non_blocking=non_blocking, memory_format=memory_format)
+    return self.to(
+        "cuda" if device is None else device, non_blocking=non_blocking, memory_format=memory_format
+    )
 
 
 def _default_device() -> Any:
@@ -314,13 +393,20 @@ def _dtype_of(data: Any) -> torch.dtype | None:
         found = [_dtype_of(item) for item in data]
         if all(dtype is None for dtype in found):
             return None
-        known = [dtype or torch.as_tensor(item).dtype for dtype, item in zip(found, data, strict=True)]
+        known = [
+            dtype or torch.as_tensor(item).dtype for dtype, item in zip(found, data, strict=True)
+        ]
         return functools.reduce(torch.promote_types, known)
     return data.dtype if type(data) in VIRTUAL else None
 
 
 def _from_data(
-    name: str, original: Any, *args: Any, device: Any = None, pin_memory: bool = False, **kwargs: Any
+    name: str,
+    original: Any,
+    *args: Any,
+    device: Any = None,
+    pin_memory: bool = False,
+    **kwargs: Any,
 ) -> Any:
     """`torch.tensor`, `as_tensor` and `asarray`: made on the host, then copied, as torch does it."""
     data: Any = args[0] if args else kwargs.get("data", kwargs.get("obj"))
@@ -330,7 +416,11 @@ def _from_data(
         elif not isinstance(data, torch.Tensor):
             device = _default_device()
     place = place_named(device)
-    if type(data) in (list, tuple) and kwargs.get("dtype") is None and (dtype := _dtype_of(data)) is not None:
+    if (
+        type(data) in (list, tuple)
+        and kwargs.get("dtype") is None
+        and (dtype := _dtype_of(data)) is not None
+    ):
         kwargs["dtype"] = dtype
     if place is None:
         if device is not None:
@@ -346,8 +436,12 @@ def _from_data(
         copied = name == "tensor"
         if copied:
             warn(_COPIED)
-        moved = (data.detach() if copied else data).to(place.cuda, kwargs.get("dtype") or data.dtype)
-        if (copied and moved.data_ptr() == data.data_ptr()) or (kwargs.get("copy") and moved is data):
+        moved = (data.detach() if copied else data).to(
+            place.cuda, kwargs.get("dtype") or data.dtype
+        )
+        if (copied and moved.data_ptr() == data.data_ptr()) or (
+            kwargs.get("copy") and moved is data
+        ):
             moved = moved.clone()
     else:
         if pin_memory:
@@ -364,7 +458,9 @@ def _counted(data: Any, made: torch.Tensor) -> torch.Tensor:
     gpu = now.gpu
     if gpu is not None and type(data) in (list, tuple) and made.numel() >= _LONG:
         label = gpu.places[gpu.current].label
-        gpu.ledger.rows.append((STREAM, time.perf_counter(), None, None, label, 0, "list", made.numel()))
+        gpu.ledger.rows.append(
+            (STREAM, time.perf_counter(), None, None, label, 0, "list", made.numel())
+        )
     return made
 
 
@@ -372,7 +468,13 @@ _LONG: Final = 100  # numbers; fewer cost no more than the operator
 
 
 def new_tensor(
-    self: Any, data: Any, *, dtype: Any = None, device: Any = None, requires_grad: bool = False, **kwargs: Any
+    self: Any,
+    data: Any,
+    *,
+    dtype: Any = None,
+    device: Any = None,
+    requires_grad: bool = False,
+    **kwargs: Any,
 ) -> Any:
     where = self.device if device is None else device
     return torch.tensor(data, dtype=dtype or self.dtype, device=where, requires_grad=requires_grad)
@@ -392,7 +494,15 @@ def _patches(opening: Opening) -> Iterator[Patch]:
 
 
 _FROM_DATA = ("tensor", "as_tensor", "asarray")
-_LIKE = ("empty_like", "full_like", "ones_like", "rand_like", "randint_like", "randn_like", "zeros_like")
+_LIKE = (
+    "empty_like",
+    "full_like",
+    "ones_like",
+    "rand_like",
+    "randint_like",
+    "randn_like",
+    "zeros_like",
+)
 _NEW = ("new_empty", "new_empty_strided", "new_full", "new_ones", "new_zeros")
 
 
@@ -408,7 +518,12 @@ def _settle(original: Any, name: str) -> Any:
             del kwargs["pin_memory"]
             return state.pin(original(*args, **kwargs))
         generator = kwargs.get("generator")
-        if generator is not None and place is None and is_device_generator(generator) and not _on_device(args, kwargs):
+        if (
+            generator is not None
+            and place is None
+            and is_device_generator(generator)
+            and not _on_device(args, kwargs)
+        ):
             raise RuntimeError("Expected a 'cpu' device type for generator but found 'cuda'")
         return original(*args, **kwargs)
 
@@ -447,9 +562,15 @@ def _on_device(args: Any, kwargs: Any) -> bool:
 def _factories() -> tuple[Patch, ...]:
     """Every function of `torch` that takes a device; searched once, because torch has a thousand names."""
     constructors = {id(function) for function in torch.utils._device._device_constructors()}
-    found = {name: f for name, f in vars(torch).items() if id(f) in constructors and name not in _FROM_DATA}
+    found = {
+        name: f
+        for name, f in vars(torch).items()
+        if id(f) in constructors and name not in _FROM_DATA
+    }
     found["normal"] = torch.normal
-    made: list[tuple[Any, str, Any]] = [(torch, name, _settle(function, name)) for name, function in found.items()]
+    made: list[tuple[Any, str, Any]] = [
+        (torch, name, _settle(function, name)) for name, function in found.items()
+    ]
     for owner, home, names in ((torch, torch, _LIKE), (torch.Tensor, torch._C.TensorBase, _NEW)):
         made += [(owner, name, _numbered(getattr(home, name), name)) for name in names]
     return tuple(made)

@@ -58,7 +58,13 @@ _STARTING: Final = frozenset(
     """.split()
 )
 # Percent of the time, degrees Celsius, milliwatts, megahertz: an idle H200.
-_SENSORS: Final = {"utilization": 0, "memory_usage": 0, "temperature": 30, "power_draw": 75_000, "clock_rate": 1980}
+_SENSORS: Final = {
+    "utilization": 0,
+    "memory_usage": 0,
+    "temperature": 30,
+    "power_draw": 75_000,
+    "clock_rate": 1980,
+}
 # By capability: threads of a multiprocessor, shared memory that a block may ask for and that a multiprocessor has.
 _BLOCKS: Final = {
     (7, 5): (1024, 65536, 65536),
@@ -79,7 +85,12 @@ _CLOCKS: Final = {
 def _properties(gpu: VirtualGpu) -> dict[str, Any]:
     """The properties of the GPU that was chosen; without one, those of an H200."""
     clock, memory_clock, width = _CLOCKS["H200" if gpu.model is None else gpu.model.name]
-    usual = {**_PROPERTIES, "clock_rate": clock, "memory_clock_rate": memory_clock, "memory_bus_width": width}
+    usual = {
+        **_PROPERTIES,
+        "clock_rate": clock,
+        "memory_clock_rate": memory_clock,
+        "memory_bus_width": width,
+    }
     if gpu.model is None:
         return usual
     (major, minor), (threads, most, shared) = gpu.model.capability, _BLOCKS[gpu.model.capability]
@@ -91,18 +102,30 @@ def _properties(gpu: VirtualGpu) -> dict[str, Any]:
 
 
 # Settings of `torch.cuda.tunable` by the end of their names in C++, with the values that they have at first.
-_TUNABLE: Final[dict[str, Any]] = {"max_tuning_duration": 30, "max_tuning_iterations": 100, "rotating_buffer_size": -1}
-_SWITCHES: Final = {"_cuda_tunableop_": False, "_cuda_tunableop_tuning_": True, "_cuda_record_untuned_": False}
+_TUNABLE: Final[dict[str, Any]] = {
+    "max_tuning_duration": 30,
+    "max_tuning_iterations": 100,
+    "rotating_buffer_size": -1,
+}
+_SWITCHES: Final = {
+    "_cuda_tunableop_": False,
+    "_cuda_tunableop_tuning_": True,
+    "_cuda_record_untuned_": False,
+}
 
 
 def _tunable_operators() -> dict[str, Any]:
     """What `torch.cuda.tunable` calls. There is nothing to tune, so there are no results."""
     kept = {**_TUNABLE, **_SWITCHES, "filename": ""}
     made: dict[str, Any] = {
-        "_cuda_tunableop_set_filename": lambda filename, insert_device_ordinal=False: kept.update(filename=filename),
+        "_cuda_tunableop_set_filename": lambda filename, insert_device_ordinal=False: kept.update(
+            filename=filename
+        ),
         "_cuda_tunableop_get_filename": lambda: kept["filename"],
         "_cuda_tunableop_get_results": lambda: (),
-        "_cuda_tunableop_get_validators": lambda: (("PT_VERSION", torch.__version__.partition("+")[0]),),
+        "_cuda_tunableop_get_validators": lambda: (
+            ("PT_VERSION", torch.__version__.partition("+")[0]),
+        ),
         "_cuda_tunableop_read_file": lambda filename=None: False,
         "_cuda_tunableop_set_numerical_check_tolerances": lambda enable, atol=1e-5, rtol=1e-5: None,
     }
@@ -110,7 +133,10 @@ def _tunable_operators() -> dict[str, Any]:
         made[f"_cuda_tunableop_get_{name}"] = partial(kept.get, name)
         made[f"_cuda_tunableop_set_{name}"] = partial(kept.__setitem__, name)
     for name in _SWITCHES:
-        made[f"{name}is_enabled"], made[f"{name}enable"] = partial(kept.get, name), partial(kept.__setitem__, name)
+        made[f"{name}is_enabled"], made[f"{name}enable"] = (
+            partial(kept.get, name),
+            partial(kept.__setitem__, name),
+        )
     return made
 
 
@@ -134,7 +160,9 @@ def sync_debug_mode(mode: Any) -> int:
     """The number of a mode of `torch.cuda.set_sync_debug_mode`; raises what that raises."""
     names = {"default": 0, "warn": 1, "error": 2}
     if isinstance(mode, str) and mode not in names:
-        raise RuntimeError("invalid value of debug_mode, expected one of `default`, `warn`, `error`")
+        raise RuntimeError(
+            "invalid value of debug_mode, expected one of `default`, `warn`, `error`"
+        )
     if not isinstance(mode, str) and mode not in names.values():
         raise RuntimeError("invalid value of debug_mode, expected one of 0,1,2")
     return names[mode] if isinstance(mode, str) else int(mode)
@@ -184,7 +212,11 @@ class Devices:
 
     def initialized(self) -> bool:
         """Whether the program has used the device. Some set up each process's GPU only if it has not."""
-        used = self.started or self.gpu.host_memory.used or any(place.memory.blocks_ever for place in self.gpu.places)
+        used = (
+            self.started
+            or self.gpu.host_memory.used
+            or any(place.memory.blocks_ever for place in self.gpu.places)
+        )
         return used and os.getpid() == self.process
 
     def starting(self, functions: dict[str, Any]) -> dict[str, Any]:
@@ -219,15 +251,23 @@ class Devices:
         if not 0 <= index < len(self.gpu.places):
             raise AssertionError("Invalid device id")
         memory = self.gpu.places[0].memory.total
-        return _CudaDeviceProperties(name=self.gpu.name, total_memory=memory, **_properties(self.gpu))
+        return _CudaDeviceProperties(
+            name=self.gpu.name, total_memory=memory, **_properties(self.gpu)
+        )
 
     def dtypes(self, index: int) -> dict[str, Any]:
         """What `torch.accelerator.get_device_capability` tells: CUDA can hold every dtype."""
         self.check(index)
-        return {"supported_dtypes": {value for value in vars(torch).values() if isinstance(value, torch.dtype)}}
+        return {
+            "supported_dtypes": {
+                value for value in vars(torch).values() if isinstance(value, torch.dtype)
+            }
+        }
 
     def synchronize(self, device: Any = None) -> None:
-        before = self.exchange(self.check(index_of(self.gpu, device)))  # torch makes that GPU the current one, too
+        before = self.exchange(
+            self.check(index_of(self.gpu, device))
+        )  # torch makes that GPU the current one, too
         try:
             placement.note("synchronize", explicit=True)
         finally:
@@ -265,12 +305,17 @@ class Devices:
             "max_memory_reserved": lambda device=None: of(device).peak_reserved,
             "reset_peak_memory_stats": lambda device=None: of(device).reset_peaks(),
             "memory_stats": lambda device=None: of(device).statistics(),
-            "get_device_capability": lambda device=None: self.properties(device) and self.capability,
+            "get_device_capability": lambda device=None: (
+                self.properties(device) and self.capability
+            ),
         }
 
     def reaches(self, device: Any, peer_device: Any) -> bool:
         """`torch.cuda.can_device_access_peer`."""
-        for given, words in ((device, "Invalid device id"), (peer_device, "Invalid peer device id")):
+        for given, words in (
+            (device, "Invalid device id"),
+            (peer_device, "Invalid peer device id"),
+        ):
             if not 0 <= index_of(self.gpu, given) < len(self.gpu.places):
                 raise AssertionError(words)
         return index_of(self.gpu, device) != index_of(self.gpu, peer_device)
@@ -298,21 +343,29 @@ class Devices:
             "_lazy_init": self.initialize,
             "init": self.initialize,
             "is_initialized": self.initialized,
-            "_lazy_call": lambda callable, **kwargs: callable(),  # torch would keep it until CUDA starts
+            "_lazy_call": lambda callable, **kwargs: (
+                callable()
+            ),  # torch would keep it until CUDA starts
             "_initialized": True,  # checkpointing asks here whether the device has generators to restore
             "_is_in_bad_fork": lambda: os.getpid() != self.process,
             "get_device_name": lambda device=None: self.properties(device).name,
             "get_device_properties": self.properties,
-            "is_bf16_supported": lambda including_emulation=True: including_emulation or self.capability >= (8, 0),
+            "is_bf16_supported": lambda including_emulation=True: (
+                including_emulation or self.capability >= (8, 0)
+            ),
             "is_tf32_supported": lambda: self.capability >= (8, 0),
             "get_arch_list": lambda: ["sm_{}{}".format(*self.capability)],
             "can_device_access_peer": self.reaches,
-            "set_sync_debug_mode": lambda debug_mode: setattr(self.gpu, "sync_debug", sync_debug_mode(debug_mode)),
+            "set_sync_debug_mode": lambda debug_mode: setattr(
+                self.gpu, "sync_debug", sync_debug_mode(debug_mode)
+            ),
             "get_sync_debug_mode": lambda: self.gpu.sync_debug,
             "reset_accumulated_memory_stats": lambda device=None: of(device).reset_accumulated(),
             "mem_get_info": self.free_and_total,
             "set_per_process_memory_fraction": self.set_fraction,
-            "get_per_process_memory_fraction": lambda device=None: of(device).allowed / of(device).total,
+            "get_per_process_memory_fraction": lambda device=None: (
+                of(device).allowed / of(device).total
+            ),
             "memory_stats_as_nested_dict": lambda device=None: _as_tree(of(device).statistics()),
             "ipc_collect": lambda: None,
             "list_gpu_processes": lambda device=None: (
@@ -350,7 +403,9 @@ class Devices:
             "_cuda_memoryStats": lambda index: _as_tree(of(index).statistics()),
             "_cuda_resetPeakMemoryStats": lambda index: of(index).reset_peaks(),
             "_cuda_resetAccumulatedMemoryStats": lambda index: of(index).reset_accumulated(),
-            "_cuda_attach_out_of_memory_observer": lambda observer: self.gpu.oom_observers.append(observer),
+            "_cuda_attach_out_of_memory_observer": lambda observer: self.gpu.oom_observers.append(
+                observer
+            ),
             "_cuda_getCurrentBlasHandle": lambda: id(self.gpu),
             "_cuda_getCurrentSolverHandle": lambda: id(self.gpu) + 8,
             "_cuda_getDeviceCount": lambda: len(self.gpu.places),
@@ -361,15 +416,25 @@ class Devices:
         compiled, cuda, internals = map(self.starting, (compiled, cuda, internals))
         yield from ((torch._C, name, value) for name, value in compiled.items())
         yield from ((torch.cuda, name, value) for name, value in cuda.items())
-        for home, functions in ((torch.cuda.memory, cuda), (torch.accelerator, accelerator), (torch._C, internals)):
-            yield from ((home, name, value) for name, value in functions.items() if hasattr(home, name))
+        for home, functions in (
+            (torch.cuda.memory, cuda),
+            (torch.accelerator, accelerator),
+            (torch._C, internals),
+        ):
+            yield from (
+                (home, name, value) for name, value in functions.items() if hasattr(home, name)
+            )
         yield torch.backends.cuda, "is_built", lambda: True
         yield from _plan_cache()
         yield torch.version, "cuda", torch.version.cuda or "13.0"
         yield torch.backends.cudnn, "is_available", lambda: True
         yield torch.backends.cudnn, "version", lambda: 91900
         yield torch.backends.cudnn, "is_acceptable", _acceptable
-        yield torch, "_use_cudnn_rnn_flatten_weight", lambda: False  # it would ask for cuDNN's layout of the weights
+        yield (
+            torch,
+            "_use_cudnn_rnn_flatten_weight",
+            lambda: False,
+        )  # it would ask for cuDNN's layout of the weights
 
 
 def _plan_cache() -> Iterator[Patch]:
@@ -402,20 +467,43 @@ def _convolution_backend(
 ) -> Any:  # fmt: skip
     """Which library would compute a convolution on a GPU; `torch.backends.cudnn.enabled` decides, too."""
     if type(input) not in VIRTUAL:
-        return original(input, weight, bias, stride, padding, dilation, transposed, output_padding, groups, bias_sizes)
-    kinds, dims, channels = _C._ConvBackend, max(input.dim() - 2, 2), input.shape[1]
+        return original(
+            input,
+            weight,
+            bias,
+            stride,
+            padding,
+            dilation,
+            transposed,
+            output_padding,
+            groups,
+            bias_sizes,
+        )
+    kinds = _C._ConvBackend
+    dims = max(input.dim() - 2, 2)
+    channels = input.shape[1]
     if 0 in input.shape:
         if input.shape[0] and channels:
             shape = list(input.shape)
-            raise RuntimeError(f"Only zero batch or zero channel inputs are supported, but got input shape: {shape}")
+            raise RuntimeError(
+                f"Only zero batch or zero channel inputs are supported, but got input shape: {shape}"
+            )
         return kinds.Empty
-    cudnn = torch.backends.cudnn.enabled and all(more < step for more, step in zip(output_padding, stride, strict=True))
+    cudnn = torch.backends.cudnn.enabled and all(
+        more < step for more, step in zip(output_padding, stride, strict=True)
+    )
     last = input.dtype is not torch.float64 and (channels_last(input) or channels_last(weight))
     if not transposed and channels == groups > 1 and weight.shape[0] % channels == 0:
         return kinds.Cudnn if cudnn and last else getattr(kinds, f"CudaDepthwise{dims}d")
     if cudnn:
         return kinds.CudnnTranspose if transposed else kinds.Cudnn
-    slow = "SlowTranspose" if transposed else "SlowDilated" if dims == 3 or max(dilation) > 1 else "Slow"
+    slow = (
+        "SlowTranspose"
+        if transposed
+        else "SlowDilated"
+        if dims == 3 or max(dilation) > 1
+        else "Slow"
+    )
     return getattr(kinds, f"{slow}{dims}d")
 
 

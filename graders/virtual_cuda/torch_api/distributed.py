@@ -55,7 +55,9 @@ def _backend_class() -> Any:
         uid = 0
         supports_splitting = False  # a new group gets a new backend
 
-        def __init__(self, store: Any, rank: int, size: int, options: Any = None, device: Any = None) -> None:
+        def __init__(
+            self, store: Any, rank: int, size: int, options: Any = None, device: Any = None
+        ) -> None:
             timeout = getattr(options, "_timeout", options) or datetime.timedelta(minutes=_MINUTES)
             super().__init__(store, rank, size, timeout)
             _kept.append(self)
@@ -68,7 +70,9 @@ def _backend_class() -> Any:
 
 _kept: Final[list[Any]] = []  # C++ keeps a backend, but not its Python class
 _INSIDE: Final = "/inside"
-_twins: Final[dict[str, tuple[Any, Any]]] = {}  # by a group's name: its backend, and the group with that for the CPU
+_twins: Final[
+    dict[str, tuple[Any, Any]]
+] = {}  # by a group's name: its backend, and the group with that for the CPU
 
 
 def _twin(group: Any) -> Any:
@@ -118,7 +122,8 @@ def _scaled(original: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
     options = next((each for each in (*args, *kwargs.values()) if hasattr(each, "reduceOp")), None)
     if options is None or not any(type(tensor) in VIRTUAL for tensor in tensors_in(args)):
         return original(self, *args, **kwargs)
-    reduce, size = options.reduceOp, self.size()
+    reduce = options.reduceOp
+    size = self.size()
     if reduce == dist.ReduceOp.AVG:
         _reduction.factor = functools.partial(_divide, size)
     elif reduce == dist.ReduceOp.PREMUL_SUM:
@@ -137,13 +142,22 @@ def _multiply(factor: Any, tensor: torch.Tensor) -> None:
 
 
 def _divide(size: int, tensor: torch.Tensor) -> None:
-    tensor.div_(size) if tensor.is_floating_point() or tensor.is_complex() else tensor.floor_divide_(size)
+    tensor.div_(
+        size
+    ) if tensor.is_floating_point() or tensor.is_complex() else tensor.floor_divide_(size)
 
 
-_NAMES: Final = {"_allgather_base": "all_gather_into_tensor", "_reduce_scatter_base": "reduce_scatter_tensor"}
+_NAMES: Final = {
+    "_allgather_base": "all_gather_into_tensor",
+    "_reduce_scatter_base": "reduce_scatter_tensor",
+}
 
 
-_FLAT: Final = (*_NAMES.values(), "allgather_into_tensor_coalesced", "reduce_scatter_tensor_coalesced")
+_FLAT: Final = (
+    *_NAMES.values(),
+    "allgather_into_tensor_coalesced",
+    "reduce_scatter_tensor_coalesced",
+)
 
 
 def _flat(tensor: torch.Tensor) -> torch.Tensor:
@@ -162,7 +176,8 @@ class _Collective:
             raise shut(self.place)
         if self.seen.plain:
             raise RuntimeError("No backend type associated with device type cpu")
-        self.factor, _reduction.factor = _reduction.factor, None
+        self.factor = _reduction.factor
+        _reduction.factor = None
         self.arguments = [argument.name for argument in func._schema.arguments]
         name = func._schema.name.partition("::")[2].removesuffix("_")
         self.name = _NAMES.get(name, name)
@@ -172,7 +187,14 @@ class _Collective:
         self.row = len(self.place.gpu.ledger.rows)
         where = perf_counter(), *site()
         self.place.note(
-            (COLLECTIVE, *where, self.name, self.place.label, 0 if self.name == "barrier" else nbytes, size)
+            (
+                COLLECTIVE,
+                *where,
+                self.name,
+                self.place.label,
+                0 if self.name == "barrier" else nbytes,
+                size,
+            )
         )
 
     def end(self, complete: bool = True) -> None:
@@ -221,7 +243,9 @@ def _watched(work: Any, each: _Collective, written: Any) -> Any:
     try:
         future = work.get_future()
     except RuntimeError:  # of a message from one rank to another
-        if not hasattr(internals, "PythonCallbackWork"):  # an older torch: how long it takes is not known
+        if not hasattr(
+            internals, "PythonCallbackWork"
+        ):  # an older torch: how long it takes is not known
             if each.factor is not None:
                 work.wait()
             each.end()
@@ -306,23 +330,40 @@ def _gather_stats(
     return mean, (variance + eps).rsqrt()
 
 
-def _normalise(batch: Any, weight: Any, bias: Any, mean: Any, deviation: Any, eps: float) -> torch.Tensor:
+def _normalise(
+    batch: Any, weight: Any, bias: Any, mean: Any, deviation: Any, eps: float
+) -> torch.Tensor:
     out = (_wide(batch) - _each(mean, batch)) * _each(deviation, batch)
     out = out if weight is None else out * _each(weight, batch)
     return (out if bias is None else out + _each(bias, batch)).to(batch.dtype)
 
 
 def _reduce_gradient(
-    grad: Any, batch: Any, mean: Any, deviation: Any, weight: Any, input_: bool, weight_: bool, bias_: bool
+    grad: Any,
+    batch: Any,
+    mean: Any,
+    deviation: Any,
+    weight: Any,
+    input_: bool,
+    weight_: bool,
+    bias_: bool,
 ) -> tuple[torch.Tensor | None, ...]:
-    sums, products = _sum(_wide(grad)), _sum(_wide(grad) * (_wide(batch) - _each(mean, batch)))
+    sums = _sum(_wide(grad))
+    products = _sum(_wide(grad) * (_wide(batch) - _each(mean, batch)))
     scaled = None if weight is None or not weight_ else (products * deviation).to(weight.dtype)
     shifted = None if weight is None or not bias_ else sums.to(weight.dtype)
     return (sums if input_ else None), (products if input_ else None), scaled, shifted
 
 
 def _apply_gradient(
-    grad: Any, batch: Any, mean: Any, deviation: Any, weight: Any, sums: Any, products: Any, counts: Any
+    grad: Any,
+    batch: Any,
+    mean: Any,
+    deviation: Any,
+    weight: Any,
+    sums: Any,
+    products: Any,
+    counts: Any,
 ) -> torch.Tensor:
     total = counts.sum()
     centred = (_wide(batch) - _each(mean, batch)) * _each(deviation**2 * products / total, batch)
@@ -364,7 +405,11 @@ def _patches(opening: Opening) -> Iterator[Patch]:
                 yield home, name, _backend_class()
         yield around(home, "destroy_process_group", _destroy)
     yield homes[1], "_NCCL_AVAILABLE", True
-    yield torch._C, "_get_accelerator", lambda check=None: torch.device("cuda")  # asked for the device of a barrier
+    yield (
+        torch._C,
+        "_get_accelerator",
+        lambda check=None: torch.device("cuda"),
+    )  # asked for the device of a barrier
     yield homes[1], "default_pg_nccl_timeout", datetime.timedelta(minutes=_MINUTES)
     # Times of the CPU's or CUDA's own timers; for other devices it warns that there are none.
     yield dist.Logger, "set_runtime_stats_and_log", lambda self: None

@@ -27,7 +27,9 @@ _WORD: Final = 0xFFFFFFFFFFFFFFFF
 _STATE: Final = _HostGenerator().get_state().numel()
 _SHOWN: Final = 16  # bytes of a state: the seed and the offset
 _REMEMBERED: Final = 64  # states by offset
-_DRAWN_AT_ONCE: Final = 132 * 2048 * 4  # random numbers that an H200 draws while its offset grows by 4
+_DRAWN_AT_ONCE: Final = (
+    132 * 2048 * 4
+)  # random numbers that an H200 draws while its offset grows by 4
 # C++ hands a generator back as another Python object; its address tells whose it is.
 _known: Final[weakref.WeakValueDictionary[int, Any]] = weakref.WeakValueDictionary()
 
@@ -51,10 +53,14 @@ class Generator(_HostGenerator):
 
     def __init__(self, index: int | None = None) -> None:
         self.index = index
-        self._shares: Generator | None = None  # whose state this generator has, where it is not its own
+        self._shares: Generator | None = (
+            None  # whose state this generator has, where it is not its own
+        )
         self._seed = self.offset = 0
         self._states: dict[int, torch.Tensor] = {}  # by offset, where that was asked for
-        self._marks: dict[bytes, torch.Tensor] = {}  # states that CUDA graphs restore: in the capture -> in a replay
+        self._marks: dict[
+            bytes, torch.Tensor
+        ] = {}  # states that CUDA graphs restore: in the capture -> in a replay
         _HostGenerator.manual_seed(self, _OTHER)
         _known[self._cdata] = self  # type: ignore[attr-defined]
 
@@ -74,7 +80,8 @@ class Generator(_HostGenerator):
                 "CUDAGeneratorImpl::set_current_seed can be called during stream capture only if new seed is the same "
                 "as the original seed."
             )
-        core._seed, core.offset = int(seed), 0
+        core._seed = int(seed)
+        core.offset = 0
         core._states.clear()
         _HostGenerator.manual_seed(core, (int(seed) ^ _OTHER) & _WORD)
         return self
@@ -94,7 +101,9 @@ class Generator(_HostGenerator):
         """
         core = self.core
         seed = core._seed & _WORD
-        shown = torch.tensor([seed - (1 << 64) if seed >> 63 else seed, core.offset]).view(torch.uint8)
+        shown = torch.tensor([seed - (1 << 64) if seed >> 63 else seed, core.offset]).view(
+            torch.uint8
+        )
         state = torch.cat([shown, shown, core._remember()])[:_SHOWN]
         if capture.graph is not None:
             capture.graph.add(functools.partial(self._mark, bytes(state)))
@@ -117,7 +126,8 @@ class Generator(_HostGenerator):
             return self.set_offset(offset)
         if seed != core._seed & _WORD:
             core._states.clear()
-        core._seed, core.offset = seed, offset
+        core._seed = seed
+        core.offset = offset
         _HostGenerator.set_state(core, host)
         return self
 
@@ -181,7 +191,11 @@ def _behind(state: torch.Tensor) -> torch.Tensor | None:
     if state.storage_offset() or state.untyped_storage().nbytes() != 2 * _SHOWN + _STATE:
         return None
     whole = torch.empty(0, dtype=torch.uint8).set_(state.untyped_storage())
-    return whole[2 * _SHOWN :].clone() if torch.equal(whole[:_SHOWN], whole[_SHOWN : 2 * _SHOWN]) else None
+    return (
+        whole[2 * _SHOWN :].clone()
+        if torch.equal(whole[:_SHOWN], whole[_SHOWN : 2 * _SHOWN])
+        else None
+    )
 
 
 class _AnyGenerator(type):
@@ -289,7 +303,10 @@ def _opened(generators: DefaultGenerators) -> Iterator[None]:
 
 def is_random(func: Any) -> bool:
     """Whether an operator draws from a generator; dropout does so without an argument for it."""
-    return any(a.name == "generator" for a in func._schema.arguments) or facts_of(func).plan in _BORROWING
+    return (
+        any(a.name == "generator" for a in func._schema.arguments)
+        or facts_of(func).plan in _BORROWING
+    )
 
 
 def _chosen(given: Any, place: Place | None) -> Generator:
@@ -299,8 +316,11 @@ def _chosen(given: Any, place: Place | None) -> Generator:
         return _open[0].generators[now.gpu.current if place is None else place.index].core
     if not is_device_generator(given):
         raise RuntimeError("Expected a 'cuda' device type for generator but found 'cpu'")
-    core, graph = generator_of(given).core, capture.graph
-    if graph is not None and not any(core is g.core for g in (*_open[0].generators, *graph.generators)):
+    core = generator_of(given).core
+    graph = capture.graph
+    if graph is not None and not any(
+        core is g.core for g in (*_open[0].generators, *graph.generators)
+    ):
         raise RuntimeError(
             "RNG op during graph capture but generator is not registered with the capturing graph. Call "
             "graph.register_generator_state() before capture_begin()."
@@ -315,7 +335,9 @@ def _drawn(core: Generator, out: Any) -> Any:
     return out
 
 
-def _with_generator(func: Any, args: Any, kwargs: Any, place: Place | None) -> tuple[Any, Any, Generator | None]:
+def _with_generator(
+    func: Any, args: Any, kwargs: Any, place: Place | None
+) -> tuple[Any, Any, Generator | None]:
     position = [a.name for a in func._schema.arguments].index("generator")
     given = args[position] if position < len(args) else kwargs.get("generator")
     if not _open or now.gpu is None:
@@ -328,7 +350,9 @@ def _with_generator(func: Any, args: Any, kwargs: Any, place: Place | None) -> t
 
 def draw(func: Any, args: Any, kwargs: Any) -> Any:
     """A random operator: the device's generator, unless one was passed, which must be the device's."""
-    place = next((block.place for a in args if (block := held_inside(a, "_block")) is not None), None)
+    place = next(
+        (block.place for a in args if (block := held_inside(a, "_block")) is not None), None
+    )
     args, kwargs, core = _with_generator(func, args, kwargs or {}, place)
     out = general(func, args, kwargs)
     return out if core is None else _drawn(core, out)
@@ -347,7 +371,8 @@ def alike(func: Any, args: Any, kwargs: Any) -> Any:
 def _borrowed(place: Place, call: Callable[[], Any], follows: bool = False) -> Any:
     if not _open or (follows and _open[0].following_host and capture.graph is None):
         return call()
-    core, host = _open[0].generators[place.index].core, torch.default_generator
+    core = _open[0].generators[place.index].core
+    host = torch.default_generator
     before = host.get_state()
     host.set_state(_HostGenerator.get_state(core))
     try:

@@ -35,7 +35,9 @@ def _own(graph: Any) -> dict[str, Any]:
     return found
 
 
-_SEED_AND_OFFSET: Final = 8  # bytes each: what a graph keeps on the device so that replays draw new random numbers
+_SEED_AND_OFFSET: Final = (
+    8  # bytes each: what a graph keeps on the device so that replays draw new random numbers
+)
 
 
 class _Seeds:
@@ -76,8 +78,16 @@ def _copies_pageable(func: Any, args: Any, kwargs: Any) -> bool:
     """Whether this is a copy from or to host memory that is not pinned."""
     if func._schema.name not in _COPIES:
         return False
-    hosts = [t for t in args[:2] if isinstance(t, torch.Tensor) and not isinstance(t, Tensor) and t.numel()]
-    to_host = func._schema.name == _COPIES[1] and kwargs.get("device") == CPU and not kwargs.get("non_blocking")
+    hosts = [
+        t
+        for t in args[:2]
+        if isinstance(t, torch.Tensor) and not isinstance(t, Tensor) and t.numel()
+    ]
+    to_host = (
+        func._schema.name == _COPIES[1]
+        and kwargs.get("device") == CPU
+        and not kwargs.get("non_blocking")
+    )
     return to_host or any(not is_pinned(tensor) for tensor in hosts)
 
 
@@ -96,19 +106,27 @@ class CUDAGraph:
     def __init__(self, keep_graph: bool = False) -> None:
         self._keep = keep_graph
         self._made: set[int] = set()  # storages that the capture itself made
-        own = _own(self)  # past whatever a subclass makes of its attributes, as this is the inside of tensors
+        own = _own(
+            self
+        )  # past whatever a subclass makes of its attributes, as this is the inside of tensors
         own["_steps"] = list[Callable[[], object]]()
-        own["_before"] = dict[int, tuple[torch.Tensor, torch.Tensor]]()  # storage -> its bytes, and what they were
+        own["_before"] = dict[
+            int, tuple[torch.Tensor, torch.Tensor]
+        ]()  # storage -> its bytes, and what they were
         own["_held"] = list[Any]()
         own["_place"] = own["_seeds"] = None  # where it is captured
-        self._undo: list[tuple[Generator, torch.Tensor]] = []  # generators, and their states before the capture
+        self._undo: list[
+            tuple[Generator, torch.Tensor]
+        ] = []  # generators, and their states before the capture
         self._note: Any = None
         self._captured = self._broken = self._instantiated = False
         self._pool: tuple[int, int] = (0, 0)
         self._stream: Any = None
         self.generators: list[Generator] = []  # registered ones, besides the default generators
 
-    def capture_begin(self, pool: Any = None, capture_error_mode: str = "global", **kwargs: Any) -> None:
+    def capture_begin(
+        self, pool: Any = None, capture_error_mode: str = "global", **kwargs: Any
+    ) -> None:
         gpu = now.gpu
         assert gpu is not None
         if self._captured:
@@ -129,13 +147,17 @@ class CUDAGraph:
         self._undo = [(generator, generator.get_state()) for generator in known]
         capture.graph = self
         dispatch_by(_captured)
-        self._note, placement.note = placement.note, _refuse
+        self._note = placement.note
+        placement.note = _refuse
 
     def record(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
         if _copies_pageable(func, args, kwargs):
             raise RuntimeError(_UNPINNED)
         given = [inner_of(value) for value in args]
-        named = {key: CPU if isinstance(value, torch.device) else inner_of(value) for key, value in kwargs.items()}
+        named = {
+            key: CPU if isinstance(value, torch.device) else inner_of(value)
+            for key, value in kwargs.items()
+        }
         for tensor in _written(func, args, kwargs):
             storage = tensor._inner.untyped_storage()
             if storage._cdata not in _own(self)["_before"] and storage._cdata not in self._made:
@@ -146,7 +168,8 @@ class CUDAGraph:
         if not func.is_view and results + _written(func, args, kwargs):
             again: Callable[[], Any] = functools.partial(call_of(func), *given, **named)
             again = replayed(func, given, named, _own(self)["_place"]) if is_random(func) else again
-            place, inner = _own(self)["_place"], [t._inner for t in results]
+            place = _own(self)["_place"]
+            inner = [t._inner for t in results]
             _own(self)["_steps"].append(functools.partial(_run, place, str(func), again, inner))
         self._made |= _storages([t._inner for t in results]) - _storages([given, named])
         _own(self)["_held"] += results  # the graph's own pool: its tensors stay where they are
@@ -177,7 +200,10 @@ class CUDAGraph:
             raise RuntimeError("Capture must end on the same stream it began on.")
         if self._broken:
             self.reset()
-            raise cuda_error("operation failed due to a previous error during capture", "StreamCaptureInvalidated")
+            raise cuda_error(
+                "operation failed due to a previous error during capture",
+                "StreamCaptureInvalidated",
+            )
         if not _own(self)["_steps"] and sys.exc_info()[0] is None:  # else that exception says why
             warnings.warn(
                 "The CUDA Graph is empty. This usually means that the graph was attempted to be captured on wrong "
@@ -215,7 +241,9 @@ class CUDAGraph:
         if not self._captured:
             raise RuntimeError("capture_end() must have been called before calling instantiate")
         if self._instantiated and not self._keep:
-            raise RuntimeError("instantiate() is intended to be called by the user only when keep_graph=true")
+            raise RuntimeError(
+                "instantiate() is intended to be called by the user only when keep_graph=true"
+            )
         self._instantiated = True
 
     def raw_cuda_graph(self) -> int:
@@ -224,12 +252,16 @@ class CUDAGraph:
                 "You cannot access the raw cudaGraph_t instance unless CUDAGraph was initialized with keep_graph=true"
             )
         if not self._captured:
-            raise RuntimeError("You cannot access the raw cudaGraph_t instance until capture_end() has been called")
+            raise RuntimeError(
+                "You cannot access the raw cudaGraph_t instance until capture_end() has been called"
+            )
         return id(self)
 
     def raw_cuda_graph_exec(self) -> int:
         if not self._instantiated:
-            raise RuntimeError("You cannot access the raw cudaGraphExec_t instance until instantiate() has been called")
+            raise RuntimeError(
+                "You cannot access the raw cudaGraphExec_t instance until instantiate() has been called"
+            )
         return id(self) + 8
 
     def enable_debug_mode(self) -> None:

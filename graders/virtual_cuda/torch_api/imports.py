@@ -36,7 +36,9 @@ DTENSOR: Final = "torch.distributed.tensor"
 class _Loader(importlib.abc.Loader):
     """Loads one module inside a `with` block."""
 
-    def __init__(self, loader: Any, around: Callable[[ModuleType], AbstractContextManager[None]]) -> None:
+    def __init__(
+        self, loader: Any, around: Callable[[ModuleType], AbstractContextManager[None]]
+    ) -> None:
         self.loader = loader
         self.around = around
 
@@ -63,7 +65,9 @@ class _Finder(importlib.abc.MetaPathFinder):
     def around(self, module: ModuleType) -> AbstractContextManager[None]:
         raise NotImplementedError
 
-    def find_spec(self, fullname: str, path: Any = None, target: Any = None) -> importlib.machinery.ModuleSpec | None:
+    def find_spec(
+        self, fullname: str, path: Any = None, target: Any = None
+    ) -> importlib.machinery.ModuleSpec | None:
         if not self.wants(fullname):
             return None
         for finder in sys.meta_path[sys.meta_path.index(self) + 1 :]:
@@ -82,7 +86,9 @@ def _found_by(finder: _Finder) -> Iterator[None]:
     try:
         yield
     finally:
-        if finder in (sys.meta_path or ()):  # a program may have emptied it; while the interpreter ends it is None
+        if finder in (
+            sys.meta_path or ()
+        ):  # a program may have emptied it; while the interpreter ends it is None
             sys.meta_path.remove(finder)
 
 
@@ -138,7 +144,9 @@ class OriginalImports(_Finder):
                     yield
             finally:
                 self.busy = False
-                names = [name for name in sys.modules if name not in before and name.startswith("torch.")]
+                names = [
+                    name for name in sys.modules if name not in before and name.startswith("torch.")
+                ]
                 self.loaded += [module, *(sys.modules[name] for name in names)]
 
     def _close(self) -> None:
@@ -178,7 +186,9 @@ def _awaiting(opening: Opening) -> Iterator[None]:
         yield
 
 
-def when_imported(opening: Opening, name: str, maker: Callable[[ModuleType], Iterable[Patch]]) -> Iterable[Patch]:
+def when_imported(
+    opening: Opening, name: str, maker: Callable[[ModuleType], Iterable[Patch]]
+) -> Iterable[Patch]:
     """The patches of a module, if that is imported already; else they are made and applied when it is."""
     if name in sys.modules:
         return maker(sys.modules[name])
@@ -215,7 +225,9 @@ class WithoutDynamo:
     """What torch asks of `torch._dynamo` where nothing is compiled; for anything else, that is imported."""
 
     class config:
-        error_on_nested_fx_trace = None  # a checkpoint notes it, and uses it only where dynamo traces
+        error_on_nested_fx_trace = (
+            None  # a checkpoint notes it, and uses it only where dynamo traces
+        )
 
     class compiled_autograd:
         _disable = contextlib.nullcontext  # around `torch.func.grad`
@@ -237,7 +249,9 @@ class _Asks(NamedTuple):
     function: FunctionType
     code: CodeType
     without: CodeType
-    disabled: FunctionType | None  # what it calls with dynamo disabled; torch keeps an attribute there
+    disabled: (
+        FunctionType | None
+    )  # what it calls with dynamo disabled; torch keeps an attribute there
 
 
 @functools.cache
@@ -250,7 +264,10 @@ def _asking() -> list[_Asks]:
     for function in (*values, *inside):
         while isinstance(function, FunctionType):
             code = function.__code__
-            if not (_NAMES.keys().isdisjoint(code.co_names) and _CONSTANTS.keys().isdisjoint(_texts(code))):
+            if not (
+                _NAMES.keys().isdisjoint(code.co_names)
+                and _CONSTANTS.keys().isdisjoint(_texts(code))
+            ):
                 found[id(function)] = function
             function = vars(function).get("__wrapped__")
     return [_asks(function) for function in found.values()]
@@ -264,8 +281,12 @@ def _asks(function: FunctionType) -> _Asks:
 
 def _without(code: CodeType) -> CodeType:
     """The same code with the names exchanged."""
-    constants = tuple(_CONSTANTS.get(each, each) if type(each) is str else each for each in code.co_consts)
-    return code.replace(co_names=tuple(_NAMES.get(name, name) for name in code.co_names), co_consts=constants)
+    constants = tuple(
+        _CONSTANTS.get(each, each) if type(each) is str else each for each in code.co_consts
+    )
+    return code.replace(
+        co_names=tuple(_NAMES.get(name, name) for name in code.co_names), co_consts=constants
+    )
 
 
 def _texts(code: CodeType) -> Iterator[str]:
@@ -334,7 +355,9 @@ class _DTensorImport(_Finder):
         real: Any = vars(module).get("DTensor")
         if isinstance(real, type) and self.stand_in not in real.__mro__:
             real.__bases__ = (*real.__bases__, self.stand_in)
-            self.stand_in.__torch_dispatch__ = vars(real)["__torch_dispatch__"]  # which C++ compares with a subclass's
+            self.stand_in.__torch_dispatch__ = vars(real)[
+                "__torch_dispatch__"
+            ]  # which C++ compares with a subclass's
 
 
 @functools.cache

@@ -51,7 +51,9 @@ class Memory:
         clear_history: bool = False, compile_context: bool = False, annotations: bool = False, skipped: Any = (),
         pinned: bool = False, of_devices: bool = True,
     ) -> None:  # fmt: skip
-        if not of_devices:  # since torch 2.15: only pinned memory of the host, which has no history here
+        if (
+            not of_devices
+        ):  # since torch 2.15: only pinned memory of the host, which has no history here
             enabled = None
         for name, value, allowed in (
             ("enabled", enabled, ("state", "all")),
@@ -63,7 +65,8 @@ class Memory:
                     f"expected state to be {' or '.join(repr(a) for a in allowed)}, got {name}={value!r}"
                 )
         for place in self.gpu.places:
-            memory, layout = place.memory, place.memory.located()
+            memory = place.memory
+            layout = place.memory.located()
             before = layout.history
             if enabled is None:
                 layout.history = None
@@ -96,7 +99,8 @@ class Memory:
         segments: list[dict[str, Any]] = []
         traces: list[list[dict[str, Any]]] = []
         for place in self.gpu.places:
-            memory, layout = place.memory, place.memory.located()
+            memory = place.memory
+            layout = place.memory.located()
             found = layout.snapshot(memory.live_blocks(), memory.reserved)
             segments += [s for s in found if pool in (NO_POOL, s["segment_pool_id"])]
             traces.append(layout.traces() if wanted is None or len(wanted) < 3 or wanted[2] else [])
@@ -107,13 +111,18 @@ class Memory:
 
     def traceback(self, address: int) -> list[dict[str, Any]] | None:
         layouts = (place.memory.located() for place in self.gpu.places)
-        return next((frames for layout in layouts if (frames := layout.frames_at(address)) is not None), None)
+        return next(
+            (frames for layout in layouts if (frames := layout.frames_at(address)) is not None),
+            None,
+        )
 
     # ---- memory without tensors, and pools ----
 
     def allocate(self, size: int, stream: int) -> int:
         if size < 0:
-            raise ValueError(f"Invalid memory size: {size}. caching_allocator_alloc requires a non-negative size.")
+            raise ValueError(
+                f"Invalid memory size: {size}. caching_allocator_alloc requires a non-negative size."
+            )
         block = allocate(self.gpu.places[self.gpu.current], size)
         address = block.place.memory.located().spot(block, size).address
         self.raw[address] = block
@@ -142,17 +151,23 @@ class Memory:
             "_cuda_setMemoryMetadata": self.set_metadata,
             "_cuda_getMemoryMetadata": lambda: self.metadata,
             "_cuda_cudaCachingAllocator_raw_alloc": self.allocate,
-            "_cuda_cudaCachingAllocator_raw_delete": lambda address: self.raw.pop(address, None) and None,
+            "_cuda_cudaCachingAllocator_raw_delete": lambda address: (
+                self.raw.pop(address, None) and None
+            ),
             "_cuda_hostMemoryStats": lambda: self.gpu.host_memory.statistics(),
             "_cuda_resetPeakHostMemoryStats": lambda: self.gpu.host_memory.reset("peak"),
-            "_cuda_resetAccumulatedHostMemoryStats": lambda: self.gpu.host_memory.reset("allocated", "freed"),
+            "_cuda_resetAccumulatedHostMemoryStats": lambda: self.gpu.host_memory.reset(
+                "allocated", "freed"
+            ),
             "_host_emptyCache": lambda: self.gpu.host_memory.empty_cache(),
             "_accelerator_emptyHostCache": lambda: self.gpu.host_memory.empty_cache(),
             "_cuda_clearCublasWorkspaces": lambda: None,  # a product here needs none
         }
         yield from ((torch._C, name, value) for name, value in internals.items())
         for name, function in {
-            "_cuda_beginAllocateCurrentThreadToPool": lambda i, pool: self.begin_pool(i, pool, threading.get_ident()),
+            "_cuda_beginAllocateCurrentThreadToPool": lambda i, pool: self.begin_pool(
+                i, pool, threading.get_ident()
+            ),
             "_cuda_beginAllocateCurrentStreamToPool": self.begin_pool,
             "_cuda_beginAllocateToPool": self.begin_pool,
             "_cuda_endAllocateToPool": self.end_pool,
@@ -166,7 +181,9 @@ class Memory:
 
 
 def _refuse(name: str, *args: Any) -> None:
-    raise NotImplementedError(f"torch._C.{name} needs CUDA's own allocator, which the virtual device does not have")
+    raise NotImplementedError(
+        f"torch._C.{name} needs CUDA's own allocator, which the virtual device does not have"
+    )
 
 
 _uses: Final[dict[Pool, int]] = {}  # how many hold a pool; 1 where nothing is said
@@ -175,7 +192,9 @@ _uses: Final[dict[Pool, int]] = {}  # how many hold a pool; 1 where nothing is s
 class MemPool:
     """`torch.cuda.MemPool`: what is allocated in it has segments of its own."""
 
-    def __init__(self, allocator: Any = None, use_on_oom: bool = False, no_split: bool = False) -> None:
+    def __init__(
+        self, allocator: Any = None, use_on_oom: bool = False, no_split: bool = False
+    ) -> None:
         self.allocator = allocator
         self.id: Pool = (0, next(pool_numbers))
         kept.add(self.id)
@@ -233,7 +252,9 @@ def _create_stream(address: int) -> cudaError:
     return cudaError(0)
 
 
-_streams: Final = itertools.count(0x7D00_0000_0000, 0x100)  # addresses of streams that are not torch's
+_streams: Final = itertools.count(
+    0x7D00_0000_0000, 0x100
+)  # addresses of streams that are not torch's
 
 
 @torch_patches()
@@ -249,7 +270,9 @@ def _patches(opening: Opening) -> Iterator[Patch]:
         cudaProfilerStart=lambda: cudaError(0),
         cudaProfilerStop=lambda: cudaError(0),
         cudaHostRegister=_register,
-        cudaHostUnregister=lambda address: cudaError(713 if registered.pop(address, None) is None else 0),
+        cudaHostUnregister=lambda address: cudaError(
+            713 if registered.pop(address, None) is None else 0
+        ),
         cudaStreamCreate=_create_stream,
         cudaStreamDestroy=lambda stream: cudaError(0),
         cudaMemGetInfo=lambda index: ((at := memory.gpu.places[index].memory).free, at.total),

@@ -46,8 +46,15 @@ _NO_INPUTS: Final = {"inputs": None}
 def _checked(name: str, position: int, last: int, original: Any, *args: Any, **kwargs: Any) -> Any:
     """`torch.autograd.backward` or `grad`, whose gradients and inputs come by keyword or at a position."""
     # As `Tensor.backward` calls it, usually.
-    if name == "grad_tensors" and len(args) == 4 and kwargs == _NO_INPUTS and args[1] is None and not args[3]:
-        outer, thread_state.wanted = thread_state.wanted, None
+    if (
+        name == "grad_tensors"
+        and len(args) == 4
+        and kwargs == _NO_INPUTS
+        and args[1] is None
+        and not args[3]
+    ):
+        outer = thread_state.wanted
+        thread_state.wanted = None
         try:
             if run_backward(args[0], args[2]):
                 return None
@@ -56,7 +63,9 @@ def _checked(name: str, position: int, last: int, original: Any, *args: Any, **k
     given = args[position] if len(args) > position else kwargs.get(name)
     if given is not None:
         tensors = args[0] if args else kwargs.get("outputs", kwargs.get("tensors"))
-        for index, (tensor, gradient) in enumerate(zip(_listed(tensors), _listed(given), strict=False)):
+        for index, (tensor, gradient) in enumerate(
+            zip(_listed(tensors), _listed(given), strict=False)
+        ):
             virtual = type(tensor) in VIRTUAL or type(gradient) in VIRTUAL
             if virtual and isinstance(tensor, torch.Tensor) and _elsewhere(gradient, tensor.device):
                 raise RuntimeError(
@@ -64,18 +73,23 @@ def _checked(name: str, position: int, last: int, original: Any, *args: Any, **k
                 )
     listed = _listed(args[last] if len(args) > last else kwargs.get("inputs"))
     known = all(isinstance(each, torch.Tensor) for each in listed)  # and not an edge of the graph
-    outer, once = thread_state.wanted, thread_state.once
-    thread_state.wanted, thread_state.once = set(map(id, listed)) if known else None, None
+    outer = thread_state.wanted
+    once = thread_state.once
+    thread_state.wanted = set(map(id, listed)) if known else None
+    thread_state.once = None
     try:
         return original(*args, **kwargs)
     finally:
-        thread_state.wanted, thread_state.once = outer, once
+        thread_state.wanted = outer
+        thread_state.once = once
 
 
 def _custom(original: Any, self: Any, *args: Any) -> Any:
     """A student's own `autograd.Function.backward`: what it returns must be where the inputs are."""
     given = original(self, *args)
-    for index, (gradient, (node, slot)) in enumerate(zip(_listed(given), self.next_functions, strict=False)):
+    for index, (gradient, (node, slot)) in enumerate(
+        zip(_listed(given), self.next_functions, strict=False)
+    ):
         if node is None:
             continue
         variable = getattr(node, "variable", None)
@@ -118,12 +132,19 @@ def exchange(tensor: Any, fresh: Any, requires_grad: bool) -> Any:
         torch.utils.swap_tensors(tensor, other)
         kept = tensor
     except RuntimeError:
-        for each, kind, names in both:  # which torch exchanges before it finds that a profiler holds the C++ tensor
-            each.__class__, each.__dict__ = kind, names
+        for (
+            each,
+            kind,
+            names,
+        ) in both:  # which torch exchanges before it finds that a profiler holds the C++ tensor
+            each.__class__ = kind
+            each.__dict__ = names
         # A graph or a weak reference holds the C++ tensor. Put the new one wherever Python holds the old one.
         for holder in gc.get_referrers(tensor):
             if isinstance(holder, (dict, list)):
-                for key, value in list(holder.items() if isinstance(holder, dict) else enumerate(holder)):
+                for key, value in list(
+                    holder.items() if isinstance(holder, dict) else enumerate(holder)
+                ):
                     if value is tensor:
                         holder[key] = other
                 if isinstance(holder, dict) and any(key is tensor for key in holder):
@@ -144,7 +165,9 @@ def _stays(parameter: Any, moved: Any) -> bool:
 def _consists_of_others(parameter: Any, moved: Any) -> bool:
     """Whether a parameter is of a class that wraps tensors, or fake: torch exchanges these as a whole."""
     fake = sys.modules.get("torch._subclasses.fake_tensor")
-    return is_traceable_wrapper_subclass(moved) or (fake is not None and isinstance(parameter, fake.FakeTensor))
+    return is_traceable_wrapper_subclass(moved) or (
+        fake is not None and isinstance(parameter, fake.FakeTensor)
+    )
 
 
 _apply: Final[Any] = nn.Module._apply
@@ -200,7 +223,8 @@ def apply(self: Any, function: Any, recurse: bool = True) -> Any:
 
 def _swap(name: str, parameter: Any, moved: Any, gradient: Any) -> None:
     """Give a parameter the content of another one; its old gradient would keep it from that."""
-    before, parameter.grad = parameter.grad, None
+    before = parameter.grad
+    parameter.grad = None
     try:
         torch.utils.swap_tensors(parameter, nn.Parameter(moved, parameter.requires_grad))
     except Exception as error:
@@ -211,14 +235,17 @@ def _swap(name: str, parameter: Any, moved: Any, gradient: Any) -> None:
 
 def _moves_later(tensor: Any, function: Any) -> None:
     """Note where a parameter or buffer without a shape will be made; its dtype changes at once."""
-    device, data = tensor.__dict__.get("_goes_to", tensor.data.device), tensor.data
+    device = tensor.__dict__.get("_goes_to", tensor.data.device)
+    data = tensor.data
     moved = function(torch.empty(0, dtype=data.dtype, device=device))
     if moved.dtype is not data.dtype:
         tensor.data = data.to(moved.dtype)
     tensor.__dict__["_goes_to"] = moved.device
 
 
-def _materialize(original: Any, self: Any, shape: Any, device: Any = None, dtype: Any = None) -> None:
+def _materialize(
+    original: Any, self: Any, shape: Any, device: Any = None, dtype: Any = None
+) -> None:
     """A `LazyLinear` moved before its first batch makes its parameters where it was moved to."""
     device = device or self.__dict__.pop("_goes_to", None)
     if device is None or device.type != "cuda":
@@ -233,7 +260,9 @@ def _materialize(original: Any, self: Any, shape: Any, device: Any = None, dtype
 
 
 def _on(index: int | None) -> Any:
-    place = None if index is not None and index < 0 else place_named("cuda" if index is None else index)
+    place = (
+        None if index is not None and index < 0 else place_named("cuda" if index is None else index)
+    )
     return torch.device("cpu") if place is None else place.cuda
 
 
@@ -242,7 +271,9 @@ def _check_device(kind: str, index: int, tensor: Any) -> None:
         raise RuntimeError(f"Expected all {kind} at index {index} has device '{tensor.device}'")
 
 
-def _scatter(tensor: Any, devices: Any, chunk_sizes: Any = None, dim: int = 0, streams: Any = None) -> Any:
+def _scatter(
+    tensor: Any, devices: Any, chunk_sizes: Any = None, dim: int = 0, streams: Any = None
+) -> Any:
     if not devices:
         raise RuntimeError("Expected at least one device to scatter to")
     if chunk_sizes is not None and len(chunk_sizes) != len(devices):
@@ -250,14 +281,22 @@ def _scatter(tensor: Any, devices: Any, chunk_sizes: Any = None, dim: int = 0, s
             "Expected devices and chunk_sizes to be of same length, but got "
             f"len(devices) = {len(devices)} and len(chunk_sizes) = {len(chunk_sizes)}"
         )
-    pieces = tensor.chunk(len(devices), dim) if chunk_sizes is None else tensor.split(list(chunk_sizes), dim)
-    return [piece.to(_on(device), non_blocking=True) for piece, device in zip(pieces, devices, strict=False)]
+    pieces = (
+        tensor.chunk(len(devices), dim)
+        if chunk_sizes is None
+        else tensor.split(list(chunk_sizes), dim)
+    )
+    return [
+        piece.to(_on(device), non_blocking=True)
+        for piece, device in zip(pieces, devices, strict=False)
+    ]
 
 
 def _scatter_out(tensor: Any, out: Any, dim: int = 0, streams: Any = None) -> Any:
     if not out:
         raise RuntimeError("Expected at least one output tensor to scatter to")
-    dim, shape = dim % tensor.dim(), list(tensor.shape)
+    dim = dim % tensor.dim()
+    shape = list(tensor.shape)
     for index, target in enumerate(out):
         _check_device("output tensors to be CUDA tensors, but output tensor", index, target)
         if not _alike(list(target.shape), shape, dim):
@@ -301,7 +340,10 @@ def _broadcast_out(tensor: Any, out: Any) -> Any:
 def _broadcast_coalesced(tensors: Any, devices: Any, buffer_size: int = 0) -> Any:
     if any(tensor.get_device() != devices[0] for tensor in tensors):
         raise RuntimeError(f"All tensors must be on devices[0]: {devices[0]}")
-    return [list(tensors), *([tensor.detach().to(_on(device)) for tensor in tensors] for device in devices[1:])]
+    return [
+        list(tensors),
+        *([tensor.detach().to(_on(device)) for tensor in tensors] for device in devices[1:]),
+    ]
 
 
 def _gather(tensors: Any, dim: int = 0, destination: Any = None) -> Any:
@@ -312,7 +354,9 @@ def _gather(tensors: Any, dim: int = 0, destination: Any = None) -> Any:
 def _gather_out(tensors: Any, out: Any, dim: int = 0) -> Any:
     expected = _gathered(tensors, dim)
     if list(out.shape) != expected:
-        raise RuntimeError(f"Expected out tensor to have shape {expected}, but got {list(out.shape)}")
+        raise RuntimeError(
+            f"Expected out tensor to have shape {expected}, but got {list(out.shape)}"
+        )
     for piece, source in zip(out.split([t.shape[dim] for t in tensors], dim), tensors, strict=True):
         piece.copy_(source, non_blocking=True)
     return out
@@ -336,7 +380,9 @@ def _gathered(tensors: Any, dim: int) -> list[int]:
             raise RuntimeError(
                 f"Input tensor at index {index} has invalid shape {list(tensor.shape)}, but expected {expected}"
             )
-    return [sum(t.shape[dim] for t in tensors) if i == dim else size for i, size in enumerate(shape)]
+    return [
+        sum(t.shape[dim] for t in tensors) if i == dim else size for i, size in enumerate(shape)
+    ]
 
 
 class _GradAttribute(property):
@@ -363,9 +409,21 @@ def _patches(opening: Opening) -> Iterator[Patch]:
     yield around(torch.autograd.function.BackwardCFunction, "apply", _custom)
     yield torch.Tensor, "grad", _GradAttribute(_grad.__get__, set_grad, _grad.__delete__)
     yield nn.Module, "_apply", apply
-    yield nn.Parameter, "__new__", staticmethod(functools.partial(_new_parameter, nn.Parameter.__new__))
+    yield (
+        nn.Parameter,
+        "__new__",
+        staticmethod(functools.partial(_new_parameter, nn.Parameter.__new__)),
+    )
     yield around(UninitializedTensorMixin, "materialize", _materialize)
-    for function in (_scatter, _scatter_out, _broadcast, _broadcast_out, _broadcast_coalesced, _gather, _gather_out):
+    for function in (
+        _scatter,
+        _scatter_out,
+        _broadcast,
+        _broadcast_out,
+        _broadcast_coalesced,
+        _gather,
+        _gather_out,
+    ):
         yield torch._C, function.__name__, function
     yield torch.cuda.nccl, "is_available", lambda tensors: False  # `reduce_add` adds then
     # Gradient clipping and optimizers ask which classes and devices have kernels for lists of tensors.
@@ -373,4 +431,8 @@ def _patches(opening: Opening) -> Iterator[Patch]:
     for home in (foreach, swa_utils):
         yield home, "_get_foreach_kernels_supported_devices", lambda: supported
     for owner in (optimizer, foreach):
-        yield owner, "_foreach_supported_types", [*vars(owner)["_foreach_supported_types"], *VIRTUAL]
+        yield (
+            owner,
+            "_foreach_supported_types",
+            [*vars(owner)["_foreach_supported_types"], *VIRTUAL],
+        )

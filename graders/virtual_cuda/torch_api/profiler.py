@@ -22,10 +22,18 @@ from virtual_cuda.patching import Opening, Patch, around, torch_patches
 MARK: Final = "[virtual device]"
 VIEW: Final = "[virtual device, nothing to do]"  # views and allocations launch no kernel
 _OURS: Final = f"{__name__.partition('.')[0]}/"
-HOST, PASSED, MARKED, DEVICE = range(4)  # an event of the host, of this package, between the marks, of the device
+HOST, PASSED, MARKED, DEVICE = range(
+    4
+)  # an event of the host, of this package, between the marks, of the device
 _profile: Final[Any] = torch.autograd.profiler.profile
 _Activity: Final = torch.profiler.ProfilerActivity
-_IDLE: Final = ("aten::empty", "aten::new_empty", "aten::_has_compatible", "aten::set_", "aten::resize_")
+_IDLE: Final = (
+    "aten::empty",
+    "aten::new_empty",
+    "aten::_has_compatible",
+    "aten::set_",
+    "aten::resize_",
+)
 _dispatch: Final = Tensor.__torch_dispatch__
 
 
@@ -46,7 +54,9 @@ def _marked(func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
 
 def _marking(function: Any) -> Any:
     def marked(*args: Any) -> Any:
-        if torch.is_grad_enabled():  # with `create_graph`: made of operators, each with its own mark
+        if (
+            torch.is_grad_enabled()
+        ):  # with `create_graph`: made of operators, each with its own mark
             return function(*args)
         with _mark():
             return function(*args)
@@ -69,11 +79,15 @@ def _mark_fused(on: bool) -> None:
 
 def _row(mark: str) -> int | None:
     """The row that the operator of a mark has written."""
-    row, gpu = mark.removeprefix(MARK), now.gpu
+    row = mark.removeprefix(MARK)
+    gpu = now.gpu
     if gpu is None or not row.isdigit():
         return None
-    rows, number = gpu.ledger.rows, int(row)
-    while number < len(rows) and rows[number][0] == ALLOCATION:  # what it keeps for the backward pass
+    rows = gpu.ledger.rows
+    number = int(row)
+    while (
+        number < len(rows) and rows[number][0] == ALLOCATION
+    ):  # what it keeps for the backward pass
         number += 1
     return number if number < len(rows) and rows[number][0] == OPERATION else None
 
@@ -84,7 +98,8 @@ def _is_mark(name: str) -> bool:
 
 def _modelled(mark: str) -> list[Interval] | None:
     """What the modelled clock says the device did for an operator; None where times are measured."""
-    gpu, first = now.gpu, _row(mark)
+    gpu = now.gpu
+    first = _row(mark)
     clock = None if gpu is None else gpu.clock()
     if gpu is None or clock is None:
         return None
@@ -95,7 +110,9 @@ def _modelled(mark: str) -> list[Interval] | None:
     while until < len(rows) and (until == first or rows[until][0] in (TRANSFER, SYNC)):
         until += 1
     key = lambda interval: interval.row  # noqa: E731
-    found = clock.intervals[bisect_left(clock.intervals, first, key=key) : bisect_left(clock.intervals, until, key=key)]
+    found = clock.intervals[
+        bisect_left(clock.intervals, first, key=key) : bisect_left(clock.intervals, until, key=key)
+    ]
     return [interval for interval in found if interval.lane != HOST_LANE]
 
 
@@ -120,13 +137,21 @@ class _EventTree:
         self.spans: dict[int, tuple[Any, list[tuple[float, float]]]] = {}
 
     def add(self, event: Any) -> None:
-        start, end = event.time_range.start, event.time_range.end
-        while self.open and (self.open[-1][0].time_range.end < end or self.open[-1][0].time_range.end <= start):
+        start = event.time_range.start
+        end = event.time_range.end
+        while self.open and (
+            self.open[-1][0].time_range.end < end or self.open[-1][0].time_range.end <= start
+        ):
             self.open.pop()
         kind = self.open[-1][1] if self.open else HOST
         if kind in (MARKED, DEVICE):
-            if kind == MARKED and ".py(" not in event.name and not event.name.startswith("<built-in"):
-                key, kind = id(self.owner), DEVICE
+            if (
+                kind == MARKED
+                and ".py(" not in event.name
+                and not event.name.startswith("<built-in")
+            ):
+                key = id(self.owner)
+                kind = DEVICE
                 self.spans[key][1].append((start, end))
                 if self.works:
                     self.device[key] = self.device.get(key, 0.0) + end - start
@@ -135,8 +160,16 @@ class _EventTree:
             modelled = _modelled(event.name)
             self.works = event.name.startswith(MARK) and modelled is None
             above = self._above()
-            self.owner = above if above is not None and "::" in above.name and "autograd::" not in above.name else event
-            if self.owner is event and (row := _row(event.name)) is not None and now.gpu is not None:
+            self.owner = (
+                above
+                if above is not None and "::" in above.name and "autograd::" not in above.name
+                else event
+            )
+            if (
+                self.owner is event
+                and (row := _row(event.name)) is not None
+                and now.gpu is not None
+            ):
                 event.name = "::".join(now.gpu.ledger.rows[row][4].split(".")[:2])
                 self.kept.append(event)
                 self.parent[id(event)] = above
@@ -178,7 +211,10 @@ def _cut(events: list[Any], gaps: list[tuple[float, float]]) -> None:
         return at - before[index]
 
     for event in events:
-        event.time_range.start, event.time_range.end = moved(event.time_range.start), moved(event.time_range.end)
+        event.time_range.start, event.time_range.end = (
+            moved(event.time_range.start),
+            moved(event.time_range.end),
+        )
 
 
 def tidy(events: list[Any], use_device: str | None, host: bool = True) -> list[Any]:
@@ -192,7 +228,8 @@ def tidy(events: list[Any], use_device: str | None, host: bool = True) -> list[A
         for event in line.kept:
             if id(event) not in line.device:
                 continue
-            moved, above = event.cpu_memory_usage, event
+            moved = event.cpu_memory_usage
+            above = event
             while above is not None:
                 above.cpu_memory_usage -= moved
                 above.device_memory_usage += moved
@@ -216,7 +253,8 @@ class _Results:
     """What the profiler recorded; the trace it writes has a device timeline."""
 
     def __init__(self, results: Any, device: bool) -> None:
-        self._results, self._device = results, device
+        self._results = results
+        self._device = device
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._results, name)
@@ -272,15 +310,24 @@ def _kernel(interval: Interval, begun: float) -> dict[str, Any]:
 
 
 def _made(
-    original: Any, self: Any, enabled: bool = True, *, use_cuda: bool = False, use_device: Any = None, **kwargs: Any
+    original: Any,
+    self: Any,
+    enabled: bool = True,
+    *,
+    use_cuda: bool = False,
+    use_device: Any = None,
+    **kwargs: Any,
 ) -> None:
     if not use_cuda and use_device != "cuda":
         original(self, enabled, use_device=use_device, **kwargs)
         return
     self._host_shown = kwargs.get("use_cpu", True)
-    kwargs["use_cpu"] = True  # the device's work is done on the host: without it there is nothing to see
+    kwargs["use_cpu"] = (
+        True  # the device's work is done on the host: without it there is nothing to see
+    )
     original(self, enabled, **kwargs)
-    self.use_device, self.use_cuda = "cuda", use_cuda
+    self.use_device = "cuda"
+    self.use_cuda = use_cuda
 
 
 def _began(original: Any, self: Any) -> Any:
@@ -303,7 +350,9 @@ def _left(original: Any, self: Any, *error: Any) -> Any:
 
 
 def _parsed(original: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
-    return tidy(original(self, *args, **kwargs), self.use_device, getattr(self, "_host_shown", True))
+    return tidy(
+        original(self, *args, **kwargs), self.use_device, getattr(self, "_host_shown", True)
+    )
 
 
 @torch_patches()

@@ -45,14 +45,19 @@ def _dlpack(self: Any, **kwargs: Any) -> Any:
 
 
 def _to_dlpack(original: Any, tensor: Any, *args: Any, **kwargs: Any) -> Any:
-    return PyCapsule(_exported(tensor)) if type(tensor) in VIRTUAL else original(tensor, *args, **kwargs)
+    return (
+        PyCapsule(_exported(tensor))
+        if type(tensor) in VIRTUAL
+        else original(tensor, *args, **kwargs)
+    )
 
 
 def _from_dlpack(original: Any, ext_tensor: Any, **kwargs: Any) -> Any:
     if type(ext_tensor) in VIRTUAL:
         taken = _exported(ext_tensor)
     elif isinstance(ext_tensor, PyCapsule):
-        taken, ext_tensor.tensor = ext_tensor.tensor, None
+        taken = ext_tensor.tensor
+        ext_tensor.tensor = None
         if taken is None:
             raise RuntimeError(
                 "from_dlpack received an invalid capsule. Note that DLTensor capsules can be consumed only once"
@@ -86,7 +91,8 @@ class UntypedStorage(torch.UntypedStorage):
     """A storage on a virtual device."""
 
     # As in `Tensor`, whatever is put in their place in torch's class is not told of what is inside.
-    __getattribute__, __setattr__ = object.__getattribute__, object.__setattr__
+    __getattribute__ = object.__getattribute__
+    __setattr__ = object.__setattr__
 
     _block: Block
 
@@ -131,7 +137,9 @@ class UntypedStorage(torch.UntypedStorage):
 
     def _set_from_file(self, *args: Any, **kwargs: Any) -> Any:
         filled = _Base._set_from_file(self, *args, **kwargs)
-        placement.record_copy("to_device", as_bytes(self), False, False, "cpu", self._block.place.label)
+        placement.record_copy(
+            "to_device", as_bytes(self), False, False, "cpu", self._block.place.label
+        )
         return filled
 
 
@@ -154,10 +162,16 @@ def storage_of(tensor: Any) -> Any:
 def data_ptr(tensor: Any) -> int:
     """`x.data_ptr()`."""
     inner = tensor._inner
-    return _address(tensor._block, inner.data_ptr() - _Raw.data_ptr(inner.untyped_storage())) if inner.numel() else 0
+    return (
+        _address(tensor._block, inner.data_ptr() - _Raw.data_ptr(inner.untyped_storage()))
+        if inner.numel()
+        else 0
+    )
 
 
-_lent: Final[dict[int, int]] = {}  # of memory that lazy clones share: where it is on the host -> on the device
+_lent: Final[
+    dict[int, int]
+] = {}  # of memory that lazy clones share: where it is on the host -> on the device
 
 
 def const_data_ptr(tensor: Any) -> int:
@@ -171,7 +185,8 @@ def const_data_ptr(tensor: Any) -> int:
 def _lazy_clone(func: Any, args: Any, kwargs: Any) -> Any:
     """A tensor that shares memory until one of the two is written to; the host's kernels copy it then."""
     (tensor,) = args
-    place, inner = open_place(tensor), tensor._inner
+    place = open_place(tensor)
+    inner = tensor._inner
     if not _C._is_cow_tensor(inner):
         _lent[inner.untyped_storage().data_ptr()] = _address(tensor._block, 0)
     clone = func(inner)
@@ -197,7 +212,13 @@ def _make(cls: Any, *args: Any, device: Any = None, **kwargs: Any) -> Any:
         return _new(_Base if cls is UntypedStorage else cls, *args, **kwargs)
     if place.shut:
         raise shut(place)
-    nbytes = args[0] if args and isinstance(args[0], int) else len(args[0]) if args else kwargs.get("size", 0)
+    nbytes = (
+        args[0]
+        if args and isinstance(args[0], int)
+        else len(args[0])
+        if args
+        else kwargs.get("size", 0)
+    )
     block = allocate(place, nbytes)
     return on_device(_new(_Base, *args, **kwargs), block)
 
@@ -206,11 +227,14 @@ def _copy_(self: Any, source: Any, non_blocking: Any = False) -> Any:
     """`storage.copy_(other)`, which may cross between host and device."""
     # C++ asks for the same class only of what it cannot convert; both are host storages to it.
     raw = source._untyped_storage if isinstance(source, torch.storage.TypedStorage) else source
-    target, origin = _place(self), _place(raw)
+    target = _place(self)
+    origin = _place(raw)
     _copy(self, raw, bool(non_blocking))
     if target is not origin:
         ends = [placement.HOST if place is None else place.label for place in (origin, target)]
-        direction = "to_host" if target is None else "to_device" if origin is None else "between_devices"
+        direction = (
+            "to_host" if target is None else "to_device" if origin is None else "between_devices"
+        )
         placement.record_copy(direction, as_bytes(raw), False, bool(non_blocking), *ends)
     return self
 
@@ -238,10 +262,15 @@ def _set_on_host(self: Any, *args: Any, **kwargs: Any) -> Any:
 def _set_(func: Any, args: Any, kwargs: Any) -> Any:
     target, source, *rest = args
     storage = storage_of(source) if isinstance(source, Tensor) and rest else source
-    if isinstance(storage, torch.Tensor) is not isinstance(storage, Tensor) or storage.device != target.device:
+    if (
+        isinstance(storage, torch.Tensor) is not isinstance(storage, Tensor)
+        or storage.device != target.device
+    ):
         raise _elsewhere(target, storage)
     place = open_place(target)
-    host_set(target._inner, storage._inner if isinstance(storage, Tensor) else storage, *rest, **kwargs)
+    host_set(
+        target._inner, storage._inner if isinstance(storage, Tensor) else storage, *rest, **kwargs
+    )
     target._block = storage._block
     if not isinstance(storage, Tensor):
         write(str(func), place, 0)
@@ -309,8 +338,11 @@ Tensor.__reduce_ex__ = _reduce  # type: ignore[method-assign]
 def _shared(tensor: Any) -> Any:
     """Hands a tensor to another process, which sees the same memory; that process needs the device, too."""
     if tensor.requires_grad and not tensor.is_leaf:
-        return torch.multiprocessing.reductions.reduce_tensor(tensor)  # which refuses in its own words
-    place, inner = open_place(tensor), tensor._inner
+        return torch.multiprocessing.reductions.reduce_tensor(
+            tensor
+        )  # which refuses in its own words
+    place = open_place(tensor)
+    inner = tensor._inner
     place_in_memory = inner.storage_offset(), inner.size(), inner.stride()
     return _taken_in, (
         *_as_of_the_host(inner.untyped_storage()),
@@ -324,7 +356,8 @@ def _shared(tensor: Any) -> Any:
 
 def _as_of_the_host(storage: Any) -> Any:
     """How torch hands a storage of the host to another process, also one that says that it is on the device."""
-    kind, storage.__class__ = type(storage), _Base
+    kind = type(storage)
+    storage.__class__ = _Base
     try:
         return torch.multiprocessing.reductions.reduce_storage(storage)
     finally:
@@ -332,14 +365,26 @@ def _as_of_the_host(storage: Any) -> Any:
 
 
 def _taken_in(
-    rebuild: Any, shared: Any, dtype: torch.dtype, where: Any, label: str, parameter: bool, requires_grad: bool
+    rebuild: Any,
+    shared: Any,
+    dtype: torch.dtype,
+    where: Any,
+    label: str,
+    parameter: bool,
+    requires_grad: bool,
 ) -> Any:
     place = place_named(label)
     if place is None:
-        raise RuntimeError(f"a tensor of {label} was received, but this process has no virtual CUDA device open")
+        raise RuntimeError(
+            f"a tensor of {label} was received, but this process has no virtual CUDA device open"
+        )
     inner = host_set(torch.empty(0, dtype=dtype, device="cpu"), rebuild(*shared), *where)
     tensor, _ = wrap_output(inner, place, {})
-    return torch.nn.Parameter(tensor, requires_grad) if parameter else tensor.requires_grad_(requires_grad)
+    return (
+        torch.nn.Parameter(tensor, requires_grad)
+        if parameter
+        else tensor.requires_grad_(requires_grad)
+    )
 
 
 for _kind in (Tensor, Parameter):
@@ -381,6 +426,10 @@ def _patches(opening: Opening) -> Iterator[Patch]:
     yield torch.Tensor, "set_", _set_on_host
     yield around(torch.UntypedStorage, "_share_cuda_", _share_cuda)
     for name in ("_is_cow_tensor", "_storage_address", "_data_address"):
-        yield around(_C, name, lambda original, tensor: original(held_inside(tensor, "_inner", tensor)))
+        yield around(
+            _C, name, lambda original, tensor: original(held_inside(tensor, "_inner", tensor))
+        )
     yield around(torch._utils, "set_tensor_metadata", _set_metadata)
-    yield around(torch, "is_storage", lambda original, obj: type(obj) is UntypedStorage or original(obj))
+    yield around(
+        torch, "is_storage", lambda original, obj: type(obj) is UntypedStorage or original(obj)
+    )

@@ -17,7 +17,15 @@ import torch
 import torch.nn.parallel._functions
 
 from virtual_cuda.clock.lanes import HZ
-from virtual_cuda.device.state import CUDA, VirtualGpu, cuda_error, device_assert, index_of, invalid_ordinal, now
+from virtual_cuda.device.state import (
+    CUDA,
+    VirtualGpu,
+    cuda_error,
+    device_assert,
+    index_of,
+    invalid_ordinal,
+    now,
+)
 from virtual_cuda.device.tensor import Tensor, dispatch_by
 from virtual_cuda.ledger.records import STREAM
 from virtual_cuda.ops import placement
@@ -46,7 +54,12 @@ class AnyEvent(_Handle):
     """`torch.Event`: remembers when it was recorded."""
 
     def __init__(
-        self, device: Any = None, *, enable_timing: bool = False, blocking: bool = False, interprocess: bool = False
+        self,
+        device: Any = None,
+        *,
+        enable_timing: bool = False,
+        blocking: bool = False,
+        interprocess: bool = False,
     ) -> None:
         self.enable_timing = enable_timing
         self.blocking = blocking
@@ -88,7 +101,9 @@ class AnyEvent(_Handle):
         placement.note("event.synchronize", explicit=True)
 
     def elapsed_time(self, end_event: Any) -> float:
-        if not isinstance(end_event, AnyEvent) or isinstance(self, Event) is not isinstance(end_event, Event):
+        if not isinstance(end_event, AnyEvent) or isinstance(self, Event) is not isinstance(
+            end_event, Event
+        ):
             kind = "torch.cuda.Event" if isinstance(self, Event) else "torch.Event"
             raise RuntimeError(f"expected other to be a {kind} object")
         if not (self.enable_timing and end_event.enable_timing):
@@ -106,11 +121,15 @@ class AnyEvent(_Handle):
 
     def ipc_handle(self) -> bytes:
         """What another process makes the event of; `torch.cuda.Event` has it."""
-        raise NotImplementedError("torch.Event ipc is not supported yet, please open an issue if you need this!")
+        raise NotImplementedError(
+            "torch.Event ipc is not supported yet, please open an issue if you need this!"
+        )
 
     @classmethod
     def from_ipc_handle(cls, device: Any, ipc_handle: bytes) -> Any:
-        raise NotImplementedError("torch.Event ipc is not supported yet, please open an issue if you need this!")
+        raise NotImplementedError(
+            "torch.Event ipc is not supported yet, please open an issue if you need this!"
+        )
 
     @property
     def device(self) -> torch.device | None:
@@ -140,7 +159,11 @@ class Event(AnyEvent):
     """`torch.cuda.Event`, which needs no device to be named."""
 
     def __init__(
-        self, enable_timing: bool = False, blocking: bool = False, interprocess: bool = False, external: bool = False
+        self,
+        enable_timing: bool = False,
+        blocking: bool = False,
+        interprocess: bool = False,
+        external: bool = False,
     ) -> None:
         super().__init__(enable_timing=enable_timing, blocking=blocking, interprocess=interprocess)
 
@@ -151,7 +174,9 @@ class Event(AnyEvent):
             raise cuda_error("invalid resource handle", "InvalidResourceHandle")
         if self._index is None and now.gpu is not None:
             self._index = now.gpu.current
-        return os.getpid().to_bytes(8, "little") + id(self).to_bytes(8, "little") + bytes(_HANDLE - 16)
+        return (
+            os.getpid().to_bytes(8, "little") + id(self).to_bytes(8, "little") + bytes(_HANDLE - 16)
+        )
 
     @classmethod
     def from_ipc_handle(cls, device: Any, handle: bytes) -> Any:
@@ -255,7 +280,11 @@ class Stream(_Handle):
         return event
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Stream) and self.stream_id == other.stream_id and self.device == other.device
+        return (
+            isinstance(other, Stream)
+            and self.stream_id == other.stream_id
+            and self.device == other.device
+        )
 
     def __hash__(self) -> int:
         return hash((self.stream_id, self.device_index))
@@ -307,7 +336,9 @@ class _Thread(threading.local):
 
     def current(self, index: int) -> Stream | None:
         if self.gpu is not now.gpu:  # those of a device that is closed
-            self.gpu, self.streams, self.changes = now.gpu, {}, []
+            self.gpu = now.gpu
+            self.streams = {}
+            self.changes = []
         return self.streams.get(index)
 
     def use(self, stream: Stream) -> None:
@@ -346,7 +377,9 @@ def _before_wait(kind: str) -> None:
     gpu = now.gpu
     assert gpu is not None
     if kind == "synchronize":
-        _wait_until(max((at for (device, _), at in _busy.items() if device == gpu.current), default=0.0))
+        _wait_until(
+            max((at for (device, _), at in _busy.items() if device == gpu.current), default=0.0)
+        )
     elif kind not in ("stream.synchronize", "event.synchronize"):
         _wait_until(_current()._busy_until)
 
@@ -415,10 +448,13 @@ class _Backward:
         """Use the streams that were in use when the node with this number was made."""
         place = bisect.bisect_right(_thread.changes, number, key=lambda change: change[0])
         wanted = _thread.changes[place - 1][1] if 0 < place <= len(_thread.changes) else {}
-        if number > _thread.changes[-1][0] + (1 << 40):  # a leaf's node has the greatest number there is
+        if number > _thread.changes[-1][0] + (
+            1 << 40
+        ):  # a leaf's node has the greatest number there is
             wanted = self.began
         for index in {*wanted, *_thread.streams}:
-            before, stream = _thread.streams.get(index), wanted.get(index) or _default_of(index)
+            before = _thread.streams.get(index)
+            stream = wanted.get(index) or _default_of(index)
             if stream != (before or _default_of(index)):
                 _thread.use(stream)
                 stream.wait_stream(before or _default_of(index))
@@ -449,7 +485,11 @@ _running: Final = _RunningStream()
 
 def _dispatched(func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
     backward = _running.backward
-    return _dispatch(func, types, args, kwargs) if backward is None else backward.dispatch(func, types, args, kwargs)
+    return (
+        _dispatch(func, types, args, kwargs)
+        if backward is None
+        else backward.dispatch(func, types, args, kwargs)
+    )
 
 
 def _backward(original: Any, *args: Any, **kwargs: Any) -> Any:
@@ -492,7 +532,8 @@ def _noting_tf32(setter: Any) -> Any:
     """The same setter; the ledger says from where on products may use TF32."""
 
     def noted(*args: Any) -> Any:
-        before, result = tf32_allowed(), setter(*args)
+        before = tf32_allowed()
+        result = setter(*args)
         if tf32_allowed() is not before:
             _note("tf32", other=int(not before))
         return result
@@ -500,7 +541,11 @@ def _noting_tf32(setter: Any) -> Any:
     return noted
 
 
-_PRECISION: Final = ("_set_cublas_allow_tf32", "_set_float32_matmul_precision", "_set_fp32_precision_setter")
+_PRECISION: Final = (
+    "_set_cublas_allow_tf32",
+    "_set_float32_matmul_precision",
+    "_set_fp32_precision_setter",
+)
 
 
 def _begun(gpu: VirtualGpu) -> tuple[Patch, ...]:

@@ -24,7 +24,8 @@ _get_grad: Final = _Base.grad.__get__
 
 def _set_data(self: Any, value: Any) -> None:
     """`x.data = value` for every combination of host and device tensors."""
-    mine, theirs = isinstance(self, Tensor), isinstance(value, Tensor)
+    mine = isinstance(self, Tensor)
+    theirs = isinstance(value, Tensor)
     if mine is not theirs:
         gradient = self.grad
         kept = exchange(self, value.detach(), self.requires_grad)
@@ -48,14 +49,20 @@ def _get_data(self: Any) -> Any:
 _DATA: Final = property(_get_data, _set_data)
 
 
-_ORDINARY: Final = frozenset({Tensor, Parameter})  # no tuple: these classes equal those of host tensors
+_ORDINARY: Final = frozenset(
+    {Tensor, Parameter}
+)  # no tuple: these classes equal those of host tensors
 _LONG: Final = 1 << 63
-_grad_on, _inference_on, _forward_ad = torch.is_grad_enabled, torch.is_inference_mode_enabled, torch.autograd.forward_ad
+_grad_on = torch.is_grad_enabled
+_inference_on = torch.is_inference_mode_enabled
+_forward_ad = torch.autograd.forward_ad
 
 
 def _arithmetic(name: str, operator: Any) -> Any:
     """`x + y` and its kin: without gradients straight to the operator, past the dispatcher in C++ and back."""
-    inherited, host, key = getattr(_Base, name), torch.Tensor, identity(operator)
+    inherited = getattr(_Base, name)
+    host = torch.Tensor
+    key = identity(operator)
 
     def calculate(self: Any, other: Any) -> Any:
         kind = type(other)
@@ -64,7 +71,11 @@ def _arithmetic(name: str, operator: Any) -> Any:
             or self._block.place.shut
             or (_grad_on() and (self.requires_grad or (kind in _ORDINARY and other.requires_grad)))
             or not (
-                (kind in _ORDINARY and not other._inner.dtype.is_complex and not other._inner.is_neg())
+                (
+                    kind in _ORDINARY
+                    and not other._inner.dtype.is_complex
+                    and not other._inner.is_neg()
+                )
                 or kind is float
                 or (kind is int and -_LONG <= other < _LONG)
             )
@@ -131,16 +142,20 @@ class _Members:
         return {
             "typestr": self._inner.numpy().dtype.str,
             "shape": tuple(self.shape),
-            "strides": None if self.is_contiguous() else tuple(s * self.element_size() for s in self.stride()),
+            "strides": None
+            if self.is_contiguous()
+            else tuple(s * self.element_size() for s in self.stride()),
             "data": (self.data_ptr() if self.numel() > 0 else 0, False),
             "version": 2,
         }
 
     def item(self: Any) -> Any:
-        place, inner = open_place(self), self._inner
+        place = open_place(self)
+        inner = self._inner
         if inner.layout is not torch.strided or inner.numel() != 1 or watched():
             return _Base.item(self)
-        where, value = site(), inner.item()
+        where = site()
+        value = inner.item()
         write("aten._local_scalar_dense.default", place, 0, None, where)
         note("item", where=where)
         return value
@@ -231,21 +246,26 @@ class _Members:
                 "moment.  If you were attempting to deepcopy a module, this may be because of a "
                 "torch.nn.utils.weight_norm usage, see https://github.com/pytorch/pytorch/pull/103001"
             )
-        place, inner = open_place(self), self._inner
+        place = open_place(self)
+        inner = self._inner
         if type(self) is not Tensor and not isinstance(self, torch.nn.Parameter):
             with torch._C.DisableTorchFunctionSubclass():
                 if type(self.new_empty([])) is not type(self):
                     raise RuntimeError(_NO_COPY)
-        if isinstance(self, torch.nn.Parameter) or inner.is_conj() or inner.is_neg():  # a copy has these bits resolved
+        if (
+            isinstance(self, torch.nn.Parameter) or inner.is_conj() or inner.is_neg()
+        ):  # a copy has these bits resolved
             fresh = inner.detach().clone(memory_format=torch.preserve_format)
             block = allocate(place, fresh.untyped_storage().nbytes())
         else:
             # Shared by all tensors that look into the same storage, and by the storage itself; torch keeps it there.
-            storages, key = memo.setdefault("torch", {}), inner.untyped_storage()._cdata
+            storages = memo.setdefault("torch", {})
+            key = inner.untyped_storage()._cdata
             if key not in storages:
                 copied = storage.as_bytes(inner.untyped_storage()).clone().untyped_storage()
                 storages[key] = storage.on_device(copied, allocate(place, copied.nbytes()))
-            copied, block = storages[key], storages[key]._block
+            copied = storages[key]
+            block = storages[key]._block
             where = inner.storage_offset(), inner.shape, inner.stride()
             fresh = storage.host_set(torch.empty(0, dtype=inner.dtype), copied, *where)
         twin = _twin(self, fresh, block)
@@ -258,7 +278,10 @@ class _Members:
         return twin
 
 
-_OUTSIDE: Final = ("_stray_grad", "_goes_to")  # attributes that are ours, too, but that a copy takes along
+_OUTSIDE: Final = (
+    "_stray_grad",
+    "_goes_to",
+)  # attributes that are ours, too, but that a copy takes along
 _NO_COPY: Final = (
     "The default implementation of __deepcopy__() for non-wrapper subclasses only works for subclass types that "
     "implement new_empty() and for which that function returns another instance of the same subclass. You should "
@@ -276,7 +299,14 @@ def _twin(tensor: Any, inner: torch.Tensor, block: Any) -> Any:
 
 
 for _name, _value in vars(_Members).items():
-    if _name not in ("__module__", "__dict__", "__weakref__", "__doc__", "__annotations__", "__qualname__"):
+    if _name not in (
+        "__module__",
+        "__dict__",
+        "__weakref__",
+        "__doc__",
+        "__annotations__",
+        "__qualname__",
+    ):
         setattr(Tensor, _name, _value)
 
 

@@ -43,7 +43,11 @@ class LegacyType(type):
     is_sparse: bool
 
     def __instancecheck__(cls, instance: Any) -> bool:
-        return isinstance(instance, Tensor) and instance.dtype is cls.dtype and instance.layout is cls.layout
+        return (
+            isinstance(instance, Tensor)
+            and instance.dtype is cls.dtype
+            and instance.layout is cls.layout
+        )
 
     def __call__(cls, *args: Any, device: Any = None, **kwargs: Any) -> Any:
         warnings.warn(
@@ -52,7 +56,11 @@ class LegacyType(type):
             stacklevel=2,
         )
         device = "cuda" if device is None else device
-        return construct_sparse(cls.dtype, device, *args) if cls.is_sparse else construct(cls.dtype, device, *args)
+        return (
+            construct_sparse(cls.dtype, device, *args)
+            if cls.is_sparse
+            else construct(cls.dtype, device, *args)
+        )
 
     def __repr__(cls) -> str:
         return f"<class '{cls.__module__}.{cls.__name__}'>"
@@ -62,12 +70,16 @@ def construct(dtype: torch.dtype, device: Any, *args: Any) -> Any:
     """The constructor of old: sizes as numbers or a `torch.Size`, or values in a sequence, or a tensor."""
     place = place_named(device)
     if place is None and (kind := torch.device(device).type) != "cuda":
-        raise RuntimeError(f"legacy constructor expects device type: cuda but device type: {kind} was passed")
+        raise RuntimeError(
+            f"legacy constructor expects device type: cuda but device type: {kind} was passed"
+        )
     if len(args) == 1 and not isinstance(args[0], (int, torch.Size)):
         given = args[0]
         if isinstance(given, torch.Tensor):
             if given.dtype is not dtype or place is None or given.device != place.cuda:
-                raise TypeError(f"expected {_options(dtype, 'cuda')} (got {_options(given.dtype, given.device.type)})")
+                raise TypeError(
+                    f"expected {_options(dtype, 'cuda')} (got {_options(given.dtype, given.device.type)})"
+                )
             return given.detach()
         return torch.tensor(given, dtype=dtype, device=device)
     sizes = args[0] if len(args) == 1 and isinstance(args[0], torch.Size) else args
@@ -95,8 +107,18 @@ def _name(dtype: torch.dtype) -> str:
     return next((name for name, known in DTYPES.items() if known is dtype), "Tensor")
 
 
-_FACTS: Final = {"layout": torch.strided, "is_cuda": True, "is_sparse": False, "__module__": "torch.cuda"}
-_SPARSE: Final = {"layout": torch.sparse_coo, "is_cuda": True, "is_sparse": True, "__module__": "torch.cuda.sparse"}
+_FACTS: Final = {
+    "layout": torch.strided,
+    "is_cuda": True,
+    "is_sparse": False,
+    "__module__": "torch.cuda",
+}
+_SPARSE: Final = {
+    "layout": torch.sparse_coo,
+    "is_cuda": True,
+    "is_sparse": True,
+    "__module__": "torch.cuda.sparse",
+}
 TYPES: Final = {
     (home, name): LegacyType(name, (), {"dtype": dtype, **facts})
     for home, facts in ((torch.cuda, _FACTS), (torch.cuda.sparse, _SPARSE))
@@ -114,7 +136,9 @@ def _dtype_on_device(named: Any) -> torch.dtype | None:
     return None
 
 
-def _type(original: Any, self: Any, dtype: Any = None, non_blocking: bool = False, **kwargs: Any) -> Any:
+def _type(
+    original: Any, self: Any, dtype: Any = None, non_blocking: bool = False, **kwargs: Any
+) -> Any:
     """`x.type(...)` of a host tensor."""
     wanted = _dtype_on_device(dtype)
     if wanted is not None:
@@ -187,7 +211,8 @@ Tensor.__new__ = lambda cls, *args, **kwargs: student_class(cls)(*args, **kwargs
 
 def _past_inside(cls: Any, name: str) -> Any:
     """A student's own `__getattribute__` or `__setattr__`, which is not asked for what is inside of a tensor."""
-    plain, own = getattr(Tensor, name), getattr(cls, name)
+    plain = getattr(Tensor, name)
+    own = getattr(cls, name)
 
     def method(self: Any, name: str, *value: Any) -> Any:
         return (plain if name in INSIDE else own)(self, name, *value)
@@ -202,7 +227,9 @@ class _StudentClass(DeviceClass):
     """
 
     def __setattr__(cls, name: str, value: Any) -> None:
-        setattr(cls._student_class, name, value) if cls in VIRTUAL else type.__setattr__(cls, name, value)
+        setattr(cls._student_class, name, value) if cls in VIRTUAL else type.__setattr__(
+            cls, name, value
+        )
 
     def __delattr__(cls, name: str) -> None:
         delattr(cls._student_class, name) if cls in VIRTUAL else type.__delattr__(cls, name)
@@ -213,14 +240,26 @@ def _device_class(cls: Any) -> Any:
     if found is None:
         inherited = cls.__torch_function__
         bound = getattr(inherited, "__func__", None)
-        named = {"__module__": cls.__module__, "__qualname__": cls.__qualname__, "_student_class": cls}
+        named = {
+            "__module__": cls.__module__,
+            "__qualname__": cls.__qualname__,
+            "_student_class": cls,
+        }
         # What Python would add when it is first asked for; nobody adds anything to the class later.
-        named |= {"__slotnames__": Tensor.__slotnames__, "__annotations__": dict(vars(cls).get("__annotations__", {}))}
+        named |= {
+            "__slotnames__": Tensor.__slotnames__,
+            "__annotations__": dict(vars(cls).get("__annotations__", {})),
+        }
         ours = {name: _past_inside(cls, name) for name in ("__getattribute__", "__setattr__")}
         students = type(cls)
         kind: Any = _StudentClass
         if students is not type(torch.Tensor):
-            kind = type.__new__(type, students.__name__, (_StudentClass, students), {"__module__": students.__module__})
+            kind = type.__new__(
+                type,
+                students.__name__,
+                (_StudentClass, students),
+                {"__module__": students.__module__},
+            )
         bases = (cls, _Bridge)
         # Not by calling `kind`: a metaclass of the student's would choose what the class has.
         found = type.__new__(kind, cls.__name__, bases, {**named, **ours})
@@ -228,7 +267,9 @@ def _device_class(cls: Any) -> Any:
         # Set afterwards: torch's metaclass turns __torch_function__ off where it finds a __torch_dispatch__, and a
         # student's `__init_subclass__` may have put something else into the class.
         ours["__slotnames__"] = Tensor.__slotnames__
-        if cls.__torch_dispatch__ is torch.Tensor.__torch_dispatch__:  # else its own, which calls the one of `_Bridge`
+        if (
+            cls.__torch_dispatch__ is torch.Tensor.__torch_dispatch__
+        ):  # else its own, which calls the one of `_Bridge`
             ours["__torch_dispatch__"] = staticmethod(Tensor.__torch_dispatch__)
         ours["__torch_function__"] = inherited if bound is None else classmethod(bound)
         with class_watch:
@@ -265,7 +306,9 @@ def as_subclass(self: Any, cls: Any) -> Any:
     return twin
 
 
-def _make_subclass(original: Any, cls: Any, data: Any, require_grad: bool = False, **kwargs: Any) -> Any:
+def _make_subclass(
+    original: Any, cls: Any, data: Any, require_grad: bool = False, **kwargs: Any
+) -> Any:
     """`Tensor._make_subclass` for host and device tensors alike."""
     if type(data) not in VIRTUAL:
         return original(host_class(cls), data, require_grad, **kwargs)
@@ -308,7 +351,9 @@ def _translate(cls: Any) -> None:
         *self, func, types = given[:2] if kind is staticmethod else given[:3]
         rest = [_renamed_devices(each) for each in given[len(self) + 2 :]]
         named = {name: _renamed_devices(each) for name, each in named.items()}
-        return function(*self, func, tuple(each for each in types if each not in VIRTUAL), *rest, **named)
+        return function(
+            *self, func, tuple(each for each in types if each not in VIRTUAL), *rest, **named
+        )
 
     with class_watch:
         _translated[cls] = vars(cls).get("__torch_dispatch__")
@@ -323,7 +368,11 @@ def _renamed_devices(given: Any) -> Any:
 
 
 def _renamed_device(value: Any) -> Any:
-    return CUDA[value.index or 0] if isinstance(value, torch.device) and value.type == "lazy" else value
+    return (
+        CUDA[value.index or 0]
+        if isinstance(value, torch.device) and value.type == "lazy"
+        else value
+    )
 
 
 def _push_mode(original: Any, mode: Any) -> None:
@@ -343,7 +392,9 @@ def _is_cuda(self: Any) -> bool:
 
 
 def _closed(func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-    raise shut(next(t._block.place for t in tensors_in([args, kwargs or {}]) if isinstance(t, Tensor)))
+    raise shut(
+        next(t._block.place for t in tensors_in([args, kwargs or {}]) if isinstance(t, Tensor))
+    )
 
 
 def forget_classes() -> None:
@@ -353,7 +404,9 @@ def forget_classes() -> None:
     with class_watch:
         VIRTUAL.difference_update(_made.values())
         for cls in _made.values():
-            type.__setattr__(cls, "__torch_dispatch__", staticmethod(_closed))  # no plan knows the class any more
+            type.__setattr__(
+                cls, "__torch_dispatch__", staticmethod(_closed)
+            )  # no plan knows the class any more
         for cls in _renamed:
             del cls.device, cls.is_cuda
         for cls, found in _translated.items():
@@ -374,8 +427,15 @@ def _patches(opening: Opening) -> Iterator[Patch]:
     yield around(torch, "set_default_tensor_type", _set_default)
     yield around(torch.utils._python_dispatch, "_push_mode", _push_mode)
     yield torch.Tensor, "as_subclass", as_subclass
-    for name, function in {"_make_wrapper_subclass": _make_wrapper, "_make_subclass": _make_subclass}.items():
-        yield torch.Tensor, name, staticmethod(functools.partial(function, getattr(torch.Tensor, name)))
+    for name, function in {
+        "_make_wrapper_subclass": _make_wrapper,
+        "_make_subclass": _make_subclass,
+    }.items():
+        yield (
+            torch.Tensor,
+            name,
+            staticmethod(functools.partial(function, getattr(torch.Tensor, name))),
+        )
 
 
 def _either(own: Any, others: Any, self: Any, *args: Any, **kwargs: Any) -> Any:

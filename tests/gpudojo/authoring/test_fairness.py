@@ -10,7 +10,15 @@ from typing import Any
 
 import msgspec
 import pytest
-from gpudojo.authoring.fairness import EQUIVALENT, Equivalent, Known, all_mutants, doubtful, equivalents, examine
+from gpudojo.authoring.fairness import (
+    EQUIVALENT,
+    Equivalent,
+    Known,
+    all_mutants,
+    doubtful,
+    equivalents,
+    examine,
+)
 from gpudojo.authoring.lint import graded, paid_for_nothing
 from gpudojo.grading.call import Call, torch, tried
 from gpudojo.grading.checks import Ran, ran, runs, same_as_reference
@@ -24,7 +32,9 @@ from gpudojo.model.results import SubmissionStatus
 from tests.gpudojo.authoring.test_outside import environment_at, register, run
 
 ROOT = Path(__file__).parents[3]
-LIMIT = int(os.environ.get("DOJO_MUTANTS", "12"))  # mutants of each exercise: the first of all that the docs tell of
+LIMIT = int(
+    os.environ.get("DOJO_MUTANTS", "12")
+)  # mutants of each exercise: the first of all that the docs tell of
 STEM = "01_total"
 REFERENCE = '''"""The sum."""
 
@@ -82,7 +92,9 @@ def course(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 
 
 @pytest.mark.slow
-def test_a_hole_is_found_and_closed_and_an_equivalent_mutant_has_a_reason(course: tuple[Path, Path]) -> None:
+def test_a_hole_is_found_and_closed_and_an_equivalent_mutant_has_a_reason(
+    course: tuple[Path, Path],
+) -> None:
     folder, python = course
     command = ("gpudojo", "lint", "--day", "day9", "--mutants", "--jobs", "2")
     said = run(python, *command, cwd=folder)
@@ -96,11 +108,15 @@ def test_a_hole_is_found_and_closed_and_an_equivalent_mutant_has_a_reason(course
     module = folder / "src" / "my_course" / "day9" / "total.py"
     more = '"five": lambda: ran(call, values), "from three": lambda: ran(call, values, 3.0)'
     module.write_text(MODULE.replace('"five": lambda: ran(call, values)', more), encoding="utf-8")
-    text = found.replace("why = ''", "why = 'the sum is a float already'\nquote = 'an int is as good'")
+    text = found.replace(
+        "why = ''", "why = 'the sum is a float already'\nquote = 'an int is as good'"
+    )
     (folder / "tests" / "day9" / EQUIVALENT).write_text(text, encoding="utf-8")
     said = run(python, *command, cwd=folder)
     assert " is alive" not in said
-    assert re.search(rf"reference-\w{{10}} is not equivalent, for it loses points\n{re.escape(SIGNED)}", said), said
+    assert re.search(
+        rf"reference-\w{{10}} is not equivalent, for it loses points\n{re.escape(SIGNED)}", said
+    ), said
     assert ALIKE not in said
     assert "a rewrite" not in said
     assert re.search(rf"{STEM} +│ +\d+ │ +\d+ │ +[1-9]\d* │ +0 │ +\d+ │ +0 │", said), said
@@ -110,7 +126,9 @@ class Stopping:
     """Is told how grading goes, and stops it after some submissions."""
 
     def __init__(self, after: int | None = None) -> None:
-        self.after, self.ran, self.known = after, 0, 0
+        self.after = after
+        self.ran = 0
+        self.known = 0
 
     def begins(self, count: int, known: int, ignored: Sequence[Any]) -> None:
         self.known = known
@@ -180,7 +198,9 @@ def test_an_entry_that_is_stale_or_gives_no_reason_is_refused(tmp_path: Path) ->
     exercise = small_exercise()
     ((*made,),) = all_mutants("day9", exercise, tmp_path)
     alike = next(one for one in made if one.diff == ALIKE)
-    good = Equivalent(STEM, "float() of a float is the same", [Known(alike.name, alike.diff)], "an int is as good")
+    good = Equivalent(
+        STEM, "float() of a float is the same", [Known(alike.name, alike.diff)], "an int is as good"
+    )
 
     def said(entry: Equivalent) -> list[str]:
         return [found.text for found in doubtful(exercise, [entry], made, tmp_path, "day9")]
@@ -207,7 +227,11 @@ def test_a_file_that_is_not_one_of_entries_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("exercise", day("day8"), ids=lambda exercise: exercise.stem)
 def test_every_entry_of_day8_is_about_a_mutant_and_has_a_reason(exercise: Exercise) -> None:
-    entries = [each for each in equivalents(ROOT / "tests" / "day8" / EQUIVALENT) if each.exercise == exercise.stem]
+    entries = [
+        each
+        for each in equivalents(ROOT / "tests" / "day8" / EQUIVALENT)
+        if each.exercise == exercise.stem
+    ]
     named = {one.name.rpartition("-")[0] for entry in entries for one in entry.mutants}
     made = [one for each in all_mutants("day8", exercise, ROOT, named) for one in each]
     assert [found.text for found in doubtful(exercise, entries, made, ROOT, "day8")] == []
@@ -218,7 +242,9 @@ def test_every_entry_of_day8_is_about_a_mutant_and_has_a_reason(exercise: Exerci
 @pytest.mark.timeout(3600)
 @pytest.mark.usefixtures("loaded_fork_servers")
 @pytest.mark.parametrize("exercise", day("day8"), ids=lambda exercise: exercise.stem)
-def test_no_mutant_of_day8_passes_without_a_reason_and_no_rewrite_fails(exercise: Exercise, tmp_path: Path) -> None:
+def test_no_mutant_of_day8_passes_without_a_reason_and_no_rewrite_fails(
+    exercise: Exercise, tmp_path: Path
+) -> None:
     row = examine("day8", exercise, ROOT, tmp_path, Stopping(), jobs=2, limit=LIMIT)
     assert [(one.name, one.diff) for one in row.alive] == []
     assert [(one.name, check.id) for one, check in row.failing] == []

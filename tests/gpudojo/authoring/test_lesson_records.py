@@ -24,7 +24,9 @@ def snippet(code: str, options: str = "", name: str = "right") -> str:
 
 
 def block(source: str) -> str:
-    (found,) = (one.recorded for one in catalogue.snippets(filled(source)) if one.recorded is not None)
+    (found,) = (
+        one.recorded for one in catalogue.snippets(filled(source)) if one.recorded is not None
+    )
     return found
 
 
@@ -53,8 +55,13 @@ def test_a_timeline_explains_only_the_signs_in_it() -> None:
 def test_an_error_a_second_gpu_and_a_small_memory() -> None:
     two = block(snippet("import torch\nprint(torch.cuda.device_count())", " gpus=2"))
     assert two == "The device was not used.\nprinted: 2\n"
-    full = block(snippet('import torch\ntorch.zeros(1 << 20, device="cuda")', " memory=2MiB", "wrong"))
-    assert "error: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 4.00 MiB." in " ".join(full.split())
+    full = block(
+        snippet('import torch\ntorch.zeros(1 << 20, device="cuda")', " memory=2MiB", "wrong")
+    )
+    assert (
+        "error: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 4.00 MiB."
+        in " ".join(full.split())
+    )
 
 
 def test_a_setup_that_fails_is_told_and_what_it_prints_is_not_shown() -> None:
@@ -83,20 +90,34 @@ def lesson(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (folder / catalogue.FOLDER).mkdir(parents=True)
     made = Path(shutil.copy(here, folder / catalogue.FOLDER))
     for module in (catalogue, lint):
-        monkeypatch.setattr(module, "registered", lambda: {"day8": Day("day8", "gpudojo.days.day8", folder)})
+        monkeypatch.setattr(
+            module, "registered", lambda: {"day8": Day("day8", "gpudojo.days.day8", folder)}
+        )
     return made
 
 
 @pytest.mark.parametrize(
     ("before", "after", "found"),
     [
-        ("range(5)", "range(6)", f"lessons/{STEM}.md: what was recorded is out of date; run: dojo lesson 04 --remake"),
-        ("<!-- run: setup -->\n", "", "line 20: nothing runs this code; write <!-- run: NAME --> above it"),
+        (
+            "range(5)",
+            "range(6)",
+            f"lessons/{STEM}.md: what was recorded is out of date; run: dojo lesson 04 --remake",
+        ),
+        (
+            "<!-- run: setup -->\n",
+            "",
+            "line 20: nothing runs this code; write <!-- run: NAME --> above it",
+        ),
         ("run: wrong", "run: other", "has no snippet called wrong"),
         ("</details>", "", "does not have 3 questions with answers"),
         ("opt.step()", "opt.jump()", "the snippet called right ends with an error"),
         ("Three batches", "`total += loss.item() * len(targets)` three", "shows line"),
-        ("opt.step()", "opt.step()\n    model.train()", "of 04_modifying_training_loop_gpu.py: model.train()"),
+        (
+            "opt.step()",
+            "opt.step()\n    model.train()",
+            "of 04_modifying_training_loop_gpu.py: model.train()",
+        ),
     ],
 )
 def test_lint_says_what_is_wrong(lesson: Path, before: str, after: str, found: str) -> None:

@@ -42,18 +42,28 @@ def test_a_good_exercise_has_no_problems_and_missing_ones_are_a_warning(reposito
     report = lint.lint("day8", repository)
     assert report.problems == []
     (warning,) = [f.text for f in report.findings if "are missing" in f.text]
-    assert warning == "exercises 02, 03, 04, 05, 06, 07, 08, 09, 10, 11, 12 are missing; 8 of 100 points are there"
+    assert (
+        warning
+        == "exercises 02, 03, 04, 05, 06, 07, 08, 09, 10, 11, 12 are missing; 8 of 100 points are there"
+    )
     assert [(row.stem, row.checks) for row in report.rows] == [(STEM, 9)]
 
 
 def test_stubs_that_show_or_do_too_much(repository: Path) -> None:
     stub = repository / "exercises" / "day8" / f"{STEM}.py"
     right = stub.read_text(encoding="utf-8")
-    stub.write_text(right.replace("    raise NotImplementedError\n", '    best = torch.device("cuda")\n', 1))
+    stub.write_text(
+        right.replace("    raise NotImplementedError\n", '    best = torch.device("cuda")\n', 1)
+    )
     found = problems(repository)
-    assert any(text.startswith("exercises: select_device::runs is passed, not to do") for text in found)
+    assert any(
+        text.startswith("exercises: select_device::runs is passed, not to do") for text in found
+    )
     assert "the stub is stale; run: dojo release stubs" in found
-    assert any(text.startswith("the stub shows line") and 'best = torch.device("cuda")' in text for text in found)
+    assert any(
+        text.startswith("the stub shows line") and 'best = torch.device("cuda")' in text
+        for text in found
+    )
     stub.unlink()
     assert f"exercises/day8/{STEM}.py is missing" in problems(repository)
 
@@ -63,7 +73,8 @@ def test_a_reference_that_fails_and_markers_that_do_not_match(repository: Path) 
     source = reference.read_text(encoding="utf-8")
     reference.write_text(source.replace("if prefer is None:", "if prefer is Nothing:"))
     assert any(
-        "reference: select_device::runs is failed, not passed: scenario" in text for text in problems(repository)
+        "reference: select_device::runs is failed, not passed: scenario" in text
+        for text in problems(repository)
     )
     reference.write_text(source.replace("# END SOLUTION", "# END"))
     assert any(text.endswith("a solution begins and does not end") for text in problems(repository))
@@ -97,9 +108,14 @@ def test_solutions_are_tried_unless_it_is_quick(repository: Path) -> None:
     assert problems(repository, quick=True) == [few]
     found = problems(repository, quick=False)
     assert "wrong/right.py got: passed everything; it says: runs as -" in found
-    assert "wrong/other.py got: failed depends_on_the_machine as -; it says: takes_the_gpu as -" in found
+    assert (
+        "wrong/other.py got: failed depends_on_the_machine as -; it says: takes_the_gpu as -"
+        in found
+    )
     (said,) = [text for text in found if text.startswith("right/")]
-    assert said.startswith("right/wrong.py should pass and got: failed depends_on_the_machine as -: ")
+    assert said.startswith(
+        "right/wrong.py should pass and got: failed depends_on_the_machine as -: "
+    )
 
 
 def test_solutions_may_share_a_file(repository: Path) -> None:
@@ -144,7 +160,9 @@ def test_misconceptions_are_found_where_checks_name_them() -> None:
     assert sorted(key for key, _ in lint.keys_in(source)) == ["by-name", "by-position", "fourth"]
 
 
-def test_misconceptions_are_searched_in_packages_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_misconceptions_are_searched_in_packages_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "somewhere").mkdir()
     source = "raise Failed('a', 'b', None, 'no-such-mistake')\n"
     (tmp_path / "somewhere" / "checks.py").write_text("\n" + source, encoding="utf-8")
@@ -159,7 +177,9 @@ def test_misconceptions_are_searched_in_packages_too(tmp_path: Path, monkeypatch
 
 def test_the_command_prints_a_table_and_fails_on_problems(repository: Path) -> None:
     def run() -> tuple[int, str]:
-        result = CliRunner(env={"COLUMNS": "120"}).invoke(main, ["lint", "--quick", "--root", str(repository)])
+        result = CliRunner(env={"COLUMNS": "120"}).invoke(
+            main, ["lint", "--quick", "--root", str(repository)]
+        )
         return result.exit_code, result.output
 
     code, said = run()

@@ -33,7 +33,9 @@ def environment_at(folder: Path, *more: Path) -> Path:
     venv.create(folder, with_pip=False)
     packages = next(folder.glob("lib/python*/site-packages"))
     borrowed = [path for path in sys.path if path.endswith("site-packages")]
-    (packages / "borrowed.pth").write_text("\n".join([*map(str, more), *borrowed]), encoding="utf-8")
+    (packages / "borrowed.pth").write_text(
+        "\n".join([*map(str, more), *borrowed]), encoding="utf-8"
+    )
     return folder / "bin" / "python"
 
 
@@ -41,18 +43,24 @@ def register(python: Path, entry_points: str) -> None:
     """What pip leaves of an editable install: the metadata of a distribution."""
     folder = next(python.parents[1].glob("lib/python*/site-packages")) / "my_course-1.0.dist-info"
     folder.mkdir()
-    (folder / "METADATA").write_text("Metadata-Version: 2.1\nName: my-course\nVersion: 1.0\nRequires-Dist: gpudojo\n")
+    (folder / "METADATA").write_text(
+        "Metadata-Version: 2.1\nName: my-course\nVersion: 1.0\nRequires-Dist: gpudojo\n"
+    )
     (folder / "entry_points.txt").write_text(f"[gpudojo.days]\n{entry_points}\n")
 
 
 def run(python: Path | WarmPython, *arguments: str, cwd: Path) -> str:
-    left = {key: value for key, value in os.environ.items() if not key.startswith(("PYTHON", "PYTEST"))}
+    left = {
+        key: value for key, value in os.environ.items() if not key.startswith(("PYTHON", "PYTEST"))
+    }
     environment = left | {"COLUMNS": "120", "CUDA_VISIBLE_DEVICES": "", "PIP_NO_INDEX": "1"}
     if isinstance(python, WarmPython):
         done = python.run(*arguments, cwd=cwd, env=environment)
     else:
         command = [str(python), "-m", *arguments]
-        done = subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True, timeout=300)
+        done = subprocess.run(
+            command, cwd=cwd, env=environment, capture_output=True, text=True, timeout=300
+        )
     assert done.returncode in (0, 1), done.stdout + done.stderr
     return done.stdout + done.stderr
 
@@ -101,7 +109,16 @@ def test_it_is_graded_and_reported(course: Course, tmp_path: Path) -> None:
     for student, solution in (("right", course.solutions[0]), ("wrong", course.solutions[-1])):
         (tmp_path / "class" / student).mkdir(parents=True)
         (tmp_path / "class" / student / f"{STEM}.py").write_text(solution, encoding="utf-8")
-    arguments = (str(tmp_path / "class"), "--day", "day9", "--out", str(tmp_path / "out"), "--jobs", "1", "-q")
+    arguments = (
+        str(tmp_path / "class"),
+        "--day",
+        "day9",
+        "--out",
+        str(tmp_path / "out"),
+        "--jobs",
+        "1",
+        "-q",
+    )
     output = run(course.python, "gpudojo", "grade", *arguments, cwd=course.folder)
     assert (tmp_path / "out" / "results.json").is_file(), output
     rows = {row.submission: row for row in read(tmp_path / "out" / "results.json").submissions}
@@ -115,7 +132,14 @@ def test_it_is_graded_and_reported(course: Course, tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_a_release_ships_this_day_and_no_other(course: Course, tmp_path: Path) -> None:
     output = run(
-        course.python, "gpudojo", "release", "student", str(tmp_path / "out"), "--day", "day9", cwd=course.folder
+        course.python,
+        "gpudojo",
+        "release",
+        "student",
+        str(tmp_path / "out"),
+        "--day",
+        "day9",
+        cwd=course.folder,
     )
     assert output.startswith("written: "), output
     released = tmp_path / "out"
@@ -124,7 +148,9 @@ def test_a_release_ships_this_day_and_no_other(course: Course, tmp_path: Path) -
     (built,) = (released / "vendor").glob("*.whl")
     with zipfile.ZipFile(built) as archive:
         names = set(archive.namelist())
-        points = next(archive.read(name).decode() for name in names if name.endswith("/entry_points.txt"))
+        points = next(
+            archive.read(name).decode() for name in names if name.endswith("/entry_points.txt")
+        )
     assert {
         "my_course/__init__.py",
         "my_course/day9/brightest_sprite.py",
@@ -140,9 +166,13 @@ def test_a_release_ships_this_day_and_no_other(course: Course, tmp_path: Path) -
     with contextlib.closing(WarmPython(python)) as warm:
         output = run(warm, "pytest", "exercises", "notebooks", "-q", cwd=released)
         assert "9 to do" in output, output  # the file, its notebook, and that of the day
-        (released / "exercises" / "day9" / f"{STEM}.py").write_text(course.solutions[1], encoding="utf-8")
+        (released / "exercises" / "day9" / f"{STEM}.py").write_text(
+            course.solutions[1], encoding="utf-8"
+        )
         assert "Everything passes" in run(warm, "pytest", "exercises", "-q", cwd=released)
-        (released / "exercises" / "day9" / f"{STEM}.py").write_text(course.solutions[-1], encoding="utf-8")
+        (released / "exercises" / "day9" / f"{STEM}.py").write_text(
+            course.solutions[-1], encoding="utf-8"
+        )
         output = run(warm, "pytest", "exercises", "-q", cwd=released)
     assert "with eight sprites the CPU waited 8 times" in output
     assert "Reading a value makes the CPU wait" in output
@@ -175,23 +205,35 @@ def outside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         ("def g():\n    from my_course.day9.missing import h", "my_course.day9.missing"),
     ],
 )
-def test_a_day_that_needs_more_than_its_package_is_refused(outside: Path, line: str, module: str) -> None:
+def test_a_day_that_needs_more_than_its_package_is_refused(
+    outside: Path, line: str, module: str
+) -> None:
     (outside / "x.py").write_text(f"{line}\n")
-    with pytest.raises(CannotRelease, match=rf"my_course/day9/x\.py, line \d: students get only .* imports {module}$"):
+    with pytest.raises(
+        CannotRelease,
+        match=rf"my_course/day9/x\.py, line \d: students get only .* imports {module}$",
+    ):
         wheel.staged("day9")
 
 
 def test_a_day_may_import_its_own_modules(outside: Path) -> None:
     (outside / "tools.py").write_text("import torch\nfrom gpudojo.model.exercise import Exercise\n")
-    (outside / "x.py").write_text("from . import tools\nfrom .tools import Exercise\nimport my_course.day9.tools\n")
-    assert {"graders/my_course/__init__.py", "graders/my_course/day9/x.py"} <= set(wheel.staged("day9"))
+    (outside / "x.py").write_text(
+        "from . import tools\nfrom .tools import Exercise\nimport my_course.day9.tools\n"
+    )
+    assert {"graders/my_course/__init__.py", "graders/my_course/day9/x.py"} <= set(
+        wheel.staged("day9")
+    )
 
 
 @pytest.mark.parametrize(
     ("text", "said"),
     [
         ('exercise = Exercise("01_x", "X", 1)\ndef f(:\n', r"x\.py, line 2: invalid syntax$"),
-        ('exercise = Exercise("01_x", "X", 1)\n', r"x\.py, line 1: NameError: name 'Exercise' is not defined$"),
+        (
+            'exercise = Exercise("01_x", "X", 1)\n',
+            r"x\.py, line 1: NameError: name 'Exercise' is not defined$",
+        ),
     ],
 )
 def test_an_authors_mistake_is_told_with_file_and_line(outside: Path, text: str, said: str) -> None:
@@ -230,12 +272,17 @@ def test_of_two_days_with_the_same_file_name_the_folder_decides(outside: Path) -
 
 def test_entry_points_are_found_without_importing_anything(tmp_path: Path) -> None:
     python = environment_at(tmp_path / "environment", tmp_path, ROOT / "graders")
-    register(python, "day9 = my_course.day9\nday8 = my_course.day8\nweek1 = my_course.day9\nday10 = not_there.day10")
+    register(
+        python,
+        "day9 = my_course.day9\nday8 = my_course.day8\nweek1 = my_course.day9\nday10 = not_there.day10",
+    )
     for name in ("day8", "day9"):
         (tmp_path / "my_course" / name).mkdir(parents=True)
         (tmp_path / "my_course" / name / "__init__.py").write_text("raise AssertionError\n")
     (tmp_path / "my_course" / "__init__.py").write_text("raise AssertionError\n")
-    (tmp_path / "my_course" / "day9" / "x.py").write_text('exercise = Exercise(\n    "01_x", "X", points=1\n)\n')
+    (tmp_path / "my_course" / "day9" / "x.py").write_text(
+        'exercise = Exercise(\n    "01_x", "X", points=1\n)\n'
+    )
     code = (
         "import sys; from gpudojo.model import catalogue; from pathlib import Path\n"
         "print(catalogue.days(), catalogue.registered()['day8'].package, catalogue.day_of(Path('01_x.py')))\n"
@@ -248,12 +295,16 @@ def test_entry_points_are_found_without_importing_anything(tmp_path: Path) -> No
     ]
 
 
-def test_what_is_installed_is_found_as_importlib_finds_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_installed_is_found_as_importlib_finds_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert catalogue.torch_version() == importlib.metadata.version("torch")
     for count, version in enumerate(("2.99.0", "2.99.1")):
         folder = tmp_path / "first" / f"torch-{version}.dist-info"
         folder.mkdir(parents=True)
-        (folder / "METADATA").write_text(f"Metadata-Version: 2.1\nName: torch\nVersion: {version}\n")
+        (folder / "METADATA").write_text(
+            f"Metadata-Version: 2.1\nName: torch\nVersion: {version}\n"
+        )
         if not count:
             monkeypatch.syspath_prepend(tmp_path / "first")
             assert catalogue.torch_version() == "2.99.0"

@@ -39,7 +39,9 @@ def files_in(block: str) -> Iterator[tuple[str, str]]:
 
 def copy_of_the_repository(target: Path) -> Path:
     for folder in ("graders", "reference", "exercises", "tests/day8"):
-        shutil.copytree(ROOT / folder, target / folder, ignore=shutil.ignore_patterns("__pycache__"))
+        shutil.copytree(
+            ROOT / folder, target / folder, ignore=shutil.ignore_patterns("__pycache__")
+        )
     for file in ("conftest.py", "pyproject.toml", "tests/__init__.py", "tests/solutions.py"):
         shutil.copy(ROOT / file, target / file)
     return target
@@ -48,22 +50,36 @@ def copy_of_the_repository(target: Path) -> Path:
 def typed(python: WarmPython, line: str, where: Path) -> subprocess.CompletedProcess[str]:
     """A line of the page, as a shell would run it in an environment in which the copy is installed."""
     word, *rest = shlex.split(line)
-    module, *rest = {"dojo": ["gpudojo"], "python": []}[word] + [part for part in rest if part != "-m"]
-    environment = os.environ | {"PYTHONPATH": str(where / "graders"), "COLUMNS": "140", "PYTHONUTF8": "1"}
+    module, *rest = {"dojo": ["gpudojo"], "python": []}[word] + [
+        part for part in rest if part != "-m"
+    ]
+    environment = os.environ | {
+        "PYTHONPATH": str(where / "graders"),
+        "COLUMNS": "140",
+        "PYTHONUTF8": "1",
+    }
     environment.pop("PYTEST_ADDOPTS", None)
     return python.run(module, *rest, cwd=where, env=environment)
 
 
 def graded(python: WarmPython, repository: Path, submissions: Path) -> dict[str, Any]:
     """Each student's row, by `dojo grade`."""
-    run = typed(python, f"dojo grade {submissions.as_posix()} --day day9 --out results --jobs 1 -q", repository)
+    run = typed(
+        python,
+        f"dojo grade {submissions.as_posix()} --day day9 --out results --jobs 1 -q",
+        repository,
+    )
     assert run.returncode == 0, run.stdout + run.stderr
-    return {row.submission: row for row in read(repository / "results" / "results.json").submissions}
+    return {
+        row.submission: row for row in read(repository / "results" / "results.json").submissions
+    }
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_the_page_followed_literally_ends_in_an_exercise_that_grades(warm_python: WarmPython, tmp_path: Path) -> None:
+def test_the_page_followed_literally_ends_in_an_exercise_that_grades(
+    warm_python: WarmPython, tmp_path: Path
+) -> None:
     repository = copy_of_the_repository(tmp_path / "repository")
     said: list[tuple[str, str]] = []
     written: dict[str, str] = {}
@@ -87,7 +103,9 @@ def test_the_page_followed_literally_ends_in_an_exercise_that_grades(warm_python
     assert re.search(r"│ (fine|ok) ", lints[1])
     assert not re.search("^(warning|problem): ", lints[1], re.M), lints[1]
     assert "= 9 passed in " in said[-1][1]
-    assert list(repository.glob("exercises/day9/*.py")) == [repository / "exercises" / "day9" / f"{STEM}.py"]
+    assert list(repository.glob("exercises/day9/*.py")) == [
+        repository / "exercises" / "day9" / f"{STEM}.py"
+    ]
 
     # Every file of the page is clean by the rules of the house, and what students write is let be.
     for rule in ("check", "format --check"):
@@ -108,5 +126,8 @@ def test_the_page_followed_literally_ends_in_an_exercise_that_grades(warm_python
     assert found["right"].score == 4
     assert found["wrong"].score == 2.5
     (failed,) = [check for check in found["wrong"].exercises[0].checks if check.outcome == "failed"]
-    assert (failed.id, failed.misconception) == (f"{STEM}::brightest::waits_once", "waits-in-a-loop")
+    assert (failed.id, failed.misconception) == (
+        f"{STEM}::brightest::waits_once",
+        "waits-in-a-loop",
+    )
     assert (failed.happened, failed.line) == ("with eight sprites the CPU waited 8 times", 2)

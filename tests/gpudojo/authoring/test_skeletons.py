@@ -12,7 +12,15 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 from gpudojo.authoring.lint import NOTE
-from gpudojo.authoring.new import Plan, Surroundings, day_files, exercise_files, shares, surroundings, write_new
+from gpudojo.authoring.new import (
+    Plan,
+    Surroundings,
+    day_files,
+    exercise_files,
+    shares,
+    surroundings,
+    write_new,
+)
 from gpudojo.cli import main
 from gpudojo.model.errors import BadName, CannotBegin, NameTaken
 from gpudojo.release.stubs import stub_of
@@ -48,9 +56,13 @@ def test_of_one_function_and_of_several() -> None:
         "graders/gpudojo/days/day8/third_one.py",
         "tests/day8/solutions_03_third_one.py",
     ]
-    assert one["exercises/day8/03_third_one.py"] == stub_of(one["reference/day8/03_third_one.py"] or "")
+    assert one["exercises/day8/03_third_one.py"] == stub_of(
+        one["reference/day8/03_third_one.py"] or ""
+    )
     assert "def third_one(values):" in (one["reference/day8/03_third_one.py"] or "")
-    two = exercise_files(Plan("day9", "third_one", ("darker", "paler"), points=3, title="Paler."), KNOWN)
+    two = exercise_files(
+        Plan("day9", "third_one", ("darker", "paler"), points=3, title="Paler."), KNOWN
+    )
     assert len(two) == 4
     module = two["graders/gpudojo/days/day9/third_one.py"] or ""
     assert "runs(darker)" in module
@@ -66,7 +78,9 @@ def test_points_are_shared_out_without_a_remainder(count: int) -> None:
         assert min(shares(points, count)) > 0
 
 
-NAMES = st.from_regex(r"[a-z](_?[a-z0-9]){0,39}", fullmatch=True).filter(lambda name: len(name) <= 40)
+NAMES = st.from_regex(r"[a-z](_?[a-z0-9]){0,39}", fullmatch=True).filter(
+    lambda name: len(name) <= 40
+)
 
 
 # Most texts are no title, and are refused with a sentence: that is no reason to stop looking.
@@ -87,22 +101,37 @@ def test_files_of_short_long_few_and_many_names_are_clean(tmp_path: Path) -> Non
     plans = [
         Plan("day9", "a", ("d",), points=1, title="C"),
         Plan("day9", "b" * 40, ("c" * 40,), points=3, title="d" * 80),
-        Plan("day9", "y2", tuple(f"{letter * 39}{letter.upper()}" for letter in "zyxwvut"), points=8),
+        Plan(
+            "day9", "y2", tuple(f"{letter * 39}{letter.upper()}" for letter in "zyxwvut"), points=8
+        ),
         Plan("day9", "q", ("zebra", "ANSWERS", "apple"), points=7, title="Naïve: 50 % of 'em"),
         Plan("day9", "r", ("m10", "m2", "m1x", "m1y"), points=7),
     ]
     shutil.copy(ROOT / "pyproject.toml", tmp_path)
-    shutil.copytree(ROOT / "graders", tmp_path / "graders")  # ruff sorts imports by where it finds them
+    shutil.copytree(
+        ROOT / "graders", tmp_path / "graders"
+    )  # ruff sorts imports by where it finds them
     for plan in plans:
         write_new(tmp_path, exercise_files(plan, KNOWN))
     for rule in ("check", "format --check"):
-        command = [sys.executable, "-m", "ruff", *rule.split(), "--no-cache", "graders/gpudojo/days/day9", "reference"]
+        command = [
+            sys.executable,
+            "-m",
+            "ruff",
+            *rule.split(),
+            "--no-cache",
+            "graders/gpudojo/days/day9",
+            "reference",
+        ]
         run = subprocess.run(command, capture_output=True, encoding="utf-8", cwd=tmp_path)
         assert run.returncode == 0, run.stdout
 
 
 REFUSED = [
-    (Plan("day8", "13_name"), "'13_name' cannot be the name of an exercise: use small letters, digits and single _"),
+    (
+        Plan("day8", "13_name"),
+        "'13_name' cannot be the name of an exercise: use small letters, digits and single _",
+    ),
     (Plan("day8", "Upper"), "'Upper' cannot be the name of an exercise"),
     (Plan("day8", "a b"), "'a b' cannot be the name of an exercise"),
     (Plan("day8", "../up"), "'../up' cannot be the name of an exercise"),
@@ -114,15 +143,30 @@ REFUSED = [
     (Plan("day8", "odd_one"), "odd_one already exists: graders/gpudojo/days/day8/odd_one"),
     (Plan("day8", "second"), "second already exists: day8 has an exercise 02_second"),
     (Plan("day9", "first"), "first already exists: day8 has an exercise 01_first"),
-    (Plan("day7", "new"), "there is no day 'day7' (the days are: day8, day9); make it with: dojo new day day7"),
-    (Plan("day8", "new", ("evaluate",)), "evaluate already exists: 02_second has a function of that name"),
+    (
+        Plan("day7", "new"),
+        "there is no day 'day7' (the days are: day8, day9); make it with: dojo new day day7",
+    ),
+    (
+        Plan("day8", "new", ("evaluate",)),
+        "evaluate already exists: 02_second has a function of that name",
+    ),
     (Plan("day8", "new", ("a", "b", "a")), "a already exists: it is given twice"),
-    (Plan("day8", "new", ("2nd",)), "'2nd' cannot be the name of a function: use letters, digits and single _"),
+    (
+        Plan("day8", "new", ("2nd",)),
+        "'2nd' cannot be the name of a function: use letters, digits and single _",
+    ),
     (Plan("day8", "new", ("a", "")), "'' cannot be the name of a function"),
     (Plan("day8", "new", ("sum",)), "Python has a built-in function of that name"),
     (Plan("day8", "new", ("torch",)), "the files of the exercise use that name for something else"),
-    (Plan("day8", "new", ("exercise",)), "the files of the exercise use that name for something else"),
-    (Plan("day8", "new", ("values",)), "the files of the exercise use that name for something else"),
+    (
+        Plan("day8", "new", ("exercise",)),
+        "the files of the exercise use that name for something else",
+    ),
+    (
+        Plan("day8", "new", ("values",)),
+        "the files of the exercise use that name for something else",
+    ),
     (
         Plan("day8", "new", ("a", "b", "c", "d", "e"), points=1),
         "5 functions need more than 1 points",
@@ -170,16 +214,22 @@ def test_a_file_that_is_there_stops_all_of_them(tmp_path: Path) -> None:
     last.parent.mkdir(parents=True)
     last.write_text("mine")
     before = everything(tmp_path)
-    with pytest.raises(NameTaken, match=r"tests/day9/solutions_01_new\.py already exists: nothing was written"):
+    with pytest.raises(
+        NameTaken, match=r"tests/day9/solutions_01_new\.py already exists: nothing was written"
+    ):
         write_new(tmp_path, files)
     assert everything(tmp_path) == before
     assert last.read_text() == "mine"
 
 
-def test_a_disk_that_is_full_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_disk_that_is_full_leaves_nothing_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "graders" / "gpudojo" / "days" / "day9").mkdir(parents=True)
-    before, files = everything(tmp_path), exercise_files(Plan("day9", "new"), KNOWN)
-    real, count = Path.open, 0
+    before = everything(tmp_path)
+    files = exercise_files(Plan("day9", "new"), KNOWN)
+    real = Path.open
+    count = 0
 
     def full(self: Path, *args: object, **kwargs: object) -> object:
         nonlocal count
@@ -195,7 +245,9 @@ def test_a_disk_that_is_full_leaves_nothing_behind(tmp_path: Path, monkeypatch: 
     assert everything(tmp_path) == before
 
 
-def test_the_commands_speak_in_sentences_and_write_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_commands_speak_in_sentences_and_write_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("gpudojo.cli.authoring.surroundings", lambda root: KNOWN)
 
     def said(*words: str) -> tuple[int, str]:
@@ -203,12 +255,16 @@ def test_the_commands_speak_in_sentences_and_write_nothing(tmp_path: Path, monke
         return result.exit_code, result.output
 
     assert said("exercise", "day8", "2nd")[0] == 1
-    assert said("day", "day8")[1].startswith("Error: day8 already exists: it has 2 exercises; add one with: ")
+    assert said("day", "day8")[1].startswith(
+        "Error: day8 already exists: it has 2 exercises; add one with: "
+    )
     assert everything(tmp_path) == set()
     code, output = said("exercise", "day9", "new", "--functions", "one, two")
     assert code == 0, output
     made = tmp_path / "graders" / "gpudojo" / "days" / "day9" / "new.py"
-    assert f"written: {made}\n" in output, "where it is, seen from a folder outside of the repository"
+    assert f"written: {made}\n" in output, (
+        "where it is, seen from a folder outside of the repository"
+    )
     monkeypatch.chdir(tmp_path)
     assert "written: reference/day9/01_other.py\n" in said("exercise", "day9", "other")[1]
     assert output.endswith("what to do next, run: dojo lint --day day9\n")

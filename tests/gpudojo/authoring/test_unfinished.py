@@ -19,7 +19,9 @@ STEM = "01_new"
 @pytest.fixture
 def skeleton(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A repository with nothing but a skeleton, whose package is found."""
-    write_new(tmp_path, exercise_files(Plan("day9", "new", ("brighter",)), Surroundings({"day9": ()})))
+    write_new(
+        tmp_path, exercise_files(Plan("day9", "new", ("brighter",)), Surroundings({"day9": ()}))
+    )
     module = tmp_path / "graders" / "gpudojo" / "days" / "day9" / "new.py"
     monkeypatch.setattr(lint, "sources", lambda name, exercise: [module])
     return tmp_path
@@ -37,20 +39,33 @@ def test_notes_come_in_the_order_of_work(skeleton: Path) -> None:
         f"tests/day9/solutions_{STEM}.py",
     ]
     assert found[0][1] == "say in one sentence what it returns."
-    assert ("graders/gpudojo/days/day9/new.py", "write a first hint, which names the tool.") in found
+    assert (
+        "graders/gpudojo/days/day9/new.py",
+        "write a first hint, which names the tool.",
+    ) in found
     path, last = found[-1]
-    assert (path, last.partition(" when ")[0]) == ("graders/gpudojo/days/day9/new.py", "delete this line")
+    assert (path, last.partition(" when ")[0]) == (
+        "graders/gpudojo/days/day9/new.py",
+        "delete this line",
+    )
 
 
 def test_the_next_step_is_a_note_then_what_is_found_then_the_last_note(skeleton: Path) -> None:
-    exercise, found = Exercise(STEM, "New", 5), left(skeleton)
+    exercise = Exercise(STEM, "New", 5)
+    found = left(skeleton)
     broken = [Finding(STEM, "the stub is stale"), Finding(STEM, "more")]
     step = next_step(exercise, found, broken, skeleton)
     assert step.warning
     where = f"reference/day9/{STEM}.py:11"
-    assert step.text == f"unfinished, {len(found)} notes left; next: {where}: say in one sentence what it returns."
+    assert (
+        step.text
+        == f"unfinished, {len(found)} notes left; next: {where}: say in one sentence what it returns."
+    )
     last = found[-1:]
-    assert next_step(exercise, last, broken, skeleton).text == "unfinished, 1 note left; next: the stub is stale"
+    assert (
+        next_step(exercise, last, broken, skeleton).text
+        == "unfinished, 1 note left; next: the stub is stale"
+    )
     assert next_step(exercise, last, [], skeleton).text.startswith(
         "unfinished, 1 note left; next: graders/gpudojo/days/day9/new.py:3: delete this line when `dojo lint"
     )
@@ -65,7 +80,9 @@ def test_without_notes_it_is_finished(skeleton: Path) -> None:
 
 def test_no_exercise_of_day_8_has_a_note_left() -> None:
     root = Path(__file__).parents[3]
-    assert [note for exercise in catalogue.day("day8") for note in notes("day8", exercise, root)] == []
+    assert [
+        note for exercise in catalogue.day("day8") for note in notes("day8", exercise, root)
+    ] == []
 
 
 @pytest.mark.parametrize("unfinished", [True, False])
@@ -76,7 +93,9 @@ def test_a_wrong_sum_is_a_warning_until_the_exercise_is_finished(
     every = (*catalogue.day("day8"), more)
     note = Note(tmp_path / "module.py", 1, "a hint")
     monkeypatch.setattr(lint, "day", lambda name: every)
-    monkeypatch.setattr(lint, "notes", lambda name, e, root: [note] if e is more and unfinished else [])
+    monkeypatch.setattr(
+        lint, "notes", lambda name, e, root: [note] if e is more and unfinished else []
+    )
     # Of the others nothing is there, in this folder; only what is said of all and of the new one matters here.
     report = lint.lint("day8", tmp_path, quick=True)
     (told,) = [finding for finding in report.general if "add up" in finding.text]
@@ -87,7 +106,9 @@ def test_a_wrong_sum_is_a_warning_until_the_exercise_is_finished(
     assert report.unfinished == (["13_more"] if unfinished else [])
     first = report.rows[-1].findings[0].text
     assert first == (
-        f"unfinished, 1 note left; next: module.py:1: {note.text}" if unfinished else "it has no functions"
+        f"unfinished, 1 note left; next: module.py:1: {note.text}"
+        if unfinished
+        else "it has no functions"
     )
 
 
@@ -95,11 +116,16 @@ def test_right_solutions_are_counted_and_stubs_are_none(tmp_path: Path) -> None:
     exercise = Exercise(STEM, "New", 5)
     exercise.function("first", "a hint")
     exercise.function("second", "a hint")
-    right = [Solution(tmp_path / f"{number}.py", f"right/{number}.py", wrong=False) for number in range(5)]
+    right = [
+        Solution(tmp_path / f"{number}.py", f"right/{number}.py", wrong=False)
+        for number in range(5)
+    ]
     for one in right:
         one.path.write_text("def first(x):\n    return x\nsecond = lambda x: x\n")
     assert list(too_few_spellings(exercise, right)) == []
-    right[3].path.write_text("def first(x):\n    return x\ndef second(x):\n    raise NotImplementedError\n")
+    right[3].path.write_text(
+        "def first(x):\n    return x\ndef second(x):\n    raise NotImplementedError\n"
+    )
     right[4].path.write_text("def second(:\n")
     assert [finding.text for finding in too_few_spellings(exercise, right)] == [
         "right/4.py is not Python: invalid syntax",
@@ -112,19 +138,27 @@ def test_days_are_packages_called_so_in_the_order_of_their_numbers(
 ) -> None:
     for name in ("day10", "day8", "days", "day", "day8x", "day08", "daylight"):
         (tmp_path / name).mkdir()
-        (tmp_path / name / "__init__.py").write_text("raise AssertionError('a day is found without importing it')")
-    (tmp_path / "day9" / "__pycache__").mkdir(parents=True)  # what git leaves of a day of another branch
+        (tmp_path / name / "__init__.py").write_text(
+            "raise AssertionError('a day is found without importing it')"
+        )
+    (tmp_path / "day9" / "__pycache__").mkdir(
+        parents=True
+    )  # what git leaves of a day of another branch
     (tmp_path / "day7.py").touch()
     monkeypatch.setattr(catalogue, "BUILT_IN", tmp_path)
     assert list(catalogue.registered.__wrapped__()) == ["day8", "day10"]
 
 
-def test_a_class_is_not_graded_with_points_that_do_not_add_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_class_is_not_graded_with_points_that_do_not_add_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert catalogue.wrong_points("day8") is None
     monkeypatch.setattr(catalogue, "whole", lambda name: (12, 104.0))
     (tmp_path / "class" / "ada").mkdir(parents=True)
     (tmp_path / "class" / "ada" / "01_checking_device.py").write_text("")
-    done = CliRunner().invoke(main, ["grade", str(tmp_path / "class"), "--out", str(tmp_path / "out")])
+    done = CliRunner().invoke(
+        main, ["grade", str(tmp_path / "class"), "--out", str(tmp_path / "out")]
+    )
     assert done.exit_code == 1
     assert "the points of day8 add up to 100, not 104; see: dojo lint --day day8" in done.output
     assert not (tmp_path / "out" / "results.json").exists()

@@ -72,12 +72,18 @@ def made() -> list[Variant]:
         ("argument dropped", "-loss = loss_fn(model(x), y)\n+loss = loss_fn(model(x))"),
         ("keyword dropped", "-x = x.to(device, non_blocking=True)\n+x = x.to(device)"),
         ("constant", "-x = x.to(device, non_blocking=True)\n+x = x.to(device, non_blocking=False)"),
-        ("constant", "-with torch.autocast(device_type='cuda'):\n+with torch.autocast(device_type='cpu'):"),
+        (
+            "constant",
+            "-with torch.autocast(device_type='cuda'):\n+with torch.autocast(device_type='cpu'):",
+        ),
         ("constant", "-total = 0.0\n+total = 0.5"),
         ("device constant", "-model.to(device)\n+model.to('cuda')"),
         ("other name", "-model.train()\n+model.eval()"),
         ("with unwrapped", "-with torch.autocast(device_type='cuda'):"),
-        ("sum forgotten", "-total += scaled(loss.detach(), len(y))\n+total = scaled(loss.detach(), len(y))"),
+        (
+            "sum forgotten",
+            "-total += scaled(loss.detach(), len(y))\n+total = scaled(loss.detach(), len(y))",
+        ),
         ("return forgotten", "-return total\n+total"),
         ("comparison", "-if count < 1:\n+if count <= 1:"),
         ("off by one", "-if count < 1:\n+if count < 2:"),
@@ -86,7 +92,10 @@ def made() -> list[Variant]:
             "type dropped",
             "(list, tuple))]\n+return [len(part) for part in batch if part is not None and isinstance(part, (list,))]",
         ),
-        ("condition dropped", "(list, tuple))]\n+return [len(part) for part in batch if part is not None]"),
+        (
+            "condition dropped",
+            "(list, tuple))]\n+return [len(part) for part in batch if part is not None]",
+        ),
     ],
 )
 def test_each_kind_of_mistake_is_made(made: list[Variant], kind: str, diff: str) -> None:
@@ -98,7 +107,9 @@ def test_texts_given_code_and_the_demo_stay_as_they_are(made: list[Variant]) -> 
     for one in made:
         ast.parse(one.source)
         assert "Given to students" not in one.diff
-        assert "no samples: 0" in one.source or "ValueError" in one.diff or "scaled" not in one.source
+        assert (
+            "no samples: 0" in one.source or "ValueError" in one.diff or "scaled" not in one.source
+        )
         assert "__main__" not in one.source
     assert len({one.source for one in made}) == len(made)
 
@@ -176,7 +187,10 @@ def test_a_rewrite_computes_what_the_original_computes(kind: str) -> None:
 
 
 def test_a_limit_takes_evenly_from_all_solutions() -> None:
-    two = [mutants(text, name, ["size", "train"]) for name, text in (("a", LOOP), ("b", LOOP.replace("0.0", "0.25")))]
+    two = [
+        mutants(text, name, ["size", "train"])
+        for name, text in (("a", LOOP), ("b", LOOP.replace("0.0", "0.25")))
+    ]
     some = chosen(two, 10)
     assert [one.solution for one in some].count("a") >= 4
     assert [one.solution for one in some].count("b") >= 4
@@ -188,7 +202,10 @@ def test_a_limit_takes_evenly_from_all_solutions() -> None:
 @pytest.mark.parametrize(
     ("reference", "wanted"),
     [
-        ("import torch\n\n\ndef f(model, batch, flag=False):\n    return 1\n", "return (model, batch, flag,)"),
+        (
+            "import torch\n\n\ndef f(model, batch, flag=False):\n    return 1\n",
+            "return (model, batch, flag,)",
+        ),
         ("def f(*things, **more):\n    return 1\n", "return things"),
         ("def f():\n    return 1\n", "return (0.0, 0.0)"),
         ("f = {'a': 1}\n", "f = {}"),

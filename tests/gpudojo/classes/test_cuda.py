@@ -57,25 +57,40 @@ def attempt(bench: str = "cuda") -> SubmissionRun:
 
 
 def say(one: SubmissionRun, *frames: Frame) -> bool:
-    return one.receive(b"".join(encode_frame(frame, TOKEN, n) for n, frame in enumerate(frames, one._frames.count)))
+    return one.receive(
+        b"".join(encode_frame(frame, TOKEN, n) for n, frame in enumerate(frames, one._frames.count))
+    )
 
 
 def saw(*probes: str, raised: Raised | None = None, spent: bool = False) -> Saw:
     status = CallStatus.RETURNED if raised is None else CallStatus.RAISED
     found = {probe: Observation(status, {}, raised) for probe in probes}
-    return Saw(Evidence("01_device", "select", "cuda", 0, found), 0.1, interrupted=raised is LATE, spent=spent)
+    return Saw(
+        Evidence("01_device", "select", "cuda", 0, found),
+        0.1,
+        interrupted=raised is LATE,
+        spent=spent,
+    )
 
 
 def test_a_child_with_the_gpu_is_followed_by_one_without_and_both_count() -> None:
     one = attempt()
     first = one.job(TOKEN)
     assert (first.machines, first.on_gpu, first.done) == (HERE, True, frozenset())
-    assert say(one, Isolated({"files": "", "device memory": "why"}), Began(KEY), saw("usual"), Finished())
+    assert say(
+        one, Isolated({"files": "", "device memory": "why"}), Began(KEY), saw("usual"), Finished()
+    )
     assert one.child_exited(0) is True
     second = one.job(TOKEN)
     assert (second.machines, second.on_gpu, second.skip) == (ELSEWHERE, False, frozenset())
     assert second.done == {f"{KEY}::usual"}
-    assert say(one, Isolated({"files": "", "user": "why not"}), Began(KEY), saw("mac", "laptop"), Finished())
+    assert say(
+        one,
+        Isolated({"files": "", "user": "why not"}),
+        Began(KEY),
+        saw("mac", "laptop"),
+        Finished(),
+    )
     assert one.child_exited(0) is False
     assert set(one.record.whole().seen[KEY].evidence.observations) == {"usual", "mac", "laptop"}
     assert one.record.whole().seen[KEY].seconds == pytest.approx(0.2)
@@ -92,7 +107,12 @@ def test_on_other_benches_one_child_is_every_machine() -> None:
 def test_what_a_lost_gpu_has_left_out_is_seen_by_the_next_child() -> None:
     one = attempt()
     one.job(TOKEN)
-    assert say(one, Began(KEY), saw("usual", raised=Raised("AcceleratorError", "CUDA error", 3), spent=True), Paused())
+    assert say(
+        one,
+        Began(KEY),
+        saw("usual", raised=Raised("AcceleratorError", "CUDA error", 3), spent=True),
+        Paused(),
+    )
     assert one.child_exited(0) is True
     again = one.job(TOKEN)
     assert (again.machines, again.done, again.skip) == (HERE, {f"{KEY}::usual"}, frozenset())
@@ -127,7 +147,10 @@ def test_after_a_time_out_the_other_machines_are_not_asked_and_count_as_late() -
     exercise = day("day8")[0]
     function = exercise.functions[0]
     names = [probe.name for probe in function.probes]
-    seen = {names[0]: Observation(CallStatus.RETURNED, {}), names[1]: Observation(CallStatus.RAISED, {}, LATE)}
+    seen = {
+        names[0]: Observation(CallStatus.RETURNED, {}),
+        names[1]: Observation(CallStatus.RAISED, {}, LATE),
+    }
     late = judging._late(function, Evidence(exercise.stem, function.name, "cuda", 0, seen))
     assert late is not None
     found = late.observations
@@ -149,7 +172,8 @@ def test_too_much_gpu_memory_is_reported_as_that() -> None:
 
 
 def test_what_cuda_takes_itself_is_not_the_students() -> None:
-    with_gpu, without = MemoryLimits(100, 50), MemoryLimits(100)
+    with_gpu = MemoryLimits(100, 50)
+    without = MemoryLimits(100)
     assert not with_gpu.over_host(Usage(host=CUDA_HOST_BYTES, mapped=100))
     assert with_gpu.over_host(Usage(host=CUDA_HOST_BYTES, mapped=101))
     assert not with_gpu.over_device(Usage(device=CUDA_DEVICE_BYTES + 50))
@@ -169,9 +193,13 @@ def test_addresses_may_be_reserved_where_memory_may_not_be_written() -> None:
         code = 1
         try:
             limit(64 << 20, 1 << 20, 10, gpu=True)
-            mmap.mmap(-1, 64 << 30, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, prot=mmap.PROT_READ)
+            mmap.mmap(
+                -1, 64 << 30, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, prot=mmap.PROT_READ
+            )
             try:
-                mmap.mmap(-1, CUDA_HOST_BYTES + (128 << 20), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+                mmap.mmap(
+                    -1, CUDA_HOST_BYTES + (128 << 20), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
+                )
                 code = 2
             except OSError:
                 code = 0
@@ -196,7 +224,9 @@ def test_proc_is_never_mounted_for_the_whole_machine(tmp_path: Path) -> None:
     assert not isolation.may_mount_processes()
 
 
-def test_the_fork_server_sees_no_gpu_and_its_children_see_what_the_grader_does(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_fork_server_sees_no_gpu_and_its_children_see_what_the_grader_does(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3,1")
     hidden = real_gpus.hidden()
     assert (hidden["CUDA_VISIBLE_DEVICES"], hidden[real_gpus.VISIBLE]) == ("", "3,1")
@@ -218,7 +248,10 @@ HOSTILE = {
         "[keep.append(torch.empty(1 << 28, dtype=torch.uint8).pin_memory()) for _ in range(64)]; time.sleep(5)",
         "out of memory",
     ),
-    "device_memory": ("keep.append(torch.empty(60 << 30, dtype=torch.uint8, device='cuda'))", "out of memory"),
+    "device_memory": (
+        "keep.append(torch.empty(60 << 30, dtype=torch.uint8, device='cuda'))",
+        "out of memory",
+    ),
     "device_piecemeal": (
         "[keep.append(torch.empty(1 << 28, dtype=torch.uint8, device='cuda')) for _ in range(999)]",
         "out of memory",
@@ -229,7 +262,10 @@ HOSTILE = {
         "out of memory",
     ),
     "past_torch": ("raw(20 << 30); time.sleep(5)", "out of memory"),
-    "device_assert": ("torch.arange(4, device='cuda')[torch.full((4,), 99, device='cuda')]", "graded"),
+    "device_assert": (
+        "torch.arange(4, device='cuda')[torch.full((4,), 99, device='cuda')]",
+        "graded",
+    ),
     "device_assert_awaited": (
         "torch.arange(4, device='cuda')[torch.full((4,), 99, device='cuda')].cpu()",
         "graded",
@@ -275,7 +311,11 @@ def rows(tmp_path_factory: pytest.TempPathFactory) -> dict[str, SubmissionRow]:
         (folder / "04_modifying_training_loop_gpu.py").write_text(HEAD.replace("LINE", line))
         shutil.copy(REFERENCE / "03_moving_batches.py", folder)
         shutil.copy(REFERENCE / "05_modifying_evaluation_loop_gpu.py", folder)
-        shutil.copytree(REFERENCE, submissions / f"{name}.neighbour", ignore=shutil.ignore_patterns("__pycache__"))
+        shutil.copytree(
+            REFERENCE,
+            submissions / f"{name}.neighbour",
+            ignore=shutil.ignore_patterns("__pycache__"),
+        )
         answers = submissions / f"{name}.neighbour" / "12_self_assessment.py"
         answers.write_text(f"{answers.read_text()}\n# {name}\n")
     only = frozenset({"select_device", "move_batch", "train_epoch", "evaluate"})
@@ -295,10 +335,15 @@ def rows(tmp_path_factory: pytest.TempPathFactory) -> dict[str, SubmissionRow]:
 
 @needs_gpu
 @pytest.mark.parametrize("name", HOSTILE)
-def test_it_ends_as_it_should_and_costs_nobody_anything(rows: dict[str, SubmissionRow], name: str) -> None:
-    row, neighbour = rows[name], rows[f"{name}.neighbour"]
+def test_it_ends_as_it_should_and_costs_nobody_anything(
+    rows: dict[str, SubmissionRow], name: str
+) -> None:
+    row = rows[name]
+    neighbour = rows[f"{name}.neighbour"]
     assert row.status == HOSTILE[name][1], row.reason
-    lost = {exercise.exercise[:2]: exercise.max_score - exercise.score for exercise in row.exercises}
+    lost = {
+        exercise.exercise[:2]: exercise.max_score - exercise.score for exercise in row.exercises
+    }
     assert (lost["03"], lost["05"]) == (0, 0)  # what comes before, and after it
     assert lost["04"] > 0
     assert (neighbour.status, neighbour.score) == ("graded", neighbour.max_score)
@@ -307,7 +352,16 @@ def test_it_ends_as_it_should_and_costs_nobody_anything(rows: dict[str, Submissi
 @needs_gpu
 def test_every_layer_holds_with_a_gpu(rows: dict[str, SubmissionRow]) -> None:
     held = set(rows["exit.neighbour"].layers)
-    assert {"processes", "network", "scratch", "files", "system calls", "user", "limits", "device memory"} <= held
+    assert {
+        "processes",
+        "network",
+        "scratch",
+        "files",
+        "system calls",
+        "user",
+        "limits",
+        "device memory",
+    } <= held
 
 
 @needs_gpu
@@ -323,8 +377,15 @@ def test_verdicts_on_cuda_are_those_of_the_virtual_device(tmp_path: Path) -> Non
             jobs=4,
         )
         path = ClassGrading(asked, Quiet()).run().path
-        checks = [(row.submission, row.status, c) for row in iterate(path) for e in row.exercises for c in e.checks]
-        found.append([(name, status, c.id, c.outcome, c.misconception) for name, status, c in checks])
+        checks = [
+            (row.submission, row.status, c)
+            for row in iterate(path)
+            for e in row.exercises
+            for c in e.checks
+        ]
+        found.append(
+            [(name, status, c.id, c.outcome, c.misconception) for name, status, c in checks]
+        )
     assert found[0] == found[1]
 
 

@@ -12,7 +12,14 @@ from gpudojo.classes.gradebook import ClassTally
 from gpudojo.classes.local_runner import GradingTask
 from gpudojo.classes.submission_run import SubmissionRun
 from gpudojo.model.catalogue import day
-from gpudojo.model.results import CheckRow, ExerciseRow, Grade, Outcome, SubmissionRow, SubmissionStatus
+from gpudojo.model.results import (
+    CheckRow,
+    ExerciseRow,
+    Grade,
+    Outcome,
+    SubmissionRow,
+    SubmissionStatus,
+)
 from gpudojo.sandbox.protocol import RunOptions
 from gpudojo.submissions.entries import IgnoredPath
 from msgspec.structs import replace
@@ -21,7 +28,9 @@ from rich.console import Console
 WRONG = "03_moving_batches::move_batch::tensors_moved"
 
 
-def row(name: str, status: SubmissionStatus, exercises: list[ExerciseRow], reason: str = "") -> SubmissionRow:
+def row(
+    name: str, status: SubmissionStatus, exercises: list[ExerciseRow], reason: str = ""
+) -> SubmissionRow:
     return SubmissionRow(name, status, 0.0, 100.0, exercises, reason)
 
 
@@ -36,7 +45,9 @@ def test_what_could_not_be_read_failed_no_check() -> None:
     screen = Console(file=io.StringIO(), width=100)
     torn = judging.unreadable("the archive is damaged", day("day8"))
     failed = CheckRow(WRONG, "move_batch", Outcome.FAILED, 0, 1)
-    wrong = row("c", SubmissionStatus.GRADED, [ExerciseRow("03_moving_batches", "Moving", 0, 1, [failed])])
+    wrong = row(
+        "c", SubmissionStatus.GRADED, [ExerciseRow("03_moving_batches", "Moving", 0, 1, [failed])]
+    )
     both = [row(name, torn.status, torn.exercises, torn.reason) for name in "ab"]
     Display(screen).summary(outcome(*both, wrong))
     assert isinstance(screen.file, io.StringIO)
@@ -56,14 +67,23 @@ def test_no_name_reaches_the_terminal_as_it_is(tmp_path: Path) -> None:
     display = Display(screen)
     display.begins(2, 0, [IgnoredPath(tmp_path / hostile, hostile)])
     display.isolated({})
-    reviewed = SubmissionRow(hostile, SubmissionStatus.CRASHED, 0.0, 100.0, reason=hostile, needs_human=[hostile])
+    reviewed = SubmissionRow(
+        hostile, SubmissionStatus.CRASHED, 0.0, 100.0, reason=hostile, needs_human=[hostile]
+    )
     options = RunOptions(day="day8", bench="virtual", seeds={}, known=frozenset())
-    display.under_way([GradingTask(hostile, SubmissionRun("1", {}, options), lambda record: None, -100.0)])
+    display.under_way(
+        [GradingTask(hostile, SubmissionRun("1", {}, options), lambda record: None, -100.0)]
+    )
     display.graded(hostile, SubmissionStatus.CRASHED, ran=True)
     display.summary(outcome(reviewed))
     assert isinstance(screen.file, io.StringIO)
     said = screen.file.getvalue()
-    assert said.count("a⟨U+001B⟩]0;owned⟨U+0007⟩⟨U+009B⟩2J⟨U+202E⟩gp.exe⟨U+000D⟩⟨U+0008⟩⟨U+DCFF⟩⟨U+2028⟩") == 5
+    assert (
+        said.count(
+            "a⟨U+001B⟩]0;owned⟨U+0007⟩⟨U+009B⟩2J⟨U+202E⟩gp.exe⟨U+000D⟩⟨U+0008⟩⟨U+DCFF⟩⟨U+2028⟩"
+        )
+        == 5
+    )
     assert said.replace("\n", "").isprintable()
 
 
@@ -72,9 +92,12 @@ def test_a_file_gets_the_same_text_without_rich(
 ) -> None:
     for name in ("FORCE_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE"):
         monkeypatch.delenv(name, raising=False)
-    plain, screen = console_here(), Console(file=io.StringIO(), width=80, highlight=False)
+    plain = console_here()
+    screen = Console(file=io.StringIO(), width=80, highlight=False)
     assert isinstance(plain, PlainConsole)
-    torn = judging.unreadable("the archive [bold]is[/bold] damaged " + "and long " * 20, day("day8"))
+    torn = judging.unreadable(
+        "the archive [bold]is[/bold] damaged " + "and long " * 20, day("day8")
+    )
     for console in (plain, screen):
         with Display(console) as display:
             display.begins(1, 0, [])
@@ -97,7 +120,9 @@ def test_a_file_gets_the_same_text_without_rich(
 )
 def test_the_mean_says_which_points_it_counts(grade: Grade | None, said: str) -> None:
     screen = Console(file=io.StringIO(), width=100)
-    Display(screen).summary(outcome(SubmissionRow("a", SubmissionStatus.GRADED, 50.0, 100.0, grade=grade)))
+    Display(screen).summary(
+        outcome(SubmissionRow("a", SubmissionStatus.GRADED, 50.0, 100.0, grade=grade))
+    )
     assert isinstance(screen.file, io.StringIO)
     assert f"\n{said}\n" in screen.file.getvalue()
 

@@ -11,7 +11,9 @@ import pytest
 from gpudojo.classes import grading_options
 from gpudojo.model.catalogue import Day
 
-ONE, TWO, THREE = "01_one", "02_two", "03_three"
+ONE = "01_one"
+TWO = "02_two"
+THREE = "03_three"
 EXERCISE = 'from gpudojo.days.day8 import shared\nexercise = Exercise("{stem}")\n'
 LONG_AGO = 1_000_000_000
 
@@ -20,17 +22,26 @@ class MadeDay:
     """A day of three exercises; the files of gpudojo itself are one small file."""
 
     def __init__(self, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.folder, self.code = root / "days" / "day8", root / "code"
+        self.folder = root / "days" / "day8"
+        self.code = root / "code"
         self.package = "gpudojo.days.day8"
         for name, stem in (("one", ONE), ("two", TWO), ("three", THREE)):
             self.write(f"{name}.py", EXERCISE.format(stem=stem))
-        for name in ("__init__.py", "shared.py", "misconceptions.toml", "lessons/01_one.md", "__pycache__/one.pyc"):
+        for name in (
+            "__init__.py",
+            "shared.py",
+            "misconceptions.toml",
+            "lessons/01_one.md",
+            "__pycache__/one.pyc",
+        ):
             self.write(name, "")
         self.code.mkdir()
         self.write("../../code/checks.py", "")
         monkeypatch.setattr(grading_options, "ROOT", root)
         monkeypatch.setattr(grading_options, "VERDICTS", ("code",))
-        monkeypatch.setattr(grading_options, "registered", lambda: {"day8": Day("day8", self.package, self.folder)})
+        monkeypatch.setattr(
+            grading_options, "registered", lambda: {"day8": Day("day8", self.package, self.folder)}
+        )
         monkeypatch.setattr(grading_options, "exercises_of", lambda day: ())
         monkeypatch.setattr(grading_options, "misconceptions", dict)
 
@@ -76,7 +87,9 @@ def made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> MadeDay:
         ("__pycache__/one.pyc", set()),
     ],
 )
-def test_a_change_is_one_of_the_exercises_that_may_use_the_file(made: MadeDay, name: str, changed: set[str]) -> None:
+def test_a_change_is_one_of_the_exercises_that_may_use_the_file(
+    made: MadeDay, name: str, changed: set[str]
+) -> None:
     assert made.changed_by(name) == changed
 
 
@@ -101,7 +114,9 @@ def test_exercises_of_which_one_imports_the_other_change_together(made: MadeDay,
     assert made.changed_by("three.py") == {ONE, TWO, THREE}
 
 
-@pytest.mark.parametrize("text", ["importlib.import_module(name)\n", "sys.modules[name]\n", "__import__(name)\n"])
+@pytest.mark.parametrize(
+    "text", ["importlib.import_module(name)\n", "sys.modules[name]\n", "__import__(name)\n"]
+)
 def test_an_exercise_that_may_import_any_module_changes_with_all(made: MadeDay, text: str) -> None:
     made.add("one.py", text)
     assert made.changed_by("three.py") == {ONE, TWO, THREE}
@@ -141,7 +156,9 @@ def test_nothing_is_certain_of_a_day_of_another_package(made: MadeDay) -> None:
     assert made.fingerprints() == {}
 
 
-def test_another_python_or_library_changes_all(made: MadeDay, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_another_python_or_library_changes_all(
+    made: MadeDay, monkeypatch: pytest.MonkeyPatch
+) -> None:
     before = made.fingerprints()
     monkeypatch.setattr(grading_options, "_installed", lambda: ["numpy-0.dist-info"])
     other = made.fingerprints()
@@ -157,14 +174,22 @@ def test_every_module_that_judges_is_in_the_fingerprint() -> None:
         "own = [m for n, m in sys.modules.items() if n.partition('.')[0] in ('gpudojo', 'virtual_cuda')]\n"
         "print(*[m.__file__ for m in own])"
     )
-    done = subprocess.run([sys.executable, "-c", question], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", question], capture_output=True, text=True, check=True
+    )
     places = [*grading_options.VERDICTS, "gpudojo/days/day8"]
-    covered = {path for place in places for path in grading_options._below(grading_options.ROOT / place)}
+    covered = {
+        path for place in places for path in grading_options._below(grading_options.ROOT / place)
+    }
     assert {*done.stdout.split()} - covered == set()
     assert (
         "numpy"
         in subprocess.run(
-            [sys.executable, "-c", "from gpudojo.classes.grading_options import _installed\nprint(*_installed())"],
+            [
+                sys.executable,
+                "-c",
+                "from gpudojo.classes.grading_options import _installed\nprint(*_installed())",
+            ],
             capture_output=True,
             text=True,
             check=True,

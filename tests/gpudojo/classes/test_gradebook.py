@@ -25,7 +25,9 @@ from tests.gpudojo.classes.test_grading import REFERENCE, Quiet
 FIRST = "01_checking_device.py"
 RIGHT = (REFERENCE / FIRST).read_text(encoding="utf-8")
 WRONG = "import torch\n\n\ndef select_device(prefer=None):\n    return torch.device('cpu')\n"
-PARTLY = "import torch\n\n\ndef select_device(prefer=None):\n    return torch.device(prefer or 'cuda')\n"
+PARTLY = (
+    "import torch\n\n\ndef select_device(prefer=None):\n    return torch.device(prefer or 'cuda')\n"
+)
 
 pytestmark = pytest.mark.usefixtures("loaded_fork_servers")
 
@@ -42,7 +44,9 @@ def commit(folder: Path, date: str) -> None:
         subprocess.run(["git", *words], cwd=folder, env=os.environ | dates, check=True)
 
 
-def grade(out: Path, *paths: Path, **more: Any) -> tuple[GradedClass, dict[str, SubmissionRow], ClassResults]:
+def grade(
+    out: Path, *paths: Path, **more: Any
+) -> tuple[GradedClass, dict[str, SubmissionRow], ClassResults]:
     settings = {"only": frozenset({"select_device"}), "jobs": 2, "seconds": 10.0, **more}
     options = GradingOptions(submissions=paths, out=out, reference=REFERENCE, **settings)
     outcome = ClassGrading(options, Quiet()).run()
@@ -79,7 +83,11 @@ def dojo(*words: str | Path, fails: bool = False) -> str:
 def test_one_student_again_keeps_the_others_and_the_settings(term: Path) -> None:
     before = read(term / "out" / "results.json")
     hand_in(term / "class" / "bo", RIGHT + "\n# mended\n")
-    options: dict[str, Any] = {"seconds": 3.0, "asked": frozenset(), "only": frozenset({"select_device"})}
+    options: dict[str, Any] = {
+        "seconds": 3.0,
+        "asked": frozenset(),
+        "only": frozenset({"select_device"}),
+    }
     outcome, rows, after = grade(term / "out", term / "class" / "bo", **options)
     assert (outcome.count, outcome.ran, list(rows)) == (1, 1, ["ada", "bo", "cy"])
     assert rows["ada"] == next(row for row in before.submissions if row.submission == "ada")
@@ -95,7 +103,11 @@ def test_one_student_again_keeps_the_others_and_the_settings(term: Path) -> None
     assert second.changes == change.checks
     with (term / "out" / "history.csv").open(encoding="utf-8", newline="") as file:
         (line,) = csv.DictReader(file)
-    assert (line["submission"], line["why"], line["before"]) == ("bo", "new attempt", f"{first.score:g}")
+    assert (line["submission"], line["why"], line["before"]) == (
+        "bo",
+        "new attempt",
+        f"{first.score:g}",
+    )
     # the same again changes nothing
     again, rows, _ = grade(term / "out", term / "class" / "bo", **options)
     assert (again.ran, again.changes, len(rows["bo"].attempts)) == (0, [], 2)
@@ -114,14 +126,21 @@ def test_what_the_course_file_changes_is_said_and_logged(term: Path) -> None:
     """An extension after the deadline, a roster, other weights: no check has changed, and points have."""
     commit(term / "class" / "ada", "2026-11-21T10:00:00+0100")
     course = term / "class" / "course.toml"
-    course.write_text("deadline = 2026-11-20T23:59:00+01:00\n[late]\npenalty = 10\n", encoding="utf-8")
+    course.write_text(
+        "deadline = 2026-11-20T23:59:00+01:00\n[late]\npenalty = 10\n", encoding="utf-8"
+    )
     outcome, rows, _ = grade(term / "out", term / "class")
     assert (outcome.tally.settled, rows["ada"].final.points) == (["ada: 8 → 7.2 of 8"], 7.2)
     assert grade(term / "out", term / "class")[0].tally.settled == []
-    course.write_text(course.read_text(encoding="utf-8") + "[extensions]\nada = 1\n", encoding="utf-8")
+    course.write_text(
+        course.read_text(encoding="utf-8") + "[extensions]\nada = 1\n", encoding="utf-8"
+    )
     # whichever command is the first to use it
     said = dojo("override", "bo", "01", "--points", "1", "--out", term / "out")
-    assert "Changed by the course file, the roster or the choice of attempts\n  ada: 7.2 → 8 of 8\n" in said
+    assert (
+        "Changed by the course file, the roster or the choice of attempts\n  ada: 7.2 → 8 of 8\n"
+        in said
+    )
     assert grade(term / "out", term / "class")[0].tally.settled == []
     (term / "roster.csv").write_text("id,name\nada,Ada One\n", encoding="utf-8")
     course.write_text("points = 20\n", encoding="utf-8")
@@ -132,13 +151,18 @@ def test_what_the_course_file_changes_is_said_and_logged(term: Path) -> None:
         "cy: 0 of 8 → 0 of 20",
     ]
     with (term / "out" / "history.csv").open(encoding="utf-8", newline="") as file:
-        lines = [(line["submission"], line["before"], line["after"], line["why"]) for line in csv.DictReader(file)]
+        lines = [
+            (line["submission"], line["before"], line["after"], line["why"])
+            for line in csv.DictReader(file)
+        ]
     assert lines[:2] == [("ada", "8", "7.2", "settings"), ("ada", "7.2", "8", "settings")]
     assert lines[3:] == [("bo", "1", "2.5", "settings"), ("cy", "0", "0", "settings")]
 
 
 def test_another_attempt_of_another_name_is_a_change(term: Path) -> None:
-    (term / "roster.csv").write_text("id,name,github\n1,Ada One,ada\n2,Bo Bell,\n", encoding="utf-8")
+    (term / "roster.csv").write_text(
+        "id,name,github\n1,Ada One,ada\n2,Bo Bell,\n", encoding="utf-8"
+    )
     hand_in(term / "class" / "Ada One", WRONG + "# again\n")
     grade(term / "out", term / "class", roster=term / "roster.csv", attempt="latest")
     latest = read(term / "out" / "results.json").submissions
@@ -175,7 +199,9 @@ def test_attempts_have_the_points_of_the_course(term: Path) -> None:
     assert str(change).startswith("ada: 10 → 90 (")
     # what a person gave holds for every attempt
     dojo("override", "--out", term / "new", "ada", "01", "--points", "4")
-    row = next(row for row in read(term / "new" / "results.json").submissions if row.submission == "ada")
+    row = next(
+        row for row in read(term / "new" / "results.json").submissions if row.submission == "ada"
+    )
     assert [each.score for each in row.attempts] == [4, 94]
 
 
@@ -197,7 +223,9 @@ def test_the_same_download_again_is_no_later_attempt(term: Path) -> None:
     shutil.copytree(term / "class" / "bo", term / "download" / "bo")
     for place in ("class", "download"):
         outcome, rows, _ = grade(term / "out", term / place / "bo")
-        assert (rows["bo"].score, outcome.changes, len(rows["bo"].attempts)) == (worth, [], 2), place
+        assert (rows["bo"].score, outcome.changes, len(rows["bo"].attempts)) == (worth, [], 2), (
+            place
+        )
     # What changes back in its own place is what the student wants.
     hand_in(term / "mended" / "bo", WRONG)
     outcome, rows, _ = grade(term / "out", term / "mended" / "bo")
@@ -205,11 +233,17 @@ def test_the_same_download_again_is_no_later_attempt(term: Path) -> None:
 
 
 def test_a_run_that_began_before_another_ended_loses_nothing(term: Path) -> None:
-    settings: dict[str, Any] = {"out": term / "out", "reference": REFERENCE, "only": frozenset({"select_device"})}
+    settings: dict[str, Any] = {
+        "out": term / "out",
+        "reference": REFERENCE,
+        "only": frozenset({"select_device"}),
+    }
     waits = ClassGrading(GradingOptions(submissions=(term / "class" / "ada",), **settings), Quiet())
     hand_in(term / "more" / "dee", RIGHT + "# dee\n")
     grade(term / "out", term / "more")
-    with pytest.raises(BadClass, match=r"another `dojo grade` has just written to .*; run the same command again"):
+    with pytest.raises(
+        BadClass, match=r"another `dojo grade` has just written to .*; run the same command again"
+    ):
         waits.run()
     _, rows, _ = grade(term / "out", term / "class" / "ada")
     assert list(rows) == ["ada", "bo", "cy", "dee"]
@@ -252,8 +286,15 @@ def test_reasons_to_look(term: Path) -> None:
 def test_functions_in_a_cell_that_is_written_to_a_file_are_named(term: Path) -> None:
     """As in Colab, where files cannot be edited otherwise. Such cells are not run."""
     magic = [f"%%writefile {FIRST}\n", *RIGHT.splitlines(keepends=True)]
-    for name, sources in {"dee": [magic], "eve": [magic, [WRONG]], "fay": [["%%writefile a.txt\n", "text"]]}.items():
-        cells = [{"cell_type": "code", "metadata": {}, "outputs": [], "source": source} for source in sources]
+    for name, sources in {
+        "dee": [magic],
+        "eve": [magic, [WRONG]],
+        "fay": [["%%writefile a.txt\n", "text"]],
+    }.items():
+        cells = [
+            {"cell_type": "code", "metadata": {}, "outputs": [], "source": source}
+            for source in sources
+        ]
         notebook = {"cells": cells, "metadata": {}, "nbformat": 4, "nbformat_minor": 4}
         (term / "class" / f"{name}.ipynb").write_text(json.dumps(notebook), encoding="utf-8")
     _, rows, _ = grade(term / "out", term / "class")
@@ -266,9 +307,12 @@ def test_functions_in_a_cell_that_is_written_to_a_file_are_named(term: Path) -> 
 def test_a_class_with_a_course_file(term: Path) -> None:
     """Scale, lateness by commit and by Canvas, an extension, sections, the absent, a stranger, items graded by hand."""
     commit(term / "class" / "ada", "2026-11-21T10:00:00+0100")
-    (term / "class" / f"exampledee_LATE_10010_7001_{FIRST}").write_text(RIGHT + "# dee\n", encoding="utf-8")
+    (term / "class" / f"exampledee_LATE_10010_7001_{FIRST}").write_text(
+        RIGHT + "# dee\n", encoding="utf-8"
+    )
     (term / "class" / "roster.csv").write_text(
-        "id,name,section\n1,Ada,Mon\n2,bo,Tue\n10010,Dee Example,Tue\n4,Nobody Here,Wed\n", encoding="utf-8"
+        "id,name,section\n1,Ada,Mon\n2,bo,Tue\n10010,Dee Example,Tue\n4,Nobody Here,Wed\n",
+        encoding="utf-8",
     )
     (term / "class" / "course.toml").write_text(
         "points = 20\ndeadline = 2026-11-20T23:59:00+01:00\nroster = 'roster.csv'\n[late]\npenalty = 10\n"
@@ -276,9 +320,15 @@ def test_a_class_with_a_course_file(term: Path) -> None:
         encoding="utf-8",
     )
     outcome, rows, results = grade(term / "out", term / "class")
-    assert (results.scale, results.sections, results.unmatched) == (20, ["Mon", "Tue", "Wed"], ["cy"])
+    assert (results.scale, results.sections, results.unmatched) == (
+        20,
+        ["Mon", "Tue", "Wed"],
+        ["cy"],
+    )
     assert [row.section for row in rows.values()] == ["Mon", "Tue", "", "Tue", "Wed"]
-    ada, absent, dee = rows["ada"], rows["Nobody Here"], rows["exampledee"]
+    ada = rows["ada"]
+    absent = rows["Nobody Here"]
+    dee = rows["exampledee"]
     worth = results.max_score
     assert ada.timing is not None
     assert (ada.late, ada.timing.told_by, ada.timing.late_seconds) == (True, "commit", 36060)
@@ -305,9 +355,21 @@ def test_points_that_people_give(term: Path) -> None:
     before = now()["bo"]
     failed = next(check for check in before.exercises[0].checks if check.points < check.max_points)
     said = dojo(
-        "override", "bo", failed.id, "--points", str(failed.max_points), "--comment", "seen", "--by", "kim", *out
+        "override",
+        "bo",
+        failed.id,
+        "--points",
+        str(failed.max_points),
+        "--comment",
+        "seen",
+        "--by",
+        "kim",
+        *out,
     )
-    assert f"bo: {before.score:g} → {before.score + failed.max_points:g} of {before.max_score:g}" in said
+    assert (
+        f"bo: {before.score:g} → {before.score + failed.max_points:g} of {before.max_score:g}"
+        in said
+    )
     ((item, given),) = now()["bo"].overrides
     assert (item, given.graded, given.comment, given.by) == (failed.id, 0.0, "seen", "kim")
     assert "in the exercises" not in said, "the published points are the same"
@@ -332,12 +394,18 @@ def test_points_that_people_give(term: Path) -> None:
         (("boo", "report", "--points", "1"), "no student is called 'boo'; did you mean bo?"),
         (("d", "report", "--points", "1"), "no student is called 'd'; names with it: ada"),
         (("bo", "select_device::run", "--points", "1"), "did you mean select_device::runs?\n"),
-        (("bo", "reprt", "--points", "1"), "there is no check, exercise or item 'reprt'; did you mean report?"),
+        (
+            ("bo", "reprt", "--points", "1"),
+            "there is no check, exercise or item 'reprt'; did you mean report?",
+        ),
         (("bo", "report", "--points", "9"), "report is worth 8 points, not 9"),
         (("bo", "report"), "--points is missing"),
         (("bo", "report", "--points", "nan"), "--points: points must be 0 or more, not nan"),
         (("bo", "report", "--points", "much"), "--points: 'much' is not a number of points"),
-        (("bo", "select_device::takes_the_g", "--points", "1"), "did you mean select_device::takes_the_gpu?"),
+        (
+            ("bo", "select_device::takes_the_g", "--points", "1"),
+            "did you mean select_device::takes_the_gpu?",
+        ),
         (("ada", failed.id, "--undo"), "ada has no override for"),
     ):
         assert told in dojo("override", *words, *out, fails=True)
@@ -345,14 +413,17 @@ def test_points_that_people_give(term: Path) -> None:
 
 
 def test_points_from_a_table(term: Path) -> None:
-    (term / "class" / "course.toml").write_text("[[by_hand]]\nname = 'essay'\npoints = 4\n", encoding="utf-8")
+    (term / "class" / "course.toml").write_text(
+        "[[by_hand]]\nname = 'essay'\npoints = 4\n", encoding="utf-8"
+    )
     grade(term / "out", term / "class")
     listed = dojo("override", "--out", term / "out")
     assert "There are no overrides." in listed
     assert "  essay (essay; 4 points): 3 students\n    ada, bo, cy\n" in listed
     marks = term / "marks.csv"
     marks.write_text(
-        'student,item,points,comment\nada,essay,4,good\nbo,essay,,\ncy,essay,"2,5",=1+1\n', encoding="utf-8"
+        'student,item,points,comment\nada,essay,4,good\nbo,essay,,\ncy,essay,"2,5",=1+1\n',
+        encoding="utf-8",
     )
     said = dojo("override", "--from", marks, "--out", term / "out")
     assert "2 of 2 students' points changed" in said
@@ -372,14 +443,18 @@ def test_points_from_a_table(term: Path) -> None:
         assert told in dojo("override", "--from", marks, "--out", term / "out", fails=True)
     for empty in ("student,item,points,comment\n", "student,item,points\nada,essay\n"):
         marks.write_text(empty, encoding="utf-8")
-        assert "no line of it has points" in dojo("override", "--from", marks, "--out", term / "out", fails=True)
+        assert "no line of it has points" in dojo(
+            "override", "--from", marks, "--out", term / "out", fails=True
+        )
     dojo("override", "--undo", "--out", term / "out")
     assert not any(row.overrides for row in read(term / "out" / "results.json").submissions)
 
 
 def test_who_handed_in_nothing_is_not_counted_among_those_to_grade(term: Path) -> None:
     (term / "roster.csv").write_text("id,name\nada,Ada One\nzoe,Zoe\neve,Eve\n", encoding="utf-8")
-    (term / "class" / "course.toml").write_text("[[by_hand]]\nname = 'essay'\npoints = 4\n", encoding="utf-8")
+    (term / "class" / "course.toml").write_text(
+        "[[by_hand]]\nname = 'essay'\npoints = 4\n", encoding="utf-8"
+    )
     outcome, _, _ = grade(term / "out", term / "class", roster=term / "roster.csv")
     assert outcome.tally.to_grade == 3
     listed = dojo("override", "--out", term / "out")
@@ -422,13 +497,19 @@ def test_the_last_points_hold_however_the_student_was_known_before(term: Path) -
 def test_points_stay_with_whom_the_roster_knows_otherwise_now(term: Path) -> None:
     """An address without an id changes, a student leaves the course, another one handed in nothing."""
     roster = term / "roster.csv"
-    roster.write_text("name,email\nAda,a@x.org\nbo,b@x.org\nZoe,z@x.org\nEve,y@x.org\n", encoding="utf-8")
+    roster.write_text(
+        "name,email\nAda,a@x.org\nbo,b@x.org\nZoe,z@x.org\nEve,y@x.org\n", encoding="utf-8"
+    )
     grade(term / "out", term / "class", roster=roster)
     for who in ("ada", "bo", "zoe", "eve"):
         dojo("override", who, "01", "--points", "3", "--out", term / "out")
     roster.write_text("name,email\nAda,ada@y.org\nZoe,zoe@y.org\n", encoding="utf-8")
     outcome, rows, _ = grade(term / "out", term / "class")
-    assert {name: row.score for name, row in rows.items() if row.overrides} == {"ada": 3, "bo": 3, "Zoe": 3}
+    assert {name: row.score for name, row in rows.items() if row.overrides} == {
+        "ada": 3,
+        "bo": 3,
+        "Zoe": 3,
+    }
     assert [notice.partition("overrides.csv: ")[2] for notice in outcome.notices] == [
         "'Zoe' had another id on the roster before, 'z@x.org', and keeps the points given by hand",
         "nobody is 'Eve' any more; an override is unused",
@@ -441,7 +522,8 @@ def test_points_stay_with_whom_the_roster_knows_otherwise_now(term: Path) -> Non
 
 
 def test_points_for_what_is_not_graded_any_more_are_said_to_be_unused(term: Path) -> None:
-    course, both = term / "class" / "course.toml", {"only": frozenset({"select_device", "ANSWERS"})}
+    course = term / "class" / "course.toml"
+    both = {"only": frozenset({"select_device", "ANSWERS"})}
     course.write_text("[[by_hand]]\nname = 'essay'\npoints = 4\n", encoding="utf-8")
     grade(term / "out", term / "class", **both)
     out = ("--out", term / "out")
@@ -470,7 +552,9 @@ def test_points_for_what_is_not_graded_any_more_are_said_to_be_unused(term: Path
         (("--from", "{marks}", "--all"), "--from does not go with --all"),
     ],
 )
-def test_a_word_that_would_be_left_out_is_refused(term: Path, words: tuple[str, ...], said: str) -> None:
+def test_a_word_that_would_be_left_out_is_refused(
+    term: Path, words: tuple[str, ...], said: str
+) -> None:
     (term / "marks.csv").write_text("student,item,points\nada,01,1\n", encoding="utf-8")
     filled = [word.format(marks=term / "marks.csv") for word in words]
     assert said in dojo("override", *filled, "--out", term / "out", fails=True)
@@ -494,7 +578,9 @@ def test_results_are_nobodys_submission(term: Path) -> None:
     (term / "class" / "report").mkdir()
     _, others, _ = grade(term / "class", term / "class")
     assert inside.keys() == others.keys() == rows.keys()
-    with pytest.raises(BadClass, match="out holds results of `dojo grade`; give the folder of submissions"):
+    with pytest.raises(
+        BadClass, match="out holds results of `dojo grade`; give the folder of submissions"
+    ):
         grade(term / "more", term / "out")
 
 
@@ -517,7 +603,9 @@ def test_a_few_are_listed_with_their_points(term: Path) -> None:
 
 
 def test_who_is_on_the_roster_stands_in_the_order_of_names(term: Path) -> None:
-    (term / "roster.csv").write_text("id,name,github\n1,Zoe,ada\n2,Bo,bo\n3,Ann,\n", encoding="utf-8")
+    (term / "roster.csv").write_text(
+        "id,name,github\n1,Zoe,ada\n2,Bo,bo\n3,Ann,\n", encoding="utf-8"
+    )
     _, rows, _ = grade(term / "out", term / "class", roster=term / "roster.csv")
     assert list(rows) == ["Ann", "bo", "cy", "ada"]
 
@@ -528,12 +616,19 @@ def test_who_has_a_family_name_on_the_roster_stands_by_it(term: Path) -> None:
     for table in (canvas, plain):
         (term / "roster.csv").write_text(table, encoding="utf-8")
         _, rows, _ = grade(term / "out", term / "class", roster=term / "roster.csv")
-        assert [row.called for row in rows.values()] == ["Bo Bell (bo)", "cy", "Di Li", "Ada Young (ada)"]
+        assert [row.called for row in rows.values()] == [
+            "Bo Bell (bo)",
+            "cy",
+            "Di Li",
+            "Ada Young (ada)",
+        ]
 
 
 def test_lists_in_the_terminal_have_the_names_on_the_roster(term: Path) -> None:
     (term / "roster.csv").write_text("id,name\nbo,Bo Bell\nada,ADA\n", encoding="utf-8")
-    (term / "class" / "course.toml").write_text("[[by_hand]]\nname = 'report'\npoints = 8\n", encoding="utf-8")
+    (term / "class" / "course.toml").write_text(
+        "[[by_hand]]\nname = 'report'\npoints = 8\n", encoding="utf-8"
+    )
     hand_in(term / "class" / "bo", "def select_device(:\n")
     outcome, _, _ = grade(term / "out", term / "class" / "bo", roster=term / "roster.csv")
     tally = outcome.tally
@@ -546,14 +641,23 @@ def test_lists_in_the_terminal_have_the_names_on_the_roster(term: Path) -> None:
     outcome, _, _ = grade(term / "out", term / "class" / "bo")
     assert [str(change).partition(":")[0] for change in outcome.changes] == ["Bo Bell (bo)"]
     assert "    ADA, Bo Bell (bo), cy\n" in dojo("override", "--out", term / "out")
-    assert dojo("override", "bo", "report", "--points", "2", "--out", term / "out").startswith("Bo Bell (bo): ")
+    assert dojo("override", "bo", "report", "--points", "2", "--out", term / "out").startswith(
+        "Bo Bell (bo): "
+    )
 
 
 def test_a_group_has_one_submission(term: Path) -> None:
-    (term / "class" / "course.toml").write_text("[groups]\nteam = ['bo', 'zoe', 'ada']\n", encoding="utf-8")
+    (term / "class" / "course.toml").write_text(
+        "[groups]\nteam = ['bo', 'zoe', 'ada']\n", encoding="utf-8"
+    )
     hand_in(term / "class" / "ada", RIGHT + "# of all of us\n")
     _, rows, results = grade(term / "out", term / "class")
-    assert {name: row.group for name, row in rows.items()} == {"ada": "team", "bo": "team", "cy": "", "zoe": "team"}
+    assert {name: row.group for name, row in rows.items()} == {
+        "ada": "team",
+        "bo": "team",
+        "cy": "",
+        "zoe": "team",
+    }
     assert {rows[name].score for name in ("ada", "bo", "zoe")} == {results.max_score}
     assert rows["ada"].needs_human == []
     with (term / "out" / "results.csv").open(encoding="utf-8", newline="") as file:
@@ -564,7 +668,12 @@ def test_what_is_named_for_a_group_is_its_members(term: Path) -> None:
     (term / "roster.csv").write_text("id,name\nada,Ada\n2,Di\n3,Eve\n", encoding="utf-8")
     (term / "class" / "course.toml").write_text("[groups]\nbo = ['Di', 'Eve']\n", encoding="utf-8")
     outcome, rows, results = grade(term / "out", term / "class", roster=term / "roster.csv")
-    assert {name: row.group for name, row in rows.items()} == {"ada": "", "cy": "", "Di": "bo", "Eve": "bo"}
+    assert {name: row.group for name, row in rows.items()} == {
+        "ada": "",
+        "cy": "",
+        "Di": "bo",
+        "Eve": "bo",
+    }
     assert outcome.unmatched == results.unmatched == ["cy"]
 
 
@@ -578,15 +687,22 @@ def test_gradescope_s_list_names_who_is_on_no_roster(term: Path) -> None:
             submitter = "".join(f"    :{part}\n" for part in person.strip("{}").split(", "))
             file.write(f"submission_{number}:\n  :submitters:\n  -{submitter[3:]}")
     _, rows, _ = grade(term / "new", term / "scope")
-    assert [row.called for row in rows.values()] == ["Bo Bell (submission_1)", "Di Li (submission_2)"]
+    assert [row.called for row in rows.values()] == [
+        "Bo Bell (submission_1)",
+        "Di Li (submission_2)",
+    ]
     dojo("feedback", term / "new", "--out", term / "pages")
     with (term / "pages" / "feedback.csv").open(encoding="utf-8", newline="") as file:
         assert [(line["name"], line["email"], line["id"]) for line in csv.DictReader(file)] == [
             ("Bo Bell", "bo@x.org", "7"),
             ("Di Li", "di@x.org", ""),
         ]
-    assert "<h1><bdi>Bo Bell</bdi></h1>" in (term / "pages" / "students" / "submission_1.html").read_text("utf-8")
-    assert dojo("override", "Di Li", "01", "--points", "1", "--out", term / "new").startswith("Di Li (submission_2): ")
+    assert "<h1><bdi>Bo Bell</bdi></h1>" in (
+        term / "pages" / "students" / "submission_1.html"
+    ).read_text("utf-8")
+    assert dojo("override", "Di Li", "01", "--points", "1", "--out", term / "new").startswith(
+        "Di Li (submission_2): "
+    )
     (term / "roster.csv").write_text("id,name,email\n7,Bo Bell,bo@y.org\n", encoding="utf-8")
     outcome, rows, _ = grade(term / "new", term / "scope", roster=term / "roster.csv")
     assert (outcome.unmatched, rows["submission_1"].roster) == (
@@ -595,7 +711,9 @@ def test_gradescope_s_list_names_who_is_on_no_roster(term: Path) -> None:
     )
 
 
-def test_members_of_a_group_have_their_own_ids_and_the_date_of_what_was_handed_in(term: Path) -> None:
+def test_members_of_a_group_have_their_own_ids_and_the_date_of_what_was_handed_in(
+    term: Path,
+) -> None:
     """With another's id, their points would go to the other one."""
     folder = term / "moodle" / "Bo Bell_7001_assignsubmission_file_"
     hand_in(folder, RIGHT)
@@ -614,19 +732,32 @@ def test_members_of_a_group_have_their_own_ids_and_the_date_of_what_was_handed_i
         "Bo Bell": ("Bo Bell", "7001"),
         "Di Li": ("Di Li", "7002"),
     }
-    assert {(row.timing and row.timing.late_seconds, row.final.points) for row in rows.values()} == {(86_400, 7.2)}
+    assert {
+        (row.timing and row.timing.late_seconds, row.final.points) for row in rows.values()
+    } == {(86_400, 7.2)}
     dojo("feedback", term / "new", "--out", term / "pages")
     with zipfile.ZipFile(term / "pages" / "moodle.zip") as made:
-        assert sorted(name.partition("_assign")[0] for name in made.namelist()) == ["Bo Bell_7001", "Di Li_7002"]
+        assert sorted(name.partition("_assign")[0] for name in made.namelist()) == [
+            "Bo Bell_7001",
+            "Di Li_7002",
+        ]
     # without a roster, a member is called by the name in the course file
-    (term / "class" / "course.toml").write_text("[groups]\nteam = ['bo', 'zoe']\n", encoding="utf-8")
+    (term / "class" / "course.toml").write_text(
+        "[groups]\nteam = ['bo', 'zoe']\n", encoding="utf-8"
+    )
     _, rows, _ = grade(term / "out", term / "class")
-    assert (rows["zoe"].student, rows["zoe"].identifier, rows["zoe"].score) == ("zoe", None, rows["bo"].score)
+    assert (rows["zoe"].student, rows["zoe"].identifier, rows["zoe"].score) == (
+        "zoe",
+        None,
+        rows["bo"].score,
+    )
 
 
 def test_a_name_that_does_not_tell_one_student_is_said(term: Path) -> None:
     """In a group it would give somebody another student's points."""
-    (term / "class" / "roster.csv").write_text("id,name\nada,Ada One\nbo,Bo Li\ncy,Bo Li\n", encoding="utf-8")
+    (term / "class" / "roster.csv").write_text(
+        "id,name\nada,Ada One\nbo,Bo Li\ncy,Bo Li\n", encoding="utf-8"
+    )
     course = term / "class" / "course.toml"
     course.write_text(
         "deadline = 2026-11-20T23:59:00+01:00\nroster = 'roster.csv'\n[groups]\na = ['ada', 'bo']\n"
@@ -647,13 +778,16 @@ def test_a_name_that_does_not_tell_one_student_is_said(term: Path) -> None:
 def test_a_student_may_be_named_as_the_roster_writes_it(term: Path) -> None:
     (term / "class" / "roster.csv").write_text('id,name\nbo,"Bell, Bo"\n', encoding="utf-8")
     (term / "class" / "course.toml").write_text(
-        "deadline = 2026-11-20T23:59:00+01:00\nroster = 'roster.csv'\n[extensions]\n'Bell, Bo' = 3\n", encoding="utf-8"
+        "deadline = 2026-11-20T23:59:00+01:00\nroster = 'roster.csv'\n[extensions]\n'Bell, Bo' = 3\n",
+        encoding="utf-8",
     )
     outcome, rows, _ = grade(term / "out", term / "class")
     assert outcome.notices == []
     assert rows["bo"].timing is not None
     assert rows["bo"].timing.extended
-    assert "Bo Bell (bo): 0 → 1 of 8" in dojo("override", "Bell, Bo", "01", "--points", "1", "--out", term / "out")
+    assert "Bo Bell (bo): 0 → 1 of 8" in dojo(
+        "override", "Bell, Bo", "01", "--points", "1", "--out", term / "out"
+    )
 
 
 def test_an_extension_that_ends_before_the_deadline_is_said(term: Path) -> None:
@@ -665,20 +799,27 @@ def test_an_extension_that_ends_before_the_deadline_is_said(term: Path) -> None:
     said += "2026-11-20 23:59 UTC+01:00, which holds"
     assert f"note: {said}\n" in dojo("init", term / "class")
     outcome, _, _ = grade(term / "out", term / "class")
-    assert [notice.partition("course.toml, ")[2] for notice in outcome.notices] == [f"line 3: {said}"]
+    assert [notice.partition("course.toml, ")[2] for notice in outcome.notices] == [
+        f"line 3: {said}"
+    ]
 
 
 def test_all_are_those_who_handed_something_in(term: Path) -> None:
     (term / "roster.csv").write_text("id,name\nada,Ada\nzoe,Zoe\n", encoding="utf-8")
-    (term / "class" / "course.toml").write_text("[[by_hand]]\nname = 'report'\npoints = 8\n", encoding="utf-8")
+    (term / "class" / "course.toml").write_text(
+        "[[by_hand]]\nname = 'report'\npoints = 8\n", encoding="utf-8"
+    )
     grade(term / "out", term / "class", roster=term / "roster.csv")
     out = ("--out", term / "out")
     said = dojo("override", "--all", "report", "--points", "3", *out)
     assert (
-        "3 of 4 students' points changed. 1 handed in nothing and got nothing: to give them points, name them." in said
+        "3 of 4 students' points changed. 1 handed in nothing and got nothing: to give them points, name them."
+        in said
     )
     assert "Zoe" not in said
-    (zoe,) = (row for row in read(term / "out" / "results.json").submissions if row.submission == "Zoe")
+    (zoe,) = (
+        row for row in read(term / "out" / "results.json").submissions if row.submission == "Zoe"
+    )
     assert (zoe.score, zoe.overrides) == (0, [])
     assert "Zoe: 0 → 2 of 16" in dojo("override", "zoe", "report", "--points", "2", *out)
 
@@ -700,7 +841,10 @@ def test_seeds_for_each_student_are_the_same_each_time(term: Path) -> None:
 def test_a_damaged_state_is_refused_in_plain_words(term: Path) -> None:
     (term / "out" / ".dojo" / "class.json").write_text('{"students":', encoding="utf-8")
     said = dojo("override", "--out", term / "out", fails=True)
-    assert "class.json cannot be read (Input data was truncated); move it away, and grade the whole class again" in said
+    assert (
+        "class.json cannot be read (Input data was truncated); move it away, and grade the whole class again"
+        in said
+    )
 
 
 def test_a_damaged_log_of_overrides_is_refused_with_its_line(term: Path) -> None:

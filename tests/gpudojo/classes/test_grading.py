@@ -33,7 +33,8 @@ from gpudojo.submissions.entries import IgnoredPath
 ROOT = Path(__file__).parents[3]
 REFERENCE = ROOT / "reference" / "day8"
 ONLY = frozenset({"select_device", "train_epoch", "average_gradients"})
-FIRST, FOURTH = "01_checking_device.py", "04_modifying_training_loop_gpu.py"
+FIRST = "01_checking_device.py"
+FOURTH = "04_modifying_training_loop_gpu.py"
 
 pytestmark = pytest.mark.usefixtures("loaded_fork_servers")
 
@@ -66,7 +67,9 @@ class Quiet:
 def grade(folder: Path, out: Path, **more: Any) -> tuple[GradedClass, Quiet, ClassResults]:
     watcher = Quiet()
     more = {"only": ONLY, "jobs": 2, "seconds": 3.0, "secret": "secret", **more}
-    outcome = ClassGrading(GradingOptions(submissions=[folder], out=out, reference=REFERENCE, **more), watcher).run()
+    outcome = ClassGrading(
+        GradingOptions(submissions=[folder], out=out, reference=REFERENCE, **more), watcher
+    ).run()
     return outcome, watcher, read(out / "results.json")
 
 
@@ -94,10 +97,14 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (made / "wrong").mkdir()
     (made / "wrong" / FOURTH).write_text(wrong("04_modifying_training_loop_gpu/missing_step"))
     (made / "endless").mkdir()
-    (made / "endless" / FIRST).write_text("def select_device(prefer=None):\n    while True: pass\n")  # on one line
+    (made / "endless" / FIRST).write_text(
+        "def select_device(prefer=None):\n    while True: pass\n"
+    )  # on one line
     (made / "endless" / FOURTH).write_bytes(files[FOURTH])
     (made / "crash").mkdir()
-    (made / "crash" / FIRST).write_text("import ctypes\n\ndef select_device(prefer=None):\n    ctypes.string_at(0)\n")
+    (made / "crash" / FIRST).write_text(
+        "import ctypes\n\ndef select_device(prefer=None):\n    ctypes.string_at(0)\n"
+    )
     (made / "crash" / FOURTH).write_bytes(files[FOURTH])
     (made / "broken.zip").write_bytes(b"PK\x03\x04 no archive")
     with zipfile.ZipFile(made / "zipped.zip", "w") as archive:
@@ -106,7 +113,11 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     cells = [
         {**cell, "source": "!pip install torch\n%matplotlib inline\nimport torch"},
         {**cell, "source": "def broken(:\n    pass"},
-        {**cell, "source": "\n\n" + (REFERENCE / FIRST).read_text(encoding="utf-8").partition("\nif __name__")[0]},
+        {
+            **cell,
+            "source": "\n\n"
+            + (REFERENCE / FIRST).read_text(encoding="utf-8").partition("\nif __name__")[0],
+        },
         {**cell, "source": wrong("04_modifying_training_loop_gpu/missing_step")},
     ]
     notebook = {"cells": cells, "metadata": {}, "nbformat": 4, "nbformat_minor": 4}
@@ -116,7 +127,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def graded(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Quiet, ClassResults]:
+def graded(
+    folder: Path, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[Path, Quiet, ClassResults]:
     out = tmp_path_factory.mktemp("out")
     _, watcher, results = grade(folder, out)
     return out, watcher, results
@@ -125,7 +138,11 @@ def graded(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path
 def test_everybody_has_one_result(graded: tuple[Path, Quiet, ClassResults], folder: Path) -> None:
     out, watcher, results = graded
     names = {"solved", "twin", "wrong", "endless", "crash", "broken", "zipped", "notebook"}
-    assert sorted(row.submission for row in results.submissions) == sorted(names) == sorted(watcher.told)
+    assert (
+        sorted(row.submission for row in results.submissions)
+        == sorted(names)
+        == sorted(watcher.told)
+    )
     assert watcher.ignored == ["roster.csv"]
     assert (out / "results.csv").read_text(encoding="utf-8").count("\n") == len(names) + 1
     # of two with the same content, one is run
@@ -147,30 +164,49 @@ def test_a_status_and_the_part_that_could_be_graded(
     graded: tuple[Path, Quiet, ClassResults], name: str, status: SubmissionStatus, score: float
 ) -> None:
     row = by_name(graded[2])[name]
-    average = {f: p for e in row.exercises for c in e.checks if (f := c.function) for p in [c.max_points]}
-    assert (row.status, row.score) == (status, score if name not in ("solved", "twin") else row.max_score)
+    average = {
+        f: p for e in row.exercises for c in e.checks if (f := c.function) for p in [c.max_points]
+    }
+    assert (row.status, row.score) == (
+        status,
+        score if name not in ("solved", "twin") else row.max_score,
+    )
     assert set(average) == ONLY
     assert bool(row.reason) == (status is not SubmissionStatus.GRADED)
 
 
-def test_the_mistake_is_named_at_the_line_of_the_file_or_the_cell(graded: tuple[Path, Quiet, ClassResults]) -> None:
+def test_the_mistake_is_named_at_the_line_of_the_file_or_the_cell(
+    graded: tuple[Path, Quiet, ClassResults],
+) -> None:
     rows = by_name(graded[2])
-    for name, named in (("wrong", ["missing-step"]), ("notebook", ["missing-step", "syntax-error"])):
+    for name, named in (
+        ("wrong", ["missing-step"]),
+        ("notebook", ["missing-step", "syntax-error"]),
+    ):
         failed = [c for e in rows[name].exercises for c in e.checks if c.misconception]
         assert [c.misconception for c in failed] == named
         assert failed[0].line is not None
-    assert [c.cell for e in rows["notebook"].exercises for c in e.checks if c.misconception] == [4, 2]
+    assert [c.cell for e in rows["notebook"].exercises for c in e.checks if c.misconception] == [
+        4,
+        2,
+    ]
     definitions = {d.function: d for d in rows["notebook"].definitions}
     assert (definitions["select_device"].cell, definitions["train_epoch"].cell) == (3, 4)
     assert any("SyntaxError" in note for note in rows["notebook"].notes)
 
 
-def test_a_second_run_runs_nothing_and_says_the_same(graded: tuple[Path, Quiet, ClassResults], folder: Path) -> None:
+def test_a_second_run_runs_nothing_and_says_the_same(
+    graded: tuple[Path, Quiet, ClassResults], folder: Path
+) -> None:
     out, _, results = graded
     before = (out / "results.json").read_bytes()
-    sources = {digest: Store(out).sources(digest) for digest in (results.reference, *digests(results))}
+    sources = {
+        digest: Store(out).sources(digest) for digest in (results.reference, *digests(results))
+    }
     assert all(sources.values())
-    assert sources[results.reference] == {path.name: path.read_bytes() for path in REFERENCE.glob("*.py")}
+    assert sources[results.reference] == {
+        path.name: path.read_bytes() for path in REFERENCE.glob("*.py")
+    }
     shutil.rmtree(Store(out).folder / "sources")  # as in a folder of an earlier version
     outcome, watcher, again = grade(folder, out)
     assert (outcome.ran, watcher.ran) == (0, [])
@@ -197,7 +233,8 @@ def forget(out: Path) -> None:
 
 def judged_exercises(monkeypatch: pytest.MonkeyPatch) -> set[str]:
     """The exercises of which functions are judged in this process from now on."""
-    found, judge = set[str](), judging.judge_function
+    found = set[str]()
+    judge = judging.judge_function
 
     def noted(exercise: Exercise, *more: Any) -> list[CheckResult]:
         found.add(exercise.stem)
@@ -217,7 +254,10 @@ def fingerprints(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
 
 @pytest.fixture
 def rejudged(
-    graded: tuple[Path, Quiet, ClassResults], folder: Path, tmp_path: Path, fingerprints: dict[str, str]
+    graded: tuple[Path, Quiet, ClassResults],
+    folder: Path,
+    tmp_path: Path,
+    fingerprints: dict[str, str],
 ) -> tuple[Path, ClassResults]:
     """The folder and the results of a class of which it is known what the verdicts were made from."""
     shutil.copytree(graded[0], out := tmp_path / "out")
@@ -229,13 +269,16 @@ def test_what_has_not_changed_is_not_judged_again(
     rejudged: tuple[Path, ClassResults], folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     out, results = rejudged
-    written, judged = (out / "results.json").read_bytes(), judged_exercises(monkeypatch)
+    written = (out / "results.json").read_bytes()
+    judged = judged_exercises(monkeypatch)
     outcome, watcher, again = grade(folder, out, rejudge=True)
     assert again == results
     assert (out / "results.json").read_bytes() == written
     assert sorted(watcher.told) == sorted(row.submission for row in results.submissions)
     assert (judged, outcome.notices) == (set(), [])
-    assert {path.stat().st_mode & 0o777 for path in (out / ".dojo" / "rows").rglob("*.mp")} == {0o600}
+    assert {path.stat().st_mode & 0o777 for path in (out / ".dojo" / "rows").rglob("*.mp")} == {
+        0o600
+    }
 
 
 def test_only_a_changed_exercise_is_judged_again(
@@ -268,15 +311,33 @@ def test_an_edited_check_is_judged_as_by_a_grader_that_knows_nothing(
     graded: tuple[Path, Quiet, ClassResults], folder: Path, tmp_path: Path
 ) -> None:
     """With a copy of the grader, in which the code of a check is changed, as an author does."""
-    shutil.copytree(ROOT / "graders", code := tmp_path / "graders", ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copytree(
+        ROOT / "graders", code := tmp_path / "graders", ignore=shutil.ignore_patterns("__pycache__")
+    )
     module = code / "gpudojo" / "days" / "day8" / "checking_device.py"
-    command = [sys.executable, "-m", "gpudojo", "grade", str(folder), "--seed", "secret", "--time-limit", "3"]
-    command += ["--reference", str(REFERENCE), *(word for name in sorted(ONLY) for word in ("--only", name))]
+    command = [
+        sys.executable,
+        "-m",
+        "gpudojo",
+        "grade",
+        str(folder),
+        "--seed",
+        "secret",
+        "--time-limit",
+        "3",
+    ]
+    command += [
+        "--reference",
+        str(REFERENCE),
+        *(word for name in sorted(ONLY) for word in ("--only", name)),
+    ]
     command += ["--rejudge", "--out"]
     environment = os.environ | {"PYTHONPATH": str(code)}
 
     def rejudged(out: Path) -> bytes:
-        subprocess.run([*command, str(out)], env=environment, cwd=ROOT, check=True, stdout=subprocess.DEVNULL)
+        subprocess.run(
+            [*command, str(out)], env=environment, cwd=ROOT, check=True, stdout=subprocess.DEVNULL
+        )
         return (out / "results.json").read_bytes()
 
     for out in (known := tmp_path / "known", tmp_path / "fresh"):
@@ -286,7 +347,9 @@ def test_an_edited_check_is_judged_as_by_a_grader_that_knows_nothing(
     text = module.read_text(encoding="utf-8")
     start = text.index('"""', text.index(".check("))
     end = text.index('"""', start + 3) + 3
-    module.write_text(f"{text[:end]}\n    raise Failed('edited', 'edited'){text[end:]}", encoding="utf-8")
+    module.write_text(
+        f"{text[:end]}\n    raise Failed('edited', 'edited'){text[end:]}", encoding="utf-8"
+    )
     os.utime(module, (0, 0))  # not in doubt
     edited = rejudged(known)
     assert b'"edited"' in edited
@@ -302,11 +365,22 @@ def test_what_verdicts_were_made_from_is_not_used_where_it_is_damaged_or_in_doub
     fingerprints: dict[str, str],
 ) -> None:
     out, results = rejudged
-    stems = {exercise.stem for exercise in day("day8") for each in exercise.functions if each.name in ONLY}
-    judged, key = judged_exercises(monkeypatch), by_name(results)["solved"].record
+    stems = {
+        exercise.stem
+        for exercise in day("day8")
+        for each in exercise.functions
+        if each.name in ONLY
+    }
+    judged = judged_exercises(monkeypatch)
+    key = by_name(results)["solved"].record
     origin = Store(out).verdict_path(key)
     row = Store(out).row_path(key, msgspec.msgpack.decode(origin.read_bytes())["measure"])
-    for path, damage in ((origin, b"\xff"), (origin, b""), (row, b"{}"), (row, row.read_bytes()[:-9])):
+    for path, damage in (
+        (origin, b"\xff"),
+        (origin, b""),
+        (row, b"{}"),
+        (row, row.read_bytes()[:-9]),
+    ):
         judged.clear()
         kept = path.read_bytes()
         path.write_bytes(damage)
@@ -327,7 +401,8 @@ def test_a_verdict_is_made_again_from_another_record(
     shutil.copytree(graded[0], out := tmp_path / "out")
     verdicts = Verdicts(out, "day8", ONLY, graded[2].reference, "measure")
     key = by_name(graded[2])["solved"].record
-    record, other = verdicts.store.unread(key), verdicts.store.unread(by_name(graded[2])["zipped"].record)
+    record = verdicts.store.unread(key)
+    other = verdicts.store.unread(by_name(graded[2])["zipped"].record)
     assert record is not None
     assert other is not None
     whole = verdicts.standing(key, anew=True)
@@ -351,7 +426,10 @@ def test_an_exercise_with_an_error_of_ours_is_judged_again(
     fourth = next(exercise for exercise in day("day8") if exercise.stem == Path(FOURTH).stem)
     function = next(each for each in fourth.functions if each.name == "train_epoch")
     with monkeypatch.context() as failing:
-        checks = [dataclasses.replace(check, judge=lambda seen, wanted: 1 / 0, needs=()) for check in function.checks]
+        checks = [
+            dataclasses.replace(check, judge=lambda seen, wanted: 1 / 0, needs=())
+            for check in function.checks
+        ]
         failing.setattr(function, "checks", checks)
         assert any("error in the check" in why for why in verdicts.of(key, anew=True).needs_human)
     judged = judged_exercises(monkeypatch)
@@ -368,7 +446,8 @@ def test_several_processes_judge_as_one_does(
         kept.write_text("{}")  # whoever judges has to write it anew
     monkeypatch.setattr(judging, "IN_PARALLEL", 2)
     monkeypatch.setattr(judging, "CHUNK", 1)
-    here, judged = list[str](), judging.judged
+    here = list[str]()
+    judged = judging.judged
 
     def noted(record: UnreadRecord, *more: Any) -> SubmissionRow:
         here.append(record.digest)
@@ -379,23 +458,34 @@ def test_several_processes_judge_as_one_does(
     assert again == results
     assert watcher.ran == []
     assert len(watcher.told) == len(results.submissions)
-    assert len(here) < sum(1 for row in results.submissions if row.record), "others have judged some"
+    assert len(here) < sum(1 for row in results.submissions if row.record), (
+        "others have judged some"
+    )
 
 
-def test_what_is_judged_from_the_same_evidence_is_the_same(graded: tuple[Path, Quiet, ClassResults]) -> None:
+def test_what_is_judged_from_the_same_evidence_is_the_same(
+    graded: tuple[Path, Quiet, ClassResults],
+) -> None:
     out, _, results = graded
-    store, same = Store(out), judging.SameResults()
-    reference, exercises = store.record(results.reference), day("day8")
+    store = Store(out)
+    same = judging.SameResults()
+    reference = store.record(results.reference)
+    exercises = day("day8")
     assert reference is not None
     for key in [row.record for row in results.submissions if row.record] * 2:
-        whole, unread = store.record(key), store.unread(key)
+        whole = store.record(key)
+        unread = store.unread(key)
         assert whole is not None
         assert unread is not None
         expected = judging.judged(whole, reference, exercises, ONLY)
         assert judging.judged(unread, reference, exercises, ONLY, same) == expected
     assert same.verdicts
     assert same.outcomes
-    assert all(result.outcome in judging.UNEXPLAINED for known in same.verdicts.values() for result in known.results)
+    assert all(
+        result.outcome in judging.UNEXPLAINED
+        for known in same.verdicts.values()
+        for result in known.results
+    )
 
 
 def test_what_is_told_of_a_verdict_is_in_it(graded: tuple[Path, Quiet, ClassResults]) -> None:
@@ -404,7 +494,9 @@ def test_what_is_told_of_a_verdict_is_in_it(graded: tuple[Path, Quiet, ClassResu
     for key in {row.record for row in results.submissions if row.record}:
         for anew in (True, False):
             assert verdicts.standing(key, anew) == judging.standing_of(verdicts.of(key, anew))
-        verdicts.store.row_path(key, verdicts.measure).write_bytes(b'{"status": "graded", "score": 1')
+        verdicts.store.row_path(key, verdicts.measure).write_bytes(
+            b'{"status": "graded", "score": 1'
+        )
         assert verdicts.standing(key) == judging.standing_of(verdicts.of(key))
 
 
@@ -428,7 +520,10 @@ def test_facts_that_the_disk_has_damaged_cost_no_points(
 
 
 def test_other_processes_judge_while_submissions_run(
-    graded: tuple[Path, Quiet, ClassResults], folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    graded: tuple[Path, Quiet, ClassResults],
+    folder: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     _, _, results = graded
     shutil.copytree(folder / "wrong", tmp_path / "class" / "wrong")
@@ -475,7 +570,13 @@ def test_another_reference_is_another_measure(
         file.write('\n\ndef select_device(prefer=None):\n    return torch.device("cpu")\n')
     watcher = Quiet()
     asked = GradingOptions(
-        submissions=[folder], out=out, reference=tmp_path, only=ONLY, jobs=2, seconds=3.0, secret="secret"
+        submissions=[folder],
+        out=out,
+        reference=tmp_path,
+        only=ONLY,
+        jobs=2,
+        seconds=3.0,
+        secret="secret",
     )
     ClassGrading(asked, watcher).run()
     again = by_name(read(out / "results.json"))
@@ -520,21 +621,48 @@ def test_bad_options_are_refused_with_a_sentence(
 ) -> None:
     monkeypatch.setattr(local_runner, "devices", list)
     monkeypatch.setattr(sys, "platform", "linux")
-    wishes: dict[str, Any] = {"submissions": [folder], "out": tmp_path, "reference": REFERENCE, **more}
+    wishes: dict[str, Any] = {
+        "submissions": [folder],
+        "out": tmp_path,
+        "reference": REFERENCE,
+        **more,
+    }
     with pytest.raises(BadClass, match=said):
         ClassGrading(GradingOptions(**wishes), Quiet()).run()
 
 
 @pytest.mark.slow
-def test_a_killed_run_is_resumed(folder: Path, graded: tuple[Path, Quiet, ClassResults], tmp_path: Path) -> None:
+def test_a_killed_run_is_resumed(
+    folder: Path, graded: tuple[Path, Quiet, ClassResults], tmp_path: Path
+) -> None:
     """SIGKILL for the grader in the middle: the same command resumes, and ends with the same results."""
-    command = [sys.executable, "-m", "gpudojo", "grade", str(folder), "--out", str(tmp_path), "--seed", "secret"]
-    command += ["--time-limit", "3", "--jobs", "2", *(word for name in sorted(ONLY) for word in ("--only", name))]
+    command = [
+        sys.executable,
+        "-m",
+        "gpudojo",
+        "grade",
+        str(folder),
+        "--out",
+        str(tmp_path),
+        "--seed",
+        "secret",
+    ]
+    command += [
+        "--time-limit",
+        "3",
+        "--jobs",
+        "2",
+        *(word for name in sorted(ONLY) for word in ("--only", name)),
+    ]
     environment = os.environ | {"PYTHONPATH": str(ROOT / "graders")}
-    process = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    process = subprocess.Popen(
+        command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
     records = tmp_path / ".dojo" / "records"
     until = time.monotonic() + 60
-    while len(list(records.rglob("*.mp"))) < 4 and process.poll() is None and time.monotonic() < until:
+    while (
+        len(list(records.rglob("*.mp"))) < 4 and process.poll() is None and time.monotonic() < until
+    ):
         time.sleep(0.02)
     process.send_signal(signal.SIGKILL)
     process.wait()
@@ -545,20 +673,33 @@ def test_a_killed_run_is_resumed(folder: Path, graded: tuple[Path, Quiet, ClassR
         os.utime(record, (0, 0))
     outcome, _, results = grade(folder, tmp_path)
     # What the first run graded was graded then; files that differ in nothing share a record.
-    assert sum(row.graded_at.startswith("1970-01-01T00:00:00") for row in results.submissions) >= known - 2
-    assert outcome.ran <= 6 - (known - 2)  # two are of the reference: what it did, and the drawings of it
+    assert (
+        sum(row.graded_at.startswith("1970-01-01T00:00:00") for row in results.submissions)
+        >= known - 2
+    )
+    assert outcome.ran <= 6 - (
+        known - 2
+    )  # two are of the reference: what it did, and the drawings of it
     told = [(row.submission, row.status, row.score, row.exercises) for row in results.submissions]
-    assert told == [(row.submission, row.status, row.score, row.exercises) for row in graded[2].submissions]
+    assert told == [
+        (row.submission, row.status, row.score, row.exercises) for row in graded[2].submissions
+    ]
 
 
-@pytest.mark.parametrize("damage", [b"", b"\xa2\xff\xfe", b"\x91" * 100_000, b"\xdd\xff\xff\xff\xff"])
+@pytest.mark.parametrize(
+    "damage", [b"", b"\xa2\xff\xfe", b"\x91" * 100_000, b"\xdd\xff\xff\xff\xff"]
+)
 def test_a_damaged_record_is_made_again_and_costs_nobody_else(
     graded: tuple[Path, Quiet, ClassResults], folder: Path, tmp_path: Path, damage: bytes
 ) -> None:
     out, _, results = graded
     shutil.copytree(out, tmp_path / "out")
-    bad, reference = by_name(results)["zipped"].record, results.reference
-    for path in (*(tmp_path / "out").rglob(f"{bad}*"), *(tmp_path / "out").rglob(f"{reference}.mp")):
+    bad = by_name(results)["zipped"].record
+    reference = results.reference
+    for path in (
+        *(tmp_path / "out").rglob(f"{bad}*"),
+        *(tmp_path / "out").rglob(f"{reference}.mp"),
+    ):
         path.write_bytes(damage)
     outcome, watcher, again = grade(folder, tmp_path / "out")
     assert (outcome.ran, watcher.ran) == (1, ["zipped"])
@@ -568,12 +709,16 @@ def test_a_damaged_record_is_made_again_and_costs_nobody_else(
 
 
 def test_what_cannot_be_judged_needs_review_and_ends_nothing(
-    graded: tuple[Path, Quiet, ClassResults], folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    graded: tuple[Path, Quiet, ClassResults],
+    folder: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     out, _, _ = graded
     shutil.copytree(out, tmp_path / "out")
     _, _, results = grade(folder, tmp_path / "out")  # an earlier test has left an attempt there
-    judged, bad = judging.judged, by_name(results)["crash"].digest
+    judged = judging.judged
+    bad = by_name(results)["crash"].digest
 
     def failing(record: UnreadRecord, *more: Any) -> SubmissionRow:
         if record.digest == bad:
@@ -598,11 +743,24 @@ def test_a_grader_that_is_stopped_for_a_while_takes_no_points(folder: Path, tmp_
         (tmp_path / "class" / name).mkdir(parents=True)
         text = f"print('x' * 500_000)\nimport time\ntime.sleep(1.5)\n{first}\n# {name}\n"
         (tmp_path / "class" / name / FIRST).write_text(text, encoding="utf-8")
-    command = [sys.executable, "-m", "gpudojo", "grade", str(tmp_path / "class"), "--out", str(tmp_path / "out")]
+    command = [
+        sys.executable,
+        "-m",
+        "gpudojo",
+        "grade",
+        str(tmp_path / "class"),
+        "--out",
+        str(tmp_path / "out"),
+    ]
     command += ["--time-limit", "8", "--jobs", "2", "--only", "select_device", "--seed", "secret"]
     environment = os.environ | {"PYTHONPATH": str(ROOT / "graders")}
     process = subprocess.Popen(
-        command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, cwd=ROOT
+        command,
+        env=environment,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=ROOT,
     )
     until = time.monotonic() + 100
     records = tmp_path / "out" / ".dojo" / "records"
@@ -616,7 +774,9 @@ def test_a_grader_that_is_stopped_for_a_while_takes_no_points(folder: Path, tmp_
     _, said = process.communicate(timeout=200)
     assert (process.returncode, said) == (0, "")
     rows = read(tmp_path / "out" / "results.json").submissions
-    assert [(row.status, row.score) for row in rows] == [(SubmissionStatus.GRADED, row.max_score) for row in rows]
+    assert [(row.status, row.score) for row in rows] == [
+        (SubmissionStatus.GRADED, row.max_score) for row in rows
+    ]
 
 
 def test_what_judging_needs_is_prepared_without_threads(tmp_path: Path) -> None:

@@ -6,20 +6,45 @@ import statistics
 
 import pytest
 from gpudojo.classes.gradebook import CheckStatistics, ClassStatistics
-from gpudojo.model.results import CheckRow, ExerciseRow, Outcome, SubmissionRow, SubmissionStatus, not_handed_in, total
+from gpudojo.model.results import (
+    CheckRow,
+    ExerciseRow,
+    Outcome,
+    SubmissionRow,
+    SubmissionStatus,
+    not_handed_in,
+    total,
+)
 from hypothesis import given
 from hypothesis import strategies as st
 
-P, F, T, B, E = Outcome.PASSED, Outcome.FAILED, Outcome.TODO, Outcome.BLOCKED, Outcome.ERROR
+P = Outcome.PASSED
+F = Outcome.FAILED
+T = Outcome.TODO
+B = Outcome.BLOCKED
+E = Outcome.ERROR
 
 
-def row(*outcomes: Outcome, happened: str = "", status: SubmissionStatus = SubmissionStatus.GRADED) -> SubmissionRow:
+def row(
+    *outcomes: Outcome, happened: str = "", status: SubmissionStatus = SubmissionStatus.GRADED
+) -> SubmissionRow:
     checks = [
-        CheckRow(f"01_x::f::c{n}", "f", outcome, float(outcome in (P, E)), 1.0, happened=happened, claim="A claim.")
+        CheckRow(
+            f"01_x::f::c{n}",
+            "f",
+            outcome,
+            float(outcome in (P, E)),
+            1.0,
+            happened=happened,
+            claim="A claim.",
+        )
         for n, outcome in enumerate(outcomes)
     ]
-    score, worth = total(check.points for check in checks), float(len(checks))
-    return SubmissionRow("ada", status, score, worth, [ExerciseRow("01_x", "X", score, worth, checks)])
+    score = total(check.points for check in checks)
+    worth = float(len(checks))
+    return SubmissionRow(
+        "ada", status, score, worth, [ExerciseRow("01_x", "X", score, worth, checks)]
+    )
 
 
 def test_who_did_not_try_has_not_failed() -> None:
@@ -29,19 +54,26 @@ def test_who_did_not_try_has_not_failed() -> None:
     found = ClassStatistics(
         [nobody, row(P, P), row(F, B), row(P, F), row(T, T), missing, unreadable, nobody, row(P, E)]
     )
-    first, second = found.checks["01_x::f::c0"], found.checks["01_x::f::c1"]
+    first = found.checks["01_x::f::c0"]
+    second = found.checks["01_x::f::c1"]
     assert (first.attempted, first.absent, first.failed) == (4, 4, 1)
     assert (second.attempted, second.absent, second.failed) == (4, 4, 1)
     assert second.outcomes[B] == 1
     assert first.difficulty == 0.75
-    assert second.difficulty == pytest.approx(1 / 3), "what gpudojo could not judge counts for nobody"
+    assert second.difficulty == pytest.approx(1 / 3), (
+        "what gpudojo could not judge counts for nobody"
+    )
     assert (found.unread, found.nobody) == (1, 2)
-    assert [check.id for check in found.hardest] == ["01_x::f::c1", "01_x::f::c0"], "blocked points are missed too"
+    assert [check.id for check in found.hardest] == ["01_x::f::c1", "01_x::f::c0"], (
+        "blocked points are missed too"
+    )
 
 
 def test_checks_that_are_missed_for_their_absence_alone_are_listed_once_for_a_function() -> None:
     missing = row(F, B, B, happened=not_handed_in("f"))
-    assert [check.id for check in ClassStatistics([missing, row(P, P, P)]).hardest] == ["01_x::f::c0"]
+    assert [check.id for check in ClassStatistics([missing, row(P, P, P)]).hardest] == [
+        "01_x::f::c0"
+    ]
     failed = ClassStatistics([missing, row(P, P, F)]).hardest
     assert [check.id for check in failed] == ["01_x::f::c2"], "what somebody failed stands for it"
 
@@ -59,11 +91,14 @@ def test_a_check_that_tells_nothing_has_no_discrimination() -> None:
 
 
 @given(st.lists(st.tuples(st.booleans(), st.integers(0, 100)), min_size=2, max_size=30))
-def test_discrimination_is_the_correlation_of_passing_with_the_rest(seen: list[tuple[bool, int]]) -> None:
+def test_discrimination_is_the_correlation_of_passing_with_the_rest(
+    seen: list[tuple[bool, int]],
+) -> None:
     check = CheckStatistics("a", "", 1.0)
     for passed, rest in seen:
         check.add(P if passed else F, float(rest))
-    ones, rests = [float(passed) for passed, _ in seen], [float(rest) for _, rest in seen]
+    ones = [float(passed) for passed, _ in seen]
+    rests = [float(rest) for _, rest in seen]
     if len(set(ones)) < 2 or len(set(rests)) < 2:
         assert check.discrimination is None
     else:

@@ -45,7 +45,9 @@ def busy(processes: int) -> Iterator[None]:
         os.sched_setaffinity(0, before)
 
 
-def in_a_copy(work: Callable[[], float], while_it_runs: Callable[[int], None] = lambda pid: None) -> float:
+def in_a_copy(
+    work: Callable[[], float], while_it_runs: Callable[[int], None] = lambda pid: None
+) -> float:
     """What `work` returns in a process of its own."""
     end, other = os.pipe()
     pid = os.fork()
@@ -64,7 +66,9 @@ def stopped(for_seconds: float, working: float = 0.0) -> float:
     """How long this process was stopped in so many seconds, in which it sleeps and works by turns."""
     from gpudojo.classes.local_runner import TICK, Stops
 
-    stops, found, end = Stops(), 0.0, time.monotonic() + for_seconds
+    stops = Stops()
+    found = 0.0
+    end = time.monotonic() + for_seconds
     while time.monotonic() < end:
         time.sleep(TICK)
         until = time.thread_time() + working
@@ -91,7 +95,9 @@ def test_a_process_that_waits_for_a_processor_does_not() -> None:
 
 def ran(seconds: float, waited: Callable[[], float]) -> float:
     """The share of time that this process waited for others while it worked for so long."""
-    began, before, until = time.monotonic(), waited(), time.process_time() + seconds
+    began = time.monotonic()
+    before = waited()
+    until = time.process_time() + seconds
     while time.process_time() < until:
         pass
     return (waited() - before) / (time.monotonic() - began)
@@ -112,7 +118,8 @@ def test_its_own_processes_and_threads_are_no_others(own: str) -> None:
 
     def too_much() -> float:
         os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
-        waited, began = _waiting_for_others(), time.monotonic()
+        waited = _waiting_for_others()
+        began = time.monotonic()
         if own == "threads":
             over = threading.Event()
             data = bytes(1 << 20)
@@ -135,7 +142,8 @@ def test_its_own_processes_and_threads_are_no_others(own: str) -> None:
                 found = waited()
             else:
                 assert found == 0
-        elapsed, spent = time.monotonic() - began, os.times()
+        elapsed = time.monotonic() - began
+        spent = os.times()
         return (found - (elapsed - sum(spent[:4]))) / elapsed
 
     assert in_a_copy(too_much) < 0.2  # on a quiet machine three quarters, if its own counted
@@ -176,14 +184,18 @@ def test_the_load_of_others_costs_nobody_points(tmp_path: Path) -> None:
         os.sched_setaffinity(0, before)
     assert records["working"].incidents == []
     assert set(records["working"].seen) == options.known
-    assert [incident.detail for incident in records["endless"].incidents] == ["still running after 1 second"]
+    assert [incident.detail for incident in records["endless"].incidents] == [
+        "still running after 1 second"
+    ]
 
 
 class Writing:
     """Stands for the fork server: its one child is a thread that writes evidence, a piece at a time, and ends."""
 
     def __init__(self, pieces: int, size: int, pause: float) -> None:
-        self.pieces, self.size, self.pause = pieces, size, pause
+        self.pieces = pieces
+        self.size = size
+        self.pause = pause
         self.control, self.other = socket.socketpair()
 
     def fileno(self) -> int:
@@ -239,7 +251,8 @@ class Counting:
 
 def scheduled(client: Writing) -> tuple[Counting, float]:
     """What a run got from a child, and how long that took."""
-    run, began = Counting(), time.monotonic()
+    run = Counting()
+    began = time.monotonic()
     tasks = [GradingTask("one", cast(Any, run), lambda record: None, began)]
     with client.control, client.other:
         ChildScheduler(cast(Any, client), 1).run(iter(tasks))
@@ -252,11 +265,15 @@ def test_the_grader_does_not_wake_up_for_every_piece_that_a_child_writes() -> No
     assert run.times < 100
 
 
-def test_a_child_that_writes_more_than_a_pipe_holds_hardly_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_child_that_writes_more_than_a_pipe_holds_hardly_waits(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(local_runner, "PAUSE", 0.5)
     run, seconds = scheduled(Writing(8, 2 << 20, 0.0))
     assert run.bytes == 16 << 20
-    assert seconds < 0.25 * (16 << 20) / ROOM, "else it waits a pause for each time that the pipe is full"
+    assert seconds < 0.25 * (16 << 20) / ROOM, (
+        "else it waits a pause for each time that the pipe is full"
+    )
 
 
 def test_pipes_that_cannot_be_enlarged_are_read_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -300,7 +317,8 @@ def test_a_stop_is_noticed_before_what_has_arrived_meanwhile_is_taken_in() -> No
     client: Any = None
     stops: Any = Stopped()
     scheduler = ChildScheduler(client, 1)
-    scheduler._stops, scheduler.under_way = stops, {1: task}
+    scheduler._stops = stops
+    scheduler.under_way = {1: task}
     scheduler._roomy.register(evidence, selectors.EVENT_READ)
     for part in (b"first", b"second"):
         os.write(end, part)

@@ -23,5 +23,7 @@ def test_another_name_is_refused_with_a_suggestion() -> None:
     options = GradingOptions(
         submissions=[Path()], out=Path(), day="day8", only=frozenset({"04_modifying_training_loop"})
     )
-    with pytest.raises(BadClass, match=f"has no function or exercise 04_modifying_training_loop.*{FOURTH}"):
+    with pytest.raises(
+        BadClass, match=f"has no function or exercise 04_modifying_training_loop.*{FOURTH}"
+    ):
         options.functions(day("day8"))

@@ -20,10 +20,14 @@ def stored(folder: Path) -> Path:
     key = f"{exercise.stem}::{function.name}"
     seen = {probe.name: Observation(CallStatus.RETURNED) for probe in function.probes}
     evidence = {
-        f"{seed}/virtual/{key}": compressed(Evidence(exercise.stem, function.name, "virtual", seed, seen))
+        f"{seed}/virtual/{key}": compressed(
+            Evidence(exercise.stem, function.name, "virtual", seed, seen)
+        )
         for seed in (8, 11)
     }
-    (folder / "day8.mp").write_bytes(pack(Shipped("day8", (8, 11), {key: "(prefer=None)"}, evidence)))
+    (folder / "day8.mp").write_bytes(
+        pack(Shipped("day8", (8, 11), {key: "(prefer=None)"}, evidence))
+    )
     return folder
 
 

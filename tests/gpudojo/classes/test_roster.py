@@ -35,14 +35,29 @@ def read(folder: Path, text: str) -> Roster:
 @pytest.mark.parametrize(
     ("text", "first", "count"),
     [
-        (CANVAS, RosterRow("10010", "Ada Example", section="Mon", login="ada1", family="Example"), 2),
+        (
+            CANVAS,
+            RosterRow("10010", "Ada Example", section="Mon", login="ada1", family="Example"),
+            2,
+        ),
         (
             CANVAS.replace("ada1", "ada@example.org"),
-            RosterRow("10010", "Ada Example", "ada@example.org", "Mon", login="ada@example.org", family="Example"),
+            RosterRow(
+                "10010",
+                "Ada Example",
+                "ada@example.org",
+                "Mon",
+                login="ada@example.org",
+                family="Example",
+            ),
             2,
         ),
         (MOODLE, RosterRow("551", "Ada Example", "ada@example.org"), 2),
-        (GITHUB, RosterRow("ada@example.org", "Ada Example", "ada@example.org", github="ada-dev"), 1),
+        (
+            GITHUB,
+            RosterRow("ada@example.org", "Ada Example", "ada@example.org", github="ada-dev"),
+            1,
+        ),
         (GRADESCOPE, RosterRow("17", "Ada Example", "ada@example.org", "Mon", family="Example"), 1),
         (PLAIN, RosterRow("17", "Ada Example", "ada@example.org", "Mon", "ada-dev"), 1),
         ("Name\nAda Example\n", RosterRow("Ada Example", "Ada Example"), 1),
@@ -97,12 +112,18 @@ def test_the_date_of_moodles_worksheet(tmp_path: Path) -> None:
         ("id,name\n1,Ada\n\n1,Bo\n", 4, "'1' is the id of line 2, too"),
         ("id,section\n,Mon\n", 2, "neither an id"),
         ('id,name\n1,Ada\n2,"Bo\n3,Cy\n', 3, "is a quotation mark not closed?"),
-        ('id,name\n1,Ada\n2,"Bo\n3,"\n', 3, "a name or id has several lines; is a quotation mark not closed?"),
+        (
+            'id,name\n1,Ada\n2,"Bo\n3,"\n',
+            3,
+            "a name or id has several lines; is a quotation mark not closed?",
+        ),
         ("name\nAda\nAda\n", 3, "'Ada' is in line 2, too; give both an id"),
         ("sep=,\nid,name\n1,Ada\n1,Bo\n", 4, "'1' is the id of line 3, too"),
     ],
 )
-def test_a_mistake_is_named_with_its_line(tmp_path: Path, text: str, line: int | None, said: str) -> None:
+def test_a_mistake_is_named_with_its_line(
+    tmp_path: Path, text: str, line: int | None, said: str
+) -> None:
     with pytest.raises(BadFile) as refused:
         read(tmp_path, text)
     assert (refused.value.line, said in refused.value.reason) == (line, True), refused.value
@@ -116,7 +137,9 @@ def test_a_roster_that_is_not_utf8_names_the_line(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("delimiter", [",", "\t"])
 def test_excels_unicode_text_is_read(tmp_path: Path, delimiter: str) -> None:
-    (tmp_path / "x.csv").write_bytes("id,name\r\n007,Bö\r\n".replace(",", delimiter).encode("utf-16"))
+    (tmp_path / "x.csv").write_bytes(
+        "id,name\r\n007,Bö\r\n".replace(",", delimiter).encode("utf-16")
+    )
     assert read_roster(tmp_path / "x.csv").rows == [RosterRow("007", "Bö")]
 
 
@@ -141,7 +164,9 @@ def test_names_are_compared_however_they_are_written(name: str) -> None:
         (None, "cy", set()),
     ],
 )
-def test_by_id_then_by_name(tmp_path: Path, identifier: str | None, name: str, rows: set[int]) -> None:
+def test_by_id_then_by_name(
+    tmp_path: Path, identifier: str | None, name: str, rows: set[int]
+) -> None:
     assert read(tmp_path, CANVAS).match(identifier, name) == rows
 
 
@@ -162,7 +187,9 @@ def test_all_who_handed_in_together(tmp_path: Path) -> None:
 ENGLISH = "Identifier;Full name;Last modified (submission);Last modified (grade)"
 GERMAN = "ID-Nummer;Vollständiger Name;Zuletzt geändert (Abgabe);Zuletzt geändert (Bewertung)"
 FRENCH = "Identifiant;Nom complet;Dernière modification (remise);Dernière modification (note)"
-SPANISH = "Identificador;Nombre completo;Última modificación (entrega);Última modificación (calificación)"
+SPANISH = (
+    "Identificador;Nombre completo;Última modificación (entrega);Última modificación (calificación)"
+)
 ITALIAN = "Identificativo;Nome completo;Ultima modifica (consegna);Ultima modifica (valutazione)"
 DUTCH = "Identificatie;Volledige naam;Laatst gewijzigd (inzending);Laatst gewijzigd (cijfer)"
 PORTUGUESE = "Identificador;Nome completo;Última modificação (envio);Última modificação (nota)"
@@ -181,18 +208,27 @@ PORTUGUESE = "Identificador;Nome completo;Última modificação (envio);Última 
         (PORTUGUESE, "sexta-feira, 20 de novembro de 2026 às 23:58"),
     ],
 )
-def test_moodle_tells_the_date_in_its_own_language(tmp_path: Path, headings: str, date: str) -> None:
+def test_moodle_tells_the_date_in_its_own_language(
+    tmp_path: Path, headings: str, date: str
+) -> None:
     roster = read(tmp_path, f"{headings}\nX 551;Ada Example;{date};?\nX 552;Bo Sample;-;-\n")
     assert (roster.submitted, roster.notes) == ({0: "2026-11-20T23:58:00+01:00"}, [])
 
 
 def test_assignments_of_one_name_on_canvas_are_no_dates(tmp_path: Path) -> None:
-    roster = read(tmp_path, CANVAS.replace("Day 8 (17)", "Quiz (17),Quiz (18)").replace("Mon,", "Mon,3,4"))
+    roster = read(
+        tmp_path, CANVAS.replace("Day 8 (17)", "Quiz (17),Quiz (18)").replace("Mon,", "Mon,3,4")
+    )
     assert (roster.submitted, roster.notes) == ({}, [])
 
 
 def test_midnight_and_noon(tmp_path: Path) -> None:
     head = "Identifier;Full name;Last modified (submission)"
-    for date, shown in (("12:05 AM", "00:05"), ("12:05 PM", "12:05"), ("1:05 PM", "13:05"), ("13:05", "13:05")):
+    for date, shown in (
+        ("12:05 AM", "00:05"),
+        ("12:05 PM", "12:05"),
+        ("1:05 PM", "13:05"),
+        ("13:05", "13:05"),
+    ):
         roster = read(tmp_path, f"{head}\nParticipant 1;Ada;Friday, 20 November 2026, {date}\n")
         assert roster.submitted == {0: f"2026-11-20T{shown}:00+01:00"}

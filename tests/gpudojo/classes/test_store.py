@@ -8,7 +8,16 @@ from pathlib import Path
 
 import pytest
 from gpudojo.classes.grading_options import name_of, of_probes, seeds
-from gpudojo.classes.store import KEEPING, FunctionRecord, Record, Store, decode, encode, key_of, write
+from gpudojo.classes.store import (
+    KEEPING,
+    FunctionRecord,
+    Record,
+    Store,
+    decode,
+    encode,
+    key_of,
+    write,
+)
 from gpudojo.model.catalogue import day
 from gpudojo.model.errors import BadClass, BadEvidence
 from gpudojo.model.evidence import CallStatus, Evidence, Observation, Raised
@@ -37,10 +46,15 @@ def test_a_damaged_record_counts_for_nothing(tmp_path: Path, damage: bytes) -> N
 
 
 def test_conditions_make_other_keys() -> None:
-    assert len({key_of("d"), key_of("d", "a"), key_of("d", "b"), key_of("da"), key_of("d", "a", "")}) == 5
+    assert (
+        len({key_of("d"), key_of("d", "a"), key_of("d", "b"), key_of("da"), key_of("d", "a", "")})
+        == 5
+    )
 
 
-def test_a_write_that_fails_leaves_what_was_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_write_that_fails_leaves_what_was_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = tmp_path / "x"
     write(path, b"old")
 
@@ -54,9 +68,13 @@ def test_a_write_that_fails_leaves_what_was_there(tmp_path: Path, monkeypatch: p
     assert os.listdir(tmp_path) == ["x"]
 
 
-def test_sources_are_kept_by_threads_and_told_if_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sources_are_kept_by_threads_and_told_if_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     store = Store(tmp_path)
-    files = {f"{number:064x}": {"01.py": f"x = {number}\n".encode()} for number in range(3 * KEEPING)}
+    files = {
+        f"{number:064x}": {"01.py": f"x = {number}\n".encode()} for number in range(3 * KEEPING)
+    }
     for digest, each in [*files.items()] * 2:
         store.keep_sources_soon(digest, each)
     store.sources_kept()
@@ -73,7 +91,8 @@ def test_sources_are_kept_by_threads_and_told_if_not(tmp_path: Path, monkeypatch
 
 
 def test_two_runs_do_not_write_to_one_folder(tmp_path: Path) -> None:
-    first, second = Store(tmp_path), Store(tmp_path)
+    first = Store(tmp_path)
+    second = Store(tmp_path)
     first.open()
     with pytest.raises(BadClass, match="another `dojo grade`"):
         second.open()
@@ -82,7 +101,9 @@ def test_two_runs_do_not_write_to_one_folder(tmp_path: Path) -> None:
     second.close()
 
 
-def test_a_secret_is_kept_for_its_owner_alone_and_used_until_another_is_given(tmp_path: Path) -> None:
+def test_a_secret_is_kept_for_its_owner_alone_and_used_until_another_is_given(
+    tmp_path: Path,
+) -> None:
     store = Store(tmp_path)
     store.open()
     made = store.secret(None)
@@ -100,9 +121,15 @@ def test_a_secret_is_kept_for_its_owner_alone_and_used_until_another_is_given(tm
 
 def test_seeds_differ_by_scenario_and_by_secret() -> None:
     exercises = day("day8")
-    mine, again, other = seeds("mine", exercises), seeds("mine", exercises), seeds("other", exercises)
+    mine = seeds("mine", exercises)
+    again = seeds("mine", exercises)
+    other = seeds("other", exercises)
     assert mine == again
-    assert len(set(mine.values())) == len(mine) == sum(len(f.probes) for e in exercises for f in e.functions)
+    assert (
+        len(set(mine.values()))
+        == len(mine)
+        == sum(len(f.probes) for e in exercises for f in e.functions)
+    )
     assert not set(mine.values()) & set(other.values())
     assert name_of("mine") != name_of("other")
 
@@ -125,15 +152,25 @@ def test_whatever_is_wrong_with_a_record_is_bad_evidence(damage: bytes) -> None:
 
 @given(at=st.integers(0, 10_000), by=st.integers(1, 255), cut=st.integers(0, 200))
 def test_a_record_with_other_bytes_is_a_record_or_bad_evidence(at: int, by: int, cut: int) -> None:
-    seen = {"usual": Observation(CallStatus.RAISED, {"a": [1, 2.5, "b"]}, Raised("ValueError", "text", 3))}
-    record = Record("digest", seen={"01::f": FunctionRecord(Evidence("01", "f", "virtual", 1, seen), 0.5)}, output="o")
+    seen = {
+        "usual": Observation(
+            CallStatus.RAISED, {"a": [1, 2.5, "b"]}, Raised("ValueError", "text", 3)
+        )
+    }
+    record = Record(
+        "digest",
+        seen={"01::f": FunctionRecord(Evidence("01", "f", "virtual", 1, seen), 0.5)},
+        output="o",
+    )
     data = bytearray(encode(record))
     data[at % len(data)] ^= by
     with contextlib.suppress(BadEvidence):
         assert isinstance(decode(bytes(data[: len(data) - cut % 3])), Record)
 
 
-def test_a_fingerprint_that_is_kept_is_found_again_unless_something_has_changed(tmp_path: Path) -> None:
+def test_a_fingerprint_that_is_kept_is_found_again_unless_something_has_changed(
+    tmp_path: Path,
+) -> None:
     kept = tmp_path / "probes"
     found = of_probes("day8")
     assert of_probes("day8", kept) == found

@@ -6,7 +6,14 @@ import signal
 
 import pytest
 from gpudojo.classes.store import IncidentKind, decode, encode
-from gpudojo.classes.submission_run import AGAIN, EVIDENCE, GRACE, OUTPUT, SubmissionRun, how_it_ended
+from gpudojo.classes.submission_run import (
+    AGAIN,
+    EVIDENCE,
+    GRACE,
+    OUTPUT,
+    SubmissionRun,
+    how_it_ended,
+)
 from gpudojo.grading.limits import STRETCH
 from gpudojo.model.evidence import CallStatus, Evidence, Observation, Raised
 from gpudojo.sandbox.protocol import (
@@ -42,12 +49,16 @@ def submission_run(clock: Clock | None = None) -> SubmissionRun:
 
 
 def say(one: SubmissionRun, *frames: Frame) -> bool:
-    return one.receive(b"".join(encode_frame(frame, TOKEN, n) for n, frame in enumerate(frames, one._frames.count)))
+    return one.receive(
+        b"".join(encode_frame(frame, TOKEN, n) for n, frame in enumerate(frames, one._frames.count))
+    )
 
 
 def saw(key: str, status: CallStatus = CallStatus.RETURNED, raised: Raised | None = None) -> Saw:
     exercise, function = key.split("::")
-    return Saw(Evidence(exercise, function, "virtual", 0, {"usual": Observation(status, {}, raised)}), 0.1)
+    return Saw(
+        Evidence(exercise, function, "virtual", 0, {"usual": Observation(status, {}, raised)}), 0.1
+    )
 
 
 def test_what_a_child_says_ends_up_in_the_record() -> None:
@@ -73,7 +84,9 @@ def test_what_a_child_says_ends_up_in_the_record() -> None:
 
 def test_bytes_may_come_in_any_pieces() -> None:
     one = submission_run()
-    data = encode_frame(Began("04_loop::train"), TOKEN, 0) + encode_frame(saw("04_loop::train"), TOKEN, 1)
+    data = encode_frame(Began("04_loop::train"), TOKEN, 0) + encode_frame(
+        saw("04_loop::train"), TOKEN, 1
+    )
     for i in range(len(data)):
         assert one.receive(data[i : i + 1])
     assert set(one.record.seen) == {"04_loop::train"}
@@ -82,14 +95,22 @@ def test_bytes_may_come_in_any_pieces() -> None:
 def test_the_next_child_skips_an_endless_function() -> None:
     clock = Clock()
     one = submission_run(clock)
-    say(one, Isolated({}), Began("04_loop::train"), saw("04_loop::train"), Began("05_eval::evaluate"))
+    say(
+        one,
+        Isolated({}),
+        Began("04_loop::train"),
+        saw("04_loop::train"),
+        Began("05_eval::evaluate"),
+    )
     assert not one.overdue(clock.now + 5 + GRACE - 0.1)
     assert one.overdue(clock.now + 5 + GRACE + 0.1)
     one.killed_by_us = True
     assert one.child_exited(-signal.SIGKILL) is True
     job = one.job(TOKEN)
     assert job.skip == {"04_loop::train", "05_eval::evaluate"}
-    assert [(i.what, i.step) for i in one.record.incidents] == [(IncidentKind.TIMED_OUT, "05_eval::evaluate")]
+    assert [(i.what, i.step) for i in one.record.incidents] == [
+        (IncidentKind.TIMED_OUT, "05_eval::evaluate")
+    ]
 
 
 def test_a_crash_costs_the_function_and_nothing_else() -> None:
@@ -123,10 +144,19 @@ def test_a_killed_child_is_run_again_before_it_counts_as_out_of_memory() -> None
 
 def test_time_and_memory_that_python_noticed_are_incidents_too() -> None:
     one = submission_run()
-    late = saw("04_loop::train", CallStatus.RAISED, Raised("TimedOut", "still running after 5 seconds", 7))
-    full = saw("05_eval::evaluate", CallStatus.RAISED, Raised("RuntimeError", "x: can't allocate memory: you tried", 7))
+    late = saw(
+        "04_loop::train", CallStatus.RAISED, Raised("TimedOut", "still running after 5 seconds", 7)
+    )
+    full = saw(
+        "05_eval::evaluate",
+        CallStatus.RAISED,
+        Raised("RuntimeError", "x: can't allocate memory: you tried", 7),
+    )
     say(one, Began("04_loop::train"), late, Began("05_eval::evaluate"), full, Finished())
-    assert [i.what for i in one.record.incidents] == [IncidentKind.TIMED_OUT, IncidentKind.OUT_OF_MEMORY]
+    assert [i.what for i in one.record.incidents] == [
+        IncidentKind.TIMED_OUT,
+        IncidentKind.OUT_OF_MEMORY,
+    ]
 
 
 @pytest.mark.parametrize(
@@ -149,7 +179,11 @@ def test_evidence_out_of_turn_is_not_accepted(frames: list[Frame]) -> None:
 
 @pytest.mark.parametrize(
     "data",
-    [b"passed\n" * 10, encode_frame(Finished(), b"x" * 16, 2), b"\x05\0\0\0" + TOKEN + b"\xc1\xc1\xc1\xc1\xc1"],
+    [
+        b"passed\n" * 10,
+        encode_frame(Finished(), b"x" * 16, 2),
+        b"\x05\0\0\0" + TOKEN + b"\xc1\xc1\xc1\xc1\xc1",
+    ],
     ids=["text", "wrong-token", "no-msgpack"],
 )
 def test_noise_on_the_pipe_is_refused_with_all_that_follows(data: bytes) -> None:
@@ -172,9 +206,13 @@ def test_a_submission_that_uses_up_its_time_says_what_was_not_run() -> None:
 
 def test_output_is_the_students_and_the_same_in_every_run() -> None:
     one = submission_run()
-    one.add_output(b"mine\nFailed to read process name for pid 1\nFailed to read process name for pid 23\n")
+    one.add_output(
+        b"mine\nFailed to read process name for pid 1\nFailed to read process name for pid 23\n"
+    )
     one.add_output(b"/tmp/dojo-2a26hz1l/04_train.py:43: UserWarning: slow\nFailed to read it\n")
-    assert one.finish(0, 0.0).output == "mine\n04_train.py:43: UserWarning: slow\nFailed to read it\n"
+    assert (
+        one.finish(0, 0.0).output == "mine\n04_train.py:43: UserWarning: slow\nFailed to read it\n"
+    )
 
 
 def test_output_is_kept_up_to_a_point_and_counted_beyond() -> None:
@@ -201,7 +239,9 @@ def test_the_words_follow_what_the_kernel_reports(code: int, words: str) -> None
     assert how_it_ended(code) == words
 
 
-@pytest.mark.parametrize("printed", ["/" * OUTPUT, "/a" * (OUTPUT // 2), "/dojo-" * (OUTPUT // 6), "9" * OUTPUT])
+@pytest.mark.parametrize(
+    "printed", ["/" * OUTPUT, "/a" * (OUTPUT // 2), "/dojo-" * (OUTPUT // 6), "9" * OUTPUT]
+)
 def test_no_output_takes_longer_to_clean_than_it_is_long(printed: str) -> None:
     """Quadratic, each of these would take minutes in the thread that all submissions wait for."""
     one = submission_run()
@@ -268,7 +308,9 @@ def test_time_in_which_others_had_the_processors_is_not_the_child_s() -> None:
     say(one, saw("04_loop::train"), Began("05_eval::evaluate"))
     one.waited(1001.0)
     assert not one.overdue(clock.now + 5.0 + GRACE + 1.0)
-    assert one.overdue(clock.now + 5.0 + GRACE + 1.1), "what the first step waited is not given to the second"
+    assert one.overdue(clock.now + 5.0 + GRACE + 1.1), (
+        "what the first step waited is not given to the second"
+    )
 
 
 def late(key: str) -> Saw:
@@ -312,5 +354,8 @@ def test_more_than_is_recorded_costs_the_function_and_accuses_nobody() -> None:
     assert one.child_exited(-signal.SIGKILL) is True, "the other functions are graded"
     (incident,) = one.record.incidents
     assert (incident.what, incident.step) == (IncidentKind.CRASHED, "04_loop::train")
-    assert incident.detail == "what it did or returned takes more than the 64 MB that are recorded of a submission"
+    assert (
+        incident.detail
+        == "what it did or returned takes more than the 64 MB that are recorded of a submission"
+    )
     assert one.job(TOKEN).skip == {"04_loop::train"}

@@ -21,20 +21,30 @@ from tests.gpudojo.classes.test_submission_run import saw, say, submission_run
 from tests.gpudojo.pytest_plugin.test_timelines import WAITING
 
 KEY = "04_modifying_training_loop_gpu::train_epoch"
-GOOD = Timeline("train", "usual", "cuda", [TimelineEvent("op", 0, 1, 1, True, False, 1, "add")], counts={"op": 1})
+GOOD = Timeline(
+    "train",
+    "usual",
+    "cuda",
+    [TimelineEvent("op", 0, 1, 1, True, False, 1, "add")],
+    counts={"op": 1},
+)
 
 
 @pytest.fixture(scope="module")
 def graded(
     tmp_path_factory: pytest.TempPathFactory, loaded_fork_servers: None
 ) -> tuple[ClassResults, dict[str, Record | None]]:
-    folder, out = tmp_path_factory.mktemp("class"), tmp_path_factory.mktemp("out")
+    folder = tmp_path_factory.mktemp("class")
+    out = tmp_path_factory.mktemp("out")
     solution = (REFERENCE / FOURTH).read_text(encoding="utf-8")
     files = {
         "handed_back": solution,  # the reference itself, with its marks
         "waiting": WAITING,
-        "looping": WAITING.replace("total += loss.item()", "[loss.item() for _ in range(700)]; total += loss.item()"),
-        "forging": WAITING + "\nimport linecache\nlinecache.getlines = lambda file: [object()] * 100\n",
+        "looping": WAITING.replace(
+            "total += loss.item()", "[loss.item() for _ in range(700)]; total += loss.item()"
+        ),
+        "forging": WAITING
+        + "\nimport linecache\nlinecache.getlines = lambda file: [object()] * 100\n",
     }
     for name, source in files.items():
         (folder / name).mkdir()
@@ -42,7 +52,10 @@ def graded(
     (folder / "broken.zip").write_bytes(b"PK\x03\x04 no archive")
     _, _, results = grade(folder, out, only=frozenset({"train_epoch", "select_device"}))
     store = Store(out)
-    records = {row.submission: store.record(row.record) if row.record else None for row in results.submissions}
+    records = {
+        row.submission: store.record(row.record) if row.record else None
+        for row in results.submissions
+    }
     return results, {**records, "the reference": store.record(results.reference)}
 
 
@@ -58,7 +71,9 @@ def references(records: dict[str, Record | None]) -> list[Timeline]:
     return record.seen[KEY].timelines
 
 
-def test_the_busiest_call_is_kept_beside_the_evidence(graded: tuple[ClassResults, dict[str, Record | None]]) -> None:
+def test_the_busiest_call_is_kept_beside_the_evidence(
+    graded: tuple[ClassResults, dict[str, Record | None]],
+) -> None:
     results, records = graded
     mine = timeline(records, "waiting")
     assert mine is not None
@@ -67,14 +82,18 @@ def test_the_busiest_call_is_kept_beside_the_evidence(graded: tuple[ClassResults
     assert (mine.function, theirs.function) == ("train_epoch", "train_epoch")
     assert mine.wait_count > theirs.wait_count > 0
     assert "norms" in mine.lines[max(mine.waits, key=lambda line: mine.waits[line])]
-    assert any(event.kind == "forward" and event.name.startswith("Loud\x1b") for event in mine.events), "as it came"
+    assert any(
+        event.kind == "forward" and event.name.startswith("Loud\x1b") for event in mine.events
+    ), "as it came"
     scores = {row.submission: row.score for row in results.submissions}
     assert scores["waiting"] == scores["looping"] == scores["handed_back"]
     seen = records["waiting"].seen["01_checking_device::select_device"]  # type: ignore[union-attr]
     assert seen.timeline is None, "there is nothing of it to be drawn"
 
 
-def test_a_reference_keeps_its_lines_to_itself(graded: tuple[ClassResults, dict[str, Record | None]]) -> None:
+def test_a_reference_keeps_its_lines_to_itself(
+    graded: tuple[ClassResults, dict[str, Record | None]],
+) -> None:
     found = references(graded[1])
     assert len({(each.scenario, each.place) for each in found}) == len(found) > 1
     assert all(each.events and each.lines == {} for each in found)
@@ -93,13 +112,20 @@ def test_who_leaves_the_markers_in_place_still_sees_lines(
     assert record.seen[KEY].timelines == []
 
 
-def test_a_reference_is_drawn_on_the_public_seed(graded: tuple[ClassResults, dict[str, Record | None]]) -> None:
+def test_a_reference_is_drawn_on_the_public_seed(
+    graded: tuple[ClassResults, dict[str, Record | None]],
+) -> None:
     """The same calls as in a run of its own on that seed, whatever the class's secret is."""
     exercise = next(each for each in day("day8") if f"{each.stem}::train_epoch" == KEY)
-    function, every = exercise.functions[0], EveryCall("train_epoch")
+    function = exercise.functions[0]
+    every = EveryCall("train_epoch")
     observe(exercise, every.over(function), load(REFERENCE / FOURTH), "virtual", PUBLIC_SEEDS[0])
-    found = [(each.scenario, each.place, each.counts, each.peak_bytes) for each in references(graded[1])]
-    assert found == [(each.scenario, each.place, each.counts, each.peak_bytes) for each in every.timelines]
+    found = [
+        (each.scenario, each.place, each.counts, each.peak_bytes) for each in references(graded[1])
+    ]
+    assert found == [
+        (each.scenario, each.place, each.counts, each.peak_bytes) for each in every.timelines
+    ]
 
 
 def test_a_student_sends_no_pictures_of_a_reference() -> None:
@@ -111,7 +137,9 @@ def test_a_student_sends_no_pictures_of_a_reference() -> None:
         assert decode(encode(one.record)).seen["04_loop::train"].timelines == kept
 
 
-def test_much_that_happens_is_still_small(graded: tuple[ClassResults, dict[str, Record | None]]) -> None:
+def test_much_that_happens_is_still_small(
+    graded: tuple[ClassResults, dict[str, Record | None]],
+) -> None:
     found = timeline(graded[1], "looping")
     assert found is not None
     assert found.wait_count > 1400
@@ -119,18 +147,24 @@ def test_much_that_happens_is_still_small(graded: tuple[ClassResults, dict[str, 
     assert len(encoded(found)) <= LARGEST
 
 
-def test_who_spoils_the_picture_has_none_and_is_graded(graded: tuple[ClassResults, dict[str, Record | None]]) -> None:
+def test_who_spoils_the_picture_has_none_and_is_graded(
+    graded: tuple[ClassResults, dict[str, Record | None]],
+) -> None:
     results, records = graded
     assert timeline(records, "forging") is None
     row = next(row for row in results.submissions if row.submission == "forging")
     assert (row.status, row.score > 0) == ("graded", True)
 
 
-def test_what_cannot_be_read_has_no_record(graded: tuple[ClassResults, dict[str, Record | None]]) -> None:
+def test_what_cannot_be_read_has_no_record(
+    graded: tuple[ClassResults, dict[str, Record | None]],
+) -> None:
     assert {row.submission: bool(row.record) for row in graded[0].submissions}["broken"] is False
 
 
-@pytest.mark.parametrize("change", [{"counts": {"op": 7}}, {"function": "f" * 101}, {"peak_bytes": -1}, {"events": []}])
+@pytest.mark.parametrize(
+    "change", [{"counts": {"op": 7}}, {"function": "f" * 101}, {"peak_bytes": -1}, {"events": []}]
+)
 def test_a_timeline_that_is_none_is_not_believed(change: dict[str, object]) -> None:
     for given, believed in ((GOOD, True), (msgspec.structs.replace(GOOD, **change), False)):
         one = submission_run()
@@ -142,5 +176,10 @@ def test_a_timeline_that_is_none_is_not_believed(change: dict[str, object]) -> N
 
 def test_a_record_is_read_back_with_its_timelines(tmp_path: Path) -> None:
     one = submission_run()
-    say(one, Isolated({}), Began("04_loop::train"), msgspec.structs.replace(saw("04_loop::train"), timeline=GOOD))
+    say(
+        one,
+        Isolated({}),
+        Began("04_loop::train"),
+        msgspec.structs.replace(saw("04_loop::train"), timeline=GOOD),
+    )
     assert decode(encode(one.record)).seen["04_loop::train"].timeline == GOOD

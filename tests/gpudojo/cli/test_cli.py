@@ -31,7 +31,9 @@ def imported(*arguments: str) -> set[str]:
         f"try:\n    main({list(arguments)!r}, standalone_mode=False)\nexcept SystemExit:\n    pass\n"
         "print('modules:', *sys.modules)"
     )
-    done = subprocess.run([sys.executable, "-c", question], cwd=REPOSITORY, capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", question], cwd=REPOSITORY, capture_output=True, text=True, check=True
+    )
     return set(done.stdout.rpartition("modules:")[2].split())
 
 
@@ -49,15 +51,18 @@ def test_version_and_help() -> None:
 
 def test_help_imports_the_command_group_only() -> None:
     found = imported("--help")
-    assert {name for name in found if name.startswith(("gpudojo", "virtual_cuda"))} == {"gpudojo", "gpudojo.cli"}
+    assert {name for name in found if name.startswith(("gpudojo", "virtual_cuda"))} == {
+        "gpudojo",
+        "gpudojo.cli",
+    }
     assert not {"torch", "numpy", "rich", "jinja2", "msgspec"} & found
 
 
 def test_the_fork_server_is_started_before_others_are_imported() -> None:
-    question = (
-        "import sys\nbefore = {*sys.modules}\nimport gpudojo.sandbox.fork_client\nprint(*{*sys.modules} - before)"
+    question = "import sys\nbefore = {*sys.modules}\nimport gpudojo.sandbox.fork_client\nprint(*{*sys.modules} - before)"
+    done = subprocess.run(
+        [sys.executable, "-c", question], cwd=REPOSITORY, capture_output=True, text=True, check=True
     )
-    done = subprocess.run([sys.executable, "-c", question], cwd=REPOSITORY, capture_output=True, text=True, check=True)
     assert not {"click", "msgspec", "inspect", "dataclasses"} & {*done.stdout.split()}
 
 
@@ -71,7 +76,12 @@ def test_a_command_does_not_import_torch_before_it_runs(name: str) -> None:
 
 def test_help_has_a_part_for_students_first_and_cuts_nothing_off() -> None:
     said = CliRunner(env={"COLUMNS": "60"}).invoke(main, ["--help"]).output
-    assert said.index("For students:") < said.index("  run ") < said.index("For instructors:") < said.index("  grade ")
+    assert (
+        said.index("For students:")
+        < said.index("  run ")
+        < said.index("For instructors:")
+        < said.index("  grade ")
+    )
     assert all(len(line) <= 60 for line in said.splitlines())
     for _, line in COMMANDS.values():
         assert f"{line}\n" in said, "on one line, whole"
@@ -93,7 +103,9 @@ def test_run_passes_its_options_on(warm_python: WarmPython, tmp_path: Path) -> N
 def test_the_fork_server_starts_with_the_command_where_something_will_run_here(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    new, known, steps = str(tmp_path / "new"), str(tmp_path), list[str]()
+    new = str(tmp_path / "new")
+    known = str(tmp_path)
+    steps = list[str]()
     monkeypatch.setattr(ForkClient, "start", lambda self: steps.append("started"))
     monkeypatch.setattr(ForkClient, "close", lambda self: steps.append("closed"))
     wrong = "--no-such-option"  # so that nothing is graded
@@ -104,7 +116,12 @@ def test_the_fork_server_starts_with_the_command_where_something_will_run_here(
             start()
         return ended.value.code
 
-    for more in (["--out", known], ["--out", new, "--rejudge"], ["--out", new, "--scheduler=x"], ["--help"]):
+    for more in (
+        ["--out", known],
+        ["--out", new, "--rejudge"],
+        ["--out", new, "--scheduler=x"],
+        ["--help"],
+    ):
         run("grade", known, *more, wrong)
     run("sample", "--out", new, wrong)
     assert steps == []
@@ -117,10 +134,14 @@ def test_watch_says_that_a_device_is_not_here(bench: str, monkeypatch: pytest.Mo
     monkeypatch.setattr("virtual_cuda.device_count", lambda kind: 0)
     code, said = dojo("watch", str(REPOSITORY / "exercises" / "day8"), "--plain", "--bench", bench)
     assert code == 1
-    assert said.startswith(f"Error: --bench {bench}: this machine has no '{bench}' device that torch can use")
+    assert said.startswith(
+        f"Error: --bench {bench}: this machine has no '{bench}' device that torch can use"
+    )
 
 
-def test_no_command_ends_with_a_traceback_for_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_command_ends_with_a_traceback_for_a_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def broken(*words: object) -> None:
         raise OSError(30, "Read-only file system", "some/file")
 
@@ -130,14 +151,19 @@ def test_no_command_ends_with_a_traceback_for_a_file(tmp_path: Path, monkeypatch
     (tmp_path / "reference" / "day8").symlink_to(REPOSITORY / "reference" / "day8")
     (tmp_path / "exercises").touch()
     code, said = dojo("release", "stubs", "--root", str(tmp_path))
-    assert (code, said.startswith(f"Error: cannot write {tmp_path / 'exercises'}")) == (1, True), said
+    assert (code, said.startswith(f"Error: cannot write {tmp_path / 'exercises'}")) == (1, True), (
+        said
+    )
 
 
 @pytest.mark.parametrize("more", [(), ("--mutants",)])
 def test_lint_needs_references(tmp_path: Path, more: tuple[str, ...]) -> None:
     """Without them every file of every exercise would be listed as missing."""
     done = CliRunner().invoke(main, ["lint", "--root", str(tmp_path), *more])
-    assert (done.exit_code, done.output) == (1, f"Error: there is no folder {tmp_path / 'reference' / 'day8'}\n")
+    assert (done.exit_code, done.output) == (
+        1,
+        f"Error: there is no folder {tmp_path / 'reference' / 'day8'}\n",
+    )
 
 
 def test_a_mistyped_command_is_answered_with_what_may_be_meant() -> None:

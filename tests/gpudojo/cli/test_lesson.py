@@ -58,7 +58,8 @@ def test_a_day_without_lessons_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_pages(tmp_path: Path) -> None:
-    one, every = tmp_path / "one.html", tmp_path / "every.html"
+    one = tmp_path / "one.html"
+    every = tmp_path / "every.html"
     assert dojo("04", "--html", str(one)).output == f"written: {one}\n"
     assert dojo("--html", str(every)).exit_code == 0
     text = one.read_text(encoding="utf-8")
@@ -68,7 +69,9 @@ def test_pages(tmp_path: Path) -> None:
     assert every.read_text(encoding="utf-8").count('<article class="lesson">') == len(day("day8"))
 
 
-@pytest.mark.parametrize("name", ["train_epoch", "exercises/day8/04_modifying_training_loop_gpu.py"])
+@pytest.mark.parametrize(
+    "name", ["train_epoch", "exercises/day8/04_modifying_training_loop_gpu.py"]
+)
 def test_a_function_or_a_path_shows_one(name: str) -> None:
     assert dojo(name).output == dojo("04").output
 
@@ -78,7 +81,9 @@ def test_a_name_like_one_is_suggested() -> None:
     assert dojo("04_mod").output == said
 
 
-def test_a_page_is_written_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_page_is_written_whole_or_not_at_all(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     page = tmp_path / "page.html"
     page.write_text("before", encoding="utf-8")
     monkeypatch.setattr("gpudojo.cli.watch._page", lambda day, chosen: "\ud800")

@@ -51,7 +51,10 @@ WRONG = {
     "return 3 * numbers": ("same_as_reference", "scenario `four`: the values are wrong"),
     "return None": ("same_as_reference", "scenario `four`: it returned None"),
     "return 2 * numbers.cpu()": ("on_the_device", "scenario `four`: it returned a tensor on cpu"),
-    "return 2 * numbers.cpu().to(numbers.device)": ("stays_on_the_device", "scenario `four`: 2 copies"),
+    "return 2 * numbers.cpu().to(numbers.device)": (
+        "stays_on_the_device",
+        "scenario `four`: 2 copies",
+    ),
     "numbers.add_(1); return 2 * (numbers - 1)": (
         "leaves_its_input_alone",
         "scenario `four`: argument 1 has other values after the call",
@@ -65,22 +68,29 @@ WRONG = {
 
 def failed(folder: Path, body: str) -> dict[str, str]:
     """The checks that a body of `double` fails, and what they say."""
-    right, student = folder / "right.py", folder / "student.py"
+    right = folder / "right.py"
+    student = folder / "student.py"
     right.write_text("def double(numbers):\n    return 2 * numbers\n", encoding="utf-8")
     student.write_text(f"import torch\n\n\ndef double(numbers):\n    {body}\n", encoding="utf-8")
-    seen, wanted = (observe(exercise, double, load(path), "virtual", 8) for path in (student, right))
+    seen, wanted = (
+        observe(exercise, double, load(path), "virtual", 8) for path in (student, right)
+    )
     results = judge(exercise, double, seen, wanted)
     return {result.check: result.happened for result in results if result.outcome is Outcome.FAILED}
 
 
-@pytest.mark.parametrize("nothing", ["numbers", "None", "0.0", "()", "numbers[:0]", "torch.empty(0)"])
+@pytest.mark.parametrize(
+    "nothing", ["numbers", "None", "0.0", "()", "numbers[:0]", "torch.empty(0)"]
+)
 def test_doing_nothing_earns_nothing(tmp_path: Path, nothing: str) -> None:
     found = failed(tmp_path, f"return {nothing}")
     assert list(found) == ["same_as_reference"]  # and what it needs is blocked
 
 
 def test_a_claim_of_what_is_not_done_needs_one_of_what_is_done() -> None:
-    function = Exercise("01_triple", "Three times as much", points=1).function("triple", "`3 * numbers`.")
+    function = Exercise("01_triple", "Three times as much", points=1).function(
+        "triple", "`3 * numbers`."
+    )
     with pytest.raises(ValueError, match="declare the check same_as_reference of triple first"):
         leaves_its_input_alone(function, called, points=1)
 
@@ -95,11 +105,18 @@ def test_a_wrong_function_fails_the_check_that_claims_it(tmp_path: Path, body: s
     assert failed(tmp_path, body)[check] == happened
 
 
-NUMBERS = st.floats(width=16) | st.sampled_from([0.0, -0.0, 1.0, 1.0005, math.inf, -math.inf, math.nan])
+NUMBERS = st.floats(width=16) | st.sampled_from(
+    [0.0, -0.0, 1.0, 1.0005, math.inf, -math.inf, math.nan]
+)
 
 
-@given(st.lists(st.tuples(NUMBERS, NUMBERS)), *[st.sampled_from(["float16", "float32", "float64", "int64"])] * 2)
-def test_numbers_are_near_each_other_where_numpy_says_so(pairs: list[tuple[float, float]], one: str, two: str) -> None:
+@given(
+    st.lists(st.tuples(NUMBERS, NUMBERS)),
+    *[st.sampled_from(["float16", "float32", "float64", "int64"])] * 2,
+)
+def test_numbers_are_near_each_other_where_numpy_says_so(
+    pairs: list[tuple[float, float]], one: str, two: str
+) -> None:
     with np.errstate(all="ignore"):  # of numbers that the other type does not have
         found = np.array([pair[0] for pair in pairs]).astype(one)
         right = np.array([pair[1] for pair in pairs]).astype(two)
@@ -114,7 +131,9 @@ FEW = st.sampled_from([0.0, -0.0, 1.0, 1.0 + 1e-6, 2.0, math.inf, math.nan])
 @given(st.sampled_from(["float16", "float32", "float64", "int64", "bool", "complex64"]), st.data())
 def test_arrays_are_compared_as_numpy_compares_them(dtype: str, data: st.DataObject) -> None:
     values = FEW if dtype.startswith(("float", "complex")) else st.sampled_from([0, 1])
-    pairs = data.draw(st.lists(st.tuples(values, values) | values.map(lambda value: (value, value)), max_size=4))
+    pairs = data.draw(
+        st.lists(st.tuples(values, values) | values.map(lambda value: (value, value)), max_size=4)
+    )
     one, other = (np.array([pair[side] for pair in pairs], dtype) for side in (0, 1))
     found, right = (Array(dtype, each.shape, each.tobytes()) for each in (one, other))
     assert close(found, right) is bool(np.allclose(one, other, 1e-3, 1e-5))

@@ -49,16 +49,23 @@ def test_outside_a_probe_the_clock_is_real(tmp_path: Path) -> None:
 
 def test_nothing_is_left_behind(tmp_path: Path) -> None:
     names = ("perf_counter", "perf_counter_ns", "monotonic", "time", "process_time", "sleep")
-    before = [getattr(time, name) for name in names] + [timeit.default_timer, timeit.timeit.__defaults__]
+    before = [getattr(time, name) for name in names] + [
+        timeit.default_timer,
+        timeit.timeit.__defaults__,
+    ]
     loaded(tmp_path, "import time\ntime.perf_counter = lambda: 0.0\ntime.sleep = print\n")
     with running(Skipping()):
         pass
-    assert [getattr(time, name) for name in names] + [timeit.default_timer, timeit.timeit.__defaults__] == before
+    assert [getattr(time, name) for name in names] + [
+        timeit.default_timer,
+        timeit.timeit.__defaults__,
+    ] == before
 
 
 def test_a_clock_that_a_student_replaced_is_not_the_one_we_use(tmp_path: Path) -> None:
     names = loaded(
-        tmp_path, "import time\ntime.perf_counter = lambda: 0.0\ndef now():\n    return time.perf_counter()\n"
+        tmp_path,
+        "import time\ntime.perf_counter = lambda: 0.0\ndef now():\n    return time.perf_counter()\n",
     )
     now = names["now"]
     assert callable(now)

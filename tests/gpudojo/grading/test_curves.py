@@ -45,14 +45,19 @@ def test_nothing_at_all_is_a_curve_too() -> None:
     assert memory_curve(*passes([], []), 0, 0) == MemoryCurve([], 0, 0)
 
 
-@given(st.lists(st.integers(0, 1 << 40), max_size=900), st.lists(st.integers(0, 1 << 40), max_size=900))
+@given(
+    st.lists(st.integers(0, 1 << 40), max_size=900), st.lists(st.integers(0, 1 << 40), max_size=900)
+)
 def test_it_is_small_and_no_peak_is_lost(forward: list[int], backward: list[int]) -> None:
     found = memory_curve(*passes(forward, backward), 0, 0)
-    points, turn = found.bytes, found.backward
+    points = found.bytes
+    turn = found.backward
     assert len(points) <= MOST
-    assert max(points, default=0) == max([*forward, *backward], default=0) or len(forward) * MOST < len(
-        [*forward, *backward]
-    ), "only a forward pass too short for a single point is left out"
+    assert max(points, default=0) == max([*forward, *backward], default=0) or len(
+        forward
+    ) * MOST < len([*forward, *backward]), (
+        "only a forward pass too short for a single point is left out"
+    )
     assert max(points[turn:], default=0) == max(backward, default=0)
     if len(forward) + len(backward) <= MOST:
         assert points == [*forward, *backward]
@@ -78,9 +83,12 @@ def checkpointed() -> Any:
 
 def test_what_is_made_again_takes_less_memory_and_more_operations(checkpointed: Any) -> None:
     facts = checkpointed(ROOT / "reference" / "day8" / f"{STEM}.py")
-    plain, again = facts["stored_curve"], facts["a list"]["curve"]
+    plain = facts["stored_curve"]
+    again = facts["a list"]["curve"]
     assert max(plain["bytes"]) == plain["peak"] > facts["stored"]
-    assert max(plain["bytes"][: plain["backward"]]) == facts["stored"], "when every activation is there"
+    assert max(plain["bytes"][: plain["backward"]]) == facts["stored"], (
+        "when every activation is there"
+    )
     assert max(again["bytes"]) == again["peak"] == facts["a list"]["peak"] < plain["peak"]
     assert len(again["bytes"]) > len(plain["bytes"])
     assert 0 < again["backward"] < len(again["bytes"]) < MOST

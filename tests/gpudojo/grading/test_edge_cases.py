@@ -61,12 +61,16 @@ def made() -> Exercise:
 
 
 def graded(folder: Path, source: str, seconds: float | None = None) -> dict[str, CheckResult]:
-    student, reference = folder / "01_means.py", folder / "reference.py"
+    student = folder / "01_means.py"
+    reference = folder / "reference.py"
     reference.write_text(REFERENCE, encoding="utf-8")
     student.write_text(source, encoding="utf-8")
-    exercise, limits = made(), Limits(seconds)
+    exercise = made()
+    limits = Limits(seconds)
     submission = load_file(student, limits)
-    results = grade_function(exercise, exercise.functions[0], submission, Written(reference), "virtual", 8, limits)
+    results = grade_function(
+        exercise, exercise.functions[0], submission, Written(reference), "virtual", 8, limits
+    )
     return {result.check: result for result in results}
 
 
@@ -98,5 +102,7 @@ def test_a_constant_earns_nothing(tmp_path: Path) -> None:
 
 
 def test_an_error_in_a_main_scenario_blocks_the_rest(tmp_path: Path) -> None:
-    results = graded(tmp_path, "def mean(numbers):\n    return numbers.mean() if numbers else 0.0\n")
+    results = graded(
+        tmp_path, "def mean(numbers):\n    return numbers.mean() if numbers else 0.0\n"
+    )
     assert outcomes(results) == [Outcome.FAILED, Outcome.BLOCKED, Outcome.BLOCKED, Outcome.BLOCKED]

@@ -60,14 +60,22 @@ class Files:
     """A student's file beside a reference solution."""
 
     def __init__(self, folder: Path) -> None:
-        self.student, self.reference = folder / "01_doubling.py", folder / "reference.py"
+        self.student = folder / "01_doubling.py"
+        self.reference = folder / "reference.py"
         self.reference.write_text(REFERENCE, encoding="utf-8")
 
-    def grade(self, exercise: Exercise, source: str, limits: Limits = Limits()) -> list[CheckResult]:  # noqa: B008
+    def grade(
+        self,
+        exercise: Exercise,
+        source: str,
+        limits: Limits = Limits(),  # noqa: B008
+    ) -> list[CheckResult]:
         self.student.write_text(source, encoding="utf-8")
         submission = load_file(self.student, limits)
         measure = Written(self.reference)
-        return grade_function(exercise, exercise.functions[0], submission, measure, "virtual", 8, limits)
+        return grade_function(
+            exercise, exercise.functions[0], submission, measure, "virtual", 8, limits
+        )
 
 
 @pytest.fixture
@@ -91,7 +99,8 @@ class Judging:
         self.function = self.exercise.function("double", "Multiply by two.")
         self.known = engine.KnownOutcomes(100)
         self.ran: list[str] = []
-        kinds, values = self.function.probe(kind), self.function.probe(value)
+        kinds = self.function.probe(kind)
+        values = self.function.probe(value)
 
         @self.function.check(1, needs=())
         def returns_a_number(seen: Seen, wanted: Seen) -> None:
@@ -116,12 +125,18 @@ class Judging:
 
     def judge(self, kind: str, value: int, line: int) -> list[CheckResult]:
         told = {"kind": {"is": kind}, "value": {"is": value}}
-        seen = {n: Observation(CallStatus.RETURNED, f, None, {"": [(line, line)]}) for n, f in told.items()}
+        seen = {
+            n: Observation(CallStatus.RETURNED, f, None, {"": [(line, line)]})
+            for n, f in told.items()
+        }
         digests = {name: repr(facts).encode() for name, facts in told.items()} | {"": b"returned"}
         right = {
-            name: Observation(CallStatus.RETURNED, f) for name, f in (("kind", {"is": "int"}), ("value", {"is": 6}))
+            name: Observation(CallStatus.RETURNED, f)
+            for name, f in (("kind", {"is": "int"}), ("value", {"is": 6}))
         }
-        evidence, reference = (Evidence("01_doubling", "double", "virtual", 8, each) for each in (seen, right))
+        evidence, reference = (
+            Evidence("01_doubling", "double", "virtual", 8, each) for each in (seen, right)
+        )
         found = engine.judge(self.exercise, self.function, evidence, reference, self.known, digests)
         assert found == engine.judge(self.exercise, self.function, evidence, reference)
         return found
@@ -130,15 +145,21 @@ class Judging:
         """The results, and the checks that were judged for them and not only to compare."""
         self.ran.clear()
         found = self.judge(kind, value, line)
-        alone = 3 if found[0].outcome is Outcome.PASSED else 2  # the second time, without what is known
+        alone = (
+            3 if found[0].outcome is Outcome.PASSED else 2
+        )  # the second time, without what is known
         return found, self.ran[:-alone]
 
 
 def test_a_check_is_judged_once_for_what_it_asks_for() -> None:
     judging = Judging()
     assert judging.judged("int", 6, 3)[1] == ["number", "doubles", "lines"]
-    assert judging.judged("int", 6, 3)[1] == ["lines"], "it looks at lines, which are not in the digests"
-    assert judging.judged("int", 7, 3)[1] == ["doubles", "lines"], "the first check has not asked for the value"
+    assert judging.judged("int", 6, 3)[1] == ["lines"], (
+        "it looks at lines, which are not in the digests"
+    )
+    assert judging.judged("int", 7, 3)[1] == ["doubles", "lines"], (
+        "the first check has not asked for the value"
+    )
     found, again = judging.judged("int", 7, 4)
     assert again == ["lines"]
     assert found[1].outcome is Outcome.FAILED
@@ -146,7 +167,11 @@ def test_a_check_is_judged_once_for_what_it_asks_for() -> None:
     assert judging.judged("list", 7, 5)[1] == ["number", "lines"]
     found, again = judging.judged("list", 8, 6)
     assert again == ["lines"]
-    assert (found[0].outcome, found[0].ran, found[1].blocked_by) == (Outcome.FAILED, ((6, 6),), "returns_a_number")
+    assert (found[0].outcome, found[0].ran, found[1].blocked_by) == (
+        Outcome.FAILED,
+        ((6, 6),),
+        "returns_a_number",
+    )
 
 
 def test_no_more_outcomes_are_kept_than_allowed() -> None:
@@ -159,7 +184,9 @@ def test_no_more_outcomes_are_kept_than_allowed() -> None:
 
 
 @pytest.mark.parametrize(("value", "asked"), [(6, 0), (7, 1)])
-def test_the_lines_of_a_source_are_asked_for_only_where_a_check_failed(value: int, asked: int) -> None:
+def test_the_lines_of_a_source_are_asked_for_only_where_a_check_failed(
+    value: int, asked: int
+) -> None:
     exercise = Exercise("01_doubling", "Doubling", points=1)
     function = exercise.function("double")
 
@@ -174,7 +201,13 @@ def test_the_lines_of_a_source_are_asked_for_only_where_a_check_failed(value: in
             raise Failed("another value", "twice the argument", at=("",))
 
     found, wanted = (
-        Evidence("01_doubling", "double", "virtual", 8, {"values": Observation(CallStatus.RETURNED, {"is": each})})
+        Evidence(
+            "01_doubling",
+            "double",
+            "virtual",
+            8,
+            {"values": Observation(CallStatus.RETURNED, {"is": each})},
+        )
         for each in (value, 6)
     )
     times = list[int]()
@@ -214,7 +247,9 @@ def test_a_verdict_is_the_one_of_evidence_that_was_sent(files: Files) -> None:
     exercise = made(anything)
     source = "class Mine:\n    pass\n\ndef double(x):\n    return Mine()\n"
     files.student.write_text(source, encoding="utf-8")
-    seen = observe(exercise, exercise.functions[0], load_file(files.student), "virtual", 8).observations["anything"]
+    seen = observe(
+        exercise, exercise.functions[0], load_file(files.student), "virtual", 8
+    ).observations["anything"]
     assert seen.raised is not None
     assert seen.raised.type == "Unusable"
     assert "Encoding objects of type Mine is unsupported" in seen.raised.message
@@ -258,7 +293,9 @@ def test_an_error_in_a_check_is_not_the_student_s_and_names_file_and_line(files:
     assert place_of(broken, "valeu") in result.happened
 
 
-def test_evidence_that_only_the_check_of_the_student_cannot_judge_fails_and_names_file_and_line(files: Files) -> None:
+def test_evidence_that_only_the_check_of_the_student_cannot_judge_fails_and_names_file_and_line(
+    files: Files,
+) -> None:
     """With credit for evidence that no check can read, spoiling it would pay."""
     exercise = made(look_at_three)
 
@@ -285,7 +322,9 @@ def test_after_a_time_out_the_other_scenarios_are_not_run(files: Files) -> None:
 
     exercise = made(first, second)
     files.student.write_text("def double(x):\n    while True:\n        pass\n", encoding="utf-8")
-    found = observe(exercise, exercise.functions[0], load_file(files.student), "virtual", 8, Limits(0.2)).observations
+    found = observe(
+        exercise, exercise.functions[0], load_file(files.student), "virtual", 8, Limits(0.2)
+    ).observations
     assert calls == ["first"]
     assert [seen.raised and (seen.raised.type, seen.raised.message) for seen in found.values()] == [
         ("TimedOut", "still running after 0.2 seconds")
@@ -297,7 +336,9 @@ def test_who_swallows_a_time_out_is_out_of_time_all_the_same(files: Files) -> No
     source = f"def double(x):\n    try:\n{loop}    except BaseException:\n        return 2 * x\n"
     files.student.write_text(source, encoding="utf-8")
     exercise = made(look_at_three)
-    found = observe(exercise, exercise.functions[0], load_file(files.student), "virtual", 8, Limits(0.2)).observations
+    found = observe(
+        exercise, exercise.functions[0], load_file(files.student), "virtual", 8, Limits(0.2)
+    ).observations
     raised = found["look_at_three"].raised
     assert raised is not None
     assert raised.type == "TimedOut"
@@ -305,11 +346,15 @@ def test_who_swallows_a_time_out_is_out_of_time_all_the_same(files: Files) -> No
 
 def test_scenarios_may_share_their_time(files: Files) -> None:
     exercise = made(look_at_three, look_at_four)
-    files.student.write_text("import time\n\ndef double(x):\n    time.sleep(0.4)\n    return 2 * x\n", encoding="utf-8")
+    files.student.write_text(
+        "import time\n\ndef double(x):\n    time.sleep(0.4)\n    return 2 * x\n", encoding="utf-8"
+    )
     submission = load_file(files.student)
 
     def outcomes(limits: Limits) -> list[bool]:
-        found = observe(exercise, exercise.functions[0], submission, "virtual", 8, limits).observations
+        found = observe(
+            exercise, exercise.functions[0], submission, "virtual", 8, limits
+        ).observations
         return [seen.raised is None for seen in found.values()]
 
     assert outcomes(Limits(0.7)) == [True, True]
@@ -320,7 +365,9 @@ def test_an_interrupt_of_the_student_s_is_evidence_and_one_of_the_user_s_ends_gr
     files: Files, request: pytest.FixtureRequest
 ) -> None:
     # In a shell's background job Ctrl-C is ignored, and so would this one be.
-    request.addfinalizer(functools.partial(signal.signal, signal.SIGINT, signal.getsignal(signal.SIGINT)))
+    request.addfinalizer(
+        functools.partial(signal.signal, signal.SIGINT, signal.getsignal(signal.SIGINT))
+    )
     signal.signal(signal.SIGINT, signal.default_int_handler)
     exercise = made(look_at_three)
     (result,) = files.grade(exercise, "def double(x):\n    raise KeyboardInterrupt\n")
@@ -333,8 +380,11 @@ def test_an_interrupt_of_the_student_s_is_evidence_and_one_of_the_user_s_ends_gr
     with pytest.raises(KeyboardInterrupt):
         files.grade(made(interrupted), "def double(x):\n    return x\n")
     files.student.write_text("def double(x):\n    return x\n", encoding="utf-8")
-    alone, submission = made(interrupted), load_file(files.student)
-    found = observe(alone, alone.functions[0], submission, "virtual", 8, Limits(interruptible=False)).observations
+    alone = made(interrupted)
+    submission = load_file(files.student)
+    found = observe(
+        alone, alone.functions[0], submission, "virtual", 8, Limits(interruptible=False)
+    ).observations
     assert found["interrupted"].raised is not None, "in a sandbox nobody presses Ctrl-C"
 
 
@@ -350,7 +400,11 @@ def test_an_exception_may_be_the_user_s_wish_to_stop(files: Files) -> None:
     with pytest.raises(Quit):
         files.grade(made(look_at_three), source, Limits(on_raised=stop))
     with pytest.raises(Quit):
-        files.grade(made(look_at_three), "raise RuntimeError('leave the debugger')\n", Limits(on_raised=stop))
+        files.grade(
+            made(look_at_three),
+            "raise RuntimeError('leave the debugger')\n",
+            Limits(on_raised=stop),
+        )
 
 
 def test_the_judging_half_imports_no_torch() -> None:
@@ -385,6 +439,12 @@ def test_a_mistake_is_named_only_where_the_source_does_not_say_otherwise(
     exercise = Exercise("01_some", "Some", 1)
     function = exercise.function("train")
     check = Check("runs", "It runs.", 1, lambda seen, wanted: None)
-    result = result_of(exercise, function, check, Outcome.FAILED, Failed("it ran elsewhere", "here", 2, key, ran=ran))
+    result = result_of(
+        exercise,
+        function,
+        check,
+        Outcome.FAILED,
+        Failed("it ran elsewhere", "here", 2, key, ran=ran),
+    )
     lines = pattern_lines(ast.parse(SHOWN.lstrip()).body)
     assert explained(result, function, {}, lines, "()").misconception == named

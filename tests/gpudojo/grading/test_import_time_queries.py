@@ -50,7 +50,8 @@ def test_a_file_that_asks_each_time(name: str) -> None:
 
 def test_a_file_is_run_again_as_it_was_read(tmp_path: Path) -> None:
     """In a module of its own; what it finds there, and whether it fails, may be something else than before."""
-    path, machine = tmp_path / "answer.ipynb", tmp_path / "machine"
+    path = tmp_path / "answer.ipynb"
+    machine = tmp_path / "machine"
     read = f"import pathlib\nMACHINE = pathlib.Path({str(machine)!r}).read_text()"
     sources = [
         f"seen = []\n{read}",
@@ -58,8 +59,13 @@ def test_a_file_is_run_again_as_it_was_read(tmp_path: Path) -> None:
         "return 1",
         "def g(: pass",
     ]
-    cells = [{"cell_type": "code", "source": source, "metadata": {}, "outputs": []} for source in sources]
-    path.write_text(json.dumps({"cells": cells, "metadata": {}, "nbformat": 4, "nbformat_minor": 4}), encoding="utf-8")
+    cells = [
+        {"cell_type": "code", "source": source, "metadata": {}, "outputs": []} for source in sources
+    ]
+    path.write_text(
+        json.dumps({"cells": cells, "metadata": {}, "nbformat": 4, "nbformat_minor": 4}),
+        encoding="utf-8",
+    )
     first = load(path)
     assert first.broken is not None
     assert first.broken.type == "SyntaxError", "a cell that was to define something says more"
@@ -70,4 +76,9 @@ def test_a_file_is_run_again_as_it_was_read(tmp_path: Path) -> None:
     again = load_again(first)
     assert again.names["f"]() == ("another", [1])
     assert first.names["seen"] == []
-    assert (again.lines, again.cells, again.todo, again.broken) == (first.lines, first.cells, first.todo, first.broken)
+    assert (again.lines, again.cells, again.todo, again.broken) == (
+        first.lines,
+        first.cells,
+        first.todo,
+        first.broken,
+    )

@@ -11,7 +11,14 @@ from types import CodeType
 from typing import Any
 
 import pytest
-from gpudojo.grading.limits import STRETCH, TimedOut, bounded_output, charged, in_scenario, time_limit
+from gpudojo.grading.limits import (
+    STRETCH,
+    TimedOut,
+    bounded_output,
+    charged,
+    in_scenario,
+    time_limit,
+)
 
 FILE = "/somewhere/student.py"
 ALARMS = pytest.mark.skipif(not hasattr(signal, "SIGALRM"), reason="needs alarms")
@@ -39,7 +46,10 @@ def stubborn():
 
 @pytest.mark.parametrize("method", [pytest.param("signal", marks=ALARMS), "thread"])
 def test_student_code_ends_when_its_time_is_over(method: str) -> None:
-    with pytest.raises(TimedOut, match=r"still running after 0\.1 seconds"), time_limit(0.1, FILE, method):
+    with (
+        pytest.raises(TimedOut, match=r"still running after 0\.1 seconds"),
+        time_limit(0.1, FILE, method),
+    ):
         of_a_student(ENDLESS)["endless"]()
 
 
@@ -90,7 +100,9 @@ def test_a_destructor_that_never_ends_is_interrupted_again_and_again_but_ours_is
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(sys, "unraisablehook", lambda _: None)
-    grave = of_a_student("class Grave:\n    def __del__(self):\n        while True:\n            pass\n")["Grave"]
+    grave = of_a_student(
+        "class Grave:\n    def __del__(self):\n        while True:\n            pass\n"
+    )["Grave"]
 
     def bury() -> None:
         for _ in range(20):
@@ -123,7 +135,10 @@ def test_time_in_which_others_had_the_processors_does_not_count(share: float, ti
     def waited() -> float:
         return share * (time.monotonic() - began)
 
-    with pytest.raises(TimedOut, match=r"still running after 0\.1 seconds"), time_limit(0.1, FILE, "signal", waited):
+    with (
+        pytest.raises(TimedOut, match=r"still running after 0\.1 seconds"),
+        time_limit(0.1, FILE, "signal", waited),
+    ):
         of_a_student(ENDLESS)["endless"]()
     assert time.monotonic() - began >= 0.1 * times
     assert charged(0.1 * times, share * 0.1 * times) == pytest.approx(0.1)
@@ -132,7 +147,11 @@ def test_time_in_which_others_had_the_processors_does_not_count(share: float, ti
 def test_the_scenario_stands_above_what_is_printed_in_it() -> None:
     written = io.StringIO()
     # One stream under two names, and a line without an end before the next scenario.
-    with contextlib.redirect_stdout(written), contextlib.redirect_stderr(written), bounded_output(60, named=True):
+    with (
+        contextlib.redirect_stdout(written),
+        contextlib.redirect_stderr(written),
+        bounded_output(60, named=True),
+    ):
         print("loading")
         with in_scenario("first"):
             print("a", 1)
@@ -143,6 +162,15 @@ def test_the_scenario_stands_above_what_is_printed_in_it() -> None:
             pass
         with in_scenario("last"):
             print("d" * 100)
-    shown = ["loading", "[scenario first]", "a 1", "[scenario inner]", "b", "[scenario first]", "c", "[scenario last]"]
+    shown = [
+        "loading",
+        "[scenario first]",
+        "a 1",
+        "[scenario inner]",
+        "b",
+        "[scenario first]",
+        "c",
+        "[scenario last]",
+    ]
     assert written.getvalue().split("\n")[:8] == shown
     assert "more than 60 characters were printed" in written.getvalue()

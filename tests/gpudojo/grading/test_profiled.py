@@ -25,11 +25,16 @@ def work(device: Any) -> Any:
 
 
 @pytest.mark.parametrize("machine", ["laptop", "one gpu"])
-@pytest.mark.parametrize("options", [{}, {"with_stack": True, "profile_memory": True}, {"record_shapes": True}])
+@pytest.mark.parametrize(
+    "options", [{}, {"with_stack": True, "profile_memory": True}, {"record_shapes": True}]
+)
 def test_rows_have_the_chosen_time(machine: str, options: dict[str, bool]) -> None:
     with open_machine(machine, "virtual") as bench, operators_taking(TAKING):
         run = work(bench.device)
-        with torch.profiler.profile(**options) as profiler, torch.profiler.record_function("all of it"):  # type: ignore[arg-type]
+        with (
+            torch.profiler.profile(**options) as profiler,
+            torch.profiler.record_function("all of it"),
+        ):  # type: ignore[arg-type]
             run()
         rows = {row.key: row for row in profiler.key_averages()}
     for name, calls in (("aten::mm", 1), ("aten::exp", 3), ("aten::add", 3)):

@@ -46,7 +46,9 @@ def test_what_is_in_the_cache_is_not_run_again(
 ) -> None:
     written = Written(SOLUTION)
     assert kept.has(function, "virtual", SEED)
-    assert kept.evidence(exercise, function, "virtual", SEED) == written.evidence(exercise, function, "virtual", SEED)
+    assert kept.evidence(exercise, function, "virtual", SEED) == written.evidence(
+        exercise, function, "virtual", SEED
+    )
     assert kept.signature(exercise, function) == written.signature(exercise, function)
     assert "written" not in vars(kept)
     assert [path.suffix for path in cache.iterdir()] == [".mp"]
@@ -82,7 +84,11 @@ def test_a_damaged_or_foreign_file_is_made_anew(
     else:
         place = len(data) // 2
         middle = bytes([data[place] ^ 0xFF])
-        path.write_bytes({"empty": b"", "cut": data[:place]}.get(damage, data[:place] + middle + data[place + 1 :]))
+        path.write_bytes(
+            {"empty": b"", "cut": data[:place]}.get(
+                damage, data[:place] + middle + data[place + 1 :]
+            )
+        )
     assert not kept.has(function, "virtual", SEED)
     kept.prepare(function, "virtual", SEED)
     assert KeptEvidence(SOLUTION, exercise).has(function, "virtual", SEED)

@@ -23,7 +23,11 @@ ENDING = [
     Raised("DeviceClosed", "the device is gone", 3),
     Raised("MemoryError", "", 3),
     Raised("OutOfMemoryError", "CUDA out of memory. Tried to allocate 60.00 GiB.", 3),
-    Raised("RuntimeError", "[enforce fail at alloc_cpu.cpp] DefaultCPUAllocator: can't allocate memory", 3),
+    Raised(
+        "RuntimeError",
+        "[enforce fail at alloc_cpu.cpp] DefaultCPUAllocator: can't allocate memory",
+        3,
+    ),
 ]
 
 
@@ -46,7 +50,9 @@ def test_several_ends_with_the_first_error_which_names_its_scenario() -> None:
     assert caught.value.evidence.scenario == "two"
 
 
-@pytest.mark.parametrize("drawn", ["torch.randperm(n)", "random.sample(range(n), n)", "numpy.random.permutation(n)"])
+@pytest.mark.parametrize(
+    "drawn", ["torch.randperm(n)", "random.sample(range(n), n)", "numpy.random.permutation(n)"]
+)
 def test_random_numbers_are_the_same_whatever_ran_before(tmp_path: Path, drawn: str) -> None:
     """A function that is graded again, alone or after another process died, is seen to do the same."""
     exercise = next(each for each in day("day8") if each.stem.startswith("08"))
@@ -70,9 +76,7 @@ def test_random_numbers_are_the_same_whatever_ran_before(tmp_path: Path, drawn: 
 def test_a_warning_of_several_calls_is_shown_once(tmp_path: Path) -> None:
     exercise = next(each for each in day("day8") if each.number == "01")
     file = tmp_path / f"{exercise.stem}.py"
-    source = (
-        'import torch\nimport warnings\n\n\ndef select_device(prefer=None):\n    warnings.warn("old", stacklevel=1)\n'
-    )
+    source = 'import torch\nimport warnings\n\n\ndef select_device(prefer=None):\n    warnings.warn("old", stacklevel=1)\n'
     file.write_text(f'{source}    return torch.device("cpu")\n')
     for _ in range(2):  # another submission of the same file shows it again
         with warnings.catch_warnings(record=True) as shown:

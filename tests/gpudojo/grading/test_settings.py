@@ -20,8 +20,12 @@ CHANGES: dict[str, Callable[[], Any]] = {
     "the precision of matrix products": lambda: torch.set_float32_matmul_precision("high"),
     "the detection of anomalies": lambda: torch.autograd.set_detect_anomaly(True),
     "the use of deterministic algorithms": lambda: torch.use_deterministic_algorithms(True),
-    "the search for the fastest convolution": lambda: setattr(torch.backends.cudnn, "benchmark", True),
-    "the choice of deterministic convolutions": lambda: setattr(torch.backends.cudnn, "deterministic", True),
+    "the search for the fastest convolution": lambda: setattr(
+        torch.backends.cudnn, "benchmark", True
+    ),
+    "the choice of deterministic convolutions": lambda: setattr(
+        torch.backends.cudnn, "deterministic", True
+    ),
     "the seed of the random numbers": lambda: torch.manual_seed(20263),
 }
 
@@ -44,7 +48,9 @@ def test_drawing_random_numbers_is_no_change() -> None:
     with bench.open_device("virtual") as opened:
         before = torch.default_generator.get_state()
         assert by(lambda: torch.rand(3).shape[0], opened) == (3, [])
-        assert not torch.equal(torch.default_generator.get_state(), before), "the dice have to go on"
+        assert not torch.equal(torch.default_generator.get_state(), before), (
+            "the dice have to go on"
+        )
 
 
 def test_an_error_does_not_keep_settings_from_being_put_back() -> None:

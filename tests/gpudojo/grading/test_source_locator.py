@@ -161,7 +161,9 @@ def test_a_function_has_only_so_many(found: dict[str, int]) -> None:
 
 
 def test_what_is_no_function_shows_nothing() -> None:
-    assert pattern_lines(ast.parse("DEVICE = 'cuda'\nclass A:\n    def f(self): return 1").body) == {}
+    assert (
+        pattern_lines(ast.parse("DEVICE = 'cuda'\nclass A:\n    def f(self): return 1").body) == {}
+    )
 
 
 def test_a_key_is_no_device_and_a_loop_at_the_end_may_return_nothing() -> None:
@@ -173,7 +175,12 @@ def test_a_key_is_no_device_and_a_loop_at_the_end_may_return_nothing() -> None:
             return kind
 """
     found = pattern_lines(ast.parse(text).body)
-    assert [found.get(sign) for sign in ('f "cuda"', 'f "cuda" 2', 'f "mps"', "f end")] == [4, None, 4, 4]
+    assert [found.get(sign) for sign in ('f "cuda"', 'f "cuda" 2', 'f "mps"', "f end")] == [
+        4,
+        None,
+        4,
+        4,
+    ]
     assert line_to_show(["skipped last return"], "f", found, ((1, 5),)) == 5
 
 
@@ -187,14 +194,21 @@ def test_numbers_a_reversed_slice_and_a_result_of_itself_that_is_dropped() -> No
     return x[::2]
 """
     found = pattern_lines(ast.parse(text).body)
-    assert (found["f numbers 0.213, 0.715, 0.0722"], found["f number 0.213"], found["f number 0.5"]) == (2, 2, 3)
+    assert (
+        found["f numbers 0.213, 0.715, 0.0722"],
+        found["f number 0.213"],
+        found["f number 0.5"],
+    ) == (2, 2, 3)
     assert (found["f [::-1]"], found["f unused itself("]) == (6, 6)
     assert not {"f numbers 0.5", "f [::-1] 2"} & found.keys()
 
 
 def test_keys_of_a_dict_that_has_a_name() -> None:
     source = "ANSWERS: dict = {\n    'portable': 'a',\n    3: 'b', **X,\n    'no_grad':\n        'c',\n}\n{'a': 1}"
-    assert pattern_lines(ast.parse(source).body) == {'ANSWERS ["portable"]': 2, 'ANSWERS ["no_grad"]': 4}
+    assert pattern_lines(ast.parse(source).body) == {
+        'ANSWERS ["portable"]': 2,
+        'ANSWERS ["no_grad"]': 4,
+    }
 
 
 CHOOSING = """
@@ -241,7 +255,9 @@ def ran(*arguments: object) -> Lines:
         (("x", "cpu"), [1, 2, 3, 4, 9, 11, 12, 14, 15, 16, 19, 20]),
     ],
 )
-def test_a_call_tells_the_lines_that_it_executed(arguments: tuple[object, ...], lines: list[int]) -> None:
+def test_a_call_tells_the_lines_that_it_executed(
+    arguments: tuple[object, ...], lines: list[int]
+) -> None:
     found = ran(*arguments)
     assert [line for line in range(1, 25) if executed(line, found)] == lines
 
@@ -274,7 +290,10 @@ def test_the_line_to_show_was_executed(
 
 def test_without_a_record_any_place_is_shown() -> None:
     lines = pattern_lines(ast.parse(CHOOSING).body)
-    shown = [line_to_show((what,), "choose", lines, None) for what in ("for", "return", "last return", "skipped for")]
+    shown = [
+        line_to_show((what,), "choose", lines, None)
+        for what in ("for", "return", "last return", "skipped for")
+    ]
     assert shown == [9, None, 16, None]
 
 
@@ -309,7 +328,9 @@ def f(loader, loss_fn):
 """.lstrip("\n")
 
 
-@pytest.mark.parametrize(("pattern", "line"), [("f += loss_fn(", 6), ("f += other(", 7), ("f += sum(", None)])
+@pytest.mark.parametrize(
+    ("pattern", "line"), [("f += loss_fn(", 6), ("f += other(", 7), ("f += sum(", None)]
+)
 def test_where_the_result_of_a_call_is_added(pattern: str, line: int | None) -> None:
     assert pattern_lines(ast.parse(ADDED).body).get(pattern) == line
 
@@ -344,7 +365,9 @@ def g(model, device, flag):
         ("g no return", None),
     ],
 )
-def test_a_statement_without_an_effect_and_a_parameter_not_used(pattern: str, line: int | None) -> None:
+def test_a_statement_without_an_effect_and_a_parameter_not_used(
+    pattern: str, line: int | None
+) -> None:
     assert pattern_lines(ast.parse(WITHOUT_EFFECT).body).get(pattern) == line
 
 
@@ -357,7 +380,9 @@ def test_a_statement_without_an_effect_and_a_parameter_not_used(pattern: str, li
         ("def g(model): model.compile()\n", False),
     ],
 )
-def test_a_file_for_torch_s_compiler_has_no_marks(tmp_path: Path, text: str, has_marks: bool) -> None:
+def test_a_file_for_torch_s_compiler_has_no_marks(
+    tmp_path: Path, text: str, has_marks: bool
+) -> None:
     path = tmp_path / "solution.py"
     path.write_text(f"{text}\ndef f(x):\n    return x\n")
     function = load(path).names["f"]
@@ -371,11 +396,21 @@ def test_lines_of_all_threads_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
             monkeypatch.setattr(owner, name, getattr(owner, name))
     trace_threads()
     names: dict[str, Any] = {}
-    exec(compile("def work(times, done):\n    for _ in range(times):\n        pass\n    done()", "x.py", "exec"), names)
+    exec(
+        compile(
+            "def work(times, done):\n    for _ in range(times):\n        pass\n    done()",
+            "x.py",
+            "exec",
+        ),
+        names,
+    )
     lines: list[int] = []
     source_locator.tracing.append(lambda frame: lines.append(frame.f_lineno))
     try:
-        for start in (_thread.start_new_thread, lambda work, args: threading.Thread(target=work, args=args).start()):
+        for start in (
+            _thread.start_new_thread,
+            lambda work, args: threading.Thread(target=work, args=args).start(),
+        ):
             done = threading.Event()
             lines.clear()
             start(names["work"], (30, done.set))

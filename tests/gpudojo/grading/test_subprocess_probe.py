@@ -16,14 +16,17 @@ FUNCTION = EXERCISE.functions[0]
 
 def test_it_sees_what_is_seen_here(tmp_path: Path) -> None:
     path = tmp_path / f"{EXERCISE.stem}.py"
-    path.write_text("import torch\nprint('noise')\n\ndef select_device(prefer=None):\n    return torch.device('cpu')\n")
+    path.write_text(
+        "import torch\nprint('noise')\n\ndef select_device(prefer=None):\n    return torch.device('cpu')\n"
+    )
     for probe in FUNCTION.probes:
         here = observe_one(EXERCISE, FUNCTION, probe, load(path), "virtual", 8)
         assert observe_in_subprocess(EXERCISE, FUNCTION, probe, path, 8) == here
 
 
 def test_a_file_that_ends_its_process_ends_nothing_else(tmp_path: Path) -> None:
-    ends, works = tmp_path / "ends.py", tmp_path / "works.py"
+    ends = tmp_path / "ends.py"
+    works = tmp_path / "works.py"
     ends.write_text("import os\nos._exit(3)\n")
     works.write_text("def select_device(prefer=None):\n    raise ValueError('mine')\n")
     with pytest.raises(RuntimeError, match="ended without evidence"):

@@ -52,7 +52,10 @@ def test_of_three_calls_the_one_that_moved_most(submission: Submission) -> None:
     made = busiest.timeline("move")
     assert made is not None
     assert (made.to_device, made.wait_count, made.scenario, made.place) == (64 * 4, 1, "usual", 1)
-    assert made.lines == {3: "    moved = tensor.to(device)", 6: "    return (moved + 1).sum().item()"}
+    assert made.lines == {
+        3: "    moved = tensor.to(device)",
+        6: "    return (moved + 1).sum().item()",
+    }
     assert made.peak_bytes >= 1024
     without = busiest.timeline("move", source=False)
     assert without is not None
@@ -64,7 +67,8 @@ def test_a_reference_shows_the_same_call(submission: Submission) -> None:
         return {"found": [call(torch.ones(size), call.device) for size in (2, 4, 64)]}
 
     yours = Busiest()
-    theirs, elsewhere = Busiest(like=yours), Busiest(like=yours)
+    theirs = Busiest(like=yours)
+    elsewhere = Busiest(like=yours)
     seen(yours, submission, Probe("usual", look))
     seen(theirs, submission, Probe("other", look), Probe("usual", twice_the_last))
     seen(elsewhere, submission, Probe("other", look))
@@ -75,7 +79,8 @@ def test_a_reference_shows_the_same_call(submission: Submission) -> None:
 
 
 def test_of_a_reference_every_call_is_kept_without_its_lines(submission: Submission) -> None:
-    every, yours = EveryCall("move"), Busiest()
+    every = EveryCall("move")
+    yours = Busiest()
     seen(yours, submission, Probe("usual", look))
     function = every.over(Function("move", (), [Probe("usual", look), Probe("other", look)]))
     for probe in function.probes:
@@ -100,7 +105,9 @@ def test_a_call_that_raises_has_been_a_call(submission: Submission) -> None:
     found = seen(busiest, submission, Probe("usual", look), Probe("too many", raising))
     assert [one.status for one in found] == [CallStatus.RETURNED, CallStatus.RAISED]
     assert busiest.scenario == "too many"
-    assert busiest.timeline("move") is None, "of a call that got no further, there is nothing to draw"
+    assert busiest.timeline("move") is None, (
+        "of a call that got no further, there is nothing to draw"
+    )
 
 
 def test_student_code_gets_nothing_between_a_probe_and_its_call(
@@ -117,4 +124,8 @@ def test_student_code_gets_nothing_between_a_probe_and_its_call(
 
 def test_a_value_is_looked_at_as_it_is() -> None:
     probe = Busiest().watched(Probe("answers", lambda value: {"value": value}, "value"))
-    assert (probe.name, probe.machine, probe.look({"a": 1})) == ("answers", "value", {"value": {"a": 1}})
+    assert (probe.name, probe.machine, probe.look({"a": 1})) == (
+        "answers",
+        "value",
+        {"value": {"a": 1}},
+    )

@@ -37,7 +37,13 @@ ARRAYS = st.builds(
     st.sampled_from([("float32", 4), ("int64", 8), ("bool", 1), ("complex64", 8)]),
     st.tuples(st.integers(0, 3), st.integers(0, 3)),
 )
-PLAIN = st.none() | st.booleans() | st.integers(-(2**63), 2**64 - 1) | st.floats(allow_nan=False) | st.text()
+PLAIN = (
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**63), 2**64 - 1)
+    | st.floats(allow_nan=False)
+    | st.text()
+)
 FACTS = st.recursive(
     PLAIN | ARRAYS,
     lambda inner: st.lists(inner) | st.dictionaries(st.text().filter(lambda k: k != "type"), inner),
@@ -80,7 +86,19 @@ def array(dtype: str = "float32", shape: Any = (2,), data: Any = b"12345678") ->
         (array(shape=(2**62, 4)), "8 bytes"),
         (msgspec.msgpack.Ext(5, b""), "Ext is no fact"),
     ],
-    ids=["bytes", "key", "inner-key", "deep", "object", "short", "negative", "shape", "text", "huge", "ext"],
+    ids=[
+        "bytes",
+        "key",
+        "inner-key",
+        "deep",
+        "object",
+        "short",
+        "negative",
+        "shape",
+        "text",
+        "huge",
+        "ext",
+    ],
 )
 def test_what_is_no_fact_is_refused(fact: Any, why: str) -> None:
     data = msgspec.msgpack.encode(made({"x": fact}))
@@ -89,18 +107,30 @@ def test_what_is_no_fact_is_refused(fact: Any, why: str) -> None:
             decode(data)
 
 
-@given(st.permutations(["small", "half", "more than half"]), st.sets(st.sampled_from(["half", "more than half"])))
-def test_what_is_refused_does_not_depend_on_what_came_before(names: list[str], alone: set[str]) -> None:
+@given(
+    st.permutations(["small", "half", "more than half"]),
+    st.sets(st.sampled_from(["half", "more than half"])),
+)
+def test_what_is_refused_does_not_depend_on_what_came_before(
+    names: list[str], alone: set[str]
+) -> None:
     sizes = {"small": 3, "half": MOST_FACTS // 2, "more than half": MOST_FACTS // 2 + 50}
     seen = {name: Observation(CallStatus.RETURNED, {"x": [[]] * sizes[name]}) for name in names}
     known: set[bytes] = set()
     for some in [[name] for name in sorted(alone)] + [["small", "half"]]:
-        outlined(encode_evidence(Evidence("04", "train", "virtual", 8, {name: seen[name] for name in some})), known)
+        outlined(
+            encode_evidence(
+                Evidence("04", "train", "virtual", 8, {name: seen[name] for name in some})
+            ),
+            known,
+        )
     with pytest.raises(BadEvidence, match="more than 50,000"):
         outlined(encode_evidence(Evidence("04", "train", "virtual", 8, seen)), known)
 
 
-@pytest.mark.parametrize("data", [b"", b"\xc1", b"\x80", b"passed", b"\x91" * 100_000, bytes(20 << 20)])
+@pytest.mark.parametrize(
+    "data", [b"", b"\xc1", b"\x80", b"passed", b"\x91" * 100_000, bytes(20 << 20)]
+)
 def test_noise_is_refused(data: bytes) -> None:
     with pytest.raises(BadEvidence):
         decode_evidence(data)
@@ -113,7 +143,9 @@ def test_another_version_is_refused() -> None:
 
 def test_errors_keep_the_order_of_the_scenarios() -> None:
     names = [f"scenario {number}" for number in range(40)]
-    facts = {name: {"raised": {"type": "ValueError", "message": "", "line": None}} for name in names}
+    facts = {
+        name: {"raised": {"type": "ValueError", "message": "", "line": None}} for name in names
+    }
     assert list(typed(facts, Cases[Case]).errors) == names
 
 
@@ -134,7 +166,8 @@ def test_any_bytes_are_evidence_or_refused(data: bytes) -> None:
 
 
 @pytest.mark.parametrize(
-    "data", [b"\xa3\xff\xfe\xfd", b"\x91" * 100_000, b"\xc6\xff\xff\xff\xff", b"\xdd\xff\xff\xff\xff"]
+    "data",
+    [b"\xa3\xff\xfe\xfd", b"\x91" * 100_000, b"\xc6\xff\xff\xff\xff", b"\xdd\xff\xff\xff\xff"],
 )
 def test_whatever_decoding_raises_is_bad_evidence(data: bytes) -> None:
     with pytest.raises(BadEvidence):
@@ -163,18 +196,35 @@ class Small(Case, frozen=True):
     pictures: list[Array | None] = msgspec.field(default_factory=list)
 
 
-KINDS = [Looked, Small, Part, Cases[Looked], Cases[Small], dict[str, Cases[Small]], dict[str, Part], dict[str, str]]
+KINDS = [
+    Looked,
+    Small,
+    Part,
+    Cases[Looked],
+    Cases[Small],
+    dict[str, Cases[Small]],
+    dict[str, Part],
+    dict[str, str],
+]
 LINES = st.integers(-(2**63), 2**64 - 1)
-ERRORS = st.builds(lambda kind, line: {"raised": {"type": kind, "message": "", "line": line}}, st.text(), LINES)
-PARTS = st.fixed_dictionaries({}, optional={"at": st.lists(LINES), "ratio": PLAIN, "picture": ARRAYS})
+ERRORS = st.builds(
+    lambda kind, line: {"raised": {"type": kind, "message": "", "line": line}}, st.text(), LINES
+)
+PARTS = st.fixed_dictionaries(
+    {}, optional={"at": st.lists(LINES), "ratio": PLAIN, "picture": ARRAYS}
+)
 LOOKED = st.fixed_dictionaries(
     {"text": st.text() | PLAIN, "anything": FACTS | ARRAYS},
     optional={"parts": st.lists(PARTS), "named": st.dictionaries(st.text(), PARTS)},
 )
-SMALL = st.fixed_dictionaries({}, optional={"number": PLAIN, "pictures": st.lists(ARRAYS | st.none())})
+SMALL = st.fixed_dictionaries(
+    {}, optional={"number": PLAIN, "pictures": st.lists(ARRAYS | st.none())}
+)
 SEEN = LOOKED | SMALL | PARTS
 NAMES = st.text(max_size=3) | st.sampled_from(["raised", "array", "type_"])
-LIKELY = SEEN | st.dictionaries(NAMES, SEEN | ERRORS | st.dictionaries(NAMES, SEEN | ERRORS) | PLAIN)
+LIKELY = SEEN | st.dictionaries(
+    NAMES, SEEN | ERRORS | st.dictionaries(NAMES, SEEN | ERRORS) | PLAIN
+)
 
 
 def told(observation: Observation | ObservationOutline, kind: Any) -> str:
@@ -183,18 +233,27 @@ def told(observation: Observation | ObservationOutline, kind: Any) -> str:
     except BadEvidence as error:
         return f"{type(error).__name__}: {error}"
     errors = (
-        [each.errors for each in (found, *dict.values(found)) if isinstance(each, Cases)] if kind in KINDS[3:] else []
+        [each.errors for each in (found, *dict.values(found)) if isinstance(each, Cases)]
+        if kind in KINDS[3:]
+        else []
     )
     return f"{found!r} {errors}"
 
 
 @given(LIKELY, st.sampled_from(KINDS))
-def test_facts_are_the_same_whether_they_are_decoded_at_once_or_in_two_steps(facts: dict[str, Any], kind: Any) -> None:
-    scenarios = [each for value in facts.values() for each in (value, *(value.values() if type(value) is dict else ()))]
+def test_facts_are_the_same_whether_they_are_decoded_at_once_or_in_two_steps(
+    facts: dict[str, Any], kind: Any
+) -> None:
+    scenarios = [
+        each
+        for value in facts.values()
+        for each in (value, *(value.values() if type(value) is dict else ()))
+    ]
     # No probe returns an array in place of a scenario; which error says so is no matter.
     assume(kind in KINDS[:3] or not any(isinstance(each, Array) for each in scenarios))
     data = encode_evidence(made(facts))
-    whole, outline = decode_evidence(data).observations["usual"], outlined(data, set()).observations["usual"]
+    whole = decode_evidence(data).observations["usual"]
+    outline = outlined(data, set()).observations["usual"]
     assert told(outline, kind) == told(whole, kind)
 
 
@@ -209,7 +268,8 @@ def test_digests_tell_observations_apart_and_not_lines() -> None:
         evidence = Evidence("04", "train", "virtual", 8, seen)
         return digests_of(outlined(encode_evidence(evidence), set()).observations)
 
-    raised, returned = CallStatus.RAISED, CallStatus.RETURNED
+    raised = CallStatus.RAISED
+    returned = CallStatus.RETURNED
     usual = digest(a=Observation(returned, {"x": 1}))
     assert usual == digest(a=Observation(returned, {"x": 1}, executed={"": [(3, 4)]}))
     others = [
@@ -226,7 +286,19 @@ def test_digests_tell_observations_apart_and_not_lines() -> None:
 
 def test_a_digest_is_that_of_the_facts_whatever_came_before_them() -> None:
     recent = RecentFacts(8 * SHORT)
-    sizes = [0, 1, SHORT - 1, SHORT, SHORT, SHORT + 1, 2 * SHORT, 2 * SHORT + 1, 9 * SHORT, SHORT + 2, SHORT]
+    sizes = [
+        0,
+        1,
+        SHORT - 1,
+        SHORT,
+        SHORT,
+        SHORT + 1,
+        2 * SHORT,
+        2 * SHORT + 1,
+        9 * SHORT,
+        SHORT + 2,
+        SHORT,
+    ]
     for size in sizes * 3:
         for first in (b"a", b"a", b"b", b"a"):
             data = (first + bytes(size))[:size]
@@ -234,8 +306,11 @@ def test_a_digest_is_that_of_the_facts_whatever_came_before_them() -> None:
             assert sum(len(kept) for kept, _ in recent._known.values()) <= recent.most
 
 
-def test_facts_that_are_the_same_as_the_last_are_not_hashed_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    recent, data = RecentFacts(8 * SHORT), bytes(2 * SHORT)
+def test_facts_that_are_the_same_as_the_last_are_not_hashed_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    recent = RecentFacts(8 * SHORT)
+    data = bytes(2 * SHORT)
     first = recent.digest(data)
     monkeypatch.delattr(hashlib, "sha256")
     assert recent.digest(bytes(2 * SHORT)) == first

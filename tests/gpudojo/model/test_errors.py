@@ -67,7 +67,9 @@ class Hostile(Exception, metaclass=Loud):
         (type("E" * 8_000_000, (Exception,), {})("m" * 8_000_000), ("E" * 100, "m" * 2000)),
     ],
 )
-def test_no_exception_can_keep_itself_from_being_described(error: BaseException, said: tuple[str, str]) -> None:
+def test_no_exception_can_keep_itself_from_being_described(
+    error: BaseException, said: tuple[str, str]
+) -> None:
     assert described(error) == said
     assert all(type(text) is str for text in described(error))
     assert msgspec.msgpack.encode(described(error))

@@ -47,13 +47,25 @@ def test_in_a_terminal_answers_stand_below_a_line_and_there_is_no_html() -> None
 def test_on_a_page_answers_are_folded_and_marks_of_snippets_are_gone() -> None:
     text = shown(SOURCE, folded=True)
     assert "<!--" not in text
-    assert "Why?\n\n<details><summary>Answer</summary>\n\nBecause of `x`.\n\n</details>\n\n**2.**" in text
+    assert (
+        "Why?\n\n<details><summary>Answer</summary>\n\nBecause of `x`.\n\n</details>\n\n**2.**"
+        in text
+    )
 
 
 def test_snippets_have_names_options_and_what_was_recorded() -> None:
     setup, wrong = snippets(SOURCE)
-    assert (setup.name, setup.options, setup.code, setup.recorded) == ("setup", {}, "import torch\n", None)
-    assert (wrong.name, wrong.options, wrong.recorded) == ("wrong", {"gpus": "2", "timeline": ""}, "old\n")
+    assert (setup.name, setup.options, setup.code, setup.recorded) == (
+        "setup",
+        {},
+        "import torch\n",
+        None,
+    )
+    assert (wrong.name, wrong.options, wrong.recorded) == (
+        "wrong",
+        {"gpus": "2", "timeline": ""},
+        "old\n",
+    )
     assert SOURCE.splitlines()[wrong.line - 1] == "x = 1"
     assert SOURCE[wrong.end : wrong.after] == "```text\nold\n```\n"
 

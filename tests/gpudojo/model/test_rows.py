@@ -20,7 +20,14 @@ def result(check: str, outcome: Outcome, points: float = 1.0, **more: object) ->
 
 
 def test_a_row_says_what_a_student_should_read() -> None:
-    failed = result("steps", Outcome.FAILED, happened="no step", expected="one", line=7, misconception="missing-step")
+    failed = result(
+        "steps",
+        Outcome.FAILED,
+        happened="no step",
+        expected="one",
+        line=7,
+        misconception="missing-step",
+    )
     place = Definition("train", "a.ipynb", 3, cell=2)
     (row,) = rows_of([failed], [EXERCISE], 1, misconceptions=MISTAKES, definitions=[place])
     (check,) = row.checks
@@ -42,21 +49,30 @@ def test_a_row_says_what_a_student_should_read() -> None:
         (Outcome.ERROR, OURS, 0.25),
     ],
 )
-def test_an_outcome_has_its_points_and_its_sentence(outcome: Outcome, message: str, points: float) -> None:
+def test_an_outcome_has_its_points_and_its_sentence(
+    outcome: Outcome, message: str, points: float
+) -> None:
     (row,) = rows_of([result("steps", outcome, 0.25, blocked_by="runs")], [EXERCISE], 2)
     assert (row.checks[0].message, row.checks[0].points, row.score) == (message, points, points)
     assert row.checks[0].hint == ""  # hints are for what failed
 
 
 def test_hints_are_as_many_as_asked_for() -> None:
-    for hints, shown in ((0, ""), (2, "First hint.\nSecond hint."), (9, "First hint.\nSecond hint."), (-1, "")):
+    for hints, shown in (
+        (0, ""),
+        (2, "First hint.\nSecond hint."),
+        (9, "First hint.\nSecond hint."),
+        (-1, ""),
+    ):
         (row,) = rows_of([result("steps", Outcome.FAILED)], [EXERCISE], hints)
         assert row.checks[0].hint == shown
 
 
 def test_points_add_up_as_people_add_them() -> None:
     assert total([0.1, 0.2]) == 0.3
-    (row,) = rows_of([result("a", Outcome.PASSED, 0.1), result("b", Outcome.PASSED, 0.2)], [EXERCISE], 0)
+    (row,) = rows_of(
+        [result("a", Outcome.PASSED, 0.1), result("b", Outcome.PASSED, 0.2)], [EXERCISE], 0
+    )
     assert (row.score, row.max_score) == (0.3, 0.3)
 
 
@@ -84,6 +100,10 @@ def test_results_and_export_do_not_import_torch() -> None:
         "assert len(c.parts(CLASS, CLASS.submissions)) == 2; print('torch' in sys.modules)"
     )
     answer = subprocess.run(
-        [sys.executable, "-c", question], cwd=Path(__file__).parents[3], capture_output=True, text=True, check=True
+        [sys.executable, "-c", question],
+        cwd=Path(__file__).parents[3],
+        capture_output=True,
+        text=True,
+        check=True,
     )
     assert answer.stdout == "False\n"

@@ -56,7 +56,9 @@ def test_what_is_written_is_read(tmp_path: Path) -> None:
 
 def test_another_layout_of_the_same_json_is_read(tmp_path: Path) -> None:
     path = saved(tmp_path / "results.json")
-    path.write_text("\ufeff" + json.dumps(json.loads(path.read_bytes()), indent=2), encoding="utf-8")
+    path.write_text(
+        "\ufeff" + json.dumps(json.loads(path.read_bytes()), indent=2), encoding="utf-8"
+    )
     assert read(path) == CLASS
     assert list(iterate(path)) == CLASS.submissions
     assert header(path).submissions == []
@@ -97,7 +99,9 @@ def test_rows_are_not_held(tmp_path: Path) -> None:
 
 
 def test_halves_of_characters_do_not_stop_a_class(tmp_path: Path) -> None:
-    row = SubmissionRow("b\udcff", SubmissionStatus.CRASHED, 0.0, 10.0, reason="\ud83d", output="\udc00")
+    row = SubmissionRow(
+        "b\udcff", SubmissionStatus.CRASHED, 0.0, 10.0, reason="\ud83d", output="\udc00"
+    )
     assert b"b\\\\udcff" in encoded(row)
     write(tmp_path / "results.json", CLASS, [row])
     assert read(tmp_path / "results.json").submissions[0].submission == "b\\udcff"
@@ -115,8 +119,15 @@ def test_no_name_reaches_a_table_as_it_is(tmp_path: Path) -> None:
     assert line[-1] == "a⟨U+001B⟩[2J⟨U+202E⟩gp.exe⟨U+000D⟩\n=1"
 
 
-@given(at=st.integers(0, 100_000), by=st.integers(1, 255), cut=st.integers(0, 3), more=st.binary(max_size=20))
-def test_a_file_with_other_bytes_is_results_or_refused_with_a_sentence(at: int, by: int, cut: int, more: bytes) -> None:
+@given(
+    at=st.integers(0, 100_000),
+    by=st.integers(1, 255),
+    cut=st.integers(0, 3),
+    more=st.binary(max_size=20),
+)
+def test_a_file_with_other_bytes_is_results_or_refused_with_a_sentence(
+    at: int, by: int, cut: int, more: bytes
+) -> None:
     with tempfile.TemporaryDirectory() as folder:
         path = saved(Path(folder) / "results.json")
         data = bytearray(path.read_bytes())
@@ -157,7 +168,10 @@ def changed(path: Path, **fields: object) -> Path:
         ({"torch": None}, r"Expected `str`, got `null` - at `\$.torch`"),
         ({"status": "fine"}, r"Invalid enum value 'fine' - at `\$.submissions\[0\].status`"),
         ({"score": -1}, "Expected `float` >= 0"),
-        ({"score": 2.75}, r"in the submission 'ada': the score of the submission is 2.75, but its parts add up to 1.9"),
+        (
+            {"score": 2.75},
+            r"in the submission 'ada': the score of the submission is 2.75, but its parts add up to 1.9",
+        ),
         ({"max_score": 1e400}, "out of range"),
     ],
 )
@@ -172,7 +186,9 @@ def test_a_file_that_is_wrong_is_refused_with_a_sentence(
         assert str(caught.value).startswith(f"{path} is not a file of results: ")
 
 
-@pytest.mark.parametrize("content", [b"", b"{", b"\xff\xfe", b"[" * 100_000, b"{}", b"[]", b"null", b'{"version":1}'])
+@pytest.mark.parametrize(
+    "content", [b"", b"{", b"\xff\xfe", b"[" * 100_000, b"{}", b"[]", b"null", b'{"version":1}']
+)
 def test_what_is_no_file_of_results_is_refused(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "results.json"
     path.write_bytes(content)
@@ -208,7 +224,12 @@ def test_the_table_has_a_line_for_each_submission(tmp_path: Path) -> None:
     assert len(lines) == len(CLASS.submissions)
     assert lines[0][:7] == ["ada", "Lovelace, Ada", "graded", "1.9", "3", "1.5", "0.4"]
     more = dict(zip(headings, lines[0], strict=True))
-    assert (more["points"], more["out_of"], more["late"], more["needs_human"]) == ("1.9", "3", "", "")
+    assert (more["points"], more["out_of"], more["late"], more["needs_human"]) == (
+        "1.9",
+        "3",
+        "",
+        "",
+    )
     assert [line[5:7] for line in lines if line[2] == "unreadable"] == [["", ""]]
     assert not [cell for line in lines for cell in line if cell.startswith(("=", "+", "-", "@"))]
 
@@ -218,13 +239,23 @@ def test_a_cell_is_never_a_formula() -> None:
         assert safe(cell) == "'" + cell
     for cell in ("-1.5", "+3", "ada", "", "1-2"):
         assert safe(cell) == cell
-    assert [number(points) for points in (14.0, 0.25, 0.000001, 0.0, 100.0)] == ["14", "0.25", "0.000001", "0", "100"]
+    assert [number(points) for points in (14.0, 0.25, 0.000001, 0.0, 100.0)] == [
+        "14",
+        "0.25",
+        "0.000001",
+        "0",
+        "100",
+    ]
 
 
 def test_what_cannot_be_written_has_the_name_that_was_asked_for(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     (tmp_path / "taken.csv").mkdir()
-    for path in (tmp_path / "file" / "gradebook.csv", tmp_path / "gone" / "gradebook.csv", tmp_path / "taken.csv"):
+    for path in (
+        tmp_path / "file" / "gradebook.csv",
+        tmp_path / "gone" / "gradebook.csv",
+        tmp_path / "taken.csv",
+    ):
         with pytest.raises(OSError, match=f"{path.name}'") as caught, replacing(path):
             pass
         assert caught.value.filename == str(path)

@@ -16,7 +16,8 @@ def answers(*files: Path) -> dict[str, str]:
     found = {}
     for path in files:
         source = path.read_text(encoding="utf-8")
-        lines, body = source.splitlines(), ast.parse(source).body
+        lines = source.splitlines()
+        body = ast.parse(source).body
         for statement, following in zip(body, [*body[1:], None], strict=True):
             end = following.lineno - 1 if following is not None else len(lines)
             text = "\n".join(lines[statement.lineno - 1 : end]).rstrip()

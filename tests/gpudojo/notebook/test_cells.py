@@ -23,7 +23,11 @@ def test_a_function_uses_definitions_of_other_cells(session: Session) -> None:
     helper = "def best():\n    return torch.device(BEST)"
     session.run("import torch", "BEST = 'cuda' if torch.cuda.is_available() else 'cpu'", helper)
     session.run("def select_device(prefer=None):\n    return best()")
-    passed = [r.claim for r in session.check("select_device").checked[0].results if r.outcome is Outcome.PASSED]
+    passed = [
+        r.claim
+        for r in session.check("select_device").checked[0].results
+        if r.outcome is Outcome.PASSED
+    ]
     # On a machine with a GPU `BEST` is another: the cells are begun anew there, as a file is.
     assert "If there is a CUDA GPU, it is chosen." in passed
     assert "Without a GPU the CPU is chosen, even if torch was built with CUDA." in passed
@@ -31,10 +35,18 @@ def test_a_function_uses_definitions_of_other_cells(session: Session) -> None:
 
 def test_only_definitions_of_a_cell_are_kept(session: Session) -> None:
     cell = "import torch\n%time 3\nm = f(3)\nprint(\n    m\n)\n@d\nclass A: pass\nfor x in []: pass\ny: int = 3"
-    assert only_definitions(cell, {"m", "A", "y"}) == "import torch\n\nm = f(3)\n\n\n\n@d\nclass A: pass\n\ny: int = 3"
+    assert (
+        only_definitions(cell, {"m", "A", "y"})
+        == "import torch\n\nm = f(3)\n\n\n\n@d\nclass A: pass\n\ny: int = 3"
+    )
     assert only_definitions(cell, {"y"}) == "import torch\n\n\n\n\n\n\n\n\ny: int = 3"
     assert only_definitions("def (", set()) == "def ("
-    session.run("a = 2", "z = a/1\nmodel = print('a long training')", "import torch", "def g(x=a):\n    return z + x")
+    session.run(
+        "a = 2",
+        "z = a/1\nmodel = print('a long training')",
+        "import torch",
+        "def g(x=a):\n    return z + x",
+    )
     session.run("print(z)\n\n\ndef f(model):\n    return g(model)")
     session.names["In"].append("check(f)")
     # A parameter is no use of the model that happens to be there.
@@ -57,14 +69,20 @@ def test_lines_of_other_cells_are_in_the_table(session: Session) -> None:
     assert cells[0]
 
 
-def test_probes_that_need_another_process(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_probes_that_need_another_process(
+    session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """In a session that has used a real GPU, probes run elsewhere, and the cells have to be known there."""
 
     def in_use(*_: Any) -> Any:
         raise RealDeviceInUse("cuda")
 
-    session.run("import torch\nprint('done once')", "def mean(total, count):\n    return total / count")
-    text = reference()["train_epoch"].replace("total / count if count else 0.0", "mean(total, count)")
+    session.run(
+        "import torch\nprint('done once')", "def mean(total, count):\n    return total / count"
+    )
+    text = reference()["train_epoch"].replace(
+        "total / count if count else 0.0", "mean(total, count)"
+    )
     session.run(f"\n\n@torch.enable_grad()\n{text}")
     here = session.check("train_epoch").checked[0]
     observe._subprocess.end()  # one that was started before has not been told where cells are left
@@ -81,7 +99,9 @@ def test_probes_that_need_another_process(session: Session, monkeypatch: pytest.
 
 
 @pytest.mark.slow
-def test_two_processes_where_the_system_does_not_fork(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_two_processes_where_the_system_does_not_fork(
+    session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """On a Mac and on Windows each process has to find the function by itself, from cells that are in no file."""
     monkeypatch.setattr(multiple_gpus, "FORKS", False)
     session.run("import torch.distributed as dist", "def size():\n    return dist.get_world_size()")

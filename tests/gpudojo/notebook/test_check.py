@@ -51,7 +51,9 @@ def test_a_right_answer_gets_all_points_and_a_timeline(session: Session) -> None
     assert re.search(r"Line \d+ made the host wait for the device \d+ times\.", repr(report))
     assert checked.timelines is not None
     assert checked.timelines[0].waits.keys() <= checked.timelines[0].lines.keys()
-    assert re.search(r"\n +host [─FBS│]+\n .*↓.*\n +device [─•·│]+\n +memory [▁-█]+\n", repr(report))
+    assert re.search(
+        r"\n +host [─FBS│]+\n .*↓.*\n +device [─•·│]+\n +memory [▁-█]+\n", repr(report)
+    )
     waits = checked.timelines[0].wait_count
     assert f"Your code: {waits} waits (reference: {waits})" in repr(report)
     assert '<span class="t-wait">│</span>' in report._repr_html_()
@@ -61,13 +63,19 @@ def test_the_line_shown_is_one_that_was_executed(session: Session) -> None:
     body = "    if device is None:\n        return model.to(device)\n    return number(model)\n"
     session.run(f"def move_model(model, device):\n{body}def number(model):\n    return 8\n")
     code = session.names["move_model"].__code__
-    failed = [each for each in session.check("move_model").checked[0].results if each.outcome is Outcome.FAILED]
+    failed = [
+        each
+        for each in session.check("move_model").checked[0].results
+        if each.outcome is Outcome.FAILED
+    ]
     assert failed[0].check == "moves_every_parameter"
     assert (failed[0].line, failed[0].ran) == (2, ((1, 2), (4, 4), (5, 6)))
     assert session.names["move_model"].__code__ is code
 
 
-def test_without_a_reference_its_recorded_calls_are_compared(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_reference_its_recorded_calls_are_compared(
+    session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """As in a released repository, which has the reference's evidence and timelines, and no line of it."""
     exercise = next(each for each in day("day8") if each.stem == "04_modifying_training_loop_gpu")
     function = exercise.functions[0]
@@ -83,7 +91,9 @@ def test_without_a_reference_its_recorded_calls_are_compared(session: Session, m
 
     monkeypatch.setattr(references, "reference_of", no_reference)
     monkeypatch.setattr(references, "shipped", lambda name: release)
-    waiting = reference()["train_epoch"].replace("optimizer.step()", "optimizer.step()\n        loss.item()")
+    waiting = reference()["train_epoch"].replace(
+        "optimizer.step()", "optimizer.step()\n        loss.item()"
+    )
     session.run("import torch", waiting)
     (checked,) = session.check("train_epoch").checked
     assert checked.timelines is not None
@@ -101,19 +111,32 @@ def test_without_a_reference_its_recorded_calls_are_compared(session: Session, m
 
 
 def test_a_wrong_answer_shows_what_happened_where_and_why(session: Session) -> None:
-    session.run("import torch\nfrom torch import nn", answers(WRONG / "mean_of_batch_means.py")["train_epoch"])
+    session.run(
+        "import torch\nfrom torch import nn",
+        answers(WRONG / "mean_of_batch_means.py")["train_epoch"],
+    )
     report = session.check("train_epoch")
     said = repr(report)
     outcome_of_each = [result.outcome for result in report.checked[0].results]
     failed = report.checked[0].parts[outcome_of_each.index(Outcome.FAILED)]
-    assert [label for label, _ in failed] == ["happened", "expected", "line", "mistake", "why", "worth"]
+    assert [label for label, _ in failed] == [
+        "happened",
+        "expected",
+        "line",
+        "mistake",
+        "why",
+        "worth",
+    ]
     assert re.fullmatch(r"line (\d+)\n +\1 \| total \+= loss\.item\(\)", dict(failed)["line"])
     assert dict(failed)["mistake"] == "mean of batch means"
     assert "train_epoch: 10 of 14 points" in said
     assert "(hint 1 of 3; one more with check(train_epoch, hints=2))" in said
     assert report.checked[0].hints[0][1].startswith("How much does each sample count")
     shown = session.check("train_epoch", hints=5)
-    assert [label for label, _ in shown.checked[0].hints] == [*(f"hint {number}" for number in range(1, 4)), "read"]
+    assert [label for label, _ in shown.checked[0].hints] == [
+        *(f"hint {number}" for number in range(1, 4)),
+        "read",
+    ]
     assert session.check("train_epoch", hints=0).checked[0].hints == ()
 
 
@@ -129,7 +152,9 @@ def test_a_stub_is_to_do(session: Session) -> None:
     session.run(STUB)
     report = session.check("train_epoch")
     assert outcomes(report) == {Outcome.TODO}
-    assert repr(report).splitlines()[1] == "  still to do: fill in its cell, run it, and check again."
+    assert (
+        repr(report).splitlines()[1] == "  still to do: fill in its cell, run it, and check again."
+    )
     assert report.checked[0].hints == ()
     assert len(session.check("train_epoch", hints=2).checked[0].hints) == 3
 
@@ -148,9 +173,15 @@ def test_wrapped_functions_are_unwrapped(session: Session, way: str) -> None:
     if way == "decorator":
         session.run(f"import torch\n@torch.no_grad()\n{source}")
     elif way == "partial":
-        session.run(SELECT, "import functools\nselect_device = functools.partial(select_device, prefer=None)")
+        session.run(
+            SELECT,
+            "import functools\nselect_device = functools.partial(select_device, prefer=None)",
+        )
     elif way == "object":
-        session.run(SELECT, "class Select:\n    def __call__(self, prefer=None):\n        return choose(prefer)")
+        session.run(
+            SELECT,
+            "class Select:\n    def __call__(self, prefer=None):\n        return choose(prefer)",
+        )
         session.run("choose, select_device = select_device, Select()")
     else:
         exec(SELECT, session.names)
@@ -189,7 +220,11 @@ def test_check_without_arguments_checks_all_definitions(session: Session) -> Non
     report = session.check()
     assert report.table is not None
     rows = {row.exercise: row for row in report.table.rows}
-    assert list(rows) == ["01_checking_device", "02_moving_model_to_device", "04_modifying_training_loop_gpu"]
+    assert list(rows) == [
+        "01_checking_device",
+        "02_moving_model_to_device",
+        "04_modifying_training_loop_gpu",
+    ]
     assert (rows["01_checking_device"].points, rows["01_checking_device"].state) == (8, "done")
     assert rows["04_modifying_training_loop_gpu"].state == "to do"
     second = day("day8")[1]
@@ -207,7 +242,10 @@ def test_check_without_arguments_checks_all_definitions(session: Session) -> Non
 @pytest.mark.parametrize(
     ("thing", "sentence"),
     [
-        (0.25, "check got an object of the class float. Pass a function, as in check(train_epoch), "),
+        (
+            0.25,
+            "check got an object of the class float. Pass a function, as in check(train_epoch), ",
+        ),
         (None, "check got None. "),
         (torch.ones(2), "check got an object of the class Tensor. "),
         ({"portable": "b"}, "check got an object of the class dict. "),
@@ -220,7 +258,9 @@ def test_check_without_arguments_checks_all_definitions(session: Session) -> Non
 def test_wrong_arguments_get_a_message(session: Session, thing: Any, sentence: str) -> None:
     report = notebook.make_report(thing, namespace=session.names)
     assert repr(report).startswith(sentence)
-    assert html.escape(sentence).replace("`", "")[:20] in re.sub("</?code>", "", report._repr_html_())
+    assert html.escape(sentence).replace("`", "")[:20] in re.sub(
+        "</?code>", "", report._repr_html_()
+    )
 
 
 def test_wrong_options_get_a_message(session: Session) -> None:
@@ -230,7 +270,9 @@ def test_wrong_options_get_a_message(session: Session) -> None:
     assert "this machine has no 'cuda' device" in repr(session.check("train_epoch", bench="cuda"))
 
 
-def test_an_unknown_seed_of_a_release_is_refused(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unknown_seed_of_a_release_is_refused(
+    session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
     session.run(SELECT)
     monkeypatch.setattr(notebook, "known_seeds", lambda path, exercise: (8, 9))
     assert session.check("select_device", seed=9).checked[0].points == 8
@@ -301,7 +343,9 @@ def test_an_endless_function_times_out(session: Session) -> None:
     session.run("def select_device(prefer=None):\n    while True:\n        pass\n")
     report = session.check("select_device", seconds=0.5)
     first = dict(report.checked[0].parts[0])
-    assert first["happened"].startswith("time-out: `select_device` was still running after 0.5 seconds")
+    assert first["happened"].startswith(
+        "time-out: `select_device` was still running after 0.5 seconds"
+    )
     assert first["line"].startswith(("line 2\n", "line 3\n"))
 
 

@@ -11,9 +11,16 @@ from tests.gpudojo.notebook.solving import ROOT, reference
 from tests.sharing import WarmPython
 
 SELECT = "import torch\nfrom gpudojo.notebook import check\n\n\n" + reference()["select_device"]
-STUB = "def train_epoch(model, loader, loss_fn, optimizer, device):\n    raise NotImplementedError\n"
+STUB = (
+    "def train_epoch(model, loader, loss_fn, optimizer, device):\n    raise NotImplementedError\n"
+)
 RAISES = "def move_model(model, device):\n    model = model.to(device)\n    return 1 / 0\n"
-SAID = ("select_device: 8 of 8 points (01_checking_device)", "train_epoch: 0 of 14 points", "still to do", "division")
+SAID = (
+    "select_device: 8 of 8 points (01_checking_device)",
+    "train_epoch: 0 of 14 points",
+    "still to do",
+    "division",
+)
 
 
 def environment(folder: Path, encoding: str = "utf-8") -> dict[str, str]:

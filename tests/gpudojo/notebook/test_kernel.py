@@ -13,8 +13,12 @@ from nbclient import NotebookClient
 
 from tests.gpudojo.notebook.solving import ROOT, answers, reference
 
-WRONG = ROOT / "tests" / "day8" / "wrong" / "04_modifying_training_loop_gpu" / "mean_of_batch_means.py"
-ENDLESS = "@torch.no_grad()\ndef evaluate(model, loader, loss_fn, device):\n    while True:\n        pass"
+WRONG = (
+    ROOT / "tests" / "day8" / "wrong" / "04_modifying_training_loop_gpu" / "mean_of_batch_means.py"
+)
+ENDLESS = (
+    "@torch.no_grad()\ndef evaluate(model, loader, loss_fn, device):\n    while True:\n        pass"
+)
 RAISES = "import functools\n\n\ndef move_model(model, device):\n    return 1 / 0"
 INTERRUPTED = {"interrupted": True}
 
@@ -71,7 +75,9 @@ pytestmark = [pytest.mark.timeout(300), pytest.mark.filterwarnings("ignore")]
 
 
 def shown(outputs: list[Any], kind: str = "text/plain") -> str:
-    return "\n".join(output.data[kind] for output in outputs if output.output_type == "display_data")
+    return "\n".join(
+        output.data[kind] for output in outputs if output.output_type == "display_data"
+    )
 
 
 def printed(outputs: list[Any]) -> str:
@@ -84,7 +90,9 @@ def test_the_opening_cell_is_quiet_where_nothing_is_missing(seen: dict[str, list
 
 
 def test_nothing_raised(seen: dict[str, list[Any]]) -> None:
-    assert [name for name, outputs in seen.items() if any(o.output_type == "error" for o in outputs)] == []
+    assert [
+        name for name, outputs in seen.items() if any(o.output_type == "error" for o in outputs)
+    ] == []
 
 
 def test_the_stub_is_to_do(seen: dict[str, list[Any]]) -> None:
@@ -96,18 +104,25 @@ def test_the_stub_is_to_do(seen: dict[str, list[Any]]) -> None:
 
 def test_the_wrong_answer(seen: dict[str, list[Any]]) -> None:
     first, second = seen["wrong-check"]
-    said, drawn = first.data["text/plain"], first.data["text/html"]
+    said = first.data["text/plain"]
+    drawn = first.data["text/html"]
     assert "10 of 14 points" in said
     assert "mistake   mean of batch means" in said
     assert "line      In[6], line 11\n" in said
     assert "one more with check(train_epoch, hints=2)" in said
     assert "hint 3" in second.data["text/plain"]
-    for part in ('<span class="b failed">failed</span>', "mean of batch means", "In[6], line 11", "<th>to device</th>"):
+    for part in (
+        '<span class="b failed">failed</span>',
+        "mean of batch means",
+        "In[6], line 11",
+        "<th>to device</th>",
+    ):
         assert part in drawn
 
 
 def test_the_right_answer(seen: dict[str, list[Any]]) -> None:
-    said, drawn = shown(seen["right-check"]), shown(seen["right-check"], "text/html")
+    said = shown(seen["right-check"])
+    drawn = shown(seen["right-check"], "text/html")
     assert "14 of 14 points" in said
     assert "FAILED" not in said
     assert re.search(r"What each line did .* T4 \(modelled\):\n +host +GPU +to device", said)

@@ -50,7 +50,15 @@ def _write(path: Path, data: bytes) -> None:
 
 def pytested(python: WarmPython, *paths: Path) -> subprocess.CompletedProcess[str]:
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
-    options = ("-q", "-p", "no:cacheprovider", "-p", "pytest_timeout", "-p", "gpudojo.pytest_plugin")
+    options = (
+        "-q",
+        "-p",
+        "no:cacheprovider",
+        "-p",
+        "pytest_timeout",
+        "-p",
+        "gpudojo.pytest_plugin",
+    )
     root = paths[0].parent
     place = ("-c", os.devnull, "--rootdir", str(root))
     return python.run("pytest", *options, *place, *map(str, paths), cwd=root, env=environment)
@@ -58,19 +66,29 @@ def pytested(python: WarmPython, *paths: Path) -> subprocess.CompletedProcess[st
 
 @pytest.mark.slow
 @pytest.mark.timeout(250)
-def test_pytest_passes_all_checks_of_all_solved_notebooks(warm_python: WarmPython, folder: Path) -> None:
-    done = pytested(warm_python, *sorted((folder / "sheets").iterdir()), folder / "days" / "day8.ipynb")
+def test_pytest_passes_all_checks_of_all_solved_notebooks(
+    warm_python: WarmPython, folder: Path
+) -> None:
+    done = pytested(
+        warm_python, *sorted((folder / "sheets").iterdir()), folder / "days" / "day8.ipynb"
+    )
     assert done.returncode == 0, done.stdout[-3000:]
-    checks = sum(len(function.checks) for exercise in day("day8") for function in exercise.functions)
+    checks = sum(
+        len(function.checks) for exercise in day("day8") for function in exercise.functions
+    )
     assert f"{2 * checks} passed" in done.stdout
-    assert "note:" not in done.stdout, "every cell of a notebook runs, the opening one and the checks included"
+    assert "note:" not in done.stdout, (
+        "every cell of a notebook runs, the opening one and the checks included"
+    )
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(250)
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="grading a class needs a system that can fork")
 @pytest.mark.usefixtures("loaded_fork_servers")
-def test_dojo_grade_gives_the_same_verdicts(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_dojo_grade_gives_the_same_verdicts(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(ROOT)
     done = CliRunner().invoke(main, ["grade", str(folder), "--out", str(tmp_path), "--quiet"])
     assert done.exit_code == 0, done.output
@@ -89,7 +107,11 @@ def test_dojo_grade_gives_the_same_verdicts(folder: Path, tmp_path: Path, monkey
     assert verdicts["mistaken"] == verdicts["wrong"]
     assert rows["mistaken"].score == rows["wrong"].score < 85
     assert {outcome for outcome, *_ in verdicts["untouched"].values()} == {Outcome.TODO}
-    assert {who: (row.notes, row.needs_human) for who, row in rows.items() if row.notes or row.needs_human} == {}
+    assert {
+        who: (row.notes, row.needs_human)
+        for who, row in rows.items()
+        if row.notes or row.needs_human
+    } == {}
 
 
 def test_solving_a_notebook_fills_every_task(folder: Path) -> None:

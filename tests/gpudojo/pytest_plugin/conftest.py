@@ -32,13 +32,23 @@ class Student:
         content = [
             {"cell_type": "markdown", "metadata": {}, "source": "# My answers"},
             *(
-                {"cell_type": "code", "execution_count": None, "metadata": {}, "outputs": [], "source": cell}
+                {
+                    "cell_type": "code",
+                    "execution_count": None,
+                    "metadata": {},
+                    "outputs": [],
+                    "source": cell,
+                }
                 for cell in cells
             ),
         ]
-        return self.write(name, json.dumps({"cells": content, "metadata": {}, "nbformat": 4, "nbformat_minor": 4}))
+        return self.write(
+            name, json.dumps({"cells": content, "metadata": {}, "nbformat": 4, "nbformat_minor": 4})
+        )
 
-    def pytest(self, *arguments: str, stdin: str = "", columns: int = 120) -> subprocess.CompletedProcess[str]:
+    def pytest(
+        self, *arguments: str, stdin: str = "", columns: int = 120
+    ) -> subprocess.CompletedProcess[str]:
         environment = {
             **{name: value for name, value in os.environ.items() if name != "KINETO_LOG_LEVEL"},
             "PYTHONPATH": str(REPOSITORY),
@@ -48,7 +58,9 @@ class Student:
             "CUDA_VISIBLE_DEVICES": "",
         }
         plugins = ("-p", "pytest_timeout", "-p", "gpudojo.pytest_plugin")
-        return self.python.run("pytest", *plugins, *arguments, cwd=self.folder, env=environment, stdin=stdin)
+        return self.python.run(
+            "pytest", *plugins, *arguments, cwd=self.folder, env=environment, stdin=stdin
+        )
 
 
 @pytest.fixture

@@ -26,33 +26,57 @@ class Case(NamedTuple):
 
 
 CASES = {
-    "syntax": Case("import torch\n\ndef select_device(prefer=None:\n    return 1\n", 3, "SyntaxError"),
-    "encoding": Case(b"# gr\xfc\xdfe\ndef select_device(prefer=None):\n    return 1\n", 1, "byte 0xfc is not"),
+    "syntax": Case(
+        "import torch\n\ndef select_device(prefer=None:\n    return 1\n", 3, "SyntaxError"
+    ),
+    "encoding": Case(
+        b"# gr\xfc\xdfe\ndef select_device(prefer=None):\n    return 1\n", 1, "byte 0xfc is not"
+    ),
     "later_encoding": Case(b"x = 1\ny = 2\nz = 3\n# \xff\n", 4, "byte 0xff is not utf-8 text"),
     "utf16": Case("x = 1\n".encode("utf-16"), 1, "save it as UTF-8"),
     "null": Case(b"x = 1\ny = \0\n", 2, "null byte"),
-    "before": Case("1 / 0\n\ndef select_device(prefer=None):\n    return 1\n", 1, "ZeroDivisionError"),
+    "before": Case(
+        "1 / 0\n\ndef select_device(prefer=None):\n    return 1\n", 1, "ZeroDivisionError"
+    ),
     "exits_at_import": Case("import sys\nsys.exit(3)\n", 2, "SystemExit: 3"),
     "interrupts_at_import": Case("raise KeyboardInterrupt\n", 1, "KeyboardInterrupt"),
-    "loops_at_import": Case("x = 1\nwhile True:\n    x += 1\n", None, "time-out: the file itself was still running"),
+    "loops_at_import": Case(
+        "x = 1\nwhile True:\n    x += 1\n", None, "time-out: the file itself was still running"
+    ),
     "missing": Case("x = 1\n", None, "`select_device` was not handed in"),
-    "misspelt": Case("def selct_device(prefer=None):\n    return 1\n", 1, "is `selct_device` meant to be it?"),
-    "no_parameter": Case("x = 1\ndef select_device():\n    return 1\n", 2, "takes 0 positional arguments but 1"),
-    "two_parameters": Case("def select_device(a, b):\n    return 1\n", 1, "missing 2 required positional arguments"),
+    "misspelt": Case(
+        "def selct_device(prefer=None):\n    return 1\n", 1, "is `selct_device` meant to be it?"
+    ),
+    "no_parameter": Case(
+        "x = 1\ndef select_device():\n    return 1\n", 2, "takes 0 positional arguments but 1"
+    ),
+    "two_parameters": Case(
+        "def select_device(a, b):\n    return 1\n", 1, "missing 2 required positional arguments"
+    ),
     "nothing": Case("def select_device(prefer=None):\n    prefer = 1\n", 2, "None"),
     "loops": Case(
-        "def select_device(prefer=None):\n    while True:\n        pass\n", None, "time-out: `select_device` was"
+        "def select_device(prefer=None):\n    while True:\n        pass\n",
+        None,
+        "time-out: `select_device` was",
     ),
     "stubborn": Case(
         f"{DEF}    while True:\n        try:\n            x = 1\n        except:\n            pass\n",
         None,
         "still running after 1.5 seconds",
     ),
-    "sleeps": Case("import time\ndef select_device(prefer=None):\n    time.sleep(600)\n", 3, "time-out"),
-    "recurses": Case("def select_device(prefer=None):\n    return select_device()\n", 2, "RecursionError"),
+    "sleeps": Case(
+        "import time\ndef select_device(prefer=None):\n    time.sleep(600)\n", 3, "time-out"
+    ),
+    "recurses": Case(
+        "def select_device(prefer=None):\n    return select_device()\n", 2, "RecursionError"
+    ),
     "exits": Case("def select_device(prefer=None):\n    exit()\n", 2, "SystemExit"),
-    "interrupts": Case("def select_device(prefer=None):\n    raise KeyboardInterrupt\n", 2, "KeyboardInterrupt"),
-    "skips": Case("import pytest\ndef select_device(prefer=None):\n    pytest.skip('no')\n", 3, "Skipped: no"),
+    "interrupts": Case(
+        "def select_device(prefer=None):\n    raise KeyboardInterrupt\n", 2, "KeyboardInterrupt"
+    ),
+    "skips": Case(
+        "import pytest\ndef select_device(prefer=None):\n    pytest.skip('no')\n", 3, "Skipped: no"
+    ),
     "prints": Case(
         f"{DEF}    for i in range(3000): print('line' * 90, i)\n    raise ValueError('full')\n",
         3,
@@ -66,7 +90,9 @@ CASES = {
 }
 PASSING = {
     "right": RIGHT,
-    "fails_later": RIGHT.replace('if __name__ == "__main__":', "raise OSError('too late')\nif __name__ == '__main__':"),
+    "fails_later": RIGHT.replace(
+        'if __name__ == "__main__":', "raise OSError('too late')\nif __name__ == '__main__':"
+    ),
     "stub_first": "def select_device(prefer=None):\n    raise NotImplementedError\n\n" + RIGHT,
     "crlf": RIGHT.replace("\n", "\r\n"),
     "bom": b"\xef\xbb\xbf" + RIGHT.encode(),
@@ -77,7 +103,9 @@ PASSING = {
         1,
     ),
     "warns": RIGHT.replace("import torch\n", "import torch, warnings\nwarnings.warn('old')\n", 1),
-    "neighbour": RIGHT.replace("import torch\n", "import torch, mine\nassert mine.NAME == 'neighbour'\n", 1),
+    "neighbour": RIGHT.replace(
+        "import torch\n", "import torch, mine\nassert mine.NAME == 'neighbour'\n", 1
+    ),
     "other_neighbour": RIGHT.replace(
         "import torch\n", "import torch, mine\nassert mine.NAME == 'other_neighbour'\n", 1
     ),
@@ -85,7 +113,9 @@ PASSING = {
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory, warm_python: WarmPython) -> tuple[Any, dict[tuple[str, str], Any]]:
+def run(
+    tmp_path_factory: pytest.TempPathFactory, warm_python: WarmPython
+) -> tuple[Any, dict[tuple[str, str], Any]]:
     from tests.gpudojo.pytest_plugin.conftest import Student
 
     return once(tmp_path_factory, "bad-input", lambda folder: graded(Student(folder, warm_python)))
@@ -111,7 +141,9 @@ def test_the_run_ends_as_usual(run: Any) -> None:
     done, cases = run
     assert done.returncode == 1, done.stdout + done.stderr
     assert {folder for folder, _ in cases} == {*CASES, *PASSING}
-    assert "graders/" not in done.stdout.replace("graders/gpudojo/pytest_plugin", ""), "never the grader's frames"
+    assert "graders/" not in done.stdout.replace("graders/gpudojo/pytest_plugin", ""), (
+        "never the grader's frames"
+    )
     assert "Traceback" not in done.stdout
     assert len(done.stdout) < 100_000
 
@@ -120,22 +152,32 @@ def test_the_run_ends_as_usual(run: Any) -> None:
 def test_a_broken_file_gets_a_message_with_its_line(run: Any, name: str) -> None:
     _, cases = run
     case = CASES[name]
-    failures = [f for (folder, _), c in cases.items() if folder == name for f in c.findall("failure")]
+    failures = [
+        f for (folder, _), c in cases.items() if folder == name for f in c.findall("failure")
+    ]
     assert failures, "it passed"
     text = "\n".join(failure.text or "" for failure in failures)
     assert case.said in " ".join(text.split())
     if case.line is not None:
         assert f"{FILE}:{case.line}\n" in text
-    assert not any(c.findall("error") or c.findall("skipped") for (folder, _), c in cases.items() if folder == name)
+    assert not any(
+        c.findall("error") or c.findall("skipped")
+        for (folder, _), c in cases.items()
+        if folder == name
+    )
     if name != "nothing":
-        blocked = [failure for failure in failures if str(failure.get("message")).startswith("blocked")]
+        blocked = [
+            failure for failure in failures if str(failure.get("message")).startswith("blocked")
+        ]
         assert len(blocked) == len(failures) - 1
 
 
 @pytest.mark.parametrize("name", PASSING)
 def test_a_working_file_passes_beside_broken_ones(run: Any, name: str) -> None:
     _, cases = run
-    failures = [f.text for (folder, _), c in cases.items() if folder == name for f in c.findall("failure")]
+    failures = [
+        f.text for (folder, _), c in cases.items() if folder == name for f in c.findall("failure")
+    ]
     assert failures == []
 
 

@@ -9,7 +9,9 @@ import pytest
 from gpudojo.grading.limits import interrupts
 
 
-@pytest.fixture(params=[signal.default_int_handler, signal.SIG_IGN], ids=["in a terminal", "in the background"])
+@pytest.fixture(
+    params=[signal.default_int_handler, signal.SIG_IGN], ids=["in a terminal", "in the background"]
+)
 def handler(request: pytest.FixtureRequest) -> Any:
     before = signal.signal(signal.SIGINT, request.param)
     yield request.param

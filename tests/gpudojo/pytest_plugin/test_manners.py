@@ -62,7 +62,10 @@ def project(student: Student, *, numbered: bool = False, failures: int = 0) -> N
     student.write("conftest.py", CONFTEST)
     student.write("graders/__init__.py", "OWN = True\n")
     expected = sorted(THIN + DEVICE + (CATALOGUE if numbered else []))
-    student.write("tests/test_own.py", TESTS.replace("EXPECTED", repr(expected)).replace("FAILURES", str(failures)))
+    student.write(
+        "tests/test_own.py",
+        TESTS.replace("EXPECTED", repr(expected)).replace("FAILURES", str(failures)),
+    )
     student.write("pytest.ini", "[pytest]\npythonpath = .\n")
     student.write("notes.txt", "day8")
     if numbered:
@@ -80,7 +83,9 @@ def run(student: Student, *arguments: str) -> subprocess.CompletedProcess[str]:
         "PYTEST_ADDOPTS": "-p gpudojo.pytest_plugin -p virtual_cuda.pytest_plugin",
     }
     command = [sys.executable, "-m", "pytest", "--seed", "7", "--hints", "many", *arguments]
-    return subprocess.run(command, cwd=student.folder, env=environment, capture_output=True, text=True, timeout=300)
+    return subprocess.run(
+        command, cwd=student.folder, env=environment, capture_output=True, text=True, timeout=300
+    )
 
 
 def beside() -> list[str]:
@@ -91,7 +96,9 @@ def beside() -> list[str]:
     return [part for name, (_, *options) in PLUGINS.items() for part in ("-p", name, *options)]
 
 
-@pytest.mark.parametrize("numbered", [False, True], ids=["without", "with files named like exercises"])
+@pytest.mark.parametrize(
+    "numbered", [False, True], ids=["without", "with files named like exercises"]
+)
 def test_an_unrelated_project_loads_the_thin_module_only(student: Student, numbered: bool) -> None:
     project(student, numbered=numbered)
     done = run(student, "-p", "no:cacheprovider")
@@ -125,25 +132,35 @@ def test_exercises_with_other_plugins(student: Student) -> None:
     done = student.pytest("--seed", "9", *beside())
     assert done.returncode == 1, done.stdout + done.stderr
     assert done.stdout.count("= points =") == 1
-    assert done.stdout.count("device: virtual (no GPU here, so the virtual CUDA device), seed 9") == 1
+    assert (
+        done.stdout.count("device: virtual (no GPU here, so the virtual CUDA device), seed 9") == 1
+    )
     assert "8 of 8     done" in done.stdout
     assert "0 of 8     to do" in done.stdout
     assert "INTERNALERROR" not in done.stdout + done.stderr
 
 
 def test_what_is_to_be_mended_first_is_told_first_in_any_order(student: Student) -> None:
-    clock = REPOSITORY / "tests" / "day8" / "wrong" / "10_timing_and_profiling" / "clock_never_waits.py"
-    compare = "return {str(each): time_on_device(make_work(each), each, repeats) for each in devices}"
+    clock = (
+        REPOSITORY / "tests" / "day8" / "wrong" / "10_timing_and_profiling" / "clock_never_waits.py"
+    )
+    compare = (
+        "return {str(each): time_on_device(make_work(each), each, repeats) for each in devices}"
+    )
     source = clock.read_text(encoding="utf-8").partition("def compare")[0]
     path = "day8/10_timing_and_profiling.py"
-    student.write(path, f"{source}\n\ndef compare_devices(make_work, devices, repeats=3):\n    {compare}\n")
+    student.write(
+        path, f"{source}\n\ndef compare_devices(make_work, devices, repeats=3):\n    {compare}\n"
+    )
     target = student.write(f"reference/{path}", "")
     shutil.copy(REPOSITORY / "reference" / path, target)
     _, *options = PLUGINS["randomly"]
     shuffled = ["-p", "pytest_randomly", *options] if util.find_spec("pytest_randomly") else []
     asked = [f"{path}::{name}" for name in ("compare_devices", "time_on_device")]
     said = student.pytest(*shuffled, *asked).stdout
-    callee, caller = said.partition("= points =")[0].split("_ compare_devices: times_each_as_it_should _")
+    callee, caller = said.partition("= points =")[0].split(
+        "_ compare_devices: times_each_as_it_should _"
+    )
     assert "_ time_on_device: waits_for_the_device _" in callee
     assert "mistake   timing without synchronising" in callee
     assert re.search(r"^  worth     [\d.]+ points?$", callee, re.M), callee
@@ -153,7 +170,9 @@ def test_what_is_to_be_mended_first_is_told_first_in_any_order(student: Student)
 
 def test_without_the_conftest_only_the_long_options_exist(student: Student) -> None:
     (student.folder / "conftest.py").unlink()
-    student.write("day8/01_checking_device.py", "def select_device(prefer=None):\n    return 'cuda'\n")
+    student.write(
+        "day8/01_checking_device.py", "def select_device(prefer=None):\n    return 'cuda'\n"
+    )
     refused = student.pytest("--hints", "2", "day8")
     assert "unrecognized arguments: --hints" in refused.stderr
     done = student.pytest("--dojo-hints", "2", "--dojo-seed", "9", "--dojo-bench", "cpu", "day8")
@@ -169,5 +188,7 @@ def test_importing_the_plugin_changes_nothing() -> None:
         "assert dict(os.environ) == environment\n"
         "print(*sorted(set(sys.modules) - modules))\n"
     )
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True
+    )
     assert done.stdout.split() == THIN

@@ -13,9 +13,12 @@ import pytest
 
 from tests.gpudojo.pytest_plugin.conftest import REPOSITORY, Student
 
-DEVICE, TRAIN = "01_checking_device.py", "04_modifying_training_loop_gpu.py"
+DEVICE = "01_checking_device.py"
+TRAIN = "04_modifying_training_loop_gpu.py"
 DAY = REPOSITORY / "tests" / "day8"
-WRONG = (DAY / "wrong" / "04_modifying_training_loop_gpu" / "mean_of_batch_means.py").read_text(encoding="utf-8")
+WRONG = (DAY / "wrong" / "04_modifying_training_loop_gpu" / "mean_of_batch_means.py").read_text(
+    encoding="utf-8"
+)
 
 
 def half_done(student: Student) -> None:
@@ -32,7 +35,13 @@ def test_half_done_work_and_what_to_do_next(student: Student) -> None:
     assert "device: virtual (no GPU here, so the virtual CUDA device), seed 8" in said
     assert f"day8/{TRAIN}::train_epoch::learns_as_it_should PASSED" in said
     assert f"day8/{TRAIN}::train_epoch::returns_the_mean_loss_per_sample FAILED" in said
-    for part in ("happened  it returned", "expected  ", "line      day8/04_", "mistake   mean of batch means", "why  "):
+    for part in (
+        "happened  it returned",
+        "expected  ",
+        "line      day8/04_",
+        "mistake   mean of batch means",
+        "why  ",
+    ):
         assert part in said
     assert "  hint 2    " in said
     assert "(hint 2 of 3; one more with --hints 3)" in said
@@ -51,7 +60,9 @@ def test_checks_keep_their_order_where_tests_are_shuffled(student: Student) -> N
     student.write("day8/test_own.py", "def test_a(): pass\ndef test_b(): pass\n")
     *plain, _, _ = student.pytest("--collect-only", "-q").stdout.splitlines()
     hook = "\ndef pytest_collection_modifyitems(items):\n    items.reverse()\n    del items[0]\n"
-    student.write("conftest.py", (student.folder / "conftest.py").read_text(encoding="utf-8") + hook)
+    student.write(
+        "conftest.py", (student.folder / "conftest.py").read_text(encoding="utf-8") + hook
+    )
     *shuffled, _, _ = student.pytest("--collect-only", "-q").stdout.splitlines()
     checks = [each for each in plain if "::test_" not in each]
     assert shuffled == ["day8/test_own.py::test_a", *checks]
@@ -85,7 +96,10 @@ def test_a_missing_device_ends_the_run_with_a_message(student: Student) -> None:
     half_done(student)
     done = student.pytest("day8", "--bench", "cuda")
     assert done.returncode == 4
-    assert "--bench cuda: this machine has no 'cuda' device that torch can use" in done.stderr + done.stdout
+    assert (
+        "--bench cuda: this machine has no 'cuda' device that torch can use"
+        in done.stderr + done.stdout
+    )
     assert "Traceback" not in done.stderr + done.stdout
 
 
@@ -98,7 +112,9 @@ def test_collecting_does_not_import_torch() -> None:
     # Only the two plugins asked for: where gpudojo is installed pytest would load ours a second time.
     alone = os.environ | {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
     command = [sys.executable, "-c", question]
-    done = subprocess.run(command, cwd=REPOSITORY, env=alone, capture_output=True, text=True, timeout=300)
+    done = subprocess.run(
+        command, cwd=REPOSITORY, env=alone, capture_output=True, text=True, timeout=300
+    )
     assert "ended 0 []" in done.stdout, done.stdout + done.stderr
     assert f"exercises/day8/{TRAIN}::train_epoch::learns_as_it_should" in done.stdout
 
@@ -117,7 +133,14 @@ UNNEEDED = (
         "torch.onnx",
         "torch.fx.experimental.symbolic_shapes",
     ),
-    *("sympy", "networkx", "gpudojo.sandbox", "gpudojo.submissions", "gpudojo.classes", "gpudojo.report"),
+    *(
+        "sympy",
+        "networkx",
+        "gpudojo.sandbox",
+        "gpudojo.submissions",
+        "gpudojo.classes",
+        "gpudojo.report",
+    ),
     *("gpudojo.notebook", "gpudojo.cli", "gpudojo.watch", "gpudojo.authoring", "gpudojo.release"),
 )
 
@@ -136,14 +159,23 @@ def test_a_run_imports_little_more_than_torch_and_runs_the_reference_once(
         done = student.pytest("day8", "-s")
         assert done.returncode == 0, done.stdout + done.stderr
         (modules,) = re.findall(r"^loaded (.*)$", done.stdout, re.M)
-        loaded = [name for name in UNNEEDED for module in modules.split() if f"{module}.".startswith(f"{name}.")]
+        loaded = [
+            name
+            for name in UNNEEDED
+            for module in modules.split()
+            if f"{module}.".startswith(f"{name}.")
+        ]
         assert "torch" in modules.split()
         assert loaded == []
         assert ("the reference was loaded" in done.stdout) is first
 
 
-def test_a_breakpoint_stops_in_the_students_code_and_quitting_ends_the_run(student: Student) -> None:
-    student.write(f"day8/{DEVICE}", "def select_device(prefer=None):\n    mine = 41\n    breakpoint()\n")
+def test_a_breakpoint_stops_in_the_students_code_and_quitting_ends_the_run(
+    student: Student,
+) -> None:
+    student.write(
+        f"day8/{DEVICE}", "def select_device(prefer=None):\n    mine = 41\n    breakpoint()\n"
+    )
     done = student.pytest("day8", "--timeout=20", stdin="p mine + 1\nq\n")
     assert "42" in done.stdout.split()
     assert "Quitting debugger" in done.stdout
@@ -151,15 +183,24 @@ def test_a_breakpoint_stops_in_the_students_code_and_quitting_ends_the_run(stude
 
 
 def test_a_timeout_by_thread_is_a_failed_check(student: Student) -> None:
-    student.write(f"day8/{DEVICE}", "def select_device(prefer=None):\n    while True:\n        pass\n")
+    student.write(
+        f"day8/{DEVICE}", "def select_device(prefer=None):\n    while True:\n        pass\n"
+    )
     done = student.pytest("day8", "--timeout=1", "--timeout-method=thread")
     assert "1 failed, 8 blocked" in done.stdout
-    assert "time-out: `select_device` was still running after 1 second (scenario `one_gpu`)" in done.stdout
+    assert (
+        "time-out: `select_device` was still running after 1 second (scenario `one_gpu`)"
+        in done.stdout
+    )
     assert "Which loop was running, and what ends it?" in done.stdout
 
 
 def test_a_notebook_is_graded_like_a_file(student: Student) -> None:
-    right = (REPOSITORY / "reference" / "day8" / DEVICE).read_text(encoding="utf-8").partition("if __name__")[0]
+    right = (
+        (REPOSITORY / "reference" / "day8" / DEVICE)
+        .read_text(encoding="utf-8")
+        .partition("if __name__")[0]
+    )
     student.notebook(
         "alice/day8.ipynb",
         "%matplotlib inline\n!pip install torch\nimport torch\nfiles = !ls",
@@ -177,7 +218,10 @@ def test_a_notebook_is_graded_like_a_file(student: Student) -> None:
     assert "1 failed, 9 passed, 10 blocked" in done.stdout
     assert "alice/day8.ipynb, code cell 6, line 3" in done.stdout
     assert "3 | return oops" in done.stdout
-    assert "code cell 7, line 1 stopped with SyntaxError" in done.stdout or "code cell 4, line 1" in done.stdout
+    assert (
+        "code cell 7, line 1 stopped with SyntaxError" in done.stdout
+        or "code cell 4, line 1" in done.stdout
+    )
 
 
 def test_a_broken_notebook_gets_a_message(student: Student) -> None:
@@ -200,32 +244,47 @@ def test_an_error_of_the_author_s_is_told_as_such_and_never_as_a_success(student
         "function = checking_device.exercise.functions[0]\n"
         "function.probes[0] = Probe(function.probes[0].name, look, function.probes[0].machine)\n",
     )
-    done = student.pytest("-p", "broken_exercise", "day8", "-v", "-p", "no:cacheprovider", "--rootdir", ".")
+    done = student.pytest(
+        "-p", "broken_exercise", "day8", "-v", "-p", "no:cacheprovider", "--rootdir", "."
+    )
     said = done.stdout
     assert done.returncode == 1, said + done.stderr
     assert "Everything passes" not in said
     assert "::select_device::runs ERROR" in said
-    assert re.search(r"^\d checks could not be judged: an error in the exercise, not in your code\.", said, re.M), said
-    assert "AttributeError: 'Call' object has no attribute 'no_such_attribute' (raised at broken_exercise.py:5)" in said
+    assert re.search(
+        r"^\d checks could not be judged: an error in the exercise, not in your code\.", said, re.M
+    ), said
+    assert (
+        "AttributeError: 'Call' object has no attribute 'no_such_attribute' (raised at broken_exercise.py:5)"
+        in said
+    )
     assert re.search(r"^01_checking_device .* 8 of 8 +\d error$", said, re.M), said
 
 
-FORGETFUL = (
-    "def train_epoch(model, loader, optimizer, loss_fn, device):\n    return model.to(device)(next(iter(loader))[0])\n"
-)
+FORGETFUL = "def train_epoch(model, loader, optimizer, loss_fn, device):\n    return model.to(device)(next(iter(loader))[0])\n"
 
 
 @pytest.mark.parametrize("columns", [60, 80])
-def test_the_width_of_the_terminal_is_kept_and_what_is_blocked_is_named(student: Student, columns: int) -> None:
+def test_the_width_of_the_terminal_is_kept_and_what_is_blocked_is_named(
+    student: Student, columns: int
+) -> None:
     student.write(f"day8/{TRAIN}", FORGETFUL)
     said = student.pytest(f"day8/{TRAIN}", columns=columns).stdout
     ours = said[said.index("train_epoch: runs") : said.index("short test summary")].splitlines()
-    assert [line for line in ours if len(line) > columns and not re.search("pytest day8/|https://", line)] == []
+    assert [
+        line
+        for line in ours
+        if len(line) > columns and not re.search("pytest day8/|https://", line)
+    ] == []
     assert "1 failed, 10 blocked" in said
     assert "  worth " not in said, "`runs` has no points of its own"
-    assert ("░" * 10 in said, "░" * 11 in said) == (columns == 80, False), "whatever the names and states are"
+    assert ("░" * 10 in said, "░" * 11 in said) == (columns == 80, False), (
+        "whatever the names and states are"
+    )
     told = " ".join(said[said.index("  blocks    ") :].split())
-    assert told.startswith("blocks calls_the_model, moves_the_model_once, uses_the_device_it_is_given,")
+    assert told.startswith(
+        "blocks calls_the_model, moves_the_model_once, uses_the_device_it_is_given,"
+    )
     assert said.count("moves_the_model_once") == 1
 
 
@@ -236,7 +295,10 @@ def test_missing_and_renamed_files_are_named_and_count(student: Student) -> None
     (student.folder / "day8" / TRAIN).rename(student.folder / "day8" / "04_training.py")
     said = " ".join(student.pytest("day8").stdout.split())
     assert "04_modifying_training_loop_gpu ░░░░░░░░░░░░░░░░░░░░ 0 of 14 missing 05_" in said
-    assert "total 0 of 100 note: 04_modifying_training_loop_gpu.py is missing in day8. Is 04_training.py" in said
+    assert (
+        "total 0 of 100 note: 04_modifying_training_loop_gpu.py is missing in day8. Is 04_training.py"
+        in said
+    )
     assert "note: 11_multiple_gpus.py is missing in day8" in said
     chosen = student.pytest("day8", "-k", "select_device").stdout
     assert "is missing" not in chosen, "who chooses does not run the whole day"
@@ -252,10 +314,14 @@ def test_a_few_files_of_a_day_are_not_taken_for_all_of_it(student: Student) -> N
 @pytest.mark.skipif(sys.platform == "win32", reason="signals")
 def test_ctrl_c_shows_the_line_that_was_running(student: Student) -> None:
     body = "    os.kill(os.getpid(), signal.SIGINT)\n    time.sleep(5)\n"
-    student.write(f"day8/{DEVICE}", f"import os, signal, time\ndef select_device(prefer=None):\n{body}")
+    student.write(
+        f"day8/{DEVICE}", f"import os, signal, time\ndef select_device(prefer=None):\n{body}"
+    )
     done = student.pytest("day8")
     assert done.returncode == 2
-    assert f"interrupted at day8/{DEVICE}:3\n   3 | os.kill(os.getpid(), signal.SIGINT)" in done.stdout
+    assert (
+        f"interrupted at day8/{DEVICE}:3\n   3 | os.kill(os.getpid(), signal.SIGINT)" in done.stdout
+    )
 
 
 def test_all_scenarios_share_the_time_as_in_a_class(student: Student) -> None:
@@ -273,9 +339,15 @@ def test_a_bare_pytest_in_this_repository_says_what_it_runs(student: Student) ->
     options = ("-c", "pyproject.toml", "-p", "no:warnings", "-o", "filterwarnings=")
     done = student.pytest(*options)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "the project's own tests, faster with -n auto; the exercises: pytest exercises/day8" in done.stdout
+    assert (
+        "the project's own tests, faster with -n auto; the exercises: pytest exercises/day8"
+        in done.stdout
+    )
     assert "own tests" not in student.pytest(*options, "tests/test_one.py").stdout
     student.write("hide.py", "import sys\nsys.modules['hypothesis'] = None\n")
     lacking = student.pytest(*options, "-p", "hide")
     assert lacking.returncode == 4
-    assert "which need hypothesis: pip install -e '.[dev]' (the exercises: pytest exercises/day8)" in lacking.stderr
+    assert (
+        "which need hypothesis: pip install -e '.[dev]' (the exercises: pytest exercises/day8)"
+        in lacking.stderr
+    )

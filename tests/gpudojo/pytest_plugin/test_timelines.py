@@ -44,8 +44,12 @@ def test_timelines_are_drawn_and_traces_written(student: Student) -> None:
     found = re.search(r"Your code: (\d+) waits? \(reference: (\d+)\)", said)
     assert found is not None, said
     assert int(found[1]) > int(found[2]) > 0
-    host, between, device = re.search(r"\n {4}host (.*)\n {9}(.*)\n {2}device (.*)\n", said).groups()  # type: ignore[union-attr]
-    assert [n for n, sign in enumerate(host) if sign == "│"] == [n for n, sign in enumerate(device) if sign == "│"]
+    host, between, device = re.search(
+        r"\n {4}host (.*)\n {9}(.*)\n {2}device (.*)\n", said
+    ).groups()  # type: ignore[union-attr]
+    assert [n for n, sign in enumerate(host) if sign == "│"] == [
+        n for n, sign in enumerate(device) if sign == "│"
+    ]
     assert host.count("│") == between.count("│") == int(found[1])
     assert "↓" in between
     assert {"B", "S"} <= set(host)

@@ -40,7 +40,9 @@ def test_the_summary_is_written_once(student: Student) -> None:
 def test_checks_that_did_not_run_are_counted(student: Student) -> None:
     student.write(f"day8/{DEVICE}", "def select_device(prefer=None):\n    return 'cuda'\n")
     done = student.pytest("-p", "xdist", "-n", "1", "-x", "day8")
-    assert re.search(r"^01_checking_device .* of 8 +1 failed, [1-9]\d* not run$", done.stdout, re.M), done.stdout
+    assert re.search(
+        r"^01_checking_device .* of 8 +1 failed, [1-9]\d* not run$", done.stdout, re.M
+    ), done.stdout
     assert "INTERNALERROR" not in done.stdout
 
 
@@ -49,7 +51,10 @@ def test_a_missing_device_ends_the_run_with_a_message(student: Student) -> None:
     half_done(student)
     done = student.pytest("-p", "xdist", "-n", "1", "day8", "--bench", "cuda")
     assert done.returncode == 4
-    assert "--bench cuda: this machine has no 'cuda' device that torch can use" in done.stderr + done.stdout
+    assert (
+        "--bench cuda: this machine has no 'cuda' device that torch can use"
+        in done.stderr + done.stdout
+    )
     assert "INTERNALERROR" not in done.stderr + done.stdout
 
 

@@ -49,8 +49,15 @@ def zipped(name: str, data: bytes) -> bytes:
 
 
 def notebook(text: str) -> bytes:
-    cell = {"cell_type": "code", "metadata": {}, "outputs": [], "source": text.splitlines(keepends=True)}
-    return json.dumps({"cells": [cell], "metadata": {}, "nbformat": 4, "nbformat_minor": 5}).encode()
+    cell = {
+        "cell_type": "code",
+        "metadata": {},
+        "outputs": [],
+        "source": text.splitlines(keepends=True),
+    }
+    return json.dumps(
+        {"cells": [cell], "metadata": {}, "nbformat": 4, "nbformat_minor": 5}
+    ).encode()
 
 
 # How a text can lie in a release: the file's name and its bytes.
@@ -67,9 +74,15 @@ PLACES = {
     "comments": lambda text: ("a.py", textwrap.indent(text, "#   ", lambda _: True).encode()),
     "a quotation": lambda text: ("mail.txt", textwrap.indent(text, "> ", lambda _: True).encode()),
     "a notebook": lambda text: ("day8.ipynb", notebook(text)),
-    "a string of Python": lambda text: ("vendor/g.whl", zipped("gpudojo/x.py", f"X = {text!r}\n".encode())),
+    "a string of Python": lambda text: (
+        "vendor/g.whl",
+        zipped("gpudojo/x.py", f"X = {text!r}\n".encode()),
+    ),
     "a string of JSON": lambda text: ("a.yml", f"run: {json.dumps(text)}\n".encode()),
-    "other white space": lambda text: ("a.py", text.replace("    ", "\t").replace("\n", "\r\n").encode()),
+    "other white space": lambda text: (
+        "a.py",
+        text.replace("    ", "\t").replace("\n", "\r\n").encode(),
+    ),
     "UTF-16": lambda text: ("a.txt", text.encode("utf-16")),
     "zipped twice": lambda text: ("a.zip", zipped("b.zip", zipped("c.txt", text.encode()))),
     "gzip": lambda text: ("a.gz", gzip.compress(text.encode(), mtime=0)),
@@ -89,7 +102,10 @@ def test_a_solution_is_found_wherever_it_is_put(which: tuple[str, int], place: s
 
 
 @settings(max_examples=200, deadline=None)
-@given(st.sampled_from(LINES), st.sampled_from([place for place in sorted(PLACES) if place not in IN_THE_GRADER]))
+@given(
+    st.sampled_from(LINES),
+    st.sampled_from([place for place in sorted(PLACES) if place not in IN_THE_GRADER]),
+)
 def test_a_single_line_is_found_outside_the_grader(secret: Secret, place: str) -> None:
     path, data = PLACES[place](secret.text)
     found = leaks.leaks({path: data}, REFERENCE)
@@ -132,14 +148,18 @@ def test_the_grader_and_the_stubs_give_nothing_away(released: Released) -> None:
     # The wheel was looked into: the same search finds what is put there.
     held = io.BytesIO(released.files[released.wheel])
     with zipfile.ZipFile(held, "a", zipfile.ZIP_DEFLATED) as archive:
-        archive.writestr("gpudojo/x.py", (REFERENCE / "04_modifying_training_loop_gpu.py").read_bytes())
+        archive.writestr(
+            "gpudojo/x.py", (REFERENCE / "04_modifying_training_loop_gpu.py").read_bytes()
+        )
     spoiled = leaks.leaks({released.wheel: held.getvalue()}, REFERENCE)
     assert "04_modifying_training_loop_gpu.py" in {leak.reference for leak in spoiled}
     assert {leak.path for leak in spoiled} == {f"{released.wheel}: gpudojo/x.py"}
 
 
 def test_a_leak_says_where_it_is() -> None:
-    (leak,) = leaks.leaks({"README.md": b"`return 0.299 * red + 0.587 * green + 0.114 * blue`"}, REFERENCE)
+    (leak,) = leaks.leaks(
+        {"README.md": b"`return 0.299 * red + 0.587 * green + 0.114 * blue`"}, REFERENCE
+    )
     assert str(leak).startswith("README.md shows line ")
     assert "06_vectorizing_pixel_loops.py: return 0.299 * red" in str(leak)
 
@@ -148,10 +168,15 @@ def test_the_wheel_is_made_without_references_and_tests() -> None:
     names = set(staged("day8", b""))
     assert "graders/gpudojo/grading/of_reference/day8.mp" in names
     assert not [
-        name for name in names if name.startswith(("reference/", "tests/", "exercises/")) or "__pycache__" in name
+        name
+        for name in names
+        if name.startswith(("reference/", "tests/", "exercises/")) or "__pycache__" in name
     ]
 
 
 def test_a_damaged_archive_is_looked_at_as_it_is(tmp_path: Path) -> None:
     data = zipped("a.txt", b"nothing")[:-5]
-    assert leaks.leaks({"a.zip": data, "b.ipynb": b"{broken", "c.gz": b"\x1f\x8b\x08\0\0"}, REFERENCE) == []
+    assert (
+        leaks.leaks({"a.zip": data, "b.ipynb": b"{broken", "c.gz": b"\x1f\x8b\x08\0\0"}, REFERENCE)
+        == []
+    )

@@ -47,7 +47,9 @@ def test_a_lesson_stands_before_the_tasks_of_its_exercise(made: dict[str, bytes]
         for name in (f"notebooks/day8/{exercise.stem}.ipynb", WHOLE):
             ids = [cell["id"] for cell in cells(made[name])]
             place = ids.index(f"{exercise.number}-lesson")
-            tasks = [ids.index(f"{exercise.number}-{function.name}") for function in exercise.functions]
+            tasks = [
+                ids.index(f"{exercise.number}-{function.name}") for function in exercise.functions
+            ]
             assert place < min(tasks)
             lesson = text(cells(made[name])[place])
             assert lesson.startswith("### The idea\n")
@@ -80,13 +82,17 @@ def test_the_bytes_depend_on_nothing_but_the_stub(made: dict[str, bytes], tmp_pa
     shutil.copytree(REFERENCE, folder)
     first = folder / "02_moving_model_to_device.py"
     before = first.read_text(encoding="utf-8")
-    first.write_text(before.replace("return model.to(device)", "model = model.to(device)\n    return model"))
+    first.write_text(
+        before.replace("return model.to(device)", "model = model.to(device)\n    return model")
+    )
     assert first.read_text(encoding="utf-8") != before
     said = set()
     for root, seed in ((ROOT, "1"), (tmp_path, "2")):
         environment = {**os.environ, "PYTHONHASHSEED": seed, "PYTHONPATH": str(ROOT / "graders")}
         command = [sys.executable, "-c", program, str(root)]
-        run = subprocess.run(command, env=environment, capture_output=True, text=True, check=True, cwd=tmp_path)
+        run = subprocess.run(
+            command, env=environment, capture_output=True, text=True, check=True, cwd=tmp_path
+        )
         said.add(run.stdout)
     assert len(said) == 1
     assert said.pop().startswith("False\n"), "making notebooks does not need torch"
@@ -95,13 +101,16 @@ def test_the_bytes_depend_on_nothing_but_the_stub(made: dict[str, bytes], tmp_pa
 def test_no_line_of_a_solution_is_in_any_cell(made: dict[str, bytes]) -> None:
     looked_for = 0
     for path in sorted(REFERENCE.glob("*.py")):
-        inside, solution = False, []
+        inside = False
+        solution = []
         for line in path.read_text(encoding="utf-8").splitlines():
             if line.strip() in (stubs.BEGIN, stubs.END):
                 inside = line.strip() == stubs.BEGIN
             elif inside and line.strip() and not line.strip().startswith(stubs.OTHERWISE):
                 solution.append(line.strip())
-        stub = [line.strip() for line in stubs.stub_of(path.read_text(encoding="utf-8")).splitlines()]
+        stub = [
+            line.strip() for line in stubs.stub_of(path.read_text(encoding="utf-8")).splitlines()
+        ]
         secret = [line for line in solution if line not in stub]
         assert secret, path.name
         for name in (f"notebooks/day8/{path.stem}.ipynb", WHOLE):
@@ -109,7 +118,9 @@ def test_no_line_of_a_solution_is_in_any_cell(made: dict[str, bytes]) -> None:
             found = set(secret) & set(shown)
             # The whole day shows the stubs of other exercises, too, where a line may stand that is a solution here.
             found -= {
-                line for other in (stubs.stubs(REFERENCE).values()) for line in map(str.strip, other.splitlines())
+                line
+                for other in (stubs.stubs(REFERENCE).values())
+                for line in map(str.strip, other.splitlines())
             }
             assert found == set(), name
             looked_for += len(secret)
@@ -130,7 +141,11 @@ def test_every_task_has_its_text_above_and_its_check_below(made: dict[str, bytes
             (statement,) = ast.parse(text(task)).body
             if isinstance(statement, ast.FunctionDef):
                 assert stubs.INSTEAD in text(task)
-                assert "About " in text(above) or "line. Read" in text(above) or "line.*" in text(above)
+                assert (
+                    "About " in text(above)
+                    or "line. Read" in text(above)
+                    or "line.*" in text(above)
+                )
         assert ids[-1].endswith("-demo")
         assert ids[1].endswith("-opening")
         assert text(every[0]).startswith(f"# {exercise.number} ")
@@ -144,7 +159,9 @@ def test_a_notebook_defines_what_the_stub_defines(made: dict[str, bytes]) -> Non
     for name, stub in stubs.stubs(REFERENCE).items():
         data = made[f"notebooks/day8/{name.removesuffix('.py')}.ipynb"]
         code = "\n\n".join(
-            text(cell) for cell in cells(data, "code") if not cell["id"].endswith(("-check", "-opening"))
+            text(cell)
+            for cell in cells(data, "code")
+            if not cell["id"].endswith(("-check", "-opening"))
         )
         wanted, found = (_without_docstrings(source) for source in (stub, code))
         assert found == wanted.replace(stubs.IN_A_FILE, stubs.IN_A_NOTEBOOK), name
@@ -158,7 +175,9 @@ def _without_docstrings(source: str) -> str:
     return ast.unparse(tree)
 
 
-def opened(monkeypatch: pytest.MonkeyPatch, folder: Path, package: str | None, code: int = 0) -> list[str]:
+def opened(
+    monkeypatch: pytest.MonkeyPatch, folder: Path, package: str | None, code: int = 0
+) -> list[str]:
     """What the opening cell gives to pip on a machine without gpudojo."""
     asked: list[str] = []
 
@@ -178,7 +197,9 @@ def opened(monkeypatch: pytest.MonkeyPatch, folder: Path, package: str | None, c
     return asked
 
 
-def test_the_opening_cell_installs_what_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_opening_cell_installs_what_is_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     folder = tmp_path / "notebooks" / "day8"
     folder.mkdir(parents=True)
     address = "git+https://example.org/it's.git"
@@ -203,20 +224,34 @@ def test_the_command_writes_what_has_changed(tmp_path: Path, made: dict[str, byt
     assert code == 0
     assert said.splitlines() == [f"written: {tmp_path / name}" for name in made]
     assert {name: (tmp_path / name).read_bytes() for name in made} == made
-    assert release("--root", str(ROOT), "--out", str(tmp_path)) == (0, "All 13 notebooks of day8 are up to date.\n")
+    assert release("--root", str(ROOT), "--out", str(tmp_path)) == (
+        0,
+        "All 13 notebooks of day8 are up to date.\n",
+    )
     (tmp_path / WHOLE).write_text("{}", encoding="utf-8")
-    assert release("--root", str(ROOT), "--out", str(tmp_path)) == (0, f"written: {tmp_path / WHOLE}\n")
+    assert release("--root", str(ROOT), "--out", str(tmp_path)) == (
+        0,
+        f"written: {tmp_path / WHOLE}\n",
+    )
 
 
 @pytest.mark.parametrize(
     ("source", "why"),
     [
         ("def f():\n    # BEGIN SOLUTION\n    return 1\n", "2: a solution begins and does not end"),
-        ("def f(:\n    # BEGIN SOLUTION\n    return 1\n    # END SOLUTION\n", "1: this is not Python: "),
+        (
+            "def f(:\n    # BEGIN SOLUTION\n    return 1\n    # END SOLUTION\n",
+            "1: this is not Python: ",
+        ),
     ],
 )
-def test_a_reference_that_cannot_be_used_is_a_sentence_and_no_file(tmp_path: Path, source: str, why: str) -> None:
-    assert release("--root", str(tmp_path)) == (1, f"Error: there is no folder {tmp_path / 'reference' / 'day8'}\n")
+def test_a_reference_that_cannot_be_used_is_a_sentence_and_no_file(
+    tmp_path: Path, source: str, why: str
+) -> None:
+    assert release("--root", str(tmp_path)) == (
+        1,
+        f"Error: there is no folder {tmp_path / 'reference' / 'day8'}\n",
+    )
     folder = tmp_path / "reference" / "day8"
     folder.mkdir(parents=True)
     shutil.copy(REFERENCE / "01_checking_device.py", folder)

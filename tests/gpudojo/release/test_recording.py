@@ -34,24 +34,33 @@ def named(pair: tuple[Exercise, Function]) -> str:
 
 
 @pytest.mark.parametrize("pair", FUNCTIONS, ids=named)
-def test_every_function_is_there_for_every_seed_and_bench(recorded: Shipped, pair: tuple[Exercise, Function]) -> None:
+def test_every_function_is_there_for_every_seed_and_bench(
+    recorded: Shipped, pair: tuple[Exercise, Function]
+) -> None:
     exercise, function = pair
     for seed in SEEDS:
         for bench in ("virtual", "cpu", "cuda"):
             found = recorded.evidence_of(exercise.stem, function.name, bench, seed)
             assert list(found.observations) == [probe.name for probe in function.probes]
-            assert {result.outcome for result in judge(exercise, function, found, found)} == {Outcome.PASSED}
+            assert {result.outcome for result in judge(exercise, function, found, found)} == {
+                Outcome.PASSED
+            }
 
 
 def test_a_seed_that_is_not_there_is_told(recorded: Shipped) -> None:
     with pytest.raises(NoSuchSeed, match="for the seeds 8, 9 and 10, not for 11"):
         recorded.evidence_of("01_checking_device", "select_device", "virtual", 11)
-    with pytest.raises(NotRecorded, match="for CUDA and for the plain CPU, not for 'mps'; choose virtual or cpu"):
+    with pytest.raises(
+        NotRecorded, match="for CUDA and for the plain CPU, not for 'mps'; choose virtual or cpu"
+    ):
         recorded.evidence_of("01_checking_device", "select_device", "mps", 8)
 
 
 def test_signatures_are_there_and_no_defaults_of_the_solution_are_lost(recorded: Shipped) -> None:
-    assert recorded.signature("03_moving_batches", "move_batch") == "(batch, device, non_blocking=False)"
+    assert (
+        recorded.signature("03_moving_batches", "move_batch")
+        == "(batch, device, non_blocking=False)"
+    )
     assert recorded.signature("12_self_assessment", "ANSWERS") == "(…)"
     assert len(recorded.signatures) == len(FUNCTIONS)
 
@@ -79,18 +88,25 @@ def test_the_modelled_speedup_is_judged_and_no_clock_of_a_machine(
             "pictures": Observation(pictures.status, pictures.facts | {"speed": modelled}),
             "timed": Observation(pictures.status, measured),
         }
-        results = judge(exercise, function, msgspec.structs.replace(wanted, observations=seen), wanted)
+        results = judge(
+            exercise, function, msgspec.structs.replace(wanted, observations=seen), wanted
+        )
         (verdict,) = (result for result in results if result.check == "faster_than_the_loop")
         assert (verdict.outcome is Outcome.PASSED) is passes, verdict.happened
 
 
 @pytest.mark.parametrize("pair", TIMED, ids=named)
-def test_timed_outputs_are_still_compared(recorded: Shipped, pair: tuple[Exercise, Function]) -> None:
+def test_timed_outputs_are_still_compared(
+    recorded: Shipped, pair: tuple[Exercise, Function]
+) -> None:
     exercise, function = pair
     wanted = recorded.evidence_of(exercise.stem, function.name, "virtual", 8)
     right = timed(wanted)["outputs"][1]
     wrong = Array(right.dtype, right.shape, bytes(len(right.data)))
-    facts = timed(wanted) | {"outputs": [timed(wanted)["outputs"][0], wrong], "loop_outputs": [wrong, wrong]}
+    facts = timed(wanted) | {
+        "outputs": [timed(wanted)["outputs"][0], wrong],
+        "loop_outputs": [wrong, wrong],
+    }
     seen = {**wanted.observations, "timed": Observation(wanted.observations["timed"].status, facts)}
     results = judge(exercise, function, msgspec.structs.replace(wanted, observations=seen), wanted)
     assert next(r for r in results if r.check == "faster_than_the_loop").outcome is Outcome.FAILED
@@ -98,16 +114,23 @@ def test_timed_outputs_are_still_compared(recorded: Shipped, pair: tuple[Exercis
 
 def test_pictures_of_every_call_on_the_public_seed_are_there_and_small(recorded: Shipped) -> None:
     drawn = {key: recorded.timelines_of(*key.split("::")) for key in recorded.timelines}
-    assert {"04_modifying_training_loop_gpu::train_epoch", "08_minimizing_transfers::predict"} <= drawn.keys()
+    assert {
+        "04_modifying_training_loop_gpu::train_epoch",
+        "08_minimizing_transfers::predict",
+    } <= drawn.keys()
     assert all(found and all(each.lines == {} for each in found) for found in drawn.values())
     assert sum(map(len, recorded.timelines.values())) < 32_000
     assert recorded.timelines_of("12_self_assessment", "ANSWERS") == []
     spoiled = msgspec.structs.replace(recorded, timelines=dict.fromkeys(drawn, b"x"))
-    with pytest.raises(BadEvidence, match="the timelines of train_epoch in this release cannot be read"):
+    with pytest.raises(
+        BadEvidence, match="the timelines of train_epoch in this release cannot be read"
+    ):
         spoiled.timelines_of("04_modifying_training_loop_gpu", "train_epoch")
 
 
-def test_no_source_and_no_place_of_this_machine_is_in_it(recorded: Shipped, released: Released) -> None:
+def test_no_source_and_no_place_of_this_machine_is_in_it(
+    recorded: Shipped, released: Released
+) -> None:
     everything = released.evidence + b"".join(
         msgspec.msgpack.encode(recorded._decoded(key)) for key in recorded.evidence
     )
@@ -128,6 +151,8 @@ def test_a_damaged_file_is_told_in_a_sentence(tmp_path: Path, recorded: Shipped)
     shipped.cache_clear()
     with pytest.raises(BadEvidence, match="has version 2, not 1"):
         shipped("day8", tmp_path)
-    spoiled = msgspec.structs.replace(recorded, evidence=dict.fromkeys(recorded.evidence, b"x"))  # a beginning of one
+    spoiled = msgspec.structs.replace(
+        recorded, evidence=dict.fromkeys(recorded.evidence, b"x")
+    )  # a beginning of one
     with pytest.raises(BadEvidence, match="nothing that can be read at 8/virtual/"):
         spoiled.evidence_of("01_checking_device", "select_device", "virtual", 8)

@@ -46,7 +46,10 @@ def test_a_folder_that_is_not_empty(tmp_path: Path) -> None:
     for name in "abcd":
         (tmp_path / "out" / name).mkdir(parents=True)
     said = refused(tmp_path / "out")
-    assert said == f"{tmp_path / 'out'} is not empty (it has a, b, c, …); name a folder that does not exist yet"
+    assert (
+        said
+        == f"{tmp_path / 'out'} is not empty (it has a, b, c, …); name a folder that does not exist yet"
+    )
 
 
 def test_a_file_in_its_place(tmp_path: Path) -> None:
@@ -61,7 +64,8 @@ def test_a_place_that_cannot_be_written(tmp_path: Path) -> None:
 
 
 def test_a_disk_that_fills_up_on_the_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    write, written = Path.write_bytes, []
+    write = Path.write_bytes
+    written = []
 
     def full(self: Path, data: bytes) -> int:
         if self.name == "b":
@@ -93,12 +97,18 @@ def test_an_empty_folder_is_taken(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("old", "new", "said"),
     [
-        ("    # BEGIN SOLUTION\n", "    # BEGIN SOLUTON\n", "the markers of a solution do not match: "),
+        (
+            "    # BEGIN SOLUTION\n",
+            "    # BEGIN SOLUTON\n",
+            "the markers of a solution do not match: ",
+        ),
         ("    # END SOLUTION\n", "", "a solution begins and does not end"),
         ("    # BEGIN SOLUTION\n", "", "a solution ends that has not begun"),
     ],
 )
-def test_markers_that_do_not_match(tmp_path: Path, copied_reference: Path, old: str, new: str, said: str) -> None:
+def test_markers_that_do_not_match(
+    tmp_path: Path, copied_reference: Path, old: str, new: str, said: str
+) -> None:
     path = copied_reference / EXERCISE
     path.write_text(path.read_text(encoding="utf-8").replace(old, new), encoding="utf-8")
     assert said in refused(tmp_path / "out", copied_reference.parents[1])
@@ -124,7 +134,10 @@ def test_markers_around_one_function_of_two(tmp_path: Path, copied_reference: Pa
 
 def test_a_reference_that_is_missing(tmp_path: Path, copied_reference: Path) -> None:
     (copied_reference / EXERCISE).unlink()
-    assert refused(tmp_path / "out", copied_reference.parents[1]) == f"{copied_reference / EXERCISE} is missing"
+    assert (
+        refused(tmp_path / "out", copied_reference.parents[1])
+        == f"{copied_reference / EXERCISE} is missing"
+    )
 
 
 @pytest.mark.usefixtures("references_run")
@@ -135,13 +148,17 @@ def test_a_reference_that_fails_its_own_checks(tmp_path: Path, copied_reference:
     )
     path.write_text(text, encoding="utf-8")
     said = refused(tmp_path / "out", copied_reference.parents[1])
-    assert said.startswith("01_checking_device.py: `select_device`: the reference does not pass its own check ")
+    assert said.startswith(
+        "01_checking_device.py: `select_device`: the reference does not pass its own check "
+    )
 
 
 @pytest.mark.usefixtures("references_run")
 def test_a_reference_that_cannot_be_run(tmp_path: Path, copied_reference: Path) -> None:
     path = copied_reference / "01_checking_device.py"
-    path.write_text("import a_module_nobody_has\n" + path.read_text(encoding="utf-8"), encoding="utf-8")
+    path.write_text(
+        "import a_module_nobody_has\n" + path.read_text(encoding="utf-8"), encoding="utf-8"
+    )
     said = refused(tmp_path / "out", copied_reference.parents[1])
     assert said.startswith(
         "01_checking_device.py: `select_device`: the reference solution of `select_device` does not run in "
@@ -149,11 +166,15 @@ def test_a_reference_that_cannot_be_run(tmp_path: Path, copied_reference: Path) 
     assert "a_module_nobody_has" in said
 
 
-def test_a_platform_file_that_gives_a_solution_away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_platform_file_that_gives_a_solution_away(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     line = b"loss = loss_fn(model(inputs), targets)\n"
     monkeypatch.setattr(workflow, "seal", lambda files, name: {"notes.md": line})
     said = refused(tmp_path / "out")
-    assert said.startswith("nothing was written, because students would get a solution: notes.md shows line ")
+    assert said.startswith(
+        "nothing was written, because students would get a solution: notes.md shows line "
+    )
     assert EXERCISE in said
 
 
@@ -177,6 +198,8 @@ def test_without_a_network(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
 
     monkeypatch.setattr(socket, "socket", none)
     monkeypatch.setattr(socket, "create_connection", none)
-    done = CliRunner().invoke(main, ["release", "student", str(tmp_path / "out"), "--root", str(ROOT)])
+    done = CliRunner().invoke(
+        main, ["release", "student", str(tmp_path / "out"), "--root", str(ROOT)]
+    )
     assert done.exit_code == 0, done.output
     assert len(list((tmp_path / "out" / "exercises" / "day8").glob("*.py"))) == len(day("day8"))

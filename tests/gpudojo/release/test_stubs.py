@@ -19,10 +19,11 @@ def test_the_committed_stubs_are_fresh() -> None:
 
 
 def test_a_solution_becomes_one_line() -> None:
-    source = (
-        'def f():\n    """Add."""\n    # BEGIN SOLUTION\n    x = 1\n    return x\n    # END SOLUTION\n\n\nprint(1)\n'
+    source = 'def f():\n    """Add."""\n    # BEGIN SOLUTION\n    x = 1\n    return x\n    # END SOLUTION\n\n\nprint(1)\n'
+    assert (
+        stubs.stub_of(source)
+        == 'def f():\n    """Add."""\n    raise NotImplementedError\n\n\nprint(1)\n'
     )
-    assert stubs.stub_of(source) == 'def f():\n    """Add."""\n    raise NotImplementedError\n\n\nprint(1)\n'
 
 
 def test_a_solution_may_say_what_stands_there_instead() -> None:
@@ -63,7 +64,8 @@ def release(root: Path, *arguments: str) -> tuple[int, str]:
 
 
 def test_the_command_writes_and_checks(tmp_path: Path) -> None:
-    reference, stub = tmp_path / "reference" / "day8" / "a.py", tmp_path / "exercises" / "day8" / "a.py"
+    reference = tmp_path / "reference" / "day8" / "a.py"
+    stub = tmp_path / "exercises" / "day8" / "a.py"
     assert release(tmp_path) == (1, f"Error: there is no folder {reference.parent}\n")
     reference.parent.mkdir(parents=True)
     reference.write_text("# BEGIN SOLUTION\nx = 1\n# END SOLUTION\n")

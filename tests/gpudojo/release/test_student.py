@@ -27,7 +27,9 @@ from .conftest import REFERENCE, ROOT, Released
 @pytest.fixture(scope="module")
 def python(released: Released, tmp_path_factory: pytest.TempPathFactory) -> Iterator[WarmPython]:
     """A fresh environment with what the README's first line installs; what it needs is taken from this one."""
-    made = WarmPython(once(tmp_path_factory, "two-lines", lambda folder: installed(released, folder)))
+    made = WarmPython(
+        once(tmp_path_factory, "two-lines", lambda folder: installed(released, folder))
+    )
     yield made
     made.close()
 
@@ -37,7 +39,9 @@ def installed(released: Released, folder: Path) -> Path:
     venv.create(folder, with_pip=False)
     made = folder / ("Scripts" if os.name == "nt" else "bin") / "python"
     ask = "import sysconfig; print(sysconfig.get_path('purelib'))"
-    packages = subprocess.run([made, "-c", ask], capture_output=True, text=True, check=True).stdout.strip()
+    packages = subprocess.run(
+        [made, "-c", ask], capture_output=True, text=True, check=True
+    ).stdout.strip()
     Path(packages, "borrowed.pth").write_text(sysconfig.get_path("purelib"), encoding="utf-8")
     install, _ = two_lines(released)
     subprocess.run(
@@ -60,7 +64,9 @@ def two_lines(released: Released) -> list[list[str]]:
 
 def test_the_readme_makes_an_environment_before_it_installs_anything(released: Released) -> None:
     text = (released.folder / "README.md").read_text(encoding="utf-8")
-    assert text.index("-m venv .venv") < text.index("pip install") < text.index("-r requirements.txt")
+    assert (
+        text.index("-m venv .venv") < text.index("pip install") < text.index("-r requirements.txt")
+    )
     for system in ("Linux", "Windows", "macOS"):
         (line,) = re.findall(rf"^\| {system} \| `(pip install .*)` \|$", text, re.M)
         assert line.startswith("pip install torch==2.13.0")
@@ -70,7 +76,9 @@ def test_the_readme_makes_an_environment_before_it_installs_anything(released: R
 
 
 def student_environment(**more: str) -> dict[str, str]:
-    left = {key: value for key, value in os.environ.items() if not key.startswith(("PYTHON", "PYTEST"))}
+    left = {
+        key: value for key, value in os.environ.items() if not key.startswith(("PYTHON", "PYTEST"))
+    }
     return left | {"COLUMNS": "120", "CUDA_VISIBLE_DEVICES": ""} | more
 
 
@@ -85,9 +93,14 @@ def test_lessons_are_in_it_and_linked_from_the_readme(released: Released) -> Non
     text = released.files["README.md"].decode()
     linked = re.findall(r"\]\((lessons/[^)]*)\)", text)
     assert linked == [f"lessons/day8/{exercise.stem}.md" for exercise in day("day8")]
-    assert all(b"## Check yourself" in released.files[path] and b"<!--" not in released.files[path] for path in linked)
+    assert all(
+        b"## Check yourself" in released.files[path] and b"<!--" not in released.files[path]
+        for path in linked
+    )
     with zipfile.ZipFile(released.folder / released.wheel) as wheel:
-        assert {Path(path).name for path in linked} <= {Path(name).name for name in wheel.namelist()}
+        assert {Path(path).name for path in linked} <= {
+            Path(name).name for name in wheel.namelist()
+        }
 
 
 def test_the_two_lines_of_the_readme_show_everything_to_do(
@@ -96,7 +109,9 @@ def test_the_two_lines_of_the_readme_show_everything_to_do(
     _, line = two_lines(released)
     shutil.copytree(released.folder, tmp_path / "day8")  # other tests look at what was released
     output = run(python, *line, cwd=tmp_path / "day8")
-    checks = sum(len(function.checks) for exercise in day("day8") for function in exercise.functions)
+    checks = sum(
+        len(function.checks) for exercise in day("day8") for function in exercise.functions
+    )
     assert f"{checks} to do in " in output
     assert "next: write `select_device`" in output
 
@@ -115,14 +130,20 @@ def solved(released: Released, tmp_path_factory: pytest.TempPathFactory) -> Path
 
 
 @pytest.mark.parametrize(
-    "options", [(), pytest.param(("--bench", "cpu", "--seed", "10"), marks=pytest.mark.slow)], ids=" ".join
+    "options",
+    [(), pytest.param(("--bench", "cpu", "--seed", "10"), marks=pytest.mark.slow)],
+    ids=" ".join,
 )
-def test_right_solutions_pass_without_a_reference(solved: Path, python: WarmPython, options: tuple[str, ...]) -> None:
+def test_right_solutions_pass_without_a_reference(
+    solved: Path, python: WarmPython, options: tuple[str, ...]
+) -> None:
     output = run(python, "pytest", "exercises/day8", "-q", *options, cwd=solved)
     assert "Everything passes. Well done!" in output, output[-3000:]
 
 
-def test_a_wrong_solution_is_told_what_is_wrong_and_the_signature(solved: Path, python: WarmPython) -> None:
+def test_a_wrong_solution_is_told_what_is_wrong_and_the_signature(
+    solved: Path, python: WarmPython
+) -> None:
     path = solved / "exercises" / "day8" / "05_modifying_evaluation_loop_gpu.py"
     before = path.read_bytes()
     path.write_text("def evaluate(model, loader):\n    return 0.0, 0.0\n", encoding="utf-8")
@@ -133,7 +154,9 @@ def test_a_wrong_solution_is_told_what_is_wrong_and_the_signature(solved: Path, 
     assert "(model, loader, loss_fn, device)" in output
 
 
-def test_what_the_reference_did_is_told_though_it_is_not_there(solved: Path, python: WarmPython) -> None:
+def test_what_the_reference_did_is_told_though_it_is_not_there(
+    solved: Path, python: WarmPython
+) -> None:
     path = solved / "exercises" / "day8" / "04_modifying_training_loop_gpu.py"
     before = path.read_bytes()
     path.write_text(WAITING, encoding="utf-8")
@@ -148,14 +171,21 @@ def test_what_the_reference_did_is_told_though_it_is_not_there(solved: Path, pyt
 
 def test_another_seed_is_answered_with_those_there_are(solved: Path, python: WarmPython) -> None:
     output = run(python, "pytest", "exercises/day8", "--seed", "77", cwd=solved)
-    assert "--seed 77: what the reference does is recorded here for the seeds 8, 9 and 10, not for 77" in output
+    assert (
+        "--seed 77: what the reference does is recorded here for the seeds 8, 9 and 10, not for 77"
+        in output
+    )
     assert "passed" not in output
 
 
-def test_no_reference_is_run_and_none_is_there(solved: Path, python: WarmPython, tmp_path: Path) -> None:
+def test_no_reference_is_run_and_none_is_there(
+    solved: Path, python: WarmPython, tmp_path: Path
+) -> None:
     code = "from pathlib import Path\nfrom gpudojo.grading.references import reference_for\n"
     code += "from gpudojo.model.catalogue import day\n"
-    code += "print(type(reference_for(Path('exercises/day8/x.py').resolve(), day('day8')[0])).__name__)"
+    code += (
+        "print(type(reference_for(Path('exercises/day8/x.py').resolve(), day('day8')[0])).__name__)"
+    )
     script = tmp_path / "ask.py"
     script.write_text(code, encoding="utf-8")
     assert run(python, str(script), cwd=solved).strip() == "Recorded"
@@ -171,13 +201,17 @@ def test_the_same_bytes_every_time(released: Released) -> None:
 
 def test_what_is_written_is_what_was_made(released: Released) -> None:
     found = {
-        p.relative_to(released.folder).as_posix(): p.read_bytes() for p in released.folder.rglob("*") if p.is_file()
+        p.relative_to(released.folder).as_posix(): p.read_bytes()
+        for p in released.folder.rglob("*")
+        if p.is_file()
     }
     assert found == released.files
     beside = [path.name for path in released.folder.parent.iterdir()]
     assert beside == ["day8"], "something was left over"
     stubs = {p.name: p.read_bytes() for p in (ROOT / "exercises" / "day8").glob("*.py")}
-    assert {n.rpartition("/")[2]: d for n, d in released.files.items() if n.startswith("exercises/")} == stubs
+    assert {
+        n.rpartition("/")[2]: d for n, d in released.files.items() if n.startswith("exercises/")
+    } == stubs
 
 
 def test_the_wheel_has_the_grader_and_its_license_and_no_solutions(released: Released) -> None:
@@ -185,7 +219,10 @@ def test_the_wheel_has_the_grader_and_its_license_and_no_solutions(released: Rel
         names = archive.namelist()
         stamps = {info.date_time for info in archive.infolist()}
         metadata = next(archive.read(name).decode() for name in names if name.endswith("/METADATA"))
-    assert {name.partition("/")[0].partition("-")[0] for name in names} == {"gpudojo", "virtual_cuda"}
+    assert {name.partition("/")[0].partition("-")[0] for name in names} == {
+        "gpudojo",
+        "virtual_cuda",
+    }
     assert any(name.endswith("LICENSE") for name in names)
     assert "gpudojo/grading/of_reference/day8.mp" in names
     assert stamps == {(2020, 1, 1, 0, 0, 0)}

@@ -9,12 +9,26 @@ import msgspec
 from gpudojo.classes.store import FunctionRecord, Record, Store
 from gpudojo.model.evidence import CallStatus as Saw
 from gpudojo.model.evidence import Evidence, Observation
-from gpudojo.model.results import CheckRow, ClassResults, ExerciseRow, Outcome, SubmissionRow, SubmissionStatus, total
+from gpudojo.model.results import (
+    CheckRow,
+    ClassResults,
+    ExerciseRow,
+    Outcome,
+    SubmissionRow,
+    SubmissionStatus,
+    total,
+)
 from gpudojo.model.results_file import write
 from virtual_cuda.ledger.timeline import Timeline, TimelineEvent
 
-P, F, T, B, E = Outcome.PASSED, Outcome.FAILED, Outcome.TODO, Outcome.BLOCKED, Outcome.ERROR
-LOOP, PIXELS, MEMORY = "04_modifying_training_loop_gpu", "06_vectorizing_pixel_loops", "09_managing_memory"
+P = Outcome.PASSED
+F = Outcome.FAILED
+T = Outcome.TODO
+B = Outcome.BLOCKED
+E = Outcome.ERROR
+LOOP = "04_modifying_training_loop_gpu"
+PIXELS = "06_vectorizing_pixel_loops"
+MEMORY = "09_managing_memory"
 REFERENCE = "r" * 40
 # Each would do something if it were taken for anything but text.
 HOSTILE = (
@@ -35,14 +49,24 @@ HOSTILE = (
 WAITS = 64
 
 
-def check(exercise: str, function: str, name: str, outcome: Outcome, worth: float, **more: object) -> CheckRow:
+def check(
+    exercise: str, function: str, name: str, outcome: Outcome, worth: float, **more: object
+) -> CheckRow:
     points = worth if outcome in (P, E) else 0.0
     id_ = f"{exercise}::{function}::{name}"
-    return CheckRow(id_, function, outcome, points, worth, claim=f"A claim called `{name}`.", **more)  # type: ignore[arg-type]
+    return CheckRow(
+        id_, function, outcome, points, worth, claim=f"A claim called `{name}`.", **more
+    )  # type: ignore[arg-type]
 
 
 def exercise(stem: str, title: str, *checks: CheckRow) -> ExerciseRow:
-    return ExerciseRow(stem, title, total(c.points for c in checks), total(c.max_points for c in checks), list(checks))
+    return ExerciseRow(
+        stem,
+        title,
+        total(c.points for c in checks),
+        total(c.max_points for c in checks),
+        list(checks),
+    )
 
 
 def submission(number: int, name: str, text: str, record: str = "") -> SubmissionRow:
@@ -58,7 +82,13 @@ def submission(number: int, name: str, text: str, record: str = "") -> Submissio
         "misconception": "sync-in-hot-loop" if number % 3 else "missing-zero-grad",
     }
     outcomes = [(P, F)[number % 2], (P, T, F)[number % 3], (P, B)[number % 2]]
-    extras = {F: failed, T: {"message": "to do."}, B: {"message": "blocked.", "blocked_by": "runs"}, P: {}, E: {}}
+    extras = {
+        F: failed,
+        T: {"message": "to do."},
+        B: {"message": "blocked.", "blocked_by": "runs"},
+        P: {},
+        E: {},
+    }
     loop = [
         check(LOOP, "train_epoch", called, outcome, 4.0, **extras[outcome])
         for called, outcome in zip(("runs", "learns", "waits_once"), outcomes, strict=True)
@@ -91,9 +121,16 @@ def timeline(waits: int, text: str, scenario: str = "epochs") -> Timeline:
     events: list[TimelineEvent] = []
 
     def add(
-        kind: str, size: int = 0, line: int | None = None, grad: bool = False, live: int = 0, name: str = ""
+        kind: str,
+        size: int = 0,
+        line: int | None = None,
+        grad: bool = False,
+        live: int = 0,
+        name: str = "",
     ) -> None:
-        events.append(TimelineEvent(kind, len(events), size, line, grad, len(events) % 2 > 0, live, name))  # type: ignore[arg-type]
+        events.append(
+            TimelineEvent(kind, len(events), size, line, grad, len(events) % 2 > 0, live, name)
+        )  # type: ignore[arg-type]
 
     for number in range(max(waits, 1)):
         add("to device", 4096 << number % 8, 7, live=4096, name=text[:50])
@@ -108,10 +145,17 @@ def timeline(waits: int, text: str, scenario: str = "epochs") -> Timeline:
     counts: dict[str, int] = {}
     for event in events:
         counts[event.kind] = counts.get(event.kind, 0) + 1
-    lines = {7: "x = x.to(device)", 8: text[:90], 9: "loss.backward()", 10: f"total += loss.item()  # {text}"[:99]}
+    lines = {
+        7: "x = x.to(device)",
+        8: text[:90],
+        9: "loss.backward()",
+        10: f"total += loss.item()  # {text}"[:99],
+    }
     peak = max(event.live for event in events)
     per_line = {10: waits} if waits else {}
-    return Timeline("train_epoch", scenario[:80], "cuda:0", events, peak, 0, lines, counts, per_line, place=1)  # type: ignore[arg-type]
+    return Timeline(
+        "train_epoch", scenario[:80], "cuda:0", events, peak, 0, lines, counts, per_line, place=1
+    )  # type: ignore[arg-type]
 
 
 def curve(count: int, peak: int) -> dict[str, object]:
@@ -120,11 +164,17 @@ def curve(count: int, peak: int) -> dict[str, object]:
     return {"bytes": [*up, *reversed(up)], "backward": count, "peak": peak}
 
 
-def record(waits: int, text: str, scenario: str = "epochs", reference: bool = False, curved: bool = True) -> Record:
+def record(
+    waits: int, text: str, scenario: str = "epochs", reference: bool = False, curved: bool = True
+) -> Record:
     """What a run leaves: a timeline, three times, two curves of memory and their peaks."""
 
-    def seen(stem: str, function: str, facts: dict[str, object], drawn: Timeline | None = None) -> FunctionRecord:
-        evidence = Evidence(stem, function, "virtual", 1, {"probe": Observation(Saw.RETURNED, facts)})
+    def seen(
+        stem: str, function: str, facts: dict[str, object], drawn: Timeline | None = None
+    ) -> FunctionRecord:
+        evidence = Evidence(
+            stem, function, "virtual", 1, {"probe": Observation(Saw.RETURNED, facts)}
+        )
         every = [drawn, msgspec.structs.replace(drawn, place=0)] if drawn is not None else []
         return (
             FunctionRecord(evidence, 0.1, timelines=every)
@@ -138,9 +188,13 @@ def record(waits: int, text: str, scenario: str = "epochs", reference: bool = Fa
         "digest",
         seen={
             f"{LOOP}::train_epoch": seen(LOOP, "train_epoch", {}, timeline(waits, text, scenario)),
-            f"{PIXELS}::grayscale": seen(PIXELS, "grayscale", {"speed": {"loop": 0.02, "student": 0.001}}),
+            f"{PIXELS}::grayscale": seen(
+                PIXELS, "grayscale", {"speed": {"loop": 0.02, "student": 0.001}}
+            ),
             f"{MEMORY}::checkpointed": seen(
-                MEMORY, "checkpointed", {"a list": {"peak": 137 << 10, **mine}, "stored": 224 << 10, **curves}
+                MEMORY,
+                "checkpointed",
+                {"a list": {"peak": 137 << 10, **mine}, "stored": 224 << 10, **curves},
             ),
         },
     )
@@ -157,7 +211,9 @@ def sixty(folder: Path) -> Path:
     for number in range(60):
         hostile = number < len(HOSTILE)
         name = HOSTILE[number] if hostile else f"student-{number:02}"
-        text = HOSTILE[number] if hostile else f"line 10 waited {WAITS} times; by student-{number:02}"
+        text = (
+            HOSTILE[number] if hostile else f"line 10 waited {WAITS} times; by student-{number:02}"
+        )
         key = f"{number:040x}"
         rows.append(submission(number, name, text, key))
         # One whose call is none of the reference's, and one whose record is older than curves.

@@ -37,7 +37,12 @@ def browser() -> Iterator[Any]:
     """Chromium, without a window. Its driver keeps a loop running in this thread, which other tests may want."""
     driver = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
     path = next(
-        (found for name in ("chromium", "chromium-browser", "google-chrome") if (found := shutil.which(name))), ""
+        (
+            found
+            for name in ("chromium", "chromium-browser", "google-chrome")
+            if (found := shutil.which(name))
+        ),
+        "",
     )
     if not path:
         pytest.skip("there is no chromium on this machine")
@@ -61,7 +66,10 @@ class Visit:
         self.hearing = {
             "console": lambda message: self.said.append(message.text),
             "pageerror": lambda error: self.said.append(str(error)),
-            "dialog": lambda dialog: (self.said.append(f"dialog: {dialog.message}"), dialog.dismiss()),
+            "dialog": lambda dialog: (
+                self.said.append(f"dialog: {dialog.message}"),
+                dialog.dismiss(),
+            ),
             "request": lambda request: self.requests.append(request.url),
         }
         for event, heard in self.hearing.items():
@@ -81,7 +89,9 @@ def windows(browser: Any) -> dict[str, tuple[Any, list[Any]]]:
 
 
 @pytest.fixture
-def visit(browser: Any, windows: dict[str, tuple[Any, list[Any]]]) -> Iterator[Callable[..., Visit]]:
+def visit(
+    browser: Any, windows: dict[str, tuple[Any, list[Any]]]
+) -> Iterator[Callable[..., Visit]]:
     """Opens a file in a window of this size and theme; other options are those of a browser's context."""
     visits = []
 

@@ -40,11 +40,15 @@ def test_only_the_class(class_of_sixty: Path, tmp_path: Path) -> None:
 
 def test_only_one_student(class_of_sixty: Path, tmp_path: Path) -> None:
     assert dojo(class_of_sixty, "--out", tmp_path, "--only", "student-33")[0] == 0
-    assert [str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*.html")] == ["students/student-33.html"]
+    assert [str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*.html")] == [
+        "students/student-33.html"
+    ]
     page = (tmp_path / "students" / "student-33.html").read_text(encoding="utf-8")
     assert "index.html" not in page  # there is no class page to go back to
     one = read(class_of_sixty).submissions[20]
-    assert dojo(class_of_sixty, "--out", tmp_path / "more", "--only", str(one.student).upper())[0] == 0
+    assert (
+        dojo(class_of_sixty, "--out", tmp_path / "more", "--only", str(one.student).upper())[0] == 0
+    )
     assert [path.stem for path in (tmp_path / "more").rglob("*.html")] == [one.submission]
     code, said = dojo(class_of_sixty, "--out", tmp_path, "--only", "studnet-33")
     assert code == 1
@@ -55,7 +59,9 @@ def test_anonymous_pages_have_no_name_anywhere(class_of_sixty: Path, tmp_path: P
     assert dojo(class_of_sixty, "--out", tmp_path, "--anonymous")[0] == 0
     files = sorted(path.relative_to(tmp_path) for path in tmp_path.rglob("*.html"))
     assert len(files) == 61
-    everything = "\n".join((tmp_path / file).read_text(encoding="utf-8") for file in files) + "\n".join(map(str, files))
+    everything = "\n".join(
+        (tmp_path / file).read_text(encoding="utf-8") for file in files
+    ) + "\n".join(map(str, files))
     for row in read(class_of_sixty).submissions:
         assert row.student is not None
         assert row.identifier is not None
@@ -72,17 +78,28 @@ def test_anonymous_pages_have_no_name_anywhere(class_of_sixty: Path, tmp_path: P
 
 def test_anonymous_pages_do_not_name_other_students(tmp_path: Path) -> None:
     """A reason to review one submission may name another one, by whatever it is called."""
-    listed = [RosterRow("991", "Ada Lovelace", "lovelace@example.org"), RosterRow("992", "Bo Sample", "", "", "bosam")]
-    said = ["the same files as bo-files", "several on the roster match Ada: 991, 992", "Bo Sample or bosam"]
+    listed = [
+        RosterRow("991", "Ada Lovelace", "lovelace@example.org"),
+        RosterRow("992", "Bo Sample", "", "", "bosam"),
+    ]
+    said = [
+        "the same files as bo-files",
+        "several on the roster match Ada: 991, 992",
+        "Bo Sample or bosam",
+    ]
     rows = [
-        msgspec.structs.replace(submission(3, "ada-files", "no"), roster=listed[0], needs_human=said),
+        msgspec.structs.replace(
+            submission(3, "ada-files", "no"), roster=listed[0], needs_human=said
+        ),
         msgspec.structs.replace(submission(5, "bo-files", "no"), roster=listed[1]),
     ]
     write(tmp_path / "results.json", header(), rows)
     assert dojo(tmp_path, "--anonymous", "--out", tmp_path / "out")[0] == 0
     index = (tmp_path / "out" / "index.html").read_text(encoding="utf-8")
     (other,) = {
-        path.stem for path in (tmp_path / "out" / "students").iterdir() if f"the same files as {path.stem}" in index
+        path.stem
+        for path in (tmp_path / "out" / "students").iterdir()
+        if f"the same files as {path.stem}" in index
     }
     assert f"{other} or {other}" in index
     for name in ("ada", "bo-files", "bo sample", "bosam", "991", "992", "lovelace"):
@@ -101,7 +118,9 @@ def test_examples_are_always_anonymous(class_of_sixty: Path, pages: Path) -> Non
 def test_an_empty_class_has_a_page_that_says_so(tmp_path: Path) -> None:
     write(tmp_path / "results.json", header(), [])
     assert dojo(tmp_path)[0] == 0
-    assert "The results contain no submissions" in (tmp_path / "report" / "index.html").read_text(encoding="utf-8")
+    assert "The results contain no submissions" in (tmp_path / "report" / "index.html").read_text(
+        encoding="utf-8"
+    )
 
 
 def test_missing_evidence_is_reported_on_the_page_and_in_the_terminal(tmp_path: Path) -> None:
@@ -109,7 +128,10 @@ def test_missing_evidence_is_reported_on_the_page_and_in_the_terminal(tmp_path: 
     write(tmp_path / "results.json", header(reference="e" * 40), rows)
     code, said = dojo(tmp_path)
     assert code == 0
-    assert f"note: 2 of 2 pages have no timelines: the records of these runs are not in {tmp_path}" in said
+    assert (
+        f"note: 2 of 2 pages have no timelines: the records of these runs are not in {tmp_path}"
+        in said
+    )
     for name in ("ada", "bob"):
         page = (tmp_path / "report" / "students" / f"{name}.html").read_text(encoding="utf-8")
         assert "the evidence of this run was not found beside the results" in page
@@ -118,7 +140,9 @@ def test_missing_evidence_is_reported_on_the_page_and_in_the_terminal(tmp_path: 
 
 def test_a_damaged_or_older_record_counts_as_missing(tmp_path: Path) -> None:
     store = Store(tmp_path)
-    good, torn, newer = "a" * 40, "b" * 40, "c" * 40
+    good = "a" * 40
+    torn = "b" * 40
+    newer = "c" * 40
     for key in (good, torn, newer):
         store.keep(key, record(1, "code"))
     store.path_of(torn).write_bytes(store.path_of(torn).read_bytes()[:-50])
@@ -132,14 +156,18 @@ def test_a_damaged_or_older_record_counts_as_missing(tmp_path: Path) -> None:
     pages = [(folder / f"{row.submission}.html").read_text(encoding="utf-8") for row in rows]
     assert ["There are no timelines" in page for page in pages] == [False, True, True]
     assert ['class="call"' in page for page in pages] == [True, False, False]
-    assert NO_PICTURES.replace("'", "&#39;") in pages[0], "the reference's record cannot be used either"
+    assert NO_PICTURES.replace("'", "&#39;") in pages[0], (
+        "the reference's record cannot be used either"
+    )
 
 
 def test_unreadable_results_get_a_page_with_the_reason(tmp_path: Path) -> None:
     path = tmp_path / "results.json"
     for content, sentence in {
         "{": "it is not JSON",
-        json.dumps({"version": 2, "submissions": []}): "it has version 2, and this gpudojo reads version 1",
+        json.dumps(
+            {"version": 2, "submissions": []}
+        ): "it has version 2, and this gpudojo reads version 1",
         json.dumps([1]): "it is JSON, but not what `dojo grade` writes",
     }.items():
         path.write_text(content, encoding="utf-8")
@@ -193,7 +221,9 @@ def test_truncated_results_get_a_page_with_the_reason(class_of_sixty: Path, tmp_
     assert "No report" in (tmp_path / "report" / "index.html").read_text(encoding="utf-8")
 
 
-@pytest.mark.skipif(not hasattr(os, "geteuid"), reason="a file in the way is told differently there")
+@pytest.mark.skipif(
+    not hasattr(os, "geteuid"), reason="a file in the way is told differently there"
+)
 def test_an_unwritable_target_gets_a_message(class_of_sixty: Path, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way", encoding="utf-8")
     code, said = dojo(class_of_sixty, "--out", tmp_path / "file" / "out")

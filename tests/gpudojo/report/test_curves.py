@@ -20,7 +20,9 @@ points = st.lists(st.integers(0, 10**14) | st.floats(0, 1e14), min_size=2, max_s
 
 
 def test_three_curves_with_their_peaks() -> None:
-    found = SubmissionRecords(record(1, "mine"), record(1, "theirs", reference=True)).curves(MEMORY, "checkpointed")
+    found = SubmissionRecords(record(1, "mine"), record(1, "theirs", reference=True)).curves(
+        MEMORY, "checkpointed"
+    )
     assert [(each.label, each.kind, each.peak) for each in found] == [
         ("all activations stored", "other", 224 << 10),
         ("yours", "mine", 137 << 10),
@@ -37,11 +39,14 @@ def test_three_curves_with_their_peaks() -> None:
         "yours: peak 137 KiB, 40 operations, highest in forward; "
         "the reference: peak 137 KiB, 40 operations, highest in forward."
     )
-    assert [text.text for text in svg.iter("text")][:2] == ["224 KiB", "137 KiB"], "equal peaks have one label"
+    assert [text.text for text in svg.iter("text")][:2] == ["224 KiB", "137 KiB"], (
+        "equal peaks have one label"
+    )
 
 
 def test_a_higher_curve_is_drawn_higher() -> None:
-    plain, mine = curve("plain", GOOD | {"bytes": [0, 8192], "peak": 8192}, "other"), curve("yours", GOOD, "mine")
+    plain = curve("plain", GOOD | {"bytes": [0, 8192], "peak": 8192}, "other")
+    mine = curve("yours", GOOD, "mine")
     assert plain is not None
     assert mine is not None
     found = re.findall(r'class="curve (\w+)" d="([^"]+)"', curves("x", [plain, mine]))
@@ -64,8 +69,16 @@ def test_the_plain_loop_may_be_in_the_reference_s_record_alone() -> None:
     facts.update(stored=None, stored_curve=None)
     assert SubmissionRecords(mine, None).peaks(MEMORY, "checkpointed") == []
     known = SubmissionRecords(mine, record(1, "theirs", reference=True))
-    assert [bar.value for bar in known.peaks(MEMORY, "checkpointed")] == [224 << 10, 137 << 10, 137 << 10]
-    assert [each.kind for each in known.curves(MEMORY, "checkpointed")] == ["other", "mine", "theirs"]
+    assert [bar.value for bar in known.peaks(MEMORY, "checkpointed")] == [
+        224 << 10,
+        137 << 10,
+        137 << 10,
+    ]
+    assert [each.kind for each in known.curves(MEMORY, "checkpointed")] == [
+        "other",
+        "mine",
+        "theirs",
+    ]
 
 
 @pytest.mark.parametrize(
@@ -81,7 +94,9 @@ def test_the_plain_loop_may_be_in_the_reference_s_record_alone() -> None:
 def test_invalid_curves_are_not_drawn(odd: Any) -> None:
     assert curve("yours", odd, "mine") is None
     mine = record(1, "mine")
-    mine.seen[f"{MEMORY}::checkpointed"].evidence.observations["probe"].facts["a list"]["curve"] = odd
+    mine.seen[f"{MEMORY}::checkpointed"].evidence.observations["probe"].facts["a list"]["curve"] = (
+        odd
+    )
     known = SubmissionRecords(mine, None)
     assert known.curves(MEMORY, "checkpointed") == []
     assert len(known.peaks(MEMORY, "checkpointed")) == 2
@@ -89,8 +104,13 @@ def test_invalid_curves_are_not_drawn(odd: Any) -> None:
 
 @settings(deadline=None, max_examples=60)
 @given(points, points, st.integers(0, 2), st.integers(0, 10**14))
-def test_curves_stay_inside_the_chart(one: list[float], two: list[float], turn: int, peak: int) -> None:
-    made = [curve("a < b", {"bytes": each, "backward": turn, "peak": peak}, "mine") for each in (one, two)]
+def test_curves_stay_inside_the_chart(
+    one: list[float], two: list[float], turn: int, peak: int
+) -> None:
+    made = [
+        curve("a < b", {"bytes": each, "backward": turn, "peak": peak}, "mine")
+        for each in (one, two)
+    ]
     drawn = [each for each in made if each is not None]
     if not drawn:
         return
@@ -105,13 +125,24 @@ def test_only_the_same_call_of_the_reference_is_compared() -> None:
     found = SubmissionRecords(record(64, "mine"), theirs).timelines(LOOP, "train_epoch")
     assert found.mine is not None
     assert found.theirs is not None
-    assert (found.theirs.scenario, found.theirs.place) == (found.mine.scenario, found.mine.place) == ("epochs", 1)
+    assert (
+        (found.theirs.scenario, found.theirs.place)
+        == (found.mine.scenario, found.mine.place)
+        == ("epochs", 1)
+    )
     assert (found.mine.wait_count, found.theirs.wait_count, found.missing) == (64, 1, "")
     other = SubmissionRecords(record(64, "mine", "another"), theirs).timelines(LOOP, "train_epoch")
     assert (other.theirs, other.missing) == (None, NOTHING_THERE)
-    older = SubmissionRecords(record(64, "mine"), record(1, "theirs")).timelines(LOOP, "train_epoch")
-    assert (older.theirs, older.missing) == (None, NO_PICTURES), "its one timeline is of the class's own seed"
-    assert SubmissionRecords(record(64, "mine"), None).timelines(LOOP, "train_epoch").missing == NO_PICTURES
+    older = SubmissionRecords(record(64, "mine"), record(1, "theirs")).timelines(
+        LOOP, "train_epoch"
+    )
+    assert (older.theirs, older.missing) == (None, NO_PICTURES), (
+        "its one timeline is of the class's own seed"
+    )
+    assert (
+        SubmissionRecords(record(64, "mine"), None).timelines(LOOP, "train_epoch").missing
+        == NO_PICTURES
+    )
 
 
 def test_a_call_without_a_number_is_not_compared() -> None:
@@ -119,5 +150,7 @@ def test_a_call_without_a_number_is_not_compared() -> None:
     seen = mine.seen[f"{LOOP}::train_epoch"]
     unplaced = msgspec.structs.replace(timeline(64, "mine"), place=None)
     mine.seen[f"{LOOP}::train_epoch"] = msgspec.structs.replace(seen, timeline=unplaced)
-    found = SubmissionRecords(mine, record(1, "theirs", reference=True)).timelines(LOOP, "train_epoch")
+    found = SubmissionRecords(mine, record(1, "theirs", reference=True)).timelines(
+        LOOP, "train_epoch"
+    )
     assert (found.theirs, found.missing) == (None, UNKNOWN_CALL)

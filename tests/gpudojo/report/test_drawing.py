@@ -36,7 +36,9 @@ SECRET = b"s" * 32
 
 
 def row(name: str, student: str | None = None, identifier: str | None = None) -> SubmissionRow:
-    return SubmissionRow(name, SubmissionStatus.GRADED, 0, 0, student=student, identifier=identifier)
+    return SubmissionRow(
+        name, SubmissionStatus.GRADED, 0, 0, student=student, identifier=identifier
+    )
 
 
 events = st.lists(
@@ -87,7 +89,9 @@ def test_wider_arrows_carry_more() -> None:
         svg = str(timeline_svg(Timeline("f", "s", "cuda", [event]), "x", 1, 1 << 30))
         path = svg.partition("mark to-device")[2].partition(' d="')[2]
         head, _, rest = path.partition("V")
-        return float(rest.rpartition("H")[2].partition("V")[0]) - float(head.removeprefix("M").split()[0])
+        return float(rest.rpartition("H")[2].partition("V")[0]) - float(
+            head.removeprefix("M").split()[0]
+        )
 
     widths = [shaft(carried) for carried in (0, 1 << 10, 1 << 20, 1 << 30)]
     assert widths == sorted(widths)
@@ -108,7 +112,11 @@ def test_times_and_peaks_are_compared_with_the_reference() -> None:
         ("yours", "1.00 ms"),
         ("the reference", "1.00 ms"),
     ]
-    assert [bar.value for bar in known.peaks(MEMORY, "checkpointed")] == [224 << 10, 137 << 10, 137 << 10]
+    assert [bar.value for bar in known.peaks(MEMORY, "checkpointed")] == [
+        224 << 10,
+        137 << 10,
+        137 << 10,
+    ]
     nothing = SubmissionRecords(None, None)
     assert (nothing.race(PIXELS, "grayscale"), nothing.peaks(MEMORY, "checkpointed")) == ([], [])
     assert nothing.timelines(LOOP, "train_epoch") == TimelinePair(None)
@@ -122,9 +130,17 @@ def test_invalid_times_are_not_drawn(odd: object) -> None:
 
 
 def test_charts_have_labels() -> None:
-    assert 'aria-label="Score distribution. 0 to 1 points: 1; 9 to 10 points: 2"' in histogram([0, 9.5, 10], 10)
+    assert 'aria-label="Score distribution. 0 to 1 points: 1; 9 to 10 points: 2"' in histogram(
+        [0, 9.5, 10], 10
+    )
     assert "None." in histogram([], 10)
-    for made in (histogram([], 0), histogram([3.0], 0), scatter([]), scatter([(0.0, 0, "graded")]), bars("x", [])):
+    for made in (
+        histogram([], 0),
+        histogram([3.0], 0),
+        scatter([]),
+        scatter([(0.0, 0, "graded")]),
+        bars("x", []),
+    ):
         assert {each.tag for each in ElementTree.fromstring(f"<p>{made}</p>")} == {"svg"}
     assert "yours: 1 &lt; 2" in bars("x", [Bar("yours", 1, "1 < 2")])
 
@@ -147,13 +163,20 @@ def test_sizes_counts_and_durations() -> None:
         "224 KiB",
         "3.0 GiB",
     ]
-    assert [counted(n, "copy", "copies") for n in (0, 1, 2000)] == ["0 copies", "1 copy", "2,000 copies"]
+    assert [counted(n, "copy", "copies") for n in (0, 1, 2000)] == [
+        "0 copies",
+        "1 copy",
+        "2,000 copies",
+    ]
     assert [duration(s) for s in (0.0012, 0.25, 12.3)] == ["1.20 ms", "250 ms", "12.3 s"]
 
 
 def test_no_two_share_a_page() -> None:
     roll = Roll(None)
-    files = [roll.person(row(name)).file for name in ("Ada", "ada", "a/b", "a\\b", "..", "CON", "Ada-2", "\udcff")]
+    files = [
+        roll.person(row(name)).file
+        for name in ("Ada", "ada", "a/b", "a\\b", "..", "CON", "Ada-2", "\udcff")
+    ]
     assert len({file.casefold() for file in files}) == len(files)
     assert all(Path(file).parts[0] == "students" and len(Path(file).parts) == 2 for file in files)
 
@@ -166,9 +189,12 @@ def test_a_pseudonym_depends_on_the_name_and_the_secret() -> None:
 
 def test_names_are_hidden_in_texts_but_words_stay() -> None:
     person = Roll(SECRET).person(row("max_mustermann_4711", "Mustermann, Max", "4711"))
-    said = person.says("Max wrote max(x) in max_mustermann_4711.py; MUSTERMANN, MAX has 4711 and maximum 14711")
+    said = person.says(
+        "Max wrote max(x) in max_mustermann_4711.py; MUSTERMANN, MAX has 4711 and maximum 14711"
+    )
     assert (
-        said == f"{person.shown} wrote max(x) in {person.shown}.py; {person.shown} has {person.shown} and maximum 14711"
+        said
+        == f"{person.shown} wrote max(x) in {person.shown}.py; {person.shown} has {person.shown} and maximum 14711"
     )
     assert anyone(row("ada")).says("by ada, in Canada") == "by somebody, in Canada"
     assert hidden(row(" ")) == ()

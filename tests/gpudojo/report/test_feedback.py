@@ -13,7 +13,15 @@ import msgspec
 import pytest
 from click.testing import CliRunner
 from gpudojo.cli import main
-from gpudojo.model.results import ExerciseRow, Override, RosterRow, SubmissionRow, SubmissionStatus, Timing, Visibility
+from gpudojo.model.results import (
+    ExerciseRow,
+    Override,
+    RosterRow,
+    SubmissionRow,
+    SubmissionStatus,
+    Timing,
+    Visibility,
+)
 from gpudojo.model.results_file import write
 from gpudojo.report import writing
 
@@ -27,14 +35,18 @@ def rows() -> list[SubmissionRow]:
         roster=RosterRow("101", "Lovelace, Ada", "ada@example.org", "A"),
         timing=Timing(late=True, late_seconds=7200, penalty=1.5),
     )  # fmt: skip
-    bob = msgspec.structs.replace(submission(5, "＝cmd", "no"), student="＝cmd|calc", identifier=None)
+    bob = msgspec.structs.replace(
+        submission(5, "＝cmd", "no"), student="＝cmd|calc", identifier=None
+    )
     eve = SubmissionRow("eve", SubmissionStatus.ABSENT, 0.0, 20.0, roster=RosterRow("103", "Eve"))
     return [ada, bob, eve]
 
 
 def dojo(folder: Path, *arguments: str, **of_header: object) -> tuple[int, str]:
     write(folder / "results.json", header(**of_header), rows())
-    result = CliRunner().invoke(main, ["feedback", str(folder), "--out", str(folder / "out"), *arguments])
+    result = CliRunner().invoke(
+        main, ["feedback", str(folder), "--out", str(folder / "out"), *arguments]
+    )
     assert result.exception is None or isinstance(result.exception, SystemExit)
     return result.exit_code, result.output
 
@@ -45,9 +57,15 @@ def test_pages_stand_alone_and_the_table_says_whom_to_send_them(tmp_path: Path) 
     text = (tmp_path / "out" / "feedback.csv").read_bytes().decode("utf-8")
     lines = list(csv.DictReader(io.StringIO(text, newline="")))
     assert [line["name"] for line in lines] == ["Ada_Love/lace", "'＝cmd|calc", "Eve"]
-    assert (lines[0]["email"], lines[0]["id"], lines[0]["section"]) == ("ada@example.org", "101", "A")
+    assert (lines[0]["email"], lines[0]["id"], lines[0]["section"]) == (
+        "ada@example.org",
+        "101",
+        "A",
+    )
     assert lines[0]["late"] == "submitted late by 2.0 hours: 1.5 points off"
-    assert [bool(line["file"]) for line in lines] == [True, True, False], "who handed in nothing gets no page"
+    assert [bool(line["file"]) for line in lines] == [True, True, False], (
+        "who handed in nothing gets no page"
+    )
     for line in lines[:2]:
         page = (tmp_path / "out" / line["file"]).read_text(encoding="utf-8")
         assert not re.search(r'href="(?!#)', page), "a mailed page leads nowhere but into itself"
@@ -65,14 +83,23 @@ def test_who_gets_no_page_is_said(tmp_path: Path) -> None:
 
 def test_who_handed_in_nothing_and_was_given_points_gets_a_page(tmp_path: Path) -> None:
     *others, eve = rows()
-    oral = ExerciseRow("oral", "Oral exam", 8.0, 20.0, by_hand=True, override=Override(8.0, comment="Well prepared."))
+    oral = ExerciseRow(
+        "oral",
+        "Oral exam",
+        8.0,
+        20.0,
+        by_hand=True,
+        override=Override(8.0, comment="Well prepared."),
+    )
     due = Timing(deadline="2026-11-23T23:59:00+01:00", extended=True)
     write(
         tmp_path / "results.json",
         header(),
         [*others, msgspec.structs.replace(eve, score=8.0, exercises=[oral], timing=due)],
     )
-    result = CliRunner().invoke(main, ["feedback", str(tmp_path), "--out", str(tmp_path / "out"), "--only", "eve"])
+    result = CliRunner().invoke(
+        main, ["feedback", str(tmp_path), "--out", str(tmp_path / "out"), "--only", "eve"]
+    )
     assert result.exit_code == 0, result.output
     page = (tmp_path / "out" / "students" / "eve.html").read_text(encoding="utf-8")
     assert "Well prepared." in page
@@ -92,48 +119,74 @@ def test_moodle_finds_whose_feedback_it_is(tmp_path: Path) -> None:
     assert file == "feedback.html"
     assert page.startswith(b"<!doctype html>")
     sheet = tmp_path / "sheet.csv"
-    sheet.write_text("Identifier,Full name,Grade,Maximum Grade\nParticipant 7,＝cmd|calc,,20\n", encoding="utf-8")
+    sheet.write_text(
+        "Identifier,Full name,Grade,Maximum Grade\nParticipant 7,＝cmd|calc,,20\n", encoding="utf-8"
+    )
     assert dojo(tmp_path, "--worksheet", str(sheet))[0] == 0
     with zipfile.ZipFile(tmp_path / "out" / "moodle.zip") as archive:
         assert archive.namelist() == ["＝cmd calc_7_assignfeedback_file_/feedback.html"]
 
 
 def test_the_course_decides_when_results_and_hints_are_shown(tmp_path: Path) -> None:
-    later = {"deadline": "2999-01-01T00:00:00+00:00", "visibility": Visibility("after deadline", "after deadline")}
+    later = {
+        "deadline": "2999-01-01T00:00:00+00:00",
+        "visibility": Visibility("after deadline", "after deadline"),
+    }
     code, said = dojo(tmp_path, **later)
     assert (code, "the course shows results after the deadline; use --early" in said) == (1, True)
     assert not (tmp_path / "out").exists()
     assert dojo(tmp_path, "--early", **later)[0] == 0
     pages = sorted((tmp_path / "out" / "students").iterdir())
-    assert not any("Keep the sum on the device." in page.read_text(encoding="utf-8") for page in pages)
+    assert not any(
+        "Keep the sum on the device." in page.read_text(encoding="utf-8") for page in pages
+    )
     assert dojo(tmp_path)[0] == 0
     assert any("Keep the sum on the device." in page.read_text(encoding="utf-8") for page in pages)
 
 
 def test_who_has_an_extension_sees_results_and_hints_after_it(tmp_path: Path) -> None:
-    past = {"deadline": "2020-01-01T00:00:00+00:00", "visibility": Visibility("after deadline", "after deadline")}
+    past = {
+        "deadline": "2020-01-01T00:00:00+00:00",
+        "visibility": Visibility("after deadline", "after deadline"),
+    }
     first, *others = rows()
-    still = msgspec.structs.replace(first, timing=Timing(deadline="2999-01-01T00:00:00+00:00", extended=True))
+    still = msgspec.structs.replace(
+        first, timing=Timing(deadline="2999-01-01T00:00:00+00:00", extended=True)
+    )
     write(tmp_path / "results.json", header(**past), [still, *others])
     words = ["feedback", str(tmp_path), "--out", str(tmp_path / "out")]
     done = CliRunner().invoke(main, words)
     assert "1 of 3 students still have time and get no feedback now" in done.output
     assert [path.stem for path in (tmp_path / "out" / "students").iterdir()] == ["＝cmd"]
     assert CliRunner().invoke(main, [*words, "--early"]).exit_code == 0
-    pages = {path.stem: path.read_text(encoding="utf-8") for path in (tmp_path / "out" / "students").iterdir()}
-    assert {stem for stem, page in pages.items() if "Keep the sum on the device." in page} == {"＝cmd"}
-    exported = CliRunner().invoke(main, ["export", str(tmp_path), "--to", "junit", "--out", str(tmp_path / "junit")])
-    assert "the course shows results after the deadline; 1 of 3 students still have time" in exported.output
+    pages = {
+        path.stem: path.read_text(encoding="utf-8")
+        for path in (tmp_path / "out" / "students").iterdir()
+    }
+    assert {stem for stem, page in pages.items() if "Keep the sum on the device." in page} == {
+        "＝cmd"
+    }
+    exported = CliRunner().invoke(
+        main, ["export", str(tmp_path), "--to", "junit", "--out", str(tmp_path / "junit")]
+    )
+    assert (
+        "the course shows results after the deadline; 1 of 3 students still have time"
+        in exported.output
+    )
 
 
-def test_without_a_browser_there_is_a_sentence_and_no_pdf(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_browser_there_is_a_sentence_and_no_pdf(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     code, said = dojo(tmp_path, "--pdf")
     assert (code, "PDF needs Chromium, Chrome or Edge, and none is installed" in said) == (1, True)
     assert "Traceback" not in said
 
 
-@pytest.mark.skipif(not any(map(shutil.which, writing.BROWSERS)), reason="there is no browser on this machine")
+@pytest.mark.skipif(
+    not any(map(shutil.which, writing.BROWSERS)), reason="there is no browser on this machine"
+)
 def test_a_pdf_of_one_student(tmp_path: Path) -> None:
     code, said = dojo(tmp_path, "--pdf", "--only", "＝cmd")
     assert (code, "1 PDF in" in said) == (0, True)

@@ -31,7 +31,8 @@ def train_epoch(model, loader, loss_fn, optimizer, device):
 
 @pytest.fixture(scope="module")
 def graded_pages(tmp_path_factory: pytest.TempPathFactory, loaded_fork_servers: None) -> Path:
-    folder, out = tmp_path_factory.mktemp("handed_in"), tmp_path_factory.mktemp("graded")
+    folder = tmp_path_factory.mktemp("handed_in")
+    out = tmp_path_factory.mktemp("graded")
     stem = FOURTH.removesuffix(".py")
     for name, source, form in (
         ("waits", WAITING, "folder"),
@@ -53,7 +54,9 @@ def test_every_wait_is_drawn_with_its_line(graded_pages: Path) -> None:
     found = re.search(r"Your code waits for the device (\d+) times, the reference (\d+) time", text)
     assert found is not None
     assert int(found[1]) == 5 * int(found[2])
-    assert re.search(r"Line 11 made the host wait \d+ times: <code>read = found.item\(\)</code>", text)
+    assert re.search(
+        r"Line 11 made the host wait \d+ times: <code>read = found.item\(\)</code>", text
+    )
 
 
 @pytest.mark.parametrize("name", ["forgets", "notebook"])
@@ -75,7 +78,11 @@ def test_reads_of_the_grader_are_not_counted(graded_pages: Path) -> None:
 
 def test_the_reference_s_code_is_on_no_page(graded_pages: Path) -> None:
     solution = Path(__file__).parents[3] / "reference" / "day8" / FOURTH
-    inside = solution.read_text(encoding="utf-8").partition("# BEGIN SOLUTION")[2].partition("# END SOLUTION")[0]
+    inside = (
+        solution.read_text(encoding="utf-8")
+        .partition("# BEGIN SOLUTION")[2]
+        .partition("# END SOLUTION")[0]
+    )
     theirs = {line.strip() for line in inside.splitlines() if len(line.strip()) > 20}
     own = {line.strip() for line in WAITING.splitlines()}
     assert len(theirs - own) > 3

@@ -32,7 +32,8 @@ def texts(page: Any, selector: str) -> list[str]:
 
 def shown_rows(page: Any) -> list[str]:
     found: list[str] = page.eval_on_selector_all(
-        "#class tbody tr", "rows => rows.filter(r => !r.hidden).map(r => r.cells[0].textContent.trim())"
+        "#class tbody tr",
+        "rows => rows.filter(r => !r.hidden).map(r => r.cells[0].textContent.trim())",
     )
     return found
 
@@ -61,7 +62,10 @@ def test_hostile_texts_stay_texts(visit: Open, pages: Path) -> None:
         assert found.requests == [path.as_uri()]
         assert found.page.locator("h1").text_content() == name.replace("\u202e", "⟨U+202E⟩")
         assert found.page.locator("main script, main img, svg[onload], [onmouseover]").count() == 0
-        assert f"printed {name}".replace("\u202e", "⟨U+202E⟩") in found.page.locator("pre.output").text_content()
+        assert (
+            f"printed {name}".replace("\u202e", "⟨U+202E⟩")
+            in found.page.locator("pre.output").text_content()
+        )
 
 
 @pytest.mark.slow
@@ -110,7 +114,9 @@ def test_the_table_is_sorted_by_any_column(visit: Open, pages: Path) -> None:
         assert len(set(points)) > 1
     # 9 before 10, although "10" comes before "9" among texts.
     page.locator("#class thead button", has_text="time").click()
-    taken = page.eval_on_selector_all("#class tbody tr", "rows => rows.map(r => Number(r.cells[6].dataset.v))")
+    taken = page.eval_on_selector_all(
+        "#class tbody tr", "rows => rows.map(r => Number(r.cells[6].dataset.v))"
+    )
     assert taken == sorted(taken)
 
 
@@ -138,7 +144,9 @@ def test_csv_has_the_shown_rows_and_no_formulas(visit: Open, pages: Path) -> Non
     with page.expect_download() as waiting:
         page.click("#csv")
     assert waiting.value.suggested_filename == "day8.csv"
-    rows = list(csv.reader(io.StringIO(Path(waiting.value.path()).read_text(encoding="utf-8"), newline="")))
+    rows = list(
+        csv.reader(io.StringIO(Path(waiting.value.path()).read_text(encoding="utf-8"), newline=""))
+    )
     assert rows[0][:3] == ["submission", "status", "points"]
     assert rows[0][3] == "04_modifying_training_loop_gpu"
     assert [row[0].removeprefix("'=cmd") for row in rows[1:]] == [
@@ -149,7 +157,9 @@ def test_csv_has_the_shown_rows_and_no_formulas(visit: Open, pages: Path) -> Non
 
 def test_every_link_leads_somewhere(visit: Open, pages: Path) -> None:
     page = visit(pages / "index.html").page
-    for anchor in page.eval_on_selector_all("a[href^='#']", "all => all.map(a => a.getAttribute('href').slice(1))"):
+    for anchor in page.eval_on_selector_all(
+        "a[href^='#']", "all => all.map(a => a.getAttribute('href').slice(1))"
+    ):
         assert page.locator(f"[id='{anchor}']").count() == 1
     hrefs = page.eval_on_selector_all("#class a", "all => all.map(a => a.href)")
     assert len(set(hrefs)) == 60
@@ -185,17 +195,23 @@ def test_timelines_have_pictures_numbers_and_words(visit: Open, pages: Path) -> 
     assert f"Your code waits for the device {WAITS} times, the reference 1 time." in headline
     assert f"the host waited for a value {WAITS} times" in mine.get_attribute("aria-label")
     assert "line 10: total += loss.item()" in mine.locator(".wait title").first.text_content()
-    assert "the secret solution" not in page.content().replace("forward pass (the secret solution)", "").replace(
-        "(the secret solution)", ""
-    )
+    assert "the secret solution" not in page.content().replace(
+        "forward pass (the secret solution)", ""
+    ).replace("(the secret solution)", "")
     assert page.locator("pre.listing mark").first.inner_text().strip().startswith("10")
-    assert [label for label in texts(page, "svg.curves text") if "KiB" in label] == ["224 KiB", "137 KiB"]
+    assert [label for label in texts(page, "svg.curves text") if "KiB" in label] == [
+        "224 KiB",
+        "137 KiB",
+    ]
     assert texts(page, "figure:has(svg.curves) li") == [
         "all activations stored: peak 224 KiB, 32 operations",
         "yours: peak 137 KiB, 40 operations",
         "the reference: peak 137 KiB, 40 operations",
     ]
-    assert "(scenario epochs, call 2). The reference: the same call on the public seed." in texts(page, ".did p")[0]
+    assert (
+        "(scenario epochs, call 2). The reference: the same call on the public seed."
+        in texts(page, ".did p")[0]
+    )
     # By keyboard: from one mark to the next, each with its line.
     page.locator(".walk button").nth(1).focus()
     page.keyboard.press("ArrowRight")
@@ -207,7 +223,11 @@ def test_timelines_have_pictures_numbers_and_words(visit: Open, pages: Path) -> 
 
 def test_older_records_show_only_the_peaks(visit: Open, pages: Path) -> None:
     page = visit(student(pages, 27)).page
-    assert [label for label in texts(page, "svg.bars text") if "KiB" in label] == ["224 KiB", "137 KiB", "137 KiB"]
+    assert [label for label in texts(page, "svg.bars text") if "KiB" in label] == [
+        "224 KiB",
+        "137 KiB",
+        "137 KiB",
+    ]
     assert page.locator("svg.curves").count() == 0
     assert "This run recorded only the peaks." in "".join(texts(page, "figcaption"))
     assert page.locator("svg.call").count() == 1
@@ -273,8 +293,12 @@ def test_the_first_tab_stop_skips_the_navigation(visit: Open, pages: Path) -> No
         pytest.param("students/student-27.html", "dark", marks=pytest.mark.slow),
     ],
 )
-def test_contrast_and_labels_pass_an_automated_check(visit: Open, pages: Path, which: str, theme: str) -> None:
-    axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="axe is not installed")
+def test_contrast_and_labels_pass_an_automated_check(
+    visit: Open, pages: Path, which: str, theme: str
+) -> None:
+    axe = pytest.importorskip(
+        "axe_playwright_python.sync_playwright", reason="axe is not installed"
+    )
     page = visit(pages / which, color_scheme=theme).page
     page.evaluate("document.querySelectorAll('details').forEach(each => each.open = true)")
     found = axe.Axe().run(page)
@@ -293,11 +317,15 @@ def test_a_class_of_a_thousand_is_made_and_opened_quickly(visit: Open, tmp_path:
     assert index.stat().st_size < 5_000_000
     page = visit(index).page
     browser = page.context.new_cdp_session(page)
-    browser.send("Performance.enable", {"timeDomain": "threadTicks"})  # its own work, whatever else the machine does
+    browser.send(
+        "Performance.enable", {"timeDomain": "threadTicks"}
+    )  # its own work, whatever else the machine does
 
     def worked() -> float:
         metrics = browser.send("Performance.getMetrics")["metrics"]
-        return float(next(metric["value"] for metric in metrics if metric["name"] == "TaskDuration"))
+        return float(
+            next(metric["value"] for metric in metrics if metric["name"] == "TaskDuration")
+        )
 
     began = worked()
     page.reload()

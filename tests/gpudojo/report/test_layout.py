@@ -35,7 +35,9 @@ def right(found: dict[str, float]) -> float:
     return found["x"] + found["width"]
 
 
-@pytest.mark.parametrize("which", ["index.html", "students/student-15.html", "students/student-27.html"])
+@pytest.mark.parametrize(
+    "which", ["index.html", "students/student-15.html", "students/student-27.html"]
+)
 def test_nothing_sticks_out_of_a_phone(visit: Open, pages: Path, which: str) -> None:
     page = visit(pages / which, **PHONE).page
     page.evaluate("document.querySelectorAll('details').forEach(each => each.open = true)")
@@ -62,7 +64,9 @@ def test_a_phone_needs_no_sideways_scrolling(visit: Open, pages: Path) -> None:
 
 def test_names_stay_visible_in_a_small_window(visit: Open, pages: Path) -> None:
     page = visit(pages / "index.html", viewport={"width": 800, "height": 900}).page
-    page.locator("#class").evaluate("table => { table.style.width = '1200px' }")  # as with twelve exercises
+    page.locator("#class").evaluate(
+        "table => { table.style.width = '1200px' }"
+    )  # as with twelve exercises
     page.locator(".tall").evaluate("box => { box.scrollLeft = 300 }")
     assert page.locator(".tall").evaluate("box => box.scrollLeft") == 300
     assert box(page, "#class tbody th")["x"] == pytest.approx(box(page, ".tall")["x"], abs=2)
@@ -83,17 +87,25 @@ def test_a_class_with_all_columns_fits_a_laptop(visit: Open, tmp_path: Path) -> 
         for n in (1, 2)
     ]  # fmt: skip
     rows = [msgspec.structs.replace(row, score=111.0, max_score=222.0) for row in rows]
-    write(tmp_path / "results.json", msgspec.structs.replace(header(), max_score=222.0, scale=20.0), rows)
+    write(
+        tmp_path / "results.json",
+        msgspec.structs.replace(header(), max_score=222.0, scale=20.0),
+        rows,
+    )
     write_report(ReportOptions(tmp_path, tmp_path / "out", students=False), print)
     page = visit(tmp_path / "out" / "index.html", viewport={"width": 1400, "height": 900}).page
     assert page.evaluate("document.documentElement.scrollWidth") <= 1400
     page.set_viewport_size({"width": 400, "height": 900})
-    assert page.locator(".scroll:has(.sections)").evaluate("box => box.scrollWidth <= box.clientWidth")
+    assert page.locator(".scroll:has(.sections)").evaluate(
+        "box => box.scrollWidth <= box.clientWidth"
+    )
 
 
 def test_printed_pages_fit_the_paper(visit: Open, pages: Path) -> None:
     for which in ("index.html", "students/student-15.html"):
-        page = visit(pages / which, viewport={"width": 718, "height": 1040}).page  # A4 with a margin of a centimetre
+        page = visit(
+            pages / which, viewport={"width": 718, "height": 1040}
+        ).page  # A4 with a margin of a centimetre
         page.emulate_media(media="print")
         assert page.evaluate("document.documentElement.scrollWidth") <= 718
 
@@ -124,7 +136,8 @@ def test_a_large_window_is_used(visit: Open, pages: Path) -> None:
         ("#mistakes", "#checks"),
         ("svg.scatter", "#costs .slow"),
     ):
-        one, other = box(page, left), box(page, beside)
+        one = box(page, left)
+        other = box(page, beside)
         assert right(one) < other["x"]
         assert other["y"] < one["y"] + one["height"]
         assert right(other) == pytest.approx(end, abs=2)
@@ -137,7 +150,9 @@ def test_claims_are_aligned_whatever_their_outcome(visit: Open, pages: Path) -> 
     assert page.locator(".checks .failed").count() > 0
     assert page.locator(".checks .blocked").count() > 0
     assert page.locator(".checks .passed").count() > 0
-    starts = page.eval_on_selector_all(".claim > .badge + span", "all => all.map(e => e.getBoundingClientRect().x)")
+    starts = page.eval_on_selector_all(
+        ".claim > .badge + span", "all => all.map(e => e.getBoundingClientRect().x)"
+    )
     assert max(starts) - min(starts) < 1
 
 
@@ -159,7 +174,8 @@ def test_timelines_are_as_high_on_a_phone(visit: Open, pages: Path) -> None:
 
 def test_a_stacked_table_is_still_a_table(visit: Open, pages: Path) -> None:
     page = visit(pages / "index.html", **PHONE).page
-    name, why = box(page, "#review tbody th"), box(page, "#review tbody td.wide")
+    name = box(page, "#review tbody th")
+    why = box(page, "#review tbody td.wide")
     assert why["y"] > name["y"] + name["height"] / 2
     assert why["x"] == pytest.approx(name["x"], abs=1)
     said = page.locator("#review table").aria_snapshot()
@@ -196,7 +212,9 @@ def test_paper_is_light_whatever_the_reader_s_theme(visit: Open, pages: Path) ->
 
 def test_a_printed_line_of_code_is_not_cut(visit: Open, pages: Path) -> None:
     page = visit(student(pages, 15), viewport={"width": 718, "height": 1040}).page
-    page.locator(".listing mark").first.evaluate("mark => { mark.lastChild.data += ' + loss.item()'.repeat(9) }")
+    page.locator(".listing mark").first.evaluate(
+        "mark => { mark.lastChild.data += ' + loss.item()'.repeat(9) }"
+    )
     wider = "all => all.filter(box => box.scrollWidth > box.clientWidth).length"
     assert page.eval_on_selector_all(".listing", wider) == 1, "on a screen it can be scrolled"
     page.emulate_media(media="print")
@@ -218,6 +236,10 @@ def test_tab_reaches_failures_first(visit: Open, pages: Path) -> None:
     page.keyboard.press("Tab")
     page.keyboard.press("Enter")
     page.keyboard.press("Tab")
-    assert page.locator(":focus").get_attribute("href").startswith("#at-04_modifying_training_loop_gpu-train_epoch-")
+    assert (
+        page.locator(":focus")
+        .get_attribute("href")
+        .startswith("#at-04_modifying_training_loop_gpu-train_epoch-")
+    )
     page.keyboard.press("Enter")
     assert page.locator(".checks li:target").get_attribute("class") == "failed"

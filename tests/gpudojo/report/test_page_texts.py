@@ -29,7 +29,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 from virtual_cuda.ledger.timeline import Timeline, TimelineEvent
 
-from tests.gpudojo.report.classes import LOOP, PIXELS, B, F, T, check, exercise, header, submission, timeline
+from tests.gpudojo.report.classes import (
+    LOOP,
+    PIXELS,
+    B,
+    F,
+    T,
+    check,
+    exercise,
+    header,
+    submission,
+    timeline,
+)
 
 REASON = "broken.zip is not a zip file."
 
@@ -37,11 +48,21 @@ REASON = "broken.zip is not a zip file."
 def unreadable(name: str) -> SubmissionRow:
     """What grading leaves of a file that is no submission: every check failed, for one reason."""
     checks = [
-        check("04_loop", "train_epoch", each, F, 5.0, happened=f"not graded: {REASON}", expected="a submission")
+        check(
+            "04_loop",
+            "train_epoch",
+            each,
+            F,
+            5.0,
+            happened=f"not graded: {REASON}",
+            expected="a submission",
+        )
         for each in ("runs", "learns", "waits_once", "returns")
     ]
     made = [exercise("04_loop", "A training loop", *checks)]
-    return SubmissionRow(name, SubmissionStatus.UNREADABLE, 0, 20.0, made, reason=REASON, needs_human=[REASON])
+    return SubmissionRow(
+        name, SubmissionStatus.UNREADABLE, 0, 20.0, made, reason=REASON, needs_human=[REASON]
+    )
 
 
 def pages_of(folder: Path, *rows: SubmissionRow) -> tuple[str, list[str], list[str]]:
@@ -49,12 +70,16 @@ def pages_of(folder: Path, *rows: SubmissionRow) -> tuple[str, list[str], list[s
     write(folder / "results.json", header(), list(rows))
     said: list[str] = []
     write_report(ReportOptions(folder, folder / "out"), said.append)
-    students = [(folder / "out" / "students" / f"{row.submission}.html").read_text(encoding="utf-8") for row in rows]
+    students = [
+        (folder / "out" / "students" / f"{row.submission}.html").read_text(encoding="utf-8")
+        for row in rows
+    ]
     return (folder / "out" / "index.html").read_text(encoding="utf-8"), students, said
 
 
 def tally_of(*rows: SubmissionRow) -> Tally:
-    tally, roll = Tally(header()), Roll(None)
+    tally = Tally(header())
+    roll = Roll(None)
     for row in rows:
         tally.add(row, roll.person(row))
     return tally
@@ -62,7 +87,8 @@ def tally_of(*rows: SubmissionRow) -> Tally:
 
 def test_unreadable_submissions_are_not_counted_in_checks() -> None:
     read_one = submission(3, "ada", "no")
-    alone, together = tally_of(read_one), tally_of(read_one, unreadable("bob"), unreadable("cyd"))
+    alone = tally_of(read_one)
+    together = tally_of(read_one, unreadable("bob"), unreadable("cyd"))
     assert (together.statistics.unread, alone.statistics.unread) == (2, 0)
     assert together.statistics.hardest == alone.statistics.hardest
     assert alone.statistics.hardest, "there is something to count"
@@ -72,8 +98,23 @@ def test_unreadable_submissions_are_not_counted_in_checks() -> None:
 def test_a_page_of_a_student_on_the_roster_with_several_attempts(tmp_path: Path) -> None:
     """The name instead of the file's, every attempt, what was not handed in once, and what a person gave."""
     missing = [
-        check(LOOP, "train_epoch", "runs", F, 0.0, happened=f"{not_handed_in('train_epoch')}; is `train` meant?"),
-        check(LOOP, "train_epoch", "learns", B, 4.0, message="blocked: the function is missing", blocked_by="runs"),
+        check(
+            LOOP,
+            "train_epoch",
+            "runs",
+            F,
+            0.0,
+            happened=f"{not_handed_in('train_epoch')}; is `train` meant?",
+        ),
+        check(
+            LOOP,
+            "train_epoch",
+            "learns",
+            B,
+            4.0,
+            message="blocked: the function is missing",
+            blocked_by="runs",
+        ),
     ]
     given = msgspec.structs.replace(
         exercise(LOOP, "A loop", *missing), score=3.0, override=Override(3.0, comment="Lab.")
@@ -90,7 +131,9 @@ def test_a_page_of_a_student_on_the_roster_with_several_attempts(tmp_path: Path)
         timing=Timing(late=True, late_seconds=216_000, penalty=2.0),
     )  # fmt: skip
     said = ["the same files as lovelaceada"]
-    other = msgspec.structs.replace(submission(4, "bo", "no"), roster=RosterRow("102", "Bo", "", "B"), needs_human=said)
+    other = msgspec.structs.replace(
+        submission(4, "bo", "no"), roster=RosterRow("102", "Bo", "", "B"), needs_human=said
+    )
     index, (page, _), _ = pages_of(tmp_path, row, other)
     assert "<h1><bdi>Ada Lovelace</bdi></h1>" in page
     assert "Submission: <bdi>lovelaceada</bdi>" in page
@@ -101,13 +144,20 @@ def test_a_page_of_a_student_on_the_roster_with_several_attempts(tmp_path: Path)
     assert ">Ada Lovelace</bdi></a></th>" in index
     assert "the same files as Ada Lovelace" in index
     assert '<td class="nowrap">2.5 days, −2</td>' in index
-    assert '<td class="num">3</td>' in index, "points that a person gave, although nothing was handed in"
-    assert '<th scope="row">A</th><td class="num"><span class="who" data-rows="0"' in index, "a line for each section"
+    assert '<td class="num">3</td>' in index, (
+        "points that a person gave, although nothing was handed in"
+    )
+    assert '<th scope="row">A</th><td class="num"><span class="who" data-rows="0"' in index, (
+        "a line for each section"
+    )
 
 
 def test_students_of_one_name_are_told_apart() -> None:
     roll = Roll(None)
-    rows = [msgspec.structs.replace(submission(3, name, "no"), roster=RosterRow(name, "Ada")) for name in ("a1", "a2")]
+    rows = [
+        msgspec.structs.replace(submission(3, name, "no"), roster=RosterRow(name, "Ada"))
+        for name in ("a1", "a2")
+    ]
     assert [roll.person(row).shown for row in rows] == ["Ada", "Ada (a2)"]
 
 
@@ -135,17 +185,29 @@ def test_means_of_exercises_add_up_to_the_mean(class_of_sixty: Path) -> None:
 def test_slowest_lists_only_submissions_that_ran() -> None:
     rows = [submission(number, f"student-{number}", "no") for number in range(4)]
     slowest = tally_of(*rows, unreadable("bob")).slowest
-    assert [line.person.shown for line in slowest] == ["student-3", "student-2", "student-1", "student-0"]
+    assert [line.person.shown for line in slowest] == [
+        "student-3",
+        "student-2",
+        "student-1",
+        "student-0",
+    ]
 
 
 def test_a_reason_is_not_repeated_for_each_check(tmp_path: Path) -> None:
     def half(name: str, outcome: Outcome, message: str) -> SubmissionRow:
         names = ("runs", "learns", "waits_once")
-        checks = [check("04_loop", "train_epoch", each, outcome, 4.0, message=message) for each in names]
+        checks = [
+            check("04_loop", "train_epoch", each, outcome, 4.0, message=message) for each in names
+        ]
         made = [exercise("04_loop", "A training loop", *checks)]
-        return SubmissionRow(name, SubmissionStatus.GRADED, total(each.score for each in made), 20.0, made)
+        return SubmissionRow(
+            name, SubmissionStatus.GRADED, total(each.score for each in made), 20.0, made
+        )
 
-    stub, behind = half("ada", T, "to do: `f` is a stub."), half("bob", B, "blocked: `runs` has to pass first.")
+    stub, behind = (
+        half("ada", T, "to do: `f` is a stub."),
+        half("bob", B, "blocked: `runs` has to pass first."),
+    )
     _, (to_do, blocked), _ = pages_of(tmp_path, stub, behind)
     assert to_do.count('<p class="more"><code>f</code> is a stub.</p>') == 1
     assert to_do.count(">to do</span>") == 4, "three checks, and their sum at the top"
@@ -159,9 +221,14 @@ def test_failures_are_listed_at_the_top(tmp_path: Path) -> None:
     checks = [
         check("04_loop", "train_epoch", "runs", F, 4.0, happened="no line is known of this"),
         check("04_loop", "train_epoch", "learns", F, 4.0, happened=f"{long}\nand more", line=7),
-        *(check("04_loop", "train_epoch", f"check_{n}", F, 1.0, happened=f"the {n}th") for n in range(20)),
+        *(
+            check("04_loop", "train_epoch", f"check_{n}", F, 1.0, happened=f"the {n}th")
+            for n in range(20)
+        ),
     ]
-    row = SubmissionRow("ada", SubmissionStatus.GRADED, 0, 28.0, [exercise("04_loop", "A training loop", *checks)])
+    row = SubmissionRow(
+        "ada", SubmissionStatus.GRADED, 0, 28.0, [exercise("04_loop", "A training loop", *checks)]
+    )
     _, (page,), _ = pages_of(tmp_path, row)
     top = page[page.index('<ul class="first">') : page.index("<main")]
     assert top.index("a word") < top.index("no line is known"), "what has a line comes first"
@@ -179,7 +246,9 @@ def test_a_status_is_not_repeated() -> None:
 
 
 def test_short_ids_begin_with_the_exercise_number() -> None:
-    assert short_id("04_modifying_training_loop_gpu::train_epoch::runs") == "04 train_epoch::<wbr>runs"
+    assert (
+        short_id("04_modifying_training_loop_gpu::train_epoch::runs") == "04 train_epoch::<wbr>runs"
+    )
     assert short_id("odd") == "odd"
     assert "<b>" not in short_id("<b>::<b>")
 
@@ -190,10 +259,15 @@ def test_a_legend_explains_only_what_is_drawn() -> None:
         "wait", "to-device", "to-host", "grad", "grad-autocast", "forward", "backward", "step"
     }  # fmt: skip
     across = Timeline(
-        "f", "s", "cuda", [TimelineEvent("between devices", 0, 8, None, False, False, 0, "cuda:0 to cuda:1")]
+        "f",
+        "s",
+        "cuda",
+        [TimelineEvent("between devices", 0, 8, None, False, False, 0, "cuda:0 to cuda:1")],
     )
     assert [words for _, _, words in legend(across)] == ["copy between devices"]
-    silent = msgspec.structs.replace(across, events=[TimelineEvent("memory", 0, 8, None, False, False, 8, "")])
+    silent = msgspec.structs.replace(
+        across, events=[TimelineEvent("memory", 0, 8, None, False, False, 8, "")]
+    )
     assert legend(silent) == []
 
 
@@ -220,7 +294,10 @@ def test_means_say_which_points_they_count(tmp_path: Path) -> None:
     assert "mean, published" not in pages_of(tmp_path, plain)[0]
     tally = tally_of(plain, late)
     assert tally.published == pytest.approx((100 * plain.score / plain.max_score + 20) / 2)
-    assert f"<dt>mean, published</dt><dd>{tally.published:.1f} <small>%" in pages_of(tmp_path, plain, late)[0]
+    assert (
+        f"<dt>mean, published</dt><dd>{tally.published:.1f} <small>%"
+        in pages_of(tmp_path, plain, late)[0]
+    )
 
 
 def test_a_page_names_the_group_and_when_attempts_were_handed_in(tmp_path: Path) -> None:
@@ -244,7 +321,10 @@ def test_extra_credit_is_named(tmp_path: Path) -> None:
     (plain,) = submission(3, "ada", "no").exercises[:1]
     extra = msgspec.structs.replace(plain, exercise=PIXELS, title="Pixels", extra=True)
     row = msgspec.structs.replace(
-        submission(3, "ada", "no"), exercises=[plain, extra], score=2 * plain.score, max_score=plain.max_score
+        submission(3, "ada", "no"),
+        exercises=[plain, extra],
+        score=2 * plain.score,
+        max_score=plain.max_score,
     )
     index, (page,), _ = pages_of(tmp_path, row)
     assert page.count("Pixels (extra credit)") == 2, "in the table, and above its checks"
@@ -255,8 +335,12 @@ def test_extra_credit_is_named(tmp_path: Path) -> None:
 def test_what_waits_for_a_person_is_not_called_unattempted(tmp_path: Path) -> None:
     item = ExerciseRow("report", "Report", 0.0, 5.0, by_hand=True)
     row = submission(3, "ada", "no")
-    row = msgspec.structs.replace(row, exercises=[*row.exercises, item], max_score=total([row.max_score, 5.0]))
-    absent = SubmissionRow("bo", SubmissionStatus.ABSENT, 0.0, 5.0, [item], reason="Nothing was handed in.")
+    row = msgspec.structs.replace(
+        row, exercises=[*row.exercises, item], max_score=total([row.max_score, 5.0])
+    )
+    absent = SubmissionRow(
+        "bo", SubmissionStatus.ABSENT, 0.0, 5.0, [item], reason="Nothing was handed in."
+    )
     index, _, _ = pages_of(tmp_path, row, absent)
     lines = index.partition('<table id="class"')[2].splitlines()
     waiting, nothing = (line for line in lines if line.startswith('<tr><th scope="row">'))

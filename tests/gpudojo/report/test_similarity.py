@@ -41,7 +41,15 @@ def other(number: int) -> str:
 
 
 def notebook(source: str) -> bytes:
-    cells = [{"cell_type": "code", "source": source, "metadata": {}, "outputs": [], "execution_count": None}]
+    cells = [
+        {
+            "cell_type": "code",
+            "source": source,
+            "metadata": {},
+            "outputs": [],
+            "execution_count": None,
+        }
+    ]
     return json.dumps({"cells": cells, "nbformat": 4, "nbformat_minor": 4, "metadata": {}}).encode()
 
 
@@ -62,7 +70,9 @@ def test_a_renamed_copy_in_a_notebook_is_found() -> None:
     assert left is not None
     assert right is not None
     assert (left[0], right[0]) == ("f, 01.py", "f, sub/day8.ipynb, cell 1")
-    assert [text.strip() for _, text, marked in right[1] if not marked and "print" in text] == ['print("debugging")']
+    assert [text.strip() for _, text, marked in right[1] if not marked and "print" in text] == [
+        'print("debugging")'
+    ]
     assert all(marked for _, text, marked in left[1] if text.strip() and text in OWN)
     assert not any(marked for _, text, marked in left[1] if text in GIVEN)
 
@@ -70,22 +80,42 @@ def test_a_renamed_copy_in_a_notebook_is_found() -> None:
 def test_what_was_given_and_what_everybody_wrote_is_left_out() -> None:
     works = {n: ComparedWork({"01.py": (GIVEN + OWN).encode()}) for n in range(9)}
     assert similar_pairs(works) == [], "nine of nine have it"
-    two = {0: works[0], 1: works[1], **{n: ComparedWork({"01.py": (GIVEN + other(n)).encode()}) for n in range(2, 9)}}
+    two = {
+        0: works[0],
+        1: works[1],
+        **{n: ComparedWork({"01.py": (GIVEN + other(n)).encode()}) for n in range(2, 9)},
+    }
     assert [(pair.similarity, pair.shared) for pair in similar_pairs(two)] == [(1.0, 5)]
-    assert similar_pairs(two, ComparedWork({"reference.py": (GIVEN + OWN).encode()})) == [], "the reference's own words"
+    assert similar_pairs(two, ComparedWork({"reference.py": (GIVEN + OWN).encode()})) == [], (
+        "the reference's own words"
+    )
 
 
 def test_nothing_that_is_handed_in_breaks_it() -> None:
     deep = "x = " + "(" * 5000 + ")" * 5000
-    odd = ["def f(:", "\0", deep, "x = 1" + " + 1" * 20000, "\ud800".encode("utf-8", "surrogatepass").decode("latin-1")]
-    works = {n: ComparedWork({"a.py": text.encode("utf-8", "replace"), "b.txt": b"x"}) for n, text in enumerate(odd)}
+    odd = [
+        "def f(:",
+        "\0",
+        deep,
+        "x = 1" + " + 1" * 20000,
+        "\ud800".encode("utf-8", "surrogatepass").decode("latin-1"),
+    ]
+    works = {
+        n: ComparedWork({"a.py": text.encode("utf-8", "replace"), "b.txt": b"x"})
+        for n, text in enumerate(odd)
+    }
     works[9] = ComparedWork({"n.ipynb": b'{"cells": "no"}', "big.py": b"x = 1\n" * 400_000})
     assert similar_pairs(works) == []
 
 
 def test_the_page_ranks_pairs_and_needs_names(tmp_path: Path) -> None:
-    store, rows = Store(tmp_path), []
-    sources = {"ada": GIVEN + OWN, "<b>bob</b>": RENAMED + COPY, **{f"s{n}": GIVEN + other(n) for n in range(2, 9)}}
+    store = Store(tmp_path)
+    rows = []
+    sources = {
+        "ada": GIVEN + OWN,
+        "<b>bob</b>": RENAMED + COPY,
+        **{f"s{n}": GIVEN + other(n) for n in range(2, 9)},
+    }
     for number, (name, text) in enumerate(sources.items()):
         store.keep_sources(f"{number:064x}", {"01.py": text.encode()})
         rows.append(submission(number, name, "no"))
@@ -98,7 +128,9 @@ def test_the_page_ranks_pairs_and_needs_names(tmp_path: Path) -> None:
     page = (tmp_path / "report" / "similarity.html").read_text(encoding="utf-8")
     assert "<bdi>ada</bdi> and <bdi>&lt;b&gt;bob&lt;/b&gt;</bdi>" in page
     assert "Statements of the reference and of the given code are left out" in page
-    assert 'href="similarity.html"' in (tmp_path / "report" / "index.html").read_text(encoding="utf-8")
+    assert 'href="similarity.html"' in (tmp_path / "report" / "index.html").read_text(
+        encoding="utf-8"
+    )
     write(tmp_path / "results.json", header(reference="r" * 40), rows[:1])
     done = CliRunner().invoke(main, ["report", str(tmp_path), "--similarity", "--no-students"])
     assert "--similarity compares submissions, and there is only one with sources" in done.output
@@ -109,7 +141,11 @@ def test_the_page_ranks_pairs_and_needs_names(tmp_path: Path) -> None:
 
 
 def test_without_sources_there_is_a_sentence(tmp_path: Path) -> None:
-    write(tmp_path / "results.json", header(), [submission(1, "ada", "no"), submission(2, "bob", "no")])
+    write(
+        tmp_path / "results.json",
+        header(),
+        [submission(1, "ada", "no"), submission(2, "bob", "no")],
+    )
     done = CliRunner().invoke(main, ["report", str(tmp_path), "--similarity"])
     assert done.exit_code == 1
     assert "there are no sources to compare" in done.output

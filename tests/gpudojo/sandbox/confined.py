@@ -35,7 +35,12 @@ def main() -> None:
     asked = json.load(sys.stdin)
     from gpudojo.sandbox import isolation, kernel
 
-    names: dict[str, Any] = {"isolation": isolation, "kernel": kernel, "sys": sys, "refused": refused}
+    names: dict[str, Any] = {
+        "isolation": isolation,
+        "kernel": kernel,
+        "sys": sys,
+        "refused": refused,
+    }
     for lacking in asked["without"]:
         exec(WITHOUT[lacking], names)
     scratch = tempfile.mkdtemp(prefix="dojo-")
@@ -58,7 +63,9 @@ def main() -> None:
         os.close(heard)
         processes.append(pid)
         with os.fdopen(said) as answer:
-            told = answer.readline()  # not to the end: processes that the code has started keep the pipe open
+            told = (
+                answer.readline()
+            )  # not to the end: processes that the code has started keep the pipe open
     for pid in processes:
         os.kill(pid, signal.SIGKILL)
     print(told, flush=True)

@@ -24,7 +24,9 @@ def rows(head: str) -> list[list[str]]:
 
 
 def test_every_claim_names_its_tests() -> None:
-    sources = "\n".join(path.read_text(encoding="utf-8") for path in (ROOT / "tests").rglob("test_*.py"))
+    sources = "\n".join(
+        path.read_text(encoding="utf-8") for path in (ROOT / "tests").rglob("test_*.py")
+    )
     existing = set(re.findall(r"^def (test_\w+)", sources, re.M))
     claims = rows("| claim | tested by |")
     assert claims
@@ -44,10 +46,15 @@ def test_every_layer_is_on_the_page_and_has_a_purpose() -> None:
     ("found", "told"),
     [
         ({"files": "", "user": ""}, "  every layer holds\n"),
-        ({"files": "no Landlock", "user": ""}, "  --require-isolation would refuse to grade here: files\n"),
+        (
+            {"files": "no Landlock", "user": ""},
+            "  --require-isolation would refuse to grade here: files\n",
+        ),
     ],
 )
-def test_the_doctor_says_what_is_missing(monkeypatch: pytest.MonkeyPatch, found: dict[str, str], told: str) -> None:
+def test_the_doctor_says_what_is_missing(
+    monkeypatch: pytest.MonkeyPatch, found: dict[str, str], told: str
+) -> None:
     monkeypatch.setattr("gpudojo.sandbox.isolation.examine", lambda: found)
     output = CliRunner().invoke(main, ["doctor"]).output
     assert told in output
@@ -61,10 +68,15 @@ def test_a_layer_that_is_open_does_not_hold() -> None:
     code += "from gpudojo.sandbox import isolation, kernel\n"
     code += "kernel.DENIED, kernel.FAMILIES = (), range(60)\n"
     code += "isolation.report()"
-    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd="/")
+    run = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd="/"
+    )
     if '"system calls": "pyseccomp' in run.stdout or '"system calls": "libseccomp' in run.stdout:
         pytest.skip(run.stdout)
-    assert '"system calls": "it was set up, but opening a socket of any family is possible"' in run.stdout
+    assert (
+        '"system calls": "it was set up, but opening a socket of any family is possible"'
+        in run.stdout
+    )
 
 
 def test_what_the_doctor_needs_can_be_imported_without_modules_of_linux() -> None:

@@ -34,7 +34,9 @@ def nothing_kept() -> Iterator[None]:
 
 
 def job(path: Path, seed: int) -> int:
-    probes = [f"{e.stem}::{f.name}::{p.name}" for e in day("day8") for f in e.functions for p in f.probes]
+    probes = [
+        f"{e.stem}::{f.name}::{p.name}" for e in day("day8") for f in e.functions for p in f.probes
+    ]
     made = Job(
         day="day8",
         bench="virtual",
@@ -49,8 +51,12 @@ def job(path: Path, seed: int) -> int:
 
 
 @pytest.mark.usefixtures("nothing_kept")
-def test_seeds_are_drawn_from_when_they_come_a_second_time_and_forgotten_when_others_come(tmp_path: Path) -> None:
-    drawings, first, other = Drawings(), job(tmp_path / "first", 3), job(tmp_path / "other", 4)
+def test_seeds_are_drawn_from_when_they_come_a_second_time_and_forgotten_when_others_come(
+    tmp_path: Path,
+) -> None:
+    drawings = Drawings()
+    first = job(tmp_path / "first", 3)
+    other = job(tmp_path / "other", 4)
     try:
         assert [drawings.prepare(1, first), kept()] == [False, 0]
         assert drawings.prepare(1, first)
@@ -79,12 +85,20 @@ def test_a_job_that_cannot_be_read_is_left_to_the_children(tmp_path: Path) -> No
 def tensors(value: object) -> list[torch.Tensor]:
     if isinstance(value, torch.Tensor):
         return [value]
-    return [tensor for each in value for tensor in tensors(each)] if isinstance(value, (tuple, list)) else []
+    return (
+        [tensor for each in value for tensor in tensors(each)]
+        if isinstance(value, (tuple, list))
+        else []
+    )
 
 
 @pytest.mark.usefixtures("nothing_kept")
-@pytest.mark.parametrize("drawing", [pytest.param(d, id=f"{e.number} {f.name}") for e, f, d in DRAWN])
-def test_drawing_again_gives_the_same_and_takes_nothing_from_the_callers_generator(drawing: Drawing) -> None:
+@pytest.mark.parametrize(
+    "drawing", [pytest.param(d, id=f"{e.number} {f.name}") for e, f, d in DRAWN]
+)
+def test_drawing_again_gives_the_same_and_takes_nothing_from_the_callers_generator(
+    drawing: Drawing,
+) -> None:
     for arguments in drawing.every(5):
         before = torch.random.get_rng_state()
         first = tensors(drawing.draw(*arguments))
@@ -118,7 +132,9 @@ def {name}(*args, **named):
 
 @pytest.mark.usefixtures("nothing_kept")
 @pytest.mark.parametrize("bench", ["virtual", "cpu"])
-@pytest.mark.parametrize(("exercise", "function"), [pytest.param(e, f, id=f"{e.number} {f.name}") for e, f, _ in DRAWN])
+@pytest.mark.parametrize(
+    ("exercise", "function"), [pytest.param(e, f, id=f"{e.number} {f.name}") for e, f, _ in DRAWN]
+)
 def test_what_was_drawn_is_not_in_reach_of_a_function_that_writes_into_its_arguments(
     exercise: Exercise, function: Function, bench: str, tmp_path: Path
 ) -> None:
@@ -128,5 +144,6 @@ def test_what_was_drawn_is_not_in_reach_of_a_function_that_writes_into_its_argum
     assert kept()
     for drawing in function.drawings:
         for arguments in drawing.every(5):
-            drawn, again = drawing.draw(*arguments), drawing.draw.__wrapped__(*arguments)
+            drawn = drawing.draw(*arguments)
+            again = drawing.draw.__wrapped__(*arguments)
             assert all(map(torch.equal, tensors(drawn), tensors(again)))

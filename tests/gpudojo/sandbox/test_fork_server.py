@@ -49,7 +49,9 @@ def test_a_child_with_too_many_processes_is_ended(tmp_path: Path, count: int, en
             assert os.read(ready, 1) == b"."
             server._limit_memory(server.memory)
             end = time.monotonic() + 30
-            while (ended := os.waitpid(child, os.WNOHANG)[0]) == 0 and ends and time.monotonic() < end:
+            while (
+                (ended := os.waitpid(child, os.WNOHANG)[0]) == 0 and ends and time.monotonic() < end
+            ):
                 time.sleep(0.05)
             assert (ended == child) == ends
         finally:
@@ -98,7 +100,9 @@ assert names.isdisjoint(repr(each) for each in read.co_names), "what it was load
 assert all(name not in str(read.co_consts) for name in names)
 """
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
-    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False
+    )
     assert done.returncode == 0, done.stderr
 
 
@@ -142,13 +146,17 @@ def test_no_function_of_ours_has_pythons_builtins() -> None:
     here, there = socket.socketpair()
     with here, there:
         command = [sys.executable, "-P", "-c", SERVE, str(there.fileno())]
-        done = subprocess.run(command, pass_fds=[there.fileno()], capture_output=True, text=True, check=True)
+        done = subprocess.run(
+            command, pass_fds=[there.fileno()], capture_output=True, text=True, check=True
+        )
     count, *others = done.stdout.split()
     assert int(count) > 3000
     assert others == []
 
 
-def test_validators_of_notebooks_are_made_before_children_need_them(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_validators_of_notebooks_are_made_before_children_need_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     from gpudojo.grading.load import parse_cell
     from gpudojo.sandbox import fork_server
     from nbformat import validator
@@ -158,7 +166,17 @@ def test_validators_of_notebooks_are_made_before_children_need_them(monkeypatch:
     made = dict(validator.validators)
     assert {minor for _, _, minor, *_ in made} == set(fork_server.MINORS)
     for minor in fork_server.MINORS:
-        cell = {"cell_type": "code", "metadata": {}, "source": "x = 1", "outputs": [], "execution_count": None}
-        data = {"cells": [cell | ({"id": "a"} if minor == 5 else {})], "metadata": {}, "nbformat": 4}
+        cell = {
+            "cell_type": "code",
+            "metadata": {},
+            "source": "x = 1",
+            "outputs": [],
+            "execution_count": None,
+        }
+        data = {
+            "cells": [cell | ({"id": "a"} if minor == 5 else {})],
+            "metadata": {},
+            "nbformat": 4,
+        }
         assert parse_cell(json.dumps(data | {"nbformat_minor": minor}).encode()).source == "x = 1\n"
     assert validator.validators == made

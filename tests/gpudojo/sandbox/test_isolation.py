@@ -24,9 +24,17 @@ GRADERS = Path(__file__).resolve().parents[3] / "graders"
 NOBODY = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"]
 WHO = ("root", "nobody") if os.getuid() == 0 else ("self",)
 # Machines that lack something. Where namespaces and seccomp are both missing, sockets are open, as is reported.
-LACKING: tuple[tuple[str, ...], ...] = ((), ("landlock",), ("mounts",), ("namespaces",), ("seccomp",))
+LACKING: tuple[tuple[str, ...], ...] = (
+    (),
+    ("landlock",),
+    ("mounts",),
+    ("namespaces",),
+    ("seccomp",),
+)
 everybody = pytest.mark.parametrize("who", WHO)
-every_machine = pytest.mark.parametrize("without", LACKING, ids=lambda names: "-".join(names) or "all")
+every_machine = pytest.mark.parametrize(
+    "without", LACKING, ids=lambda names: "-".join(names) or "all"
+)
 
 # By what is tried: a piece of code that raises, or says what it has `found`.
 TRIED = {
@@ -82,14 +90,19 @@ for number in range(20):
 
 
 @functools.cache
-def run(who: str, without: tuple[str, ...] = (), code: str = "", neighbour: str = "") -> dict[str, Any]:
+def run(
+    who: str, without: tuple[str, ...] = (), code: str = "", neighbour: str = ""
+) -> dict[str, Any]:
     """The layers, and what came of everything that was tried."""
     packages = [path for path in sys.path if path.endswith("-packages")]
     command = [sys.executable]
     if who == "nobody":
         python = f"/usr/bin/python3.{sys.version_info.minor}"
         readable = (
-            subprocess.run([*NOBODY, "test", "-r", packages[-1], "-a", "-x", python], check=False).returncode == 0
+            subprocess.run(
+                [*NOBODY, "test", "-r", packages[-1], "-a", "-x", python], check=False
+            ).returncode
+            == 0
         )
         if shutil.which("setpriv") is None or not readable:
             pytest.skip("this needs setpriv, and a Python with packages that everybody may run")
@@ -138,16 +151,22 @@ def test_what_is_missing_is_reported_with_its_reason(who: str, without: tuple[st
         if who == "root" or without[0] in ("landlock", "seccomp")
         else {"user": "the submission runs as the user who grades"}
     )
-    assert {name: why for name, why in run(who, without)["layers"].items() if why} == REASONS[without] | user
+    assert {name: why for name, why in run(who, without)["layers"].items() if why} == REASONS[
+        without
+    ] | user
 
 
 @everybody
-@pytest.mark.parametrize("without", [(), ("landlock",), ("seccomp",)], ids=lambda names: "-".join(names) or "all")
+@pytest.mark.parametrize(
+    "without", [(), ("landlock",), ("seccomp",)], ids=lambda names: "-".join(names) or "all"
+)
 def test_only_python_packages_and_scratch_exist(who: str, without: tuple[str, ...]) -> None:
     """Also without Landlock."""
     found = run(who, without)["found"]
     assert found["root folder"] == "[False, False, False]"
-    assert found["hosts"] == "127.0.0.1 localhost\n::1 localhost\n127.0.0.1"  # not the machine's own
+    assert (
+        found["hosts"] == "127.0.0.1 localhost\n::1 localhost\n127.0.0.1"
+    )  # not the machine's own
     assert found["solutions"].startswith("FileNotFoundError")
 
 
@@ -184,7 +203,12 @@ def test_socket_families_are_allowed_by_name(who: str, without: tuple[str, ...])
     found = run(who, without)["found"]
     if without != ("seccomp",):
         own = [] if without in (("namespaces",), ("mounts",)) else [int(socket.AF_UNIX)]
-        assert json.loads(found["families"]) == [*own, int(socket.AF_INET), int(socket.AF_INET6), 16]
+        assert json.loads(found["families"]) == [
+            *own,
+            int(socket.AF_INET),
+            int(socket.AF_INET6),
+            16,
+        ]
         assert refused(found["other netlink"])
     assert found["pair"] == "b'x'"
     assert found["loopback"] == "b'x'"
@@ -205,10 +229,14 @@ def outside() -> Iterator[Path]:
 
 @everybody
 @every_machine
-def test_sockets_outside_cannot_be_reached_by_their_names(who: str, without: tuple[str, ...], outside: Path) -> None:
+def test_sockets_outside_cannot_be_reached_by_their_names(
+    who: str, without: tuple[str, ...], outside: Path
+) -> None:
     code = f"import socket; socket.socket(socket.AF_UNIX).connect({str(outside)!r})"
     told = run(who, without, code)["found"]["code"]
-    assert told.startswith("PermissionError" if without in (("namespaces",), ("mounts",)) else "FileNotFoundError")
+    assert told.startswith(
+        "PermissionError" if without in (("namespaces",), ("mounts",)) else "FileNotFoundError"
+    )
 
 
 @everybody
@@ -223,7 +251,9 @@ def test_memory_that_no_process_holds_is_refused(who: str, without: tuple[str, .
 
 
 @everybody
-@pytest.mark.parametrize("without", [(), ("landlock",), ("seccomp",)], ids=lambda names: "-".join(names) or "all")
+@pytest.mark.parametrize(
+    "without", [(), ("landlock",), ("seccomp",)], ids=lambda names: "-".join(names) or "all"
+)
 def test_files_in_memory_have_one_limit(who: str, without: tuple[str, ...]) -> None:
     found = run(who, without)["found"]
     assert refused(found["too large"])
@@ -249,7 +279,9 @@ done.set()
 
 @everybody
 @every_machine
-def test_addresses_that_are_only_reserved_do_not_count_as_memory(who: str, without: tuple[str, ...]) -> None:
+def test_addresses_that_are_only_reserved_do_not_count_as_memory(
+    who: str, without: tuple[str, ...]
+) -> None:
     assert run(who, without, THREADS)["found"]["code"] == "(600, 12, 'no more')"
 
 

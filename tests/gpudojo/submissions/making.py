@@ -23,7 +23,9 @@ def write(path: Path, data: bytes = SOURCE) -> Path:
     return path
 
 
-def zipped(*files: tuple[str | zipfile.ZipInfo, bytes], method: int = zipfile.ZIP_DEFLATED) -> bytes:
+def zipped(
+    *files: tuple[str | zipfile.ZipInfo, bytes], method: int = zipfile.ZIP_DEFLATED
+) -> bytes:
     made = io.BytesIO()
     with zipfile.ZipFile(made, "w", method) as archive:
         for name, data in files:
@@ -31,7 +33,9 @@ def zipped(*files: tuple[str | zipfile.ZipInfo, bytes], method: int = zipfile.ZI
     return made.getvalue()
 
 
-def tarred(*files: tuple[str | tarfile.TarInfo, bytes], mode: str = "w:gz", form: int = tarfile.PAX_FORMAT) -> bytes:
+def tarred(
+    *files: tuple[str | tarfile.TarInfo, bytes], mode: str = "w:gz", form: int = tarfile.PAX_FORMAT
+) -> bytes:
     made = io.BytesIO()
     with tarfile.open(fileobj=made, mode=mode, format=form) as archive:  # type: ignore[call-overload]
         for name, data in files:
@@ -43,7 +47,14 @@ def tarred(*files: tuple[str | tarfile.TarInfo, bytes], mode: str = "w:gz", form
 
 def notebook(*cells: str) -> bytes:
     made = [
-        {"cell_type": "code", "metadata": {}, "execution_count": None, "outputs": [], "source": text} for text in cells
+        {
+            "cell_type": "code",
+            "metadata": {},
+            "execution_count": None,
+            "outputs": [],
+            "source": text,
+        }
+        for text in cells
     ]
     return json.dumps({"cells": made, "metadata": {}, "nbformat": 4, "nbformat_minor": 4}).encode()
 

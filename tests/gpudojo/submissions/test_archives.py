@@ -32,21 +32,35 @@ CLIMBING = {
 
 @pytest.mark.parametrize("name", CLIMBING)
 @pytest.mark.parametrize("kind", ["zip", "tar", "tar.gz"])
-def test_paths_that_lead_out_are_refused_and_the_rest_is_read(tmp_path: Path, kind: str, name: str) -> None:
+def test_paths_that_lead_out_are_refused_and_the_rest_is_read(
+    tmp_path: Path, kind: str, name: str
+) -> None:
     files = ((name, SOURCE), (FILE, SOURCE))
-    data = zipped(*files) if kind == "zip" else tarred(*files, mode="w:gz" if kind == "tar.gz" else "w")
+    data = (
+        zipped(*files)
+        if kind == "zip"
+        else tarred(*files, mode="w:gz" if kind == "tar.gz" else "w")
+    )
     found = submitted(write(tmp_path / f"s.{kind}", data))
     assert paths(found) == [FILE]
     assert found.notes == (CLIMBING[name],)
-    assert sorted(path.name for path in tmp_path.iterdir()) == [f"s.{kind}"], "nothing is unpacked to disk"
-    alone = submitted(write(tmp_path / f"alone.{kind}", zipped(files[0]) if kind == "zip" else tarred(files[0])))
+    assert sorted(path.name for path in tmp_path.iterdir()) == [f"s.{kind}"], (
+        "nothing is unpacked to disk"
+    )
+    alone = submitted(
+        write(tmp_path / f"alone.{kind}", zipped(files[0]) if kind == "zip" else tarred(files[0]))
+    )
     assert alone.problem == CLIMBING[name]
 
 
 @pytest.mark.parametrize("form", [tarfile.USTAR_FORMAT, tarfile.GNU_FORMAT, tarfile.PAX_FORMAT])
 def test_every_kind_of_tar_is_read(tmp_path: Path, form: int) -> None:
     long = "long/" + "a" * 90 + "/" + "b" * 90 + ".py"
-    files = [("é.py" if form != tarfile.USTAR_FORMAT else "e.py", b"1"), (FILE, SOURCE), (long, b"2" * 5000)]
+    files = [
+        ("é.py" if form != tarfile.USTAR_FORMAT else "e.py", b"1"),
+        (FILE, SOURCE),
+        (long, b"2" * 5000),
+    ]
     for mode in ("w", "w:gz"):
         found = submitted(write(tmp_path / f"{mode[-1]}.tar", tarred(*files, mode=mode, form=form)))
         assert {file.path: file.data for file in found.files} == dict(files)
@@ -54,14 +68,24 @@ def test_every_kind_of_tar_is_read(tmp_path: Path, form: int) -> None:
 
 
 def test_backslashes_of_windows_are_separators(tmp_path: Path) -> None:
-    assert paths(submitted(write(tmp_path / "s.zip", zipped((f"work\\{FILE}", SOURCE))))) == [f"work/{FILE}"]
+    assert paths(submitted(write(tmp_path / "s.zip", zipped((f"work\\{FILE}", SOURCE))))) == [
+        f"work/{FILE}"
+    ]
 
 
 def test_links_and_devices(tmp_path: Path) -> None:
     infos = []
-    for kind in (tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.FIFOTYPE, tarfile.CHRTYPE, tarfile.BLKTYPE, b"S"):
+    for kind in (
+        tarfile.SYMTYPE,
+        tarfile.LNKTYPE,
+        tarfile.FIFOTYPE,
+        tarfile.CHRTYPE,
+        tarfile.BLKTYPE,
+        b"S",
+    ):
         info = tarfile.TarInfo(f"{kind.decode()}.py")
-        info.type, info.linkname = kind, "/etc/passwd"
+        info.type = kind
+        info.linkname = "/etc/passwd"
         infos.append((info, b""))
     found = submitted(write(tmp_path / "t.tar.gz", tarred(*infos, (FILE, SOURCE))))
     assert paths(found) == [FILE]
@@ -74,22 +98,37 @@ def test_links_and_devices(tmp_path: Path) -> None:
         f"4.py {special}",
         "S.py is stored in a way that is not supported.",
     )
-    link, pipe = zipfile.ZipInfo("link.py"), zipfile.ZipInfo("pipe.py")
+    link = zipfile.ZipInfo("link.py")
+    pipe = zipfile.ZipInfo("pipe.py")
     link.external_attr = (stat.S_IFLNK | 0o777) << 16
     pipe.external_attr = (stat.S_IFIFO | 0o777) << 16
-    found = submitted(write(tmp_path / "z.zip", zipped((link, b"/etc/passwd"), (pipe, b"x"), (FILE, SOURCE))))
+    found = submitted(
+        write(tmp_path / "z.zip", zipped((link, b"/etc/passwd"), (pipe, b"x"), (FILE, SOURCE)))
+    )
     assert paths(found) == [FILE]
     assert found.notes == ("link.py is a link, which is not followed.", f"pipe.py {special}")
 
 
 def test_names_that_come_twice_or_collide(tmp_path: Path) -> None:
     with pytest.warns(UserWarning, match="Duplicate name"):
-        twice = zipped(("a.py", b"first"), ("a.py", b"last"), ("A.py", b"other"), ("b.py", b"1"), ("b.py/c.py", b"2"))
+        twice = zipped(
+            ("a.py", b"first"),
+            ("a.py", b"last"),
+            ("A.py", b"other"),
+            ("b.py", b"1"),
+            ("b.py/c.py", b"2"),
+        )
     for name, data in (
         ("z.zip", twice),
         (
             "t.tar",
-            tarred(("a.py", b"first"), ("a.py", b"last"), ("A.py", b"other"), ("b.py", b"1"), ("b.py/c.py", b"2")),
+            tarred(
+                ("a.py", b"first"),
+                ("a.py", b"last"),
+                ("A.py", b"other"),
+                ("b.py", b"1"),
+                ("b.py/c.py", b"2"),
+            ),
         ),
     ):
         found = submitted(write(tmp_path / name, data))
@@ -109,7 +148,10 @@ def test_encrypted_and_unusual_zips(tmp_path: Path) -> None:
     assert found.problem == f"{FILE} is encrypted; pack it again without a password."
     for method in (zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA):
         found = submitted(write(tmp_path / f"{method}.zip", zipped((FILE, SOURCE), method=method)))
-        assert found.problem == f"{FILE} is packed by an unusual method; pack it again as an ordinary zip."
+        assert (
+            found.problem
+            == f"{FILE} is packed by an unusual method; pack it again as an ordinary zip."
+        )
 
 
 def test_archives_that_are_cut_off_or_something_else(tmp_path: Path) -> None:
@@ -122,7 +164,10 @@ def test_archives_that_are_cut_off_or_something_else(tmp_path: Path) -> None:
             "cut.zip is cut off or damaged: a zip's directory is missing at its end; pack it again.",
         ),
         "html.zip": (b"<html>", "html.zip is not a zip file."),
-        "rar.zip": (b"Rar!\x1a\x07", "rar.zip is a rar archive under another name; hand in a .zip."),
+        "rar.zip": (
+            b"Rar!\x1a\x07",
+            "rar.zip is a rar archive under another name; hand in a .zip.",
+        ),
         "cut.tgz": (packed[:40], "cut.tgz is cut off, and nothing in it could be read."),
         "text.tar.gz": (gzip.compress(b"x = 1"), "text.tar.gz is packed, but not a tar."),
     }
@@ -132,7 +177,8 @@ def test_archives_that_are_cut_off_or_something_else(tmp_path: Path) -> None:
         found = submitted(write(tmp_path / name, data))
         assert paths(found) == [FILE]
         assert any(
-            note.endswith(("is cut off.", "is cut off; what comes before that was read.")) for note in found.notes
+            note.endswith(("is cut off.", "is cut off; what comes before that was read."))
+            for note in found.notes
         )
     assert paths(submitted(write(tmp_path / "really-a-tar.zip", packed))) == [FILE, "b.py"]
     assert paths(submitted(write(tmp_path / "really-a-zip.tar.gz", whole))) == [FILE, "b.py"]
@@ -149,7 +195,10 @@ def test_a_damaged_member_leaves_the_others(tmp_path: Path) -> None:
 def test_archives_are_opened_one_level_deep(tmp_path: Path) -> None:
     inner = zipped((FILE, SOURCE), ("core.zip", zipped(("x.py", SOURCE))))
     found = submitted(
-        write(tmp_path / "s.zip", zipped(("hand-in/inner.zip", inner), ("t.tgz", tarred(("y.py", SOURCE)))))
+        write(
+            tmp_path / "s.zip",
+            zipped(("hand-in/inner.zip", inner), ("t.tgz", tarred(("y.py", SOURCE)))),
+        )
     )
     assert paths(found) == ["t.tgz/y.py", f"hand-in/inner.zip/{FILE}"]
     assert found.notes == (
@@ -159,7 +208,10 @@ def test_archives_are_opened_one_level_deep(tmp_path: Path) -> None:
     write(tmp_path / "f" / "broken.zip", b"PK\x03\x04")
     found = submitted(tmp_path / "f")
     assert paths(found) == [f"inner.zip/{FILE}"]
-    assert "broken.zip is cut off or damaged: a zip's directory is missing at its end; pack it again." in found.notes
+    assert (
+        "broken.zip is cut off or damaged: a zip's directory is missing at its end; pack it again."
+        in found.notes
+    )
 
 
 def _bombs() -> dict[str, tuple[bytes, str]]:
@@ -179,7 +231,10 @@ def _bombs() -> dict[str, tuple[bytes, str]]:
         "large.zip": (zipped(("a.py", zeros + zeros)), "a.py is larger than 10.00 MiB."),
         "layers.zip": (layers, "which is not opened."),
         "shared.zip": (shared.getvalue(), "shares its bytes with another file of the archive"),
-        "dense.tgz": (tarred(("a.py", zeros)), "unpacks to more than 200 times its size, as only a bomb does."),
+        "dense.tgz": (
+            tarred(("a.py", zeros)),
+            "unpacks to more than 200 times its size, as only a bomb does.",
+        ),
         "endless.tgz": (
             gzip.compress(bytes(90_000_000), 1),
             "unpacks to more than 50.00 MiB, and nothing in it could be read.",
@@ -227,9 +282,15 @@ def test_a_tar_with_a_negative_or_enormous_size_ends(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("written", "read"),
-    [("José.py".encode(), "José.py"), ("José.py".encode("cp437"), "José.py"), (b"J\xc3.py", "J├.py")],
+    [
+        ("José.py".encode(), "José.py"),
+        ("José.py".encode("cp437"), "José.py"),
+        (b"J\xc3.py", "J├.py"),
+    ],
 )
-def test_a_zip_whose_names_are_utf8_without_saying_so(tmp_path: Path, written: bytes, read: str) -> None:
+def test_a_zip_whose_names_are_utf8_without_saying_so(
+    tmp_path: Path, written: bytes, read: str
+) -> None:
     """As macOS packs them; other names are of code page 437, as the format has it."""
     data = zipped(("x" * len(written), SOURCE)).replace(b"x" * len(written), written)
     assert paths(submitted(write(tmp_path / "s.zip", data))) == [read]
@@ -242,28 +303,47 @@ def test_a_zip_name_that_is_not_utf8_or_holds_a_null(tmp_path: Path) -> None:
         == "a.zip has a name in it that says it is UTF-8 and is not."
     )
     null = zipped(("aXb.py", SOURCE)).replace(b"aXb.py", b"a\0b.py")
-    assert submitted(write(tmp_path / "b.zip", null)).problem == "a⟨U+0000⟩b.py has a null byte in its name."
+    assert (
+        submitted(write(tmp_path / "b.zip", null)).problem
+        == "a⟨U+0000⟩b.py has a null byte in its name."
+    )
     bare = tarred((tarfile.TarInfo("\udcff.py"), SOURCE), mode="w", form=tarfile.GNU_FORMAT)
     found = submitted(write(tmp_path / "c.tar", bare))
     assert paths(found) == ["_.py"]
-    assert found.notes == ("⟨U+DCFF⟩.py is read as _.py, because not every system can store its name.",)
+    assert found.notes == (
+        "⟨U+DCFF⟩.py is read as _.py, because not every system can store its name.",
+    )
 
 
 def test_a_whole_class_in_one_archive_is_nobodys_submission(tmp_path: Path) -> None:
     said = "It holds the work of several students; to grade them, give it by itself: dojo grade PATH --out DIR."
-    canvas = [(f"examplead_101_9001_{FILE}", SOURCE), ("samplebo_102_9002_day8.zip", zipped((FILE, SOURCE)))]
-    moodle = [(f"{name}_assignsubmission_file_/{FILE}", SOURCE) for name in ("Ada Example_12", "Bo Sample_13")]
+    canvas = [
+        (f"examplead_101_9001_{FILE}", SOURCE),
+        ("samplebo_102_9002_day8.zip", zipped((FILE, SOURCE))),
+    ]
+    moodle = [
+        (f"{name}_assignsubmission_file_/{FILE}", SOURCE)
+        for name in ("Ada Example_12", "Bo Sample_13")
+    ]
     gradescope = [(f"export/submission_{number}/{FILE}", SOURCE) for number in (1, 2)]
     for number, files in enumerate((canvas, moodle, gradescope)):
         assert submitted(write(tmp_path / f"{number}.zip", zipped(*files))).problem == said
         assert submitted(write(tmp_path / f"{number}.tgz", tarred(*files[:1]))).problem is None
 
 
-@pytest.mark.parametrize("name", ["." * 30_000, "." * 60_000 + "x.py", " ." * 20_000 + "_", "a" * 60_000 + ".py"])
+@pytest.mark.parametrize(
+    "name", ["." * 30_000, "." * 60_000 + "x.py", " ." * 20_000 + "_", "a" * 60_000 + ".py"]
+)
 @pytest.mark.parametrize("tar", [True, False])
-def test_a_long_name_is_refused_before_anything_is_done_with_it(tmp_path: Path, name: str, tar: bool) -> None:
+def test_a_long_name_is_refused_before_anything_is_done_with_it(
+    tmp_path: Path, name: str, tar: bool
+) -> None:
     """Quadratic, such a name takes minutes; a longer one in a tar, hours."""
-    data = tarred((name * 20, b""), (FILE, SOURCE), mode="w") if tar else zipped((name, b""), (FILE, SOURCE))
+    data = (
+        tarred((name * 20, b""), (FILE, SOURCE), mode="w")
+        if tar
+        else zipped((name, b""), (FILE, SOURCE))
+    )
     found = submitted(write(tmp_path / ("a.tar" if tar else "a.zip"), data))
     assert paths(found) == [FILE]
     assert any("has a path of more than 240 bytes" in note for note in found.notes)
@@ -299,12 +379,16 @@ def test_an_entry_without_a_name_is_passed_over(tmp_path: Path) -> None:
 def test_a_gzip_of_very_many_pieces_is_read_in_one_pass(tmp_path: Path) -> None:
     """To copy what is left at the end of each piece would take hours."""
     whole = tarred((FILE, SOURCE), mode="w")
-    few = b"".join(gzip.compress(whole[at : at + 100]) + b"\0" * 7 for at in range(0, len(whole), 100))
+    few = b"".join(
+        gzip.compress(whole[at : at + 100]) + b"\0" * 7 for at in range(0, len(whole), 100)
+    )
     assert paths(submitted(write(tmp_path / "few.tar.gz", few + b"\0" * 30_000_000))) == [FILE]
     many = gzip.compress(whole) + gzip.compress(b"", 9, mtime=0) * 1_000_000
     found = submitted(write(tmp_path / "many.tar.gz", many))
     assert paths(found) == [FILE]
-    assert found.notes == ("The archive is packed in too many pieces; what comes before that was read.",)
+    assert found.notes == (
+        "The archive is packed in too many pieces; what comes before that was read.",
+    )
 
 
 def test_very_many_records_of_an_extended_header_are_read_in_one_pass(tmp_path: Path) -> None:
@@ -325,4 +409,10 @@ def test_what_is_unpacked_in_vain_counts(tmp_path: Path) -> None:
     inner = gzip.compress(tarred(("x.py", b"\n" * 200_000), mode="w"))
     nested = zipped(*((f"{number}.tgz", inner) for number in range(5)))
     found = submitted(write(tmp_path / "b.zip", nested), limits)
-    assert sum("unpacks to more than" in note or "nothing in it could be read" in note for note in found.notes) >= 3
+    assert (
+        sum(
+            "unpacks to more than" in note or "nothing in it could be read" in note
+            for note in found.notes
+        )
+        >= 3
+    )

@@ -24,7 +24,9 @@ STUB_BOOK = notebook(STUB.decode())
 
 def chosen(files: dict[str, bytes], exercise: Exercise = TRAINING) -> ChosenDefinition:
     found = choose(files, [exercise]).definitions
-    assert found == choose(dict(reversed(files.items())), [exercise]).definitions, "the order of the files is nothing"
+    assert found == choose(dict(reversed(files.items())), [exercise]).definitions, (
+        "the order of the files is nothing"
+    )
     return found[0]
 
 
@@ -36,7 +38,10 @@ def chosen(files: dict[str, bytes], exercise: Exercise = TRAINING) -> ChosenDefi
         ({f"{STEM}.ipynb": BOOK, f"z/{FILE}": SOURCE}, f"z/{FILE}"),
         ({f"{STEM} (1).py": SOURCE, "a.py": SOURCE}, f"{STEM} (1).py"),
         ({f"Copy of {STEM}.py": SOURCE, "a.py": SOURCE}, f"Copy of {STEM}.py"),
-        ({f"examplead_101_9002_{STEM}-2.py": SOURCE, "a.py": SOURCE}, f"examplead_101_9002_{STEM}-2.py"),
+        (
+            {f"examplead_101_9002_{STEM}-2.py": SOURCE, "a.py": SOURCE},
+            f"examplead_101_9002_{STEM}-2.py",
+        ),
         ({FILE.upper(): SOURCE, "a.py": SOURCE}, FILE.upper()),
         ({FILE: STUB, "a.py": SOURCE}, "a.py"),
         ({FILE: STUB, "day8.ipynb": BOOK}, "day8.ipynb"),
@@ -49,7 +54,10 @@ def chosen(files: dict[str, bytes], exercise: Exercise = TRAINING) -> ChosenDefi
         ({"a10.py": SOURCE, "a9.py": SOURCE}, "a9.py"),
         ({"a/a.py": SOURCE, "z.py": SOURCE}, "z.py"),
         ({"main.py": b"from work import train_epoch\n", "work.py": SOURCE}, "work.py"),
-        ({f"reference/day8/{FILE}": SOURCE, f"exercises/day8/{FILE}": STUB}, f"exercises/day8/{FILE}"),
+        (
+            {f"reference/day8/{FILE}": SOURCE, f"exercises/day8/{FILE}": STUB},
+            f"exercises/day8/{FILE}",
+        ),
         ({f"reference/day8/{FILE}": SOURCE, "z/z.py": SOURCE}, "z/z.py"),
         ({"test_training.py": SOURCE, "z.py": SOURCE}, "z.py"),
         ({"tests/a.py": SOURCE}, "tests/a.py"),
@@ -75,11 +83,19 @@ def test_which_file_is_graded(files: dict[str, bytes], file: str) -> None:
         ("a, (train_epoch, b) = f()", 1, State.DEFINED),
         ("import torch as train_epoch", 1, State.DEFINED),
         ("from x import y as train_epoch", 1, State.DEFINED),
-        ("if a:\n    def train_epoch(): return 1\nelse:\n    def train_epoch(): return 2", 4, State.DEFINED),
+        (
+            "if a:\n    def train_epoch(): return 1\nelse:\n    def train_epoch(): return 2",
+            4,
+            State.DEFINED,
+        ),
         ("try:\n    import x\nexcept E:\n    def train_epoch(): return 1\n", 4, State.DEFINED),
         ("with a:\n    class train_epoch: pass", 2, State.DEFINED),
         ("if a:\n    async def train_epoch(): pass", 2, State.DEFINED),
-        ("def train_epoch(): return 1\ndef train_epoch(): raise NotImplementedError", 2, State.STUB),
+        (
+            "def train_epoch(): return 1\ndef train_epoch(): raise NotImplementedError",
+            2,
+            State.STUB,
+        ),
         ("def train_epoch(): ...\ntrain_epoch = print", 2, State.DEFINED),
         ("train_epoch = None", 1, State.STUB),
         ("class A:\n    def train_epoch(self): return 1", None, State.MISSING),
@@ -115,7 +131,11 @@ def test_other_files_with_the_same_function_are_other_versions(
 
 
 def test_a_notebook_names_cell_and_line_and_the_last_sound_definition_counts() -> None:
-    book = notebook("!pip install x\nimport torch", "%%time\n\n" + SOURCE.decode(), "# again\n\n\n" + SOURCE.decode())
+    book = notebook(
+        "!pip install x\nimport torch",
+        "%%time\n\n" + SOURCE.decode(),
+        "# again\n\n\n" + SOURCE.decode(),
+    )
     found = chosen({"day8.ipynb": book})
     assert (found.file, found.cell, found.line, found.named) == ("day8.ipynb", 3, 4, False)
     assert found.note == "It was taken from day8.ipynb."
@@ -125,7 +145,9 @@ def test_a_notebook_names_cell_and_line_and_the_last_sound_definition_counts() -
     assert (found.cell, found.line, found.state) == (3, 2, State.BROKEN)
     choice = choose({"day8.ipynb": notebook("x = 1", "\n" + BROKEN.decode())}, [TRAINING])
     assert choice.unreadable == (("day8.ipynb", "'(' was never closed in line 2 of cell 2"),)
-    assert choice.problem == "day8.ipynb could not be read: '(' was never closed in line 2 of cell 2."
+    assert (
+        choice.problem == "day8.ipynb could not be read: '(' was never closed in line 2 of cell 2."
+    )
 
 
 def test_every_function_is_answered_and_the_note_tells_what_was_passed_over() -> None:
@@ -135,7 +157,10 @@ def test_every_function_is_answered_and_the_note_tells_what_was_passed_over() ->
     assert [one.function for one in choice.definitions] == functions
     training = choice.of("train_epoch")
     assert training is not None
-    assert training.note == "It was taken from a.py. It is defined in b.py, c.py, d/d.py and 1 more, too."
+    assert (
+        training.note
+        == "It was taken from a.py. It is defined in b.py, c.py, d/d.py and 1 more, too."
+    )
     other = choice.of("select_device")
     assert other is not None
     assert (other.file, other.state, other.note) == (None, State.MISSING, "")
@@ -145,7 +170,10 @@ def test_every_function_is_answered_and_the_note_tells_what_was_passed_over() ->
 
 def test_answers_that_are_all_none_are_a_stub() -> None:
     questions = next(exercise for exercise in day("day8") if exercise.stem == "12_self_assessment")
-    files = {"12_self_assessment.py": b'ANSWERS = {"a": None, "b": None}\n', "x.py": b'ANSWERS = {"a": "b"}\n'}
+    files = {
+        "12_self_assessment.py": b'ANSWERS = {"a": None, "b": None}\n',
+        "x.py": b'ANSWERS = {"a": "b"}\n',
+    }
     assert chosen(files, questions).file == "x.py"
     files["12_self_assessment.py"] = b'ANSWERS = {"a": "c", "b": None}\n'
     assert chosen(files, questions).file == "12_self_assessment.py"
@@ -209,7 +237,10 @@ HOSTILE_BOOKS = {
     ("file", "data"),
     [
         *(pytest.param("z.py", data, id=name) for name, data in HOSTILE.items()),
-        *(pytest.param("z.ipynb", data, id=f"notebook of {name}") for name, data in HOSTILE_BOOKS.items()),
+        *(
+            pytest.param("z.ipynb", data, id=f"notebook of {name}")
+            for name, data in HOSTILE_BOOKS.items()
+        ),
     ],
 )
 def test_hostile_sources_cost_little_and_leave_the_others(file: str, data: bytes) -> None:
@@ -222,7 +253,9 @@ def test_hostile_sources_cost_little_and_leave_the_others(file: str, data: bytes
     assert seconds < 20
     assert peak < 400_000_000
     assert isinstance(alone, Choice)
-    assert all(reason and "\n" not in reason and len(reason) < 400 for _, reason in alone.unreadable)
+    assert all(
+        reason and "\n" not in reason and len(reason) < 400 for _, reason in alone.unreadable
+    )
     if alone.unreadable:
         assert alone.problem is not None
     else:
@@ -242,7 +275,10 @@ def test_there_is_an_end_to_how_much_is_parsed() -> None:
 
 def test_what_was_parsed_to_choose_is_not_parsed_again_to_load(tmp_path: Path) -> None:
     trees: load.Trees = {}
-    files = {"one.py": b"def move_batch(batch, device):\n    return 1\n", "two.py": b"x = '\\d'  # move_model\n"}
+    files = {
+        "one.py": b"def move_batch(batch, device):\n    return 1\n",
+        "two.py": b"x = '\\d'  # move_model\n",
+    }
     choose(files, day("day8"), trees)
     assert len(trees) == 1, "the warning about the escape is to be printed when that file is loaded"
     (tmp_path / "one.py").write_bytes(files["one.py"])

@@ -14,8 +14,12 @@ from gpudojo.submissions.reading import read
 
 from tests.gpudojo.submissions.making import FILE, SOURCE, notebook, write, zipped
 
-POSIX = pytest.mark.skipif(sys.platform == "win32", reason="names and files that Windows does not have")
-LINUX = pytest.mark.skipif(sys.platform != "linux", reason="file systems elsewhere do not store such names")
+POSIX = pytest.mark.skipif(
+    sys.platform == "win32", reason="names and files that Windows does not have"
+)
+LINUX = pytest.mark.skipif(
+    sys.platform != "linux", reason="file systems elsewhere do not store such names"
+)
 
 
 def test_each_child_of_a_class_is_one_submission(tmp_path: Path) -> None:
@@ -49,9 +53,7 @@ def test_each_child_of_a_class_is_one_submission(tmp_path: Path) -> None:
 
 def test_junk_is_passed_over_and_strays_are_named(tmp_path: Path) -> None:
     write(tmp_path / "student-01" / FILE)
-    for (
-        junk
-    ) in ".git-old __pycache__ __MACOSX .ipynb_checkpoints venv .venv node_modules .pytest_cache build .idea".split():
+    for junk in ".git-old __pycache__ __MACOSX .ipynb_checkpoints venv .venv node_modules .pytest_cache build .idea".split():
         write(tmp_path / junk / "x.py")
     for junk in (".DS_Store", "Thumbs.db", "._student-01.zip"):
         write(tmp_path / junk)
@@ -60,7 +62,10 @@ def test_junk_is_passed_over_and_strays_are_named(tmp_path: Path) -> None:
     found = list_submissions([tmp_path])
     assert [entry.name for entry in found.entries] == ["student-01"]
     assert [left.path.name for left in found.ignored] == ["README.txt", "roster.csv"]
-    assert found.ignored[0].reason == "it is neither a Python file, a notebook, an archive nor a folder"
+    assert (
+        found.ignored[0].reason
+        == "it is neither a Python file, a notebook, an archive nor a folder"
+    )
 
 
 @pytest.mark.parametrize(
@@ -82,27 +87,34 @@ def test_a_folder_with_work_in_it_is_one_submission(tmp_path: Path, file: str) -
     folder = tmp_path / "student-01"
     write(folder / file)
     write(folder / "other" / "more.py")
-    assert [(entry.name, entry.origin) for entry in list_submissions([folder]).entries] == [("student-01", folder)]
+    assert [(entry.name, entry.origin) for entry in list_submissions([folder]).entries] == [
+        ("student-01", folder)
+    ]
 
 
 def test_a_folder_of_a_day_with_students_in_it_is_a_class(tmp_path: Path) -> None:
     write(tmp_path / "day8" / "student-01" / FILE)
     write(tmp_path / "day8" / "student-02" / FILE)
-    assert [entry.name for entry in list_submissions([tmp_path / "day8"]).entries] == ["student-01", "student-02"]
+    assert [entry.name for entry in list_submissions([tmp_path / "day8"]).entries] == [
+        "student-01",
+        "student-02",
+    ]
 
 
 def test_paths_that_are_files_missing_or_given_twice(tmp_path: Path) -> None:
     file = write(tmp_path / "a" / "student-01.py")
     stray = write(tmp_path / "a" / "photo.png")
-    found = list_submissions([file, file, tmp_path / "a" / ".." / "a" / "student-01.py", stray, tmp_path / "nobody"])
+    found = list_submissions(
+        [file, file, tmp_path / "a" / ".." / "a" / "student-01.py", stray, tmp_path / "nobody"]
+    )
     assert [entry.origin for entry in found.entries] == [file]
     reasons = [left.reason for left in found.ignored]
     assert reasons[:2] == ["it was given twice"] * 2
     assert "neither a Python file" in reasons[2]
     assert reasons[3] == "it cannot be read: it does not exist"
-    assert [entry.name for entry in list_submissions([tmp_path / "a", file]).entries] == ["student-01"], (
-        "in its class and by itself"
-    )
+    assert [entry.name for entry in list_submissions([tmp_path / "a", file]).entries] == [
+        "student-01"
+    ], "in its class and by itself"
 
 
 def test_the_current_folder_has_a_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -122,14 +134,28 @@ def test_equal_names_are_told_apart_by_their_origin(tmp_path: Path) -> None:
     assert {entry.student for entry in found} == {"student-01", "student-02"}
     assert found == list_submissions(given[::-1]).entries, "the order of the paths changes no name"
     folders = [tmp_path / "morning" / "student-01", tmp_path / "evening" / "student-01"]
-    assert [entry.name for entry in list_submissions(folders).entries] == ["student-01-evening", "student-01-morning"]
+    assert [entry.name for entry in list_submissions(folders).entries] == [
+        "student-01-evening",
+        "student-01-morning",
+    ]
     files = [tmp_path / "morning" / "student-01.zip", tmp_path / "morning" / "student-01"]
-    assert [entry.name for entry in list_submissions(files).entries] == ["student-01", "student-01.zip"]
+    assert [entry.name for entry in list_submissions(files).entries] == [
+        "student-01",
+        "student-01.zip",
+    ]
 
 
 @LINUX
 def test_names_that_differ_in_case_accents_or_bytes_only(tmp_path: Path) -> None:
-    for name in (b"Student", b"student", b"Ren\xc3\xa9", b"Rene\xcc\x81", b"b\xff", b"b\xfe", b"c\n\x1b[2J"):
+    for name in (
+        b"Student",
+        b"student",
+        b"Ren\xc3\xa9",
+        b"Rene\xcc\x81",
+        b"b\xff",
+        b"b\xfe",
+        b"c\n\x1b[2J",
+    ):
         write(tmp_path / os.fsdecode(name) / FILE)
     found = list_submissions([tmp_path]).entries
     assert len({entry.name.casefold() for entry in found}) == 7
@@ -152,9 +178,9 @@ def test_links_and_pipes_in_a_class_are_left_out(tmp_path: Path) -> None:
         "student-03": "it is a link",
         "student-04.py": "it is neither a file nor a folder",
     }
-    assert [entry.name for entry in list_submissions([folder / "student-02"]).entries] == ["student-02"], (
-        "a person may name a link"
-    )
+    assert [entry.name for entry in list_submissions([folder / "student-02"]).entries] == [
+        "student-02"
+    ], "a person may name a link"
 
 
 def test_natural_order_is_total_and_plain_names_are_found() -> None:
@@ -179,13 +205,23 @@ def test_natural_order_is_total_and_plain_names_are_found() -> None:
     ):
         assert plain(name) == stem, name
     assert plain(f"my_{FILE}") != stem
-    assert plain("day8.py") == plain("Day8 (2).ipynb") == plain("Day 8.ipynb") == plain("day-8-2.py") == "day8"
+    assert (
+        plain("day8.py")
+        == plain("Day8 (2).ipynb")
+        == plain("Day 8.ipynb")
+        == plain("day-8-2.py")
+        == "day8"
+    )
     assert plain("day88.py") != "day8"
 
 
-@pytest.mark.parametrize("loose", ["day8.py", "day8.ipynb", f"day8/{FILE}", f"exercises/day8/{FILE}", FILE])
+@pytest.mark.parametrize(
+    "loose", ["day8.py", "day8.ipynb", f"day8/{FILE}", f"exercises/day8/{FILE}", FILE]
+)
 @pytest.mark.parametrize("packed", [True, False])
-def test_what_lies_loose_among_students_does_not_make_them_one(tmp_path: Path, loose: str, packed: bool) -> None:
+def test_what_lies_loose_among_students_does_not_make_them_one(
+    tmp_path: Path, loose: str, packed: bool
+) -> None:
     for name in ("ada", "bob", "eve"):
         if packed:
             write(tmp_path / f"{name}.zip", zipped((FILE, SOURCE)))
@@ -206,8 +242,14 @@ def test_work_with_a_copy_of_it_beside_is_one_students(tmp_path: Path) -> None:
 
 
 def test_a_class_is_opened_as_a_platform_packs_it(tmp_path: Path) -> None:
-    canvas = [("examplead_LATE_101_9001_day8.py", SOURCE), ("samplebo_102_9002_day8.zip", zipped((FILE, SOURCE)))]
-    moodle = [(f"{name}_assignsubmission_file_/{FILE}", SOURCE) for name in ("Ada Example_12", "Bo Sample_13")]
+    canvas = [
+        ("examplead_LATE_101_9001_day8.py", SOURCE),
+        ("samplebo_102_9002_day8.zip", zipped((FILE, SOURCE))),
+    ]
+    moodle = [
+        (f"{name}_assignsubmission_file_/{FILE}", SOURCE)
+        for name in ("Ada Example_12", "Bo Sample_13")
+    ]
     gradescope = [(f"assignment_5_export/submission_{number}/{FILE}", SOURCE) for number in (1, 2)]
     below = tmp_path / "unpacked"
     for number, files in enumerate((canvas, moodle, gradescope)):

@@ -13,17 +13,36 @@ from pathlib import Path
 
 import pytest
 from gpudojo.model.catalogue import day
-from gpudojo.submissions.entries import Kind, ReadLimits, ReadSubmission, SourceFile, SubmissionEntry, digest, shown
+from gpudojo.submissions.entries import (
+    Kind,
+    ReadLimits,
+    ReadSubmission,
+    SourceFile,
+    SubmissionEntry,
+    digest,
+    shown,
+)
 from gpudojo.submissions.listing import list_submissions
 from gpudojo.submissions.reading import choose, read
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.gpudojo.submissions.making import FILE, SOURCE, STUB, entry, notebook, tarred, write, zipped
+from tests.gpudojo.submissions.making import (
+    FILE,
+    SOURCE,
+    STUB,
+    entry,
+    notebook,
+    tarred,
+    write,
+    zipped,
+)
 from tests.gpudojo.submissions.watching import watched
 
 EXERCISES = day("day8")
-LIMITS = ReadLimits(files=4, file_bytes=3_000, total_bytes=8_000, archive_bytes=20_000, entries=50, depth=3, notes=5)
+LIMITS = ReadLimits(
+    files=4, file_bytes=3_000, total_bytes=8_000, archive_bytes=20_000, entries=50, depth=3, notes=5
+)
 TRIED = settings(max_examples=settings().max_examples // 2)
 
 
@@ -65,7 +84,9 @@ def examined(found: ReadSubmission, limits: ReadLimits) -> None:
     for file in found.files:
         assert file.path.casefold().endswith((".py", ".ipynb"))
         assert file.path.isprintable()
-        assert os.path.normpath(below / file.path) == str(below / file.path), "it stays where it is put"
+        assert os.path.normpath(below / file.path) == str(below / file.path), (
+            "it stays where it is put"
+        )
         assert not set(file.path) & set('\\:<>"|?*')
     assert found.digest == digest(found.files)
 
@@ -82,7 +103,12 @@ def tried(name: str, data: bytes) -> ReadSubmission:
     return found
 
 
-FILES = (("a/b.py", SOURCE), (FILE, STUB), ("day8.ipynb", notebook("x = 1", SOURCE.decode())), ("n.txt", b"text"))
+FILES = (
+    ("a/b.py", SOURCE),
+    (FILE, STUB),
+    ("day8.ipynb", notebook("x = 1", SOURCE.decode())),
+    ("n.txt", b"text"),
+)
 LINKED = zipfile.ZipInfo("link.py")
 LINKED.external_attr = 0o120777 << 16
 WHOLE = {
@@ -115,7 +141,9 @@ def mangled(draw: st.DrawFn) -> tuple[str, bytes]:
         elif change == "repeat":
             data[at:at] = data[at : at + size]
         elif change == "blank":
-            data[at : at + size] = draw(st.sampled_from([b"\0", b"\xff", b"7"])) * len(data[at : at + size])
+            data[at : at + size] = draw(st.sampled_from([b"\0", b"\xff", b"7"])) * len(
+                data[at : at + size]
+            )
         elif at < len(data):
             data[at] ^= 1 << draw(st.integers(0, 7))
     return name, bytes(data)
@@ -137,14 +165,30 @@ def test_any_bytes_are_read(name: str, data: bytes) -> None:
 NAME = st.one_of(
     st.lists(
         st.sampled_from(
-            ["a", "A", "b.py", "B.PY", "..", ".", "", "C:", "con", ".git", "é", "e\u0301", "x.zip", " ", "\x1b"]
+            [
+                "a",
+                "A",
+                "b.py",
+                "B.PY",
+                "..",
+                ".",
+                "",
+                "C:",
+                "con",
+                ".git",
+                "é",
+                "e\u0301",
+                "x.zip",
+                " ",
+                "\x1b",
+            ]
         ),
         min_size=1,
         max_size=6,
     ).map(lambda parts: "/".join(parts) + ".py"),
-    st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), min_size=1, max_size=30).map(
-        "{}.py".format
-    ),
+    st.text(
+        st.characters(exclude_categories=["Cs"], exclude_characters="\0"), min_size=1, max_size=30
+    ).map("{}.py".format),
 )
 
 
@@ -157,8 +201,17 @@ def test_any_names_are_placed_or_refused(files: list[tuple[str, bytes]], tar: bo
 
 
 JSON = st.recursive(
-    st.one_of(st.none(), st.booleans(), st.integers(), st.floats(), st.text(max_size=20), st.just(SOURCE.decode())),
-    lambda inner: st.one_of(st.lists(inner, max_size=4), st.dictionaries(st.text(max_size=8), inner, max_size=4)),
+    st.one_of(
+        st.none(),
+        st.booleans(),
+        st.integers(),
+        st.floats(),
+        st.text(max_size=20),
+        st.just(SOURCE.decode()),
+    ),
+    lambda inner: st.one_of(
+        st.lists(inner, max_size=4), st.dictionaries(st.text(max_size=8), inner, max_size=4)
+    ),
     max_leaves=12,
 )
 CELL = st.one_of(
@@ -166,7 +219,9 @@ CELL = st.one_of(
     st.fixed_dictionaries(
         {"cell_type": st.one_of(st.sampled_from(["code", "markdown", "raw", "heading"]), JSON)},
         optional={
-            "source": st.one_of(st.text(max_size=60), st.just(SOURCE.decode()), st.lists(st.text(max_size=9)), JSON),
+            "source": st.one_of(
+                st.text(max_size=60), st.just(SOURCE.decode()), st.lists(st.text(max_size=9)), JSON
+            ),
             "metadata": st.one_of(st.just({}), JSON),
             "outputs": st.one_of(st.just([]), JSON),
             "execution_count": st.one_of(st.none(), JSON),
@@ -251,7 +306,9 @@ def test_any_class_is_listed_with_each_thing_once(children: dict[str, bool], dat
         assert found == list_submissions([folder])
         names = [one.name.casefold() for one in found.entries]
         assert len(set(names)) == len(names)
-        places = [path for one in found.entries for _, path in one.members] + [one.path for one in found.ignored]
+        places = [path for one in found.entries for _, path in one.members] + [
+            one.path for one in found.ignored
+        ]
         assert len(set(places)) == len(places)
         for one in found.entries:
             assert one.name.isprintable()

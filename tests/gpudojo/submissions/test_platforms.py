@@ -39,7 +39,9 @@ def test_canvas_files_of_one_student_are_one_submission(tmp_path: Path) -> None:
         "05_modifying_evaluation_loop_gpu-2.py",
         "report.pdf",
     ]
-    assert listed["samplebo-102"].members == (("day8-2.ipynb", tmp_path / "samplebo_102_9004_day8-2.ipynb"),)
+    assert listed["samplebo-102"].members == (
+        ("day8-2.ipynb", tmp_path / "samplebo_102_9004_day8-2.ipynb"),
+    )
     assert listed["samplebo-103"].kind is Kind.ZIP
     assert not listed["samplebo-103"].late
     assert listed["anon_aB3xY"].identifier == "aB3xY"
@@ -58,7 +60,10 @@ def test_files_of_one_student_that_are_given_one_by_one_are_one_submission(tmp_p
 def test_a_teachers_own_numbers_are_not_canvas(tmp_path: Path) -> None:
     for name in ("lab_8_1_one.py", "lab_8_2_two.py"):
         write(tmp_path / name)
-    assert [entry.name for entry in list_submissions([tmp_path]).entries] == ["lab_8_1_one", "lab_8_2_two"]
+    assert [entry.name for entry in list_submissions([tmp_path]).entries] == [
+        "lab_8_1_one",
+        "lab_8_2_two",
+    ]
 
 
 def test_moodle_folders_and_files(tmp_path: Path) -> None:
@@ -117,7 +122,9 @@ def test_gradescope_names_come_from_its_list(tmp_path: Path) -> None:
     assert found.ignored == ()
 
 
-@pytest.mark.parametrize("data", [b"", b"\xff\xfe\0", b"submission_11111:\n  :submitters:\n  - :name:\n", b"{" * 999])
+@pytest.mark.parametrize(
+    "data", [b"", b"\xff\xfe\0", b"submission_11111:\n  :submitters:\n  - :name:\n", b"{" * 999]
+)
 def test_a_gradescope_list_that_says_nothing_names_nobody(tmp_path: Path, data: bytes) -> None:
     write(tmp_path / "submission_11111" / FILE)
     write(tmp_path / "submission_metadata.yml", data)
@@ -133,7 +140,9 @@ def test_a_gradescope_list_that_says_nothing_names_nobody(tmp_path: Path, data: 
         ("gpu-week-submissions", "gpu-week-ada", "ada"),
     ],
 )
-def test_repositories_of_a_classroom_name_an_account(tmp_path: Path, folder: str, name: str, account: str) -> None:
+def test_repositories_of_a_classroom_name_an_account(
+    tmp_path: Path, folder: str, name: str, account: str
+) -> None:
     write(tmp_path / folder / name / ".git" / "HEAD")
     (found,) = list_submissions([tmp_path / folder]).entries
     assert (found.name, found.student, found.identifier) == (name, account, account)
@@ -148,7 +157,8 @@ def test_files_that_canvas_has_twice_are_two_attempts(tmp_path: Path) -> None:
     ):
         write(tmp_path / name)
     listed = by_name(list_submissions([tmp_path]).entries)
-    first, last = listed["examplead (attempt 1)"], listed["examplead"]
+    first = listed["examplead (attempt 1)"]
+    last = listed["examplead"]
     assert [name for name, _ in first.members] == [FILE, "day8.py"]
     assert [name for name, _ in last.members] == ["day8-1.py"]
     assert (first.attempt, last.attempt, first.late, last.late) == (1, 2, False, True)
@@ -174,7 +184,10 @@ def test_a_checkout_was_handed_in_when_its_last_commit_was_made(tmp_path: Path) 
     """Also where the repository's own settings name programs to run: none of them is run."""
     checkout = tmp_path / "class" / "day8-ada"
     write(checkout / FILE)
-    date = {"GIT_COMMITTER_DATE": "2026-11-01T10:00:00+0200", "GIT_AUTHOR_DATE": "2026-10-01T10:00:00+0200"}
+    date = {
+        "GIT_COMMITTER_DATE": "2026-11-01T10:00:00+0200",
+        "GIT_AUTHOR_DATE": "2026-10-01T10:00:00+0200",
+    }
     who = ("-c", "user.name=a", "-c", "user.email=a@x.org")
     for words in (("init", "-q"), ("add", "."), (*who, "commit", "-qm", "x")):
         subprocess.run(["git", *words], cwd=checkout, env=os.environ | date, check=True)
@@ -189,7 +202,9 @@ def test_a_checkout_was_handed_in_when_its_last_commit_was_made(tmp_path: Path) 
     assert not (tmp_path / "ran").exists()
 
 
-@pytest.mark.parametrize("head", ["", "ref: refs/heads/../../../etc/passwd", "ref: refs/heads/none", "f" * 40, "\0"])
+@pytest.mark.parametrize(
+    "head", ["", "ref: refs/heads/../../../etc/passwd", "ref: refs/heads/none", "f" * 40, "\0"]
+)
 def test_a_checkout_without_a_commit_has_no_date(tmp_path: Path, head: str) -> None:
     write(tmp_path / ".git" / "HEAD", head.encode())
     assert commit_time(tmp_path) == ""

@@ -13,10 +13,22 @@ from gpudojo.submissions.entries import ReadLimits, SourceFile, Unreadable, dige
 from gpudojo.submissions.listing import list_submissions
 from gpudojo.submissions.reading import read
 
-from tests.gpudojo.submissions.making import FILE, SOURCE, entry, notebook, paths, submitted, tarred, write, zipped
+from tests.gpudojo.submissions.making import (
+    FILE,
+    SOURCE,
+    entry,
+    notebook,
+    paths,
+    submitted,
+    tarred,
+    write,
+    zipped,
+)
 
 POSIX = pytest.mark.skipif(sys.platform == "win32", reason="files that Windows does not have")
-LINUX = pytest.mark.skipif(sys.platform != "linux", reason="file systems elsewhere do not store such names")
+LINUX = pytest.mark.skipif(
+    sys.platform != "linux", reason="file systems elsewhere do not store such names"
+)
 
 
 def test_a_folder_gives_its_sources_and_counts_the_rest(tmp_path: Path) -> None:
@@ -25,7 +37,14 @@ def test_a_folder_gives_its_sources_and_counts_the_rest(tmp_path: Path) -> None:
     write(tmp_path / "s" / "day8.IPYNB", notebook("x = 1"))
     for name in ("photo.png", "notes.txt", "data.csv"):
         write(tmp_path / "s" / name)
-    for junk in ("__pycache__/a.py", ".venv/b.py", "env2/pyvenv.cfg", "env2/lib/c.py", ".hidden.py", "build/d.py"):
+    for junk in (
+        "__pycache__/a.py",
+        ".venv/b.py",
+        "env2/pyvenv.cfg",
+        "env2/lib/c.py",
+        ".hidden.py",
+        "build/d.py",
+    ):
         write(tmp_path / "s" / junk)
     found = submitted(tmp_path / "s")
     assert paths(found) == [FILE, "day8.IPYNB", "deep/down/helper.py"]
@@ -56,27 +75,42 @@ def test_what_holds_nothing_says_so(tmp_path: Path) -> None:
 
 def test_platform_files_are_read_under_the_names_students_gave(tmp_path: Path) -> None:
     write(tmp_path / f"examplead_LATE_101_9001_{FILE}")
-    write(tmp_path / "examplead_LATE_101_9002_more.zip", zipped(("helper.py", SOURCE), ("in.zip", zipped())))
+    write(
+        tmp_path / "examplead_LATE_101_9002_more.zip",
+        zipped(("helper.py", SOURCE), ("in.zip", zipped())),
+    )
     (found,) = list_submissions([tmp_path]).entries
     assert paths(read(found)) == [FILE, "more.zip/helper.py"]
-    write(tmp_path / "m" / "Ada Example_12_assignsubmission_file_" / "work.zip", zipped((FILE, SOURCE)))
+    write(
+        tmp_path / "m" / "Ada Example_12_assignsubmission_file_" / "work.zip",
+        zipped((FILE, SOURCE)),
+    )
     (found,) = list_submissions([tmp_path / "m"]).entries
     assert paths(read(found)) == [f"work.zip/{FILE}"]
 
 
 def test_the_digest_is_of_the_content_alone(tmp_path: Path) -> None:
-    one = submitted(write(tmp_path / "a.zip", zipped(("x/a.py", b"1"), ("b.py", b"2"), ("n.txt", b"3"))))
+    one = submitted(
+        write(tmp_path / "a.zip", zipped(("x/a.py", b"1"), ("b.py", b"2"), ("n.txt", b"3")))
+    )
     other = submitted(write(tmp_path / "b.tar.gz", tarred(("b.py", b"2"), ("x/a.py", b"1"))))
     assert one.digest == other.digest
     assert len(one.digest) == 64
-    assert one.digest != submitted(write(tmp_path / "c.zip", zipped(("x/a.py", b"2"), ("b.py", b"1")))).digest
+    assert (
+        one.digest
+        != submitted(write(tmp_path / "c.zip", zipped(("x/a.py", b"2"), ("b.py", b"1")))).digest
+    )
     assert digest([SourceFile("ab", b"c")]) != digest([SourceFile("a", b"bc")])
 
 
 @pytest.mark.parametrize(
     ("limits", "taken", "said"),
     [
-        (ReadLimits(files=2), 2, "There are 4 Python files and notebooks; only the first 2 were read."),
+        (
+            ReadLimits(files=2),
+            2,
+            "There are 4 Python files and notebooks; only the first 2 were read.",
+        ),
         (ReadLimits(file_bytes=100), 2, "b.py is larger than 100 bytes."),
         (ReadLimits(total_bytes=950), 2, "c.py goes beyond the 950 bytes that are read in total."),
         (ReadLimits(path_length=4), 3, "d/e.py has a path of more than 4 bytes."),
@@ -136,7 +170,9 @@ def test_a_file_swapped_after_it_was_listed_is_not_followed(tmp_path: Path) -> N
     for name in ("link.py", "pipe.py", "nobody.py"):
         with pytest.raises(Unreadable):
             archives.fetch(tmp_path / name, 10)
-    assert archives.fetch(tmp_path / "secret.py", 10) == SOURCE[:11], "one more, which shows that there is more"
+    assert archives.fetch(tmp_path / "secret.py", 10) == SOURCE[:11], (
+        "one more, which shows that there is more"
+    )
 
 
 @pytest.mark.parametrize(
@@ -144,7 +180,10 @@ def test_a_file_swapped_after_it_was_listed_is_not_followed(tmp_path: Path) -> N
     [
         (PermissionError(13, "Permission denied"), "a.py cannot be read: Permission denied."),
         (FileNotFoundError(2, "No such file"), "a.py cannot be read: it does not exist."),
-        (OSError(40, "Too many levels of symbolic links"), "a.py cannot be read: Too many levels of symbolic links."),
+        (
+            OSError(40, "Too many levels of symbolic links"),
+            "a.py cannot be read: Too many levels of symbolic links.",
+        ),
     ],
 )
 def test_a_file_that_cannot_be_opened_leaves_the_others(
@@ -165,7 +204,9 @@ def test_a_file_that_cannot_be_opened_leaves_the_others(
     assert found.notes == (said,)
 
 
-def test_a_folder_that_may_not_be_listed_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_folder_that_may_not_be_listed_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     write(tmp_path / "s" / FILE)
     write(tmp_path / "s" / "closed" / "a.py")
     real = os.scandir
@@ -220,7 +261,11 @@ def test_a_name_that_not_every_system_can_store_is_changed(tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("name", "data", "said"),
     [
-        ("a.py", b"# gr\xfc\xdfe\n", "a.py is not UTF-8 text: byte 0xfc in line 1; save it as UTF-8."),
+        (
+            "a.py",
+            b"# gr\xfc\xdfe\n",
+            "a.py is not UTF-8 text: byte 0xfc in line 1; save it as UTF-8.",
+        ),
         ("a.py", "x = 1".encode("utf-16"), "a.py is UTF-16 text; save it as UTF-8."),
         ("a.py", b"x = 1\0", "a.py is not text: it has a null byte in it."),
         ("a.py", b"# -*- coding: latin-1 -*-\n# \xfc\n", None),
@@ -228,7 +273,11 @@ def test_a_name_that_not_every_system_can_store_is_changed(tmp_path: Path) -> No
         ("a.ipynb", notebook("x = 1")[:-1], "a.ipynb is not a notebook, or one that is cut off."),
         ("a.ipynb", b"x = 1\n", "a.ipynb is not a notebook."),
         ("a.ipynb", b'{"a": 1}', "a.ipynb is not a notebook: it has no cells."),
-        ("a.ipynb", b"# coding: latin-1\n\xfc", "a.ipynb is not UTF-8 text: byte 0xfc in line 2; save it as UTF-8."),
+        (
+            "a.ipynb",
+            b"# coding: latin-1\n\xfc",
+            "a.ipynb is not UTF-8 text: byte 0xfc in line 2; save it as UTF-8.",
+        ),
     ],
 )
 def test_a_source_that_is_no_text_is_a_problem_alone_and_a_note_beside_others(

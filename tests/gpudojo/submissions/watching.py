@@ -12,7 +12,15 @@ from typing import Any
 
 _opened: list[tuple[str, Any, int]] | None = None
 WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
-CHANGING = ("os.mkdir", "os.rename", "os.remove", "os.link", "os.symlink", "os.truncate", "tempfile.mkstemp")
+CHANGING = (
+    "os.mkdir",
+    "os.rename",
+    "os.remove",
+    "os.link",
+    "os.symlink",
+    "os.truncate",
+    "tempfile.mkstemp",
+)
 
 
 def _audit(event: str, args: tuple[Any, ...]) -> None:
@@ -23,7 +31,11 @@ def _audit(event: str, args: tuple[Any, ...]) -> None:
         elif event == "exec":  # modules being imported; never what was handed in
             name = getattr(args[0], "co_filename", "")
             _opened.append((event, name, WRITING if "submission" in name else 0))
-        elif event.startswith(CHANGING) or event in ("subprocess.Popen", "socket.connect", "os.system"):
+        elif event.startswith(CHANGING) or event in (
+            "subprocess.Popen",
+            "socket.connect",
+            "os.system",
+        ):
             _opened.append((event, None, WRITING))
 
 
@@ -45,7 +57,11 @@ def watched(folder: Path) -> Iterator[None]:
     for event, path, flags in seen:
         assert not flags & WRITING, (event, path)
         # What the parser calls "<unknown>" is no file, though it looks for one when it words a syntax error.
-        if event != "exec" and isinstance(path, str | bytes | os.PathLike) and not str(path).startswith("<"):
+        if (
+            event != "exec"
+            and isinstance(path, str | bytes | os.PathLike)
+            and not str(path).startswith("<")
+        ):
             place = os.path.realpath(os.fsdecode(path))
             assert os.fsdecode(path) in sys.path or any(
                 place == one or place.startswith(one + os.sep) for one in own

@@ -25,7 +25,9 @@ from gpudojo.watch.session import Course
 from rich.console import Console, RenderableType
 
 REPOSITORY = Path(__file__).resolve().parents[3]
-DEVICE, TRAIN, ASSESSMENT = "01_checking_device.py", "04_modifying_training_loop_gpu.py", "12_self_assessment.py"
+DEVICE = "01_checking_device.py"
+TRAIN = "04_modifying_training_loop_gpu.py"
+ASSESSMENT = "12_self_assessment.py"
 BODY = """\
 model.to(device)
     for inputs, targets in loader:
@@ -96,7 +98,9 @@ def test_a_morning_with_the_app(folder: Path, monkeypatch: pytest.MonkeyPatch) -
     async def morning() -> None:
         async with app.run_test(size=(80, 24), notifications=True) as pilot:
             await until(pilot, lambda: "Save a file to grade it." in screen())
-            assert "04 A training loop" in screen(), "it begins with the file that was named, or where the student was"
+            assert "04 A training loop" in screen(), (
+                "it begins with the file that was named, or where the student was"
+            )
             await pilot.press("up", "up", "up")
             await until(pilot, lambda: "to do: `select_device` is still a stub" in screen())
             await pilot.press("h")
@@ -110,10 +114,13 @@ def test_a_morning_with_the_app(folder: Path, monkeypatch: pytest.MonkeyPatch) -
             assert course.current.printed["train_epoch"].startswith(
                 "[scenario model_starts_on_the_cpu]\nbatch of 4\n[scenario "
             )
-            result, function = course.current.first, course.current.exercise.functions[0]
+            result = course.current.first
+            function = course.current.exercise.functions[0]
             assert result is not None
             await pilot.press("h")
-            await until(pilot, lambda: f"hint {hints_about(result, function)[0].split()[0]}" in screen())
+            await until(
+                pilot, lambda: f"hint {hints_about(result, function)[0].split()[0]}" in screen()
+            )
             (entry,) = re.findall("02 moving [^…]*", screen())
             await pilot.press("t")
             await until(pilot, lambda: "train_epoch: 0 waits" in screen())
@@ -132,7 +139,9 @@ def test_a_morning_with_the_app(folder: Path, monkeypatch: pytest.MonkeyPatch) -
             replace(path, solution(TRAIN).replace(loop, f"{loop}        print('another batch')\n"))
             await until(pilot, lambda: "✓ 04_modifying_training_loop_gpu is done" in screen())
             assert course.current.stem == "01_checking_device", "the next one that is to do"
-            assert "another batch" in text_of(view.aside(course)), "what was printed by the one that is done"
+            assert "another batch" in text_of(view.aside(course)), (
+                "what was printed by the one that is done"
+            )
             await pilot.press("t")
             await until(pilot, lambda: "train_epoch:" in screen())
             await pilot.press("q")
@@ -145,7 +154,10 @@ def test_a_morning_with_the_app(folder: Path, monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_line_mode_without_a_terminal(folder: Path) -> None:
-    environment = os.environ | {"PYTHONPATH": str(REPOSITORY / "graders"), "PYTHONIOENCODING": "utf-8"}
+    environment = os.environ | {
+        "PYTHONPATH": str(REPOSITORY / "graders"),
+        "PYTHONIOENCODING": "utf-8",
+    }
     said = folder.parent / "said.txt"
     with said.open("wb") as output:
         running = subprocess.Popen(
@@ -169,7 +181,9 @@ def test_line_mode_without_a_terminal(folder: Path) -> None:
         until("to do: `select_device` is still a stub")
         (folder / "own.py").write_text("def best():\n    return 'gpu'\n", encoding="utf-8")
         text = written(DEVICE, "print('hello')\n    return torch.device(own.best())")
-        (folder / DEVICE).write_text(text.replace("import torch\n", "import torch, own\n", 1), encoding="utf-8")
+        (folder / DEVICE).write_text(
+            text.replace("import torch\n", "import torch, own\n", 1), encoding="utf-8"
+        )
         until("printed by select_device\n  [scenario ")
         running.send_signal(signal.SIGINT)
         assert running.wait(30) == 0
@@ -180,7 +194,9 @@ def test_line_mode_without_a_terminal(folder: Path) -> None:
     assert "RuntimeError: Expected one of cpu, cuda" in " ".join(whole.split())
     assert "\x1b" not in whole
     assert not any(line.endswith(" ") for line in whole.splitlines())
-    assert max(map(len, whole.splitlines())) <= 80 or str(folder) in max(whole.splitlines(), key=len)
+    assert max(map(len, whole.splitlines())) <= 80 or str(folder) in max(
+        whole.splitlines(), key=len
+    )
 
 
 def test_the_end_of_the_day_is_celebrated(tmp_path: Path) -> None:
@@ -188,7 +204,10 @@ def test_the_end_of_the_day_is_celebrated(tmp_path: Path) -> None:
     course = Course(tmp_path)
     for work in course.works:
         for function in work.exercise.functions:
-            work.take(function.name, [result_of(work.exercise, function, c, Outcome.PASSED) for c in function.checks])
+            work.take(
+                function.name,
+                [result_of(work.exercise, function, c, Outcome.PASSED) for c in function.checks],
+            )
     shown = text_of(view.panel(course))
     assert "100 of 100 points. Well done!" in shown
     assert "████████████████" in shown
@@ -209,11 +228,16 @@ def test_every_page_fits_a_narrow_terminal(folder: Path) -> None:
     assert "01_checking_device.py is not in" in " ".join(text_of(view.panel(course)).split())
 
 
-def test_a_file_that_is_missing_or_broken_has_no_points_and_a_similar_name_is_told(folder: Path) -> None:
+def test_a_file_that_is_missing_or_broken_has_no_points_and_a_similar_name_is_told(
+    folder: Path,
+) -> None:
     course = Course(folder)
     work = course.current = course.works[0]
     (function,) = work.exercise.functions
-    work.take(function.name, [result_of(work.exercise, function, each, Outcome.PASSED) for each in function.checks])
+    work.take(
+        function.name,
+        [result_of(work.exercise, function, each, Outcome.PASSED) for each in function.checks],
+    )
     most = work.points().max_points
     assert course.score[0] == work.points().points == most > 0
     work.path.write_text("def (", encoding="utf-8")
@@ -235,13 +259,16 @@ def test_a_verdict_is_shown_with_the_text_that_was_graded(folder: Path) -> None:
     course.pending[work.stem] = work.read()
     line = (work.text or "").split("\n").index("    return torch.device('tpu')") + 1
     failed = [
-        result_of(work.exercise, function, each, Outcome.FAILED, Failed("h", "e", line)) for each in function.checks
+        result_of(work.exercise, function, each, Outcome.FAILED, Failed("h", "e", line))
+        for each in function.checks
     ]
     work.take(function.name, failed)
     del course.pending[work.stem]
     assert f"❱ {line:>3} return torch.device('tpu')" in text_of(view.panel(course))
     assert "being graded" not in text_of(view.panel(course))
-    work.path.write_text("# another line\n" + written(DEVICE, "x = 1\n    return 3"), encoding="utf-8")
+    work.path.write_text(
+        "# another line\n" + written(DEVICE, "x = 1\n    return 3"), encoding="utf-8"
+    )
     course.pending[work.stem] = work.read()
     shown = " ".join(text_of(view.panel(course)).split())
     assert f"❱ {line} return torch.device('tpu')" in shown

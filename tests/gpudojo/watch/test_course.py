@@ -41,7 +41,10 @@ def folder(tmp_path: Path) -> Path:
 
 def passed(work: ExerciseWork) -> None:
     for function in work.exercise.functions:
-        work.take(function.name, [result_of(work.exercise, function, c, Outcome.PASSED) for c in function.checks])
+        work.take(
+            function.name,
+            [result_of(work.exercise, function, c, Outcome.PASSED) for c in function.checks],
+        )
 
 
 @pytest.mark.parametrize(
@@ -50,7 +53,11 @@ def passed(work: ExerciseWork) -> None:
         ("return x + 1", "return x + 2", ["a", "b"]),  # b calls it
         ("return a(x)", "return a(x) + 1", ["b"]),
         ("return x + 1", "return x + 1  # the next", []),
-        ("    return x + 1", "    # one more\n    return x + 1", ["a", "b"]),  # their lines are others now; c is done
+        (
+            "    return x + 1",
+            "    # one more\n    return x + 1",
+            ["a", "b"],
+        ),  # their lines are others now; c is done
         ("    return x\n\ndef a", "    return 2 * x\n\ndef a", ["a", "b", "c"]),
         ("LIMIT = 3", "LIMIT = 4", ["a", "b", "c"]),
         ("import torch", "import torch as t", ["a", "b", "c"]),
@@ -60,8 +67,16 @@ def passed(work: ExerciseWork) -> None:
             ["c", "a", "b"],
         ),  # the changed one first
         ("def c(x):\n    return x\n", "", ["c"]),
-        ("def c(x):\n    return x\n", "def c(x):\n    return x\n\ndef c(x):\n    return 0\n", ["c"]),
-        ("def c(x):\n    return x\n", 'def c(x):\n    return x\n\nif __name__ == "__main__":\n    print(1)\n', []),
+        (
+            "def c(x):\n    return x\n",
+            "def c(x):\n    return x\n\ndef c(x):\n    return 0\n",
+            ["c"],
+        ),
+        (
+            "def c(x):\n    return x\n",
+            'def c(x):\n    return x\n\nif __name__ == "__main__":\n    print(1)\n',
+            [],
+        ),
     ],
 )
 def test_what_may_have_another_verdict_after_a_change(old: str, new: str, names: list[str]) -> None:
@@ -75,7 +90,10 @@ def test_stubs_are_known_at_once_and_what_is_written_waits(folder: Path) -> None
     course = Course(folder.parents[1])
     states = [work.state for work in course.works]
     assert states == ["unknown", *["to do"] * 9, "missing", "unknown"]
-    assert course.pending == {"01_checking_device": ["select_device"], "12_self_assessment": ["ANSWERS"]}
+    assert course.pending == {
+        "01_checking_device": ["select_device"],
+        "12_self_assessment": ["ANSWERS"],
+    }
     assert course.current.stem == "01_checking_device"
     assert course.score == (0, 100)
 
@@ -88,7 +106,9 @@ def test_it_begins_where_the_student_stopped(folder: Path) -> None:
         passed(work)
     course.pending = {"12_self_assessment": ["ANSWERS"]}
     course.move(course.works[4])
-    (folder / "03_moving_batches.py").write_text("def move_batch(batch, device):\n    return batch\n", encoding="utf-8")
+    (folder / "03_moving_batches.py").write_text(
+        "def move_batch(batch, device):\n    return batch\n", encoding="utf-8"
+    )
     again = Course(folder)
     assert again.current.stem == "05_modifying_evaluation_loop_gpu"
     assert again.works[0].state == "done"
@@ -99,7 +119,9 @@ def test_it_begins_where_the_student_stopped(folder: Path) -> None:
     assert (folder / MEMORY.parent / ".gitignore").read_text(encoding="utf-8") == "*\n"
     (folder / MEMORY).write_text('{"current": 3', encoding="utf-8")
     assert Course(folder).current.stem == "01_checking_device"
-    assert Course(folder / "07_mixed_precision.py").current.stem == "07_mixed_precision", "a file may be named"
+    assert Course(folder / "07_mixed_precision.py").current.stem == "07_mixed_precision", (
+        "a file may be named"
+    )
 
 
 def test_a_syntax_error_hides_the_verdicts_and_its_repair_brings_them_back(folder: Path) -> None:
@@ -108,7 +130,9 @@ def test_a_syntax_error_hides_the_verdicts_and_its_repair_brings_them_back(folde
     path.write_text(right, encoding="utf-8")
     work = Course(folder).works[1]
     passed(work)
-    path.write_text(right.replace("def parameter_devices(", "def parameter_devices(("), encoding="utf-8")
+    path.write_text(
+        right.replace("def parameter_devices(", "def parameter_devices(("), encoding="utf-8"
+    )
     assert work.read() == []
     assert work.state == "broken"
     assert work.broken is not None
@@ -124,7 +148,13 @@ def test_what_to_fix_first(folder: Path) -> None:
     _, second = work.exercise.functions
     assert work.first is not None
     assert work.first.outcome is Outcome.TODO
-    failed = result_of(work.exercise, second, second.checks[0], Outcome.FAILED, Failed("it is wrong", "it is right"))
+    failed = result_of(
+        work.exercise,
+        second,
+        second.checks[0],
+        Outcome.FAILED,
+        Failed("it is wrong", "it is right"),
+    )
     work.take(second.name, [failed])
     assert work.first is failed, "what is begun comes before what is to do"
     assert course.after(work) is course.works[2]

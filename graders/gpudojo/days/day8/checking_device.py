@@ -42,7 +42,9 @@ select.when(
 )
 ASKING = ("is_available not called", "is_available(", "return")
 select.when("takes_apples_gpu", "falls_back_to_the_cpu", hint=(1, 2, 3), at=ASKING)
-select.when("keeps_what_is_preferred", "replaces_what_is_absent", hint=(4, 5, 6), at=("last return",))
+select.when(
+    "keeps_what_is_preferred", "replaces_what_is_absent", hint=(4, 5, 6), at=("last return",)
+)
 select.when("device-index-dropped", "index-not-checked", at=("last return",))
 select.when("lets_torch_refuse_nonsense", hint=(4, 5, 6), at=("except", "first return"))
 select.when("returns_a_device", hint=(7, 8, 9), at=("set_default_device(", "last return"))
@@ -72,10 +74,14 @@ def _answers(call: Call) -> Cases[DeviceAnswer]:
     asked: dict[str, Any] = {"prefer None": None}
     for prefer in PREFERENCES:
         asked |= {f"prefer {prefer}": prefer, f"prefer device {prefer}": torch.device(prefer)}
-    asked["nonsense"] = "".join(drawn.choices("bdfgjk", k=7))  # the name of no device has these letters only
+    asked["nonsense"] = "".join(
+        drawn.choices("bdfgjk", k=7)
+    )  # the name of no device has these letters only
     for _ in range(drawn.randrange(4)):  # so that to count calls does not tell the machine
         _answer(call)
-    found.add(tried({name: partial(_answer, call, prefer) for name, prefer in asked.items()}, call.seed))
+    found.add(
+        tried({name: partial(_answer, call, prefer) for name, prefer in asked.items()}, call.seed)
+    )
     refused = found.errors.get("prefer None")
     if refused is not None and refused.type == "TypeError" and refused.line is None:
         raise StudentRaised(refused)
@@ -92,17 +98,27 @@ def _load_again(call: Call) -> None:
 
 def _remembers(function: Any) -> bool:
     """Whether a function, or one that it calls, may use an earlier answer: a constant, a default, a cache."""
-    waiting, seen = [function], set()
+    waiting = [function]
+    seen = set()
     while waiting:
         found = waiting.pop()
-        if isinstance(found, (types.ModuleType, types.BuiltinFunctionType, type)) or id(found) in seen:
+        if (
+            isinstance(found, (types.ModuleType, types.BuiltinFunctionType, type))
+            or id(found) in seen
+        ):
             continue
-        if not isinstance(found, types.FunctionType) or any(value is not None for value in found.__defaults__ or ()):
+        if not isinstance(found, types.FunctionType) or any(
+            value is not None for value in found.__defaults__ or ()
+        ):
             return True
         seen.add(id(found))
         if found.__module__ == function.__module__:  # not in libraries
             waiting += [cell.cell_contents for cell in found.__closure__ or ()]
-            waiting += [found.__globals__[name] for name in _names_in(found.__code__) if name in found.__globals__]
+            waiting += [
+                found.__globals__[name]
+                for name in _names_in(found.__code__)
+                if name in found.__globals__
+            ]
     return False
 
 
@@ -136,19 +152,35 @@ def mac(call: Call) -> Cases[DeviceAnswer]:
 @select.probe(machine="laptop")
 def laptop(call: Call) -> Cases[DeviceAnswer]:
     with contextlib.ExitStack() as undo:
-        patch([(torch.version, "cuda", "12.8")], undo)  # this torch was built with CUDA, but the machine has no GPU
+        patch(
+            [(torch.version, "cuda", "12.8")], undo
+        )  # this torch was built with CUDA, but the machine has no GPU
         found = _answers(call)
         # If this makes a wrong answer right, it was an answer to what torch was built for.
         changes: list[Patch] = [(torch.version, "cuda", None)]
-        changes += [(owner, "is_built", lambda: False) for owner in (torch.backends.cuda, torch.backends.mps)]
-        patch([*changes, (torch.accelerator, "current_accelerator", lambda check_available=False: None)], undo)
+        changes += [
+            (owner, "is_built", lambda: False)
+            for owner in (torch.backends.cuda, torch.backends.mps)
+        ]
+        patch(
+            [
+                *changes,
+                (torch.accelerator, "current_accelerator", lambda check_available=False: None),
+            ],
+            undo,
+        )
         undo.enter_context(patch_imported_names(getattr(call.function, "__globals__", {})))
         _load_again(call)
         return found.add(tried({"best unbuilt": lambda: _answer(call)}))
 
 
 Machine = Probe[Cases[DeviceAnswer]]
-MACHINES: dict[Machine, str] = {one_gpu: "one GPU", two_gpus: "two GPUs", mac: "an Apple GPU", laptop: "no GPU"}
+MACHINES: dict[Machine, str] = {
+    one_gpu: "one GPU",
+    two_gpus: "two GPUs",
+    mac: "an Apple GPU",
+    laptop: "no GPU",
+}
 
 runs(select, scenarios=())
 
@@ -167,7 +199,9 @@ def depends_on_the_machine(seen: Seen, wanted: Seen) -> None:
         shown = answers.pop() if answers else "nothing"
         key = {"cpu": "never-the-gpu", "cuda": "hard-coded-cuda"}.get(shown.partition(":")[0])
         happened = f"it returned {shown} on every machine, whatever was preferred"
-        raise Failed(happened, "the best device of the machine, or the preferred one", misconception=key)
+        raise Failed(
+            happened, "the best device of the machine, or the preferred one", misconception=key
+        )
 
 
 CHOSEN = ("runs", "depends_on_the_machine")
@@ -182,10 +216,16 @@ def returns_a_device(seen: Seen, wanted: Seen) -> None:
                 continue
             answer = seen[machine][name]
             if not answer.is_device:
-                asked = f" for {name.replace('prefer ', 'prefer=')}" if name.startswith("prefer ") else ""
-                shown, key = called(answer.kind), None
+                asked = (
+                    f" for {name.replace('prefer ', 'prefer=')}"
+                    if name.startswith("prefer ")
+                    else ""
+                )
+                shown = called(answer.kind)
+                key = None
                 if answer.kind == "str":
-                    shown, key = f"{answer.text!r}, a str", "string-for-device"
+                    shown = f"{answer.text!r}, a str"
+                    key = "string-for-device"
                 happened = f"on a machine with {words} it returned {shown}{asked}"
                 raise Failed(happened, "a torch.device", misconception=key)
             expect_settings_kept(answer.settings, name)
@@ -197,9 +237,13 @@ def _best(seen: Seen, machine: Machine, name: str = "best") -> str:
 
 
 def _best_on(machine: Machine, seen: Seen, wanted: Seen) -> None:
-    why, answer, right = _why_not_the_best(machine, seen), _best(seen, machine), _best(wanted, machine)
+    why = _why_not_the_best(machine, seen)
+    answer = _best(seen, machine)
+    right = _best(wanted, machine)
     if not _same(answer, right):
-        raise Failed(f"on a machine with {MACHINES[machine]} it chose {answer}", right, misconception=why)
+        raise Failed(
+            f"on a machine with {MACHINES[machine]} it chose {answer}", right, misconception=why
+        )
 
 
 def _why_not_the_best(machine: Machine, seen: Seen) -> str | None:
@@ -208,7 +252,11 @@ def _why_not_the_best(machine: Machine, seen: Seen) -> str | None:
         return "never-the-gpu"
     if machine is laptop and _best(seen, machine, "best unbuilt") == "cpu":
         return "built-is-not-available"
-    return "hard-coded-cuda" if machine in (mac, laptop) and _best(seen, machine).startswith("cuda") else None
+    return (
+        "hard-coded-cuda"
+        if machine in (mac, laptop) and _best(seen, machine).startswith("cuda")
+        else None
+    )
 
 
 @select.check(points=1.5, needs=CHOSEN)
@@ -216,11 +264,14 @@ def takes_the_gpu(seen: Seen, wanted: Seen) -> None:
     """If there is a CUDA GPU, it is chosen."""
     _best_on(one_gpu, seen, wanted)
     _best_on(two_gpus, seen, wanted)
-    both, right = _best(seen, one_gpu, "best of both"), _best(wanted, one_gpu, "best of both")
+    both = _best(seen, one_gpu, "best of both")
+    right = _best(wanted, one_gpu, "best of both")
     if not _same(both, right):
         seen.about(one_gpu.name, "best of both")
         happened = f"where both CUDA and MPS are available, it chose {both}"
-        raise Failed(happened, "CUDA, else MPS, else the CPU", at=(f'"{both.partition(":")[0]}"', "return"))
+        raise Failed(
+            happened, "CUDA, else MPS, else the CPU", at=(f'"{both.partition(":")[0]}"', "return")
+        )
 
 
 @select.check(points=1, needs=CHOSEN)
@@ -245,7 +296,11 @@ def _preferences(seen: Seen, wanted: Seen, present: bool) -> None:
             if there is not present:
                 continue
             expected = right.text if present else f"{right.text}, the best device of this machine"
-            shown = f"torch.device({asked!r})" if "device " in name else repr(None if asked == "None" else asked)
+            shown = (
+                f"torch.device({asked!r})"
+                if "device " in name
+                else repr(None if asked == "None" else asked)
+            )
             asking = f"on a machine with {words}, prefer={shown}"
             if (raised := seen[machine].errors.get(name)) is not None:
                 raise Failed(f"{asking} raised {raised.short}", expected, raised.line)
@@ -254,12 +309,20 @@ def _preferences(seen: Seen, wanted: Seen, present: bool) -> None:
             if answer == right.text or (not exactly and _same(answer, right.text)):
                 continue
             mistaken = asked == "None" or (not present and _same(answer, _best(seen, machine)))
-            why = _why_not_the_best(machine, seen) if mistaken else _why(machine, asked, answer, present, seen)
+            why = (
+                _why_not_the_best(machine, seen)
+                if mistaken
+                else _why(machine, asked, answer, present, seen)
+            )
             seen.about(machine.name, "best")
             usual = seen.ran or ()
             seen.about(machine.name, name)
             # Better a line that only this call has executed than one that also runs where nothing is preferred.
-            own = tuple(each for each in seen.ran or () if each not in usual) if why == "device-index-dropped" else ()
+            own = (
+                tuple(each for each in seen.ran or () if each not in usual)
+                if why == "device-index-dropped"
+                else ()
+            )
             at = ("device_count(",) if why == "index-not-checked" else ()
             raise Failed(f"{asking} returned {answer}", expected, None, why, at, own or None)
 
@@ -273,7 +336,11 @@ def _why(machine: Machine, asked: str, answer: str, present: bool, seen: Seen) -
         asks = "prefer mps" in seen[machine] and seen[machine]["prefer mps"].text != "mps"
         return "index-not-checked" if asks else None
     # On machines with other GPUs it knew that this one is missing. Here torch was built for it.
-    return "built-is-not-available" if not present and machine is laptop and _same(answer, asked) else None
+    return (
+        "built-is-not-available"
+        if not present and machine is laptop and _same(answer, asked)
+        else None
+    )
 
 
 @select.check(points=1.5, needs=CHOSEN)
@@ -292,7 +359,8 @@ def replaces_what_is_absent(seen: Seen, wanted: Seen) -> None:
 def lets_torch_refuse_nonsense(seen: Seen, wanted: Seen) -> None:
     """A name that is no device at all raises torch's own error."""
     for machine in MACHINES:
-        right, raised = wanted[machine].errors["nonsense"], seen[machine].errors.get("nonsense")
+        right = wanted[machine].errors["nonsense"]
+        raised = seen[machine].errors.get("nonsense")
         if raised is None:
             answer = seen[machine]["nonsense"].text
             raise Failed(f"a name that is no device returned {answer}", f"torch's own {right.type}")

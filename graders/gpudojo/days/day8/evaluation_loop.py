@@ -12,8 +12,25 @@ from operator import eq
 from typing import Any, Final
 
 from gpudojo.days.day8.pixel_race import CLASSES, SIZE, linear, sprites
-from gpudojo.grading.call import BACK, Call, StudentRaised, copied, name_of, nn, settled, torch, tried
-from gpudojo.grading.checks import between_gpus, diagnosis, expect_float, expect_settings_kept, pairs, runs
+from gpudojo.grading.call import (
+    BACK,
+    Call,
+    StudentRaised,
+    copied,
+    name_of,
+    nn,
+    settled,
+    torch,
+    tried,
+)
+from gpudojo.grading.checks import (
+    between_gpus,
+    diagnosis,
+    expect_float,
+    expect_settings_kept,
+    pairs,
+    runs,
+)
 from gpudojo.grading.watching import finds, keep, kept, named
 from gpudojo.model.evidence import Case, Cases, Raised
 from gpudojo.model.exercise import Exercise, Failed, Seen, called
@@ -42,13 +59,33 @@ evaluate = exercise.function(
     "Outputs have a row for each sample and a column for each class: the largest value of a row is the choice.",
     "Sum `outputs.argmax(dim=1) == targets` over all batches, and divide by the number of all samples.",
 )
-evaluate.when("calls_the_model", "runs_on_the_device", "uses_the_device_it_is_given", hint=(1, 2, 3), at=("for",))
+evaluate.when(
+    "calls_the_model",
+    "runs_on_the_device",
+    "uses_the_device_it_is_given",
+    hint=(1, 2, 3),
+    at=("for",),
+)
 evaluate.when("returns_the_mean_loss_per_sample", hint=(10, 11, 12), at=("return", "last return"))
 evaluate.when("returns_the_accuracy", hint=(13, 14, 15), at=("return", "last return"))
 evaluate.when("returns_two_floats", "returned-tensor", hint=(10, 11, 12), at=("last return",))
-evaluate.when("copes_with_nothing", "empty-loader-forgotten", hint=(10, 11, 12), at=("return", "first return"))
-CHANGING = ("backward(", "zero_grad(", "step(", "set_grad_enabled(", "requires_grad_(", ".requires_grad", "copy_(")
-evaluate.when("leaves_weights_and_gradients_as_they_were", hint=(7, 8, 9), at=(*CHANGING, ".data", "half(", "round_("))
+evaluate.when(
+    "copes_with_nothing", "empty-loader-forgotten", hint=(10, 11, 12), at=("return", "first return")
+)
+CHANGING = (
+    "backward(",
+    "zero_grad(",
+    "step(",
+    "set_grad_enabled(",
+    "requires_grad_(",
+    ".requires_grad",
+    "copy_(",
+)
+evaluate.when(
+    "leaves_weights_and_gradients_as_they_were",
+    hint=(7, 8, 9),
+    at=(*CHANGING, ".data", "half(", "round_("),
+)
 evaluate.when("leaves_training_possible", "requires-grad-left-off", hint=(7, 8, 9), at=CHANGING)
 evaluate.when("evaluates_in_evaluation_mode", hint=(4, 5, 6))
 evaluate.when("builds_no_graph", hint=(7, 8, 9))
@@ -88,7 +125,8 @@ def watched(values: tuple[Any, ...], log: EvaluationLog) -> Any:
     """A classifier with batch norm and dropout that records how it is run, also through `model.forward`."""
     first, first_bias, last, last_bias, mean, variance = (each.clone() for each in values)
     model = _classes()[0](linear(first, first_bias), linear(last, last_bias), keep(log))
-    model.norm.running_mean, model.norm.running_var = mean, variance
+    model.norm.running_mean = mean
+    model.norm.running_var = variance
     return model
 
 
@@ -100,7 +138,12 @@ def _classes() -> tuple[Any, ...]:
         def __init__(self, first: Any, last: Any, key: int) -> None:
             super().__init__()
             # Batch norm over four values per channel: in training mode a batch of one changes it, but does not raise.
-            self.first, self.norm, self.dropout, self.last = first, nn.BatchNorm1d(3), nn.Dropout(0.5), last
+            self.first, self.norm, self.dropout, self.last = (
+                first,
+                nn.BatchNorm1d(3),
+                nn.Dropout(0.5),
+                last,
+            )
             self.key = key
 
         def forward(self, pictures: Any) -> Any:
@@ -136,7 +179,10 @@ __getattr__ = finds(_classes)
 @lru_cache(maxsize=1)
 def _ranges() -> tuple[list[int], Any, Any]:
     """Of the weights, biases and statistics, one after another: how many there are, how wide each range is, its low."""
-    first, last = ((-0.15, 0.15, HIDDEN * 3 * SIZE * SIZE), (-0.15, 0.15, HIDDEN)), ((-2.4, 2.4, CLASSES * HIDDEN),)
+    first, last = (
+        ((-0.15, 0.15, HIDDEN * 3 * SIZE * SIZE), (-0.15, 0.15, HIDDEN)),
+        ((-2.4, 2.4, CLASSES * HIDDEN),),
+    )
     every = (*first, *last, (-0.3, 0.3, CLASSES), (-0.5, 0.5, 3), (0.1, 0.3, 3))
     sizes = [size for _, _, size in every]
     width = torch.cat([torch.full((size,), high - low) for low, high, size in every])
@@ -153,21 +199,39 @@ def _drawn(seed: int) -> tuple[tuple[Any, ...], Any, list[list[float]]]:
     sizes, width, low = _ranges()
     while True:
         generator = torch.Generator().manual_seed(seed)
-        numbers = torch.rand(DRAWS, sum(sizes), generator=generator).mul_(width).add_(low).split(sizes, dim=1)
+        numbers = (
+            torch.rand(DRAWS, sum(sizes), generator=generator)
+            .mul_(width)
+            .add_(low)
+            .split(sizes, dim=1)
+        )
         pictures = sprites(DRAWS * MOST, seed + 1)[0].unflatten(0, (DRAWS, MOST))
         first, first_bias, last, last_bias, mean, variance = numbers
-        first, last = first.unflatten(1, (HIDDEN, -1)), last.unflatten(1, (CLASSES, -1))
+        first = first.unflatten(1, (HIDDEN, -1))
+        last = last.unflatten(1, (CLASSES, -1))
         # As in evaluation mode.
-        hidden = torch.baddbmm(first_bias[:, None], pictures.flatten(2), first.mT).unflatten(2, (3, -1))
+        hidden = torch.baddbmm(first_bias[:, None], pictures.flatten(2), first.mT).unflatten(
+            2, (3, -1)
+        )
         hidden = (hidden - mean[:, None, :, None]) / (variance[:, None, :, None] + 1e-5).sqrt()
         outputs = torch.baddbmm(last_bias[:, None], hidden.relu().flatten(2), last.mT).tolist()
         for draw, found in enumerate(outputs):
             if not all(_telling(found[:samples]) for samples in (FEW, MOST)):
                 continue
-            for order in map(list, permutations(range(CLASSES))):  # in another order, two classes may show as one
+            for order in map(
+                list, permutations(range(CLASSES))
+            ):  # in another order, two classes may show as one
                 mixed = [[row[place] for place in order] for row in found]
-                if all(not _one_output_is_enough(mixed[:n]) and _telling(mixed[:n]) for n in (FEW, MOST)):
-                    every = (first[draw], first_bias[draw], last[draw][order], last_bias[draw][order])
+                if all(
+                    not _one_output_is_enough(mixed[:n]) and _telling(mixed[:n])
+                    for n in (FEW, MOST)
+                ):
+                    every = (
+                        first[draw],
+                        first_bias[draw],
+                        last[draw][order],
+                        last_bias[draw][order],
+                    )
                     return (*every, mean[draw], variance[draw]), pictures[draw], mixed
         seed += 100_003
 
@@ -186,7 +250,9 @@ def _telling(outputs: list[list[float]]) -> bool:
     if min(max(row) - sorted(row)[-2] for row in outputs) < 0.03 * size + 0.02:
         return False
     loss, accuracy = _means(outputs, classes)
-    if abs(loss - _batch_means(outputs)[0]) <= 0.01 or abs(loss - round(loss, 3)) <= 2 * CLOSE * (1 + loss):
+    if abs(loss - _batch_means(outputs)[0]) <= 0.01 or abs(loss - round(loss, 3)) <= 2 * CLOSE * (
+        1 + loss
+    ):
         return False
     return round(accuracy * len(outputs)) not in _hits_elsewhere(outputs, classes)
 
@@ -196,7 +262,8 @@ def _one_output_is_enough(outputs: list[list[float]]) -> bool:
     classes = _wanted(outputs)
     hits = sum(row.index(max(row)) == wanted for row, wanted in zip(outputs, classes, strict=True))
     return any(
-        hits == sum((row[1] > least) == wanted for row, wanted in zip(outputs, classes, strict=True))
+        hits
+        == sum((row[1] > least) == wanted for row, wanted in zip(outputs, classes, strict=True))
         for least in (0.0, 0.5)
     )
 
@@ -205,7 +272,8 @@ def _hits_elsewhere(outputs: list[list[float]], classes: list[int]) -> tuple[int
     """How many classes are the place of the largest output in their batch, or in their column of it."""
     whole = columns = 0
     for start in range(0, len(outputs), BATCH):
-        rows, wanted = outputs[start : start + BATCH], classes[start : start + BATCH]
+        rows = outputs[start : start + BATCH]
+        wanted = classes[start : start + BATCH]
         flat = [value for row in rows for value in row]
         whole += wanted.count(flat.index(max(flat)))
         places = [column.index(max(column)) for column in zip(*rows, strict=True)]
@@ -222,8 +290,11 @@ def _wanted(outputs: list[list[float]]) -> list[int]:
 
 def _batch_means(outputs: list[list[float]]) -> list[float]:
     """The means over the batches."""
-    classes, starts = _wanted(outputs), range(0, len(outputs), BATCH)
-    each = [_means(outputs[start : start + BATCH], classes[start : start + BATCH]) for start in starts]
+    classes = _wanted(outputs)
+    starts = range(0, len(outputs), BATCH)
+    each = [
+        _means(outputs[start : start + BATCH], classes[start : start + BATCH]) for start in starts
+    ]
     return [sum(column) / len(each) for column in zip(*each, strict=True)] or [0.0, 0.0]
 
 
@@ -241,12 +312,16 @@ def batches(seed: int, samples: int) -> tuple[Any, list[float]]:
     """A loader, and the means over its batches of loss and accuracy."""
     _, pictures, outputs = _drawn(seed)
     classes = torch.tensor(_wanted(outputs[:samples]), dtype=torch.int64)
-    dataset = torch.utils.data.TensorDataset(pictures[:samples].clone(), classes)  # a solution may write into them
+    dataset = torch.utils.data.TensorDataset(
+        pictures[:samples].clone(), classes
+    )  # a solution may write into them
     return torch.utils.data.DataLoader(dataset, batch_size=BATCH), _batch_means(outputs[:samples])
 
 
 def loss_fn(log: EvaluationLog) -> Any:
-    loss = _classes()[1](label_smoothing=SMOOTHING)  # not the default: the given loss has to be used
+    loss = _classes()[1](
+        label_smoothing=SMOOTHING
+    )  # not the default: the given loss has to be used
     loss.key = keep(log)
     return loss
 
@@ -305,7 +380,9 @@ def _evaluated(call: Call, device: Any, samples: int = FEW, moved: bool = False)
     log = EvaluationLog()
     model = watched(_drawn(call.seed)[0], log)
     model.first.bias.requires_grad_(False)  # frozen before, so frozen afterwards
-    for parameter in list(model.parameters())[:-1]:  # the last one has no gradient yet, and gets none
+    for parameter in list(model.parameters())[
+        :-1
+    ]:  # the last one has no gradient yet, and gets none
         if parameter.requires_grad:
             parameter.grad = torch.full_like(parameter, 0.25)
     before = _state(model)
@@ -321,7 +398,11 @@ def _evaluated(call: Call, device: Any, samples: int = FEW, moved: bool = False)
     return Evaluated(
         kind=type(value).__name__,
         parts=[
-            ModelPart(type(part).__name__, isinstance(part, float), float(part) if type(part) in (int, float) else None)
+            ModelPart(
+                type(part).__name__,
+                isinstance(part, float),
+                float(part) if type(part) in (int, float) else None,
+            )
             for part in (value if isinstance(value, (tuple, list)) else ())
         ],
         is_tuple=isinstance(value, tuple),
@@ -329,7 +410,10 @@ def _evaluated(call: Call, device: Any, samples: int = FEW, moved: bool = False)
         graph_line=call.first_line(f for f in forwards if f.builds_graph),
         forward_line=call.first_line(forwards),
         wanted_device=name_of(device),
-        changed={kind: _changed(before[kind], after[kind]) for kind in ("weights", "gradients", "statistics")},
+        changed={
+            kind: _changed(before[kind], after[kind])
+            for kind in ("weights", "gradients", "statistics")
+        },
         flags_before=before["flags"],
         flags_after=after["flags"],
         settings=settings,
@@ -345,7 +429,8 @@ def _with_copies(error: StudentRaised, call: Call, loader: Any) -> StudentRaised
     if not len(loader):
         return error
     inputs, targets = next(iter(loader))
-    lines, message = copied(call, inputs=inputs, targets=targets), error.evidence.message
+    lines = copied(call, inputs=inputs, targets=targets)
+    message = error.evidence.message
     source = linecache.getline(str(call.path), error.evidence.line or 0)
     if "found at least two devices" in message and _COMPARISON.search(source):
         message = f"{message} (comparing outputs with targets)"
@@ -359,7 +444,9 @@ def _state(model: Any) -> dict[str, dict[str, Any]]:
     parameters = dict(model.named_parameters())
     return {
         "weights": {name: _kept(p) for name, p in parameters.items()},
-        "gradients": {name: None if p.grad is None else _kept(p.grad) for name, p in parameters.items()},
+        "gradients": {
+            name: None if p.grad is None else _kept(p.grad) for name, p in parameters.items()
+        },
         "statistics": {name: _kept(b) for name, b in model.named_buffers()},
         "flags": {name: p.requires_grad for name, p in parameters.items()},
     }
@@ -372,12 +459,21 @@ def _kept(tensor: Any) -> Any:
 
 def _changed(before: dict[str, Any], after: dict[str, Any]) -> list[str]:
     def same(old: Any, new: Any) -> bool:
-        return old is new if old is None or new is None else old.dtype == new.dtype and torch.equal(old, new)
+        return (
+            old is new
+            if old is None or new is None
+            else old.dtype == new.dtype and torch.equal(old, new)
+        )
 
     return [name for name, old in before.items() if not same(old, after.get(name))]
 
 
-OWN_LOSSES = ("cross_entropy(", "CrossEntropyLoss(", "nll_loss(", "log_softmax(")  # where `loss_fn` is not called
+OWN_LOSSES = (
+    "cross_entropy(",
+    "CrossEntropyLoss(",
+    "nll_loss(",
+    "log_softmax(",
+)  # where `loss_fn` is not called
 ON_THE_DEVICE = ("model_starts_on_the_cpu", "already_there")
 FULL = (*ON_THE_DEVICE, "on_the_cpu", "on_the_second_gpu")
 
@@ -387,7 +483,8 @@ def _all(seen: Seen) -> Cases[Evaluated]:
 
 
 def _diagnose(raised: Raised, seen: Seen) -> str | None:
-    scenario, message = raised.scenario, raised.message
+    scenario = raised.scenario
+    message = raised.message
     found = diagnosis(raised)
     if scenario == "on_the_second_gpu" and between_gpus(message):
         return "device-index-dropped"
@@ -396,7 +493,9 @@ def _diagnose(raised: Raised, seen: Seen) -> str | None:
         if BACK in raised.copied and {"targets", "targets of the loss"} & raised.copied.keys():
             # Something was copied either way; where the comparison itself copies, it is the outputs.
             return "outputs-on-cpu" if raised.copied[BACK] == raised.line else None
-    if found is None and scenario == "nothing_to_evaluate":  # with sprites it ran, on the same device
+    if (
+        found is None and scenario == "nothing_to_evaluate"
+    ):  # with sprites it ran, on the same device
         return "empty-loader-forgotten"
     # With device="cpu" nothing can have been forgotten: model and batches were on the CPU already.
     return "hard-coded-cuda" if found is not None and scenario == "on_the_cpu" else found
@@ -410,7 +509,9 @@ def calls_the_model(seen: Seen, wanted: Seen) -> None:
     """The model is called with the inputs of the batches."""
     for name in FULL:
         if not _all(seen)[name].passes:
-            raise Failed(f"the model was never called (scenario `{name}`)", "a forward pass for every batch")
+            raise Failed(
+                f"the model was never called (scenario `{name}`)", "a forward pass for every batch"
+            )
 
 
 CALLED = ("runs", "calls_the_model")
@@ -426,7 +527,9 @@ def runs_on_the_device(seen: Seen, wanted: Seen) -> None:
             happened = f"{len(elsewhere)} of {len(case.passes)} forward passes ran on {where}"
             key = "model-not-moved" if where == "cpu" else None
             at = ("device =",) if key else ()
-            raise Failed(happened, f"all of them on {case.wanted_device}", case.forward_line, key, at)
+            raise Failed(
+                happened, f"all of them on {case.wanted_device}", case.forward_line, key, at
+            )
 
 
 @evaluate.check(points=1, needs=CALLED)
@@ -452,7 +555,11 @@ def evaluates_in_evaluation_mode(seen: Seen, wanted: Seen) -> None:
         training = [p.training for p in case.passes if p.training]
         if not training:
             continue
-        parts = "the whole model" if "model" in training[0] and len(training[0]) == 3 else " and ".join(training[0])
+        parts = (
+            "the whole model"
+            if "model" in training[0] and len(training[0]) == 3
+            else " and ".join(training[0])
+        )
         happened = f"{len(training)} of {len(case.passes)} forward passes ran with {parts} in training mode"
         expected = "evaluation mode in every pass, with model.eval() before the first"
         raise Failed(happened, expected, case.forward_line, *_mode_mistake(case))
@@ -460,7 +567,8 @@ def evaluates_in_evaluation_mode(seen: Seen, wanted: Seen) -> None:
 
 def _mode_mistake(case: Evaluated) -> tuple[str | None, tuple[str, ...]]:
     """The mistake of forward passes in training mode, and patterns of its line."""
-    training, misconception = [p.training for p in case.passes if p.training], None
+    training = [p.training for p in case.passes if p.training]
+    misconception = None
     if len(training) == len(case.passes) and all("model" in parts for parts in training):
         # Without `no_grad` too, the mistake is not that one was taken for the other.
         changed = "batch-norm-changed" if case.changed["statistics"] else None
@@ -469,9 +577,9 @@ def _mode_mistake(case: Evaluated) -> tuple[str | None, tuple[str, ...]]:
         misconception = "batch-norm-changed"
     if not any("model" in parts for parts in training):  # parts of a model in evaluation mode
         return misconception, ("train(", ".training")
-    return misconception, ("eval not called", "train(", ".training", "eval(") if len(training) == len(
-        case.passes
-    ) else ()
+    return misconception, ("eval not called", "train(", ".training", "eval(") if len(
+        training
+    ) == len(case.passes) else ()
 
 
 @evaluate.check(points=2, needs=CALLED)
@@ -508,10 +616,8 @@ def _unchanged(seen: Seen, kind: str) -> None:
         case = _all(seen)[name]
         if changed := case.changed[kind]:
             happened = f"scenario `{name}` changed the {kind} of {', '.join(changed[:3])}"
-            expected, training = (
-                f"the {kind} from before the call",
-                any("batch norm" in p.training for p in case.passes),
-            )
+            expected = f"the {kind} from before the call"
+            training = any("batch norm" in p.training for p in case.passes)
             if kind == "statistics" and training:
                 raise Failed(happened, expected, case.forward_line, *_mode_mistake(case))
             raise Failed(happened, expected)
@@ -521,7 +627,8 @@ def _unchanged(seen: Seen, kind: str) -> None:
 def leaves_training_possible(seen: Seen, wanted: Seen) -> None:
     """Training can continue: requires_grad of every parameter, grad mode and torch's settings are unchanged."""
     for name, case, right in pairs(_all(seen), _all(wanted), *FULL):
-        before, after = right.flags_before, case.flags_after
+        before = right.flags_before
+        after = case.flags_after
         off = [parameter for parameter, flag in before.items() if flag and not after.get(parameter)]
         on = [parameter for parameter, flag in before.items() if not flag and after.get(parameter)]
         if off:
@@ -531,9 +638,15 @@ def leaves_training_possible(seen: Seen, wanted: Seen) -> None:
                 misconception="requires-grad-left-off",
             )
         if on:
-            raise Failed(f"{', '.join(on)} was frozen, and requires gradients afterwards", "requires_grad as before")
+            raise Failed(
+                f"{', '.join(on)} was frozen, and requires gradients afterwards",
+                "requires_grad as before",
+            )
         if "the gradient mode" in case.settings:
-            raise Failed("gradients are switched off for the whole program afterwards", "torch.no_grad() in a `with`")
+            raise Failed(
+                "gradients are switched off for the whole program afterwards",
+                "torch.no_grad() in a `with`",
+            )
         expect_settings_kept(case.settings, name)
 
 
@@ -568,12 +681,15 @@ def _number(place: int, seen: Seen, wanted: Seen) -> None:
     what = ("loss", "accuracy")[place]
     every = list(pairs(_all(seen), _all(wanted), *FULL))
     # In every scenario: with a few samples, two numbers may be equal by chance.
-    of_means = all(_close(case.parts[place].value, right.batch_means[place]) for _, case, right in every)
+    of_means = all(
+        _close(case.parts[place].value, right.batch_means[place]) for _, case, right in every
+    )
     for name, case, reference in every:
         if changed := [*case.changed["weights"], *case.changed["statistics"]]:
             happened = f"scenario `{name}`: {changed[0]} was changed, so that {what} may be another"
             raise Failed(happened, f"the {what} of the model as it was passed in")
-        found, right = case.parts[place].value, reference.parts[place].value
+        found = case.parts[place].value
+        right = reference.parts[place].value
         assert found is not None
         assert right is not None
         rough = next((each.dtype for each in case.passes if each.dtype in HALF), None)
@@ -588,27 +704,36 @@ def _number(place: int, seen: Seen, wanted: Seen) -> None:
         # A number of hits over another than that of the samples is divided wrongly.
         counted = _close(round(found * sum(reference.sizes)), found * sum(reference.sizes))
         at: tuple[str, ...] = (
-            (("==", "eq(") if counted else ("mean(",)) if place else ("softmax(", "sigmoid(", *ROUGH, "+= loss_fn(")
+            (("==", "eq(") if counted else ("mean(",))
+            if place
+            else ("softmax(", "sigmoid(", *ROUGH, "+= loss_fn(")
         )
         if not place and not case.losses:
-            raise Failed("`loss_fn` was never called", "`loss_fn(outputs, targets)` for every batch", at=OWN_LOSSES)
+            raise Failed(
+                "`loss_fn` was never called",
+                "`loss_fn(outputs, targets)` for every batch",
+                at=OWN_LOSSES,
+            )
         if len(case.passes) < len(case.sizes):
             happened = f"only {len(case.passes)} of {len(case.sizes)} batches were used (scenario `{name}`)"
             at = ("continue", "for")
             raise Failed(happened, "all of them, also a smaller one", None, "loop-left-early", at)
-        other, sizes = case.parts[1 - place].value, reference.sizes
+        other = case.parts[1 - place].value
+        sizes = reference.sizes
         if _close(found, reference.parts[1 - place].value or 0.0) and _close(other, right):
-            raise Failed(f"scenario `{name}`: loss and accuracy are swapped", "loss first, then accuracy")
-        if _close(found * len(sizes), right * sum(sizes)):
-            happened = (
-                f"scenario `{name}`: {what} {found:.4f}, the sum over {sum(sizes)} samples divided by {len(sizes)}"
+            raise Failed(
+                f"scenario `{name}`: loss and accuracy are swapped", "loss first, then accuracy"
             )
+        if _close(found * len(sizes), right * sum(sizes)):
+            happened = f"scenario `{name}`: {what} {found:.4f}, the sum over {sum(sizes)} samples divided by {len(sizes)}"
             raise Failed(happened, f"{right:.4f}, divided by the number of samples")
         if place and _close(found, 100 * right):
             note, at = " (in [0, 1], not in percent)", ()
         elif any(found == round(right, digits) for digits in (1, 2, 3)):
             note, at = " (not rounded)", ()
-        elif _close(found, reference.batch_means[place] * len(reference.sizes) / sum(reference.sizes)):
+        elif _close(
+            found, reference.batch_means[place] * len(reference.sizes) / sum(reference.sizes)
+        ):
             note = " (weight each batch by its number of samples)"
         elif not (place or of_means or case.as_they_are):
             expected = "`loss_fn(outputs, targets)`, with the outputs as they are"
@@ -617,8 +742,12 @@ def _number(place: int, seen: Seen, wanted: Seen) -> None:
         misconception = "mean-of-batch-means" if of_means else None
         at = ("mean(",) if of_means and place else at or ("return",)
         happened = f"scenario `{name}`: {what} {found:.4f}"
-        about = "returns_two_floats" if note else ""  # the right samples, and another kind of number
-        raise Failed(happened, f"{right:.4f}{note}", misconception=misconception, at=at, about=about)
+        about = (
+            "returns_two_floats" if note else ""
+        )  # the right samples, and another kind of number
+        raise Failed(
+            happened, f"{right:.4f}{note}", misconception=misconception, at=at, about=about
+        )
 
 
 def _close(found: float | None, right: float) -> bool:
@@ -634,5 +763,8 @@ def copes_with_nothing(seen: Seen, wanted: Seen) -> None:
         shape = "({})" if case.is_tuple else f"{called(case.kind)} of {{}}"
         given = shape.format(", ".join(shown)) if shown else called(case.kind)
         raise Failed(f"an empty loader gave {given}", "(0.0, 0.0)")
-    if any(case.changed.values()) or case.flags_after != wanted[evaluated]["nothing_to_evaluate"].flags_after:
+    if (
+        any(case.changed.values())
+        or case.flags_after != wanted[evaluated]["nothing_to_evaluate"].flags_after
+    ):
         raise Failed("with an empty loader the model was changed", "the model as it was")

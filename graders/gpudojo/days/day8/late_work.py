@@ -23,9 +23,14 @@ class Queue:
     """The work that devices still have to do."""
 
     def __init__(self, clock: Clock, line: Callable[[], int | None]) -> None:
-        self.clock, self.line = clock, line
-        self.done: dict[Any, float] = {}  # by stream, when its work is done; None is the stream of a Mac's GPU
-        self.asked: list[tuple[int, Any, int | None]] = []  # GPU, stream and line of each wait and event
+        self.clock = clock
+        self.line = line
+        self.done: dict[
+            Any, float
+        ] = {}  # by stream, when its work is done; None is the stream of a Mac's GPU
+        self.asked: list[
+            tuple[int, Any, int | None]
+        ] = []  # GPU, stream and line of each wait and event
 
     def launch(self, seconds: float, device: Any = None) -> None:
         if not self.clock.really:
@@ -49,7 +54,9 @@ class Queue:
         """Wait for one GPU, or for all."""
         if index is not None:
             self.ask(index)
-        of_it = (at for stream, at in self.done.items() if index is None or stream.device_index == index)
+        of_it = (
+            at for stream, at in self.done.items() if index is None or stream.device_index == index
+        )
         self.clock.until(max(of_it, default=0.0))
 
     def is_past(self, moment: float) -> bool:
@@ -67,9 +74,16 @@ class Work:
     """Work to be timed: the n-th call takes the n-th duration, all later ones the last. `took` is what they took."""
 
     def __init__(
-        self, durations: Sequence[float], clock: Clock, queue: Queue | None = None, device: Any = None
+        self,
+        durations: Sequence[float],
+        clock: Clock,
+        queue: Queue | None = None,
+        device: Any = None,
     ) -> None:
-        self.durations, self.clock, self.queue, self.device = durations, clock, queue, device
+        self.durations = durations
+        self.clock = clock
+        self.queue = queue
+        self.device = device
         self.took: list[float] = []
 
     def __call__(self) -> None:
@@ -96,7 +110,13 @@ def working_later(clock: Clock, line: Callable[[], int | None] = lambda: None) -
     note = record_wait
     event: Any = AnyEvent
 
-    def noted(kind: str, times: int = 1, explicit: bool = False, warned: bool | None = None, where: Any = None) -> None:
+    def noted(
+        kind: str,
+        times: int = 1,
+        explicit: bool = False,
+        warned: bool | None = None,
+        where: Any = None,
+    ) -> None:
         note(kind, times, explicit, warned, where or site())
         queue.wait(torch.cuda.current_device() if kind == "synchronize" else None)
 
@@ -128,7 +148,9 @@ def working_later(clock: Clock, line: Callable[[], int | None] = lambda: None) -
 
     def elapsed_time(self: Any, end_event: Any) -> float:
         if not queue.has_come(max(self._at or 0.0, end_event._at or 0.0)):
-            raise RuntimeError("CUDA error: device not ready")  # CUDA's error for an event that is not reached
+            raise RuntimeError(
+                "CUDA error: device not ready"
+            )  # CUDA's error for an event that is not reached
         return float(elapsed(self, end_event))
 
     def waits(*args: Any, **kwargs: Any) -> None:
@@ -184,25 +206,33 @@ class _Timeline:
         self.calls: list[tuple[Any, float, float]] = []  # the call, its real end, its new end
 
     def add(self, event: Any, duration: float) -> None:
-        if not self.calls or event.time_range.end > self.calls[-1][1]:  # else it is inside the one before
+        if (
+            not self.calls or event.time_range.end > self.calls[-1][1]
+        ):  # else it is inside the one before
             self.starts.append(event.time_range.start)
-            self.calls.append((event, event.time_range.end, self._before(len(self.calls)) + duration))
+            self.calls.append(
+                (event, event.time_range.end, self._before(len(self.calls)) + duration)
+            )
 
     def _before(self, number: int) -> float:
         """The new end of the call before, which is the new start of this one."""
         return self.calls[number - 1][2] if number else 0.0
 
     def retime(self, event: Any) -> None:
-        start, end = event.time_range.start, event.time_range.end
+        start = event.time_range.start
+        end = event.time_range.end
         first = bisect_right(self.starts, start) - 1
         call, call_end, here = self.calls[first] if first >= 0 else (None, -1.0, 0.0)
         if event is call:
-            begins, ends = self._before(first), here
+            begins = self._before(first)
+            ends = here
         elif end <= call_end:  # a part of a chosen call takes no time
             begins = ends = self._before(first)
         else:
-            begins, ends = self._moved(start), self._moved(end, up_to=True)
-        event.time_range.start, event.time_range.end = begins, ends
+            begins = self._moved(start)
+            ends = self._moved(end, up_to=True)
+        event.time_range.start = begins
+        event.time_range.end = ends
         if event.kernels:  # the virtual GPU's operators have their device time in one fake kernel
             event.kernels = []
             event.append_kernel(event.name, 0, ends - begins)

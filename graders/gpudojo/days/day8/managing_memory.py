@@ -92,9 +92,17 @@ checkpointed = exercise.function(
     "A plain `for` loop copes with both; a fixed number of segments does not.",
 )
 peak_memory.when(
-    "runs", "forgets_earlier_peaks", "finds_the_highest_moment", hint=(1, 2, 3), at=("return", "last return")
+    "runs",
+    "forgets_earlier_peaks",
+    "finds_the_highest_moment",
+    hint=(1, 2, 3),
+    at=("return", "last return"),
 )
-peak_memory.when("measures_the_right_device", hint=(1, 2, 3), at=("max_memory_allocated(", "return", "last return"))
+peak_memory.when(
+    "measures_the_right_device",
+    hint=(1, 2, 3),
+    at=("max_memory_allocated(", "return", "last return"),
+)
 peak_memory.when("is_nothing_on_the_cpu", hint=(4, 5, 6), at=("is_available(", "first return"))
 HALVING: tuple[str, ...] = ("start =", "//", "/", "-", "except", "for", "return")
 largest_batch.when("halves_until_it_fits", hint=(1, 2, 3), at=("except", "for", "return"))
@@ -103,7 +111,9 @@ largest_batch.when("raises_when_nothing_fits", hint=(7, 8, 9), at=("except",))
 largest_batch.when("runs", "swallows_nothing_else", hint=(10, 11, 12), at=("except",))
 accumulate.when("works_on_the_device", hint=(1, 2, 3), at=("cpu(", "to(", "for"))
 accumulate.when("model-not-moved", at=("cpu(",))
-accumulate.when("steps_after_every_group", "starts_from_nothing", hint=(4, 5, 6), at=("step(", "backward("))
+accumulate.when(
+    "steps_after_every_group", "starts_from_nothing", hint=(4, 5, 6), at=("step(", "backward(")
+)
 accumulate.when("remainder-dropped", at=("//", "%", "last return"))
 accumulate.when("steps_for_the_remainder", hint=(7, 8, 9), at=(".grad", "last step(", "step("))
 accumulate.when("leaves_the_mode_alone", hint=(10, 11, 12), at=("eval(", "train(", "for"))
@@ -129,7 +139,9 @@ class Measured(Case, frozen=True):
     value: int | None
     shown: str
     calls: int  # of `fn`
-    sizes: dict[str, int]  # allocated before `fn`, inside it at the peak and at the end, and long before
+    sizes: dict[
+        str, int
+    ]  # allocated before `fn`, inside it at the peak and at the end, and long before
 
 
 def _measured(call: Call, *told: Any) -> Cases[Measured]:
@@ -172,7 +184,9 @@ def _measured_on(call: Call, device: Any) -> Measured:
     value = call(Sealed(fn), device)
     del before
     whole = isinstance(value, int) and not isinstance(value, bool)
-    return Measured(type(value).__name__, value - base if whole else None, repr(value)[:60], len(calls), sizes)
+    return Measured(
+        type(value).__name__, value - base if whole else None, repr(value)[:60], len(calls), sizes
+    )
 
 
 @peak_memory.probe
@@ -208,7 +222,11 @@ def without_a_gpu(call: Call) -> Cases[Measured]:
 def _about_cuda(raised: Raised, seen: Seen) -> str | None:
     """An error about CUDA although the CPU was asked for, on a machine without a GPU too."""
     about = "cuda" in raised.message.lower() or "nvidia" in raised.message.lower()
-    return "cuda-for-every-device" if "cpu" in raised.scenario and about and seen[without_a_gpu].errors else None
+    return (
+        "cuda-for-every-device"
+        if "cpu" in raised.scenario and about and seen[without_a_gpu].errors
+        else None
+    )
 
 
 runs(peak_memory, diagnose=_about_cuda)
@@ -217,7 +235,9 @@ EARLIER = "a peak that was over before `fn` was called"
 
 def _mistake(found: Measured, right: Measured) -> str | None:
     """What else the allocator tells, if that is the answer; empty for the right one, None for any other number."""
-    before, highest, left, earlier = (right.sizes[name] for name in ("before", "highest", "left", "earlier"))
+    before, highest, left, earlier = (
+        right.sizes[name] for name in ("before", "highest", "left", "earlier")
+    )
     told = {
         right.value: "",
         earlier + before: EARLIER,
@@ -228,7 +248,9 @@ def _mistake(found: Measured, right: Measured) -> str | None:
     return told.get(found.value)
 
 
-def _answers(seen: Cases[Measured], wanted: Cases[Measured]) -> Iterator[tuple[str, Measured, Measured]]:
+def _answers(
+    seen: Cases[Measured], wanted: Cases[Measured]
+) -> Iterator[tuple[str, Measured, Measured]]:
     """Name, answer and right answer. Raises Failed for an answer that is no int, and if `fn` was not called once."""
     for name, found, right in pairs(seen, wanted):
         if found.value is None:
@@ -251,7 +273,9 @@ def finds_the_highest_moment(seen: Seen, wanted: Seen) -> None:
         mistake = _mistake(found, right)
         if mistake not in ("", EARLIER):  # the second is another check's
             note = f": {mistake}" if mistake else ""
-            raise Failed(f"device={name} gave {_kib(found.value)}{note}", f"{_kib(right.value)}, the peak")
+            raise Failed(
+                f"device={name} gave {_kib(found.value)}{note}", f"{_kib(right.value)}, the peak"
+            )
 
 
 @peak_memory.check(points=0.25, needs=("runs", "finds_the_highest_moment"))
@@ -295,8 +319,13 @@ ENOUGH = 40  # tries after which an endless loop is ended
 class _Trial:
     """A `try_batch` that fits up to some size, fails in a given way, and leaves something in the cache each time."""
 
-    def __init__(self, call: Call, fits: int, instead: Exception | None = None, at: int = 0) -> None:
-        self.call, self.fits, self.instead, self.at = call, fits, instead, at
+    def __init__(
+        self, call: Call, fits: int, instead: Exception | None = None, at: int = 0
+    ) -> None:
+        self.call = call
+        self.fits = fits
+        self.instead = instead
+        self.at = at
         self.sizes: list[float] = []
         self.lines: list[int | None] = []  # from where it was called
         self.cached: list[int] = []
@@ -352,13 +381,16 @@ class Search(Case, frozen=True):
         return shown + ", …" if len(self.sizes) > 8 else shown or "nothing"
 
 
-def _search(call: Call, start: int, fits: int, instead: Exception | None = None, at: int = 0) -> Search:
+def _search(
+    call: Call, start: int, fits: int, instead: Exception | None = None, at: int = 0
+) -> Search:
     from virtual_cuda import patch
 
     if call.device.type == "cuda":
         torch.cuda.empty_cache()  # of an earlier search
     trial = _Trial(call, fits, instead, at)
-    value, raised = None, None
+    value = None
+    raised = None
     # On the plain CPU `torch.accelerator.empty_cache()` raises, where `torch.cuda.empty_cache()` does nothing.
     missing = call.device.type == "cpu" and hasattr(torch.accelerator, "empty_cache")
     try:
@@ -388,7 +420,8 @@ def _search(call: Call, start: int, fits: int, instead: Exception | None = None,
 def _cases(seed: int) -> dict[str, tuple[int, int]]:
     """Where to start, and what fits: other numbers for every seed. Odd ones are on the way, and 5, 2, 1 at its end."""
     draw = random.Random(seed).randrange
-    odd, exact = draw(91, 127, 2), 8 * draw(9, 15)
+    odd = draw(91, 127, 2)
+    exact = 8 * draw(9, 15)
     return {
         "several_halvings": (odd, draw(odd // 8 + 1, odd // 4)),
         "the_first_fits": (n := draw(50, 90), n),
@@ -406,17 +439,27 @@ def error_start(seed: int) -> int:
 @largest_batch.probe
 def searches(call: Call) -> dict[str, Cases[Search]]:
     """Some size fits. Nothing fits. Or try_batch has a bug: at once, after some halvings, and one about memory."""
-    draw, start = random.Random(call.seed).randrange, error_start(call.seed)
+    draw = random.Random(call.seed).randrange
+    start = error_start(call.seed)
     access = "CUDA error: an illegal memory access was encountered"
     errors = {
         "ValueError": (ValueError(f"{draw(100)} is an odd number of sprites"), start),
-        "RuntimeError": (RuntimeError(f"mat1 and mat2 shapes cannot be multiplied ({draw(9)}x2 and 3x4)"), start // 2),
+        "RuntimeError": (
+            RuntimeError(f"mat1 and mat2 shapes cannot be multiplied ({draw(9)}x2 and 3x4)"),
+            start // 2,
+        ),
         "RuntimeError about memory": (RuntimeError(access), start // 4),
     }
     return {
-        "something_fits": tried({name: partial(_search, call, *case) for name, case in _cases(call.seed).items()}),
-        "nothing_fits": tried({f"nothing_fits_{n}": partial(_search, call, n, 0) for n in (draw(10, 12), 1)}),
-        "another_error": tried({n: partial(_search, call, start, 1, error, at) for n, (error, at) in errors.items()}),
+        "something_fits": tried(
+            {name: partial(_search, call, *case) for name, case in _cases(call.seed).items()}
+        ),
+        "nothing_fits": tried(
+            {f"nothing_fits_{n}": partial(_search, call, n, 0) for n in (draw(10, 12), 1)}
+        ),
+        "another_error": tried(
+            {n: partial(_search, call, start, 1, error, at) for n, (error, at) in errors.items()}
+        ),
     }
 
 
@@ -426,34 +469,53 @@ runs(largest_batch, scenarios=_cases(0))
 @largest_batch.check(points=0.5)
 def halves_until_it_fits(seen: Seen, wanted: Seen) -> None:
     """It tries start, start // 2, ... and returns the first that does not run out of memory."""
-    for _, found, right in pairs(seen[searches]["something_fits"], wanted[searches]["something_fits"]):
-        where, raised = (
-            f"(start={right.start}, {right.fits} fits)",
-            f"raised {found.error.type}" if found.error else "",
-        )
+    for _, found, right in pairs(
+        seen[searches]["something_fits"], wanted[searches]["something_fits"]
+    ):
+        where = f"(start={right.start}, {right.fits} fits)"
+        raised = f"raised {found.error.type}" if found.error else ""
         if found.sizes != right.sizes:
-            line, at = None, HALVING
+            line = None
+            at = HALVING
             if len(found.sizes) < 2:
                 line, at = found.error.line if found.error else None, ("raise", "except")
             elif len(found.sizes) < len(right.sizes):
                 at = ("raise", *HALVING)
             elif found.sizes[: len(right.sizes)] == right.sizes:  # it had found the size
                 line, at = found.lines[len(right.sizes)], ()
-            raise Failed(f"{where} it tried {found.tried}{raised and ' and ' + raised}", right.tried, line, None, at)
+            raise Failed(
+                f"{where} it tried {found.tried}{raised and ' and ' + raised}",
+                right.tried,
+                line,
+                None,
+                at,
+            )
         if found.value != right.value:
             line, at = found.error.line if found.error else None, ()
             if found.error is None:  # of what was returned, or of the try that fitted
                 again = ("unused largest_batch(",)
-                line, at = (found.lines[-1], again) if found.shown == "None" else (None, ("return",))
-            raise Failed(f"{where} it {raised or 'returned ' + found.shown}", f"{right.value} returned", line, None, at)
+                line, at = (
+                    (found.lines[-1], again) if found.shown == "None" else (None, ("return",))
+                )
+            raise Failed(
+                f"{where} it {raised or 'returned ' + found.shown}",
+                f"{right.value} returned",
+                line,
+                None,
+                at,
+            )
 
 
 @largest_batch.check(points=0.25)
 def gives_the_cache_back(seen: Seen, wanted: Seen) -> None:
     """Cached memory is freed between two tries."""
-    for _, found, right in pairs(seen[searches]["something_fits"], wanted[searches]["something_fits"]):
+    for _, found, right in pairs(
+        seen[searches]["something_fits"], wanted[searches]["something_fits"]
+    ):
         if len(found.sizes) < min(2, len(right.sizes)):
-            raise Failed(f"(start={right.start}, {right.fits} fits) it tried {found.tried}", right.tried)
+            raise Failed(
+                f"(start={right.start}, {right.fits} fits) it tried {found.tried}", right.tried
+            )
         if not found.kept <= right.kept + (20 << 20):
             happened = f"{found.kept >> 20} MiB were still in the cache when the next try began"
             raise Failed(happened, "torch.cuda.empty_cache() first")
@@ -470,7 +532,9 @@ def raises_when_nothing_fits(seen: Seen, wanted: Seen) -> None:
             at = () if any(size < 1 for size in found.sizes) else ("last return",)
             raise Failed(f"({name}) nothing fits, and it returned {found.shown}", expected, at=at)
         if found.error.type != right.error.type or found.error.message != found.last:
-            happened = f"({name}) it raised {found.error.type}: {found.error.message.partition('.')[0]}"
+            happened = (
+                f"({name}) it raised {found.error.type}: {found.error.message.partition('.')[0]}"
+            )
             raise Failed(happened, expected, found.error.line)
         if found.sizes != right.sizes:
             raise Failed(f"({name}) it tried {found.tried}", right.tried)
@@ -479,11 +543,16 @@ def raises_when_nothing_fits(seen: Seen, wanted: Seen) -> None:
 @largest_batch.check(points=0.5)
 def swallows_nothing_else(seen: Seen, wanted: Seen) -> None:
     """Any other error is raised at once, unchanged."""
-    for _, found, right in pairs(seen[searches]["another_error"], wanted[searches]["another_error"]):
-        raised, expected = found.error, right.error
+    for _, found, right in pairs(
+        seen[searches]["another_error"], wanted[searches]["another_error"]
+    ):
+        raised = found.error
+        expected = right.error
         assert expected is not None
         if not found.met:
-            happened = f"a batch of {right.sizes[-1]}, which raises a {expected.type}, was never tried"
+            happened = (
+                f"a batch of {right.sizes[-1]}, which raises a {expected.type}, was never tried"
+            )
             line = raised.line if raised else None
             raise Failed(f"{happened}; tried: {found.tried}", right.tried, line)
         if raised is None or len(found.sizes) > found.met:
@@ -512,7 +581,9 @@ class Accumulated(Case, frozen=True):
     own: bool  # whether it was the optimizer passed in that stepped
     emptied: bool  # whether one of its steps found no gradients
     step_line: int | None
-    extra_line: int | None  # of the first step with no backward pass since the one before, else of the first
+    extra_line: (
+        int | None
+    )  # of the first step with no backward pass since the one before, else of the first
     backward_line: int | None
     per_step: list[int]  # backward passes before each step
     unused: int  # backward passes after the last step
@@ -527,7 +598,9 @@ class Accumulated(Case, frozen=True):
     calls: int
 
 
-def _accumulated(call: Call, device: Any, count: int, steps: int, mode: bool = True, **before: bool) -> Accumulated:
+def _accumulated(
+    call: Call, device: Any, count: int, steps: int, mode: bool = True, **before: bool
+) -> Accumulated:
     """One call with this many sprites, in batches of two."""
     data = torch.utils.data.TensorDataset(*(part[:count] for part in sprites(9, call.seed + 1)))
     with torch.random.fork_rng(devices=[]):
@@ -543,7 +616,9 @@ def _accumulated(call: Call, device: Any, count: int, steps: int, mode: bool = T
         if dirty:
             parameter.grad = torch.ones_like(parameter)
     stepped: list[bool] = []
-    optimizer.register_step_pre_hook(Hook(lambda *_: stepped.append(model[1].bias.grad is not None)))
+    optimizer.register_step_pre_hook(
+        Hook(lambda *_: stepped.append(model[1].bias.grad is not None))
+    )
     model.train(mode)
     model[0].train(not mode)  # one part in the other mode, as batch norm may be for fine-tuning
     whole: list[bool] = []
@@ -574,7 +649,8 @@ def _accumulated(call: Call, device: Any, count: int, steps: int, mode: bool = T
     with batches.followed():
         value = call(model, batches, Sealed(loss_fn), optimizer, device, steps)
     records = tuple(r for r in call.ledger if isinstance(r, Forward | Backward | OptimizerStep))
-    taken, passes = questions.optimizer_steps(records), questions.backward_passes(records)
+    taken = questions.optimizer_steps(records)
+    passes = questions.backward_passes(records)
     return Accumulated(
         value=int(value) if isinstance(value, int) and not isinstance(value, bool) else None,
         shown=f"{value!r:.60}",
@@ -622,7 +698,9 @@ def accumulations(call: Call) -> Cases[Accumulated]:
             "model_already_there": lambda: _accumulated(call, str(device), 1, steps=2, moved=True),
             "told_to_use_the_cpu": lambda: _accumulated(call, "cpu", 8, steps=2),
             "dirty_gradients": lambda: _accumulated(call, device, 2, steps=1, dirty=True),
-            "in_evaluation_mode": lambda: _accumulated(call, "cpu", 4, steps=1, mode=False, state=True),
+            "in_evaluation_mode": lambda: _accumulated(
+                call, "cpu", 4, steps=1, mode=False, state=True
+            ),
             "with_a_remainder": lambda: _accumulated(call, "cpu", 9, steps=3, state=True),
         }
     )
@@ -637,9 +715,13 @@ TRAINED = ("model_on_the_cpu", "model_already_there", "told_to_use_the_cpu")
 runs(accumulate, scenarios=TRAINED, diagnose=why_a_loop_raised)
 
 
-def _passes_over(seen: Seen, wanted: Seen, *names: str) -> Iterator[tuple[str, Accumulated, Accumulated]]:
+def _passes_over(
+    seen: Seen, wanted: Seen, *names: str
+) -> Iterator[tuple[str, Accumulated, Accumulated]]:
     """Batches and steps, what was seen and what the reference did, for these passes."""
-    found, expected = (each.cases(accumulations, accumulations_on_the_second_gpu) for each in (seen, wanted))
+    found, expected = (
+        each.cases(accumulations, accumulations_on_the_second_gpu) for each in (seen, wanted)
+    )
     for _, case, right in pairs(found, expected, *names):
         yield f"{right.batches} batch{'es' * (right.batches > 1)}, steps={right.steps}", case, right
 
@@ -676,9 +758,13 @@ def _steps_somewhere(seen: Seen) -> bool:
 
 def _unlike(name: str, found: Accumulated, right: Accumulated, anywhere: bool) -> Failed:
     """Why the weights are not those of the reference; `anywhere`: some pass made a step."""
-    where, steps, step_line, backward_line = f"({name}) ", right.steps, found.step_line, found.backward_line
+    where = f"({name}) "
+    steps = right.steps
+    step_line = found.step_line
+    backward_line = found.backward_line
     if not found.scales:
-        happened, expected = f"{where}there was no backward pass", "a backward pass for every batch"
+        happened = f"{where}there was no backward pass"
+        expected = "a backward pass for every batch"
         return Failed(happened, expected, misconception="missing-backward")
     if found.batches < right.batches:
         happened = f"{where}only {found.batches} of {right.batches} batches were used"
@@ -693,14 +779,27 @@ def _unlike(name: str, found: Accumulated, right: Accumulated, anywhere: bool) -
         return Failed(happened, "the optimizer that was passed in", None, "another-optimizer")
     if found.emptied and all(found.per_step):
         happened = f"{where}the gradients were zeroed between backward() and step()"
-        return Failed(happened, "backward(), step(), zero_grad()", step_line, None, ("zero_grad( 2", "zero_grad("))
-    together = len(found.scales) > sum(found.per_step) + found.unused  # several losses in one backward pass
+        return Failed(
+            happened,
+            "backward(), step(), zero_grad()",
+            step_line,
+            None,
+            ("zero_grad( 2", "zero_grad("),
+        )
+    together = (
+        len(found.scales) > sum(found.per_step) + found.unused
+    )  # several losses in one backward pass
     if found.per_step != right.per_step and not together:
         early = found.unused and found.ahead and found.batches == right.batches
         batches = " and ".join(f"{n} batch" if n == 1 else f"{n} batches" for n in found.per_step)
-        expected = f"a step after every {steps} batches" if steps > 1 else "a step after every batch"
+        expected = (
+            f"a step after every {steps} batches" if steps > 1 else "a step after every batch"
+        )
         return Failed(
-            f"{where}you stepped after {batches}", expected, step_line, "step-before-backward" if early else None
+            f"{where}you stepped after {batches}",
+            expected,
+            step_line,
+            "step-before-backward" if early else None,
         )
     if steps > 1 and found.scales and all(scale == 1 for scale in found.scales):
         return Failed(
@@ -710,7 +809,11 @@ def _unlike(name: str, found: Accumulated, right: Accumulated, anywhere: bool) -
             "loss-not-divided",
         )
     if found.scales != right.scales:
-        return Failed(f"{where}the losses were scaled by {found.scales}", f"{right.scales}", at=("/", "*", "backward("))
+        return Failed(
+            f"{where}the losses were scaled by {found.scales}",
+            f"{right.scales}",
+            at=("/", "*", "backward("),
+        )
     added = list(zip(found.clean, right.clean, strict=False))
     if (False, True) in added:
         happened = f"{where}backward() added to gradients that an earlier step had used"
@@ -719,7 +822,9 @@ def _unlike(name: str, found: Accumulated, right: Accumulated, anywhere: bool) -
         happened = f"{where}the gradients were zeroed in the middle of a group, so a step used its last batch only"
         expected = f"the gradients of {steps} batches added up"
         return Failed(happened, expected, at=("zero_grad( 2", "zero_grad("))
-    happened = f"{where}every loss was scaled as it should be, but the weights differ from the reference's"
+    happened = (
+        f"{where}every loss was scaled as it should be, but the weights differ from the reference's"
+    )
     at = (".grad =", "div_(", "mul_(", "clip_grad_norm_(", "clip_grad_value_(")
     return Failed(happened, "steps with the mean of the gradients, not changed otherwise", at=at)
 
@@ -744,7 +849,9 @@ def starts_from_nothing(seen: Seen, wanted: Seen) -> None:
     for _, found, right in _passes_over(seen, wanted, "dirty_gradients"):
         if not close(found.after, right.after):
             happened = "gradients from before the call went into the first step"
-            raise Failed(happened, "gradients zeroed before the loop", found.backward_line, "stale-gradients")
+            raise Failed(
+                happened, "gradients zeroed before the loop", found.backward_line, "stale-gradients"
+            )
 
 
 @accumulate.check(points=0.25)
@@ -755,9 +862,13 @@ def leaves_the_mode_alone(seen: Seen, wanted: Seen) -> None:
         if not found.calls:
             raise Failed("the model was never called", f"a pass over the loader in {mode} mode")
         if any(was is not right.training for was in found.whole):
-            raise Failed(f"a model in {mode} mode was put into {other} mode", f"{mode} mode throughout")
+            raise Failed(
+                f"a model in {mode} mode was put into {other} mode", f"{mode} mode throughout"
+            )
         if any(was is right.training for was in found.part):
-            happened = f"a part in {other} mode, of a model in {mode} mode, was put into {mode} mode"
+            happened = (
+                f"a part in {other} mode, of a model in {mode} mode, was put into {mode} mode"
+            )
             raise Failed(happened, "the mode of each part unchanged")
 
 
@@ -770,14 +881,20 @@ def returns_the_number_of_steps(seen: Seen, wanted: Seen) -> None:
             # Without a remainder it steps: then what is missing is the step after the loop.
             group = "remainder-dropped" if right.batches < right.steps else None
             key = group if anywhere else "missing-step"
-            raise Failed(f"({name}) the optimizer never stepped", times(right.taken), misconception=key)
+            raise Failed(
+                f"({name}) the optimizer never stepped", times(right.taken), misconception=key
+            )
         if found.value is None or found.value != found.taken:
-            raise Failed(f"({name}) it returned {found.shown}", f"{found.taken}, the number of steps")
+            raise Failed(
+                f"({name}) it returned {found.shown}", f"{found.taken}, the number of steps"
+            )
 
 
 # ---- checkpointed ----------------------------------------------------------------------------------------------------
 
-COUNT, ROWS, WIDTH = 4, 256, 8
+COUNT = 4
+ROWS = 256
+WIDTH = 8
 
 
 @lru_cache(maxsize=1)
@@ -823,7 +940,9 @@ class Through(Case, frozen=True):
     stored: int | None  # the peak after the forward pass, in bytes
     peak: int | None
     curve: MemoryCurve | None
-    plain: Through | None = None  # the plain loop on a real GPU, whose random numbers are not the virtual device's
+    plain: Through | None = (
+        None  # the plain loop on a real GPU, whose random numbers are not the virtual device's
+    )
 
 
 NAMES = {"a_list": "a list", "two_blocks": "two blocks"}
@@ -851,7 +970,8 @@ def _through(
     drawn: bool = False,
 ) -> Through:
     """Forward and backward through some blocks, with a curve of the memory in use if `drawn`."""
-    device, gpu = call.device, call.device.type == "cuda"
+    device = call.device
+    gpu = call.device.type == "cuda"
     x = x.detach().clone().requires_grad_(gradient)
     tensors = [p for block in blocks for p in block.parameters()]
     for block in blocks:
@@ -862,7 +982,9 @@ def _through(
         torch.manual_seed(call.seed)
         base = 0
         if gpu:
-            torch.cuda.manual_seed(call.seed)  # the GPU's generator, which a student may restore for the second run
+            torch.cuda.manual_seed(
+                call.seed
+            )  # the GPU's generator, which a student may restore for the second run
             torch.cuda.reset_peak_memory_stats(device)
             base = torch.cuda.memory_allocated(device)
         ledger = call.bench.ledger
@@ -871,17 +993,26 @@ def _through(
         forward = ledger.since(start, ledger.mark())
         ran = sum(kept(block.key)[0] > 0 for block in blocks)
         stored = torch.cuda.max_memory_allocated(device) - base if gpu else None
-        values, place, said = None, "", ""
+        values = None
+        place = ""
+        said = ""
         if isinstance(out, torch.Tensor):
-            values, place = array(out), str(out.device)
+            values = array(out)
+            place = str(out.device)
             start = ledger.mark()  # without reading the values
             try:
                 if backward:
                     out.sum().backward()
-            except Exception as error:  # what a student's own code does in backward is the student's
+            except (
+                Exception
+            ) as error:  # what a student's own code does in backward is the student's
                 said = f"{type(error).__name__}: {str(error)[:200]}"
         peak = torch.cuda.max_memory_allocated(device) - base if gpu else None
-        curve = memory_curve(forward, ledger.since(start), base, peak) if peak is not None and drawn else None
+        curve = (
+            memory_curve(forward, ledger.since(start), base, peak)
+            if peak is not None and drawn
+            else None
+        )
     gradients = [t.grad.flatten() for t in [*tensors, x] if t.grad is not None]
     return Through(
         stored=stored,
@@ -905,10 +1036,12 @@ def passes(call: Call) -> Passes:
     blocks, x = _blocks(call.seed, call.device)
     if call.bench.kind == "cuda":  # real libraries allocate memory of their own at the first call
         blocks[0](x).sum().backward()
-    stored, curve = None, None
+    stored = None
+    curve = None
     if call.reference or call.bench.kind == "cuda":
         plain = _through(call, blocks, x, gradient=True, go=_plainly, drawn=True)
-        stored, curve = plain.stored, plain.curve
+        stored = plain.stored
+        curve = plain.curve
     found = several(
         {
             "a_list": lambda: _beside_plain(call, blocks, x, gradient=True, drawn=True),
@@ -952,7 +1085,10 @@ def _beside(name: str, seen: Seen, wanted: Seen) -> tuple[Through, Through, Thro
     Where only the reference's evidence was made on the virtual device, as in a released repository, and the student's
     on a real GPU, the right values are those of the plain loop that ran beside the student's.
     """
-    found, right = (getattr(each[passes], name) if name in NAMES else each[few_blocks][name] for each in (seen, wanted))
+    found, right = (
+        getattr(each[passes], name) if name in NAMES else each[few_blocks][name]
+        for each in (seen, wanted)
+    )
     return found, right, (found.plain if right.plain is None else None) or right
 
 
@@ -961,11 +1097,17 @@ def _same_output(name: str, seen: Seen, wanted: Seen) -> None:
     if found.out is None:
         raise Failed(f"{where} it returned {called(found.kind)}", "a tensor", at=("return",))
     if found.device != right.device:
-        raise Failed(f"{where} the output is on {found.device}", right.device, at=("cpu(", "return", "last return"))
+        raise Failed(
+            f"{where} the output is on {found.device}",
+            right.device,
+            at=("cpu(", "return", "last return"),
+        )
     if not close(found.out, values.out):
         if found.ran < right.ran:
             raise Failed(
-                f"{where} {found.ran} of {right.ran} blocks ran", "all of them, one after the other", at=("for",)
+                f"{where} {found.ran} of {right.ran} blocks ran",
+                "all of them, one after the other",
+                at=("for",),
             )
         raise Failed(f"{where} the output differs from the plain loop's", "the same values")
 
@@ -984,33 +1126,54 @@ def gives_the_same_gradients(seen: Seen, wanted: Seen) -> None:
     _same_gradients("(two blocks on the CPU) ", *_beside("on the CPU", seen, wanted), None)
 
 
-def _same_gradients(where: str, found: Through, right: Through, values: Through, misconception: str | None) -> None:
+def _same_gradients(
+    where: str, found: Through, right: Through, values: Through, misconception: str | None
+) -> None:
     if found.error:
-        raise Failed(f"{where}backward() raised {found.error}", "gradients", misconception=misconception)
+        raise Failed(
+            f"{where}backward() raised {found.error}", "gradients", misconception=misconception
+        )
     if found.missing > right.missing or found.gradients is None:
         count = "1 tensor" if found.missing == 1 else f"{found.missing} tensors"
-        raise Failed(f"{where}{count} got no gradient", "a gradient for each", misconception=misconception)
+        raise Failed(
+            f"{where}{count} got no gradient", "a gradient for each", misconception=misconception
+        )
     if not close(found.gradients, values.gradients):
         raise Failed(f"{where}the gradients differ from the plain loop's", "the same values")
 
 
-@checkpointed.check(points=0.25, needs=("runs", "gives_the_same_output", "gives_the_same_gradients"))
+@checkpointed.check(
+    points=0.25, needs=("runs", "gives_the_same_output", "gives_the_same_gradients")
+)
 def trains_on_plain_data(seen: Seen, wanted: Seen) -> None:
     """The blocks get their gradients even if `x` is data that requires none."""
-    cases, where = _beside("two_blocks", seen, wanted), "(two blocks, x requires no gradient) "
+    cases = _beside("two_blocks", seen, wanted)
+    where = "(two blocks, x requires no gradient) "
     if cases[0].switched:
         happened = f"{where}the `x` that was passed in requires one afterwards"
-        raise Failed(happened, "x unchanged: `use_reentrant=False` is enough", None, "input-modified")
+        raise Failed(
+            happened, "x unchanged: `use_reentrant=False` is enough", None, "input-modified"
+        )
     _same_gradients(where, *cases, "reentrant-on-plain-data")
 
 
-@checkpointed.check(points=0.25, needs=("runs", "gives_the_same_output", "gives_the_same_gradients"))
+@checkpointed.check(
+    points=0.25, needs=("runs", "gives_the_same_output", "gives_the_same_gradients")
+)
 def needs_less_memory(seen: Seen, wanted: Seen) -> None:
     """Activations are recomputed in backward instead of being stored, and the peak memory is lower."""
-    stored, (found, right, _) = seen[passes].stored or wanted[passes].stored, _beside("a_list", seen, wanted)
-    if found.recomputed < COUNT / 2:  # some ways of cutting a list into segments leave the last one out
+    stored, (found, right, _) = (
+        seen[passes].stored or wanted[passes].stored,
+        _beside("a_list", seen, wanted),
+    )
+    if (
+        found.recomputed < COUNT / 2
+    ):  # some ways of cutting a list into segments leave the last one out
         happened = f"only {found.recomputed} of {COUNT} blocks" if found.recomputed else "no block"
-        raise Failed(f"{happened} ran again in backward: the activations were stored", "blocks that run twice")
+        raise Failed(
+            f"{happened} ran again in backward: the activations were stored",
+            "blocks that run twice",
+        )
     if right.peak is not None:
         assert found.peak is not None
         assert stored is not None

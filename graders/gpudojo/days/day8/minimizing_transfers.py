@@ -7,7 +7,17 @@ from functools import cache, partial
 from typing import Any
 
 from gpudojo.days.day8.pixel_race import WatchedBatches, expect_ran_on, sprites, why_a_loop_raised
-from gpudojo.grading.call import Call, StudentRaised, array, name_of, nn, settled, several, torch, tried
+from gpudojo.grading.call import (
+    Call,
+    StudentRaised,
+    array,
+    name_of,
+    nn,
+    settled,
+    several,
+    torch,
+    tried,
+)
 from gpudojo.grading.checks import close, diagnosis, pairs, runs
 from gpudojo.grading.watching import finds, keep, kept, named
 from gpudojo.model.evidence import Array, Case, Cases, Raised
@@ -77,18 +87,32 @@ to_numpy.when("keeps_values_and_dtype", "converts_small_tensors", hint=(4, 5, 6)
 to_numpy.when("leaves_the_tensor_alone", hint=(1, 2, 3), at=("requires_grad_(", ".data", "zero_("))
 predict.when("works_on_the_device", hint=(1, 2, 3))
 predict.when("predicts_in_evaluation_mode", hint=(4, 5, 6))
-predict.when("builds_no_graph", hint=(4, 5, 6), at=("requires_grad_(", ".requires_grad", "set_grad_enabled("))
-predict.when("returns_every_output", "copies_back_once", hint=(7, 8, 9), at=("return", "last return"))
+predict.when(
+    "builds_no_graph", hint=(4, 5, 6), at=("requires_grad_(", ".requires_grad", "set_grad_enabled(")
+)
+predict.when(
+    "returns_every_output", "copies_back_once", hint=(7, 8, 9), at=("return", "last return")
+)
 predict.when("leaves_the_targets", hint=(10, 11, 12))
 THERE = ("set_default_device(", "rand(", "return", "last return")
-random_sprites.when("runs", "returns_sprites_there", "finds_the_second_gpu", hint=(1, 2, 3), at=THERE)
+random_sprites.when(
+    "runs", "returns_sprites_there", "finds_the_second_gpu", hint=(1, 2, 3), at=THERE
+)
 random_sprites.when("made_on_the_device", hint=(1, 2, 3), at=("return", "last return"))
-random_sprites.when("follows_its_seed", hint=(4, 5, 6), at=("manual_seed(", "seed(", "@", "rand(", "return"))
+random_sprites.when(
+    "follows_its_seed", hint=(4, 5, 6), at=("manual_seed(", "seed(", "@", "rand(", "return")
+)
 random_sprites.when("spreads_evenly", hint=(7, 8, 9), at=("randn(", "rand(", "return"))
 LOADER = ("DataLoader(", "return", "last return")
 make_loader.when("runs", "passes_the_workers_on", hint=(1, 2, 3), at=("num_workers=", *LOADER))
-make_loader.when("yields_every_sample_once", hint=(1, 2, 3), at=("drop_last=", "sampler=", "batch_sampler=", *LOADER))
-make_loader.when("shuffles_when_asked", hint=(4, 5, 6), at=("manual_seed(", "seed(", "shuffle=", *LOADER))
+make_loader.when(
+    "yields_every_sample_once",
+    hint=(1, 2, 3),
+    at=("drop_last=", "sampler=", "batch_sampler=", *LOADER),
+)
+make_loader.when(
+    "shuffles_when_asked", hint=(4, 5, 6), at=("manual_seed(", "seed(", "shuffle=", *LOADER)
+)
 make_loader.when("pins_exactly_for_cuda", hint=(7, 8, 9), at=("pin_memory=", *LOADER))
 make_loader.when("pinned-for-cpu", at=("pin_memory=",))
 
@@ -107,13 +131,18 @@ def _tensors(seed: int, device: Any) -> dict[str, Any]:
 
     Those of a dtype have numbers that do not fit into a smaller one.
     """
-    base, numbers = sprites(2, seed)[0].to(device), sprites(2, seed)[0] * 200
+    base = sprites(2, seed)[0].to(device)
+    numbers = sprites(2, seed)[0] * 200
     made = {dtype: numbers.to(getattr(torch, dtype)) for dtype in DTYPES} | {"bool": numbers > 100}
     if torch.device(device).type == "mps":
         del made["float64"]  # which it does not have
     weight = base.clone().requires_grad_()
     graded = (nn.Parameter(base.clone()), weight, weight * 2)
-    small = (base.amax(), base[:0], base[:1, :, :1, :1].clone())  # not a mean, which differs between devices
+    small = (
+        base.amax(),
+        base[:0],
+        base[:1, :, :1, :1].clone(),
+    )  # not a mean, which differs between devices
     return {
         **{dtype: tensor.to(device) for dtype, tensor in made.items()},
         "transposed": base.clone().transpose(1, 3),
@@ -136,22 +165,33 @@ def _as_numpy(call: Call, tensor: Any) -> Converted:
     try:
         value = call(tensor)
     except StudentRaised as error:
-        back = [call.line_of(t) for t in call.ledger.transfers_to_host() if t.bytes == tensor.nbytes]
+        back = [
+            call.line_of(t) for t in call.ledger.transfers_to_host() if t.bytes == tensor.nbytes
+        ]
         raise error.with_facts(copied={"tensor": back[0]} if back else {}) from None
     import numpy as np
 
     found = None
     if isinstance(value, np.ndarray):
-        found = Array(value.dtype.name, value.shape, value.tobytes() if value.dtype.kind in "biuf" else b"")
+        found = Array(
+            value.dtype.name, value.shape, value.tobytes() if value.dtype.kind in "biuf" else b""
+        )
     moved = before[1:] != (tensor.device, tensor.is_leaf, tensor.shape)
-    return Converted(type(value).__name__, found, before[0] != tensor.requires_grad, moved, array(tensor))
+    return Converted(
+        type(value).__name__, found, before[0] != tensor.requires_grad, moved, array(tensor)
+    )
 
 
 @to_numpy.probe
 def arrays(call: Call) -> Cases[Converted]:
     tensors = {(name, ""): tensor for name, tensor in _tensors(call.seed, call.device).items()}
     tensors |= {(name, ON_THE_CPU): tensor for name, tensor in _tensors(call.seed, "cpu").items()}
-    return tried({name + place: partial(_as_numpy, call, tensor) for (name, place), tensor in tensors.items()})
+    return tried(
+        {
+            name + place: partial(_as_numpy, call, tensor)
+            for (name, place), tensor in tensors.items()
+        }
+    )
 
 
 ON_THE_CPU = " on the CPU"
@@ -160,9 +200,16 @@ runs(to_numpy, scenarios=("float32", "int64"), diagnose=lambda raised, seen: dia
 
 def _same_arrays(seen: Seen, wanted: Seen, *names: str) -> None:
     """Raises Failed unless tensors of these names gave arrays with their values, on the device and on the CPU."""
-    places = [name + place for name in names for place in ("", ON_THE_CPU) if name + place in wanted[arrays]]
+    places = [
+        name + place
+        for name in names
+        for place in ("", ON_THE_CPU)
+        if name + place in wanted[arrays]
+    ]
     for name, found, right in pairs(seen[arrays], wanted[arrays], *places):
-        value, correct, shown = found.value, right.value, _shown(name)
+        value = found.value
+        correct = right.value
+        shown = _shown(name)
         assert correct is not None
         if value is None:
             raise Failed(f"{shown} gave {called(found.kind)}", "a numpy.ndarray")
@@ -244,10 +291,15 @@ def _made(call: Call, device: Any, **options: Any) -> Draw:
     # Reset even if it is the CPU: a default that was set is passed to every factory, even together with `out`.
     torch.set_default_device(None)
     moved = call.ledger.transfers()
-    kind, copied = type(value).__name__, (sum(t.bytes for t in moved), call.first_line(moved), default)
+    kind, copied = (
+        type(value).__name__,
+        (sum(t.bytes for t in moved), call.first_line(moved), default),
+    )
     if not isinstance(value, torch.Tensor):
         return Draw(kind, None, None, None, *copied)
-    return Draw(kind, str(value.dtype).removeprefix("torch."), str(value.device), array(value), *copied)
+    return Draw(
+        kind, str(value.dtype).removeprefix("torch."), str(value.device), array(value), *copied
+    )
 
 
 def _draws(call: Call, device: Any, *by_name: str) -> Draws:
@@ -255,15 +307,23 @@ def _draws(call: Call, device: Any, *by_name: str) -> Draws:
 
     torch refuses a generator of another device than the one on which the student's values are made.
     """
-    found, refused = {}, None
+    found = {}
+    refused = None
     with torch.random.fork_rng(devices=[device.index or 0] if device.type == "cuda" else []):
         for name, seed in (("first", 0), ("next", None), ("again", 0), ("other", 1)):
             if seed is not None:
                 torch.manual_seed(call.seed + seed)
             found[name] = _made(call, device)
-    first, again, other = (torch.Generator(device=device).manual_seed(call.seed + seed) for seed in (0, 0, 1))
+    first, again, other = (
+        torch.Generator(device=device).manual_seed(call.seed + seed) for seed in (0, 0, 1)
+    )
     try:
-        for name, generator in (("first", first), ("next", first), ("again", again), ("other", other)):
+        for name, generator in (
+            ("first", first),
+            ("next", first),
+            ("again", again),
+            ("other", other),
+        ):
             found[f"generator {name}"] = _made(call, device, generator=generator)
     except StudentRaised as error:
         if "device type for generator" not in error.evidence.message:
@@ -275,7 +335,8 @@ def _draws(call: Call, device: Any, *by_name: str) -> Draws:
 
 @random_sprites.probe
 def draws(call: Call) -> Cases[Draws]:
-    device, cpu = call.device, torch.device("cpu")
+    device = call.device
+    cpu = torch.device("cpu")
     return tried(
         {
             "on_the_device": lambda: _draws(call, device, device.type),
@@ -317,9 +378,17 @@ def made_on_the_device(seen: Seen, wanted: Seen) -> None:
         if found.refused is not None:
             # Without a generator the device was right: with it, the values came from the CPU.
             elsewhere = any(draw.device != place for draw in found.draws.values())
-            key = "hard-coded-cuda" if place == "cpu" else None if elsewhere else "made-on-cpu-then-moved"
+            key = (
+                "hard-coded-cuda"
+                if place == "cpu"
+                else None
+                if elsewhere
+                else "made-on-cpu-then-moved"
+            )
             happened = f"with a generator of {place} it raised: {found.refused.message}"
-            raise Failed(happened, "values made on the device of the generator", found.refused.line, key)
+            raise Failed(
+                happened, "values made on the device of the generator", found.refused.line, key
+            )
         _made_there(found, right)
 
 
@@ -334,8 +403,12 @@ def _made_there(found: Draws, right: Draws) -> None:
             )
         if draw.device != place:
             dropped = place == "cuda:1" and draw.device == "cuda:0"
-            key = "hard-coded-cuda" if place == "cpu" else "device-index-dropped" if dropped else None
-            raise Failed(f"with device={place!r}, they were made on {draw.device}", place, misconception=key)
+            key = (
+                "hard-coded-cuda" if place == "cpu" else "device-index-dropped" if dropped else None
+            )
+            raise Failed(
+                f"with device={place!r}, they were made on {draw.device}", place, misconception=key
+            )
 
 
 @random_sprites.check(points=0.25)
@@ -358,7 +431,9 @@ def returns_sprites_there(seen: Seen, wanted: Seen) -> None:
             if draw.value is None:
                 raise other_kind(draw.kind, "a tensor")
             if draw.default_device != right.default_device:
-                happened = f"{draw.default_device} is the default device of the whole program afterwards"
+                happened = (
+                    f"{draw.default_device} is the default device of the whole program afterwards"
+                )
                 raise Failed(happened, "`device=` for these sprites only")
             if draw.dtype != "float32" or draw.value.dtype != "float32":
                 raise Failed(f"their dtype is {draw.dtype}", "float32")
@@ -375,7 +450,8 @@ def spreads_evenly(seen: Seen, wanted: Seen) -> None:
         for draw in seen[draws][name].draws.values():
             assert draw.value is not None
             values = np.frombuffer(draw.value.data, "float32")
-            low, high = float(values.min()), float(values.max())
+            low = float(values.min())
+            high = float(values.max())
             if not (low >= 0 and high <= 1):
                 raise Failed(f"the values run from {low:.2f} to {high:.2f}", "values in [0, 1)")
             # Of 3000 values a tenth of the range holds 10 % with a standard deviation of 0.55 %.
@@ -386,9 +462,14 @@ def spreads_evenly(seen: Seen, wanted: Seen) -> None:
                 happened = f"{share[worst]:.0%} of the values lie between {worst / 10} and {(worst + 1) / 10}"
                 raise Failed(happened, "about 10 % in every tenth")
             # Of 3000 floats with 24 bits hardly any two are equal.
-            ordered = np.sort(values)  # `np.unique` imports masked arrays, which takes longer than all of this
+            ordered = np.sort(
+                values
+            )  # `np.unique` imports masked arrays, which takes longer than all of this
             if (distinct := 1 + int((ordered[1:] != ordered[:-1]).sum())) < 0.98 * len(values):
-                raise Failed(f"only {distinct} of {len(values)} values are different", "a new value for each pixel")
+                raise Failed(
+                    f"only {distinct} of {len(values)} values are different",
+                    "a new value for each pixel",
+                )
 
 
 @random_sprites.check(points=0.25)
@@ -407,11 +488,19 @@ def follows_its_seed(seen: Seen, wanted: Seen) -> None:
                     raise other_kind(draw.kind, "a tensor")
                 value[name] = draw.value.data
             if value["first"] == value["next"]:
-                raise Failed(f"with {what}, two draws in a row were the same", "new sprites: set no seed inside")
+                raise Failed(
+                    f"with {what}, two draws in a row were the same",
+                    "new sprites: set no seed inside",
+                )
             if value["first"] != value["again"]:
-                raise Failed(f"with {what} and the same seed twice, the sprites differed", "the same sprites")
+                raise Failed(
+                    f"with {what} and the same seed twice, the sprites differed", "the same sprites"
+                )
             if value["first"] == value["other"]:
-                raise Failed(f"with {what} and different seeds, the sprites were the same", "different sprites")
+                raise Failed(
+                    f"with {what} and different seeds, the sprites were the same",
+                    "different sprites",
+                )
 
 
 # ---- predict ---------------------------------------------------------------------------------------------------------
@@ -456,7 +545,9 @@ def _classes() -> tuple[Any, ...]:
 
         def forward(self, x: Any) -> Any:
             out = self.body(x)
-            graph = out.requires_grad or (torch.is_grad_enabled() and any(p.requires_grad for p in self.parameters()))
+            graph = out.requires_grad or (
+                torch.is_grad_enabled() and any(p.requires_grad for p in self.parameters())
+            )
             kept(self.key).append(PredictForward(self.training, graph, str(out.device), len(out)))
             return out
 
@@ -479,9 +570,14 @@ def _predictions(call: Call, device: Any, count: int, moved: bool = False) -> Pr
     if moved:
         model.to(device)
     # The targets are larger than necessary, so that a copy of them is recognised by its size.
-    data = torch.utils.data.TensorDataset(sprites(count, call.seed + 1)[0], torch.zeros(count, 11, dtype=torch.int64))
+    data = torch.utils.data.TensorDataset(
+        sprites(count, call.seed + 1)[0], torch.zeros(count, 11, dtype=torch.int64)
+    )
     batches = WatchedBatches(call, torch.utils.data.DataLoader(data, batch_size=4))
-    with torch.enable_grad(), batches.followed():  # whatever mode the student's function leaves on ends here
+    with (
+        torch.enable_grad(),
+        batches.followed(),
+    ):  # whatever mode the student's function leaves on ends here
         value = call(model, batches, device)
         grad_mode = torch.is_grad_enabled()
     ledger = call.ledger
@@ -534,10 +630,14 @@ runs(predict, diagnose=why_a_loop_raised)
 def _predicted(seen: Seen, wanted: Seen) -> Iterator[tuple[Predicted, Predicted]]:
     """What was seen and what the reference did. Raises Failed if the model was not called for every sample."""
     for _, found, right in pairs(seen[loops], wanted[loops]):
-        called_for, samples = (sum(forward.samples for forward in each.forwards) for each in (found, right))
+        called_for, samples = (
+            sum(forward.samples for forward in each.forwards) for each in (found, right)
+        )
         if called_for < samples:
             happened = f"the model was called for {called_for} of {samples} inputs"
-            raise Failed(happened, "a forward pass for every batch", misconception="loop-left-early")
+            raise Failed(
+                happened, "a forward pass for every batch", misconception="loop-left-early"
+            )
         yield found, right
 
 
@@ -581,9 +681,13 @@ def builds_no_graph(seen: Seen, wanted: Seen) -> None:
             )
         if not found.trainable:
             happened = "parameters of the model no longer require a gradient"
-            raise Failed(happened, "requires_grad as before", misconception="requires-grad-left-off")
+            raise Failed(
+                happened, "requires_grad as before", misconception="requires-grad-left-off"
+            )
         if not found.grad_mode:
-            raise Failed("gradients were still switched off after the call", "gradients off in the loop only")
+            raise Failed(
+                "gradients were still switched off after the call", "gradients off in the loop only"
+            )
 
 
 @predict.check(points=0.5, needs=("runs", "predicts_in_evaluation_mode"))
@@ -598,9 +702,13 @@ def returns_every_output(seen: Seen, wanted: Seen) -> None:
             line, key = (found.copy_line, "result-thrown-away") if copied else (None, None)
             raise Failed(f"the outputs were returned on {found.device}", "the CPU", line, key)
         if found.value.shape != right.value.shape:
-            raise Failed(f"{right.batches} batches gave shape {found.value.shape}", f"{right.value.shape}")
+            raise Failed(
+                f"{right.batches} batches gave shape {found.value.shape}", f"{right.value.shape}"
+            )
         if not close(found.value, right.value):
-            raise Failed("the values or their order differ from the model's outputs", "the outputs in order")
+            raise Failed(
+                "the values or their order differ from the model's outputs", "the outputs in order"
+            )
 
 
 @predict.check(points=0.5, needs=("runs", "works_on_the_device"))
@@ -661,8 +769,11 @@ def _epoch(loader: Any, settings: tuple[str, ...] = ()) -> LoaderEpoch:
     batches = list(loader) if is_loader else []
     order = [int(number) for _, numbers in batches for number in numbers.tolist()]
     pinned = [pictures.is_pinned() and numbers.is_pinned() for pictures, numbers in batches]
-    workers, sizes = loader.num_workers if is_loader else 0, [len(pictures) for pictures, _ in batches]
-    return LoaderEpoch(type(loader).__name__, is_loader, order, sizes, pinned, workers, list(settings))
+    workers = loader.num_workers if is_loader else 0
+    sizes = [len(pictures) for pictures, _ in batches]
+    return LoaderEpoch(
+        type(loader).__name__, is_loader, order, sizes, pinned, workers, list(settings)
+    )
 
 
 def _numbered(count: int) -> Any:
@@ -680,7 +791,8 @@ def _devices(call: Call) -> dict[str, LoaderEpoch]:
 
 def _samples(call: Call) -> dict[str, LoaderEpoch]:
     """In order, shuffled (of 12! orders, the sorted one does not come up by chance), and all in one batch."""
-    data, device = _numbered(12), call.device
+    data = _numbered(12)
+    device = call.device
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(call.seed + (1 << 40))  # no seed that a student sets
         shuffled, settings = settled(call, data, 5, device, shuffle=True)
@@ -699,7 +811,9 @@ def loaders(call: Call) -> Loaders:
     told = several({"workers": lambda: call(_numbered(3), 2, call.device, num_workers=2)})
     workers = getattr(told["workers"], "num_workers", None)
     pins = getattr(told["workers"], "pin_memory", None) is True
-    return Loaders(found["samples"], found["devices"], workers if isinstance(workers, int) else None, pins)
+    return Loaders(
+        found["samples"], found["devices"], workers if isinstance(workers, int) else None, pins
+    )
 
 
 runs(make_loader)
@@ -720,7 +834,9 @@ def yields_every_sample_once(seen: Seen, wanted: Seen) -> None:
         count = len(right.order)
         missing = set(right.order) - set(epoch.order)
         if missing:
-            raise Failed(f"{_asked(name)}{len(missing)} of {count} samples were left out", "every sample")
+            raise Failed(
+                f"{_asked(name)}{len(missing)} of {count} samples were left out", "every sample"
+            )
         if len(epoch.order) != count:
             happened = f"{_asked(name)}of {count} samples {len(epoch.order)} were yielded, some of them twice"
             raise Failed(happened, "each of them once")
@@ -734,10 +850,14 @@ def shuffles_when_asked(seen: Seen, wanted: Seen) -> None:
     for name, epoch, _ in _epochs(seen, wanted):
         in_order = epoch.order == sorted(epoch.order)
         if in_order is (name == "shuffle=True"):
-            happened = "the samples came in order" if in_order else "the samples came in another order"
+            happened = (
+                "the samples came in order" if in_order else "the samples came in another order"
+            )
             raise Failed(f"{_asked(name)}{happened}", "shuffled with shuffle=True only")
     if changed := seen[loaders].samples["shuffle=True"].settings:
-        raise Failed(f"it changed {changed[0]}", "an order from torch's own random state, with no seed set")
+        raise Failed(
+            f"it changed {changed[0]}", "an order from torch's own random state, with no seed set"
+        )
 
 
 @make_loader.check(points=0.5, needs=("runs", "yields_every_sample_once"))
@@ -750,7 +870,10 @@ def pins_exactly_for_cuda(seen: Seen, wanted: Seen) -> None:
             happened = f"for device={name} the batches were pinned"
             raise Failed(happened, "ordinary memory", misconception="pinned-for-cpu")
     if seen[loaders].pins_with_workers is not wanted[loaders].pins_with_workers:
-        raise Failed("with num_workers=2 memory is not pinned as it is without workers", "pinned for CUDA as well")
+        raise Failed(
+            "with num_workers=2 memory is not pinned as it is without workers",
+            "pinned for CUDA as well",
+        )
 
 
 @make_loader.check(points=0.25)

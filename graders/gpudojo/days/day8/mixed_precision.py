@@ -46,16 +46,27 @@ step = exercise.function(
     "`loss.item()`, of the loss as `loss_fn` returned it.",
 )
 SCALE: Final = 1024.0
-STALE: Final = 4096.0  # in the gradients before: large enough to be seen even after division by the scale
+STALE: Final = (
+    4096.0  # in the gradients before: large enough to be seen even after division by the scale
+)
 LESS: Final = 512.0  # divides the loss: gradients scaled twice are far from the largest float16 under every seed
 SOFTLY: Final = 0.5  # above the norm of the gradients, below that of the scaled ones
 HARD: Final = 0.002
 NORMS: Final = (0.005, 0.03)  # of the gradients of a step, between HARD and SOFTLY
 step.when("runs_under_autocast", "backward_outside_autocast", hint=(1, 2, 3))
 step.when(
-    "learns_from_this_batch_alone", "works_without_scaling", "works_on_another_gpu", hint=(4, 5, 6), at=("step(",)
+    "learns_from_this_batch_alone",
+    "works_without_scaling",
+    "works_on_another_gpu",
+    hint=(4, 5, 6),
+    at=("step(",),
 )
-step.when("scaler_steps_the_optimizer", "backward_on_the_scaled_loss", hint=(4, 5, 6), at=("step(", "backward("))
+step.when(
+    "scaler_steps_the_optimizer",
+    "backward_on_the_scaled_loss",
+    hint=(4, 5, 6),
+    at=("step(", "backward("),
+)
 step.when("scaler_is_updated_once", hint=(4, 5, 6), at=("GradScaler(", "update(", "step("))
 FINITE = ("isfinite(", "isinf(", "isnan(", "nan_to_num_(", "nan_to_num(", "step(")
 step.when("skips_the_step_on_overflow", hint=(7, 8, 9), at=FINITE)
@@ -94,7 +105,9 @@ def regions() -> list[str]:
 
 def watched(seed: int, device: Any, log: StepLog, overflow: bool) -> Any:
     """A classifier that records how it is run; with `overflow` its gradients are infinite, whatever the dtype."""
-    return _classes()[0](log, overflow, [nn.Parameter(values.to(device, copy=True)) for values in weights(seed)])
+    return _classes()[0](
+        log, overflow, [nn.Parameter(values.to(device, copy=True)) for values in weights(seed)]
+    )
 
 
 def loss_fn(model: Any, log: StepLog) -> Any:
@@ -137,7 +150,9 @@ def _classes() -> tuple[Any, ...]:
 
         def _arrived(self, gradient: Any) -> None:
             model, log = hooked(self.key)
-            found = [p.grad.detach().abs().max().item() for p in model.parameters() if p.grad is not None]
+            found = [
+                p.grad.detach().abs().max().item() for p in model.parameters() if p.grad is not None
+            ]
             log.backward.append(ScaledBackward(regions(), gradient.item(), max(found, default=0.0)))
 
     return named(SpriteClassifier, SpriteLoss)
@@ -156,13 +171,17 @@ def _drawn(seed: int) -> tuple[tuple[Any, ...], Any, Any]:
     sizes = (((HIDDEN, 3 * SIZE * SIZE), 0.3), ((HIDDEN,), 0.5), ((CLASSES, HIDDEN), 2.0))
     while True:
         generator = torch.Generator().manual_seed(seed)
-        first, shift, last = ((torch.rand(shape, generator=generator) * 2 - 1) * size for shape, size in sizes)
+        first, shift, last = (
+            (torch.rand(shape, generator=generator) * 2 - 1) * size for shape, size in sizes
+        )
         pictures, _ = sprites(SPRITES, seed + 1)
         flat = pictures.flatten(1)
         hidden = (flat @ first.T + shift).relu()
         outputs = hidden @ last.T
         classes = outputs.argmin(dim=1)
-        error = (outputs.softmax(dim=1) - nn.functional.one_hot(classes, CLASSES)) / (SPRITES * LESS)
+        error = (outputs.softmax(dim=1) - nn.functional.one_hot(classes, CLASSES)) / (
+            SPRITES * LESS
+        )
         inner = (error @ last) * (hidden > 0)
         gradients = (inner.T @ flat, inner.sum(dim=0), error.T @ hidden)
         if NORMS[0] < math.hypot(*(each.norm().item() for each in gradients)) < NORMS[1]:
@@ -239,7 +258,9 @@ def on_the_cpu(call: Call) -> Cases[Stepped]:
     return tried(
         {
             "on_the_cpu": lambda: _stepped(call, "cpu"),
-            "on_the_cpu_disabled": lambda: _stepped(call, torch.device("cpu"), enabled=False, max_norm=HARD),
+            "on_the_cpu_disabled": lambda: _stepped(
+                call, torch.device("cpu"), enabled=False, max_norm=HARD
+            ),
         }
     )
 
@@ -265,7 +286,9 @@ def _stepped(
             optimizer.state[parameter]["momentum_buffer"] = torch.full_like(parameter, momentum)
     # It grows after every good step, so that one update is seen as one doubling.
     scaler = torch.amp.GradScaler(kind, init_scale=SCALE, growth_interval=1, enabled=enabled)
-    scaler.scale(torch.ones((), device=device))  # as after a first step: a new one would raise where it is forgotten
+    scaler.scale(
+        torch.ones((), device=device)
+    )  # as after a first step: a new one would raise where it is forgotten
     options = {} if max_norm is None else {"max_norm": max_norm}
     loss = loss_fn(model, log)
     try:
@@ -276,10 +299,14 @@ def _stepped(
                     parameter.copy_(old)
         value = call(model, batch(call.seed), loss, optimizer, scaler, device, **options)
     except StudentRaised as error:
-        raise _with_order(error, call, device, all(p.grad is None for p in model.parameters())) from None
+        raise _with_order(
+            error, call, device, all(p.grad is None for p in model.parameters())
+        ) from None
     ledger = call.ledger
-    outside, norms = ledger.steps_outside_scaler(), ledger.norms_before_unscale()
-    unsettled, under = ledger.scaler_steps_without_update(), ledger.backwards_under_autocast()
+    outside = ledger.steps_outside_scaler()
+    norms = ledger.norms_before_unscale()
+    unsettled = ledger.scaler_steps_without_update()
+    under = ledger.backwards_under_autocast()
     line = call.first_line
     return Stepped(
         kind=type(value).__name__,
@@ -287,8 +314,14 @@ def _stepped(
         value=float(value) if isinstance(value, (int, float)) else None,
         device=kind,
         scale=scaler.get_scale(),
-        update=[array(p.detach().cpu() - old) for p, old in zip(model.parameters(), weights(call.seed), strict=True)],
-        own=any(not momentum or bool((s["momentum_buffer"].cpu() != momentum).any()) for s in optimizer.state.values()),
+        update=[
+            array(p.detach().cpu() - old)
+            for p, old in zip(model.parameters(), weights(call.seed), strict=True)
+        ],
+        own=any(
+            not momentum or bool((s["momentum_buffer"].cpu() != momentum).any())
+            for s in optimizer.state.values()
+        ),
         forward=log.forward,
         loss=log.loss,
         backward=log.backward,
@@ -297,7 +330,9 @@ def _stepped(
         steps_outside=len(outside),
         steps_without_update=len(unsettled),
         norms_before_unscale=len(norms),
-        zeroed_after=not any(p.grad is not None and bool(p.grad.cpu().any()) for p in model.parameters()),
+        zeroed_after=not any(
+            p.grad is not None and bool(p.grad.cpu().any()) for p in model.parameters()
+        ),
         forward_line=line(ledger.forwards()),
         loss_line=line(ledger.forwards("SpriteLoss")),
         backward_line=line(ledger.backward_passes()),
@@ -315,7 +350,11 @@ def _warned_before() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         for half in (torch.bfloat16, torch.float16):
-            nn.functional.linear(torch.ones(8, 8, dtype=half), torch.ones(8, 8, dtype=half), torch.ones(8, dtype=half))
+            nn.functional.linear(
+                torch.ones(8, 8, dtype=half),
+                torch.ones(8, 8, dtype=half),
+                torch.ones(8, dtype=half),
+            )
 
 
 def _with_order(error: StudentRaised, call: Call, device: Any, zeroed: bool) -> StudentRaised:
@@ -330,14 +369,20 @@ def _with_order(error: StudentRaised, call: Call, device: Any, zeroed: bool) -> 
     elif "inf checks were recorded" in error.evidence.message:
         # A disabled scaler does not raise: with it the function shows all of its calls, and which one was wrong.
         calls, ledger = ("its calls", _order_to_the_end(call, device)), call.ledger
-        wrong = ledger.scaler_calls("scale") if "backward" not in calls[1] else ledger.steps_outside_scaler()
+        wrong = (
+            ledger.scaler_calls("scale")
+            if "backward" not in calls[1]
+            else ledger.steps_outside_scaler()
+        )
         at = call.first_line(wrong) or at
     # The loss is a module too: its forward after the model's says nothing new.
     order = ", ".join(name for name, _ in itertools.groupby(calls[1])) or "nothing"
     if zeroed:
         order += "; no parameter had a gradient any more"
     first, newline, rest = error.evidence.message.partition("\n")
-    return error.with_facts(message=f"{first} ({calls[0]}: {order}){newline}{rest}", copied=moved, line=at)
+    return error.with_facts(
+        message=f"{first} ({calls[0]}: {order}){newline}{rest}", copied=moved, line=at
+    )
 
 
 def _order_to_the_end(call: Call, device: Any) -> tuple[str, ...]:
@@ -354,7 +399,11 @@ def size(ratio: float) -> str:
     """How large an update is beside the right one, in words."""
     if ratio < 0.01 / SCALE:
         return "zero"
-    return f"{1 / ratio:.4g} times too small" if ratio < 0.85 else f"{ratio:.4g} times what it should be"
+    return (
+        f"{1 / ratio:.4g} times too small"
+        if ratio < 0.85
+        else f"{ratio:.4g} times what it should be"
+    )
 
 
 def compare(found: list[Array], right: list[Array]) -> tuple[float, float]:
@@ -410,7 +459,9 @@ WHERE: Final = {
 
 
 def _case(seen: Seen, name: str) -> Stepped:
-    probe = {"on_the_second_gpu": on_the_second_gpu}.get(name, on_the_cpu if name in ON_THE_CPU else on_the_device)
+    probe = {"on_the_second_gpu": on_the_second_gpu}.get(
+        name, on_the_cpu if name in ON_THE_CPU else on_the_device
+    )
     return seen[probe][name]
 
 
@@ -434,7 +485,11 @@ def _diagnose(raised: Raised, seen: Seen) -> str | None:
         return "device-index-dropped"
     if found is not None:
         # The model is where it should be in every scenario: what met it from a GPU was sent there by name.
-        return "hard-coded-cuda" if found == "model-not-moved" or raised.scenario in ON_THE_CPU else found
+        return (
+            "hard-coded-cuda"
+            if found == "model-not-moved" or raised.scenario in ON_THE_CPU
+            else found
+        )
     calls = re.search(r"\(its calls: (.*?)\)", raised.message)
     order = calls[1].split(", ") if calls else []
     if not order:
@@ -444,7 +499,9 @@ def _diagnose(raised: Raised, seen: Seen) -> str | None:
     if "scaler.step" in order:
         if "scaler.update" in order[: order.index("scaler.step")]:
             return "update-before-step"
-        return "step-before-backward" if order.index("backward") > order.index("scaler.step") else None
+        return (
+            "step-before-backward" if order.index("backward") > order.index("scaler.step") else None
+        )
     return "optimizer-step-instead-of-scaler-step" if "step" in order else "missing-step"
 
 
@@ -459,9 +516,12 @@ def runs_under_autocast(seen: Seen, wanted: Seen) -> None:
             plain = [regions for regions in passes if case.device not in regions]
             if passes and not plain:
                 continue
-            happened, misconception = f"{what} was never called", None
+            happened = f"{what} was never called"
+            misconception = None
             if passes and plain[0]:
-                happened = f"on the device {case.device}, {what} ran under autocast for {plain[0][0]}"
+                happened = (
+                    f"on the device {case.device}, {what} ran under autocast for {plain[0][0]}"
+                )
                 misconception = "hard-coded-cuda" if plain[0][0] == "cuda" else "no-autocast"
             elif passes:
                 happened = f"{what} ran outside autocast"
@@ -478,12 +538,14 @@ def backward_outside_autocast(seen: Seen, wanted: Seen) -> None:
         if not case.backward:
             raise _no_backward()
         if case.backward_under_autocast:
-            happened, expected = "the backward pass ran under autocast", "an autocast region that ends after the loss"
+            happened = "the backward pass ran under autocast"
+            expected = "an autocast region that ends after the loss"
             raise Failed(happened, expected, case.backward_line, "backward-under-autocast")
 
 
 def _no_backward() -> Failed:
-    happened, expected = "there was no backward pass from the loss", "a backward pass, from the scaled loss"
+    happened = "there was no backward pass from the loss"
+    expected = "a backward pass, from the scaled loss"
     return Failed(happened, expected, misconception="missing-backward")
 
 
@@ -500,7 +562,9 @@ def backward_on_the_scaled_loss(seen: Seen, wanted: Seen) -> None:
             unscaled = math.isclose(found, 1.0, rel_tol=1e-2)
             raise Failed(
                 f"backward started from the loss times {found:g}, while the scale of `scaler` is {SCALE:g}",
-                "scaler.scale(loss).backward()" if unscaled else "the loss scaled once, by the `scaler` that is given",
+                "scaler.scale(loss).backward()"
+                if unscaled
+                else "the loss scaled once, by the `scaler` that is given",
                 case.backward_line,
                 "unscaled-backward" if unscaled else None,
                 at=() if unscaled else ("GradScaler(",),
@@ -524,9 +588,17 @@ def scaler_steps_the_optimizer(seen: Seen, wanted: Seen) -> None:
             if (clipped := _with_max_norm(name, seen)) and "step" in clipped.order:
                 happened, at = "without `max_norm` the optimizer never stepped", ("skipped step(",)
                 raise Failed(happened, "scaler.step(optimizer) in every case", at=at)
-            raise Failed("the optimizer never stepped", "scaler.step(optimizer)", misconception="missing-step")
+            raise Failed(
+                "the optimizer never stepped",
+                "scaler.step(optimizer)",
+                misconception="missing-step",
+            )
         if case.order.index("step") < case.order.index("backward"):
-            raise Failed("the step came before backward", "backward, then step", misconception="step-before-backward")
+            raise Failed(
+                "the step came before backward",
+                "backward, then step",
+                misconception="step-before-backward",
+            )
 
 
 @step.check(points=1)
@@ -535,16 +607,23 @@ def scaler_is_updated_once(seen: Seen, wanted: Seen) -> None:
     after = "scaler.update() after the step"
     for name, case, right in _finished(seen, wanted, *SCALED, "overflow"):
         if case.steps_without_update:
-            happened, line = "scaler.step was not followed by scaler.update", case.unsettled_line
+            happened = "scaler.step was not followed by scaler.update"
+            line = case.unsettled_line
             at: tuple[str, ...] = ()
             if (clipped := _with_max_norm(name, seen)) and not clipped.steps_without_update:
                 happened = f"without `max_norm` {happened}"
-                if clipped.step_line == line:  # the step is made in both cases, and only the update left out
+                if (
+                    clipped.step_line == line
+                ):  # the step is made in both cases, and only the update left out
                     line, at = None, ("skipped update(",)
             raise Failed(happened, after, line, "scaler-without-update", at)
         updates = case.order.count("scaler.update")
         if updates > 1:
-            raise Failed(f"scaler.update was called {updates} times", "once, after the step", case.update_line)
+            raise Failed(
+                f"scaler.update was called {updates} times",
+                "once, after the step",
+                case.update_line,
+            )
         if name != "overflow" and case.scale != right.scale:
             if not updates:
                 raise Failed("scaler.update was never called", after, at=("step(", "backward("))
@@ -563,32 +642,50 @@ def learns_from_this_batch_alone(seen: Seen, wanted: Seen) -> None:
     first, right = (_case(wanted, each).update for each in ("on_the_device", name))
     if compare(later.update, first)[1] < 0.05 < 0.15 < compare(later.update, right)[1]:
         happened = f"{WHERE[name]}the update is that of a first step: the optimizer's momentum from before is gone"
-        raise Failed(happened, "the optimizer's state kept", at=(".state", "load_state_dict(", "step("))
+        raise Failed(
+            happened, "the optimizer's state kept", at=(".state", "load_state_dict(", "step(")
+        )
 
 
 def _learned(name: str, seen: Seen, wanted: Seen) -> None:
-    case, right = _case(seen, name), _case(wanted, name)
+    case = _case(seen, name)
+    right = _case(wanted, name)
     ratio, off = compare(case.update, right.update)
     if off < 0.15:
         return
     if "step" not in case.order:
         early = () if name in SCALED else WITHOUT
-        raise Failed(f"{WHERE[name]}the optimizer never stepped", "one step", None, "missing-step", early)
+        raise Failed(
+            f"{WHERE[name]}the optimizer never stepped", "one step", None, "missing-step", early
+        )
     _optimizer_used(name, case)
     _nothing_added(name, case, seen)
     happened = f"{WHERE[name]}the update of the weights is {size(ratio)}"
-    if name == "on_the_cpu_disabled" and compare(case.update, _case(wanted, "on_the_cpu").update)[1] < 0.15:
+    if (
+        name == "on_the_cpu_disabled"
+        and compare(case.update, _case(wanted, "on_the_cpu").update)[1] < 0.15
+    ):
         happened = f"{WHERE[name]}max_norm={HARD:g} changed nothing"
     at = ("last zero_grad(", "zero_grad(") if ratio < 0.01 / SCALE else (*CLIPPING, "step(")
-    at = (*WITHOUT, *at) if name in UNSCALED else (".state", *at) if name == "after_a_clipped_step" else at
+    at = (
+        (*WITHOUT, *at)
+        if name in UNSCALED
+        else (".state", *at)
+        if name == "after_a_clipped_step"
+        else at
+    )
     key = _other_way(name, case)
     raise Failed(happened, "the update of one step with this batch", None, key, () if key else at)
 
 
 def _optimizer_used(name: str, case: Stepped) -> None:
     if not case.own and "step" in case.order:
-        happened = f"{WHERE[name]}another optimizer than the one passed in stepped, without its momentum"
-        raise Failed(happened, "one step of the optimizer that was passed in", None, "another-optimizer")
+        happened = (
+            f"{WHERE[name]}another optimizer than the one passed in stepped, without its momentum"
+        )
+        raise Failed(
+            happened, "one step of the optimizer that was passed in", None, "another-optimizer"
+        )
 
 
 def _other_way(name: str, case: Stepped) -> str | None:
@@ -603,11 +700,18 @@ def _other_way(name: str, case: Stepped) -> str | None:
 
 def _nothing_added(name: str, case: Stepped, seen: Seen) -> None:
     if any(backward.stale for backward in case.backward):
-        happened, expected = "backward added to the gradients from before", "gradients of this batch only"
+        happened = "backward added to the gradients from before"
+        expected = "gradients of this batch only"
         clipped = _with_max_norm(name, seen)
-        if clipped and clipped.backward and not any(backward.stale for backward in clipped.backward):
+        if (
+            clipped
+            and clipped.backward
+            and not any(backward.stale for backward in clipped.backward)
+        ):
             happened = f"without `max_norm`, {happened}; with it they are zeroed"
-            raise Failed(happened, f"{expected}, in every case", at=("skipped zero_grad(", "zero_grad("))
+            raise Failed(
+                happened, f"{expected}, in every case", at=("skipped zero_grad(", "zero_grad(")
+            )
         raise Failed(
             f"{WHERE[name]}{happened}",
             f"{expected}: zeroed before backward",
@@ -629,7 +733,13 @@ def unscales_before_clipping(seen: Seen, wanted: Seen) -> None:
         scaled = bool(case.norms_before_unscale) or math.isclose(ratio, 1 / SCALE, rel_tol=0.2)
         ignored = compare(case.update, wanted[on_the_device]["on_the_device"].update)[1] < 0.15
         happened = f"with max_norm={max_norm:g} the update is {size(ratio)}"
-        by_hand = ("if max_norm", "step(") if ignored else ("mul_(", "*") if ratio > 1 else ("norm(", ".grad")
+        by_hand = (
+            ("if max_norm", "step(")
+            if ignored
+            else ("mul_(", "*")
+            if ratio > 1
+            else ("norm(", ".grad")
+        )
         raise Failed(
             f"max_norm={max_norm:g} changed nothing" if ignored else happened,
             "the gradients unscaled, then all of them together clipped to the norm max_norm",
@@ -643,14 +753,22 @@ def unscales_before_clipping(seen: Seen, wanted: Seen) -> None:
 @step.check(points=1)
 def skips_the_step_on_overflow(seen: Seen, wanted: Seen) -> None:
     """If gradients overflow, the weights stay unchanged and the scale falls."""
-    case, right = seen[on_the_device]["overflow"], wanted[on_the_device]["overflow"]
+    case = seen[on_the_device]["overflow"]
+    right = wanted[on_the_device]["overflow"]
     moved = any(bool((values(found) != 0).any()) for found in case.update)
     if moved or not alike(case.update, right.update):
         key = "optimizer-step-instead-of-scaler-step" if case.steps_outside else None
-        raise Failed("infinite gradients changed the weights", "a skipped step, as scaler.step does it", None, key)
+        raise Failed(
+            "infinite gradients changed the weights",
+            "a skipped step, as scaler.step does it",
+            None,
+            key,
+        )
     if case.scale != right.scale:
         key = "scaler-without-update" if case.steps_without_update else None
-        raise Failed(f"after an overflow the scale is {case.scale:g}", f"{right.scale:g}", None, key)
+        raise Failed(
+            f"after an overflow the scale is {case.scale:g}", f"{right.scale:g}", None, key
+        )
 
 
 @step.check(points=1)
@@ -671,10 +789,13 @@ def returns_the_unscaled_loss(seen: Seen, wanted: Seen) -> None:
     """It returns the unscaled loss as a Python float."""
     for name, case, reference in _finished(seen, wanted, *SCALED, *OTHERS, *ON_THE_CPU):
         expect_float(case.kind, case.is_float)
-        found, right = case.value, reference.value
+        found = case.value
+        right = reference.value
         assert found is not None
         assert right is not None
         if not math.isclose(found, right, rel_tol=0.03, abs_tol=0.16 / LESS):
-            scaled = any(math.isclose(found, right * scale, rel_tol=0.03) for scale in (SCALE, 2 * SCALE))
+            scaled = any(
+                math.isclose(found, right * scale, rel_tol=0.03) for scale in (SCALE, 2 * SCALE)
+            )
             key = "returned-scaled-loss" if scaled else None
             raise Failed(f"{WHERE[name]}it returned {found:.4g}", f"{right:.4g}", misconception=key)

@@ -43,21 +43,44 @@ same = exercise.function(
 )
 TENSOR = ("if Tensor", "if is_tensor", "to(")
 move.when("runs", "moves_a_pair", hint=(1, 2, 3), at=("if list", "if tuple", "for", "return"))
-move.when("does_not_copy_what_is_there", "already-there-copied", hint=(7, 8, 9), at=("deepcopy(", "clone(", *TENSOR))
+move.when(
+    "does_not_copy_what_is_there",
+    "already-there-copied",
+    hint=(7, 8, 9),
+    at=("deepcopy(", "clone(", *TENSOR),
+)
 move.when("keeps_the_structure", hint=(4, 5, 6))
-move.when("moves_every_tensor", "targets-on-cpu", hint=(1, 2, 3), at=("if list", "if tuple", "for", "return"))
+move.when(
+    "moves_every_tensor",
+    "targets-on-cpu",
+    hint=(1, 2, 3),
+    at=("if list", "if tuple", "for", "return"),
+)
 move.when(
     "leaves_other_things_alone",
     hint=(1, 2, 3),
     at=("tensor(", "as_tensor(", "deepcopy(", "if str", "if __iter__", "iter(", "last return"),
 )
-move.when("leaves_the_input_alone", "input-modified", hint=(1, 2, 3), at=("set_default_device(", "[] =", ".data"))
+move.when(
+    "leaves_the_input_alone",
+    "input-modified",
+    hint=(1, 2, 3),
+    at=("set_default_device(", "[] =", ".data"),
+)
 move.when("uses_the_device_it_is_given", "hard-coded-cuda", hint=(7, 8, 9), at=TENSOR)
 move.when("device-index-dropped", at=("if type", *TENSOR))
 move.when("passes_non_blocking_on", hint=(7, 8, 9), at=TENSOR)
-same.when("runs", "compares_tensors", "is_true_of_nothing", hint=(1, 2, 3), at=("things =", "return", "last return"))
+same.when(
+    "runs",
+    "compares_tensors",
+    "is_true_of_nothing",
+    hint=(1, 2, 3),
+    at=("things =", "return", "last return"),
+)
 same.when("searches_structures", hint=(4, 5, 6), at=("if list", "if tuple", "if dict", "for"))
-same.when("searches_modules", hint=(4, 5, 6), at=("if Module", "parameters(", "return", "last return"))
+same.when(
+    "searches_modules", hint=(4, 5, 6), at=("if Module", "parameters(", "return", "last return")
+)
 same.when("tells_gpus_apart", "device-index-dropped", hint=(1, 2, 3), at=("return", "last return"))
 
 
@@ -96,7 +119,9 @@ def kind_of(thing: Any) -> str:
     """A thing's kind: "a tensor", "a tuple", "a named tuple Sprite", …"""
     if isinstance(thing, torch.Tensor):
         return "a tensor"
-    return f"a named tuple {type(thing).__name__}" if is_named(thing) else called(type(thing).__name__)
+    return (
+        f"a named tuple {type(thing).__name__}" if is_named(thing) else called(type(thing).__name__)
+    )
 
 
 def is_named(thing: Any) -> bool:
@@ -108,7 +133,9 @@ def parts(path: str, thing: Any) -> list[tuple[str, Any]]:
     if isinstance(thing, dict):
         return [(f"{path}[{key!r}]", value) for key, value in thing.items()]
     if is_named(thing):
-        return [(f"{path}.{name}", value) for name, value in zip(thing._fields, thing, strict=False)]
+        return [
+            (f"{path}.{name}", value) for name, value in zip(thing._fields, thing, strict=False)
+        ]
     if isinstance(thing, (list, tuple)):
         return [(f"{path}[{i}]", value) for i, value in enumerate(thing)]
     return []
@@ -120,14 +147,21 @@ def places(given: Any, found: Any, path: str = "batch") -> Iterator[BatchPlace]:
     if isinstance(given, torch.Tensor):
         if isinstance(found, torch.Tensor):
             copied = not _shared(given, found)
-            yield place(role="tensor", fits=True, device=str(found.device), value=values(found), copied=copied)
+            yield place(
+                role="tensor",
+                fits=True,
+                device=str(found.device),
+                value=values(found),
+                copied=copied,
+            )
         else:
             yield place(role="tensor", fits=False)
     elif not isinstance(given, (list, tuple, dict)):
         kept = given is found or (type(given) is type(found) and bool(given == found))
         yield place(role="other", fits=kept, text=_shown(found), wanted=_shown(given))
     else:
-        inside, became = parts(path, given), dict(parts(path, found))
+        inside = parts(path, given)
+        became = dict(parts(path, found))
         alike = isinstance(found, dict) if isinstance(given, dict) else type(found) is type(given)
         same_length = len(became) == len(inside)
         same_keys = not isinstance(given, dict) or {at for at, _ in inside} == became.keys()
@@ -140,7 +174,9 @@ def places(given: Any, found: Any, path: str = "batch") -> Iterator[BatchPlace]:
 
 def _shown(thing: Any) -> str:
     basic = thing is None or isinstance(thing, (str, bytes, bool, int, float, complex))
-    return repr(thing)[:60] if basic else kind_of(thing)  # the repr of other things may be the student's code
+    return (
+        repr(thing)[:60] if basic else kind_of(thing)
+    )  # the repr of other things may be the student's code
 
 
 def _shared(given: Any, found: Any) -> bool:
@@ -153,7 +189,10 @@ def _shared(given: Any, found: Any) -> bool:
 def state(thing: Any, path: str = "batch") -> list[tuple[str, Any, Any]]:
     """Every part of a batch: its path, the object itself and, of a tensor, its device and values."""
     own = (str(thing.device), values(thing)) if isinstance(thing, torch.Tensor) else None
-    return [(path, thing, own), *(part for at, value in parts(path, thing) for part in state(value, at))]
+    return [
+        (path, thing, own),
+        *(part for at, value in parts(path, thing) for part in state(value, at)),
+    ]
 
 
 def changed(before: list[tuple[str, Any, Any]], now: list[tuple[str, Any, Any]]) -> str | None:
@@ -183,7 +222,9 @@ def pair(seed: int) -> tuple[Any, Any]:
 @functools.cache
 def _drawn(seed: int) -> tuple[Any, Any]:
     generator = torch.Generator().manual_seed(seed)
-    return torch.rand(2, 3, 2, 2, generator=generator), torch.randint(0, 3, (2,), generator=generator)
+    return torch.rand(2, 3, 2, 2, generator=generator), torch.randint(
+        0, 3, (2,), generator=generator
+    )
 
 
 def _moved(call: Call, batch: Any, device: Any, **options: Any) -> Moved:
@@ -204,7 +245,10 @@ def _moved(call: Call, batch: Any, device: Any, **options: Any) -> Moved:
 
 def _group(call: Call, device: Any, batches: Mapping[str, Any], **options: Any) -> Cases[Moved]:
     """Each batch of a group. The group that an error is in decides which check it belongs to."""
-    moving = {name: functools.partial(_moved, call, batch, device, **options) for name, batch in batches.items()}
+    moving = {
+        name: functools.partial(_moved, call, batch, device, **options)
+        for name, batch in batches.items()
+    }
     return tried(moving)
 
 
@@ -220,11 +264,19 @@ def _nested(seed: int) -> Any:
 @move.probe
 def moved(call: Call) -> dict[str, Cases[Moved]]:
     """From the CPU to the device, which is given as an object, and once as a string."""
-    seed, device = call.seed, call.device
+    seed = call.seed
+    device = call.device
     sprites, classes = pair(seed)
     empty: dict[str, Any] = {"list": [], "tuple": (), "dict": {}, "in": [[], ({},)]}
     inside = [Masked({"a": Alone(sprites)}, (classes,)), {"s": Masked(classes, [])}]
-    named = {"images": sprites, "title": "mushroom", "count": 2, "score": 0.5, "mask": None, "new": True}
+    named = {
+        "images": sprites,
+        "title": "mushroom",
+        "count": 2,
+        "score": 0.5,
+        "mask": None,
+        "new": True,
+    }
     listed = [classes, "mushroom", 7, None, b"png", object(), ("", "m", -1.5, 1j)]
     there, there_too = (tensor.to(device) for tensor in pair(seed))
     batches: dict[str, dict[str, Any]] = {
@@ -247,7 +299,14 @@ def moved(call: Call) -> dict[str, Cases[Moved]]:
     already.add(_group(call, "cpu", {"on the CPU": list(pair(seed))}))
     # Containers of all kinds: the code for one may have another device than that for the others.
     back = _group(call, torch.device("cpu"), {"from the device": (there, there_too)})
-    back.add(_group(call, "cpu", {"to the CPU, non_blocking=True": {"a": there, "b": there_too}}, non_blocking=True))
+    back.add(
+        _group(
+            call,
+            "cpu",
+            {"to the CPU, non_blocking=True": {"a": there, "b": there_too}},
+            non_blocking=True,
+        )
+    )
     back.add(_group(call, "cpu", {"a named tuple to the CPU": Masked(there, there_too)}))
     return {
         "a_pair": pairs.add(_group(call, str(device), {"a tuple": pair(seed)})),
@@ -262,23 +321,42 @@ def _without_waiting(call: Call) -> Cases[Moved]:
     """Pinned where that exists, since only then a copy can run without the host waiting."""
     sprites, classes = pair(call.seed)
     if call.device.type == "cuda":
-        sprites, classes = sprites.pin_memory(), classes.pin_memory()
-    both, nested = [sprites, classes], {"images": [sprites], "labels": (classes, Alone(sprites))}
+        sprites = sprites.pin_memory()
+        classes = classes.pin_memory()
+    both = [sprites, classes]
+    nested = {"images": [sprites], "labels": (classes, Alone(sprites))}
     asked = {"a pair, non_blocking=True": both, "nested, non_blocking=True": nested}
     found = _group(call, call.device, asked, non_blocking=True)
     found.add(_group(call, call.device, {"a pair, by default": both}))
-    return found.add(_group(call, call.device, {"nested, non_blocking=False": nested}, non_blocking=False))
+    return found.add(
+        _group(call, call.device, {"nested, non_blocking=False": nested}, non_blocking=False)
+    )
 
 
 @move.probe(machine="two gpus")
 def moved_to_the_second_gpu(call: Call) -> dict[str, Cases[Moved]]:
-    here, first = pair(call.seed), [tensor.to("cuda:0") for tensor in pair(call.seed)]
-    found = _group(call, "cuda:1", {"from the CPU": {"a": here[0], "b": here[1]}}, non_blocking=True)
-    return {"to_the_second_gpu": found.add(_group(call, torch.device("cuda", 1), {"from the first": Masked(*first)}))}
+    here = pair(call.seed)
+    first = [tensor.to("cuda:0") for tensor in pair(call.seed)]
+    found = _group(
+        call, "cuda:1", {"from the CPU": {"a": here[0], "b": here[1]}}, non_blocking=True
+    )
+    return {
+        "to_the_second_gpu": found.add(
+            _group(call, torch.device("cuda", 1), {"from the first": Masked(*first)})
+        )
+    }
 
 
 PAIRS = ("a list", "a tuple")
-BASIC = ("a list", "a tuple", "a tensor", "a tensor that is there", "by its type", "half of the pair", "on the CPU")
+BASIC = (
+    "a list",
+    "a tuple",
+    "a tensor",
+    "a tensor that is there",
+    "by its type",
+    "half of the pair",
+    "on the CPU",
+)
 runs(move, scenarios=(*BASIC, "from the device"))
 
 
@@ -319,7 +397,11 @@ def _refuse_errors(seen: Seen, group: str, expected: str) -> None:
         # Something that is no tensor was moved, turned into one, or searched for tensors without end.
         made = "invalid data type" in raised.message or "infer dtype" in raised.message
         taken = made or raised.type in ("AttributeError", "RecursionError")
-        key = "everything-a-tensor" if taken and group in ("other_things", "a_sprite_with_title") else None
+        key = (
+            "everything-a-tensor"
+            if taken and group in ("other_things", "a_sprite_with_title")
+            else None
+        )
         raise Failed(f"{name} raised {raised.short}", expected, raised.line, key)
 
 
@@ -336,7 +418,11 @@ MOVED = ("runs", "moves_a_pair")
 def _misbuilt(seen: Seen) -> list[tuple[str, Raised]]:
     """The named tuples that were built from one sequence."""
     errors = _in(seen, "named_tuples").errors.items()
-    return [each for each in errors if each[1].type == "TypeError" and "positional argument" in each[1].message]
+    return [
+        each
+        for each in errors
+        if each[1].type == "TypeError" and "positional argument" in each[1].message
+    ]
 
 
 @move.check(points=1, needs=MOVED)
@@ -344,7 +430,9 @@ def keeps_the_structure(seen: Seen, wanted: Seen) -> None:
     """Lists stay lists, tuples tuples, named tuples named tuples, dicts dicts with the same keys."""
     for name, raised in _misbuilt(seen):
         expected = "the same named tuple, built from its fields"
-        raise Failed(f"{name} raised {raised.short}", expected, raised.line, "named-tuple-constructor")
+        raise Failed(
+            f"{name} raised {raised.short}", expected, raised.line, "named-tuple-constructor"
+        )
     right = _in(wanted)
     for name, case in _in(seen).items():
         for place in case.places:
@@ -357,7 +445,12 @@ def keeps_the_structure(seen: Seen, wanted: Seen) -> None:
             at = (f"{made}(", *(("_asdict(",) if made == "dict" else ()), *_branch(place.was))
             raise Failed(happened, "the same structure", None, "structure-changed", at)
         if [place.path for place in case.places] != [place.path for place in right[name].places]:
-            raise Failed(f"{name}: not all of the batch came back", "the same structure", None, "structure-changed")
+            raise Failed(
+                f"{name}: not all of the batch came back",
+                "the same structure",
+                None,
+                "structure-changed",
+            )
     if not _in(seen, "nested").errors:  # those are the next check's
         _refuse_errors(seen, "named_tuples", "the same named tuple")
 
@@ -371,7 +464,12 @@ def moves_every_tensor(seen: Seen, wanted: Seen) -> None:
         groups.append("named_tuples")
     for group in groups:
         for name, case in seen[moved][group].items():
-            _all_moved(name, case, wanted[moved][group][name], "named-tuple-constructor" if _misbuilt(seen) else None)
+            _all_moved(
+                name,
+                case,
+                wanted[moved][group][name],
+                "named-tuple-constructor" if _misbuilt(seen) else None,
+            )
 
 
 def _all_moved(name: str, case: Moved, reference: Moved, instead: str | None = None) -> None:
@@ -386,27 +484,40 @@ def _all_moved(name: str, case: Moved, reference: Moved, instead: str | None = N
             shown = root.found if place is None else place.found
             happened = f"`{right.path}` is {shown}"
             if place is None:
-                happened = f"it returned {shown}" + (f" without `{right.path}`" if shown == root.was else "")
+                happened = f"it returned {shown}" + (
+                    f" without `{right.path}`" if shown == root.was else ""
+                )
             elif place is root:
                 happened = f"it returned {shown}"
             # None is a forgotten return; anything else instead of a list is another structure.
             other = place is None and root.found not in ("None", root.was)
             key = "structure-changed" if other else instead if place not in (None, root) else None
             at = ("return",) if shown == "None" else _holder(case, right.path)
-            expected = "a tensor, moved" if place is not None else f"{root.was} with all of its tensors, moved"
+            expected = (
+                "a tensor, moved"
+                if place is not None
+                else f"{root.was} with all of its tensors, moved"
+            )
             raise Failed(f"{name}: {happened}", expected, None, key, at)
         if place.device != right.device:
             thrown = case.copies > 0 and not any(each.device == case.device for each in case.places)
             targets = name in PAIRS and right.path == "batch[1]"
             why = "result-thrown-away" if thrown else "targets-on-cpu" if targets else None
-            happened, line = f"{name}: `{place.path}` is on {place.device}", case.line if thrown else None
+            happened = f"{name}: `{place.path}` is on {place.device}"
+            line = case.line if thrown else None
             # Where others inside a container were moved, it is how this tensor is treated.
-            deep = [each.device == case.device for each in case.places if _depth(each.path) >= _depth(right.path)]
+            deep = [
+                each.device == case.device
+                for each in case.places
+                if _depth(each.path) >= _depth(right.path)
+            ]
             at = TENSOR if any(deep) and not targets else ("for", *_holder(case, right.path))
             raise Failed(happened, str(right.device), line, why, () if thrown else at)
         if place.value != right.value:
             happened = f"{name}: the values or the dtype of `{place.path}` changed"
-            raise Failed(happened, "only the device changed", at=("if Tensor", "if is_tensor", "to("))
+            raise Failed(
+                happened, "only the device changed", at=("if Tensor", "if is_tensor", "to(")
+            )
 
 
 @move.check(points=1, needs=MOVED)
@@ -419,7 +530,9 @@ def leaves_other_things_alone(seen: Seen, wanted: Seen) -> None:
             if place.role == "other" and not place.fits:
                 key = "everything-a-tensor" if place.found == "a tensor" else None
                 copied = place.text == place.wanted
-                became, wished = ("a copy of it", "the same object") if copied else (place.text, place.wanted)
+                became, wished = (
+                    ("a copy of it", "the same object") if copied else (place.text, place.wanted)
+                )
                 at = ("end",) if became == "None" else ()
                 raise Failed(f"{name}: `{place.path}` became {became}", wished, None, key, at)
     # A named tuple with a string needs both; errors with named tuples have been reported already.
@@ -433,7 +546,9 @@ def leaves_the_input_alone(seen: Seen, wanted: Seen) -> None:
     for name, case in _in(seen).items():
         if case.changed is not None:
             happened = f"{name}: the call changed `{case.changed}` of the batch passed in"
-            raise Failed(happened, "a new structure, the old one unchanged", misconception="input-modified")
+            raise Failed(
+                happened, "a new structure, the old one unchanged", misconception="input-modified"
+            )
         expect_settings_kept(case.settings, name)
 
 
@@ -487,7 +602,9 @@ def passes_non_blocking_on(seen: Seen, wanted: Seen) -> None:
 # ---- on_same_device --------------------------------------------------------------------------------------------------
 
 
-def _model(first: Any, last: Any = None, mean: Any = None, palette: Any = None, frozen: bool = False) -> Any:
+def _model(
+    first: Any, last: Any = None, mean: Any = None, palette: Any = None, frozen: bool = False
+) -> Any:
     """A model made of these tensors, wherever they are: `first` everywhere unless another one is given.
 
     It has a running mean, and a palette that is not in `state_dict()`.
@@ -509,13 +626,20 @@ class Answer(Case, frozen=True):
 
 def _answer(call: Call, *things: Any) -> Answer:
     value, settings = settled(call, *things)
-    return Answer(type(value).__name__, bool(value) if isinstance(value, (bool, int)) else None, settings)
+    return Answer(
+        type(value).__name__, bool(value) if isinstance(value, (bool, int)) else None, settings
+    )
 
 
-def _answers(call: Call, groups: Mapping[str, Mapping[str, tuple[Any, ...]]]) -> dict[str, Cases[Answer]]:
+def _answers(
+    call: Call, groups: Mapping[str, Mapping[str, tuple[Any, ...]]]
+) -> dict[str, Cases[Answer]]:
     """The answers to some groups of questions, asked in an order drawn from the seed."""
     every = {title: things for questions in groups.values() for title, things in questions.items()}
-    found = tried({title: functools.partial(_answer, call, *things) for title, things in every.items()}, call.seed)
+    found = tried(
+        {title: functools.partial(_answer, call, *things) for title, things in every.items()},
+        call.seed,
+    )
     return {
         group: Cases(
             {title: found[title] for title in questions if title in found},
@@ -531,10 +655,12 @@ BETWEEN = "a string between two tensors on different devices"  # no structure to
 @same.probe
 def answered(call: Call) -> dict[str, Cases[Answer]]:
     here, classes = pair(call.seed)
-    there, classes = here.to(call.device), classes.to(call.device)
+    there = here.to(call.device)
+    classes = classes.to(call.device)
     deep = {"a": there, "b": [{"c": (there, [Masked(there, here)])}]}
     alike = {"a": there, "b": [{"c": (there, [Masked(there, there)])}]}
-    on_device, on_cpu = _model(there), _model(here)
+    on_device = _model(there)
+    on_cpu = _model(here)
     questions: dict[str, dict[str, tuple[Any, ...]]] = {
         "tensors": {
             "one tensor": (there,),
@@ -552,7 +678,10 @@ def answered(call: Call) -> dict[str, Cases[Answer]]:
             "a named tuple on both": (Sprite(there, here, "mushroom"),),
             "a nested batch with one tensor on the CPU": (deep,),
             "a nested batch on the device": (alike,),
-            'a list on the CPU and {"b": a tensor on the device}': ([here, {"a": here}], {"b": there}),
+            'a list on the CPU and {"b": a tensor on the device}': (
+                [here, {"a": here}],
+                {"b": there},
+            ),
             BETWEEN: (there, "mushroom", here),
             "strings between tensors on the device": (
                 *("mushroom", [there, "cpu", None, 3]),
@@ -582,7 +711,8 @@ def answered(call: Call) -> dict[str, Cases[Answer]]:
 
 @same.probe(machine="two gpus")
 def answered_with_two_gpus(call: Call) -> dict[str, Cases[Answer]]:
-    first, second = torch.zeros(2, device="cuda:0"), torch.zeros(2, device="cuda:1")
+    first = torch.zeros(2, device="cuda:0")
+    second = torch.zeros(2, device="cuda:1")
     questions: dict[str, tuple[Any, ...]] = {
         "cuda and cuda:0": (torch.zeros(2, device="cuda"), first),
         "two on the second GPU": (second, second + 1),
@@ -594,11 +724,19 @@ def answered_with_two_gpus(call: Call) -> dict[str, Cases[Answer]]:
 
 
 LAST = "three on the device, the last one on the CPU"
-TENSORS = ("one tensor", "two on the CPU", "two on the device", "one on the CPU, one on the device", LAST)
+TENSORS = (
+    "one tensor",
+    "two on the CPU",
+    "two on the device",
+    "one on the CPU, one on the device",
+    LAST,
+)
 runs(same, scenarios=TENSORS)
 
 
-def _answers_right(group: str, points: float, name: str, claim: str, keys: Mapping[str, str] = {}) -> None:
+def _answers_right(
+    group: str, points: float, name: str, claim: str, keys: Mapping[str, str] = {}
+) -> None:
     """Declare that every answer of a group is the reference's; `keys` has the mistake that a wrong answer shows."""
 
     def judge(seen: Seen, wanted: Seen) -> None:
@@ -610,15 +748,24 @@ def _answers_right(group: str, points: float, name: str, claim: str, keys: Mappi
                 raise Failed(f"{title} raised {raised.short}", str(right.value), raised.line)
             answer = found[title]
             if answer.kind != "bool":
-                raise Failed(f"{title}: it returned {called(answer.kind)}", f"{right.value}, a bool", at=("return",))
+                raise Failed(
+                    f"{title}: it returned {called(answer.kind)}",
+                    f"{right.value}, a bool",
+                    at=("return",),
+                )
             if answer.value != right.value:
                 at = ("return",) if title == BETWEEN else ()
                 key = keys.get(title) or ("loop-left-early" if answer.value else None)
-                raise Failed(f"{title}: it returned {answer.value}", str(right.value), None, key, at)
+                raise Failed(
+                    f"{title}: it returned {answer.value}", str(right.value), None, key, at
+                )
             expect_settings_kept(answer.settings, title)
 
-    judge.__name__, judge.__doc__ = name, claim
-    same.check(points, needs=("runs",) if group == "tensors" else ("runs", "compares_tensors"))(judge)
+    judge.__name__ = name
+    judge.__doc__ = claim
+    same.check(points, needs=("runs",) if group == "tensors" else ("runs", "compares_tensors"))(
+        judge
+    )
 
 
 _answers_right(
@@ -650,6 +797,10 @@ _answers_right(
     0.5,
     "tells_gpus_apart",
     "cuda:0 and cuda:1 are different devices, cuda and cuda:0 are the same.",
-    {"one on each GPU": "device-index-dropped"},  # in a list or a model alone, it is that these are not searched
+    {
+        "one on each GPU": "device-index-dropped"
+    },  # in a list or a model alone, it is that these are not searched
 )
-_answers_right("no_tensors", 0.5, "is_true_of_nothing", "If there is no tensor at all, the answer is True.")
+_answers_right(
+    "no_tensors", 0.5, "is_true_of_nothing", "If there is no tensor at all, the answer is True."
+)

@@ -42,9 +42,20 @@ tell = exercise.function(
 )
 move.when("uses_the_device_it_is_given", hint=(4, 5, 6), at=("skipped to(", "to(", "cuda("))
 move.when("runs", "moves_every_parameter", hint=(1, 2, 3), at=("for", "to("))
-move.when("returns_the_same_model", "copes_with_nothing", hint=(1, 2, 3), at=("return", "last return"))
+move.when(
+    "returns_the_same_model", "copes_with_nothing", hint=(1, 2, 3), at=("return", "last return")
+)
 move.when("moves_every_buffer", "keeps_the_optimizer_working", hint=(1, 2, 3))
-CHANGING = ("set_default_device(", "eval(", "train(", "half(", "requires_grad_(", "zero_(", "to_empty(", "to(")
+CHANGING = (
+    "set_default_device(",
+    "eval(",
+    "train(",
+    "half(",
+    "requires_grad_(",
+    "zero_(",
+    "to_empty(",
+    "to(",
+)
 move.when("changes_nothing_else", hint=(7, 8, 9), at=CHANGING)
 tell.when("runs", "names_every_parameter", hint=(1, 2, 3), at=("named_parameters(", "return"))
 BUFFERS = ("named_buffers(", "named_parameters(", "return")
@@ -52,7 +63,18 @@ tell.when("names_every_buffer", "buffers-forgotten", hint=(1, 2, 3), at=BUFFERS)
 tell.when("tells_the_device", hint=(4, 5, 6), at=("to(", "cpu(", "cuda(", ".device", "return"))
 
 
-NAMES = ("encoder", "decoder", "body", "head", "trunk", "neck", "embedding", "scale", "gain", "mixer")
+NAMES = (
+    "encoder",
+    "decoder",
+    "body",
+    "head",
+    "trunk",
+    "neck",
+    "embedding",
+    "scale",
+    "gain",
+    "mixer",
+)
 
 
 @functools.cache
@@ -72,7 +94,9 @@ def _model_class() -> tuple[Any, ...]:
             self.add_module(first, nn.Sequential(linear(weight), nn.BatchNorm1d(2)))
             self.add_module(second, linear(weight, numbers[4:6].clone()))
             self.register_parameter(scale, nn.Parameter(numbers[6:9].clone(), requires_grad=False))
-            self.register_buffer("palette", (numbers[9:].reshape(2, 3) + 1).half(), persistent=False)
+            self.register_buffer(
+                "palette", (numbers[9:].reshape(2, 3) + 1).half(), persistent=False
+            )
             self.register_buffer("mask", None)  # as batch norm without statistics has them
 
     return named(SpriteModel)
@@ -129,7 +153,9 @@ def _moved(call: Call, device: Any, start: Any = "cpu", model: Any = None) -> Mo
     held = {id(parameter): parameter for parameter in model.parameters()}
     value, changed = settled(call, model, device)
     copies = call.ledger.transfers()
-    found = value if type(value) is type(model) else model  # one mistake is enough: the rest is judged on the model
+    found = (
+        value if type(value) is type(model) else model
+    )  # one mistake is enough: the rest is judged on the model
     parameters, buffers = _named(found)
     return MovedModel(
         same=value is model,
@@ -169,7 +195,13 @@ def moved_to_the_second_gpu(call: Call) -> Cases[MovedModel]:
     return tried({"to_the_second_gpu": lambda: _moved(call, "cuda:1")})
 
 
-MOVES = ("model_starts_on_the_cpu", "already_there", "stays_on_the_cpu", "back_to_the_cpu", "to_the_second_gpu")
+MOVES = (
+    "model_starts_on_the_cpu",
+    "already_there",
+    "stays_on_the_cpu",
+    "back_to_the_cpu",
+    "to_the_second_gpu",
+)
 runs(move, scenarios=MOVES)
 
 
@@ -192,15 +224,15 @@ def moves_every_parameter(seen: Seen, wanted: Seen) -> None:
     left = _left(case.parameters, case.wanted_device)
     if not left:
         return
-    happened, line, key = f"the parameter `{left[0]}` is on {case.parameters[left[0]]}", None, None
+    happened = f"the parameter `{left[0]}` is on {case.parameters[left[0]]}"
+    line = None
+    key = None
     if len(left) == len(case.parameters):
         key = "model-not-moved"
         if case.copies:
-            happened, line, key = (
-                f"{happened}, although {case.copies} copies were made",
-                case.line,
-                "result-thrown-away",
-            )
+            happened = f"{happened}, although {case.copies} copies were made"
+            line = case.line
+            key = "result-thrown-away"
     raise Failed(happened, f"every parameter on {case.wanted_device}", line, key)
 
 
@@ -212,10 +244,19 @@ def returns_the_same_model(seen: Seen, wanted: Seen) -> None:
     """It returns the model it was given, not another one."""
     for name in MOVES:
         if not (case := _moves(seen)[name]).same:
-            shown, line, key = called(case.kind), None, None
+            shown = called(case.kind)
+            line = None
+            key = None
             if case.copied:
-                shown, line, key = f"another {case.kind}", case.line, "model-copied"
-            raise Failed(f"scenario `{name}` returned {shown}", "the same object that was passed in", line, key)
+                shown = f"another {case.kind}"
+                line = case.line
+                key = "model-copied"
+            raise Failed(
+                f"scenario `{name}` returned {shown}",
+                "the same object that was passed in",
+                line,
+                key,
+            )
 
 
 @move.check(points=1, needs=MOVED)
@@ -225,7 +266,9 @@ def moves_every_buffer(seen: Seen, wanted: Seen) -> None:
     left = _left(case.buffers, case.wanted_device)
     if left:
         happened = f"the buffer `{left[0]}` is on {case.buffers[left[0]]}"
-        raise Failed(happened, f"every buffer on {case.wanted_device}", misconception=_forgotten(left))
+        raise Failed(
+            happened, f"every buffer on {case.wanted_device}", misconception=_forgotten(left)
+        )
 
 
 @move.check(points=0.5, needs=MOVED)
@@ -255,7 +298,9 @@ def keeps_the_optimizer_working(seen: Seen, wanted: Seen) -> None:
         if case.replaced:
             what = f"after the move, `{case.replaced[0]}` is a new parameter"
             happened = f"{what}, so an optimizer that was built before no longer updates it (scenario `{name}`)"
-            raise Failed(happened, "the same parameter objects as before", case.line, "parameters-replaced")
+            raise Failed(
+                happened, "the same parameter objects as before", case.line, "parameters-replaced"
+            )
 
 
 _MODES = {True: "training", False: "evaluation", None: "no"}
@@ -268,11 +313,14 @@ def changes_nothing_else(seen: Seen, wanted: Seen) -> None:
         where = f"(scenario `{name}`)"
         for module, mode in right.modes.items():
             if case.modes.get(module) != mode:
-                shown, right_one = _MODES[case.modes.get(module)], _MODES[mode]
+                shown = _MODES[case.modes.get(module)]
+                right_one = _MODES[mode]
                 raise Failed(f"afterwards {module} is in {shown} mode {where}", f"{right_one} mode")
         for tensor, value in right.values.items():
             if case.values.get(tensor) != value:
-                raise Failed(f"{_changed(tensor, case.values.get(tensor), value)} {where}", "no change")
+                raise Failed(
+                    f"{_changed(tensor, case.values.get(tensor), value)} {where}", "no change"
+                )
         if case.learnable != right.learnable:
             raise Failed(f"`requires_grad` of a parameter changed {where}", "no change")
         if case.tied != right.tied:
@@ -286,7 +334,9 @@ def copes_with_nothing(seen: Seen, wanted: Seen) -> None:
     """A model without parameters and buffers is returned as it is."""
     case = seen[moved]["nothing_to_move"]
     if not case.same:
-        raise Failed(f"for a model without parameters it returned {called(case.kind)}", "the model itself")
+        raise Failed(
+            f"for a model without parameters it returned {called(case.kind)}", "the model itself"
+        )
 
 
 def _changed(tensor: str, found: Values | None, right: Values) -> str:
@@ -381,10 +431,18 @@ def names_every_parameter(seen: Seen, wanted: Seen) -> None:
         if strangers:
             right = max(case.actual, key=lambda name: name.count("."))
             happened = f"it names `{strangers[0]}`, which this model does not have"
-            raise Failed(happened, f"names such as `{right}`", at=("[] =", "setdefault(", "append("))
-        missing = [names[0] for names in case.parameters if not any(name in case.told for name in names)]
+            raise Failed(
+                happened, f"names such as `{right}`", at=("[] =", "setdefault(", "append(")
+            )
+        missing = [
+            names[0] for names in case.parameters if not any(name in case.told for name in names)
+        ]
         if missing:
-            at = ("return",) if len(missing) == len(case.parameters) else (".requires_grad", "recurse=")
+            at = (
+                ("return",)
+                if len(missing) == len(case.parameters)
+                else (".requires_grad", "recurse=")
+            )
             happened = f"the parameter `{missing[0]}` is missing"
             raise Failed(happened, "every parameter of the model", None, "loop-left-early", at)
 
@@ -398,9 +456,15 @@ def names_every_buffer(seen: Seen, wanted: Seen) -> None:
             key = "loop-left-early"
             if not any(name in case.saved for name in missing):
                 key = "state-dict-is-not-all"
-            elif missing == case.buffers and all(any(name in case.told for name in names) for names in case.parameters):
+            elif missing == case.buffers and all(
+                any(name in case.told for name in names) for names in case.parameters
+            ):
                 key = "buffers-forgotten"
-            raise Failed(f"the buffer `{missing[0]}` is missing", "every buffer of the model", misconception=key)
+            raise Failed(
+                f"the buffer `{missing[0]}` is missing",
+                "every buffer of the model",
+                misconception=key,
+            )
 
 
 @tell.check(points=0.5, needs=("runs", "names_every_parameter"))
@@ -419,10 +483,15 @@ def tells_the_device(seen: Seen, wanted: Seen) -> None:
                 happened = f"the value for `{name}` is {device} (scenario `{scenario}`)"
                 raise Failed(happened, actual, misconception=_why(case, device, actual))
         if case.moved:
-            raise Failed(f"the call moved `{case.moved[0]}` (scenario `{scenario}`)", "tensors left where they are")
+            raise Failed(
+                f"the call moved `{case.moved[0]}` (scenario `{scenario}`)",
+                "tensors left where they are",
+            )
         expect_settings_kept(case.settings, scenario)
     if strangers := seen[told]["nothing_to_tell"].told:
-        raise Failed(f"for a model without tensors it names `{next(iter(strangers))}`", "an empty dict")
+        raise Failed(
+            f"for a model without tensors it names `{next(iter(strangers))}`", "an empty dict"
+        )
 
 
 def _why(case: Told, device: str, actual: str) -> str | None:

@@ -31,13 +31,20 @@ from gpudojo.model.exercise import Exercise, Failed, Probe, Seen, called, other_
 RANK_COUNT: Final = 2
 ATTEMPTS: Final = 3  # of a run in which something else kills a process
 KILLED: Final = -9  # the exit code of a process that was killed
-FORKS: Final = sys.platform == "linux"  # a Mac can fork too, but its system libraries do not survive it
+FORKS: Final = (
+    sys.platform == "linux"
+)  # a Mac can fork too, but its system libraries do not survive it
 # No result depends on this: processes that wait forever report that they stand still.
 PATIENCE: Final = timedelta(minutes=10)
 ALONE: Final = "one process waited here forever for the other: both have to make the same calls"
 GONE: Final = "a process ended during the call"
 STUCK: Final = "the processes did not finish"
-BROKEN: Final = ("Timed out", "closed by peer", "reset by peer", "Broken pipe")  # what is said when the other is gone
+BROKEN: Final = (
+    "Timed out",
+    "closed by peer",
+    "reset by peer",
+    "Broken pipe",
+)  # what is said when the other is gone
 PAUSE: Final = 0.01
 LOOKS: Final = 50  # samples at the same place, without work done there
 ENDLESS: Final = 30.0  # seconds of processor time, which a busy machine does not increase
@@ -49,10 +56,13 @@ class RankProcess:
     """One of the processes, seen from the parent: `answer` is its last message."""
 
     def __init__(self, process: Any, end: Any) -> None:
-        self.process, self.end = process, end
+        self.process = process
+        self.end = end
         self.answer: dict[str, Any] | None = None
         self.ended = False  # by us
-        self.still = 0  # how often it has reported, since something last happened, that it stands still
+        self.still = (
+            0  # how often it has reported, since something last happened, that it stands still
+        )
 
     def killed(self) -> bool:
         """Whether something else has killed it: its end of the pipe is closed before its exit code is there."""
@@ -72,7 +82,9 @@ class RankProcess:
             self.answer = said
 
 
-def two_ranks(student: Callable[..., Any], path: Path, function: str, seed: int = 0) -> list[dict[str, Any]]:
+def two_ranks(
+    student: Callable[..., Any], path: Path, function: str, seed: int = 0
+) -> list[dict[str, Any]]:
     """The results of each rank, in a group of two and then alone. Raises what the student's function raised.
 
     Where something else has killed a rank, as when memory is short, both are run again.
@@ -81,7 +93,9 @@ def two_ranks(student: Callable[..., Any], path: Path, function: str, seed: int 
         with _started(student, path, function, seed) as ranks:
             try:
                 together = _answers(ranks)
-                for rank in ranks:  # neither continues, and breaks the connection, while the other is still working
+                for rank in (
+                    ranks
+                ):  # neither continues, and breaks the connection, while the other is still working
                     rank.end.send_bytes(b"go on")
                     rank.answer = None
                 alone = _answers(ranks)
@@ -93,16 +107,28 @@ def two_ranks(student: Callable[..., Any], path: Path, function: str, seed: int 
 
 
 @contextlib.contextmanager
-def _started(student: Callable[..., Any], path: Path, function: str, seed: int) -> Iterator[list[RankProcess]]:
+def _started(
+    student: Callable[..., Any], path: Path, function: str, seed: int
+) -> Iterator[list[RankProcess]]:
     context: Any = multiprocessing.get_context("fork" if FORKS else "spawn")
     ranks: list[RankProcess] = []
     letters = context.Pipe()
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # forking with threads: the children keep to one
+        warnings.simplefilter(
+            "ignore", DeprecationWarning
+        )  # forking with threads: the children keep to one
         try:
             for number in range(RANK_COUNT):
                 here, there = context.Pipe()
-                given = (there, number, student if FORKS else None, str(path), function, letters, seed)
+                given = (
+                    there,
+                    number,
+                    student if FORKS else None,
+                    str(path),
+                    function,
+                    letters,
+                    seed,
+                )
                 process = context.Process(target=_rank, args=given, daemon=True)
                 process.start()
                 there.close()
@@ -130,7 +156,9 @@ def _answers(ranks: list[RankProcess]) -> list[dict[str, Any]]:
             break  # the other one waits for this one
         if any(rank.answer is not None for rank in waiting):
             _begin(ranks)
-        elif all(rank.still > 1 for rank in waiting):  # once may have been before the other's answer
+        elif all(
+            rank.still > 1 for rank in waiting
+        ):  # once may have been before the other's answer
             alive = [rank for rank in ranks if rank.process.is_alive()]
             if len(alive) < RANK_COUNT:
                 raise StudentRaised(Raised("TimeoutError", STUCK, None))
@@ -140,7 +168,9 @@ def _answers(ranks: list[RankProcess]) -> list[dict[str, Any]]:
             chosen.process.kill()
             _begin(ranks)
     # An error in one process says more than that the other one is gone.
-    for answer in sorted(told, key=lambda answer: (answer["text"] == GONE, answer["text"] == ALONE)):
+    for answer in sorted(
+        told, key=lambda answer: (answer["text"] == GONE, answer["text"] == ALONE)
+    ):
         raise StudentRaised(Raised(answer["raised"], answer["text"], answer["line"]))
     return [rank.answer or {} for rank in ranks]
 
@@ -150,9 +180,13 @@ def _begin(ranks: list[RankProcess]) -> None:
         rank.still = 0
 
 
-def _rank(end: Any, rank: int, student: Any, path: str, function: str, letters: tuple[Any, Any], seed: int) -> None:
+def _rank(
+    end: Any, rank: int, student: Any, path: str, function: str, letters: tuple[Any, Any], seed: int
+) -> None:
     """One of the processes."""
-    torch.set_num_threads(1)  # threads do not survive a fork, and waiting for them would take forever
+    torch.set_num_threads(
+        1
+    )  # threads do not survive a fork, and waiting for them would take forever
     if sys.platform == "linux":
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
     student = load(Path(path)).names[function] if student is None else student
@@ -169,15 +203,23 @@ def _rank(end: Any, rank: int, student: Any, path: str, function: str, letters: 
         store = _letters(letters[rank])
         # Its functions keep the group at the time of import, which must not be one of the two made here.
         importlib.import_module("torch.distributed.nn.functional")
-        distributed.init_process_group("gloo", store=store, rank=rank, world_size=RANK_COUNT, timeout=PATIENCE)
+        distributed.init_process_group(
+            "gloo", store=store, rank=rank, world_size=RANK_COUNT, timeout=PATIENCE
+        )
         tell({"some": _averaged(student, _rank_model(rank, seed), path)})
         end.recv_bytes()
         try:
-            distributed.GroupMember.WORLD = None  # `destroy_process_group` takes 20 ms to end its threads
-            distributed.init_process_group("gloo", store=distributed.HashStore(), rank=0, world_size=1)
+            distributed.GroupMember.WORLD = (
+                None  # `destroy_process_group` takes 20 ms to end its threads
+            )
+            distributed.init_process_group(
+                "gloo", store=distributed.HashStore(), rank=0, world_size=1
+            )
         except (AttributeError, ValueError):
             distributed.destroy_process_group()
-            distributed.init_process_group("gloo", store=distributed.HashStore(), rank=0, world_size=1)
+            distributed.init_process_group(
+                "gloo", store=distributed.HashStore(), rank=0, world_size=1
+            )
         tell({"alone": _averaged(student, _rank_model(rank, seed), path)})
     except StudentRaised as error:
         told = error.evidence
@@ -226,11 +268,15 @@ def _averaged(student: Any, model: Any, path: str) -> dict[str, Any]:
         told = raised(error, Path(path))
         if isinstance(error, (TypeError, AttributeError)) and _without_gradient(error, path):
             first, newline, rest = told.message.partition("\n")
-            told = msgspec.structs.replace(told, message=f"{first} {WITHOUT_GRADIENT}{newline}{rest}")
+            told = msgspec.structs.replace(
+                told, message=f"{first} {WITHOUT_GRADIENT}{newline}{rest}"
+            )
         raise StudentRaised(told) from None
     pairs = zip(model.parameters(), weights, strict=True)
     return {
-        "gradients": [None if p.grad is None else p.grad.flatten().tolist() for p in model.parameters()],
+        "gradients": [
+            None if p.grad is None else p.grad.flatten().tolist() for p in model.parameters()
+        ],
         "weights_kept": all(bool(torch.equal(p.detach(), before)) for p, before in pairs),
         "group_kept": torch.distributed.is_initialized(),
     }
@@ -246,7 +292,8 @@ def _without_gradient(error: Exception, path: str) -> bool:
         found = frame.f_locals if frame.f_code.co_filename == path else found
     nothing = "NoneType" in str(error)
     without = (
-        each.grad is None if isinstance(each, nn.Parameter) else nothing and each is None for each in [*found.values()]
+        each.grad is None if isinstance(each, nn.Parameter) else nothing and each is None
+        for each in [*found.values()]
     )
     return any(without)
 
@@ -257,9 +304,13 @@ def _rank_model(rank: int, seed: int) -> Any:
     scale = random.Random(seed).uniform(0.5, 2.0)
     with torch.no_grad():
         for number, parameter in enumerate(model.parameters()):
-            parameter.fill_(0.25 * (number + 1) + rank)  # different weights would show if they were averaged
+            parameter.fill_(
+                0.25 * (number + 1) + rank
+            )  # different weights would show if they were averaged
             if number != 1:
-                values = torch.arange(parameter.numel(), dtype=torch.float32).reshape(parameter.shape)
+                values = torch.arange(parameter.numel(), dtype=torch.float32).reshape(
+                    parameter.shape
+                )
                 parameter.grad = (values * (1 + 4 * rank) + number + 1 + 2 * rank) * scale
     return model
 
@@ -267,7 +318,8 @@ def _rank_model(rank: int, seed: int) -> Any:
 def _own_time(thread: int) -> tuple[Callable[[], float], float]:
     """The processor time of one thread, or else of all, and how much of it is more than waiting takes."""
     if sys.platform != "win32" and hasattr(time, "pthread_getcpuclockid"):
-        clock, read = time.pthread_getcpuclockid(thread), time.clock_gettime
+        clock = time.pthread_getcpuclockid(thread)
+        read = time.clock_gettime
         return lambda: read(clock), 0.001
     return _processor_time, 0.2  # others look around now and then: gloo's threads, and ours
 
@@ -277,17 +329,22 @@ def _report_waiting(tell: Callable[[dict[str, Any]], None]) -> None:
 
     After too much work in total, calls it with {"endless": True}, once.
     """
-    me, began = threading.get_ident(), _processor_time()
+    me = threading.get_ident()
+    began = _processor_time()
     worked, much = _own_time(me)
 
     def look() -> None:
-        place, looks, used = None, 0, 0.0
+        place = None
+        looks = 0
+        used = 0.0
         while True:
             _sleep(PAUSE)
             frame = sys._current_frames().get(me)
             here = (id(frame), frame.f_lasti if frame else 0)
             if here != place or worked() - used > much:
-                place, looks, used = here, 0, worked()
+                place = here
+                looks = 0
+                used = worked()
             looks += 1
             if looks % LOOKS == 0:
                 tell({"still": True})
@@ -331,15 +388,37 @@ average = exercise.function(
     "Only gradients change. Skip parameters without one, the same in every process; weights and group stay.",
     "`if parameter.grad is not None:` around both lines, and nothing before or after the loop.",
 )
-parallel.when("runs", "moves_the_model", "keeps_the_model_itself", hint=(1, 2, 3), at=("return", "last return"))
-parallel.when("wraps_for_several_gpus", hint=(4, 5, 6), at=("DataParallel(", "return", "last return"))
+parallel.when(
+    "runs",
+    "moves_the_model",
+    "keeps_the_model_itself",
+    hint=(1, 2, 3),
+    at=("return", "last return"),
+)
+parallel.when(
+    "wraps_for_several_gpus", hint=(4, 5, 6), at=("DataParallel(", "return", "last return")
+)
 inside.when("runs", "finds_the_model_inside", at=("eval(", "deepcopy(", "isinstance(", "return"))
 inside.when("leaves_other_models_whole", at=("eval(", "deepcopy(", "last return"))
-UNUSED = ("unused mean(", "unused div(", "unused sum(", "unused stack(", "unused /")  # results thrown away
+UNUSED = (
+    "unused mean(",
+    "unused div(",
+    "unused sum(",
+    "unused stack(",
+    "unused /",
+)  # results thrown away
 DIVIDING = ("//", "/", "div_(", "*", "mul_(")
-average.when("makes_them_the_mean", hint=(1, 2, 3), at=(*DIVIDING, "all_reduce(", "reduce(", "last .grad", ".grad"))
+average.when(
+    "makes_them_the_mean",
+    hint=(1, 2, 3),
+    at=(*DIVIDING, "all_reduce(", "reduce(", "last .grad", ".grad"),
+)
 average.when("gradients-summed-not-averaged", at=("all_reduce(", "for"))
-average.when("asks_how_many_there_are", hint=(4, 5, 6), at=("/ number", "* number", *DIVIDING, "all_reduce(", "for"))
+average.when(
+    "asks_how_many_there_are",
+    hint=(4, 5, 6),
+    at=("/ number", "* number", *DIVIDING, "all_reduce(", "for"),
+)
 average.when("runs", "leaves_the_rest_alone", hint=(7, 8, 9), at=("all_reduce(", "for"))
 
 
@@ -365,18 +444,23 @@ def _model() -> Any:
 
 def _spreads(wrapper: Any) -> bool:
     """Whether a DataParallel, or one of a student's own class, runs the model as torch's does."""
-    own, torchs = type(wrapper), nn.DataParallel
+    own = type(wrapper)
+    torchs = nn.DataParallel
     steps = ("__call__", "forward", "replicate", "scatter", "parallel_apply", "gather")
-    return all(getattr(own, name) is getattr(torchs, name) and name not in vars(wrapper) for name in steps)
+    return all(
+        getattr(own, name) is getattr(torchs, name) and name not in vars(wrapper) for name in steps
+    )
 
 
 def _one(call: Call, device: Any) -> Spread:
     model = _model()
     parameters = list(model.parameters())
     result = call(model, device)
-    wraps, core = 0, result
+    wraps = 0
+    core = result
     while isinstance(core, nn.DataParallel) and _spreads(core):
-        wraps, core = wraps + 1, core.module
+        wraps = wraps + 1
+        core = core.module
     there = isinstance(core, nn.Module)
     return Spread(
         kind=type(result).__name__,
@@ -385,18 +469,24 @@ def _one(call: Call, device: Any) -> Spread:
         same=core is model,
         same_parameters=there and [id(p) for p in core.parameters()] == [id(p) for p in parameters],
         gpus=[int(index) for index in result.device_ids] if wraps else [],
-        devices=sorted({str(t.device) for t in (*core.parameters(), *core.buffers())}) if there else [],
+        devices=sorted({str(t.device) for t in (*core.parameters(), *core.buffers())})
+        if there
+        else [],
     )
 
 
 def _spread(call: Call, words: str, *devices: Any) -> Cases[Spread]:
     """One call for each device, a string or a torch.device."""
-    return tried({f"with {words} and device={device!r}": partial(_one, call, device) for device in devices})
+    return tried(
+        {f"with {words} and device={device!r}": partial(_one, call, device) for device in devices}
+    )
 
 
 @parallel.probe(machine="two gpus")
 def two_gpus(call: Call) -> Cases[Spread]:
-    return _spread(call, "two GPUs", "cuda", "cuda:0", torch.device("cuda"), torch.device("cuda:0"), "cpu")
+    return _spread(
+        call, "two GPUs", "cuda", "cuda:0", torch.device("cuda"), torch.device("cuda:0"), "cpu"
+    )
 
 
 @parallel.probe(machine="one gpu")
@@ -423,7 +513,9 @@ def _about_cuda(raised: Raised, seen: Seen) -> str | None:
 runs(parallel, diagnose=_about_cuda)
 
 
-def _calls(seen: Seen, wanted: Seen, *more: Probe[Cases[Spread]]) -> Iterator[tuple[str, Spread, Spread]]:
+def _calls(
+    seen: Seen, wanted: Seen, *more: Probe[Cases[Spread]]
+) -> Iterator[tuple[str, Spread, Spread]]:
     probes = (two_gpus, one_gpu, three_gpus, *more)
     return pairs(seen.cases(*probes), wanted.cases(*probes))
 
@@ -449,7 +541,11 @@ def wraps_for_several_gpus(seen: Seen, wanted: Seen) -> None:
             shown = wrapped.get(found.wraps, "a DataParallel in a DataParallel")
             at = ("unused DataParallel(",) if found.wraps < right.wraps else ()
             at = (*at, "device_count(", '== "cuda"') if found.wraps < 2 else ()
-            raise Failed(f"{name} it returned {shown}", "nn.DataParallel" if right.wraps else "the model itself", at=at)
+            raise Failed(
+                f"{name} it returned {shown}",
+                "nn.DataParallel" if right.wraps else "the model itself",
+                at=at,
+            )
         if found.gpus != right.gpus:
             raise Failed(f"{name} it uses the GPUs {found.gpus}", f"all of them: {right.gpus}")
 
@@ -489,8 +585,12 @@ def _own_module() -> Any:
 def _inside(call: Call, wrap: Any, plain: Any) -> Inside:
     plain.to(call.device).train()
     found = call(wrap(plain))
-    kept = {f"{p.dtype} on {p.device}{', frozen' * (not p.requires_grad)}" for p in plain.parameters()}
-    return Inside(type(found).__name__, type(plain).__name__, found is plain, plain.training, sorted(kept))
+    kept = {
+        f"{p.dtype} on {p.device}{', frozen' * (not p.requires_grad)}" for p in plain.parameters()
+    }
+    return Inside(
+        type(found).__name__, type(plain).__name__, found is plain, plain.training, sorted(kept)
+    )
 
 
 def _judge_state(found: Inside, right: Inside, which: str) -> None:
@@ -517,17 +617,23 @@ def wrappers(call: Call) -> Cases[Inside]:
         {
             "DataParallel": lambda: _inside(call, nn.DataParallel, _model()),
             "DistributedDataParallel": lambda: _inside(call, _distributed, _model()),
-            "DataParallel around a model with a `module`": lambda: _inside(call, nn.DataParallel, _own_module()),
+            "DataParallel around a model with a `module`": lambda: _inside(
+                call, nn.DataParallel, _own_module()
+            ),
         }
     )
 
 
 @inside.probe(machine="one gpu", edge=True)
 def plain_models(call: Call) -> Cases[Inside]:
-    branches = type("ParallelBranches", (nn.Sequential,), {})(_model())  # a name says nothing about a class
+    branches = type("ParallelBranches", (nn.Sequential,), {})(
+        _model()
+    )  # a name says nothing about a class
     models = {"a Sequential called `ParallelBranches`": branches, "a Linear": nn.Linear(2, 2)}
     models["a model with a part called `module`"] = _own_module()
-    return tried({name: partial(_inside, call, lambda model: model, model) for name, model in models.items()})
+    return tried(
+        {name: partial(_inside, call, lambda model: model, model) for name, model in models.items()}
+    )
 
 
 runs(inside)
@@ -542,7 +648,9 @@ def finds_the_model_inside(seen: Seen, wanted: Seen) -> None:
             key = "wrapper-guessed-by-attribute" if "`module`" in name else None
             kept = found.kind in ("DataParallel", "DistributedDataParallel")
             at = () if kept else ("deepcopy(", "return")
-            raise Failed(f"for {name} it returned {shown}", "the same model that was wrapped", None, key, at)
+            raise Failed(
+                f"for {name} it returned {shown}", "the same model that was wrapped", None, key, at
+            )
         _judge_state(found, right, f"the model inside {name}")
 
 
@@ -550,7 +658,10 @@ def finds_the_model_inside(seen: Seen, wanted: Seen) -> None:
 def leaves_other_models_whole(seen: Seen, wanted: Seen) -> None:
     """A model that is not wrapped is returned unchanged; of one that is, the model inside."""
     if not any(found.same for found in seen[wrappers].values()):
-        raise Failed("no wrapper was taken off, so it is not known which models have one", "the model inside a wrapper")
+        raise Failed(
+            "no wrapper was taken off, so it is not known which models have one",
+            "the model inside a wrapper",
+        )
     for name, error in seen[plain_models].errors.items():
         seen.about(plain_models.name, name)
         at = () if "`module`" in name else ("== .__name__", ".__name__")
@@ -589,7 +700,12 @@ def two_processes(call: Call) -> dict[str, Rank]:
     return {f"rank {number}": msgspec.convert(found, Rank) for number, found in enumerate(ranks)}
 
 
-runs(average, diagnose=lambda raised, seen: "gradient-is-none" if WITHOUT_GRADIENT in raised.message else None)
+runs(
+    average,
+    diagnose=lambda raised, seen: (
+        "gradient-is-none" if WITHOUT_GRADIENT in raised.message else None
+    ),
+)
 RANKS = ("rank 0", "rank 1")
 PARAMETERS: Final = ("0.weight", "0.bias", "1.weight", "1.bias")  # of `_rank_model`
 
@@ -603,14 +719,22 @@ def makes_them_the_mean(seen: Seen, wanted: Seen) -> None:
     if all(good):
         return
     doubled = _times(2, wished)
-    number = next(n for n in range(len(wished)) if not all(_equal(a[: n + 1], wished[: n + 1]) for a in answers))
-    found = " and ".join(f"{_values(answer, number)} in {rank}" for rank, answer in zip(RANKS, answers, strict=True))
+    number = next(
+        n
+        for n in range(len(wished))
+        if not all(_equal(a[: n + 1], wished[: n + 1]) for a in answers)
+    )
+    found = " and ".join(
+        f"{_values(answer, number)} in {rank}" for rank, answer in zip(RANKS, answers, strict=True)
+    )
     misconception = None
     happened = f"the gradient of `{PARAMETERS[number]}` is {found}"
     at: tuple[str, ...] = ()
     own = [wanted[two_processes][rank].alone.gradients for rank in RANKS]
     halved = [_times(0.5, each) for each in own]
-    if any(good) and not any(_equal(answer, doubled) for answer in answers):  # one has the mean, one still its own
+    if any(good) and not any(
+        _equal(answer, doubled) for answer in answers
+    ):  # one has the mean, one still its own
         misconception = "reduced-to-one-rank"
     elif all(_equal(answer, doubled) for answer in answers):
         misconception = "gradients-summed-not-averaged"
@@ -638,20 +762,27 @@ def _values(gradients: Gradients, number: int = 0) -> str:
 
 def _equal(found: Gradients, right: Gradients) -> bool:
     """Whether gradients are equal. Missing ones are another check's."""
-    return len(found) == len(right) and all(b is None or _close(a, b) for a, b in zip(found, right, strict=True))
+    return len(found) == len(right) and all(
+        b is None or _close(a, b) for a, b in zip(found, right, strict=True)
+    )
 
 
 def _close(found: list[float] | None, right: list[float]) -> bool:
     if found is None or len(found) != len(right):
         return False
-    return all(abs(a - b) <= 1e-4 for a, b in zip(found, right, strict=True))  # `<=`, which is false for NaN
+    return all(
+        abs(a - b) <= 1e-4 for a, b in zip(found, right, strict=True)
+    )  # `<=`, which is false for NaN
 
 
 @average.check(points=0.25)
 def leaves_the_rest_alone(seen: Seen, wanted: Seen) -> None:
     """Only gradients change: parameters without one have none, weights are as before, and the group still exists."""
     before = [wanted[two_processes][rank].alone.gradients for rank in RANKS]
-    if all(_equal(seen[two_processes][rank].some.gradients, own) for rank, own in zip(RANKS, before, strict=True)):
+    if all(
+        _equal(seen[two_processes][rank].some.gradients, own)
+        for rank, own in zip(RANKS, before, strict=True)
+    ):
         raise Failed("no gradient has changed", "the gradients of all processes put together")
     for rank, found, right in pairs(seen[two_processes], wanted[two_processes], *RANKS):
         if not found.some.weights_kept:
@@ -659,7 +790,9 @@ def leaves_the_rest_alone(seen: Seen, wanted: Seen) -> None:
             raise Failed(f"the weights changed in {rank}", expected, at=(".data", "all_reduce("))
         if not found.some.group_kept:
             at = ("destroy_process_group(",)
-            raise Failed(f"in {rank} the process group was destroyed", "the group, for the next step", at=at)
+            raise Failed(
+                f"in {rank} the process group was destroyed", "the group, for the next step", at=at
+            )
         gradients = zip(found.some.gradients, right.some.gradients, strict=True)
         if any(a is not None and b is None for a, b in gradients):
             happened = f"in {rank} a parameter without a gradient has one now"

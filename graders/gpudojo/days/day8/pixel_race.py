@@ -14,7 +14,16 @@ from time import perf_counter
 from types import CodeType, FrameType
 from typing import TYPE_CHECKING, Any, Final
 
-from gpudojo.grading.call import Call, StudentRaised, array, copied, in_sandbox, lines_under, nn, torch
+from gpudojo.grading.call import (
+    Call,
+    StudentRaised,
+    array,
+    copied,
+    in_sandbox,
+    lines_under,
+    nn,
+    torch,
+)
 from gpudojo.grading.checks import between_gpus, diagnosis
 from gpudojo.grading.limits import Skipping, running
 from gpudojo.grading.source_locator import tracing
@@ -134,7 +143,11 @@ class WatchedBatches:
             fetched: Fetched = kept(self.key)
             if fetched.latest is None:
                 raise
-            lines = copied(fetched.call, fetched.start, **dict(zip(("inputs", "targets"), fetched.latest, strict=True)))
+            lines = copied(
+                fetched.call,
+                fetched.start,
+                **dict(zip(("inputs", "targets"), fetched.latest, strict=True)),
+            )
             raise error.with_facts(copied=lines) from None
 
 
@@ -147,17 +160,35 @@ def why_a_loop_raised(raised: Raised, seen: Seen) -> str | None:
     if raised.scenario == "on_the_second_gpu" and between_gpus(raised.message):
         return "device-index-dropped"
     key = diagnosis(raised)
-    if raised.scenario == "told_to_use_the_cpu" and key is not None:  # nothing should have been on a GPU
+    if (
+        raised.scenario == "told_to_use_the_cpu" and key is not None
+    ):  # nothing should have been on a GPU
         return "hard-coded-cuda"
-    return "model-not-moved" if raised.scenario == "model_already_there" and key == "inputs-on-cpu" else key
+    return (
+        "model-not-moved"
+        if raised.scenario == "model_already_there" and key == "inputs-on-cpu"
+        else key
+    )
 
 
 def expect_ran_on(device: str, used: Collection[str], line: int | None = None) -> None:
     """Raises Failed unless a model ran on this device, and on no other."""
     if set(used) != {device}:
         where = " and ".join(sorted(used)) or "no device"
-        key = "hard-coded-cuda" if device == "cpu" else "model-not-moved" if set(used) == {"cpu"} else None
-        key = "device-index-dropped" if device == "cuda:1" and set(used) == {"cuda:0"} else key if used else None
+        key = (
+            "hard-coded-cuda"
+            if device == "cpu"
+            else "model-not-moved"
+            if set(used) == {"cpu"}
+            else None
+        )
+        key = (
+            "device-index-dropped"
+            if device == "cuda:1" and set(used) == {"cuda:0"}
+            else key
+            if used
+            else None
+        )
         raise Failed(f"with device={device!r}, the model ran on {where}", device, line, key)
 
 
@@ -204,7 +235,9 @@ def nearest_color_loop(sprites, palette):
 
 
 # 3.11 has several; `JUMP_BACKWARD_NO_INTERRUPT` belongs to `await` and `yield from`.
-JUMPS: Final = frozenset(name for name in dis.opmap if "JUMP_BACKWARD" in name and "NO_INTERRUPT" not in name)
+JUMPS: Final = frozenset(
+    name for name in dis.opmap if "JUMP_BACKWARD" in name and "NO_INTERRUPT" not in name
+)
 
 
 class Steps(Counter[int]):
@@ -221,7 +254,9 @@ class Steps(Counter[int]):
         for code in self.codes:
             every = [*dis.get_instructions(code)]
             jumps = [(each.argval, each.offset) for each in every if each.opname in JUMPS]
-            inside = (each for each in every if any(first <= each.offset <= last for first, last in jumps))
+            inside = (
+                each for each in every if any(first <= each.offset <= last for first, last in jumps)
+            )
             found |= {each.positions.lineno or 0 for each in inside if each.positions}
         return found
 
@@ -290,7 +325,9 @@ def stepped(call: Call, *args: Any) -> tuple[Any, Steps]:
 
 
 ROUNDS: Final = 2
-BAR: Final = 3.0  # times as fast as the loop is enough; the references are 60 times as fast and more
+BAR: Final = (
+    3.0  # times as fast as the loop is enough; the references are 60 times as fast and more
+)
 GPU: Final = "T4"  # whose modelled times are compared
 PYTHON: Final = 0.1e-6  # seconds for each executed line of Python
 
@@ -307,14 +344,17 @@ def race(call: Call, loop: Callable[..., Any], inputs: Inputs) -> Race:
     racers: dict[str, Callable[..., Any]] = {"student": call, "loop": loop}
     fastest = dict.fromkeys(racers, math.inf)
     kept: dict[str, list[Array | None]] = {name: [] for name in racers}
-    always, once = call.reference or call.bench.kind == "cuda", not in_sandbox()
+    always = call.reference or call.bench.kind == "cuda"
+    once = not in_sandbox()
     for number in range(ROUNDS):
         made = inputs(number)
         for name, racer in racers.items():
             if name == "loop" and not (always or (once and not number)):
                 continue
             lines_under(timed_call(number + 1))
-            given = tuple(tensor.clone() for tensor in made)  # the same values for both, each in its own memory
+            given = tuple(
+                tensor.clone() for tensor in made
+            )  # the same values for both, each in its own memory
             start = perf_counter()
             values = arrived(racer(*given))
             took = perf_counter() - start - (call.aside if name == "student" else 0.0)
@@ -333,7 +373,8 @@ def modelled(call: Call, loop: Callable[..., Any], make: Inputs, pixels: int) ->
     """
     given = tuple(tensor.to(call.device, copy=True) for tensor in make(0))
     watch = Skipping()  # knows how long the student slept
-    virtual, before = call.bench.kind == "virtual", allocated(call)
+    virtual = call.bench.kind == "virtual"
+    before = allocated(call)
     try:
         with running(watch):
             result, lines = stepped(call, *given)
@@ -394,11 +435,18 @@ def timed_call(number: int) -> str:
 
 
 def judge_outputs(
-    timed: Race, wanted: Race, same: Callable[[Any, Any], bool], about: Callable[[str], None] = lambda call: None
+    timed: Race,
+    wanted: Race,
+    same: Callable[[Any, Any], bool],
+    about: Callable[[str], None] = lambda call: None,
 ) -> None:
     """Raises Failed where a timed result is missing or wrong. `about` is told which call a failure is about."""
-    if not timed.outputs or len(timed.outputs) != max(len(timed.loop_outputs), len(wanted.loop_outputs)):
-        raise Failed(f"{len(timed.outputs)} timed calls returned a result", "a result of each timed call")
+    if not timed.outputs or len(timed.outputs) != max(
+        len(timed.loop_outputs), len(wanted.loop_outputs)
+    ):
+        raise Failed(
+            f"{len(timed.outputs)} timed calls returned a result", "a result of each timed call"
+        )
     for number, found in enumerate(timed.outputs):
         # The loop ran beside student code; where possible its result is also compared with one that did not.
         answers = timed.loop_outputs[number : number + 1] + wanted.loop_outputs[number : number + 1]
@@ -422,13 +470,18 @@ def judge_speed(found: Modelled, wanted: Modelled, measured: Race, reference: Ra
         if not math.isfinite(each):
             raise Failed(f"a time is {each}", "a number of seconds")
     if not wanted.loop:
-        seconds, clock = min(measured.loop, SLOWED * reference.loop), "measured on this machine"
+        seconds = min(measured.loop, SLOWED * reference.loop)
+        clock = "measured on this machine"
         wanted = Modelled(seconds * reference.student / reference.loop, seconds)
         found = Modelled(measured.student, seconds)
     elif math.isfinite(measured.speedup):
         clock += f"; measured on this machine's CPU: {measured.speedup:.1f} ×"
-    loop, best, speedup = wanted.loop, _ratio(wanted.loop, wanted.student), _ratio(wanted.loop, found.student)
-    needed = min(BAR, best / 3)  # on a device where the reference itself gains little, less is enough
+    loop = wanted.loop
+    best = _ratio(wanted.loop, wanted.student)
+    speedup = _ratio(wanted.loop, found.student)
+    needed = min(
+        BAR, best / 3
+    )  # on a device where the reference itself gains little, less is enough
     if speedup < needed:
         shown = f"{bars(loop, found.student, wanted.student)}\n{clock}"
         raise Failed(
@@ -448,7 +501,9 @@ def bars(loop: float, student: float, reference: float) -> str:
     lines = []
     for name, seconds in (("the loop", loop), ("yours", student), ("reference", reference)):
         filled = "█" * round(WIDTH * min(seconds / max(loop, student, 1e-9), 1.0)) or "▏"
-        lines.append(f"{name:9}  {filled:{WIDTH}}  {seconds * 1000:8.2f} ms  {_ratio(loop, seconds):6.1f} ×")
+        lines.append(
+            f"{name:9}  {filled:{WIDTH}}  {seconds * 1000:8.2f} ms  {_ratio(loop, seconds):6.1f} ×"
+        )
     return "\n".join(lines)
 
 

@@ -54,7 +54,8 @@ MIB: Final = 1 << 20
 def portable() -> str:
     from gpudojo.grading.observe import open_machine
 
-    chosen, built = {}, False
+    chosen = {}
+    built = False
     for machine in ("one gpu", "laptop"):
         with open_machine(machine, "virtual"):
             chosen[machine] = "cuda" if torch.cuda.is_available() else "cpu"
@@ -82,7 +83,8 @@ def no_grad() -> str:
         # Wide layers with little to compute: the question is about what is kept for backward.
         model = nn.Sequential(nn.Linear(4, 256), *(nn.ReLU() for _ in range(7))).to("cuda")
         batch = torch.zeros(512, 4, device="cuda")
-        peaks, graphs = [], []
+        peaks = []
+        graphs = []
         for enabled in (True, False):
             torch.cuda.reset_peak_memory_stats()
             before = torch.cuda.memory_allocated()
@@ -104,7 +106,8 @@ def out_of_memory() -> str:
     with virtual_cuda(memory=32 * MIB):
         first = _fits(48)
         torch.cuda.empty_cache()
-        emptied, half = _fits(48), _fits(24)
+        emptied = _fits(48)
+        half = _fits(24)
     return f"on a card of 32 MiB a batch of 48 MiB {first}, after empty_cache() it {emptied}, and half of it {half}."
 
 
@@ -161,7 +164,9 @@ def letters(value: Any) -> Letters:
             return str.__getitem__(answer, slice(80))
         return None if answer is None else KIND + called(type(answer).__name__)
 
-    found = {k: v for k, v in dict.items(value) if type(k) is str} if isinstance(value, dict) else {}
+    found = (
+        {k: v for k, v in dict.items(value) if type(k) is str} if isinstance(value, dict) else {}
+    )
     return Letters(
         kind="dict" if isinstance(value, dict) else type(value).__name__,
         answers={name: text(found.get(name)) for name in SHOWS},
@@ -181,10 +186,16 @@ def is_a_dict(seen: Seen, wanted: Seen) -> None:
     """`ANSWERS` is a dict from question to letter."""
     status, raised = seen.ends["letters"]
     if status is not CallStatus.RETURNED:
-        said = f"the file could not be run: {raised.short}" if raised else f"{not_handed_in('ANSWERS')}, or is None"
+        said = (
+            f"the file could not be run: {raised.short}"
+            if raised
+            else f"{not_handed_in('ANSWERS')}, or is None"
+        )
         raise Failed(said, "ANSWERS = {...}", raised.line if raised else None)
     if seen[letters].kind != "dict":
-        raise Failed(f"ANSWERS is {called(seen[letters].kind)}", "a dict, as in the original file", at=("",))
+        raise Failed(
+            f"ANSWERS is {called(seen[letters].kind)}", "a dict, as in the original file", at=("",)
+        )
 
 
 def _judge(question: str, seen: Seen, wanted: Seen) -> None:
@@ -193,11 +204,18 @@ def _judge(question: str, seen: Seen, wanted: Seen) -> None:
         others = "".join(f', but "{name}"' for name in found.others[:1])
         misspelt = tuple(f'["{name}"]' for name in found.others[:1])
         expected = f"the questions {', '.join(SHOWS)}"
-        raise Failed(f'ANSWERS has no "{question}"{others}', expected, at=(*misspelt, ""), about="is_a_dict")
+        raise Failed(
+            f'ANSWERS has no "{question}"{others}', expected, at=(*misspelt, ""), about="is_a_dict"
+        )
     answer = found.answers[question]
     if answer is None:
-        others = ", ".join(name for name in SHOWS if found.answers[name] is None and name != question)
-        raise Todo(f'ANSWERS["{question}"] has no answer yet' + (f"; neither have: {others}" if others else ""))
+        others = ", ".join(
+            name for name in SHOWS if found.answers[name] is None and name != question
+        )
+        raise Todo(
+            f'ANSWERS["{question}"] has no answer yet'
+            + (f"; neither have: {others}" if others else "")
+        )
     letter = answer.strip(" ().").lower()  # "b", "B" and " b) " are the same
     if letter == wanted[letters].answers[question]:
         return
@@ -206,20 +224,35 @@ def _judge(question: str, seen: Seen, wanted: Seen) -> None:
         expected = f"one of the letters {', '.join(LETTERS)}, in quotes"
         raise Failed(f'ANSWERS["{question}"] is {shown}', expected, at=at, about="is_a_dict")
     truth = wanted[tried_out].get(question)
-    happened = f'"{letter}" is not the answer to "{question}"' + (f". When we tried it out, {truth}" if truth else "")
+    happened = f'"{letter}" is not the answer to "{question}"' + (
+        f". When we tried it out, {truth}" if truth else ""
+    )
     raise Failed(happened, "one of the other letters", None, SHOWS[question].get(letter), at)
 
 
 CLAIMS: Final = {
-    "portable": ("knows_the_portable_line", "The line that makes a script run with and without a GPU."),
-    "different_devices": ("knows_what_two_devices_do", "What happens if model and data are on different devices."),
+    "portable": (
+        "knows_the_portable_line",
+        "The line that makes a script run with and without a GPU.",
+    ),
+    "different_devices": (
+        "knows_what_two_devices_do",
+        "What happens if model and data are on different devices.",
+    ),
     "no_grad": ("knows_what_no_grad_is_for", "The two benefits of `no_grad`."),
-    "out_of_memory": ("knows_what_to_do_when_memory_is_full", "The first thing to try if memory runs out."),
-    "another_process": ("knows_whose_memory_it_is", "What another process in `nvidia-smi` means for you."),
+    "out_of_memory": (
+        "knows_what_to_do_when_memory_is_full",
+        "The first thing to try if memory runs out.",
+    ),
+    "another_process": (
+        "knows_whose_memory_it_is",
+        "What another process in `nvidia-smi` means for you.",
+    ),
 }
 answers.when("is_a_dict", hint=(16, 17, 18))
 for _first, (_question, (_name, _doc)) in enumerate(CLAIMS.items()):
     answers.when(_name, hint=(3 * _first + 1, 3 * _first + 2, 3 * _first + 3))
     _check: Any = functools.partial(_judge, _question)
-    _check.__name__, _check.__doc__ = _name, _doc
+    _check.__name__ = _name
+    _check.__doc__ = _doc
     answers.check(points=0.4, needs=("is_a_dict",))(_check)

@@ -26,7 +26,11 @@ exercise = Exercise(
     "10_timing_and_profiling",
     "How long does it take, and what takes so long?",
     points=4,
-    reading=("notes/cuda.html#asynchronous-execution", "profiler.html", "generated/torch.cuda.synchronize.html"),
+    reading=(
+        "notes/cuda.html#asynchronous-execution",
+        "profiler.html",
+        "generated/torch.cuda.synchronize.html",
+    ),
 )
 clock = exercise.function(
     "time_on_device",
@@ -77,12 +81,21 @@ CLOCKS = ("perf_counter(", "time(", "monotonic(", "now(", "record(")
 LAST = (*(f"last {name}" for name in CLOCKS), *CLOCKS)  # where it is stopped
 clock.when("waits_for_the_device", hint=(7, 8, 9), at=("return", "last return"))
 clock.when("waits_for_the_right_gpu", hint=(7, 8, 9), at=("synchronize(", "record(", *CLOCKS))
-clock.when("waits_for_an_apple_gpu", "works_without_a_gpu", hint=(7, 8, 9), at=("synchronize(", *CLOCKS))
+clock.when(
+    "waits_for_an_apple_gpu", "works_without_a_gpu", hint=(7, 8, 9), at=("synchronize(", *CLOCKS)
+)
 clock.when("gives_the_mean_per_call", hint=(1, 2, 3), at=("return", "last return"))
 clock.when("calls_it_as_often_as_asked", hint=(4, 5, 6), at=("for",))
 clock.when("leaves_the_warm_up_out", hint=(4, 5, 6), at=CLOCKS)
-compare.when("runs", "times_each_as_it_should", hint=(1, 2, 3), at=("make_work(", "time_on_device(", "return"))
-compare.when("names_every_device_in_order", hint=(4, 5, 6), at=("sorted(", "[] =", "return", "last return"))
+compare.when(
+    "runs",
+    "times_each_as_it_should",
+    hint=(1, 2, 3),
+    at=("make_work(", "time_on_device(", "return"),
+)
+compare.when(
+    "names_every_device_in_order", hint=(4, 5, 6), at=("sorted(", "[] =", "return", "last return")
+)
 top.when("runs", hint=(1, 2, 3))
 top.when("puts_the_longest_first", hint=(4, 5, 6), at=("sort(", "sorted(", "return", "last return"))
 top.when("gives_as_many_names_as_asked", hint=(7, 8, 9), at=("return", "last return"))
@@ -193,20 +206,28 @@ def _timed(
 
     def look(watch: Clock) -> Timed:
         with running(watch), _working(call, watch) if later else contextlib.nullcontext() as queue:
-            work = Work(_durations(call, name, *milliseconds), watch, queue, device if later else None)
+            work = Work(
+                _durations(call, name, *milliseconds), watch, queue, device if later else None
+            )
             value = call(Sealed(work), device, **options)
         took = work.took
         bounds = _bounds(math.fsum(took[-repeats:]) / repeats, repeats, watch)
         where, line = queue.elsewhere() if queue is not None else ("", None)
-        kind, clocks = type(value).__name__, sorted(watch.read)
-        return Timed(_number(value), took[:50], *bounds, kind, len(took), repeats, clocks, where, line, None)
+        kind = type(value).__name__
+        clocks = sorted(watch.read)
+        return Timed(
+            _number(value), took[:50], *bounds, kind, len(took), repeats, clocks, where, line, None
+        )
 
     return lambda: _by_both_clocks(look, lambda found: found.value is None or found.fits)
 
 
 @contextlib.contextmanager
 def _working(call: Call, watch: Clock) -> Any:
-    with working_later(watch, call.line_now) as queue, patch_imported_names(getattr(call.function, "__globals__", {})):
+    with (
+        working_later(watch, call.line_now) as queue,
+        patch_imported_names(getattr(call.function, "__globals__", {})),
+    ):
         yield queue
 
 
@@ -216,7 +237,9 @@ def beside_a_gpu(call: Call) -> Cases[Timed]:
     return tried(
         {
             "uneven_calls": _timed(call, "uneven", "cpu", 8, 8, 8, 40, repeats=4, warmup=0),
-            "slow_first_calls": _timed(call, "slow", torch.device("cpu"), 50, 50, 10, repeats=3, warmup=2),
+            "slow_first_calls": _timed(
+                call, "slow", torch.device("cpu"), 50, 50, 10, repeats=3, warmup=2
+            ),
             "as_it_comes": _timed(call, "defaults", "cpu", 4),
             "a_device_that_works_later": _timed(
                 call, "later", call.device, 40, 40, 10, later=True, repeats=4, warmup=2
@@ -228,12 +251,20 @@ def beside_a_gpu(call: Call) -> Cases[Timed]:
 @clock.probe(machine="two gpus", edge=True)
 def beside_another_gpu(call: Call) -> Cases[Timed]:
     """The first one, which is the current one, has nothing to do."""
-    return tried({"the_second_gpu": _timed(call, "second", "cuda:1", 60, 10, later=True, repeats=4, warmup=1)})
+    return tried(
+        {
+            "the_second_gpu": _timed(
+                call, "second", "cuda:1", 60, 10, later=True, repeats=4, warmup=1
+            )
+        }
+    )
 
 
 @clock.probe(machine="mac", edge=True)
 def on_a_mac(call: Call) -> Cases[Timed]:
-    return tried({"an_apple_gpu": _timed(call, "mac", "mps", 60, 10, later=True, repeats=4, warmup=1)})
+    return tried(
+        {"an_apple_gpu": _timed(call, "mac", "mps", 60, 10, later=True, repeats=4, warmup=1)}
+    )
 
 
 @clock.probe(machine="laptop", edge=True)
@@ -249,15 +280,24 @@ def _compared(call: Call, devices: list[Any], **options: int) -> Callable[[], Co
         wrong: list[int | None] = []
 
         def make_work(*devices: Any) -> Sealed:
-            if len(devices) != 1:  # perhaps it was taken for the work itself, and called by a helper
+            if (
+                len(devices) != 1
+            ):  # perhaps it was taken for the work itself, and called by a helper
                 wrong.append(call.line_now(outermost=True))
-                raise TypeError(f"make_work() takes one device, but was called with {len(devices)} arguments")
+                raise TypeError(
+                    f"make_work() takes one device, but was called with {len(devices)} arguments"
+                )
             device = devices[0]
-            watch.work(25 * MILLISECOND)  # making the work takes time too, which must not be counted
-            key, on_cpu = str(device), torch.device(device).type == "cpu"
+            watch.work(
+                25 * MILLISECOND
+            )  # making the work takes time too, which must not be counted
+            key = str(device)
+            on_cpu = torch.device(device).type == "cpu"
             if key not in made:
                 durations = _durations(call, key, *((40, 4) if on_cpu else (40, 10)))
-                made[key] = Work(durations, watch, None if on_cpu else queue, None if on_cpu else device)
+                made[key] = Work(
+                    durations, watch, None if on_cpu else queue, None if on_cpu else device
+                )
             return Sealed(made[key])
 
         with running(watch), _working(call, watch) as queue:
@@ -271,13 +311,24 @@ def _compared(call: Call, devices: list[Any], **options: int) -> Callable[[], Co
             warm = took[1:]  # the first call of each device's work is the slow one
             bounds = _bounds(math.fsum(warm) / len(warm) if warm else 0.0, repeats, watch)
             rows.append(
-                ComparedRow(_number(value), took[:50], *bounds, str(key), isinstance(key, str), str(key) in made)
+                ComparedRow(
+                    _number(value),
+                    took[:50],
+                    *bounds,
+                    str(key),
+                    isinstance(key, str),
+                    str(key) in made,
+                )
             )
         calls = {name: len(work.took) for name, work in made.items()}
         where, line = queue.elsewhere()
-        return Compared(type(found).__name__, isinstance(found, dict), rows, repeats, calls, where, line, None)
+        return Compared(
+            type(found).__name__, isinstance(found, dict), rows, repeats, calls, where, line, None
+        )
 
-    return lambda: _by_both_clocks(look, lambda found: all(row.value is None or row.fits for row in found.rows))
+    return lambda: _by_both_clocks(
+        look, lambda found: all(row.value is None or row.fits for row in found.rows)
+    )
 
 
 @compare.probe(machine="one gpu")
@@ -341,7 +392,9 @@ def calls_it_as_often_as_asked(seen: Seen, wanted: Seen) -> None:
     at = ("",) if wrong == ["as_it_comes"] else ("fn(",) if ignored else ("for",)
     timed = seen[beside_a_gpu]["uneven_calls"]  # whose mean may tell which calls were timed
     shown = None
-    if len({found.calls - right.calls for _, found, right in every}) == 1:  # in every call the same number
+    if (
+        len({found.calls - right.calls for _, found, right in every}) == 1
+    ):  # in every call the same number
         if timed.value and _near(timed.value * timed.repeats, math.fsum(timed.took)):
             at = ("last for",)
         else:  # no loop is more likely than the other
@@ -366,7 +419,9 @@ def gives_the_mean_per_call(seen: Seen, wanted: Seen) -> None:
     slip = _slip(found.value, found.right, found.repeats)
     if slip:
         happened += f": {slip}"
-    elif found.clocks and all(name.startswith(("process_time", "thread_time")) for name in found.clocks):
+    elif found.clocks and all(
+        name.startswith(("process_time", "thread_time")) for name in found.clocks
+    ):
         happened += f": {found.clocks[0]}() counts only the time of the processor, without waiting"
     raise Failed(happened, f"their mean in seconds: {found.right:.4f}")
 
@@ -378,9 +433,11 @@ def leaves_the_warm_up_out(seen: Seen, wanted: Seen) -> None:
     if found.holds:
         return
     found = found.best
-    value, spread = found.value or 0.0, _spread(found)
+    value = found.value or 0.0
+    spread = _spread(found)
     raise Failed(
-        f"two warm-up calls of about 50 ms, then three of 10 ms, gave {_ms(value)} per call" + spread,
+        f"two warm-up calls of about 50 ms, then three of 10 ms, gave {_ms(value)} per call"
+        + spread,
         f"{_ms(found.right)}: {'divided by `repeats`' if spread else 'the clock starts after the warm-up'}",
         misconception="timed-the-warm-up" if value > found.right else None,
         at=("return", "last return") if spread else (),
@@ -390,7 +447,9 @@ def leaves_the_warm_up_out(seen: Seen, wanted: Seen) -> None:
 def _spread(found: Timed) -> str:
     """A note on a time that is right except that it was divided by all calls."""
     right = found.right * found.repeats / max(found.calls, 1)
-    return ": divided by all calls, including the warm-up" if _near(found.value or 0.0, right) else ""
+    return (
+        ": divided by all calls, including the warm-up" if _near(found.value or 0.0, right) else ""
+    )
 
 
 @clock.check(points=0.5, needs=("runs", "gives_the_mean_per_call"))
@@ -410,7 +469,8 @@ def waits_for_an_apple_gpu(seen: Seen, wanted: Seen) -> None:
 
 
 def _not_waited(found: Timed, device: str) -> Failed:
-    value, right = found.value or 0.0, found.right
+    value = found.value or 0.0
+    right = found.right
     said = f"{device} needed {_ms(right)} per call and the clock says {_ms(value)}"
     if slip := _slip(value, right, found.repeats):
         expected = "seconds per call; an event's elapsed_time() is in milliseconds"
@@ -421,21 +481,26 @@ def _not_waited(found: Timed, device: str) -> Failed:
         return _waited_elsewhere(said, found.elsewhere, found.line)
     if value < right:
         happened = said + (_issued(value) or ": the clock was stopped before the work was done")
-        expected, where = "a wait for `device` (CUDA or MPS) before the clock is started, and one before it stops", LAST
+        expected = (
+            "a wait for `device` (CUDA or MPS) before the clock is started, and one before it stops"
+        )
+        where = LAST
     else:
         happened = f"{said}: the clock was started before the warm-up was done"
-        expected, where = (
-            "a wait for `device` between the warm-up and the clock's start, and one before it stops",
-            CLOCKS,
+        expected = (
+            "a wait for `device` between the warm-up and the clock's start, and one before it stops"
         )
+        where = CLOCKS
     return Failed(happened, expected, None, "timed-without-synchronising", where)
 
 
 def _waited_elsewhere(said: str, elsewhere: str, line: int | None) -> Failed:
     if elsewhere == "stream":
-        happened, expected = f"{said}: it waited for a stream that had no work", "a wait for all work of the device"
+        happened = f"{said}: it waited for a stream that had no work"
+        expected = "a wait for all work of the device"
         return Failed(happened, expected, line, "timed-without-synchronising")
-    happened, expected = f"{said}: it waited for another GPU", "a wait for the device that was passed in"
+    happened = f"{said}: it waited for another GPU"
+    expected = "a wait for the device that was passed in"
     return Failed(happened, expected, line, "current-gpu-used")
 
 
@@ -451,7 +516,9 @@ def works_without_a_gpu(seen: Seen, wanted: Seen) -> None:
     """With "cpu" it also works on a machine without a GPU."""
     found = _no_error(seen[without_a_gpu], "no_gpu", 'device="cpu" on a machine without a GPU')
     if not found.calls or not found.value:
-        happened = f"without a GPU `fn` was called {times(found.calls)}, and the time is {found.value}"
+        happened = (
+            f"without a GPU `fn` was called {times(found.calls)}, and the time is {found.value}"
+        )
         raise Failed(happened, "the time of its calls, as with a GPU")
 
 
@@ -472,9 +539,12 @@ def names_every_device_in_order(seen: Seen, wanted: Seen) -> None:
     for _, found, right in pairs(seen[comparisons], wanted[comparisons]):
         if not found.is_dict:
             raise other_kind(found.kind, "a dict")
-        keys, wished = [row.key for row in found.rows], [row.key for row in right.rows]
+        keys = [row.key for row in found.rows]
+        wished = [row.key for row in right.rows]
         if not all(row.is_text for row in found.rows):
-            raise Failed("for devices given as torch.device the keys are devices too", "strings: str(device)")
+            raise Failed(
+                "for devices given as torch.device the keys are devices too", "strings: str(device)"
+            )
         if keys != wished:
             raise Failed(f"the keys are {keys}", f"{wished}")
 
@@ -493,7 +563,10 @@ def times_each_as_it_should(seen: Seen, wanted: Seen) -> None:
         )
     second = seen[comparisons_with_two_gpus]["second_gpu"]
     if "cuda:1" not in (keys := [row.key for row in second.rows]):
-        raise Failed(f"with two GPUs and the devices cpu and cuda:1 the keys are {keys}", "one for each device")
+        raise Failed(
+            f"with two GPUs and the devices cpu and cuda:1 the keys are {keys}",
+            "one for each device",
+        )
     _every_row(second)
 
 
@@ -505,7 +578,9 @@ def _every_row(found: Compared) -> None:
         if row.value is None:
             raise Failed(f"the value for {row.key} is no number", "seconds as a float")
         if not row.asked:
-            raise Failed(f"`make_work` was never called for {row.key}", "work made for every device")
+            raise Failed(
+                f"`make_work` was never called for {row.key}", "work made for every device"
+            )
         if not row.took:
             happened = f"the function that `make_work({row.key!r})` returned was never called"
             raise Failed(happened, "that function, timed", at=("lambda", "make_work("))
@@ -517,15 +592,23 @@ def _mistimed(row: ComparedRow, value: float, found: Compared) -> Failed:
     repeats = found.repeats
     at: tuple[str, ...] = ()
     said = f"{row.key} needed {_ms(row.right)} per call, and its value is {_ms(value)}"
-    expected = "the function that `make_work(device)` returns, timed on that device as in `time_on_device`"
+    expected = (
+        "the function that `make_work(device)` returns, timed on that device as in `time_on_device`"
+    )
     if slip := _slip(value, row.right, repeats):
         return Failed(f"{said}: {slip}", expected)
-    all_in = [math.fsum(row.took) / repeats, math.fsum(row.took) / len(row.took)]  # with the slow first call
-    with_warm_up, misconception = any(_near(value, mean) for mean in all_in), None
+    all_in = [
+        math.fsum(row.took) / repeats,
+        math.fsum(row.took) / len(row.took),
+    ]  # with the slow first call
+    with_warm_up = any(_near(value, mean) for mean in all_in)
+    misconception = None
     if row.key == "cpu":
         misconception = "timed-the-warm-up" if with_warm_up else None
     elif value < row.right or with_warm_up:
-        misconception = "timed-the-warm-up" if len(row.took) <= repeats else "timed-without-synchronising"
+        misconception = (
+            "timed-the-warm-up" if len(row.took) <= repeats else "timed-without-synchronising"
+        )
         if found.elsewhere and misconception == "timed-without-synchronising":
             return _waited_elsewhere(said, found.elsewhere, found.line)
     if misconception is not None:
@@ -546,13 +629,22 @@ MOST: Final = 8  # attempts
 UNNOTICED: Final = 0.0003  # seconds lost to other processes that cannot change the order
 
 
-def _work(device: Any, operators: list[str], calls: tuple[int, int, int], sizes: tuple[int, int, int]) -> Any:
+def _work(
+    device: Any, operators: list[str], calls: tuple[int, int, int], sizes: tuple[int, int, int]
+) -> Any:
     """Calls of three operators, so many of each and on so many numbers; the last one first. And one of each other."""
     parts = []
     more = zip(OTHERS, (1, 1, 1, 1), (2, 2, 2, 2), strict=True)
     for name, count, size in (*zip(operators, calls, sizes, strict=True), *more):
         # Looked up here: a profiler that records stacks would see it.
-        parts.append((getattr(torch, name), count, torch.ones(size).to(device), torch.empty(size, device=device)))
+        parts.append(
+            (
+                getattr(torch, name),
+                count,
+                torch.ones(size).to(device),
+                torch.empty(size, device=device),
+            )
+        )
 
     def work() -> None:
         for operator, count, numbers, out in reversed(parts):
@@ -578,13 +670,19 @@ class Ranked(Case, frozen=True):
     every: Names | None
     default: Names | None
     really: list[str] | None
-    recorded: bool = True  # where there were no names: whether `fn` ran while the profiler was recording
+    recorded: bool = (
+        True  # where there were no names: whether `fn` ran while the profiler was recording
+    )
 
 
 def _names(call: Call, work: Any, **options: int) -> Names:
     value = call(work, **options)
     names = value if isinstance(value, (list, tuple)) else ()
-    return Names(type(value).__name__, all(isinstance(name, str) for name in names), list(map(str, names))[:60])
+    return Names(
+        type(value).__name__,
+        all(isinstance(name, str) for name in names),
+        list(map(str, names))[:60],
+    )
 
 
 def _ranked(call: Call, device: Any, count: int, default: bool = False) -> Ranked:
@@ -592,9 +690,12 @@ def _ranked(call: Call, device: Any, count: int, default: bool = False) -> Ranke
     right = [f"aten::{name}" for name in operators]
     with operators_taking(dict(zip(right, TAKING, strict=True))):
         work = _work(device, operators, calls=(9, 1, 20), sizes=(2, 2, 2))
-        some, every, unasked = _names(call, work, count=count), None, None
+        some = _names(call, work, count=count)
+        every = None
+        unasked = None
         if default:
-            every, unasked = _names(call, work, count=50), _names(call, work)
+            every = _names(call, work, count=50)
+            unasked = _names(call, work)
         recorded = bool(some.names) or _recorded(call, work, count)
     really = None
     if some.names[:3] != right[: len(some.names)]:
@@ -621,7 +722,8 @@ def _undisturbed(look: Callable[[], list[str]]) -> list[str]:
     """The result of the attempt that lost least time to other processes on this machine."""
     found: list[tuple[float, list[str]]] = []
     while len(found) < MOST and not any(lost < UNNOTICED for lost, _ in found):
-        began, own = time.perf_counter(), time.thread_time()
+        began = time.perf_counter()
+        own = time.thread_time()
         names = look()
         found.append((time.perf_counter() - began - (time.thread_time() - own), names))
     return min(found, key=itemgetter(0))[1]
@@ -648,7 +750,9 @@ def gives_as_many_names_as_asked(seen: Seen, wanted: Seen) -> None:
         if answer.kind != "list":
             raise other_kind(answer.kind, "a list of strings")
         if not answer.texts:
-            raise Failed(f"it returned a list of other things: {answer.names[:1]}", "a list of strings")
+            raise Failed(
+                f"it returned a list of other things: {answer.names[:1]}", "a list of strings"
+            )
         if len(answer.names) != count:
             happened = f"count={count} gave {len(answer.names)} names"
             if not seen[probe].recorded:
@@ -657,8 +761,13 @@ def gives_as_many_names_as_asked(seen: Seen, wanted: Seen) -> None:
             raise Failed(happened, f"{count}")
         strange = [operator for operator in answer.names if "::" not in operator]
         if strange:
-            raise Failed(f"one of the names is {strange[0]!r}", "an operator's name from the profiler: aten::mm")
-    unasked, every, right = seen[on_the_cpu].default, seen[on_the_cpu].every, wanted[on_the_cpu].every
+            raise Failed(
+                f"one of the names is {strange[0]!r}",
+                "an operator's name from the profiler: aten::mm",
+            )
+    unasked = seen[on_the_cpu].default
+    every = seen[on_the_cpu].every
+    right = wanted[on_the_cpu].every
     assert unasked is not None
     assert every is not None
     assert right is not None
@@ -674,7 +783,8 @@ def gives_as_many_names_as_asked(seen: Seen, wanted: Seen) -> None:
 def puts_the_longest_first(seen: Seen, wanted: Seen) -> None:
     """The operator that took most time in total comes first."""
     for probe, place in ((on_the_cpu, "the CPU"), (on_the_gpu, "the GPU")):
-        found, right = seen[probe], wanted[probe].some.names
+        found = seen[probe]
+        right = wanted[probe].some.names
         if right not in (found.some.names, found.really):
             most, longest, often = (name.removeprefix("aten::") for name in wanted[probe].operators)
             work = f"20 short `{often}`, one long `{longest}` and 9 `{most}` on {place}"
@@ -696,8 +806,17 @@ class GpuRow(Case, frozen=True):
     def __str__(self) -> str:
         if self.kind != "dict":
             return called(self.kind)
-        values = [(key, kind, repr(text) if kind == "str" else text) for key, (kind, text) in self.values.items()]
-        return "{" + ", ".join(f"{k}: {text} ({kind})" if text else f"{k}: None" for k, kind, text in values) + "}"
+        values = [
+            (key, kind, repr(text) if kind == "str" else text)
+            for key, (kind, text) in self.values.items()
+        ]
+        return (
+            "{"
+            + ", ".join(
+                f"{k}: {text} ({kind})" if text else f"{k}: None" for k, kind, text in values
+            )
+            + "}"
+        )
 
 
 class Read(Case, frozen=True):
@@ -712,17 +831,27 @@ def _read(call: Call, text: str) -> Read:
     try:
         answer = call(text)
     except StudentRaised as error:
-        raise error.with_facts(message=f"{error.evidence.message} (for the text {text!r})") from None
+        raise error.with_facts(
+            message=f"{error.evidence.message} (for the text {text!r})"
+        ) from None
 
     def row(gpu: Any) -> GpuRow:
         values = dict.items(gpu) if isinstance(gpu, dict) else ()
         shown = {str(k): (type(v).__name__, None if v is None else str(v)) for k, v in values}
         return GpuRow("dict" if isinstance(gpu, dict) else type(gpu).__name__, shown)
 
-    return Read(text, type(answer).__name__, list(map(row, answer)) if isinstance(answer, list) else [])
+    return Read(
+        text, type(answer).__name__, list(map(row, answer)) if isinstance(answer, list) else []
+    )
 
 
-MODELS: Final = ("NVIDIA H200", "NVIDIA A100-SXM4-80GB", "Tesla T4", "NVIDIA GeForce RTX 4090", "NVIDIA GB10")
+MODELS: Final = (
+    "NVIDIA H200",
+    "NVIDIA A100-SXM4-80GB",
+    "Tesla T4",
+    "NVIDIA GeForce RTX 4090",
+    "NVIDIA GB10",
+)
 
 
 def _texts(seed: int) -> dict[str, str]:
@@ -732,7 +861,8 @@ def _texts(seed: int) -> dict[str, str]:
     """
     draw = random.Random(seed)
     names = draw.sample(MODELS, 5)
-    used, total = draw.sample(range(1, 9_999), 5), draw.sample(range(10_000, 150_000), 5)
+    used = draw.sample(range(1, 9_999), 5)
+    total = draw.sample(range(10_000, 150_000), 5)
     rows = [f"{index}, {names[index]}, {used[index]}, {total[index]}\n" for index in range(5)]
     return {
         "one": rows[0].strip(),
@@ -752,7 +882,9 @@ runs(smi, scenarios=("one", "several"))
 
 
 def _same_gpus(seen: Seen, wanted: Seen, *names: str) -> None:
-    usual = [gpu for name in ("one", "several") if name in seen[texts] for gpu in seen[texts][name].gpus]
+    usual = [
+        gpu for name in ("one", "several") if name in seen[texts] for gpu in seen[texts][name].gpus
+    ]
     for name in names:
         right = wanted[texts][name]
         if (raised := seen[texts].errors.get(name)) is not None:
@@ -765,13 +897,25 @@ def _same_gpus(seen: Seen, wanted: Seen, *names: str) -> None:
             raise Failed(happened, f"{len(right.gpus)}", at=("first return",))
         for gpu, wished in zip(found.gpus, right.gpus, strict=True):
             if gpu != wished:
-                elsewhere = ("sorted(", "sort(") if gpu in right.gpus else ()  # that GPU is another line's
+                elsewhere = (
+                    ("sorted(", "sort(") if gpu in right.gpus else ()
+                )  # that GPU is another line's
                 unlike = {key for key in wished.values if gpu.values.get(key) != wished.values[key]}
                 kinds = {gpu.values.get(key, ("", None))[0] for key in unlike}
                 number = unlike <= {"used_mib", "total_mib"} and kinds <= {"int", "NoneType"}
-                memory = ('== "[N/A]"', "int(") if number else ("last split(",) if unlike == {"name"} else ()
-                about = "reads_every_gpu" if gpu in usual else ""  # what is as wrong there is that check's
-                raise Failed(f"{right.text!r} gave {gpu}", str(wished), at=elsewhere or memory, about=about)
+                memory = (
+                    ('== "[N/A]"', "int(")
+                    if number
+                    else ("last split(",)
+                    if unlike == {"name"}
+                    else ()
+                )
+                about = (
+                    "reads_every_gpu" if gpu in usual else ""
+                )  # what is as wrong there is that check's
+                raise Failed(
+                    f"{right.text!r} gave {gpu}", str(wished), at=elsewhere or memory, about=about
+                )
 
 
 @smi.check(points=0.25)

@@ -9,7 +9,17 @@ import weakref
 from typing import Any
 
 from gpudojo.days.day8.pixel_race import CLASSES, SIZE, linear, sprites
-from gpudojo.grading.call import Call, StudentRaised, array, copied, name_of, nn, settled, torch, tried
+from gpudojo.grading.call import (
+    Call,
+    StudentRaised,
+    array,
+    copied,
+    name_of,
+    nn,
+    settled,
+    torch,
+    tried,
+)
 from gpudojo.grading.checks import (
     between_gpus,
     close,
@@ -45,14 +55,31 @@ train = exercise.function(
     "`loss_fn` gives the mean over its batch. Undo that before you add up, and think of a loader without batches.",
     "Add `.item()` times the batch's size, divide by all samples at the end, and return 0.0 where there were none.",
 )
-train.when("calls_the_model", "moves_the_model_once", hint=(1, 2, 3), at=("eval(", "cpu(", "to(", "for"))
+train.when(
+    "calls_the_model", "moves_the_model_once", hint=(1, 2, 3), at=("eval(", "cpu(", "to(", "for")
+)
 train.when("computes_the_loss_on_the_device", hint=(1, 2, 3), at=("cpu(", "loss_fn("))
-train.when("learns_as_it_should", "steps_once_for_every_batch", hint=(4, 5, 6), at=("last step(", "step(", "for"))
-train.when("trains_in_training_mode", hint=(7, 8, 9), at=("train not called", ".training", "eval(", "for"))
-train.when("returns_the_mean_loss_per_sample", hint=(10, 11, 12), at=("last item(", "return", "last return"))
-train.when("copes_with_nothing", "empty-loader-forgotten", hint=(10, 11, 12), at=("return", "first return"))
+train.when(
+    "learns_as_it_should",
+    "steps_once_for_every_batch",
+    hint=(4, 5, 6),
+    at=("last step(", "step(", "for"),
+)
+train.when(
+    "trains_in_training_mode", hint=(7, 8, 9), at=("train not called", ".training", "eval(", "for")
+)
+train.when(
+    "returns_the_mean_loss_per_sample",
+    hint=(10, 11, 12),
+    at=("last item(", "return", "last return"),
+)
+train.when(
+    "copes_with_nothing", "empty-loader-forgotten", hint=(10, 11, 12), at=("return", "first return")
+)
 train.when("uses_the_device_it_is_given", hint=(1, 2, 3))
-train.when("changes_no_settings", hint=(7, 8, 9), at=("manual_seed(", "seed(", "set_default_device("))
+train.when(
+    "changes_no_settings", hint=(7, 8, 9), at=("manual_seed(", "seed(", "set_default_device(")
+)
 
 
 class TrainForward(Case, frozen=True):
@@ -70,12 +97,18 @@ class Watch:
         self.ledger, self.path = call.bench.ledger, str(call.path)
         self.model: Any = None
         self.forwards: list[TrainForward] = []
-        self.walks: list[int | None] = []  # lines that moved the whole model after the first batch was fetched
+        self.walks: list[
+            int | None
+        ] = []  # lines that moved the whole model after the first batch was fetched
         self.losses: list[tuple[Any, int]] = []  # results of loss_fn, and batch sizes
         self.loss_devices: list[list[str]] = []  # of outputs and targets
         self.output: Any = None  # a weak reference to the latest
-        self.as_they_are: list[bool] = []  # for every loss, whether it got the latest outputs themselves
-        self.found: list[Any] = []  # for every backward pass, a copy of the gradients from before, or None
+        self.as_they_are: list[
+            bool
+        ] = []  # for every loss, whether it got the latest outputs themselves
+        self.found: list[
+            Any
+        ] = []  # for every backward pass, a copy of the gradients from before, or None
         self.steps: list[bool] = []  # for every optimizer step, whether there were gradients
         self.batch: dict[str, Any] = {}  # the latest
         self.latest: int | None = None  # ledger mark at the latest batch
@@ -127,7 +160,9 @@ def _classes() -> tuple[Any, ...]:
 
         def forward(self, input: Any) -> Any:
             device = str(input.device) if isinstance(input, torch.Tensor) else None
-            training = all(module.training for module in self.modules())  # the outermost flag is not enough
+            training = all(
+                module.training for module in self.modules()
+            )  # the outermost flag is not enough
             watch = kept(self.key)
             watch.forwards.append(TrainForward(training, device, self is watch.model))
             output = super().forward(input)  # type: ignore[no-untyped-call]
@@ -152,7 +187,8 @@ def _classes() -> tuple[Any, ...]:
         key: int
 
         def forward(self, input: Any, target: Any) -> Any:
-            watch, key = kept(self.key), self.key
+            watch = kept(self.key)
+            key = self.key
             value = super().forward(input, target)
             watch.losses.append((value.detach(), len(target)))
             watch.loss_devices.append([str(input.device), str(target.device)])
@@ -187,12 +223,15 @@ def _numbers(seed: int) -> tuple[Any, Any, Any, Any]:
 
 def _losses(inputs: Any, classes: Any, weight: Any) -> list[float]:
     """The losses of the batches of an epoch."""
-    found, bias, wanted = [], torch.zeros(CLASSES), torch.eye(CLASSES)[classes]
+    found = []
+    bias = torch.zeros(CLASSES)
+    wanted = torch.eye(CLASSES)[classes]
     for x, y in zip(inputs.split(BATCH), wanted.split(BATCH), strict=True):
         logs = (x @ weight.T + bias).log_softmax(1)
         found.append(-(logs * y).sum(1).mean().item())
         error = (logs.exp() - y) * RATE / len(x)
-        weight, bias = weight - error.T @ x, bias - error.sum(0)
+        weight = weight - error.T @ x
+        bias = bias - error.sum(0)
     return found
 
 
@@ -202,7 +241,9 @@ class Epoch(Case, frozen=True):
     kind: str
     is_float: bool
     value: float | None
-    losses: list[tuple[float, int]]  # of this very call, so that a mistake elsewhere is not blamed on the mean
+    losses: list[
+        tuple[float, int]
+    ]  # of this very call, so that a mistake elsewhere is not blamed on the mean
     devices: list[str]
     wanted_device: str
     after: list[Array]
@@ -223,7 +264,9 @@ class Epoch(Case, frozen=True):
     state_kept: bool  # whether the optimizer had its state from before when it stepped
 
 
-def _epoch(call: Call, device: Any, samples: int = SAMPLES, moved: bool = False, begun: bool = False) -> Epoch:
+def _epoch(
+    call: Call, device: Any, samples: int = SAMPLES, moved: bool = False, begun: bool = False
+) -> Epoch:
     """An epoch; the model may be on the device before, and the optimizer may have stepped before."""
     pictures, classes, weight, bias = (numbers.clone() for numbers in _numbers(call.seed))
     watch = Watch(call)
@@ -231,18 +274,22 @@ def _epoch(call: Call, device: Any, samples: int = SAMPLES, moved: bool = False,
     sequential, loader, loss = _classes()
     model = watch.model = sequential(nn.Flatten(), linear(weight, bias))
     data = torch.utils.data.TensorDataset(pictures[:samples], classes[:samples])
-    batches, loss_fn = loader(data, batch_size=BATCH), loss()
+    batches = loader(data, batch_size=BATCH)
+    loss_fn = loss()
     model.key = batches.key = loss_fn.key = key
     if moved:
         model.to(device)
     optimizer = torch.optim.SGD(model.parameters(), lr=RATE, momentum=MOMENTUM if begun else 0.0)
     for gradient in (0.1, 1.0) if begun else (1.0,):
         for parameter in model.parameters():
-            parameter.grad = torch.full_like(parameter, gradient)  # must not leak into the first step
+            parameter.grad = torch.full_like(
+                parameter, gradient
+            )  # must not leak into the first step
         if gradient != 1.0:
             optimizer.step()  # it has momentum from before, which only this optimizer knows
     optimizer.register_step_pre_hook(lambda stepped, *_: hooked(key).stepping(stepped))
-    options, state = _options(optimizer), len(optimizer.state)
+    options = _options(optimizer)
+    state = len(optimizer.state)
     start = [array(p) for p in model.parameters()]
     watch.optimizer = optimizer
     model.eval()
@@ -250,10 +297,13 @@ def _epoch(call: Call, device: Any, samples: int = SAMPLES, moved: bool = False,
         value, settings = settled(call, model, batches, loss_fn, optimizer, device)
     except StudentRaised as error:
         copies = copied(call, watch.latest, **watch.batch) if watch.batch else {}
-        if watch.forwards and len(watch.steps) >= len(watch.forwards):  # no backward pass has come between
+        if watch.forwards and len(watch.steps) >= len(
+            watch.forwards
+        ):  # no backward pass has come between
             copies |= {STEPPED: call.first_line(reversed(call.ledger.optimizer_steps())) or 0}
         raise error.with_facts(copied=copies) from None
-    now, after = _options(optimizer), [array(p) for p in model.parameters()]
+    now = _options(optimizer)
+    after = [array(p) for p in model.parameters()]
     return Epoch(
         kind=type(value).__name__,
         is_float=isinstance(value, float),
@@ -282,7 +332,9 @@ def _epoch(call: Call, device: Any, samples: int = SAMPLES, moved: bool = False,
 
 def _options(optimizer: Any) -> dict[str, Any]:
     """The options of an optimizer, such as its learning rate, as they are now."""
-    return {name: repr(value) for name, value in optimizer.param_groups[0].items() if name != "params"}
+    return {
+        name: repr(value) for name, value in optimizer.param_groups[0].items() if name != "params"
+    }
 
 
 def _moved_in_loop(call: Call, watch: Watch, model: Any) -> list[int | None]:
@@ -302,7 +354,9 @@ def epochs(call: Call) -> Cases[Epoch]:
             "nothing_to_train_on": lambda: _epoch(call, call.device, samples=0),
             "model_starts_on_the_cpu": lambda: _epoch(call, call.device),
             "trained_before": lambda: _epoch(call, call.device, samples=2, moved=True, begun=True),
-            "on_the_cpu": lambda: _epoch(call, "cpu", samples=3),  # another mean, in case the last one is remembered
+            "on_the_cpu": lambda: _epoch(
+                call, "cpu", samples=3
+            ),  # another mean, in case the last one is remembered
         }
     )
 
@@ -314,8 +368,18 @@ def an_epoch_on_the_second_gpu(call: Call) -> Cases[Epoch]:
 
 
 CLIPPING = ("clip_grad_norm_(", "clip_grad_value_(")
-OWN_LOSSES = ("cross_entropy(", "CrossEntropyLoss(", "nll_loss(", "log_softmax(")  # where `loss_fn` is not called
-EPOCHS = ("model_starts_on_the_cpu", "on_the_cpu", "already_there", "trained_before")  # most telling first
+OWN_LOSSES = (
+    "cross_entropy(",
+    "CrossEntropyLoss(",
+    "nll_loss(",
+    "log_softmax(",
+)  # where `loss_fn` is not called
+EPOCHS = (
+    "model_starts_on_the_cpu",
+    "on_the_cpu",
+    "already_there",
+    "trained_before",
+)  # most telling first
 
 
 def _epochs(seen: Seen) -> Cases[Epoch]:
@@ -333,7 +397,12 @@ def _why(raised: Raised, seen: Seen) -> str | None:
     if key is not None and raised.scenario == "on_the_cpu":
         return "hard-coded-cuda"  # nothing here is on a GPU unless the function moved it
     first = seen[epochs].get("model_starts_on_the_cpu")
-    if key is not None and raised.scenario == "already_there" and first is not None and first.devices == ["cpu"]:
+    if (
+        key is not None
+        and raised.scenario == "already_there"
+        and first is not None
+        and first.devices == ["cpu"]
+    ):
         return "model-not-moved"  # where the model had been on the CPU, so had everything else
     if raised.scenario == "already_there" and between_gpus(raised.message):
         return "device-index-dropped"  # "cuda:1" was asked for
@@ -350,7 +419,9 @@ def calls_the_model(seen: Seen, wanted: Seen) -> None:
     """The model is called with the inputs of the batches."""
     for name in EPOCHS:
         if not _epochs(seen)[name].forwards:
-            raise Failed(f"the model was never called (scenario `{name}`)", "a forward pass for every batch")
+            raise Failed(
+                f"the model was never called (scenario `{name}`)", "a forward pass for every batch"
+            )
 
 
 CALLED = ("runs", "calls_the_model")
@@ -366,9 +437,15 @@ def moves_the_model_once(seen: Seen, wanted: Seen) -> None:
     case = seen[epochs]["model_starts_on_the_cpu"]
     if case.devices == [case.wanted_device]:
         return
-    happened, expected = f"after the epoch the parameters are on {', '.join(case.devices)}", case.wanted_device
+    happened = f"after the epoch the parameters are on {', '.join(case.devices)}"
+    expected = case.wanted_device
     if not all(forward.own for forward in case.forwards):
-        raise Failed(f"a copy was trained, and {happened}", "the model itself moved and trained", None, "model-copied")
+        raise Failed(
+            f"a copy was trained, and {happened}",
+            "the model itself moved and trained",
+            None,
+            "model-copied",
+        )
     if any(forward.device == expected for forward in case.forwards):
         raise Failed(happened, f"all of them still on {expected}", at=("cpu(", '"cpu"', "last to("))
     raise Failed(happened, f"all of them on {expected}", misconception="model-not-moved")
@@ -377,7 +454,10 @@ def moves_the_model_once(seen: Seen, wanted: Seen) -> None:
 @train.check(points=1, needs=CALLED)
 def uses_the_device_it_is_given(seen: Seen, wanted: Seen) -> None:
     """Training happens on the device passed in, whatever this machine has."""
-    for epoch, key in (("on_the_cpu", "hard-coded-cuda"), ("already_there", "device-index-dropped")):
+    for epoch, key in (
+        ("on_the_cpu", "hard-coded-cuda"),
+        ("already_there", "device-index-dropped"),
+    ):
         case = _epochs(seen)[epoch]
         device = case.wanted_device
         if case.devices != [device]:
@@ -408,7 +488,9 @@ def trains_in_training_mode(seen: Seen, wanted: Seen) -> None:
     modes = [forward.training for forward in seen[epochs]["model_starts_on_the_cpu"].forwards]
     if not all(modes):
         happened = f"{modes.count(False)} of {len(modes)} forward passes ran in evaluation mode"
-        raise Failed(happened, "model.train() before the loop", misconception="not-in-training-mode")
+        raise Failed(
+            happened, "model.train() before the loop", misconception="not-in-training-mode"
+        )
 
 
 # Before the weights are compared: on a real GPU a changed precision changes them too.
@@ -428,21 +510,33 @@ def learns_as_it_should(seen: Seen, wanted: Seen) -> None:
 
 
 def _learned_wrongly(case: Epoch) -> Failed:
-    order, batches = case.order, case.batches
-    steps, backwards = order.count("step"), order.count("backward")
+    order = case.order
+    batches = case.batches
+    steps = order.count("step")
+    backwards = order.count("backward")
     if not steps and case.changed:
-        return Failed("the weights were changed without the optimizer", "`optimizer.step()`", at=(".grad", ".data"))
+        return Failed(
+            "the weights were changed without the optimizer",
+            "`optimizer.step()`",
+            at=(".grad", ".data"),
+        )
     if not steps:
-        return Failed("the optimizer never stepped", f"{batches} steps", misconception="missing-step")
+        return Failed(
+            "the optimizer never stepped", f"{batches} steps", misconception="missing-step"
+        )
     if not case.steps:
-        happened, line = "another optimizer stepped than the one passed in", case.step_lines[0]
+        happened = "another optimizer stepped than the one passed in"
+        line = case.step_lines[0]
         return Failed(happened, "`optimizer.step()`", line, "another-optimizer", ("optimizer =",))
     if not backwards:
-        happened, line = "there was no backward pass", case.step_lines[0]
+        happened = "there was no backward pass"
+        line = case.step_lines[0]
         return Failed(happened, f"{batches} backward passes", line, "missing-backward")
     if order.index("step") < order.index("backward"):
         expected = "backward(), then step()"
-        return Failed("step() came before backward()", expected, case.step_lines[0], "step-before-backward")
+        return Failed(
+            "step() came before backward()", expected, case.step_lines[0], "step-before-backward"
+        )
     if not all(case.steps):
         line = case.step_lines[case.steps.index(False)]
         happened = "the gradients were zeroed between backward() and step()"
@@ -467,20 +561,33 @@ def _learned_wrongly(case: Epoch) -> Failed:
         happened = f"the optimizer stepped {times(steps)} for {backwards} backward passes"
         return Failed(happened, "a step for every batch", case.step_lines[0], "step-left-out")
     if steps != batches:
-        return Failed(f"the optimizer stepped {times(steps)} for {batches} batches", f"{batches} steps")
+        return Failed(
+            f"the optimizer stepped {times(steps)} for {batches} batches", f"{batches} steps"
+        )
     if case.begun > 1:
-        happened = f"the loader was started {times(case.begun)}, and each time gives its first batch again"
+        happened = (
+            f"the loader was started {times(case.begun)}, and each time gives its first batch again"
+        )
         return Failed(happened, "one loop over the loader", at=("next(", "iter("))
     if case.options:
         happened = f"the optimizer's option `{case.options[0]}` was changed"
         return Failed(happened, "the optimizer as it was passed in", at=("[] =", ".param_groups"))
     if not case.state_kept:
         happened = "the optimizer's state from earlier steps, such as its momentum, was lost"
-        return Failed(happened, "the optimizer as it was passed in", at=(".state", "load_state_dict("))
+        return Failed(
+            happened, "the optimizer as it was passed in", at=(".state", "load_state_dict(")
+        )
     if not all(case.as_they_are):
         expected = "`loss_fn(outputs, targets)`, with the outputs as they are"
-        return Failed("`loss_fn` got something else than the model's outputs", expected, at=("softmax(", "loss_fn("))
-    happened, at = "the weights after the epoch differ from the reference's", (*CLIPPING, ".grad", "loss_fn(")
+        return Failed(
+            "`loss_fn` got something else than the model's outputs",
+            expected,
+            at=("softmax(", "loss_fn("),
+        )
+    happened, at = (
+        "the weights after the epoch differ from the reference's",
+        (*CLIPPING, ".grad", "loss_fn("),
+    )
     return Failed(happened, "the weights that this optimizer gives", at=at)
 
 
@@ -488,7 +595,11 @@ def _unused(case: Epoch) -> Failed | None:
     """The failure of a loop that leaves batches out."""
     count = len(case.forwards)
     happened, at = f"only {count} of {case.batches} batches were used", ("continue", "next(", "for")
-    return Failed(happened, "all of them", None, "loop-left-early", at) if count < case.batches else None
+    return (
+        Failed(happened, "all of them", None, "loop-left-early", at)
+        if count < case.batches
+        else None
+    )
 
 
 @train.check(points=1)
@@ -500,7 +611,9 @@ def steps_once_for_every_batch(seen: Seen, wanted: Seen) -> None:
             if unused := _unused(case):
                 raise unused
             happened = f"the optimizer stepped {times(len(case.steps))} for {case.batches} batches (scenario `{name}`)"
-            line = case.step_lines[-1] if len(case.steps) > case.batches and case.step_lines else None
+            line = (
+                case.step_lines[-1] if len(case.steps) > case.batches and case.step_lines else None
+            )
             raise Failed(happened, "one step for every batch", line)
 
 
@@ -510,16 +623,24 @@ def returns_the_mean_loss_per_sample(seen: Seen, wanted: Seen) -> None:
     for name in EPOCHS:
         case = _epochs(seen)[name]
         expect_float(case.kind, case.is_float)
-        losses, value = case.losses, case.value
+        losses = case.losses
+        value = case.value
         if not losses:
-            raise Failed("`loss_fn` was never called", "`loss_fn(outputs, targets)` for every batch", at=OWN_LOSSES)
+            raise Failed(
+                "`loss_fn` was never called",
+                "`loss_fn(outputs, targets)` for every batch",
+                at=OWN_LOSSES,
+            )
         mean = sum(loss * size for loss, size in losses) / sum(size for _, size in losses)
         if _near(value, mean):
             continue
         of_means = _near(value, sum(loss for loss, _ in losses) / len(losses))
         last = "" if of_means or not _near(value, losses[-1][0]) else ", the loss of the last batch"
         samples = sum(size for _, size in losses)
-        divided = next((n for n in range(1, 2 * samples) if n != samples and _near(value, mean * samples / n)), None)
+        divided = next(
+            (n for n in range(1, 2 * samples) if n != samples and _near(value, mean * samples / n)),
+            None,
+        )
         if divided and not of_means and not last:
             last = f", the sum over {samples} samples divided by {divided}"
         raise Failed(
@@ -539,4 +660,6 @@ def copes_with_nothing(seen: Seen, wanted: Seen) -> None:
     """An empty loader gives 0.0."""
     case = seen[epochs]["nothing_to_train_on"]
     if case.value != 0.0:
-        raise Failed(f"an empty loader gave {called(case.kind) if case.value is None else case.value}", "0.0")
+        raise Failed(
+            f"an empty loader gave {called(case.kind) if case.value is None else case.value}", "0.0"
+        )

@@ -46,7 +46,11 @@ exercise = Exercise(
     "06_vectorizing_pixel_loops",
     "Pixels all at once, without Python loops",
     points=12,
-    reading=("notes/broadcasting.html", "generated/torch.Tensor.permute.html", "generated/torch.argmin.html"),
+    reading=(
+        "notes/broadcasting.html",
+        "generated/torch.Tensor.permute.html",
+        "generated/torch.argmin.html",
+    ),
 )
 grayscale = exercise.function(
     "grayscale",
@@ -74,13 +78,20 @@ nearest = exercise.function(
 )
 for each in (grayscale, recolor, nearest):
     each.when("right_on_the_smallest", hint=(7, 8, 9), at=("squeeze(", "return", "last return"))
-    each.when("stays_on_the_device", "leaves_its_inputs_alone", hint=(4, 5, 6), at=("[] =", "return", "last return"))
+    each.when(
+        "stays_on_the_device",
+        "leaves_its_inputs_alone",
+        hint=(4, 5, 6),
+        at=("[] =", "return", "last return"),
+    )
     each.when("runs", "no_loop_over_pixels", hint=(1, 2, 3))
     each.when("faster_than_the_loop", hint=(1, 2, 3), at=("sleep(", "for", "return"))
     # Where a value became wrong cannot be told from the result.
     each.when("right_values", hint=(1, 2, 3), at=("return", "last return"))
 recolor.when("channels-last", hint=(1, 2, 3), at=("permute(", "movedim(", "return"))
-nearest.when("lowest_index_on_a_tie", hint=(1, 2, 3), at=("where(", "argmin(", "return", "last return"))
+nearest.when(
+    "lowest_index_on_a_tie", hint=(1, 2, 3), at=("where(", "argmin(", "return", "last return")
+)
 
 
 Size = tuple[int, int, int, int]  # sprites, height, width, colours
@@ -89,7 +100,9 @@ Make = Callable[..., tuple[Any, ...]]  # gets a seed and a size
 
 def _generator(seed: int, size: Size) -> Any:
     count, height, width, colors = size
-    return torch.Generator().manual_seed(((((seed * 97 + count) * 97 + height) * 97 + width) * 97 + colors) % 2**63)
+    return torch.Generator().manual_seed(
+        ((((seed * 97 + count) * 97 + height) * 97 + width) * 97 + colors) % 2**63
+    )
 
 
 def for_grayscale(seed: int, size: Size) -> tuple[Any, ...]:
@@ -101,13 +114,16 @@ def for_grayscale(seed: int, size: Size) -> tuple[Any, ...]:
 def for_recolor(seed: int, size: Size) -> tuple[Any, ...]:
     *shape, colors = size
     generator = _generator(seed, size)
-    return torch.randint(0, colors, shape, generator=generator), torch.rand(colors, 3, generator=generator)
+    return torch.randint(0, colors, shape, generator=generator), torch.rand(
+        colors, 3, generator=generator
+    )
 
 
 def for_nearest(seed: int, size: Size, tied: bool = False) -> tuple[Any, ...]:
     """Sprites and a palette: every pixel has one nearest colour or, if `tied`, two."""
     count, height, width, colors = size
-    generator, wanted = _generator(seed, size), count * height * width
+    generator = _generator(seed, size)
+    wanted = count * height * width
     every = _every_color()
     palette = every[torch.randperm(len(every), generator=generator)[:colors]]
     if tied:
@@ -132,7 +148,8 @@ GROWING: Final[tuple[Size, ...]] = ((2, 4, 4, 4), (3, 5, 7, 4), (4, 6, 9, 4))
 SIDE: Final = 40
 LONG: Final[tuple[Size, ...]] = ((SIDE, 2, 2, 4), (2, SIDE, 2, 4), (2, 2, SIDE, 4))
 # A loop of constant length that is enough for the other pictures takes at least so many operations, or lines.
-FEW_OPERATIONS, FEW_LINES = max(GROWING[-1]), 3 * max(GROWING[-1])
+FEW_OPERATIONS = max(GROWING[-1])
+FEW_LINES = 3 * max(GROWING[-1])
 SMALLEST: Final[tuple[Size, ...]] = ((1, 4, 3, 5), (2, 1, 1, 3), (3, 3, 2, 1), (1, 1, 1, 1))
 TIED: Final[tuple[Size, ...]] = ((2, 4, 4, 3), (3, 3, 5, 6))
 ON_THE_CPU: Final[tuple[Size, ...]] = ((2, 3, 4, 3),)
@@ -184,8 +201,12 @@ class Growth(Case, frozen=True):
     single: int  # operations on the largest picture that made the numbers of one pixel
     single_line: int | None  # the line with most of them
     trips: list[Trip]
-    mapped: bool = False  # whether it calls something like `map`, which loops without a line of Python
-    elsewhere: bool = False  # whether another process of the submission was there, whose lines are not counted
+    mapped: bool = (
+        False  # whether it calls something like `map`, which loops without a line of Python
+    )
+    elsewhere: bool = (
+        False  # whether another process of the submission was there, whose lines are not counted
+    )
 
 
 class Pictures(Case, frozen=True):
@@ -227,11 +248,14 @@ class Painter:
     """Calls one function on pictures of many sizes, all on one device: opening one for each would take longer."""
 
     def __init__(self, call: Call, names: tuple[str, ...]) -> None:
-        self.call, self.names = call, names
+        self.call = call
+        self.names = names
         self.ledgers: list[Ledger] = []
         self.lines: list[Steps] = []
         self.allocated: list[int] = []
-        self.kept: list[Any] = []  # alive, so that no two pictures have one address: an answer may be cached by it
+        self.kept: list[
+            Any
+        ] = []  # alive, so that no two pictures have one address: an answer may be cached by it
 
     @property
     def operations(self) -> list[int]:
@@ -253,21 +277,32 @@ class Painter:
             trips.append(self._trip())
             self.ledgers.append(self.call.ledger)
         largest = len(GROWING) - 1
-        first, last = self.ledgers[0], self.ledgers[largest]
-        grown = {line: b - a for (file, line), (a, b) in first.grown_lines(last).items() if file == str(self.call.path)}
+        first = self.ledgers[0]
+        last = self.ledgers[largest]
+        grown = {
+            line: b - a
+            for (file, line), (a, b) in first.grown_lines(last).items()
+            if file == str(self.call.path)
+        }
         again = {line: count - self.lines[0][line] for line, count in self.lines[largest].items()}
         if any(count > 0 for count in again.values()):  # the loop, rather than what it calls
             loops = self.lines[largest].in_loops()
-            looping = ({line: n for line, n in each.items() if n > 0 and line in loops} for each in (grown, again))
+            looping = (
+                {line: n for line, n in each.items() if n > 0 and line in loops}
+                for each in (grown, again)
+            )
             grown = next(filter(None, looping), grown)
         grown = grown or again
         small = (each for each in last.operations() if 0 < each.bytes <= ONE_PIXEL)
         # `torch.where` and others make a tensor of a number, which computes nothing.
-        single = Counter(self.call.line_of(each) for each in small if not each.name.startswith(NUMBERS))
+        single = Counter(
+            self.call.line_of(each) for each in small if not each.name.startswith(NUMBERS)
+        )
         return found, Growth(
             operations=self.operations,
             steps=self.steps,
-            line=max(grown, key=lambda line: grown[line], default=None) or None,  # 0 is another file
+            line=max(grown, key=lambda line: grown[line], default=None)
+            or None,  # 0 is another file
             single=single.total(),
             single_line=max(single, key=lambda line: single[line], default=None),
             trips=trips,
@@ -278,10 +313,14 @@ class Painter:
     def each(self, make: Make, sizes: tuple[Size, ...], device: Any = None) -> dict[str, Picture]:
         return {str(size): self._called(make(self.call.seed, size), device) for size in sizes}
 
-    def _called(self, inputs: tuple[Any, ...], device: Any = None, stepping: bool = False) -> Picture:
+    def _called(
+        self, inputs: tuple[Any, ...], device: Any = None, stepping: bool = False
+    ) -> Picture:
         given = tuple(tensor.to(device or self.call.device, copy=True) for tensor in inputs)
         self.kept.append(given)
-        words = " and ".join(f"{name} {tuple(a.shape)}" for name, a in zip(self.names, inputs, strict=True))
+        words = " and ".join(
+            f"{name} {tuple(a.shape)}" for name, a in zip(self.names, inputs, strict=True)
+        )
         if inputs[0].is_floating_point() and inputs[0].max() > 1:
             words += f" with values up to {inputs[0].max():.3g}"
         try:
@@ -298,7 +337,9 @@ class Painter:
             first, newline, rest = error.evidence.message.partition("\n")
             why = "most often an index out of range, " if "device-side assert" in first else ""
             message = f"{first} ({why}with {words} on {given[0].device}){newline}{rest}"
-            raise error.with_facts(message=message, line=error.evidence.line or self._only_line("index")) from None
+            raise error.with_facts(
+                message=message, line=error.evidence.line or self._only_line("index")
+            ) from None
         pairs = zip(self.names, given, inputs, strict=True)
         changed = [name for name, a, b in pairs if not torch.equal(a.cpu(), b)]
         return Picture(
@@ -344,9 +385,12 @@ def _guards(source: str) -> set[int]:
     guards = (
         each
         for each in ast.walk(ast.parse(source))
-        if isinstance(each, ast.Assert) or (isinstance(each, ast.If) and isinstance(each.body[0], ast.Raise))
+        if isinstance(each, ast.Assert)
+        or (isinstance(each, ast.If) and isinstance(each.body[0], ast.Raise))
     )
-    return {line for each in guards for line in range(each.lineno, (each.end_lineno or each.lineno) + 1)}
+    return {
+        line for each in guards for line in range(each.lineno, (each.end_lineno or each.lineno) + 1)
+    }
 
 
 @contextlib.contextmanager
@@ -365,7 +409,9 @@ def _one_thread() -> Iterator[None]:
 Probes = tuple[Probe[Pictures], Probe[Race]]
 
 
-def _declare(function: Function, names: tuple[str, ...], make: Make, loop: Callable[..., Any], clocked: Size) -> Probes:
+def _declare(
+    function: Function, names: tuple[str, ...], make: Make, loop: Callable[..., Any], clocked: Size
+) -> Probes:
     """The probes of one function. On the plain CPU no copy to the host could be seen, so the first one needs a GPU."""
     others = ON_THE_CPU + (MANY_COLORS if function is recolor else ())
 
@@ -387,7 +433,12 @@ def _declare(function: Function, names: tuple[str, ...], make: Make, loop: Calla
         pixel = clocked[3]
         sizes = clocked, (1, 1, 1, pixel), (1, 1, 2, pixel)
         count, height, width, _ = clocked
-        speed = modelled(call, loop, lambda number: make(call.seed + CLOCKED, sizes[number]), count * height * width)
+        speed = modelled(
+            call,
+            loop,
+            lambda number: make(call.seed + CLOCKED, sizes[number]),
+            count * height * width,
+        )
         # After the GPU: what was made there and kept is of no use here.
         return Pictures(
             usual,
@@ -402,7 +453,9 @@ def _declare(function: Function, names: tuple[str, ...], make: Make, loop: Calla
     @function.probe(machine="unwatched")
     def timed(call: Call) -> Race:
         def inputs(number: int) -> tuple[Any, ...]:
-            return tuple(tensor.to(call.device) for tensor in make(call.seed + CLOCKED + number, clocked))
+            return tuple(
+                tensor.to(call.device) for tensor in make(call.seed + CLOCKED + number, clocked)
+            )
 
         try:
             with _one_thread():
@@ -414,7 +467,9 @@ def _declare(function: Function, names: tuple[str, ...], make: Make, loop: Calla
 
 
 GUARD_READS: Final = 2  # numbers that a call may read back, for an assertion about its input
-Told = tuple[str, str | None, tuple[str, ...]]  # what happened, the misconception, and patterns for its line
+Told = tuple[
+    str, str | None, tuple[str, ...]
+]  # what happened, the misconception, and patterns for its line
 Diagnose = Callable[[Picture, Picture], Told]
 
 
@@ -427,7 +482,8 @@ def same(found: Array | None, right: Array | None) -> bool:
         return False
     if right.dtype in COMPARED and identical(found, right):
         return True
-    a, b = numbers(found), numbers(right)
+    a = numbers(found)
+    b = numbers(right)
     if b.dtype.kind in "iu":
         return found.dtype in ("int64", "int32") and bool((a == b).all())
     return a.dtype.kind == "f" and nearly(a, b, 0, 1e-4)
@@ -442,16 +498,22 @@ def _judge_values(seen: dict[str, Picture], wanted: dict[str, Picture], diagnose
         if same(found.values, right.values):
             continue
         if found.shape != right.shape:
-            transposed = len(right.shape) == 4 and found.shape == [right.shape[i] for i in (0, 2, 3, 1)]
-            happened, expected = f"{right.given} gave the shape {tuple(found.shape)}", f"the shape {tuple(right.shape)}"
-            raise Failed(happened, expected, None, "channels-last" if transposed else None, at=("return",))
+            transposed = len(right.shape) == 4 and found.shape == [
+                right.shape[i] for i in (0, 2, 3, 1)
+            ]
+            happened = f"{right.given} gave the shape {tuple(found.shape)}"
+            expected = f"the shape {tuple(right.shape)}"
+            raise Failed(
+                happened, expected, None, "channels-last" if transposed else None, at=("return",)
+            )
         dtypes = ("int64", "int32") if right.dtype == "int64" else (right.dtype, "float64")
         if found.dtype not in dtypes:
             expected = " or ".join(dtypes) if right.dtype == "int64" else right.dtype
             raise Failed(f"the result's dtype is {found.dtype}", expected, at=("half(", "return"))
         happened, key, at = diagnose(found, right)
         if key is None and found.changed:
-            happened, key = f"{happened}, and `{found.changed[0]}` was modified", "input-modified"
+            happened = f"{happened}, and `{found.changed[0]}` was modified"
+            key = "input-modified"
         line = found.changing_line if key == "input-modified" else None
         raise Failed(f"{right.given}: {happened}", "the loop's values", line, key, at)
 
@@ -459,9 +521,14 @@ def _judge_values(seen: dict[str, Picture], wanted: dict[str, Picture], diagnose
 def _differing(found: Picture, right: Picture) -> Told:
     assert found.values is not None
     assert right.values is not None
-    a, b = numbers(found.values), numbers(right.values)
+    a = numbers(found.values)
+    b = numbers(right.values)
     differ = ~(abs(a.astype("float64") - b) <= 1e-4)  # a NaN is not near anything
-    if a.ndim > 2 and a.shape[-1] == a.shape[-2] and (abs(a.astype("float64") - b.swapaxes(-1, -2)) <= 1e-4).all():
+    if (
+        a.ndim > 2
+        and a.shape[-1] == a.shape[-2]
+        and (abs(a.astype("float64") - b.swapaxes(-1, -2)) <= 1e-4).all()
+    ):
         return "height and width are swapped", None, ()
     where = tuple(int(i) for i in next(iter(zip(*differ.nonzero(), strict=True)), (0,) * a.ndim))
     count = f"{int(differ.sum())} of {a.size} values differ"
@@ -469,7 +536,11 @@ def _differing(found: Picture, right: Picture) -> Told:
 
 
 WEIGHTS: Final = (0.299, 0.587, 0.114)
-MIXED: Final = ("red, green and blue of one pixel were taken from different pixels", "reshape-for-permute", ())
+MIXED: Final = (
+    "red, green and blue of one pixel were taken from different pixels",
+    "reshape-for-permute",
+    (),
+)
 
 
 def _weights(found: Picture, right: Picture) -> Told:
@@ -478,7 +549,8 @@ def _weights(found: Picture, right: Picture) -> Told:
 
     assert found.values is not None
     assert right.first_input is not None
-    a, channels = numbers(found.values).astype("float64"), numbers(right.first_input).astype("float64")
+    a = numbers(found.values).astype("float64")
+    channels = numbers(right.first_input).astype("float64")
     if np.allclose(channels.reshape(-1, 3) @ WEIGHTS, a.reshape(-1), atol=1e-4):
         return MIXED
     pixels = np.moveaxis(channels, 1, -1).reshape(-1, 3)
@@ -489,9 +561,17 @@ def _weights(found: Picture, right: Picture) -> Told:
             return f"the result is {factors[0]:.3g} times the loop's", None, ()
         red, green, blue = weights
         sum_of = f"{red:.3f} red + {green:.3f} green + {blue:.3f} blue".replace("+ -", "- ")
-        strange = (f"number {each:.3g}" for each in weights if min(abs(each - right) for right in WEIGHTS) > 1e-3)
+        strange = (
+            f"number {each:.3g}"
+            for each in weights
+            if min(abs(each - right) for right in WEIGHTS) > 1e-3
+        )
         at = (f"numbers {red:.3g}, {green:.3g}, {blue:.3g}", *strange)
-        return f"the result is {sum_of}", "wrong-weights", (*at, "mean(") if np.ptp(weights) < 1e-3 else at
+        return (
+            f"the result is {sum_of}",
+            "wrong-weights",
+            (*at, "mean(") if np.ptp(weights) < 1e-3 else at,
+        )
     return _differing(found, right)
 
 
@@ -499,7 +579,9 @@ def _nearest(found: Picture, right: Picture) -> Told:
     assert found.values is not None
     assert right.first_input is not None
     assert right.last_input is not None
-    sprites, palette = (numbers(each).astype("float64") for each in (right.first_input, right.last_input))
+    sprites, palette = (
+        numbers(each).astype("float64") for each in (right.first_input, right.last_input)
+    )
     indices = numbers(found.values).reshape(-1)
     distances = ((sprites.reshape(-1, 1, 3) - palette) ** 2).sum(2)
     if (distances.argmin(1) == indices).all():
@@ -516,8 +598,13 @@ def _nearest(found: Picture, right: Picture) -> Told:
     assert right.values is not None
     wished = numbers(right.values).reshape(-1)
     became = dict(zip(wished.tolist(), indices.tolist(), strict=True))
-    if len({*became.values()}) == len(became) > 1 and [became[each] for each in wished.tolist()] == indices.tolist():
-        at = ("palette =",) if len({*(indices - wished).tolist()}) > 1 else ()  # not all shifted: another order
+    if (
+        len({*became.values()}) == len(became) > 1
+        and [became[each] for each in wished.tolist()] == indices.tolist()
+    ):
+        at = (
+            ("palette =",) if len({*(indices - wished).tolist()}) > 1 else ()
+        )  # not all shifted: another order
         first = next(each for each in sorted(became) if became[each] != each)
         return f"every index {first} became {became[first]}", None, at
     return _differing(found, right)
@@ -528,19 +615,29 @@ def _reshaped(found: Picture, right: Picture) -> Told:
 
     assert found.values is not None
     assert right.values is not None
-    a, b = numbers(found.values), numbers(right.values)
+    a = numbers(found.values)
+    b = numbers(right.values)
     if np.allclose(np.moveaxis(b, 1, -1).reshape(b.shape), a, atol=1e-4):
-        return "all numbers are there, but red, green and blue are mixed up with the pixels", "reshape-for-permute", ()
+        return (
+            "all numbers are there, but red, green and blue are mixed up with the pixels",
+            "reshape-for-permute",
+            (),
+        )
     assert right.first_input is not None
     assert right.last_input is not None
-    indices, palette = numbers(right.first_input).reshape(-1), numbers(right.last_input)
+    indices = numbers(right.first_input).reshape(-1)
+    palette = numbers(right.last_input)
     distances = abs(np.moveaxis(a, 1, -1).reshape(-1, 1, 3) - palette).max(2)
     if (distances.min(1) <= 1e-4).all():  # each pixel has a colour of the palette
         chosen = distances.argmin(1)
         pairs = sorted({*zip(indices.tolist(), chosen.tolist(), strict=True)})
         wrong = next((pair for pair in pairs if pair[0] != pair[1]), None)
         if wrong and len(pairs) == len({*indices.tolist()}):  # one colour for each index
-            return f"pixels with the index {wrong[0]} got colour {wrong[1]} of the palette", None, ()
+            return (
+                f"pixels with the index {wrong[0]} got colour {wrong[1]} of the palette",
+                None,
+                (),
+            )
     return _differing(found, right)
 
 
@@ -558,12 +655,17 @@ def _diagnose(raised: Raised, seen: Seen) -> str | None:
     first = raised.message.partition("\n")[0]
     if "same device" in first and first.endswith("on cuda:0)"):
         return "made-on-the-cpu"  # all inputs are on the GPU
-    if first.endswith("on cpu)") and ("same device" in first or "cuda" in first.partition(" (with ")[0].lower()):
+    if first.endswith("on cpu)") and (
+        "same device" in first or "cuda" in first.partition(" (with ")[0].lower()
+    ):
         return "hard-coded-cuda"
     return None
 
 
-VALUES: Final = ("runs", "right_values")  # a function that does nothing has no loops and leaves all alone
+VALUES: Final = (
+    "runs",
+    "right_values",
+)  # a function that does nothing has no loops and leaves all alone
 
 
 def _claim(function: Function, values: float, diagnose: Diagnose, probes: Probes) -> None:
@@ -586,10 +688,17 @@ def _claim(function: Function, values: float, diagnose: Diagnose, probes: Probes
     def no_loop_over_pixels(seen: Seen, wanted: Seen) -> None:
         """The number of operations does not grow with the number or the size of the sprites."""
         growth = seen[pictures].growth
-        if growth.elsewhere and any(trip.bytes for trip in growth.trips):  # what stays on the device is counted
-            happened = "the values were copied to the host while your code had another process running"
+        if growth.elsewhere and any(
+            trip.bytes for trip in growth.trips
+        ):  # what stays on the device is counted
+            happened = (
+                "the values were copied to the host while your code had another process running"
+            )
             raise Failed(
-                happened, "all work in the function itself", growth.trips[-1].line, "python-loop-over-elements"
+                happened,
+                "all work in the function itself",
+                growth.trips[-1].line,
+                "python-loop-over-elements",
             )
         (few, high, wide, _), (many, higher, wider, _) = GROWING[0], GROWING[-1]
         for what, every in (("operations", growth.operations), ("lines of Python", growth.steps)):
@@ -618,23 +727,37 @@ def _claim(function: Function, values: float, diagnose: Diagnose, probes: Probes
     @function.check(points=0.5, needs=VALUES)
     def stays_on_the_device(seen: Seen, wanted: Seen) -> None:
         """The result is on the input's device, without a trip through NumPy or the host."""
-        trips, steps = seen[pictures].growth.trips, seen[pictures].growth.steps[: len(GROWING)]
+        trips = seen[pictures].growth.trips
+        steps = seen[pictures].growth.steps[: len(GROWING)]
         # Pixels in a Python list are processed one by one, or only made a tensor again.
         growing = trips[: len(GROWING)]
-        listed = all(trip.lists for trip in growing) and all(a.bytes < b.bytes for a, b in pairwise(growing))
+        listed = all(trip.lists for trip in growing) and all(
+            a.bytes < b.bytes for a, b in pairwise(growing)
+        )
         listed = listed and (seen[pictures].growth.mapped or _grows(steps))
         for trip in trips:
             if trip.transfers or trip.lists or trip.used or trip.reads > GUARD_READS:
-                what = "copied from the device to the host" if trip.transfers else "a value was read back"
+                what = (
+                    "copied from the device to the host"
+                    if trip.transfers
+                    else "a value was read back"
+                )
                 happened = f"{what} {times(trip.transfers or trip.reads)} in one call"
                 key = "python-loop-over-elements" if listed else "trip-through-numpy"
                 raise Failed(happened, "never: every step on the device", trip.line, key)
         # As many bytes as there are pixels, for every size: these are the result's. Weights or a palette are no more.
         sizes = [count * height * width for count, height, width, _ in (*GROWING, *LONG)]
         growth = [trip.uploaded for trip in growing]
-        if all(a < b for a, b in pairwise(growth)) and all(t.uploaded >= s for t, s in zip(trips, sizes, strict=False)):
+        if all(a < b for a, b in pairwise(growth)) and all(
+            t.uploaded >= s for t, s in zip(trips, sizes, strict=False)
+        ):
             happened = f"for {sizes[0]} pixels {growth[0]} bytes were copied to the device, for {sizes[2]} {growth[-1]}"
-            raise Failed(happened, "a result made on the device", trips[0].uploading_line, "trip-through-numpy")
+            raise Failed(
+                happened,
+                "a result made on the device",
+                trips[0].uploading_line,
+                "trip-through-numpy",
+            )
         for found in _all_calls(seen[pictures], wanted[pictures]):
             if found.device != found.input_device:
                 happened = f"the input is on {found.input_device}, the result on {found.device or 'no device'}"
@@ -648,25 +771,40 @@ def _claim(function: Function, values: float, diagnose: Diagnose, probes: Probes
             if found.changed:
                 changed = " and ".join(f"`{name}`" for name in found.changed)
                 happened = f"after the call {changed} had other values than before"
-                raise Failed(happened, "the values from before", found.changing_line, "input-modified")
+                raise Failed(
+                    happened, "the values from before", found.changing_line, "input-modified"
+                )
 
     @function.check(points=0.75, needs=(*VALUES, "no_loop_over_pixels"))
     def faster_than_the_loop(seen: Seen, wanted: Seen) -> None:
         """It is several times as fast as the loop, by the modelled clock of a T4."""
-        found, speed = seen[timed], seen[pictures].speed
+        found = seen[timed]
+        speed = seen[pictures].speed
         if (raised := found.raised or speed.raised) is not None:
-            seen.about(timed.name if found.raised else pictures.name)  # the line shown is one of that call
-            raise Failed(f"a timed call raised {raised.short}", "no error", raised.line, None, ("return",))
+            seen.about(
+                timed.name if found.raised else pictures.name
+            )  # the line shown is one of that call
+            raise Failed(
+                f"a timed call raised {raised.short}", "no error", raised.line, None, ("return",)
+            )
         judge_outputs(found, wanted[timed], same, partial(seen.about, timed.name))
         if not same(speed.output, wanted[pictures].speed.output):
-            raise Failed("the result of the timed call is wrong", "the loop's values", at=("return",))
+            raise Failed(
+                "the result of the timed call is wrong", "the loop's values", at=("return",)
+            )
         judge_speed(speed, wanted[pictures].speed, found, wanted[timed])
 
 
 # The timed sizes make each loop take some milliseconds: sixty times a vectorized call and more.
-GRAYSCALE = _declare(grayscale, ("sprites",), for_grayscale, pixel_race.grayscale_loop, (2, 4, 6, 2))
-RECOLOR = _declare(recolor, ("indices", "palette"), for_recolor, pixel_race.recolor_loop, (2, 8, 8, 2))
-NEAREST = _declare(nearest, ("sprites", "palette"), for_nearest, pixel_race.nearest_color_loop, (2, 4, 6, 2))
+GRAYSCALE = _declare(
+    grayscale, ("sprites",), for_grayscale, pixel_race.grayscale_loop, (2, 4, 6, 2)
+)
+RECOLOR = _declare(
+    recolor, ("indices", "palette"), for_recolor, pixel_race.recolor_loop, (2, 8, 8, 2)
+)
+NEAREST = _declare(
+    nearest, ("sprites", "palette"), for_nearest, pixel_race.nearest_color_loop, (2, 4, 6, 2)
+)
 _claim(grayscale, 1, _weights, GRAYSCALE)
 _claim(recolor, 1, _reshaped, RECOLOR)
 _claim(nearest, 0.75, _nearest, NEAREST)

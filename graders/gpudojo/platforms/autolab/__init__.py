@@ -12,12 +12,26 @@ import msgspec
 
 from gpudojo.model.results import ClassResults, SubmissionRow
 from gpudojo.platforms import Options
-from gpudojo.platforms._entries import Entry, entries, one_line, printable, save, say_apart, told, whole
+from gpudojo.platforms._entries import (
+    Entry,
+    entries,
+    one_line,
+    printable,
+    save,
+    say_apart,
+    told,
+    whole,
+)
 
 
-def export(header: ClassResults, rows: Iterable[SubmissionRow], target: Path, options: Options) -> list[Path]:
+def export(
+    header: ClassResults, rows: Iterable[SubmissionRow], target: Path, options: Options
+) -> list[Path]:
     say_apart(rows, options)
-    return [save(each.folder / "feedback.txt", _feedback(each, options)) for each in entries(rows, target, options)]
+    return [
+        save(each.folder / "feedback.txt", _feedback(each, options))
+        for each in entries(rows, target, options)
+    ]
 
 
 def _feedback(entry: Entry, options: Options) -> str:

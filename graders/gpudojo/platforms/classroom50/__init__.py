@@ -19,23 +19,42 @@ from gpudojo.platforms import Options
 from gpudojo.platforms import _entries as common
 from gpudojo.platforms._entries import MILLION, Entry, entries, good, one_line, parts, save_json
 
-REQUIRED: Final = ("CLASSROOM", "ASSIGNMENT", "SUBMISSION_TAG", "COMMIT_URL", "RELEASE_URL")  # none may be empty
+REQUIRED: Final = (
+    "CLASSROOM",
+    "ASSIGNMENT",
+    "SUBMISSION_TAG",
+    "COMMIT_URL",
+    "RELEASE_URL",
+)  # none may be empty
 VARIABLES: Final = {"commit": "COMMIT_URL", "release": "RELEASE_URL", "review": "REVIEW_URL"}
 
 
-def export(header: ClassResults, rows: Iterable[SubmissionRow], target: Path, options: Options) -> list[Path]:
+def export(
+    header: ClassResults, rows: Iterable[SubmissionRow], target: Path, options: Options
+) -> list[Path]:
     if missing := [name for name in REQUIRED if not options.environment.get(name)]:
         said = f"{', '.join(missing)} {'is' if len(missing) == 1 else 'are'} not set"
-        raise CannotExport("classroom50", f"{said}; its runner sets them where it grades a submission")
+        raise CannotExport(
+            "classroom50", f"{said}; its runner sets them where it grades a submission"
+        )
     common.say_apart(rows, options)
-    return [save_json(each.folder / "result.json", _result(each, options)) for each in entries(rows, target, options)]
+    return [
+        save_json(each.folder / "result.json", _result(each, options))
+        for each in entries(rows, target, options)
+    ]
 
 
 def _result(entry: Entry, options: Options) -> dict[str, Any]:
-    row, checks, environment = entry.row, entry.checks, options.environment
+    row = entry.row
+    checks = entry.checks
+    environment = options.environment
     tag = environment["SUBMISSION_TAG"]
     scale = 100  # or the next power of ten that leaves no fraction
-    while any(parts(number) * scale % MILLION for check in checks for number in (check.points, check.max_points)):
+    while any(
+        parts(number) * scale % MILLION
+        for check in checks
+        for number in (check.points, check.max_points)
+    ):
         scale *= 10
     tests = [_test(check, row, scale) for check in checks]
     tests[0]["message"] = "\n".join(filter(None, [common.apart(row), tests[0]["message"]]))
@@ -48,7 +67,10 @@ def _result(entry: Entry, options: Options) -> dict[str, Any]:
         "assignment_type": "group" if environment.get("MODE") == "group" else "individual",
         "owner": one_line(owner),
         "submission": tag if tag.startswith("submit/") else f"submit/{common.safe_name(tag)}",
-        **{key: environment.get(variable) or environment["COMMIT_URL"] for key, variable in VARIABLES.items()},
+        **{
+            key: environment.get(variable) or environment["COMMIT_URL"]
+            for key, variable in VARIABLES.items()
+        },
         "datetime": options.when.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
         "score": sum(parts(check.points) for check in checks) * scale // MILLION,
         "max-score": sum(_worth(check) for check in checks) * scale // MILLION,

@@ -17,10 +17,14 @@ HERE = Path(__file__).resolve().parent
 def main() -> int:
     """Grade the checkout; the exit status is that of the grader."""
     manifest = HERE / "release.json"
-    released, checkout = json.loads(manifest.read_bytes()), os.getcwd()
-    wheel, pinned = HERE / Path(released["wheel"]).name, released["files"][released["wheel"]]
+    released = json.loads(manifest.read_bytes())
+    checkout = os.getcwd()
+    wheel = HERE / Path(released["wheel"]).name
+    pinned = released["files"][released["wheel"]]
     if not wheel.is_file() or hashlib.sha256(wheel.read_bytes()).hexdigest() != pinned:
-        print(f"::error title=The grader is missing::{wheel.name} is missing from the bundle or was changed.")
+        print(
+            f"::error title=The grader is missing::{wheel.name} is missing from the bundle or was changed."
+        )
         return 1
     with tempfile.TemporaryDirectory(prefix="gpudojo-") as folder:
         try:
@@ -28,7 +32,9 @@ def main() -> int:
                 Path(folder), wheel, pinned, released["requirements"]
             )
         except subprocess.CalledProcessError as error:
-            print(f"::error title=The grader could not be installed::exit status {error.returncode}, see above.")
+            print(
+                f"::error title=The grader could not be installed::exit status {error.returncode}, see above."
+            )
             return 1
         command = [python, "-I", "-m", "gpudojo", "classroom", checkout, "--day", released["day"]]
         command += ["--for", "classroom50", "--out", checkout, "--release", str(manifest)]
@@ -45,7 +51,9 @@ def installed(folder: Path, wheel: Path, pinned: str, requirements: list[str]) -
     # torch without CUDA, which is a tenth of the size
     environment = {"PIP_EXTRA_INDEX_URL": "https://download.pytorch.org/whl/cpu", **os.environ}
     subprocess.run([*pip, "-r", "requirements.txt"], cwd=folder, env=environment, check=True)
-    subprocess.run([*pip, "--no-deps", "--require-hashes", "-r", "grader.txt"], cwd=folder, check=True)
+    subprocess.run(
+        [*pip, "--no-deps", "--require-hashes", "-r", "grader.txt"], cwd=folder, check=True
+    )
     return python
 
 

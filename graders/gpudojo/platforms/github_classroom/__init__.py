@@ -25,28 +25,44 @@ from gpudojo.platforms import Options
 from gpudojo.platforms import _entries as common
 from gpudojo.platforms._entries import Entry, entries, one_line, parts, points, save
 
-LARGEST: Final = 120_000  # characters of base64; the system's limit is 131,072 with the variable's name
+LARGEST: Final = (
+    120_000  # characters of base64; the system's limit is 131,072 with the variable's name
+)
 MOST: Final = 5_000  # tests
-LONGEST: Final = 1_000  # characters of a message: a submission must not be able to make its own report too large
+LONGEST: Final = (
+    1_000  # characters of a message: a submission must not be able to make its own report too large
+)
 
 
-def export(header: ClassResults, rows: Iterable[SubmissionRow], target: Path, options: Options) -> list[Path]:
+def export(
+    header: ClassResults, rows: Iterable[SubmissionRow], target: Path, options: Options
+) -> list[Path]:
     written: list[Path] = []
-    too_large, uneven = 0, 0
+    too_large = 0
+    uneven = 0
     common.say_apart(rows, options)
     for entry in entries(rows, target, options):
         runner = _told(_runner(entry.row, entry.checks), entry.row)
         _settle([runner], entry.checks)
-        shown = sum(test["status"] == "pass" for test in runner["tests"]) / len(runner["tests"]) * runner["max_score"]
-        uneven += not math.isclose(shown, _sum_in_order(runner["tests"]), rel_tol=1e-9, abs_tol=1e-9)
+        shown = (
+            sum(test["status"] == "pass" for test in runner["tests"])
+            / len(runner["tests"])
+            * runner["max_score"]
+        )
+        uneven += not math.isclose(
+            shown, _sum_in_order(runner["tests"]), rel_tol=1e-9, abs_tol=1e-9
+        )
         text, encoded = _encoded(runner)
         written.append(save(target / f"{entry.name}.json", text))
         if len(encoded) <= LARGEST:
             written.append(save(target / f"{entry.name}.base64", encoded))
         else:
             too_large += 1
-            (target / f"{entry.name}.base64").unlink(missing_ok=True)  # an older one would be taken for this one
-        outputs, of_exercises = "", _by_exercise(entry, options)
+            (target / f"{entry.name}.base64").unlink(
+                missing_ok=True
+            )  # an older one would be taken for this one
+        outputs = ""
+        of_exercises = _by_exercise(entry, options)
         runners = [_runner(entry.row, checks) for _, checks in of_exercises]
         _settle(runners, [check for _, checks in of_exercises for check in checks])
         for (runner_id, _), runner in zip(of_exercises, runners, strict=True):
@@ -73,7 +89,11 @@ def _by_exercise(entry: Entry, options: Options) -> list[tuple[str, list[CheckRo
     runners: dict[str, list[CheckRow]] = {}
     for position, exercise in enumerate(common.whole(entry.row, options.exercises), 1):
         number = exercise.exercise.partition("_")[0]
-        own = f"exercise{number}" if number.isascii() and number.isdigit() else f"exercise{position:02}"
+        own = (
+            f"exercise{number}"
+            if number.isascii() and number.isdigit()
+            else f"exercise{position:02}"
+        )
         while own in runners:
             own += "x"
         runners[own] = common.of_exercise(exercise, entry.row)
@@ -83,26 +103,37 @@ def _by_exercise(entry: Entry, options: Options) -> list[tuple[str, list[CheckRo
 
 
 def _runner(row: SubmissionRow, checks: list[CheckRow]) -> dict[str, Any]:
-    grain = math.gcd(*(parts(number) for check in checks for number in (check.points, check.max_points)))
+    grain = math.gcd(
+        *(parts(number) for check in checks for number in (check.points, check.max_points))
+    )
     largest = sum(parts(check.max_points) for check in checks)
     if grain and largest // grain <= MOST:
         tests = [test for check in checks for test in _repeated(check, grain)]
     else:
         tests = [
-            _test(check, common.name_of(check), common.good(check), points(parts(check.points))) for check in checks
+            _test(check, common.name_of(check), common.good(check), points(parts(check.points)))
+            for check in checks
         ]
-    return {"version": 3, "status": common.verdict(row, checks), "max_score": points(largest), "tests": tests}
+    return {
+        "version": 3,
+        "status": common.verdict(row, checks),
+        "max_score": points(largest),
+        "tests": tests,
+    }
 
 
 def _told(runner: dict[str, Any], row: SubmissionRow) -> dict[str, Any]:
     """The runner, whose first test says what the points of the exercises leave out."""
     first = runner["tests"][0]
-    first["message"] = " ".join(filter(None, [_quoted(common.apart(row)), first["message"]]))[:LONGEST]
+    first["message"] = " ".join(filter(None, [_quoted(common.apart(row)), first["message"]]))[
+        :LONGEST
+    ]
     return runner
 
 
 def _repeated(check: CheckRow, grain: int) -> list[dict[str, Any]]:
-    count, passed = parts(check.max_points) // grain, parts(check.points) // grain
+    count = parts(check.max_points) // grain
+    passed = parts(check.points) // grain
     tests = []
     for number in range(1, count + 1):
         claim = common.name_of(check)

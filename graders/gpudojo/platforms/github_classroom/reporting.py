@@ -107,8 +107,14 @@ class Annotation:
     line: int = 0
 
     def command(self) -> str:
-        properties = {"file": self.file, "line": str(self.line) if self.line else "", "title": self.title}
-        given = ",".join(f"{name}={escaped(text, ':,')}" for name, text in properties.items() if text)
+        properties = {
+            "file": self.file,
+            "line": str(self.line) if self.line else "",
+            "title": self.title,
+        }
+        given = ",".join(
+            f"{name}={escaped(text, ':,')}" for name, text in properties.items() if text
+        )
         return f"::{self.level} {given}::{escaped(self.message)}"
 
 
@@ -118,21 +124,28 @@ def escaped(text: str, more: str = "") -> str:
 
 
 def _checks(row: SubmissionRow, outcome: Outcome) -> list[CheckRow]:
-    return [check for exercise in row.exercises for check in exercise.checks if check.outcome is outcome]
+    return [
+        check for exercise in row.exercises for check in exercise.checks if check.outcome is outcome
+    ]
 
 
 def on_lines(row: SubmissionRow, inside: str = "") -> list[Annotation]:
     """What failed, each on the student's own line; `inside` is where in the repository the checkout lies."""
     failed = [check for check in _checks(row, Outcome.FAILED) if check.file]
-    first = {(check.function, check.file, check.cell, check.line): check for check in reversed(failed)}
+    first = {
+        (check.function, check.file, check.cell, check.line): check for check in reversed(failed)
+    }
     remarks = []
     for check in list(reversed(first.values()))[:SHOWN]:
         cell = f"Code cell {check.cell}, line {check.line}: " if check.cell else ""
         said = (f"{cell}{check.message}", check.why, f"Hint: {check.hint}" if check.hint else "")
         message = "\n".join(one_line(text)[:LONGEST] for text in said if text)
-        title, file = f"{check.function}: {one_line(check.claim)}", "/".join(filter(None, (inside, check.file)))
+        title = f"{check.function}: {one_line(check.claim)}"
+        file = "/".join(filter(None, (inside, check.file)))
         # GitHub counts the lines of a notebook's JSON.
-        remarks.append(Annotation("error", title, message, file, 1 if check.cell else check.line or 1))
+        remarks.append(
+            Annotation("error", title, message, file, 1 if check.cell else check.line or 1)
+        )
     return remarks
 
 
@@ -140,7 +153,8 @@ def on_changes(changes: Iterable[Change], inside: str = "") -> list[Annotation]:
     """What was changed of the release."""
     remarks = []
     for change in changes:
-        title, file = f"{one_line(change.path)} was {change.what}", "/".join(filter(None, (inside, change.path)))
+        title = f"{one_line(change.path)} was {change.what}"
+        file = "/".join(filter(None, (inside, change.path)))
         said = f"This file {WHATS[change.what]}. It does not change your points, and your teacher can see it."
         remarks.append(Annotation("warning", title, said, file, 1))
     return remarks[:SHOWN]
@@ -155,7 +169,9 @@ def quoted(text: str) -> Iterator[str]:
     yield "What the submission printed:"
     if (more := len(text) - MOST_OUTPUT) > 0:
         text = f"{text[:MOST_OUTPUT]}\n… and {more:,} characters more"
-    for line in printable(text).splitlines():  # also at what only Python takes for the end of a line
+    for line in printable(
+        text
+    ).splitlines():  # also at what only Python takes for the end of a line
         yield f"│ {line}".replace("##[", "# #[")
     yield f"::{token}::"
 
@@ -165,30 +181,44 @@ def escaped_markdown(text: str) -> str:
     short = one_line(text)
     if len(short) > LONGEST_TEXT:
         short = f"{short[: LONGEST_TEXT - 1]}…"
-    return SPECIAL.sub(r"\\\1", short).replace("\\<", "&lt;").replace("\\>", "&gt;").replace("\\&", "&amp;")
+    return (
+        SPECIAL.sub(r"\\\1", short)
+        .replace("\\<", "&lt;")
+        .replace("\\>", "&gt;")
+        .replace("\\&", "&amp;")
+    )
 
 
 def summary(graded: Graded, changes: Sequence[Change] | None, notes: Sequence[str] = ()) -> str:
     """The page in Markdown; `changes` is None where there was no release to compare with."""
-    row, results = graded.row, graded.results
+    row = graded.row
+    results = graded.results
     known = [*notes, *row.notes]
     if graded.seed is not None:
-        known.append(f"To run the same scenarios yourself: pytest exercises/{results.day} --seed {graded.seed}")
+        known.append(
+            f"To run the same scenarios yourself: pytest exercises/{results.day} --seed {graded.seed}"
+        )
     known.append(f"gpudojo {results.gpudojo}, torch {results.torch}, bench {results.bench}")
     if lacking := missing(results.layers):
         known.append(f"Isolation layers missing on this machine: {'; '.join(lacking)}")
-    failed, errors = _checks(row, Outcome.FAILED), _checks(row, Outcome.ERROR)
+    failed = _checks(row, Outcome.FAILED)
+    errors = _checks(row, Outcome.ERROR)
     return _template().render(row=row, failed=failed, errors=errors, changes=changes, known=known)
 
 
 @functools.cache
 def _template() -> jinja2.Template:
     environment = jinja2.Environment(
-        undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
     )
     environment.filters.update(number=number, text=escaped_markdown)
     environment.globals.update(whats=WHATS, most=MOST)
-    return environment.from_string(Path(__file__).with_name("summary.md").read_text(encoding="utf-8"))
+    return environment.from_string(
+        Path(__file__).with_name("summary.md").read_text(encoding="utf-8")
+    )
 
 
 @dataclass(frozen=True)
@@ -223,7 +253,9 @@ class Report:
             yield f"{remark.level}: {place}{remark.title}: {' '.join(remark.message.split())}"
 
 
-def write(report: Report, whom: Sequence[str], out: Path, environment: Mapping[str, str]) -> list[Path]:
+def write(
+    report: Report, whom: Sequence[str], out: Path, environment: Mapping[str, str]
+) -> list[Path]:
     """The files that each of `whom` ("github", "classroom50") reads; all of them are made before one is written."""
     outputs = _outputs(report.graded, environment) if "github" in whom else None
     # For both, it is Classroom 50 only where its runner says so.
@@ -257,21 +289,35 @@ def _outputs(graded: Graded, environment: Mapping[str, str]) -> str:
     made = _exported("github_classroom", graded.results, graded.row, environment)
     lines = made["outputs"].decode("ascii")
     own = {f"{line.partition('=')[0]}.base64" for line in lines.splitlines()}
-    whole = [data.decode("ascii") for name, data in made.items() if name.endswith(".base64") and name not in own]
+    whole = [
+        data.decode("ascii")
+        for name, data in made.items()
+        if name.endswith(".base64") and name not in own
+    ]
     return lines + "".join(f"result={text}\n" for text in whole)
 
 
 def _result(graded: Graded, environment: Mapping[str, str]) -> bytes:
     """Who was graded, the environment says; a repository's name may be misread."""
-    known = {**environment, "REVIEW_URL": environment.get("REVIEW_URL") or environment.get("COMMIT_URL", "")}
+    known = {
+        **environment,
+        "REVIEW_URL": environment.get("REVIEW_URL") or environment.get("COMMIT_URL", ""),
+    }
     row = graded.row
     if owner := known.get("OWNER") or known.get("USERNAME"):
         row = msgspec.structs.replace(row, identifier=owner, naming="classroom")
     return _exported("classroom50", graded.results, row, known)[RESULT]
 
 
-def _exported(name: str, header: ClassResults, row: SubmissionRow, environment: Mapping[str, str]) -> dict[str, bytes]:
+def _exported(
+    name: str, header: ClassResults, row: SubmissionRow, environment: Mapping[str, str]
+) -> dict[str, bytes]:
     """The files of an exporter for one submission, by name."""
-    options = Options(submission=row.submission, exercises=parts_of(header.day), environment=environment)
+    options = Options(
+        submission=row.submission, exercises=parts_of(header.day), environment=environment
+    )
     with tempfile.TemporaryDirectory(prefix="dojo-classroom-") as folder:
-        return {path.name: path.read_bytes() for path in exporter(name)(header, [row], Path(folder), options)}
+        return {
+            path.name: path.read_bytes()
+            for path in exporter(name)(header, [row], Path(folder), options)
+        }

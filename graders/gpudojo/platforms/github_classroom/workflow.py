@@ -28,7 +28,9 @@ def seal(files: Mapping[str, bytes], day: str) -> dict[str, bytes]:
 def workflow(released: Manifest) -> str:
     """The text of the workflow that grades a release."""
     runners = runner_ids(released.day)
-    results = [f"{runner.upper()}_RESULTS: ${{{{ steps.grade.outputs.{runner} }}}}" for runner in runners]
+    results = [
+        f"{runner.upper()}_RESULTS: ${{{{ steps.grade.outputs.{runner} }}}}" for runner in runners
+    ]
     # It cannot contain its own hash; whoever reads the manifest makes the text again and compares.
     others = {path: digest for path, digest in released.files.items() if path != WORKFLOW}
     filled = {

@@ -13,19 +13,40 @@ from typing import Any, Final
 from gpudojo.model.results import PLACES, CheckRow, ClassResults, SubmissionRow, When
 from gpudojo.platforms import Options
 from gpudojo.platforms import _entries as common
-from gpudojo.platforms._entries import Entry, entries, exercise_of, good, name_of, printable, save_json
+from gpudojo.platforms._entries import (
+    Entry,
+    entries,
+    exercise_of,
+    good,
+    name_of,
+    printable,
+    save_json,
+)
 
 
-def export(header: ClassResults, rows: Iterable[SubmissionRow], target: Path, options: Options) -> list[Path]:
-    return [save_json(each.folder / "results.json", _result(each, header)) for each in entries(rows, target, options)]
+def export(
+    header: ClassResults, rows: Iterable[SubmissionRow], target: Path, options: Options
+) -> list[Path]:
+    return [
+        save_json(each.folder / "results.json", _result(each, header))
+        for each in entries(rows, target, options)
+    ]
 
 
-SEEN: Final[dict[When, str]] = {"always": "visible", "after deadline": "after_due_date", "never": "hidden"}
+SEEN: Final[dict[When, str]] = {
+    "always": "visible",
+    "after deadline": "after_due_date",
+    "never": "hidden",
+}
 
 
 def _result(entry: Entry, header: ClassResults) -> dict[str, Any]:
     row = entry.row
-    output = [common.sentence(row), common.lateness(row), f"What the code printed:\n{row.output}" if row.output else ""]
+    output = [
+        common.sentence(row),
+        common.lateness(row),
+        f"What the code printed:\n{row.output}" if row.output else "",
+    ]
     seen = SEEN[header.visibility.results]
     scale = row.final.max_points / row.max_score if row.max_score else 1.0
     return {
@@ -36,8 +57,15 @@ def _result(entry: Entry, header: ClassResults) -> dict[str, Any]:
         "test_output_format": "text",
         "visibility": seen,
         "stdout_visibility": "hidden",
-        "extra_data": {"gpudojo": header.gpudojo, "day": header.day, "bench": header.bench, "digest": row.digest},
-        "tests": [_test(check, number, scale, seen) for number, check in enumerate(entry.checks, 1)],
+        "extra_data": {
+            "gpudojo": header.gpudojo,
+            "day": header.day,
+            "bench": header.bench,
+            "digest": row.digest,
+        },
+        "tests": [
+            _test(check, number, scale, seen) for number, check in enumerate(entry.checks, 1)
+        ],
     }
 
 

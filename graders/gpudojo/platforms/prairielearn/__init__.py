@@ -28,18 +28,24 @@ LONGEST: Final = 1_500  # characters of a text
 OUTPUT: Final = 50_000  # characters of what a student printed
 
 
-def export(header: ClassResults, rows: Iterable[SubmissionRow], target: Path, options: Options) -> list[Path]:
+def export(
+    header: ClassResults, rows: Iterable[SubmissionRow], target: Path, options: Options
+) -> list[Path]:
     above = sum(row.final.points > row.final.max_points for row in chosen(rows, options))
     if above:
         options.say(
             f"students with more points than the maximum, for extra credit: {above}; they get the maximum, "
             "because PrairieLearn's scores end at 1."
         )
-    return [save_json(each.folder / "results.json", _result(each)) for each in entries(rows, target, options)]
+    return [
+        save_json(each.folder / "results.json", _result(each))
+        for each in entries(rows, target, options)
+    ]
 
 
 def _result(entry: Entry) -> dict[str, Any]:
-    row, grade = entry.row, entry.row.final
+    row = entry.row
+    grade = entry.row.final
     said = printable("\n".join(filter(None, [sentence(row), lateness(row)])))
     if row.status is SubmissionStatus.UNREADABLE:
         return {"gradable": False, "format_errors": [said]}
@@ -53,4 +59,10 @@ def _result(entry: Entry) -> dict[str, Any]:
         for check in entry.checks
     ]
     share = min(grade.points / grade.max_points, 1.0) if grade.max_points else 0.0
-    return {"gradable": True, "score": share, "message": said, "output": printable(row.output)[:OUTPUT], "tests": tests}
+    return {
+        "gradable": True,
+        "score": share,
+        "message": said,
+        "output": printable(row.output)[:OUTPUT],
+        "tests": tests,
+    }

@@ -76,4 +76,8 @@ else:
 
     @pytest.fixture(scope="session")
     def slow_rows(known: Path) -> dict[str, Any]:
-        return {name: row for name, row in rows(read(known / "results.json")).items() if name.startswith("slow-")}
+        return {
+            name: row
+            for name, row in rows(read(known / "results.json")).items()
+            if name.startswith("slow-")
+        }

@@ -23,7 +23,8 @@ ROOT = Path(__file__).parents[4]
 GRADERS = ROOT / "graders"
 REFERENCE = ROOT / "reference" / "day8"
 ONLY = frozenset({"select_device", "parameter_devices"})
-FIRST, SECOND = "01_checking_device.py", "02_moving_model_to_device.py"
+FIRST = "01_checking_device.py"
+SECOND = "02_moving_model_to_device.py"
 # Without these a worker listens to the whole network, and runs what it is sent from there.
 LOOPBACK = ("--host", "127.0.0.1", "--dashboard-address", "127.0.0.1:0")
 # A worker that replies with the records of an earlier run, for tests of what travels and not of what runs: without a
@@ -64,12 +65,16 @@ class Machines:
         for process in self.processes:
             process.wait()
 
-    def _start(self, words: Sequence[str], path: Path | str = GRADERS, **environment: str) -> subprocess.Popen[bytes]:
+    def _start(
+        self, words: Sequence[str], path: Path | str = GRADERS, **environment: str
+    ) -> subprocess.Popen[bytes]:
         log = self.folder / f"log-{len(self.processes)}"
         variables = {**os.environ, "PYTHONPATH": str(path), **environment}
         with log.open("wb") as file:
             command = [sys.executable, "-P", "-m", *words]
-            process = subprocess.Popen(command, cwd=self.folder, env=variables, stdout=file, stderr=file)
+            process = subprocess.Popen(
+                command, cwd=self.folder, env=variables, stdout=file, stderr=file
+            )
         self.processes.append(process)
         return process
 
@@ -78,7 +83,13 @@ class Machines:
 
     def scheduler(self, *more: str, **environment: str) -> subprocess.Popen[bytes]:
         """It does not have gpudojo, and does not need it."""
-        words = ["distributed.cli.dask_scheduler", "--port", str(self.port), "--no-dashboard", "--no-jupyter"]
+        words = [
+            "distributed.cli.dask_scheduler",
+            "--port",
+            str(self.port),
+            "--no-dashboard",
+            "--no-jupyter",
+        ]
         process = self._start([*words, *LOOPBACK, *more], self.folder, **environment)
         until(lambda: "Scheduler at:" in self.log(process), process)
         return process
@@ -94,7 +105,13 @@ class Machines:
     ) -> subprocess.Popen[bytes]:
         if recalls is not None:
             preload = RECALLING.format(known=str(recalls)) + preload
-        words = ["distributed.cli.dask_worker", self.address, "--no-dashboard", "--nthreads", str(threads)]
+        words = [
+            "distributed.cli.dask_worker",
+            self.address,
+            "--no-dashboard",
+            "--nthreads",
+            str(threads),
+        ]
         words += LOOPBACK
         if preload:
             script = self.folder / f"preload_{len(self.processes)}.py"
@@ -123,7 +140,9 @@ class Machines:
         return workers
 
 
-def until(true: Callable[[], bool], process: subprocess.Popen[bytes] | None = None, seconds: float = 60.0) -> None:
+def until(
+    true: Callable[[], bool], process: subprocess.Popen[bytes] | None = None, seconds: float = 60.0
+) -> None:
     end = time.monotonic() + seconds
     while not true():
         assert time.monotonic() < end, "it took too long"
@@ -144,7 +163,8 @@ def below(pid: int, after: int = 0) -> set[int]:
     while layer:
         seen |= layer
         found |= layer if after <= 0 else set()
-        layer, after = {child for child, parent in parents.items() if parent in layer} - seen, after - 1
+        layer = {child for child, parent in parents.items() if parent in layer} - seen
+        after = after - 1
     return found
 
 
@@ -196,7 +216,9 @@ def grade(
     """With an address on its cluster, and without one here."""
     watcher = watcher or Watching()
     more = {"only": ONLY, "jobs": 2, "seconds": 3.0, "secret": "secret", **more}
-    runner = None if address is None else Cluster(address, wait, more.get("require_isolation", False))
+    runner = (
+        None if address is None else Cluster(address, wait, more.get("require_isolation", False))
+    )
     class_ = class_ if isinstance(class_, list) else [class_]
     options = GradingOptions(submissions=class_, out=out, reference=REFERENCE, **more)
     outcome = ClassGrading(options, watcher, runner).run()
@@ -208,7 +230,9 @@ def rows(results: ClassResults) -> dict[str, dict[str, Any]]:
     import msgspec
 
     found = msgspec.to_builtins(results.submissions)
-    return {row["submission"]: {key: row[key] for key in row if key not in MEASURED} for row in found}
+    return {
+        row["submission"]: {key: row[key] for key in row if key not in MEASURED} for row in found
+    }
 
 
 def write_class(folder: Path, slow: int = 0) -> Path:
@@ -217,14 +241,25 @@ def write_class(folder: Path, slow: int = 0) -> Path:
     files = {
         "solved": {FIRST: first, SECOND: second},
         "twin": {FIRST: first, SECOND: second},
-        "wrong": {FIRST: 'import torch\n\ndef select_device(prefer=None):\n    return torch.device("cpu")\n'},
-        "crash": {FIRST: "import ctypes\n\ndef select_device(prefer=None):\n    ctypes.string_at(0)\n", SECOND: second},
-        "endless": {FIRST: "def select_device(prefer=None):\n    while True: pass\n", SECOND: second},
+        "wrong": {
+            FIRST: 'import torch\n\ndef select_device(prefer=None):\n    return torch.device("cpu")\n'
+        },
+        "crash": {
+            FIRST: "import ctypes\n\ndef select_device(prefer=None):\n    ctypes.string_at(0)\n",
+            SECOND: second,
+        },
+        "endless": {
+            FIRST: "def select_device(prefer=None):\n    while True: pass\n",
+            SECOND: second,
+        },
     }
     if slow:
         files = {}
     for number in range(slow):
-        files[f"slow-{number}"] = {FIRST: f"import time\ntime.sleep(0.3)\n{first}\n# {number}\n", SECOND: second}
+        files[f"slow-{number}"] = {
+            FIRST: f"import time\ntime.sleep(0.3)\n{first}\n# {number}\n",
+            SECOND: second,
+        }
     for name, texts in files.items():
         (folder / name).mkdir(parents=True)
         for file, text in texts.items():

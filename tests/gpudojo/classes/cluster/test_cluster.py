@@ -10,7 +10,15 @@ import pytest
 from gpudojo.classes import dask_client
 from gpudojo.model.results import SubmissionStatus
 
-from tests.gpudojo.classes.cluster.machines import Machines, Watching, alive, below, grade, rows, until
+from tests.gpudojo.classes.cluster.machines import (
+    Machines,
+    Watching,
+    alive,
+    below,
+    grade,
+    rows,
+    until,
+)
 
 # A worker that ends as soon as it gets a certain submission, as a machine might that runs out of memory.
 FRAGILE = """
@@ -87,7 +95,11 @@ def test_a_run_can_be_resumed_here_or_on_a_cluster(
 
 @pytest.mark.slow
 def test_no_more_is_sent_than_fits(
-    machines: Machines, slow: Path, slow_rows: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    machines: Machines,
+    slow: Path,
+    slow_rows: dict[str, Any],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     most = []
     send = dask_client.DaskSession._send
@@ -119,7 +131,9 @@ def test_workers_are_killed_and_leave_no_processes(
         workers.append(lonely.worker(ready=False))
 
     try:
-        _, watcher, results = grade(slow, tmp_path, lonely.address, Watching(after_1=replace, after_3=kill))
+        _, watcher, results = grade(
+            slow, tmp_path, lonely.address, Watching(after_1=replace, after_3=kill)
+        )
     finally:
         lonely.registered(workers[0])
         lonely.away(*workers)
@@ -141,18 +155,27 @@ def test_the_scheduler_is_killed_and_comes_back(
             scheduler.kill()
             scheduler.wait()
             machines.scheduler()
-            machines.worker(threads=2, ready=False, recalls=known)  # the one before has ended with its scheduler
+            machines.worker(
+                threads=2, ready=False, recalls=known
+            )  # the one before has ended with its scheduler
 
-        _, watcher, results = grade(slow, tmp_path / "out", machines.address, Watching(after_2=restart))
+        _, watcher, results = grade(
+            slow, tmp_path / "out", machines.address, Watching(after_2=restart)
+        )
         assert rows(results) == slow_rows
         assert sorted(watcher.told) == sorted(watcher.ran) == sorted(slow_rows)
-        assert f"the scheduler at {machines.address} is lost; trying to reach it again" in watcher.said
+        assert (
+            f"the scheduler at {machines.address} is lost; trying to reach it again" in watcher.said
+        )
 
 
 @pytest.mark.slow
-def test_what_was_run_twice_counts_once(slow: Path, slow_rows: dict[str, Any], known: Path, tmp_path: Path) -> None:
+def test_what_was_run_twice_counts_once(
+    slow: Path, slow_rows: dict[str, Any], known: Path, tmp_path: Path
+) -> None:
     """A worker falls silent, its submission is run by another one, and then it wakes up and ends what it had."""
-    begun, held = tmp_path / "begun", tmp_path / "held"
+    begun = tmp_path / "begun"
+    held = tmp_path / "held"
     held.touch()
     counting = COUNTING.format(path=str(begun), held=str(held))
     with Machines(tmp_path) as machines:

@@ -81,7 +81,9 @@ def test_a_scheduler_lost_in_the_first_seconds_is_waited_for(
 
 
 @pytest.mark.slow
-def test_one_that_does_not_come_back_is_waited_for_no_longer_than_asked(brief: Path, tmp_path: Path) -> None:
+def test_one_that_does_not_come_back_is_waited_for_no_longer_than_asked(
+    brief: Path, tmp_path: Path
+) -> None:
     with Machines(tmp_path) as machines:
         scheduler = machines.scheduler()
 
@@ -92,7 +94,9 @@ def test_one_that_does_not_come_back_is_waited_for_no_longer_than_asked(brief: P
                     scheduler.kill()
                     scheduler.wait()
 
-        with pytest.raises(NoCluster, match=r"^the scheduler at tcp://127.* cannot be reached, tried for 2 s"):
+        with pytest.raises(
+            NoCluster, match=r"^the scheduler at tcp://127.* cannot be reached, tried for 2 s"
+        ):
             grade(brief, tmp_path / "out", machines.address, Early(), wait=2)
 
 
@@ -105,7 +109,9 @@ def test_what_a_grader_has_left_is_ended_on_the_workers(
 
     text = (REFERENCE / FIRST).read_text(encoding="utf-8")
     (tmp_path / "class" / "long").mkdir(parents=True)
-    (tmp_path / "class" / "long" / FIRST).write_text(f"import time\ntime.sleep(300)\n{text}", encoding="utf-8")
+    (tmp_path / "class" / "long" / FIRST).write_text(
+        f"import time\ntime.sleep(300)\n{text}", encoding="utf-8"
+    )
     _, plain, with_nanny = machines.processes
     running: set[int] = set()
 
@@ -129,7 +135,9 @@ def test_there_is_no_record_of_what_was_ended_early(monkeypatch: pytest.MonkeyPa
     message = pack(Order(versions("day8"), "1", {}, options()))
     key = "dojo-1"
     tasks = {key: SimpleNamespace(state="executing")}
-    wanted = dask_worker.wanted_on(SimpleNamespace(state=SimpleNamespace(tasks=tasks), get_current_task=lambda: key))
+    wanted = dask_worker.wanted_on(
+        SimpleNamespace(state=SimpleNamespace(tasks=tasks), get_current_task=lambda: key)
+    )
 
     class Stopped:
         def record(self, begin: Any) -> Any:
@@ -138,7 +146,9 @@ def test_there_is_no_record_of_what_was_ended_early(monkeypatch: pytest.MonkeyPa
             assert not run.overdue(run.began)
             tasks[key].state = "cancelled"
             assert run.overdue(run.began)
-            tasks[key].state = "executing"  # it was sent again: what has ended is not what is wanted now
+            tasks[
+                key
+            ].state = "executing"  # it was sent again: what has ended is not what is wanted now
             assert run.overdue(run.began)
             run.step = "01_checking_device::select_device"
             assert not run.child_exited(-signal.SIGKILL)  # without that it would be run again
@@ -155,7 +165,17 @@ def test_there_is_no_record_of_what_was_ended_early(monkeypatch: pytest.MonkeyPa
 def test_a_stopped_command_says_so_and_can_be_resumed(
     machines: Machines, slow: Path, slow_rows: dict[str, Any], tmp_path: Path
 ) -> None:
-    command = [sys.executable, "-m", "gpudojo", "grade", str(slow), "--out", str(tmp_path), "--seed", "secret"]
+    command = [
+        sys.executable,
+        "-m",
+        "gpudojo",
+        "grade",
+        str(slow),
+        "--out",
+        str(tmp_path),
+        "--seed",
+        "secret",
+    ]
     command += ["--time-limit", "3", *(word for name in sorted(ONLY) for word in ("--only", name))]
     process = subprocess.Popen(
         [*command, "--scheduler", machines.address],

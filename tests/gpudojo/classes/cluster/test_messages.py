@@ -5,7 +5,17 @@ from __future__ import annotations
 import msgspec
 import pytest
 from gpudojo.classes.dask_client import held_by_all, objection
-from gpudojo.classes.dask_worker import HASH, Introduction, Order, Reply, Versions, pack, unpack, unpack_reply, versions
+from gpudojo.classes.dask_worker import (
+    HASH,
+    Introduction,
+    Order,
+    Reply,
+    Versions,
+    pack,
+    unpack,
+    unpack_reply,
+    versions,
+)
 from gpudojo.classes.store import Record, UnreadRecord, encode
 from gpudojo.classes.submission_run import RunOptions
 from gpudojo.model.errors import BadMessage
@@ -14,7 +24,11 @@ from hypothesis import strategies as st
 
 OURS = Versions("0.1.0", "abc", "2.13.0", "3.11", "2026.8.0")
 OPTIONS = RunOptions(
-    day="day8", bench="virtual", seeds={"a::b::c": 7}, known=frozenset({"a::b"}), only=frozenset({"b"})
+    day="day8",
+    bench="virtual",
+    seeds={"a::b::c": 7},
+    known=frozenset({"a::b"}),
+    only=frozenset({"b"}),
 )
 ORDER = Order(OURS, "digest", {"01.py": b"x = 1\n\xff"}, OPTIONS)
 MESSAGE = pack(ORDER)
@@ -84,7 +98,9 @@ def test_an_introduction_arrives_or_is_refused() -> None:
         ({"distributed": "2025.1.0"}, "it has distributed 2025.1.0, and the grader 2026.8.0"),
     ],
 )
-def test_the_difference_is_named_with_both_values(changed: dict[str, str], said: str | None) -> None:
+def test_the_difference_is_named_with_both_values(
+    changed: dict[str, str], said: str | None
+) -> None:
     theirs = msgspec.structs.replace(OURS, **changed)
     assert OURS.difference(theirs) == said
     assert objection(Introduction(theirs, {"files": ""}), OURS, False) == said
@@ -93,12 +109,17 @@ def test_the_difference_is_named_with_both_values(changed: dict[str, str], said:
 def test_isolation_is_asked_for_or_not() -> None:
     bare = Introduction(OURS, {"files": "no Landlock", "limits": ""})
     assert objection(bare, OURS, require_isolation=False) is None
-    assert objection(bare, OURS, require_isolation=True) == "--require-isolation: files: no Landlock"
+    assert (
+        objection(bare, OURS, require_isolation=True) == "--require-isolation: files: no Landlock"
+    )
     assert objection("it said nothing", OURS, False) == "it said nothing"
 
 
 def test_a_layer_holds_where_it_holds_everywhere() -> None:
-    workers = {"tcp://a:1": {"files": "", "network": ""}, "tcp://b:2": {"files": "no Landlock", "network": ""}}
+    workers = {
+        "tcp://a:1": {"files": "", "network": ""},
+        "tcp://b:2": {"files": "no Landlock", "network": ""},
+    }
     assert held_by_all(workers) == {"files": "no Landlock (on tcp://b:2)", "network": ""}
     assert held_by_all(dict(reversed(workers.items()))) == held_by_all(workers)
 
@@ -111,5 +132,8 @@ def test_a_build_of_torch_does_not_matter_and_its_release_does() -> None:
 
 def test_the_layer_of_a_real_gpu_counts_only_where_one_is_used() -> None:
     with_gpu = Introduction(OURS, {"files": "", "device memory": "no NVML"})
-    assert objection(with_gpu.on("cuda"), OURS, require_isolation=True) == "--require-isolation: device memory: no NVML"
+    assert (
+        objection(with_gpu.on("cuda"), OURS, require_isolation=True)
+        == "--require-isolation: device memory: no NVML"
+    )
     assert objection(with_gpu.on("virtual"), OURS, require_isolation=True) is None

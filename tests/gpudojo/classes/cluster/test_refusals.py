@@ -43,20 +43,27 @@ dask_worker.graded = graded
 def dojo(*words: str, **environment: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "gpudojo", "grade", *words]
     variables = {**os.environ, "PYTHONPATH": str(GRADERS), **environment}
-    return subprocess.run(command, env=variables, capture_output=True, text=True, timeout=100, check=False)
+    return subprocess.run(
+        command, env=variables, capture_output=True, text=True, timeout=100, check=False
+    )
 
 
 def test_no_scheduler(mixed: Path, tmp_path: Path) -> None:
-    found = dojo(str(mixed), "--out", str(tmp_path), "--scheduler", "tcp://127.0.0.1:9", "--wait", "1")
+    found = dojo(
+        str(mixed), "--out", str(tmp_path), "--scheduler", "tcp://127.0.0.1:9", "--wait", "1"
+    )
     assert found.returncode == 1
-    assert found.stderr.startswith("Error: the scheduler at tcp://127.0.0.1:9 cannot be reached, tried for 1 s (")
+    assert found.stderr.startswith(
+        "Error: the scheduler at tcp://127.0.0.1:9 cannot be reached, tried for 1 s ("
+    )
     assert "<" not in found.stderr
     assert found.stderr.count("\n") == 1, "a sentence, and none of Dask's own"
     assert list(tmp_path.rglob("*.mp")) == []
 
 
 @pytest.mark.parametrize(
-    "address", ["nonsense", "tcp://", "quic://127.0.0.1:9", "tls://127.0.0.1:9", "tcp://nowhere.invalid:9"]
+    "address",
+    ["nonsense", "tcp://", "quic://127.0.0.1:9", "tls://127.0.0.1:9", "tcp://nowhere.invalid:9"],
 )
 def test_no_address(mixed: Path, tmp_path: Path, address: str) -> None:
     with pytest.raises(NoCluster, match=r"^the scheduler at .* cannot be (reached|connected to)"):
@@ -64,7 +71,9 @@ def test_no_address(mixed: Path, tmp_path: Path, address: str) -> None:
 
 
 def test_no_workers(lonely: Machines, mixed: Path, tmp_path: Path) -> None:
-    with pytest.raises(NoCluster, match=r"has no workers, and had none for 0.5 s: start some first$"):
+    with pytest.raises(
+        NoCluster, match=r"has no workers, and had none for 0.5 s: start some first$"
+    ):
         grade(mixed, tmp_path, lonely.address, wait=0.5)
     assert list(tmp_path.rglob("*.mp")) == []
 
@@ -73,7 +82,8 @@ def test_another_version(lonely: Machines, mixed: Path, tmp_path: Path) -> None:
     worker = lonely.worker(preload=OLDER)
     try:
         with pytest.raises(
-            BadWorker, match=r"^the worker tcp://127.* cannot be used: it has gpudojo 0.0.9, and the grader"
+            BadWorker,
+            match=r"^the worker tcp://127.* cannot be used: it has gpudojo 0.0.9, and the grader",
         ):
             grade(mixed, tmp_path, lonely.address)
     finally:
@@ -83,24 +93,32 @@ def test_another_version(lonely: Machines, mixed: Path, tmp_path: Path) -> None:
 
 def test_a_worker_without_gpudojo(lonely: Machines, mixed: Path, tmp_path: Path) -> None:
     # Where these tests run it may be installed; this one comes first.
-    (tmp_path / "gpudojo.py").write_text("raise ModuleNotFoundError(\"No module named 'gpudojo'\", name='gpudojo')\n")
+    (tmp_path / "gpudojo.py").write_text(
+        "raise ModuleNotFoundError(\"No module named 'gpudojo'\", name='gpudojo')\n"
+    )
     worker = lonely.worker(path=tmp_path)
     try:
-        with pytest.raises(BadWorker, match="gpudojo with its extra `cluster` is not installed there"):
+        with pytest.raises(
+            BadWorker, match="gpudojo with its extra `cluster` is not installed there"
+        ):
             grade(mixed, tmp_path / "out", lonely.address)
     finally:
         lonely.away(worker)
 
 
 @pytest.mark.slow
-def test_a_worker_without_isolation(lonely: Machines, slow: Path, slow_rows: dict[str, Any], tmp_path: Path) -> None:
+def test_a_worker_without_isolation(
+    lonely: Machines, slow: Path, slow_rows: dict[str, Any], tmp_path: Path
+) -> None:
     shadows = tmp_path / "shadows"
     shadows.mkdir()
     for name in ("py_landlock", "pyseccomp"):
         (shadows / f"{name}.py").write_text("raise ImportError")
     worker = lonely.worker(preload=BARE, path=f"{shadows}{os.pathsep}{GRADERS}")
     try:
-        refused = r"cannot be used: --require-isolation: files: py-landlock is not installed; signals: "
+        refused = (
+            r"cannot be used: --require-isolation: files: py-landlock is not installed; signals: "
+        )
         with pytest.raises(BadWorker, match=refused):
             grade(slow, tmp_path / "strict", lonely.address, require_isolation=True)
         assert list((tmp_path / "strict").rglob("*.mp")) == []
@@ -117,7 +135,12 @@ def test_a_worker_without_isolation(lonely: Machines, slow: Path, slow_rows: dic
 
 @pytest.mark.slow
 def test_who_joins_late_is_looked_at_and_who_is_left_is_told(
-    lonely: Machines, machines: Machines, slow: Path, slow_rows: dict[str, Any], known: Path, tmp_path: Path
+    lonely: Machines,
+    machines: Machines,
+    slow: Path,
+    slow_rows: dict[str, Any],
+    known: Path,
+    tmp_path: Path,
 ) -> None:
     """Another version joins on the way, then the only good worker goes: what is graded is kept, and others go on."""
     held = tmp_path / "held"
@@ -166,12 +189,16 @@ def test_without_the_extra(mixed: Path, tmp_path: Path, monkeypatch: pytest.Monk
 def test_the_core_does_not_need_dask() -> None:
     code = "import sys, gpudojo.cli, gpudojo.classes.class_grading, gpudojo.cli.grade\n"
     code += "assert not {'distributed', 'dask'} & set(sys.modules)"
-    subprocess.run([sys.executable, "-c", code], env={**os.environ, "PYTHONPATH": str(GRADERS)}, check=True)
+    subprocess.run(
+        [sys.executable, "-c", code], env={**os.environ, "PYTHONPATH": str(GRADERS)}, check=True
+    )
 
 
 def test_a_scheduler_file_names_the_address(tmp_path: Path) -> None:
     file = tmp_path / "scheduler.json"
-    file.write_text(json.dumps({"type": "Scheduler", "address": "tcp://10.0.0.1:8786", "workers": {}}))
+    file.write_text(
+        json.dumps({"type": "Scheduler", "address": "tcp://10.0.0.1:8786", "workers": {}})
+    )
     assert address_of(str(file)) == "tcp://10.0.0.1:8786"
     assert address_of("tcp://10.0.0.1:8786") == "tcp://10.0.0.1:8786"
     file.write_text("[]")

@@ -13,7 +13,9 @@ from gpudojo.model.errors import NoCluster
 
 from tests.gpudojo.classes.cluster.machines import Machines, grade, rows
 
-pytestmark = pytest.mark.skipif(shutil.which("openssl") is None, reason="certificates are made with openssl")
+pytestmark = pytest.mark.skipif(
+    shutil.which("openssl") is None, reason="certificates are made with openssl"
+)
 
 
 @pytest.fixture(scope="module")
@@ -29,7 +31,9 @@ def test_a_class_over_tls(
     slow: Path, slow_rows: dict[str, Any], known: Path, tmp_path: Path, certificate: Path
 ) -> None:
     names = {"ca-file": "cert.pem", "cert": "cert.pem", "key": "key.pem"}
-    words = [word for name, file in names.items() for word in (f"--tls-{name}", str(certificate / file))]
+    words = [
+        word for name, file in names.items() for word in (f"--tls-{name}", str(certificate / file))
+    ]
     with Machines(tmp_path, "tls") as machines:
         machines.scheduler(*words, "--protocol", "tls")
         machines.worker(*words, "--no-nanny", threads=2, recalls=known)
@@ -39,7 +43,10 @@ def test_a_class_over_tls(
             grade(slow, tmp_path / "out", machines.address.replace("tls", "tcp"), wait=1)
         client = {"cert": str(certificate / "cert.pem"), "key": str(certificate / "key.pem")}
         with dask.config.set(
-            {"distributed.comm.tls.ca-file": str(certificate / "cert.pem"), "distributed.comm.tls.client": client}
+            {
+                "distributed.comm.tls.ca-file": str(certificate / "cert.pem"),
+                "distributed.comm.tls.client": client,
+            }
         ):
             _, _, results = grade(slow, tmp_path / "out", machines.address)
     assert rows(results) == slow_rows

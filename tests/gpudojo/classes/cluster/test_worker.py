@@ -12,7 +12,15 @@ from pathlib import Path
 import msgspec
 import pytest
 from gpudojo.classes import dask_worker
-from gpudojo.classes.dask_worker import HASH, ForkServerThread, Order, Reply, pack, unpack_reply, versions
+from gpudojo.classes.dask_worker import (
+    HASH,
+    ForkServerThread,
+    Order,
+    Reply,
+    pack,
+    unpack_reply,
+    versions,
+)
 from gpudojo.classes.grading_options import seeds
 from gpudojo.classes.store import Record, decode
 from gpudojo.classes.submission_run import RunOptions, SubmissionRun
@@ -49,7 +57,11 @@ def always() -> bool:
 
 def fork_server_processes() -> set[int]:
     """Processes of this one that fork submissions."""
-    return {pid for pid in below(os.getpid()) if b"fork_server" in Path(f"/proc/{pid}/cmdline").read_bytes()}
+    return {
+        pid
+        for pid in below(os.getpid())
+        if b"fork_server" in Path(f"/proc/{pid}/cmdline").read_bytes()
+    }
 
 
 @pytest.fixture(scope="module")
@@ -85,7 +97,9 @@ def test_a_worker_without_a_fork_server_says_so_and_tries_again(
     assert KEY in thread.record(lambda: submission_run(1)).seen
 
 
-def test_threads_share_a_fork_server_and_survive_its_death(thread: ForkServerThread, others: set[int]) -> None:
+def test_threads_share_a_fork_server_and_survive_its_death(
+    thread: ForkServerThread, others: set[int]
+) -> None:
     began: list[float] = []
 
     def begin(number: int) -> SubmissionRun:
@@ -94,7 +108,9 @@ def test_threads_share_a_fork_server_and_survive_its_death(thread: ForkServerThr
         return made
 
     with ThreadPoolExecutor(3) as pool:
-        waiting = [pool.submit(thread.record, lambda number=number: begin(number)) for number in range(3)]
+        waiting = [
+            pool.submit(thread.record, lambda number=number: begin(number)) for number in range(3)
+        ]
         until(lambda: len(began) == 3)
         mine = fork_server_processes() - others
         assert mine
@@ -121,7 +137,9 @@ def test_a_worker_refuses_what_was_damaged_and_who_has_other_versions() -> None:
     )
 
 
-def test_an_error_of_our_own_is_sent_in_words_and_never_pickled(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_error_of_our_own_is_sent_in_words_and_never_pickled(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     class Failing:
         def record(self, begin: object) -> Record:
             raise ZeroDivisionError("by our fault", threading.Lock())
@@ -135,7 +153,9 @@ def test_an_error_of_our_own_is_sent_in_words_and_never_pickled(monkeypatch: pyt
     assert found.startswith("ZeroDivisionError: ")
 
 
-def test_a_record_is_the_bytes_that_a_store_keeps(thread: ForkServerThread, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_record_is_the_bytes_that_a_store_keeps(
+    thread: ForkServerThread, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setitem(dask_worker.fork_servers.threads, "virtual", thread)
     text = (REFERENCE / FIRST).read_bytes()
     message = pack(Order(versions("day8"), "1", {FIRST: text}, options()))

@@ -6,8 +6,20 @@ import shutil
 from pathlib import Path
 
 REFERENCE = Path(__file__).parents[4] / "reference" / "day8"
-KINDS = ("solved", "half", "stubs", "nothing", "broken", "unreadable", "endless", "crashing", "hostile")
-FIRST, SECOND, FOURTH = "01_checking_device.py", "02_moving_model_to_device.py", "04_modifying_training_loop_gpu.py"
+KINDS = (
+    "solved",
+    "half",
+    "stubs",
+    "nothing",
+    "broken",
+    "unreadable",
+    "endless",
+    "crashing",
+    "hostile",
+)
+FIRST = "01_checking_device.py"
+SECOND = "02_moving_model_to_device.py"
+FOURTH = "04_modifying_training_loop_gpu.py"
 FORGED = "::notice title=Autograding report::100/100"
 STOLEN = "stolen=by the student"
 
@@ -66,9 +78,13 @@ def lay_out(kind: str, checkout: Path, released: Path, github_files: list[Path])
             for name in solutions:
                 (day / name).write_bytes(b"\xff\xfe\x00\x00 no text \xfe")
         case "endless":
-            (day / FIRST).write_text("def select_device(prefer=None):\n    while True:\n        pass\n")
+            (day / FIRST).write_text(
+                "def select_device(prefer=None):\n    while True:\n        pass\n"
+            )
         case "crashing":
-            (day / FIRST).write_text("import os\n\ndef select_device(prefer=None):\n    os._exit(0)\n")
+            (day / FIRST).write_text(
+                "import os\n\ndef select_device(prefer=None):\n    os._exit(0)\n"
+            )
         case "hostile":
             paths = [str(path) for path in github_files]
             text = HOSTILE.format(forged=FORGED, stolen=STOLEN, paths=paths)
@@ -90,7 +106,9 @@ def tamper(checkout: Path) -> None:
     (checkout / "gpudojo").mkdir()
     (checkout / "gpudojo" / "__init__.py").write_text(traitor)
     (checkout / "reference" / "day8").mkdir(parents=True)
-    (checkout / "reference" / "day8" / FIRST).write_text("def select_device(prefer=None):\n    return 1\n")
+    (checkout / "reference" / "day8" / FIRST).write_text(
+        "def select_device(prefer=None):\n    return 1\n"
+    )
     (wheel,) = (checkout / "vendor").glob("*.whl")
     wheel.write_bytes(b"PK\x03\x04 another wheel")
     workflow = checkout / ".github" / "workflows" / "classroom.yml"

@@ -58,7 +58,17 @@ def python(released: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     def make(folder: Path) -> Path:
         made = environment_at(folder / "dojo")
         (wheel,) = (released / "vendor").glob("*.whl")
-        command = [str(made), "-I", "-m", "pip", "install", "--quiet", "--no-deps", "--no-index", str(wheel)]
+        command = [
+            str(made),
+            "-I",
+            "-m",
+            "pip",
+            "install",
+            "--quiet",
+            "--no-deps",
+            "--no-index",
+            str(wheel),
+        ]
         subprocess.run(command, check=True, env=bare(), capture_output=True)
         return made
 
@@ -80,10 +90,18 @@ def classroom(released: Path, python: Path, tmp_path_factory: pytest.TempPathFac
 
     def grade(kind: str, *options: str, **more: str) -> Ran:
         def run(base: Path) -> Ran:
-            checkout, temp, out = base / "day8-alice", base / "temp", base / "out"
+            checkout = base / "day8-alice"
+            temp = base / "temp"
+            out = base / "out"
             for folder in (temp, out):
                 folder.mkdir()
-            names = ("GITHUB_OUTPUT", "GITHUB_STEP_SUMMARY", "GITHUB_ENV", "GITHUB_PATH", "GITHUB_STATE")
+            names = (
+                "GITHUB_OUTPUT",
+                "GITHUB_STEP_SUMMARY",
+                "GITHUB_ENV",
+                "GITHUB_PATH",
+                "GITHUB_STATE",
+            )
             paths = {name: temp / name.lower() for name in names}
             for path in paths.values():
                 path.touch()
@@ -97,9 +115,21 @@ def classroom(released: Path, python: Path, tmp_path_factory: pytest.TempPathFac
                 **{name: str(path) for name, path in paths.items()},
                 **more,
             )
-            command = [str(python), "-I", "-m", "gpudojo", "classroom", str(checkout), "--out", str(out), *options]
+            command = [
+                str(python),
+                "-I",
+                "-m",
+                "gpudojo",
+                "classroom",
+                str(checkout),
+                "--out",
+                str(out),
+                *options,
+            ]
             # from inside the checkout, which a workflow does not do: nothing that lies there may have a say
-            done = subprocess.run(command, cwd=checkout, env=environment, capture_output=True, text=True, timeout=300)
+            done = subprocess.run(
+                command, cwd=checkout, env=environment, capture_output=True, text=True, timeout=300
+            )
             files = {name: path.read_text(encoding="utf-8") for name, path in paths.items()}
             return Ran(checkout, done.returncode, done.stdout + done.stderr, files, out)
 

@@ -27,7 +27,11 @@ from tests.sharing import once
 
 @pytest.fixture(scope="module")
 def evidence(tmp_path_factory: pytest.TempPathFactory) -> bytes:
-    data = once(tmp_path_factory, "gradescope", lambda _: _autograder.gradescope_zip(ROOT, "day8", "a secret"))
+    data = once(
+        tmp_path_factory,
+        "gradescope",
+        lambda _: _autograder.gradescope_zip(ROOT, "day8", "a secret"),
+    )
     with zipfile.ZipFile(io.BytesIO(data)) as archive:
         return archive.read("evidence/day8.mp")
 
@@ -39,7 +43,9 @@ def made(tmp_path_factory: pytest.TempPathFactory, evidence: bytes) -> dict[str,
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(manifest, "recorded", lambda *_: evidence)
         for name in ("prairielearn", "autolab"):
-            done = CliRunner().invoke(main, ["release", name, str(folder / name), "--root", str(ROOT)])
+            done = CliRunner().invoke(
+                main, ["release", name, str(folder / name), "--root", str(ROOT)]
+            )
             assert done.exit_code == 0, done.output
             assert "docker build -t gpudojo-day8" in done.output
     return {name: folder / name for name in ("prairielearn", "autolab")}
@@ -49,17 +55,23 @@ def made(tmp_path_factory: pytest.TempPathFactory, evidence: bytes) -> dict[str,
 def home(tmp_path_factory: pytest.TempPathFactory, made: dict[str, Path]) -> Path:
     """/opt/gpudojo of an image, once setup.sh has run."""
     folder = tmp_path_factory.mktemp("opt")
-    environment_at(folder / "gpudojo")  # with torch and the rest, which setup.sh then need not fetch
+    environment_at(
+        folder / "gpudojo"
+    )  # with torch and the rest, which setup.sh then need not fetch
     shutil.copytree(made["prairielearn"] / "image" / "source", folder / "source")
     command = ["bash", str(folder / "source" / "setup.sh")]
-    done = subprocess.run(command, env=bare(GPUDOJO_ROOT=str(folder)), capture_output=True, text=True)
+    done = subprocess.run(
+        command, env=bare(GPUDOJO_ROOT=str(folder)), capture_output=True, text=True
+    )
     assert done.returncode == 0, done.stderr
     return folder
 
 
 def run(script: list[str], folder: Path, home: Path) -> str:
     environment = bare(GPUDOJO_ROOT=str(home), GPUDOJO_GRADE=str(folder))
-    done = subprocess.run(script, cwd=folder, env=environment, capture_output=True, text=True, timeout=300)
+    done = subprocess.run(
+        script, cwd=folder, env=environment, capture_output=True, text=True, timeout=300
+    )
     return done.stdout
 
 
@@ -94,7 +106,11 @@ def test_a_question_has_what_prairielearn_requires(made: dict[str, Path]) -> Non
     assert {"uuid", "title", "topic", "type"} <= info.keys()
     assert re.fullmatch(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", info["uuid"])
     options = info["externalGradingOptions"]
-    assert (info["type"], info["gradingMethod"], options["entrypoint"]) == ("v3", "External", "/grade/tests/run.sh")
+    assert (info["type"], info["gradingMethod"], options["entrypoint"]) == (
+        "v3",
+        "External",
+        "/grade/tests/run.sh",
+    )
     assert options["timeout"] <= 600
     page = (folder / "question.html").read_text(encoding="utf-8")
     assert all(f"{exercise.stem}.py" in page for exercise in day("day8"))
@@ -102,9 +118,13 @@ def test_a_question_has_what_prairielearn_requires(made: dict[str, Path]) -> Non
 
 
 @pytest.mark.slow
-def test_prairielearn_grades_a_submission(made: dict[str, Path], tmp_path: Path, home: Path) -> None:
+def test_prairielearn_grades_a_submission(
+    made: dict[str, Path], tmp_path: Path, home: Path
+) -> None:
     grade = tmp_path / "grade"
-    result = prairielearn(made["prairielearn"], {FIRST: (REFERENCE / FIRST).read_bytes()}, grade, home)
+    result = prairielearn(
+        made["prairielearn"], {FIRST: (REFERENCE / FIRST).read_bytes()}, grade, home
+    )
     assert result["score"] == 0.08
     assert sum(test["points"] for test in result["tests"]) == pytest.approx(8)
     assert sum(test["max_points"] for test in result["tests"]) == pytest.approx(100)
@@ -126,7 +146,12 @@ def lab(made: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Path
 
 
 def test_an_assessment_has_what_autolab_requires(lab: Path) -> None:
-    assert sorted(path.name for path in lab.iterdir()) == ["autograde-Makefile", "autograde.tar", "day8.rb", "day8.yml"]
+    assert sorted(path.name for path in lab.iterdir()) == [
+        "autograde-Makefile",
+        "autograde.tar",
+        "day8.rb",
+        "day8.yml",
+    ]
     settings = json.loads((lab / "day8.yml").read_bytes())
     problems = [problem["name"] for problem in settings["problems"]]
     assert problems == [exercise.stem for exercise in day("day8")]
@@ -184,7 +209,9 @@ def test_autolab_grades_a_submission(lab: Path, tmp_path: Path, home: Path) -> N
 @pytest.mark.parametrize("name", ["prairielearn", "autolab"])
 def test_an_image_holds_the_grader_and_no_evidence(made: dict[str, Path], name: str) -> None:
     image = made[name] / "image"
-    files = sorted(path.relative_to(image).as_posix() for path in image.rglob("*") if path.is_file())
+    files = sorted(
+        path.relative_to(image).as_posix() for path in image.rglob("*") if path.is_file()
+    )
     assert [file for file in files if not file.endswith(".whl")] == [
         "Dockerfile", "source/grader.txt", "source/requirements.txt", "source/setup.sh"
     ]  # fmt: skip
@@ -200,23 +227,35 @@ def test_torch_is_installed_without_cuda(made: dict[str, Path], tmp_path: Path) 
     python.write_text(f'#!/bin/sh\necho "$@" >> {tmp_path / "asked"}\n')
     python.chmod(0o755)
     shutil.copytree(made["autolab"] / "image" / "source", root / "source")
-    for environment, index in (({}, "https://download.pytorch.org/whl/cpu"), ({"GPUDOJO_TORCH_INDEX": ""}, None)):
+    for environment, index in (
+        ({}, "https://download.pytorch.org/whl/cpu"),
+        ({"GPUDOJO_TORCH_INDEX": ""}, None),
+    ):
         (tmp_path / "asked").write_text("")
         script = ["bash", str(root / "source" / "setup.sh")]
-        subprocess.run(script, env=bare(GPUDOJO_ROOT=str(root), **environment), check=True, capture_output=True)
-        asked = (tmp_path / "asked").read_text().splitlines()
-        assert any(re.search(rf"install --quiet torch==\S+ --index-url {index}$", line) for line in asked) == bool(
-            index
+        subprocess.run(
+            script, env=bare(GPUDOJO_ROOT=str(root), **environment), check=True, capture_output=True
         )
+        asked = (tmp_path / "asked").read_text().splitlines()
+        assert any(
+            re.search(rf"install --quiet torch==\S+ --index-url {index}$", line) for line in asked
+        ) == bool(index)
         assert sum("-r " in line for line in asked) == 2
 
 
 @pytest.mark.parametrize("platform", ["prairielearn", "autolab"])
 def test_a_name_that_no_image_can_have_is_refused(tmp_path: Path, platform: str) -> None:
     for name in ("a b", "x; rm", "Upper", "$(x)", "", '"'):
-        done = CliRunner().invoke(main, ["release", platform, str(tmp_path / "made"), "--image", name])
+        done = CliRunner().invoke(
+            main, ["release", platform, str(tmp_path / "made"), "--image", name]
+        )
         assert done.exit_code == 2
         assert "cannot be the name of an image" in done.output
     assert not (tmp_path / "made").exists()
-    for name in ("gpudojo", "gpudojo-day8:1.0", "registry.example.org/gpudojo-day8", "localhost:5000/a/b_c:latest"):
+    for name in (
+        "gpudojo",
+        "gpudojo-day8:1.0",
+        "registry.example.org/gpudojo-day8",
+        "localhost:5000/a/b_c:latest",
+    ):
         assert IMAGE.fullmatch(name)

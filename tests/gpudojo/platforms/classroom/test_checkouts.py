@@ -16,7 +16,15 @@ LIMITS = ("--time-limit", "3")
 # What such submissions come to is tested with classes, too; here it is about who reads it, as with the other kinds.
 SLOW = ("nothing", "stubs", "half", "broken", "unreadable", "endless", "crashing")
 EVERY_KIND = [pytest.param(kind, marks=pytest.mark.slow if kind in SLOW else ()) for kind in KINDS]
-POINTS = {"solved": 100, "endless": 92, "crashing": 92, "hostile": 92, "broken": 84, "nothing": 0, "stubs": 0}
+POINTS = {
+    "solved": 100,
+    "endless": 92,
+    "crashing": 92,
+    "hostile": 92,
+    "broken": 84,
+    "nothing": 0,
+    "stubs": 0,
+}
 
 
 @pytest.mark.parametrize("kind", EVERY_KIND)
@@ -44,11 +52,25 @@ def test_classroom_50_reads_whole_numbers_that_add_up(classroom: Grade, kind: st
     ran = classroom(kind, *LIMITS)
     result = json.loads((ran.out / "result.json").read_bytes())
     assert result["schema"] == "classroom50/result/v1"
-    assert (result["classroom"], result["assignment"], result["owner"]) == ("gpu-course", "day8", "alice")
-    assert (result["submission"], result["commit"]) == (IDENTITY["SUBMISSION_TAG"], IDENTITY["COMMIT_URL"])
-    assert (result["release"], result["review"]) == (IDENTITY["RELEASE_URL"], IDENTITY["COMMIT_URL"])
+    assert (result["classroom"], result["assignment"], result["owner"]) == (
+        "gpu-course",
+        "day8",
+        "alice",
+    )
+    assert (result["submission"], result["commit"]) == (
+        IDENTITY["SUBMISSION_TAG"],
+        IDENTITY["COMMIT_URL"],
+    )
+    assert (result["release"], result["review"]) == (
+        IDENTITY["RELEASE_URL"],
+        IDENTITY["COMMIT_URL"],
+    )
     assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", result["datetime"])
-    assert all(isinstance(part[key], int) for part in (result, *result["tests"]) for key in ("score", "max-score"))
+    assert all(
+        isinstance(part[key], int)
+        for part in (result, *result["tests"])
+        for key in ("score", "max-score")
+    )
     for key in ("score", "max-score"):
         assert result[key] == sum(test[key] for test in result["tests"])
     score, most = readers.printed_total(ran.log)
@@ -107,7 +129,11 @@ def test_a_hostile_submission_is_quoted_and_reaches_no_file_of_github(classroom:
 
 def test_a_failure_stands_on_the_students_own_line(classroom: Grade) -> None:
     ran = classroom("hostile", *LIMITS)
-    errors = [c for c in readers.runner(ran.log).commands if c[0] == "error" and c[1]["file"].endswith(FIRST)]
+    errors = [
+        c
+        for c in readers.runner(ran.log).commands
+        if c[0] == "error" and c[1]["file"].endswith(FIRST)
+    ]
     assert errors
     _, given, message = errors[0]
     line = (ran.checkout / given["file"]).read_text().splitlines()[int(given["line"]) - 1]
@@ -120,7 +146,9 @@ def test_changed_files_are_reported_and_change_nothing(classroom: Grade) -> None
     assert ran.status == 0, ran.log
     assert readers.printed_total(ran.log) == (100, 100)
     assert "the checkout was imported" not in ran.log
-    told = {given["title"] for name, given, _ in readers.runner(ran.log).commands if name == "warning"}
+    told = {
+        given["title"] for name, given, _ in readers.runner(ran.log).commands if name == "warning"
+    }
     wheel = next((ran.checkout / "vendor").glob("*.whl")).name
     expected = {
         f"vendor/{wheel} was changed",

@@ -29,13 +29,19 @@ def bundle(released: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def run(bundle: Path, checkout: Path, **more: str) -> subprocess.CompletedProcess[str]:
     """As the runner does: in the checkout, with the autograder from elsewhere."""
-    environment = bare(CLASSROOM50_BUNDLE_DIR=str(bundle), GITHUB_ACTIONS="true", **IDENTITY, **more)
+    environment = bare(
+        CLASSROOM50_BUNDLE_DIR=str(bundle), GITHUB_ACTIONS="true", **IDENTITY, **more
+    )
     command = [sys.executable, str(bundle / "autograder.py")]
-    return subprocess.run(command, cwd=checkout, env=environment, capture_output=True, text=True, timeout=300)
+    return subprocess.run(
+        command, cwd=checkout, env=environment, capture_output=True, text=True, timeout=300
+    )
 
 
 @pytest.mark.slow
-def test_it_writes_result_json_into_the_checkout(bundle: Path, released: Path, python: Path, tmp_path: Path) -> None:
+def test_it_writes_result_json_into_the_checkout(
+    bundle: Path, released: Path, python: Path, tmp_path: Path
+) -> None:
     checkout = tmp_path / "gpu-course-day8-alice"
     lay_out("tampered", checkout, released, [])
     (checkout / "result.json").symlink_to(tmp_path / "elsewhere")
@@ -58,7 +64,9 @@ def test_a_secret_and_references_in_the_bundle_are_used(
     checkout = tmp_path / "day8-alice"
     lay_out("solved", checkout, released, [])
     page = tmp_path / "summary"
-    done = run(own, checkout, GPUDOJO_PYTHON=str(python), DOJO_SEED="hush", GITHUB_STEP_SUMMARY=str(page))
+    done = run(
+        own, checkout, GPUDOJO_PYTHON=str(python), DOJO_SEED="hush", GITHUB_STEP_SUMMARY=str(page)
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     assert json.loads((checkout / "result.json").read_bytes())["score"] == 10000
     assert "--seed" not in page.read_text().replace("\\", "")
@@ -79,7 +87,12 @@ def test_a_wheel_that_is_not_the_released_one_grades_nobody(bundle: Path, tmp_pa
 def test_the_bundle_is_the_same_bytes_each_time_and_shows_no_solution(
     bundle: Path, released: Path, tmp_path: Path
 ) -> None:
-    assert CliRunner().invoke(main, ["release", "classroom50", str(released), str(tmp_path / "b")]).exit_code == 0
+    assert (
+        CliRunner()
+        .invoke(main, ["release", "classroom50", str(released), str(tmp_path / "b")])
+        .exit_code
+        == 0
+    )
     files = {path.name: path.read_bytes() for path in bundle.iterdir()}
     assert files == {path.name: path.read_bytes() for path in (tmp_path / "b").iterdir()}
     assert leaks.leaks(files, REFERENCE) == []
@@ -88,7 +101,9 @@ def test_the_bundle_is_the_same_bytes_each_time_and_shows_no_solution(
 
 def test_what_is_no_release_gets_a_sentence(tmp_path: Path) -> None:
     (tmp_path / "exercises" / "day8").mkdir(parents=True)
-    done = CliRunner().invoke(main, ["release", "classroom50", str(tmp_path), str(tmp_path / "out")])
+    done = CliRunner().invoke(
+        main, ["release", "classroom50", str(tmp_path), str(tmp_path / "out")]
+    )
     assert done.exit_code == 1
     assert "was not made by `dojo release student`" in done.output
     assert os.listdir(tmp_path) == ["exercises"]

@@ -14,7 +14,14 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 from gpudojo.cli import main
-from gpudojo.model.results import CheckRow, ClassResults, ExerciseRow, Outcome, SubmissionRow, SubmissionStatus
+from gpudojo.model.results import (
+    CheckRow,
+    ClassResults,
+    ExerciseRow,
+    Outcome,
+    SubmissionRow,
+    SubmissionStatus,
+)
 from gpudojo.platforms import Options, exporter
 from gpudojo.platforms import _autograder as autograder_bundles
 from gpudojo.platforms import _autograder as harness
@@ -41,7 +48,9 @@ class Autograder:
             (self.root / "submission" / name).write_bytes(data)
         command = [str(self.root / "run_autograder")]
         environment = bare(GPUDOJO_ROOT=str(self.root), **more)
-        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, cwd="/")
+        done = subprocess.run(
+            command, env=environment, capture_output=True, text=True, timeout=300, cwd="/"
+        )
         assert done.returncode == 0, done.stdout + done.stderr
         return valid(self.root / "results" / "results.json"), done.stdout + done.stderr
 
@@ -50,7 +59,9 @@ class Autograder:
         command = [str(self.root / "run_autograder")]
         (self.root / "results" / "results.json").write_text('{"score": 100}')
         environment = bare(GPUDOJO_ROOT=str(self.root))
-        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, cwd="/")
+        done = subprocess.run(
+            command, env=environment, capture_output=True, text=True, timeout=300, cwd="/"
+        )
         assert done.returncode != 0
         assert not (self.root / "results" / "results.json").exists()
         return done.stdout + done.stderr
@@ -76,7 +87,11 @@ def valid(path: Path) -> dict[str, Any]:
 @pytest.fixture(scope="module")
 def autograder(tmp_path_factory: pytest.TempPathFactory) -> Autograder:
     root = tmp_path_factory.mktemp("autograder")
-    data = once(tmp_path_factory, "gradescope", lambda _: autograder_bundles.gradescope_zip(ROOT, "day8", "a secret"))
+    data = once(
+        tmp_path_factory,
+        "gradescope",
+        lambda _: autograder_bundles.gradescope_zip(ROOT, "day8", "a secret"),
+    )
     for name in ("source", "submission", "results"):
         (root / name).mkdir()
     subprocess.run(["python3", "-c", UNZIP, str(root / "source")], input=data, check=True)
@@ -84,7 +99,9 @@ def autograder(tmp_path_factory: pytest.TempPathFactory) -> Autograder:
     (root / "run_autograder").chmod(0o755)
     environment_at(root / "gpudojo")  # with torch and the rest, which setup.sh then need not fetch
     script = str(root / "source" / "setup.sh")
-    done = subprocess.run([script], env=bare(GPUDOJO_ROOT=str(root)), capture_output=True, text=True)
+    done = subprocess.run(
+        [script], env=bare(GPUDOJO_ROOT=str(root)), capture_output=True, text=True
+    )
     assert done.returncode == 0, done.stderr
     return Autograder(root, data)
 
@@ -141,7 +158,9 @@ def select_device(prefer=None):
         pytest.param({"essay.docx": b"PK"}, id="docx", marks=pytest.mark.slow),
     ],
 )
-def test_nothing_that_can_be_graded_is_no_points_and_a_reason(autograder: Autograder, files: dict[str, bytes]) -> None:
+def test_nothing_that_can_be_graded_is_no_points_and_a_reason(
+    autograder: Autograder, files: dict[str, bytes]
+) -> None:
     result, said = autograder.run(files)
     assert result["score"] == 0, said
     assert result["output"].startswith("0 of 100 points")
@@ -178,14 +197,18 @@ def test_a_grader_that_does_not_even_start_leaves_no_score(autograder: Autograde
         (None, None),
     ],
 )
-def test_the_assignment_s_points_are_gradescope_s(tmp_path: Path, metadata: str | None, points: float | None) -> None:
+def test_the_assignment_s_points_are_gradescope_s(
+    tmp_path: Path, metadata: str | None, points: float | None
+) -> None:
     path = tmp_path / "submission_metadata.json"
     if metadata is not None:
         path.write_text(metadata)
     assert harness.worth(path) == points
     checks = [CheckRow(f"01_x::f::c{n}", "f", outcome, worth, 30.0) for n, (outcome, worth) in enumerate(
         [(Outcome.PASSED, 30.0), (Outcome.FAILED, 0.0)])]  # fmt: skip
-    row = SubmissionRow("ada", SubmissionStatus.GRADED, 30.0, 60.0, [ExerciseRow("01_x", "X", 30.0, 60.0, checks)])
+    row = SubmissionRow(
+        "ada", SubmissionStatus.GRADED, 30.0, 60.0, [ExerciseRow("01_x", "X", 30.0, 60.0, checks)]
+    )
     header = ClassResults("day8", "virtual", "2.13.0", "0.1.0", 60.0)
     options = Options(submission="ada")
     exporter("gradescope")(header, [harness.published(row, points)], tmp_path, options)
@@ -228,7 +251,9 @@ def test_another_secret_is_another_seed(monkeypatch: pytest.MonkeyPatch) -> None
     assert asked[3] == (manifest.SEEDS[-1],)
 
 
-def test_bad_input_is_a_sentence_and_writes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bad_input_is_a_sentence_and_writes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(manifest, "recorded", lambda *_: b"evidence")
     (tmp_path / "file").write_text("")

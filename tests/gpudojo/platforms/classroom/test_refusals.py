@@ -52,7 +52,9 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
         (["--release", "graders"], "was not made by `dojo release student`"),
     ],
 )
-def test_a_release_that_is_none(run: Run, options: list[str], said: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_release_that_is_none(
+    run: Run, options: list[str], said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(Path(__file__).parents[4])
     done = run(*options)
     assert done.exit_code == 1
@@ -81,7 +83,9 @@ def test_a_memory_limit_that_is_none(run: Run) -> None:
         ValueError("x\n::notice::forged\n##[error]y"),
     ],
 )
-def test_our_own_fault_is_no_grade(run: Run, monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
+def test_our_own_fault_is_no_grade(
+    run: Run, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
     def fails(*given: object, **named: object) -> None:
         raise error
 
@@ -93,7 +97,9 @@ def test_our_own_fault_is_no_grade(run: Run, monkeypatch: pytest.MonkeyPatch, er
     assert sum(name == "error" for name, _, _ in commands) == 1
 
 
-def test_a_folder_in_the_place_of_the_result(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_folder_in_the_place_of_the_result(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from tests.gpudojo.platforms.classroom.test_telling import graded
 
     (tmp_path / "result.json" / "full").mkdir(parents=True)
@@ -115,7 +121,9 @@ def test_references_in_the_bundle_come_first(tmp_path: Path) -> None:
     assert (found.reference, found.secret) == (tmp_path / "reference" / "day8", "hush")
 
 
-def test_evidence_in_the_bundle_is_used_and_a_secret_without_references_is_told(tmp_path: Path) -> None:
+def test_evidence_in_the_bundle_is_used_and_a_secret_without_references_is_told(
+    tmp_path: Path,
+) -> None:
     (tmp_path / "day8.mp").write_bytes(b"")
     found = judged_by("day8", {"CLASSROOM50_BUNDLE_DIR": str(tmp_path), "DOJO_SEED": "hush"})
     assert (found.reference, found.evidence, found.secret) == (None, tmp_path, None)
@@ -123,13 +131,17 @@ def test_evidence_in_the_bundle_is_used_and_a_secret_without_references_is_told(
     assert "hush" not in found.note
 
 
-def test_references_in_the_checkout_are_never_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_references_in_the_checkout_are_never_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "reference" / "day8").mkdir(parents=True)
     monkeypatch.chdir(tmp_path)
     assert judged_by("day8", {}).reference == REFERENCE  # of this clone
 
 
-def test_with_nothing_to_judge_by_there_is_a_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_with_nothing_to_judge_by_there_is_a_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     import gpudojo
 
     monkeypatch.setattr(gpudojo, "__file__", str(tmp_path / "graders" / "gpudojo" / "__init__.py"))

@@ -6,7 +6,14 @@ from pathlib import Path
 
 import pytest
 from gpudojo.model.errors import CannotExport
-from gpudojo.model.results import CheckRow, ClassResults, ExerciseRow, Outcome, SubmissionRow, SubmissionStatus
+from gpudojo.model.results import (
+    CheckRow,
+    ClassResults,
+    ExerciseRow,
+    Outcome,
+    SubmissionRow,
+    SubmissionStatus,
+)
 from gpudojo.platforms._autograder import Graded
 from gpudojo.platforms.github_classroom import reporting as messages
 from gpudojo.platforms.github_classroom.reporting import Annotation, escaped_markdown, summary
@@ -17,16 +24,38 @@ from hypothesis import strategies as st
 from tests.gpudojo.platforms.classroom import readers
 from tests.gpudojo.platforms.classroom.conftest import IDENTITY
 
-NASTY = ["::error::x", "a,b=c:d%e", "x\r\n::notice::y", "##[error]z", "\u2028::debug::s", "%0A::error::t", "|a|b|\n|c|"]
+NASTY = [
+    "::error::x",
+    "a,b=c:d%e",
+    "x\r\n::notice::y",
+    "##[error]z",
+    "\u2028::debug::s",
+    "%0A::error::t",
+    "|a|b|\n|c|",
+]
 
 
-def graded(message: str, name: str = "solution.py", output: str = "", count: int = 1, **more: object) -> Graded:
+def graded(
+    message: str, name: str = "solution.py", output: str = "", count: int = 1, **more: object
+) -> Graded:
     checks = [
-        CheckRow(f"01_x::f{n}::c", f"f{n}", Outcome.FAILED, 0.0, 1.0, message, n + 1, claim=message, file=name)
+        CheckRow(
+            f"01_x::f{n}::c",
+            f"f{n}",
+            Outcome.FAILED,
+            0.0,
+            1.0,
+            message,
+            n + 1,
+            claim=message,
+            file=name,
+        )
         for n in range(count)
     ]
     exercise = ExerciseRow("01_x", "X", 0.0, float(count), checks)
-    row = SubmissionRow("alice", SubmissionStatus.GRADED, 0.0, float(count), [exercise], output=output, **more)  # type: ignore[arg-type]
+    row = SubmissionRow(
+        "alice", SubmissionStatus.GRADED, 0.0, float(count), [exercise], output=output, **more
+    )  # type: ignore[arg-type]
     return Graded(ClassResults("day8", "virtual", "2", "1", float(count), submissions=[row]), 10)
 
 
@@ -50,7 +79,9 @@ def test_no_text_forges_a_command(message: str, output: str, name: str) -> None:
     assert readers.runner("\n".join(plain)).commands == []
 
 
-@pytest.mark.parametrize("text", [*NASTY, "<img src=x>", "**b**", "[a](http://b)", "`code`", "- item", "# head", "$x$"])
+@pytest.mark.parametrize(
+    "text", [*NASTY, "<img src=x>", "**b**", "[a](http://b)", "`code`", "- item", "# head", "$x$"]
+)
 def test_markdown_takes_it_for_text(text: str) -> None:
     shown = escaped_markdown(text)
     assert "\n" not in shown
@@ -74,7 +105,9 @@ def test_github_shows_ten_remarks_and_gets_no_more() -> None:
 
 def test_a_failure_in_a_notebook_names_its_cell() -> None:
     check = CheckRow("01_x::f::c", "f", Outcome.FAILED, 0.0, 1.0, "no", 4, file="a.ipynb", cell=3)
-    row = SubmissionRow("alice", SubmissionStatus.GRADED, 0.0, 1.0, [ExerciseRow("01_x", "X", 0.0, 1.0, [check])])
+    row = SubmissionRow(
+        "alice", SubmissionStatus.GRADED, 0.0, 1.0, [ExerciseRow("01_x", "X", 0.0, 1.0, [check])]
+    )
     (remark,) = messages.on_lines(row, "work")
     assert (remark.file, remark.line) == ("work/a.ipynb", 1)
     assert remark.message == "Code cell 3, line 4: no"
@@ -103,8 +136,12 @@ def test_without_a_workflow_the_same_goes_into_files(tmp_path: Path) -> None:
     written = messages.write(report, both, tmp_path / "new", IDENTITY)
     assert [path.name for path in written] == ["result.json", "github-outputs.txt", "summary.md"]
     written = messages.write(report, both, tmp_path / "new", {})
-    assert [path.name for path in written] == ["github-outputs.txt", "summary.md"], "Classroom 50 would refuse the file"
-    with pytest.raises(CannotExport, match="CLASSROOM, ASSIGNMENT, SUBMISSION_TAG, COMMIT_URL, RELEASE_URL are not"):
+    assert [path.name for path in written] == ["github-outputs.txt", "summary.md"], (
+        "Classroom 50 would refuse the file"
+    )
+    with pytest.raises(
+        CannotExport, match="CLASSROOM, ASSIGNMENT, SUBMISSION_TAG, COMMIT_URL, RELEASE_URL are not"
+    ):
         messages.write(report, ("classroom50",), tmp_path / "new", {})
     assert "a note" in (tmp_path / "new" / "summary.md").read_text()
     assert "exercise01=" in (tmp_path / "new" / "github-outputs.txt").read_text()

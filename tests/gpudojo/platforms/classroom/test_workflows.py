@@ -41,15 +41,31 @@ def workflow() -> str:
 
 
 def test_it_validates_against_the_published_schema(released: Path) -> None:
-    command = [sys.executable, "-m", "check_jsonschema", "--builtin-schema", "vendor.github-workflows"]
+    command = [
+        sys.executable,
+        "-m",
+        "check_jsonschema",
+        "--builtin-schema",
+        "vendor.github-workflows",
+    ]
     done = subprocess.run([*command, str(released / WORKFLOW)], capture_output=True, text=True)
     assert done.returncode == 0, done.stdout
 
 
 def test_the_schema_refuses_a_workflow_that_is_none(tmp_path: Path, workflow: str) -> None:
-    (tmp_path / "bad.yml").write_text(workflow.replace("runs-on: ubuntu-24.04", "runs-at: ubuntu-24.04"))
-    command = [sys.executable, "-m", "check_jsonschema", "--builtin-schema", "vendor.github-workflows"]
-    assert subprocess.run([*command, str(tmp_path / "bad.yml")], capture_output=True).returncode == 1
+    (tmp_path / "bad.yml").write_text(
+        workflow.replace("runs-on: ubuntu-24.04", "runs-at: ubuntu-24.04")
+    )
+    command = [
+        sys.executable,
+        "-m",
+        "check_jsonschema",
+        "--builtin-schema",
+        "vendor.github-workflows",
+    ]
+    assert (
+        subprocess.run([*command, str(tmp_path / "bad.yml")], capture_output=True).returncode == 1
+    )
 
 
 def test_its_runners_are_those_that_the_exporter_writes(workflow: str, tmp_path: Path) -> None:
@@ -64,7 +80,9 @@ def test_its_runners_are_those_that_the_exporter_writes(workflow: str, tmp_path:
     *_, report = parsed(workflow)["jobs"]["autograding"]["steps"]
     assert report["with"]["runners"].split(",") == workflows.runner_ids("day8")
     for runner in workflows.runner_ids("day8"):
-        assert report["env"][f"{runner.upper()}_RESULTS"] == f"${{{{ steps.grade.outputs.{runner} }}}}"
+        assert (
+            report["env"][f"{runner.upper()}_RESULTS"] == f"${{{{ steps.grade.outputs.{runner} }}}}"
+        )
 
 
 def test_it_may_only_read_and_ends_in_time(workflow: str) -> None:
@@ -93,7 +111,9 @@ def test_line_ends_of_another_system_are_no_change(tmp_path: Path) -> None:
     known = manifests.manifest(FILES, "day8")
     for path, data in FILES.items():
         (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / path).write_bytes(data if path.endswith(".whl") else data.replace(b"\n", b"\r\n"))
+        (tmp_path / path).write_bytes(
+            data if path.endswith(".whl") else data.replace(b"\n", b"\r\n")
+        )
     assert manifests.changes(tmp_path, known) == []
 
 
@@ -112,17 +132,28 @@ def test_links_and_pipes_in_place_of_a_file_are_changes_and_hold_nobody_up(tmp_p
 # The step that installs the grader, run for real
 
 
-def installing(released: Path, checkout: Path, temp: Path, **more: str) -> subprocess.CompletedProcess[str]:
+def installing(
+    released: Path, checkout: Path, temp: Path, **more: str
+) -> subprocess.CompletedProcess[str]:
     steps = parsed((released / WORKFLOW).read_text())["jobs"]["autograding"]["steps"]
     (step,) = (step for step in steps if step["name"] == "Install the pinned grader")
     temp.mkdir()
     environment_at(temp / "dojo")  # with what it needs, which is not fetched again
     given = {name: str(value) for name, value in step["env"].items() if "${{" not in str(value)}
     environment = (
-        bare(RUNNER_TEMP=str(temp), GITHUB_WORKSPACE=str(checkout), WHEEL_URL="", PIP_NO_COMPILE="1", **given) | more
+        bare(
+            RUNNER_TEMP=str(temp),
+            GITHUB_WORKSPACE=str(checkout),
+            WHEEL_URL="",
+            PIP_NO_COMPILE="1",
+            **given,
+        )
+        | more
     )
     script = step["run"].replace("python -I -m venv", "true")
-    return subprocess.run(["bash", "-e", "-c", script], cwd=temp, env=environment, capture_output=True, text=True)
+    return subprocess.run(
+        ["bash", "-e", "-c", script], cwd=temp, env=environment, capture_output=True, text=True
+    )
 
 
 @pytest.fixture
@@ -144,7 +175,9 @@ def grader_in(temp: Path) -> str:
     return done.stdout.strip().rpartition(" ")[2]
 
 
-def test_the_vendored_wheel_is_installed_by_its_hash(released: Path, checkout: Path, tmp_path: Path) -> None:
+def test_the_vendored_wheel_is_installed_by_its_hash(
+    released: Path, checkout: Path, tmp_path: Path
+) -> None:
     done = installing(released, checkout, tmp_path / "temp")
     assert done.returncode == 0, done.stderr
     assert grader_in(tmp_path / "temp") == json.loads(manifest_in(released))["wheel"].split("-")[1]
@@ -162,7 +195,9 @@ def test_a_changed_wheel_is_passed_over_for_the_one_in_the_history(
     assert grader_in(tmp_path / "temp") == wheel.split("-")[1]
 
 
-def test_without_the_pinned_wheel_nothing_is_installed(released: Path, checkout: Path, tmp_path: Path) -> None:
+def test_without_the_pinned_wheel_nothing_is_installed(
+    released: Path, checkout: Path, tmp_path: Path
+) -> None:
     wheel = json.loads(manifest_in(released))["wheel"]
     shutil.rmtree(checkout / ".git")
     (checkout / wheel).write_bytes(b"PK\x03\x04 mine")

@@ -4,7 +4,15 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
-from gpudojo.model.results import CheckRow, ClassResults, ExerciseRow, Outcome, SubmissionRow, SubmissionStatus, total
+from gpudojo.model.results import (
+    CheckRow,
+    ClassResults,
+    ExerciseRow,
+    Outcome,
+    SubmissionRow,
+    SubmissionStatus,
+    total,
+)
 from gpudojo.platforms import Options
 from hypothesis import strategies as st
 
@@ -17,14 +25,18 @@ RUNNER = {
     "COMMIT_URL": "https://example.org/commit",
     "RELEASE_URL": "https://example.org/release",
 }
-OPTIONS = Options(exercises=EXERCISES, environment=RUNNER, when=datetime(2026, 11, 15, 4, 30, tzinfo=UTC))
+OPTIONS = Options(
+    exercises=EXERCISES, environment=RUNNER, when=datetime(2026, 11, 15, 4, 30, tzinfo=UTC)
+)
 ODD = 'Ünï 🦄, "Ada"\n=cmd'
 
 
 def check(name: str, outcome: Outcome, worth: float, **more: object) -> CheckRow:
     points = worth if outcome in (Outcome.PASSED, Outcome.ERROR) else 0.0
     exercise, function, _ = name.split("::")
-    return CheckRow(name, function, outcome, points, worth, claim=f"A claim about {exercise}.", **more)  # type: ignore[arg-type]
+    return CheckRow(
+        name, function, outcome, points, worth, claim=f"A claim about {exercise}.", **more
+    )  # type: ignore[arg-type]
 
 
 def one(*outcomes: Outcome) -> ExerciseRow:
@@ -60,7 +72,11 @@ def two(*outcomes: Outcome) -> ExerciseRow:
     return ExerciseRow("02_two", "Two", total(row.points for row in rows), 1.0, rows)
 
 
-P, F, T, B, E = Outcome.PASSED, Outcome.FAILED, Outcome.TODO, Outcome.BLOCKED, Outcome.ERROR
+P = Outcome.PASSED
+F = Outcome.FAILED
+T = Outcome.TODO
+B = Outcome.BLOCKED
+E = Outcome.ERROR
 
 
 def submission(name: str, *exercises: ExerciseRow, **more: object) -> SubmissionRow:
@@ -108,7 +124,11 @@ def classes(draw: st.DrawFn, naming: str = "plain") -> ClassResults:
                 worth = round(draw(st.integers(0, 8)) * grain, 6)
                 outcome = draw(st.sampled_from(Outcome))
                 text = draw(st.text(max_size=20))
-                checks.append(check(f"{number:02}_x::f::c{which}", outcome, worth, message=text, happened=text))
+                checks.append(
+                    check(
+                        f"{number:02}_x::f::c{which}", outcome, worth, message=text, happened=text
+                    )
+                )
             worth = total(row.max_points for row in checks)
             if draw(st.booleans()):
                 worth = total([worth, grain])
@@ -117,7 +137,10 @@ def classes(draw: st.DrawFn, naming: str = "plain") -> ClassResults:
         status = draw(st.sampled_from(SubmissionStatus))
         rows.append(
             SubmissionRow(
-                draw(st.text(max_size=12) | st.sampled_from([ODD, "..", "a/b", "nul", "NUL.txt", "=1", "-", "A", "a"])),
+                draw(
+                    st.text(max_size=12)
+                    | st.sampled_from([ODD, "..", "a/b", "nul", "NUL.txt", "=1", "-", "A", "a"])
+                ),
                 status,
                 total(exercise.score for exercise in exercises),
                 total(exercise.max_score for exercise in exercises),
@@ -130,7 +153,15 @@ def classes(draw: st.DrawFn, naming: str = "plain") -> ClassResults:
             )
         )
     # At least 1, and for all the same: what a class can reach does not depend on what was found in a submission.
-    most = total([max((row.max_score for row in rows), default=0.0), draw(st.sampled_from([0.0, grain])) or 0.0]) or 1.0
+    most = (
+        total(
+            [
+                max((row.max_score for row in rows), default=0.0),
+                draw(st.sampled_from([0.0, grain])) or 0.0,
+            ]
+        )
+        or 1.0
+    )
     rows = [SubmissionRow(**{**fields(row), "max_score": most}) for row in rows]
     return ClassResults("day0", "virtual", "2.13.0", "0.1.0", most, submissions=rows)
 

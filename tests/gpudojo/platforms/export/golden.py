@@ -20,7 +20,11 @@ TABLES = Path(__file__).with_name("tables")
 
 
 SOURCES = {
-    "abc": {"01_one.py": b"def f(x):\n    return x + 1\n", "sub/one.py": b"Y = 2\n", "data.csv": b"1,2"},
+    "abc": {
+        "01_one.py": b"def f(x):\n    return x + 1\n",
+        "sub/one.py": b"Y = 2\n",
+        "data.csv": b"1,2",
+    },
     "r" * 40: {"01_one.py": b"def f(x):\n    return 1 + x\n"},
 }
 

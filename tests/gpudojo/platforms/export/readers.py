@@ -16,7 +16,8 @@ Total = tuple[float, float]  # score and maximum
 
 def recorded(runners: list[dict[str, Any]]) -> Total:
     """What GitHub's reporter records: scores added up, whatever they are; a runner without a maximum is skipped."""
-    score, largest = 0.0, 0.0
+    score = 0.0
+    largest = 0.0
     for runner in runners:
         if runner["max_score"]:
             largest += runner["max_score"]
@@ -27,7 +28,8 @@ def recorded(runners: list[dict[str, Any]]) -> Total:
 
 def shown(runners: list[dict[str, Any]]) -> Total:
     """What GitHub's reporter prints: the share of tests that passed."""
-    score, largest = 0.0, 0.0
+    score = 0.0
+    largest = 0.0
     for runner in runners:
         passed = sum(test["status"] == "pass" for test in runner["tests"])
         score += passed / len(runner["tests"]) * (runner["max_score"] or 0)
@@ -76,11 +78,15 @@ def gradescope(path: Path) -> Total:
 
 def exercism(path: Path) -> Total:
     result = json.loads(path.read_bytes())
-    told = [re.search(r" \(([0-9.]+) of ([0-9.]+) points\)$", test["name"]) for test in result["tests"]]
+    told = [
+        re.search(r" \(([0-9.]+) of ([0-9.]+) points\)$", test["name"]) for test in result["tests"]
+    ]
     assert all(told)
     assert all(len(test["output"] or "") <= 500 for test in result["tests"])
     assert result["status"] != "error" or result["message"]
-    score, largest = (round(sum(float(match[group]) for match in told if match), 6) for group in (1, 2))
+    score, largest = (
+        round(sum(float(match[group]) for match in told if match), 6) for group in (1, 2)
+    )
     return score, largest
 
 
@@ -88,7 +94,13 @@ def junit(path: Path) -> Total:
     suite = ElementTree.parse(path).getroot()[0]
 
     def added(name: str) -> float:
-        return round(sum(float(each.get("value", "")) for each in suite.iterfind(f"testcase//*[@name='{name}']")), 6)
+        return round(
+            sum(
+                float(each.get("value", ""))
+                for each in suite.iterfind(f"testcase//*[@name='{name}']")
+            ),
+            6,
+        )
 
     assert added("points") == float(suite.find("properties/*[@name='score']").get("value"))  # type: ignore[union-attr,arg-type]
     assert int(suite.get("tests", "")) == len(suite.findall("testcase"))
@@ -109,11 +121,13 @@ def canvas(path: Path) -> list[Total]:
 
 def nbgrader(path: Path) -> list[Total]:
     headings, *lines = table(path)
-    score, largest = headings.index("score"), headings.index("max_score")
+    score = headings.index("score")
+    largest = headings.index("max_score")
     return [(float(line[score]), float(line[largest])) for line in lines]
 
 
 def moodle(path: Path) -> list[Total]:
     headings, *lines = table(path)
-    grade, largest = headings.index("Grade"), headings.index("Maximum Grade")
+    grade = headings.index("Grade")
+    largest = headings.index("Maximum Grade")
     return [(float(line[grade]), float(line[largest])) for line in lines if line[grade]]

@@ -28,7 +28,9 @@ def results(tmp_path: Path) -> Path:
 
 
 def dojo(*arguments: str | Path) -> tuple[int, str]:
-    result = CliRunner(env={"COLUMNS": "220", **RUNNER}).invoke(main, ["export", *map(str, arguments)])
+    result = CliRunner(env={"COLUMNS": "220", **RUNNER}).invoke(
+        main, ["export", *map(str, arguments)]
+    )
     assert result.exception is None or isinstance(result.exception, SystemExit)
     return result.exit_code, result.output
 
@@ -56,9 +58,21 @@ def test_bad_input_is_answered_with_a_sentence(results: Path) -> None:
     for arguments, sentence in {
         (results, "--to", "excel", "--out", out): "'excel' is not one of",
         (results.parent / "none.json", "--to", "junit", "--out", out): "does not exist",
-        (TABLES / "gradebook.csv", "--to", "junit", "--out", out): "is not a file of results: it is not JSON",
+        (
+            TABLES / "gradebook.csv",
+            "--to",
+            "junit",
+            "--out",
+            out,
+        ): "is not a file of results: it is not JSON",
         (results, "--to", "junit", "--out", results): "is a file",
-        (results, "--to", "moodle", "--out", out): "cannot export to moodle: give the assignment's grading worksheet",
+        (
+            results,
+            "--to",
+            "moodle",
+            "--out",
+            out,
+        ): "cannot export to moodle: give the assignment's grading worksheet",
         (
             results,
             "--to",
@@ -105,9 +119,20 @@ def test_a_day_s_exercises_come_from_the_class_or_the_curriculum() -> None:
         ("jplag", "--submission"),
     ],
 )
-def test_an_option_that_a_format_does_not_take_is_refused(tmp_path: Path, format_: str, option: str) -> None:
+def test_an_option_that_a_format_does_not_take_is_refused(
+    tmp_path: Path, format_: str, option: str
+) -> None:
     (tmp_path / "results.json").touch()
-    words = ["export", str(tmp_path), "--to", format_, "--out", str(tmp_path / "out"), option, __file__]
+    words = [
+        "export",
+        str(tmp_path),
+        "--to",
+        format_,
+        "--out",
+        str(tmp_path / "out"),
+        option,
+        __file__,
+    ]
     done = CliRunner().invoke(main, words)
     assert f"{option} does not go with --to {format_}" in done.output
     assert not (tmp_path / "out").exists()
@@ -115,7 +140,11 @@ def test_an_option_that_a_format_does_not_take_is_refused(tmp_path: Path, format
 
 def test_who_handed_in_nothing_is_no_submission_to_review(tmp_path: Path) -> None:
     wrong = msgspec.structs.replace(CLASS.submissions[0], needs_human=["a copy"])
-    absent = SubmissionRow("Eve", SubmissionStatus.ABSENT, 0.0, 3.0, reason="Nothing was handed in.")
+    absent = SubmissionRow(
+        "Eve", SubmissionStatus.ABSENT, 0.0, 3.0, reason="Nothing was handed in."
+    )
     write(tmp_path / "results.json", CLASS, [wrong, absent])
-    done = CliRunner().invoke(main, ["export", str(tmp_path), "--to", "statistics", "--out", str(tmp_path / "out")])
+    done = CliRunner().invoke(
+        main, ["export", str(tmp_path), "--to", "statistics", "--out", str(tmp_path / "out")]
+    )
     assert "note: 1 of 1 submissions needs review; " in done.output

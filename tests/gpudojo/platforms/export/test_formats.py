@@ -28,7 +28,16 @@ from gpudojo.platforms import describe, exporter, formats
 from gpudojo.platforms._entries import LONGEST, late_by, names, of_submission, safe_name, told
 
 from tests.gpudojo.platforms.export import readers
-from tests.gpudojo.platforms.export.classes import CLASS, ODD, OPTIONS, RUNNER, P, check, one, submission
+from tests.gpudojo.platforms.export.classes import (
+    CLASS,
+    ODD,
+    OPTIONS,
+    RUNNER,
+    P,
+    check,
+    one,
+    submission,
+)
 from tests.gpudojo.platforms.export.golden import GOLDEN, TABLES, export_all, files
 
 REMAKE = "look at the difference, then run: python -m tests.gpudojo.platforms.export.golden"
@@ -36,13 +45,15 @@ REMAKE = "look at the difference, then run: python -m tests.gpudojo.platforms.ex
 
 def test_every_format_is_as_it_was(tmp_path: Path) -> None:
     said = export_all(tmp_path)
-    wanted, made = files(GOLDEN), files(tmp_path)
+    wanted = files(GOLDEN)
+    made = files(tmp_path)
     assert sorted(made) == sorted(wanted), REMAKE
     for name, content in made.items():
         assert content == wanted[name], f"{name}: {REMAKE}"
     assert {name.partition("/")[0] for name in wanted} == set(formats())
     assert said["canvas"] == [
-        f"{row.submission!r} matches nobody in the table and is left out." for row in CLASS.submissions[2:]
+        f"{row.submission!r} matches nobody in the table and is left out."
+        for row in CLASS.submissions[2:]
     ]
     assert said["github_classroom"] == said["junit"] == []
 
@@ -54,7 +65,9 @@ def test_every_format_is_one_function_of_one_signature() -> None:
         public = [
             each
             for each, value in vars(module).items()
-            if inspect.isfunction(value) and value.__module__ == module.__name__ and not each.startswith("_")
+            if inspect.isfunction(value)
+            and value.__module__ == module.__name__
+            and not each.startswith("_")
         ]
         assert public == ["export"]
         assert str(inspect.signature(module.export)) == (
@@ -67,12 +80,17 @@ def test_every_format_is_one_function_of_one_signature() -> None:
 def only(format_: str, row: SubmissionRow, folder: Path, **more: object) -> Path:
     results = msgspec.structs.replace(CLASS, submissions=[row])
     written = exporter(format_)(
-        results, results.submissions, folder, dataclasses.replace(OPTIONS, submission=row.submission, **more)
+        results,
+        results.submissions,
+        folder,
+        dataclasses.replace(OPTIONS, submission=row.submission, **more),
     )
     return written[0]
 
 
-@pytest.mark.parametrize("status", [status for status in SubmissionStatus if status is not SubmissionStatus.GRADED])
+@pytest.mark.parametrize(
+    "status", [status for status in SubmissionStatus if status is not SubmissionStatus.GRADED]
+)
 @pytest.mark.parametrize("known", [OPTIONS.exercises, ()])
 def test_a_submission_that_was_not_graded_says_why_everywhere(
     tmp_path: Path, status: SubmissionStatus, known: tuple[ExerciseRow, ...]
@@ -87,7 +105,10 @@ def test_a_submission_that_was_not_graded_says_why_everywhere(
     assert readers.recorded([runner]) == readers.shown([runner]) == (0.0, 3.0)
     ids = {path.name for path in (tmp_path / "github_classroom").glob("*.base64")}
     # A workflow names its runners beforehand: they have to be there for a submission that never ran, too.
-    assert ids == {"eve.base64", *({"exercise01.base64", "exercise02.base64"} if known else {"submission.base64"})}
+    assert ids == {
+        "eve.base64",
+        *({"exercise01.base64", "exercise02.base64"} if known else {"submission.base64"}),
+    }
 
 
 def test_our_own_error_costs_nothing_and_is_loud(tmp_path: Path) -> None:
@@ -123,8 +144,12 @@ def test_nothing_in_github_s_log_can_be_a_workflow_command(tmp_path: Path) -> No
 
 def test_points_too_fine_for_equal_tests_are_said(tmp_path: Path) -> None:
     said: list[str] = []
-    check = msgspec.structs.replace(CLASS.submissions[0].exercises[0].checks[0], points=0.000001, max_points=2.0)
-    exercise = msgspec.structs.replace(CLASS.submissions[0].exercises[0], score=0.000001, checks=[check])
+    check = msgspec.structs.replace(
+        CLASS.submissions[0].exercises[0].checks[0], points=0.000001, max_points=2.0
+    )
+    exercise = msgspec.structs.replace(
+        CLASS.submissions[0].exercises[0], score=0.000001, checks=[check]
+    )
     only("github_classroom", submission("ada", exercise), tmp_path, say=said.append)
     assert said == [
         "1 of the submissions have points too fine for tests of equal weight: "
@@ -137,7 +162,9 @@ def test_a_runner_too_large_for_a_variable_is_left_out_and_said(tmp_path: Path) 
     exercise = CLASS.submissions[0].exercises[0]
     checks = [msgspec.structs.replace(exercise.checks[2], id=f"01_one::f::{n}") for n in range(200)]
     checks = [msgspec.structs.replace(each, happened="x" * 5000) for each in checks]
-    row = submission("ada", msgspec.structs.replace(exercise, score=0.0, max_score=100.0, checks=checks))
+    row = submission(
+        "ada", msgspec.structs.replace(exercise, score=0.0, max_score=100.0, checks=checks)
+    )
     row = msgspec.structs.replace(row, max_score=100.0)
     (tmp_path / "ada.base64").write_text("old", encoding="utf-8")
     only("github_classroom", row, tmp_path, say=said.append)
@@ -193,11 +220,15 @@ def test_names_of_files_are_safe_and_unique() -> None:
 
 def test_one_submission_alone_goes_where_programs_look_for_it(tmp_path: Path) -> None:
     options = dataclasses.replace(OPTIONS, submission="../late")
-    assert exporter("classroom50")(CLASS, CLASS.submissions, tmp_path, options) == [tmp_path / "result.json"]
+    assert exporter("classroom50")(CLASS, CLASS.submissions, tmp_path, options) == [
+        tmp_path / "result.json"
+    ]
     result = json.loads((tmp_path / "result.json").read_bytes())
     assert result["owner"] == "late-account"
     assert result["submission"] == RUNNER["SUBMISSION_TAG"]
-    tagged = dataclasses.replace(options, environment=RUNNER | {"SUBMISSION_TAG": "submit/3", "MODE": "group"})
+    tagged = dataclasses.replace(
+        options, environment=RUNNER | {"SUBMISSION_TAG": "submit/3", "MODE": "group"}
+    )
     exporter("classroom50")(CLASS, CLASS.submissions, tmp_path, tagged)
     result = json.loads((tmp_path / "result.json").read_bytes())
     assert (result["submission"], result["assignment"]) == ("submit/3", "day-0")
@@ -206,8 +237,12 @@ def test_one_submission_alone_goes_where_programs_look_for_it(tmp_path: Path) ->
 
 
 def test_classroom50_names_what_its_runner_has_not_set(tmp_path: Path) -> None:
-    environment = {name: text for name, text in RUNNER.items() if name not in ("CLASSROOM", "RELEASE_URL")}
-    with pytest.raises(CannotExport, match="CLASSROOM, RELEASE_URL are not set; its runner sets them"):
+    environment = {
+        name: text for name, text in RUNNER.items() if name not in ("CLASSROOM", "RELEASE_URL")
+    }
+    with pytest.raises(
+        CannotExport, match="CLASSROOM, RELEASE_URL are not set; its runner sets them"
+    ):
         only("classroom50", CLASS.submissions[0], tmp_path, environment=environment)
     assert list(tmp_path.iterdir()) == []
 
@@ -216,7 +251,9 @@ def test_feedback_has_one_line_per_cause() -> None:
     """Nine checks that fail for one reason, and their blocked ones, are not eighteen lines."""
     same = {"message": "it waits", "misconception": "sync", "line": 3}
     checks = [check(f"01_one::f::c{n}", Outcome.FAILED, 1.0, **same) for n in range(9)]
-    checks += [check(f"01_one::f::b{n}", Outcome.BLOCKED, 1.0, message="blocked: …") for n in range(9)]
+    checks += [
+        check(f"01_one::f::b{n}", Outcome.BLOCKED, 1.0, message="blocked: …") for n in range(9)
+    ]
     checks += [check(f"01_one::g::t{n}", Outcome.TODO, 1.0, message="to do: …") for n in range(9)]
     checks += [check("01_one::h::long", Outcome.FAILED, 1.0, message="x" * 20_000)]
     row = submission("ada", ExerciseRow("01_one", "One", 0.0, 28.0, checks))
@@ -233,7 +270,9 @@ def test_a_cause_costs_what_it_blocks_and_what_is_missing_is_one_line() -> None:
         check("01_one::f::runs", Outcome.FAILED, 0.0, message="it raised", line=3),
         check("01_one::f::learns", Outcome.BLOCKED, 4.0, blocked_by="runs"),
         check("01_one::f::other", Outcome.FAILED, 1.0, message="another", line=9),
-        check("01_one::g::runs", Outcome.FAILED, 0.0, happened=f"{not_handed_in('g')}; is `gg` meant?"),
+        check(
+            "01_one::g::runs", Outcome.FAILED, 0.0, happened=f"{not_handed_in('g')}; is `gg` meant?"
+        ),
         check("01_one::g::learns", Outcome.BLOCKED, 2.0, blocked_by="runs"),
         check("01_one::h::runs", Outcome.FAILED, 1.0, happened=not_handed_in("h")),
     ]
@@ -246,17 +285,25 @@ def test_a_cause_costs_what_it_blocks_and_what_is_missing_is_one_line() -> None:
 
 
 def test_gradescope_shows_results_when_the_course_does(tmp_path: Path) -> None:
-    for when, shown in (("always", "visible"), ("after deadline", "after_due_date"), ("never", "hidden")):
+    for when, shown in (
+        ("always", "visible"),
+        ("after deadline", "after_due_date"),
+        ("never", "hidden"),
+    ):
         header = msgspec.structs.replace(CLASS, visibility=Visibility(results=when))
         (path,) = exporter("gradescope")(header, CLASS.submissions[:1], tmp_path / when, OPTIONS)
         result = json.loads(path.read_bytes())
         assert {result["visibility"], *(test["visibility"] for test in result["tests"])} == {shown}
 
 
-@pytest.mark.parametrize("format_", ["github_classroom", "classroom50", "exercism", "junit", "autolab"])
+@pytest.mark.parametrize(
+    "format_", ["github_classroom", "classroom50", "exercism", "junit", "autolab"]
+)
 def test_a_format_without_published_points_says_so(tmp_path: Path, format_: str) -> None:
     late = Timing(late=True, late_seconds=960, penalty=2.0)
-    row = msgspec.structs.replace(submission("ada", one(P, P, P)), timing=late, grade=Grade(18.0, 20.0))
+    row = msgspec.structs.replace(
+        submission("ada", one(P, P, P)), timing=late, grade=Grade(18.0, 20.0)
+    )
     said: list[str] = []
     text = only(format_, row, tmp_path, say=said.append).read_text(encoding="utf-8")
     assert "18 of 20 points" in text
@@ -272,7 +319,14 @@ def test_a_format_without_published_points_says_so(tmp_path: Path, format_: str)
 
 @pytest.mark.parametrize(
     ("seconds", "shown"),
-    [(1, "1 second"), (59, "59 seconds"), (60, "1 minute"), (3599, "59 minutes"), (3600, "1.0 hours"), (None, "")],
+    [
+        (1, "1 second"),
+        (59, "59 seconds"),
+        (60, "1 minute"),
+        (3599, "59 minutes"),
+        (3600, "1.0 hours"),
+        (None, ""),
+    ],
 )
 def test_how_late(seconds: int | None, shown: str) -> None:
     assert late_by(Timing(late=True, late_seconds=seconds)) == shown
@@ -282,35 +336,61 @@ def test_a_new_gradebook_has_no_formulas(tmp_path: Path) -> None:
     listed = RosterRow("7", "=NAME()", section="=SUM(A1)", login="@ada")
     row = msgspec.structs.replace(submission("ada", one(P, P, P)), roster=listed, student="=NAME()")
     (path,) = exporter("canvas")(CLASS, [row], tmp_path, OPTIONS)
-    assert path.read_text(encoding="utf-8").splitlines()[2].startswith("'=NAME(),,,'@ada,'=SUM(A1),")
+    assert (
+        path.read_text(encoding="utf-8").splitlines()[2].startswith("'=NAME(),,,'@ada,'=SUM(A1),")
+    )
 
 
 def test_what_a_person_graded_is_published(tmp_path: Path) -> None:
     """Overrides, hand items, extra credit, a scale and a penalty: every program reads the published points."""
-    by_hand = ExerciseRow("essay", "The essay", 1.0, 2.0, by_hand=True, override=Override(1.0, comment="short"))
+    by_hand = ExerciseRow(
+        "essay", "The essay", 1.0, 2.0, by_hand=True, override=Override(1.0, comment="short")
+    )
     extra = ExerciseRow("09_more", "More", 0.5, 1.0, extra=True, override=Override(0.5))
-    row = submission("ada", one(P, P, P), by_hand, extra, student="Lovelace, Ada", naming="canvas", identifier="101")
+    row = submission(
+        "ada",
+        one(P, P, P),
+        by_hand,
+        extra,
+        student="Lovelace, Ada",
+        naming="canvas",
+        identifier="101",
+    )
     late = Timing(late=True, late_seconds=90_000, penalty=2.0)
     row = msgspec.structs.replace(row, max_score=4.0, timing=late, grade=Grade(15.5, 20.0))
     lines = told(row, ())
-    assert lines[:2] == ["15.5 of 20 points (3.5 of 4 in the exercises)", "Submitted late by 25.0 hours: 2 points off."]
+    assert lines[:2] == [
+        "15.5 of 20 points (3.5 of 4 in the exercises)",
+        "Submitted late by 25.0 hours: 2 points off.",
+    ]
     assert "The essay: 1 of 2 points, by hand. short" in lines
-    waiting = msgspec.structs.replace(row, exercises=[msgspec.structs.replace(by_hand, score=0.0, override=None)])
-    assert [line for line in told(waiting, ()) if "essay" in line] == ["Still to be graded by hand: The essay."]
+    waiting = msgspec.structs.replace(
+        row, exercises=[msgspec.structs.replace(by_hand, score=0.0, override=None)]
+    )
+    assert [line for line in told(waiting, ()) if "essay" in line] == [
+        "Still to be graded by hand: The essay."
+    ]
     checks = of_submission(row, ())
-    assert (sum(each.points for each in checks), sum(each.max_points for each in checks)) == (3.5, 4.0)
+    assert (sum(each.points for each in checks), sum(each.max_points for each in checks)) == (
+        3.5,
+        4.0,
+    )
     header = msgspec.structs.replace(CLASS, max_score=4.0, scale=20.0, submissions=[row])
     for format_, shown in {"canvas": "20", "nbgrader": "17.5,2,15.5,20"}.items():
         (path,) = exporter(format_)(header, [row], tmp_path / format_, OPTIONS)
         assert shown in path.read_text(encoding="utf-8")
-    assert json.loads(only("gradescope", row, tmp_path / "gradescope").read_bytes())["score"] == 15.5
+    assert (
+        json.loads(only("gradescope", row, tmp_path / "gradescope").read_bytes())["score"] == 15.5
+    )
     result = json.loads(only("classroom50", row, tmp_path / "classroom50").read_bytes())
     assert all(0 <= test["score"] <= test["max-score"] for test in result["tests"])
     assert result["score"] <= result["max-score"]
 
 
 def test_the_same_points_are_not_told_twice() -> None:
-    row = msgspec.structs.replace(CLASS.submissions[0], score=1.9, max_score=3.0, grade=Grade(1.9, 3.0))
+    row = msgspec.structs.replace(
+        CLASS.submissions[0], score=1.9, max_score=3.0, grade=Grade(1.9, 3.0)
+    )
     assert told(row, ())[0] == "1.9 of 3 points"
     assert told(msgspec.structs.replace(row, grade=Grade(19.0, 30.0)), ())[0] == (
         "19 of 30 points (1.9 of 3 in the exercises)"

@@ -14,14 +14,18 @@ from gpudojo.platforms import _entries, exporter, formats
 
 from tests.gpudojo.platforms.export.classes import CLASS, OPTIONS, F, P, one, submission, two
 
-FEW, MANY = 20, 400
+FEW = 20
+MANY = 400
 DIGEST = "d" * 64  # of what everybody handed in
-LONG = "x" * 20_000  # what a row weighs, where a class of a bearable size must tell one row from all of them
+LONG = (
+    "x" * 20_000
+)  # what a row weighs, where a class of a bearable size must tell one row from all of them
 
 
 def results(path: Path, count: int) -> Path:
     rows = (
-        submission(f"s{i:04}", one(P, F, P), two(P, P, F, P), output=LONG + str(i), digest=DIGEST) for i in range(count)
+        submission(f"s{i:04}", one(P, F, P), two(P, P, F, P), output=LONG + str(i), digest=DIGEST)
+        for i in range(count)
     )
     write(path, msgspec.structs.replace(CLASS, submissions=[]), rows)
     return path
@@ -32,7 +36,9 @@ def peak(path: Path, format_: str, target: Path) -> int:
     if format_ == "moodle":
         sheet = path.with_suffix(".csv")
         lines = [f"Participant {i},s{i:04},,3,comment" for i in range(MANY)]
-        sheet.write_text("\n".join(["Identifier,Full name,Grade,Maximum Grade,Feedback comments", *lines]))
+        sheet.write_text(
+            "\n".join(["Identifier,Full name,Grade,Maximum Grade,Feedback comments", *lines])
+        )
         options = dataclasses.replace(OPTIONS, worksheet=sheet)
     if format_ == "jplag":
         options = dataclasses.replace(OPTIONS, results=path.parent)

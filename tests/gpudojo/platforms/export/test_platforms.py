@@ -8,7 +8,15 @@ from pathlib import Path
 import msgspec
 import pytest
 from gpudojo.model.errors import CannotExport
-from gpudojo.model.results import ClassResults, ExerciseRow, Grade, Override, RosterRow, SubmissionRow, SubmissionStatus
+from gpudojo.model.results import (
+    ClassResults,
+    ExerciseRow,
+    Grade,
+    Override,
+    RosterRow,
+    SubmissionRow,
+    SubmissionStatus,
+)
 from gpudojo.platforms import Options, exporter
 from gpudojo.platforms._entries import spellings
 
@@ -20,7 +28,9 @@ GRADEBOOK = (TABLES / "gradebook.csv").read_text(encoding="utf-8")
 WORKSHEET = (TABLES / "worksheet.csv").read_bytes().decode("utf-8")
 
 
-def export(format_: str, folder: Path, text: str, results: ClassResults = CLASS, **more: object) -> list[list[str]]:
+def export(
+    format_: str, folder: Path, text: str, results: ClassResults = CLASS, **more: object
+) -> list[list[str]]:
     given = folder / "given.csv"
     given.write_bytes(text.encode("utf-8"))
     options = dataclasses.replace(OPTIONS, title="Day 0", worksheet=given, gradebook=given)
@@ -57,8 +67,13 @@ def test_canvas_never_takes_another_platform_s_number_for_an_id(tmp_path: Path) 
 def test_canvas_says_what_fits_nobody_or_several(tmp_path: Path) -> None:
     said: list[str] = []
     twins = GRADEBOOK + '"Ray, Bob",105,s105,bob2,GPU 1,,,\n'
-    rows = [*CLASS.submissions[:2], msgspec.structs.replace(CLASS.submissions[0], submission="ada again")]
-    export("canvas", tmp_path, twins, msgspec.structs.replace(CLASS, submissions=rows), say=said.append)
+    rows = [
+        *CLASS.submissions[:2],
+        msgspec.structs.replace(CLASS.submissions[0], submission="ada again"),
+    ]
+    export(
+        "canvas", tmp_path, twins, msgspec.structs.replace(CLASS, submissions=rows), say=said.append
+    )
     assert said == [
         "'Bob Ray' matches 2 people in the table and is left out.",
         "'ada again' is from the same person as 'ada' and is left out.",
@@ -69,18 +84,30 @@ def test_two_of_one_name_are_told_apart_by_the_id_on_the_roster(tmp_path: Path) 
     """The roster is often the same table; what was handed in has no id of Canvas, as from GitHub."""
     said: list[str] = []
     twins = GRADEBOOK + '"Ray, Bob",105,s105,bob2,GPU 1,,,\n'
-    bob = msgspec.structs.replace(CLASS.submissions[1], identifier=None, roster=RosterRow("105", "Bob Ray"))
+    bob = msgspec.structs.replace(
+        CLASS.submissions[1], identifier=None, roster=RosterRow("105", "Bob Ray")
+    )
     for id_, there in (("105", ["1.5", "2", "", "3"]), ("999", ["1.5", "2", "", ""])):
         row = msgspec.structs.replace(bob, roster=RosterRow(id_, "Bob Ray"))
-        lines = export("canvas", tmp_path, twins, msgspec.structs.replace(CLASS, submissions=[row]), say=said.append)
+        lines = export(
+            "canvas",
+            tmp_path,
+            twins,
+            msgspec.structs.replace(CLASS, submissions=[row]),
+            say=said.append,
+        )
         assert [line[5] for line in lines[3:]] == there
     assert said == ["'Bob Ray' matches 2 people in the table and is left out."]
 
 
-def test_a_new_table_for_canvas_has_ids_of_the_absent_where_the_roster_is_canvas_s(tmp_path: Path) -> None:
+def test_a_new_table_for_canvas_has_ids_of_the_absent_where_the_roster_is_canvas_s(
+    tmp_path: Path,
+) -> None:
     """They are where one of them is in the name of a file that Canvas named."""
     ada = msgspec.structs.replace(CLASS.submissions[0], naming="canvas", identifier="101")
-    eve = SubmissionRow("Eve", SubmissionStatus.ABSENT, 0.0, 3.0, identifier="102", roster=RosterRow("102", "Eve"))
+    eve = SubmissionRow(
+        "Eve", SubmissionStatus.ABSENT, 0.0, 3.0, identifier="102", roster=RosterRow("102", "Eve")
+    )
     for own, shown in (("101", "102"), ("s101", "")):
         rows = [msgspec.structs.replace(ada, roster=RosterRow(own, "Ada")), eve]
         results = msgspec.structs.replace(CLASS, submissions=rows)
@@ -92,7 +119,9 @@ def test_what_was_given_to_the_absent_is_filled_in(tmp_path: Path) -> None:
     oral = ExerciseRow("oral", "Oral exam", 2.0, 3.0, by_hand=True, override=Override(2.0))
     eve = SubmissionRow("x", SubmissionStatus.ABSENT, 2.0, 3.0, [oral], student="Ada Lovelace")
     for row, there in ((eve, "2"), (msgspec.structs.replace(eve, exercises=[], score=0.0), "")):
-        lines = export("canvas", tmp_path, GRADEBOOK, msgspec.structs.replace(CLASS, submissions=[row]))
+        lines = export(
+            "canvas", tmp_path, GRADEBOOK, msgspec.structs.replace(CLASS, submissions=[row])
+        )
         assert next(line for line in lines if line[0] == "Lovelace, Ada")[5] == there
 
 
@@ -100,24 +129,36 @@ def test_canvas_is_told_of_a_new_assignment(tmp_path: Path) -> None:
     said: list[str] = []
     lines = export("canvas", tmp_path, GRADEBOOK, title="Day 9", say=said.append)
     assert lines[0][5] == "Day 9"
-    assert said[0] == "the gradebook has no assignment 'Day 9': Canvas will offer to create it. " + (
+    assert said[
+        0
+    ] == "the gradebook has no assignment 'Day 9': Canvas will offer to create it. " + (
         "For one that is there, give --title: 'Day 7', 'Day 0'."
     )
 
 
 def test_canvas_refuses_what_does_not_fit(tmp_path: Path) -> None:
     assert "has 10 points there and 3 here" in refused("canvas", tmp_path, GRADEBOOK, title="Day 7")
-    assert "has no column 'Student'" in refused("canvas", tmp_path, GRADEBOOK.replace("Student,", "Name,", 1))
-    assert "several assignments 'Day 0'" in refused("canvas", tmp_path, GRADEBOOK.replace("Day 7", "Day 0"))
+    assert "has no column 'Student'" in refused(
+        "canvas", tmp_path, GRADEBOOK.replace("Student,", "Name,", 1)
+    )
+    assert "several assignments 'Day 0'" in refused(
+        "canvas", tmp_path, GRADEBOOK.replace("Day 7", "Day 0")
+    )
     assert refused("canvas", tmp_path, "").endswith("is empty")
     assert "not as a workbook" in refused("canvas", tmp_path, "PK\0\0")
 
 
 def test_moodle_s_worksheet_is_filled_in_in_its_own_language(tmp_path: Path) -> None:
     lines = export("moodle", tmp_path, WORKSHEET)
-    assert [line[4] for line in lines[1:]] == ["1,9", "3", ""]  # Ada by name, Bob by id, the third has none
+    assert [line[4] for line in lines[1:]] == [
+        "1,9",
+        "3",
+        "",
+    ]  # Ada by name, Bob by id, the third has none
     assert [line[5] for line in lines[1:]] == ["3,00"] * 3
-    assert lines[1][8].startswith("1.9 of 3 points<br>01 f: no step; expected one (line 7) [-0.5 points]<br>")
+    assert lines[1][8].startswith(
+        "1.9 of 3 points<br>01 f: no step; expected one (line 7) [-0.5 points]<br>"
+    )
     written = (tmp_path / "out" / "given.csv").read_bytes()
     assert written.startswith(b"\xef\xbb\xbfIdentifier;")
     untouched = next(line for line in WORKSHEET.splitlines() if "2000103" in line)
@@ -143,7 +184,9 @@ def test_moodle_s_feedback_is_text_and_never_markup(tmp_path: Path) -> None:
 
 def test_moodle_gets_no_more_than_its_maximum(tmp_path: Path) -> None:
     """It would refuse the line, and the student would have no grade."""
-    row = msgspec.structs.replace(CLASS.submissions[0], naming="moodle", identifier="2000101", grade=Grade(3.5, 3.0))
+    row = msgspec.structs.replace(
+        CLASS.submissions[0], naming="moodle", identifier="2000101", grade=Grade(3.5, 3.0)
+    )
     said: list[str] = []
     results = msgspec.structs.replace(CLASS, submissions=[row])
     lines = export("moodle", tmp_path, WORKSHEET, results, say=said.append)
@@ -157,10 +200,14 @@ def test_moodle_refuses_what_does_not_fit(tmp_path: Path) -> None:
     assert "was not found" in refused("moodle", tmp_path, WORKSHEET.replace("3,00", "Gut"))
     assert "does not hold Moodle's identifiers" in refused("moodle", tmp_path, GRADEBOOK)
     assert "--worksheet" in refused("moodle", tmp_path, WORKSHEET, worksheet=None)
-    assert "cannot be read" in refused("moodle", tmp_path, WORKSHEET, worksheet=tmp_path / "none.csv")
+    assert "cannot be read" in refused(
+        "moodle", tmp_path, WORKSHEET, worksheet=tmp_path / "none.csv"
+    )
     given = tmp_path / "given.csv"
     with pytest.raises(CannotExport, match="would be overwritten"):
-        exporter("moodle")(CLASS, CLASS.submissions, tmp_path, dataclasses.replace(OPTIONS, worksheet=given))
+        exporter("moodle")(
+            CLASS, CLASS.submissions, tmp_path, dataclasses.replace(OPTIONS, worksheet=given)
+        )
 
 
 def test_spellings_of_a_name() -> None:
@@ -178,7 +225,9 @@ def test_a_new_table_for_canvas_gives_nothing_to_who_handed_in_nothing(tmp_path:
     results = msgspec.structs.replace(CLASS, submissions=[CLASS.submissions[0], absent, given])
     lines = export("canvas", tmp_path, "", results, gradebook=None, say=said.append)
     assert [line[-1] for line in lines[2:]] == ["1.9", "", "2"]
-    assert said == ["1 on the roster handed in nothing; their cell is empty, and Canvas keeps what it has."]
+    assert said == [
+        "1 on the roster handed in nothing; their cell is empty, and Canvas keeps what it has."
+    ]
 
 
 def test_prairielearn_says_that_extra_credit_is_cut(tmp_path: Path) -> None:
@@ -189,5 +238,7 @@ def test_prairielearn_says_that_extra_credit_is_cut(tmp_path: Path) -> None:
     assert [line.partition(";")[0] for line in said] == [
         "students with more points than the maximum, for extra credit: 2"
     ]
-    exporter("prairielearn")(CLASS, rows, tmp_path, dataclasses.replace(options, submission=rows[0].submission))
+    exporter("prairielearn")(
+        CLASS, rows, tmp_path, dataclasses.replace(options, submission=rows[0].submission)
+    )
     assert "extra credit: 1;" in said[1]

@@ -26,14 +26,24 @@ def worksheet(results: ClassResults, path: Path) -> Path:
         writer = csv.writer(file)
         writer.writerow(HEADINGS)
         for row in results.submissions:
-            writer.writerow([f"Participant {row.identifier}", "Ada", "Submitted", "", results.max_score, ""])
+            writer.writerow(
+                [f"Participant {row.identifier}", "Ada", "Submitted", "", results.max_score, ""]
+            )
     return path
 
 
 def check_all(results: ClassResults, folder: Path) -> None:
     said: list[str] = []
     options = dataclasses.replace(OPTIONS, say=said.append)
-    for format_ in ("github_classroom", "classroom50", "gradescope", "exercism", "junit", "canvas", "nbgrader"):
+    for format_ in (
+        "github_classroom",
+        "classroom50",
+        "gradescope",
+        "exercism",
+        "junit",
+        "canvas",
+        "nbgrader",
+    ):
         written = exporter(format_)(results, results.submissions, folder / format_, options)
         assert all(path.is_file() for path in written)
         assert len(set(written)) == len(written)
@@ -53,7 +63,10 @@ def check_all(results: ClassResults, folder: Path) -> None:
         encoded = folder / "github_classroom" / f"{name}.base64"
         assert not encoded.exists() or readers.decoded(encoded.read_text()) == whole
         assert encoded.exists() or len(readers.json.dumps(whole)) > LARGEST / 2
-        assert readers.classroom50(folder / "classroom50" / name / "result.json", row.max_score) == wanted
+        assert (
+            readers.classroom50(folder / "classroom50" / name / "result.json", row.max_score)
+            == wanted
+        )
         assert readers.gradescope(folder / "gradescope" / name / "results.json") == wanted
         assert readers.exercism(folder / "exercism" / name / "results.json") == wanted
         assert readers.junit(folder / "junit" / f"{name}.xml") == wanted
@@ -63,7 +76,12 @@ def check_all(results: ClassResults, folder: Path) -> None:
 
 
 def _finer_than_hundredths(results: ClassResults) -> bool:
-    checks = [check for row in results.submissions for exercise in row.exercises for check in exercise.checks]
+    checks = [
+        check
+        for row in results.submissions
+        for exercise in row.exercises
+        for check in exercise.checks
+    ]
     return any(round(check.max_points, 2) != check.max_points for check in checks)
 
 
@@ -85,7 +103,9 @@ def test_scores_of_github_add_up_to_the_total_and_not_nearly() -> None:
         for first in range(1, total):
             earned = [first / 100, (total - first) / 100]
             checks = [CheckRow("01_x::f::c", "f", Outcome.PASSED, each, each) for each in earned]
-            runners = [{"max_score": each, "tests": [{"score": each}, {"score": 0.0}]} for each in earned]
+            runners = [
+                {"max_score": each, "tests": [{"score": each}, {"score": 0.0}]} for each in earned
+            ]
             github_classroom._settle(runners, checks)
             assert readers.recorded(runners)[0] == total / 100
             scores = [test["score"] for runner in runners for test in runner["tests"]]
