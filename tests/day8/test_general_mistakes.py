@@ -7,8 +7,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from gpudojo.grading.checks import hints_about, same_cause
 from gpudojo.grading.engine import FileGrader, grade_function
+from gpudojo.grading.feedback import hints_about, same_cause
 from gpudojo.grading.load import load
 from gpudojo.model.catalogue import misconceptions
 from gpudojo.model.exercise import Exercise

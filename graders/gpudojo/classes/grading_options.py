@@ -57,7 +57,14 @@ def name_of(secret: str) -> str:
 ROOT: Final = Path(gpudojo.__file__).resolve().parents[1]
 # Judges evidence and does not make it.
 JUDGING: Final = tuple(
-    f"gpudojo/{name}.py" for name in ("grading/checks", "grading/engine", "classes/judging")
+    f"gpudojo/{name}.py"
+    for name in (
+        "grading/checks",
+        "grading/comparing",
+        "grading/engine",
+        "grading/feedback",
+        "classes/judging",
+    )
 )
 OBSERVING: Final = (
     *("virtual_cuda", "gpudojo/grading", "gpudojo/model/evidence.py"),

@@ -14,8 +14,8 @@ from typing import Any, Final
 from virtual_cuda.errors import NoSuchDevice
 
 from gpudojo.grading import load
-from gpudojo.grading.checks import ExercisePoints
 from gpudojo.grading.engine import FileGrader
+from gpudojo.grading.feedback import ExercisePoints
 from gpudojo.grading.limits import SECONDS, Limits, bounded_output
 from gpudojo.grading.references import PUBLIC_SEEDS, known_seeds
 from gpudojo.model.catalogue import every_exercise

@@ -28,7 +28,7 @@ from virtual_cuda.ledger import (
     timeline_legend,
 )
 
-from gpudojo.grading.checks import (
+from gpudojo.grading.feedback import (
     BAR_WIDTH,
     ExercisePoints,
     Part,

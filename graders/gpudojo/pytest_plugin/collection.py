@@ -11,8 +11,8 @@ from typing import Any, Final
 import pytest
 
 from gpudojo.grading import load
-from gpudojo.grading.checks import same_cause
 from gpudojo.grading.engine import FileGrader
+from gpudojo.grading.feedback import same_cause
 from gpudojo.grading.limits import SECONDS, Limits
 from gpudojo.grading.references import PUBLIC_SEEDS
 from gpudojo.model.catalogue import day, day_of, days, exercise_for, registered

@@ -16,7 +16,7 @@ import pytest
 from virtual_cuda.errors import NoSuchDevice
 
 from gpudojo.grading import references
-from gpudojo.grading.checks import where
+from gpudojo.grading.feedback import where
 from gpudojo.grading.limits import Limits
 from gpudojo.model.catalogue import every_exercise, exercise_for
 from gpudojo.model.errors import BadEvidence, NoSuchSeed, NotRecorded

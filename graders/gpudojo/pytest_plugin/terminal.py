@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 import pytest
 from _pytest._code.code import ReprFileLocation, TerminalRepr
 
-from gpudojo.grading.checks import (
+from gpudojo.grading.feedback import (
     ALL_PASSED,
     BAR_WIDTH,
     MISSING,

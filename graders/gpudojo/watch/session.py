@@ -20,8 +20,8 @@ import msgspec
 from virtual_cuda.ledger import Timeline
 
 from gpudojo import __version__
-from gpudojo.grading.checks import ExercisePoints
 from gpudojo.grading.engine import result_of
+from gpudojo.grading.feedback import ExercisePoints
 from gpudojo.grading.limits import SECONDS
 from gpudojo.grading.load import Unparsable, bindings, decode, is_demo, parse
 from gpudojo.grading.references import PUBLIC_SEEDS

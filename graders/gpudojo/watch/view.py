@@ -17,7 +17,7 @@ from rich.text import Text
 from rich.theme import Theme
 from virtual_cuda.ledger import draw_timeline, timeline_legend
 
-from gpudojo.grading.checks import bar, compose, hint_parts, hints_about
+from gpudojo.grading.feedback import bar, compose, hint_parts, hints_about
 from gpudojo.model.catalogue import lesson_of
 from gpudojo.model.errors import suggestion
 from gpudojo.model.results import CheckResult, Outcome

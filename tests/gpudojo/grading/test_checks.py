@@ -12,15 +12,13 @@ from gpudojo.grading.call import Call, tried
 from gpudojo.grading.checks import (
     Ran,
     at_most,
-    close,
-    identical,
     leaves_its_input_alone,
-    nearly,
     on_the_device,
     ran,
     runs,
     same_as_reference,
 )
+from gpudojo.grading.comparing import close, identical, nearly
 from gpudojo.grading.engine import judge
 from gpudojo.grading.load import load
 from gpudojo.grading.observe import observe

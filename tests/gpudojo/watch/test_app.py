@@ -16,8 +16,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from gpudojo.grading.checks import hints_about
 from gpudojo.grading.engine import result_of
+from gpudojo.grading.feedback import hints_about
 from gpudojo.model.exercise import Failed
 from gpudojo.model.results import Outcome
 from gpudojo.watch import session, view

@@ -22,7 +22,8 @@ from gpudojo.days.day8.pixel_race import (
     why_a_loop_raised,
 )
 from gpudojo.grading.call import Call, StudentRaised, array, name_of, nn, several, torch, tried
-from gpudojo.grading.checks import close, pairs, runs, times
+from gpudojo.grading.checks import pairs, runs, times
+from gpudojo.grading.comparing import close
 from gpudojo.grading.watching import finds, keep, kept, memory_curve, named
 from gpudojo.model.evidence import Array, Case, Cases, MemoryCurve, Raised
 from gpudojo.model.exercise import Exercise, Failed, Seen, called

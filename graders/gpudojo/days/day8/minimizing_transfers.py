@@ -18,7 +18,8 @@ from gpudojo.grading.call import (
     torch,
     tried,
 )
-from gpudojo.grading.checks import close, diagnosis, pairs, runs
+from gpudojo.grading.checks import diagnosis, pairs, runs
+from gpudojo.grading.comparing import close
 from gpudojo.grading.watching import finds, keep, kept, named
 from gpudojo.model.evidence import Array, Case, Cases, Raised
 from gpudojo.model.exercise import Exercise, Failed, Seen, called, other_kind

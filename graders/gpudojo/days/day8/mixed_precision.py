@@ -13,7 +13,8 @@ from typing import Any, Final
 
 from gpudojo.days.day8.pixel_race import CLASSES, SIZE, sprites
 from gpudojo.grading.call import Call, StudentRaised, array, copied, nn, torch, tried
-from gpudojo.grading.checks import between_gpus, diagnosis, expect_float, numbers, runs
+from gpudojo.grading.checks import between_gpus, diagnosis, expect_float, runs
+from gpudojo.grading.comparing import numbers
 from gpudojo.grading.watching import finds, hooked, keep, kept, named
 from gpudojo.model.evidence import Array, Case, Cases, Raised, ScenarioRaised
 from gpudojo.model.exercise import Exercise, Failed, Seen

@@ -22,7 +22,6 @@ from gpudojo.grading.call import (
 )
 from gpudojo.grading.checks import (
     between_gpus,
-    close,
     diagnosis,
     expect_float,
     expect_settings_kept,
@@ -30,6 +29,7 @@ from gpudojo.grading.checks import (
     runs,
     times,
 )
+from gpudojo.grading.comparing import close
 from gpudojo.grading.watching import finds, hooked, keep, kept, named
 from gpudojo.model.evidence import Array, Case, Cases, Raised
 from gpudojo.model.exercise import Exercise, Failed, Seen, called

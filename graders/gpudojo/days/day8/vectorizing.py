@@ -24,7 +24,8 @@ from gpudojo.days.day8.pixel_race import (
     unseen,
 )
 from gpudojo.grading.call import Call, StudentRaised, array, torch, tried
-from gpudojo.grading.checks import identical, nearly, numbers, runs, times
+from gpudojo.grading.checks import runs, times
+from gpudojo.grading.comparing import identical, nearly, numbers
 from gpudojo.model.evidence import Array, Case, Cases, Modelled, Race, Raised
 from gpudojo.model.exercise import Exercise, Failed, Function, Probe, Seen, other_kind
 
