@@ -540,8 +540,4 @@ def terminal_width() -> int:
 
 
 if __name__ == "__main__":
-    if sys.argv[1:2] == ["fit"]:
-        from virtual_cuda.fitting import main
-
-        sys.exit(main(sys.argv[2:]))
     sys.exit(run_script())

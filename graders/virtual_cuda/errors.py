@@ -64,15 +64,6 @@ class UnknownClock(_Unknown):
 
 
 @dataclass(eq=False, repr=False)
-class BadClockRecord(VirtualCudaError, ValueError):
-    """A file with the times of a GPU cannot be used."""
-
-    file: str
-    reason: str
-    text = "{self.file} is no record of a GPU's times: {self.reason}"
-
-
-@dataclass(eq=False, repr=False)
 class _OfOneDevice(DeviceError):
     device: str
 

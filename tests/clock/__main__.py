@@ -20,7 +20,9 @@ from rich.console import Console
 from rich.table import Table
 from virtual_cuda import Gpu, Times, gpu_named, times_of
 from virtual_cuda.errors import VirtualCudaError
-from virtual_cuda.fitting import (
+from virtual_cuda.ledger import records
+
+from tools.fitting import (
     Agreement,
     ClockRecord,
     Program,
@@ -31,7 +33,6 @@ from virtual_cuda.fitting import (
     read_records,
     run_all,
 )
-from virtual_cuda.ledger import records
 
 HERE = Path(__file__).parent
 RECORD = HERE / "h200-times.json"

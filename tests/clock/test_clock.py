@@ -17,17 +17,6 @@ from virtual_cuda import gpu_named, gpus, scaled, times_of, virtual_cuda, what_l
 from virtual_cuda.clock.kernels import COPY, KernelCall, kernels_of
 from virtual_cuda.clock.lanes import compared
 from virtual_cuda.errors import UnknownClock, UnknownGpu
-from virtual_cuda.fitting import (
-    Agreement,
-    BadClockRecord,
-    Program,
-    agreement,
-    fit,
-    main,
-    read_record,
-    run_all,
-    without_arithmetic,
-)
 from virtual_cuda.ledger import duration, plain_lines
 from virtual_cuda.ledger.timeline import draw_scaled
 
@@ -41,6 +30,17 @@ from tests.clock.__main__ import (
     modelled,
     noise,
     stored,
+)
+from tools.fitting import (
+    Agreement,
+    BadClockRecord,
+    Program,
+    agreement,
+    fit,
+    main,
+    read_record,
+    run_all,
+    without_arithmetic,
 )
 
 H200 = gpu_named("H200")

@@ -11,8 +11,10 @@ from typing import Any
 import pytest
 import torch
 from virtual_cuda import virtual_cuda
-from virtual_cuda.ops import make_facts, probe, registry
+from virtual_cuda.ops import registry
 from virtual_cuda.ops.registry import DuplicateOperator, declared, facts_of, operator
+
+from tools import make_facts, probe
 
 aten = torch.ops.aten
 

@@ -2,6 +2,8 @@
 
 Everything that is fitted enters the model linearly, so that a fit is a least-squares problem over relative errors, with
 weights that make it robust and a small pull towards usual figures for what the record says little about.
+
+    python -m tools.fitting RECORD.json [RECORD.json ...]
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ import sys
 import warnings
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 from typing import Any, Final
@@ -21,15 +24,23 @@ from typing import Any, Final
 import msgspec
 import numpy as np
 import torch
-
 from virtual_cuda.clock.gpu_models import Gpu, gpu_named, gpus, way_of
 from virtual_cuda.clock.kernels import COPY, kernels_of
 from virtual_cuda.clock.lanes import Host, Times, call_of, is_into_used, is_transfer, times_of
 from virtual_cuda.device.state import VirtualGpu
 from virtual_cuda.devices import virtual_cuda
-from virtual_cuda.errors import BadClockRecord, VirtualCudaError
+from virtual_cuda.errors import VirtualCudaError
 from virtual_cuda.ledger import records
 from virtual_cuda.ledger.records import Row
+
+
+@dataclass(eq=False, repr=False)
+class BadClockRecord(VirtualCudaError, ValueError):
+    """A file with the times of a GPU cannot be used."""
+
+    file: str
+    reason: str
+    text = "{self.file} is no record of a GPU's times: {self.reason}"
 
 
 class Program(msgspec.Struct, frozen=True):
@@ -457,7 +468,7 @@ def _copies(
     return copies
 
 
-def main(arguments: Sequence[str] | None = None, prog: str = "python -m virtual_cuda fit") -> int:
+def main(arguments: Sequence[str] | None = None, prog: str = "python -m tools.fitting") -> int:
     """Fits a GPU to the record that the arguments name, and prints its figures; returns an exit status."""
     parser = argparse.ArgumentParser(
         prog, description="Fit the modelled clock to the times of a real GPU."
@@ -494,3 +505,7 @@ def main(arguments: Sequence[str] | None = None, prog: str = "python -m virtual_
 
 def _split(ran: Ran, gpu: Gpu) -> tuple[list[Row], Gpu, int]:
     return ran[0], gpu, ran[1]
+
+
+if __name__ == "__main__":
+    sys.exit(main())

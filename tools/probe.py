@@ -4,8 +4,8 @@ Every sample input of torch's own test suite runs on the CPU and on the device, 
 is compared. Then every operator seen runs again with one argument after another left on the CPU. The result is the
 input of `make_facts.py`. This file needs torch and numpy only, so that it runs on a machine without this package:
 
-    python -P graders/virtual_cuda/ops/probe.py probe.json --jobs 8
-    python -m virtual_cuda.ops.make_facts probe.json
+    python -P tools/probe.py probe.json --jobs 8
+    python -m tools.make_facts probe.json
 """
 
 from __future__ import annotations

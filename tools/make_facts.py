@@ -1,7 +1,7 @@
 """Makes the data under `facts/` from torch's own tables and from a probe of a real GPU.
 
-python -m virtual_cuda.ops.make_facts                  operators.json
-python -m virtual_cuda.ops.make_facts probe.json       and, from what `probe.py` recorded, the other two
+python -m tools.make_facts                  operators.json
+python -m tools.make_facts probe.json       and, from what `probe.py` recorded, the other two
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ import re
 from typing import Any, Final
 
 import torch
-
 from virtual_cuda.device.state import SPELLED as SPELLINGS
 from virtual_cuda.ops.dispatch import usual_name
-from virtual_cuda.ops.probe import SHORT
 from virtual_cuda.ops.registry import declared
 
-FACTS: Final = pathlib.Path(__file__).with_name("facts")
+from tools.probe import SHORT
+
+FACTS: Final = pathlib.Path(__file__).parents[1] / "graders" / "virtual_cuda" / "ops" / "facts"
 Table = dict[str, Any]
 # How C++ spells the probe's dtypes in messages.
 SPELLED: Final = {name: SPELLINGS[getattr(torch, name)] for name in SHORT}
