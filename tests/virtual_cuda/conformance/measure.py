@@ -21,8 +21,8 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 from torch.utils.data import DataLoader, TensorDataset
 
-from tests.conformance.corpus import Record, Snippet
-from tests.conformance.describe import describe, text, type_name
+from tests.virtual_cuda.conformance.corpus import Record, Snippet
+from tests.virtual_cuda.conformance.describe import describe, text, type_name
 
 T = TypeVar("T")
 

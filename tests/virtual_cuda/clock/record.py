@@ -1,4 +1,4 @@
-"""Times programs on a real GPU: ``python -m tests.clock.record OUT.json [PROGRAMS.json] [--passes N]``.
+"""Times programs on a real GPU: ``python -m tests.virtual_cuda.clock.record OUT.json [PROGRAMS.json] [--passes N]``.
 
 The programs are those of an earlier record, by default the one of this folder. A step is run three times to warm up;
 then its wall time, the time to issue it and the time between two events are medians of 5 to 50 repeats. The profiler
@@ -80,7 +80,9 @@ def _profiled(code: Any, scope: dict[str, Any]) -> tuple[list[float], list[float
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m tests.clock.record", description=__doc__)
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.virtual_cuda.clock.record", description=__doc__
+    )
     parser.add_argument("out", type=Path)
     parser.add_argument("programs", type=Path, nargs="?", default=HERE / "h200-times.json")
     parser.add_argument(

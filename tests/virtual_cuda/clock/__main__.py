@@ -1,4 +1,4 @@
-"""``python -m tests.clock``: the modelled clock against what a real GPU took, by family of programs."""
+"""``python -m tests.virtual_cuda.clock``: the modelled clock against what a real GPU took, by family of programs."""
 
 from __future__ import annotations
 
@@ -186,7 +186,7 @@ def row_of(name: str, reached: Agreement) -> list[str]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m tests.clock", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m tests.virtual_cuda.clock", description=__doc__)
     parser.add_argument(
         "--record",
         type=Path,

@@ -1,4 +1,4 @@
-"""``python -m tests.conformance``: the agreement with the real GPU, and where it ends."""
+"""``python -m tests.virtual_cuda.conformance``: the agreement with the real GPU, and where it ends."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from rich.syntax import Syntax
 from rich.table import Table
 from rich.text import Text
 
-from tests.conformance import corpus as corpora
-from tests.conformance import pins
-from tests.conformance.compare import (
+from tests.virtual_cuda.conformance import corpus as corpora
+from tests.virtual_cuda.conformance import pins
+from tests.virtual_cuda.conformance.compare import (
     ASPECTS,
     NOT_RUN,
     Difference,
@@ -26,8 +26,8 @@ from tests.conformance.compare import (
     tallies,
     verdicts,
 )
-from tests.conformance.corpus import Corpus, Record
-from tests.conformance.run import VIRTUAL_CUDA, run
+from tests.virtual_cuda.conformance.corpus import Corpus, Record
+from tests.virtual_cuda.conformance.run import VIRTUAL_CUDA, run
 
 SHOWN = (
     "outcome",
@@ -45,7 +45,9 @@ SHOWN = (
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m tests.conformance", description=__doc__)
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.virtual_cuda.conformance", description=__doc__
+    )
     parser.add_argument(
         "--only", metavar="TEXT", default="", help="ids containing this text (several: commas)"
     )

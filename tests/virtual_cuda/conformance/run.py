@@ -1,4 +1,4 @@
-"""Runs every snippet of a corpus on the virtual device: ``python -m tests.conformance.run OUT.json``.
+"""Runs every snippet of a corpus on the virtual device: ``python -m tests.virtual_cuda.conformance.run OUT.json``.
 
 Importing torch takes seconds and a fork takes milliseconds, so one warm parent imports everything, and each snippet
 runs on a device of its own in a forked child, which may die without taking the others along.
@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tests.conformance.corpus import Corpus, Record, Snippet, load_all
+from tests.virtual_cuda.conformance.corpus import Corpus, Record, Snippet, load_all
 
 VIRTUAL_CUDA = "virtual_cuda:virtual_cuda"
 CHILDREN = 2
@@ -32,7 +32,7 @@ KILL_SECONDS = 60
 """The child's own alarm is earlier; this is for one that no longer runs Python."""
 POLL_SECONDS = 0.002
 LONGEST_TAIL = 400
-REPOSITORY = Path(__file__).parents[2]
+REPOSITORY = Path(__file__).parents[3]
 
 Device = Callable[[], AbstractContextManager[Any]]
 
@@ -58,7 +58,14 @@ def run(*corpora: Corpus, device: str = VIRTUAL_CUDA) -> dict[str, Record]:
         only.write_text(
             json.dumps([id_ for corpus in corpora for id_ in corpus.snippets]), encoding="utf-8"
         )
-        command = [sys.executable, "-X", "faulthandler", "-m", "tests.conformance.run", str(out)]
+        command = [
+            sys.executable,
+            "-X",
+            "faulthandler",
+            "-m",
+            "tests.virtual_cuda.conformance.run",
+            str(out),
+        ]
         subprocess.run(
             [*command, "--ids", str(only), "--device", device], env=environment, check=True
         )
@@ -83,7 +90,7 @@ def warm_up(device: Device) -> None:
     import torch._dynamo
     import torch.optim
 
-    import tests.conformance.measure  # noqa: F401
+    import tests.virtual_cuda.conformance.measure  # noqa: F401
 
     torch.set_num_threads(1)
     torch.optim.SGD([torch.nn.Parameter(torch.ones(1))], lr=0.1)
@@ -147,7 +154,7 @@ def _fork(batch: list[Snippet], device: Device, folder: Path) -> _Child:
 
 
 def _child(snippet: Snippet, device: Device) -> Record:
-    from tests.conformance.measure import measure
+    from tests.virtual_cuda.conformance.measure import measure
 
     started = time.perf_counter()
     with device():
@@ -206,7 +213,9 @@ def _device(path: str) -> Device:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m tests.conformance.run", description=__doc__)
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.virtual_cuda.conformance.run", description=__doc__
+    )
     parser.add_argument("out", type=Path, help="where the records go")
     parser.add_argument(
         "--ids", type=Path, help="a JSON list of the ids to run; all of every corpus if left out"

@@ -19,7 +19,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from tests.conformance.corpus import DEFAULT_TOLERANCE, Record
+from tests.virtual_cuda.conformance.corpus import DEFAULT_TOLERANCE, Record
 
 ASPECTS = ("outcome", "result", "message", "syncs", "memory")
 NOT_RUN: Record = {"outcome": "missing", "error_type": None, "message": None, "result": None}

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 import torch
 
-from tests.conformance import corpus as corpora
-from tests.conformance import measure, pins, run
-from tests.conformance.compare import (
+from tests.virtual_cuda.conformance import corpus as corpora
+from tests.virtual_cuda.conformance import measure, pins, run
+from tests.virtual_cuda.conformance.compare import (
     ASPECTS,
     Difference,
     Tally,
@@ -23,8 +23,8 @@ from tests.conformance.compare import (
     tallies,
     verdicts,
 )
-from tests.conformance.corpus import Record, Snippet
-from tests.conformance.describe import describe
+from tests.virtual_cuda.conformance.corpus import Record, Snippet
+from tests.virtual_cuda.conformance.describe import describe
 
 needs_fork = pytest.mark.skipif(not hasattr(os, "fork"), reason="the runner forks")
 
@@ -233,5 +233,5 @@ def test_a_slow_snippet_is_stopped_by_its_alarm(monkeypatch: pytest.MonkeyPatch)
     record = forked({"slow": "import time\ntry: time.sleep(60)\nexcept Exception: pass"})["slow"]
     assert (record["outcome"], record["error_type"]) == (
         "raise",
-        "tests.conformance.measure.SnippetTimeout",
+        "tests.virtual_cuda.conformance.measure.SnippetTimeout",
     )

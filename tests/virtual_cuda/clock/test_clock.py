@@ -20,7 +20,7 @@ from virtual_cuda.errors import UnknownClock, UnknownGpu
 from virtual_cuda.ledger import duration, plain_lines
 from virtual_cuda.ledger.timeline import draw_scaled
 
-from tests.clock.__main__ import (
+from tests.virtual_cuda.clock.__main__ import (
     MIXES,
     PINNED,
     RECORD,

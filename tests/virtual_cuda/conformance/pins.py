@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from tests.conformance.compare import ASPECTS, Difference, Tally
+from tests.virtual_cuda.conformance.compare import ASPECTS, Difference, Tally
 
 AGREEMENT = Path(__file__).with_name("agreement.json")
 DIFFERENCES = Path(__file__).with_name("differences.toml")

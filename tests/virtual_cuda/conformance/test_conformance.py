@@ -10,12 +10,12 @@ from functools import cache
 import pytest
 import torch
 
-from tests.conformance import corpus as corpora
-from tests.conformance import pins
-from tests.conformance.compare import Difference, differences, tallies
-from tests.conformance.corpus import Corpus, Record
-from tests.conformance.run import run
 from tests.sharing import once
+from tests.virtual_cuda.conformance import corpus as corpora
+from tests.virtual_cuda.conformance import pins
+from tests.virtual_cuda.conformance.compare import Difference, differences, tallies
+from tests.virtual_cuda.conformance.corpus import Corpus, Record
+from tests.virtual_cuda.conformance.run import run
 
 pytestmark = [
     pytest.mark.timeout(600),
@@ -72,7 +72,7 @@ def test_agreement_is_the_pinned_one(tried: Tried, name: str) -> None:
     corpus, records = tried(name)
     changes = pins.changed(pins.reached(name), tallies(corpus.golden, records))
     assert not changes, "\n".join(
-        [*changes, "(raise pins with: python -m tests.conformance --pin)"]
+        [*changes, "(raise pins with: python -m tests.virtual_cuda.conformance --pin)"]
     )
 
 

@@ -1,7 +1,7 @@
 """Operators that answer otherwise on CUDA than on the CPU: the virtual device answers as an H200 did.
 
 `h200_answers.json` has, for each operator and dtype that a comparison with the CPU calls different, what the GPU made
-of the samples of PyTorch's `op_db`. With a GPU, `python -m tests.outside.test_h200` asks it again.
+of the samples of PyTorch's `op_db`. With a GPU, `python -m tests.virtual_cuda.outside.test_h200` asks it again.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import torch
 from torch.utils._pytree import tree_map
 from virtual_cuda import virtual_cuda
 
-from tests.outside.test_sweep import function_of, left_out, operators, tensors
+from tests.virtual_cuda.outside.test_sweep import function_of, left_out, operators, tensors
 
 FILE = Path(__file__).parent / "h200_answers.json"
 SAMPLES = 25

@@ -331,4 +331,4 @@ def test_reading_a_ledger_does_not_import_torch() -> None:
         "import gpudojo.model.results_file, gpudojo.model.exercise, gpudojo.model.evidence\n"
         "sys.exit('torch' in sys.modules)"
     )
-    subprocess.run([sys.executable, "-c", script], check=True, cwd=Path(__file__).parents[2])
+    subprocess.run([sys.executable, "-c", script], check=True, cwd=Path(__file__).parents[3])
