@@ -159,7 +159,7 @@ from gpudojo.model.catalogue import day
 from gpudojo.grading import call as calling
 from gpudojo.grading.load import load
 from gpudojo.grading.observe import observe
-from gpudojo.sandbox.fork_server import warm_up
+from gpudojo.sandbox.warm_up import warm_up
 warm_up()
 spent = 0.0
 original = calling.Call.__call__

@@ -151,7 +151,7 @@ class WarmPython:
 _LOADED = """
 import json, os, signal, socket, sys
 sys.path.insert(0, sys.argv[1])
-from gpudojo.sandbox.fork_server import warm_up
+from gpudojo.sandbox.warm_up import warm_up
 warm_up()
 signal.signal(signal.SIGCHLD, signal.SIG_IGN)
 requests = socket.socket(fileno=int(sys.argv[2]))

@@ -28,6 +28,7 @@ from typing import TYPE_CHECKING, Any, Final
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
 
+    from gpudojo.model.errors import BadDay
     from gpudojo.model.exercise import Exercise, Misconception
 
 DAY: Final = re.compile(r"day([1-9][0-9]{0,2})")
@@ -191,12 +192,28 @@ def _imported(name: str) -> Iterator[tuple[ModuleType, Exercise]]:
             yield module, exercise
 
 
-@functools.cache
 def day(name: str) -> tuple[Exercise, ...]:
-    """The exercises of a day, in order."""
-    return tuple(
-        sorted((exercise for _, exercise in _imported(name)), key=lambda exercise: exercise.stem)
-    )
+    """The exercises of a day, in order; raises BadDay for a file that cannot be imported.
+
+    The error is kept, too. The fork server loads a day where its files can be read; a child that
+    is to grade it, and cannot read them, raises the author's mistake and not its own.
+    """
+    loaded = _load_day(name)
+    if isinstance(loaded, BaseException):
+        raise loaded
+    return loaded
+
+
+@functools.cache
+def _load_day(name: str) -> tuple[Exercise, ...] | BadDay:
+    """The exercises of a day, or why they cannot be loaded."""
+    from gpudojo.model.errors import BadDay
+
+    try:
+        exercises = [exercise for _, exercise in _imported(name)]
+    except BadDay as error:
+        return error
+    return tuple(sorted(exercises, key=lambda exercise: exercise.stem))
 
 
 def whole(name: str) -> tuple[int, float]:

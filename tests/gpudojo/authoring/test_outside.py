@@ -192,7 +192,7 @@ def outside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     for name in [name for name in sys.modules if name.partition(".")[0] == "my_course"]:
         monkeypatch.delitem(sys.modules, name)
     yield folder
-    for cached in (catalogue.day, catalogue.misconceptions_of, catalogue.misconceptions):
+    for cached in (catalogue._load_day, catalogue.misconceptions_of, catalogue.misconceptions):
         cached.cache_clear()
 
 
@@ -240,6 +240,16 @@ def test_an_authors_mistake_is_told_with_file_and_line(outside: Path, text: str,
     (outside / "x.py").write_text(text)
     with pytest.raises(BadDay, match=said):
         catalogue.exercise_for(Path("01_x.py"))
+
+
+def test_an_authors_mistake_is_told_also_where_the_file_cannot_be_read_again(outside: Path) -> None:
+    """As in an isolated child, whose fork server has tried to load the day."""
+    module = outside / "x.py"
+    module.write_text('exercise = Exercise("01_x", "X", 1)\n')
+    for _ in range(2):
+        with pytest.raises(BadDay, match=r"x\.py, line 1: NameError"):
+            catalogue.day("day9")
+        module.unlink(missing_ok=True)
 
 
 def test_misconceptions_that_cannot_be_read_are_an_error(outside: Path) -> None:

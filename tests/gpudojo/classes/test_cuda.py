@@ -20,8 +20,8 @@ from gpudojo.model.evidence import CallStatus, Evidence, Observation, Raised
 from gpudojo.model.results import SubmissionRow
 from gpudojo.model.results_file import iterate
 from gpudojo.sandbox import real_gpus
-from gpudojo.sandbox.fork_server import MemoryLimits, Usage
 from gpudojo.sandbox.isolation import limit
+from gpudojo.sandbox.memory_watch import MemoryLimits, Usage
 from gpudojo.sandbox.protocol import (
     ALL,
     ELSEWHERE,

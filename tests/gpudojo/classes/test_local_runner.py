@@ -114,7 +114,7 @@ def test_a_child_knows_how_long_others_had_the_processor() -> None:
 def test_its_own_processes_and_threads_are_no_others(own: str) -> None:
     """On one processor, no more can have been waited for others than the time in which nothing of its own ran."""
     from gpudojo.sandbox.child import _waiting_for_others
-    from gpudojo.sandbox.fork_server import _waited
+    from gpudojo.sandbox.memory_watch import seconds_waited
 
     def too_much() -> float:
         os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
@@ -132,7 +132,7 @@ def test_its_own_processes_and_threads_are_no_others(own: str) -> None:
             for thread in threads:
                 thread.start()
             ran(0.1, waited)
-            found = max(waited(), _waited(os.getpid()))
+            found = max(waited(), seconds_waited(os.getpid()))
             over.set()
         else:
             with busy(3):

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 if sys.platform != "win32":
-    from gpudojo.sandbox.fork_server import _renamed
+    from gpudojo.sandbox.bytecode_renaming import _renamed
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="this is read from /proc")
 
@@ -47,7 +47,7 @@ def test_a_child_with_too_many_processes_is_ended(tmp_path: Path, count: int, en
         (child,) = server.children
         try:
             assert os.read(ready, 1) == b"."
-            server._limit_memory(server.memory)
+            server._limit_memory()
             end = time.monotonic() + 30
             while (
                 (ended := os.waitpid(child, os.WNOHANG)[0]) == 0 and ends and time.monotonic() < end
@@ -61,20 +61,21 @@ def test_a_child_with_too_many_processes_is_ended(tmp_path: Path, count: int, en
                 os.waitpid(child, 0)
             os.close(ready)
             os.close(told)
-            server.waiting.close()
+            server.selector.close()
 
 
 def test_only_what_a_child_waited_for_others_is_told() -> None:
     """Waiting while it has processes of its own does not count, also when they have ended."""
-    from gpudojo.sandbox.fork_server import Child, MemoryLimits, Usage
+    from gpudojo.sandbox.fork_server import Child
+    from gpudojo.sandbox.memory_watch import MemoryLimits, Usage
 
     child = Child(1, MemoryLimits(1))
-    assert not child.waits(Usage(processes=1, waited=0.1))
-    assert child.waits(Usage(processes=1, waited=1.0))
-    child.told = child.waited
-    assert not child.waits(Usage(processes=9, waited=8.0))
-    assert not child.waits(Usage(processes=1, waited=8.1))
-    assert child.waits(Usage(processes=1, waited=8.5))
+    assert not child.add_wait(Usage(processes=1, waited=0.1))
+    assert child.add_wait(Usage(processes=1, waited=1.0))
+    child.reported_wait = child.waited
+    assert not child.add_wait(Usage(processes=9, waited=8.0))
+    assert not child.add_wait(Usage(processes=1, waited=8.1))
+    assert child.add_wait(Usage(processes=1, waited=8.5))
     assert child.waited == pytest.approx(1.5)
 
 
@@ -82,7 +83,7 @@ def test_modules_of_the_device_are_loaded_with_names_that_nobody_knows() -> None
     """In a process of its own, since modules are loaded once."""
     code = """
 import sys
-from gpudojo.sandbox.fork_server import INSIDE, RenamedInside
+from gpudojo.sandbox.bytecode_renaming import INSIDE, RenamedInside
 sys.meta_path.insert(0, renamed := RenamedInside())
 import torch
 from virtual_cuda import virtual_cuda
@@ -124,14 +125,15 @@ gc.disable()
 from types import FunctionType
 from gpudojo.sandbox import fork_server
 
-class Looking:
+class Looking:  # prints what the process is like when it would fork its first child
     def __init__(self, *given): pass
     def serve(self):
         gc.unfreeze()
         every = [thing for thing in gc.get_objects() if type(thing) is FunctionType]
         ours = [one for one in every if str(one.__globals__.get("__name__")).startswith(("gpudojo.", "virtual_cuda."))]
         pythons = [one for one in ours if one.__builtins__ is vars(builtins)]
-        print(len(ours), *{f"{one.__module__}.{one.__qualname__}" for one in pythons}, flush=True)
+        threads = len(os.listdir('/proc/self/task'))
+        print(threads, len(ours), *{f"{one.__module__}.{one.__qualname__}" for one in pythons}, flush=True)
         os._exit(0)
 
 fork_server.ForkServer = Looking
@@ -141,7 +143,7 @@ fork_server.main(int(sys.argv[1]), False)
 
 @pytest.mark.slow
 @pytest.mark.skipif(sys.version_info >= (3, 14), reason="see `reaching._definition`")
-def test_no_function_of_ours_has_pythons_builtins() -> None:
+def test_it_forks_from_one_thread_and_no_function_of_ours_has_pythons_builtins() -> None:
     """Whether it was made before torch was imported, after that, or by what is installed last."""
     here, there = socket.socketpair()
     with here, there:
@@ -149,7 +151,8 @@ def test_no_function_of_ours_has_pythons_builtins() -> None:
         done = subprocess.run(
             command, pass_fds=[there.fileno()], capture_output=True, text=True, check=True
         )
-    count, *others = done.stdout.split()
+    threads, count, *others = done.stdout.split()
+    assert int(threads) == 1
     assert int(count) > 3000
     assert others == []
 
@@ -158,14 +161,14 @@ def test_validators_of_notebooks_are_made_before_children_need_them(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     from gpudojo.grading.load import parse_cell
-    from gpudojo.sandbox import fork_server
+    from gpudojo.sandbox import warm_up
     from nbformat import validator
 
     monkeypatch.setattr(validator, "validators", {})
-    fork_server.read_notebooks()
+    warm_up.read_notebooks()
     made = dict(validator.validators)
-    assert {minor for _, _, minor, *_ in made} == set(fork_server.MINORS)
-    for minor in fork_server.MINORS:
+    assert {minor for _, _, minor, *_ in made} == set(warm_up.NOTEBOOK_MINORS)
+    for minor in warm_up.NOTEBOOK_MINORS:
         cell = {
             "cell_type": "code",
             "metadata": {},
