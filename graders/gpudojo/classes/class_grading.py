@@ -21,8 +21,9 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from gpudojo import __version__
-from gpudojo.classes import course_file, grading_options, judging, store
-from gpudojo.classes.course_file import CourseRules, read_roster
+from gpudojo.classes import grading_options, judging, store
+from gpudojo.classes.course_file import find_course_file, load_course
+from gpudojo.classes.course_rules import CourseRules
 from gpudojo.classes.gradebook import (
     SETTLED,
     STATE,
@@ -40,6 +41,8 @@ from gpudojo.classes.gradebook import (
 from gpudojo.classes.grading_options import GradingOptions, name_of, recorded
 from gpudojo.classes.judging import Standing, Verdicts
 from gpudojo.classes.local_runner import GradingTask, LocalRunner, Progress, Runner
+from gpudojo.classes.names import name_key
+from gpudojo.classes.roster import read_roster
 from gpudojo.classes.store import Record, UnreadRecord
 from gpudojo.classes.submission_run import SubmissionRun
 from gpudojo.grading.references import PUBLIC_SEEDS
@@ -104,12 +107,12 @@ def course_of(options: GradingOptions, state: ClassState) -> CourseRules:
     if options.alone:
         return CourseRules()
     if options.course is not None:
-        return course_file.load(options.course)
+        return load_course(options.course)
     with contextlib.suppress(BadClass):
         if (known := course_at(options.out, state)).path is not None:
             return known
-    path = course_file.find(options.submissions, is_submission)
-    return course_file.load(path) if path is not None else course_at(options.out, state)
+    path = find_course_file(options.submissions)
+    return load_course(path) if path is not None else course_at(options.out, state)
 
 
 def course_at(out: Path, state: ClassState) -> CourseRules:
@@ -120,7 +123,7 @@ def course_at(out: Path, state: ClassState) -> CourseRules:
     if not path.is_file():
         said = "give another one, which may be empty: dojo grade --course FILE"
         raise BadClass(f"the course file of this class is gone: {path}; {said}")
-    return course_file.load(path)
+    return load_course(path)
 
 
 def open_gradebook(
@@ -158,7 +161,7 @@ class ClassGrading:
             None if options.reference else recorded(options.day, options.bench, options.evidence)
         )
         if self.recorded and self.course.seed == "per-student":
-            raise self.course.refuse(
+            raise self.course.bad_setting(
                 "seeds per student need the reference solutions, not recorded evidence", "seed"
             )
         self.store = store.Store(options.out)
@@ -331,7 +334,7 @@ class ClassGrading:
         who = key_of_student(entry)
         if (roster := self.gradebook.roster) is not None:
             rows, _ = roster.people(entry.identifier, (entry.student, entry.name), entry.people)
-            who = f"roster:{course_file.key(roster.rows[rows[0]].id)}" if len(rows) == 1 else who
+            who = f"roster:{name_key(roster.rows[rows[0]].id)}" if len(rows) == 1 else who
         return self._terms_of(f"{self.secret}\0{who}")
 
     def _make_terms(self, secret: str) -> Terms:
@@ -645,7 +648,7 @@ def _settled(options: GradingOptions, state: ClassState, rules: CourseRules) -> 
         changed["reference"] = options.references / day
     if rules.worths and not options.only:
         exercises = exercises_of(day)
-        chosen = rules.chosen(exercises)
+        chosen = rules.worth_by_exercise(exercises)
         if len(chosen) < len(exercises):
             functions = [
                 function.name

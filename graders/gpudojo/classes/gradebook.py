@@ -23,8 +23,10 @@ from typing import Final, NamedTuple
 import msgspec
 from msgspec.structs import replace
 
-from gpudojo.classes.course_file import CourseRules, Roster, Worth, key, weighed
+from gpudojo.classes.course_rules import CourseRules, Worth, weigh_exercise
 from gpudojo.classes.judging import NO_FUNCTIONS, Verdicts
+from gpudojo.classes.names import name_key
+from gpudojo.classes.roster import Roster
 from gpudojo.classes.store import EVERYONE, FOLDER, Overrides, applied, write
 from gpudojo.model.catalogue import day as exercises_of
 from gpudojo.model.errors import BadClass, BadEvidence, printable, suggestion
@@ -277,9 +279,7 @@ def save_state(out: Path, state: ClassState) -> None:
 def key_of_student(entry: SubmissionEntry) -> str:
     """By what a student is known from one run to the next."""
     if entry.naming is Naming.GRADESCOPE and entry.people:  # its number is that of the submission
-        return (
-            f"gradescope:{'&'.join(key(who.sid or who.email or who.name) for who in entry.people)}"
-        )
+        return f"gradescope:{'&'.join(name_key(who.sid or who.email or who.name) for who in entry.people)}"
     if entry.identifier and entry.naming is not Naming.GRADESCOPE:
         return f"{entry.naming}:{folded(entry.identifier)}"
     return f"plain:{folded(entry.name)}"
@@ -366,7 +366,7 @@ class Unit:
                 self.roster.github,
                 self.roster.login,
             ]
-        self._names = frozenset(key(name) for name in found if name)
+        self._names = frozenset(name_key(name) for name in found if name)
         return self._names
 
 
@@ -618,12 +618,12 @@ class Gradebook:
         """By a student's name, the keys of overrides by which nobody is known now: an address has changed, say."""
         rows = self.roster.rows if self.roster else ()
         members = [member for group in self.course.groups.values() for member in group]
-        known = {EVERYONE, *self.state.students, *(f"roster:{key(row.id)}" for row in rows)}
+        known = {EVERYONE, *self.state.students, *(f"roster:{name_key(row.id)}" for row in rows)}
         known |= {f"plain:{folded(member)}" for member in members}
         found: dict[str, list[str]] = {}
         for entry in self.overrides.current().values():
             if entry.key not in known:
-                same = found.setdefault(key(entry.student), [])
+                same = found.setdefault(name_key(entry.student), [])
                 same += [entry.key] * (entry.key not in same)
         return found
 
@@ -640,7 +640,7 @@ class Gradebook:
         alone = Unit(student.name, [], roster=student.listed)
         unit = self._on_roster(rows[0], student.name) if len(rows) == 1 else alone
         unit.keys, unit.who, unit.sent = [*unit.keys, who], student, list(student.sent)
-        unit.keys += self._former.get(key(unit.name), ())
+        unit.keys += self._former.get(name_key(unit.name), ())
         return unit
 
     def _called(self, number_: int) -> str:
@@ -652,7 +652,7 @@ class Gradebook:
         row = self.roster.rows[number_]
         return Unit(
             name,
-            [f"roster:{key(row.id)}"],
+            [f"roster:{name_key(row.id)}"],
             roster=row,
             submitted=self.roster.submitted.get(number_, ""),
         )
@@ -674,7 +674,7 @@ class Gradebook:
 
     def _notice(self, said: str, *path: str) -> None:
         """Tell the teacher of a setting of the course that is not used as it is written."""
-        self.notices.append(str(self.course.refuse(said, *path)))
+        self.notices.append(str(self.course.bad_setting(said, *path)))
 
     def _share(self, units: list[Unit]) -> None:
         """What one member of a group handed in counts for all."""
@@ -682,7 +682,7 @@ class Gradebook:
         for group, members in self.course.groups.items():
             own: list[Unit] = []
             for member in members:
-                matching = [unit for unit in units if key(member) in unit.names]
+                matching = [unit for unit in units if name_key(member) in unit.names]
                 if not matching and self.roster is not None:
                     self._notice(f"nobody is called {member!r}", "groups", group)
                 if len(matching) > 1:
@@ -701,7 +701,7 @@ class Gradebook:
                     own += matching or [Unit(member, [f"plain:{folded(member)}"])]
                     member_of[id(own[-1])] = group
             units += [unit for unit in own if unit not in units]
-            joint = [unit for unit in units if key(group) in unit.names and unit not in own]
+            joint = [unit for unit in units if name_key(group) in unit.names and unit not in own]
             senders = {each.digest: unit for unit in (*joint, *own) for each in unit.sent}
             if not senders:
                 continue
@@ -739,13 +739,13 @@ class Gradebook:
         known = {name for unit in units for name in unit.names} if self.course.extensions else set()
         first: dict[int, str] = {}
         for who in self.course.extensions:
-            if key(who) not in known:
+            if name_key(who) not in known:
                 near = suggestion(
                     who, [one for unit in units for one in (unit.name, unit.shown)], ""
                 )
                 self._notice(f"nobody is called {who!r}{near}", "extensions", who)
                 continue
-            matching = [unit for unit in units if key(who) in unit.names]
+            matching = [unit for unit in units if name_key(who) in unit.names]
             if len(matching) > 1:
                 self._notice(
                     f"{_several(who, matching)}; all of them have the extension", "extensions", who
@@ -755,7 +755,7 @@ class Gradebook:
                     self._notice(
                         f"{who!r} is {other!r}, whose extension is used", "extensions", who
                     )
-        for who, said in self.course.too_short():
+        for who, said in self.course.useless_extensions():
             self._notice(said, "extensions", who)
         self.notices += [f"{self.overrides.path}: {said}" for said in self._unused(units)]
         return (
@@ -785,7 +785,7 @@ class Gradebook:
                 )
             elif unit is None and entry.key != EVERYONE:
                 said.append(f"nobody is {entry.student!r} any more; an override is unused")
-            elif unit is not None and entry.key in self._former.get(key(entry.student), ()):
+            elif unit is not None and entry.key in self._former.get(name_key(entry.student), ()):
                 # The name of what was handed in is the student's own; a name on the roster may be another's.
                 own = unit.who is not None and unit.who.name == entry.student
                 before = f"had another id on the roster before, {entry.key.partition(':')[2]!r}"
@@ -833,7 +833,7 @@ class Gradebook:
         names = (
             unit.names if self.course.extensions else frozenset[str]()
         )  # they take more memory than all the rest
-        timing = self.course.timing(
+        timing = self.course.timing_of(
             submitted, self._told_by(unit, sent), bool(sent and sent.late), names
         )
         if sent and sent.late and not submitted and self.course.late.penalty:
@@ -862,7 +862,7 @@ class Gradebook:
             group=unit.group,
             gone=sent is not None and _gone(Path(sent.origin)),
         )
-        return self.course.graded(row, timing)
+        return self.course.with_published_points(row, timing)
 
     def _told_by(self, unit: Unit, sent: StoredSubmission | None) -> str:
         if sent is None or not (sent.late or unit.when(sent)):
@@ -905,7 +905,7 @@ class Gradebook:
         found = {}
         only = set(self.state.only)
         for exercise in exercises:
-            worth = self.course.chosen(exercises).get(exercise.stem)
+            worth = self.course.worth_by_exercise(exercises).get(exercise.stem)
             own = [(f.name, check.points) for f in exercise.functions for check in f.checks]
             graded = [points for name, points in own if not only or name in only]
             if worth is not None and graded:
@@ -927,7 +927,7 @@ class Gradebook:
             base_rows = base.exercises
         known = {exercise.exercise: exercise for exercise in base_rows}
         return [
-            weighed(known[stem], part[1], part[2])
+            weigh_exercise(known[stem], part[1], part[2])
             for stem, part in self.parts.items()
             if stem in known
         ]

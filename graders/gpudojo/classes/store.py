@@ -23,7 +23,8 @@ import msgspec
 from msgspec.structs import replace
 from virtual_cuda.ledger import Timeline
 
-from gpudojo.classes.course_file import exercise_named, table
+from gpudojo.classes.course_rules import find_exercise
+from gpudojo.classes.csv_tables import read_table
 from gpudojo.model.errors import BadClass, BadEvidence, BadFile, suggestion
 from gpudojo.model.evidence import (
     EVIDENCE_VERSION,
@@ -435,7 +436,7 @@ class Overrides:
         self._by_key: dict[str, dict[str, LogEntry]] | None = None
 
     def _read(self) -> list[LogEntry]:
-        (at, headings), *lines = table(self.path)
+        (at, headings), *lines = read_table(self.path)
         if tuple(headings) != COLUMNS:
             raise BadFile(str(self.path), at, f"the columns must be {', '.join(COLUMNS)}")
         found = []
@@ -524,7 +525,7 @@ def item_named(name: str, row: SubmissionRow) -> tuple[str, float]:
     """
     worth = {exercise.exercise: exercise.max_score for exercise in row.exercises}
     checks = {check.id: check.max_points for exercise in row.exercises for check in exercise.checks}
-    stem = exercise_named(name, worth)
+    stem = find_exercise(name, worth)
     if stem is not None:
         return stem, worth[stem]
     found = [id_ for id_ in checks if id_ == name or id_.endswith(f"::{name}")]

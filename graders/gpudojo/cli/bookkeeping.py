@@ -33,27 +33,27 @@ def init(folder: Path, day: str) -> None:
     It shows every setting: weights, points, deadline, extensions, groups, items graded by hand. Where there is one, it
     is checked.
     """
-    from gpudojo.classes import course_file
-    from gpudojo.classes.course_file import read_roster
+    from gpudojo.classes.course_file import FILE_NAME, load_course, write_template
+    from gpudojo.classes.roster import read_roster
     from gpudojo.model import catalogue
 
-    path = folder / course_file.NAME
+    path = folder / FILE_NAME
     if not path.exists():
         with writing(path):
             folder.mkdir(parents=True, exist_ok=True)
-            course_file.save(path, course_file.template(day, catalogue.day(day)))
+            write_template(path, day, catalogue.day(day))
         click.echo(
             f"{path} written. Change what you need, and run `dojo init {folder}` again to check it."
         )
         return
-    rules = course_file.load(path)
+    rules = load_course(path)
     exercises = catalogue.day(rules.day or day)
-    chosen = rules.chosen(exercises)
+    chosen = rules.worth_by_exercise(exercises)
     people = read_roster(rules.roster, rules.zone) if rules.roster else None
     said = [f"{len(chosen)} of {len(exercises)} exercises"]
     said += [f"out of {rules.points:g} points"] if rules.points else []
     said += [f"due {rules.deadline:%Y-%m-%d %H:%M %Z}"] if rules.deadline else []
-    said += [rules.lateness] if rules.lateness else []
+    said += [rules.late.describe()] if rules.late.penalty else []
     counts = {
         "extension": rules.extensions,
         "group": rules.groups,
@@ -64,11 +64,11 @@ def init(folder: Path, day: str) -> None:
         said += [f"{len(some)} {one}{'s' * (len(some) != 1)} {rest}".strip()] * bool(some)
     said += [f"{len(people.rows)} students on the roster"] if people else []
     click.echo(f"{path} is valid: {', '.join(said)}.")
-    if rules.lateness and rules.deadline is None:
+    if rules.late.penalty and rules.deadline is None:
         click.echo(
             "note: there is no deadline: only what a platform marks as late costs points", err=True
         )
-    for _, early in rules.too_short():
+    for _, early in rules.useless_extensions():
         click.echo(f"note: {printable(early)}", err=True)
     for name in [
         *rules.extensions,
@@ -328,11 +328,11 @@ def _whole_row(book: Gradebook) -> SubmissionRow:
 
 def _unit(book: Gradebook, name: str) -> Unit:
     """The student of a name; raises BadClass where nobody or several have it."""
-    from gpudojo.classes.course_file import key
+    from gpudojo.classes.names import name_key
 
     units = book.units()
     found = [unit for unit in units if unit.name == name] or [
-        unit for unit in units if key(name) in unit.names
+        unit for unit in units if name_key(name) in unit.names
     ]
     if len(found) == 1:
         return found[0]
@@ -340,7 +340,7 @@ def _unit(book: Gradebook, name: str) -> Unit:
         raise BadClass(
             f"{len(found)} students are called {name!r}: {', '.join(unit.name for unit in found)}"
         )
-    partly = [unit.name for unit in units if any(key(name) in each for each in unit.names)]
+    partly = [unit.name for unit in units if any(name_key(name) in each for each in unit.names)]
     if partly:
         raise BadClass(
             f"no student is called {name!r}; names with it: {', '.join(partly[:8])}{', …' * (len(partly) > 8)}"
@@ -357,10 +357,10 @@ def _item(book: Gradebook, unit: Unit | None, name: str) -> tuple[str, float]:
 
 def _from_file(book: Gradebook, path: Path) -> Iterator[tuple[str, str, float, str, str]]:
     """Student, item, points, comment and key of each line; all are checked before one is given."""
-    from gpudojo.classes.course_file import table
+    from gpudojo.classes.csv_tables import read_table
     from gpudojo.classes.store import EVERYONE, points_in
 
-    (first, headings), *lines = table(path)
+    (first, headings), *lines = read_table(path)
     columns = [heading.strip().casefold() for heading in headings]
     missing = {"student", "item", "points"} - set(columns)
     if missing:

@@ -16,7 +16,7 @@ from typing import Any, Final
 
 import msgspec
 
-from gpudojo.classes.course_file import key
+from gpudojo.classes.names import name_key
 from gpudojo.classes.store import write
 from gpudojo.model import errors
 from gpudojo.model.errors import CannotExport
@@ -433,7 +433,7 @@ def submission_named(name: str, rows: Iterable[SubmissionRow], file: Path) -> st
     called = {row.submission: _called(row) for row in rows}
     if name in called:
         return name
-    wanted = key(name)
+    wanted = name_key(name)
     found = [one for one, names in called.items() if wanted in names]
     if len(found) == 1:
         return found[0]
@@ -449,7 +449,7 @@ def _called(row: SubmissionRow) -> set[str]:
     listed = row.roster
     own = (listed.id, listed.name, listed.email, listed.github, listed.login) if listed else ()
     return {
-        key(each) for each in (row.submission, row.student or "", row.identifier or "", *own)
+        name_key(each) for each in (row.submission, row.student or "", row.identifier or "", *own)
     } - {""}
 
 

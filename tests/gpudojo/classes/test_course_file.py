@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
-from gpudojo.classes import course_file
-from gpudojo.classes.course_file import CourseRules, Worth, load, template, weighed
+from gpudojo.classes.course_file import find_course_file, load_course, template
+from gpudojo.classes.course_rules import CourseRules, Worth, weigh_exercise
 from gpudojo.cli import main
 from gpudojo.model.catalogue import day
 from gpudojo.model.errors import BadFile
@@ -20,7 +20,6 @@ from gpudojo.model.results import (
     SubmissionRow,
     SubmissionStatus,
 )
-from gpudojo.submissions.listing import is_submission
 
 DUE = "deadline = 2026-11-20T23:59:00+01:00\n"
 
@@ -32,7 +31,7 @@ def saved(folder: Path, text: str) -> Path:
 
 
 def course(folder: Path, text: str) -> CourseRules:
-    return load(saved(folder, text))
+    return load_course(saved(folder, text))
 
 
 def test_the_template_changes_nothing_and_each_of_its_examples_is_valid(tmp_path: Path) -> None:
@@ -59,7 +58,7 @@ def test_the_template_changes_nothing_and_each_of_its_examples_is_valid(tmp_path
     ]
     used = course(tmp_path, "\n".join(lines))
     assert len(used.worths) == len(day("day8"))
-    assert used.chosen(day("day8")).keys() == {exercise.stem for exercise in day("day8")}
+    assert used.worth_by_exercise(day("day8")).keys() == {exercise.stem for exercise in day("day8")}
     assert (used.points, used.late.penalty, used.visibility.hints) == (20, 10, "after deadline")
     assert len(used.extensions) == len(used.groups["team-1"]) == 2
     assert used.by_hand[0].title == "Report on the profile"
@@ -217,25 +216,27 @@ def test_exercises_are_named_by_stem_or_number_and_once(tmp_path: Path) -> None:
     rules = course(
         tmp_path, f"[exercises]\n4 = 20\n'05' = true\n'{stems[0]}' = {{ extra = true }}\n"
     )
-    assert rules.chosen(day("day8")) == {
+    assert rules.worth_by_exercise(day("day8")) == {
         stems[3]: Worth(20),
         stems[4]: Worth(),
         stems[0]: Worth(extra=True),
     }
     with pytest.raises(BadFile, match=r"line 3: the exercise 04_.* is listed twice"):
-        course(tmp_path, "[exercises]\n4 = 20\n'04' = 3\n").chosen(day("day8"))
+        course(tmp_path, "[exercises]\n4 = 20\n'04' = 3\n").worth_by_exercise(day("day8"))
     with pytest.raises(
         BadFile,
         match=r"line 2: there is no exercise '04_modifying_training_lop_gpu'; did you mean 04_",
     ):
-        course(tmp_path, "[exercises]\n04_modifying_training_lop_gpu = 20\n").chosen(day("day8"))
+        course(tmp_path, "[exercises]\n04_modifying_training_lop_gpu = 20\n").worth_by_exercise(
+            day("day8")
+        )
 
 
 @pytest.mark.parametrize("name", ["04", "4", "04_modifying_training_loop_gpu"])
 def test_an_item_graded_by_hand_is_not_called_like_an_exercise(tmp_path: Path, name: str) -> None:
     rules = course(tmp_path, f"[[by_hand]]\nname = '{name}'\npoints = 5\n")
     with pytest.raises(BadFile, match=rf"line 2: '{name}' is the name of an exercise"):
-        rules.chosen(day("day8"))
+        rules.worth_by_exercise(day("day8"))
 
 
 def test_weights_keep_shares_and_add_up() -> None:
@@ -243,10 +244,10 @@ def test_weights_keep_shares_and_add_up() -> None:
         CheckRow(f"a::f::{n}", "f", Outcome.PASSED if n else Outcome.FAILED, n and 1.0, 1.0)
         for n in range(3)
     ]
-    found = weighed(ExerciseRow("a", "A", 2.0, 3.0, checks), Worth(10), 3.0)
+    found = weigh_exercise(ExerciseRow("a", "A", 2.0, 3.0, checks), Worth(10), 3.0)
     assert (found.score, found.max_score) == (6.666667, 10.0)
     assert [check.points for check in found.checks] == [0.0, 3.333334, 3.333333]
-    part = weighed(ExerciseRow("a", "A", 1.0, 1.0, checks[1:2]), Worth(10), 3.0)
+    part = weigh_exercise(ExerciseRow("a", "A", 1.0, 1.0, checks[1:2]), Worth(10), 3.0)
     assert part.max_score == pytest.approx(10 / 3, abs=1e-6)
 
 
@@ -268,9 +269,9 @@ def test_a_day_begun_costs_a_share_of_the_maximum(
     tmp_path: Path, submitted: str, late: bool, points: float, penalty: float
 ) -> None:
     rules = course(tmp_path, f"points = 20\n{DUE}[late]\npenalty = 10\ngrace = 15\ncap = 50\n")
-    timing = rules.timing(submitted, "commit", False, ())
+    timing = rules.timing_of(submitted, "commit", False, ())
     assert timing is not None
-    graded = rules.graded(row(80.0), timing)
+    graded = rules.with_published_points(row(80.0), timing)
     assert graded.timing is not None
     assert (graded.late, graded.final, graded.timing.penalty) == (
         late,
@@ -283,8 +284,8 @@ def test_a_day_begun_costs_a_share_of_the_maximum(
 def test_a_penalty_takes_no_more_than_was_earned(tmp_path: Path) -> None:
     for base, points in (("maximum", 0.0), ("earned", 4.0)):
         rules = course(tmp_path, f"{DUE}[late]\npenalty = 20\nof = '{base}'\n")
-        timing = rules.timing("2026-11-21T12:00:00+01:00", "commit", False, ())
-        assert rules.graded(row(5.0), timing).final == Grade(points, 100.0)
+        timing = rules.timing_of("2026-11-21T12:00:00+01:00", "commit", False, ())
+        assert rules.with_published_points(row(5.0), timing).final == Grade(points, 100.0)
 
 
 def test_an_extension_moves_the_deadline_of_one_student(tmp_path: Path) -> None:
@@ -298,7 +299,7 @@ def test_an_extension_moves_the_deadline_of_one_student(tmp_path: Path) -> None:
         ({"bo"}, False, "2026-11-30T12:00:00+01:00"),
         ({"cy"}, True, "2026-11-20T23:59:00+01:00"),
     ):
-        timing = rules.timing(late, "moodle", False, names)
+        timing = rules.timing_of(late, "moodle", False, names)
         assert timing is not None
         assert (timing.late, timing.deadline, timing.extended) == (is_late, due, names != {"cy"})
 
@@ -309,17 +310,21 @@ def test_days_of_an_extension_end_at_the_same_time_of_day(tmp_path: Path) -> Non
         rules = course(
             tmp_path, f"deadline = {due}\ntime_zone = 'Europe/Berlin'\n[extensions]\nada = 7\n"
         )
-        timing = rules.timing("2026-10-27T23:58:00+01:00", "moodle", False, {"ada"})
+        timing = rules.timing_of("2026-10-27T23:58:00+01:00", "moodle", False, {"ada"})
         assert timing is not None
         assert (timing.deadline, timing.late) == ("2026-10-27T23:59:00+01:00", False)
 
 
 def test_published_points_are_rounded_as_people_round(tmp_path: Path) -> None:
     rules = course(tmp_path, f"{DUE}[late]\npenalty = 10\n")
-    timing = rules.timing("2026-11-21T12:00:00+01:00", "commit", False, ())
-    graded = rules.graded(SubmissionRow("ada", SubmissionStatus.GRADED, 7.125, 23.0), timing)
+    timing = rules.timing_of("2026-11-21T12:00:00+01:00", "commit", False, ())
+    graded = rules.with_published_points(
+        SubmissionRow("ada", SubmissionStatus.GRADED, 7.125, 23.0), timing
+    )
     assert graded.final.points == 4.83  # 7.125 - 2.3
-    assert course(tmp_path, "points = 1\n").graded(row(12.5), None).final.points == 0.13
+    assert (
+        course(tmp_path, "points = 1\n").with_published_points(row(12.5), None).final.points == 0.13
+    )
 
 
 def test_init_tells_what_being_late_costs(tmp_path: Path) -> None:
@@ -345,14 +350,16 @@ def test_init_tells_what_being_late_costs(tmp_path: Path) -> None:
 
 def test_late_by_a_platforms_word_alone(tmp_path: Path) -> None:
     rules = course(tmp_path, f"{DUE}[late]\npenalty = 10\n[extensions]\nada = 3\n")
-    timing = rules.timing("", "canvas", True, ())
+    timing = rules.timing_of("", "canvas", True, ())
     assert timing is not None
     assert (timing.late, timing.late_seconds) == (True, None)
-    assert rules.graded(row(80.0), timing).final.points == 70.0  # at least a day has begun
-    extended = rules.timing("", "canvas", True, ("ada",))
+    assert (
+        rules.with_published_points(row(80.0), timing).final.points == 70.0
+    )  # at least a day has begun
+    extended = rules.timing_of("", "canvas", True, ("ada",))
     assert extended is not None
     assert not extended.late
-    assert CourseRules().timing("", "", False, ()) is None
+    assert CourseRules().timing_of("", "", False, ()) is None
 
 
 def test_results_may_be_shown_after_the_deadline_only(tmp_path: Path) -> None:
@@ -372,11 +379,11 @@ def test_no_course_file_is_taken_from_a_students_folder(tmp_path: Path) -> None:
     student.mkdir(parents=True)
     (student / "day8.py").write_text("x = 1\n")
     saved(student, "points = 1")
-    assert course_file.find([student], is_submission) is None
-    assert course_file.find([tmp_path / "class"], is_submission) is None
+    assert find_course_file([student]) is None
+    assert find_course_file([tmp_path / "class"]) is None
     mine = saved(tmp_path, "points = 20")
-    assert course_file.find([tmp_path / "class"], is_submission) == mine
-    assert course_file.find([student], is_submission) == mine
+    assert find_course_file([tmp_path / "class"]) == mine
+    assert find_course_file([student]) == mine
     nearer = saved(tmp_path / "class", "points = 30")
-    assert course_file.find([student], is_submission) == nearer
-    assert course_file.find([student / "day8.py"], is_submission) == nearer
+    assert find_course_file([student]) == nearer
+    assert find_course_file([student / "day8.py"]) == nearer

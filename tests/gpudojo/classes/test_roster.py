@@ -6,7 +6,8 @@ import datetime
 from pathlib import Path
 
 import pytest
-from gpudojo.classes.course_file import Roster, key, read_roster
+from gpudojo.classes.names import name_key
+from gpudojo.classes.roster import Roster, read_roster
 from gpudojo.model.errors import BadFile
 from gpudojo.model.results import RosterRow
 from gpudojo.submissions.entries import Submitter
@@ -147,7 +148,7 @@ def test_excels_unicode_text_is_read(tmp_path: Path, delimiter: str) -> None:
     "name", ["Jose\u0301 Garci\u0301a", "\u200fJosé García\u200e", " JOSÉ  GARCÍA", "García, José"]
 )
 def test_names_are_compared_however_they_are_written(name: str) -> None:
-    assert key(name) == key("José García")
+    assert name_key(name) == name_key("José García")
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,113 @@
+"""What being late costs: when a submission counts as late, and the points that are published then.
+
+The course file sets it in `[late]`, with a deadline and extensions.
+"""
+
+from __future__ import annotations
+
+import datetime
+import math
+from typing import Final, Literal
+
+import msgspec
+from msgspec.structs import replace
+
+from gpudojo.model.results import Grade, SubmissionRow, Timing, total
+
+SECONDS_OF_A_DAY: Final = 86_400
+PLACES: Final = 2  # of published points, as platforms show them
+PenaltyBase = Literal["maximum", "earned"]
+
+
+class LateRule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What being late costs. The fields are the settings in `[late]`."""
+
+    penalty: float = 0.0  # percent for each day that has begun
+    grace: float = 0.0  # minutes
+    cap: float = 100.0  # percent
+    of: PenaltyBase = "maximum"
+
+    def describe(self) -> str:
+        """What being late costs, in words; empty where it costs nothing."""
+        if not self.penalty:
+            return ""
+        base = "the maximum" if self.of == "maximum" else "what was earned"
+        text = f"{self.penalty:g} % of {base} off for each day late"
+        if self.cap < 100:
+            text += f", at most {self.cap:g} %"
+        if self.grace:
+            text += f", after {self.grace:g} minutes of grace"
+        return text
+
+    def points_lost(self, points: float, max_points: float, late_seconds: int | None) -> float:
+        """The penalty for being late; `late_seconds` is None if nobody knows by how much.
+
+        One day is counted then. No more is lost than was earned.
+        """
+        days = math.ceil((late_seconds or 1) / SECONDS_OF_A_DAY)
+        share = min(self.penalty * days, self.cap) / 100
+        base = max_points if self.of == "maximum" else points
+        return min(points, share * base)
+
+
+NO_PENALTY: Final = LateRule()
+
+
+def timing_of(
+    rule: LateRule,
+    deadline: datetime.datetime | None,
+    extension: datetime.datetime | None,
+    submitted: str,
+    told_by: str,
+    marked_late: bool,
+) -> Timing | None:
+    """When a submission was handed in, and whether that was late.
+
+    `submitted` is empty where nobody knows when it was; then `marked_late`, a platform's own
+    word, counts, unless the student has an extension, of which the platform does not know.
+    Returns None where there is neither a date nor a deadline, and nobody says late.
+    """
+    due = deadline
+    # An extension that ends before the deadline changes nothing.
+    if extension is not None and (deadline is None or extension >= deadline):
+        due = extension
+    extended = extension is not None and due == extension
+    timing = Timing(submitted, told_by, due.isoformat() if due else "", extended)
+    if submitted and due:
+        seconds = math.ceil((datetime.datetime.fromisoformat(submitted) - due).total_seconds())
+        if seconds > rule.grace * 60:
+            return replace(timing, late=True, late_seconds=seconds)
+        return timing
+    if marked_late and not extended:
+        return replace(timing, late=True)
+    if timing == Timing():
+        return None
+    return timing
+
+
+def with_published_points(
+    row: SubmissionRow, timing: Timing | None, scale: float | None, rule: LateRule
+) -> SubmissionRow:
+    """The row with its timing and grade: points on the scale of the course, less the penalty.
+
+    `scale` is what the assignment is worth on the platform, None for what its exercises are
+    worth. Where neither a scale nor a penalty changes the points, the row gets no grade.
+    """
+    penalized = timing is not None and timing.late and rule.penalty > 0
+    if scale is None and not penalized:
+        return replace(row, timing=timing)
+    max_points = row.max_score if scale is None else scale
+    points = 0.0
+    if row.max_score:
+        points = row.score * (max_points / row.max_score)
+    if timing is not None and timing.late:
+        lost = rule.points_lost(points, max_points, timing.late_seconds)
+        points -= lost
+        timing = replace(timing, penalty=_round_half_up(lost))
+    grade = Grade(_round_half_up(points), total([max_points]))
+    return replace(row, timing=timing, grade=grade)
+
+
+def _round_half_up(points: float) -> float:
+    """Points rounded as people round them: 4.825 is 4.83, also where it came from 7.125 - 2.3."""
+    return math.floor(total([points * 10**PLACES]) + 0.5) / 10**PLACES

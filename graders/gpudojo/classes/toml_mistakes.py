@@ -1,0 +1,201 @@
+"""Mistakes in a TOML file, in sentences, each with its line."""
+
+from __future__ import annotations
+
+import datetime
+import re
+import tomllib
+import typing
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+import msgspec
+
+from gpudojo.model.errors import BadFile, suggestion
+
+_Kind = TypeVar("_Kind")
+_DATE: Final = "a date and time, such as 2026-11-20T23:59:00+01:00"
+_NO_SUCH_DATE: Final = "there is no such day or time; write it as 2026-11-20T23:59:00+01:00"
+# A pattern of tomllib's message and the line it is about, and what the mistake may be.
+_HINTS: Final = (
+    ("[\u201c\u201d\u201e\u2018\u2019]", 'use straight quotes: "day8"'),
+    (r"=\s*\d+,\d", "numbers have a decimal point: 2.5"),
+    ("Invalid date", _NO_SUCH_DATE),
+    (r"after a statement\n.*=\s*\d{4}-\d", _NO_SUCH_DATE),
+    ("Invalid value", "texts and dates with a space need quotes"),
+    ("after a key", 'a name with a space or @ needs quotes: "Ada Example" = 3'),
+)
+_WORD_OF_TYPE: Final = {
+    "float": "a number",
+    "int": "a number",
+    "str": "text in quotes",
+    "bool": "true or false",
+    "datetime": _DATE,
+    "array": "a list",
+    "object": "a table",
+    "date": "a date without a time",
+}
+
+
+def parse_toml(path: Path) -> tuple[dict[str, Any], str]:
+    """The tables in a TOML file, and its text; raises BadFile with the line and a hint."""
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+    except OSError as error:
+        raise BadFile(str(path), None, f"it cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise BadFile(str(path), None, "it is not UTF-8 text") from None
+    try:
+        return tomllib.loads(text), text
+    except tomllib.TOMLDecodeError as error:
+        raise _syntax_error(path, text, str(error)) from None
+
+
+def _syntax_error(path: Path, text: str, message: str) -> BadFile:
+    """The error for what tomllib said about a text."""
+    lines = text.splitlines()
+    line = None
+    place = re.search(r" \(at (?:line (\d+), column \d+|end of document)\)", message)
+    if place:
+        message = message.replace(place[0], "")
+        line = int(place[1] or len(text.rstrip().splitlines()))
+    source = lines[line - 1] if line and line <= len(lines) else ""
+    hint = ""
+    for pattern, advice in _HINTS:
+        if re.search(pattern, f"{message}\n{source}"):
+            hint = f"; {advice}"
+            break
+    return BadFile(str(path), line, f"this is not TOML: {message}{hint}")
+
+
+def convert(path: Path, text: str, value: Any, kind: type[_Kind], *setting: str) -> _Kind:
+    """The value of a setting as `kind`; raises BadFile with its line and what it must be.
+
+    `text` is that of the whole file, and `setting` leads to the value from its root.
+    """
+    try:
+        return msgspec.convert(value, kind)
+    except msgspec.ValidationError as error:
+        raise _SettingError(kind, setting, str(error)).as_bad_file(path, text) from None
+
+
+class _SettingError:
+    """Says in a sentence what msgspec says of a value."""
+
+    def __init__(self, kind: Any, setting: Sequence[str], message: str) -> None:
+        place = re.search(r" - at `\$(.*)`$", message)
+        self.kind = kind
+        self.within = list(re.findall(r"\w+", place[1])) if place else []
+        self.setting = [*setting, *self.within]
+        self.message = message.replace(place[0], "") if place else message
+
+    def as_bad_file(self, path: Path, text: str) -> BadFile:
+        reason = self._reason()
+        return BadFile(str(path), line_of_setting(text, self.setting), reason)
+
+    @property
+    def _name(self) -> str:
+        """The setting, as a sentence calls it."""
+        if self.within and self.within[-1].isdigit():
+            return f"entry {int(self.within[-1]) + 1} of `{self.setting[-2]}`"
+        return f"`{self.setting[-1]}`" if self.setting else "the file"
+
+    @property
+    def _must_be(self) -> str:
+        """How a sentence about what is expected begins: an extension may be in days, too."""
+        if self.setting[:1] == ["extensions"]:
+            return f"{self._name} must be a number of days, or "
+        return f"{self._name} must be "
+
+    def _reason(self) -> str:
+        """The sentence; adds the name of an unknown setting to `setting`."""
+        message = self.message
+        if unknown := re.search(r"Object contains unknown field `(.*)`", message):
+            hint = suggestion(unknown[1], self._known_settings())
+            self.setting.append(unknown[1])
+            return f"there is no setting `{unknown[1]}` here{hint}"
+        if types := re.search(r"Expected `(.+)`, got `(.+)`", message):
+            return self._wrong_type(types[1], types[2])
+        if least := re.search(r"Expected `.+` >= ([0-9.]+)", message):
+            return f"{self._name} must be {float(least[1]):g} or more"
+        if missing := re.search(r"Object missing required field `(.+)`", message):
+            return f"`{missing[1]}` is missing"
+        if message.startswith("Invalid enum value"):
+            return self._no_choice(message.removeprefix("Invalid enum value ").strip("'"))
+        if "RFC3339" in message or self.kind is datetime.datetime:
+            return f"{self._must_be}{_DATE}"
+        return f"{self._name}: {message[:1].lower()}{message[1:]}"
+
+    def _wrong_type(self, expected: str, got: str) -> str:
+        types = [part for part in expected.split(" | ") if part != "null"]
+        wanted = " or ".join(_WORD_OF_TYPE.get(part, part) for part in types)
+        reason = f"{self._must_be}{wanted}, not {_WORD_OF_TYPE.get(got, got)}"
+        if self.setting == ["by_hand"]:
+            reason += "; write [[by_hand]]"
+        return reason
+
+    def _no_choice(self, value: str) -> str:
+        choices = _choices_of(self._type_of_setting())
+        hint = suggestion(value, choices, "")
+        return f"{self._name} cannot be {value!r}; it is one of {', '.join(choices)}{hint}"
+
+    def _type_of_setting(self) -> Any:
+        """The type of the setting in the structs; an entry of a list has that of the list."""
+        kind = self.kind
+        for part in self.within:
+            if not part.isdigit():
+                kind = typing.get_type_hints(kind).get(part, kind)
+            if typing.get_origin(kind) is list:
+                [kind] = typing.get_args(kind)
+        return kind
+
+    def _known_settings(self) -> Sequence[str]:
+        return getattr(self._type_of_setting(), "__struct_fields__", ())
+
+
+def _choices_of(kind: Any) -> list[str]:
+    """The texts that a Literal allows, or one that is part of an optional type."""
+    if typing.get_origin(kind) is typing.Literal:
+        return list(typing.get_args(kind))
+    choices = []
+    for part in typing.get_args(kind):
+        choices += _choices_of(part)
+    return choices
+
+
+_NAME: Final = r"""(?:[\w-]+|"[^"]*"|'[^']*')"""
+_ASSIGNMENT: Final = re.compile(rf"({_NAME}(?:\s*\.\s*{_NAME})*)\s*=")
+
+
+def line_of_setting(text: str, setting: Sequence[str]) -> int | None:
+    """The line of a setting, or of the table that it belongs to; None where neither is there.
+
+    The entries of `[[by_hand]]` are counted: `("by_hand", "1", "name")` is in the second one.
+    """
+    line_of_best = None
+    best_length = 0
+    table: list[str] = []
+    entries: dict[str, int] = {}
+    for number, line in enumerate(text.splitlines(), 1):
+        line = line.strip()
+        if line.startswith("[["):
+            name = line.partition("]]")[0].strip("[ ")
+            table = [name, str(entries.get(name, 0))]
+            entries[name] = entries.get(name, 0) + 1
+            full_name = table
+        elif line.startswith("["):
+            table = _names_in(line.partition("]")[0])
+            full_name = table
+        elif assignment := _ASSIGNMENT.match(line):
+            full_name = table + _names_in(assignment[1])
+        else:
+            continue
+        if full_name == list(setting[: len(full_name)]) and len(full_name) > best_length:
+            best_length = len(full_name)
+            line_of_best = number
+    return line_of_best
+
+
+def _names_in(text: str) -> list[str]:
+    return [name.strip("\"'") for name in re.findall(_NAME, text)]
