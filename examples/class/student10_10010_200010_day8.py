@@ -38,11 +38,21 @@ if __name__ == "__main__":
     from gpudojo.sprite_display import show
 
     torch.manual_seed(8)
-    device = "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
-    model = nn.Sequential(nn.Conv2d(3, 5, 4), nn.BatchNorm2d(5), nn.ReLU(), nn.Flatten(), nn.Linear(125, 3))
+    device = (
+        "cuda"
+        if torch.cuda.is_available()
+        else "mps"
+        if torch.backends.mps.is_available()
+        else "cpu"
+    )
+    model = nn.Sequential(
+        nn.Conv2d(3, 5, 4), nn.BatchNorm2d(5), nn.ReLU(), nn.Flatten(), nn.Linear(125, 3)
+    )
 
     def look(title):
-        filters = model[0].weight.detach().cpu() * 3 + 0.5  # the weights of the first layer, as colours
+        filters = (
+            model[0].weight.detach().cpu() * 3 + 0.5
+        )  # the weights of the first layer, as colours
         print(f"The sprite classifier {title}, and its filters:")
         show(filters)
         try:

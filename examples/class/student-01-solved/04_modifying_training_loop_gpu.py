@@ -40,13 +40,23 @@ if __name__ == "__main__":
     from gpudojo.sprite_display import show
 
     torch.manual_seed(8)
-    device = "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
+    device = (
+        "cuda"
+        if torch.cuda.is_available()
+        else "mps"
+        if torch.backends.mps.is_available()
+        else "cpu"
+    )
     heart, ring = (0, 102, 255, 255, 126, 60, 24, 0), (60, 126, 231, 195, 195, 231, 126, 60)
     cross = ring[4:] + ring[:4]
-    shapes = torch.tensor([[[int(bit) for bit in f"{row:08b}"] for row in shape] for shape in (heart, ring, cross)])
+    shapes = torch.tensor(
+        [[[int(bit) for bit in f"{row:08b}"] for row in shape] for shape in (heart, ring, cross)]
+    )
     colours = torch.tensor([[0.9, 0.2, 0.4], [0.2, 0.7, 0.9], [0.9, 0.8, 0.2]])
     classes = torch.randint(0, 3, (96,))
-    sprites = (colours[:, :, None, None] * shapes[:, None])[classes] + 0.3 * torch.randn(96, 3, 8, 8)
+    sprites = (colours[:, :, None, None] * shapes[:, None])[classes] + 0.3 * torch.randn(
+        96, 3, 8, 8
+    )
     model = nn.Sequential(nn.Flatten(), nn.Linear(192, 3))
     nn.init.zeros_(model[1].weight)  # it starts without any knowledge
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
@@ -60,4 +70,7 @@ if __name__ == "__main__":
         print("The weights the model has learned:")
     except NotImplementedError:
         print("train_epoch is still to do: open this file and fill it in. The weights so far:")
-    show(model[1].weight.detach().cpu().reshape(3, 3, 8, 8) * 6 + 0.4, ["class 0", "class 1", "class 2"])
+    show(
+        model[1].weight.detach().cpu().reshape(3, 3, 8, 8) * 6 + 0.4,
+        ["class 0", "class 1", "class 2"],
+    )

@@ -38,7 +38,16 @@ def select_device(prefer=None):
 if __name__ == "__main__":
     from gpudojo.sprite_display import show
 
-    chip = ["..#..#..", ".######.", "##oooo##", ".#oooo#.", ".#oooo#.", "##oooo##", ".######.", "..#..#.."]
+    chip = [
+        "..#..#..",
+        ".######.",
+        "##oooo##",
+        ".#oooo#.",
+        ".#oooo#.",
+        "##oooo##",
+        ".######.",
+        "..#..#..",
+    ]
     wishes, answers = ("cpu", "cuda", "cuda:1", "mps"), {}
     try:
         print("This machine's best device:", select_device())
@@ -47,7 +56,11 @@ if __name__ == "__main__":
         print("select_device is still to do: open this file and fill it in.")
     chips = []
     for wish in wishes:
-        heart = (0.2, 0.9, 0.3) if answers.get(wish) == wish else (0.3, 0.3, 0.3)  # lit if this machine has it
+        heart = (
+            (0.2, 0.9, 0.3) if answers.get(wish) == wish else (0.3, 0.3, 0.3)
+        )  # lit if this machine has it
         colours = {".": (0.0, 0.0, 0.0), "#": (0.6, 0.6, 0.6), "o": heart}
-        chips.append([[[colours[pixel][channel] for pixel in row] for row in chip] for channel in range(3)])
+        chips.append(
+            [[[colours[pixel][channel] for pixel in row] for row in chip] for channel in range(3)]
+        )
     show(chips, [f"{wish} -> {answers.get(wish, '?')}" for wish in wishes])

@@ -54,7 +54,10 @@ if __name__ == "__main__":
     nn.init.zeros_(model[1].weight)
     sprites, targets = 0.1 * torch.rand(8, 3, 8, 8), torch.arange(8) % 2
     coin = torch.tensor([1.0, 0.8, 0.1]).view(3, 1, 1).expand(3, 4, 4)
-    sprites[[0, 2], :, 2:6, :4], sprites[[4, 6], :, 2:6, 4:] = coin, coin  # left in one half, right in the other
+    sprites[[0, 2], :, 2:6, :4], sprites[[4, 6], :, 2:6, 4:] = (
+        coin,
+        coin,
+    )  # left in one half, right in the other
 
     def wanted(batch, labels):
         """The negative gradient of the first class: where brighter pixels would help."""
@@ -62,8 +65,14 @@ if __name__ == "__main__":
         nn.functional.cross_entropy(model(batch), labels).backward()
         return -4 * model[1].weight.grad[0].reshape(3, 8, 8)
 
-    pictures = [wanted(sprites[:4], targets[:4]), wanted(sprites[4:], targets[4:]), wanted(sprites, targets)]
-    print("What does a coin look like? The gradient of each process's half of the batch, and their mean:")
+    pictures = [
+        wanted(sprites[:4], targets[:4]),
+        wanted(sprites[4:], targets[4:]),
+        wanted(sprites, targets),
+    ]
+    print(
+        "What does a coin look like? The gradient of each process's half of the batch, and their mean:"
+    )
     show(torch.stack(pictures), ["rank 0", "rank 1", "mean"])
 
     def show_average():

@@ -40,10 +40,18 @@ if __name__ == "__main__":
     from gpudojo.sprite_display import show
 
     torch.manual_seed(8)
-    device = "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
+    device = (
+        "cuda"
+        if torch.cuda.is_available()
+        else "mps"
+        if torch.backends.mps.is_available()
+        else "cpu"
+    )
     heart, ring = (0, 102, 255, 255, 126, 60, 24, 0), (60, 126, 231, 195, 195, 231, 126, 60)
     cross = ring[4:] + ring[:4]
-    shapes = torch.tensor([[[int(bit) for bit in f"{row:08b}"] for row in shape] for shape in (heart, ring, cross)])
+    shapes = torch.tensor(
+        [[[int(bit) for bit in f"{row:08b}"] for row in shape] for shape in (heart, ring, cross)]
+    )
     colours = torch.tensor([[0.9, 0.2, 0.4], [0.2, 0.7, 0.9], [0.9, 0.8, 0.2]])
     clean = colours[:, :, None, None] * shapes[:, None]
     # A classifier that compares with the three shapes; some of its layers behave differently in training.
@@ -56,12 +64,22 @@ if __name__ == "__main__":
         first.append(sprites[0])
         batches = DataLoader(TensorDataset(sprites, classes), batch_size=100)
         try:
-            once, again = (evaluate(model, batches, nn.CrossEntropyLoss(), device) for _ in range(2))
-            same = "twice the same" if once == again else "but not the same twice: evaluating has changed something"
-            print(f"noise {noise:.1f} on {device}: loss {once[0]:.3f}, accuracy {once[1]:.0%}, {same}")
+            once, again = (
+                evaluate(model, batches, nn.CrossEntropyLoss(), device) for _ in range(2)
+            )
+            same = (
+                "twice the same"
+                if once == again
+                else "but not the same twice: evaluating has changed something"
+            )
+            print(
+                f"noise {noise:.1f} on {device}: loss {once[0]:.3f}, accuracy {once[1]:.0%}, {same}"
+            )
             titles.append(f"{once[1]:.0%} right")
         except NotImplementedError:
             titles.append(f"noise {noise:.1f}")
     show(torch.stack(first), titles)
     if titles[0].startswith("noise"):
-        print("How many of these does the model recognise? evaluate is still to do: open this file and fill it in.")
+        print(
+            "How many of these does the model recognise? evaluate is still to do: open this file and fill it in."
+        )

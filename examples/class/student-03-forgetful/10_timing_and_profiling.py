@@ -84,7 +84,14 @@ def read_nvidia_smi(text):
     for line in text.splitlines():
         if line.strip():
             index, name, used, total = (field.strip() for field in line.split(","))
-            gpus.append({"index": int(index), "name": name, "used_mib": mebibytes(used), "total_mib": mebibytes(total)})
+            gpus.append(
+                {
+                    "index": int(index),
+                    "name": name,
+                    "used_mib": mebibytes(used),
+                    "total_mib": mebibytes(total),
+                }
+            )
     return gpus
 
 
@@ -108,7 +115,9 @@ if __name__ == "__main__":
             rows += [(count, device, seconds) for device, seconds in times.items()]
         longest = max(seconds for _, _, seconds in rows)
         for count, device, seconds in rows:
-            print(f"{count:4} on {device:5} {seconds * 1e3:8.3f} ms  {'#' * max(1, round(50 * seconds / longest))}")
+            print(
+                f"{count:4} on {device:5} {seconds * 1e3:8.3f} ms  {'#' * max(1, round(50 * seconds / longest))}"
+            )
 
     def show_operations():
         print("operators that took most time:", ", ".join(top_operations(make_work(devices[0]), 3)))
@@ -116,8 +125,15 @@ if __name__ == "__main__":
     def show_memory():
         for gpu in read_nvidia_smi("0, NVIDIA H200, 51200, 143771\n1, NVIDIA GB10, [N/A], [N/A]\n"):
             known = gpu["total_mib"] is not None
-            print(f"GPU {gpu['index']}, {gpu['name']}: {gpu['used_mib']} of {gpu['total_mib']} MiB", end="  ")
-            print("#" * round(30 * gpu["used_mib"] / gpu["total_mib"]) if known else "(it uses the host's memory)")
+            print(
+                f"GPU {gpu['index']}, {gpu['name']}: {gpu['used_mib']} of {gpu['total_mib']} MiB",
+                end="  ",
+            )
+            print(
+                "#" * round(30 * gpu["used_mib"] / gpu["total_mib"])
+                if known
+                else "(it uses the host's memory)"
+            )
 
     for shown, names in (
         (show_times, "time_on_device and compare_devices are"),

@@ -66,17 +66,32 @@ if __name__ == "__main__":
     from gpudojo.sprite_display import show
 
     torch.manual_seed(8)
-    device = "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
+    device = (
+        "cuda"
+        if torch.cuda.is_available()
+        else "mps"
+        if torch.backends.mps.is_available()
+        else "cpu"
+    )
     model = nn.Sequential(nn.Flatten(), nn.Linear(192, 3)).to(device)
-    ghost = torch.tensor([[int(bit) for bit in f"{row:08b}"] for row in (60, 126, 219, 219, 255, 255, 255, 165)])
+    ghost = torch.tensor(
+        [[int(bit) for bit in f"{row:08b}"] for row in (60, 126, 219, 219, 255, 255, 255, 165)]
+    )
     colours = torch.tensor([[0.9, 0.2, 0.3], [0.2, 0.7, 0.9], [0.9, 0.6, 0.2], [0.9, 0.5, 0.8]])
-    batch = {"sprites": Sprites(colours[:, :, None, None] * ghost, torch.tensor([0, 1, 2, 0])), "name": "ghosts"}
+    batch = {
+        "sprites": Sprites(colours[:, :, None, None] * ghost, torch.tensor([0, 1, 2, 0])),
+        "name": "ghosts",
+    }
     moved = batch
     try:
         moved = move_batch(batch, device)
-        print(f"{moved['name']}, moved from {batch['sprites'].images.device} to {moved['sprites'].images.device}:")
+        print(
+            f"{moved['name']}, moved from {batch['sprites'].images.device} to {moved['sprites'].images.device}:"
+        )
     except NotImplementedError:
-        print(f"move_batch is still to do: open this file and fill it in. The {batch['name']} are still on the CPU:")
+        print(
+            f"move_batch is still to do: open this file and fill it in. The {batch['name']} are still on the CPU:"
+        )
     images, labels = moved["sprites"]
     show(images, [f"{images.device} class {label}" for label in labels.tolist()])
     try:

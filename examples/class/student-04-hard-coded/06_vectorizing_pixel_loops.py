@@ -96,10 +96,29 @@ if __name__ == "__main__":
     from gpudojo.sprite_display import show
 
     torch.manual_seed(8)
-    device = "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
-    heart = ["        ", " ## ##  ", "#+###o# ", "####### ", " #####  ", "  ###   ", "   #    ", "        "]
-    numbers = torch.tensor([[[" #+o".index(pixel) for pixel in row] for row in heart]] * 8).to(device)
-    palette = torch.tensor([[0.1, 0.1, 0.2], [0.9, 0.1, 0.2], [1.0, 0.8, 0.8], [0.5, 0.0, 0.2]]).to(device)
+    device = (
+        "cuda"
+        if torch.cuda.is_available()
+        else "mps"
+        if torch.backends.mps.is_available()
+        else "cpu"
+    )
+    heart = [
+        "        ",
+        " ## ##  ",
+        "#+###o# ",
+        "####### ",
+        " #####  ",
+        "  ###   ",
+        "   #    ",
+        "        ",
+    ]
+    numbers = torch.tensor([[[" #+o".index(pixel) for pixel in row] for row in heart]] * 8).to(
+        device
+    )
+    palette = torch.tensor([[0.1, 0.1, 0.2], [0.9, 0.1, 0.2], [1.0, 0.8, 0.8], [0.5, 0.0, 0.2]]).to(
+        device
+    )
     noisy = (recolor_loop(numbers, palette) + 0.15 * torch.randn(8, 3, 8, 8).to(device)).clamp(0, 1)
     print("Paint by numbers, grey, noise, and the nearest colours of the palette:")
     drawn, titles = {}, ("recolor", "grayscale", "noisy", "nearest_color")
@@ -114,6 +133,11 @@ if __name__ == "__main__":
             ratio = seconds(slow, *inputs) / seconds(fast, *inputs)
             print(f"{fast.__name__} on {device}: {ratio:.0f} times as fast as the loop")
         except NotImplementedError:
-            print(f"{fast.__name__} is still to do, so the loop draws: open this file and fill it in.")
-    gray, nearest = drawn["grayscale"][0].expand(3, 8, 8), palette[drawn["nearest_color"].long()[0]].permute(2, 0, 1)
+            print(
+                f"{fast.__name__} is still to do, so the loop draws: open this file and fill it in."
+            )
+    gray, nearest = (
+        drawn["grayscale"][0].expand(3, 8, 8),
+        palette[drawn["nearest_color"].long()[0]].permute(2, 0, 1),
+    )
     show(torch.stack([drawn["recolor"][0], gray, noisy[0], nearest]), titles)

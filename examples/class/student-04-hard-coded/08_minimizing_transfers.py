@@ -61,7 +61,9 @@ def make_loader(dataset, batch_size, device, shuffle=False, num_workers=0):
     About 3 lines. Read: https://pytorch.org/docs/stable/data.html#memory-pinning
     """
     pin = torch.device(device).type == "cuda"
-    return data.DataLoader(dataset, batch_size, shuffle=shuffle, num_workers=num_workers, pin_memory=pin)
+    return data.DataLoader(
+        dataset, batch_size, shuffle=shuffle, num_workers=num_workers, pin_memory=pin
+    )
 
 
 def attempt(function, *arguments):
@@ -76,9 +78,29 @@ if __name__ == "__main__":
     from gpudojo.sprite_display import show
 
     torch.manual_seed(8)
-    device = "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
-    colours = {" ": (0.1, 0.1, 0.2), "#": (0.9, 0.1, 0.2), "o": (1.0, 1.0, 1.0), "=": (0.9, 0.8, 0.6)}
-    drawn = ["  ####  ", " #oo### ", "##oo##o#", "######oo", "#oo#####", " #====# ", "  =  =  ", "  ====  "]
+    device = (
+        "cuda"
+        if torch.cuda.is_available()
+        else "mps"
+        if torch.backends.mps.is_available()
+        else "cpu"
+    )
+    colours = {
+        " ": (0.1, 0.1, 0.2),
+        "#": (0.9, 0.1, 0.2),
+        "o": (1.0, 1.0, 1.0),
+        "=": (0.9, 0.8, 0.6),
+    }
+    drawn = [
+        "  ####  ",
+        " #oo### ",
+        "##oo##o#",
+        "######oo",
+        "#oo#####",
+        " #====# ",
+        "  =  =  ",
+        "  ====  ",
+    ]
     mushroom = torch.tensor([[colours[pixel] for pixel in row] for row in drawn]).permute(2, 0, 1)
     shown = {"drawn": mushroom}
     sprites = mushroom.repeat(96, 1, 1, 1).to(device)
@@ -93,8 +115,12 @@ if __name__ == "__main__":
     dataset = data.TensorDataset(sprites.cpu(), torch.zeros(len(sprites)))
     loader = attempt(make_loader, dataset, 32, device) or data.DataLoader(dataset, 32)
     print(f"batches for {device} are {'pinned' if loader.pin_memory else 'not pinned'}")
-    outputs = attempt(predict, nn.Sequential(nn.ReplicationPad2d(1), nn.AvgPool2d(3, stride=1)), loader, device)
+    outputs = attempt(
+        predict, nn.Sequential(nn.ReplicationPad2d(1), nn.AvgPool2d(3, stride=1)), loader, device
+    )
     if outputs is not None:
-        print(f"predict: {len(loader)} batches, {tuple(outputs.shape)} back on {outputs.device} in one copy")
+        print(
+            f"predict: {len(loader)} batches, {tuple(outputs.shape)} back on {outputs.device} in one copy"
+        )
         shown["smoothed"] = outputs[0]
     show(torch.stack(list(shown.values())), list(shown))

@@ -44,22 +44,42 @@ if __name__ == "__main__":
     torch.manual_seed(8)
     device = "cuda" if torch.cuda.is_available() else "cpu"
     heart, ring = (0, 102, 255, 255, 126, 60, 24, 0), (60, 126, 231, 195, 195, 231, 126, 60)
-    shapes = torch.tensor([[[int(bit) for bit in f"{row:08b}"] for row in shape] for shape in (heart, ring)])
+    shapes = torch.tensor(
+        [[[int(bit) for bit in f"{row:08b}"] for row in shape] for shape in (heart, ring)]
+    )
     colours = torch.tensor([[0.9, 0.2, 0.4], [0.2, 0.7, 0.9]])
-    batch = torch.eye(2), (colours[:, :, None, None] * shapes[:, None]).flatten(1)  # two inputs, two sprites
+    batch = (
+        torch.eye(2),
+        (colours[:, :, None, None] * shapes[:, None]).flatten(1),
+    )  # two inputs, two sprites
     model = nn.Sequential(nn.Linear(2, 32), nn.Tanh(), nn.Linear(32, 192)).to(device)
     optimizer = torch.optim.SGD(model.parameters(), lr=4.0)
-    scaler = torch.amp.GradScaler(device, init_scale=2.0**32)  # far too large for float16: the scaler will reduce it
+    scaler = torch.amp.GradScaler(
+        device, init_scale=2.0**32
+    )  # far too large for float16: the scaler will reduce it
     try:
         for number in range(1, 61):
             before = model[0].weight.detach().clone()
-            loss = mixed_precision_step(model, batch, nn.MSELoss(), optimizer, scaler, device, max_norm=1.0)
-            done = "skipped: gradients overflowed" if torch.equal(before, model[0].weight) else "stepped"
+            loss = mixed_precision_step(
+                model, batch, nn.MSELoss(), optimizer, scaler, device, max_norm=1.0
+            )
+            done = (
+                "skipped: gradients overflowed"
+                if torch.equal(before, model[0].weight)
+                else "stepped"
+            )
             if number in (1, 2, 20, 40, 60):
-                print(f"step {number:2} on {device}: loss {loss:.4f}, {done}, scale now {scaler.get_scale():.0f}")
+                print(
+                    f"step {number:2} on {device}: loss {loss:.4f}, {done}, scale now {scaler.get_scale():.0f}"
+                )
         print(f"What it has learned to paint in {'float16' if device == 'cuda' else 'bfloat16'}:")
     except NotImplementedError:
-        print("mixed_precision_step is still to do: open this file and fill it in. Painted without training:")
+        print(
+            "mixed_precision_step is still to do: open this file and fill it in. Painted without training:"
+        )
     with torch.no_grad():
         painted = model(batch[0].to(device)).cpu()
-    show(torch.cat([painted, batch[1]]).reshape(4, 3, 8, 8), ["painted", "painted", "to learn", "to learn"])
+    show(
+        torch.cat([painted, batch[1]]).reshape(4, 3, 8, 8),
+        ["painted", "painted", "to learn", "to learn"],
+    )

@@ -101,7 +101,9 @@ def plainly(blocks, x):
 def kept_for_backward(through, blocks, x):
     """The bytes that autograd keeps between forward and backward."""
     kept = {}
-    with torch.autograd.graph.saved_tensors_hooks(lambda t: kept.setdefault(t.data_ptr(), t), lambda t: t):
+    with torch.autograd.graph.saved_tensors_hooks(
+        lambda t: kept.setdefault(t.data_ptr(), t), lambda t: t
+    ):
         out = through(blocks, x)
     return sum(tensor.nbytes for tensor in kept.values()) if out.requires_grad else 0
 
@@ -111,7 +113,9 @@ def attempt(function, *arguments):
     try:
         return function(*arguments)
     except NotImplementedError as error:
-        print(f"{traceback.extract_tb(error.__traceback__)[-1].name} is still to do: open this file and fill it in.")
+        print(
+            f"{traceback.extract_tb(error.__traceback__)[-1].name} is still to do: open this file and fill it in."
+        )
 
 
 if __name__ == "__main__":
@@ -119,12 +123,16 @@ if __name__ == "__main__":
 
     torch.manual_seed(8)
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    blocks = nn.ModuleList(nn.Sequential(nn.Linear(32, 32), nn.GELU(), nn.Linear(32, 32)) for _ in range(8)).to(device)
+    blocks = nn.ModuleList(
+        nn.Sequential(nn.Linear(32, 32), nn.GELU(), nn.Linear(32, 32)) for _ in range(8)
+    ).to(device)
     x = torch.rand(4096, 32, device=device)
     for through in (plainly, checkpointed):
         kept = attempt(kept_for_backward, through, blocks, x)
         if kept is not None:
-            print(f"{through.__name__:>12} keeps {kept / 2**20:4.1f} MiB for backward {'#' * (kept >> 19)}")
+            print(
+                f"{through.__name__:>12} keeps {kept / 2**20:4.1f} MiB for backward {'#' * (kept >> 19)}"
+            )
     peak = attempt(peak_memory, lambda: plainly(blocks, x).sum().backward(), device)
     if peak is not None:
         print(f"peak_memory on {device}: {peak / 2**20:.1f} MiB (a CPU does not report it)")
@@ -135,17 +143,37 @@ if __name__ == "__main__":
             raise torch.OutOfMemoryError(f"{count} sprites do not fit")
 
     attempt(largest_batch, try_batch, 1000)
-    colours = {" ": (0.1, 0.1, 0.2), "#": (0.9, 0.1, 0.2), "o": (1.0, 1.0, 1.0), "=": (0.9, 0.8, 0.6)}
-    drawn = ["  ####  ", " #oo### ", "##oo##o#", "######oo", "#oo#####", " #====# ", "  =  =  ", "  ====  "]
+    colours = {
+        " ": (0.1, 0.1, 0.2),
+        "#": (0.9, 0.1, 0.2),
+        "o": (1.0, 1.0, 1.0),
+        "=": (0.9, 0.8, 0.6),
+    }
+    drawn = [
+        "  ####  ",
+        " #oo### ",
+        "##oo##o#",
+        "######oo",
+        "#oo#####",
+        " #====# ",
+        "  =  =  ",
+        "  ====  ",
+    ]
     mushroom = torch.tensor([[colours[pixel] for pixel in row] for row in drawn]).permute(2, 0, 1)
-    loader = DataLoader(TensorDataset(torch.rand(40, 192), mushroom.flatten().repeat(40, 1)), batch_size=8)
+    loader = DataLoader(
+        TensorDataset(torch.rand(40, 192), mushroom.flatten().repeat(40, 1)), batch_size=8
+    )
     model = nn.Linear(192, 192).to(device)
     optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
     pictures, taken = {"to learn": mushroom}, 0
     while taken is not None and len(pictures) < 4:
-        pictures[f"{taken} steps"] = model(loader.dataset[0][0].to(device)).detach().cpu().view(3, 8, 8)
+        pictures[f"{taken} steps"] = (
+            model(loader.dataset[0][0].to(device)).detach().cpu().view(3, 8, 8)
+        )
         more = attempt(accumulate_gradients, model, loader, nn.MSELoss(), optimizer, device, 2)
         taken = None if more is None else taken + more
     if taken:
-        print(f"accumulate_gradients: {len(loader)} batches per epoch, 2 per step, {taken} steps in 3 epochs")
+        print(
+            f"accumulate_gradients: {len(loader)} batches per epoch, 2 per step, {taken} steps in 3 epochs"
+        )
     show(torch.stack(list(pictures.values())), list(pictures))
