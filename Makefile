@@ -25,4 +25,7 @@ example:  ## grade the example class and make its report
 	.venv/bin/dojo grade examples/class --out results
 	.venv/bin/dojo report results
 
-.PHONY: help setup test test-all check example
+matrix:  ## try every supported release of torch; TORCH=2.15 for one, KEEP=1 keeps environments
+	.venv/bin/nox $(if $(TORCH),-s "matrix(torch='$(TORCH)')") $(if $(KEEP),-- --keep)
+
+.PHONY: help setup test test-all check example matrix

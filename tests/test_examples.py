@@ -37,6 +37,23 @@ def test_every_test_of_an_example_passes(
     assert found == {"passed": len(re.findall("^def test_", source, re.MULTILINE))}, said
 
 
+def test_a_project_without_a_gpu_runs_its_tests_on_the_virtual_device(
+    tmp_path: Path, warm_python: WarmPython
+) -> None:
+    source = (EXAMPLES / "project" / "test_training.py").read_text(encoding="utf-8")
+    (tmp_path / "test_training.py").write_text(source, encoding="utf-8")
+    options = ("-p", "virtual_cuda.pytest_plugin", "-p", "no:cacheprovider")
+    environment = os.environ | {
+        "PYTHONPATH": str(REPOSITORY / "graders"),
+        "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
+    }
+    outcomes = []
+    for more in ((), ("--virtual-cuda",)):
+        said = warm_python.run("pytest", *options, *more, cwd=tmp_path, env=environment).stdout
+        outcomes.append(pytest.RunResult.parse_summary_nouns(said.splitlines()))
+    assert outcomes == [{"skipped": 3}, {"passed": 3}]
+
+
 def test_the_readme_shows_what_dojo_run_prints_today(warm_python: WarmPython) -> None:
     """If not: `COLUMNS=120 dojo run examples/training_loop.py`, and copy what follows the script's own output."""
     environment = os.environ | {"COLUMNS": "120", "PYTHONPATH": str(REPOSITORY / "graders")}
