@@ -16,12 +16,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
 
 from gpudojo import __version__
-from gpudojo.classes import grading_options, judging, store
+from gpudojo.classes import grading_options, judge_pool, judging, store
 from gpudojo.classes.course_file import find_course_file, load_course
 from gpudojo.classes.course_rules import CourseRules
 from gpudojo.classes.gradebook import (
@@ -39,12 +39,13 @@ from gpudojo.classes.gradebook import (
     stamp,
 )
 from gpudojo.classes.grading_options import GradingOptions, name_of, recorded
-from gpudojo.classes.judging import Standing, Verdicts
+from gpudojo.classes.judge_pool import POOL_ERRORS, JudgePool
 from gpudojo.classes.local_runner import GradingTask, LocalRunner, Progress, Runner
 from gpudojo.classes.names import name_key
 from gpudojo.classes.roster import read_roster
 from gpudojo.classes.store import Record, UnreadRecord
 from gpudojo.classes.submission_run import SubmissionRun
+from gpudojo.classes.verdict_store import VerdictStore, VerdictSummary
 from gpudojo.grading.references import PUBLIC_SEEDS
 from gpudojo.model.catalogue import day as exercises_of
 from gpudojo.model.catalogue import torch_version, wrong_points
@@ -96,7 +97,7 @@ class Terms:
 
     conditions: tuple[str, ...]
     run_options: RunOptions
-    verdicts: Verdicts
+    verdicts: VerdictStore
 
     def key(self, content: str) -> str:
         return store.key_of(content, *self.conditions)
@@ -141,6 +142,18 @@ def open_gradebook(
     )
 
 
+class _BeingJudged(NamedTuple):
+    """A record that is judged: by another process, or by this one when it is its turn."""
+
+    future: Future[VerdictSummary] | None
+    entries: list[SubmissionEntry]  # that handed in the same
+    ran: bool  # the first of them, in this run
+
+    @property
+    def is_done(self) -> bool:
+        return self.future is None or self.future.done()
+
+
 class ClassGrading:
     """Grades a class: one run of `dojo grade`, on this machine unless another runner is given."""
 
@@ -168,9 +181,9 @@ class ClassGrading:
         self.layers: dict[str, str] = {}
         self.sent: dict[str, StoredSubmission] = {}  # by the name of its entry
         self.ran = 0
-        self.judges: judging.Judges | None = None
+        self.judges: JudgePool | None = None
         self._held: list[tuple[SubmissionEntry, bool]] | None = None
-        self._judged: deque[tuple[Future[list[Standing]] | None, list[SubmissionEntry]]] = deque()
+        self._judged: deque[_BeingJudged] = deque()
 
     def run(self) -> GradedClass:
         options = self.options
@@ -205,9 +218,8 @@ class ClassGrading:
                 )
             if options.rejudge and self.course.seed == "per-class":
                 verdicts = self._terms_of(self.secret).verdicts
-                self.judges = judging.Judges(
-                    verdicts, len(entries), options.jobs - 1, at_once=False
-                )
+                judging.prepare_judging(self.exercises, options.only)
+                self.judges = JudgePool(verdicts, len(entries), options.jobs)
             ready = {} if options.fresh else self._ready(entries)
             ours = [
                 path.resolve()
@@ -225,7 +237,6 @@ class ClassGrading:
                 self._terms(entries[0]).verdicts.reference.layers
             )
             changes = self.gradebook.add([(entry, self.sent.pop(entry.name)) for entry in entries])
-            self.gradebook.notices += self._terms(entries[0]).verdicts.notices()
             count = len(entries)
             few = {entry.name for entry in entries} if count <= FEW else set()
             del found, entries, ready  # of a large class they take many megabytes
@@ -344,7 +355,7 @@ class ClassGrading:
         files = tuple(SourceFile(name, data) for name, data in self.reference.items())
         reference = store.key_of(digest(files) if files else "evidence", "reference", *conditions)
         measure = store.key_of(reference, grading_options.of_checks(day))
-        verdicts = Verdicts(options.out, day, options.only, reference, measure)
+        verdicts = VerdictStore(options.out, day, options.only, reference, measure)
         return Terms(
             conditions, options.run_options(self.exercises, secret, self.recorded), verdicts
         )
@@ -361,19 +372,18 @@ class ClassGrading:
     def _ready(self, entries: Sequence[SubmissionEntry]) -> dict[str, str]:
         """The names of submissions that need not run, each with its record's key."""
         ready: dict[str, str] = {}
-        again: set[str] = set()
         if not self.recorded and not self.store.used:
             return ready  # nothing has run: each submission is read when it is its turn
         for entry in entries:
             submission = self._read(entry)
             terms = self._terms(entry)
-            if submission and terms.verdicts.has(
-                key := terms.key(submission.digest), self.options.rejudge
-            ):
+            if submission is None:
+                continue
+            key = terms.key(submission.digest)
+            # What is judged again is read then: here it is enough that the record is there.
+            known = self.store.has(key) if self.options.rejudge else terms.verdicts.can_answer(key)
+            if known:
                 ready[entry.name] = key
-                if self.judges is not None and key not in again:
-                    again.add(key)
-                    self.judges.add(key)
                 self.sent[entry.name].at = self.store.kept_at(
                     key
                 )  # by a run that was ended early, perhaps
@@ -435,10 +445,10 @@ class ClassGrading:
             for entry in left:  # what cannot be read need not run
                 self._tell(entry, ran=False)
             return
-        if self.course.seed != "per-class" or not judging.processes(len(left), self._others):
+        processes = judge_pool.count_of_processes(len(left), self._others)
+        if self.course.seed != "per-class" or not processes:
             # While the process that runs submissions starts.
-            judging.prepare(self.exercises, self.options.only)
-            grading_options.of_exercises(self.options.day)
+            judging.prepare_judging(self.exercises, self.options.only)
         try:
             self.layers = self.runner.start(first.run_options, self.progress)
             drawing = self._drawing_task(entries)
@@ -469,7 +479,9 @@ class ClassGrading:
         self, first: Terms, entries: Sequence[SubmissionEntry], ready: dict[str, str]
     ) -> None:
         """Begin to judge; raises BadClass where the reference cannot be used, or isolation is missing."""
-        judging.complete(first.verdicts.reference, self.exercises, self.options.only)
+        judging.require_usable_reference(
+            first.verdicts.reference, self.exercises, self.options.only
+        )
         self.layers = self.layers or dict(first.verdicts.reference.layers)
         self.progress.isolated(self.layers)
         if self.options.require_isolation and missing(self.layers):
@@ -484,7 +496,7 @@ class ClassGrading:
         if (
             self.course.seed == "per-class"
         ):  # this process has to keep children busy, and must not grow
-            self.judges = judging.Judges(first.verdicts, len(entries) - len(ready), self._others)
+            self.judges = JudgePool(first.verdicts, len(entries) - len(ready), self._others)
         for entry, ran in held:
             if ran:
                 self._judge([entry])
@@ -516,7 +528,9 @@ class ClassGrading:
         for terms in every:
 
             def done(sent: UnreadRecord, key: str = terms.verdicts.reference_key) -> None:
-                judging.complete(record := sent.whole(), self.exercises, self.options.only)
+                judging.require_usable_reference(
+                    record := sent.whole(), self.exercises, self.options.only
+                )
                 self.store.keep(key, _with_timelines(record, self.store.record(self._drawn_key)))
                 then()
 
@@ -558,16 +572,16 @@ class ClassGrading:
 
     def _tell_ready(self, entries: Sequence[SubmissionEntry], ready: dict[str, str]) -> None:
         known = [entry for entry in entries if entry.name in ready]
-        if self.judges is None:
+        if not self.options.rejudge:
             for entry in known:
                 self._tell(entry, ran=False)
             return
         by_key: dict[str, list[SubmissionEntry]] = {}
         for entry in known:
             by_key.setdefault(ready[entry.name], []).append(entry)
-        for key, standing in self.judges.again():
-            for entry in by_key[key]:
-                self._tell(entry, ran=False, known=standing)
+        for same in by_key.values():
+            self._judge(same, ran=False)
+        self._tell_judged(wait=True)
 
     def _tasks(self, entries: Sequence[SubmissionEntry]) -> Iterator[GradingTask]:
         """One task after another; a submission is read when it is its turn."""
@@ -585,7 +599,7 @@ class ClassGrading:
             if key in busy:
                 busy[key].append(entry)
                 continue
-            if terms.verdicts.has(key) and not self.options.fresh:
+            if terms.verdicts.can_answer(key) and not self.options.fresh:
                 self._tell(entry, ran=False)
                 continue
             busy[key] = [entry]
@@ -598,34 +612,42 @@ class ClassGrading:
 
             yield GradingTask(entry.name, run, done, time.monotonic())
 
-    def _judge(self, entries: list[SubmissionEntry]) -> None:
-        """Judge what was handed in by these, which is the same, and has just run."""
-        future = self.judges.begin(self.sent[entries[0].name].record) if self.judges else None
-        self._judged.append((future, entries))
+    def _judge(self, entries: list[SubmissionEntry], ran: bool = True) -> None:
+        """Judge what was handed in by these, which is the same; `ran`: for the first of them, now."""
+        if self._held is not None:  # there is no reference yet to judge by
+            self._held += [(entry, ran and entry is entries[0]) for entry in entries]
+            return
+        key = self.sent[entries[0].name].record
+        future = self.judges.submit(key) if self.judges else None
+        self._judged.append(_BeingJudged(future, entries, ran))
         self._tell_judged(wait=False)
 
     def _tell_judged(self, wait: bool) -> None:
         """Report what other processes have judged; what they could not judge is judged here."""
-        while self._judged and (wait or self._judged[0][0] is None or self._judged[0][0].done()):
-            future, entries = self._judged.popleft()
-            known = None
-            with contextlib.suppress(Exception):
-                if future is not None:
-                    [known] = future.result()
+        while self._judged and (wait or self._judged[0].is_done):
+            future, entries, ran = self._judged.popleft()
+            summary = None
+            if future is not None:
+                # Its process was killed: whatever it was, it is judged here.
+                with contextlib.suppress(*POOL_ERRORS):
+                    summary = future.result()
+            if summary is None:
+                key = self.sent[entries[0].name].record
+                summary = VerdictSummary.of(self._terms(entries[0]).verdicts.judge(key))
             for number, entry in enumerate(entries):
-                self._tell(entry, number == 0, known)
+                self._tell(entry, ran and number == 0, summary)
 
-    def _tell(self, entry: SubmissionEntry, ran: bool, known: Standing | None = None) -> None:
-        """Report one more result; it is on disk. Without a reference it is held back."""
+    def _tell(self, entry: SubmissionEntry, ran: bool, known: VerdictSummary | None = None) -> None:
+        """Report one more result, which is on disk; without a reference it is held back."""
         if self._held is not None:
             self._held.append((entry, ran))
             return
         sent = self.sent[entry.name]
         verdicts = self._terms(entry).verdicts
         if known is None and sent.record:
-            known = verdicts.standing(sent.record, anew=self.options.fresh or self.options.rejudge)
+            known = verdicts.summary(sent.record)
         elif known is None:
-            known = judging.standing_of(verdicts.unreadable(sent.problem))
+            known = VerdictSummary.of(verdicts.judge_unreadable(sent.problem))
         sent.score, sent.max_score = known.score, known.max_score
         self.progress.graded(entry.name, known.status, ran)
 

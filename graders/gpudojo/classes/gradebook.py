@@ -24,10 +24,11 @@ import msgspec
 from msgspec.structs import replace
 
 from gpudojo.classes.course_rules import CourseRules, Worth, weigh_exercise
-from gpudojo.classes.judging import NO_FUNCTIONS, Verdicts
+from gpudojo.classes.judging import NO_FUNCTIONS
 from gpudojo.classes.names import name_key
 from gpudojo.classes.roster import Roster
 from gpudojo.classes.store import EVERYONE, FOLDER, Overrides, applied, write
+from gpudojo.classes.verdict_store import VerdictStore
 from gpudojo.model.catalogue import day as exercises_of
 from gpudojo.model.errors import BadClass, BadEvidence, printable, suggestion
 from gpudojo.model.evidence import decoded
@@ -1045,20 +1046,22 @@ class Gradebook:
 
     # Verdicts
 
-    def _verdicts_of(self, reference: str, measure: str, only: tuple[str, ...]) -> Verdicts:
-        return Verdicts(self.out, self.state.day, frozenset(only), reference, measure)
+    def _verdicts_of(self, reference: str, measure: str, only: tuple[str, ...]) -> VerdictStore:
+        return VerdictStore(self.out, self.state.day, frozenset(only), reference, measure)
 
     def _kept(self, sent: StoredSubmission) -> SubmissionRow | None:
         """The verdict as it was made when the submission ran, if it is still there."""
         return (
-            self._verdicts(sent.reference, sent.measure, tuple(sent.only)).kept(sent.record)
+            self._verdicts(sent.reference, sent.measure, tuple(sent.only)).kept_row(sent.record)
             if sent.record
             else None
         )
 
     def _verdict(self, sent: StoredSubmission) -> SubmissionRow:
         verdicts = self._verdicts(sent.reference, sent.measure, tuple(sent.only))
-        return verdicts.of(sent.record) if sent.record else verdicts.unreadable(sent.problem)
+        if sent.record:
+            return verdicts.row(sent.record)
+        return verdicts.judge_unreadable(sent.problem)
 
 
 def _twins(unit: Unit, sent: StoredSubmission | None, same: dict[str, list[Unit]]) -> list[str]:

@@ -7,12 +7,7 @@ import contextlib
 import functools
 import hashlib
 import hmac
-import os
-import platform
-import re
-import sys
-import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -21,8 +16,7 @@ import gpudojo
 from gpudojo.classes.store import FOLDER, FunctionRecord, Record, write
 from gpudojo.grading.references import FOLDER as SHIPPED
 from gpudojo.grading.references import SUFFIX, Shipped, pack, shipped
-from gpudojo.model.catalogue import day as exercises_of
-from gpudojo.model.catalogue import described, misconceptions, registered, torch_version
+from gpudojo.model.catalogue import registered, torch_version
 from gpudojo.model.errors import BadClass, suggestion
 from gpudojo.model.exercise import Exercise, Function
 from gpudojo.model.results import AttemptRule, total
@@ -72,16 +66,6 @@ OBSERVING: Final = (
 )
 
 
-# Beside the day: everything that is imported to judge, and more.
-VERDICTS: Final = (
-    *("virtual_cuda", "gpudojo/__init__.py", "gpudojo/days/__init__.py"),
-    *(f"gpudojo/{name}" for name in ("grading", "model", "classes", "sandbox", "submissions")),
-)
-BEGAN: Final = time.time() - 2.0  # a file that has changed since may have been imported before that
-_LIBRARY: Final = re.compile(rb"""import_module\(["'](?!gpudojo)[a-z]\w*(\.\w+)*["']\)""")
-_DYNAMIC: Final = re.compile(rb"import_module|__import__|sys\.modules|gpudojo\.model\.catalogue")
-
-
 @functools.cache
 def of_probes(day: str, kept: Path | None = None, keep: bool = False) -> str:
     """The fingerprint of everything that evidence depends on.
@@ -122,115 +106,6 @@ def of_checks(day: str) -> str:
     return _hash(
         {path: path.read_bytes() for path in _files([*JUDGING, "gpudojo/model", _folder(day)])}, ""
     )
-
-
-@functools.cache
-def of_exercises(day: str) -> dict[str, str]:
-    """By exercise, the fingerprint of everything that a verdict on given evidence depends on, the reference apart.
-
-    Modules of exercises that import each other count as one; what belongs to no exercise counts for all of them. An
-    exercise is not in it if that is not certain: where one of these files has changed since this process began.
-    Nothing is in it for a day of another package, whose modules may use any others.
-    """
-    known = registered()[day]
-    if not known.built_in:
-        return {}
-    exercises_of(day), misconceptions()  # are read before they are compared
-    files, recent = _contents(_below(known.folder), known.folder)
-    modules = {module.rpartition(".")[2] for module in known.modules.values()}
-    inside = {name: name.partition(os.sep)[0].removesuffix(".py") for name in files}
-    own = {name: module for name, module in inside.items() if module in modules}
-    imports = {
-        name: _imports(name, data, known.folder.name, modules) for name, data in files.items()
-    }
-    shared = {name for name in files if name not in own}
-    shared |= {
-        name for name, module in own.items() if any(module in imports[other] for other in shared)
-    }
-    mistakes = (
-        str(each.folder / "misconceptions.toml")
-        for each in registered().values()
-        if each is not known
-    )
-    beside = [
-        *(path for name in VERDICTS for path in _below(ROOT / name)),
-        *filter(os.path.isfile, mistakes),
-    ]
-    code, changed = _contents(beside, ROOT)
-    if changed or shared & recent:
-        return {}
-    here = [text.encode() for text in (sys.version, platform.machine(), *_installed())]
-    common = _digest(*here, *(part for name in code for part in (name.encode(), code[name])))
-    found = {}
-    for stem, module in known.modules.items():
-        joined = _joined(module.rpartition(".")[2], own, imports)
-        names = sorted(shared | {name for name in own if own[name] in joined})
-        if recent.isdisjoint(names):
-            parts = (part for name in names for part in (name.encode(), files[name]))
-            found[stem] = _digest(common, *parts).hex()
-    return found
-
-
-def _installed() -> list[str]:
-    """The distributions that are installed, with their versions."""
-    return sorted(path.name for place in sys.path for path in described(place))
-
-
-def _digest(*parts: bytes) -> bytes:
-    whole = hashlib.sha256()
-    for part in parts:
-        whole.update(len(part).to_bytes(8, "big") + part)
-    return whole.digest()
-
-
-def _below(folder: Path) -> Iterator[str]:
-    """A file, or all in a folder that code may read: not lessons, nor what Python has compiled."""
-    if folder.is_file():
-        yield str(folder)
-    for place, folders, names in os.walk(folder):
-        folders[:] = sorted(name for name in folders if name != "__pycache__")
-        yield from (
-            os.path.join(place, name)
-            for name in sorted(names)
-            if not name.endswith((".md", ".pyc"))
-        )
-
-
-def _contents(paths: Iterable[str], root: Path) -> tuple[dict[str, bytes], set[str]]:
-    """What is in files, by name, and the names of those that have changed since this process began."""
-    found = dict[str, bytes]()
-    recent = set[str]()
-    for path in paths:
-        name = path.removeprefix(os.path.join(root, ""))
-        with open(path, "rb") as file:
-            found[name] = file.read()
-            if os.fstat(file.fileno()).st_mtime > BEGAN:
-                recent.add(name)
-    return found, recent
-
-
-def _imports(name: str, source: bytes, day: str, modules: set[str]) -> set[str]:
-    """Those of a day's modules that one of its files imports, or may import."""
-    if not name.endswith(".py"):
-        return set()
-    if _DYNAMIC.search(_LIBRARY.sub(b"", source)):
-        return modules
-    after = rb"(?:\b%b\s*\.|\b%b\s+import\b|\bfrom\s+\.)([^()\n]*\([^)]*\)|[^\n]*)"
-    texts = re.findall(after.replace(b"%b", re.escape(day.encode())), source)
-    return modules & {word.decode() for text in texts for word in re.findall(rb"\w+", text)}
-
-
-def _joined(module: str, own: Mapping[str, str], imports: Mapping[str, set[str]]) -> set[str]:
-    """The modules that one imports, those that import it, and so on: either may change what the other has."""
-    found = {module}
-    waiting = [module]
-    while waiting:
-        one = waiting.pop()
-        others = {other for name, each in own.items() if each == one for other in imports[name]}
-        others |= {each for name, each in own.items() if one in imports[name]}
-        waiting += others - found
-        found |= others
-    return found
 
 
 def _probing(day: str) -> tuple[dict[Path, bytes], dict[Path, bytes]]:

@@ -28,14 +28,11 @@ from gpudojo.classes.csv_tables import read_table
 from gpudojo.model.errors import BadClass, BadEvidence, BadFile, suggestion
 from gpudojo.model.evidence import (
     EVIDENCE_VERSION,
-    Digests,
     Evidence,
     EvidenceOutline,
-    FactsOutline,
     Raised,
     checked_timeline,
     decoded,
-    digests_of,
     validated,
 )
 from gpudojo.model.results import ExerciseRow, Override, SubmissionRow, total
@@ -128,21 +125,6 @@ class _Evidence(msgspec.Struct):
     evidence: EvidenceOutline
 
 
-class _Wanted(msgspec.Struct):
-    """What a verdict depends on of a reference's function."""
-
-    evidence: msgspec.Raw
-    signature: str = ""
-
-
-class _Facts(msgspec.Struct):
-    observations: dict[str, FactsOutline]
-
-
-class _Outline(msgspec.Struct):
-    evidence: _Facts
-
-
 class UnreadFile(msgspec.Struct, frozen=True, tag="loaded"):
     """A file that has run, whose lines are decoded when they are asked for: only failures show some."""
 
@@ -178,19 +160,6 @@ class UnreadRecord(_Observed):
             raise BadEvidence(f"version {found.version} is not {EVIDENCE_VERSION}")
         return found
 
-    def observed(self, key: str) -> Digests | None:
-        """What tells apart what was observed of a function, whichever lines it has; raises BadEvidence."""
-        return (
-            digests_of(decoded(_outline.decode, self.seen[key]).evidence.observations)
-            if key in self.seen
-            else None
-        )
-
-    def wanted(self, key: str) -> bytes:
-        """Tells apart what verdicts depend on where this is the record of the reference; raises BadEvidence."""
-        found = decoded(_wanted.decode, self.seen[key])
-        return hashlib.sha256(found.signature.encode() + b"\0" + bytes(found.evidence)).digest()
-
     def add(self, key: str, seen: EncodedFunction, joined: bool) -> None:
         """Add a function, or `joined` with what another child observed of it in other scenarios."""
         found = msgspec.msgpack.encode(seen)
@@ -208,8 +177,6 @@ _decoder: Final = msgspec.msgpack.Decoder(Record)
 _unread: Final = msgspec.msgpack.Decoder(UnreadRecord)
 _function: Final = msgspec.msgpack.Decoder(FunctionRecord)
 _evidence: Final = msgspec.msgpack.Decoder(_Evidence)
-_outline: Final = msgspec.msgpack.Decoder(_Outline)
-_wanted: Final = msgspec.msgpack.Decoder(_Wanted)
 _lines: Final = msgspec.msgpack.Decoder(dict[str, int])
 _sources_decoder: Final = msgspec.msgpack.Decoder(dict[str, bytes])
 R = TypeVar("R", bound=_Observed)
@@ -373,10 +340,6 @@ class Store:
 
     def row_path(self, key: str, measure: str) -> Path:
         return self.folder / "rows" / key[:2] / f"{key}-{measure}.json"
-
-    def verdict_path(self, key: str) -> Path:
-        """Of what the last verdict on a record was made from."""
-        return self.folder / "rows" / key[:2] / f"{key}.mp"
 
 
 def _write_packed(path: Path, files: Mapping[str, bytes]) -> None:

@@ -42,8 +42,6 @@ ENDS: Final = {
     **dict.fromkeys(("SIGABRT", "SIGSYS", "SIGTRAP"), "it aborted"),
 }
 
-_well_formed: set[bytes] = set()  # digests of evidence, see `Frames`
-
 
 class SubmissionRun:
     """Runs one submission in as many children as it takes, and collects its record."""
@@ -90,7 +88,7 @@ class SubmissionRun:
     def job(self, token: bytes) -> Job:
         """What the next child is to do."""
         self._children += 1
-        self._frames = Frames(token, EVIDENCE, _well_formed)
+        self._frames = Frames(token, EVIDENCE, encoded=True)
         self.step = None
         self.killed_by_us = False
         self.finished = False

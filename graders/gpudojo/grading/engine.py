@@ -13,7 +13,6 @@ from __future__ import annotations
 import contextlib
 import difflib
 import re
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -37,11 +36,11 @@ from gpudojo.model.evidence import (
     encode_evidence,
 )
 from gpudojo.model.exercise import (
-    Asked,
     Check,
     Exercise,
     Failed,
     Function,
+    Lines,
     Misconception,
     Seen,
     Todo,
@@ -59,9 +58,8 @@ UNJUDGED = "what it did or returned is so unlike the reference's that it cannot 
 NONE = re.compile(r"\b(returned|is|gave|chose) None\b")
 RECURSION = "an end; a function that calls itself needs a case in which it does not"
 _NOTHING: Final = Failed("", "")  # is said of a check that did not fail
-_references: dict[
-    tuple[str, str], tuple[Evidence, Seen]
-] = {}  # the last one of each function, converted once
+# The reference's evidence of each function that was used last, with its facts converted once.
+_references: dict[tuple[str, str], tuple[Evidence, Seen]] = {}
 
 
 def judge_function(
@@ -71,17 +69,15 @@ def judge_function(
     reference: Evidence,
     lines: Mapping[str, int] | Callable[[], Mapping[str, int]] | None = None,
     signature: str = "(…)",
-    known: KnownOutcomes | None = None,
-    digests: Mapping[str, bytes] = {},
 ) -> list[CheckResult]:
-    """One result for each check of a function, by its evidence and the reference's.
+    """Judge and explain each check of a function, by its evidence and the reference's.
 
-    `lines` are those of names and patterns in the student's source, or return them where a check failed; `signature`
-    is the one the function should have. `known` has what came of these checks by the same reference, and gets what
-    comes of them by evidence with `digests`.
+    `lines` are those of names and patterns in the student's source, or a function that returns
+    them, which is called if a check failed. `signature` is the one the function should have.
+    Raises DamagedEvidence where facts were spoiled after they were received.
     """
-    results = judge(exercise, function, evidence, reference, known, digests)
-    if not [result for result in results if result.outcome is Outcome.FAILED]:
+    results = judge(exercise, function, evidence, reference)
+    if not any(result.outcome is Outcome.FAILED for result in results):
         return results
     found = lines() if callable(lines) else lines or {}
     return [
@@ -89,123 +85,86 @@ def judge_function(
     ]
 
 
-class Judged(NamedTuple):
-    """What came of a check."""
+class Judgement(NamedTuple):
+    """What came of a check: why it failed, and which lines the calls executed that it is about."""
 
-    result: CheckResult
-    asked: Asked | None = (
-        None  # the calls whose lines are those of the result: they differ where facts are the same
-    )
-
-
-class KnownOutcomes:
-    """What came of the checks of one function, by what each of them asked for.
-
-    A check asks the same of the same facts, and does not depend on what it has not asked for.
-    """
-
-    def __init__(self, most: int) -> None:
-        self.most = most  # for one check: what many do comes early
-        self._count: Counter[str] = Counter()
-        self._passed: dict[str, Judged] = {}  # by check: whoever passes it, the result is the same
-        # By check: the probes it asked for, and by the digests of these and of how all ended, what came of it.
-        self._known: dict[str, dict[tuple[str, ...], dict[tuple[bytes, ...], Judged]]] = {}
-
-    def find(self, check: Check, digests: Mapping[str, bytes]) -> Judged | None:
-        """`digests` are those of facts by probe, and by "" that of how all probes ended."""
-        for probes, known in self._known.get(check.name, {}).items():
-            if (
-                found := known.get(tuple([digests.get(probe, b"") for probe in probes]))
-            ) is not None:
-                return found
-        return None
-
-    def add(
-        self, check: Check, digests: Mapping[str, bytes], probes: Iterable[str], judged: Judged
-    ) -> None:
-        if self._count[check.name] < self.most:
-            self._count[check.name] += 1
-            if judged.result.outcome is Outcome.PASSED:
-                judged = self._passed.setdefault(check.name, judged)
-            asked = ("", *sorted(probes))
-            known = self._known.setdefault(check.name, {}).setdefault(asked, {})
-            known[tuple([digests.get(probe, b"") for probe in asked])] = judged
+    outcome: Outcome
+    failed: Failed | None = None
+    ran: Lines | None = None
 
 
 def judge(
-    exercise: Exercise,
-    function: Function,
-    evidence: AnyEvidence,
-    reference: Evidence,
-    known: KnownOutcomes | None = None,
-    digests: Mapping[str, bytes] = {},
+    exercise: Exercise, function: Function, evidence: AnyEvidence, reference: Evidence
 ) -> list[CheckResult]:
-    """One result for each check of a function."""
+    """Judge each check of a function; one that needs a check that did not pass is blocked."""
+    if any(seen.status is CallStatus.TODO for seen in evidence.observations.values()):
+        return [result_of(exercise, function, check, Outcome.TODO) for check in function.checks]
     seen = Seen(evidence.observations)
-    wanted = _converted(reference)
-    todo = any(
-        observation.status is CallStatus.TODO for observation in evidence.observations.values()
-    )
+    wanted = _facts_of_reference(reference)
     passed: set[str] = set()
     results = []
     for check in function.checks:
-        blocked = None if todo else next((need for need in check.needs if need not in passed), None)
-        if todo or blocked is not None:
-            outcome = Outcome.TODO if todo else Outcome.BLOCKED
-            results.append(result_of(exercise, function, check, outcome, None, blocked))
-            continue
-        judged = known.find(check, digests) if known is not None else None
-        if judged is None:
-            outcome, failed, asked = _outcome(function, check, seen, wanted)
-            judged = Judged(result_of(exercise, function, check, outcome, failed), asked)
-            if known is not None and seen.used is not None:
-                known.add(check, digests, seen.used, judged)
-        result, asked = judged
+        missing = [need for need in check.needs if need not in passed]
+        if missing:
+            result = result_of(exercise, function, check, Outcome.BLOCKED, None, missing[0])
+        else:
+            judgement = judge_check(function, check, seen, wanted)
+            result = result_of(exercise, function, check, judgement.outcome, judgement.failed)
+            if judgement.ran is not None:
+                result = msgspec.structs.replace(result, ran=judgement.ran)
         if result.outcome is Outcome.PASSED:
             passed.add(check.name)
-        results.append(
-            result if asked is None else msgspec.structs.replace(result, ran=seen.lines(asked))
-        )
+        results.append(result)
     return results
 
 
-def _converted(reference: Evidence) -> Seen:
+def _facts_of_reference(reference: Evidence) -> Seen:
+    """The facts in the reference's evidence; it is the same for many submissions."""
     key = reference.exercise, reference.function
     known = _references.get(key)
     if known is None or known[0] is not reference:
-        known = _references[key] = reference, Seen(reference.observations)
+        known = reference, Seen(reference.observations)
+        _references[key] = known
     return known[1]
 
 
-def _outcome(
-    function: Function, check: Check, seen: Seen, wanted: Seen
-) -> tuple[Outcome, Failed | None, Asked | None]:
-    """What came of a check, why, and the calls that it is about where their lines are to be shown.
+def judge_check(function: Function, check: Check, seen: Seen, wanted: Seen) -> Judgement:
+    """Judge one check, by what was seen of the student's function and of the reference.
 
-    One that raises is an error of ours, which costs the student nothing, if it raises for the reference's evidence
-    too; otherwise the check fails. Evidence is made where student code runs: if evidence that cannot be read were not
-    held against the student, spoiling it would pay.
+    A check that raises is an error of ours, which costs the student nothing, if it raises for the
+    reference's evidence too; otherwise the check fails. Evidence is made where student code runs:
+    if evidence that cannot be read were not held against the student, spoiling it would pay.
+    Raises DamagedEvidence, which is no verdict on the student.
     """
     seen.begin()
     try:
         check.judge(seen, wanted)
-    except Failed as error:
-        return Outcome.FAILED, error, seen.asked if error.ran is None else None
-    except Todo as error:
-        return Outcome.TODO, Failed(str(error), ""), None
+    except Failed as failed:
+        ran = seen.ran if failed.ran is None else None
+        return Judgement(Outcome.FAILED, failed, ran)
+    except Todo as todo:
+        return Judgement(Outcome.TODO, Failed(str(todo), ""))
     except DamagedEvidence:
-        raise  # by the disk: no verdict on the student
-    except Exception as error:
-        said = f"{type(error).__name__}: {error}, raised at {author_line(error)}"
-        try:
-            check.judge(wanted, wanted)
-        except Exception:
-            return Outcome.ERROR, Failed(f"the check itself failed: {said}", "a verdict"), None
-        if isinstance(error, ScenarioRaised):
-            failed = scenario_raised(error.raised, function.diagnose(error.raised, seen))
-            return Outcome.FAILED, failed, (None, error.raised.scenario)
-        return Outcome.FAILED, Failed(f"{UNJUDGED} ({said})", "what the docstring promises"), None
-    return Outcome.PASSED, None, None
+        raise
+    except Exception as error:  # whatever a check raises for evidence that it did not expect
+        return _judge_error(function, check, seen, wanted, error)
+    return Judgement(Outcome.PASSED)
+
+
+def _judge_error(
+    function: Function, check: Check, seen: Seen, wanted: Seen, error: Exception
+) -> Judgement:
+    """Say whose error it is that a check raised: ours, or that of the student's function."""
+    said = f"{type(error).__name__}: {error}, raised at {author_line(error)}"
+    try:
+        check.judge(wanted, wanted)
+    except Exception:  # then the check cannot judge anybody
+        return Judgement(Outcome.ERROR, Failed(f"the check itself failed: {said}", "a verdict"))
+    if isinstance(error, ScenarioRaised):
+        failed = scenario_raised(error.raised, function.diagnose(error.raised, seen))
+        seen.about(None, error.raised.scenario)
+        return Judgement(Outcome.FAILED, failed, seen.ran)
+    return Judgement(Outcome.FAILED, Failed(f"{UNJUDGED} ({said})", "what the docstring promises"))
 
 
 def result_of(

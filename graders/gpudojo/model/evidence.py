@@ -5,12 +5,11 @@ from __future__ import annotations
 import enum
 import functools
 import gc
-import hashlib
 import itertools
 import math
 import types
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, Final, Generic, Literal, NamedTuple, TypeVar, Union, get_args, get_origin
+from typing import Any, Final, Generic, Literal, TypeVar, Union, get_args, get_origin
 
 import msgspec
 from virtual_cuda.errors import BadTimeline
@@ -367,14 +366,6 @@ def _facts_in(data: msgspec.Raw) -> Any:
         raise DamagedEvidence(error.reason) from None
 
 
-class FactsOutline(msgspec.Struct, frozen=True):
-    """The same without the lines: of what a digest is made."""
-
-    status: CallStatus
-    facts: msgspec.Raw = msgspec.Raw()
-    raised: Raised | None = None
-
-
 class EvidenceOutline(msgspec.Struct, frozen=True):
     """Evidence whose facts, most of its bytes, are not decoded."""
 
@@ -390,56 +381,8 @@ AnyObservation = Observation | ObservationOutline
 AnyEvidence = Evidence | EvidenceOutline
 
 
-class Digests(NamedTuple):
-    """Tells observations apart, whichever lines were executed."""
-
-    ends: bytes  # the names of the probes, and how each of them ended
-    facts: tuple[bytes, ...]  # of each of them, a digest
-
-
-def digests_of(observations: Mapping[str, ObservationOutline | FactsOutline]) -> Digests:
-    ends = _encoder.encode(
-        [(name, seen.status, seen.raised) for name, seen in observations.items()]
-    )
-    return Digests(
-        ends, tuple([_recent.digest(bytes(seen.facts)) for seen in observations.values()])
-    )
-
-
-class RecentFacts:
-    """Makes digests. Facts that are the same as the last ones of their size are not hashed again, only compared.
-
-    Most students do what others have done, and where the processor has no instructions for it, hashing is slow.
-    """
-
-    def __init__(self, most: int) -> None:
-        self.most = most  # bytes that are kept
-        self._kept = 0
-        self._known: dict[int, tuple[bytes, bytes]] = {}  # by size: facts and their digest
-
-    def digest(self, data: bytes) -> bytes:
-        size = len(data)
-        known = self._known.get(size)
-        if known is not None and known[0] == data:
-            return known[1]
-        # Several times as fast as others where the processor has instructions for it.
-        found = hashlib.sha256(data).digest()
-        if SHORT <= size <= self.most // 4:
-            if known is None:
-                self._kept += size
-                if self._kept > self.most:
-                    self._known.clear()
-                    self._kept = size
-            self._known[size] = data, found
-        return found
-
-
 LARGEST: Final = 16 << 20
-MOST_KNOWN: Final = 10_000  # digests: a megabyte
-MOST_FACTS_KNOWN: Final = 4_000  # the same of single probes
 LARGEST_OBSERVATION: Final = 1 << 20  # five times the largest of a reference
-SHORT: Final = 1 << 10  # bytes that are hashed as fast as they are compared
-MOST_RECENT: Final = 2 << 20
 DEEPEST: Final = 16
 MOST_FACTS: Final = (
     50_000  # lists, mappings and arrays of one function; those of a reference have a thousand
@@ -475,49 +418,13 @@ def decode_evidence(data: bytes) -> Evidence:
     return validated(decoded(_decoder.decode, data))
 
 
-def outlined(data: bytes, known: set[bytes]) -> EvidenceOutline:
-    """The outline of such evidence, if all of it is well-formed. Raises BadEvidence.
-
-    `known` are digests of evidence that was well-formed; this one's is added. Of the functions of a class
-    most do what others have done: their facts need not be looked through again.
-    """
+def outlined(data: bytes) -> EvidenceOutline:
+    """The outline of such evidence, if all of it is well-formed. Raises BadEvidence."""
     outline = decoded(_outline.decode, data)
-    digests = digests_of(outline.observations)
-    found = hashlib.sha256(b"".join((digests.ends, *digests.facts))).digest()
-    if outline.version != EVIDENCE_VERSION or found not in known:
-        try:
-            if len(data) > LARGEST or outline.version != EVIDENCE_VERSION:
-                raise BadEvidence("it is too large, or of another version")
-            count = 0
-            for digest, seen in zip(digests.facts, outline.observations.values(), strict=True):
-                count += _facts_known.get(digest) or _count_facts(
-                    digest, seen.facts, MOST_FACTS - count
-                )
-            if count > MOST_FACTS + 1:
-                raise BadEvidence(f"it has more than {MOST_FACTS:,} lists and mappings")
-        except BadEvidence:
-            decode_evidence(data)  # which says what is wrong in the words for the whole
-            raise
-        if len(known) < MOST_KNOWN:
-            known.add(found)
+    decode_evidence(data)
     return outline
 
 
-def _count_facts(digest: bytes, data: msgspec.Raw, most: int) -> int:
-    """How many lists, mappings and arrays there are in facts that are well-formed. Raises BadEvidence."""
-    left = itertools.count(most, -1).__next__
-    _make_whole(decoded(_facts.decode, data), 0, left)
-    count = most - left()
-    if len(_facts_known) < MOST_FACTS_KNOWN:
-        _facts_known[digest] = count
-    return count
-
-
-_encoder: Final = msgspec.msgpack.Encoder()
-_recent: Final = RecentFacts(MOST_RECENT)
-_facts_known: Final[
-    dict[bytes, int]
-] = {}  # by digest, how many lists, mappings and arrays well-formed facts have
 _decoder: Final = msgspec.msgpack.Decoder(Evidence)
 _outline: Final = msgspec.msgpack.Decoder(EvidenceOutline)
 _facts: Final = msgspec.msgpack.Decoder(dict[str, Any])

@@ -84,7 +84,6 @@ T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
 # Lines that were executed, each pair the first and last of some that follow each other.
 Lines = tuple[tuple[int, int], ...]
-Asked = tuple[str | None, str | None]  # a probe and a scenario; None: any
 GPUS: Final = {"one gpu": 1, "two gpus": 2, "three gpus": 3}
 OTHERS: Final = (*GPUS, "mac", "laptop")  # machines that are never the one with the real GPU
 
@@ -122,21 +121,17 @@ class Seen:
     """What the probes of one function saw. `seen[probe]` has the type that the probe returns."""
 
     def __init__(self, observations: Mapping[str, AnyObservation]) -> None:
-        self._observations = observations
+        self.observations = observations
         self._asked: list[str | None] = [
             _NOTHING,
             None,
         ]  # the probe and the scenario that a check asked for last
-        # The probes whose facts a check has asked for. None: a verdict may depend on more than these and the ends.
-        self.used: set[str] | None = set()
         self._typed: dict[str, Any] = {}
         self._joined: dict[tuple[str, ...], Any] = {}
 
     def __getitem__(self, probe: Probe[T]) -> T:
         """Raises ScenarioRaised after a student's error, KeyError or BadEvidence where nothing fits."""
         name = probe.name
-        if (used := self.used) is not None:
-            used.add(name)
         found: T | None = self._typed.get(name)
         if found is None:
             found = self._read(name, probe)
@@ -146,7 +141,7 @@ class Seen:
         return found
 
     def _read(self, name: str, probe: Probe[T]) -> T:
-        seen = self._observations[name]
+        seen = self.observations[name]
         if seen.status is CallStatus.RAISED and seen.raised is not None:
             raise ScenarioRaised(seen.raised)
         made: T = seen.typed(probe.returns)
@@ -158,47 +153,29 @@ class Seen:
                 cases.probe, cases.asked = name, self._asked
         return made
 
-    @property
-    def asked(self) -> Asked | None:
-        """About what a check asked last."""
-        probe, scenario = self._asked
-        return None if probe is _NOTHING else (probe, scenario)
-
     def about(self, probe: str | None, scenario: str | None = None) -> None:
         """Note what is asked about, in one probe or any: a failure shows a line that these calls executed."""
         self._asked[:] = probe, scenario
 
     @property
-    def observations(self) -> Mapping[str, AnyObservation]:
-        """Everything. A check that asks for `ends` instead need not be judged again for the same facts."""
-        self.used = None
-        return self._observations
-
-    @property
     def ends(self) -> dict[str, tuple[CallStatus, Raised | None]]:
         """How each probe ended, and with which error."""
-        return {name: (seen.status, seen.raised) for name, seen in self._observations.items()}
+        return {name: (seen.status, seen.raised) for name, seen in self.observations.items()}
 
     def begin(self) -> None:
         """Forget what was asked for: another check begins."""
         self._asked[:] = _NOTHING, None
-        self.used = set()
 
     @property
     def ran(self) -> Lines | None:
-        """The lines executed by the calls that were asked about last."""
-        self.used = None
-        return self.lines(self.asked)
-
-    def lines(self, asked: Asked | None) -> Lines | None:
-        """The lines executed by the calls that were asked about.
+        """The lines executed by the calls that were asked about last; None where nothing was asked.
 
         Calls outside of scenarios stand for a scenario that has no record, and all calls for none.
         """
-        if asked is None:
+        probe, scenario = self._asked
+        if probe is _NOTHING:
             return None
-        probe, scenario = asked
-        seen = [each for name, each in self._observations.items() if probe in (name, None)]
+        seen = [each for name, each in self.observations.items() if probe in (name, None)]
         chosen = [
             each.executed[scenario]
             for each in seen

@@ -227,13 +227,13 @@ def signature(key: bytes, number: int, body: bytes) -> bytes:
 class Frames:
     """Decodes a stream of frames. After the first problem nothing more is accepted.
 
-    With `known`, digests of evidence that was well-formed, evidence stays encoded, and comes with an outline of it.
+    If `encoded`, evidence stays encoded, and comes with an outline of it.
     """
 
-    def __init__(self, key: bytes, largest: int, known: set[bytes] | None = None) -> None:
+    def __init__(self, key: bytes, largest: int, encoded: bool = False) -> None:
         self.key = key
         self.left = largest
-        self.known = known
+        self.encoded = encoded
         self.count = 0
         self.problem: str | None = None
         self.too_much = False  # no more than that is wrong with it
@@ -266,7 +266,7 @@ class Frames:
                     self.problem = STRANGER
                     break
                 self.count += 1
-                found.append(_checked(body) if self.known is None else _outlined(body, self.known))
+                found.append(_outlined(body) if self.encoded else _checked(body))
             except BadEvidence as error:
                 self.problem = str(error)
                 break
@@ -284,7 +284,7 @@ def _checked(body: bytes) -> Frame:
     return frame
 
 
-def _outlined(body: bytes, known: set[bytes]) -> Received:
+def _outlined(body: bytes) -> Received:
     try:
         frame = decoded(_keeper.decode, body)
         if not isinstance(frame, EncodedSaw):
@@ -294,7 +294,7 @@ def _outlined(body: bytes, known: set[bytes]) -> Received:
             *([] if bytes(frame.timeline) == NIL else [frame.timeline]),
         ):
             checked_timeline(drawn)
-        return OutlinedSaw(frame, outlined(frame.evidence, known))
+        return OutlinedSaw(frame, outlined(frame.evidence))
     except BadEvidence:
         _checked(body)  # which says where in the whole frame it is wrong
         raise

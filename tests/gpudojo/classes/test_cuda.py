@@ -151,12 +151,19 @@ def test_after_a_time_out_the_other_machines_are_not_asked_and_count_as_late() -
         names[0]: Observation(CallStatus.RETURNED, {}),
         names[1]: Observation(CallStatus.RAISED, {}, LATE),
     }
-    late = judging._late(function, Evidence(exercise.stem, function.name, "cuda", 0, seen))
+    late = judging.complete_after_time_out(
+        function, Evidence(exercise.stem, function.name, "cuda", 0, seen)
+    )
     assert late is not None
     found = late.observations
     assert [found[name].raised for name in names] == [None, *[LATE] * (len(names) - 1)]
     whole = {name: Observation(CallStatus.RETURNED, {}) for name in names}
-    assert judging._late(function, Evidence(exercise.stem, function.name, "cuda", 0, whole)) is None
+    assert (
+        judging.complete_after_time_out(
+            function, Evidence(exercise.stem, function.name, "cuda", 0, whole)
+        )
+        is None
+    )
 
 
 def test_too_much_gpu_memory_is_reported_as_that() -> None:

@@ -43,7 +43,7 @@ def outcome(*rows: SubmissionRow) -> GradedClass:
 
 def test_what_could_not_be_read_failed_no_check() -> None:
     screen = Console(file=io.StringIO(), width=100)
-    torn = judging.unreadable("the archive is damaged", day("day8"))
+    torn = judging.judge_unreadable("the archive is damaged", day("day8"))
     failed = CheckRow(WRONG, "move_batch", Outcome.FAILED, 0, 1)
     wrong = row(
         "c", SubmissionStatus.GRADED, [ExerciseRow("03_moving_batches", "Moving", 0, 1, [failed])]
@@ -95,7 +95,7 @@ def test_a_file_gets_the_same_text_without_rich(
     plain = console_here()
     screen = Console(file=io.StringIO(), width=80, highlight=False)
     assert isinstance(plain, PlainConsole)
-    torn = judging.unreadable(
+    torn = judging.judge_unreadable(
         "the archive [bold]is[/bold] damaged " + "and long " * 20, day("day8")
     )
     for console in (plain, screen):

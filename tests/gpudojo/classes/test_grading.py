@@ -18,15 +18,14 @@ from typing import Any
 
 import msgspec
 import pytest
-from gpudojo.classes import grading_options, judging, local_runner
+from gpudojo.classes import grading_options, judge_pool, judging, local_runner
 from gpudojo.classes.class_grading import ClassGrading, GradedClass
 from gpudojo.classes.grading_options import GradingOptions
-from gpudojo.classes.judging import Verdicts
 from gpudojo.classes.store import Store, UnreadRecord
+from gpudojo.classes.verdict_store import VerdictStore, VerdictSummary
 from gpudojo.model.catalogue import day
 from gpudojo.model.errors import BadClass
-from gpudojo.model.exercise import Exercise
-from gpudojo.model.results import CheckResult, ClassResults, SubmissionRow, SubmissionStatus
+from gpudojo.model.results import ClassResults, SubmissionRow, SubmissionStatus
 from gpudojo.model.results_file import read
 from gpudojo.submissions.entries import IgnoredPath
 
@@ -225,87 +224,6 @@ def test_judging_again_runs_nothing_and_sees_other_points(
     assert [row.score for row in again.submissions] == [row.score for row in results.submissions]
 
 
-def forget(out: Path) -> None:
-    """Have all verdicts made again: what they were made from is not known any more."""
-    for path in (out / ".dojo" / "rows").rglob("*.mp"):
-        path.unlink()
-
-
-def judged_exercises(monkeypatch: pytest.MonkeyPatch) -> set[str]:
-    """The exercises of which functions are judged in this process from now on."""
-    found = set[str]()
-    judge = judging.judge_function
-
-    def noted(exercise: Exercise, *more: Any) -> list[CheckResult]:
-        found.add(exercise.stem)
-        return judge(exercise, *more)
-
-    monkeypatch.setattr(judging, "judge_function", noted)
-    return found
-
-
-@pytest.fixture
-def fingerprints(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
-    """By exercise that of its code, which a test may change."""
-    made = {exercise.stem: exercise.stem for exercise in day("day8")}
-    monkeypatch.setattr(grading_options, "of_exercises", lambda day: made)
-    return made
-
-
-@pytest.fixture
-def rejudged(
-    graded: tuple[Path, Quiet, ClassResults],
-    folder: Path,
-    tmp_path: Path,
-    fingerprints: dict[str, str],
-) -> tuple[Path, ClassResults]:
-    """The folder and the results of a class of which it is known what the verdicts were made from."""
-    shutil.copytree(graded[0], out := tmp_path / "out")
-    forget(out)
-    return out, grade(folder, out, rejudge=True)[2]
-
-
-def test_what_has_not_changed_is_not_judged_again(
-    rejudged: tuple[Path, ClassResults], folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    out, results = rejudged
-    written = (out / "results.json").read_bytes()
-    judged = judged_exercises(monkeypatch)
-    outcome, watcher, again = grade(folder, out, rejudge=True)
-    assert again == results
-    assert (out / "results.json").read_bytes() == written
-    assert sorted(watcher.told) == sorted(row.submission for row in results.submissions)
-    assert (judged, outcome.notices) == (set(), [])
-    assert {path.stat().st_mode & 0o777 for path in (out / ".dojo" / "rows").rglob("*.mp")} == {
-        0o600
-    }
-
-
-def test_only_a_changed_exercise_is_judged_again(
-    rejudged: tuple[Path, ClassResults],
-    folder: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    fingerprints: dict[str, str],
-) -> None:
-    out, before = rejudged
-    fourth = next(exercise for exercise in day("day8") if exercise.stem == Path(FOURTH).stem)
-    function = next(each for each in fourth.functions if each.name == "train_epoch")
-    half = [dataclasses.replace(check, points=check.points / 2) for check in function.checks]
-    monkeypatch.setattr(function, "checks", half)
-    monkeypatch.setattr(grading_options, "of_checks", lambda day: "changed")
-    fingerprints[fourth.stem] = "changed"
-    judged = judged_exercises(monkeypatch)
-    _, _, again = grade(folder, out, rejudge=True)
-    assert judged == {fourth.stem}
-    assert by_name(again)["zipped"].score == by_name(before)["zipped"].score / 2
-    shutil.copytree(out, tmp_path / "fresh")
-    shutil.rmtree(tmp_path / "fresh" / ".dojo" / "rows")
-    grade(folder, tmp_path / "fresh", rejudge=True)
-    assert len(judged) > 1
-    assert (tmp_path / "fresh" / "results.json").read_bytes() == (out / "results.json").read_bytes()
-
-
 @pytest.mark.slow
 def test_an_edited_check_is_judged_as_by_a_grader_that_knows_nothing(
     graded: tuple[Path, Quiet, ClassResults], folder: Path, tmp_path: Path
@@ -350,7 +268,6 @@ def test_an_edited_check_is_judged_as_by_a_grader_that_knows_nothing(
     module.write_text(
         f"{text[:end]}\n    raise Failed('edited', 'edited'){text[end:]}", encoding="utf-8"
     )
-    os.utime(module, (0, 0))  # not in doubt
     edited = rejudged(known)
     assert b'"edited"' in edited
     assert b'"edited"' not in before
@@ -358,70 +275,29 @@ def test_an_edited_check_is_judged_as_by_a_grader_that_knows_nothing(
     assert rejudged(tmp_path / "fresh") == edited == rejudged(known)
 
 
-def test_what_verdicts_were_made_from_is_not_used_where_it_is_damaged_or_in_doubt(
-    rejudged: tuple[Path, ClassResults],
-    folder: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    fingerprints: dict[str, str],
-) -> None:
-    out, results = rejudged
-    stems = {
-        exercise.stem
-        for exercise in day("day8")
-        for each in exercise.functions
-        if each.name in ONLY
-    }
-    judged = judged_exercises(monkeypatch)
-    key = by_name(results)["solved"].record
-    origin = Store(out).verdict_path(key)
-    row = Store(out).row_path(key, msgspec.msgpack.decode(origin.read_bytes())["measure"])
-    for path, damage in (
-        (origin, b"\xff"),
-        (origin, b""),
-        (row, b"{}"),
-        (row, row.read_bytes()[:-9]),
-    ):
-        judged.clear()
-        kept = path.read_bytes()
-        path.write_bytes(damage)
-        outcome, _, again = grade(folder, out, rejudge=True)
-        assert (again, judged, path.read_bytes()) == (results, stems, kept)
-        told = [f"{path} is damaged: this submission was judged again"] if damage else []
-        assert outcome.notices == told
-    judged.clear()
-    del fingerprints[Path(FIRST).stem]
-    for _ in range(2):
-        _, _, again = grade(folder, out, rejudge=True)
-        assert (again, judged) == (results, {Path(FIRST).stem})
-
-
 def test_a_verdict_is_made_again_from_another_record(
-    graded: tuple[Path, Quiet, ClassResults], tmp_path: Path, fingerprints: dict[str, str]
+    graded: tuple[Path, Quiet, ClassResults], tmp_path: Path
 ) -> None:
     shutil.copytree(graded[0], out := tmp_path / "out")
-    verdicts = Verdicts(out, "day8", ONLY, graded[2].reference, "measure")
+    verdicts = VerdictStore(out, "day8", ONLY, graded[2].reference, "measure")
     key = by_name(graded[2])["solved"].record
     record = verdicts.store.unread(key)
     other = verdicts.store.unread(by_name(graded[2])["zipped"].record)
     assert record is not None
     assert other is not None
-    whole = verdicts.standing(key, anew=True)
-    assert verdicts.unchanged(key) == whole
+    whole = verdicts.judge(key)
+    assert verdicts.kept_row(key) == whole
     verdicts.store.keep(key, other)
-    assert verdicts.unchanged(key) is None
-    assert verdicts.standing(key, anew=True).score < whole.score
+    assert verdicts.judge(key).score < whole.score
     verdicts.store.keep(key, record)
-    assert verdicts.standing(key, anew=True) == whole
+    assert verdicts.judge(key) == whole
 
 
-def test_an_exercise_with_an_error_of_ours_is_judged_again(
-    graded: tuple[Path, Quiet, ClassResults],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    fingerprints: dict[str, str],
+def test_a_check_with_an_error_of_ours_is_judged_again(
+    graded: tuple[Path, Quiet, ClassResults], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shutil.copytree(graded[0], out := tmp_path / "out")
-    verdicts = Verdicts(out, "day8", ONLY, graded[2].reference, "measure")
+    verdicts = VerdictStore(out, "day8", ONLY, graded[2].reference, "measure")
     key = by_name(graded[2])["solved"].record
     fourth = next(exercise for exercise in day("day8") if exercise.stem == Path(FOURTH).stem)
     function = next(each for each in fourth.functions if each.name == "train_epoch")
@@ -431,11 +307,8 @@ def test_an_exercise_with_an_error_of_ours_is_judged_again(
             for check in function.checks
         ]
         failing.setattr(function, "checks", checks)
-        assert any("error in the check" in why for why in verdicts.of(key, anew=True).needs_human)
-    judged = judged_exercises(monkeypatch)
-    verdicts = dataclasses.replace(verdicts)
-    assert verdicts.of(key, anew=True).needs_human == []
-    assert judged == {fourth.stem}
+        assert any("error in the check" in why for why in verdicts.judge(key).needs_human)
+    assert verdicts.judge(key).needs_human == []
 
 
 def test_several_processes_judge_as_one_does(
@@ -444,16 +317,15 @@ def test_several_processes_judge_as_one_does(
     out, _, results = graded
     for kept in (out / ".dojo" / "rows").rglob("*.json"):
         kept.write_text("{}")  # whoever judges has to write it anew
-    monkeypatch.setattr(judging, "IN_PARALLEL", 2)
-    monkeypatch.setattr(judging, "CHUNK", 1)
+    monkeypatch.setattr(judge_pool, "RECORDS_PER_PROCESS", 2)
     here = list[str]()
-    judged = judging.judged
+    judged = judging.judge_record
 
     def noted(record: UnreadRecord, *more: Any) -> SubmissionRow:
         here.append(record.digest)
         return judged(record, *more)
 
-    monkeypatch.setattr(judging, "judged", noted)
+    monkeypatch.setattr(judging, "judge_record", noted)
     _, watcher, again = grade(folder, out, rejudge=True)
     assert again == results
     assert watcher.ran == []
@@ -463,41 +335,17 @@ def test_several_processes_judge_as_one_does(
     )
 
 
-def test_what_is_judged_from_the_same_evidence_is_the_same(
-    graded: tuple[Path, Quiet, ClassResults],
-) -> None:
-    out, _, results = graded
-    store = Store(out)
-    same = judging.SameResults()
-    reference = store.record(results.reference)
-    exercises = day("day8")
-    assert reference is not None
-    for key in [row.record for row in results.submissions if row.record] * 2:
-        whole = store.record(key)
-        unread = store.unread(key)
-        assert whole is not None
-        assert unread is not None
-        expected = judging.judged(whole, reference, exercises, ONLY)
-        assert judging.judged(unread, reference, exercises, ONLY, same) == expected
-    assert same.verdicts
-    assert same.outcomes
-    assert all(
-        result.outcome in judging.UNEXPLAINED
-        for known in same.verdicts.values()
-        for result in known.results
-    )
-
-
 def test_what_is_told_of_a_verdict_is_in_it(graded: tuple[Path, Quiet, ClassResults]) -> None:
     out, _, results = graded
-    verdicts = Verdicts(out, "day8", ONLY, results.reference, grading_options.of_checks("day8"))
+    verdicts = VerdictStore(out, "day8", ONLY, results.reference, grading_options.of_checks("day8"))
     for key in {row.record for row in results.submissions if row.record}:
-        for anew in (True, False):
-            assert verdicts.standing(key, anew) == judging.standing_of(verdicts.of(key, anew))
+        judged = verdicts.judge(key)
+        assert verdicts.row(key) == judged
+        assert verdicts.summary(key) == VerdictSummary.of(judged)
         verdicts.store.row_path(key, verdicts.measure).write_bytes(
             b'{"status": "graded", "score": 1'
         )
-        assert verdicts.standing(key) == judging.standing_of(verdicts.of(key))
+        assert verdicts.summary(key) == VerdictSummary.of(verdicts.row(key))
 
 
 def test_facts_that_the_disk_has_damaged_cost_no_points(
@@ -505,7 +353,7 @@ def test_facts_that_the_disk_has_damaged_cost_no_points(
 ) -> None:
     out, _, results = graded
     shutil.copytree(out, tmp_path / "out")
-    verdicts = Verdicts(tmp_path / "out", "day8", ONLY, results.reference, "measure")
+    verdicts = VerdictStore(tmp_path / "out", "day8", ONLY, results.reference, "measure")
     key = by_name(results)["solved"].record
     record = verdicts.store.unread(key)
     assert record is not None
@@ -514,7 +362,7 @@ def test_facts_that_the_disk_has_damaged_cost_no_points(
     evidence["evidence"]["observations"]["epochs"]["facts"] = {"usual": b"no fact"}
     record.seen[name] = msgspec.Raw(msgspec.msgpack.encode(evidence))
     verdicts.store.keep(key, record)
-    row = verdicts.of(key, anew=True)
+    row = verdicts.judge(key)
     assert row.status is SubmissionStatus.UNREADABLE
     assert "is damaged; run again without --rejudge" in row.reason
 
@@ -528,21 +376,21 @@ def test_other_processes_judge_while_submissions_run(
     _, _, results = graded
     shutil.copytree(folder / "wrong", tmp_path / "class" / "wrong")
     shutil.copy(folder / "zipped.zip", tmp_path / "class")
-    monkeypatch.setattr(judging, "IN_PARALLEL", 2)
-    monkeypatch.setattr(judging, "judged", lambda *more: pytest.fail("judged in this process"))
+    monkeypatch.setattr(judge_pool, "RECORDS_PER_PROCESS", 2)
+    monkeypatch.setattr(
+        judging, "judge_record", lambda *more: pytest.fail("judged in this process")
+    )
     _, watcher, found = grade(tmp_path / "class", tmp_path / "out")
     assert sorted(watcher.ran) == ["wrong", "zipped"]
     for name, row in by_name(found).items():
         assert row.exercises == by_name(results)[name].exercises
 
 
-def test_a_judging_process_that_is_killed_is_reported(
+def test_a_judging_process_that_is_killed_changes_no_result(
     graded: tuple[Path, Quiet, ClassResults], folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     out, _, results = graded
-    forget(out)
-    monkeypatch.setattr(judging, "IN_PARALLEL", 2)
-    monkeypatch.setattr(judging, "CHUNK", 1)
+    monkeypatch.setattr(judge_pool, "RECORDS_PER_PROCESS", 2)
 
     def kill() -> None:
         while not (judges := multiprocessing.active_children()):
@@ -551,11 +399,8 @@ def test_a_judging_process_that_is_killed_is_reported(
 
     killer = threading.Thread(target=kill, daemon=True)
     killer.start()
-    with pytest.raises(BadClass, match="a process that judges was killed"):
-        grade(folder, out, rejudge=True)
-    killer.join()
-    monkeypatch.undo()
     _, _, again = grade(folder, out, rejudge=True)
+    killer.join()
     assert again == results
 
 
@@ -717,7 +562,7 @@ def test_what_cannot_be_judged_needs_review_and_ends_nothing(
     out, _, _ = graded
     shutil.copytree(out, tmp_path / "out")
     _, _, results = grade(folder, tmp_path / "out")  # an earlier test has left an attempt there
-    judged = judging.judged
+    judged = judging.judge_record
     bad = by_name(results)["crash"].digest
 
     def failing(record: UnreadRecord, *more: Any) -> SubmissionRow:
@@ -725,8 +570,7 @@ def test_what_cannot_be_judged_needs_review_and_ends_nothing(
             raise KeyError("surprise")
         return judged(record, *more)
 
-    monkeypatch.setattr(judging, "judged", failing)
-    forget(tmp_path / "out")
+    monkeypatch.setattr(judging, "judge_record", failing)
     _, _, again = grade(folder, tmp_path / "out", rejudge=True)
     row = by_name(again)["crash"]
     assert row.needs_human == ["the grader could not judge it (KeyError: 'surprise')"]
@@ -782,13 +626,13 @@ def test_a_grader_that_is_stopped_for_a_while_takes_no_points(folder: Path, tmp_
 def test_what_judging_needs_is_prepared_without_threads(tmp_path: Path) -> None:
     code = """
 import os
-from gpudojo.classes import judging
+from gpudojo.classes import judge_pool, judging
 from gpudojo.model.catalogue import day
 os.environ["OPENBLAS_NUM_THREADS"] = "2"
-judging.prepare(day("day8"))
+judging.prepare_judging(day("day8"))
 assert os.environ["OPENBLAS_NUM_THREADS"] == "2"
 import sys
-print("numpy" in sys.modules, judging._context().get_start_method())
+print("numpy" in sys.modules, judge_pool._start_method().get_start_method())
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["True", "fork" if sys.platform == "linux" else "spawn"]

@@ -91,96 +91,45 @@ def value(call: Any) -> dict[str, int]:
     return {}
 
 
-class Judging:
-    """A function with two probes and three checks, judged by facts; `ran` are the checks that had to be judged."""
+def test_a_failure_shows_the_lines_of_the_calls_that_the_check_asked_about() -> None:
+    exercise = Exercise("01_doubling", "Doubling", 2)
+    function = exercise.function("double", "Multiply by two.")
+    kinds = function.probe(kind)
+    values = function.probe(value)
 
-    def __init__(self) -> None:
-        self.exercise = Exercise("01_doubling", "Doubling", 2)
-        self.function = self.exercise.function("double", "Multiply by two.")
-        self.known = engine.KnownOutcomes(100)
-        self.ran: list[str] = []
-        kinds = self.function.probe(kind)
-        values = self.function.probe(value)
+    @function.check(1, needs=())
+    def returns_a_number(seen: Seen, wanted: Seen) -> None:
+        """It returns a number."""
+        if seen[kinds] != wanted[kinds]:
+            raise Failed(f"it returned {seen[kinds]}", "a number")
 
-        @self.function.check(1, needs=())
-        def returns_a_number(seen: Seen, wanted: Seen) -> None:
-            """It returns a number."""
-            self.ran.append("number")
-            if seen[kinds] != wanted[kinds]:
-                raise Failed(f"it returned {seen[kinds]}", "a number")
+    @function.check(1, needs=("returns_a_number",))
+    def doubles(seen: Seen, wanted: Seen) -> None:
+        """It returns twice its argument."""
+        if seen[values] != wanted[values]:
+            raise Failed("another value", "twice the argument")
 
-        @self.function.check(1, needs=("returns_a_number",))
-        def doubles(seen: Seen, wanted: Seen) -> None:
-            """It returns twice its argument."""
-            self.ran.append("doubles")
-            if seen[kinds] == wanted[kinds] and seen[values] != wanted[values]:
-                raise Failed("another value", "twice the argument")
-
-        @self.function.check(0, needs=())
-        def says_what_ran(seen: Seen, wanted: Seen) -> None:
-            """It says which lines ran."""
-            self.ran.append("lines")
-            seen.about("value")
-            raise Failed(f"{seen.ran}", "")
-
-    def judge(self, kind: str, value: int, line: int) -> list[CheckResult]:
-        told = {"kind": {"is": kind}, "value": {"is": value}}
+    def judge(kind: str, value: int) -> list[CheckResult]:
+        returned = CallStatus.RETURNED
         seen = {
-            n: Observation(CallStatus.RETURNED, f, None, {"": [(line, line)]})
-            for n, f in told.items()
+            "kind": Observation(returned, {"is": kind}, None, {"": [(3, 3)]}),
+            "value": Observation(returned, {"is": value}, None, {"": [(4, 4)]}),
         }
-        digests = {name: repr(facts).encode() for name, facts in told.items()} | {"": b"returned"}
         right = {
-            name: Observation(CallStatus.RETURNED, f)
-            for name, f in (("kind", {"is": "int"}), ("value", {"is": 6}))
+            "kind": Observation(returned, {"is": "int"}),
+            "value": Observation(returned, {"is": 6}),
         }
-        evidence, reference = (
-            Evidence("01_doubling", "double", "virtual", 8, each) for each in (seen, right)
-        )
-        found = engine.judge(self.exercise, self.function, evidence, reference, self.known, digests)
-        assert found == engine.judge(self.exercise, self.function, evidence, reference)
-        return found
+        evidence = Evidence("01_doubling", "double", "virtual", 8, seen)
+        reference = Evidence("01_doubling", "double", "virtual", 8, right)
+        return engine.judge(exercise, function, evidence, reference)
 
-    def judged(self, kind: str, value: int, line: int) -> tuple[list[CheckResult], list[str]]:
-        """The results, and the checks that were judged for them and not only to compare."""
-        self.ran.clear()
-        found = self.judge(kind, value, line)
-        alone = (
-            3 if found[0].outcome is Outcome.PASSED else 2
-        )  # the second time, without what is known
-        return found, self.ran[:-alone]
-
-
-def test_a_check_is_judged_once_for_what_it_asks_for() -> None:
-    judging = Judging()
-    assert judging.judged("int", 6, 3)[1] == ["number", "doubles", "lines"]
-    assert judging.judged("int", 6, 3)[1] == ["lines"], (
-        "it looks at lines, which are not in the digests"
-    )
-    assert judging.judged("int", 7, 3)[1] == ["doubles", "lines"], (
-        "the first check has not asked for the value"
-    )
-    found, again = judging.judged("int", 7, 4)
-    assert again == ["lines"]
-    assert found[1].outcome is Outcome.FAILED
-    assert found[1].ran == ((4, 4),), "the lines are this submission's own"
-    assert judging.judged("list", 7, 5)[1] == ["number", "lines"]
-    found, again = judging.judged("list", 8, 6)
-    assert again == ["lines"]
-    assert (found[0].outcome, found[0].ran, found[1].blocked_by) == (
-        Outcome.FAILED,
-        ((6, 6),),
-        "returns_a_number",
-    )
-
-
-def test_no_more_outcomes_are_kept_than_allowed() -> None:
-    judging = Judging()
-    judging.known.most = 1
-    judging.judge("int", 6, 3)
-    judging.judge("int", 7, 3)
-    assert judging.judged("int", 6, 3)[1] == ["lines"]
-    assert judging.judged("int", 7, 3)[1] == ["doubles", "lines"]
+    assert [result.outcome for result in judge("int", 6)] == [Outcome.PASSED] * 2
+    passed, failed = judge("int", 7)
+    assert (passed.outcome, passed.ran) == (Outcome.PASSED, None)
+    assert (failed.outcome, failed.ran) == (Outcome.FAILED, ((4, 4),))
+    failed, blocked = judge("list", 7)
+    assert (failed.outcome, failed.ran) == (Outcome.FAILED, ((3, 3),))
+    assert (blocked.outcome, blocked.blocked_by) == (Outcome.BLOCKED, "returns_a_number")
 
 
 @pytest.mark.parametrize(("value", "asked"), [(6, 0), (7, 1)])

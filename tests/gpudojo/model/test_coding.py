@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
 from typing import Any
 
 import msgspec
@@ -11,20 +10,16 @@ import pytest
 from gpudojo.model.errors import BadEvidence, DamagedEvidence
 from gpudojo.model.evidence import (
     MOST_FACTS,
-    SHORT,
     Array,
     CallStatus,
     Case,
     Cases,
-    Digests,
     Evidence,
     Fact,
     Observation,
     ObservationOutline,
     Raised,
-    RecentFacts,
     decode_evidence,
-    digests_of,
     encode_evidence,
     outlined,
     typed,
@@ -102,30 +97,21 @@ def array(dtype: str = "float32", shape: Any = (2,), data: Any = b"12345678") ->
 )
 def test_what_is_no_fact_is_refused(fact: Any, why: str) -> None:
     data = msgspec.msgpack.encode(made({"x": fact}))
-    for decode in (decode_evidence, lambda data: outlined(data, set())):
+    for decode in (decode_evidence, outlined):
         with pytest.raises(BadEvidence, match=why):
             decode(data)
 
 
-@given(
-    st.permutations(["small", "half", "more than half"]),
-    st.sets(st.sampled_from(["half", "more than half"])),
-)
-def test_what_is_refused_does_not_depend_on_what_came_before(
-    names: list[str], alone: set[str]
-) -> None:
+def test_lists_and_mappings_of_all_probes_together_are_limited() -> None:
     sizes = {"small": 3, "half": MOST_FACTS // 2, "more than half": MOST_FACTS // 2 + 50}
-    seen = {name: Observation(CallStatus.RETURNED, {"x": [[]] * sizes[name]}) for name in names}
-    known: set[bytes] = set()
-    for some in [[name] for name in sorted(alone)] + [["small", "half"]]:
-        outlined(
-            encode_evidence(
-                Evidence("04", "train", "virtual", 8, {name: seen[name] for name in some})
-            ),
-            known,
-        )
-    with pytest.raises(BadEvidence, match="more than 50,000"):
-        outlined(encode_evidence(Evidence("04", "train", "virtual", 8, seen)), known)
+    seen = {
+        name: Observation(CallStatus.RETURNED, {"x": [[]] * size}) for name, size in sizes.items()
+    }
+    some = {name: seen[name] for name in ("small", "half")}
+    for decode in (decode_evidence, outlined):
+        decode(encode_evidence(Evidence("04", "train", "virtual", 8, some)))
+        with pytest.raises(BadEvidence, match="more than 50,000"):
+            decode(encode_evidence(Evidence("04", "train", "virtual", 8, seen)))
 
 
 @pytest.mark.parametrize(
@@ -253,7 +239,7 @@ def test_facts_are_the_same_whether_they_are_decoded_at_once_or_in_two_steps(
     assume(kind in KINDS[:3] or not any(isinstance(each, Array) for each in scenarios))
     data = encode_evidence(made(facts))
     whole = decode_evidence(data).observations["usual"]
-    outline = outlined(data, set()).observations["usual"]
+    outline = outlined(data).observations["usual"]
     assert told(outline, kind) == told(whole, kind)
 
 
@@ -261,58 +247,3 @@ def test_facts_that_were_damaged_later_are_no_verdict_on_a_student() -> None:
     for data in (b"\xc1", msgspec.msgpack.encode({"text": b"no fact", "anything": array("float")})):
         with pytest.raises(DamagedEvidence):
             ObservationOutline(CallStatus.RETURNED, msgspec.Raw(data)).typed(Looked)
-
-
-def test_digests_tell_observations_apart_and_not_lines() -> None:
-    def digest(**seen: Observation) -> Digests:
-        evidence = Evidence("04", "train", "virtual", 8, seen)
-        return digests_of(outlined(encode_evidence(evidence), set()).observations)
-
-    raised = CallStatus.RAISED
-    returned = CallStatus.RETURNED
-    usual = digest(a=Observation(returned, {"x": 1}))
-    assert usual == digest(a=Observation(returned, {"x": 1}, executed={"": [(3, 4)]}))
-    others = [
-        digest(b=Observation(returned, {"x": 1})),
-        digest(a=Observation(raised, {"x": 1})),
-        digest(a=Observation(returned, {"x": 2})),
-        digest(a=Observation(returned, {"x": 1}, Raised("KeyError", "", 3))),
-        digest(a=Observation(returned, {"x": 1}), b=Observation(returned)),
-        digest(a=Observation(returned), b=Observation(returned, {"x": 1})),
-        digest(),
-    ]
-    assert len({usual, *others}) == 1 + len(others)
-
-
-def test_a_digest_is_that_of_the_facts_whatever_came_before_them() -> None:
-    recent = RecentFacts(8 * SHORT)
-    sizes = [
-        0,
-        1,
-        SHORT - 1,
-        SHORT,
-        SHORT,
-        SHORT + 1,
-        2 * SHORT,
-        2 * SHORT + 1,
-        9 * SHORT,
-        SHORT + 2,
-        SHORT,
-    ]
-    for size in sizes * 3:
-        for first in (b"a", b"a", b"b", b"a"):
-            data = (first + bytes(size))[:size]
-            assert recent.digest(data) == hashlib.sha256(data).digest()
-            assert sum(len(kept) for kept, _ in recent._known.values()) <= recent.most
-
-
-def test_facts_that_are_the_same_as_the_last_are_not_hashed_again(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    recent = RecentFacts(8 * SHORT)
-    data = bytes(2 * SHORT)
-    first = recent.digest(data)
-    monkeypatch.delattr(hashlib, "sha256")
-    assert recent.digest(bytes(2 * SHORT)) == first
-    with pytest.raises(AttributeError):
-        recent.digest(b"a" + data[1:])

@@ -83,7 +83,7 @@ def test_one_that_is_given_up_is_a_result_that_needs_review() -> None:
     done: list[Record] = []
     queue = TaskQueue(tasks(1, done, []))
     queue.give_up(take(queue)[0], "the worker it ran on was lost, 4 times in a row")
-    found = judging.judged(done[0], Record("reference"), day("day8"), frozenset({"nothing"}))
+    found = judging.judge_record(done[0], Record("reference"), day("day8"), frozenset({"nothing"}))
     assert (queue.done, found.status, found.digest) == (1, SubmissionStatus.CRASHED, "0")
     assert "the worker it ran on was lost, 4 times" in found.needs_human[0]
     assert "the worker it ran on was lost, 4 times" in found.reason

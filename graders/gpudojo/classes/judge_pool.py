@@ -1,0 +1,122 @@
+"""Judges records in other processes, where there are many of them."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import multiprocessing
+import os
+import signal
+import sys
+import threading
+from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from typing import Final
+
+from gpudojo.classes import judging
+from gpudojo.classes.verdict_store import VerdictStore, VerdictSummary
+from gpudojo.model.catalogue import day as exercises_of
+
+# A process takes as long to start as it takes to judge some thirty records.
+RECORDS_PER_PROCESS: Final = 50
+# What starting a process or sending to it raises after one was killed.
+POOL_ERRORS: Final = (BrokenProcessPool, OSError, ValueError)
+
+
+def count_of_processes(records: int, most: int) -> int:
+    """How many processes, of at most so many, are worth their start for so many records."""
+    return min(most, records // RECORDS_PER_PROCESS)
+
+
+class JudgePool:
+    """Processes that judge records; none where there are few records."""
+
+    def __init__(self, verdicts: VerdictStore, records: int, most: int) -> None:
+        """Start up to `most` processes for so many records."""
+        self._children_before = {process.pid for process in multiprocessing.active_children()}
+        self._pool: ProcessPoolExecutor | None = None
+        count = count_of_processes(records, most)
+        if count == 0:
+            return
+        # A copy has not read the reference yet: each process does that for itself.
+        copy = dataclasses.replace(verdicts)
+        self._pool = ProcessPoolExecutor(count, _start_method(), _begin_judging, (copy,))
+        with contextlib.suppress(*POOL_ERRORS):
+            for _ in range(count):
+                self._pool.submit(_judge_reference)
+
+    def submit(self, key: str) -> Future[VerdictSummary] | None:
+        """Have a record judged again, and the verdict kept; None where no process can do it.
+
+        The future raises one of POOL_ERRORS if its process is killed, and BadClass where the
+        record of the reference cannot be read.
+        """
+        if self._pool is None:
+            return None
+        with contextlib.suppress(*POOL_ERRORS):
+            return self._pool.submit(_judge, key)
+        return None
+
+    def close(self) -> None:
+        """End the processes; what they have not begun is not judged."""
+        if self._pool is None:
+            return
+        if _is_broken(self._pool):
+            # One that started while another was killed is not ended by the pool, which would wait
+            # for it for ever.
+            for process in multiprocessing.active_children():
+                if process.pid not in self._children_before:
+                    process.kill()
+        self._pool.shutdown(cancel_futures=True)
+
+
+def _start_method() -> multiprocessing.context.BaseContext:
+    """How processes start: by a fork, which has imported everything, if this one has no threads."""
+    can_fork = sys.platform == "linux" and len(os.listdir("/proc/self/task")) == 1
+    return multiprocessing.get_context("fork" if can_fork else "spawn")
+
+
+def _is_broken(pool: ProcessPoolExecutor) -> bool:
+    """True if a process of the pool was killed."""
+    try:
+        pool.submit(int)
+    except POOL_ERRORS:
+        return True
+    return False
+
+
+# In a process of the pool
+
+_verdicts: VerdictStore | None = None
+
+
+def _begin_judging(verdicts: VerdictStore) -> None:
+    global _verdicts
+    _verdicts = verdicts
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the grader handles Ctrl-C and ends the pool
+    threading.Thread(target=_end_with_grader, daemon=True).start()
+
+
+def _end_with_grader() -> None:
+    """End this process with the grader: it would outlive one that was killed.
+
+    It holds both ends of its queue, and so never sees the end of it.
+    """
+    grader = multiprocessing.parent_process()
+    assert grader is not None
+    grader.join()
+    os._exit(1)
+
+
+def _judge_reference() -> None:
+    """Judge the reference itself, which imports what is needed while the grader does other things."""
+    assert _verdicts is not None
+    record = _verdicts.store.unread(_verdicts.reference_key)
+    if record is not None:
+        exercises = exercises_of(_verdicts.day)
+        judging.judge_record(record, _verdicts.reference, exercises, _verdicts.only)
+
+
+def _judge(key: str) -> VerdictSummary:
+    assert _verdicts is not None
+    return VerdictSummary.of(_verdicts.judge(key))

@@ -1,0 +1,140 @@
+"""Keeps verdicts beside the records of a class: one file for each record and way of judging it."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, TypeVar
+
+import msgspec
+
+from gpudojo.classes import judging, store
+from gpudojo.classes.store import Record, Store
+from gpudojo.model.catalogue import day as exercises_of
+from gpudojo.model.errors import BadClass, BadEvidence, described
+from gpudojo.model.evidence import decoded
+from gpudojo.model.results import SubmissionRow, SubmissionStatus
+from gpudojo.model.results_file import encoded
+
+T = TypeVar("T")
+
+
+class VerdictSummary(msgspec.Struct, frozen=True):
+    """What is told of a verdict while a class is graded."""
+
+    status: SubmissionStatus
+    score: float
+    max_score: float
+
+    @classmethod
+    def of(cls, row: SubmissionRow) -> VerdictSummary:
+        return cls(row.status, row.score, row.max_score)
+
+
+_ROW: Final = msgspec.json.Decoder(SubmissionRow)
+_SUMMARY: Final = msgspec.json.Decoder(VerdictSummary)
+
+
+@dataclass(frozen=True)
+class VerdictStore:
+    """The verdicts of one output folder, for one reference and one version of the code that judges.
+
+    A verdict that is not there is made from the record of the submission. Other processes can have
+    such an object, too: it holds nothing but names until it is used.
+    """
+
+    out: Path
+    day: str
+    only: frozenset[str]  # functions that are graded; empty: all
+    reference_key: str  # of the reference's record
+    measure: str  # tells apart references and versions of the code that judges
+
+    @functools.cached_property
+    def store(self) -> Store:
+        return Store(self.out)
+
+    @functools.cached_property
+    def reference(self) -> Record:
+        """The record of the reference; raises BadClass where it cannot be read."""
+        path = self.store.path_of(self.reference_key)
+        try:
+            return store.decode(path.read_bytes())
+        except (OSError, BadEvidence):
+            raise BadClass(f"the record {path} cannot be read; run again with --fresh") from None
+
+    @property
+    def has_reference(self) -> bool:
+        """True if the record of the reference can be read."""
+        try:
+            return self.reference is not None
+        except BadClass:
+            return False
+
+    def row(self, key: str) -> SubmissionRow:
+        """The verdict on a record: the one that is kept, or a new one."""
+        kept = self.kept_row(key)
+        return self.judge(key) if kept is None else kept
+
+    def judge(self, key: str) -> SubmissionRow:
+        """Judge a record and keep the verdict; raises BadClass where the reference cannot be read.
+
+        A record that is damaged, or that our own code cannot judge, gets the verdict "unreadable",
+        which is not kept.
+        """
+        path = self._path_of_row(key)
+        record_path = self.store.path_of(key)
+        reference = self.reference
+        try:
+            record = store.decode_unread(_read(record_path))
+            row = judging.judge_record(record, reference, exercises_of(self.day), self.only)
+        except BadEvidence:
+            return self.judge_unreadable(
+                f"the record {record_path} is damaged; run again without --rejudge"
+            )
+        except Exception as error:  # of ours: one submission is reviewed, the class has its results
+            path.unlink(missing_ok=True)
+            why = ": ".join(described(error))
+            return self.judge_unreadable(f"the grader could not judge it ({why})")
+        text = encoded(row)
+        if _read(path) != text:  # replacing a file by its equal takes longer than judging
+            store.write(path, text, lasting=False)  # not lasting: it can be made again
+        return row
+
+    def judge_unreadable(self, problem: str) -> SubmissionRow:
+        """The verdict on a submission that could not be read; it is not kept."""
+        return judging.judge_unreadable(problem, exercises_of(self.day), self.only)
+
+    def summary(self, key: str) -> VerdictSummary:
+        """The summary of the verdict on a record: the one that is kept, or a new one."""
+        kept = _decode_or_none(_read(self._path_of_row(key)), _SUMMARY)
+        return VerdictSummary.of(self.judge(key)) if kept is None else kept
+
+    def kept_row(self, key: str) -> SubmissionRow | None:
+        """The verdict on a record, if it has been judged."""
+        return _decode_or_none(_read(self._path_of_row(key)), _ROW)
+
+    def can_answer(self, key: str) -> bool:
+        """True if there is a verdict on a record, or a record that can be judged."""
+        if not self.store.has(key):
+            return False
+        kept = _decode_or_none(_read(self._path_of_row(key)), _SUMMARY)
+        return kept is not None or self.store.record(key) is not None
+
+    def _path_of_row(self, key: str) -> Path:
+        return self.store.row_path(key, self.measure)
+
+
+def _read(path: Path) -> bytes:
+    """What is in a file; nothing where it cannot be read."""
+    with contextlib.suppress(OSError):
+        return path.read_bytes()
+    return b""
+
+
+def _decode_or_none(data: bytes, decoder: msgspec.json.Decoder[T]) -> T | None:
+    """What these bytes hold; None where they hold nothing of the kind."""
+    with contextlib.suppress(BadEvidence):
+        return decoded(decoder.decode, data)
+    return None
