@@ -21,7 +21,7 @@ from pathlib import Path
 
 import torch
 from gpudojo.authoring.lint import solutions
-from gpudojo.grading.call import put_back
+from gpudojo.grading.call import restore_shared_modules
 from gpudojo.grading.engine import grade_function
 from gpudojo.grading.limits import Limits
 from gpudojo.grading.observe import load_file
@@ -73,7 +73,7 @@ def verdict(path: Path, seed: int) -> list[str]:
         function
     ) in functions:  # before the student's file, which may spoil the process it is loaded into
         reference(stem).evidence(exercise, function, "virtual", seed)
-    with put_back():
+    with restore_shared_modules():
         submission = load_file(path, limits)
         for function in functions:
             results = grade_function(

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from gpudojo.grading.engine import FileGrader, grade_function
-from gpudojo.grading.feedback import hints_about, same_cause
+from gpudojo.grading.feedback import check_to_mend_first, hints_about
 from gpudojo.grading.load import load
 from gpudojo.model.catalogue import misconceptions
 from gpudojo.model.exercise import Exercise
@@ -107,7 +107,7 @@ def test_a_second_failure_at_the_same_line_names_the_first() -> None:
         failed("c", 3, None, "h", ran=5),
     ]
     wanted = [None, "a", "b", None, "f::a", None, None]
-    assert [same_cause(result, results, MOVING) for result in results] == wanted
+    assert [check_to_mend_first(result, results, MOVING) for result in results] == wanted
 
 
 LARGEST = """
@@ -142,7 +142,7 @@ def test_two_mistakes_at_one_line_are_both_told(source: str, tmp_path: Path) -> 
 def told_after(results: list[CheckResult], exercise: Exercise) -> dict[str, str | None]:
     """By failed check, the one that is to be mended first."""
     return {
-        each.check: same_cause(each, results, exercise)
+        each.check: check_to_mend_first(each, results, exercise)
         for each in results
         if each.outcome is Outcome.FAILED
     }

@@ -28,7 +28,7 @@ from virtual_cuda.ledger import (
 )
 
 from gpudojo.authoring.variants import parsed
-from gpudojo.grading.call import put_back
+from gpudojo.grading.call import restore_shared_modules
 from gpudojo.grading.engine import grade_function
 from gpudojo.grading.load import Unparsable, bindings, load, parse
 from gpudojo.grading.references import Reference, Written
@@ -581,7 +581,7 @@ def graded(
     exercise: Exercise, function: Function, path: Path, reference: Reference | None
 ) -> list[CheckResult]:
     """The results of one function of a file, on the virtual device; without a reference, the file is its own."""
-    with put_back():
+    with restore_shared_modules():
         return grade_function(exercise, function, load(path), reference, "virtual", SEED)
 
 

@@ -60,7 +60,7 @@ else:
 DEEPEST: Final = 8  # levels of a result that are searched for tensors
 
 
-# The lines of the student's file that were executed, by the scenario that `tried` or `several` had begun; "" for none.
+# The lines of the student's file that were executed, by the scenario that `try_scenarios` or `run_scenarios` had begun; "" for none.
 executed: Final[dict[str, set[tuple[int, int]]]] = {}
 _lines_under: Final = [""]
 
@@ -132,7 +132,7 @@ class Call:
                     )
                 for each, kind, names in kinds:
                     _unchanged(each, kind, names)
-                return of_known_classes(result)
+                return require_plain_tensors(result)
         except (Exception, SystemExit) as error:
             evidence = raised(error, self.path)
             line = evidence.line
@@ -213,7 +213,7 @@ def _modes() -> tuple[int, int]:
     )
 
 
-def name_of(device: Any) -> str:
+def device_name(device: Any) -> str:
     """A device as a tensor there names it: "cuda:0" for "cuda"."""
     found = torch.device(device)
     if found.type == "cpu" or found.index is not None:
@@ -221,7 +221,7 @@ def name_of(device: Any) -> str:
     return f"{found.type}:{torch.cuda.current_device() if found.type == 'cuda' else 0}"
 
 
-def several(scenarios: Mapping[str, Callable[[], T]]) -> dict[str, T]:
+def run_scenarios(scenarios: Mapping[str, Callable[[], T]]) -> dict[str, T]:
     """What each scenario gives, all on one open device: opening one takes longer than most scenarios do.
 
     Raises the student's first error, which then names its scenario.
@@ -252,7 +252,7 @@ def _begun(name: str) -> Iterator[None]:
         lines_under("")
 
 
-def tried(scenarios: Mapping[str, Callable[[], T]], seed: int | None = None) -> Cases[T]:
+def try_scenarios(scenarios: Mapping[str, Callable[[], T]], seed: int | None = None) -> Cases[T]:
     """What each scenario gives, or the error it ended with: which check an error belongs to, the checks decide.
 
     With a seed they are tried in an order drawn from it, so that no list of answers is right by its order. Raises
@@ -276,7 +276,7 @@ def tried(scenarios: Mapping[str, Callable[[], T]], seed: int | None = None) -> 
     return Cases({name: found[name] for name in names if name in found}, errors)
 
 
-def of_known_classes(result: Any, depth: int = 0) -> Any:
+def require_plain_tensors(result: Any, depth: int = 0) -> Any:
     """The result. Raises TypeError for a tensor in it whose class is the student's own and could deceive probes."""
     if isinstance(result, torch.Tensor):
         if type(result) not in _known_classes():
@@ -285,7 +285,7 @@ def of_known_classes(result: Any, depth: int = 0) -> Any:
             )
     elif type(result) in (list, tuple, dict) and depth < DEEPEST:
         for item in result.values() if type(result) is dict else result:
-            of_known_classes(item, depth + 1)
+            require_plain_tensors(item, depth + 1)
     return result
 
 
@@ -296,7 +296,7 @@ def _known_classes() -> frozenset[type]:
     return frozenset({torch.Tensor, torch.nn.Parameter, torch.nn.Buffer, Tensor, Parameter})
 
 
-def array(tensor: Any) -> Array:
+def array_of(tensor: Any) -> Array:
     """The values of a tensor as evidence, read by torch's own methods, which student code cannot have replaced."""
     base = torch._C.TensorBase
     with torch._C.DisableTorchFunction():
@@ -310,7 +310,7 @@ def array(tensor: Any) -> Array:
         )
 
 
-def settled(call: Call, *args: Any, **kwargs: Any) -> tuple[Any, list[str]]:
+def call_and_restore_settings(call: Call, *args: Any, **kwargs: Any) -> tuple[Any, list[str]]:
     """What the student's function returned, and the names of torch's settings that it changed; they are restored."""
     settings = _settings()
     seed = torch.initial_seed()
@@ -368,7 +368,7 @@ def _default_device() -> Any:
 
 
 @contextlib.contextmanager
-def put_back() -> Iterator[None]:
+def restore_shared_modules() -> Iterator[None]:
     """Restores what a hostile solution may have replaced in shared modules."""
     import torch
 
@@ -383,13 +383,13 @@ def put_back() -> Iterator[None]:
                     setattr(owner, name, value)
 
 
-BACK: Final = "to the host"  # the name for what is copied from the device
+COPIED_BACK: Final = "to the host"  # the name for what is copied from the device
 
 
-def copied(call: Call, since: int | None = None, **tensors: Any) -> dict[str, int | None]:
+def lines_of_copies(call: Call, since: int | None = None, **tensors: Any) -> dict[str, int | None]:
     """The line that copied each of these CPU tensors to the device, in the last call or since a mark of the ledger.
 
-    They are recognised by size; only those that were copied. `BACK` has the line that last copied more than a number
+    They are recognised by size; only those that were copied. `COPIED_BACK` has the line that last copied more than a number
     to the host.
     """
     ledger = call.ledger if since is None else call.bench.ledger.since(since)
@@ -399,5 +399,5 @@ def copied(call: Call, since: int | None = None, **tensors: Any) -> dict[str, in
             if transfer.bytes == tensor.nbytes:
                 found.setdefault(name, call.line_of(transfer))
     if back := [transfer for transfer in ledger.transfers_to_host() if transfer.bytes > 8]:
-        found[BACK] = call.line_of(back[-1])
+        found[COPIED_BACK] = call.line_of(back[-1])
     return found

@@ -1,6 +1,6 @@
 """Ready-made checks, and what checks of several exercises share.
 
-For a simple exercise a probe returns `Cases[Ran]`, made by `ran`, and these declare its checks: `runs`,
+For a simple exercise a probe returns `Cases[Ran]`, made by `describe_call`, and these declare its checks: `runs`,
 `same_as_reference`, `on_the_device`, `at_most`, `leaves_its_input_alone`. The last three hold for a function that does
 nothing, too, so they need `same_as_reference`, or another check named by `after`, to pass first. The functions named
 `expect_…` raise Failed and are for checks that an exercise declares itself.
@@ -14,8 +14,15 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 
-from gpudojo.grading.call import BACK, Call, array, name_of, settled, torch
-from gpudojo.grading.comparing import close
+from gpudojo.grading.call import (
+    COPIED_BACK,
+    Call,
+    array_of,
+    call_and_restore_settings,
+    device_name,
+    torch,
+)
+from gpudojo.grading.comparing import arrays_close
 from gpudojo.model.errors import BadEvidence
 from gpudojo.model.evidence import Array, CallStatus, Case, Cases, Fact, Raised
 from gpudojo.model.exercise import (
@@ -47,26 +54,26 @@ class Ran(Case, frozen=True):
     settings: list[str]  # settings of torch that it changed
 
 
-def ran(call: Call, *args: Any, **kwargs: Any) -> Ran:
+def describe_call(call: Call, *args: Any, **kwargs: Any) -> Ran:
     """Call the student's function on the device and describe what it did."""
-    before = [array(arg) if isinstance(arg, torch.Tensor) else None for arg in args]
-    value, settings = settled(call, *args, **kwargs)
+    before = [array_of(arg) if isinstance(arg, torch.Tensor) else None for arg in args]
+    value, settings = call_and_restore_settings(call, *args, **kwargs)
     ledger = call.ledger
     copies = ledger.transfers()
     waits = ledger.syncs()
     is_tensor = isinstance(value, torch.Tensor)
     return Ran(
         kind=type(value).__name__,
-        value=array(value) if is_tensor else _plain(value),
+        value=array_of(value) if is_tensor else _plain(value),
         device=str(value.device) if is_tensor else "",
-        wanted_device=name_of(call.device),
+        wanted_device=device_name(call.device),
         copies=len(copies),
         waits=len(waits),
         line=call.first_line((*copies, *waits)),
         changed=[
             n
             for n, (arg, was) in enumerate(zip(args, before, strict=True), 1)
-            if was and array(arg) != was
+            if was and array_of(arg) != was
         ],
         settings=settings,
     )
@@ -131,8 +138,8 @@ def runs(
                 )
             assert error is not None
             if status is CallStatus.BROKEN:
-                key = diagnosis(error) or (
-                    "file-without-memory" if error.out_of_memory else general(error)
+                key = device_mistake(error) or (
+                    "file-without-memory" if error.out_of_memory else general_mistake(error)
                 )
                 said = "is not valid Python" if key == "syntax-error" else "could not be run"
                 raise Failed(
@@ -181,15 +188,15 @@ def _scenarios(function: Function, seen: Seen) -> Iterator[tuple[str, Raised | N
 def scenario_raised(raised: Raised, misconception: str | None) -> Failed:
     """The failure of a check that looks at a scenario in which the student's function raised."""
     line = raised.line
-    misconception = misconception or general(raised)
+    misconception = misconception or general_mistake(raised)
     left = _LEFT_BEHIND.get(misconception or "")
     if (
         misconception != "numpy-on-device-tensor"
         and left in raised.copied
-        and BACK in raised.copied
+        and COPIED_BACK in raised.copied
     ):
         line, misconception = (
-            raised.copied[BACK] or line,
+            raised.copied[COPIED_BACK] or line,
             None,
         )  # something was copied to the device, and something back
     elif left is not None and left in raised.copied:
@@ -197,7 +204,7 @@ def scenario_raised(raised: Raised, misconception: str | None) -> Failed:
         line = raised.copied[left]
         misconception = "result-thrown-away"
     elif misconception == "outputs-on-cpu":
-        line = raised.copied.get(BACK) or line
+        line = raised.copied.get(COPIED_BACK) or line
     expected = EXPECTED.get(misconception or "", "no error")
     return Failed(
         f"scenario `{raised.scenario}` raised: {raised.short}",
@@ -217,7 +224,7 @@ EXPECTED: Final = {
 }
 
 
-def general(raised: Raised) -> str | None:
+def general_mistake(raised: Raised) -> str | None:
     """The mistake behind an error that is none of torch."""
     if raised.type in ("SyntaxError", "IndentationError", "TabError"):
         return "syntax-error"
@@ -228,12 +235,12 @@ def general(raised: Raised) -> str | None:
     return "unknown-name" if raised.type in ("NameError", "UnboundLocalError") else None
 
 
-def between_gpus(message: str) -> bool:
+def is_between_gpus(message: str) -> bool:
     """Whether an error of torch is about tensors on two different GPUs."""
     return "cuda:0" in message and "cuda:1" in message
 
 
-def diagnosis(raised: Raised) -> str | None:
+def device_mistake(raised: Raised) -> str | None:
     """The misconception behind an error of torch about devices."""
     message = raised.message
     if "numpy() on Tensor that requires grad" in message:
@@ -245,7 +252,7 @@ def diagnosis(raised: Raised) -> str | None:
     if "device type tensor to numpy" in message:
         return "numpy-on-device-tensor"
     if "got target is on cuda" in message:
-        return "outputs-on-cpu" if BACK in raised.copied else "model-not-moved"
+        return "outputs-on-cpu" if COPIED_BACK in raised.copied else "model-not-moved"
     if re.search(r"got target is on cpu|nll_loss|cross_entropy", message):
         return "targets-on-cpu"
     on_cpu = r"got (mat1|input|self|index) is on cpu|got (weight|bias) is on cuda|Input type \(torch\.FloatTensor\)"
@@ -279,7 +286,7 @@ def _for_each(
 
     def declare(judge: JudgeRan) -> None:
         def every(seen: Seen, wanted: Seen) -> None:
-            for scenario, found, right in pairs(seen[probe], wanted[probe]):
+            for scenario, found, right in scenario_pairs(seen[probe], wanted[probe]):
                 judge(scenario, found, right)
 
         every.__name__, every.__doc__ = judge.__name__, claim or judge.__doc__
@@ -304,7 +311,7 @@ def same_as_reference(function: Function, probe: Ready, points: float, claim: st
             )
             raise Failed(f"{where}it returned {called(found.kind)}", shown)
         if isinstance(value, Array):
-            if not close(found.value, value):
+            if not arrays_close(found.value, value):
                 raise Failed(f"{where}the values are wrong", "the reference's values")
         elif found.value != value:
             raise Failed(f"{where}it returned {found.value!r}", repr(value))
@@ -395,12 +402,12 @@ def expect_float(kind: str, is_float: bool, what: str = "it returned ") -> None:
         raise Failed(f"{what}{called(kind)}", "a Python float", misconception=key)
 
 
-def times(count: int) -> str:
+def count_in_words(count: int) -> str:
     """A count in words: "never", "once", "3 times"."""
     return {0: "never", 1: "once"}.get(count, f"{count} times")
 
 
-def pairs(
+def scenario_pairs(
     seen: Mapping[str, T], wanted: Mapping[str, T], *names: str
 ) -> Iterator[tuple[str, T, T]]:
     """Name, what was seen and what the reference did, for these scenarios or for all of the reference's."""

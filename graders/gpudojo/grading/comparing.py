@@ -10,20 +10,20 @@ from typing import Any, Final
 from gpudojo.model.evidence import ELEMENTS, Array
 
 
-def numbers(found: Array) -> Any:
+def numpy_values(found: Array) -> Any:
     """The values of an array, for NumPy."""
     import numpy as np
 
     return np.frombuffer(found.data, found.dtype).reshape(found.shape)
 
 
-def close(found: Any, right: Any, rtol: float = 1e-3, atol: float = 1e-5) -> bool:
+def arrays_close(found: Any, right: Any, rtol: float = 1e-3, atol: float = 1e-5) -> bool:
     """Whether two arrays, or two lists of arrays, have the same dtypes and shapes and nearly the same values."""
     if isinstance(right, Array):
-        return isinstance(found, Array) and close([found], [right], rtol, atol)
+        return isinstance(found, Array) and arrays_close([found], [right], rtol, atol)
     if [(a.dtype, a.shape) for a in found] != [(b.dtype, b.shape) for b in right]:
         return False
-    others = [(a, b) for a, b in zip(found, right, strict=True) if not identical(a, b)]
+    others = [(a, b) for a, b in zip(found, right, strict=True) if not arrays_identical(a, b)]
     if not others:
         return True
     import numpy as np
@@ -34,12 +34,12 @@ def close(found: Any, right: Any, rtol: float = 1e-3, atol: float = 1e-5) -> boo
             b"".join(pair[side].data for pair in others if pair[side].dtype == dtype)
             for side in (0, 1)
         )
-        if not nearly(np.frombuffer(one, dtype), np.frombuffer(other, dtype), rtol, atol):
+        if not values_close(np.frombuffer(one, dtype), np.frombuffer(other, dtype), rtol, atol):
             return False
     return True
 
 
-def identical(found: Array, right: Array) -> bool:
+def arrays_identical(found: Array, right: Array) -> bool:
     """Whether two arrays are the same number for number, as most are: this takes no NumPy. NaN is equal to nothing."""
     return (
         found.data == right.data
@@ -60,7 +60,7 @@ def _all_numbers(dtype: str, data: bytes) -> bool:
 FLOATS: Final = {"float16": "e", "float32": "f", "float64": "d"}  # their letters for `struct`
 
 
-def nearly(found: Any, right: Any, rtol: float, atol: float) -> bool:
+def values_close(found: Any, right: Any, rtol: float, atol: float) -> bool:
     """As `numpy.allclose`, which takes several times as long, above all where all numbers are equal."""
     import numpy as np
 

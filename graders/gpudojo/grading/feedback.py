@@ -1,6 +1,6 @@
 """What students read about a failed check: its texts, and their layout for terminal, notebook and watch.
 
-`compose` makes a headline and labelled parts of a result; `hint_parts` makes the parts of its hints; `laid_out` puts a
+`headline_and_parts` makes a headline and labelled parts of a result; `hint_parts` makes the parts of its hints; `lay_out_part` puts a
 part into lines for a terminal.
 """
 
@@ -29,7 +29,9 @@ ALL_PASSED: Final = "Everything passes. Well done!"
 Part = tuple[str, str]  # a label and its text
 
 
-def compose(result: CheckResult, place: str = "", file: str = "") -> tuple[str, list[Part]]:
+def headline_and_parts(
+    result: CheckResult, place: str = "", file: str = ""
+) -> tuple[str, list[Part]]:
     """A headline, and the parts below it; `place` is the line to show, `file` the student's file."""
     if result.outcome is Outcome.TODO:
         stub = f"`{result.function}` is still a stub" + (f" in {file}" if file else "")
@@ -57,7 +59,7 @@ def compose(result: CheckResult, place: str = "", file: str = "") -> tuple[str, 
     return result.claim, parts
 
 
-def same_cause(
+def check_to_mend_first(
     result: CheckResult, results: Sequence[CheckResult], exercise: Exercise
 ) -> str | None:
     """An earlier check that fails by the same mistake, and is to be mended first.
@@ -113,7 +115,7 @@ def hint_parts(every: Sequence[str], exercise: Exercise, count: int, more: str) 
     return parts
 
 
-def where(path: Path, line: int) -> str:
+def describe_line(path: Path, line: int) -> str:
     """A line of the student's file and its text; in a notebook by cell."""
     name = os.path.relpath(path)
     try:
@@ -137,7 +139,7 @@ def where(path: Path, line: int) -> str:
     return f"{name}\n{number:>4} | {text}" if text else name
 
 
-def laid_out(name: str, text: str, width: int = WIDTH) -> list[str]:
+def lay_out_part(name: str, text: str, width: int = WIDTH) -> list[str]:
     """A label, and its text beside it, at most `width` characters wide; the lines of the text stay lines."""
     first = f"  {name:9} "
     lines: list[str] = []
@@ -156,7 +158,7 @@ def laid_out(name: str, text: str, width: int = WIDTH) -> list[str]:
     return lines
 
 
-def bar(points: float, most: float, width: int = BAR_WIDTH) -> str:
+def progress_bar(points: float, most: float, width: int = BAR_WIDTH) -> str:
     """A bar of so many characters: full only with all points, and empty only with none."""
     share = points / most if most else 0.0
     filled = width if share >= 1 else min(max(round(width * share), int(share > 0)), width - 1)

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from virtual_cuda.ledger import Ledger, Record
 
 
-KEPT: Final = "gpudojo.kept"  # the audit event of `kept`
+KEPT: Final = "gpudojo.kept"  # the audit event of `state_of`
 
 
 def _states() -> Generator[Any, tuple[int, Any], None]:
@@ -54,7 +54,7 @@ _lock: Final = threading.Lock()
 _keys: Final = itertools.count(1)
 
 
-def keep(state: Any) -> int:
+def keep_state(state: Any) -> int:
     """A key for the state of an object that student code will hold, so that the object does not lead to its state.
 
     The object has the key as an attribute; its methods and the probe ask `kept(key)`. In the sandbox it is reported
@@ -66,7 +66,7 @@ def keep(state: Any) -> int:
     return key
 
 
-def kept(key: int) -> Any:
+def state_of(key: int) -> Any:
     """The state for a key. Raises KeyError where there is none."""
     with _lock:
         state = _keeper.send((key, None))
@@ -75,23 +75,23 @@ def kept(key: int) -> Any:
     return state
 
 
-HOOK: Final = "gpudojo.hook"  # the audit event of `hooked`
+HOOK: Final = "gpudojo.hook"  # the audit event of `state_for_hook`
 
 
-def hooked(key: int) -> Any:
-    """As `kept`, for hooks that only torch calls: in the sandbox it is reported when student code calls them."""
+def state_for_hook(key: int) -> Any:
+    """As `state_of`, for hooks that only torch calls: in the sandbox it is reported when student code calls them."""
     sys.audit(HOOK)
-    return kept(key)
+    return state_of(key)
 
 
-def named(*classes: Any) -> tuple[Any, ...]:
+def make_picklable(*classes: Any) -> tuple[Any, ...]:
     """The classes, which a function makes, with names by which pickle looks for them in their module."""
     for each in classes:
         each.__qualname__ = each.__name__
     return classes
 
 
-def finds(make: Callable[[], tuple[Any, ...]]) -> Callable[[str], Any]:
+def find_classes(make: Callable[[], tuple[Any, ...]]) -> Callable[[str], Any]:
     """A module's `__getattr__`, which finds these classes: students save models and losses that they were given."""
 
     def find(name: str) -> Any:
@@ -103,7 +103,7 @@ def finds(make: Callable[[], tuple[Any, ...]]) -> Callable[[str], Any]:
     return find
 
 
-MOST: Final = 200  # points: a picture has not much more room
+MOST_POINTS: Final = 200  # points: a picture has not much more room
 
 
 def memory_curve(forward: Ledger, backward: Ledger, base: int, peak: int) -> MemoryCurve:
@@ -114,8 +114,8 @@ def memory_curve(forward: Ledger, backward: Ledger, base: int, peak: int) -> Mem
     """
     up = _in_use(forward, base)
     down = _in_use(backward, base)
-    first = thinned(up, len(up) * MOST // max(len(up) + len(down), MOST))
-    return MemoryCurve([*first, *thinned(down, MOST - len(first))], len(first), peak)
+    first = thin_out(up, len(up) * MOST_POINTS // max(len(up) + len(down), MOST_POINTS))
+    return MemoryCurve([*first, *thin_out(down, MOST_POINTS - len(first))], len(first), peak)
 
 
 def _in_use(part: Ledger, base: int) -> list[int]:
@@ -129,7 +129,7 @@ def _in_use(part: Ledger, base: int) -> list[int]:
     return live
 
 
-def thinned(numbers: Sequence[int], most: int) -> list[int]:
+def thin_out(numbers: Sequence[int], most: int) -> list[int]:
     """At most so many; the highest of several neighbours stands for them, so that no peak is lost."""
     if len(numbers) <= most:
         return list(numbers)
@@ -137,7 +137,7 @@ def thinned(numbers: Sequence[int], most: int) -> list[int]:
     return [max(numbers[start:end]) for start, end in itertools.pairwise(edges)]
 
 
-MODELLED: Final = "T4"  # the GPU on which timelines are to scale
+MODELLED_GPU: Final = "T4"  # the GPU on which timelines are to scale
 FEWEST: Final = 5  # records of a call that is worth a picture
 
 
@@ -247,7 +247,7 @@ class Busiest(_Watching):
         from virtual_cuda import gpu_named, times_of
 
         if self._times is None and self._ledger is not None:
-            self._times = times_of(self._ledger.rows, gpu_named(MODELLED), *self._ledger.bounds)
+            self._times = times_of(self._ledger.rows, gpu_named(MODELLED_GPU), *self._ledger.bounds)
         return self._times if self._times is not None and self._times.on_device else None
 
     def scaled(self) -> Scaled | None:

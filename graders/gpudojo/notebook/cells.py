@@ -32,15 +32,15 @@ from gpudojo.grading.feedback import (
     BAR_WIDTH,
     ExercisePoints,
     Part,
-    bar,
-    compose,
+    headline_and_parts,
     hint_parts,
     hints_about,
-    laid_out,
+    lay_out_part,
+    progress_bar,
 )
 from gpudojo.grading.load import Submission, is_stub, without_magics
 from gpudojo.grading.source_locator import marked, pattern_lines
-from gpudojo.grading.watching import MODELLED, Busiest
+from gpudojo.grading.watching import MODELLED_GPU, Busiest
 from gpudojo.model.exercise import Exercise, Function
 from gpudojo.model.results import CheckResult, Outcome
 
@@ -77,7 +77,7 @@ def line_table(busiest: Busiest, live: Live) -> LineTable | None:
     hot = questions.hot_lines(questions.waits(records), at_least=2).items()
     told = "Line {} made the host wait for the device {} times."
     waits = tuple(told.format(line, count) for (file, line), count in hot if file == live.file)
-    modelled = "" if spent is None else f", and how long it would take on {MODELLED} (modelled)"
+    modelled = "" if spent is None else f", and how long it would take on {MODELLED_GPU} (modelled)"
     device = f"{busiest.device}{modelled}"
     return LineTable(columns_of(spent), (*rows, ("", "total", sums)), waits, device)
 
@@ -178,7 +178,9 @@ def function_report(
 
 
 def _parts(result: CheckResult, live: Live) -> tuple[Part, ...]:
-    headline, parts = compose(result, live.place(result.line) if result.line is not None else "")
+    headline, parts = headline_and_parts(
+        result, live.place(result.line) if result.line is not None else ""
+    )
     if result.outcome is Outcome.BLOCKED:
         parts = [("blocked by", f"`{result.blocked_by}`, which has to pass first")]
     elif result.outcome is Outcome.ERROR:
@@ -217,9 +219,9 @@ def _checked_text(checked: FunctionReport) -> Iterator[str]:
         for result, parts in zip(checked.results, checked.parts, strict=True):
             yield f"  {MARKS[result.outcome]:8} {result.claim}"
             for label, content in parts:
-                yield from (f"  {line}" for line in laid_out(label, content))
+                yield from (f"  {line}" for line in lay_out_part(label, content))
     for label, content in checked.hints:
-        yield from laid_out(label, content)
+        yield from lay_out_part(label, content)
     if checked.lines is not None:
         yield from _lines_text(checked.lines)
     if checked.timelines is not None:
@@ -249,7 +251,7 @@ def _lines_text(table: LineTable) -> Iterator[str]:
 def _table_text(table: PointsTable) -> Iterator[str]:
     wide = max((len(row.exercise) for row in table.rows), default=0)
     for row in table.rows:
-        filled = bar(row.points, row.max_points)
+        filled = progress_bar(row.points, row.max_points)
         yield f"{row.exercise:{wide}}  {filled}  {row.points:5.4g} of {row.max_points:<4g}  {row.state}"
     yield f"{'total':{wide}}  {'':{BAR_WIDTH}}  {table.points:5.4g} of {table.max_points:g}"
     if table.following:

@@ -12,7 +12,7 @@ import pytest
 
 from gpudojo.grading import load
 from gpudojo.grading.engine import FileGrader
-from gpudojo.grading.feedback import same_cause
+from gpudojo.grading.feedback import check_to_mend_first
 from gpudojo.grading.limits import SECONDS, Limits
 from gpudojo.grading.references import PUBLIC_SEEDS
 from gpudojo.model.catalogue import day, day_of, days, exercise_for, registered
@@ -115,7 +115,7 @@ class CheckItem(pytest.Item):
             graded = self.file.grader.graded
             own = (each for each in graded if each.function == result.function)
             blocks = [each.check for each in own if each.blocked_by == result.check]
-            first = same_cause(result, graded, self.checks.exercise)
+            first = check_to_mend_first(result, graded, self.checks.exercise)
             return Feedback(result, self.checks.exercise, self.path, hints, option, blocks, first)
         return super().repr_failure(excinfo, style)
 

@@ -16,7 +16,7 @@ import pytest
 from virtual_cuda.errors import NoSuchDevice
 
 from gpudojo.grading import references
-from gpudojo.grading.feedback import where
+from gpudojo.grading.feedback import describe_line
 from gpudojo.grading.limits import Limits
 from gpudojo.model.catalogue import every_exercise, exercise_for
 from gpudojo.model.errors import BadEvidence, NoSuchSeed, NotRecorded
@@ -185,7 +185,7 @@ class ExerciseHooks:
         files = {str(check.path): check.path for check in self.checks.values()}
         for entry, line in traceback.walk_tb(excinfo.tb):  # the innermost is the last
             if (path := files.get(entry.f_code.co_filename)) is not None:
-                self.interrupted = where(path, line)
+                self.interrupted = describe_line(path, line)
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         if terminal.wanted(self.config):
@@ -238,6 +238,8 @@ def _note(item: CheckItem) -> str:
     error = student.broken
     text = f"{error.type}: {error.message.splitlines()[0]}" if error.message else error.type
     place = (
-        where(item.path, error.line).splitlines()[0] if error.line else os.path.relpath(item.path)
+        describe_line(item.path, error.line).splitlines()[0]
+        if error.line
+        else os.path.relpath(item.path)
     )
     return f"{place} stopped with {text}; what it defines before that was graded"

@@ -19,12 +19,12 @@ from gpudojo.grading.feedback import (
     MISSING,
     WIDTH,
     ExercisePoints,
-    bar,
-    compose,
+    describe_line,
+    headline_and_parts,
     hint_parts,
     hints_about,
-    laid_out,
-    where,
+    lay_out_part,
+    progress_bar,
 )
 from gpudojo.model.exercise import Check, Exercise
 from gpudojo.model.results import CheckResult, Outcome
@@ -82,8 +82,8 @@ class Feedback(TerminalRepr):
         first: str | None = None,
     ) -> None:
         """`blocks` are checks that wait for this one, `first` is one with the same cause, which says the rest."""
-        place = where(path, result.line) if result.line is not None else ""
-        self.headline, self.parts = compose(result, place, path.name)
+        place = describe_line(path, result.line) if result.line is not None else ""
+        self.headline, self.parts = headline_and_parts(result, place, path.name)
         if first is not None:
             self.parts = [
                 part for part in self.parts if part[0] in ("happened", "expected", "line")
@@ -105,7 +105,10 @@ class Feedback(TerminalRepr):
 
     def __str__(self) -> str:
         return "\n".join(
-            [self.headline, *(line for name, text in self.parts for line in laid_out(name, text))]
+            [
+                self.headline,
+                *(line for name, text in self.parts for line in lay_out_part(name, text)),
+            ]
         )
 
     def toterminal(self, tw: Any) -> None:
@@ -113,7 +116,7 @@ class Feedback(TerminalRepr):
         for line in textwrap.wrap(self.headline, width):
             tw.line(line, bold=True)
         for name, text in self.parts:
-            first, *rest = laid_out(name, text, width) or [""]
+            first, *rest = lay_out_part(name, text, width) or [""]
             tw.write(first[:INDENT], bold=True, **COLOURS.get(name.partition(" ")[0], {}))
             emphasis = {"bold": True} if name in ("line", "mistake") else {}
             for line in (first[INDENT:], *rest):
@@ -186,7 +189,9 @@ def write_summary(
         )
         name = row.exercise if len(row.exercise) <= wide else f"{row.exercise[: wide - 1]}…"
         reporter.write(f"{name:{wide}}  ")
-        reporter.write(f"{bar(row.points, row.max_points, long)}  " if long else "", **colour)
+        reporter.write(
+            f"{progress_bar(row.points, row.max_points, long)}  " if long else "", **colour
+        )
         reporter.write(f"{row.points:5.4g} of {row.max_points:<4g}  ")
         reporter.write_line(row.state, **colour)
     points = sum(row.points for row in rows.values())

@@ -17,7 +17,7 @@ from rich.text import Text
 from rich.theme import Theme
 from virtual_cuda.ledger import draw_timeline, timeline_legend
 
-from gpudojo.grading.feedback import bar, compose, hint_parts, hints_about
+from gpudojo.grading.feedback import headline_and_parts, hint_parts, hints_about, progress_bar
 from gpudojo.model.catalogue import lesson_of
 from gpudojo.model.errors import suggestion
 from gpudojo.model.results import CheckResult, Outcome
@@ -84,7 +84,7 @@ def entry(work: ExerciseWork, width: int, marked: bool = False) -> Text:
 def score(course: Course, width: int = 20) -> Text:
     """The points of the day, after a bar of so many characters."""
     points, most = course.score
-    return Text(f"{bar(points, most, width)} {number(points)} of {number(most)} points")
+    return Text(f"{progress_bar(points, most, width)} {number(points)} of {number(most)} points")
 
 
 def panel(
@@ -146,7 +146,9 @@ def feedback(
     work: ExerciseWork, result: CheckResult, hints: int, more: str, dark: bool
 ) -> Iterator[RenderableType]:
     """Everything about one check that did not pass."""
-    headline, parts = compose(result, "here" if result.line is not None else "", work.path.name)
+    headline, parts = headline_and_parts(
+        result, "here" if result.line is not None else "", work.path.name
+    )
     function = next(each for each in work.exercise.functions if each.name == result.function)
     mark, colour = MARKS["to do" if result.outcome is Outcome.TODO else "broken"]
     yield Text.assemble((f"{mark} ", tint(f"bold {colour}")), (headline, "bold"))
@@ -240,7 +242,7 @@ def _aside(work: ExerciseWork) -> Iterator[RenderableType]:
         for name in work.names:
             failed = [each for each in work.results.get(name, ()) if each.outcome is Outcome.FAILED]
             if failed and name != first.function:
-                yield Text(f"then `{name}`: {compose(failed[0])[0]}", "dim")
+                yield Text(f"then `{name}`: {headline_and_parts(failed[0])[0]}", "dim")
     if work.stopped is not None:
         place = f" at line {work.stopped.line}" if work.stopped.line else ""
         yield Text(

@@ -20,8 +20,8 @@ from gpudojo.authoring.fairness import (
     examine,
 )
 from gpudojo.authoring.lint import graded, paid_for_nothing
-from gpudojo.grading.call import Call, torch, tried
-from gpudojo.grading.checks import Ran, ran, runs, same_as_reference
+from gpudojo.grading.call import Call, torch, try_scenarios
+from gpudojo.grading.checks import Ran, describe_call, runs, same_as_reference
 from gpudojo.grading.references import Written
 from gpudojo.model.catalogue import day
 from gpudojo.model.errors import BadClass
@@ -47,8 +47,8 @@ def total(values, start=0.0):
 '''
 MODULE = '''"""01: the sum."""
 
-from gpudojo.grading.call import Call, torch, tried
-from gpudojo.grading.checks import Ran, ran, runs, same_as_reference
+from gpudojo.grading.call import Call, torch, try_scenarios
+from gpudojo.grading.checks import Ran, describe_call, runs, same_as_reference
 from gpudojo.model.evidence import Cases
 from gpudojo.model.exercise import Exercise
 
@@ -59,7 +59,7 @@ total = exercise.function("total", "Use `sum`.")
 @total.probe
 def sums(call: Call) -> Cases[Ran]:
     values = (torch.arange(5.0) + call.seed % 7 + 1).to(call.device)
-    return tried({"five": lambda: ran(call, values)})
+    return try_scenarios({"five": lambda: describe_call(call, values)})
 
 
 runs(total)
@@ -164,7 +164,7 @@ def small_exercise() -> Exercise:
     @function.probe
     def sums(call: Call) -> Cases[Ran]:
         values = torch.arange(1.0, 6.0).to(call.device)
-        return tried({"five": lambda: ran(call, values)})
+        return try_scenarios({"five": lambda: describe_call(call, values)})
 
     runs(function)
     same_as_reference(function, sums, points=1, claim="It returns the sum.")

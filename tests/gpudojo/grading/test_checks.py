@@ -8,17 +8,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from gpudojo.grading.call import Call, tried
+from gpudojo.grading.call import Call, try_scenarios
 from gpudojo.grading.checks import (
     Ran,
     at_most,
+    describe_call,
     leaves_its_input_alone,
     on_the_device,
-    ran,
     runs,
     same_as_reference,
 )
-from gpudojo.grading.comparing import close, identical, nearly
+from gpudojo.grading.comparing import arrays_close, arrays_identical, values_close
 from gpudojo.grading.engine import judge
 from gpudojo.grading.load import load
 from gpudojo.grading.observe import observe
@@ -35,7 +35,12 @@ double = exercise.function("double", "`2 * numbers`.")
 @double.probe
 def called(call: Call) -> Cases[Ran]:
     numbers = torch.arange(4.0, device=call.device)
-    return tried({"four": lambda: ran(call, numbers), "none": lambda: ran(call, numbers[:0])})
+    return try_scenarios(
+        {
+            "four": lambda: describe_call(call, numbers),
+            "none": lambda: describe_call(call, numbers[:0]),
+        }
+    )
 
 
 runs(double)
@@ -120,7 +125,7 @@ def test_numbers_are_near_each_other_where_numpy_says_so(
         right = np.array([pair[1] for pair in pairs]).astype(two)
         for rtol, atol in ((1e-3, 1e-5), (0, 1e-4)):
             expected = bool(np.allclose(found, right, rtol=rtol, atol=atol))
-            assert nearly(found, right, rtol, atol) is expected
+            assert values_close(found, right, rtol, atol) is expected
 
 
 FEW = st.sampled_from([0.0, -0.0, 1.0, 1.0 + 1e-6, 2.0, math.inf, math.nan])
@@ -134,6 +139,8 @@ def test_arrays_are_compared_as_numpy_compares_them(dtype: str, data: st.DataObj
     )
     one, other = (np.array([pair[side] for pair in pairs], dtype) for side in (0, 1))
     found, right = (Array(dtype, each.shape, each.tobytes()) for each in (one, other))
-    assert close(found, right) is bool(np.allclose(one, other, 1e-3, 1e-5))
-    assert close([found, right], [right, right]) is (close(found, right) and close(right, right))
-    assert identical(found, right) <= bool((one == other).all())
+    assert arrays_close(found, right) is bool(np.allclose(one, other, 1e-3, 1e-5))
+    assert arrays_close([found, right], [right, right]) is (
+        arrays_close(found, right) and arrays_close(right, right)
+    )
+    assert arrays_identical(found, right) <= bool((one == other).all())

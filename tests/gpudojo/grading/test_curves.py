@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from gpudojo.grading.load import load
 from gpudojo.grading.observe import observe
-from gpudojo.grading.watching import MOST, memory_curve, thinned
+from gpudojo.grading.watching import MOST_POINTS, memory_curve, thin_out
 from gpudojo.model.catalogue import day
 from gpudojo.model.evidence import MemoryCurve
 from hypothesis import given
@@ -52,21 +52,21 @@ def test_it_is_small_and_no_peak_is_lost(forward: list[int], backward: list[int]
     found = memory_curve(*passes(forward, backward), 0, 0)
     points = found.bytes
     turn = found.backward
-    assert len(points) <= MOST
+    assert len(points) <= MOST_POINTS
     assert max(points, default=0) == max([*forward, *backward], default=0) or len(
         forward
-    ) * MOST < len([*forward, *backward]), (
+    ) * MOST_POINTS < len([*forward, *backward]), (
         "only a forward pass too short for a single point is left out"
     )
     assert max(points[turn:], default=0) == max(backward, default=0)
-    if len(forward) + len(backward) <= MOST:
+    if len(forward) + len(backward) <= MOST_POINTS:
         assert points == [*forward, *backward]
 
 
 def test_a_few_stand_for_many() -> None:
-    assert thinned([1, 5, 2, 2, 9, 0], 3) == [5, 2, 9]
-    assert thinned([1, 2], 3) == [1, 2]
-    assert thinned([1, 2], 0) == []
+    assert thin_out([1, 5, 2, 2, 9, 0], 3) == [5, 2, 9]
+    assert thin_out([1, 2], 3) == [1, 2]
+    assert thin_out([1, 2], 0) == []
 
 
 @pytest.fixture(scope="module")
@@ -91,7 +91,7 @@ def test_what_is_made_again_takes_less_memory_and_more_operations(checkpointed: 
     )
     assert max(again["bytes"]) == again["peak"] == facts["a list"]["peak"] < plain["peak"]
     assert len(again["bytes"]) > len(plain["bytes"])
-    assert 0 < again["backward"] < len(again["bytes"]) < MOST
+    assert 0 < again["backward"] < len(again["bytes"]) < MOST_POINTS
 
 
 def test_who_keeps_everything_has_the_plain_loop_s_curve(checkpointed: Any) -> None:

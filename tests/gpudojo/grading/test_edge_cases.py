@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from gpudojo.grading.call import Call, tried
-from gpudojo.grading.checks import Ran, ran, runs
+from gpudojo.grading.call import Call, try_scenarios
+from gpudojo.grading.checks import Ran, describe_call, runs
 from gpudojo.grading.engine import grade_function
 from gpudojo.grading.limits import Limits
 from gpudojo.grading.observe import load_file
@@ -28,11 +28,16 @@ def made() -> Exercise:
 
     @function.probe
     def usual(call: Call) -> Cases[Ran]:
-        return tried({"two": lambda: ran(call, [1.0, 2.0]), "none": lambda: ran(call, [])})
+        return try_scenarios(
+            {
+                "two": lambda: describe_call(call, [1.0, 2.0]),
+                "none": lambda: describe_call(call, []),
+            }
+        )
 
     @function.probe(edge=True)
     def one(call: Call) -> Cases[Ran]:
-        return tried({"one": lambda: ran(call, [3.0])})
+        return try_scenarios({"one": lambda: describe_call(call, [3.0])})
 
     def diagnose(raised: Raised, seen: Seen) -> str | None:
         return "empty-loader-forgotten" if raised.type == "ZeroDivisionError" else None

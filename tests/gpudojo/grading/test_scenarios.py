@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy
 import pytest
 import torch
-from gpudojo.grading.call import StudentRaised, several, tried
+from gpudojo.grading.call import StudentRaised, run_scenarios, try_scenarios
 from gpudojo.grading.observe import load_file, observe
 from gpudojo.model.catalogue import day
 from gpudojo.model.evidence import Raised
@@ -34,19 +34,19 @@ ENDING = [
 @pytest.mark.parametrize("evidence", ENDING, ids=lambda evidence: evidence.type)
 def test_a_closed_device_and_lack_of_memory_end_the_probe(evidence: Raised) -> None:
     with pytest.raises(StudentRaised):
-        tried({"one": lambda: raising(evidence)})
+        try_scenarios({"one": lambda: raising(evidence)})
 
 
 def test_other_errors_are_kept_with_their_scenario_and_the_rest_goes_on() -> None:
     error = Raised("RuntimeError", "Expected all tensors to be on the same device", 7)
-    found = tried({"one": lambda: raising(error), "two": lambda: 2})
+    found = try_scenarios({"one": lambda: raising(error), "two": lambda: 2})
     assert dict(found) == {"two": 2}
     assert found.errors == {"one": Raised(error.type, error.message, 7, scenario="one")}
 
 
 def test_several_ends_with_the_first_error_which_names_its_scenario() -> None:
     with pytest.raises(StudentRaised) as caught:
-        several({"one": lambda: 1, "two": lambda: raising(Raised("ValueError", "no", 3))})
+        run_scenarios({"one": lambda: 1, "two": lambda: raising(Raised("ValueError", "no", 3))})
     assert caught.value.evidence.scenario == "two"
 
 

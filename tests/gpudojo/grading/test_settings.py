@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 import virtual_cuda as bench
-from gpudojo.grading.call import Call, StudentRaised, settled
+from gpudojo.grading.call import Call, StudentRaised, call_and_restore_settings
 from gpudojo.grading.load import Submission
 
 CHANGES: dict[str, Callable[[], Any]] = {
@@ -31,7 +31,7 @@ CHANGES: dict[str, Callable[[], Any]] = {
 
 
 def by(student: Callable[[], Any], opened: Any) -> tuple[Any, list[str]]:
-    return settled(Call(student, Submission(Path("answer.py")), opened, 8))
+    return call_and_restore_settings(Call(student, Submission(Path("answer.py")), opened, 8))
 
 
 @pytest.mark.parametrize("name", CHANGES)

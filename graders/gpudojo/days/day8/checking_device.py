@@ -10,7 +10,13 @@ from typing import Any
 
 from virtual_cuda import Patch, patch, patch_imported_names
 
-from gpudojo.grading.call import Call, StudentRaised, settled, torch, tried
+from gpudojo.grading.call import (
+    Call,
+    StudentRaised,
+    call_and_restore_settings,
+    torch,
+    try_scenarios,
+)
 from gpudojo.grading.checks import expect_settings_kept, runs
 from gpudojo.grading.load import load_again
 from gpudojo.model.evidence import Case, Cases
@@ -62,7 +68,7 @@ class DeviceAnswer(Case, frozen=True):
 
 
 def _answer(call: Call, *prefer: Any) -> DeviceAnswer:
-    value, changed = settled(call, *prefer)
+    value, changed = call_and_restore_settings(call, *prefer)
     return DeviceAnswer(type(value).__name__, str(value), isinstance(value, torch.device), changed)
 
 
@@ -80,7 +86,9 @@ def _answers(call: Call) -> Cases[DeviceAnswer]:
     for _ in range(drawn.randrange(4)):  # so that to count calls does not tell the machine
         _answer(call)
     found.add(
-        tried({name: partial(_answer, call, prefer) for name, prefer in asked.items()}, call.seed)
+        try_scenarios(
+            {name: partial(_answer, call, prefer) for name, prefer in asked.items()}, call.seed
+        )
     )
     refused = found.errors.get("prefer None")
     if refused is not None and refused.type == "TypeError" and refused.line is None:
@@ -136,7 +144,7 @@ def one_gpu(call: Call) -> Cases[DeviceAnswer]:
     with contextlib.ExitStack() as undo:
         patch([*changes, (torch.mps, "device_count", lambda: 1)], undo)
         _load_again(call)
-        return found.add(tried({"best of both": lambda: _answer(call)}))
+        return found.add(try_scenarios({"best of both": lambda: _answer(call)}))
 
 
 @select.probe(machine="two gpus")
@@ -171,7 +179,7 @@ def laptop(call: Call) -> Cases[DeviceAnswer]:
         )
         undo.enter_context(patch_imported_names(getattr(call.function, "__globals__", {})))
         _load_again(call)
-        return found.add(tried({"best unbuilt": lambda: _answer(call)}))
+        return found.add(try_scenarios({"best unbuilt": lambda: _answer(call)}))
 
 
 Machine = Probe[Cases[DeviceAnswer]]

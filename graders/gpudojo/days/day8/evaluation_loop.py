@@ -13,25 +13,25 @@ from typing import Any, Final
 
 from gpudojo.days.day8.pixel_race import CLASSES, SIZE, linear, sprites
 from gpudojo.grading.call import (
-    BACK,
+    COPIED_BACK,
     Call,
     StudentRaised,
-    copied,
-    name_of,
+    call_and_restore_settings,
+    device_name,
+    lines_of_copies,
     nn,
-    settled,
     torch,
-    tried,
+    try_scenarios,
 )
 from gpudojo.grading.checks import (
-    between_gpus,
-    diagnosis,
+    device_mistake,
     expect_float,
     expect_settings_kept,
-    pairs,
+    is_between_gpus,
     runs,
+    scenario_pairs,
 )
-from gpudojo.grading.watching import finds, keep, kept, named
+from gpudojo.grading.watching import find_classes, keep_state, make_picklable, state_of
 from gpudojo.model.evidence import Case, Cases, Raised
 from gpudojo.model.exercise import Exercise, Failed, Seen, called
 
@@ -124,7 +124,7 @@ class EvaluationLog:
 def watched(values: tuple[Any, ...], log: EvaluationLog) -> Any:
     """A classifier with batch norm and dropout that records how it is run, also through `model.forward`."""
     first, first_bias, last, last_bias, mean, variance = (each.clone() for each in values)
-    model = _classes()[0](linear(first, first_bias), linear(last, last_bias), keep(log))
+    model = _classes()[0](linear(first, first_bias), linear(last, last_bias), keep_state(log))
     model.norm.running_mean = mean
     model.norm.running_var = variance
     return model
@@ -156,7 +156,7 @@ def _classes() -> tuple[Any, ...]:
             graph = outputs.requires_grad or (
                 torch.is_grad_enabled() and any(p.requires_grad for p in self.parameters())
             )
-            log = kept(self.key)
+            log = state_of(self.key)
             log.passes.append(Pass(training, graph, devices, str(outputs.dtype)))
             log.output = weakref.ref(outputs)
             return outputs
@@ -165,15 +165,15 @@ def _classes() -> tuple[Any, ...]:
         key: int
 
         def forward(self, input: Any, target: Any) -> Any:
-            log = kept(self.key)
+            log = state_of(self.key)
             log.as_they_are &= log.output is not None and log.output() is input
             return super().forward(input, target)
 
     WatchedCrossEntropy.__name__ = nn.CrossEntropyLoss.__name__  # by which the ledger is asked
-    return named(WatchedClassifier, WatchedCrossEntropy)
+    return make_picklable(WatchedClassifier, WatchedCrossEntropy)
 
 
-__getattr__ = finds(_classes)
+__getattr__ = find_classes(_classes)
 
 
 @lru_cache(maxsize=1)
@@ -322,7 +322,7 @@ def loss_fn(log: EvaluationLog) -> Any:
     loss = _classes()[1](
         label_smoothing=SMOOTHING
     )  # not the default: the given loss has to be used
-    loss.key = keep(log)
+    loss.key = keep_state(log)
     return loss
 
 
@@ -359,7 +359,7 @@ class Evaluated(Case, frozen=True):
 
 @evaluate.probe
 def evaluated(call: Call) -> Cases[Evaluated]:
-    return tried(
+    return try_scenarios(
         {
             "model_starts_on_the_cpu": lambda: _evaluated(call, call.device),
             "already_there": lambda: _evaluated(call, str(call.device), samples=MOST, moved=True),
@@ -372,7 +372,9 @@ def evaluated(call: Call) -> Cases[Evaluated]:
 @evaluate.probe(machine="two gpus")
 def evaluated_on_the_second_gpu(call: Call) -> Cases[Evaluated]:
     """The model is there already; a batch that goes to "cuda" goes to the first GPU."""
-    return tried({"on_the_second_gpu": lambda: _evaluated(call, "cuda:1", samples=2, moved=True)})
+    return try_scenarios(
+        {"on_the_second_gpu": lambda: _evaluated(call, "cuda:1", samples=2, moved=True)}
+    )
 
 
 def _evaluated(call: Call, device: Any, samples: int = FEW, moved: bool = False) -> Evaluated:
@@ -390,7 +392,7 @@ def _evaluated(call: Call, device: Any, samples: int = FEW, moved: bool = False)
         model.to(device)
     with torch.enable_grad():  # whatever mode the student's function leaves on ends here
         try:
-            value, settings = settled(call, model, loader, loss_fn(log), device)
+            value, settings = call_and_restore_settings(call, model, loader, loss_fn(log), device)
         except StudentRaised as error:
             raise _with_copies(error, call, loader) from None
     forwards = call.ledger.forwards()
@@ -409,7 +411,7 @@ def _evaluated(call: Call, device: Any, samples: int = FEW, moved: bool = False)
         passes=log.passes,
         graph_line=call.first_line(f for f in forwards if f.builds_graph),
         forward_line=call.first_line(forwards),
-        wanted_device=name_of(device),
+        wanted_device=device_name(device),
         changed={
             kind: _changed(before[kind], after[kind])
             for kind in ("weights", "gradients", "statistics")
@@ -429,7 +431,7 @@ def _with_copies(error: StudentRaised, call: Call, loader: Any) -> StudentRaised
     if not len(loader):
         return error
     inputs, targets = next(iter(loader))
-    lines = copied(call, inputs=inputs, targets=targets)
+    lines = lines_of_copies(call, inputs=inputs, targets=targets)
     message = error.evidence.message
     source = linecache.getline(str(call.path), error.evidence.line or 0)
     if "found at least two devices" in message and _COMPARISON.search(source):
@@ -485,14 +487,17 @@ def _all(seen: Seen) -> Cases[Evaluated]:
 def _diagnose(raised: Raised, seen: Seen) -> str | None:
     scenario = raised.scenario
     message = raised.message
-    found = diagnosis(raised)
-    if scenario == "on_the_second_gpu" and between_gpus(message):
+    found = device_mistake(raised)
+    if scenario == "on_the_second_gpu" and is_between_gpus(message):
         return "device-index-dropped"
     if found is None and message.endswith("(comparing outputs with targets)"):
         found = "targets-on-cpu"
-        if BACK in raised.copied and {"targets", "targets of the loss"} & raised.copied.keys():
+        if (
+            COPIED_BACK in raised.copied
+            and {"targets", "targets of the loss"} & raised.copied.keys()
+        ):
             # Something was copied either way; where the comparison itself copies, it is the outputs.
-            return "outputs-on-cpu" if raised.copied[BACK] == raised.line else None
+            return "outputs-on-cpu" if raised.copied[COPIED_BACK] == raised.line else None
     if (
         found is None and scenario == "nothing_to_evaluate"
     ):  # with sprites it ran, on the same device
@@ -626,7 +631,7 @@ def _unchanged(seen: Seen, kind: str) -> None:
 @evaluate.check(points=1, needs=CALLED)
 def leaves_training_possible(seen: Seen, wanted: Seen) -> None:
     """Training can continue: requires_grad of every parameter, grad mode and torch's settings are unchanged."""
-    for name, case, right in pairs(_all(seen), _all(wanted), *FULL):
+    for name, case, right in scenario_pairs(_all(seen), _all(wanted), *FULL):
         before = right.flags_before
         after = case.flags_after
         off = [parameter for parameter, flag in before.items() if flag and not after.get(parameter)]
@@ -679,7 +684,7 @@ def returns_the_accuracy(seen: Seen, wanted: Seen) -> None:
 
 def _number(place: int, seen: Seen, wanted: Seen) -> None:
     what = ("loss", "accuracy")[place]
-    every = list(pairs(_all(seen), _all(wanted), *FULL))
+    every = list(scenario_pairs(_all(seen), _all(wanted), *FULL))
     # In every scenario: with a few samples, two numbers may be equal by chance.
     of_means = all(
         _close(case.parts[place].value, right.batch_means[place]) for _, case, right in every

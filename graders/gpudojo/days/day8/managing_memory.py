@@ -21,10 +21,25 @@ from gpudojo.days.day8.pixel_race import (
     sprites,
     why_a_loop_raised,
 )
-from gpudojo.grading.call import Call, StudentRaised, array, name_of, nn, several, torch, tried
-from gpudojo.grading.checks import pairs, runs, times
-from gpudojo.grading.comparing import close
-from gpudojo.grading.watching import finds, keep, kept, memory_curve, named
+from gpudojo.grading.call import (
+    Call,
+    StudentRaised,
+    array_of,
+    device_name,
+    nn,
+    run_scenarios,
+    torch,
+    try_scenarios,
+)
+from gpudojo.grading.checks import count_in_words, runs, scenario_pairs
+from gpudojo.grading.comparing import arrays_close
+from gpudojo.grading.watching import (
+    find_classes,
+    keep_state,
+    make_picklable,
+    memory_curve,
+    state_of,
+)
 from gpudojo.model.evidence import Array, Case, Cases, MemoryCurve, Raised
 from gpudojo.model.exercise import Exercise, Failed, Seen, called
 
@@ -147,7 +162,7 @@ class Measured(Case, frozen=True):
 
 def _measured(call: Call, *told: Any) -> Cases[Measured]:
     """One call for each way of naming a device."""
-    return tried({repr(device): partial(_measured_on, call, device) for device in told})
+    return try_scenarios({repr(device): partial(_measured_on, call, device) for device in told})
 
 
 def _measured_on(call: Call, device: Any) -> Measured:
@@ -253,12 +268,12 @@ def _answers(
     seen: Cases[Measured], wanted: Cases[Measured]
 ) -> Iterator[tuple[str, Measured, Measured]]:
     """Name, answer and right answer. Raises Failed for an answer that is no int, and if `fn` was not called once."""
-    for name, found, right in pairs(seen, wanted):
+    for name, found, right in scenario_pairs(seen, wanted):
         if found.value is None:
             happened = f"device={name} gave {found.shown}, {called(found.kind)}"
             raise Failed(happened, "a number of bytes, as an int")
         if found.calls != 1:
-            said = f"called {times(found.calls)}" if found.calls else "never called"
+            said = f"called {count_in_words(found.calls)}" if found.calls else "never called"
             raise Failed(f"device={name}: `fn` was {said}", "called once", at=("last fn(",))
         yield name, found, right
 
@@ -452,13 +467,13 @@ def searches(call: Call) -> dict[str, Cases[Search]]:
         "RuntimeError about memory": (RuntimeError(access), start // 4),
     }
     return {
-        "something_fits": tried(
+        "something_fits": try_scenarios(
             {name: partial(_search, call, *case) for name, case in _cases(call.seed).items()}
         ),
-        "nothing_fits": tried(
+        "nothing_fits": try_scenarios(
             {f"nothing_fits_{n}": partial(_search, call, n, 0) for n in (draw(10, 12), 1)}
         ),
-        "another_error": tried(
+        "another_error": try_scenarios(
             {n: partial(_search, call, start, 1, error, at) for n, (error, at) in errors.items()}
         ),
     }
@@ -470,7 +485,7 @@ runs(largest_batch, scenarios=_cases(0))
 @largest_batch.check(points=0.5)
 def halves_until_it_fits(seen: Seen, wanted: Seen) -> None:
     """It tries start, start // 2, ... and returns the first that does not run out of memory."""
-    for _, found, right in pairs(
+    for _, found, right in scenario_pairs(
         seen[searches]["something_fits"], wanted[searches]["something_fits"]
     ):
         where = f"(start={right.start}, {right.fits} fits)"
@@ -510,7 +525,7 @@ def halves_until_it_fits(seen: Seen, wanted: Seen) -> None:
 @largest_batch.check(points=0.25)
 def gives_the_cache_back(seen: Seen, wanted: Seen) -> None:
     """Cached memory is freed between two tries."""
-    for _, found, right in pairs(
+    for _, found, right in scenario_pairs(
         seen[searches]["something_fits"], wanted[searches]["something_fits"]
     ):
         if len(found.sizes) < min(2, len(right.sizes)):
@@ -526,7 +541,9 @@ def gives_the_cache_back(seen: Seen, wanted: Seen) -> None:
 def raises_when_nothing_fits(seen: Seen, wanted: Seen) -> None:
     """If not even 1 fits, the error of the last try is raised."""
     expected = "the OutOfMemoryError of the last try"
-    for _, found, right in pairs(seen[searches]["nothing_fits"], wanted[searches]["nothing_fits"]):
+    for _, found, right in scenario_pairs(
+        seen[searches]["nothing_fits"], wanted[searches]["nothing_fits"]
+    ):
         name = f"start={right.start}"
         assert right.error is not None
         if found.error is None:
@@ -544,7 +561,7 @@ def raises_when_nothing_fits(seen: Seen, wanted: Seen) -> None:
 @largest_batch.check(points=0.5)
 def swallows_nothing_else(seen: Seen, wanted: Seen) -> None:
     """Any other error is raised at once, unchanged."""
-    for _, found, right in pairs(
+    for _, found, right in scenario_pairs(
         seen[searches]["another_error"], wanted[searches]["another_error"]
     ):
         raised = found.error
@@ -656,8 +673,8 @@ def _accumulated(
         value=int(value) if isinstance(value, int) and not isinstance(value, bool) else None,
         shown=f"{value!r:.60}",
         devices=sorted(places),
-        wanted_device=name_of(device),
-        after=[array(p) for p in model.parameters()],
+        wanted_device=device_name(device),
+        after=[array_of(p) for p in model.parameters()],
         taken=len(taken),
         own=bool(stepped),
         emptied=False in stepped,
@@ -693,7 +710,7 @@ def _ahead(records: tuple[Any, ...]) -> bool:
 def accumulations(call: Call) -> Cases[Accumulated]:
     """The device is tried where it matters, the counting on the CPU, where it is faster."""
     device = call.device
-    return tried(
+    return try_scenarios(
         {
             "model_on_the_cpu": lambda: _accumulated(call, device, 4, steps=2),
             "model_already_there": lambda: _accumulated(call, str(device), 1, steps=2, moved=True),
@@ -709,7 +726,7 @@ def accumulations(call: Call) -> Cases[Accumulated]:
 
 @accumulate.probe(machine="two gpus", edge=True)
 def accumulations_on_the_second_gpu(call: Call) -> Cases[Accumulated]:
-    return tried({"on_the_second_gpu": lambda: _accumulated(call, "cuda:1", 2, steps=1)})
+    return try_scenarios({"on_the_second_gpu": lambda: _accumulated(call, "cuda:1", 2, steps=1)})
 
 
 TRAINED = ("model_on_the_cpu", "model_already_there", "told_to_use_the_cpu")
@@ -723,7 +740,7 @@ def _passes_over(
     found, expected = (
         each.cases(accumulations, accumulations_on_the_second_gpu) for each in (seen, wanted)
     )
-    for _, case, right in pairs(found, expected, *names):
+    for _, case, right in scenario_pairs(found, expected, *names):
         yield f"{right.batches} batch{'es' * (right.batches > 1)}, steps={right.steps}", case, right
 
 
@@ -745,7 +762,7 @@ def steps_after_every_group(seen: Seen, wanted: Seen) -> None:
     for name, found, right in _passes_over(
         seen, wanted, "model_on_the_cpu", "told_to_use_the_cpu", "in_evaluation_mode"
     ):
-        if found.taken != right.taken or not close(found.after, right.after):
+        if found.taken != right.taken or not arrays_close(found.after, right.after):
             raise _unlike(name, found, right, anywhere)
 
 
@@ -772,9 +789,9 @@ def _unlike(name: str, found: Accumulated, right: Accumulated, anywhere: bool) -
         return Failed(happened, "all of them", None, "loop-left-early", ("continue", "for"))
     if found.taken != right.taken:
         key = None if anywhere else "missing-step"
-        stepped = f"stepped {times(found.taken)}" if found.taken else "never stepped"
+        stepped = f"stepped {count_in_words(found.taken)}" if found.taken else "never stepped"
         line = found.extra_line if found.taken > right.taken else step_line
-        return Failed(f"{where}the optimizer {stepped}", times(right.taken), line, key)
+        return Failed(f"{where}the optimizer {stepped}", count_in_words(right.taken), line, key)
     if not found.own:
         happened = f"{where}another optimizer than the one passed in stepped, without its momentum"
         return Failed(happened, "the optimizer that was passed in", None, "another-optimizer")
@@ -840,7 +857,7 @@ def steps_for_the_remainder(seen: Seen, wanted: Seen) -> None:
             unused = right.batches - sum(found.per_step)
             happened = f"({name}) no step used the gradients of {unused} of {right.batches} batches"
             raise Failed(happened, "one more step for them", misconception="remainder-dropped")
-        if not close(found.after, right.after):
+        if not arrays_close(found.after, right.after):
             raise _unlike(name, found, right, anywhere)
 
 
@@ -848,7 +865,7 @@ def steps_for_the_remainder(seen: Seen, wanted: Seen) -> None:
 def starts_from_nothing(seen: Seen, wanted: Seen) -> None:
     """Gradients from before the call do not leak into the first step."""
     for _, found, right in _passes_over(seen, wanted, "dirty_gradients"):
-        if not close(found.after, right.after):
+        if not arrays_close(found.after, right.after):
             happened = "gradients from before the call went into the first step"
             raise Failed(
                 happened, "gradients zeroed before the loop", found.backward_line, "stale-gradients"
@@ -883,7 +900,9 @@ def returns_the_number_of_steps(seen: Seen, wanted: Seen) -> None:
             group = "remainder-dropped" if right.batches < right.steps else None
             key = group if anywhere else "missing-step"
             raise Failed(
-                f"({name}) the optimizer never stepped", times(right.taken), misconception=key
+                f"({name}) the optimizer never stepped",
+                count_in_words(right.taken),
+                misconception=key,
             )
         if found.value is None or found.value != found.taken:
             raise Failed(
@@ -906,16 +925,16 @@ def _block_class() -> tuple[Any, ...]:
         def __init__(self) -> None:
             super().__init__()
             self.scale = nn.Parameter(torch.rand(4, 1, WIDTH))
-            self.key = keep([0])
+            self.key = keep_state([0])
 
         def forward(self, x: Any) -> Any:
-            kept(self.key)[0] += 1
+            state_of(self.key)[0] += 1
             return nn.functional.dropout((x * self.scale).tanh(), 0.3, self.training).mean(0)
 
-    return named(CheckpointBlock)
+    return make_picklable(CheckpointBlock)
 
 
-__getattr__ = finds(_block_class)
+__getattr__ = find_classes(_block_class)
 
 
 def _blocks(seed: int, device: Any, count: int = COUNT) -> tuple[list[Any], Any]:
@@ -976,7 +995,7 @@ def _through(
     x = x.detach().clone().requires_grad_(gradient)
     tensors = [p for block in blocks for p in block.parameters()]
     for block in blocks:
-        kept(block.key)[0] = 0
+        state_of(block.key)[0] = 0
     for tensor in tensors:
         tensor.grad = None
     with torch.random.fork_rng(devices=[device.index or 0] if gpu else []):
@@ -992,13 +1011,13 @@ def _through(
         start = ledger.mark()
         out = (go or call)(blocks, x)
         forward = ledger.since(start, ledger.mark())
-        ran = sum(kept(block.key)[0] > 0 for block in blocks)
+        ran = sum(state_of(block.key)[0] > 0 for block in blocks)
         stored = torch.cuda.max_memory_allocated(device) - base if gpu else None
         values = None
         place = ""
         said = ""
         if isinstance(out, torch.Tensor):
-            values = array(out)
+            values = array_of(out)
             place = str(out.device)
             start = ledger.mark()  # without reading the values
             try:
@@ -1025,9 +1044,9 @@ def _through(
         ran=ran,
         error=said,
         missing=sum(t.grad is None for t in [*tensors, x][: None if gradient else -1]),
-        gradients=array(torch.cat(gradients)) if gradients else None,
+        gradients=array_of(torch.cat(gradients)) if gradients else None,
         switched=x.requires_grad is not gradient,
-        recomputed=sum(kept(block.key)[0] > 1 for block in blocks),
+        recomputed=sum(state_of(block.key)[0] > 1 for block in blocks),
     )
 
 
@@ -1043,7 +1062,7 @@ def passes(call: Call) -> Passes:
         plain = _through(call, blocks, x, gradient=True, go=_plainly, drawn=True)
         stored = plain.stored
         curve = plain.curve
-    found = several(
+    found = run_scenarios(
         {
             "a_list": lambda: _beside_plain(call, blocks, x, gradient=True, drawn=True),
             "two_blocks": lambda: _beside_plain(call, nn.ModuleList(blocks[:2]), x, gradient=False),
@@ -1062,7 +1081,7 @@ def _beside_plain(call: Call, blocks: Any, x: Any, **options: Any) -> Through:
 @checkpointed.probe(edge=True)
 def few_blocks(call: Call) -> Cases[Through]:
     (blocks, x), (hosted, there) = _blocks(call.seed, call.device, 1), _blocks(call.seed, "cpu", 2)
-    return tried(
+    return try_scenarios(
         {
             "one block": lambda: _beside_plain(call, blocks, x, gradient=True, backward=False),
             "no blocks": lambda: _beside_plain(call, [], x, gradient=False, backward=False),
@@ -1103,7 +1122,7 @@ def _same_output(name: str, seen: Seen, wanted: Seen) -> None:
             right.device,
             at=("cpu(", "return", "last return"),
         )
-    if not close(found.out, values.out):
+    if not arrays_close(found.out, values.out):
         if found.ran < right.ran:
             raise Failed(
                 f"{where} {found.ran} of {right.ran} blocks ran",
@@ -1139,7 +1158,7 @@ def _same_gradients(
         raise Failed(
             f"{where}{count} got no gradient", "a gradient for each", misconception=misconception
         )
-    if not close(found.gradients, values.gradients):
+    if not arrays_close(found.gradients, values.gradients):
         raise Failed(f"{where}the gradients differ from the plain loop's", "the same values")
 
 

@@ -10,17 +10,17 @@ from gpudojo.days.day8.pixel_race import WatchedBatches, expect_ran_on, sprites,
 from gpudojo.grading.call import (
     Call,
     StudentRaised,
-    array,
-    name_of,
+    array_of,
+    call_and_restore_settings,
+    device_name,
     nn,
-    settled,
-    several,
+    run_scenarios,
     torch,
-    tried,
+    try_scenarios,
 )
-from gpudojo.grading.checks import diagnosis, pairs, runs
-from gpudojo.grading.comparing import close
-from gpudojo.grading.watching import finds, keep, kept, named
+from gpudojo.grading.checks import device_mistake, runs, scenario_pairs
+from gpudojo.grading.comparing import arrays_close
+from gpudojo.grading.watching import find_classes, keep_state, make_picklable, state_of
 from gpudojo.model.evidence import Array, Case, Cases, Raised
 from gpudojo.model.exercise import Exercise, Failed, Seen, called, other_kind
 
@@ -179,7 +179,7 @@ def _as_numpy(call: Call, tensor: Any) -> Converted:
         )
     moved = before[1:] != (tensor.device, tensor.is_leaf, tensor.shape)
     return Converted(
-        type(value).__name__, found, before[0] != tensor.requires_grad, moved, array(tensor)
+        type(value).__name__, found, before[0] != tensor.requires_grad, moved, array_of(tensor)
     )
 
 
@@ -187,7 +187,7 @@ def _as_numpy(call: Call, tensor: Any) -> Converted:
 def arrays(call: Call) -> Cases[Converted]:
     tensors = {(name, ""): tensor for name, tensor in _tensors(call.seed, call.device).items()}
     tensors |= {(name, ON_THE_CPU): tensor for name, tensor in _tensors(call.seed, "cpu").items()}
-    return tried(
+    return try_scenarios(
         {
             name + place: partial(_as_numpy, call, tensor)
             for (name, place), tensor in tensors.items()
@@ -196,7 +196,7 @@ def arrays(call: Call) -> Cases[Converted]:
 
 
 ON_THE_CPU = " on the CPU"
-runs(to_numpy, scenarios=("float32", "int64"), diagnose=lambda raised, seen: diagnosis(raised))
+runs(to_numpy, scenarios=("float32", "int64"), diagnose=lambda raised, seen: device_mistake(raised))
 
 
 def _same_arrays(seen: Seen, wanted: Seen, *names: str) -> None:
@@ -207,7 +207,7 @@ def _same_arrays(seen: Seen, wanted: Seen, *names: str) -> None:
         for place in ("", ON_THE_CPU)
         if name + place in wanted[arrays]
     ]
-    for name, found, right in pairs(seen[arrays], wanted[arrays], *places):
+    for name, found, right in scenario_pairs(seen[arrays], wanted[arrays], *places):
         value = found.value
         correct = right.value
         shown = _shown(name)
@@ -299,7 +299,7 @@ def _made(call: Call, device: Any, **options: Any) -> Draw:
     if not isinstance(value, torch.Tensor):
         return Draw(kind, None, None, None, *copied)
     return Draw(
-        kind, str(value.dtype).removeprefix("torch."), str(value.device), array(value), *copied
+        kind, str(value.dtype).removeprefix("torch."), str(value.device), array_of(value), *copied
     )
 
 
@@ -331,14 +331,14 @@ def _draws(call: Call, device: Any, *by_name: str) -> Draws:
             raise
         refused = error.evidence
     found |= {f"device={name!r}": _made(call, name) for name in by_name}
-    return Draws(found, refused, name_of(device))
+    return Draws(found, refused, device_name(device))
 
 
 @random_sprites.probe
 def draws(call: Call) -> Cases[Draws]:
     device = call.device
     cpu = torch.device("cpu")
-    return tried(
+    return try_scenarios(
         {
             "on_the_device": lambda: _draws(call, device, device.type),
             "on_the_cpu": lambda: _draws(call, cpu, "cpu"),
@@ -356,7 +356,7 @@ def draws_on_the_second_gpu(call: Call) -> Cases[Draws]:
         }
         return Draws(found, None, "cuda:1")
 
-    return tried({"on_the_second_gpu": look})
+    return try_scenarios({"on_the_second_gpu": look})
 
 
 runs(random_sprites)
@@ -365,7 +365,7 @@ runs(random_sprites)
 @random_sprites.check(points=0.5)
 def made_on_the_device(seen: Seen, wanted: Seen) -> None:
     """The sprites are made on the device passed in: nothing is transferred."""
-    for _, found, right in pairs(seen[draws], wanted[draws]):
+    for _, found, right in scenario_pairs(seen[draws], wanted[draws]):
         place = right.wanted_device
         for draw in found.draws.values():
             if draw.moved:
@@ -415,14 +415,16 @@ def _made_there(found: Draws, right: Draws) -> None:
 @random_sprites.check(points=0.25)
 def finds_the_second_gpu(seen: Seen, wanted: Seen) -> None:
     """With "cuda:1" they are made on the second GPU, even if the first one is current."""
-    for _, found, right in pairs(seen[draws_on_the_second_gpu], wanted[draws_on_the_second_gpu]):
+    for _, found, right in scenario_pairs(
+        seen[draws_on_the_second_gpu], wanted[draws_on_the_second_gpu]
+    ):
         _made_there(found, right)
 
 
 @random_sprites.check(points=0.25)
 def returns_sprites_there(seen: Seen, wanted: Seen) -> None:
     """It returns float32 of shape (count, 3, size, size), and leaves torch's default device alone."""
-    for _, found, expected in pairs(seen[draws], wanted[draws]):
+    for _, found, expected in scenario_pairs(seen[draws], wanted[draws]):
         for name, right in expected.draws.items():
             draw = found.draws.get(name)
             if draw is None and found.refused is not None:  # which another check reports
@@ -541,7 +543,7 @@ def _classes() -> tuple[Any, ...]:
     class Watched(nn.Module):
         def __init__(self, log: list[PredictForward]) -> None:
             super().__init__()
-            self.key = keep(log)
+            self.key = keep_state(log)
             self.body = nn.Sequential(nn.Conv2d(3, 2, 1), nn.Dropout(0.5))
 
         def forward(self, x: Any) -> Any:
@@ -549,13 +551,15 @@ def _classes() -> tuple[Any, ...]:
             graph = out.requires_grad or (
                 torch.is_grad_enabled() and any(p.requires_grad for p in self.parameters())
             )
-            kept(self.key).append(PredictForward(self.training, graph, str(out.device), len(out)))
+            state_of(self.key).append(
+                PredictForward(self.training, graph, str(out.device), len(out))
+            )
             return out
 
-    return named(Watched)
+    return make_picklable(Watched)
 
 
-__getattr__ = finds(_classes)
+__getattr__ = find_classes(_classes)
 
 
 def _watched_model(seed: int, log: list[PredictForward]) -> Any:
@@ -591,7 +595,7 @@ def _predictions(call: Call, device: Any, count: int, moved: bool = False) -> Pr
     return Predicted(
         kind=type(value).__name__,
         device=value.device.type if is_tensor else None,
-        value=array(value) if is_tensor else None,
+        value=array_of(value) if is_tensor else None,
         forwards=log,
         forward_line=line(ledger.forwards()),
         graph_line=line(ledger.forwards_building_graph()),
@@ -611,7 +615,7 @@ def _predictions(call: Call, device: Any, count: int, moved: bool = False) -> Pr
 def loops(call: Call) -> Cases[Predicted]:
     """With a smaller last batch, with one of a single sprite and the device as a string, and with only one batch."""
     device = call.device
-    return tried(
+    return try_scenarios(
         {
             "model_on_the_cpu": lambda: _predictions(call, device, count=10),
             "model_already_there": lambda: _predictions(call, str(device), count=5, moved=True),
@@ -622,7 +626,7 @@ def loops(call: Call) -> Cases[Predicted]:
 
 @predict.probe(machine="two gpus", edge=True)
 def loops_on_the_second_gpu(call: Call) -> Cases[Predicted]:
-    return tried({"on_the_second_gpu": lambda: _predictions(call, "cuda:1", count=5)})
+    return try_scenarios({"on_the_second_gpu": lambda: _predictions(call, "cuda:1", count=5)})
 
 
 runs(predict, diagnose=why_a_loop_raised)
@@ -630,7 +634,7 @@ runs(predict, diagnose=why_a_loop_raised)
 
 def _predicted(seen: Seen, wanted: Seen) -> Iterator[tuple[Predicted, Predicted]]:
     """What was seen and what the reference did. Raises Failed if the model was not called for every sample."""
-    for _, found, right in pairs(seen[loops], wanted[loops]):
+    for _, found, right in scenario_pairs(seen[loops], wanted[loops]):
         called_for, samples = (
             sum(forward.samples for forward in each.forwards) for each in (found, right)
         )
@@ -646,7 +650,7 @@ def _predicted(seen: Seen, wanted: Seen) -> Iterator[tuple[Predicted, Predicted]
 def works_on_the_device(seen: Seen, wanted: Seen) -> None:
     """Every forward pass runs on the device passed in, even if another GPU is current."""
     every = (loops, loops_on_the_second_gpu)
-    for _, found, expected in pairs(seen.cases(*every), wanted.cases(*every)):
+    for _, found, expected in scenario_pairs(seen.cases(*every), wanted.cases(*every)):
         used = {forward.device for forward in found.forwards}
         expect_ran_on(expected.forwards[0].device, used, found.forward_line)
 
@@ -706,7 +710,7 @@ def returns_every_output(seen: Seen, wanted: Seen) -> None:
             raise Failed(
                 f"{right.batches} batches gave shape {found.value.shape}", f"{right.value.shape}"
             )
-        if not close(found.value, right.value):
+        if not arrays_close(found.value, right.value):
             raise Failed(
                 "the values or their order differ from the model's outputs", "the outputs in order"
             )
@@ -796,7 +800,7 @@ def _samples(call: Call) -> dict[str, LoaderEpoch]:
     device = call.device
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(call.seed + (1 << 40))  # no seed that a student sets
-        shuffled, settings = settled(call, data, 5, device, shuffle=True)
+        shuffled, settings = call_and_restore_settings(call, data, 5, device, shuffle=True)
     return {
         "in order": _epoch(call(data, 4, device)),
         "shuffle=False": _epoch(call(data, 5, device, shuffle=False, num_workers=0)),
@@ -808,8 +812,8 @@ def _samples(call: Call) -> dict[str, LoaderEpoch]:
 @make_loader.probe
 def loaders(call: Call) -> Loaders:
     """Orders first: only the first call shows whether a seed is set."""
-    found = several({"samples": lambda: _samples(call), "devices": lambda: _devices(call)})
-    told = several({"workers": lambda: call(_numbered(3), 2, call.device, num_workers=2)})
+    found = run_scenarios({"samples": lambda: _samples(call), "devices": lambda: _devices(call)})
+    told = run_scenarios({"workers": lambda: call(_numbered(3), 2, call.device, num_workers=2)})
     workers = getattr(told["workers"], "num_workers", None)
     pins = getattr(told["workers"], "pin_memory", None) is True
     return Loaders(
@@ -822,8 +826,8 @@ runs(make_loader)
 
 def _epochs(seen: Seen, wanted: Seen) -> Iterator[tuple[str, LoaderEpoch, LoaderEpoch]]:
     """Every epoch: how the loader was asked for, what it yielded and what it should yield."""
-    yield from pairs(seen[loaders].devices, wanted[loaders].devices)
-    yield from pairs(seen[loaders].samples, wanted[loaders].samples)
+    yield from scenario_pairs(seen[loaders].devices, wanted[loaders].devices)
+    yield from scenario_pairs(seen[loaders].samples, wanted[loaders].samples)
 
 
 @make_loader.check(points=0.5)
@@ -864,7 +868,7 @@ def shuffles_when_asked(seen: Seen, wanted: Seen) -> None:
 @make_loader.check(points=0.5, needs=("runs", "yields_every_sample_once"))
 def pins_exactly_for_cuda(seen: Seen, wanted: Seen) -> None:
     """Batches are pinned if the device is CUDA, however it is named, and not otherwise."""
-    for name, epoch, right in pairs(seen[loaders].devices, wanted[loaders].devices):
+    for name, epoch, right in scenario_pairs(seen[loaders].devices, wanted[loaders].devices):
         if epoch.pinned != right.pinned:
             if any(right.pinned):
                 raise Failed(f"for device={name} the batches were not pinned", "pinned batches")

@@ -12,10 +12,24 @@ from functools import lru_cache
 from typing import Any, Final
 
 from gpudojo.days.day8.pixel_race import CLASSES, SIZE, sprites
-from gpudojo.grading.call import Call, StudentRaised, array, copied, nn, torch, tried
-from gpudojo.grading.checks import between_gpus, diagnosis, expect_float, runs
-from gpudojo.grading.comparing import numbers
-from gpudojo.grading.watching import finds, hooked, keep, kept, named
+from gpudojo.grading.call import (
+    Call,
+    StudentRaised,
+    array_of,
+    lines_of_copies,
+    nn,
+    torch,
+    try_scenarios,
+)
+from gpudojo.grading.checks import device_mistake, expect_float, is_between_gpus, runs
+from gpudojo.grading.comparing import numpy_values
+from gpudojo.grading.watching import (
+    find_classes,
+    keep_state,
+    make_picklable,
+    state_for_hook,
+    state_of,
+)
 from gpudojo.model.evidence import Array, Case, Cases, Raised, ScenarioRaised
 from gpudojo.model.exercise import Exercise, Failed, Seen
 
@@ -123,11 +137,11 @@ def _classes() -> tuple[Any, ...]:
     class SpriteClassifier(nn.Module):
         def __init__(self, log: StepLog, overflow: bool, weights: list[Any]) -> None:
             super().__init__()
-            self.key = keep((log, overflow))
+            self.key = keep_state((log, overflow))
             self.first, self.shift, self.last = weights
 
         def forward(self, pictures: Any) -> Any:
-            log, overflow = kept(self.key)
+            log, overflow = state_of(self.key)
             hidden = nn.functional.linear(pictures.flatten(1), self.first, self.shift).relu()
             outputs = nn.functional.linear(hidden, self.last)
             # What autocast makes of the outputs counts, and not only that it says it is on.
@@ -140,26 +154,26 @@ def _classes() -> tuple[Any, ...]:
     class SpriteLoss(nn.CrossEntropyLoss):
         def __init__(self, model: Any, log: StepLog) -> None:
             super().__init__()
-            self.key = keep((model, log))
+            self.key = keep_state((model, log))
 
         def forward(self, outputs: Any, targets: Any) -> Any:
-            kept(self.key)[1].loss.append(regions())
+            state_of(self.key)[1].loss.append(regions())
             loss = super().forward(outputs, targets) / LESS
             if loss.requires_grad:
                 loss.register_hook(self._arrived)
             return loss
 
         def _arrived(self, gradient: Any) -> None:
-            model, log = hooked(self.key)
+            model, log = state_for_hook(self.key)
             found = [
                 p.grad.detach().abs().max().item() for p in model.parameters() if p.grad is not None
             ]
             log.backward.append(ScaledBackward(regions(), gradient.item(), max(found, default=0.0)))
 
-    return named(SpriteClassifier, SpriteLoss)
+    return make_picklable(SpriteClassifier, SpriteLoss)
 
 
-__getattr__ = finds(_classes)
+__getattr__ = find_classes(_classes)
 
 
 @step.draws
@@ -236,7 +250,7 @@ def on_the_device(call: Call) -> Cases[Stepped]:
     In "overflow" there is a `max_norm` too: without one nothing happens between backward and the scaler's step.
     """
     device = call.device
-    return tried(
+    return try_scenarios(
         {
             "on_the_device": lambda: _stepped(call, device),
             "clipped": lambda: _stepped(call, str(device), max_norm=HARD),
@@ -251,12 +265,12 @@ def on_the_device(call: Call) -> Cases[Stepped]:
 @step.probe(machine="two gpus", edge=True)
 def on_the_second_gpu(call: Call) -> Cases[Stepped]:
     """Autocast needs the type of the device, and a solution may send the batch to that type."""
-    return tried({"on_the_second_gpu": lambda: _stepped(call, "cuda:1")})
+    return try_scenarios({"on_the_second_gpu": lambda: _stepped(call, "cuda:1")})
 
 
 @step.probe(edge=True)
 def on_the_cpu(call: Call) -> Cases[Stepped]:
-    return tried(
+    return try_scenarios(
         {
             "on_the_cpu": lambda: _stepped(call, "cpu"),
             "on_the_cpu_disabled": lambda: _stepped(
@@ -316,7 +330,7 @@ def _stepped(
         device=kind,
         scale=scaler.get_scale(),
         update=[
-            array(p.detach().cpu() - old)
+            array_of(p.detach().cpu() - old)
             for p, old in zip(model.parameters(), weights(call.seed), strict=True)
         ],
         own=any(
@@ -361,7 +375,7 @@ def _warned_before() -> None:
 def _with_order(error: StudentRaised, call: Call, device: Any, zeroed: bool) -> StudentRaised:
     """The error with the calls made so far in its message: a scaler's errors have more than one cause."""
     inputs, targets = batch(call.seed)
-    moved = copied(call, inputs=inputs, targets=targets)
+    moved = lines_of_copies(call, inputs=inputs, targets=targets)
     calls, at = ("done so far", call.ledger.training_order()), error.evidence.line
     until = calls[1].index("scaler.step") if "scaler.step" in calls[1] else 0
     zeroed = zeroed and "backward" in calls[1][:until] and "step" not in calls[1][:until]
@@ -439,7 +453,7 @@ def alike(found: list[Array], right: list[Array]) -> bool:
 
 
 def values(found: Array) -> Any:
-    return numbers(found).astype("float64").reshape(-1)
+    return numpy_values(found).astype("float64").reshape(-1)
 
 
 SCALED: Final = ("on_the_device", "clipped", "clipped_softly")
@@ -481,8 +495,8 @@ def _with_max_norm(name: str, seen: Seen) -> Stepped | None:
 
 
 def _diagnose(raised: Raised, seen: Seen) -> str | None:
-    found = diagnosis(raised)
-    if raised.scenario == "on_the_second_gpu" and between_gpus(raised.message):
+    found = device_mistake(raised)
+    if raised.scenario == "on_the_second_gpu" and is_between_gpus(raised.message):
         return "device-index-dropped"
     if found is not None:
         # The model is where it should be in every scenario: what met it from a GPU was sent there by name.

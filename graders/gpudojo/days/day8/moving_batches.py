@@ -9,7 +9,14 @@ from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 from gpudojo.days.day8.pixel_race import Values, linear, values
-from gpudojo.grading.call import Call, name_of, nn, settled, torch, tried
+from gpudojo.grading.call import (
+    Call,
+    call_and_restore_settings,
+    device_name,
+    nn,
+    torch,
+    try_scenarios,
+)
 from gpudojo.grading.checks import expect_settings_kept, runs
 from gpudojo.model.evidence import Case, Cases, Raised
 from gpudojo.model.exercise import Exercise, Failed, Seen, called
@@ -229,11 +236,11 @@ def _drawn(seed: int) -> tuple[Any, Any]:
 
 def _moved(call: Call, batch: Any, device: Any, **options: Any) -> Moved:
     before = state(batch)
-    value, settings = settled(call, batch, device, **options)
+    value, settings = call_and_restore_settings(call, batch, device, **options)
     copies = call.ledger.transfers()
     return Moved(
         places=list(places(batch, value)),
-        device=name_of(device),
+        device=device_name(device),
         changed=changed(before, state(batch)),
         copies=len(copies),
         # Only copies to the device: `asyncio.run` reads the result of a task on its way out.
@@ -249,7 +256,7 @@ def _group(call: Call, device: Any, batches: Mapping[str, Any], **options: Any) 
         name: functools.partial(_moved, call, batch, device, **options)
         for name, batch in batches.items()
     }
-    return tried(moving)
+    return try_scenarios(moving)
 
 
 def _nested(seed: int) -> Any:
@@ -625,7 +632,7 @@ class Answer(Case, frozen=True):
 
 
 def _answer(call: Call, *things: Any) -> Answer:
-    value, settings = settled(call, *things)
+    value, settings = call_and_restore_settings(call, *things)
     return Answer(
         type(value).__name__, bool(value) if isinstance(value, (bool, int)) else None, settings
     )
@@ -636,7 +643,7 @@ def _answers(
 ) -> dict[str, Cases[Answer]]:
     """The answers to some groups of questions, asked in an order drawn from the seed."""
     every = {title: things for questions in groups.values() for title, things in questions.items()}
-    found = tried(
+    found = try_scenarios(
         {title: functools.partial(_answer, call, *things) for title, things in every.items()},
         call.seed,
     )

@@ -7,9 +7,16 @@ import random
 from typing import Any
 
 from gpudojo.days.day8.pixel_race import Values, linear, values
-from gpudojo.grading.call import Call, name_of, nn, settled, torch, tried
-from gpudojo.grading.checks import expect_settings_kept, pairs, runs
-from gpudojo.grading.watching import finds, named
+from gpudojo.grading.call import (
+    Call,
+    call_and_restore_settings,
+    device_name,
+    nn,
+    torch,
+    try_scenarios,
+)
+from gpudojo.grading.checks import expect_settings_kept, runs, scenario_pairs
+from gpudojo.grading.watching import find_classes, make_picklable
 from gpudojo.model.evidence import Case, Cases
 from gpudojo.model.exercise import Exercise, Failed, Seen, called
 
@@ -99,10 +106,10 @@ def _model_class() -> tuple[Any, ...]:
             )
             self.register_buffer("mask", None)  # as batch norm without statistics has them
 
-    return named(SpriteModel)
+    return make_picklable(SpriteModel)
 
 
-__getattr__ = finds(_model_class)
+__getattr__ = find_classes(_model_class)
 
 
 @functools.cache
@@ -151,7 +158,7 @@ def _moved(call: Call, device: Any, start: Any = "cpu", model: Any = None) -> Mo
         next(model.children())[1].eval()  # one batch norm frozen, as for fine-tuning
     # What an optimizer built now would hold. Kept alive: a new parameter may get the address of one that is gone.
     held = {id(parameter): parameter for parameter in model.parameters()}
-    value, changed = settled(call, model, device)
+    value, changed = call_and_restore_settings(call, model, device)
     copies = call.ledger.transfers()
     found = (
         value if type(value) is type(model) else model
@@ -161,7 +168,7 @@ def _moved(call: Call, device: Any, start: Any = "cpu", model: Any = None) -> Mo
         same=value is model,
         kind=type(value).__name__,
         copied=value is not model and type(value) is type(model),
-        wanted_device=name_of(device),
+        wanted_device=device_name(device),
         parameters={name: str(p.device) for name, p in parameters.items()},
         buffers={name: str(b.device) for name, b in buffers.items()},
         copies=len(copies),
@@ -179,7 +186,7 @@ def _moved(call: Call, device: Any, start: Any = "cpu", model: Any = None) -> Mo
 def moved(call: Call) -> Cases[MovedModel]:
     """To the device, by either of its names (`cuda` for `cuda:0`), and back."""
     without_parameters = nn.Sequential(nn.Flatten(), nn.ReLU())
-    return tried(
+    return try_scenarios(
         {
             "model_starts_on_the_cpu": lambda: _moved(call, call.device),
             "already_there": lambda: _moved(call, call.device.type, start=call.device),
@@ -192,7 +199,7 @@ def moved(call: Call) -> Cases[MovedModel]:
 
 @move.probe(machine="two gpus")
 def moved_to_the_second_gpu(call: Call) -> Cases[MovedModel]:
-    return tried({"to_the_second_gpu": lambda: _moved(call, "cuda:1")})
+    return try_scenarios({"to_the_second_gpu": lambda: _moved(call, "cuda:1")})
 
 
 MOVES = (
@@ -309,7 +316,7 @@ _MODES = {True: "training", False: "evaluation", None: "no"}
 @move.check(points=0.5, needs=MOVED)
 def changes_nothing_else(seen: Seen, wanted: Seen) -> None:
     """Values, training mode, shared weights and the settings of torch stay as they were."""
-    for name, case, right in pairs(_moves(seen), _moves(wanted), *MOVES):
+    for name, case, right in scenario_pairs(_moves(seen), _moves(wanted), *MOVES):
         where = f"(scenario `{name}`)"
         for module, mode in right.modes.items():
             if case.modes.get(module) != mode:
@@ -372,7 +379,7 @@ def _told(call: Call, model: Any) -> Told:
     names: dict[int, list[str]] = {}
     for name, parameter in parameters.items():
         names.setdefault(id(parameter), []).append(name)
-    value, changed = settled(call, model)
+    value, changed = call_and_restore_settings(call, model)
     items = [(str(key), told) for key, told in value.items()] if isinstance(value, dict) else []
     now = {name: str(tensor.device) for part in _named(model) for name, tensor in part.items()}
     return Told(
@@ -392,7 +399,7 @@ def _told(call: Call, model: Any) -> Told:
 
 @tell.probe
 def told(call: Call) -> Cases[Told]:
-    return tried(
+    return try_scenarios(
         {
             "all_in_one_place": lambda: _told(call, _sprite_model(call.seed).to(call.device)),
             "nothing_to_tell": lambda: _told(call, nn.ReLU()),
@@ -406,7 +413,7 @@ def told_of_two_gpus(call: Call) -> Cases[Told]:
     drawn = random.Random(call.seed)
     drawn.choice(list(model.children())).to("cuda:1")
     model.palette = model.palette.to(drawn.choice(["cuda:0", "cuda:1"]))
-    return tried({"spread_out": lambda: _told(call, model)})
+    return try_scenarios({"spread_out": lambda: _told(call, model)})
 
 
 # A model with nothing in it comes last: more instructive mistakes show there too.

@@ -22,8 +22,8 @@ from typing import Any, Final
 
 import msgspec
 
-from gpudojo.grading.call import Call, StudentRaised, nn, torch, tried
-from gpudojo.grading.checks import pairs, runs
+from gpudojo.grading.call import Call, StudentRaised, nn, torch, try_scenarios
+from gpudojo.grading.checks import runs, scenario_pairs
 from gpudojo.grading.load import load, raised
 from gpudojo.model.evidence import Case, Cases, Raised
 from gpudojo.model.exercise import Exercise, Failed, Probe, Seen, called, other_kind
@@ -477,7 +477,7 @@ def _one(call: Call, device: Any) -> Spread:
 
 def _spread(call: Call, words: str, *devices: Any) -> Cases[Spread]:
     """One call for each device, a string or a torch.device."""
-    return tried(
+    return try_scenarios(
         {f"with {words} and device={device!r}": partial(_one, call, device) for device in devices}
     )
 
@@ -517,7 +517,7 @@ def _calls(
     seen: Seen, wanted: Seen, *more: Probe[Cases[Spread]]
 ) -> Iterator[tuple[str, Spread, Spread]]:
     probes = (two_gpus, one_gpu, three_gpus, *more)
-    return pairs(seen.cases(*probes), wanted.cases(*probes))
+    return scenario_pairs(seen.cases(*probes), wanted.cases(*probes))
 
 
 @parallel.check(points=0.25)
@@ -613,7 +613,7 @@ def _distributed(model: Any) -> Any:
 
 @inside.probe(machine="one gpu")
 def wrappers(call: Call) -> Cases[Inside]:
-    return tried(
+    return try_scenarios(
         {
             "DataParallel": lambda: _inside(call, nn.DataParallel, _model()),
             "DistributedDataParallel": lambda: _inside(call, _distributed, _model()),
@@ -631,7 +631,7 @@ def plain_models(call: Call) -> Cases[Inside]:
     )  # a name says nothing about a class
     models = {"a Sequential called `ParallelBranches`": branches, "a Linear": nn.Linear(2, 2)}
     models["a model with a part called `module`"] = _own_module()
-    return tried(
+    return try_scenarios(
         {name: partial(_inside, call, lambda model: model, model) for name, model in models.items()}
     )
 
@@ -642,7 +642,7 @@ runs(inside)
 @inside.check(points=0.25)
 def finds_the_model_inside(seen: Seen, wanted: Seen) -> None:
     """It returns the model inside `DataParallel` and `DistributedDataParallel`."""
-    for name, found, right in pairs(seen[wrappers], wanted[wrappers]):
+    for name, found, right in scenario_pairs(seen[wrappers], wanted[wrappers]):
         if not found.same:
             shown = f"another {found.kind}" if found.kind == found.inside else called(found.kind)
             key = "wrapper-guessed-by-attribute" if "`module`" in name else None
@@ -666,7 +666,7 @@ def leaves_other_models_whole(seen: Seen, wanted: Seen) -> None:
         seen.about(plain_models.name, name)
         at = () if "`module`" in name else ("== .__name__", ".__name__")
         raise Failed(f"for {name} it raised {error.short}", "the model itself", error.line, at=at)
-    for name, found, right in pairs(seen[plain_models], wanted[plain_models]):
+    for name, found, right in scenario_pairs(seen[plain_models], wanted[plain_models]):
         if not found.same:
             key = "wrapper-guessed-by-attribute" if "`module`" in name else None
             raise other_kind(found.kind, "the model itself", f"for {name} ", key)
@@ -784,7 +784,7 @@ def leaves_the_rest_alone(seen: Seen, wanted: Seen) -> None:
         for rank, own in zip(RANKS, before, strict=True)
     ):
         raise Failed("no gradient has changed", "the gradients of all processes put together")
-    for rank, found, right in pairs(seen[two_processes], wanted[two_processes], *RANKS):
+    for rank, found, right in scenario_pairs(seen[two_processes], wanted[two_processes], *RANKS):
         if not found.some.weights_kept:
             expected = "only gradients changed; the optimizer changes weights"
             raise Failed(f"the weights changed in {rank}", expected, at=(".data", "all_reduce("))
@@ -802,7 +802,7 @@ def leaves_the_rest_alone(seen: Seen, wanted: Seen) -> None:
 @average.check(points=0.5, needs=("runs", "makes_them_the_mean"))
 def asks_how_many_there_are(seen: Seen, wanted: Seen) -> None:
     """It works for any number of processes: one alone keeps its gradients."""
-    for _, found, right in pairs(seen[two_processes], wanted[two_processes], *RANKS):
+    for _, found, right in scenario_pairs(seen[two_processes], wanted[two_processes], *RANKS):
         if not _equal(found.alone.gradients, right.alone.gradients):
             raise Failed(
                 f"in a group of one the first gradient became {_values(found.alone.gradients)}",

@@ -17,17 +17,17 @@ from typing import TYPE_CHECKING, Any, Final
 from gpudojo.grading.call import (
     Call,
     StudentRaised,
-    array,
-    copied,
+    array_of,
     in_sandbox,
+    lines_of_copies,
     lines_under,
     nn,
     torch,
 )
-from gpudojo.grading.checks import between_gpus, diagnosis
+from gpudojo.grading.checks import device_mistake, is_between_gpus
 from gpudojo.grading.limits import Skipping, running
 from gpudojo.grading.source_locator import tracing
-from gpudojo.grading.watching import hooked, keep, kept
+from gpudojo.grading.watching import keep_state, state_for_hook, state_of
 from gpudojo.model.evidence import Array, Case, Fact, Modelled, Race, Raised
 from gpudojo.model.exercise import Failed, Seen
 
@@ -62,17 +62,17 @@ class Sealed:
     """A function for student code to call, which does not lead to what it calls, or to what that records."""
 
     def __init__(self, function: Callable[..., Any]) -> None:
-        self.key = keep(function)
+        self.key = keep_state(function)
 
     def __call__(self, *args: Any) -> Any:
-        return kept(self.key)(*args)
+        return state_of(self.key)(*args)
 
 
 class Hook(Sealed):
     """A hook of torch's, which student code gets to hold but does not call."""
 
     def __call__(self, *args: Any) -> Any:
-        return hooked(self.key)(*args)
+        return state_for_hook(self.key)(*args)
 
 
 class Values(Case, frozen=True):
@@ -116,23 +116,23 @@ class WatchedBatches:
 
     def __init__(self, call: Call, inner: Any) -> None:
         self.dataset, self.batch_size = inner.dataset, inner.batch_size
-        self.key = keep(Fetched(call, inner))
+        self.key = keep_state(Fetched(call, inner))
 
     def __len__(self) -> int:
-        return len(kept(self.key).inner)
+        return len(state_of(self.key).inner)
 
     def __iter__(self) -> Iterator[Any]:
-        for batch in kept(self.key).inner:
-            kept(self.key).add(batch)
+        for batch in state_of(self.key).inner:
+            state_of(self.key).add(batch)
             yield batch
 
     @property
     def handed_out(self) -> int:
-        return int(kept(self.key).count)
+        return int(state_of(self.key).count)
 
     @property
     def target_sizes(self) -> frozenset[int]:
-        return frozenset(kept(self.key).target_sizes)
+        return frozenset(state_of(self.key).target_sizes)
 
     @contextlib.contextmanager
     def followed(self) -> Iterator[None]:
@@ -140,10 +140,10 @@ class WatchedBatches:
         try:
             yield
         except StudentRaised as error:
-            fetched: Fetched = kept(self.key)
+            fetched: Fetched = state_of(self.key)
             if fetched.latest is None:
                 raise
-            lines = copied(
+            lines = lines_of_copies(
                 fetched.call,
                 fetched.start,
                 **dict(zip(("inputs", "targets"), fetched.latest, strict=True)),
@@ -157,9 +157,9 @@ def why_a_loop_raised(raised: Raised, seen: Seen) -> str | None:
     If inputs meet the model only where it was there already, in `model_already_there`, the other model had stayed on
     the CPU with them.
     """
-    if raised.scenario == "on_the_second_gpu" and between_gpus(raised.message):
+    if raised.scenario == "on_the_second_gpu" and is_between_gpus(raised.message):
         return "device-index-dropped"
-    key = diagnosis(raised)
+    key = device_mistake(raised)
     if (
         raised.scenario == "told_to_use_the_cpu" and key is not None
     ):  # nothing should have been on a GPU
@@ -420,7 +420,7 @@ def arrived(result: Any) -> Array | None:
     if not isinstance(result, torch.Tensor):
         return None
     try:
-        return array(result)
+        return array_of(result)
     except Exception as error:
         raise StudentRaised(Raised(type(error).__name__, str(error)[:2000], None)) from None
 

@@ -16,8 +16,8 @@ from virtual_cuda import patch_imported_names
 
 from gpudojo.days.day8.late_work import Work, issue_time, operators_taking, working_later
 from gpudojo.days.day8.pixel_race import Sealed
-from gpudojo.grading.call import Call, StudentRaised, torch, tried
-from gpudojo.grading.checks import expect_float, pairs, runs, times
+from gpudojo.grading.call import Call, StudentRaised, torch, try_scenarios
+from gpudojo.grading.checks import count_in_words, expect_float, runs, scenario_pairs
 from gpudojo.grading.limits import Clock, Skipping, Sleeping, running
 from gpudojo.model.evidence import Case, Cases, Raised
 from gpudojo.model.exercise import Exercise, Failed, Seen, called, other_kind
@@ -234,7 +234,7 @@ def _working(call: Call, watch: Clock) -> Any:
 @clock.probe(machine="one gpu")
 def beside_a_gpu(call: Call) -> Cases[Timed]:
     """On the CPU: three short calls and a long one, two slow calls to warm up, the defaults. Then on the GPU."""
-    return tried(
+    return try_scenarios(
         {
             "uneven_calls": _timed(call, "uneven", "cpu", 8, 8, 8, 40, repeats=4, warmup=0),
             "slow_first_calls": _timed(
@@ -251,7 +251,7 @@ def beside_a_gpu(call: Call) -> Cases[Timed]:
 @clock.probe(machine="two gpus", edge=True)
 def beside_another_gpu(call: Call) -> Cases[Timed]:
     """The first one, which is the current one, has nothing to do."""
-    return tried(
+    return try_scenarios(
         {
             "the_second_gpu": _timed(
                 call, "second", "cuda:1", 60, 10, later=True, repeats=4, warmup=1
@@ -262,14 +262,14 @@ def beside_another_gpu(call: Call) -> Cases[Timed]:
 
 @clock.probe(machine="mac", edge=True)
 def on_a_mac(call: Call) -> Cases[Timed]:
-    return tried(
+    return try_scenarios(
         {"an_apple_gpu": _timed(call, "mac", "mps", 60, 10, later=True, repeats=4, warmup=1)}
     )
 
 
 @clock.probe(machine="laptop", edge=True)
 def without_a_gpu(call: Call) -> Cases[Timed]:
-    return tried({"no_gpu": _timed(call, "laptop", "cpu", 4, repeats=3, warmup=1)})
+    return try_scenarios({"no_gpu": _timed(call, "laptop", "cpu", 4, repeats=3, warmup=1)})
 
 
 def _compared(call: Call, devices: list[Any], **options: int) -> Callable[[], Compared]:
@@ -334,7 +334,7 @@ def _compared(call: Call, devices: list[Any], **options: int) -> Callable[[], Co
 @compare.probe(machine="one gpu")
 def comparisons(call: Call) -> Cases[Compared]:
     """Both orders; the second as devices, and with other repeats."""
-    return tried(
+    return try_scenarios(
         {
             "gpu_first": _compared(call, ["cuda", "cpu"]),
             "cpu_first": _compared(call, [torch.device("cpu"), torch.device("cuda:0")], repeats=5),
@@ -344,7 +344,7 @@ def comparisons(call: Call) -> Cases[Compared]:
 
 @compare.probe(machine="two gpus", edge=True)
 def comparisons_with_two_gpus(call: Call) -> Cases[Compared]:
-    return tried({"second_gpu": _compared(call, ["cpu", "cuda:1"])})
+    return try_scenarios({"second_gpu": _compared(call, ["cpu", "cuda:1"])})
 
 
 def _unfinished(raised: Raised, seen: Seen) -> str | None:
@@ -385,7 +385,7 @@ def _slip(value: float, right: float, repeats: int) -> str | None:
 @clock.check(points=0.25)
 def calls_it_as_often_as_asked(seen: Seen, wanted: Seen) -> None:
     """`fn` is called exactly `warmup + repeats` times."""
-    every = list(pairs(seen[beside_a_gpu], wanted[beside_a_gpu], *ON_THE_CPU))
+    every = list(scenario_pairs(seen[beside_a_gpu], wanted[beside_a_gpu], *ON_THE_CPU))
     wrong = [name for name, found, right in every if found.calls != right.calls]
     # Only the defaults may be wrong, or `warmup` may not be used.
     ignored = len({found.calls - found.repeats for _, found, _ in every}) == 1
@@ -401,7 +401,7 @@ def calls_it_as_often_as_asked(seen: Seen, wanted: Seen) -> None:
             shown = ()
     for name, found, right in every:
         if found.calls != right.calls:
-            happened = f"with {ON_THE_CPU[name]} `fn` was called {times(found.calls)}"
+            happened = f"with {ON_THE_CPU[name]} `fn` was called {count_in_words(found.calls)}"
             raise Failed(happened, f"{right.calls} calls", at=at, ran=shown)
 
 
@@ -516,9 +516,7 @@ def works_without_a_gpu(seen: Seen, wanted: Seen) -> None:
     """With "cpu" it also works on a machine without a GPU."""
     found = _no_error(seen[without_a_gpu], "no_gpu", 'device="cpu" on a machine without a GPU')
     if not found.calls or not found.value:
-        happened = (
-            f"without a GPU `fn` was called {times(found.calls)}, and the time is {found.value}"
-        )
+        happened = f"without a GPU `fn` was called {count_in_words(found.calls)}, and the time is {found.value}"
         raise Failed(happened, "the time of its calls, as with a GPU")
 
 
@@ -536,7 +534,7 @@ runs(compare)
 @compare.check(points=0.25)
 def names_every_device_in_order(seen: Seen, wanted: Seen) -> None:
     """The keys are the devices as strings, in the order given."""
-    for _, found, right in pairs(seen[comparisons], wanted[comparisons]):
+    for _, found, right in scenario_pairs(seen[comparisons], wanted[comparisons]):
         if not found.is_dict:
             raise other_kind(found.kind, "a dict")
         keys = [row.key for row in found.rows]
@@ -875,7 +873,9 @@ def _texts(seed: int) -> dict[str, str]:
 
 @smi.probe(machine="laptop")
 def texts(call: Call) -> Cases[Read]:
-    return tried({name: partial(_read, call, text) for name, text in _texts(call.seed).items()})
+    return try_scenarios(
+        {name: partial(_read, call, text) for name, text in _texts(call.seed).items()}
+    )
 
 
 runs(smi, scenarios=("one", "several"))

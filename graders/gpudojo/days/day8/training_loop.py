@@ -12,25 +12,31 @@ from gpudojo.days.day8.pixel_race import CLASSES, SIZE, linear, sprites
 from gpudojo.grading.call import (
     Call,
     StudentRaised,
-    array,
-    copied,
-    name_of,
+    array_of,
+    call_and_restore_settings,
+    device_name,
+    lines_of_copies,
     nn,
-    settled,
     torch,
-    tried,
+    try_scenarios,
 )
 from gpudojo.grading.checks import (
-    between_gpus,
-    diagnosis,
+    count_in_words,
+    device_mistake,
     expect_float,
     expect_settings_kept,
-    pairs,
+    is_between_gpus,
     runs,
-    times,
+    scenario_pairs,
 )
-from gpudojo.grading.comparing import close
-from gpudojo.grading.watching import finds, hooked, keep, kept, named
+from gpudojo.grading.comparing import arrays_close
+from gpudojo.grading.watching import (
+    find_classes,
+    keep_state,
+    make_picklable,
+    state_for_hook,
+    state_of,
+)
 from gpudojo.model.evidence import Array, Case, Cases, Raised
 from gpudojo.model.exercise import Exercise, Failed, Seen, called
 
@@ -163,44 +169,44 @@ def _classes() -> tuple[Any, ...]:
             training = all(
                 module.training for module in self.modules()
             )  # the outermost flag is not enough
-            watch = kept(self.key)
+            watch = state_of(self.key)
             watch.forwards.append(TrainForward(training, device, self is watch.model))
             output = super().forward(input)  # type: ignore[no-untyped-call]
             watch.output = weakref.ref(output)
             return output
 
         def _apply(self, *args: Any, **kwargs: Any) -> Any:  # where `to`, `cuda` and `cpu` end
-            kept(self.key).moves()
+            state_of(self.key).moves()
             return super()._apply(*args, **kwargs)  # type: ignore[no-untyped-call]
 
     class DataLoader(torch.utils.data.DataLoader):  # type: ignore[type-arg]
         key: int
 
         def __iter__(self) -> Any:
-            kept(self.key).begun += 1
+            state_of(self.key).begun += 1
             for batch in super().__iter__():
-                kept(self.key).fetched(*batch)
+                state_of(self.key).fetched(*batch)
                 yield batch
-            kept(self.key).ended()
+            state_of(self.key).ended()
 
     class CrossEntropyLoss(nn.CrossEntropyLoss):
         key: int
 
         def forward(self, input: Any, target: Any) -> Any:
-            watch = kept(self.key)
+            watch = state_of(self.key)
             key = self.key
             value = super().forward(input, target)
             watch.losses.append((value.detach(), len(target)))
             watch.loss_devices.append([str(input.device), str(target.device)])
             watch.as_they_are.append(watch.output is not None and watch.output() is input)
             if value.requires_grad:
-                value.register_hook(lambda gradient: hooked(key).keep_gradients())
+                value.register_hook(lambda gradient: state_for_hook(key).keep_gradients())
             return value
 
-    return named(Sequential, DataLoader, CrossEntropyLoss)
+    return make_picklable(Sequential, DataLoader, CrossEntropyLoss)
 
 
-__getattr__ = finds(_classes)
+__getattr__ = find_classes(_classes)
 
 
 STEPPED = "a step since the forward pass"  # beside what was copied before an error
@@ -270,7 +276,7 @@ def _epoch(
     """An epoch; the model may be on the device before, and the optimizer may have stepped before."""
     pictures, classes, weight, bias = (numbers.clone() for numbers in _numbers(call.seed))
     watch = Watch(call)
-    key = keep(watch)
+    key = keep_state(watch)
     sequential, loader, loss = _classes()
     model = watch.model = sequential(nn.Flatten(), linear(weight, bias))
     data = torch.utils.data.TensorDataset(pictures[:samples], classes[:samples])
@@ -287,30 +293,32 @@ def _epoch(
             )  # must not leak into the first step
         if gradient != 1.0:
             optimizer.step()  # it has momentum from before, which only this optimizer knows
-    optimizer.register_step_pre_hook(lambda stepped, *_: hooked(key).stepping(stepped))
+    optimizer.register_step_pre_hook(lambda stepped, *_: state_for_hook(key).stepping(stepped))
     options = _options(optimizer)
     state = len(optimizer.state)
-    start = [array(p) for p in model.parameters()]
+    start = [array_of(p) for p in model.parameters()]
     watch.optimizer = optimizer
     model.eval()
     try:
-        value, settings = settled(call, model, batches, loss_fn, optimizer, device)
+        value, settings = call_and_restore_settings(
+            call, model, batches, loss_fn, optimizer, device
+        )
     except StudentRaised as error:
-        copies = copied(call, watch.latest, **watch.batch) if watch.batch else {}
+        copies = lines_of_copies(call, watch.latest, **watch.batch) if watch.batch else {}
         if watch.forwards and len(watch.steps) >= len(
             watch.forwards
         ):  # no backward pass has come between
             copies |= {STEPPED: call.first_line(reversed(call.ledger.optimizer_steps())) or 0}
         raise error.with_facts(copied=copies) from None
     now = _options(optimizer)
-    after = [array(p) for p in model.parameters()]
+    after = [array_of(p) for p in model.parameters()]
     return Epoch(
         kind=type(value).__name__,
         is_float=isinstance(value, float),
         value=float(value) if isinstance(value, (int, float)) else None,
         losses=[(float(loss), size) for loss, size in watch.losses],
         devices=sorted({str(p.device) for p in model.parameters()}),
-        wanted_device=name_of(device),
+        wanted_device=device_name(device),
         after=after,
         order=list(call.ledger.training_order()),
         forwards=watch.forwards,
@@ -349,7 +357,7 @@ def _moved_in_loop(call: Call, watch: Watch, model: Any) -> list[int | None]:
 @train.probe
 def epochs(call: Call) -> Cases[Epoch]:
     """An empty loader first: what a function remembers of it must not change the next epoch."""
-    return tried(
+    return try_scenarios(
         {
             "nothing_to_train_on": lambda: _epoch(call, call.device, samples=0),
             "model_starts_on_the_cpu": lambda: _epoch(call, call.device),
@@ -364,7 +372,7 @@ def epochs(call: Call) -> Cases[Epoch]:
 @train.probe(machine="two gpus")
 def an_epoch_on_the_second_gpu(call: Call) -> Cases[Epoch]:
     """The model is there already, and the device is a string."""
-    return tried({"already_there": lambda: _epoch(call, "cuda:1", samples=2, moved=True)})
+    return try_scenarios({"already_there": lambda: _epoch(call, "cuda:1", samples=2, moved=True)})
 
 
 CLIPPING = ("clip_grad_norm_(", "clip_grad_value_(")
@@ -391,7 +399,7 @@ def _why(raised: Raised, seen: Seen) -> str | None:
     if "modified by an inplace operation" in raised.message:
         # A step between forward and backward changes what backward needs; so do other operations in place.
         return "step-before-backward" if STEPPED in raised.copied else None
-    key = diagnosis(raised)
+    key = device_mistake(raised)
     if {"inputs-on-cpu": "inputs", "targets-on-cpu": "targets"}.get(key or "") in raised.copied:
         return key
     if key is not None and raised.scenario == "on_the_cpu":
@@ -404,7 +412,7 @@ def _why(raised: Raised, seen: Seen) -> str | None:
         and first.devices == ["cpu"]
     ):
         return "model-not-moved"  # where the model had been on the CPU, so had everything else
-    if raised.scenario == "already_there" and between_gpus(raised.message):
+    if raised.scenario == "already_there" and is_between_gpus(raised.message):
         return "device-index-dropped"  # "cuda:1" was asked for
     if key is None and raised.scenario == "nothing_to_train_on":  # with sprites it ran
         return "empty-loader-forgotten"
@@ -504,8 +512,8 @@ def changes_no_settings(seen: Seen, wanted: Seen) -> None:
 @train.check(points=2.5)
 def learns_as_it_should(seen: Seen, wanted: Seen) -> None:
     """For every batch the gradients are zeroed, computed and used for one step of the optimizer that was passed in."""
-    for _, case, right in pairs(_epochs(seen), _epochs(wanted), *EPOCHS):
-        if not close(case.after, right.after):
+    for _, case, right in scenario_pairs(_epochs(seen), _epochs(wanted), *EPOCHS):
+        if not arrays_close(case.after, right.after):
             raise _learned_wrongly(case)
 
 
@@ -542,7 +550,7 @@ def _learned_wrongly(case: Epoch) -> Failed:
         happened = "the gradients were zeroed between backward() and step()"
         return Failed(happened, "zero_grad(), backward(), step()", line, at=("last zero_grad(",))
     if backwards > len(case.forwards):
-        happened = f"backward() ran {times(backwards)} in {case.batches} batches"
+        happened = f"backward() ran {count_in_words(backwards)} in {case.batches} batches"
         return Failed(happened, "one backward pass for every batch", at=("last backward(",))
     if True in case.leftovers:
         which = case.leftovers.index(True)
@@ -558,16 +566,15 @@ def _learned_wrongly(case: Epoch) -> Failed:
     if unused := _unused(case):
         return unused
     if steps < backwards:
-        happened = f"the optimizer stepped {times(steps)} for {backwards} backward passes"
+        happened = f"the optimizer stepped {count_in_words(steps)} for {backwards} backward passes"
         return Failed(happened, "a step for every batch", case.step_lines[0], "step-left-out")
     if steps != batches:
         return Failed(
-            f"the optimizer stepped {times(steps)} for {batches} batches", f"{batches} steps"
+            f"the optimizer stepped {count_in_words(steps)} for {batches} batches",
+            f"{batches} steps",
         )
     if case.begun > 1:
-        happened = (
-            f"the loader was started {times(case.begun)}, and each time gives its first batch again"
-        )
+        happened = f"the loader was started {count_in_words(case.begun)}, and each time gives its first batch again"
         return Failed(happened, "one loop over the loader", at=("next(", "iter("))
     if case.options:
         happened = f"the optimizer's option `{case.options[0]}` was changed"
@@ -610,7 +617,7 @@ def steps_once_for_every_batch(seen: Seen, wanted: Seen) -> None:
         if len(case.steps) != case.batches:
             if unused := _unused(case):
                 raise unused
-            happened = f"the optimizer stepped {times(len(case.steps))} for {case.batches} batches (scenario `{name}`)"
+            happened = f"the optimizer stepped {count_in_words(len(case.steps))} for {case.batches} batches (scenario `{name}`)"
             line = (
                 case.step_lines[-1] if len(case.steps) > case.batches and case.step_lines else None
             )

@@ -23,9 +23,9 @@ from gpudojo.days.day8.pixel_race import (
     stepped,
     unseen,
 )
-from gpudojo.grading.call import Call, StudentRaised, array, torch, tried
-from gpudojo.grading.checks import runs, times
-from gpudojo.grading.comparing import identical, nearly, numbers
+from gpudojo.grading.call import Call, StudentRaised, array_of, torch, try_scenarios
+from gpudojo.grading.checks import count_in_words, runs
+from gpudojo.grading.comparing import arrays_identical, numpy_values, values_close
 from gpudojo.model.evidence import Array, Case, Cases, Modelled, Race, Raised
 from gpudojo.model.exercise import Exercise, Failed, Function, Probe, Seen, other_kind
 
@@ -349,8 +349,8 @@ class Painter:
             dtype=str(result.dtype).removeprefix("torch.") if values is not None else "",
             device=str(result.device) if values is not None else "",
             values=values,
-            first_input=array(inputs[0]) if self.call.reference else None,
-            last_input=array(inputs[-1]) if self.call.reference else None,
+            first_input=array_of(inputs[0]) if self.call.reference else None,
+            last_input=array_of(inputs[-1]) if self.call.reference else None,
             input_device=str(given[0].device),
             given=words,
             changed=changed,
@@ -430,7 +430,7 @@ def _declare(
         edges = {"smallest": partial(painter.each, make, SMALLEST)}
         if function is nearest:
             edges["tied"] = partial(painter.each, lambda seed, size: make(seed, size, True), TIED)
-        found = tried(edges)
+        found = try_scenarios(edges)
         pixel = clocked[3]
         sizes = clocked, (1, 1, 1, pixel), (1, 1, 2, pixel)
         count, height, width, _ = clocked
@@ -481,13 +481,13 @@ def same(found: Array | None, right: Array | None) -> bool:
     """Equal integers, or floats as close as another order of addition leaves them."""
     if found is None or right is None or found.shape != right.shape:
         return False
-    if right.dtype in COMPARED and identical(found, right):
+    if right.dtype in COMPARED and arrays_identical(found, right):
         return True
-    a = numbers(found)
-    b = numbers(right)
+    a = numpy_values(found)
+    b = numpy_values(right)
     if b.dtype.kind in "iu":
         return found.dtype in ("int64", "int32") and bool((a == b).all())
-    return a.dtype.kind == "f" and nearly(a, b, 0, 1e-4)
+    return a.dtype.kind == "f" and values_close(a, b, 0, 1e-4)
 
 
 def _judge_values(seen: dict[str, Picture], wanted: dict[str, Picture], diagnose: Diagnose) -> None:
@@ -522,8 +522,8 @@ def _judge_values(seen: dict[str, Picture], wanted: dict[str, Picture], diagnose
 def _differing(found: Picture, right: Picture) -> Told:
     assert found.values is not None
     assert right.values is not None
-    a = numbers(found.values)
-    b = numbers(right.values)
+    a = numpy_values(found.values)
+    b = numpy_values(right.values)
     differ = ~(abs(a.astype("float64") - b) <= 1e-4)  # a NaN is not near anything
     if (
         a.ndim > 2
@@ -550,8 +550,8 @@ def _weights(found: Picture, right: Picture) -> Told:
 
     assert found.values is not None
     assert right.first_input is not None
-    a = numbers(found.values).astype("float64")
-    channels = numbers(right.first_input).astype("float64")
+    a = numpy_values(found.values).astype("float64")
+    channels = numpy_values(right.first_input).astype("float64")
     if np.allclose(channels.reshape(-1, 3) @ WEIGHTS, a.reshape(-1), atol=1e-4):
         return MIXED
     pixels = np.moveaxis(channels, 1, -1).reshape(-1, 3)
@@ -581,9 +581,9 @@ def _nearest(found: Picture, right: Picture) -> Told:
     assert right.first_input is not None
     assert right.last_input is not None
     sprites, palette = (
-        numbers(each).astype("float64") for each in (right.first_input, right.last_input)
+        numpy_values(each).astype("float64") for each in (right.first_input, right.last_input)
     )
-    indices = numbers(found.values).reshape(-1)
+    indices = numpy_values(found.values).reshape(-1)
     distances = ((sprites.reshape(-1, 1, 3) - palette) ** 2).sum(2)
     if (distances.argmin(1) == indices).all():
         return MIXED
@@ -597,7 +597,7 @@ def _nearest(found: Picture, right: Picture) -> Told:
         if len(palette) > 1 and (distances.argmin(1) == indices).all():
             return f"the colours are {words}", None, ()
     assert right.values is not None
-    wished = numbers(right.values).reshape(-1)
+    wished = numpy_values(right.values).reshape(-1)
     became = dict(zip(wished.tolist(), indices.tolist(), strict=True))
     if (
         len({*became.values()}) == len(became) > 1
@@ -616,8 +616,8 @@ def _reshaped(found: Picture, right: Picture) -> Told:
 
     assert found.values is not None
     assert right.values is not None
-    a = numbers(found.values)
-    b = numbers(right.values)
+    a = numpy_values(found.values)
+    b = numpy_values(right.values)
     if np.allclose(np.moveaxis(b, 1, -1).reshape(b.shape), a, atol=1e-4):
         return (
             "all numbers are there, but red, green and blue are mixed up with the pixels",
@@ -626,8 +626,8 @@ def _reshaped(found: Picture, right: Picture) -> Told:
         )
     assert right.first_input is not None
     assert right.last_input is not None
-    indices = numbers(right.first_input).reshape(-1)
-    palette = numbers(right.last_input)
+    indices = numpy_values(right.first_input).reshape(-1)
+    palette = numpy_values(right.last_input)
     distances = abs(np.moveaxis(a, 1, -1).reshape(-1, 1, 3) - palette).max(2)
     if (distances.min(1) <= 1e-4).all():  # each pixel has a colour of the palette
         chosen = distances.argmin(1)
@@ -743,7 +743,7 @@ def _claim(function: Function, values: float, diagnose: Diagnose, probes: Probes
                     if trip.transfers
                     else "a value was read back"
                 )
-                happened = f"{what} {times(trip.transfers or trip.reads)} in one call"
+                happened = f"{what} {count_in_words(trip.transfers or trip.reads)} in one call"
                 key = "python-loop-over-elements" if listed else "trip-through-numpy"
                 raise Failed(happened, "never: every step on the device", trip.line, key)
         # As many bytes as there are pixels, for every size: these are the result's. Weights or a palette are no more.
