@@ -59,7 +59,7 @@ def answers(folder: Path) -> list[tuple[str, str, bool, Submission]]:
 def timed(
     exercise: Exercise, function: Function, submission: Submission, kind: str, seed: int
 ) -> Race:
-    timing_only = Function(function.name, (), [p for p in function.probes if p.name == "timed"])
+    timing_only = Function(function.name, probes=[p for p in function.probes if p.name == "timed"])
     seen = observe(exercise, timing_only, submission, kind, seed).observations["timed"]
     assert seen.status is CallStatus.RETURNED, seen.raised
     found: Race = typed(seen.facts, Race)

@@ -479,23 +479,17 @@ def declared(exercise: Exercise, mistakes: Container[str] = ()) -> Iterator[Find
     if not exercise.functions:
         yield Finding(exercise.stem, "it has no functions")
     for function in exercise.functions:
-        if not function.hints or any(not hint.strip() for hint in function.hints):
-            yield Finding(exercise.stem, f"`{function.name}` has no hints, or an empty one")
+        if not function.hints:
+            yield Finding(exercise.stem, f"`{function.name}` has no hints")
         if not function.probes or not function.checks:
             yield Finding(exercise.stem, f"`{function.name}` has no probes or no checks")
         names = [check.name for check in function.checks]
-        for key, advice in function.advice.items():
+        for key in function.written_hints.keys:
             if key not in names and key not in mistakes:
                 yield Finding(
                     exercise.stem,
-                    f"`{function.name}` has advice on {key!r}, no check of it and no mistake",
+                    f"`{function.name}` has hints on {key!r}, no check of it and no mistake",
                 )
-            for number in advice.hints:
-                if not 1 <= number <= len(function.hints):
-                    yield Finding(
-                        exercise.stem,
-                        f"`{function.name}` has no hint {number}, which is for {key!r}",
-                    )
         for check in function.checks:
             for need in check.needs:
                 if need not in names[: names.index(check.name)]:

@@ -16,7 +16,7 @@ from string import Template
 from typing import Final
 
 from gpudojo.authoring.lint import SHARED, solutions
-from gpudojo.model.catalogue import BUILT_IN, DAY, day, days, registered
+from gpudojo.model.catalogue import BUILT_IN, DAY, HINTS_FOLDER, day, days, registered
 from gpudojo.model.errors import BadClass, BadName, CannotBegin, NameTaken
 from gpudojo.release.stubs import stub_of
 
@@ -119,10 +119,12 @@ def exercise_files(plan: Plan, known: Surroundings) -> dict[str, str | None]:
     }
     reference = filled("reference", **words)
     module = filled("exercise", **words)
+    hints = filled("hints", **words)
     solutions = ""
     for function, points in zip(functions, shares(plan.points, len(functions)), strict=True):
         reference += filled("task", function=function)
         module += filled("function", function=function, points=f"{points:g}")
+        hints += filled("function_hints", function=function)
         solutions += "\n\n" * bool(solutions) + filled("solutions", function=function)
     reference += filled("demo") + "".join(
         filled("demo_call", function=function) for function in functions
@@ -131,6 +133,7 @@ def exercise_files(plan: Plan, known: Surroundings) -> dict[str, str | None]:
         f"reference/{plan.day}/{stem}.py": reference,
         f"exercises/{plan.day}/{stem}.py": stub_of(reference),
         f"{known.folder(plan.day)}/{plan.name}.py": module,
+        f"{known.folder(plan.day)}/{HINTS_FOLDER}/{stem}.toml": hints,
         f"tests/{plan.day}/{SHARED}{stem}.py": solutions,
     }
     for text in (

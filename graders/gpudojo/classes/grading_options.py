@@ -111,7 +111,7 @@ def of_checks(day: str) -> str:
 def _probing(day: str) -> tuple[dict[Path, bytes], dict[Path, bytes]]:
     """The files of ours that evidence depends on, and those of the day, which have checks, too."""
     judging = {ROOT / name for name in JUDGING}
-    content = (path for path in _files([_folder(day)]) if path.name != "misconceptions.toml")
+    content = (path for path in _files([_folder(day)]) if path.suffix != ".toml")
     observing = (path for path in _files(OBSERVING) if path not in judging)
     return {path: path.read_bytes() for path in observing}, {
         path: path.read_bytes() for path in content
@@ -134,9 +134,7 @@ def _without_checks(path: Path, source: bytes) -> bytes:
             first = called.lineno
             judges = isinstance(called, ast.Call) and ast.unparse(called.func).endswith(".check")
         else:
-            judges = isinstance(
-                node, ast.Expr
-            )  # the docstring, `.when(…)`, checks that many exercises share
+            judges = isinstance(node, ast.Expr)  # the docstring, checks that many exercises share
             judges = judges and not ast.unparse(node).partition("(")[0].endswith(".probe")
         if judges:
             lines[first - 1 : node.end_lineno] = [b""] * ((node.end_lineno or first) - first + 1)

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
     from gpudojo.model.errors import BadDay
     from gpudojo.model.exercise import Exercise, Misconception
+    from gpudojo.model.hints import FunctionHints
 
 DAY: Final = re.compile(r"day([1-9][0-9]{0,2})")
 GROUP: Final = "gpudojo.days"
@@ -281,12 +282,41 @@ def misconceptions() -> Mapping[str, Misconception]:
     return {**general_mistakes(), **own}
 
 
+def hints_path(day: str, stem: str) -> Path:
+    """The file that has, or would have, the hints of an exercise."""
+    return registered()[day].folder / HINTS_FOLDER / f"{stem}.toml"
+
+
+def hints_of(exercise: Exercise) -> Mapping[str, FunctionHints]:
+    """The hints of an exercise by function; none for an exercise of no day.
+
+    Raises BadDay where the file cannot be understood, or has hints for a function that is not in the exercise.
+    """
+    from gpudojo.model.errors import BadDay
+    from gpudojo.model.hints import read_hints
+
+    day = day_with(exercise)
+    if day is None:
+        return {}
+    path = hints_path(day, exercise.stem)
+    hints = read_hints(path)
+    functions = [function.name for function in exercise.functions]
+    for name in hints:
+        if name not in functions:
+            known = ", ".join(functions)
+            reason = f"{exercise.stem} has no function {name!r}; its functions are: {known}"
+            raise BadDay(str(path), None, reason)
+    return hints
+
+
 def sources(name: str, exercise: Exercise) -> list[Path]:
-    """The files that declare an exercise: its module, or those of its package."""
+    """The files that declare an exercise: its module, or those of its package, and then its hints."""
     for module, declared in _imported(name):
         if declared is exercise and module.__file__ is not None:
             path = Path(module.__file__)
-            return sorted(path.parent.glob("*.py")) if path.name == "__init__.py" else [path]
+            modules = sorted(path.parent.glob("*.py")) if path.name == "__init__.py" else [path]
+            hints = hints_path(name, exercise.stem)
+            return [*modules, hints] if hints.is_file() else modules
     return []
 
 
@@ -328,6 +358,7 @@ def every_exercise() -> Iterator[tuple[str, Exercise]]:
 
 
 FOLDER: Final = "lessons"
+HINTS_FOLDER: Final = "hints"
 SETUP: Final = "setup"
 _COMMENT: Final = re.compile(r"(?m)^<!-- .*? -->\n")
 _ANSWER: Final = re.compile(r"<details><summary>Answer</summary>\s*(.*?)\s*</details>\n", re.S)

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
+from pathlib import Path
 from typing import Any, Final, Generic, NamedTuple, TypeVar, get_type_hints, overload
 
 import msgspec
 
+from gpudojo.model.errors import BadDay
 from gpudojo.model.evidence import (
     AnyObservation,
     CallStatus,
@@ -18,6 +20,7 @@ from gpudojo.model.evidence import (
     ScenarioRaised,
     plain,
 )
+from gpudojo.model.hints import FunctionHints, read_hints
 
 # Names of types in `torch.return_types`: what these functions return for one dimension.
 _VALUES_AND_INDICES: Final = frozenset(
@@ -33,6 +36,9 @@ def called(kind: str) -> str:
         return f"the values and the indices of `torch.{kind}`"
     vowel = kind[:1].lower() in tuple("aeiou") or kind == "ndarray"  # spoken "en-dee-array"
     return f"{'an' if vowel else 'a'} {kind}"
+
+
+NO_HINTS: Final = FunctionHints()
 
 
 class Misconception(msgspec.Struct, frozen=True):
@@ -217,13 +223,6 @@ class Check:
     needs: tuple[str, ...] = ()
 
 
-class Advice(msgspec.Struct, frozen=True):
-    """What helps with one misconception, or with one failing check."""
-
-    hints: tuple[int, ...] = ()  # which of the function's hints are about it, counted from 1
-    at: tuple[str, ...] = ()  # patterns for `grading.source_locator`
-
-
 PLACES: Final = 8  # of one pattern in one function
 
 
@@ -292,37 +291,43 @@ class Function:
     """One function students write."""
 
     name: str
-    hints: tuple[str, ...]
+    exercise: Exercise | None = field(default=None, repr=False, compare=False)
     probes: list[Probe[Any]] = field(default_factory=list)
     checks: list[Check] = field(default_factory=list)
-    advice: dict[str, Advice] = field(
-        default_factory=dict
-    )  # by a misconception, or by the name of a check
     drawings: list[Drawing] = field(default_factory=list)
     diagnose: Diagnose = lambda raised, seen: None
 
-    def when(self, *keys: str, hint: int | tuple[int, ...] = (), at: tuple[str, ...] = ()) -> None:
-        """Say which hints, by number, and which source lines go with these misconceptions or checks."""
-        for key in keys:
-            self.advice[key] = Advice(hint if isinstance(hint, tuple) else (hint,), at)
+    @property
+    def written_hints(self) -> FunctionHints:
+        """What the exercise's file of hints says about this function. Raises BadDay for an author's mistake."""
+        every = {} if self.exercise is None else self.exercise.written_hints
+        return every.get(self.name, NO_HINTS)
+
+    @property
+    def hints(self) -> tuple[str, ...]:
+        """All hints of the function, in the order of their file."""
+        return self.written_hints.every
 
     def hints_for(self, *keys: str | None, mistake: Misconception | None = None) -> tuple[str, ...]:
         """The steps of a mistake; else the hints about the first of these keys that has some; else all hints."""
         if mistake is not None and mistake.hints:
             return mistake.hints
-        found = (
-            a.hints for key in keys if key is not None and (a := self.advice.get(key)) and a.hints
-        )
-        return tuple(self.hints[number - 1] for number in next(found, ())) or self.hints
+        for key in keys:
+            if key is not None and key in self.written_hints.by_key:
+                return self.written_hints.by_key[key]
+        return self.hints
+
+    def has_advice_on(self, key: str) -> bool:
+        """True if hints or patterns are written for this check or misconception."""
+        return key in self.written_hints.keys
 
     def signs_for(self, *keys: str | None) -> tuple[str, ...]:
         """The source patterns that go with these keys, the best first."""
-        return tuple(
-            what
-            for key in keys
-            if key is not None and key in self.advice
-            for what in self.advice[key].at
-        )
+        patterns: list[str] = []
+        for key in keys:
+            if key is not None and key in self.written_hints.lines:
+                patterns += self.written_hints.lines[key]
+        return tuple(patterns)
 
     def draws(
         self,
@@ -395,11 +400,27 @@ class Exercise:
     points: int
     reading: tuple[str, ...] = ()
     functions: list[Function] = field(default_factory=list)
+    hints_file: Path | None = None  # set by `catalogue` for an exercise of a day
 
-    def function(self, name: str, *hints: str) -> Function:
-        made = Function(name, hints)
-        self.functions.append(made)
-        return made
+    def function(self, name: str) -> Function:
+        """Declare a function that students write."""
+        declared = Function(name, self)
+        self.functions.append(declared)
+        return declared
+
+    @cached_property
+    def written_hints(self) -> Mapping[str, FunctionHints]:
+        """The hints by function, read when they are first needed. Raises BadDay for an author's mistake."""
+        if self.hints_file is None:
+            return {}
+        hints = read_hints(self.hints_file)
+        functions = [function.name for function in self.functions]
+        for name in hints:
+            if name not in functions:
+                known = ", ".join(functions)
+                reason = f"{self.stem} has no function {name!r}; its functions are: {known}"
+                raise BadDay(str(self.hints_file), None, reason)
+        return hints
 
     @property
     def number(self) -> str:

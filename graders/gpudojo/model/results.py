@@ -456,7 +456,7 @@ def hints_on(
     if mistake is None and result.check == "runs":
         if "tensors to be on the same device" in result.happened:
             return DEVICE_HINTS
-        if "runs" not in function.advice or ARGUMENTS.search(result.happened):
+        if not function.has_advice_on("runs") or ARGUMENTS.search(result.happened):
             return ERROR_HINTS
     return function.hints_for(result.misconception, result.about or result.check, mistake=mistake)
 

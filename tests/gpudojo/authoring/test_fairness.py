@@ -53,7 +53,7 @@ from gpudojo.model.evidence import Cases
 from gpudojo.model.exercise import Exercise
 
 exercise = Exercise("01_total", "The sum", points=1)
-total = exercise.function("total", "Use `sum`.")
+total = exercise.function("total")
 
 
 @total.probe
@@ -159,7 +159,7 @@ def test_a_run_that_was_stopped_is_resumed(tmp_path: Path) -> None:
 
 def small_exercise() -> Exercise:
     exercise = Exercise(STEM, "The sum", points=2)
-    function = exercise.function("total", "Use `sum`.")
+    function = exercise.function("total")
 
     @function.probe
     def sums(call: Call) -> Cases[Ran]:

@@ -136,7 +136,7 @@ def test_solutions_may_share_a_file(repository: Path) -> None:
 
 def test_what_an_exercise_says_of_itself() -> None:
     exercise = Exercise("01_x", "X", points=5)
-    function = exercise.function("f", "")
+    function = exercise.function("f")
 
     @function.check(points=2, needs=("later",))
     def first(seen: Seen, wanted: Seen) -> None:
@@ -144,7 +144,7 @@ def test_what_an_exercise_says_of_itself() -> None:
         raise Failed("", "")
 
     assert [finding.text for finding in lint.declared(exercise)] == [
-        "`f` has no hints, or an empty one",
+        "`f` has no hints",
         "`f` has no probes or no checks",
         "f::first needs 'later', not judged before it",
         "the points of its checks add up to 2, not 5",

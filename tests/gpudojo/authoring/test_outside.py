@@ -154,6 +154,7 @@ def test_a_release_ships_this_day_and_no_other(course: Course, tmp_path: Path) -
     assert {
         "my_course/__init__.py",
         "my_course/day9/brightest_sprite.py",
+        "my_course/day9/hints/01_brightest_sprite.toml",
         "my_course/day9/misconceptions.toml",
     } <= names
     assert "gpudojo/grading/of_reference/day9.mp" in names
@@ -264,6 +265,7 @@ def test_a_new_exercise_is_made_in_the_package(outside: Path) -> None:
         "reference/day9/01_first.py",
         "exercises/day9/01_first.py",
         "my_course/day9/first.py",
+        "my_course/day9/hints/01_first.toml",
         "tests/day9/solutions_01_first.py",
     ]
     with pytest.raises(CannotBegin, match="for a course of your own, see CONTRIBUTING"):

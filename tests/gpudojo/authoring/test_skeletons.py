@@ -7,6 +7,7 @@ import errno
 import shutil
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -54,6 +55,7 @@ def test_of_one_function_and_of_several() -> None:
         "reference/day8/03_third_one.py",
         "exercises/day8/03_third_one.py",
         "graders/gpudojo/days/day8/third_one.py",
+        "graders/gpudojo/days/day8/hints/03_third_one.toml",
         "tests/day8/solutions_03_third_one.py",
     ]
     assert one["exercises/day8/03_third_one.py"] == stub_of(
@@ -63,7 +65,7 @@ def test_of_one_function_and_of_several() -> None:
     two = exercise_files(
         Plan("day9", "third_one", ("darker", "paler"), points=3, title="Paler."), KNOWN
     )
-    assert len(two) == 4
+    assert len(two) == 5
     module = two["graders/gpudojo/days/day9/third_one.py"] or ""
     assert "runs(darker)" in module
     assert "    paler_cases,\n    points=1.5,\n" in module
@@ -93,7 +95,10 @@ def test_whatever_it_is_called_it_is_python(name: str, functions: list[str], tit
         assume(False)
     for path, text in files.items():
         assert text is not None
-        ast.parse(text)
+        if path.endswith(".toml"):
+            assert tomllib.loads(text).keys() == set(functions)
+        else:
+            ast.parse(text)
         assert NOTE.search(text), f"{path} has no note"
 
 

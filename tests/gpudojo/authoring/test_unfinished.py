@@ -23,7 +23,8 @@ def skeleton(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         tmp_path, exercise_files(Plan("day9", "new", ("brighter",)), Surroundings({"day9": ()}))
     )
     module = tmp_path / "graders" / "gpudojo" / "days" / "day9" / "new.py"
-    monkeypatch.setattr(lint, "sources", lambda name, exercise: [module])
+    hints = module.parent / "hints" / f"{STEM}.toml"
+    monkeypatch.setattr(lint, "sources", lambda name, exercise: [module, hints])
     return tmp_path
 
 
@@ -36,11 +37,12 @@ def test_notes_come_in_the_order_of_work(skeleton: Path) -> None:
     assert [path for path, _ in dict(found).items()] == [
         f"reference/day9/{STEM}.py",
         "graders/gpudojo/days/day9/new.py",
+        f"graders/gpudojo/days/day9/hints/{STEM}.toml",
         f"tests/day9/solutions_{STEM}.py",
     ]
     assert found[0][1] == "say in one sentence what it returns."
     assert (
-        "graders/gpudojo/days/day9/new.py",
+        f"graders/gpudojo/days/day9/hints/{STEM}.toml",
         "write a first hint, which names the tool.",
     ) in found
     path, last = found[-1]
@@ -114,8 +116,8 @@ def test_a_wrong_sum_is_a_warning_until_the_exercise_is_finished(
 
 def test_right_solutions_are_counted_and_stubs_are_none(tmp_path: Path) -> None:
     exercise = Exercise(STEM, "New", 5)
-    exercise.function("first", "a hint")
-    exercise.function("second", "a hint")
+    exercise.function("first")
+    exercise.function("second")
     right = [
         Solution(tmp_path / f"{number}.py", f"right/{number}.py", wrong=False)
         for number in range(5)

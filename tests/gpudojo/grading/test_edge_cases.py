@@ -24,7 +24,7 @@ def mean(numbers):
 
 def made() -> Exercise:
     exercise = Exercise("01_means", "Means", 3)
-    function = exercise.function("mean", "Divide by the number of numbers.")
+    function = exercise.function("mean")
 
     @function.probe
     def usual(call: Call) -> Cases[Ran]:

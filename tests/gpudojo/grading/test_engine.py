@@ -43,7 +43,7 @@ def facts(seen: Any, look: Any) -> dict[str, Any]:
 def made(*looks: Any) -> Exercise:
     """An exercise with one function, `double`, and a check of its value in each scenario."""
     exercise = Exercise("01_doubling", "Doubling", 1)
-    function = exercise.function("double", "Multiply by two.")
+    function = exercise.function("double")
     function.probes += [Probe(look.__name__, look, "bench") for look in looks]
 
     @function.check(1, needs=())
@@ -93,7 +93,7 @@ def value(call: Any) -> dict[str, int]:
 
 def test_a_failure_shows_the_lines_of_the_calls_that_the_check_asked_about() -> None:
     exercise = Exercise("01_doubling", "Doubling", 2)
-    function = exercise.function("double", "Multiply by two.")
+    function = exercise.function("double")
     kinds = function.probe(kind)
     values = function.probe(value)
 

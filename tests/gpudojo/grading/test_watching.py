@@ -39,7 +39,7 @@ def look(call: Call) -> dict[str, Any]:
 
 
 def seen(busiest: Busiest | None, submission: Submission, *probes: Probe) -> Any:
-    function = Function("move", (), list(probes))
+    function = Function("move", probes=list(probes))
     watched = function if busiest is None else busiest.over(function)
     return [observe_one(None, watched, probe, submission, "virtual", 3) for probe in watched.probes]  # type: ignore[arg-type]
 
@@ -82,7 +82,7 @@ def test_of_a_reference_every_call_is_kept_without_its_lines(submission: Submiss
     every = EveryCall("move")
     yours = Busiest()
     seen(yours, submission, Probe("usual", look))
-    function = every.over(Function("move", (), [Probe("usual", look), Probe("other", look)]))
+    function = every.over(Function("move", probes=[Probe("usual", look), Probe("other", look)]))
     for probe in function.probes:
         observe_one(None, function, probe, submission, "virtual", 3)  # type: ignore[arg-type]
     assert [(made.scenario, made.place) for made in every.timelines] == [
@@ -118,7 +118,7 @@ def test_student_code_gets_nothing_between_a_probe_and_its_call(
     probe = Probe("usual", look)
     monkeypatch.setattr(dataclasses, "replace", None)
     watched = busiest.watched(probe)
-    found = observe_one(None, Function("move", (), [watched]), watched, submission, "virtual", 3)  # type: ignore[arg-type]
+    found = observe_one(None, Function("move", probes=[watched]), watched, submission, "virtual", 3)  # type: ignore[arg-type]
     assert found.status is CallStatus.RETURNED
 
 

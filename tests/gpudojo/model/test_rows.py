@@ -8,10 +8,12 @@ from pathlib import Path
 
 import pytest
 from gpudojo.model.exercise import Exercise, Misconception
+from gpudojo.model.hints import FunctionHints
 from gpudojo.model.results import OURS, CheckResult, Definition, Outcome, rounded, rows_of, total
 
 EXERCISE = Exercise("04_loop", "A loop", 3)
-EXERCISE.function("train", "First hint.", "Second hint.")
+EXERCISE.function("train")
+EXERCISE.written_hints = {"train": FunctionHints(("First hint.", "Second hint."))}
 MISTAKES = {"missing-step": Misconception("missing step", "Nothing\n  learns.")}
 
 

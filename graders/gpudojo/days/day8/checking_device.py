@@ -28,32 +28,8 @@ exercise = Exercise(
     points=8,
     reading=("tensor_attributes.html", "notes/cuda.html", "notes/mps.html"),
 )
-select = exercise.function(
-    "select_device",
-    "Which devices can a machine have, and which would you rather use?",
-    "torch can say for CUDA and for MPS whether this machine has one. The CPU is always there.",
-    "`torch.cuda.is_available()`, then `torch.backends.mps.is_available()`, else the CPU, in this order.",
-    "What do you know about the preferred device once torch has made a device object of it?",
-    "Its type and index say what to look for on this machine. torch refuses a wrong name while it makes the object.",
-    "`torch.device(prefer)` raises for other names: let it. An index must be below `torch.cuda.device_count()`.",
-    "Of which type is what you return, in every branch?",
-    "A name and a device print alike, and only one of them is asked for. Leave the state of torch as it is.",
-    "`torch.device(…)` turns a name into a device. Return that, and set no default or current device.",
-)
-select.when(
-    "depends_on_the_machine",
-    "takes_the_gpu",
-    hint=(1, 2, 3),
-    at=("is_available not called", 'skipped "cuda"', '"cuda"', "is_available(", "return"),
-)
+select = exercise.function("select_device")
 ASKING = ("is_available not called", "is_available(", "return")
-select.when("takes_apples_gpu", "falls_back_to_the_cpu", hint=(1, 2, 3), at=ASKING)
-select.when(
-    "keeps_what_is_preferred", "replaces_what_is_absent", hint=(4, 5, 6), at=("last return",)
-)
-select.when("device-index-dropped", "index-not-checked", at=("last return",))
-select.when("lets_torch_refuse_nonsense", hint=(4, 5, 6), at=("except", "first return"))
-select.when("returns_a_device", hint=(7, 8, 9), at=("set_default_device(", "last return"))
 
 PREFERENCES = ("cpu", "cuda", "cuda:0", "cuda:1", "cuda:2", "mps")
 

@@ -41,37 +41,7 @@ exercise = Exercise(
     points=14,
     reading=("notes/cuda.html", "generated/torch.no_grad.html", "generated/torch.nn.Module.html"),
 )
-evaluate = exercise.function(
-    "evaluate",
-    "Where are the model and each batch when the forward pass begins?",
-    "The model moves once, before the loop; each batch moves inside it. The device is the one you were given.",
-    "Before the loop: move the model to `device`. In the loop: move inputs and targets, and keep both results.",
-    "Which layers behave differently in training?",
-    "Dropout and batch norm do, and batch norm changes as well. One call on the whole model switches them.",
-    "Call `eval()` on the model before the first forward pass.",
-    "What does evaluation need of autograd, and what may it leave changed?",
-    "Nothing: switch the recording off around the forward passes, in a way that ends by itself.",
-    "`with torch.no_grad():` around the loop; change no weight, gradient or `requires_grad`, and no setting of torch.",
-    "Of how many samples is each of the two numbers the mean?",
-    "Weight each batch's loss by its size; count how often the largest output is at the target. Think of no batches.",
-    "Sum `.item()` times the size, and the hits of `argmax`; divide by all samples, or return (0.0, 0.0).",
-    "Which class does the model choose for one sample, and where do you see that in the outputs?",
-    "Outputs have a row for each sample and a column for each class: the largest value of a row is the choice.",
-    "Sum `outputs.argmax(dim=1) == targets` over all batches, and divide by the number of all samples.",
-)
-evaluate.when(
-    "calls_the_model",
-    "runs_on_the_device",
-    "uses_the_device_it_is_given",
-    hint=(1, 2, 3),
-    at=("for",),
-)
-evaluate.when("returns_the_mean_loss_per_sample", hint=(10, 11, 12), at=("return", "last return"))
-evaluate.when("returns_the_accuracy", hint=(13, 14, 15), at=("return", "last return"))
-evaluate.when("returns_two_floats", "returned-tensor", hint=(10, 11, 12), at=("last return",))
-evaluate.when(
-    "copes_with_nothing", "empty-loader-forgotten", hint=(10, 11, 12), at=("return", "first return")
-)
+evaluate = exercise.function("evaluate")
 CHANGING = (
     "backward(",
     "zero_grad(",
@@ -81,15 +51,6 @@ CHANGING = (
     ".requires_grad",
     "copy_(",
 )
-evaluate.when(
-    "leaves_weights_and_gradients_as_they_were",
-    hint=(7, 8, 9),
-    at=(*CHANGING, ".data", "half(", "round_("),
-)
-evaluate.when("leaves_training_possible", "requires-grad-left-off", hint=(7, 8, 9), at=CHANGING)
-evaluate.when("evaluates_in_evaluation_mode", hint=(4, 5, 6))
-evaluate.when("builds_no_graph", hint=(7, 8, 9))
-evaluate.when("leaves_batch_norm_as_it_was", hint=(4, 5, 6), at=("reset_running_stats(", "train("))
 
 
 BATCH: Final = 3

@@ -50,97 +50,16 @@ exercise = Exercise(
     reading=("notes/cuda.html", "checkpoint.html", "notes/amp_examples.html"),
 )
 
-peak_memory = exercise.function(
-    "peak_memory",
-    "Since when does torch's peak count, and when do you read it?",
-    "Three calls in the right order: forget earlier peaks, run the function once, read the peak in bytes.",
-    "`reset_peak_memory_stats(device)`, `fn()`, `max_memory_allocated(device)`; nothing is subtracted or divided.",
-    "What should happen if the device is the CPU, also on a machine that has a GPU?",
-    "Decide by the device that was passed in, not by the machine. The function is called in both cases.",
-    'If `torch.device(device).type` is not "cuda": call `fn()` and return 0.',
-)
+peak_memory = exercise.function("peak_memory")
 
-largest_batch = exercise.function(
-    "largest_batch",
-    "Which sizes do you try, one after the other, and what do you return?",
-    "Begin with the size you were given; after a failure try half of it, rounded down. Return the first that fits.",
-    "`try_batch(size)` and `return size` inside `try`, each size once; after the handler `size //= 2`.",
-    "What is still in the cache when the next try begins?",
-    "torch keeps freed blocks. Give them back between two tries, after the handler: the error keeps tensors alive.",
-    "`torch.cuda.empty_cache()` after the `except` block, before the next try.",
-    "At which size is there nothing left to halve, and what should the caller learn then?",
-    "Out of memory with a single sample: the same error has to reach the caller.",
-    "Inside the handler, at size 1, a bare `raise` raises the error again.",
-    "Which errors does your handler catch, and what becomes of all others?",
-    "Running out of memory has a class of its own in torch. Any other error passes unchanged if you do not catch it.",
-    "`except torch.OutOfMemoryError:` is the only handler you need.",
-)
+largest_batch = exercise.function("largest_batch")
 
-accumulate = exercise.function(
-    "accumulate_gradients",
-    "Where are model, inputs and targets when the loss is computed?",
-    "Move the model before the loop, and inputs and targets of every batch, to the device you were given.",
-    "`model.to(device)` once; `inputs.to(device)` and `targets.to(device)` for every batch.",
-    "Write down for four batches and two per step: when are gradients zeroed, added up, used?",
-    "Zero before the loop and after each step, not in between; divide each loss; step with the given optimizer.",
-    "Count batches since the last step: at `steps` call `optimizer.step()`, `optimizer.zero_grad()`, and count anew.",
-    "Five batches, two per step: what is in the gradients after the loop?",
-    "Batches are left that no step has used. Their losses are divided by the same number as all others.",
-    "After the loop, if batches are waiting: one more `optimizer.step()`, with the gradients as they are.",
-    "Who decides whether the model, or a part of it, is in training mode?",
-    "The caller did, for each part on its own. Leave all of them as they are.",
-    "Leave out every call of `train()` and `eval()`.",
-    "Does the caller want to know batches, losses or steps?",
-    "Count where you step, in the loop and after it, and return the count.",
-    "A variable that grows by one with each `optimizer.step()`, the one for the remainder included.",
-)
+accumulate = exercise.function("accumulate_gradients")
 
-checkpointed = exercise.function(
-    "checkpointed",
-    "What goes into each block, and what comes out in the end?",
-    "Each block gets the output of the one before: not detached, not copied, and with the same random numbers again.",
-    "`x = checkpoint(block, x, use_reentrant=False)` for each block, and `return x`.",
-    "Which activations are kept between forward and backward?",
-    "Each block has to run again in backward. With one checkpoint around all of them, all are kept at once then.",
-    "One `torch.utils.checkpoint.checkpoint` for each block, inside the loop.",
-    "What does your code do with a list of one block, and with none?",
-    "Without blocks there is nothing to compute, and the input is the output.",
-    "A plain `for` loop copes with both; a fixed number of segments does not.",
-)
-peak_memory.when(
-    "runs",
-    "forgets_earlier_peaks",
-    "finds_the_highest_moment",
-    hint=(1, 2, 3),
-    at=("return", "last return"),
-)
-peak_memory.when(
-    "measures_the_right_device",
-    hint=(1, 2, 3),
-    at=("max_memory_allocated(", "return", "last return"),
-)
-peak_memory.when("is_nothing_on_the_cpu", hint=(4, 5, 6), at=("is_available(", "first return"))
+checkpointed = exercise.function("checkpointed")
 HALVING: tuple[str, ...] = ("start =", "//", "/", "-", "except", "for", "return")
-largest_batch.when("halves_until_it_fits", hint=(1, 2, 3), at=("except", "for", "return"))
-largest_batch.when("gives_the_cache_back", hint=(4, 5, 6), at=("empty_cache(", "except"))
-largest_batch.when("raises_when_nothing_fits", hint=(7, 8, 9), at=("except",))
-largest_batch.when("runs", "swallows_nothing_else", hint=(10, 11, 12), at=("except",))
-accumulate.when("works_on_the_device", hint=(1, 2, 3), at=("cpu(", "to(", "for"))
-accumulate.when("model-not-moved", at=("cpu(",))
-accumulate.when(
-    "steps_after_every_group", "starts_from_nothing", hint=(4, 5, 6), at=("step(", "backward(")
-)
-accumulate.when("remainder-dropped", at=("//", "%", "last return"))
-accumulate.when("steps_for_the_remainder", hint=(7, 8, 9), at=(".grad", "last step(", "step("))
-accumulate.when("leaves_the_mode_alone", hint=(10, 11, 12), at=("eval(", "train(", "for"))
-accumulate.when("returns_the_number_of_steps", hint=(13, 14, 15), at=("return", "last return"))
 WRAPPING = ("checkpoint(", "checkpoint_sequential(", "save_on_cpu(", "for", "return", "last return")
 GRADIENTS = ("fork_rng(", "get_rng_state(", "detach(", "no_grad(", *WRAPPING)
-checkpointed.when("gives_the_same_output", hint=(1, 2, 3), at=WRAPPING)
-checkpointed.when("gives_the_same_gradients", hint=(1, 2, 3), at=GRADIENTS)
-checkpointed.when("trains_on_plain_data", hint=(1, 2, 3), at=("requires_grad_(", *WRAPPING))
-checkpointed.when("runs", "needs_less_memory", hint=(4, 5, 6), at=WRAPPING)
-checkpointed.when("copes_with_no_blocks", hint=(7, 8, 9), at=WRAPPING)
 
 
 # ---- peak_memory -----------------------------------------------------------------------------------------------------

@@ -31,91 +31,16 @@ exercise = Exercise(
     reading=("generated/torch.Tensor.numpy.html", "notes/cuda.html", "data.html"),
 )
 
-to_numpy = exercise.function(
-    "to_numpy",
-    "What does a tensor on a GPU, or one that requires a gradient, have that an array cannot have?",
-    "Take the values without their graph, get them into the host's memory, and convert them then.",
-    "`.detach()`, `.cpu()`, `.numpy()`: each of them returns something new and changes nothing.",
-    "Compare dtype and shape of your array with the tensor's: which step changed them?",
-    "No step may convert, flatten or squeeze: every dtype and every shape is kept, a single number's too.",
-    "`.numpy()` keeps dtype and shape of a tensor on the CPU; leave out every other conversion.",
-)
+to_numpy = exercise.function("to_numpy")
 
-predict = exercise.function(
-    "predict",
-    "Where are the model and the inputs when the model is called?",
-    "Move the model once, before the loop, and the inputs of every batch, to the device you were given.",
-    "`model.to(device)` moves the model itself; `inputs.to(device)` returns the moved inputs.",
-    "In which mode is the model, and does autograd record what you do?",
-    "These are two switches: one for dropout and batch norm, one for the graph. The second is for the loop only.",
-    "`model.eval()` before the loop, and `with torch.no_grad():` around it.",
-    "What do you have after the loop, and what should the caller get?",
-    "Collect the outputs of all batches in a list, on the device; join them in order; copy the result to the CPU.",
-    "Append each batch's outputs; after the loop `torch.cat` joins them, and one `.cpu()` copies them.",
-    "Which part of a batch does the model read?",
-    "Predictions need no targets: take them out of the batch and do nothing with them.",
-    "`for inputs, _ in loader:`, and move only `inputs`.",
-)
+predict = exercise.function("predict")
 
-random_sprites = exercise.function(
-    "random_sprites",
-    "On which device are your numbers drawn, and who says so?",
-    "Functions that make a tensor take its shape and a device. Leave everything else as torch has it.",
-    "One call of `torch.rand` with the shape (count, 3, size, size), `device=` and `generator=`.",
-    "Who decides which numbers come, you or the caller?",
-    "The caller has set a seed or passes a generator. Use it as it is; set no seed, and keep no result for later.",
-    "Pass `generator` on to the function that draws: with None it uses torch's own random state.",
-    "How are your numbers distributed, and is every pixel drawn by itself?",
-    "Uniform in [0, 1): not normal, not clamped, and red, green and blue each drawn anew.",
-    "`torch.rand` is uniform, `torch.randn` is normal; ask it for the full shape.",
-)
+random_sprites = exercise.function("random_sprites")
 
-make_loader = exercise.function(
-    "make_loader",
-    "Which arguments of the DataLoader do you set, and what are the others?",
-    "Pass on what you were given and nothing else: samplers, `drop_last` or persistent workers change what comes.",
-    "`batch_size`, `shuffle=shuffle`, `num_workers=num_workers` and `pin_memory=`, and no other option.",
-    "When should the order change, and who sets the seed?",
-    "One argument decides about the order, and the random numbers are torch's own.",
-    "`shuffle=shuffle`, and no `manual_seed`.",
-    'What does your test say about "cuda", "cuda:1", "mps" and a torch.device?',
-    "Ask for the type of the device, which is the same however it is named. Workers do not matter.",
-    '`torch.device(device).type == "cuda"` understands strings and devices.',
-)
+make_loader = exercise.function("make_loader")
 SHAPES = ("tolist(", "float(", "squeeze(", "return", "last return")
-to_numpy.when("runs", "converts_what_requires_grad", hint=(1, 2, 3))
-to_numpy.when("keeps_values_and_dtype", "converts_small_tensors", hint=(4, 5, 6), at=SHAPES)
-to_numpy.when("leaves_the_tensor_alone", hint=(1, 2, 3), at=("requires_grad_(", ".data", "zero_("))
-predict.when("works_on_the_device", hint=(1, 2, 3))
-predict.when("predicts_in_evaluation_mode", hint=(4, 5, 6))
-predict.when(
-    "builds_no_graph", hint=(4, 5, 6), at=("requires_grad_(", ".requires_grad", "set_grad_enabled(")
-)
-predict.when(
-    "returns_every_output", "copies_back_once", hint=(7, 8, 9), at=("return", "last return")
-)
-predict.when("leaves_the_targets", hint=(10, 11, 12))
 THERE = ("set_default_device(", "rand(", "return", "last return")
-random_sprites.when(
-    "runs", "returns_sprites_there", "finds_the_second_gpu", hint=(1, 2, 3), at=THERE
-)
-random_sprites.when("made_on_the_device", hint=(1, 2, 3), at=("return", "last return"))
-random_sprites.when(
-    "follows_its_seed", hint=(4, 5, 6), at=("manual_seed(", "seed(", "@", "rand(", "return")
-)
-random_sprites.when("spreads_evenly", hint=(7, 8, 9), at=("randn(", "rand(", "return"))
 LOADER = ("DataLoader(", "return", "last return")
-make_loader.when("runs", "passes_the_workers_on", hint=(1, 2, 3), at=("num_workers=", *LOADER))
-make_loader.when(
-    "yields_every_sample_once",
-    hint=(1, 2, 3),
-    at=("drop_last=", "sampler=", "batch_sampler=", *LOADER),
-)
-make_loader.when(
-    "shuffles_when_asked", hint=(4, 5, 6), at=("manual_seed(", "seed(", "shuffle=", *LOADER)
-)
-make_loader.when("pins_exactly_for_cuda", hint=(7, 8, 9), at=("pin_memory=", *LOADER))
-make_loader.when("pinned-for-cpu", at=("pin_memory=",))
 
 
 # ---- to_numpy --------------------------------------------------------------------------------------------------------

@@ -39,27 +39,7 @@ exercise = Exercise(
     points=12,
     reading=("amp.html", "notes/amp_examples.html"),
 )
-step = exercise.function(
-    "mixed_precision_step",
-    "Which of your lines run in half precision, and which of them should?",
-    "Forward pass and loss belong inside the autocast region, and nothing else does. It is on without a scaler too.",
-    "`with torch.autocast(device_type=torch.device(device).type):` around the model and the loss, and nothing more.",
-    "Which calls does one step need, and how often does each of them come?",
-    "Zero, backward from the scaled loss, step and update of the scaler: once each, with what you were given.",
-    "`optimizer.zero_grad()`, `scaler.scale(loss).backward()`, `scaler.step(optimizer)`, `scaler.update()`.",
-    "Who decides that a step is skipped, and what has to happen to the scale then?",
-    "The scaler looks for infinite gradients itself, and its update lowers the scale, after a skipped step too.",
-    "Leave infinite gradients alone; call `scaler.step(optimizer)` and `scaler.update()` in any case.",
-    "What has to be done to scaled gradients before their norm is compared with anything? And without a max_norm?",
-    "Unscale, clip by the norm of all gradients together, step. Without max_norm do none of this, now or later.",
-    "`scaler.unscale_(optimizer)`, then `nn.utils.clip_grad_norm_(model.parameters(), max_norm)`, if it is not None.",
-    "What does the error say, and what did the line get that raised it?",
-    "`max_norm` may be None; `device` may be a string or a torch.device, and autocast wants only its type.",
-    "A scaler wants this order: `scale` and `backward()`, at most one `unscale_`, `step`, one `update`.",
-    "Which loss does the caller want to know, and as what kind of number?",
-    "The loss that this step was made with, before scaling, as a plain number: not a sum, and not computed again.",
-    "`loss.item()`, of the loss as `loss_fn` returned it.",
-)
+step = exercise.function("mixed_precision_step")
 SCALE: Final = 1024.0
 STALE: Final = (
     4096.0  # in the gradients before: large enough to be seen even after division by the scale
@@ -68,28 +48,9 @@ LESS: Final = 512.0  # divides the loss: gradients scaled twice are far from the
 SOFTLY: Final = 0.5  # above the norm of the gradients, below that of the scaled ones
 HARD: Final = 0.002
 NORMS: Final = (0.005, 0.03)  # of the gradients of a step, between HARD and SOFTLY
-step.when("runs_under_autocast", "backward_outside_autocast", hint=(1, 2, 3))
-step.when(
-    "learns_from_this_batch_alone",
-    "works_without_scaling",
-    "works_on_another_gpu",
-    hint=(4, 5, 6),
-    at=("step(",),
-)
-step.when(
-    "scaler_steps_the_optimizer",
-    "backward_on_the_scaled_loss",
-    hint=(4, 5, 6),
-    at=("step(", "backward("),
-)
-step.when("scaler_is_updated_once", hint=(4, 5, 6), at=("GradScaler(", "update(", "step("))
 FINITE = ("isfinite(", "isinf(", "isnan(", "nan_to_num_(", "nan_to_num(", "step(")
-step.when("skips_the_step_on_overflow", hint=(7, 8, 9), at=FINITE)
 CLIPPING = ("clip_grad_norm_(", "clip_grad_value_(")
 WITHOUT = ("if is_enabled", "if get_scale")  # what is done without a scaler only
-step.when("unscales_before_clipping", hint=(10, 11, 12), at=(*CLIPPING, "unscale_(", "if max_norm"))
-step.when("runs", hint=(13, 14, 15))
-step.when("returns_the_unscaled_loss", hint=(16, 17, 18), at=("return", "last return"))
 
 
 TYPES: Final = ("cuda", "cpu", "mps")

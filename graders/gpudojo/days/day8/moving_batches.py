@@ -27,68 +27,9 @@ exercise = Exercise(
     points=10,
     reading=("generated/torch.Tensor.to.html", "tensor_attributes.html", "notes/cuda.html"),
 )
-move = exercise.function(
-    "move_batch",
-    "What can a batch be, and what can be inside?",
-    "Treat one kind after the other: a tensor, a dict, a list or tuple, anything else. An item is a smaller batch.",
-    "`isinstance` tells the kinds apart. Build a new container from what your own function gives for each item.",
-    "Which type does each container have afterwards?",
-    "The old container knows its type, and a named tuple also its fields.",
-    "`type(batch)(items)` keeps the type of the batch; a named tuple, which has `_fields`, needs `(*items)`.",
-    "What was your function asked for, apart from the batch?",
-    "The move copies only where it has to. Device and flag are the caller's, for every tensor inside too.",
-    "Pass `device` and `non_blocking` on unchanged, to `.to` and to every `move_batch` inside.",
-)
-same = exercise.function(
-    "on_same_device",
-    "When are several tensors on one device, and what if there is none?",
-    "Collect the devices of all tensors, and see how many different ones there are. Compare whole devices.",
-    "Put `tensor.device` of every tensor into a set: it must not hold two different ones.",
-    "Where can tensors hide in what you are given?",
-    "A module has parameters and buffers; a container has items, which may be containers again.",
-    "A helper that calls itself for each item; of a module take all of `.parameters()` and `.buffers()`.",
-)
+move = exercise.function("move_batch")
+same = exercise.function("on_same_device")
 TENSOR = ("if Tensor", "if is_tensor", "to(")
-move.when("runs", "moves_a_pair", hint=(1, 2, 3), at=("if list", "if tuple", "for", "return"))
-move.when(
-    "does_not_copy_what_is_there",
-    "already-there-copied",
-    hint=(7, 8, 9),
-    at=("deepcopy(", "clone(", *TENSOR),
-)
-move.when("keeps_the_structure", hint=(4, 5, 6))
-move.when(
-    "moves_every_tensor",
-    "targets-on-cpu",
-    hint=(1, 2, 3),
-    at=("if list", "if tuple", "for", "return"),
-)
-move.when(
-    "leaves_other_things_alone",
-    hint=(1, 2, 3),
-    at=("tensor(", "as_tensor(", "deepcopy(", "if str", "if __iter__", "iter(", "last return"),
-)
-move.when(
-    "leaves_the_input_alone",
-    "input-modified",
-    hint=(1, 2, 3),
-    at=("set_default_device(", "[] =", ".data"),
-)
-move.when("uses_the_device_it_is_given", "hard-coded-cuda", hint=(7, 8, 9), at=TENSOR)
-move.when("device-index-dropped", at=("if type", *TENSOR))
-move.when("passes_non_blocking_on", hint=(7, 8, 9), at=TENSOR)
-same.when(
-    "runs",
-    "compares_tensors",
-    "is_true_of_nothing",
-    hint=(1, 2, 3),
-    at=("things =", "return", "last return"),
-)
-same.when("searches_structures", hint=(4, 5, 6), at=("if list", "if tuple", "if dict", "for"))
-same.when(
-    "searches_modules", hint=(4, 5, 6), at=("if Module", "parameters(", "return", "last return")
-)
-same.when("tells_gpus_apart", "device-index-dropped", hint=(1, 2, 3), at=("return", "last return"))
 
 
 # ---- move_batch ------------------------------------------------------------------------------------------------------

@@ -26,33 +26,8 @@ exercise = Exercise(
     points=8,
     reading=("generated/torch.nn.Module.html", "notes/cuda.html"),
 )
-move = exercise.function(
-    "move_model",
-    "Does a module know how to move all that belongs to it?",
-    "One method of `nn.Module` moves parameters and buffers in place. It also gives something back.",
-    "`nn.Module.to` returns the module itself, moved. No loop is needed, and nothing else.",
-    "Which device does the caller want in this call?",
-    "Nothing about the device has to be decided or asked: it was passed in.",
-    "Pass `device` on unchanged, in every case: its index may matter.",
-    "What else is different in the model, or in torch, after your call?",
-    "Mode, dtype, `requires_grad`, values and the settings of torch belong to the caller.",
-    "Only move the model, and leave out every other call.",
-)
-tell = exercise.function(
-    "parameter_devices",
-    "Which tensors belong to a model, and how is each of them named?",
-    "A module can list its parameters together with their qualified names, and its buffers as well.",
-    "`model.named_parameters()` and `model.named_buffers()` give names and tensors of all levels; one dict takes both.",
-    "What does a tensor know about where it is?",
-    "Each tensor has its own device. A string or a number tells less, and nothing has to be moved.",
-    "The value is `tensor.device` of this very tensor: a torch.device, with its index.",
-)
-move.when("uses_the_device_it_is_given", hint=(4, 5, 6), at=("skipped to(", "to(", "cuda("))
-move.when("runs", "moves_every_parameter", hint=(1, 2, 3), at=("for", "to("))
-move.when(
-    "returns_the_same_model", "copes_with_nothing", hint=(1, 2, 3), at=("return", "last return")
-)
-move.when("moves_every_buffer", "keeps_the_optimizer_working", hint=(1, 2, 3))
+move = exercise.function("move_model")
+tell = exercise.function("parameter_devices")
 CHANGING = (
     "set_default_device(",
     "eval(",
@@ -63,11 +38,7 @@ CHANGING = (
     "to_empty(",
     "to(",
 )
-move.when("changes_nothing_else", hint=(7, 8, 9), at=CHANGING)
-tell.when("runs", "names_every_parameter", hint=(1, 2, 3), at=("named_parameters(", "return"))
 BUFFERS = ("named_buffers(", "named_parameters(", "return")
-tell.when("names_every_buffer", "buffers-forgotten", hint=(1, 2, 3), at=BUFFERS)
-tell.when("tells_the_device", hint=(4, 5, 6), at=("to(", "cpu(", "cuda(", ".device", "return"))
 
 
 NAMES = (

@@ -361,45 +361,9 @@ exercise = Exercise(
     points=3,
     reading=("generated/torch.nn.DataParallel.html", "distributed.html", "notes/ddp.html"),
 )
-parallel = exercise.function(
-    "parallelize",
-    "Where is the model after your function, for every device, and what do you return?",
-    "Move the model you were given, in every case, and return it: wrapped or not, but never nothing.",
-    "`model = model.to(device)` first, and a `return` on every way out.",
-    "For which devices, and on which machines, is the model to be wrapped?",
-    "There are two conditions: a CUDA device, however it is named, and more than one GPU. Wrap once, over all GPUs.",
-    '`torch.device(device).type == "cuda"` and `torch.cuda.device_count() > 1`; then `nn.DataParallel(model)`.',
-)
-inside = exercise.function(
-    "unwrap",
-    "How do you tell a wrapped model from any other one?",
-    "Two classes are wrappers, and both hold the model in an attribute. Take off one, and change nothing else.",
-    "Ask with `isinstance` for `nn.DataParallel` and `nn.parallel.DistributedDataParallel`; they have `.module`.",
-)
-average = exercise.function(
-    "average_gradients",
-    "What should the gradient of a parameter be afterwards, in each process?",
-    "Add up over all processes, in place, and divide by their number: for every parameter that has a gradient.",
-    "`dist.all_reduce(parameter.grad)` makes it the sum in every process; then divide `parameter.grad` in place.",
-    "What if there is one process, or eight?",
-    "The group knows how many processes there are.",
-    "Divide by `dist.get_world_size()`.",
-    "What else does your function change, and do all processes make the same calls?",
-    "Only gradients change. Skip parameters without one, the same in every process; weights and group stay.",
-    "`if parameter.grad is not None:` around both lines, and nothing before or after the loop.",
-)
-parallel.when(
-    "runs",
-    "moves_the_model",
-    "keeps_the_model_itself",
-    hint=(1, 2, 3),
-    at=("return", "last return"),
-)
-parallel.when(
-    "wraps_for_several_gpus", hint=(4, 5, 6), at=("DataParallel(", "return", "last return")
-)
-inside.when("runs", "finds_the_model_inside", at=("eval(", "deepcopy(", "isinstance(", "return"))
-inside.when("leaves_other_models_whole", at=("eval(", "deepcopy(", "last return"))
+parallel = exercise.function("parallelize")
+inside = exercise.function("unwrap")
+average = exercise.function("average_gradients")
 UNUSED = (
     "unused mean(",
     "unused div(",
@@ -408,18 +372,6 @@ UNUSED = (
     "unused /",
 )  # results thrown away
 DIVIDING = ("//", "/", "div_(", "*", "mul_(")
-average.when(
-    "makes_them_the_mean",
-    hint=(1, 2, 3),
-    at=(*DIVIDING, "all_reduce(", "reduce(", "last .grad", ".grad"),
-)
-average.when("gradients-summed-not-averaged", at=("all_reduce(", "for"))
-average.when(
-    "asks_how_many_there_are",
-    hint=(4, 5, 6),
-    at=("/ number", "* number", *DIVIDING, "all_reduce(", "for"),
-)
-average.when("runs", "leaves_the_rest_alone", hint=(7, 8, 9), at=("all_reduce(", "for"))
 
 
 # ---- parallelize -----------------------------------------------------------------------------------------------------

@@ -16,27 +16,7 @@ exercise = Exercise(
     points=2,
     reading=("notes/cuda.html", "generated/torch.no_grad.html", "torch_cuda_memory.html"),
 )
-answers = exercise.function(
-    "ANSWERS",
-    "Which of the lines run on a machine without a GPU, and which of them use a GPU where there is one?",
-    "Two of the lines never ask what this machine has.",
-    "What torch was compiled for is not what the machine has: see exercise 01.",
-    "What did exercise 03 tell you when a batch had been forgotten?",
-    "torch makes no copy that you did not ask for, and does not compute with values it cannot read.",
-    "Try it: move a model to the GPU, leave the batch on the CPU, and read the last line of what comes.",
-    "What does autograd do while the model runs, and what is it needed for?",
-    "Gradients, weights, dtypes and the mode of the layers stay as they are under `no_grad`.",
-    "What is not recorded takes neither memory nor time: which answer says both?",
-    "What takes the memory while the first batch is trained on?",
-    "Faster loading does not make a batch smaller, and torch has emptied its cache before it raises.",
-    "Activations grow with the number of samples: see `largest_batch` in exercise 09.",
-    "Whose memory is it, and how long will it be used?",
-    "A GPU can be shared: what is left of its memory is yours at once.",
-    "Only that process gives the memory back: which answer finds out whose it is?",
-    "What did `ANSWERS` look like when you got the file?",
-    "A dict under that name, with a letter for each of the five questions.",
-    'Five entries like `"portable": "…"`, with the keys as they were.',
-)
+answers = exercise.function("ANSWERS")
 LETTERS: Final = "abcd"
 # The misconception that a wrong letter shows, where it has a name.
 SHOWS: Final[dict[str, dict[str, str]]] = {
@@ -249,9 +229,7 @@ CLAIMS: Final = {
         "What another process in `nvidia-smi` means for you.",
     ),
 }
-answers.when("is_a_dict", hint=(16, 17, 18))
-for _first, (_question, (_name, _doc)) in enumerate(CLAIMS.items()):
-    answers.when(_name, hint=(3 * _first + 1, 3 * _first + 2, 3 * _first + 3))
+for _question, (_name, _doc) in CLAIMS.items():
     _check: Any = functools.partial(_judge, _question)
     _check.__name__ = _name
     _check.__doc__ = _doc

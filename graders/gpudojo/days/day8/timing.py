@@ -32,76 +32,12 @@ exercise = Exercise(
         "generated/torch.cuda.synchronize.html",
     ),
 )
-clock = exercise.function(
-    "time_on_device",
-    "Is your result in seconds, for one call, and by a clock that runs while the processor waits?",
-    "The mean is the time of all timed calls together, divided by their number; an event counts in milliseconds.",
-    "`(time.perf_counter() - start) / repeats`.",
-    "How often is the function called with repeats=3 and warmup=2? And with warmup=0?",
-    "Two loops: one for the warm-up, before the clock is started, one for the timed calls, and no call besides.",
-    "`for _ in range(warmup): fn()`, start the clock, `for _ in range(repeats): fn()`.",
-    "For which devices is there something to wait for, and how do you tell them apart?",
-    "Ask for the type of the device: CUDA and a Mac's GPU have a call for waiting each, the CPU needs none.",
-    '`torch.cuda.synchronize(device)` for "cuda", `torch.mps.synchronize()` for "mps", before start and stop.',
-)
-compare = exercise.function(
-    "compare_devices",
-    "What does `make_work` return, and what do you do with it?",
-    "For each device: make its work, and time exactly that function on that device, with the repeats you were given.",
-    "Give what `make_work(device)` returns to `time_on_device`; a `lambda` made in a loop sees the last device.",
-    "What are the keys of your result, and in which order do they come?",
-    "Texts, with the whole name of each device, in the order of the list.",
-    "`str(device)` is the key; a dict keeps the order in which keys are added.",
-)
-top = exercise.function(
-    "top_operations",
-    "What does the profiler record, and when does it do so?",
-    "Call the function inside the profiler; then ask for the averages, which have one row for each operator.",
-    "`with torch.profiler.profile() as profiler:` around `fn()`, and then `profiler.key_averages()`.",
-    "By which number do you sort, and in which direction?",
-    "By the time of all calls of an operator together, longest first: neither by their number nor by the time of one.",
-    "`row.self_cpu_time_total` is the time of all calls; `sorted` takes `key=` and `reverse=True`.",
-    "What is in your list, and how many of them?",
-    "The operators' full names, as many as were asked for, or all there are; no region of your own.",
-    "The `.key` of the first `count` rows; `count` is 5 if nothing else was said.",
-)
-smi = exercise.function(
-    "read_nvidia_smi",
-    "How do you take one line apart, and what if a name has spaces in it?",
-    "One dict for each line, in the order of the lines. Fields are separated by commas; all but the name are numbers.",
-    "`line.split(',')`, and `strip()` for each field; `int(...)` for the index and the memory.",
-    "Which fields may be something else than a number?",
-    "Look for that text before you convert. A memory of 0 is a number.",
-    "`None if field == '[N/A]' else int(field)`.",
-    "What does an empty line give when you split it?",
-    "Skip lines without text. An empty output has no lines at all.",
-    "`for line in text.splitlines():` and `if line.strip():`.",
-)
+clock = exercise.function("time_on_device")
+compare = exercise.function("compare_devices")
+top = exercise.function("top_operations")
+smi = exercise.function("read_nvidia_smi")
 CLOCKS = ("perf_counter(", "time(", "monotonic(", "now(", "record(")
 LAST = (*(f"last {name}" for name in CLOCKS), *CLOCKS)  # where it is stopped
-clock.when("waits_for_the_device", hint=(7, 8, 9), at=("return", "last return"))
-clock.when("waits_for_the_right_gpu", hint=(7, 8, 9), at=("synchronize(", "record(", *CLOCKS))
-clock.when(
-    "waits_for_an_apple_gpu", "works_without_a_gpu", hint=(7, 8, 9), at=("synchronize(", *CLOCKS)
-)
-clock.when("gives_the_mean_per_call", hint=(1, 2, 3), at=("return", "last return"))
-clock.when("calls_it_as_often_as_asked", hint=(4, 5, 6), at=("for",))
-clock.when("leaves_the_warm_up_out", hint=(4, 5, 6), at=CLOCKS)
-compare.when(
-    "runs",
-    "times_each_as_it_should",
-    hint=(1, 2, 3),
-    at=("make_work(", "time_on_device(", "return"),
-)
-compare.when(
-    "names_every_device_in_order", hint=(4, 5, 6), at=("sorted(", "[] =", "return", "last return")
-)
-top.when("runs", hint=(1, 2, 3))
-top.when("puts_the_longest_first", hint=(4, 5, 6), at=("sort(", "sorted(", "return", "last return"))
-top.when("gives_as_many_names_as_asked", hint=(7, 8, 9), at=("return", "last return"))
-smi.when("runs", "reads_every_gpu", hint=(1, 2, 3), at=("append(", "split(", "return"))
-smi.when("reads_missing_values", hint=(4, 5, 6), at=("append(", "split(", "return"))
-smi.when("skips_blank_lines", hint=(7, 8, 9))
 
 
 # ---- time_on_device and compare_devices ------------------------------------------------------------------------------

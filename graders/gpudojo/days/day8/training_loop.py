@@ -46,46 +46,7 @@ exercise = Exercise(
     points=14,
     reading=("generated/torch.Tensor.to.html", "generated/torch.nn.Module.html", "notes/cuda.html"),
 )
-train = exercise.function(
-    "train_epoch",
-    "Where are the model and each batch when the forward pass begins?",
-    "The model moves once, before the loop; each batch moves inside it. The device is the one you were given.",
-    "Before the loop: move the model to `device`. In the loop: move inputs and targets, and keep both results.",
-    "What has to happen, in which order, for one batch to change the weights once?",
-    "Clear the old gradients, forward pass and loss, compute gradients, change weights: with what you were given.",
-    "`zero_grad()`, `loss_fn` of outputs and targets, `backward()`, `step()`: in this order, in the loop, once each.",
-    "In which state should the model be while you train, and torch afterwards?",
-    "Layers such as dropout have a training mode, which is set for the whole model. The rest is the caller's choice.",
-    "Call `train()` on the model before the loop; set no seed and no option of torch.",
-    "How much does each sample count in the number you return?",
-    "`loss_fn` gives the mean over its batch. Undo that before you add up, and think of a loader without batches.",
-    "Add `.item()` times the batch's size, divide by all samples at the end, and return 0.0 where there were none.",
-)
-train.when(
-    "calls_the_model", "moves_the_model_once", hint=(1, 2, 3), at=("eval(", "cpu(", "to(", "for")
-)
-train.when("computes_the_loss_on_the_device", hint=(1, 2, 3), at=("cpu(", "loss_fn("))
-train.when(
-    "learns_as_it_should",
-    "steps_once_for_every_batch",
-    hint=(4, 5, 6),
-    at=("last step(", "step(", "for"),
-)
-train.when(
-    "trains_in_training_mode", hint=(7, 8, 9), at=("train not called", ".training", "eval(", "for")
-)
-train.when(
-    "returns_the_mean_loss_per_sample",
-    hint=(10, 11, 12),
-    at=("last item(", "return", "last return"),
-)
-train.when(
-    "copes_with_nothing", "empty-loader-forgotten", hint=(10, 11, 12), at=("return", "first return")
-)
-train.when("uses_the_device_it_is_given", hint=(1, 2, 3))
-train.when(
-    "changes_no_settings", hint=(7, 8, 9), at=("manual_seed(", "seed(", "set_default_device(")
-)
+train = exercise.function("train_epoch")
 
 
 class TrainForward(Case, frozen=True):

@@ -53,46 +53,9 @@ exercise = Exercise(
         "generated/torch.argmin.html",
     ),
 )
-grayscale = exercise.function(
-    "grayscale",
-    "What does the loop do with one pixel, and can it be done with all pixels in one go?",
-    "`sprites[:, 0]` is the red of every pixel of every sprite. A number times a tensor multiplies each element.",
-    "Add three products: each channel, as a whole, times its weight. Weights in a tensor need the shape (3, 1, 1).",
-    *STAY,
-    *ONES,
-)
-recolor = exercise.function(
-    "recolor",
-    "How does one index become a colour, and what if there are many?",
-    "An index may be a tensor: all colours are looked up at once, and red, green and blue then come last.",
-    "`palette[indices]` has the shape (N, H, W, 3). `permute` or `movedim` reorders dimensions, `reshape` does not.",
-    *STAY,
-    *ONES,
-)
-nearest = exercise.function(
-    "nearest_color",
-    "How far is every pixel from every colour?",
-    "Give each of the two tensors a dimension for the other; then square, sum over the channels, find the smallest.",
-    "(N, 1, 3, H, W) minus (1, K, 3, 1, 1), squared, summed over dimension 2; `argmin` takes the first on a tie.",
-    *STAY,
-    *ONES,
-)
-for each in (grayscale, recolor, nearest):
-    each.when("right_on_the_smallest", hint=(7, 8, 9), at=("squeeze(", "return", "last return"))
-    each.when(
-        "stays_on_the_device",
-        "leaves_its_inputs_alone",
-        hint=(4, 5, 6),
-        at=("[] =", "return", "last return"),
-    )
-    each.when("runs", "no_loop_over_pixels", hint=(1, 2, 3))
-    each.when("faster_than_the_loop", hint=(1, 2, 3), at=("sleep(", "for", "return"))
-    # Where a value became wrong cannot be told from the result.
-    each.when("right_values", hint=(1, 2, 3), at=("return", "last return"))
-recolor.when("channels-last", hint=(1, 2, 3), at=("permute(", "movedim(", "return"))
-nearest.when(
-    "lowest_index_on_a_tie", hint=(1, 2, 3), at=("where(", "argmin(", "return", "last return")
-)
+grayscale = exercise.function("grayscale")
+recolor = exercise.function("recolor")
+nearest = exercise.function("nearest_color")
 
 
 Size = tuple[int, int, int, int]  # sprites, height, width, colours

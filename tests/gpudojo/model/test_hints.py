@@ -1,0 +1,74 @@
+"""Hints are read from a file by function and check; what an author got wrong is said in a sentence."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from gpudojo.model import catalogue
+from gpudojo.model.catalogue import Day, hints_of
+from gpudojo.model.errors import BadDay
+from gpudojo.model.exercise import Exercise
+
+WRITTEN = """
+[[double.hints]]
+about = ["doubles", "wrong-factor"]
+steps = ["How much is twice?", "Multiply."]
+
+[[double.hints]]
+steps = ["Return it."]
+
+[double.lines]
+doubles = ["last return"]
+runs = ["return"]
+"""
+
+
+@pytest.fixture
+def exercise(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Exercise:
+    """An exercise of one function, in a day whose folder is `tmp_path`."""
+    (tmp_path / "doubling.py").write_text('exercise = Exercise("01_doubling")\n', encoding="utf-8")
+    (tmp_path / "hints").mkdir()
+    monkeypatch.setattr(catalogue, "registered", lambda: {"day9": Day("day9", "x", tmp_path)})
+    made = Exercise("01_doubling", "Doubling", points=1)
+    made.function("double")
+    return made
+
+
+def write(folder: Path, text: str) -> None:
+    (folder / "hints" / "01_doubling.toml").write_text(text, encoding="utf-8")
+
+
+def test_hints_are_those_of_the_first_key_that_has_some(exercise: Exercise, tmp_path: Path) -> None:
+    write(tmp_path, WRITTEN)
+    (function,) = exercise.functions
+    assert function.hints == ("How much is twice?", "Multiply.", "Return it.")
+    assert function.hints_for("unknown", "wrong-factor") == ("How much is twice?", "Multiply.")
+    assert function.hints_for("runs") == function.hints
+    assert function.signs_for("doubles", None, "runs") == ("last return", "return")
+    assert function.has_advice_on("runs")
+    assert not function.has_advice_on("unknown")
+
+
+def test_without_a_file_there_are_no_hints(exercise: Exercise) -> None:
+    assert exercise.functions[0].hints_for("runs") == ()
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        (WRITTEN.replace("double.", "triple."), "has no function 'triple'.*are: double"),
+        (WRITTEN + '[[double.hints]]\nabout = ["runs", "doubles"]\nsteps = ["x"]\n', "two lists"),
+        (WRITTEN.replace('["Return it."]', '["Return it.", " "]'), "has an empty hint"),
+        (WRITTEN.replace("steps", "step"), "unknown field `step`"),
+        (WRITTEN.replace('["Return it."]', '"Return it."'), r"Expected `array`.*hints\[1\]"),
+        ("[double]\n", "missing required field `hints`"),
+        ("[double\n", "at line 1"),
+    ],
+)
+def test_a_mistake_in_the_file_is_told(
+    exercise: Exercise, tmp_path: Path, text: str, reason: str
+) -> None:
+    write(tmp_path, text)
+    with pytest.raises(BadDay, match=rf"01_doubling\.toml: .*{reason}"):
+        hints_of(exercise)
