@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import msgspec
 
 from gpudojo import __version__
-from gpudojo.classes import grading_options, judge_pool, judging, store
+from gpudojo.classes import fingerprints, judge_pool, judging, store
 from gpudojo.classes.course_file import find_course_file, load_course
 from gpudojo.classes.course_rules import CourseRules
 from gpudojo.classes.gradebook import (
@@ -354,7 +354,7 @@ class ClassGrading:
         conditions = options.conditions(secret, self.recorded)
         files = tuple(SourceFile(name, data) for name, data in self.reference.items())
         reference = store.key_of(digest(files) if files else "evidence", "reference", *conditions)
-        measure = store.key_of(reference, grading_options.of_checks(day))
+        measure = store.key_of(reference, fingerprints.fingerprint_of_judging(day))
         verdicts = VerdictStore(options.out, day, options.only, reference, measure)
         return Terms(
             conditions, options.run_options(self.exercises, secret, self.recorded), verdicts

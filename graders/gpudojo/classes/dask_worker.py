@@ -21,7 +21,8 @@ import msgspec
 from distributed import WorkerPlugin
 
 from gpudojo import __version__
-from gpudojo.classes import grading_options, submission_run
+from gpudojo.classes import submission_run
+from gpudojo.classes.fingerprints import fingerprint_of_observing
 from gpudojo.classes.local_runner import ChildScheduler, GradingTask, at_once, fork_client_for
 from gpudojo.classes.store import UnreadRecord, decode, decode_unread, encode
 from gpudojo.classes.submission_run import SubmissionRun
@@ -92,7 +93,7 @@ def versions(day: str) -> Versions:
     # A build for another processor or GPU has the same release and another name: 2.13.0+cpu, 2.13.0+cu130.
     torch = importlib.metadata.version("torch").partition("+")[0]
     python = f"{sys.version_info.major}.{sys.version_info.minor}"
-    probes = grading_options.of_probes_alone(day)
+    probes = fingerprint_of_observing(day)
     return Versions(__version__, probes, torch, python, importlib.metadata.version("distributed"))
 
 

@@ -1,10 +1,7 @@
-"""Options of a run, its seeds, and fingerprints of the code that evidence and verdicts depend on."""
+"""Options of a run, and its seeds."""
 
 from __future__ import annotations
 
-import ast
-import contextlib
-import functools
 import hashlib
 import hmac
 from collections.abc import Iterable, Sequence
@@ -12,11 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-import gpudojo
-from gpudojo.classes.store import FOLDER, FunctionRecord, Record, write
+from gpudojo.classes.fingerprints import fingerprint_of_observing
+from gpudojo.classes.store import FunctionRecord, Record
 from gpudojo.grading.references import FOLDER as SHIPPED
 from gpudojo.grading.references import SUFFIX, Shipped, pack, shipped
-from gpudojo.model.catalogue import registered, torch_version
+from gpudojo.model.catalogue import torch_version
 from gpudojo.model.errors import BadClass, suggestion
 from gpudojo.model.exercise import Exercise, Function
 from gpudojo.model.results import AttemptRule, total
@@ -46,117 +43,6 @@ def number(secret: str, key: str) -> int:
 def name_of(secret: str) -> str:
     """A name that tells secrets apart and does not reveal them."""
     return hashlib.sha256(f"gpudojo seed {secret}".encode()).hexdigest()[:16]
-
-
-ROOT: Final = Path(gpudojo.__file__).resolve().parents[1]
-# Judges evidence and does not make it.
-JUDGING: Final = tuple(
-    f"gpudojo/{name}.py"
-    for name in (
-        "grading/checks",
-        "grading/comparing",
-        "grading/engine",
-        "grading/feedback",
-        "classes/judging",
-    )
-)
-OBSERVING: Final = (
-    *("virtual_cuda", "gpudojo/grading", "gpudojo/model/evidence.py"),
-    *("gpudojo/sandbox/child.py", "gpudojo/submissions/reading.py"),
-)
-
-
-@functools.cache
-def of_probes(day: str, kept: Path | None = None, keep: bool = False) -> str:
-    """The fingerprint of everything that evidence depends on.
-
-    To find what is left of a file without its checks takes long: a file may keep digests of both.
-    """
-    rules = hashlib.sha256(Path(__file__).read_bytes()).hexdigest()  # by which checks are left out
-    known: dict[str, str] = {}
-    if kept is not None:
-        with contextlib.suppress(OSError, ValueError):
-            first, *lines = kept.read_text("ascii").splitlines()
-            known = dict(line.split() for line in lines) if first == rules else {}
-    observing, content = _probing(day)
-    left = dict[Path, bytes]()
-    used = dict[str, str]()
-    for path, source in content.items():
-        digest = hashlib.sha256(source).hexdigest()
-        found = known.get(digest) or hashlib.sha256(_without_checks(path, source)).hexdigest()
-        used[digest], left[path] = found, found.encode()
-    if kept is not None and keep and used.items() - known.items():
-        lines = [rules, *(" ".join(pair) for pair in used.items())]
-        write(kept, "".join(f"{line}\n" for line in lines).encode(), lasting=False)
-    return _hash(observing | left, torch_version())
-
-
-@functools.cache
-def of_probes_alone(day: str) -> str:
-    """The same without torch, whose builds for other machines have other names."""
-    observing, content = _probing(day)
-    return _hash(
-        observing | {path: _without_checks(path, source) for path, source in content.items()}, ""
-    )
-
-
-@functools.cache
-def of_checks(day: str) -> str:
-    """The fingerprint of everything that verdicts on evidence depend on."""
-    return _hash(
-        {path: path.read_bytes() for path in _files([*JUDGING, "gpudojo/model", _folder(day)])}, ""
-    )
-
-
-def _probing(day: str) -> tuple[dict[Path, bytes], dict[Path, bytes]]:
-    """The files of ours that evidence depends on, and those of the day, which have checks, too."""
-    judging = {ROOT / name for name in JUDGING}
-    content = (path for path in _files([_folder(day)]) if path.suffix != ".toml")
-    observing = (path for path in _files(OBSERVING) if path not in judging)
-    return {path: path.read_bytes() for path in observing}, {
-        path: path.read_bytes() for path in content
-    }
-
-
-def _folder(day: str) -> str:
-    return str(registered()[day].folder)
-
-
-def _without_checks(path: Path, source: bytes) -> bytes:
-    """The source of an exercise without its checks, hints and docstring: they do not change evidence."""
-    if path.suffix != ".py":
-        return source
-    lines = source.splitlines(keepends=True)
-    for node in ast.parse(source).body:
-        first = node.lineno
-        if isinstance(node, ast.FunctionDef) and node.decorator_list:
-            called = node.decorator_list[0]
-            first = called.lineno
-            judges = isinstance(called, ast.Call) and ast.unparse(called.func).endswith(".check")
-        else:
-            judges = isinstance(node, ast.Expr)  # the docstring, checks that many exercises share
-            judges = judges and not ast.unparse(node).partition("(")[0].endswith(".probe")
-        if judges:
-            lines[first - 1 : node.end_lineno] = [b""] * ((node.end_lineno or first) - first + 1)
-    return b"".join(lines)
-
-
-def _files(names: Sequence[str]) -> list[Path]:
-    found: list[Path] = []
-    for name in names:
-        path = ROOT / name
-        found += [path] if path.is_file() else path.rglob("*")
-    return sorted(f for f in found if f.is_file() and f.suffix in (".py", ".toml", ".json"))
-
-
-def _hash(files: dict[Path, bytes], more: str) -> str:
-    whole = hashlib.sha256(more.encode())
-    for path, data in sorted(files.items()):
-        name = (
-            path.relative_to(ROOT) if path.is_relative_to(ROOT) else path.name
-        )  # or of a day from outside
-        whole.update(str(name).encode() + b"\0" + data + b"\0")
-    return whole.hexdigest()[:16]
 
 
 @dataclass(frozen=True)
@@ -298,11 +184,7 @@ class GradingOptions:
             self.day,
             self.bench,
             recorded.name if recorded else name_of(secret),
-            of_probes(
-                self.day,
-                None if self.alone else self.out / FOLDER / "probes",
-                keep=not self.rejudge,
-            ),
+            fingerprint_of_observing(self.day, torch_version()),
             f"{self.seconds:g} {self.memory}"
             + (f" {self.gpu_memory}" if self.bench == "cuda" else ""),
             " ".join(sorted(self.only)),

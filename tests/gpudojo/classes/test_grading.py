@@ -18,7 +18,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from gpudojo.classes import grading_options, judge_pool, judging, local_runner
+from gpudojo.classes import fingerprints, judge_pool, judging, local_runner
 from gpudojo.classes.class_grading import ClassGrading, GradedClass
 from gpudojo.classes.grading_options import GradingOptions
 from gpudojo.classes.store import Store, UnreadRecord
@@ -218,7 +218,7 @@ def test_judging_again_runs_nothing_and_sees_other_points(
     graded: tuple[Path, Quiet, ClassResults], folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     out, _, results = graded
-    monkeypatch.setattr(grading_options, "of_checks", lambda day: "changed")
+    monkeypatch.setattr(fingerprints, "fingerprint_of_judging", lambda day: "changed")
     _, watcher, again = grade(folder, out, rejudge=True)
     assert watcher.ran == []
     assert [row.score for row in again.submissions] == [row.score for row in results.submissions]
@@ -337,7 +337,7 @@ def test_several_processes_judge_as_one_does(
 
 def test_what_is_told_of_a_verdict_is_in_it(graded: tuple[Path, Quiet, ClassResults]) -> None:
     out, _, results = graded
-    verdicts = VerdictStore(out, "day8", ONLY, results.reference, grading_options.of_checks("day8"))
+    verdicts = VerdictStore(out, "day8", ONLY, results.reference, "measure")
     for key in {row.record for row in results.submissions if row.record}:
         judged = verdicts.judge(key)
         assert verdicts.row(key) == judged

@@ -1,0 +1,129 @@
+"""Fingerprints of the code that evidence and verdicts depend on.
+
+Evidence is made by the packages below and by the probes of a day; verdicts are made by the same
+packages, by this one, and by the whole day. So every file of theirs counts, whichever part of it
+is used: a check or a probe that moves to another file cannot fall out. A change that does not
+matter costs a class another run, or some seconds of judging.
+"""
+
+from __future__ import annotations
+
+import ast
+import functools
+import hashlib
+from collections.abc import Mapping
+from pathlib import Path
+from types import ModuleType
+from typing import Final
+
+import virtual_cuda
+
+import gpudojo.grading
+import gpudojo.model
+import gpudojo.sandbox
+import gpudojo.submissions
+from gpudojo.model.catalogue import registered
+
+OBSERVING: Final[tuple[ModuleType, ...]] = (
+    virtual_cuda,
+    gpudojo.grading,
+    gpudojo.model,
+    gpudojo.sandbox,
+    gpudojo.submissions,
+)
+READ_BY_CODE: Final = (".py", ".toml", ".json")
+TEXTS: Final = ".toml"  # in a day: what students read of misconceptions and hints
+
+
+@functools.cache
+def fingerprint_of_observing(day: str, torch: str = "") -> str:
+    """The fingerprint of everything that evidence depends on: our code, probes, a version of torch.
+
+    The checks, hints and texts of the day are left out: an author may change them, and need not
+    run what students handed in again.
+    """
+    files = _files_of_packages()
+    for name, data in _files_below(_folder_of(day)).items():
+        if name.endswith(".py"):
+            files[f"{day}/{name}"] = source_without_checks(data)
+        elif not name.endswith(TEXTS):
+            files[f"{day}/{name}"] = data
+    return _fingerprint(files, torch)
+
+
+@functools.cache
+def fingerprint_of_judging(day: str) -> str:
+    """The fingerprint of everything that verdicts on given evidence depend on."""
+    files = _files_of_packages()
+    for name, data in _files_below(Path(__file__).parent).items():
+        files[f"{__package__}/{name}"] = data
+    for name, data in _files_below(_folder_of(day)).items():
+        files[f"{day}/{name}"] = data
+    return _fingerprint(files)
+
+
+def source_without_checks(source: bytes) -> bytes:
+    """The source of an exercise without its checks, hints and docstring: they make no evidence.
+
+    Checks are functions that are decorated by `….check(…)`, and calls at the top level, such as
+    `….when(…)` and those that add ready-made checks; calls of `….probe(…)` stay.
+    """
+    lines = source.splitlines(keepends=True)
+    for node in ast.parse(source).body:
+        if _is_about_checks(node):
+            first = _first_line(node)
+            last = node.end_lineno or first
+            lines[first - 1 : last] = [b""] * (last - first + 1)
+    return b"".join(lines)
+
+
+def _is_about_checks(node: ast.stmt) -> bool:
+    if isinstance(node, ast.FunctionDef) and node.decorator_list:
+        return _method_called(node.decorator_list[0]) == "check"
+    if isinstance(node, ast.Expr):
+        return _method_called(node.value) != "probe"
+    return False
+
+
+def _method_called(node: ast.expr) -> str:
+    """The name of the method that is called, such as `check` in `train.check(2)`; else empty."""
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+        return node.func.attr
+    return ""
+
+
+def _first_line(node: ast.stmt) -> int:
+    """The first line of a statement, its decorators included."""
+    if isinstance(node, ast.FunctionDef) and node.decorator_list:
+        return node.decorator_list[0].lineno
+    return node.lineno
+
+
+def _folder_of(day: str) -> Path:
+    return registered()[day].folder
+
+
+def _files_of_packages() -> dict[str, bytes]:
+    """The files of our packages that observe, and help to judge."""
+    files = {}
+    for package in OBSERVING:
+        assert package.__file__ is not None
+        for name, data in _files_below(Path(package.__file__).parent).items():
+            files[f"{package.__name__}/{name}"] = data
+    return files
+
+
+def _files_below(folder: Path) -> dict[str, bytes]:
+    """The files in a folder that code is made of or reads, by their paths in it."""
+    files = {}
+    for path in folder.rglob("*"):
+        if path.suffix in READ_BY_CODE:
+            files[path.relative_to(folder).as_posix()] = path.read_bytes()
+    return files
+
+
+def _fingerprint(files: Mapping[str, bytes], more: str = "") -> str:
+    whole = hashlib.sha256(more.encode())
+    for name, data in sorted(files.items()):
+        whole.update(name.encode() + b"\0" + data + b"\0")
+    return whole.hexdigest()[:16]
