@@ -40,8 +40,8 @@ if TYPE_CHECKING:
     )
     from virtual_cuda.recorder import from_library, nothing_above, site
     from virtual_cuda.sizes import format_size, parse_size
-    from virtual_cuda.torch_api.compatibility import no_accelerator, virtual_mps
     from virtual_cuda.torch_api.graphs import CUDAGraph
+    from virtual_cuda.torch_api.other_machines import no_accelerator, virtual_mps
     from virtual_cuda.torch_api.streams import AnyEvent, Event, Stream, record_wait, wait_patch
 
 __all__ = [
@@ -103,7 +103,7 @@ _NAMES = {
     "real": "RealDevice device_count device_failure limit_memory real_device",
     "recorder": "from_library nothing_above site",
     "sizes": "format_size parse_size",
-    "torch_api.compatibility": "no_accelerator virtual_mps",
+    "torch_api.other_machines": "no_accelerator virtual_mps",
     "patching": "Patch class_watch patch patch_imported_names",
 }
 _HOMES = {name: module for module, names in _NAMES.items() for name in names.split()}

@@ -16,8 +16,7 @@ from typing import Any, Final, Literal
 
 import torch
 import torch.multiprocessing
-import torch.utils._device
-from torch.utils.data._utils import pin_memory as pinning
+import torch.utils.data
 
 from virtual_cuda import ops, torch_api
 from virtual_cuda.clock.gpu_models import gpu_named
@@ -29,6 +28,7 @@ from virtual_cuda.errors import (
     UnknownClock,
     torch_lacks,
 )
+from virtual_cuda.internals import find_internal
 from virtual_cuda.ledger import Ledger
 from virtual_cuda.ops.dispatch import thread_state
 from virtual_cuda.patching import (
@@ -54,6 +54,7 @@ CLOCKS: Final = ("measured", "modelled")
 spawned: Final[Any] = sys.modules[
     "torch.multiprocessing.spawn"
 ]  # the package has a function of that name
+_pinning: Final = find_internal("torch.utils.data._utils.pin_memory")
 _real_gpus: Final = functools.cache(torch.cuda.device_count)
 _NAMES: Final = {
     "virtual": "the virtual CUDA device",
@@ -155,7 +156,6 @@ def _patched(gpu: VirtualGpu) -> Patched:
     if (patched := kept.take(gpu)) is not None:
         return patched
     with contextlib.ExitStack() as undo:
-        torch.utils._device._device_constructors()  # a cached set that must hold the original functions
         opening = Opening(gpu, undo)
         opening.enter(_kernels)
         try:
@@ -181,7 +181,9 @@ def _kernels() -> Iterator[None]:
 
 
 _opened: Final = contextlib.ExitStack()  # for as long as a spawned process runs
-_wrap: Final = spawned._wrap  # what a process of `torch.multiprocessing.spawn` runs
+_wrap: Final = find_internal(
+    "torch.multiprocessing.spawn._wrap", "torch.multiprocessing.spawn"
+)  # what a process of `torch.multiprocessing.spawn` runs
 
 
 def open_in_child(devices: int, memory: int | str | None, gpu: str | None = None) -> None:
@@ -215,7 +217,7 @@ def _pinning_after(imports: OriginalImports) -> Iterator[None]:
     """An import puts the patches aside, also for the thread of a DataLoader that pins batches: it waits meanwhile."""
     with contextlib.ExitStack() as undo:
         patch(
-            [around(pinning, "pin_memory", functools.partial(_after_imports, imports.lock))], undo
+            [around(_pinning, "pin_memory", functools.partial(_after_imports, imports.lock))], undo
         )
         yield
 

@@ -134,6 +134,19 @@ class TorchUnsupported(DeviceError):
 
 
 @dataclass(eq=False, repr=False)
+class TorchLacks(DeviceError, NotImplementedError):
+    """A feature is used that needs something which this release of torch does not have."""
+
+    path: str
+    feature: str
+    version: str
+    text = (
+        "{self.feature} cannot be used on the virtual CUDA device with torch {self.version}, "
+        "which has no {self.path}"
+    )
+
+
+@dataclass(eq=False, repr=False)
 class DuplicatePatch(DeviceError):
     """Two patches of one stage replace the same attribute of torch."""
 

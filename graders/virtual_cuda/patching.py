@@ -15,11 +15,13 @@ from types import BuiltinFunctionType, FunctionType, MethodDescriptorType, Metho
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from virtual_cuda.errors import AlreadyOpen, DuplicatePatch
+from virtual_cuda.internals import Lacking
 
 if TYPE_CHECKING:
     from virtual_cuda.device.state import VirtualGpu
 
 Patch = tuple[Any, str, Any]  # owner, attribute, value
+LEFT_OUT: Final = object()  # the value of a patch of something that this torch does not have
 
 
 class Replaced(NamedTuple):
@@ -29,6 +31,11 @@ class Replaced(NamedTuple):
     name: str
     before: Any
     put: Any
+
+    @property
+    def existed(self) -> bool:
+        """True if torch had something under this name; False if the patch added it."""
+        return self.before is not _MISSING
 
 
 identity: Final = (
@@ -86,6 +93,8 @@ def patch(patches: Iterable[Patch], undo: contextlib.ExitStack) -> list[Replaced
     undo.callback(_put_back, done)
     with class_watch:
         for owner, name, value in patches:
+            if value is LEFT_OUT or isinstance(owner, Lacking):
+                continue
             # vars() and not getattr: an attribute that a class inherits has to be inherited again afterwards.
             before = vars(owner).get(name, _MISSING)
             put = like(owner, name, along.pop((identity(owner), name), before), value)
@@ -118,6 +127,11 @@ def _put_in_force(key: int, done: list[Replaced], undo: contextlib.ExitStack) ->
 
 def _in_modules(done: list[Replaced]) -> dict[int, Replaced]:
     return {identity(one.before): one for one in done if isinstance(one.owner, ModuleType)}
+
+
+def patches_in_force() -> list[Replaced]:
+    """Everything that `patch` has replaced and not yet restored, in the order in which that was done."""
+    return [one for done in _in_force.values() for one in done]
 
 
 _PLAIN: Final = frozenset({int, float, str, type(None)})
@@ -240,7 +254,12 @@ def _signature(function: FunctionType) -> inspect.Signature | None:
 
 
 def around(owner: Any, name: str, function: Callable[..., Any]) -> Patch:
-    """The patch that calls `function` with what is there now as its first argument."""
+    """The patch that calls `function` with what is there now as its first argument.
+
+    Where nothing is there, as in a release of torch without the function, `patch` will leave it out.
+    """
+    if isinstance(owner, Lacking) or not hasattr(owner, name):
+        return owner, name, LEFT_OUT
     original = getattr(owner, name)
 
     def call(*args: Any, **kwargs: Any) -> Any:
@@ -660,7 +679,12 @@ class PatchRegistry:
         matter.
         """
         for makers in self.makers.values():
-            made = [(maker, patch) for maker in makers for patch in maker(opening)]
+            made = [
+                (maker, patch)
+                for maker in makers
+                for patch in maker(opening)
+                if not isinstance(patch[0], Lacking)
+            ]
             known: dict[tuple[int, str], str] = {}
             for maker, (owner, name, _) in (
                 () if self._checked else made

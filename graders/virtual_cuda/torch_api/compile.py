@@ -17,12 +17,11 @@ from typing import Any, Final
 
 import torch
 import torch.export
-from torch._C import DispatchKey
-from torch.utils._python_dispatch import _get_current_dispatch_mode as _current_mode
 
 from virtual_cuda.device.state import CUDA, LAZY, place_named
 from virtual_cuda.device.tensor import VIRTUAL
-from virtual_cuda.patching import Opening, Patch, around, torch_patches
+from virtual_cuda.internals import find_internal
+from virtual_cuda.patching import Opening, Patch, around, torch_patches, unpatched
 from virtual_cuda.recorder import from_library, tensors_in
 from virtual_cuda.torch_api.imports import when_imported
 
@@ -105,11 +104,15 @@ def _patches(opening: Opening) -> Iterator[Patch]:
         )
 
     yield around(torch.jit.annotations, "try_ann_to_type", _annotation)
-    for kind in (torch._C.Graph, torch._C.Node, torch._C.Value):
+    for path in ("torch._C.Graph", "torch._C.Node", "torch._C.Value"):
+        kind = find_internal(path, otherwise=object)
         yield from (
-            around(kind, name, _shown) for name in ("__str__", "__repr__") if name in vars(kind)
+            around(kind, name, _shown)
+            for name in ("__str__", "__repr__")
+            if name in vars(kind) and kind is not object
         )
-    for scripts in (torch.jit.ScriptModule, torch.jit._script.RecursiveScriptModule):
+    recursive = find_internal("torch.jit._script.RecursiveScriptModule")
+    for scripts in (torch.jit.ScriptModule, recursive):
         yield from (around(scripts, name, _save) for name in ("save", "save_to_buffer"))
     yield around(torch.jit, "load", _load)
     for name, maker in {
@@ -125,8 +128,8 @@ def _patches(opening: Opening) -> Iterator[Patch]:
     launch = functools.partial(_refuse, _NO_KERNELS.format("the jiterator"))
     yield torch._C, "_cuda_jiterator_compile_and_launch_kernel", launch
     load = functools.partial(_refuse, _NO_KERNELS.format("CUDA C++"))
-    yield around(torch.cuda._utils, "_cuda_load_module", load)
-    yield around(torch.cuda._utils, "_get_gpu_rtc_library", _compiler)
+    yield around(find_internal("torch.cuda._utils"), "_cuda_load_module", load)
+    yield around(find_internal("torch.cuda._utils"), "_get_gpu_rtc_library", _compiler)
     if (contexts := getattr(torch.cuda, "green_contexts", None)) is not None:
         create = staticmethod(functools.partial(_refuse, _NO_PARTS, None))
         yield contexts.GreenContext, "create", create
@@ -135,7 +138,7 @@ def _patches(opening: Opening) -> Iterator[Patch]:
         "export",
         lambda export, *args, **kwargs: export(*args, **kwargs | {"strict": False}),
     )
-    yield around(torch._ops.HigherOrderOperator, "dispatch", _dispatch)
+    yield around(find_internal("torch._ops.HigherOrderOperator"), "dispatch", _dispatch)
 
 
 def _distance() -> int:
@@ -205,8 +208,14 @@ def _may_turn_constant(original: Any, self: Any, tensor: Any) -> bool:
     return type(tensor) not in VIRTUAL and original(self, tensor)
 
 
-_BODY: Final = DispatchKey.CompositeExplicitAutograd
-_TRANSFORMS: Final = (DispatchKey.FuncTorchDynamicLayerFrontMode, DispatchKey.PreDispatch)
+_current_mode: Final = find_internal(
+    "torch.utils._python_dispatch._get_current_dispatch_mode", otherwise=lambda: None
+)
+_BODY: Final = find_internal("torch._C.DispatchKey.CompositeExplicitAutograd", otherwise=None)
+_TRANSFORMS: Final = (
+    find_internal("torch._C.DispatchKey.FuncTorchDynamicLayerFrontMode", otherwise=None),
+    find_internal("torch._C.DispatchKey.PreDispatch", otherwise=None),
+)
 
 
 def _dispatch(original: Any, self: Any, key: Any, *args: Any, **kwargs: Any) -> Any:
@@ -219,3 +228,31 @@ def _dispatch(original: Any, self: Any, key: Any, *args: Any, **kwargs: Any) -> 
     ):
         return original(self, key, *args, **kwargs)
     return self.py_kernels[_BODY](*args, **kwargs)
+
+
+# ---- TorchScript: it compiles the functions of torch by what they are, and ours have to be taken for these ----
+
+
+_builtin_functions: Final = find_internal("torch._C._VariableFunctions", otherwise=None)
+
+
+def _find_builtin(original: Any, function: Any) -> Any:
+    name = getattr(function, "__name__", "")
+    ours = vars(torch).get(name) is function and hasattr(_builtin_functions, name)
+    return (
+        original(function) or original(unpatched(function)) or (f"aten::{name}" if ours else None)
+    )
+
+
+def _compile_original(original: Any, function: Any, *rest: Any) -> Any:
+    return original(unpatched(function), *rest)
+
+
+@torch_patches()
+def _script_patches(opening: Opening) -> Iterator[Patch]:
+    # Made once per process: it must hold the functions as they were.
+    find_internal("torch.jit._builtins._get_builtin_table", otherwise=dict)()
+    yield around(find_internal("torch.jit._builtins"), "_find_builtin", _find_builtin)
+    recursive = find_internal("torch.jit._recursive")
+    yield around(recursive, "try_compile_fn", _compile_original)
+    yield around(recursive, "make_stub", _compile_original)

@@ -11,8 +11,6 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 import torch
-import torch.utils._device
-from torch.utils._python_dispatch import _disable_current_modes
 
 from virtual_cuda.device import state
 from virtual_cuda.device.layout import SMALL
@@ -28,6 +26,7 @@ from virtual_cuda.device.state import (
 )
 from virtual_cuda.device.tensor import VIRTUAL, wrap
 from virtual_cuda.errors import DeviceClosed
+from virtual_cuda.internals import find_internal
 from virtual_cuda.ledger.records import STREAM
 from virtual_cuda.ops import autocast, elementwise, fused, layers
 from virtual_cuda.ops.dispatch import (
@@ -189,7 +188,7 @@ _EMPTY_NAMES: Final = ("aten.empty_strided.default", "aten.empty.memory_format")
 
 def _create(op: Any, *args: Any, **kwargs: Any) -> Any:
     """The kernel behind every factory function."""
-    if op is aten._copy_from.default:
+    if op.name() == "aten::_copy_from":
         return copy_from(*args)
     if now.gpu is None:
         device = kwargs.get("device")
@@ -277,7 +276,27 @@ _COPIED: Final = (
 )
 
 
-_transform: Final = torch._C._functorch.maybe_current_level
+# Where this torch lacks one of these, a tensor is copied as if there were no profiler, mode or transform.
+_transform: Final = find_internal("torch._C._functorch.maybe_current_level", otherwise=lambda: None)
+_is_wrapped: Final = find_internal(
+    "torch._C._functorch.is_functorch_wrapped_tensor", otherwise=lambda tensor: False
+)
+_unwrapped: Final = find_internal("torch._C._functorch.get_unwrapped", "copying inside torch.func")
+_profiler_enabled: Final = find_internal(
+    "torch._C._autograd._profiler_enabled", otherwise=lambda: False
+)
+_dispatch_modes: Final = find_internal("torch._C._len_torch_dispatch_stack", otherwise=lambda: 0)
+_function_modes: Final = find_internal("torch._C._len_torch_function_stack", otherwise=lambda: 1)
+_no_dispatch_modes: Final = find_internal(
+    "torch.utils._python_dispatch._disable_current_modes", otherwise=contextlib.nullcontext
+)
+_function_mode_stack: Final = find_internal(
+    "torch.overrides._get_current_function_mode_stack", otherwise=lambda: ()
+)
+_device_context: Final = find_internal("torch.utils._device.DeviceContext", otherwise=())
+_device_constructors: Final = find_internal(
+    "torch.utils._device._device_constructors", otherwise=set
+)
 
 
 def _direct(tensor: Any) -> bool:
@@ -288,8 +307,8 @@ def _direct(tensor: Any) -> bool:
         and tensor.is_cpu
         and tensor.layout is torch.strided
         and not torch.is_inference_mode_enabled()
-        and not torch._C._autograd._profiler_enabled()  # which shows the operators a copy consists of
-        and not torch._C._len_torch_dispatch_stack()  # of modes, which are asked for every operator
+        and not _profiler_enabled()  # which shows the operators a copy consists of
+        and not _dispatch_modes()  # of modes, which are asked for every operator
         and _transform() is None  # of torch.func, which wraps the tensors that are made in it
     )
 
@@ -323,7 +342,7 @@ def _to(original: Any) -> Any:
         if not crosses or type(self) in VIRTUAL or self.layout is not torch.strided:
             return original(self, *args, **kwargs)
         # Of a class that wraps tensors only those inside are copied, which may have any strides.
-        wraps = torch._C._dispatch_keys(self).has(torch._C.DispatchKey.Python)
+        wraps = type(self).__torch_dispatch__ is not torch.Tensor.__torch_dispatch__
         preserved = not wraps and kwargs.get("memory_format") in (None, torch.preserve_format)
         thread_state.strides = _preserved(self) if preserved else None
         try:
@@ -336,13 +355,9 @@ def _to(original: Any) -> Any:
 
 def _preserved(tensor: torch.Tensor) -> Any:
     """The strides of a copy. Transforms of torch.func copy the tensor inside, which may have more dimensions."""
-    while _transform() is not None and torch._C._functorch.is_functorch_wrapped_tensor(tensor):
-        tensor = torch._C._functorch.get_unwrapped(tensor)
-    with (
-        _disable_current_modes()
-        if torch._C._len_torch_dispatch_stack()
-        else contextlib.nullcontext()
-    ):
+    while _transform() is not None and _is_wrapped(tensor):
+        tensor = _unwrapped(tensor)
+    with _no_dispatch_modes() if _dispatch_modes() else contextlib.nullcontext():
         return torch.empty_like(tensor, device="meta").stride()
 
 
@@ -365,10 +380,10 @@ def cuda(
 
 def _default_device() -> Any:
     """The device of an enclosing `with torch.device(...)` or of set_default_device."""
-    if not torch._C._len_torch_function_stack():
+    if not _function_modes():
         return None
-    for mode in reversed(torch.overrides._get_current_function_mode_stack()):
-        if isinstance(mode, torch.utils._device.DeviceContext):
+    for mode in reversed(_function_mode_stack()):
+        if isinstance(mode, _device_context):
             return mode.device
     return None
 
@@ -484,7 +499,7 @@ def new_tensor(
 def _patches(opening: Opening) -> Iterator[Patch]:
     opening.closing.append(state.pinned.clear)
     yield torch, "device", device
-    yield torch.Tensor, "to", _to(torch._C.TensorBase.to)
+    yield torch.Tensor, "to", _to(torch.Tensor.to)
     yield torch.Tensor, "cuda", cuda
     yield torch.Tensor, "pin_memory", lambda self, device=None: state.pin(self)
     yield torch.Tensor, "is_pinned", lambda self, device=None: state.is_pinned(self)
@@ -561,7 +576,7 @@ def _on_device(args: Any, kwargs: Any) -> bool:
 @functools.cache
 def _factories() -> tuple[Patch, ...]:
     """Every function of `torch` that takes a device; searched once, because torch has a thousand names."""
-    constructors = {id(function) for function in torch.utils._device._device_constructors()}
+    constructors = {id(function) for function in _device_constructors()}
     found = {
         name: f
         for name, f in vars(torch).items()
@@ -571,6 +586,6 @@ def _factories() -> tuple[Patch, ...]:
     made: list[tuple[Any, str, Any]] = [
         (torch, name, _settle(function, name)) for name, function in found.items()
     ]
-    for owner, home, names in ((torch, torch, _LIKE), (torch.Tensor, torch._C.TensorBase, _NEW)):
+    for owner, home, names in ((torch, torch, _LIKE), (torch.Tensor, torch.Tensor, _NEW)):
         made += [(owner, name, _numbered(getattr(home, name), name)) for name in names]
     return tuple(made)

@@ -16,12 +16,16 @@ import torch.cuda.profiler
 
 from virtual_cuda.device.state import Allocator, VirtualGpu, forked, index_of, invalid_ordinal
 from virtual_cuda.device.tensor import VIRTUAL
+from virtual_cuda.internals import find_internal
 from virtual_cuda.ops import placement
 from virtual_cuda.ops.fused import FourierPlans, fourier_plans
 from virtual_cuda.ops.layers import channels_last
 from virtual_cuda.patching import Opening, Patch, around, torch_patches
 
-_C: Final[Any] = torch._C
+_index_of_accelerator: Final = find_internal(
+    "torch.accelerator._utils._get_device_index", "torch.accelerator.get_device_capability"
+)
+_backends: Final = find_internal("torch._C._ConvBackend", "torch._C._select_conv_backend")
 CAPABILITY: Final = (9, 0)
 _PROPERTIES: Final[dict[str, Any]] = {
     "major": CAPABILITY[0], "minor": CAPABILITY[1], "gcnArchName": "", "uuid": uuid.UUID(int=0),
@@ -180,12 +184,6 @@ def _as_tree(statistics: dict[str, Any]) -> dict[str, Any]:
     return found
 
 
-def _capability_of(device: Any = None, /) -> dict[str, Any]:
-    """`torch.accelerator.get_device_capability`; torch's own would remember the answer beyond the virtual device."""
-    index = torch.accelerator._utils._get_device_index(device, optional=True)
-    return torch._C._accelerator_getDeviceCapability(index)
-
-
 class Devices:
     """The functions of `torch.cuda` and `torch.accelerator` that ask about or choose a device."""
 
@@ -263,6 +261,10 @@ class Devices:
                 value for value in vars(torch).values() if isinstance(value, torch.dtype)
             }
         }
+
+    def dtypes_of(self, device: Any = None, /) -> dict[str, Any]:
+        """`torch.accelerator.get_device_capability`; torch's own would remember the answer beyond the virtual device."""
+        return self.dtypes(_index_of_accelerator(device, optional=True))
 
     def synchronize(self, device: Any = None) -> None:
         before = self.exchange(
@@ -378,7 +380,7 @@ class Devices:
         }
         accelerator = {
             **self._shared(),
-            "get_device_capability": _capability_of,
+            "get_device_capability": self.dtypes_of,
             "empty_cache": self.empty_cache,  # torch.cuda has its own, which a history of memory shows
             "current_accelerator": lambda check_available=False: torch.device("cuda"),
             "current_device_index": lambda: self.gpu.current,
@@ -458,7 +460,7 @@ def _plan_cache() -> Iterator[Patch]:
 
 def _acceptable(tensor: Any) -> bool:
     usual = tensor.dtype in torch.backends.cudnn.CUDNN_TENSOR_DTYPES
-    return bool(torch._C._get_cudnn_enabled() and tensor.is_cuda and usual)
+    return bool(torch.backends.cudnn.enabled and tensor.is_cuda and usual)
 
 
 def _convolution_backend(
@@ -479,7 +481,7 @@ def _convolution_backend(
             groups,
             bias_sizes,
         )
-    kinds = _C._ConvBackend
+    kinds = _backends
     dims = max(input.dim() - 2, 2)
     channels = input.shape[1]
     if 0 in input.shape:

@@ -18,10 +18,10 @@ from typing import Any, Final
 import torch
 import torch.cuda.nccl
 import torch.distributed
-from torch.utils._pytree import tree_map_only
 
 from virtual_cuda.device.state import Place, held_inside
 from virtual_cuda.device.tensor import VIRTUAL
+from virtual_cuda.internals import find_internal
 from virtual_cuda.ledger.records import COLLECTIVE, END
 from virtual_cuda.ops import placement
 from virtual_cuda.ops.dispatch import Unwrapped, shut
@@ -29,9 +29,13 @@ from virtual_cuda.ops.fast_paths import NAMESPACES
 from virtual_cuda.ops.registry import operator
 from virtual_cuda.patching import Opening, Patch, around, torch_patches
 from virtual_cuda.recorder import site, tensors_in
+from virtual_cuda.trees import map_only
 
 dist: Final[Any] = torch.distributed
-internals: Final[Any] = getattr(torch._C, "_distributed_c10d", None)  # not on every platform
+internals: Final = find_internal("torch._C._distributed_c10d", "torch.distributed")
+_group_named: Final = find_internal(
+    "torch.distributed.distributed_c10d._resolve_process_group", "functional collectives"
+)
 _VERSION: Final = (2, 28, 9)  # of NCCL
 _MINUTES: Final = 10  # NCCL's usual timeout
 _CPU: Final = torch.device("cpu")
@@ -213,7 +217,7 @@ def _run(func: Any, args: Any, kwargs: Any) -> Any:
     group = dist.ProcessGroup.unbox(args[position])
     each.inner[position] = _twin(group).boxed()
     if each.name in _FLAT:  # gloo cuts the tensor along its first dimension, NCCL its memory
-        each.inner[:2] = [tree_map_only(torch.Tensor, _flat, value) for value in each.inner[:2]]
+        each.inner[:2] = [map_only(torch.Tensor, _flat, value) for value in each.inner[:2]]
     each.begin(group.size())
     out = func(*each.inner, **kwargs)
     # Gloo's thread lets go of the tensors when it is done, and must not be the last that knows the group.
@@ -267,11 +271,7 @@ def _run_functional(func: Any, args: Any, kwargs: Any) -> Any:
     each = _Collective(func, args)
     position = names.index("group_name")
     given = args[position]
-    group = (
-        dist.distributed_c10d._resolve_process_group(given)
-        if isinstance(given, str)
-        else dist.ProcessGroup.unbox(given)
-    )
+    group = _group_named(given) if isinstance(given, str) else dist.ProcessGroup.unbox(given)
     _twin(group)
     each.inner[position] = group.group_name + _INSIDE
     if "reduce_op" in names and each.inner[names.index("reduce_op")] == "avg":

@@ -24,9 +24,9 @@ from typing import Any, Final, NamedTuple
 
 import torch
 import torch.utils.checkpoint
-from torch._library import simple_registry
 
 from virtual_cuda.device.tensor import VIRTUAL
+from virtual_cuda.internals import find_internal
 from virtual_cuda.patching import Opening, Patch, Replaced, aside, patch, torch_patches
 
 DYNAMO: Final = "torch._dynamo"
@@ -396,6 +396,7 @@ def _first_operation() -> None:
         def __torch_dispatch__(func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # type: ignore[override]
             return args[0]
 
+    simple_registry = find_internal("torch._library.simple_registry", otherwise=None)
     original = getattr(simple_registry, "find_torch_dispatch_rule", None)
     with contextlib.ExitStack() as undo:
         if original is not None:

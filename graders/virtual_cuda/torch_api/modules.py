@@ -11,22 +11,25 @@ from typing import Any, Final
 import torch
 import torch.cuda.nccl
 import torch.optim.swa_utils
-import torch.utils._foreach_utils as foreach
 from torch import nn
 from torch.nn.parameter import UninitializedTensorMixin, is_lazy  # type: ignore[attr-defined]
-from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from virtual_cuda.device.state import now, place_named, without_lazy
 from virtual_cuda.device.tensor import INSIDE, VIRTUAL, Tensor
+from virtual_cuda.internals import Lacking, find_internal
 from virtual_cuda.ops.dispatch import thread_state
 from virtual_cuda.ops.fast_paths import run_backward
 from virtual_cuda.patching import Opening, Patch, around, torch_patches
-from virtual_cuda.torch_api.tensor_types import device_class, host_class
+from virtual_cuda.torch_api.tensor_types import detach_as, device_class, host_class
 
 # torch.optim hides its submodules behind functions of the same names.
 optimizer: Final = sys.modules["torch.optim.optimizer"]
 swa_utils: Final = sys.modules["torch.optim.swa_utils"]
-_grad: Final[Any] = torch._C.TensorBase.grad
+_grad: Final[Any] = torch.Tensor.grad
+foreach: Final = find_internal("torch.utils._foreach_utils")  # where it lacks, nothing is patched
+_wraps_tensors: Final = find_internal(
+    "torch.utils._python_dispatch.is_traceable_wrapper_subclass", otherwise=lambda tensor: False
+)
 
 
 def _listed(value: Any) -> list[Any]:
@@ -115,7 +118,7 @@ def _new_parameter(original: Any, cls: Any, data: Any = None, requires_grad: boo
     """`nn.Parameter(data)` where data is on the device."""
     if type(data) not in VIRTUAL:
         return original(host_class(cls), data, requires_grad)
-    return torch.Tensor._make_subclass(device_class(cls), data, requires_grad)
+    return detach_as(device_class(cls), data, requires_grad)
 
 
 def exchange(tensor: Any, fresh: Any, requires_grad: bool) -> Any:
@@ -165,9 +168,7 @@ def _stays(parameter: Any, moved: Any) -> bool:
 def _consists_of_others(parameter: Any, moved: Any) -> bool:
     """Whether a parameter is of a class that wraps tensors, or fake: torch exchanges these as a whole."""
     fake = sys.modules.get("torch._subclasses.fake_tensor")
-    return is_traceable_wrapper_subclass(moved) or (
-        fake is not None and isinstance(parameter, fake.FakeTensor)
-    )
+    return _wraps_tensors(moved) or (fake is not None and isinstance(parameter, fake.FakeTensor))
 
 
 _apply: Final[Any] = nn.Module._apply
@@ -388,7 +389,7 @@ def _gathered(tensors: Any, dim: int) -> list[int]:
 class _GradAttribute(property):
     """In place of `Tensor.grad`. `torch._dynamo` asks the attributes of tensors for their class and name."""
 
-    __objclass__ = torch._C.TensorBase
+    __objclass__ = torch.Tensor.__base__
     __name__ = "grad"
 
 
@@ -403,7 +404,7 @@ def _parse_to(original: Any, *args: Any, **kwargs: Any) -> Any:
 
 @torch_patches()
 def _patches(opening: Opening) -> Iterator[Patch]:
-    yield around(torch._C._nn, "_parse_to", _parse_to)
+    yield around(find_internal("torch._C._nn"), "_parse_to", _parse_to)
     yield around(torch.autograd, "backward", functools.partial(_checked, "grad_tensors", 1, 5))
     yield around(torch.autograd, "grad", functools.partial(_checked, "grad_outputs", 2, 1))
     yield around(torch.autograd.function.BackwardCFunction, "apply", _custom)
@@ -426,13 +427,15 @@ def _patches(opening: Opening) -> Iterator[Patch]:
     ):
         yield torch._C, function.__name__, function
     yield torch.cuda.nccl, "is_available", lambda tensors: False  # `reduce_add` adds then
-    # Gradient clipping and optimizers ask which classes and devices have kernels for lists of tensors.
-    supported = [*foreach._get_foreach_kernels_supported_devices(), "lazy"]
+    yield from _kernels_for_lists()
+
+
+def _kernels_for_lists() -> Iterator[Patch]:
+    """Gradient clipping and optimizers ask which classes and devices have kernels for lists of tensors."""
+    devices = "_get_foreach_kernels_supported_devices"
     for home in (foreach, swa_utils):
-        yield home, "_get_foreach_kernels_supported_devices", lambda: supported
-    for owner in (optimizer, foreach):
-        yield (
-            owner,
-            "_foreach_supported_types",
-            [*vars(owner)["_foreach_supported_types"], *VIRTUAL],
-        )
+        yield around(home, devices, lambda original: [*original(), "lazy"])
+    types = "_foreach_supported_types"
+    for home in (foreach, optimizer):
+        if not isinstance(home, Lacking) and hasattr(home, types):
+            yield home, types, [*getattr(home, types), *VIRTUAL]

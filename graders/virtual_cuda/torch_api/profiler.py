@@ -15,6 +15,7 @@ from virtual_cuda.clock.lanes import HOST as HOST_LANE
 from virtual_cuda.clock.lanes import Interval
 from virtual_cuda.device.state import now
 from virtual_cuda.device.tensor import Tensor, dispatch_by
+from virtual_cuda.internals import find_internal
 from virtual_cuda.ledger.records import ALLOCATION, OPERATION, SYNC, TRANSFER
 from virtual_cuda.ops.fused import CudnnRnn, FusedAttention, FusedCell, FusedRmsNorm
 from virtual_cuda.patching import Opening, Patch, around, torch_patches
@@ -37,18 +38,19 @@ _IDLE: Final = (
 _dispatch: Final = Tensor.__torch_dispatch__
 
 
+_RecordFunction: Final = find_internal("torch._C._profiler._RecordFunctionFast", "the profiler")
 _recording: Final[list[Any]] = []  # the profilers that record now
 
 
 def _mark() -> Any:
     """An event that tells which row the operator inside will write."""
     row = "" if now.gpu is None else len(now.gpu.ledger.rows)
-    return torch._C._profiler._RecordFunctionFast(f"{MARK}{row}")
+    return _RecordFunction(f"{MARK}{row}")
 
 
 def _marked(func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
     idle = func.is_view or func._schema.name.startswith(_IDLE)
-    with torch._C._profiler._RecordFunctionFast(VIEW) if idle else _mark():
+    with _RecordFunction(VIEW) if idle else _mark():
         return _dispatch(func, types, args, kwargs)
 
 

@@ -12,6 +12,7 @@ import torch.utils.dlpack
 
 from virtual_cuda.device.state import CUDA, Block, Place, held_inside, place_named
 from virtual_cuda.device.tensor import INSIDE, VIRTUAL, Parameter, Tensor, refresh, wrap
+from virtual_cuda.internals import find_internal
 from virtual_cuda.ops import placement
 from virtual_cuda.ops.dispatch import allocate, open_place, shut, wrap_output, write
 from virtual_cuda.ops.registry import operator
@@ -74,12 +75,24 @@ Tensor.__dlpack_device__ = lambda self: (_CUDA, self._block.place.index)  # type
 
 
 aten: Final = torch.ops.aten
-_C: Final[Any] = torch._C
 _Base: Final[Any] = torch.UntypedStorage
-_Raw: Final[Any] = torch._C.StorageBase
+_Raw: Final[Any] = _Base.__mro__[1]  # the class in C that torch.UntypedStorage adds its methods to
 _copy: Final = _Raw.copy_
-host_set: Final[Any] = torch._C.TensorBase.set_
+host_set: Final[Any] = torch.Tensor.set_
 _new: Final = _Raw.__new__
+_is_lazy_clone: Final = find_internal("torch._C._is_cow_tensor", otherwise=lambda tensor: False)
+_data_address: Final = find_internal("torch._C._data_address", "const_data_ptr of a lazy clone")
+_reduce_tensor: Final = find_internal("torch.Tensor._reduce_ex_internal", "saving a tensor")
+_set_from_file: Final = find_internal(
+    "torch.UntypedStorage._set_from_file", "reading a storage from a file"
+)
+_rebuild_parameter: Final = find_internal("torch._utils._rebuild_parameter", "saving a parameter")
+_rebuild_parameter_with_state: Final = find_internal(
+    "torch._utils._rebuild_parameter_with_state", "saving a parameter with attributes"
+)
+_rebuild_from_type: Final = find_internal(
+    "torch._tensor._rebuild_from_type_v2", "saving a tensor with attributes"
+)
 
 
 def _address(block: Block, offset: int) -> int:
@@ -136,7 +149,7 @@ class UntypedStorage(torch.UntypedStorage):
         _Base.cpu(self)._write_file(*args, **kwargs)
 
     def _set_from_file(self, *args: Any, **kwargs: Any) -> Any:
-        filled = _Base._set_from_file(self, *args, **kwargs)
+        filled = _set_from_file(self, *args, **kwargs)
         placement.record_copy(
             "to_device", as_bytes(self), False, False, "cpu", self._block.place.label
         )
@@ -177,9 +190,9 @@ _lent: Final[
 def const_data_ptr(tensor: Any) -> int:
     """`x.const_data_ptr()`: unlike `data_ptr`, it leaves a lazy clone a clone."""
     inner = tensor._inner
-    if not inner.numel() or not _C._is_cow_tensor(inner):
+    if not inner.numel() or not _is_lazy_clone(inner):
         return data_ptr(tensor)
-    return _lent[_C._data_address(inner)] + int(inner.storage_offset()) * int(inner.element_size())
+    return _lent[_data_address(inner)] + int(inner.storage_offset()) * int(inner.element_size())
 
 
 def _lazy_clone(func: Any, args: Any, kwargs: Any) -> Any:
@@ -187,7 +200,7 @@ def _lazy_clone(func: Any, args: Any, kwargs: Any) -> Any:
     (tensor,) = args
     place = open_place(tensor)
     inner = tensor._inner
-    if not _C._is_cow_tensor(inner):
+    if not _is_lazy_clone(inner):
         _lent[inner.untyped_storage().data_ptr()] = _address(tensor._block, 0)
     clone = func(inner)
     block = allocate(place, inner.untyped_storage().nbytes())
@@ -311,22 +324,21 @@ def _reduce(self: Any, protocol: Any) -> Any:
     if isinstance(self, Parameter):
         given = (self.detach(), self.requires_grad, OrderedDict())  # type: ignore[var-annotated]
         if not state:
-            return torch._utils._rebuild_parameter, given
-        return torch._utils._rebuild_parameter_with_state, (*given, state)
+            return _rebuild_parameter, given
+        return _rebuild_parameter_with_state, (*given, state)
     function, rebuilt = _parts(self, protocol)
     cls = tensor_types.student_class(type(self))
     if cls is torch.Tensor and not state:
         return function, rebuilt
-    return torch._tensor._rebuild_from_type_v2, (function, cls, rebuilt, state)
+    return _rebuild_from_type, (function, cls, rebuilt, state)
 
 
 def _parts(tensor: Any, protocol: Any) -> Any:
-    internal: Any = torch.Tensor._reduce_ex_internal
     if tensor.layout is not torch.strided or tensor.is_nested:
-        return internal(tensor, protocol)
+        return _reduce_tensor(tensor, protocol)
     torch.utils.hooks.warn_if_has_hooks(tensor)
     storage_of(tensor)  # from now on the storage behind the inner tensor says where it lives
-    function, given = internal(tensor._inner.detach(), protocol)
+    function, given = _reduce_tensor(tensor._inner.detach(), protocol)
     given = list(given)
     given[_REQUIRES_GRAD] = tensor.requires_grad
     return function, tuple(given)
@@ -427,9 +439,9 @@ def _patches(opening: Opening) -> Iterator[Patch]:
     yield around(torch.UntypedStorage, "_share_cuda_", _share_cuda)
     for name in ("_is_cow_tensor", "_storage_address", "_data_address"):
         yield around(
-            _C, name, lambda original, tensor: original(held_inside(tensor, "_inner", tensor))
+            torch._C, name, lambda original, tensor: original(held_inside(tensor, "_inner", tensor))
         )
-    yield around(torch._utils, "set_tensor_metadata", _set_metadata)
+    yield around(find_internal("torch._utils"), "set_tensor_metadata", _set_metadata)
     yield around(
         torch, "is_storage", lambda original, obj: type(obj) is UntypedStorage or original(obj)
     )

@@ -14,7 +14,7 @@ from functools import partial
 from typing import Any, Final
 
 import torch
-import torch.nn.parallel._functions
+import torch.nn.parallel
 
 from virtual_cuda.clock.lanes import HZ
 from virtual_cuda.device.state import (
@@ -27,6 +27,7 @@ from virtual_cuda.device.state import (
     now,
 )
 from virtual_cuda.device.tensor import Tensor, dispatch_by
+from virtual_cuda.internals import find_internal
 from virtual_cuda.ledger.records import STREAM
 from virtual_cuda.ops import placement
 from virtual_cuda.patching import Opening, Patch, Stage, around, torch_patches
@@ -405,7 +406,7 @@ def _set_stream(stream_id: int, device_index: int, device_type: int = 1) -> None
     assert now.gpu is not None
     torch.cuda.set_device(device_index)
     _thread.use(Stream(stream_id=stream_id, device_index=device_index))
-    _thread.changes.append((torch._C._autograd._get_sequence_nr(), _thread.streams))
+    _thread.changes.append((_next_node_number(), _thread.streams))
     del _thread.changes[: -_REMEMBERED if len(_thread.changes) > 2 * _REMEMBERED else 0]
 
 
@@ -461,7 +462,7 @@ class _Backward:
                 self.used.add(stream)
 
     def dispatch(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        node = torch._C._current_autograd_node()
+        node = _current_node()
         if node is not None:
             self.follow(node._sequence_nr())
         return _dispatch(func, types, args, kwargs)
@@ -513,6 +514,8 @@ def _custom(original: Any, self: Any, *args: Any) -> Any:
     return original(self, *args)
 
 
+_next_node_number: Final = find_internal("torch._C._autograd._get_sequence_nr", "torch.cuda.stream")
+_current_node: Final = find_internal("torch._C._current_autograd_node", otherwise=lambda: None)
 # Records that the host waited for the device; takes the arguments of `ops.placement.note`.
 record_wait: Final = placement.note
 
@@ -524,8 +527,7 @@ def wait_patch(function: Any) -> Patch:
 
 def tf32_allowed() -> bool:
     """Whether products of float32 may use tensor cores. The old name may raise once the new one was used."""
-    ask = getattr(torch._C, "_get_fp32_precision_getter", None)
-    return bool(ask("cuda", "matmul") == "tf32" if ask else torch._C._get_cublas_allow_tf32())
+    return bool(torch.backends.cuda.matmul.fp32_precision == "tf32")
 
 
 def _noting_tf32(setter: Any) -> Any:
@@ -579,7 +581,7 @@ def _patches(opening: Opening) -> Iterator[Patch]:
         "_accelerator_setStream": lambda s: _set_stream(s.stream_id, s.device_index),
     }
     yield from ((torch._C, name, value) for name, value in internals.items())
-    yield torch.nn.parallel._functions, "_streams", None
+    yield find_internal("torch.nn.parallel._functions"), "_streams", None
     yield torch.Tensor, "record_stream", _record_stream
 
 

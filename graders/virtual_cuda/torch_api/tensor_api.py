@@ -10,6 +10,7 @@ import torch
 
 from virtual_cuda.device.state import Place, attributes, not_on_host, type_name, without_lazy
 from virtual_cuda.device.tensor import INSIDE, PLANS, Parameter, Tensor, wrap
+from virtual_cuda.internals import find_internal, no_torch_function
 from virtual_cuda.ops.dispatch import allocate, open_place, write
 from virtual_cuda.ops.fast_paths import watched
 from virtual_cuda.ops.placement import HOST, note, record_copy
@@ -18,7 +19,8 @@ from virtual_cuda.recorder import Recorder, site
 from virtual_cuda.torch_api import storage
 from virtual_cuda.torch_api.modules import exchange, set_grad
 
-_Base: Final[Any] = torch._C.TensorBase
+_Base: Final[Any] = torch.Tensor.__base__  # the class in C that torch.Tensor adds its methods to
+_text_of: Final = find_internal("torch._tensor_str._str", "printing a tensor")
 _get_grad: Final = _Base.grad.__get__
 
 
@@ -206,8 +208,8 @@ class _Members:
         shown = self
         if isinstance(self, Parameter):  # torch would nest the class names
             shown = wrap(self._inner, self._block).requires_grad_(self.requires_grad)
-        with torch._C.DisableTorchFunctionSubclass():
-            text: str = torch._tensor_str._str(shown, tensor_contents=tensor_contents)
+        with no_torch_function():
+            text: str = _text_of(shown, tensor_contents=tensor_contents)
         # torch prints the class name of what it takes for a foreign subclass
         if text.startswith("Tensor("):
             text = "tensor(" + text[len("Tensor(") :]
@@ -249,7 +251,7 @@ class _Members:
         place = open_place(self)
         inner = self._inner
         if type(self) is not Tensor and not isinstance(self, torch.nn.Parameter):
-            with torch._C.DisableTorchFunctionSubclass():
+            with no_torch_function():
                 if type(self.new_empty([])) is not type(self):
                     raise RuntimeError(_NO_COPY)
         if (

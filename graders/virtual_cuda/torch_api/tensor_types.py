@@ -10,10 +10,10 @@ from typing import Any, Final
 
 import torch
 import torch.nested
-import torch.utils._python_dispatch
 
 from virtual_cuda.device.state import CPU, CUDA, SPELLED, place_named
 from virtual_cuda.device.tensor import INSIDE, VIRTUAL, DeviceClass, Parameter, Tensor, wrap
+from virtual_cuda.internals import find_internal, no_torch_function
 from virtual_cuda.ops.dispatch import shut
 from virtual_cuda.ops.elementwise import IN_CPP
 from virtual_cuda.patching import Opening, Patch, Stage, around, class_watch, torch_patches
@@ -166,7 +166,7 @@ def _new(cls: Any, *args: Any, device: Any = None, **kwargs: Any) -> Any:
     if cls is torch.Tensor and not kwargs:
         return construct(torch.get_default_dtype(), "cuda" if device is None else device, *args)
     named = kwargs if device is None else {**kwargs, "device": device}
-    return torch._C.TensorBase.__new__(cls, *args, **named)
+    return torch.Tensor.__base__.__new__(cls, *args, **named)
 
 
 def forget_default_type() -> None:
@@ -186,8 +186,8 @@ def new(self: Any, *args: Any, device: Any = None) -> Any:
 Tensor.new = new  # type: ignore[method-assign,assignment]
 
 
-_as_subclass: Final[Any] = torch._C.TensorBase.as_subclass
-_device_in_c: Final[Any] = torch._C.TensorBase.device
+_as_subclass: Final[Any] = torch.Tensor.as_subclass
+_device_in_c: Final[Any] = torch.Tensor.device
 _made: Final[dict[Any, Any]] = {}
 _renamed: Final[list[Any]] = []
 _DEVICE: Final = 6  # where _make_wrapper_subclass takes the device, counted after the class
@@ -299,7 +299,7 @@ def as_subclass(self: Any, cls: Any) -> Any:
     cls = device_class(cls)
     if cls is Tensor and type(self) is Tensor:
         return self  # torch.load asks so of a leaf that it has just made, and it must stay one
-    with torch._C.DisableTorchFunctionSubclass():
+    with no_torch_function():
         graph = self.requires_grad and torch.is_grad_enabled()
         twin = torch.ops.aten.alias(self) if graph else wrap(self._inner, self._block)
     twin.__class__ = cls
@@ -312,9 +312,14 @@ def _make_subclass(
     """`Tensor._make_subclass` for host and device tensors alike."""
     if type(data) not in VIRTUAL:
         return original(host_class(cls), data, require_grad, **kwargs)
-    with torch._C.DisableTorchFunctionSubclass():
-        made = data.detach().requires_grad_(require_grad)
-    made.__class__ = device_class(cls)
+    return detach_as(device_class(cls), data, require_grad)
+
+
+def detach_as(cls: Any, data: Any, requires_grad: bool) -> Any:
+    """A device tensor of this class with the memory of another one, and no history."""
+    with no_torch_function():
+        made = data.detach().requires_grad_(requires_grad)
+    made.__class__ = cls
     return made
 
 
@@ -425,7 +430,7 @@ def _patches(opening: Opening) -> Iterator[Patch]:
     yield from ((home, name, legacy) for (home, name), legacy in TYPES.items())
     yield around(torch.Tensor, "type", _type)
     yield around(torch, "set_default_tensor_type", _set_default)
-    yield around(torch.utils._python_dispatch, "_push_mode", _push_mode)
+    yield around(find_internal("torch.utils._python_dispatch"), "_push_mode", _push_mode)
     yield torch.Tensor, "as_subclass", as_subclass
     for name, function in {
         "_make_wrapper_subclass": _make_wrapper,

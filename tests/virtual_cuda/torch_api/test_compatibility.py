@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
-from virtual_cuda import virtual_cuda
+from virtual_cuda import internals, virtual_cuda
 from virtual_cuda.device import tensor
-from virtual_cuda.errors import TorchUnsupported, torch_lacks
+from virtual_cuda.errors import TorchLacks, TorchUnsupported, torch_lacks
 from virtual_cuda.torch_api import compatibility
 
 from tests.sharing import WarmPython
@@ -52,17 +52,37 @@ def test_this_torch_is_fit_and_is_asked_once() -> None:
     assert (time.process_time() - start) / 100 < 0.3e-3
 
 
-@pytest.mark.parametrize("path", compatibility.NAMES)
-def test_every_name_is_looked_for(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compatibility, "NAMES", [path.rpartition(".")[0] + ".gone"])
-    refused(path.rpartition(".")[0] + ".gone")
-    monkeypatch.setattr(compatibility, "NAMES", [path])
-    compatibility.check()
+@pytest.mark.parametrize("path", internals.INDISPENSABLE)
+def test_without_an_indispensable_name_the_device_refuses_to_open(
+    path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gone = path + "_that_is_absent"
+    monkeypatch.setattr(compatibility, "INDISPENSABLE", (gone,))
+    monkeypatch.setattr(internals, "INDISPENSABLE", (gone,))
+    refused(gone)
 
 
-def test_a_name_that_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delattr(torch.utils, "swap_tensors")
-    refused("torch.utils.swap_tensors")
+def test_a_feature_that_this_torch_lacks_is_refused_when_it_is_used() -> None:
+    lacking = internals.find_internal("torch._C._no_such_name", "flying")
+    sentence = (
+        f"flying cannot be used on the virtual CUDA device with torch {torch.__version__}, "
+        "which has no torch._C._no_such_name"
+    )
+    for use in (lambda: lacking(1), lambda: lacking.part):
+        with pytest.raises(TorchLacks) as caught:
+            use()
+        assert str(caught.value) == sentence
+
+
+def test_a_name_that_is_lacking_may_have_a_substitute() -> None:
+    assert internals.find_internal("torch._C._no_such_name", otherwise=len) is len
+    assert internals.find_internal("torch._no_such_module.name", otherwise=None) is None
+
+
+def test_a_patch_of_what_this_torch_lacks_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(torch, "ctc_loss")
+    with virtual_cuda():
+        assert not hasattr(torch, "ctc_loss")
 
 
 def test_another_order_of_arguments(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -128,8 +148,3 @@ def test_our_own_mistakes_are_not_blamed_on_torch() -> None:
     with pytest.raises(ImportError) as module:
         import gpudojo.no_such_module  # noqa: F401
     assert torch_lacks(attribute.value) is torch_lacks(module.value) is None
-
-
-def test_something_that_only_the_patches_meet(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delattr(torch, "rms_norm")
-    refused("something (module 'torch' has no attribute 'rms_norm')")

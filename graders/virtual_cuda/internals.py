@@ -1,0 +1,78 @@
+"""Private names of torch: found by their dotted path, or refused when they are used.
+
+torch may rename what it does not document. So modules here do not write `torch._C._name`: they ask
+`find_internal("torch._C._name", "what needs it")`. Where this torch lacks the name, they get a stand-in, and the one
+feature that needs it raises `TorchLacks` when it is used; everything else works. A name that every program needs is
+found with `otherwise`, what to use in its place. A patch of something that torch lacks is left out.
+
+What the device cannot be without is `INDISPENSABLE`: where one of these is missing, it refuses to open.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import pkgutil
+import sys
+from typing import Any, Final, NoReturn
+
+import torch
+
+from virtual_cuda.errors import TorchLacks, TorchUnsupported
+
+INDISPENSABLE: Final = (
+    "torch._C",  # torch's own C++
+    "torch._C.DispatchKey",  # tensors of the device have the keys of a GPU's autocast
+    "torch._C.DispatchKeySet",
+    "torch._C._TensorMeta",  # the class of tensors' classes
+    "torch._C._disabled_torch_function_impl",  # operators reach `__torch_dispatch__` only
+    "torch.Tensor._make_wrapper_subclass",  # a tensor with no memory of its own
+)
+_REFUSE: Final = object()
+
+
+class Lacking:
+    """Stands for something that this torch does not have. Any use of it raises TorchLacks."""
+
+    def __init__(self, path: str, feature: str) -> None:
+        self.__dict__.update(_path=path, _feature=feature)
+
+    def _refuse(self) -> NoReturn:
+        raise TorchLacks(self._path, self._feature, torch.__version__)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> NoReturn:
+        self._refuse()
+
+    def __getattr__(self, name: str) -> NoReturn:
+        self._refuse()
+
+    def __setattr__(self, name: str, value: object) -> NoReturn:
+        self._refuse()
+
+
+def find_internal(path: str, feature: str = "", otherwise: Any = _REFUSE) -> Any:
+    """What stands under a dotted name of torch, its module imported if need be.
+
+    Where there is nothing: `otherwise`, if that is given, else a stand-in that raises TorchLacks, with `feature`, when
+    it is used. Raises TorchUnsupported for a name that is indispensable.
+    """
+    try:
+        return _resolve(path)
+    except (AttributeError, ImportError) as error:
+        if path in INDISPENSABLE:
+            raise TorchUnsupported(path, torch.__version__) from error
+    return Lacking(path, feature or path) if otherwise is _REFUSE else otherwise
+
+
+def _resolve(path: str) -> Any:
+    # torch.optim takes the names of its submodules away, so modules that are loaded come first
+    owner, _, name = path.rpartition(".")
+    if owner in sys.modules:
+        module = sys.modules[owner]
+        if hasattr(module, name):
+            return getattr(module, name)
+    return pkgutil.resolve_name(path)
+
+
+no_torch_function: Final = find_internal(
+    "torch._C.DisableTorchFunctionSubclass", otherwise=contextlib.nullcontext
+)  # a `with` block in which `__torch_function__` of students' classes is not asked
