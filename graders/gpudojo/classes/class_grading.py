@@ -22,27 +22,27 @@ import msgspec
 
 from gpudojo import __version__
 from gpudojo.classes import fingerprints, judge_pool, judging, store
-from gpudojo.classes.course_file import find_course_file, load_course
-from gpudojo.classes.course_rules import CourseRules
-from gpudojo.classes.gradebook import (
-    SETTLED,
+from gpudojo.classes.class_state import (
     STATE,
     ClassState,
-    ClassTally,
-    Gradebook,
-    ScoreChange,
     StoredSubmission,
     key_of_student,
     load_state,
-    now,
     save_state,
-    stamp,
+    utc_now,
+    version_on_disk,
 )
+from gpudojo.classes.class_tally import ClassTally
+from gpudojo.classes.course_file import find_course_file, load_course
+from gpudojo.classes.course_rules import CourseRules
+from gpudojo.classes.gradebook import Gradebook
 from gpudojo.classes.grading_options import GradingOptions, name_of, recorded
 from gpudojo.classes.judge_pool import POOL_ERRORS, JudgePool
 from gpudojo.classes.local_runner import GradingTask, LocalRunner, Progress, Runner
 from gpudojo.classes.names import name_key
+from gpudojo.classes.result_writing import RULES_CHANGED, write_results
 from gpudojo.classes.roster import read_roster
+from gpudojo.classes.score_changes import GradedEntry, ScoreChange, add_to_class
 from gpudojo.classes.store import Record, UnreadRecord
 from gpudojo.classes.submission_run import SubmissionRun
 from gpudojo.classes.verdict_store import VerdictStore, VerdictSummary
@@ -160,7 +160,7 @@ class ClassGrading:
     def __init__(
         self, options: GradingOptions, progress: Progress, runner: Runner | None = None
     ) -> None:
-        self._stamp = stamp(options.out)
+        self._version_on_disk = version_on_disk(options.out)
         self.state = ClassState() if options.alone else load_state(options.out)
         self.course = course_of(options, self.state)
         options = _settled(options, self.state, self.course)
@@ -199,7 +199,7 @@ class ClassGrading:
         self._refuse_mixing(entries)
         self.store.open()
         try:
-            if stamp(options.out) != self._stamp:  # what it added would be lost
+            if version_on_disk(options.out) != self._version_on_disk:  # what it added would be lost
                 raise BadClass(
                     f"another `dojo grade` has just written to {options.out}; run the same command again"
                 )
@@ -236,13 +236,14 @@ class ClassGrading:
             self.state.layers = self.layers or dict(
                 self._terms(entries[0]).verdicts.reference.layers
             )
-            changes = self.gradebook.add([(entry, self.sent.pop(entry.name)) for entry in entries])
+            graded = [GradedEntry(entry, self.sent.pop(entry.name)) for entry in entries]
+            changes = add_to_class(self.gradebook, graded)
             count = len(entries)
             few = {entry.name for entry in entries} if count <= FEW else set()
             del found, entries, ready  # of a large class they take many megabytes
             save_state(options.out, self.state)
-            path, tally = self.gradebook.write_results(
-                few, {change.submission for change in changes}
+            path, tally = write_results(
+                self.gradebook, few, {change.submission for change in changes}
             )
             seconds = time.monotonic() - began
             book = self.gradebook
@@ -400,7 +401,7 @@ class ClassGrading:
             str(entry.origin),
             submission.digest,
             _content(submission.files),
-            sys.intern(now()),
+            sys.intern(utc_now()),
             record="" if submission.problem is not None else terms.key(submission.digest),
             reference=terms.verdicts.reference_key,
             measure=terms.verdicts.measure,
@@ -901,7 +902,7 @@ class Display:
         if outcome.count < count:
             self._list("Graded now", [f"{wide}{line}" for line in tally.now])
         self._list("Changed", [f"{wide}{change}" for change in outcome.changes])
-        self._list(SETTLED, [wide + line for line in tally.settled])
+        self._list(RULES_CHANGED, [wide + line for line in tally.settled])
         self._list(
             "Gone: the files are no longer there, the results are kept",
             [wide + name for name in tally.gone],

@@ -20,7 +20,8 @@ from gpudojo.model.results import SubmissionRow, SubmissionStatus
 from gpudojo.model.results_file import number
 
 if TYPE_CHECKING:
-    from gpudojo.classes.gradebook import Gradebook, Unit
+    from gpudojo.classes.gradebook import Gradebook
+    from gpudojo.classes.participants import Participant
     from gpudojo.classes.store import LogEntry
 
 
@@ -132,7 +133,7 @@ def override(
     if sys.platform == "win32":
         raise click.ClickException("a class needs Linux or macOS; on Windows, use WSL")
     from gpudojo.classes.class_grading import course_at, open_gradebook
-    from gpudojo.classes.gradebook import load_state, now
+    from gpudojo.classes.class_state import load_state, utc_now
     from gpudojo.classes.store import EVERYONE, SET, UNDO, LogEntry, Store, points_in
 
     _refuse_mixing(
@@ -154,7 +155,7 @@ def override(
         state = load_state(folder)  # a `dojo grade` may have ended since
         book = open_gradebook(folder, state, course_at(folder, state))
         who = by or _login()
-        at = now("microseconds")  # tells commands apart
+        at = utc_now("microseconds")  # tells commands apart
         if log:
             _show_log(book)
         elif items:
@@ -222,19 +223,19 @@ def _taken_back(book: Gradebook, last: Sequence[LogEntry], at: str, who: str) ->
     ]
 
 
-def _held(book: Gradebook, unit: Unit | None, item: str) -> LogEntry | None:
+def _held(book: Gradebook, unit: Participant | None, item: str) -> LogEntry | None:
     return book.overrides.of(unit.keys if unit else ["*"], everyone=False).get(item)
 
 
 def _give(book: Gradebook, entries: Sequence[LogEntry]) -> None:
     """Write the log and the results, and say what became of the students."""
-    from gpudojo.classes.gradebook import SETTLED
+    from gpudojo.classes.result_writing import RULES_CHANGED, write_results
 
     keys = {entry.key for entry in entries}
-    units = [unit for unit in book.units() if keys & {*unit.keys, "*"}]
+    units = [unit for unit in book.participants() if keys & {*unit.keys, "*"}]
     before = {unit.name: book.row(unit) for unit in units}
     book.overrides.add(entries)
-    path, tally = book.write_results(changed=before)
+    path, tally = write_results(book, changed=before)
     changed = 0
     for unit in units:
         row = book.row(unit)
@@ -244,9 +245,9 @@ def _give(book: Gradebook, entries: Sequence[LogEntry]) -> None:
             points = f"{number(old.final.points)} → {number(row.final.points)} of {number(row.final.max_points)}"
             if row.scaled or old.scaled:  # others than what was given
                 points += f" ({number(old.score)} → {number(row.score)} of {number(row.max_score)} in the exercises)"
-            click.echo(f"{printable(unit.called)}: {points}")
+            click.echo(f"{printable(unit.full_name)}: {points}")
     several = f"{changed} of {len(units)} students' points changed." if len(units) != 1 else ""
-    absent = sum(not unit.sent and not keys & {*unit.keys} for unit in units)
+    absent = sum(not unit.submissions and not keys & {*unit.keys} for unit in units)
     if absent and entries[0].action == "set":
         several += f" {absent} handed in nothing and got nothing: to give them points, name them."
     click.echo(
@@ -254,7 +255,7 @@ def _give(book: Gradebook, entries: Sequence[LogEntry]) -> None:
         nl=bool(several or not changed),
     )
     if tally.settled:
-        click.echo(SETTLED)
+        click.echo(RULES_CHANGED)
         for line in tally.settled[:20]:
             click.echo(f"  {printable(line)}")
     undo = (
@@ -264,7 +265,7 @@ def _give(book: Gradebook, entries: Sequence[LogEntry]) -> None:
 
 
 def _show(book: Gradebook) -> None:
-    units = book.units()
+    units = book.participants()
     keys = {key for unit in units for key in unit.keys}
     held = {one for unit in units for one in book.overrides.of(unit.keys, everyone=False).values()}
     known = [one for one in book.overrides.current().values() if one in held or one.key not in keys]
@@ -322,17 +323,17 @@ def _show_items(book: Gradebook) -> None:
 
 def _whole_row(book: Gradebook) -> SubmissionRow:
     """The row with the most checks: of a class, any that was graded will do."""
-    rows = (book.row(unit) for unit in book.units())
+    rows = (book.row(unit) for unit in book.participants())
     return max(rows, key=lambda row: sum(len(exercise.checks) for exercise in row.exercises))
 
 
-def _unit(book: Gradebook, name: str) -> Unit:
+def _unit(book: Gradebook, name: str) -> Participant:
     """The student of a name; raises BadClass where nobody or several have it."""
     from gpudojo.classes.names import name_key
 
-    units = book.units()
+    units = book.participants()
     found = [unit for unit in units if unit.name == name] or [
-        unit for unit in units if name_key(name) in unit.names
+        unit for unit in units if name_key(name) in unit.all_names
     ]
     if len(found) == 1:
         return found[0]
@@ -340,16 +341,16 @@ def _unit(book: Gradebook, name: str) -> Unit:
         raise BadClass(
             f"{len(found)} students are called {name!r}: {', '.join(unit.name for unit in found)}"
         )
-    partly = [unit.name for unit in units if any(name_key(name) in each for each in unit.names)]
+    partly = [unit.name for unit in units if any(name_key(name) in each for each in unit.all_names)]
     if partly:
         raise BadClass(
             f"no student is called {name!r}; names with it: {', '.join(partly[:8])}{', …' * (len(partly) > 8)}"
         )
-    names = [one for unit in units for one in (unit.name, unit.shown, *unit.names)]
+    names = [one for unit in units for one in (unit.name, unit.display_name, *unit.all_names)]
     raise BadClass(f"no student is called {name!r}{suggestion(name, names)}")
 
 
-def _item(book: Gradebook, unit: Unit | None, name: str) -> tuple[str, float]:
+def _item(book: Gradebook, unit: Participant | None, name: str) -> tuple[str, float]:
     from gpudojo.classes.store import item_named
 
     return item_named(name, _whole_row(book) if unit is None else book.row(unit))
@@ -389,7 +390,7 @@ def _from_file(book: Gradebook, path: Path) -> Iterator[tuple[str, str, float, s
 
 
 def _class_folder(out: Path | None) -> Path:
-    from gpudojo.classes.gradebook import STATE
+    from gpudojo.classes.class_state import STATE
 
     if out is not None:
         return out

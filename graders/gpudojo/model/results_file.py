@@ -35,30 +35,37 @@ class _Version(msgspec.Struct):
     submissions: msgspec.Raw
 
 
+RowWriter = Callable[[SubmissionRow], None]
+
+
 def write(path: Path, header: ClassResults, rows: Iterable[SubmissionRow]) -> None:
     """Write results row by row; a file that was there stays as it is until the new one is whole."""
-    for _ in writing(path, header, rows):
-        pass
-
-
-def writing(
-    path: Path, header: ClassResults, rows: Iterable[SubmissionRow]
-) -> Iterator[SubmissionRow]:
-    """Write results as `write` does; yields each row when it is written. The file is whole after the last one."""
-    with replacing(path) as file:
-        layers = dict(sorted(header.layers.items()))
-        fields = {
-            name: getattr(header, name)
-            for name in ClassResults.__struct_fields__
-            if name != "submissions"
-        }
-        first = encoded({"version": RESULTS_VERSION, **fields, "layers": layers})
-        file.write(first.removesuffix(b"}") + b',"submissions":[')
-        separator = b"\n"
+    with open_results(path, header) as write_row:
         for row in rows:
+            write_row(row)
+
+
+@contextlib.contextmanager
+def open_results(path: Path, header: ClassResults) -> Iterator[RowWriter]:
+    """A file of results to write to: yields a function that writes one row.
+
+    The file takes the place of `path` at the end, and leaves no trace after an error.
+    """
+    fields: dict[str, Any] = {"version": RESULTS_VERSION}
+    for name in ClassResults.__struct_fields__:
+        if name != "submissions":
+            fields[name] = getattr(header, name)
+    fields["layers"] = dict(sorted(header.layers.items()))
+    separator = b"\n"
+    with replacing(path) as file:
+
+        def write_row(row: SubmissionRow) -> None:
+            nonlocal separator
             file.write(separator + encoded(row))
             separator = b",\n"
-            yield row
+
+        file.write(encoded(fields).removesuffix(b"}") + b',"submissions":[')
+        yield write_row
         file.write(END)
 
 
@@ -237,8 +244,13 @@ def number(points: float) -> str:
     return f"{points:.6f}".rstrip("0").rstrip(".")
 
 
-def write_csv(path: Path, rows: Iterable[SubmissionRow], exercises: Iterable[str]) -> None:
-    """One line per submission, with a column for each of the exercises (`04_…`), empty where it was not graded."""
+@contextlib.contextmanager
+def open_table(path: Path, exercises: Iterable[str]) -> Iterator[RowWriter]:
+    """A CSV file to write to: yields a function that writes the line of one submission.
+
+    There is a column for each of the exercises (`04_…`), empty where it was not graded. The file
+    takes the place of `path` at the end, and leaves no trace after an error.
+    """
     columns = list(exercises)
     with replacing(path) as file:
         # A name from a file system may hold halves of characters that UTF-8 cannot write.
@@ -246,14 +258,18 @@ def write_csv(path: Path, rows: Iterable[SubmissionRow], exercises: Iterable[str
             file, encoding="utf-8", errors="backslashreplace", newline="", write_through=True
         )
         writer = csv.writer(text)
-        writer.writerow([*FIRST_COLUMNS, *columns, *MORE_COLUMNS, LAST_COLUMN])
-        for row in rows:
+
+        def write_row(row: SubmissionRow) -> None:
             scores = {exercise.exercise: number(exercise.score) for exercise in row.exercises}
             names = [printable(whole(name)) for name in (row.submission, row.student or "")]
             cells = [*names, row.status.value, number(row.score), number(row.max_score)]
             cells += [scores.get(column, "") for column in columns]
-            cells += [*(cell(row) for cell in MORE_COLUMNS.values()), "; ".join(row.needs_human)]
+            cells += [cell(row) for cell in MORE_COLUMNS.values()]
+            cells.append("; ".join(row.needs_human))
             writer.writerow([safe(printable(whole(cell), keep="\n")) for cell in cells])
+
+        writer.writerow([*FIRST_COLUMNS, *columns, *MORE_COLUMNS, LAST_COLUMN])
+        yield write_row
         text.detach()
 
 

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 
-from gpudojo.classes.gradebook import CheckStatistics, ClassStatistics
+from gpudojo.classes.check_statistics import CheckStatistics, ClassStatistics
 from gpudojo.model.results import ClassResults, Outcome, SubmissionRow
 from gpudojo.model.results_file import number, safe
 from gpudojo.platforms import Options

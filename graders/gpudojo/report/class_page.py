@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
 
-from gpudojo.classes.gradebook import ClassStatistics, absent_functions
+from gpudojo.classes.check_statistics import ClassStatistics, absent_functions
 from gpudojo.model.catalogue import misconceptions
 from gpudojo.model.results import (
     CheckRow,

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from gpudojo.classes import judging
 from gpudojo.classes.class_grading import Display, GradedClass, PlainConsole, console_here
-from gpudojo.classes.gradebook import ClassTally
+from gpudojo.classes.class_tally import ClassTally
 from gpudojo.classes.local_runner import GradingTask
 from gpudojo.classes.submission_run import SubmissionRun
 from gpudojo.model.catalogue import day

@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 
 import pytest
-from gpudojo.classes.gradebook import CheckStatistics, ClassStatistics
+from gpudojo.classes.check_statistics import CheckStatistics, ClassStatistics
 from gpudojo.model.results import (
     CheckRow,
     ExerciseRow,

@@ -7,7 +7,7 @@ import csv
 import json
 import tempfile
 import tracemalloc
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import jsonschema
@@ -22,18 +22,24 @@ from gpudojo.model.results_file import (
     header,
     iterate,
     number,
+    open_table,
     read,
     replacing,
     safe,
     schema,
     text,
     write,
-    write_csv,
 )
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.gpudojo.platforms.export.classes import CLASS
+
+
+def write_table(path: Path, rows: Iterable[SubmissionRow], exercises: list[str]) -> None:
+    with open_table(path, exercises) as write_row:
+        for row in rows:
+            write_row(row)
 
 
 def saved(path: Path) -> Path:
@@ -105,14 +111,14 @@ def test_halves_of_characters_do_not_stop_a_class(tmp_path: Path) -> None:
     assert b"b\\\\udcff" in encoded(row)
     write(tmp_path / "results.json", CLASS, [row])
     assert read(tmp_path / "results.json").submissions[0].submission == "b\\udcff"
-    write_csv(tmp_path / "results.csv", [row], [])
+    write_table(tmp_path / "results.csv", [row], [])
     assert "b\\udcff" in (tmp_path / "results.csv").read_text(encoding="utf-8")
 
 
 def test_no_name_reaches_a_table_as_it_is(tmp_path: Path) -> None:
     name = "a\x1b[2J\u202egp.exe\r\n=1"
     row = SubmissionRow(name, SubmissionStatus.CRASHED, 0.0, 10.0, student=name, needs_human=[name])
-    write_csv(tmp_path / "results.csv", [row], [])
+    write_table(tmp_path / "results.csv", [row], [])
     with (tmp_path / "results.csv").open(encoding="utf-8", newline="") as file:
         _, line = csv.reader(file)
     assert line[:2] == ["a⟨U+001B⟩[2J⟨U+202E⟩gp.exe⟨U+000D⟩⟨U+000A⟩=1"] * 2
@@ -215,7 +221,7 @@ def test_points_that_exceed_the_maximum_are_refused(tmp_path: Path) -> None:
 
 
 def test_the_table_has_a_line_for_each_submission(tmp_path: Path) -> None:
-    write_csv(tmp_path / "results.csv", CLASS.submissions, ["01_one", "02_two"])
+    write_table(tmp_path / "results.csv", CLASS.submissions, ["01_one", "02_two"])
     with (tmp_path / "results.csv").open(encoding="utf-8", newline="") as file:
         headings, *lines = csv.reader(file)
     first = ["submission", "student", "status", "score", "max_score", "01_one", "02_two"]

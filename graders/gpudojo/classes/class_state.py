@@ -1,0 +1,148 @@
+"""What is kept of a class between runs: `.dojo/class.json`.
+
+It holds each student's submissions with the keys of their records. Results are made from these, the
+course file, the roster and the overrides, without running student code.
+"""
+
+from __future__ import annotations
+
+import datetime
+from pathlib import Path
+from typing import Final
+
+import msgspec
+from msgspec.structs import replace
+
+from gpudojo.classes.names import name_key
+from gpudojo.classes.store import FOLDER
+from gpudojo.model.errors import BadClass, BadEvidence
+from gpudojo.model.evidence import decoded
+from gpudojo.model.results import AttemptRule, RosterRow, RunLimits
+from gpudojo.model.results_file import encoded, replacing
+from gpudojo.submissions.entries import Naming, SubmissionEntry, Submitter, folded
+
+STATE: Final = f"{FOLDER}/class.json"
+
+
+class StoredSubmission(msgspec.Struct, omit_defaults=True):
+    """One submission of a student, and its last grading."""
+
+    name: str
+    origin: str
+    digest: str
+    content: str  # equal if two are the same work, whatever their files are called
+    at: str  # when it ran
+    record: str = ""  # its key; empty where it could not be read: then there is a problem
+    reference: str = ""
+    measure: str = ""
+    only: list[str] = []
+    problem: str = ""
+    notes: list[str] = []
+    submitted: str = ""
+    late: bool = False  # says the platform
+    score: float = 0.0
+    max_score: float = 0.0
+    changes: list[str] = []  # against the submission before
+
+
+class Student(msgspec.Struct, omit_defaults=True):
+    """Who handed in, as the names of files tell, and what; the latest is the last."""
+
+    name: str
+    student: str
+    naming: str
+    identifier: str | None = None
+    people: list[Submitter] = []
+    sent: list[StoredSubmission] = []
+
+    @property
+    def listed(self) -> RosterRow | None:
+        """What Gradescope's own list says, in the form of a row of a roster; else None."""
+        if self.naming != Naming.GRADESCOPE or not self.people:
+            return None
+        id_ = self.people[0].sid if len(self.people) == 1 else ""
+        emails = [person.email for person in self.people if person.email]
+        return RosterRow(id_, self.student, ", ".join(emails))
+
+    @property
+    def listed_name(self) -> str:
+        """The name on Gradescope's own list; empty where there is none."""
+        return self.listed.name if self.listed else ""
+
+
+class ClassState(msgspec.Struct, omit_defaults=True):
+    """What is kept of a class."""
+
+    day: str = ""
+    bench: str = "virtual"
+    seed: str = ""  # its name: the seed itself is in a file that only its owner reads
+    limits: RunLimits | None = None
+    course: str = ""  # the path of its file
+    roster: str = ""
+    attempt: AttemptRule | None = None
+    reference: str = ""
+    layers: dict[str, str] = {}
+    torch: str = ""
+    gpudojo: str = ""
+    python: str = ""
+    only: list[str] = []
+    students: dict[str, Student] = {}
+    version: int = 1
+
+
+def load_state(out: Path) -> ClassState:
+    """What is known of a class: nothing in a new folder; raises BadClass if it cannot be read."""
+    path = out / STATE
+    try:
+        return decoded(msgspec.json.Decoder(ClassState).decode, path.read_bytes())
+    except FileNotFoundError:
+        return ClassState()
+    except OSError as error:
+        reason = error.strerror
+    except BadEvidence as error:
+        reason = error.reason
+    raise BadClass(
+        f"{path} cannot be read ({reason}); move it away, and grade the whole class again"
+    )
+
+
+def save_state(out: Path, state: ClassState) -> None:
+    """Write what is known of a class; the file is replaced as a whole.
+
+    Students are encoded one after another: together they may take megabytes.
+    """
+    settings = encoded(replace(state, students={})).removesuffix(b"}")
+    if settings != b"{":
+        settings += b","
+    with replacing(out / STATE) as file:
+        file.write(settings + b'"students":{')
+        separator = b""
+        for key, student in state.students.items():
+            file.write(separator + encoded(key) + b":" + encoded(student))
+            separator = b",\n"
+        file.write(b"}}")
+
+
+def version_on_disk(out: Path) -> tuple[int, ...]:
+    """Changes whenever `save_state` has written; empty where nothing is known of the class."""
+    try:
+        found = (out / STATE).stat()
+    except OSError:
+        return ()
+    return found.st_ino, found.st_mtime_ns, found.st_size
+
+
+def key_of_student(entry: SubmissionEntry) -> str:
+    """By what a student is known from one run to the next."""
+    if entry.naming is Naming.GRADESCOPE and entry.people:
+        # Gradescope's number is that of the submission, and not of the student.
+        people = [name_key(who.sid or who.email or who.name) for who in entry.people]
+        return f"gradescope:{'&'.join(people)}"
+    if entry.identifier and entry.naming is not Naming.GRADESCOPE:
+        return f"{entry.naming}:{folded(entry.identifier)}"
+    return f"plain:{folded(entry.name)}"
+
+
+def utc_now(timespec: str = "seconds") -> str:
+    """The time, in ISO 8601."""
+    return datetime.datetime.now(datetime.UTC).isoformat(timespec=timespec)

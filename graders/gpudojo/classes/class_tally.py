@@ -1,0 +1,88 @@
+"""Counts of a class, for the summary after a run."""
+
+from __future__ import annotations
+
+import array
+from collections import Counter
+from typing import Final, NamedTuple
+
+from gpudojo.classes.check_statistics import ClassStatistics
+from gpudojo.model.results import Outcome, SubmissionRow, SubmissionStatus
+from gpudojo.model.results_file import number
+
+MOST_REVIEWS: Final = 20  # that are listed; the rest is counted
+
+
+class Review(NamedTuple):
+    """A participant to look at, and the first reason."""
+
+    called: str
+    reason: str
+
+
+class ClassTally:
+    """Counts of the rows of a class; `add` counts one."""
+
+    def __init__(self) -> None:
+        self.statuses: Counter[str] = Counter()
+        # Published points in percent. A list would take ten times the memory.
+        self.shares = array.array("d")
+        self.scaled = False  # if points to publish are others than those of the exercises
+        self.shared = False  # if several students have one submission
+        self.statistics = ClassStatistics()
+        self.mistakes: Counter[str] = Counter()  # submissions, by misconception
+        self.review: list[Review] = []
+        self.reviews = 0
+        self.late = 0
+        self.overridden = 0
+        self.to_grade = 0
+        self.gone: list[str] = []
+        self.now: list[str] = []  # the points of a few that were asked for
+        # Whose points changed although nothing was graded anew: see RULES_CHANGED.
+        self.settled: list[str] = []
+
+    def add(self, row: SubmissionRow, now: bool = False) -> None:
+        """Count a row; `now`: it is one of a few that were asked for, and its points are shown."""
+        if now:
+            self.now.append(_describe_points(row))
+        self.statuses[str(row.status)] += 1
+        self.statistics.add(row)
+        if row.status is not SubmissionStatus.ABSENT:
+            self.scaled |= row.scaled
+            self.shares.append(_percent(row))
+            self.to_grade += bool(row.to_grade)
+        if row.status is not SubmissionStatus.UNREADABLE:
+            # Of unreadable ones all checks failed, whatever the code is.
+            self.mistakes.update(_misconceptions(row))
+        if row.review:
+            self.reviews += 1
+            if len(self.review) < MOST_REVIEWS:
+                self.review.append(Review(row.called, row.review[0]))
+        self.shared |= bool(row.group)
+        self.late += row.late
+        self.overridden += bool(row.overrides)
+        if row.gone:
+            self.gone.append(row.called)
+
+
+def _describe_points(row: SubmissionRow) -> str:
+    text = f"{row.called}: {number(row.final.points)} of {number(row.final.max_points)}"
+    if row.status is not SubmissionStatus.GRADED:
+        text += f" ({row.status.value})"
+    return text
+
+
+def _percent(row: SubmissionRow) -> float:
+    if not row.final.max_points:
+        return 0.0
+    return 100 * row.final.points / row.final.max_points
+
+
+def _misconceptions(row: SubmissionRow) -> set[str]:
+    """The misconceptions behind the checks that failed, each once."""
+    names = set()
+    for exercise in row.exercises:
+        for check in exercise.checks:
+            if check.outcome is Outcome.FAILED and check.misconception:
+                names.add(check.misconception)
+    return names

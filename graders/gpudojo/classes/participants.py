@@ -1,0 +1,207 @@
+"""Who has a row in the results."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from gpudojo.classes.class_state import StoredSubmission, Student
+from gpudojo.classes.names import name_key
+from gpudojo.model.results import RosterRow, both_names
+from gpudojo.submissions.entries import folded, natural
+
+
+@dataclass(eq=False, slots=True)
+class Participant:
+    """Somebody who has a row: a student who handed in, a person on the roster, or both."""
+
+    name: str
+    keys: list[str]  # by which overrides know the participant
+    student: Student | None = None
+    submissions: list[StoredSubmission] = field(default_factory=list)
+    roster: RosterRow | None = None
+    submitted: str = ""  # says the roster
+    group: str = ""
+    # Of a group: by digest, what the roster says of the member who handed it in.
+    submitted_in_group: dict[str, str] | None = None
+    sender: Student | None = None  # the member of the group who handed in, or the group itself
+    review: list[str] = field(default_factory=list)
+    _all_names: frozenset[str] | None = None
+
+    @property
+    def display_name(self) -> str:
+        """The name on the roster; without one, that of the submission."""
+        return (self.roster.name if self.roster else "") or self.name
+
+    @property
+    def sort_name(self) -> str:
+        """The name by which lists are sorted: the family name, where the roster tells it."""
+        return (self.roster.sorted_as if self.roster else "") or self.name
+
+    @property
+    def full_name(self) -> str:
+        """The name on the roster, with that of the submission."""
+        return both_names(self.roster.name if self.roster else "", self.name)
+
+    @property
+    def id_or_name(self) -> str:
+        """What to write in a course file where several participants have one name."""
+        return (self.roster.id if self.roster else "") or self.name
+
+    @property
+    def all_names(self) -> frozenset[str]:
+        """Everything by which the participant may be called, as keys of names."""
+        if self._all_names is None:
+            names = [*self._names_of_submission(), *self._names_on_roster()]
+            self._all_names = frozenset(name_key(name) for name in names if name)
+        return self._all_names
+
+    def _names_of_submission(self) -> list[str]:
+        names = [self.name, *self.keys]
+        if self.student is not None:
+            names += [self.student.name, self.student.student, self.student.identifier or ""]
+            if len(self.student.people) == 1:
+                names += self.student.people[0]
+        return names
+
+    def _names_on_roster(self) -> list[str]:
+        row = self.roster
+        if row is None:
+            return []
+        return [row.id, row.name, row.email, row.github, row.login]
+
+    def time_of(self, submission: StoredSubmission) -> str:
+        """When a submission was handed in, as the platform or the roster says; else empty."""
+        in_group = ""
+        if self.submitted_in_group is not None:
+            in_group = self.submitted_in_group.get(submission.digest, "")
+        return submission.submitted or in_group or self.submitted
+
+    def take_submissions_of(self, key: str, student: Student) -> None:
+        """Add what a student handed in, who is known by that key."""
+        self.keys.append(key)
+        self.student = student
+        self.submissions = list(student.sent)
+
+
+def sort_by_time(
+    submissions: list[StoredSubmission], time_of: Callable[[StoredSubmission], str]
+) -> None:
+    """Sort submissions by times in ISO 8601, which may be in several time zones."""
+    submissions.sort(key=lambda each: datetime.datetime.fromisoformat(time_of(each)))
+
+
+def with_unique_names(participants: list[Participant]) -> list[Participant]:
+    """The participants, sorted by name; of several with one name, the later ones are renamed."""
+    used: set[str] = set()
+    for participant in participants:
+        name = participant.name
+        if folded(name) in used and participant.roster is not None:
+            name = f"{participant.name} ({participant.roster.id})"
+        number = 2
+        while folded(name) in used:
+            name = f"{participant.name} ({number})"
+            number += 1
+        participant.name = name
+        used.add(folded(name))
+    return sorted(participants, key=lambda each: natural(each.sort_name))
+
+
+def describe_namesakes(name: str, participants: Sequence[Participant]) -> str:
+    """The beginning of a sentence about several participants of one name."""
+    ids = ", ".join(each.id_or_name for each in participants)
+    return f"{len(participants)} students are called {name!r}: write {ids}"
+
+
+Notice = Callable[..., None]
+
+
+class GroupWork:
+    """Shares what one member of a group handed in with all of its members.
+
+    `participants` is changed: members of whom nothing else is known are added, and what was handed
+    in under the name of the group itself is taken out.
+    """
+
+    def __init__(
+        self,
+        participants: list[Participant],
+        unmatched: list[str],
+        has_roster: bool,
+        notice: Notice,
+    ) -> None:
+        """`notice` is called with a sentence and the setting that it is about."""
+        self.participants = participants
+        self.unmatched = unmatched  # names that are not on the roster: a group need not be
+        self.has_roster = has_roster
+        self.notice = notice
+        self._group_of: dict[Participant, str] = {}
+
+    def share(self, groups: Mapping[str, Sequence[str]]) -> None:
+        for group, names in groups.items():
+            members = []
+            for name in names:
+                member = self._find_member(group, name)
+                if member is not None:
+                    members.append(member)
+            self.participants += [each for each in members if each not in self.participants]
+            self._share_within(group, members)
+
+    def _find_member(self, group: str, name: str) -> Participant | None:
+        """The member of that name; None, after a notice, where it is not clear who that is."""
+        matching = [each for each in self.participants if name_key(name) in each.all_names]
+        if len(matching) > 1:
+            namesakes = describe_namesakes(name, matching)
+            self.notice(f"{namesakes}; nobody of them is in the group", "groups", group)
+            return None
+        if matching:
+            member = matching[0]
+        else:
+            member = Participant(name, [f"plain:{folded(name)}"])
+            if self.has_roster:
+                self.notice(f"nobody is called {name!r}", "groups", group)
+        other = self._group_of.get(member)
+        if other is not None:
+            reason = f"{name!r} is in the group {other} by another name, and stays there"
+            self.notice(reason, "groups", group)
+            return None
+        self._group_of[member] = group
+        return member
+
+    def _share_within(self, group: str, members: Sequence[Participant]) -> None:
+        """Give all members what each of them, or the group by its own name, handed in."""
+        joint = []
+        for each in self.participants:
+            if name_key(group) in each.all_names and each not in members:
+                joint.append(each)
+        # Of equal submissions, that of the last sender counts.
+        senders = {}
+        for sender in (*joint, *members):
+            for submission in sender.submissions:
+                senders[submission.digest] = sender
+        if not senders:
+            return
+        for each in joint:
+            self.participants.remove(each)
+            if each.full_name in self.unmatched:
+                self.unmatched.remove(each.full_name)
+        shared = []
+        for sender in (*joint, *members):
+            for submission in sender.submissions:
+                if senders[submission.digest] is sender:
+                    shared.append(submission)
+        times = {}
+        for submission in shared:
+            sender = senders[submission.digest]
+            times[submission.digest] = submission.submitted or sender.submitted
+        if all(times.values()):
+            sort_by_time(shared, lambda each: times[each.digest])
+        else:
+            shared.sort(key=lambda each: each.at)
+        last_sender = senders[shared[-1].digest]
+        for member in members:
+            member.submissions = shared
+            member.group = group
+            member.submitted_in_group = times
+            member.sender = last_sender.student

@@ -1,0 +1,175 @@
+"""Writes results.json and results.csv of a class, and says which points changed by new rules."""
+
+from __future__ import annotations
+
+import contextlib
+import csv
+import hashlib
+from collections import Counter
+from collections.abc import Collection
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from gpudojo.classes.class_tally import ClassTally
+from gpudojo.classes.gradebook import Gradebook
+from gpudojo.classes.score_changes import HistoryLine, append_to_history
+from gpudojo.classes.store import FOLDER, write
+from gpudojo.model.errors import BadClass, printable
+from gpudojo.model.results import ClassResults, SubmissionRow, SubmissionStatus
+from gpudojo.model.results_file import encoded, number, open_results, open_table, safe, whole
+from gpudojo.submissions.entries import natural
+
+RULES: Final = f"{FOLDER}/rules"  # the digest of the rules by which results were written
+RULES_CHANGED: Final = "Changed by the course file, the roster or the choice of attempts"
+
+
+class WrittenResults(NamedTuple):
+    """The file of results, and counts of what is in it."""
+
+    path: Path
+    tally: ClassTally
+
+
+class PublishedPoints(NamedTuple):
+    """Points and their maximum, as results.csv has them."""
+
+    points: str
+    out_of: str
+
+
+def write_results(
+    book: Gradebook, few: Collection[str] = (), changed: Collection[str] = ()
+) -> WrittenResults:
+    """Write results.json and results.csv; raises BadClass where that is not possible.
+
+    `few` are names of submissions whose points are to be shown. `changed` are those whose changes
+    are known: of others, points that changed are added to history.csv and to the tally.
+    """
+    path = book.out / "results.json"
+    tally = ClassTally()
+    rules = _digest_of_rules(book)
+    published = _points_by_other_rules(book.out, rules)
+    lines = []
+    rows = book.rows()  # sets what the header says of the roster
+    exercises = [*book.row_maker.graded_exercises, *(item.name for item in book.course.by_hand)]
+    try:
+        with (
+            open_table(book.out / "results.csv", exercises) as write_line,
+            open_results(path, _header(book)) as write_row,
+        ):
+            for row in rows:
+                write_row(row)
+                write_line(row)
+                tally.add(row, now=row.submission in few)
+                old = _find_published(published, row)
+                new = _published_points(row)
+                if old is not None and old != new and row.submission not in changed:
+                    tally.settled.append(_describe_change(row, old, new))
+                    lines.append(_history_line(row, old, new))
+        if lines:
+            append_to_history(book.out, lines)
+        if published or not (book.out / RULES).exists():
+            write(book.out / RULES, rules.encode(), lasting=False)
+    except OSError as error:
+        raise BadClass(
+            f"cannot write {path}: {error.strerror}; what has been run is kept"
+        ) from None
+    return WrittenResults(path, tally)
+
+
+def _header(book: Gradebook) -> ClassResults:
+    """What the file says of the class as a whole."""
+    state = book.state
+    course = book.course
+    times = [each.at for student in state.students.values() for each in student.sent]
+    sections = set()
+    if book.roster is not None:
+        sections = {row.section for row in book.roster.rows if row.section}
+    return ClassResults(
+        day=state.day,
+        bench=state.bench,
+        torch=state.torch,
+        gpudojo=state.gpudojo,
+        max_score=book.row_maker.max_score,
+        layers=state.layers,
+        reference=state.reference,
+        title=course.title,
+        graded_at=max(times, default=""),
+        python=state.python,
+        seed=state.seed,
+        limits=state.limits,
+        only=state.only,
+        scale=course.points,
+        deadline=course.deadline.isoformat() if course.deadline else "",
+        attempt=book.attempt,
+        visibility=course.visibility,
+        by_hand=list(course.by_hand),
+        sections=sorted(sections, key=natural),
+        unmatched=book.unmatched,
+    )
+
+
+def _digest_of_rules(book: Gradebook) -> str:
+    """Changes if points may have changed of submissions that have not."""
+    roster: tuple[object, ...] = ()
+    if book.roster is not None:
+        roster = (book.roster.rows, list(book.roster.submitted.items()))
+    rules = (book.course.text, book.attempt, roster)
+    return hashlib.sha256(encoded(rules)).hexdigest()
+
+
+def _points_by_other_rules(out: Path, rules: str) -> dict[str, PublishedPoints]:
+    """The points in results.csv, by names, if it was written by other rules than these.
+
+    Students who handed in under several names are found by their own, unless others have it, too.
+    """
+    # Without files that can be read, nothing was published that could have changed.
+    with contextlib.suppress(OSError, UnicodeDecodeError, csv.Error, KeyError):
+        if (out / RULES).read_text(encoding="utf-8") == rules:
+            return {}
+        with (out / "results.csv").open(encoding="utf-8", newline="") as file:
+            lines = [
+                line for line in csv.DictReader(file) if line["status"] != SubmissionStatus.ABSENT
+            ]
+        namesakes = Counter(line["student"] for line in lines)
+        published = {}
+        for line in lines:
+            if namesakes[line["student"]] == 1:
+                published[line["student"]] = PublishedPoints(line["points"], line["out_of"])
+        for line in lines:
+            published[line["submission"]] = PublishedPoints(line["points"], line["out_of"])
+        return published
+    return {}
+
+
+def _find_published(
+    published: dict[str, PublishedPoints], row: SubmissionRow
+) -> PublishedPoints | None:
+    """The points that were published for a row; None where there were none."""
+    for name in (row.submission, row.student or ""):
+        points = published.get(safe(printable(whole(name))))
+        if points is not None:
+            return points
+    return None
+
+
+def _published_points(row: SubmissionRow) -> PublishedPoints:
+    return PublishedPoints(number(row.final.points), number(row.final.max_points))
+
+
+def _describe_change(row: SubmissionRow, old: PublishedPoints, new: PublishedPoints) -> str:
+    before = old.points
+    if old.out_of != new.out_of:
+        before += f" of {old.out_of}"
+    return f"{row.called}: {before} → {new.points} of {new.out_of}"
+
+
+def _history_line(row: SubmissionRow, old: PublishedPoints, new: PublishedPoints) -> HistoryLine:
+    return HistoryLine(
+        submission=row.submission,
+        student=row.student or "",
+        before=old.points,
+        after=new.points,
+        why="settings",
+        checks="",
+    )

@@ -1,0 +1,337 @@
+"""Makes the row of a participant: verdict, weights, overrides, lateness."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from msgspec.structs import replace
+
+from gpudojo.classes.class_state import ClassState, StoredSubmission
+from gpudojo.classes.course_rules import CourseRules, Worth, weigh_exercise
+from gpudojo.classes.judging import NO_FUNCTIONS
+from gpudojo.classes.participants import Participant
+from gpudojo.classes.store import Overrides, applied
+from gpudojo.classes.verdict_store import VerdictStore
+from gpudojo.model.catalogue import day as exercises_of
+from gpudojo.model.results import (
+    Attempt,
+    ExerciseRow,
+    Outcome,
+    SubmissionRow,
+    SubmissionStatus,
+    Timing,
+    total,
+)
+from gpudojo.submissions.reading import WRITTEN
+
+
+class GradedExercise(NamedTuple):
+    """An exercise that is graded, and its points before the course weighs them."""
+
+    stem: str
+    title: str
+    worth: Worth  # in the course
+    points_of_checks: float  # all of them
+    points_graded: float  # of the functions that are graded
+
+
+class RowMaker:
+    """Makes rows of a class; it reads verdicts, and judges records of which there is none."""
+
+    def __init__(
+        self, out: Path, state: ClassState, course: CourseRules, overrides: Overrides
+    ) -> None:
+        self.out = out
+        self.state = state
+        self.course = course
+        self.overrides = overrides
+        # Few are needed at once; with seeds per student there are as many as students.
+        self._verdicts = functools.lru_cache(4)(self._open_verdicts)
+
+    def row(
+        self,
+        participant: Participant,
+        counted: StoredSubmission | None,
+        twins: Sequence[str] = (),
+    ) -> SubmissionRow:
+        """The row of a participant, of whose submissions one counts.
+
+        `twins` are the names of others who handed in the same files.
+        """
+        row = self.row_if_counted(participant, counted, twins=twins)
+        if len(participant.submissions) < 2:
+            return row
+        return replace(row, attempts=self._attempts(participant, counted, row))
+
+    def row_if_counted(
+        self,
+        participant: Participant,
+        submission: StoredSubmission | None,
+        verdict: SubmissionRow | None = None,
+        twins: Sequence[str] = (),
+    ) -> SubmissionRow:
+        """The row, without attempts, that a participant has if this submission counts.
+
+        Without a submission, it is that of somebody who is absent. `verdict` is the grader's on
+        the submission, if the caller has it.
+        """
+        if verdict is None:
+            verdict = self.verdict(submission) if submission else _absent(participant)
+        exercises = self._weigh(verdict) + self._items_by_hand()
+        overrides = self.overrides.of(participant.keys, everyone=submission is not None)
+        exercises, problems_of_overrides = applied(exercises, overrides)
+        timing = self._timing(participant, submission)
+
+        review = _explain_missing_functions(verdict.needs_human, submission)
+        review += participant.review
+        if twins and submission is not None and not submission.problem and _was_tried(verdict):
+            review.append(f"the same files as {_shorten(twins)}")
+        if submission is not None and self.course.late.penalty:
+            review += _doubts_about_lateness(participant, submission, timing)
+        review += problems_of_overrides
+
+        row = replace(
+            verdict,
+            submission=participant.name,
+            score=total(exercise.score for exercise in exercises),
+            max_score=total(exercise.max_score for exercise in exercises if not exercise.extra),
+            exercises=exercises,
+            needs_human=review,
+            roster=participant.roster,
+            group=participant.group,
+            **_who(participant),
+        )
+        if submission is not None:
+            row = replace(row, **self._about(submission, verdict))
+        return self.course.with_published_points(row, timing)
+
+    def _about(self, submission: StoredSubmission, verdict: SubmissionRow) -> dict[str, object]:
+        """The fields of a row that say what was handed in and graded."""
+        own_reference = submission.reference != self.state.reference
+        return {
+            "notes": [*submission.notes, *verdict.notes],
+            "record": submission.record,
+            "reference": submission.reference if own_reference else "",
+            "graded_at": submission.at,
+            "gone": _is_gone(Path(submission.origin)),
+        }
+
+    def _timing(
+        self, participant: Participant, submission: StoredSubmission | None
+    ) -> Timing | None:
+        # All names of everybody take more memory than the rest of a class.
+        names = participant.all_names if self.course.extensions else frozenset[str]()
+        if submission is None:
+            return self.course.timing_of("", "", False, names)
+        submitted = participant.time_of(submission)
+        told_by = ""
+        if submitted or submission.late:
+            told_by = _source_of_time(participant, submission)
+        return self.course.timing_of(submitted, told_by, submission.late, names)
+
+    def _attempts(
+        self, participant: Participant, counted: StoredSubmission | None, row: SubmissionRow
+    ) -> list[Attempt]:
+        """All submissions with their points in the course; `row` is that of the one that counts."""
+        attempts = []
+        for submission in participant.submissions:
+            score = submission.score
+            max_score = submission.max_score
+            if submission is counted:
+                own_row: SubmissionRow | None = row
+            else:
+                own_row = self._row_of_attempt(participant, submission)
+            if own_row is not None:
+                score = own_row.score
+                max_score = own_row.max_score
+            attempt = Attempt(
+                submission=submission.name,
+                digest=submission.digest,
+                score=score,
+                max_score=max_score,
+                graded_at=submission.at,
+                submitted=submission.submitted,
+                counts=submission is counted,
+                changes=submission.changes,
+            )
+            attempts.append(attempt)
+        return attempts
+
+    def _row_of_attempt(
+        self, participant: Participant, submission: StoredSubmission
+    ) -> SubmissionRow | None:
+        """The row if an earlier attempt counted; None where its verdict is no longer there."""
+        if not submission.record:
+            return self.row_if_counted(participant, submission)
+        verdict = self.kept_verdict(submission)
+        if verdict is None:
+            return None
+        return self.row_if_counted(participant, submission, verdict)
+
+    # Points
+
+    @functools.cached_property
+    def graded_exercises(self) -> dict[str, GradedExercise]:
+        """By stem, the exercises that are graded."""
+        exercises = exercises_of(self.state.day)
+        worths = self.course.worth_by_exercise(exercises)
+        only = set(self.state.only)
+        graded = {}
+        for exercise in exercises:
+            all_points = []
+            graded_points = []
+            for function in exercise.functions:
+                points = [check.points for check in function.checks]
+                all_points += points
+                if not only or function.name in only:
+                    graded_points += points
+            if exercise.stem in worths and graded_points:
+                graded[exercise.stem] = GradedExercise(
+                    stem=exercise.stem,
+                    title=exercise.title,
+                    worth=worths[exercise.stem],
+                    points_of_checks=total(all_points),
+                    points_graded=total(graded_points),
+                )
+        return graded
+
+    @property
+    def max_score(self) -> float:
+        """What the whole is worth, without extra credit."""
+        exercises = [*self._weigh_absent(), *self._items_by_hand()]
+        return total(exercise.max_score for exercise in exercises if not exercise.extra)
+
+    def _weigh(self, verdict: SubmissionRow) -> list[ExerciseRow]:
+        """The exercises of a verdict that are graded, with their points in the course."""
+        if verdict.status is SubmissionStatus.ABSENT:
+            return self._weigh_absent()
+        rows = {row.exercise: row for row in verdict.exercises}
+        weighed = []
+        for stem, exercise in self.graded_exercises.items():
+            if stem in rows:
+                row = weigh_exercise(rows[stem], exercise.worth, exercise.points_of_checks)
+                weighed.append(row)
+        return weighed
+
+    def _weigh_absent(self) -> list[ExerciseRow]:
+        """The exercises of somebody who handed in nothing."""
+        weighed = []
+        for exercise in self.graded_exercises.values():
+            row = ExerciseRow(exercise.stem, exercise.title, 0.0, exercise.points_graded)
+            weighed.append(weigh_exercise(row, exercise.worth, exercise.points_of_checks))
+        return weighed
+
+    def _items_by_hand(self) -> list[ExerciseRow]:
+        """What people grade, without any points yet."""
+        rows = []
+        for item in self.course.by_hand:
+            rows.append(
+                ExerciseRow(item.name, item.title, 0.0, item.points, extra=item.extra, by_hand=True)
+            )
+        return rows
+
+    # Verdicts
+
+    def verdict(self, submission: StoredSubmission) -> SubmissionRow:
+        """The grader's verdict on a submission; made now where it is not there."""
+        verdicts = self._verdicts_for(submission)
+        if submission.record:
+            return verdicts.row(submission.record)
+        return verdicts.judge_unreadable(submission.problem)
+
+    def kept_verdict(self, submission: StoredSubmission) -> SubmissionRow | None:
+        """The verdict as it was made when the submission ran, if it is still there."""
+        if not submission.record:
+            return None
+        return self._verdicts_for(submission).kept_row(submission.record)
+
+    def _verdicts_for(self, submission: StoredSubmission) -> VerdictStore:
+        return self._verdicts(submission.reference, submission.measure, tuple(submission.only))
+
+    def _open_verdicts(self, reference: str, measure: str, only: tuple[str, ...]) -> VerdictStore:
+        return VerdictStore(self.out, self.state.day, frozenset(only), reference, measure)
+
+
+def _absent(participant: Participant) -> SubmissionRow:
+    return SubmissionRow(
+        participant.name, SubmissionStatus.ABSENT, 0.0, 0.0, reason="Nothing was handed in."
+    )
+
+
+def _who(participant: Participant) -> dict[str, object]:
+    """The fields of a row that say whose it is."""
+    student = participant.student
+    roster = participant.roster
+    name_on_roster = roster.name if roster else ""
+    if student is not None:
+        return {
+            "student": name_on_roster or student.student,
+            "identifier": student.identifier,
+            "naming": student.naming,
+        }
+    return {
+        "student": name_on_roster or participant.name,
+        "identifier": roster.id if roster else None,
+        "naming": None,
+    }
+
+
+def _source_of_time(participant: Participant, submission: StoredSubmission) -> str:
+    """Who says when a submission was handed in: a platform, the commit, or the roster."""
+    student = participant.sender or participant.student
+    naming = student.naming if student else ""
+    if naming not in ("plain", "classroom", ""):
+        return naming
+    return "commit" if submission.submitted else "roster"
+
+
+def _doubts_about_lateness(
+    participant: Participant, submission: StoredSubmission, timing: Timing | None
+) -> list[str]:
+    """What to review where a platform says late, and nobody knows when that was."""
+    if timing is None or not submission.late or participant.time_of(submission):
+        return []
+    if timing.late:
+        return ["late, and by how much is not known: one day was counted"]
+    if timing.extended:
+        return ["the platform says late, and does not know of the extension; no penalty was taken"]
+    return []
+
+
+def _explain_missing_functions(
+    reasons: Sequence[str], submission: StoredSubmission | None
+) -> list[str]:
+    """Reasons to review; where no function was found, with what the files say about it."""
+    notes = submission.notes if submission else ()
+    why = [f"{note[:1].lower()}{note[1:]}" for note in notes if note.endswith(WRITTEN)]
+    explained = []
+    for reason in reasons:
+        if why and reason == NO_FUNCTIONS:
+            reason = f"{reason}: {' '.join(why)}"
+        explained.append(reason)
+    return explained
+
+
+def _shorten(names: Sequence[str]) -> str:
+    """The first three names, and how many more there are."""
+    text = ", ".join(names[:3])
+    if len(names) > 3:
+        text += f" and {len(names) - 3} more"
+    return text
+
+
+def _was_tried(verdict: SubmissionRow) -> bool:
+    """True if a check of a function that was written passed or failed."""
+    for exercise in verdict.exercises:
+        for check in exercise.checks:
+            if check.outcome in (Outcome.PASSED, Outcome.FAILED):
+                return True
+    return False
+
+
+def _is_gone(origin: Path) -> bool:
+    """True if a submission was taken away, and not the whole folder that it was in."""
+    return not origin.exists() and origin.parent.is_dir()

@@ -1,0 +1,206 @@
+"""Adds what was graded to a class, and says whose points changed; `history.csv` keeps it."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from msgspec.structs import replace
+
+from gpudojo.classes.class_state import StoredSubmission, Student, key_of_student, utc_now
+from gpudojo.classes.gradebook import Gradebook
+from gpudojo.classes.store import write
+from gpudojo.model.results import SubmissionRow, both_names
+from gpudojo.model.results_file import number, safe
+from gpudojo.submissions.entries import SubmissionEntry
+
+HISTORY: Final = "history.csv"
+HISTORY_COLUMNS: Final = "at,submission,student,before,after,why,checks\n"
+MOST_CHANGES: Final = 60  # of checks, that are kept of one grading
+
+
+class GradedEntry(NamedTuple):
+    """What was handed in and graded now."""
+
+    entry: SubmissionEntry
+    submission: StoredSubmission
+
+
+class ScoreChange(NamedTuple):
+    """What a new grading changed."""
+
+    submission: str
+    student: str
+    before: float
+    after: float
+    new_attempt: bool
+    checks: list[str]
+    called: str  # the submission, with the name on the roster
+
+    def __str__(self) -> str:
+        text = f"{self.called}: {number(self.before)} → {number(self.after)}"
+        if not self.checks:
+            return text
+        checks = "; ".join(check.partition("::")[2] for check in self.checks[:3])
+        if len(self.checks) > 3:
+            checks += f"; and {len(self.checks) - 3} more checks"
+        return f"{text} ({checks})"
+
+
+class HistoryLine(NamedTuple):
+    """A line of history.csv, but for the time."""
+
+    submission: str
+    student: str
+    before: str
+    after: str
+    why: str
+    checks: str
+
+
+def add_to_class(book: Gradebook, graded: Sequence[GradedEntry]) -> list[ScoreChange]:
+    """Add what was graded in this run to the state of the class; returns whose points changed.
+
+    The changes are written to history.csv; the state is not written.
+    """
+    by_student: dict[str, list[GradedEntry]] = defaultdict(list)
+    for each in graded:
+        by_student[key_of_student(each.entry)].append(each)
+    changes = []
+    for key, own in by_student.items():
+        own.sort(key=lambda each: (each.submission.submitted, each.entry.attempt))
+        change = _add_to_student(book, key, own)
+        if change is not None:
+            changes.append(change)
+    if changes:
+        append_to_history(book.out, map(_history_line, changes))
+    return changes
+
+
+def _add_to_student(book: Gradebook, key: str, graded: Sequence[GradedEntry]) -> ScoreChange | None:
+    """Add what one student handed in, sorted by time; returns the change of the points, if any."""
+    before = None
+    known_submissions: list[StoredSubmission] = []
+    known = book.state.students.get(key)
+    if known is not None:
+        known_submissions = known.sent
+        before = book.counted_submission(book.participant_for(key, known))
+        if before is not None:
+            before = replace(before)  # the grading of the same submission may change it
+    entry = graded[-1].entry
+    student = Student(
+        name=entry.name,
+        student=entry.student,
+        naming=str(entry.naming),
+        identifier=entry.identifier,
+        people=list(entry.people),
+        sent=_merge(known_submissions, [each.submission for each in graded]),
+    )
+    book.state.students[key] = student
+    participant = book.participant_for(key, student)
+    after = book.counted_submission(participant)
+    if before is None or after is None or _same_grading(before, after):
+        return None
+
+    # Never judged again: the checks of that time may be gone. Without the verdict that was kept,
+    # only the score is known.
+    old_verdict = book.row_maker.kept_verdict(before)
+    new_verdict = book.row_maker.verdict(after)
+    score_before = before.score
+    if old_verdict is not None:
+        score_before = book.row_maker.row_if_counted(participant, before, old_verdict).score
+    score_after = book.row_maker.row_if_counted(participant, after, new_verdict).score
+    checks = _changed_checks(old_verdict, new_verdict)
+    if not checks and score_before == score_after:
+        return None
+    new_attempt = before.digest != after.digest
+    if new_attempt:
+        after.changes = checks[:MOST_CHANGES]
+    people = book.name_of_people(student)
+    return ScoreChange(
+        submission=student.name,
+        student=people or student.student,
+        before=score_before,
+        after=score_after,
+        new_attempt=new_attempt,
+        checks=checks,
+        called=both_names(people, student.name),
+    )
+
+
+def _merge(
+    known: Sequence[StoredSubmission], graded: Sequence[StoredSubmission]
+) -> list[StoredSubmission]:
+    """All submissions of a student, the latest last; of equal ones, the last grading.
+
+    A submission that is found again, as when the same download is graded twice, stays an earlier
+    attempt. It is a later one where files in the same place have changed back, or the platform
+    says so.
+    """
+    by_digest = {each.digest: each for each in known}
+    last_digest_at = {each.origin: each.digest for each in known}
+    for submission in graded:
+        old = by_digest.get(submission.digest)
+        if old is not None:
+            if old.record == submission.record:
+                submission.at = old.at
+            submission.changes = old.changes
+            last_digest = last_digest_at.get(submission.origin, submission.digest)
+            changed_back = last_digest != submission.digest
+            handed_in_again = submission.submitted > old.submitted > ""
+            if changed_back or handed_in_again:
+                del by_digest[submission.digest]  # so that it is added at the end
+        by_digest[submission.digest] = submission
+    return list(by_digest.values())
+
+
+def _same_grading(before: StoredSubmission, after: StoredSubmission) -> bool:
+    return (
+        before.record == after.record
+        and before.reference == after.reference
+        and before.measure == after.measure
+        and before.problem == after.problem
+    )
+
+
+def _changed_checks(before: SubmissionRow | None, after: SubmissionRow) -> list[str]:
+    """The checks with another outcome, such as `04_…::train_epoch::runs: failed → passed`."""
+    outcomes = {}
+    if before is not None:
+        for exercise in before.exercises:
+            for check in exercise.checks:
+                outcomes[check.id] = check.outcome
+    changed = []
+    for exercise in after.exercises:
+        for check in exercise.checks:
+            old = outcomes.get(check.id, check.outcome)
+            if old is not check.outcome:
+                changed.append(f"{check.id}: {old} → {check.outcome}")
+    return changed
+
+
+def _history_line(change: ScoreChange) -> HistoryLine:
+    return HistoryLine(
+        submission=change.submission,
+        student=change.student,
+        before=number(change.before),
+        after=number(change.after),
+        why="new attempt" if change.new_attempt else "regraded",
+        checks="\n".join(change.checks),
+    )
+
+
+def append_to_history(out: Path, lines: Iterable[HistoryLine]) -> None:
+    """Add lines, with the time, to history.csv; the file is replaced as a whole. Raises OSError."""
+    path = out / HISTORY
+    old = path.read_text(encoding="utf-8") if path.exists() else HISTORY_COLUMNS
+    text = io.StringIO(newline="")
+    writer = csv.writer(text, lineterminator="\n")
+    time = utc_now()
+    for line in lines:
+        writer.writerow([safe(cell) for cell in (time, *line)])
+    write(path, (old + text.getvalue()).encode("utf-8", "backslashreplace"))
