@@ -25,7 +25,7 @@ from gpudojo.authoring import new
 from gpudojo.classes.store import Store
 from gpudojo.model.results import SubmissionRow
 from gpudojo.model.results_file import header, iterate
-from gpudojo.sandbox.isolation import Layers, sentence
+from gpudojo.sandbox.layers import Layers, describe_layers
 from rich.console import Console
 from rich.table import Table
 
@@ -189,7 +189,7 @@ def main() -> None:
                 )
             statuses = Counter(str(row.status) for row in runs[1].rows.values())
             told.append(f"{jobs} jobs: {dict(statuses)}; equal verdicts in other words: {words}")
-            told.append(f"  cuda: {sentence(runs[1].layers)}")
+            told.append(f"  cuda: {describe_layers(runs[1].layers)}")
             told += [
                 f"  {name} (virtual | cuda)\n    " + "\n    ".join(found)
                 for name, found in differing.items()

@@ -52,7 +52,7 @@ from gpudojo.model.catalogue import torch_version, wrong_points
 from gpudojo.model.errors import BadClass, printable
 from gpudojo.model.results import AttemptRule, RunLimits, SubmissionStatus
 from gpudojo.sandbox import protocol
-from gpudojo.sandbox.isolation import missing, sentence
+from gpudojo.sandbox.layers import describe_layers, missing_layers
 from gpudojo.sandbox.protocol import RunOptions
 from gpudojo.submissions.entries import (
     IgnoredPath,
@@ -485,8 +485,8 @@ class ClassGrading:
         )
         self.layers = self.layers or dict(first.verdicts.reference.layers)
         self.progress.isolated(self.layers)
-        if self.options.require_isolation and missing(self.layers):
-            raise BadClass(f"--require-isolation: {'; '.join(missing(self.layers))}")
+        if self.options.require_isolation and missing_layers(self.layers):
+            raise BadClass(f"--require-isolation: {'; '.join(missing_layers(self.layers))}")
         if (
             not self.options.alone
         ):  # before students' code is judged, for a run may be stopped; not if it is refused
@@ -767,7 +767,7 @@ class Display:
     def isolated(self, layers: dict[str, str]) -> None:
         self.doing = "grading"
         self._running = time.monotonic()
-        self._say(sentence(layers), style="yellow" if missing(layers) else "")
+        self._say(describe_layers(layers), style="yellow" if missing_layers(layers) else "")
 
     def under_way(self, tasks: Sequence[GradingTask]) -> None:
         self.tasks = tasks

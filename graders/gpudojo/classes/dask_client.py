@@ -38,7 +38,7 @@ from gpudojo.classes.local_runner import TICK, GradingTask, Progress
 from gpudojo.classes.store import Incident, IncidentKind, UnreadRecord
 from gpudojo.classes.submission_run import BEFORE
 from gpudojo.model.errors import BadMessage, BadWorker, NoCluster
-from gpudojo.sandbox.isolation import Layers, missing
+from gpudojo.sandbox.layers import Layers, missing_layers
 from gpudojo.sandbox.protocol import RunOptions
 
 if TYPE_CHECKING:
@@ -125,7 +125,7 @@ def objection(answer: Introduction | str, ours: Versions, require_isolation: boo
     """Why a worker may not grade, or None."""
     if isinstance(answer, str):
         return answer
-    lacking = missing(answer.layers) if require_isolation else []
+    lacking = missing_layers(answer.layers) if require_isolation else []
     return ours.difference(answer.versions) or (
         f"--require-isolation: {'; '.join(lacking)}" if lacking else None
     )

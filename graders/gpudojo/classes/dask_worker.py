@@ -29,7 +29,7 @@ from gpudojo.classes.submission_run import SubmissionRun
 from gpudojo.model.errors import BadEvidence, BadMessage, DojoError
 from gpudojo.model.evidence import decoded
 from gpudojo.sandbox import fork_client
-from gpudojo.sandbox.isolation import DEVICE, examine
+from gpudojo.sandbox.layers import DEVICE, examine_layers
 from gpudojo.sandbox.protocol import WHOLE, RunOptions
 
 HASH: Final = 32  # bytes of a SHA-256
@@ -246,7 +246,7 @@ class ForkServers(WorkerPlugin):
 
 PLUGIN: Final = "gpudojo"
 fork_servers: Final = ForkServers()
-_layers = functools.cache(examine)
+_layers = functools.cache(examine_layers)
 
 
 async def introduce(worker: Any, day: str) -> bytes:

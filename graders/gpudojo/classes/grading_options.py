@@ -17,7 +17,7 @@ from gpudojo.model.catalogue import torch_version
 from gpudojo.model.errors import BadClass, suggestion
 from gpudojo.model.exercise import Exercise, Function
 from gpudojo.model.results import AttemptRule, total
-from gpudojo.sandbox.isolation import examine
+from gpudojo.sandbox.layers import examine_layers
 from gpudojo.sandbox.protocol import RunOptions
 
 BITS: Final = 31  # accepted by every generator
@@ -70,7 +70,7 @@ class RecordedReference:
                 seen["::".join(name)] = FunctionRecord(
                     evidence, 0.0, self.shipped.signature(*name), timelines=drawn
                 )
-        return Record("reference", seen=seen, layers=examine())
+        return Record("reference", seen=seen, layers=examine_layers())
 
 
 def recorded(day: str, bench: str, folder: Path | None = None) -> RecordedReference:

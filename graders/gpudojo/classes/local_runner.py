@@ -18,9 +18,9 @@ from gpudojo.classes.submission_run import GAP, SubmissionRun
 from gpudojo.model.errors import BadClass, ForkServerFailed
 from gpudojo.model.results import SubmissionStatus
 from gpudojo.sandbox.fork_client import ChildExit, ChildPipes, ForkClient
-from gpudojo.sandbox.isolation import Layers
+from gpudojo.sandbox.layers import Layers
 from gpudojo.sandbox.protocol import TOKEN, RunOptions
-from gpudojo.sandbox.real_gpus import CUDA_DEVICE_BYTES, devices, room_for
+from gpudojo.sandbox.real_gpus import CUDA_DEVICE_BYTES, device_files, room_for
 from gpudojo.submissions.entries import IgnoredPath
 
 TICK: Final = 0.1
@@ -340,7 +340,7 @@ def at_once(options: RunOptions, jobs: int) -> int:
 
 def fork_client_for(bench: str) -> ForkClient:
     """The client for a device, not started yet; raises BadClass where this machine does not have that device."""
-    if bench == "cuda" and not devices():
+    if bench == "cuda" and not device_files():
         raise BadClass(
             "--bench cuda needs an NVIDIA GPU, and this machine has none; --bench virtual needs none"
         )

@@ -219,13 +219,13 @@ def _page(day: str, chosen: list[Exercise]) -> str:
 @click.command()
 def doctor() -> None:
     """Show what this machine has, torch, device and isolation, and what to do about what is missing."""
-    from gpudojo.sandbox.isolation import ADVICE, PURPOSE, examine
+    from gpudojo.sandbox.layers import ADVICE, PURPOSE, examine_layers
 
     system = f"Python {platform.python_version()} on {platform.system()} {platform.machine()}"
     click.echo(f"gpudojo {__version__}, {system}, {processors()} processors")
     problems = _torch()
     click.echo("isolation:")
-    layers = examine()
+    layers = examine_layers()
     for name, why in layers.items():
         mark = click.style("ok", fg="green") if not why else click.style("--", fg="yellow")
         click.echo(f"  {mark}  {name}: {PURPOSE.get(name, '')}")

@@ -41,7 +41,7 @@ from gpudojo.platforms._entries import one_line, save, save_json
 from gpudojo.release import leaks, manifest
 from gpudojo.release.student import requirements
 from gpudojo.release.wheel import wheel
-from gpudojo.sandbox.isolation import missing
+from gpudojo.sandbox.layers import missing_layers
 from gpudojo.submissions.archives import fetch
 from gpudojo.submissions.entries import Unreadable
 
@@ -402,7 +402,7 @@ def _log(found: Graded) -> None:
     print(
         f"{one_line(found.row.submission)}: {found.row.score:g} of {found.row.max_score:g} points"
     )
-    lacking = missing(found.results.layers)
+    lacking = missing_layers(found.results.layers)
     print(f"Isolation layers missing in this container: {'; '.join(lacking) or 'none'}.")
     for sentence in (*found.row.notes, *found.row.needs_human):
         print(f"- {one_line(sentence)}")

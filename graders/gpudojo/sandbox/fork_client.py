@@ -104,9 +104,9 @@ class ForkClient:
         }
         environment |= {"KINETO_LOG_LEVEL": "99"}
         if self.gpu:
-            from gpudojo.sandbox.real_gpus import hidden
+            from gpudojo.sandbox.real_gpus import variables_that_hide_gpus
 
-            environment |= hidden()
+            environment |= variables_that_hide_gpus()
         else:
             environment |= {"CUDA_VISIBLE_DEVICES": ""}
         root = os.path.dirname(os.path.dirname(os.path.realpath(gpudojo.__file__)))

@@ -23,7 +23,7 @@ from types import FunctionType
 from typing import Final, NoReturn
 
 from gpudojo.sandbox.bytecode_renaming import RenamedInside
-from gpudojo.sandbox.isolation import LINUX, PROCESSES_AT_MOST, Isolation, prepared
+from gpudojo.sandbox.isolation import LINUX, PROCESSES_AT_MOST, Isolation, prepare_isolation
 from gpudojo.sandbox.memory_watch import MemoryLimits, MemoryWatch, Usage, status_of
 from gpudojo.sandbox.protocol import EVENT, REQUEST, Event, Request
 from gpudojo.sandbox.warm_up import warm_up, warm_up_rare
@@ -49,7 +49,7 @@ def main(control_number: int, gpu: bool) -> None:
         tempfile.TemporaryDirectory(prefix="dojo-", ignore_cleanup_errors=True) as scratch,
         contextlib.ExitStack() as undo,
     ):
-        isolation = prepared(scratch, gpu)
+        isolation = prepare_isolation(scratch, gpu)
         renamed = RenamedInside()
         sys.meta_path.insert(0, renamed)
         ours = [thing for thing in gc.get_objects() if type(thing) is FunctionType]

@@ -9,214 +9,127 @@ import resource
 import secrets
 import shutil
 import signal
-import site
 import socket
 import stat
-import subprocess
 import sys
-import sysconfig
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
-import virtual_cuda
-
-import gpudojo
 from gpudojo.sandbox import kernel, real_gpus
+from gpudojo.sandbox.file_tree import (
+    DEVICES,
+    FILES_AT_MOST,
+    HOSTS_FILE,
+    SHARED_MEMORY,
+    readable_paths,
+    replace_root,
+)
+from gpudojo.sandbox.layers import (
+    CALLS,
+    DEVICE,
+    FILES,
+    LIMITS,
+    NETWORK,
+    PROCESSES,
+    SCRATCH,
+    SIGNALS,
+    TREE,
+    USER,
+    Layers,
+)
 from gpudojo.sandbox.real_gpus import CUDA_HOST_BYTES
 
-PROCESSES: Final = "processes"
-NETWORK: Final = "network"
-SCRATCH: Final = "scratch"
-TREE: Final = "file system"
-FILES: Final = "files"
-SIGNALS: Final = "signals"
-CALLS: Final = "system calls"
-USER: Final = "user"
-LIMITS: Final = "limits"
-DEVICE: Final = "device memory"
-
-PURPOSE: Final[dict[str, str]] = {
-    PROCESSES: "a process namespace: everything a submission starts ends with it",
-    NETWORK: "a network namespace with only its own loopback",
-    SCRATCH: "a private scratch folder in memory, with a size limit",
-    TREE: "a file system of its own: Python, the installed packages and scratch; nothing else can be named",
-    FILES: "Landlock: reads Python and the installed packages, writes scratch, and nothing else",
-    SIGNALS: "Landlock: no signals to the grader or to other submissions",
-    CALLS: "seccomp: no tracing, mounting, kernel keys, other processes' memory, memory of no process, other sockets",
-    USER: "a separate user, or a user namespace of its own, without privileges",
-    LIMITS: "limits on memory, CPU time, processes, files and output",
-    DEVICE: "memory of the GPU: a limit within torch, and what the driver reports for every process",
-}
-_NAMESPACES: Final = "allow user namespaces, or grade as root or in a container with --privileged"
-ADVICE: Final[dict[str, str]] = {
-    **dict.fromkeys((PROCESSES, NETWORK, SCRATCH), _NAMESPACES),
-    TREE: f"use Linux 5.12 or newer; {_NAMESPACES}",
-    FILES: "use Linux 5.13 or newer, and: pip install py-landlock",
-    SIGNALS: "use Linux 6.12 or newer, and: pip install py-landlock",
-    CALLS: "pip install pyseccomp, and your system's libseccomp (Debian: apt install libseccomp2)",
-    USER: "use Linux 5.14 or newer and allow user namespaces; or grade as root: each submission is then another user",
-    DEVICE: "grade where the driver (NVML) reports the memory of each process, or one submission at a time",
-}
-SECONDS: Final = 20.0
-
-# By name, why a layer does not hold; an empty text where it does.
-Layers = dict[str, str]
-
-
-def missing(layers: Layers) -> list[str]:
-    """The layers that do not hold, each with its reason."""
-    return [f"{name}: {why}" for name, why in layers.items() if why]
-
-
-def sentence(layers: Layers) -> str:
-    """All layers in one line."""
-    held = ", ".join(name for name, why in layers.items() if not why) or "none"
-    lacking = "; ".join(missing(layers))
-    return f"isolation: {held}; MISSING: {lacking}" if lacking else f"isolation: {held}"
-
-
-def examine() -> Layers:
-    """The layers of this machine; tried in a separate process."""
-    everywhere = [name for name in PURPOSE if name != DEVICE]  # only where there is a GPU
-    if not hasattr(os, "fork"):
-        return dict.fromkeys(everywhere, "this system cannot fork")
-    folder = str(Path(gpudojo.__file__).resolve().parents[1])
-    # -P: nothing is imported from the current folder, which may be a student's checkout
-    command = f"import sys; sys.path.append({folder!r})\nfrom gpudojo.sandbox.isolation import report; report()"
-    words = [sys.executable, "-P", "-c", command]
-    run = subprocess.run(words, capture_output=True, text=True, timeout=SECONDS, check=False)
-    for line in run.stdout.splitlines():
-        if line.startswith("{"):
-            found: Layers = json.loads(line)
-            return found
-    last = (run.stderr.strip().splitlines() or ["no output"])[-1]
-    return dict.fromkeys(everywhere, f"it could not be tried: {last}")
-
-
 LINUX: Final = sys.platform == "linux"
-# Read late by Python and libraries: shared libraries and time zones.
-SYSTEM: Final = (
-    *("/usr/lib", "/usr/lib64", "/lib", "/lib64", "/usr/local/lib"),
-    *("/etc/ld.so.cache", "/usr/share/zoneinfo"),
-    *("/sys/class/net", "/sys/bus/pci", "/sys/devices"),  # read by gloo about its network interface
-    "/bin/sh",  # by which `os.popen` and the like run a program, and say that there is none
-)
-HOSTS: Final = "/etc/hosts"
-DEVICES: Final = (
-    "/dev/null",
-    "/dev/urandom",
-    "/dev/random",
-    "/dev/full",
-)  # not zero: shared memory can be made of it
-SHARED: Final = "/dev/shm"  # where libc keeps named semaphores and shared memory
-# The recorded evidence of a reference, in a release.
-ANSWERS: Final = os.path.join(
-    os.path.dirname(os.path.realpath(gpudojo.__file__)), "grading", "of_reference"
-)
 PROCESSES_AT_MOST: Final = 64
-RESERVED_AT_MOST: Final = (
-    8 << 30
-)  # of addresses; for each of 64 threads glibc reserves 64 MiB, at first twice as much
 SHARED_PROCESSES: Final = 1024  # for all children together, where they are counted together
-FILES_AT_MOST: Final = 4096
-# The first of the user numbers for children: far from any in use, or small where a container has few.
-USERS: Final = (2_000_000_000, 50_000)
-STUDENT: Final = 1000  # in a user namespace of its own
-AT_ONCE: Final = 10_000
-BLOCKS: Final = 10_000  # of user numbers; each fork server chooses one, since processes are counted for each user
+OPEN_FILES_AT_MOST: Final = 256
+# Of addresses: for each of 64 threads glibc reserves 64 MiB, at first twice as much.
+RESERVED_AT_MOST: Final = 8 << 30
+# The first of the user numbers for children: far from any in use, or small where a container has
+# few. Each fork server chooses one block of numbers, since processes are counted for each user.
+FIRST_USERS: Final = (2_000_000_000, 50_000)
+USERS_IN_BLOCK: Final = 10_000
+BLOCKS_OF_USERS: Final = 10_000
+STUDENT: Final = 1000  # the user number in a user namespace of its own
+_NETWORK_NAMESPACES: Final = kernel.NEWNET | kernel.NEWIPC | kernel.NEWUTS
 
 
-def readable_paths() -> list[str]:
-    """Python, the installed packages and ours; not the folder around our packages, which may hold solutions.
-
-    Some of them are symbolic links, or lie behind one.
-    """
-    # Of the import path only folders of installed packages: a checkout on it may hold solutions.
-    installed = [path for path in sys.path if "-packages" in path or path.endswith(".zip")]
-    names = [*site.getsitepackages(), *sysconfig.get_paths().values(), *SYSTEM, *installed]
-    names += [
-        os.path.dirname(os.path.realpath(sys.executable)),
-        os.path.join(sys.prefix, "pyvenv.cfg"),
-    ]
-    packages = [str(Path(package.__path__[0]).resolve()) for package in (gpudojo, virtual_cuda)]
-
-    def around_ours(folder: str) -> bool:
-        return packages[0].startswith(folder + os.sep) and os.path.isdir(
-            os.path.join(folder, "reference")
-        )
-
-    return [
-        *sorted(
-            {
-                name
-                for name in names
-                if os.path.exists(name) and not around_ours(os.path.realpath(name))
-            }
-        ),
-        *packages,
-    ]
-
-
-def limit(memory: int, scratch: int, seconds: float, gpu: bool = False) -> None:
+def limit_resources(memory: int, scratch: int, seconds: float, gpu: bool = False) -> None:
     """Set the resource limits of this process; `memory` comes on top of what torch holds already.
 
-    It is a limit of writable memory. Addresses cost nothing as long as they are only reserved, as CUDA does by the
-    gigabyte and glibc for each thread: where these ran out, threads of torch's that cannot allocate ended the process.
+    It is a limit of writable memory. Addresses cost nothing as long as they are only reserved, as
+    CUDA does by the gigabyte and glibc for each thread: where these ran out, threads of torch's
+    that cannot allocate ended the process.
     """
     if sys.platform == "win32":
         raise NotImplementedError
-    size = data = 8 << 30
+    addresses = 8 << 30
+    writable = 8 << 30
     with contextlib.suppress(OSError), open("/proc/self/statm") as file:
-        pages = [int(word) * resource.getpagesize() for word in file.read().split()]
-        size, data = pages[0], pages[5]  # all addresses, and those of writable private memory
-    _at_most(resource.RLIMIT_DATA, data + memory + (CUDA_HOST_BYTES if gpu else 0))
+        sizes = [int(word) * resource.getpagesize() for word in file.read().split()]
+        addresses = sizes[0]
+        writable = sizes[5]
+    for_cuda = CUDA_HOST_BYTES if gpu else 0
+    _limit(resource.RLIMIT_DATA, writable + memory + for_cuda)
     if not gpu:
-        _at_most(resource.RLIMIT_AS, size + memory + RESERVED_AT_MOST)
-    _at_most(resource.RLIMIT_CPU, int(seconds) + 5)
-    _at_most(resource.RLIMIT_FSIZE, scratch)
-    _at_most(resource.RLIMIT_NOFILE, 256)
-    _at_most(resource.RLIMIT_CORE, 0)
+        _limit(resource.RLIMIT_AS, addresses + memory + RESERVED_AT_MOST)
+    _limit(resource.RLIMIT_CPU, int(seconds) + 5)
+    _limit(resource.RLIMIT_FSIZE, scratch)
+    _limit(resource.RLIMIT_NOFILE, OPEN_FILES_AT_MOST)
+    _limit(resource.RLIMIT_CORE, 0)
     signal.signal(signal.SIGXFSZ, signal.SIG_IGN)  # then a write beyond the limit raises OSError
 
 
-def _at_most(kind: int, most: int) -> None:
-    """Limit a resource for good; a limit that is lower already stays."""
+def _limit(kind: int, most: int) -> None:
+    """Limit a resource of this process for good; a limit that is lower already stays."""
     if sys.platform == "win32":
         raise NotImplementedError
     _, hard = resource.getrlimit(kind)
-    bounded = most if hard == resource.RLIM_INFINITY else min(most, hard)
-    resource.setrlimit(kind, (bounded, bounded))
+    if hard != resource.RLIM_INFINITY:
+        most = min(most, hard)
+    resource.setrlimit(kind, (most, most))
 
 
-def _running() -> int:
-    """How many threads this user has: the limit counts them too."""
+def _threads_of_this_user() -> int:
+    """How many threads the user of this process has: the limit of processes counts them."""
     if sys.platform == "win32":
         raise NotImplementedError
+    if not LINUX:
+        return 0
     own = os.getuid()
-    found = 0
-    for name in filter(str.isdigit, os.listdir("/proc") if LINUX else ()):
+    count = 0
+    for name in filter(str.isdigit, os.listdir("/proc")):
         with contextlib.suppress(OSError):
             if os.stat(f"/proc/{name}").st_uid == own:
-                found += len(os.listdir(f"/proc/{name}/task"))
-    return found
+                count += len(os.listdir(f"/proc/{name}/task"))
+    return count
 
 
-def own_namespaces(processes: bool, scratch: str) -> None:
-    """Become the first process of new namespaces, if the machine allows it; the original process waits for this one."""
+def enter_namespaces(own_processes: bool, scratch: str) -> None:
+    """Become the first process of new namespaces, if the machine allows it.
+
+    Forks: the original process waits for this one, removes `scratch`, and ends with its code.
+    Nothing happens if there can be no namespaces; `Isolation.prepare` finds out which.
+    """
     if sys.platform == "win32":
         raise NotImplementedError
     uid = os.getuid()
     gid = os.getgid()
     with contextlib.suppress(OSError):
-        kernel.set_own(kernel.ADOPTS_ORPHANS, 1)
+        kernel.set_process_attribute(kernel.ADOPTS_ORPHANS, 1)
+    kinds = 0
+    if own_processes:
+        kinds |= kernel.NEWPID
+    if uid:
+        kinds |= kernel.NEWUSER
     try:
-        kernel.unshare((kernel.NEWPID if processes else 0) | (kernel.NEWUSER if uid else 0))
+        kernel.unshare(kinds)
         if uid:
             _map_user(0, uid, gid)
     except OSError:
-        return  # `Isolation.prepare` finds out which layers are missing
+        return
     pid = os.fork()
     if pid:
         for signum in (signal.SIGINT, signal.SIGTERM):
@@ -225,85 +138,27 @@ def own_namespaces(processes: bool, scratch: str) -> None:
         with contextlib.suppress(OSError):
             os.rmdir(scratch)  # out of reach for a process with a file system of its own
         os._exit(code)
-    kernel.set_own(kernel.PARENT_DEATH, signal.SIGKILL)
+    kernel.set_process_attribute(kernel.PARENT_DEATH, signal.SIGKILL)
 
 
 def _map_user(inside: int, uid: int, gid: int, proc: int | None = None) -> None:
-    """In a new user namespace: give this process's user another number; `proc` is its open folder in /proc."""
-    for name, text in (
-        ("setgroups", "deny"),
-        ("uid_map", f"{inside} {uid} 1"),
-        ("gid_map", f"{inside} {gid} 1"),
-    ):
+    """Give the user of this process another number in its new user namespace.
+
+    `proc` is the process's open folder in /proc, for when /proc is gone.
+    """
+    texts = {"setgroups": "deny", "uid_map": f"{inside} {uid} 1", "gid_map": f"{inside} {gid} 1"}
+    for name, text in texts.items():
         path = f"/proc/self/{name}" if proc is None else name
         descriptor = os.open(path, os.O_WRONLY, dir_fd=proc)
         os.write(descriptor, text.encode())
         os.close(descriptor)
 
 
-def _lay(tree: str, path: str, bound: list[str], attributes: int) -> None:
-    """Let a path exist below `tree` as it does outside: its folders, symbolic links on the way, and itself."""
-    here = "/"
-    parts = Path(path).parts[1:]
-    for number, part in enumerate(parts, 1):
-        here = os.path.dirname(here) if part == ".." else os.path.join(here, part)
-        inside = tree + here
-        if os.path.islink(here):
-            target = os.readlink(here)
-            if not os.path.lexists(inside):
-                os.symlink(target, inside)
-            return _lay(
-                tree,
-                os.path.join(os.path.dirname(here), target, *parts[number:]),
-                bound,
-                attributes,
-            )
-        if any(here == one or here.startswith(f"{one}/") for one in bound):
-            continue
-        if number < len(parts) or os.path.isdir(here):
-            os.makedirs(inside, exist_ok=True)
-        else:
-            Path(inside).touch()
-        if number == len(parts):
-            kernel.bind(here, inside)
-            kernel.restrict_mount(inside, attributes)
-            bound.append(here)
-    return None
-
-
-def own_tree(scratch: str, readable: Iterable[str], devices: Iterable[str]) -> None:
-    """Replace the root of this process's mount namespace: only these paths exist from now on, and cannot be changed.
-
-    /proc stays, for the process that measures children; they lose it.
-    """
-    tree = scratch
-    bound: list[str] = []
-    kernel.mount_memory(tree, 1 << 20, FILES_AT_MOST, "755")
-    for path in filter(os.path.exists, readable):
-        _lay(tree, path, bound, kernel.READ_ONLY | kernel.NO_SETUID | kernel.NO_DEVICES)
-    for path in filter(os.path.exists, devices):
-        _lay(tree, path, bound, kernel.READ_ONLY | kernel.NO_SETUID)
-    for folder in (scratch, SHARED, "/proc"):
-        os.makedirs(tree + folder, exist_ok=True)
-    kernel.bind("/proc", f"{tree}/proc")
-    hosts = Path(tree + HOSTS)
-    hosts.parent.mkdir(exist_ok=True)
-    hosts.write_text(
-        "127.0.0.1 localhost\n::1 localhost\n"
-    )  # not the machine's own, which says whom it knows
-    if os.path.isdir(tree + ANSWERS):
-        kernel.mount_memory(tree + ANSWERS, 1 << 12, 1, "755")
-        kernel.restrict_mount(tree + ANSWERS, kernel.READ_ONLY)
-    kernel.restrict_mount(
-        tree, kernel.READ_ONLY | kernel.NO_SETUID | kernel.NO_DEVICES, below=False
-    )
-    kernel.change_root(tree)
-
-
 class Isolation:
     """Everything about the isolation of children that can be prepared before the fork.
 
-    `gpu_watch` is there where children may use the real GPU; `processes` is whether there may be process namespaces.
+    `gpu_watch` is there if children may use the real GPU; `processes` is whether there may be
+    process namespaces.
     """
 
     def __init__(
@@ -315,87 +170,95 @@ class Isolation:
         self.scratch = scratch
         self.gpu_watch = gpu_watch
         self.processes = processes
-        self.visible = os.environ.pop(real_gpus.VISIBLE, None)
+        self.visible_gpus = os.environ.pop(real_gpus.VISIBLE, None)
         self.layers: Layers = {}
-        self.namespaces = 0
-        self.own_processes: int | None = None
-        self.landlock: Any = None
+        self.namespaces = 0  # the kinds that each child enters
+        self.own_processes: int | None = None  # this process's process namespace, opened
+        self.landlock: Any = None  # a module of py-landlock
+        self.landlock_version: Any = None  # of Landlock in this kernel
         self.readable = readable_paths()
-        self.filters: dict[bool, Any] = {}  # by whether the child uses the GPU
+        self.filters: dict[bool, Any] = {}  # of system calls, by whether the child uses the GPU
         self.users = first_user()
-        self.own_user = False  # whether each child has a user namespace of its own, where users are counted anew
+        # Whether each child has a user namespace of its own, where processes are counted anew.
+        self.own_user = False
+
+    # In the fork server, before it serves
 
     def prepare(self) -> None:
         """Find out what this machine allows; to be called in the process that forks children."""
-        self._namespaces()
-        self._landlock()
-        _, self.layers[CALLS] = (
-            kernel.seccomp_filter()
-        )  # its library is found with programs that `finish` leaves
+        self._try_process_namespace()
+        self._try_other_namespaces()
+        self._try_landlock()
+        # Now, as its library is found with programs that `finish` leaves.
+        _, self.layers[CALLS] = kernel.seccomp_filter()
 
     def finish(self) -> None:
-        """Leave the machine's file system; to be called when all has been read that children cannot read."""
+        """Leave the machine's file system.
+
+        To be called when all has been read that children cannot read.
+        """
         if sys.platform == "win32":
             raise NotImplementedError
-        self.wait_ready()
+        if self.gpu_watch is not None:
+            self.gpu_watch.wait_ready()
+            self.layers[DEVICE] = self.gpu_watch.why
         if not self.layers[TREE]:
             try:
                 self._enter_tree()
             except OSError as error:
                 self.layers[TREE] = _reason(error.errno or 1)
-        self.own_user = self.users is None and _tried(_counted_alone) == 0
+        self.own_user = self.users is None and _errno_of(_count_processes_alone) == 0
         own_sockets = not self.layers[TREE] and not self.layers[NETWORK]
         for gpu in (False, True):
             self.filters[gpu], _ = kernel.seccomp_filter(own_sockets, shared_memory=gpu)
 
     def _enter_tree(self) -> None:
+        """Give this process a file system with what children may read; raises OSError."""
         kernel.unshare(kernel.NEWNS)
-        kernel.private_mounts()
-        with_gpu = self.gpu_watch is not None
-        libraries, devices = (
-            (real_gpus.libraries(), ["/dev/zero", *real_gpus.devices()]) if with_gpu else ([], [])
-        )
-        own_tree(self.scratch, [*self.readable, sys.executable, *libraries], [*DEVICES, *devices])
+        kernel.make_mounts_private()
+        readable = [*self.readable, sys.executable]
+        devices = [*DEVICES]
+        if self.gpu_watch is not None:
+            readable += real_gpus.library_folders()
+            devices += ["/dev/zero", *real_gpus.device_files()]
+        replace_root(self.scratch, readable, devices)
 
-    def _namespaces(self) -> None:
+    def _try_process_namespace(self) -> None:
         if sys.platform == "win32":
             raise NotImplementedError
-        self.layers[PROCESSES] = ""
+        if not self.processes:
+            self.layers[PROCESSES] = real_gpus.NO_PROC
+            return
         try:
-            if self.processes:
-                own = os.open("/proc/self/ns/pid", os.O_RDONLY | os.O_CLOEXEC)
-                kernel.unshare(kernel.NEWPID)
-                kernel.enter(own, kernel.NEWPID)
-                self.own_processes = own
-            else:
-                self.layers[PROCESSES] = real_gpus.NO_PROC
+            own = os.open("/proc/self/ns/pid", os.O_RDONLY | os.O_CLOEXEC)
+            kernel.unshare(kernel.NEWPID)
+            kernel.enter_namespace(own, kernel.NEWPID)
         except OSError as error:
             self.layers[PROCESSES] = _reason(error.errno or 1)
+            return
+        self.own_processes = own
+        self.layers[PROCESSES] = ""
 
-        def network() -> None:
-            kernel.unshare(kernel.NEWNET | kernel.NEWIPC | kernel.NEWUTS)
-            kernel.loopback_up()
+    def _try_other_namespaces(self) -> None:
+        self._try_layer(NETWORK, _enter_network, _NETWORK_NAMESPACES)
+        self._try_layer(SCRATCH, _mount_scratch, kernel.NEWNS)
+        self._try_layer(TREE, self._enter_tree, 0)
 
-        def scratch() -> None:
-            kernel.unshare(kernel.NEWNS)
-            kernel.private_mounts()
-            kernel.mount_memory("/tmp", 1 << 16, 4)
+    def _try_layer(self, layer: str, trial: Callable[[], None], namespaces: int) -> None:
+        """Try in a child what a layer needs; if it works, children enter these namespaces."""
+        code = _errno_of(trial)
+        if code:
+            self.layers[layer] = _reason(code)
+        else:
+            self.layers[layer] = ""
+            self.namespaces |= namespaces
 
-        for layer, trial, flags in (
-            (NETWORK, network, kernel.NEWNET | kernel.NEWIPC | kernel.NEWUTS),
-            (SCRATCH, scratch, kernel.NEWNS),
-            (TREE, self._enter_tree, 0),
-        ):
-            code = _tried(trial)
-            self.layers[layer] = _reason(code) if code else ""
-            self.namespaces |= 0 if code else flags
-
-    def _landlock(self) -> None:
+    def _try_landlock(self) -> None:
         try:
             from py_landlock import landlock_sys
             from py_landlock.abi import MIN_SCOPE_ABI
 
-            abi = landlock_sys.get_abi_version()
+            version = landlock_sys.get_abi_version()
         except ImportError:
             self.layers[FILES] = self.layers[SIGNALS] = "py-landlock is not installed"
             return
@@ -403,27 +266,23 @@ class Isolation:
             self.layers[FILES] = self.layers[SIGNALS] = f"this kernel has no Landlock ({error})"
             return
         self.landlock = landlock_sys
-        self.abi = abi
+        self.landlock_version = version
         self.layers[FILES] = ""
-        self.layers[SIGNALS] = (
-            "" if abi >= MIN_SCOPE_ABI else "this kernel's Landlock does not cover signals"
-        )
+        self.layers[SIGNALS] = ""
+        if version < MIN_SCOPE_ABI:
+            self.layers[SIGNALS] = "this kernel's Landlock does not cover signals"
 
-    def wait_ready(self) -> None:
-        """Wait for what was begun and takes time."""
-        if self.gpu_watch is not None:
-            self.gpu_watch.wait_ready()
-            self.layers[DEVICE] = self.gpu_watch.why
-
-    # In the fork server, around fork
+    # In the fork server, around each fork
 
     def before_fork(self) -> None:
+        """Let the next child be the first process of a new namespace; raises OSError."""
         if self.own_processes is not None:
             kernel.unshare(kernel.NEWPID)
 
     def after_fork(self) -> None:
+        """Undo `before_fork`; raises OSError."""
         if self.own_processes is not None:
-            kernel.enter(self.own_processes, kernel.NEWPID)
+            kernel.enter_namespace(self.own_processes, kernel.NEWPID)
 
     # In the child
 
@@ -436,45 +295,46 @@ class Isolation:
         files: dict[str, bytes],
         on_gpu: bool = False,
     ) -> Layers:
-        """Isolate this process and write the submission's files to its scratch folder. Returns the layers."""
+        """Isolate this process, and write the submission's files to its scratch folder.
+
+        The scratch folder becomes the current one. Returns the layers that hold for this child.
+        The order matters: each step gives up what only the steps before it need.
+        """
         if sys.platform == "win32":
             raise NotImplementedError
         layers = {name: why for name, why in self.layers.items() if on_gpu or name != DEVICE}
         os.setsid()
-        user = None if self.users is None else self.users + number % AT_ONCE
-        alone = user is not None or self.own_user
-        processes = PROCESSES_AT_MOST if alone else SHARED_PROCESSES + _running()
-        with contextlib.suppress(
-            OSError
-        ):  # where memory runs out, a submission is killed before anything else
+        user = None if self.users is None else self.users + number % USERS_IN_BLOCK
+        processes = PROCESSES_AT_MOST
+        if user is None and not self.own_user:
+            processes = SHARED_PROCESSES + _threads_of_this_user()
+        with contextlib.suppress(OSError):
+            # Where memory runs out, a submission is killed before anything else.
             Path("/proc/self/oom_score_adj").write_text("1000")
+
+        # Namespaces, and the scratch folder.
         if self.namespaces:
             kernel.unshare(self.namespaces)
-        if not layers[SCRATCH]:
-            kernel.private_mounts()
-            kernel.mount_memory(self.scratch, scratch, FILES_AT_MOST, "711")
-        home = os.path.join(self.scratch, "home" if not layers[SCRATCH] else str(number))
-        os.mkdir(home, 0o700)
-        write_files(home, files, user)
-        if not layers[TREE]:
-            shared = os.path.join(self.scratch, "shared")
-            os.mkdir(shared, 0o700)
-            write_files(shared, {}, user)
-            kernel.bind(shared, SHARED)
+        home = self._make_home(number, scratch, files, user)
         if not layers[NETWORK]:
-            kernel.loopback_up()
+            kernel.bring_loopback_up()
         os.chdir(home)
         os.environ.update(HOME=home, TMPDIR=home)
         tempfile.tempdir = None  # the fork server has chosen one, where this process may not write
-        limit(memory, scratch, seconds, on_gpu)
+
+        # Limits, and another user.
+        limit_resources(memory, scratch, seconds, on_gpu)
         layers[LIMITS] = ""
-        self._own_user(on_gpu)
-        _at_most(resource.RLIMIT_NPROC, processes)
-        rules = self._ruleset([home, SHARED] if not layers[TREE] else [home], on_gpu)
+        self._enter_user_namespace(on_gpu)
+        _limit(resource.RLIMIT_NPROC, processes)
+        writable = [home] if layers[TREE] else [home, SHARED_MEMORY]
+        rules = self._landlock_rules(writable, on_gpu)
         guarded = rules is not None or not (layers[TREE] or layers[CALLS])
-        layers[USER] = self._drop(user, guarded)
+        layers[USER] = self._give_up_privileges(user, guarded)
         with contextlib.suppress(OSError):  # now, as a change of user undoes it
-            kernel.set_own(kernel.PARENT_DEATH, signal.SIGKILL)
+            kernel.set_process_attribute(kernel.PARENT_DEATH, signal.SIGKILL)
+
+        # Landlock and seccomp last: they would refuse the steps above.
         if rules is not None:
             self.landlock.restrict_self(rules, None)
             os.close(rules)
@@ -482,115 +342,152 @@ class Isolation:
             self.filters[on_gpu].load()
         return layers
 
-    def _own_user(self, on_gpu: bool) -> None:
-        """Enter a user namespace, where there is one for each child, and lose the machine's /proc."""
+    def _make_home(self, number: int, size: int, files: dict[str, bytes], user: int | None) -> str:
+        """Make the scratch folder of this child with the submission's files. Returns its path."""
+        own_mount = not self.layers[SCRATCH]
+        if own_mount:
+            kernel.make_mounts_private()
+            kernel.mount_memory(self.scratch, size, FILES_AT_MOST, "711")
+        home = os.path.join(self.scratch, "home" if own_mount else str(number))
+        os.mkdir(home, 0o700)
+        write_files(home, files, user)
+        if not self.layers[TREE]:
+            shared = os.path.join(self.scratch, "shared")
+            os.mkdir(shared, 0o700)
+            write_files(shared, {}, user)
+            kernel.bind_mount(shared, SHARED_MEMORY)
+        return home
+
+    def _enter_user_namespace(self, on_gpu: bool) -> None:
+        """Lose the machine's /proc, and enter a user namespace if each child has its own."""
         if sys.platform == "win32":
             raise NotImplementedError
         uid = os.getuid()
         gid = os.getgid()
-        own = os.open("/proc/self", os.O_RDONLY | os.O_CLOEXEC) if self.own_user else None
+        proc = os.open("/proc/self", os.O_RDONLY | os.O_CLOEXEC) if self.own_user else None
         if on_gpu:
-            real_gpus.show(self.visible)
-            if self.may_mount_processes():
-                kernel.mount_processes()
+            real_gpus.show_gpus(self.visible_gpus)
+            if self.may_mount_proc():
+                kernel.mount_proc()
         elif not self.layers[TREE]:
             kernel.unmount("/proc")
-        if own is not None:
-            kernel.unshare(
-                kernel.NEWUSER
-            )  # without a limit of processes, which would count for all of its user's
-            _map_user(STUDENT, uid, gid, own)
-            os.close(own)
+        if proc is not None:
+            # Without a limit of processes, which would count for all of its user's.
+            kernel.unshare(kernel.NEWUSER)
+            _map_user(STUDENT, uid, gid, proc)
+            os.close(proc)
             if on_gpu:
-                kernel.set_own(kernel.DUMPABLE, 1)
+                kernel.set_process_attribute(kernel.DUMPABLE, 1)
 
-    def may_mount_processes(self) -> bool:
-        """Only in namespaces of its own: otherwise /proc would be mounted for the whole machine."""
+    def may_mount_proc(self) -> bool:
+        """True in namespaces of its own: otherwise /proc would be mounted for the whole machine."""
         return self.own_processes is not None and bool(self.namespaces & kernel.NEWNS)
 
-    def _ruleset(self, written: list[str], on_gpu: bool) -> int | None:
+    def _landlock_rules(self, writable: list[str], on_gpu: bool) -> int | None:
+        """The descriptor of a set of Landlock rules for this process; None without Landlock.
+
+        From here on this process cannot gain privileges by running a program.
+        """
         if self.landlock is None:
             return None
         from py_landlock.abi import get_supported_fs, get_supported_scope
         from py_landlock.flags import AccessFs
         from py_landlock.prctl import set_no_new_privs
 
+        supported = get_supported_fs(self.landlock_version)
         attributes = self.landlock.RulesetAttr()
-        supported = get_supported_fs(self.abi)
-        attributes.handled_access_fs, attributes.scoped = supported, get_supported_scope(self.abi)
+        attributes.handled_access_fs = supported
+        attributes.scoped = get_supported_scope(self.landlock_version)
         rules: int = self.landlock.create_ruleset(attributes)
-        reading = AccessFs.READ_FILE | AccessFs.READ_DIR | AccessFs.EXECUTE
-        using = AccessFs.READ_FILE | AccessFs.READ_DIR | AccessFs.WRITE_FILE | AccessFs.IOCTL_DEV
+        read = AccessFs.READ_FILE | AccessFs.READ_DIR | AccessFs.EXECUTE
+        use = AccessFs.READ_FILE | AccessFs.READ_DIR | AccessFs.WRITE_FILE | AccessFs.IOCTL_DEV
         own = supported & ~AccessFs.MAKE_CHAR & ~AccessFs.MAKE_BLOCK & ~AccessFs.EXECUTE
-        allowed = [(reading, self.readable), (using, DEVICES), (own, written)]
-        if SHARED in written:  # in a tree of its own
-            allowed.append((reading, [HOSTS]))
+        grants = [
+            _LandlockGrant(read, self.readable),
+            _LandlockGrant(use, DEVICES),
+            _LandlockGrant(own, writable),
+        ]
+        if SHARED_MEMORY in writable:  # in a tree of its own
+            grants.append(_LandlockGrant(read, [HOSTS_FILE]))
         if on_gpu:
-            devices = ["/dev/zero", *real_gpus.devices()]
-            allowed += [
-                (reading, [*real_gpus.libraries(), *real_gpus.READ]),
-                (using, devices),
-                (own, list(real_gpus.WRITTEN)),
+            grants += [
+                _LandlockGrant(read, [*real_gpus.library_folders(), *real_gpus.READ]),
+                _LandlockGrant(use, ["/dev/zero", *real_gpus.device_files()]),
+                _LandlockGrant(own, real_gpus.WRITTEN),
             ]
-        for access, paths in allowed:
-            for path in _opened(paths):
+        for grant in grants:
+            for descriptor in _open_existing(grant.paths):
                 rule = self.landlock.PathBeneathAttr()
-                directory = stat.S_ISDIR(os.fstat(path).st_mode)
-                rule.allowed_access = access & supported & (~0 if directory else ~AccessFs.READ_DIR)
-                rule.parent_fd = path
+                rule.parent_fd = descriptor
+                rule.allowed_access = grant.access & supported
+                if not stat.S_ISDIR(os.fstat(descriptor).st_mode):
+                    rule.allowed_access &= ~AccessFs.READ_DIR
                 self.landlock.add_rule(rules, rule)
         set_no_new_privs()
         return rules
 
-    def _drop(self, user: int | None, guarded: bool) -> str:
-        """Give up privileges. Returns the reason where the process keeps the user who grades.
+    def _give_up_privileges(self, user: int | None, guarded: bool) -> str:
+        """Give up capabilities, and become `user`, if there is one.
 
-        `guarded` means that files are out of reach whoever their owner is.
+        `guarded` means that files are out of reach whoever their owner is. Returns the reason if
+        the process keeps the user who grades, else an empty text.
         """
         if sys.platform == "win32":
             raise NotImplementedError
         if user is None:
             with contextlib.suppress(OSError):  # macOS has none
-                kernel.only_capabilities()
-            return (
-                ""
-                if self.own_user and not self.layers[TREE]
-                else "the submission runs as the user who grades"
-            )
+                kernel.keep_only_capabilities()
+            if self.own_user and not self.layers[TREE]:
+                return ""
+            return "the submission runs as the user who grades"
         os.setgroups([])
-        # Packages may be readable by root only. What is read is not limited by file permissions then.
-        kept = (
-            [kernel.DAC_READ_SEARCH] if guarded and kernel.capable(kernel.DAC_READ_SEARCH) else []
-        )
-        if kept:
-            kernel.set_own(kernel.KEEP_CAPABILITIES, 1)
+        # Packages may be readable by root only. What is read is not limited by file permissions
+        # then.
+        kept = []
+        if guarded and kernel.has_capability(kernel.DAC_READ_SEARCH):
+            kept.append(kernel.DAC_READ_SEARCH)
+            kernel.set_process_attribute(kernel.KEEP_CAPABILITIES, 1)
         os.setresgid(user, user, user)  # type: ignore[attr-defined, unused-ignore]
         os.setresuid(user, user, user)  # type: ignore[attr-defined, unused-ignore]
-        kernel.only_capabilities(*kept)
+        kernel.keep_only_capabilities(*kept)
         return ""
 
 
-def first_user() -> int | None:
-    """The first user number that children can have; None where this process cannot change its user.
+class _LandlockGrant(NamedTuple):
+    """What a child may do with some files and folders."""
 
-    It is drawn anew each time, as far as there are enough: several gradings on one machine share no user.
+    access: Any  # flags of py-landlock
+    paths: Iterable[str]
+
+
+def first_user() -> int | None:
+    """The first user number that children can have; None if this process cannot change its user.
+
+    It is drawn anew each time, as far as there are enough: several gradings on one machine share
+    no user.
     """
     if sys.platform == "win32":
         raise NotImplementedError
     if os.getuid() != 0:
         return None
-    try:
-        lines = Path("/proc/self/uid_map").read_text().splitlines()
-        ranges = [
-            (int(first), int(first) + int(count)) for first, _, count in map(str.split, lines)
-        ]
-    except (OSError, ValueError):
-        ranges = [(0, 1 << 32)]
-    for first in USERS:
-        for start, end in ranges:
-            if start <= first and first + AT_ONCE <= end:
-                return first + AT_ONCE * secrets.randbelow(min(BLOCKS, (end - first) // AT_ONCE))
+    for first in FIRST_USERS:
+        for start, end in _ranges_of_users():
+            if start <= first and first + USERS_IN_BLOCK <= end:
+                blocks = (end - first) // USERS_IN_BLOCK
+                return first + USERS_IN_BLOCK * secrets.randbelow(min(BLOCKS_OF_USERS, blocks))
     return None
+
+
+def _ranges_of_users() -> list[tuple[int, int]]:
+    """The user numbers that exist in this user namespace, as first and one after last."""
+    ranges = []
+    try:
+        for line in Path("/proc/self/uid_map").read_text().splitlines():
+            first, _, count = map(int, line.split())
+            ranges.append((first, first + count))
+    except (OSError, ValueError):  # not on Linux
+        return [(0, 1 << 32)]
+    return ranges
 
 
 def write_files(home: str, files: dict[str, bytes], owner: int | None) -> None:
@@ -606,8 +503,8 @@ def write_files(home: str, files: dict[str, bytes], owner: int | None) -> None:
             os.chown(path, owner, owner)
 
 
-def _opened(paths: Iterable[str]) -> Iterator[int]:
-    """Descriptors of those that exist, each closed after its use."""
+def _open_existing(paths: Iterable[str]) -> Iterator[int]:
+    """Descriptors of the paths that exist, each closed after its use."""
     for path in paths:
         with contextlib.suppress(OSError):
             descriptor = os.open(path, os.O_PATH | os.O_CLOEXEC)  # type: ignore[attr-defined, unused-ignore]
@@ -617,29 +514,18 @@ def _opened(paths: Iterable[str]) -> Iterator[int]:
                 os.close(descriptor)
 
 
-def _counted_alone() -> None:
-    """In a new user namespace; raises OSError where others of the same user count for the limit of processes there."""
-    if sys.platform == "win32":
-        raise NotImplementedError
-    uid = os.getuid()
-    gid = os.getgid()
-    kernel.unshare(kernel.NEWUSER)
-    _map_user(STUDENT, uid, gid)
-    resource.setrlimit(
-        resource.RLIMIT_NPROC, (3, 3)
-    )  # the fork server and the grader are more already
-    _tried(os.getpid)
+# Trials: whether this machine allows what a layer needs. Each raises OSError if it does not.
 
 
-def _tried(steps: Callable[[], object]) -> int:
-    """The error number with which these steps fail, or 0; tried in a child."""
+def _errno_of(trial: Callable[[], object]) -> int:
+    """The error number with which a trial fails, or 0; it runs in a child."""
     if sys.platform == "win32":
         raise NotImplementedError
     pid = os.fork()
     if pid == 0:
         code = 1
         try:
-            steps()
+            trial()
             code = 0
         except OSError as error:
             code = error.errno or 1
@@ -652,97 +538,145 @@ def _reason(code: int) -> str:
     return f"this machine does not allow such a namespace ({os.strerror(code)})"
 
 
-def _mount_own_proc() -> None:
-    """In a process namespace; raises OSError where that is not allowed."""
+def _enter_network() -> None:
+    """Enter a network namespace with a loopback."""
+    kernel.unshare(_NETWORK_NAMESPACES)
+    kernel.bring_loopback_up()
+
+
+def _mount_scratch() -> None:
+    """Mount a file system in memory that only this process sees."""
+    kernel.unshare(kernel.NEWNS)
+    kernel.make_mounts_private()
+    kernel.mount_memory("/tmp", 1 << 16, 4)
+
+
+def _count_processes_alone() -> None:
+    """Enter a user namespace, and fork there under a limit of three processes.
+
+    That fails if the user's other processes count: the fork server and the grader are more already.
+    """
     if sys.platform == "win32":
         raise NotImplementedError
-    kernel.unshare(kernel.NEWPID | kernel.NEWNS | (kernel.NEWUSER if os.getuid() else 0))
+    uid = os.getuid()
+    gid = os.getgid()
+    kernel.unshare(kernel.NEWUSER)
+    _map_user(STUDENT, uid, gid)
+    resource.setrlimit(resource.RLIMIT_NPROC, (3, 3))
+    _errno_of(os.getpid)
+
+
+def _mount_own_proc() -> None:
+    """Mount a /proc in a new process namespace."""
+    if sys.platform == "win32":
+        raise NotImplementedError
 
     def mount() -> None:
-        kernel.private_mounts()
-        kernel.mount_processes()
+        kernel.make_mounts_private()
+        kernel.mount_proc()
 
-    if code := _tried(mount):
+    user_namespace = kernel.NEWUSER if os.getuid() else 0
+    kernel.unshare(kernel.NEWPID | kernel.NEWNS | user_namespace)
+    code = _errno_of(mount)
+    if code:
         raise OSError(code, os.strerror(code))
 
 
-def prepared(scratch: str, gpu: bool) -> Isolation:
-    """The isolation of children, in a process that is to fork them; it then runs in namespaces of its own."""
+def prepare_isolation(scratch: str, gpu: bool) -> Isolation:
+    """The isolation of children, in a process that is to fork them.
+
+    Forks: from here on this process is in namespaces of its own.
+    """
     if sys.platform == "win32":
         raise NotImplementedError
     watch = real_gpus.GpuMemoryWatch() if LINUX and gpu else None
-    processes = not gpu or (LINUX and _tried(_mount_own_proc) == 0)
+    # CUDA needs a /proc that shows the processes of its namespace.
+    own_processes = not gpu or (LINUX and _errno_of(_mount_own_proc) == 0)
     if LINUX:
-        own_namespaces(processes, scratch)
+        enter_namespaces(own_processes, scratch)
     if os.getuid() == 0:
         os.chmod(scratch, 0o711)
-    isolation = Isolation(scratch, watch, processes)
+    isolation = Isolation(scratch, watch, own_processes)
     isolation.prepare()
     return isolation
 
 
-def _holes() -> dict[str, str]:
-    """In a confined process: what can be done although a layer should prevent it."""
+class _Attempt(NamedTuple):
+    """Something that a layer should prevent."""
+
+    layer: str
+    what: str
+    action: Callable[[], object]
+
+
+def _attempts() -> list[_Attempt]:
+    """What a confined process tries, to find a layer that was set up and does not hold."""
     if sys.platform == "win32":
         raise NotImplementedError
-    home = os.getcwd()
-    family = getattr(socket, "AF_VSOCK", 40)
-    attempts: tuple[tuple[str, str, Callable[[], object]], ...] = (
-        (
-            PROCESSES,
-            "signalling the process that started it",
-            lambda: os.kill(os.getppid() or -1, 0),
-        ),
-        (
-            NETWORK,
-            "sending to another machine",
-            lambda: socket.socket(type=socket.SOCK_DGRAM).connect(("192.0.2.1", 9)),
-        ),
-        (
-            SCRATCH,
-            "writing more than the limit",
-            lambda: Path(home, "large").write_bytes(bytes(2 << 20)),
-        ),
-        (TREE, "changing Python's files", lambda: os.close(os.open(os.__file__, os.O_WRONLY))),
-        (FILES, "listing the root folder", lambda: os.listdir("/")),
-        (CALLS, "making a namespace", lambda: kernel.unshare(kernel.NEWUTS)),
-        (
-            CALLS,
-            "opening a socket of any family",
-            lambda: socket.socket(family, socket.SOCK_STREAM),
-        ),
-        (USER, "becoming root", lambda: os.setresuid(0, 0, 0)),  # type: ignore[attr-defined, unused-ignore]
-        (
-            LIMITS,
-            "raising a limit",
-            lambda: resource.setrlimit(resource.RLIMIT_NPROC, (1 << 20, 1 << 20)),
-        ),
-    )
-    found = {}
-    for layer, what, attempt in attempts:
+    large_file = Path(os.getcwd(), "large")
+    rare_family = getattr(socket, "AF_VSOCK", 40)
+
+    def signal_the_parent() -> None:
+        os.kill(os.getppid() or -1, 0)
+
+    def send_to_another_machine() -> None:
+        socket.socket(type=socket.SOCK_DGRAM).connect(("192.0.2.1", 9))
+
+    def write_too_much() -> None:
+        large_file.write_bytes(bytes(2 << 20))
+
+    def open_python_to_write() -> None:
+        os.close(os.open(os.__file__, os.O_WRONLY))
+
+    def open_a_rare_socket() -> None:
+        socket.socket(rare_family, socket.SOCK_STREAM)
+
+    def become_root() -> None:
+        os.setresuid(0, 0, 0)  # type: ignore[attr-defined, unused-ignore]
+
+    def raise_a_limit() -> None:
+        resource.setrlimit(resource.RLIMIT_NPROC, (1 << 20, 1 << 20))
+
+    return [
+        _Attempt(PROCESSES, "signalling the process that started it", signal_the_parent),
+        _Attempt(NETWORK, "sending to another machine", send_to_another_machine),
+        _Attempt(SCRATCH, "writing more than the limit", write_too_much),
+        _Attempt(TREE, "changing Python's files", open_python_to_write),
+        _Attempt(FILES, "listing the root folder", lambda: os.listdir("/")),
+        _Attempt(CALLS, "making a namespace", lambda: kernel.unshare(kernel.NEWUTS)),
+        _Attempt(CALLS, "opening a socket of any family", open_a_rare_socket),
+        _Attempt(USER, "becoming root", become_root),
+        _Attempt(LIMITS, "raising a limit", raise_a_limit),
+    ]
+
+
+def _add_holes(layers: Layers) -> None:
+    """Try in a confined process what the layers should prevent, and note the ones that do not."""
+    holes = {}
+    for attempt in _attempts():
         with contextlib.suppress(OSError, ValueError):
-            attempt()
-            found[layer] = what
-    return found
+            attempt.action()
+            holes[attempt.layer] = f"it was set up, but {attempt.what} is possible"
+    for layer, why in holes.items():
+        layers[layer] = layers[layer] or why
 
 
 def report() -> None:
-    """Print which layers hold for a child of this process."""
+    """Print which layers hold for a child of this process, as a line of JSON."""
     if sys.platform == "win32":
         raise NotImplementedError
-    with_gpu = LINUX and bool(real_gpus.devices())
+    with_gpu = LINUX and bool(real_gpus.device_files())
     scratch = tempfile.mkdtemp(prefix="dojo-")
-    isolation = prepared(scratch, with_gpu)
+    isolation = prepare_isolation(scratch, with_gpu)
     try:
         isolation.finish()
         isolation.before_fork()
         pid = os.fork()
         if pid == 0:
             layers = isolation.confine(1, 1 << 30, 1 << 20, 10, {}, with_gpu)
-            for layer, what in _holes().items():
-                layers[layer] = layers[layer] or f"it was set up, but {what} is possible"
+            _add_holes(layers)
             if with_gpu:
-                layers[DEVICE] = layers[DEVICE] or real_gpus.context()
+                layers[DEVICE] = layers[DEVICE] or real_gpus.make_context()
             print(json.dumps(layers), flush=True)
             os._exit(0)
         isolation.after_fork()

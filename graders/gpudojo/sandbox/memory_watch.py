@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Mapping
 from typing import Final, NamedTuple
 
@@ -65,7 +66,7 @@ class MemoryWatch:
         """What each child uses, by its process number in this process's namespace."""
         if not self._numbers:
             return {}  # there is no /proc
-        device_bytes = self._gpu.held() if self._gpu is not None else {}
+        device_bytes = self._gpu.bytes_by_process() if self._gpu is not None else {}
         statuses = _statuses_of_all()
         owners = _Owners(self._numbers, statuses)
         usages: dict[int, Usage] = {}
@@ -149,6 +150,8 @@ def seconds_waited(pid: int) -> float:
     The kernel counts this for the first thread. Time in which other threads of the same process
     ran is subtracted. 0.0 if the kernel does not say.
     """
+    if sys.platform == "win32":
+        raise NotImplementedError
     try:
         with open(f"/proc/{pid}/schedstat", "rb") as file:
             ran, waited = (int(word) / 1e9 for word in file.read().split()[:2])

@@ -20,7 +20,7 @@ from gpudojo.model.evidence import CallStatus, Evidence, Observation, Raised
 from gpudojo.model.results import SubmissionRow
 from gpudojo.model.results_file import iterate
 from gpudojo.sandbox import real_gpus
-from gpudojo.sandbox.isolation import limit
+from gpudojo.sandbox.isolation import limit_resources
 from gpudojo.sandbox.memory_watch import MemoryLimits, Usage
 from gpudojo.sandbox.protocol import (
     ALL,
@@ -199,7 +199,7 @@ def test_addresses_may_be_reserved_where_memory_may_not_be_written() -> None:
     if pid == 0:
         code = 1
         try:
-            limit(64 << 20, 1 << 20, 10, gpu=True)
+            limit_resources(64 << 20, 1 << 20, 10, gpu=True)
             mmap.mmap(
                 -1, 64 << 30, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, prot=mmap.PROT_READ
             )
@@ -224,25 +224,25 @@ def test_proc_is_never_mounted_for_the_whole_machine(tmp_path: Path) -> None:
 
     isolation = Isolation(str(tmp_path))
     isolation.own_processes, isolation.namespaces = 5, kernel.NEWNET
-    assert not isolation.may_mount_processes()
+    assert not isolation.may_mount_proc()
     isolation.namespaces |= kernel.NEWNS
-    assert isolation.may_mount_processes()
+    assert isolation.may_mount_proc()
     isolation.own_processes = None
-    assert not isolation.may_mount_processes()
+    assert not isolation.may_mount_proc()
 
 
 def test_the_fork_server_sees_no_gpu_and_its_children_see_what_the_grader_does(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3,1")
-    hidden = real_gpus.hidden()
+    hidden = real_gpus.variables_that_hide_gpus()
     assert (hidden["CUDA_VISIBLE_DEVICES"], hidden[real_gpus.VISIBLE]) == ("", "3,1")
     for name, value in hidden.items():
         monkeypatch.setenv(name, value)
-    real_gpus.show(hidden[real_gpus.VISIBLE])
+    real_gpus.show_gpus(hidden[real_gpus.VISIBLE])
     assert os.environ["CUDA_VISIBLE_DEVICES"] == "3,1"
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
-    assert real_gpus.VISIBLE not in real_gpus.hidden()
+    assert real_gpus.VISIBLE not in real_gpus.variables_that_hide_gpus()
 
 
 # On a GPU itself

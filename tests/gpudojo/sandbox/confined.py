@@ -18,11 +18,11 @@ import time
 from typing import Any
 
 WITHOUT = {
-    "namespaces": "kernel.unshare = kernel.enter = refused",
+    "namespaces": "kernel.unshare = kernel.enter_namespace = refused",
     "mounts": "kernel.restrict_mount = refused",
     "landlock": "sys.modules['py_landlock'] = None",
     "seccomp": "sys.modules['pyseccomp'] = None",
-    "answers": "import email, os; isolation.ANSWERS = os.path.dirname(email.__file__)",  # a folder that exists here
+    "answers": "import email, os; file_tree.ANSWERS = os.path.dirname(email.__file__)",  # a folder that exists here
 }
 
 
@@ -33,10 +33,10 @@ def refused(*_: object, **__: object) -> None:
 def main() -> None:
     sys.path[:0] = json.loads(sys.argv[1])
     asked = json.load(sys.stdin)
-    from gpudojo.sandbox import isolation, kernel
+    from gpudojo.sandbox import file_tree, isolation, kernel
 
     names: dict[str, Any] = {
-        "isolation": isolation,
+        "file_tree": file_tree,
         "kernel": kernel,
         "sys": sys,
         "refused": refused,
@@ -44,7 +44,7 @@ def main() -> None:
     for lacking in asked["without"]:
         exec(WITHOUT[lacking], names)
     scratch = tempfile.mkdtemp(prefix="dojo-")
-    made = isolation.prepared(scratch, gpu=False)
+    made = isolation.prepare_isolation(scratch, gpu=False)
     made.finish()
     processes: list[int] = []
     for number, code in enumerate(({"neighbour": asked["neighbour"]}, asked["code"]), 1):

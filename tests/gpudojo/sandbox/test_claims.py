@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 from gpudojo.cli import main
-from gpudojo.sandbox import isolation
+from gpudojo.sandbox import layers
 
 ROOT = Path(__file__).resolve().parents[3]
 PAGE = (ROOT / "docs" / "isolation.md").read_text(encoding="utf-8")
@@ -38,8 +38,8 @@ def test_every_claim_names_its_tests() -> None:
 
 def test_every_layer_is_on_the_page_and_has_a_purpose() -> None:
     named = [row[0] for row in rows("| layer | by | prevents |")]
-    assert named == [name for name in isolation.PURPOSE if name != isolation.DEVICE]
-    assert set(isolation.ADVICE) == set(isolation.PURPOSE) - {isolation.LIMITS}
+    assert named == [name for name in layers.PURPOSE if name != layers.DEVICE]
+    assert set(layers.ADVICE) == set(layers.PURPOSE) - {layers.LIMITS}
 
 
 @pytest.mark.parametrize(
@@ -55,7 +55,7 @@ def test_every_layer_is_on_the_page_and_has_a_purpose() -> None:
 def test_the_doctor_says_what_is_missing(
     monkeypatch: pytest.MonkeyPatch, found: dict[str, str], told: str
 ) -> None:
-    monkeypatch.setattr("gpudojo.sandbox.isolation.examine", lambda: found)
+    monkeypatch.setattr("gpudojo.sandbox.layers.examine_layers", lambda: found)
     output = CliRunner().invoke(main, ["doctor"]).output
     assert told in output
     assert ("missing: no Landlock" in output) == bool(found["files"])

@@ -22,7 +22,7 @@ from gpudojo.platforms import Options, exporter, parts_of
 from gpudojo.platforms._autograder import Graded
 from gpudojo.platforms._entries import one_line, printable
 from gpudojo.release.manifest import Change
-from gpudojo.sandbox.isolation import missing
+from gpudojo.sandbox.layers import missing_layers
 
 OUTPUT: Final = "GITHUB_OUTPUT"
 SUMMARY: Final = "GITHUB_STEP_SUMMARY"
@@ -199,7 +199,7 @@ def summary(graded: Graded, changes: Sequence[Change] | None, notes: Sequence[st
             f"To run the same scenarios yourself: pytest exercises/{results.day} --seed {graded.seed}"
         )
     known.append(f"gpudojo {results.gpudojo}, torch {results.torch}, bench {results.bench}")
-    if lacking := missing(results.layers):
+    if lacking := missing_layers(results.layers):
         known.append(f"Isolation layers missing on this machine: {'; '.join(lacking)}")
     failed = _checks(row, Outcome.FAILED)
     errors = _checks(row, Outcome.ERROR)
