@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 
     from gpudojo.model.errors import BadDay
     from gpudojo.model.exercise import Exercise, Misconception
-    from gpudojo.model.hints import FunctionHints
 
 DAY: Final = re.compile(r"day([1-9][0-9]{0,2})")
 GROUP: Final = "gpudojo.days"
@@ -184,13 +183,23 @@ def _import(name: str) -> ModuleType:
 
 
 def _imported(name: str) -> Iterator[tuple[ModuleType, Exercise]]:
-    from gpudojo.model.exercise import Exercise
-
+    """The exercises of a day, each with the module that declares it. Raises BadDay."""
     for module_name in dict.fromkeys(registered()[name].modules.values()):
         module = _import(module_name)
-        exercise = getattr(module, "exercise", None)
-        if isinstance(exercise, Exercise):
+        exercise = _exercise_of(module, registered()[name])
+        if exercise is not None:
             yield module, exercise
+
+
+def _exercise_of(module: ModuleType, day: Day) -> Exercise | None:
+    """The exercise that a module of a day declares, which is told where its hints are; None for no exercise."""
+    from gpudojo.model.exercise import Exercise
+
+    exercise = getattr(module, "exercise", None)
+    if not isinstance(exercise, Exercise):
+        return None
+    exercise.hints_file = day.folder / HINTS_FOLDER / f"{exercise.stem}.toml"
+    return exercise
 
 
 def day(name: str) -> tuple[Exercise, ...]:
@@ -282,41 +291,14 @@ def misconceptions() -> Mapping[str, Misconception]:
     return {**general_mistakes(), **own}
 
 
-def hints_path(day: str, stem: str) -> Path:
-    """The file that has, or would have, the hints of an exercise."""
-    return registered()[day].folder / HINTS_FOLDER / f"{stem}.toml"
-
-
-def hints_of(exercise: Exercise) -> Mapping[str, FunctionHints]:
-    """The hints of an exercise by function; none for an exercise of no day.
-
-    Raises BadDay where the file cannot be understood, or has hints for a function that is not in the exercise.
-    """
-    from gpudojo.model.errors import BadDay
-    from gpudojo.model.hints import read_hints
-
-    day = day_with(exercise)
-    if day is None:
-        return {}
-    path = hints_path(day, exercise.stem)
-    hints = read_hints(path)
-    functions = [function.name for function in exercise.functions]
-    for name in hints:
-        if name not in functions:
-            known = ", ".join(functions)
-            reason = f"{exercise.stem} has no function {name!r}; its functions are: {known}"
-            raise BadDay(str(path), None, reason)
-    return hints
-
-
 def sources(name: str, exercise: Exercise) -> list[Path]:
     """The files that declare an exercise: its module, or those of its package, and then its hints."""
     for module, declared in _imported(name):
         if declared is exercise and module.__file__ is not None:
             path = Path(module.__file__)
             modules = sorted(path.parent.glob("*.py")) if path.name == "__init__.py" else [path]
-            hints = hints_path(name, exercise.stem)
-            return [*modules, hints] if hints.is_file() else modules
+            hints = exercise.hints_file
+            return [*modules, hints] if hints is not None and hints.is_file() else modules
     return []
 
 
@@ -328,13 +310,11 @@ def day_of(path: Path) -> str | None:
 
 def exercise_for(path: Path) -> Exercise | None:
     """The exercise that a file belongs to, by its name. Of its day, only the exercise's own module is imported."""
-    from gpudojo.model.exercise import Exercise
-
     name = day_of(path)
     if name is None:
         return None
-    exercise = getattr(_import(registered()[name].modules[path.stem]), "exercise", None)
-    return exercise if isinstance(exercise, Exercise) else None
+    day = registered()[name]
+    return _exercise_of(_import(day.modules[path.stem]), day)
 
 
 def day_with(exercise: Exercise) -> str | None:

@@ -5,8 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from gpudojo.model import catalogue
-from gpudojo.model.catalogue import Day, hints_of
 from gpudojo.model.errors import BadDay
 from gpudojo.model.exercise import Exercise
 
@@ -25,22 +23,16 @@ runs = ["return"]
 
 
 @pytest.fixture
-def exercise(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Exercise:
-    """An exercise of one function, in a day whose folder is `tmp_path`."""
-    (tmp_path / "doubling.py").write_text('exercise = Exercise("01_doubling")\n', encoding="utf-8")
-    (tmp_path / "hints").mkdir()
-    monkeypatch.setattr(catalogue, "registered", lambda: {"day9": Day("day9", "x", tmp_path)})
+def exercise(tmp_path: Path) -> Exercise:
+    """An exercise of one function."""
     made = Exercise("01_doubling", "Doubling", points=1)
     made.function("double")
+    made.hints_file = tmp_path / "01_doubling.toml"
     return made
 
 
-def write(folder: Path, text: str) -> None:
-    (folder / "hints" / "01_doubling.toml").write_text(text, encoding="utf-8")
-
-
-def test_hints_are_those_of_the_first_key_that_has_some(exercise: Exercise, tmp_path: Path) -> None:
-    write(tmp_path, WRITTEN)
+def test_hints_are_those_of_the_first_key_that_has_some(tmp_path: Path, exercise: Exercise) -> None:
+    (tmp_path / "01_doubling.toml").write_text(WRITTEN, encoding="utf-8")
     (function,) = exercise.functions
     assert function.hints == ("How much is twice?", "Multiply.", "Return it.")
     assert function.hints_for("unknown", "wrong-factor") == ("How much is twice?", "Multiply.")
@@ -69,6 +61,6 @@ def test_without_a_file_there_are_no_hints(exercise: Exercise) -> None:
 def test_a_mistake_in_the_file_is_told(
     exercise: Exercise, tmp_path: Path, text: str, reason: str
 ) -> None:
-    write(tmp_path, text)
+    (tmp_path / "01_doubling.toml").write_text(text, encoding="utf-8")
     with pytest.raises(BadDay, match=rf"01_doubling\.toml: .*{reason}"):
-        hints_of(exercise)
+        _ = exercise.written_hints
