@@ -155,9 +155,9 @@ sys.path.insert(0, {str(ROOT)!r})
 import torch
 torch.set_num_threads(1)
 from pathlib import Path
-from gpudojo.model.catalogue import day
+from gpudojo.model.catalogue import exercises_of
 from gpudojo.grading import call as calling
-from gpudojo.grading.load import load
+from gpudojo.grading.load import load_submission
 from gpudojo.grading.observe import observe
 from gpudojo.sandbox.warm_up import warm_up
 warm_up()
@@ -175,8 +175,8 @@ found = []
 for folder in {[str(f) for f in folders]!r}:
     for turn in range(2):
         spent = 0.0
-        for exercise in day("day8"):
-            submission = load(Path(folder) / f"{{exercise.stem}}.py")
+        for exercise in exercises_of("day8"):
+            submission = load_submission(Path(folder) / f"{{exercise.stem}}.py")
             for function in exercise.functions:
                 observe(exercise, function, submission, "virtual", 8)
     found.append(spent)

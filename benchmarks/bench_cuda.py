@@ -91,7 +91,11 @@ def graded(folder: Path, out: Path, bench: str, jobs: int, seconds: float) -> Ru
         raise SystemExit(f"dojo grade --bench {bench}:\n{done.stderr[-2000:]}")
     results = out / "results.json"
     run = Run(
-        bench, jobs, took, {row.submission: row for row in iterate(results)}, header(results).layers
+        bench,
+        jobs,
+        took,
+        {row.submission: row for row in iterate(results)},
+        header(results).layers,
     )
     store = Store(out)
     for row in run.rows.values():

@@ -25,8 +25,8 @@ from gpudojo.grading.call import restore_shared_modules
 from gpudojo.grading.engine import grade_function
 from gpudojo.grading.limits import Limits
 from gpudojo.grading.observe import load_file
-from gpudojo.grading.references import Written
-from gpudojo.model.catalogue import day
+from gpudojo.grading.references import ReferenceSolution
+from gpudojo.model.catalogue import exercises_of
 from gpudojo.model.results import Outcome
 
 from benchmarks.tables import Table, cores, options
@@ -55,14 +55,14 @@ def engine_stamp() -> bytes:
 
 
 @functools.cache
-def reference(stem: str) -> Written:
-    return Written(ROOT / "reference" / DAY / f"{stem}.py", keep=True)
+def reference(stem: str) -> ReferenceSolution:
+    return ReferenceSolution(ROOT / "reference" / DAY / f"{stem}.py", keep=True)
 
 
 def verdict(path: Path, seed: int) -> list[str]:
     """Every check that does not pass, with its outcome and the mistake it names."""
     stem = path.parent.name
-    exercise = next(each for each in day(DAY) if each.stem == stem)
+    exercise = next(each for each in exercises_of(DAY) if each.stem == stem)
     source = path.read_text(encoding="utf-8")
     functions = [
         f for f in exercise.functions if f"def {f.name}(" in source or f"{f.name} =" in source

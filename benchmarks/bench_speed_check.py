@@ -16,9 +16,9 @@ from pathlib import Path
 
 from gpudojo.days.day8.pixel_race import judge_speed
 from gpudojo.days.day8.vectorizing import same
-from gpudojo.grading.load import Submission, load
+from gpudojo.grading.load import Submission, load_submission
 from gpudojo.grading.observe import observe
-from gpudojo.model.catalogue import day
+from gpudojo.model.catalogue import exercises_of
 from gpudojo.model.evidence import CallStatus, Race, typed
 from gpudojo.model.exercise import Exercise, Failed, Function
 
@@ -38,9 +38,9 @@ def busy() -> None:
 def answers(folder: Path) -> list[tuple[str, str, bool, Submission]]:
     """(function, name, whether it is right, the file): every right spelling, and the loops as answers."""
     found = []
-    functions = next(e for e in day("day8") if e.stem == STEM).functions
+    functions = next(e for e in exercises_of("day8") if e.stem == STEM).functions
     for path in sorted((ROOT / "tests" / "day8" / "right" / STEM).glob("*.py")):
-        submission = load(path)
+        submission = load_submission(path)
         found += [
             (f.name, path.stem, True, submission) for f in functions if f.name in submission.names
         ]
@@ -51,7 +51,7 @@ def answers(folder: Path) -> list[tuple[str, str, bool, Submission]]:
             source.split("\nif __name__")[0] + f"\n\n{function.name} = {function.name}_loop\n"
         )
         found += [
-            (function.name, "the loop itself", False, load(slow))
+            (function.name, "the loop itself", False, load_submission(slow))
         ] * 4  # about as often as right ones
     return found
 
@@ -74,8 +74,8 @@ def main() -> int:
     )
     parser.add_argument("--bench", default="virtual", choices=("virtual", "cuda", "mps", "cpu"))
     asked = parser.parse_args()
-    exercise = next(e for e in day("day8") if e.stem == STEM)
-    reference = load(ROOT / "reference" / "day8" / f"{STEM}.py")
+    exercise = next(e for e in exercises_of("day8") if e.stem == STEM)
+    reference = load_submission(ROOT / "reference" / "day8" / f"{STEM}.py")
     context = multiprocessing.get_context("spawn")
     crowd = [context.Process(target=busy, daemon=True) for _ in range(asked.load)]
     for process in crowd:

@@ -17,7 +17,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from gpudojo.grading.load import load
+from gpudojo.grading.load import load_submission
 from gpudojo.grading.observe import observe
 from gpudojo.grading.references import PUBLIC_SEEDS
 from gpudojo.model.exercise import Exercise
@@ -31,7 +31,7 @@ PATIENCE = 120.0  # seconds for a process to become ready, or for a verdict
 
 def own_calls(exercise: Exercise, name: str, path: Path, kind: str) -> float:
     """The seconds that a function itself takes in all calls of its probes."""
-    submission = load(path)
+    submission = load_submission(path)
     took = 0.0
     inner = submission.names[name]
 

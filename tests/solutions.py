@@ -24,9 +24,9 @@ import pytest
 import torch
 from gpudojo.authoring.lint import HEADER, SPELLINGS, notes, solutions
 from gpudojo.grading.engine import grade_function
-from gpudojo.grading.load import load
-from gpudojo.grading.references import Written, reference_of
-from gpudojo.model.catalogue import day, misconceptions
+from gpudojo.grading.load import load_submission
+from gpudojo.grading.references import ReferenceSolution, reference_of
+from gpudojo.model.catalogue import exercises_of, misconceptions
 from gpudojo.model.evidence import Evidence
 from gpudojo.model.exercise import Exercise
 from gpudojo.model.results import CheckResult, Outcome
@@ -81,12 +81,14 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
             params.append(pytest.param(path, id=f"{path.parent.name}/{path.stem}", marks=marks))
         metafunc.parametrize("path", params)
     elif "exercise" in metafunc.fixturenames:
-        metafunc.parametrize("exercise", day(here.name), ids=lambda exercise: exercise.stem)
+        metafunc.parametrize(
+            "exercise", exercises_of(here.name), ids=lambda exercise: exercise.stem
+        )
 
 
 @cache
 def exercise_of(day_name: str, stem: str) -> Exercise:
-    found = next((exercise for exercise in day(day_name) if exercise.stem == stem), None)
+    found = next((exercise for exercise in exercises_of(day_name) if exercise.stem == stem), None)
     assert found is not None, f"{day_name} has no exercise {stem}"
     return found
 
@@ -116,8 +118,8 @@ def functions_in(path: Path) -> list[Any]:
 
 
 @cache
-def reference(day_name: str, stem: str) -> Written:
-    return Written(reference_of(Path("exercises") / day_name / f"{stem}.py"), keep=True)
+def reference(day_name: str, stem: str) -> ReferenceSolution:
+    return ReferenceSolution(reference_of(Path("exercises") / day_name / f"{stem}.py"), keep=True)
 
 
 def wanted(day_name: str, stem: str, function: str) -> Evidence:
@@ -153,7 +155,7 @@ def _graded_here(path: Path) -> list[CheckResult]:
     # The reference first, as in grading: a submission may spoil the process it is loaded into.
     for function in functions_in(path):
         wanted(day_name, stem, function.name)
-    submission = load(path)
+    submission = load_submission(path)
     measure = reference(day_name, stem)
     graded_by_function = (
         grade_function(exercise, f, submission, measure, BENCH, 8) for f in functions_in(path)

@@ -105,13 +105,17 @@ def test_a_mistake_is_of_the_kind_its_check_is_about(header: str, kind: str) -> 
 
 
 def test_every_check_named_here_is_one_of_the_curriculum() -> None:
-    from gpudojo.model.catalogue import day
+    from gpudojo.model.catalogue import exercises_of
 
     checks = {
-        c.name for e in day("day8") if e.stem in FUNCTIONS for f in e.functions for c in f.checks
+        c.name
+        for e in exercises_of("day8")
+        if e.stem in FUNCTIONS
+        for f in e.functions
+        for c in f.checks
     }
     assert checks >= assignment.PLACEMENT | assignment.SPEED
-    assert {f.name for e in day("day8") if e.stem in FUNCTIONS for f in e.functions} == {
+    assert {f.name for e in exercises_of("day8") if e.stem in FUNCTIONS for f in e.functions} == {
         name for several in FUNCTIONS.values() for name in several
     }
 

@@ -15,13 +15,13 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
-from gpudojo.model.catalogue import day
+from gpudojo.model.catalogue import exercises_of
 from gpudojo.release.stubs import stub_of
 
 from tests.sharing import WarmPython
 
 ROOT = Path(__file__).parents[2]
-EXERCISES = day("day8")
+EXERCISES = exercises_of("day8")
 TODO = "still to do"
 # All in one process, because importing torch takes longer than running any of them. The first optimizer of a process
 # imports half of torch, which is no part of an exercise either.

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 from gpudojo.grading.engine import FileGrader, grade_function
 from gpudojo.grading.feedback import check_to_mend_first, hints_about
-from gpudojo.grading.load import load
+from gpudojo.grading.load import load_submission
 from gpudojo.model.catalogue import misconceptions
 from gpudojo.model.exercise import Exercise
-from gpudojo.model.results import CheckResult, Outcome, blocked
+from gpudojo.model.results import CheckResult, Outcome, describe_blocked
 from gpudojo.pytest_plugin.terminal import Feedback
 
 from tests.solutions import BENCH, claimed, exercise_of, graded, reference
@@ -70,7 +70,7 @@ def test_a_mistake_and_its_line(name: str, tmp_path: Path) -> None:
     path.write_text(source, encoding="utf-8")
     (function,) = TRAINING.functions
     measure = reference("day8", TRAINING.stem)
-    result = first_of(grade_function(TRAINING, function, load(path), measure, BENCH, 8))
+    result = first_of(grade_function(TRAINING, function, load_submission(path), measure, BENCH, 8))
     assert (result.line, result.misconception) == (line, mistake), result.happened
     assert hints_about(result, function) == misconceptions()[mistake].hints
 
@@ -82,7 +82,10 @@ def test_a_file_that_cannot_be_read_is_told_once(tmp_path: Path) -> None:
     first, second = (grader.results(MOVING, function) for function in MOVING.functions)
     assert first[0].misconception == "syntax-error"
     assert {result.outcome for result in second} == {Outcome.BLOCKED}
-    assert blocked(second[0]) == "blocked: the check `runs` of `move_model` has to pass first."
+    assert (
+        describe_blocked(second[0])
+        == "blocked: the check `runs` of `move_model` has to pass first."
+    )
     waiting = [result.check for result in first if result.blocked_by == "runs"]
     said = Feedback(first[0], MOVING, path, 0, blocks=waiting).parts
     assert dict(said)["blocks"].startswith(f"{waiting[0]}, ")
@@ -247,7 +250,7 @@ def test_another_process_of_the_machine_is_not_taken_for_the_student_s() -> None
     """As in a notebook or under a test runner that has started some."""
     path = WRONG / "06_vectorizing_pixel_loops/gray_through_numpy.py"
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as other:
-        submission = load(path)
+        submission = load_submission(path)
         measure = reference("day8", path.parent.name)
         exercise = exercise_of("day8", path.parent.name)
         results = grade_function(exercise, exercise.functions[0], submission, measure, BENCH, 8)

@@ -5,13 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 
 from gpudojo.grading.engine import judge
-from gpudojo.grading.load import load
+from gpudojo.grading.load import load_submission
 from gpudojo.grading.observe import observe
-from gpudojo.model.catalogue import day
+from gpudojo.model.catalogue import exercises_of
 from gpudojo.model.results import Outcome
 from gpudojo.pytest_plugin.terminal import Feedback
 
-EXERCISE = next(exercise for exercise in day("day8") if exercise.stem == "12_self_assessment")
+EXERCISE = next(
+    exercise for exercise in exercises_of("day8") if exercise.stem == "12_self_assessment"
+)
 
 
 def test_a_question_without_an_answer_is_named(tmp_path: Path) -> None:
@@ -26,10 +28,14 @@ def test_a_question_without_an_answer_is_named(tmp_path: Path) -> None:
     path.write_text(f"ANSWERS = {answers}\n", encoding="utf-8")
     function = EXERCISE.functions[0]
     wanted = observe(
-        EXERCISE, function, load(Path("reference/day8/12_self_assessment.py")), "virtual", 8
+        EXERCISE,
+        function,
+        load_submission(Path("reference/day8/12_self_assessment.py")),
+        "virtual",
+        8,
     )
     results = judge(
-        EXERCISE, function, observe(EXERCISE, function, load(path), "virtual", 8), wanted
+        EXERCISE, function, observe(EXERCISE, function, load_submission(path), "virtual", 8), wanted
     )
     assert [result.outcome for result in results] == [
         Outcome.PASSED,

@@ -7,14 +7,17 @@ from typing import Any
 import msgspec
 import pytest
 from gpudojo.grading.engine import judge
-from gpudojo.model.catalogue import day
+from gpudojo.model.catalogue import exercises_of
 from gpudojo.model.evidence import CallStatus, Evidence, Observation, Raised
 from gpudojo.model.results import Outcome
 
 from tests.solutions import wanted
 
 FUNCTIONS = [
-    (e, f) for e in day("day8") if e.number in ("01", "02", "03", "04") for f in e.functions
+    (e, f)
+    for e in exercises_of("day8")
+    if e.number in ("01", "02", "03", "04")
+    for f in e.functions
 ]
 
 
@@ -68,7 +71,7 @@ def test_no_field_of_a_scenario_may_be_missing_or_of_another_type(
 
 @pytest.mark.parametrize(
     ("exercise", "function"),
-    [(e, f) for e in day("day8") for f in e.functions],
+    [(e, f) for e in exercises_of("day8") for f in e.functions],
     ids=lambda it: getattr(it, "name", ""),
 )
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from pathlib import Path
 import torch
 from gpudojo.days.day8 import evaluation_loop, managing_memory, mixed_precision
 from gpudojo.grading.engine import grade_function
-from gpudojo.grading.load import load
+from gpudojo.grading.load import load_submission
 from gpudojo.model.results import Outcome
 
 from tests.solutions import exercise_of, reference
@@ -31,7 +31,12 @@ def test_a_mean_loss_that_is_right_by_chance_in_half_precision_fails_in_05() -> 
     (function,) = exercise.functions
     for seed in (1, 79):  # under 79 the rounded outputs have the same mean loss in all scenarios
         results = grade_function(
-            exercise, function, load(path), reference("day8", exercise.stem), "virtual", seed
+            exercise,
+            function,
+            load_submission(path),
+            reference("day8", exercise.stem),
+            "virtual",
+            seed,
         )
         missed = [result.check for result in results if result.outcome is not Outcome.PASSED]
         assert missed == ["returns_the_mean_loss_per_sample"], seed

@@ -17,9 +17,9 @@ from gpudojo.days.day8 import pixel_race
 from gpudojo.days.day8.pixel_race import judge_outputs, judge_speed
 from gpudojo.grading import observe as observing
 from gpudojo.grading.call import Call
-from gpudojo.grading.load import SOLUTION, Submission, load
+from gpudojo.grading.load import SOLUTION, Submission, load_submission
 from gpudojo.grading.observe import observe
-from gpudojo.model.catalogue import day
+from gpudojo.model.catalogue import exercises_of
 from gpudojo.model.evidence import Array, Modelled, Race
 from gpudojo.model.exercise import Failed
 
@@ -111,8 +111,10 @@ def test_every_timed_output_is_checked() -> None:
 def seen_of(tmp_path: Path, text: str) -> Any:
     file = tmp_path / "06_vectorizing_pixel_loops.py"
     file.write_text(text)
-    exercise = next(e for e in day("day8") if e.number == "06")
-    return observe(exercise, exercise.functions[0], load(file), "virtual", 8).observations
+    exercise = next(e for e in exercises_of("day8") if e.number == "06")
+    return observe(
+        exercise, exercise.functions[0], load_submission(file), "virtual", 8
+    ).observations
 
 
 VECTORISED = "return 0.299 * sprites[:, 0] + 0.587 * sprites[:, 1] + 0.114 * sprites[:, 2]\n"

@@ -12,14 +12,16 @@ import msgspec
 import numpy as np
 import pytest
 from gpudojo.grading.engine import judge
-from gpudojo.grading.load import load
+from gpudojo.grading.load import load_submission
 from gpudojo.grading.observe import observe
-from gpudojo.model.catalogue import day
+from gpudojo.model.catalogue import exercises_of
 from gpudojo.model.evidence import Array, Evidence, decode_evidence, encode_evidence
 from gpudojo.model.results import Outcome
 
 REFERENCES = Path(__file__).parents[2] / "reference" / "day8"
-FUNCTIONS = [(e, f) for e in day("day8") if e.number in ("05", "06", "07") for f in e.functions]
+FUNCTIONS = [
+    (e, f) for e in exercises_of("day8") if e.number in ("05", "06", "07") for f in e.functions
+]
 # Facts that decide, by the last name in their path; facts that are only shown in messages may be anything.
 DECIDING = {
     "values",
@@ -38,7 +40,9 @@ DECIDING = {
 def right(stem: str, name: str) -> Evidence:
     exercise, function = next((e, f) for e, f in FUNCTIONS if (e.stem, f.name) == (stem, name))
     return decode_evidence(
-        encode_evidence(observe(exercise, function, load(REFERENCES / f"{stem}.py"), "virtual", 8))
+        encode_evidence(
+            observe(exercise, function, load_submission(REFERENCES / f"{stem}.py"), "virtual", 8)
+        )
     )
 
 

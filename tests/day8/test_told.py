@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 from gpudojo.grading import limits
-from gpudojo.grading.references import Written, reference_of
-from gpudojo.model.catalogue import day
+from gpudojo.grading.references import ReferenceSolution, reference_of
+from gpudojo.model.catalogue import exercises_of
 from gpudojo.model.evidence import encode_evidence
 from gpudojo.model.results import Outcome
 
@@ -74,9 +74,9 @@ def test_a_batch_with_something_else_instead_of_a_tensor() -> None:
 def test_recorded_times_do_not_depend_on_how_long_the_machine_is_up(
     monkeypatch: pytest.MonkeyPatch, function: str
 ) -> None:
-    exercise = next(each for each in day("day8") if each.stem == "10_timing_and_profiling")
+    exercise = next(each for each in exercises_of("day8") if each.stem == "10_timing_and_profiling")
     asked = next(each for each in exercise.functions if each.name == function)
-    written = Written(reference_of(Path("exercises/day8/10_timing_and_profiling.py")))
+    written = ReferenceSolution(reference_of(Path("exercises/day8/10_timing_and_profiling.py")))
     found = set()
     for up in (3.0, 1000.1, 32767.9, 32768.3):
         monkeypatch.setitem(limits._REAL, "perf_counter", lambda up=up: up)

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from gpudojo.authoring.lint import solutions
 from gpudojo.model.catalogue import misconceptions
-from gpudojo.model.exercise import Exercise, executed
+from gpudojo.model.exercise import Exercise, was_executed
 from gpudojo.model.results import Outcome
 
 from tests.solutions import graded, pytest_generate_tests
@@ -51,7 +51,7 @@ def test_the_first_line_and_cause_shown_are_true(exercise: Exercise) -> None:
         assert failed, f"{stem} passes"
         first = failed[0]
         for each in failed:
-            assert not each.line or each.ran is None or executed(each.line, each.ran), (
+            assert not each.line or each.ran is None or was_executed(each.line, each.ran), (
                 f"{stem}: {each.happened}"
             )
         if (first.line or 0) not in lines or (first.misconception or "-") not in causes:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from gpudojo.authoring.lint import declared, steep_hints
-from gpudojo.model.catalogue import day, misconceptions, misconceptions_of
+from gpudojo.model.catalogue import exercises_of, misconceptions, misconceptions_of
 from gpudojo.model.exercise import Exercise
 from gpudojo.model.hints import FunctionHints
 from gpudojo.model.results import Outcome
@@ -41,7 +41,7 @@ def test_every_mistake_has_three_hints_and_the_first_gives_nothing_away() -> Non
 
 
 def test_advice_is_on_mistakes_and_checks_that_there_are() -> None:
-    for exercise in day("day8"):
+    for exercise in exercises_of("day8"):
         assert list(declared(exercise, misconceptions_of("day8"))) == []
 
 
@@ -56,7 +56,7 @@ def test_advice_on_nothing_is_found() -> None:
 
 
 def test_every_check_has_hints_of_its_own() -> None:
-    for exercise in day("day8"):
+    for exercise in exercises_of("day8"):
         for function in exercise.functions:
             for check in function.checks:
                 assert function.hints_for(check.name)

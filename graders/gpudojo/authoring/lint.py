@@ -30,22 +30,22 @@ from virtual_cuda.ledger import (
 from gpudojo.authoring.variants import parsed
 from gpudojo.grading.call import restore_shared_modules
 from gpudojo.grading.engine import grade_function
-from gpudojo.grading.load import Unparsable, bindings, load, parse
-from gpudojo.grading.references import Reference, Written
+from gpudojo.grading.load import Unparsable, bindings, load_submission, parse_source
+from gpudojo.grading.references import Reference, ReferenceSolution
 from gpudojo.model.catalogue import (
-    FOLDER,
+    LESSONS_FOLDER,
     SETUP,
     Snippet,
-    day,
+    exercises_of,
     general_mistakes,
     lesson_path,
+    lesson_text,
+    lines_never_run,
     misconceptions_of,
-    never_run,
-    registered,
-    shown,
+    registered_days,
+    size_of_complete_day,
     snippets,
-    sources,
-    whole,
+    source_files,
 )
 from gpudojo.model.errors import BadDay, BadMarkers, DojoError
 from gpudojo.model.exercise import Exercise, Function
@@ -215,16 +215,16 @@ def problems(day: str, stem: str, root: Path) -> Iterator[str]:
     """What is wrong with the lesson of an exercise; a day without lessons has none to find fault with."""
     path = lesson_path(day, stem)
     if path is None:
-        if (registered()[day].folder / FOLDER).is_dir():
-            yield f"it has no lesson {FOLDER}/{stem}.md"
+        if (registered_days()[day].folder / LESSONS_FOLDER).is_dir():
+            yield f"it has no lesson {LESSONS_FOLDER}/{stem}.md"
         return
-    name = f"{FOLDER}/{path.name}"
+    name = f"{LESSONS_FOLDER}/{path.name}"
     source = path.read_text(encoding="utf-8")
-    for line in never_run(source):
+    for line in lines_never_run(source):
         yield f"{name}, line {line}: nothing runs this code; write <!-- run: NAME --> above it"
     if not {"wrong", "right"} <= {snippet.name for snippet in snippets(source)}:
         yield f"{name} has no snippet called wrong, or none called right"
-    if shown(source, folded=True).count("</details>") != QUESTIONS:
+    if lesson_text(source, folded=True).count("</details>") != QUESTIONS:
         yield f"{name} does not have {QUESTIONS} questions with answers"
     yield from _given_away(name, source, root / "reference" / day)
     made = filled(source)
@@ -375,11 +375,11 @@ class LintReport:
 
 def lint(name: str, root: Path, quick: bool = False) -> LintReport:
     """Everything that is not as it should be; `quick` does not run the solutions. Raises BadDay."""
-    exercises = {exercise.stem: exercise for exercise in day(name)}
+    exercises = {exercise.stem: exercise for exercise in exercises_of(name)}
     tried = solutions(root / "tests" / name)
     rows = [
         examined(e, name, root, [one for one in tried if one.exercise == e.stem], quick)
-        for e in day(name)
+        for e in exercises_of(name)
     ]
     unfinished = [row.stem for row in rows if row.notes]
     general = [*wholeness(name, unfinished), *named_mistakes(name, tried, bool(unfinished))]
@@ -396,8 +396,8 @@ def lint(name: str, root: Path, quick: bool = False) -> LintReport:
                 Finding(one.exercise, f"{one.where}: {name} has no exercise {one.exercise}")
             )
     # What is found under these names is found in something unfinished.
-    folder = registered()[name].folder
-    files = [path for stem in unfinished for path in sources(name, exercises[stem])]
+    folder = registered_days()[name].folder
+    files = [path for stem in unfinished for path in source_files(name, exercises[stem])]
     own = {*unfinished, *(path.relative_to(folder).as_posix() for path in files)}
     return LintReport(
         rows, [replace(found, warning=found.warning or found.exercise in own) for found in general]
@@ -444,7 +444,7 @@ class Note:
 def notes(name: str, exercise: Exercise, root: Path) -> list[Note]:
     """What is left to do, in the order of work: the reference, the exercise, the solutions; then the last note."""
     tests = root / "tests" / name
-    paths = [root / "reference" / name / f"{exercise.stem}.py", *sources(name, exercise)]
+    paths = [root / "reference" / name / f"{exercise.stem}.py", *source_files(name, exercise)]
     paths += [tests / f"{SHARED}{exercise.stem}.py"]
     paths += [
         path
@@ -508,10 +508,10 @@ def declared(exercise: Exercise, mistakes: Container[str] = ()) -> Iterator[Find
 
 def wholeness(name: str, unfinished: Sequence[str] = ()) -> Iterator[Finding]:
     """Whether all exercises are there, and all points."""
-    count, points = whole(name)
-    numbers = [exercise.number for exercise in day(name)]
+    count, points = size_of_complete_day(name)
+    numbers = [exercise.number for exercise in exercises_of(name)]
     missing = [f"{number:02}" for number in range(1, count + 1) if f"{number:02}" not in numbers]
-    total = sum(exercise.points for exercise in day(name))
+    total = sum(exercise.points for exercise in exercises_of(name))
     if missing:
         said = (
             f"exercises {', '.join(missing)} are missing; {total:g} of {points:g} points are there"
@@ -537,7 +537,11 @@ def stub_and_reference(exercise: Exercise, name: str, root: Path) -> Iterator[Fi
             continue
         for function in exercise.functions:
             try:
-                measure = Written(reference) if path != reference and reference.is_file() else None
+                measure = (
+                    ReferenceSolution(reference)
+                    if path != reference and reference.is_file()
+                    else None
+                )
                 results = graded(exercise, function, path, measure)
             except DojoError as error:
                 yield Finding(exercise.stem, f"`{function.name}` cannot be graded: {error}")
@@ -576,7 +580,7 @@ def graded(
 ) -> list[CheckResult]:
     """The results of one function of a file, on the virtual device; without a reference, the file is its own."""
     with restore_shared_modules():
-        return grade_function(exercise, function, load(path), reference, "virtual", SEED)
+        return grade_function(exercise, function, load_submission(path), reference, "virtual", SEED)
 
 
 def too_few_spellings(exercise: Exercise, right: Sequence[Solution]) -> Iterator[Finding]:
@@ -584,7 +588,7 @@ def too_few_spellings(exercise: Exercise, right: Sequence[Solution]) -> Iterator
     counts = dict.fromkeys((function.name for function in exercise.functions), 0)
     for one in right:
         try:
-            bound = bindings(parse(one.source, one.path))
+            bound = bindings(parse_source(one.source, one.path))
         except Unparsable as error:
             yield Finding(exercise.stem, f"{one.where} is not Python: {error.evidence.message}")
             continue
@@ -618,7 +622,7 @@ def tried_out(
 ) -> Iterator[Finding]:
     """Whether right solutions pass, wrong ones fail as they say, and answers that do nothing earn nothing."""
     path = root / "reference" / name / f"{exercise.stem}.py"
-    reference = Written(path, keep=True)
+    reference = ReferenceSolution(path, keep=True)
     try:  # before a file that may spoil this process
         for function in exercise.functions:
             reference.evidence(exercise, function, "virtual", SEED)
@@ -703,7 +707,7 @@ def named_mistakes(
     """Misconceptions that the day does not declare, and those that no wrong solution makes."""
     own = misconceptions_of(name)
     known = {**general_mistakes(), **own}
-    folder = registered()[name].folder
+    folder = registered_days()[name].folder
     for path in sorted(folder.rglob("*.py")):
         for key, line in keys_in(path.read_text(encoding="utf-8")):
             if key not in known:

@@ -16,7 +16,14 @@ from string import Template
 from typing import Final
 
 from gpudojo.authoring.lint import SHARED, solutions
-from gpudojo.model.catalogue import BUILT_IN, DAY, HINTS_FOLDER, day, days, registered
+from gpudojo.model.catalogue import (
+    BUILT_IN,
+    DAY,
+    HINTS_FOLDER,
+    day_names,
+    exercises_of,
+    registered_days,
+)
 from gpudojo.model.errors import BadClass, BadName, CannotBegin, NameTaken
 from gpudojo.release.stubs import stub_of
 
@@ -79,16 +86,16 @@ def surroundings(root: Path) -> Surroundings:
     modules = {}
     folders = {}
     functions: dict[str, str] = {}
-    for name in days():
-        folder = registered()[name].folder.resolve()
+    for name in day_names():
+        folder = registered_days()[name].folder.resolve()
         written = {path.stem for path in (root / "reference" / name).glob("[0-9][0-9]_*.py")}
-        stems[name] = tuple(sorted(written | {exercise.stem for exercise in day(name)}))
+        stems[name] = tuple(sorted(written | {exercise.stem for exercise in exercises_of(name)}))
         modules[name] = frozenset(
             path.stem for path in folder.glob("*") if path.suffix in ("", ".py")
         )
         functions |= {
             function.name: exercise.stem
-            for exercise in day(name)
+            for exercise in exercises_of(name)
             for function in exercise.functions
         }
         inside = folder.is_relative_to(root)

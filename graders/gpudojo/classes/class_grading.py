@@ -47,9 +47,8 @@ from gpudojo.classes.store import Record, UnreadRecord
 from gpudojo.classes.submission_run import SubmissionRun
 from gpudojo.classes.verdict_store import VerdictStore, VerdictSummary
 from gpudojo.grading.references import PUBLIC_SEEDS
-from gpudojo.model.catalogue import day as exercises_of
-from gpudojo.model.catalogue import torch_version, wrong_points
-from gpudojo.model.errors import BadClass, printable
+from gpudojo.model.catalogue import exercises_of, torch_version, wrong_points
+from gpudojo.model.errors import BadClass, printable_text
 from gpudojo.model.results import AttemptRule, RunLimits, SubmissionStatus
 from gpudojo.sandbox import protocol
 from gpudojo.sandbox.layers import describe_layers, missing_layers
@@ -805,7 +804,7 @@ class Display:
 
     def _say(self, text: str, style: str = "") -> None:
         if self.console is not None:
-            text = printable(text, keep="\n")
+            text = printable_text(text, keep="\n")
             self.console.print(text, style=style, markup=False, highlight=False, soft_wrap=True)
 
     def _refresh(self) -> None:
@@ -833,7 +832,7 @@ class Display:
         now = time.monotonic()
         slow = sorted(self.tasks, key=lambda task: task.began)[:SHOWN]
         return [
-            f"{printable(task.name)} ({now - task.began:.0f} s)"
+            f"{printable_text(task.name)} ({now - task.began:.0f} s)"
             for task in slow
             if now - task.began >= 1.0
         ]

@@ -18,7 +18,7 @@ from gpudojo.classes.store import FOLDER
 from gpudojo.model.errors import BadClass, BadEvidence
 from gpudojo.model.evidence import decoded
 from gpudojo.model.results import AttemptRule, RosterRow, RunLimits
-from gpudojo.model.results_file import encoded, replacing
+from gpudojo.model.results_file import encode_json, replacing_file
 from gpudojo.submissions.entries import Naming, SubmissionEntry, Submitter, folded
 
 STATE: Final = f"{FOLDER}/class.json"
@@ -111,14 +111,14 @@ def save_state(out: Path, state: ClassState) -> None:
 
     Students are encoded one after another: together they may take megabytes.
     """
-    settings = encoded(replace(state, students={})).removesuffix(b"}")
+    settings = encode_json(replace(state, students={})).removesuffix(b"}")
     if settings != b"{":
         settings += b","
-    with replacing(out / STATE) as file:
+    with replacing_file(out / STATE) as file:
         file.write(settings + b'"students":{')
         separator = b""
         for key, student in state.students.items():
-            file.write(separator + encoded(key) + b":" + encoded(student))
+            file.write(separator + encode_json(key) + b":" + encode_json(student))
             separator = b",\n"
         file.write(b"}}")
 

@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 
 from gpudojo.classes.check_statistics import ClassStatistics
 from gpudojo.model.results import Outcome, SubmissionRow, SubmissionStatus
-from gpudojo.model.results_file import number
+from gpudojo.model.results_file import format_points
 
 MOST_REVIEWS: Final = 20  # that are listed; the rest is counted
 
@@ -66,7 +66,9 @@ class ClassTally:
 
 
 def _describe_points(row: SubmissionRow) -> str:
-    text = f"{row.called}: {number(row.final.points)} of {number(row.final.max_points)}"
+    text = (
+        f"{row.called}: {format_points(row.final.points)} of {format_points(row.final.max_points)}"
+    )
     if row.status is not SubmissionStatus.GRADED:
         text += f" ({row.status.value})"
     return text

@@ -15,11 +15,11 @@ from gpudojo.classes.course_rules import CourseRules, SeedRule, Worth
 from gpudojo.classes.lateness import LateRule
 from gpudojo.classes.names import name_key
 from gpudojo.classes.toml_mistakes import convert, parse_toml
-from gpudojo.model.catalogue import days
-from gpudojo.model.errors import suggestion
+from gpudojo.model.catalogue import day_names
+from gpudojo.model.errors import suggest_name
 from gpudojo.model.exercise import Exercise
-from gpudojo.model.results import AttemptRule, HandItem, Visibility, total
-from gpudojo.model.results_file import COLUMNS, replacing
+from gpudojo.model.results import AttemptRule, HandItem, Visibility, sum_points
+from gpudojo.model.results_file import COLUMNS, replacing_file
 from gpudojo.submissions.listing import is_submission
 
 FILE_NAME: Final = "course.toml"
@@ -126,8 +126,10 @@ class _CourseReader:
 
     def _check_day(self) -> None:
         day = self.settings.day
-        if day is not None and day not in days():
-            raise self.bad_setting(f"there is no day {day!r}{suggestion(day, days())}", "day")
+        if day is not None and day not in day_names():
+            raise self.bad_setting(
+                f"there is no day {day!r}{suggest_name(day, day_names())}", "day"
+            )
 
     def _read_zone(self) -> datetime.tzinfo:
         """The time zone: the one that is named, that of the deadline, or UTC."""
@@ -138,7 +140,7 @@ class _CourseReader:
         try:
             return zoneinfo.ZoneInfo(name)
         except (zoneinfo.ZoneInfoNotFoundError, ValueError, OSError):
-            hint = suggestion(name, zoneinfo.available_timezones())
+            hint = suggest_name(name, zoneinfo.available_timezones())
             raise self.bad_setting(f"there is no time zone {name!r}{hint}", "time_zone") from None
 
     def _read_deadline(self) -> datetime.datetime | None:
@@ -290,14 +292,14 @@ class _CourseReader:
         roster = self.path.parent / name
         if not roster.is_file():
             near = [table.name for table in self.path.parent.glob("*.csv")]
-            reason = f"there is no file {roster}{suggestion(name, near)}"
+            reason = f"there is no file {roster}{suggest_name(name, near)}"
             raise self.bad_setting(reason, "roster")
         return roster
 
 
 def write_template(path: Path, day: str, exercises: Sequence[Exercise]) -> None:
     """Write a course file in which nothing is set yet; raises OSError."""
-    with replacing(path) as file:
+    with replacing_file(path) as file:
         file.write(template(day, exercises).encode())
 
 
@@ -308,9 +310,9 @@ def template(day: str, exercises: Sequence[Exercise]) -> str:
     worths = []
     for exercise in exercises:
         checks = [check for function in exercise.functions for check in function.checks]
-        points = total(check.points for check in checks)
+        points = sum_points(check.points for check in checks)
         quoted = f'"{exercise.stem}"'
         lines.append(f"# {quoted:{width}} = {points:g}")
         worths.append(points)
     text = TEMPLATE.read_text(encoding="utf-8")
-    return text.format(day=day, total=total(worths), exercises="\n".join(lines))
+    return text.format(day=day, total=sum_points(worths), exercises="\n".join(lines))

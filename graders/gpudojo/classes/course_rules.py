@@ -15,7 +15,7 @@ from gpudojo.classes import lateness
 from gpudojo.classes.lateness import NO_PENALTY, LateRule
 from gpudojo.classes.names import name_key
 from gpudojo.classes.toml_mistakes import line_of_setting
-from gpudojo.model.errors import BadFile, suggestion
+from gpudojo.model.errors import BadFile, suggest_name
 from gpudojo.model.exercise import Exercise
 from gpudojo.model.results import (
     AttemptRule,
@@ -24,8 +24,8 @@ from gpudojo.model.results import (
     SubmissionRow,
     Timing,
     Visibility,
-    rounded,
-    total,
+    round_points,
+    sum_points,
 )
 
 SeedRule = Literal["per-class", "per-student"]
@@ -83,7 +83,7 @@ class CourseRules:
         for name, worth in self.worths.items():
             stem = find_exercise(name, stems)
             if stem is None:
-                hint = suggestion(name, stems)
+                hint = suggest_name(name, stems)
                 raise self.bad_setting(f"there is no exercise {name!r}{hint}", "exercises", name)
             if stem in worth_by_stem:
                 raise self.bad_setting(f"the exercise {stem} is listed twice", "exercises", name)
@@ -148,11 +148,11 @@ def weigh_exercise(exercise: ExerciseRow, worth: Worth, points_of_checks: float)
     if worth.points is None or not points_of_checks:
         return replace(exercise, extra=True) if worth.extra else exercise
     factor = worth.points / points_of_checks
-    max_points = rounded([check.max_points * factor for check in exercise.checks])
+    max_points = round_points([check.max_points * factor for check in exercise.checks])
     checks = []
     for check, most in zip(exercise.checks, max_points, strict=True):
         points = most if check.points == check.max_points else 0.0
         checks.append(replace(check, max_points=most, points=points))
-    max_score = total(max_points) if checks else total([exercise.max_score * factor])
-    score = total(check.points for check in checks)
+    max_score = sum_points(max_points) if checks else sum_points([exercise.max_score * factor])
+    score = sum_points(check.points for check in checks)
     return replace(exercise, checks=checks, score=score, max_score=max_score, extra=worth.extra)

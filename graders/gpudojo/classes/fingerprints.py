@@ -22,7 +22,7 @@ import gpudojo.grading
 import gpudojo.model
 import gpudojo.sandbox
 import gpudojo.submissions
-from gpudojo.model.catalogue import registered
+from gpudojo.model.catalogue import registered_days
 
 OBSERVING: Final[tuple[ModuleType, ...]] = (
     virtual_cuda,
@@ -100,7 +100,7 @@ def _first_line(node: ast.stmt) -> int:
 
 
 def _folder_of(day: str) -> Path:
-    return registered()[day].folder
+    return registered_days()[day].folder
 
 
 def _files_of_packages() -> dict[str, bytes]:

@@ -20,8 +20,8 @@ from gpudojo.classes.participants import (
 from gpudojo.classes.roster import MatchedPeople, Roster
 from gpudojo.classes.row_making import RowMaker
 from gpudojo.classes.store import EVERYONE, LogEntry, Overrides
-from gpudojo.model.catalogue import day as exercises_of
-from gpudojo.model.errors import suggestion
+from gpudojo.model.catalogue import exercises_of
+from gpudojo.model.errors import suggest_name
 from gpudojo.model.results import AttemptRule, SubmissionRow, both_names
 from gpudojo.submissions.entries import folded, natural
 
@@ -243,7 +243,7 @@ class Gradebook:
                 names = []
                 for each in participants:
                     names += [each.name, each.display_name]
-                hint = suggestion(who, names, "")
+                hint = suggest_name(who, names, "")
                 self._notice_setting(f"nobody is called {who!r}{hint}", "extensions", who)
             if len(matching) > 1:
                 namesakes = describe_namesakes(who, matching)

@@ -11,12 +11,12 @@ from typing import Final
 
 from gpudojo.classes.fingerprints import fingerprint_of_observing
 from gpudojo.classes.store import FunctionRecord, Record
-from gpudojo.grading.references import FOLDER as SHIPPED
-from gpudojo.grading.references import SUFFIX, Shipped, pack, shipped
+from gpudojo.grading.references import SHIPPED_FOLDER as SHIPPED
+from gpudojo.grading.references import SHIPPED_SUFFIX, ShippedEvidence, encode_shipped, read_shipped
 from gpudojo.model.catalogue import torch_version
-from gpudojo.model.errors import BadClass, suggestion
+from gpudojo.model.errors import BadClass, suggest_name
 from gpudojo.model.exercise import Exercise, Function
-from gpudojo.model.results import AttemptRule, total
+from gpudojo.model.results import AttemptRule, sum_points
 from gpudojo.sandbox.layers import examine_layers
 from gpudojo.sandbox.protocol import RunOptions
 
@@ -49,13 +49,15 @@ def name_of(secret: str) -> str:
 class RecordedReference:
     """Recorded evidence of a day's references, and the one of its seeds that is used."""
 
-    shipped: Shipped
+    shipped: ShippedEvidence
     seed: int
 
     @property
     def name(self) -> str:
         """Tells it apart from other evidence."""
-        return f"evidence {self.seed} {hashlib.sha256(pack(self.shipped)).hexdigest()[:16]}"
+        return (
+            f"evidence {self.seed} {hashlib.sha256(encode_shipped(self.shipped)).hexdigest()[:16]}"
+        )
 
     def record(self, exercises: Iterable[Exercise], bench: str) -> Record:
         """The record that the references would have if they had been run here."""
@@ -75,9 +77,11 @@ class RecordedReference:
 
 def recorded(day: str, bench: str, folder: Path | None = None) -> RecordedReference:
     """The evidence in a folder, or in this installation; raises BadClass where there is none to use."""
-    found = shipped(day, folder or SHIPPED)
+    found = read_shipped(day, folder or SHIPPED)
     if found is None:
-        where = f"in {folder} ({day}{SUFFIX})" if folder else "in this installation of gpudojo"
+        where = (
+            f"in {folder} ({day}{SHIPPED_SUFFIX})" if folder else "in this installation of gpudojo"
+        )
         raise BadClass(
             f"there are no reference solutions, and no recorded evidence of them {where}"
         )
@@ -142,7 +146,7 @@ class GradingOptions:
         if unknown:
             stems = [each.stem for each in exercises]
             hint = (
-                suggestion(unknown[0], [*names, *stems], "")
+                suggest_name(unknown[0], [*names, *stems], "")
                 or f"; the exercises are {', '.join(stems)}"
             )
             raise BadClass(f"{self.day} has no function or exercise {unknown[0]}{hint}")
@@ -154,7 +158,7 @@ class GradingOptions:
 
     def worth(self, exercises: Sequence[Exercise]) -> float:
         """The points of these functions."""
-        return total(
+        return sum_points(
             check.points for _, function in self.functions(exercises) for check in function.checks
         )
 

@@ -15,7 +15,7 @@ from typing import Final
 
 from gpudojo.classes import judging
 from gpudojo.classes.verdict_store import VerdictStore, VerdictSummary
-from gpudojo.model.catalogue import day as exercises_of
+from gpudojo.model.catalogue import exercises_of
 
 # A process takes as long to start as it takes to judge some thirty records.
 RECORDS_PER_PROCESS: Final = 50

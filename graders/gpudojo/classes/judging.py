@@ -29,11 +29,11 @@ from gpudojo.model.results import (
     Outcome,
     SubmissionRow,
     SubmissionStatus,
-    rounded,
+    round_points,
     row_of_check,
     row_of_exercise,
     rows_of,
-    total,
+    sum_points,
 )
 
 STATUSES: Final = {
@@ -74,7 +74,7 @@ def judge_record(
     needs_human = _reviews_of_incidents(record) + _reviews_of_files(record)
     for exercise in exercises:
         functions = [each for each in exercise.functions if not only or each.name in only]
-        points = iter(rounded([check.points for each in functions for check in each.checks]))
+        points = iter(round_points([check.points for each in functions for check in each.checks]))
         checks = []
         for function in functions:
             results = _judge_function(exercise, function, record, reference)
@@ -270,8 +270,8 @@ def _all_failed(
 def _submission_row(
     status: SubmissionStatus, exercises: list[ExerciseRow], **more: Any
 ) -> SubmissionRow:
-    score = total(row.score for row in exercises)
-    max_score = total(row.max_score for row in exercises)
+    score = sum_points(row.score for row in exercises)
+    max_score = sum_points(row.max_score for row in exercises)
     return SubmissionRow("", status, score, max_score, exercises, **more)
 
 

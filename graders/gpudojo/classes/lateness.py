@@ -12,7 +12,7 @@ from typing import Final, Literal
 import msgspec
 from msgspec.structs import replace
 
-from gpudojo.model.results import Grade, SubmissionRow, Timing, total
+from gpudojo.model.results import Grade, SubmissionRow, Timing, sum_points
 
 SECONDS_OF_A_DAY: Final = 86_400
 PLACES: Final = 2  # of published points, as platforms show them
@@ -104,10 +104,10 @@ def with_published_points(
         lost = rule.points_lost(points, max_points, timing.late_seconds)
         points -= lost
         timing = replace(timing, penalty=_round_half_up(lost))
-    grade = Grade(_round_half_up(points), total([max_points]))
+    grade = Grade(_round_half_up(points), sum_points([max_points]))
     return replace(row, timing=timing, grade=grade)
 
 
 def _round_half_up(points: float) -> float:
     """Points rounded as people round them: 4.825 is 4.83, also where it came from 7.125 - 2.3."""
-    return math.floor(total([points * 10**PLACES]) + 0.5) / 10**PLACES
+    return math.floor(sum_points([points * 10**PLACES]) + 0.5) / 10**PLACES

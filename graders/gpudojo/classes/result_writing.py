@@ -14,9 +14,16 @@ from gpudojo.classes.class_tally import ClassTally
 from gpudojo.classes.gradebook import Gradebook
 from gpudojo.classes.score_changes import HistoryLine, append_to_history
 from gpudojo.classes.store import FOLDER, write
-from gpudojo.model.errors import BadClass, printable
+from gpudojo.model.errors import BadClass, printable_text
 from gpudojo.model.results import ClassResults, SubmissionRow, SubmissionStatus
-from gpudojo.model.results_file import encoded, number, open_results, open_table, safe, whole
+from gpudojo.model.results_file import (
+    encode_json,
+    format_points,
+    open_results,
+    open_table,
+    spreadsheet_safe,
+    without_surrogates,
+)
 from gpudojo.submissions.entries import natural
 
 RULES: Final = f"{FOLDER}/rules"  # the digest of the rules by which results were written
@@ -115,7 +122,7 @@ def _digest_of_rules(book: Gradebook) -> str:
     if book.roster is not None:
         roster = (book.roster.rows, list(book.roster.submitted.items()))
     rules = (book.course.text, book.attempt, roster)
-    return hashlib.sha256(encoded(rules)).hexdigest()
+    return hashlib.sha256(encode_json(rules)).hexdigest()
 
 
 def _points_by_other_rules(out: Path, rules: str) -> dict[str, PublishedPoints]:
@@ -147,14 +154,14 @@ def _find_published(
 ) -> PublishedPoints | None:
     """The points that were published for a row; None where there were none."""
     for name in (row.submission, row.student or ""):
-        points = published.get(safe(printable(whole(name))))
+        points = published.get(spreadsheet_safe(printable_text(without_surrogates(name))))
         if points is not None:
             return points
     return None
 
 
 def _published_points(row: SubmissionRow) -> PublishedPoints:
-    return PublishedPoints(number(row.final.points), number(row.final.max_points))
+    return PublishedPoints(format_points(row.final.points), format_points(row.final.max_points))
 
 
 def _describe_change(row: SubmissionRow, old: PublishedPoints, new: PublishedPoints) -> str:

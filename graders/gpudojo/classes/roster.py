@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 from gpudojo.classes.csv_tables import UNCLOSED, TableLine, read_table
 from gpudojo.classes.names import name_key, spellings
 from gpudojo.classes.roster_dates import parse_date
-from gpudojo.model.errors import BadFile, suggestion
+from gpudojo.model.errors import BadFile, suggest_name
 from gpudojo.model.results import RosterRow
 from gpudojo.submissions.entries import Submitter
 
@@ -278,7 +278,7 @@ def _suggested_heading(headings: Sequence[str]) -> str:
     for names in _known_headings().by_column.values():
         every += names
     for heading in headings:
-        hint = suggestion(heading, every, "")
+        hint = suggest_name(heading, every, "")
         if hint:
             return hint
     return ""

@@ -15,7 +15,7 @@ from gpudojo.classes.judging import NO_FUNCTIONS
 from gpudojo.classes.participants import Participant
 from gpudojo.classes.store import Overrides, applied
 from gpudojo.classes.verdict_store import VerdictStore
-from gpudojo.model.catalogue import day as exercises_of
+from gpudojo.model.catalogue import exercises_of
 from gpudojo.model.results import (
     Attempt,
     ExerciseRow,
@@ -23,7 +23,7 @@ from gpudojo.model.results import (
     SubmissionRow,
     SubmissionStatus,
     Timing,
-    total,
+    sum_points,
 )
 from gpudojo.submissions.reading import WRITTEN
 
@@ -96,8 +96,10 @@ class RowMaker:
         row = replace(
             verdict,
             submission=participant.name,
-            score=total(exercise.score for exercise in exercises),
-            max_score=total(exercise.max_score for exercise in exercises if not exercise.extra),
+            score=sum_points(exercise.score for exercise in exercises),
+            max_score=sum_points(
+                exercise.max_score for exercise in exercises if not exercise.extra
+            ),
             exercises=exercises,
             needs_human=review,
             roster=participant.roster,
@@ -193,8 +195,8 @@ class RowMaker:
                     stem=exercise.stem,
                     title=exercise.title,
                     worth=worths[exercise.stem],
-                    points_of_checks=total(all_points),
-                    points_graded=total(graded_points),
+                    points_of_checks=sum_points(all_points),
+                    points_graded=sum_points(graded_points),
                 )
         return graded
 
@@ -202,7 +204,7 @@ class RowMaker:
     def max_score(self) -> float:
         """What the whole is worth, without extra credit."""
         exercises = [*self._weigh_absent(), *self._items_by_hand()]
-        return total(exercise.max_score for exercise in exercises if not exercise.extra)
+        return sum_points(exercise.max_score for exercise in exercises if not exercise.extra)
 
     def _weigh(self, verdict: SubmissionRow) -> list[ExerciseRow]:
         """The exercises of a verdict that are graded, with their points in the course."""

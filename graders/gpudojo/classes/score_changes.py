@@ -15,7 +15,7 @@ from gpudojo.classes.class_state import StoredSubmission, Student, key_of_studen
 from gpudojo.classes.gradebook import Gradebook
 from gpudojo.classes.store import write
 from gpudojo.model.results import SubmissionRow, both_names
-from gpudojo.model.results_file import number, safe
+from gpudojo.model.results_file import format_points, spreadsheet_safe
 from gpudojo.submissions.entries import SubmissionEntry
 
 HISTORY: Final = "history.csv"
@@ -42,7 +42,7 @@ class ScoreChange(NamedTuple):
     called: str  # the submission, with the name on the roster
 
     def __str__(self) -> str:
-        text = f"{self.called}: {number(self.before)} → {number(self.after)}"
+        text = f"{self.called}: {format_points(self.before)} → {format_points(self.after)}"
         if not self.checks:
             return text
         checks = "; ".join(check.partition("::")[2] for check in self.checks[:3])
@@ -187,8 +187,8 @@ def _history_line(change: ScoreChange) -> HistoryLine:
     return HistoryLine(
         submission=change.submission,
         student=change.student,
-        before=number(change.before),
-        after=number(change.after),
+        before=format_points(change.before),
+        after=format_points(change.after),
         why="new attempt" if change.new_attempt else "regraded",
         checks="\n".join(change.checks),
     )
@@ -202,5 +202,5 @@ def append_to_history(out: Path, lines: Iterable[HistoryLine]) -> None:
     writer = csv.writer(text, lineterminator="\n")
     time = utc_now()
     for line in lines:
-        writer.writerow([safe(cell) for cell in (time, *line)])
+        writer.writerow([spreadsheet_safe(cell) for cell in (time, *line)])
     write(path, (old + text.getvalue()).encode("utf-8", "backslashreplace"))

@@ -25,7 +25,7 @@ from virtual_cuda.ledger import Timeline
 
 from gpudojo.classes.course_rules import find_exercise
 from gpudojo.classes.csv_tables import read_table
-from gpudojo.model.errors import BadClass, BadEvidence, BadFile, suggestion
+from gpudojo.model.errors import BadClass, BadEvidence, BadFile, suggest_name
 from gpudojo.model.evidence import (
     EVIDENCE_VERSION,
     Evidence,
@@ -35,8 +35,8 @@ from gpudojo.model.evidence import (
     decoded,
     validated,
 )
-from gpudojo.model.results import ExerciseRow, Override, SubmissionRow, total
-from gpudojo.model.results_file import number, replacing, safe
+from gpudojo.model.results import ExerciseRow, Override, SubmissionRow, sum_points
+from gpudojo.model.results_file import format_points, replacing_file, spreadsheet_safe
 from gpudojo.sandbox.protocol import Chosen, Loaded
 
 VERSION: Final = 2
@@ -360,7 +360,7 @@ def write(path: Path, data: bytes, lasting: bool = True, mode: int = 0o666) -> N
     """Write the whole file or nothing, in a folder that is made if needed; `lasting` waits for the disk."""
     for again in (False, True):
         try:
-            with replacing(path, lasting, mode) as file:
+            with replacing_file(path, lasting, mode) as file:
                 file.write(data)
             return
         except FileNotFoundError:
@@ -412,7 +412,7 @@ class Overrides:
                 )
             points = points_in(cells[5], str(self.path), line) if cells[2] == SET else 0.0
             unquoted = [
-                cell[1:] if cell.startswith("'") and safe(cell[1:]) == cell else cell
+                cell[1:] if cell.startswith("'") and spreadsheet_safe(cell[1:]) == cell else cell
                 for cell in cells
             ]
             at_, by, action, student, item, _, comment, whose = unquoted
@@ -465,8 +465,8 @@ class Overrides:
         writer = csv.writer(text)
         writer.writerow(COLUMNS)
         for entry in self.log:
-            points = number(entry.points) if entry.action == SET else ""
-            writer.writerow([safe(cell) for cell in (*entry[:5], points, *entry[6:])])
+            points = format_points(entry.points) if entry.action == SET else ""
+            writer.writerow([spreadsheet_safe(cell) for cell in (*entry[:5], points, *entry[6:])])
         write(self.path, text.getvalue().encode("utf-8", "backslashreplace"))
 
 
@@ -501,7 +501,7 @@ def item_named(name: str, row: SubmissionRow) -> tuple[str, float]:
         )
     ends = [id_.partition("::")[2] for id_ in checks]
     every = [*worth, *ends, *(id_.rpartition("::")[2] for id_ in checks)]
-    hint = suggestion(name, every, "") or "; see: dojo override --items"
+    hint = suggest_name(name, every, "") or "; see: dojo override --items"
     raise BadClass(f"there is no check, exercise or item {name!r}{hint}")
 
 
@@ -519,7 +519,7 @@ def applied(
             return None
         if entry.points > most:
             said.append(
-                f"an override gives {number(entry.points)} of {number(most)} points for {item}; it was cut"
+                f"an override gives {format_points(entry.points)} of {format_points(most)} points for {item}; it was cut"
             )
         return Override(min(entry.points, most), graded, entry.comment, entry.by, entry.at)
 
@@ -529,7 +529,7 @@ def applied(
         for check in exercise.checks:
             given = override(check.id, check.points, check.max_points)
             checks.append(replace(check, override=given, points=given.points) if given else check)
-        score = total(check.points for check in checks) if checks else exercise.score
+        score = sum_points(check.points for check in checks) if checks else exercise.score
         whole = override(exercise.exercise, None if exercise.by_hand else score, exercise.max_score)
         score = whole.points if whole else score
         found.append(replace(exercise, checks=checks, score=score, override=whole))

@@ -12,7 +12,7 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 
-from gpudojo.model.errors import BadFile, suggestion
+from gpudojo.model.errors import BadFile, suggest_name
 
 _Kind = TypeVar("_Kind")
 _DATE: Final = "a date and time, such as 2026-11-20T23:59:00+01:00"
@@ -112,7 +112,7 @@ class _SettingError:
         """The sentence; adds the name of an unknown setting to `setting`."""
         message = self.message
         if unknown := re.search(r"Object contains unknown field `(.*)`", message):
-            hint = suggestion(unknown[1], self._known_settings())
+            hint = suggest_name(unknown[1], self._known_settings())
             self.setting.append(unknown[1])
             return f"there is no setting `{unknown[1]}` here{hint}"
         if types := re.search(r"Expected `(.+)`, got `(.+)`", message):
@@ -137,7 +137,7 @@ class _SettingError:
 
     def _no_choice(self, value: str) -> str:
         choices = _choices_of(self._type_of_setting())
-        hint = suggestion(value, choices, "")
+        hint = suggest_name(value, choices, "")
         return f"{self._name} cannot be {value!r}; it is one of {', '.join(choices)}{hint}"
 
     def _type_of_setting(self) -> Any:

@@ -12,11 +12,11 @@ import msgspec
 
 from gpudojo.classes import judging, store
 from gpudojo.classes.store import Record, Store
-from gpudojo.model.catalogue import day as exercises_of
-from gpudojo.model.errors import BadClass, BadEvidence, described
+from gpudojo.model.catalogue import exercises_of
+from gpudojo.model.errors import BadClass, BadEvidence, describe_error
 from gpudojo.model.evidence import decoded
 from gpudojo.model.results import SubmissionRow, SubmissionStatus
-from gpudojo.model.results_file import encoded
+from gpudojo.model.results_file import encode_json
 
 T = TypeVar("T")
 
@@ -95,9 +95,9 @@ class VerdictStore:
             )
         except Exception as error:  # of ours: one submission is reviewed, the class has its results
             path.unlink(missing_ok=True)
-            why = ": ".join(described(error))
+            why = ": ".join(describe_error(error))
             return self.judge_unreadable(f"the grader could not judge it ({why})")
-        text = encoded(row)
+        text = encode_json(row)
         if _read(path) != text:  # replacing a file by its equal takes longer than judging
             store.write(path, text, lasting=False)  # not lasting: it can be made again
         return row

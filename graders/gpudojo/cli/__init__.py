@@ -59,10 +59,10 @@ class LazyGroup(click.Group):
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         if args[0] not in COMMANDS and not args[0].startswith("-") and not ctx.resilient_parsing:
-            from gpudojo.model.errors import suggestion  # only here: `dojo --help` does without
+            from gpudojo.model.errors import suggest_name  # only here: `dojo --help` does without
 
             raise click.UsageError(
-                f"No such command {args[0]!r}{suggestion(args[0], COMMANDS, '') or '.'}", ctx
+                f"No such command {args[0]!r}{suggest_name(args[0], COMMANDS, '') or '.'}", ctx
             )
         return super().resolve_command(ctx, args)
 

@@ -28,7 +28,7 @@ from gpudojo.cli.options import (
     which_root,
     writing,
 )
-from gpudojo.model.catalogue import day as exercises_of
+from gpudojo.model.catalogue import exercises_of
 
 
 @click.group()

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from gpudojo.cli.options import FOLDER, THAT_FILE, which_day, writing
-from gpudojo.model.errors import BadClass, BadFile, printable, suggestion
+from gpudojo.model.errors import BadClass, BadFile, printable_text, suggest_name
 from gpudojo.model.results import SubmissionRow, SubmissionStatus
-from gpudojo.model.results_file import number
+from gpudojo.model.results_file import format_points
 
 if TYPE_CHECKING:
     from gpudojo.classes.gradebook import Gradebook
@@ -42,13 +42,13 @@ def init(folder: Path, day: str) -> None:
     if not path.exists():
         with writing(path):
             folder.mkdir(parents=True, exist_ok=True)
-            write_template(path, day, catalogue.day(day))
+            write_template(path, day, catalogue.exercises_of(day))
         click.echo(
             f"{path} written. Change what you need, and run `dojo init {folder}` again to check it."
         )
         return
     rules = load_course(path)
-    exercises = catalogue.day(rules.day or day)
+    exercises = catalogue.exercises_of(rules.day or day)
     chosen = rules.worth_by_exercise(exercises)
     people = read_roster(rules.roster, rules.zone) if rules.roster else None
     said = [f"{len(chosen)} of {len(exercises)} exercises"]
@@ -70,7 +70,7 @@ def init(folder: Path, day: str) -> None:
             "note: there is no deadline: only what a platform marks as late costs points", err=True
         )
     for _, early in rules.useless_extensions():
-        click.echo(f"note: {printable(early)}", err=True)
+        click.echo(f"note: {printable_text(early)}", err=True)
     for name in [
         *rules.extensions,
         *(member for members in rules.groups.values() for member in members),
@@ -79,16 +79,18 @@ def init(folder: Path, day: str) -> None:
         if people and len(found) > 1:
             ids = ", ".join(sorted(people.rows[row].id for row in found))
             click.echo(
-                f"note: {len(found)} on the roster are called {printable(name)!r}: write {ids}",
+                f"note: {len(found)} on the roster are called {printable_text(name)!r}: write {ids}",
                 err=True,
             )
         if people and not found:
-            near = suggestion(
+            near = suggest_name(
                 name,
                 [one for row in people.rows for one in (row.name, row.id, row.email, row.github)],
                 "",
             )
-            click.echo(f"note: nobody on the roster is called {printable(name)!r}{near}", err=True)
+            click.echo(
+                f"note: nobody on the roster is called {printable_text(name)!r}{near}", err=True
+            )
 
 
 HERE: Final = "The folder that `dojo grade --out` made (default: this one, or the only one in it)."
@@ -242,10 +244,10 @@ def _give(book: Gradebook, entries: Sequence[LogEntry]) -> None:
         old = before[unit.name]
         changed += row.final != old.final
         if row.final != old.final and changed <= 20:
-            points = f"{number(old.final.points)} → {number(row.final.points)} of {number(row.final.max_points)}"
+            points = f"{format_points(old.final.points)} → {format_points(row.final.points)} of {format_points(row.final.max_points)}"
             if row.scaled or old.scaled:  # others than what was given
-                points += f" ({number(old.score)} → {number(row.score)} of {number(row.max_score)} in the exercises)"
-            click.echo(f"{printable(unit.full_name)}: {points}")
+                points += f" ({format_points(old.score)} → {format_points(row.score)} of {format_points(row.max_score)} in the exercises)"
+            click.echo(f"{printable_text(unit.full_name)}: {points}")
     several = f"{changed} of {len(units)} students' points changed." if len(units) != 1 else ""
     absent = sum(not unit.submissions and not keys & {*unit.keys} for unit in units)
     if absent and entries[0].action == "set":
@@ -257,7 +259,7 @@ def _give(book: Gradebook, entries: Sequence[LogEntry]) -> None:
     if tally.settled:
         click.echo(RULES_CHANGED)
         for line in tally.settled[:20]:
-            click.echo(f"  {printable(line)}")
+            click.echo(f"  {printable_text(line)}")
     undo = (
         f" To undo it: dojo override --undo --out {book.out}" if entries[0].action == "set" else ""
     )
@@ -273,8 +275,8 @@ def _show(book: Gradebook) -> None:
     for one in current:
         why = f"  {one.comment}" if one.comment else ""
         click.echo(
-            printable(
-                f"{one.student}  {one.item}  {number(one.points)}{why}  ({one.by}, {one.at[:10]})"
+            printable_text(
+                f"{one.student}  {one.item}  {format_points(one.points)}{why}  ({one.by}, {one.at[:10]})"
             )
         )
     if not current:
@@ -292,33 +294,39 @@ def _show(book: Gradebook) -> None:
     for item in book.course.by_hand:
         if people := waiting[item.name]:
             about = "; ".join(
-                filter(None, (item.title, f"{number(item.points)} points", item.rubric))
+                filter(None, (item.title, f"{format_points(item.points)} points", item.rubric))
             )
             click.echo(
-                printable(
+                printable_text(
                     f"  {item.name} ({about}): {len(people)} student{'s' * (len(people) != 1)}"
                 )
             )
             lines = [", ".join(people)]
             if others := absent[item.name]:
                 lines.append(f"{len(others)} more handed in nothing: {', '.join(others)}")
-            for line in (each for text in lines for each in textwrap.wrap(printable(text), 100)):
+            for line in (
+                each for text in lines for each in textwrap.wrap(printable_text(text), 100)
+            ):
                 click.echo(f"    {line}")
 
 
 def _show_log(book: Gradebook) -> None:
     for one in book.overrides.log:
-        what = f"{number(one.points)}  {one.comment}".rstrip() if one.action == "set" else "undone"
-        click.echo(printable(f"{one.at[:19]}  {one.by}  {one.student}  {one.item}  {what}"))
+        what = (
+            f"{format_points(one.points)}  {one.comment}".rstrip()
+            if one.action == "set"
+            else "undone"
+        )
+        click.echo(printable_text(f"{one.at[:19]}  {one.by}  {one.student}  {one.item}  {what}"))
     if not book.overrides.log:
         click.echo("Nothing was overridden yet.")
 
 
 def _show_items(book: Gradebook) -> None:
     for exercise in _whole_row(book).exercises:
-        click.echo(f"{number(exercise.max_score):>8}  {exercise.exercise}")
+        click.echo(f"{format_points(exercise.max_score):>8}  {exercise.exercise}")
         for check in exercise.checks:
-            click.echo(f"{number(check.max_points):>8}    {check.id.partition('::')[2]}")
+            click.echo(f"{format_points(check.max_points):>8}    {check.id.partition('::')[2]}")
 
 
 def _whole_row(book: Gradebook) -> SubmissionRow:
@@ -347,7 +355,7 @@ def _unit(book: Gradebook, name: str) -> Participant:
             f"no student is called {name!r}; names with it: {', '.join(partly[:8])}{', …' * (len(partly) > 8)}"
         )
     names = [one for unit in units for one in (unit.name, unit.display_name, *unit.all_names)]
-    raise BadClass(f"no student is called {name!r}{suggestion(name, names)}")
+    raise BadClass(f"no student is called {name!r}{suggest_name(name, names)}")
 
 
 def _item(book: Gradebook, unit: Participant | None, name: str) -> tuple[str, float]:
@@ -365,7 +373,7 @@ def _from_file(book: Gradebook, path: Path) -> Iterator[tuple[str, str, float, s
     columns = [heading.strip().casefold() for heading in headings]
     missing = {"student", "item", "points"} - set(columns)
     if missing:
-        hint = next((suggestion(heading, sorted(missing), "") for heading in columns), "")
+        hint = next((suggest_name(heading, sorted(missing), "") for heading in columns), "")
         said = f"there is no column {min(missing)!r}; student, item and points are needed{hint}"
         raise BadFile(str(path), first, said)
     seen: dict[tuple[str, str], int] = {}

@@ -11,8 +11,14 @@ import click
 
 from gpudojo.cli.options import FOLDER, THAT, THAT_FILE, results_file, writing
 from gpudojo.model import catalogue
-from gpudojo.model.errors import printable
-from gpudojo.model.results import ClassResults, ExerciseRow, SubmissionRow, SubmissionStatus, total
+from gpudojo.model.errors import printable_text
+from gpudojo.model.results import (
+    ClassResults,
+    ExerciseRow,
+    SubmissionRow,
+    SubmissionStatus,
+    sum_points,
+)
 from gpudojo.model.results_file import StoredRows, header
 from gpudojo.platforms import Options, describe, exporter, formats, of_class, parts_of, uses
 from gpudojo.platforms._entries import VisibleRows, submission_named
@@ -60,7 +66,7 @@ def export(
     """Write RESULTS, a results.json of `dojo grade` or its folder, for another program."""
 
     def say(sentence: str) -> None:
-        click.echo(f"note: {printable(sentence)}", err=True)
+        click.echo(f"note: {printable_text(sentence)}", err=True)
 
     for name, given in {"worksheet": worksheet, "gradebook": gradebook, "title": title}.items():
         if given is not None and name not in uses(format_):
@@ -106,8 +112,8 @@ def parts(header: ClassResults, rows: Iterable[SubmissionRow]) -> tuple[Exercise
     }
     seen = tuple(part for _, part in sorted(known.items()))
     if (
-        total(part.max_score for part in seen) == header.max_score
-        or header.day not in catalogue.days()
+        sum_points(part.max_score for part in seen) == header.max_score
+        or header.day not in catalogue.day_names()
     ):
         return seen
     return parts_of(header.day)
@@ -154,7 +160,7 @@ def report(
     options = ReportOptions(results, target, anonymous, not class_only, only, similarity)
     with writing(target):
         written = write_report(
-            options, lambda sentence: click.echo(f"note: {printable(sentence)}", err=True)
+            options, lambda sentence: click.echo(f"note: {printable_text(sentence)}", err=True)
         )
     click.echo(f"{len(written)} page{'s' * (len(written) != 1)} written; open {written[0]}.")
 
@@ -205,7 +211,7 @@ def feedback(
         out.mkdir(parents=True, exist_ok=True)
         options = FeedbackOptions(file, out, pdf, only, worksheet, parts(head, rows))
         written = write_feedback(
-            options, head, rows, lambda said: click.echo(f"note: {printable(said)}", err=True)
+            options, head, rows, lambda said: click.echo(f"note: {printable_text(said)}", err=True)
         )
     for path in written[:1] + [path for path in written if path.suffix == ".zip"]:
         click.echo(path)

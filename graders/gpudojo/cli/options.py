@@ -12,13 +12,13 @@ from typing import Any, Final, TypeVar
 import click
 from click.core import ParameterSource
 
-from gpudojo.grading.limits import SECONDS
-from gpudojo.model.catalogue import days
-from gpudojo.model.errors import suggestion
+from gpudojo.grading.limits import DEFAULT_SECONDS
+from gpudojo.model.catalogue import day_names
+from gpudojo.model.errors import suggest_name
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 # The default day must not change because another day is begun.
-USUAL: Final = "day8" if "day8" in days() else next(iter(days()), None)
+USUAL: Final = "day8" if "day8" in day_names() else next(iter(day_names()), None)
 
 
 class _Existing(click.Path):
@@ -33,7 +33,7 @@ class _Existing(click.Path):
         except click.BadParameter as error:
             path = Path(value)
             if not path.exists() and path.parent.is_dir():
-                near = suggestion(path.name, [each.name for each in path.parent.iterdir()], "")
+                near = suggest_name(path.name, [each.name for each in path.parent.iterdir()], "")
                 raise click.BadParameter(
                     error.message.rstrip(".") + (near or "."), ctx, param
                 ) from None
@@ -49,7 +49,7 @@ THAT_FOLDER: Final = _Existing(file_okay=False)
 FOUND: Final = "The repository (default: the folder with `reference`, here or above)."
 which_root = click.option("--root", type=THAT_FOLDER, help=FOUND)
 which_day = click.option(
-    "--day", default=USUAL, show_default=True, type=click.Choice(days()), help="The day."
+    "--day", default=USUAL, show_default=True, type=click.Choice(day_names()), help="The day."
 )
 secret_seed = partial(click.option, "--seed", "secret", envvar="DOJO_SEED", metavar="SECRET")
 
@@ -81,7 +81,12 @@ def limits(command: Command) -> Command:
     seconds = click.FloatRange(min=0.1)
     told = "Seconds each function may take."
     limit = click.option(
-        "--time-limit", default=SECONDS, show_default=True, type=seconds, metavar="S", help=told
+        "--time-limit",
+        default=DEFAULT_SECONDS,
+        show_default=True,
+        type=seconds,
+        metavar="S",
+        help=told,
     )
     return limit(command)
 
@@ -114,7 +119,8 @@ def results_file(given: Path) -> Path:
     if not path.exists():
         said = f"{given} has no results.json; give the folder that `dojo grade --out` made"
         raise click.ClickException(
-            said + suggestion("", sorted(str(each.parent) for each in given.glob("*/results.json")))
+            said
+            + suggest_name("", sorted(str(each.parent) for each in given.glob("*/results.json")))
         )
     if path.suffix == ".csv":
         raise click.ClickException(

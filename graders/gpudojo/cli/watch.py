@@ -23,9 +23,9 @@ from gpudojo.cli import Interrupted
 from gpudojo.cli.options import FILE, processors, which_day, writing
 from gpudojo.model import catalogue
 from gpudojo.model.catalogue import lesson_of, lesson_path
-from gpudojo.model.errors import DojoError, suggestion
+from gpudojo.model.errors import DojoError, suggest_name
 from gpudojo.model.exercise import Exercise
-from gpudojo.model.results_file import replacing
+from gpudojo.model.results_file import replacing_file
 
 if TYPE_CHECKING:
     from gpudojo.watch.session import Course, Event, ExerciseWork
@@ -149,7 +149,7 @@ def lesson(number: str | None, html: Path | None, remake: bool, day: str) -> Non
     if remake:
         _remake(day, chosen)
     elif html is not None:
-        with writing(html), replacing(html, lasting=False) as file:
+        with writing(html), replacing_file(html, lasting=False) as file:
             file.write(_page(day, chosen).encode())
         click.echo(f"written: {html}")
     elif number is None:
@@ -169,7 +169,9 @@ def lesson(number: str | None, html: Path | None, remake: bool, day: str) -> Non
 
 def _chosen(day: str, number: str | None) -> list[Exercise]:
     """The exercises with a lesson, or the one that a number, a name, a file's name or a function stands for."""
-    having = [each for each in catalogue.day(day) if lesson_path(day, each.stem) is not None]
+    having = [
+        each for each in catalogue.exercises_of(day) if lesson_path(day, each.stem) is not None
+    ]
     name = None if number is None else Path(number).stem
     called = {
         each.stem: (each.number, each.number.lstrip("0"), *(f.name for f in each.functions))
@@ -181,7 +183,7 @@ def _chosen(day: str, number: str | None) -> list[Exercise]:
         names = [
             one for stem, names in called.items() for one in (stem, *names) if not one.isdigit()
         ]
-        near = suggestion(name or "", names, "") or f"; there are: {there}"
+        near = suggest_name(name or "", names, "") or f"; there are: {there}"
         raise click.ClickException(
             f"{day} has no lesson {number}{near}" if there else f"{day} has no lessons"
         )
@@ -212,7 +214,9 @@ def _page(day: str, chosen: list[Exercise]) -> str:
     texts = [
         text.replace("<pre>", '<pre tabindex="0">') for text in made
     ]  # wide ones are scrolled, by keyboard too
-    title = f"{chosen[0].number} {chosen[0].title}" if len(chosen) == 1 else catalogue.title(day)
+    title = (
+        f"{chosen[0].number} {chosen[0].title}" if len(chosen) == 1 else catalogue.day_title(day)
+    )
     return page("lesson.html", "", title=title, lessons=[Markup(text) for text in texts])
 
 

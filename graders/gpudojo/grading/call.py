@@ -18,8 +18,8 @@ import msgspec
 from virtual_cuda.errors import DeviceClosed
 
 from gpudojo.grading.limits import in_scenario
-from gpudojo.grading.load import raised
-from gpudojo.grading.source_locator import RAN, taken
+from gpudojo.grading.load import describe_exception
+from gpudojo.grading.source_locator import RAN, take_executed_lines
 from gpudojo.model.evidence import Array, Cases, Raised
 
 if TYPE_CHECKING:
@@ -134,12 +134,12 @@ class Call:
                     _unchanged(each, kind, names)
                 return require_plain_tensors(result)
         except (Exception, SystemExit) as error:
-            evidence = raised(error, self.path)
+            evidence = describe_exception(error, self.path)
             line = evidence.line
             raise StudentRaised(evidence) from None
         finally:
             began = perf_counter()
-            if ran := taken(line):
+            if ran := take_executed_lines(line):
                 executed.setdefault(_lines_under[0], set()).update(ran)
             afterwards()
             self.aside = perf_counter() - began

@@ -31,7 +31,7 @@ from gpudojo.model.exercise import (
     Function,
     Probe,
     Seen,
-    called,
+    with_article,
 )
 from gpudojo.model.results import not_handed_in
 
@@ -305,11 +305,11 @@ def same_as_reference(function: Function, probe: Ready, points: float, claim: st
         value = right.value
         if found.kind != right.kind:
             shown = (
-                f"{value}, {called(right.kind)}"
+                f"{value}, {with_article(right.kind)}"
                 if isinstance(value, (bool, int, float))
                 else right.kind
             )
-            raise Failed(f"{where}it returned {called(found.kind)}", shown)
+            raise Failed(f"{where}it returned {with_article(found.kind)}", shown)
         if isinstance(value, Array):
             if not arrays_close(found.value, value):
                 raise Failed(f"{where}the values are wrong", "the reference's values")
@@ -326,7 +326,7 @@ def on_the_device(
     def on_the_device(scenario: str, found: Ran, right: Ran) -> None:
         """The result is on the device."""
         if found.device != found.wanted_device:
-            shown = f"a tensor on {found.device}" if found.device else called(found.kind)
+            shown = f"a tensor on {found.device}" if found.device else with_article(found.kind)
             raise Failed(
                 f"scenario `{scenario}`: it returned {shown}", f"a tensor on {found.wanted_device}"
             )
@@ -399,7 +399,7 @@ def expect_float(kind: str, is_float: bool, what: str = "it returned ") -> None:
     """Raises Failed unless it is a Python float; a tensor is a mistake with a name."""
     if not is_float:
         key = "returned-tensor" if kind in ("Tensor", "Parameter") else None
-        raise Failed(f"{what}{called(kind)}", "a Python float", misconception=key)
+        raise Failed(f"{what}{with_article(kind)}", "a Python float", misconception=key)
 
 
 def count_in_words(count: int) -> str:

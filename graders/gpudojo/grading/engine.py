@@ -21,8 +21,8 @@ import msgspec
 
 from gpudojo.grading.checks import scenario_raised
 from gpudojo.grading.limits import UNLIMITED, Limits
-from gpudojo.grading.load import solved
-from gpudojo.grading.references import KeptEvidence, Reference, reference_for
+from gpudojo.grading.load import solved_names
+from gpudojo.grading.references import CachedReference, Reference, reference_for
 from gpudojo.model.catalogue import misconceptions
 from gpudojo.model.errors import DamagedEvidence, DojoError, author_line
 from gpudojo.model.evidence import (
@@ -383,11 +383,11 @@ class FileGrader:
         """
         with contextlib.suppress(DojoError, OSError):
             reference = self._reference(exercise)
-            if isinstance(reference, KeptEvidence):
+            if isinstance(reference, CachedReference):
                 missing = [
                     each for each in functions if not reference.has(each, self.kind, self.seed)
                 ]
-                written = solved(self.path) if missing else ()
+                written = solved_names(self.path) if missing else ()
                 for function in missing:
                     if function.name in written:
                         reference.prepare(function, self.kind, self.seed)
@@ -396,7 +396,7 @@ class FileGrader:
         found = self._references.get(exercise.stem)
         if found is None:
             found = reference_for(self.path, exercise)
-            if self.watching and isinstance(found, KeptEvidence):
+            if self.watching and isinstance(found, CachedReference):
                 found = found.written
             self._references[exercise.stem] = found
         return found
@@ -423,7 +423,7 @@ class FileGrader:
 
         # Before the student's file: that may spoil the process it is loaded into.
         reference = self._reference(exercise)
-        if isinstance(reference, KeptEvidence) and not reference.has(
+        if isinstance(reference, CachedReference) and not reference.has(
             function, self.kind, self.seed
         ):
             reference.load()

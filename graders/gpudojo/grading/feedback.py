@@ -17,8 +17,14 @@ from typing import Final
 
 from gpudojo.grading import load
 from gpudojo.model.catalogue import misconceptions
-from gpudojo.model.exercise import Exercise, Function, executed
-from gpudojo.model.results import OURS, CheckResult, Outcome, blocked, hints_on
+from gpudojo.model.exercise import Exercise, Function, was_executed
+from gpudojo.model.results import (
+    NOT_YOUR_ERROR,
+    CheckResult,
+    Outcome,
+    describe_blocked,
+    hints_for_result,
+)
 
 WIDTH: Final = 100
 BAR_WIDTH: Final = 20
@@ -37,9 +43,9 @@ def headline_and_parts(
         stub = f"`{result.function}` is still a stub" + (f" in {file}" if file else "")
         return f"to do: {result.happened or stub}.", []
     if result.outcome is Outcome.BLOCKED:
-        return blocked(result), []
+        return describe_blocked(result), []
     if result.outcome is Outcome.ERROR:
-        return OURS, [("claim", result.claim), ("happened", result.happened)]
+        return NOT_YOUR_ERROR, [("claim", result.claim), ("happened", result.happened)]
     parts: list[Part] = [
         ("happened", result.happened),
         ("expected", result.expected),
@@ -87,7 +93,7 @@ def check_to_mend_first(
                 return other.check
         elif (
             other.function != result.function
-            and executed(other.line or 0, result.ran or ())
+            and was_executed(other.line or 0, result.ran or ())
             and (same or there)
         ):
             return f"{other.function}::{other.check}"
@@ -96,7 +102,7 @@ def check_to_mend_first(
 
 def hints_about(result: CheckResult, function: Function) -> tuple[str, ...]:
     """The hints about one failure, and no others."""
-    return hints_on(result, function, misconceptions().get(result.misconception or ""))
+    return hints_for_result(result, function, misconceptions().get(result.misconception or ""))
 
 
 def hint_parts(every: Sequence[str], exercise: Exercise, count: int, more: str) -> list[Part]:
@@ -119,8 +125,8 @@ def describe_line(path: Path, line: int) -> str:
     """A line of the student's file and its text; in a notebook by cell."""
     name = os.path.relpath(path)
     try:
-        if path.suffix == load.SUFFIX:
-            notebook = load.read(path)
+        if path.suffix == load.NOTEBOOK_SUFFIX:
+            notebook = load.read_notebook(path)
             lines = notebook.source.split("\n")
             cell, number = notebook.place(line)
             name = f"{name}, code cell {cell}, line {number}"
@@ -135,7 +141,7 @@ def describe_line(path: Path, line: int) -> str:
             number = line
         text = lines[line - 1].strip().replace("\0", "\N{SYMBOL FOR NULL}")
     except (OSError, IndexError, load.NotANotebook):
-        return name if path.suffix == load.SUFFIX else f"{os.path.relpath(path)}:{line}"
+        return name if path.suffix == load.NOTEBOOK_SUFFIX else f"{os.path.relpath(path)}:{line}"
     return f"{name}\n{number:>4} | {text}" if text else name
 
 

@@ -162,7 +162,7 @@ def running(clock: Clock) -> Iterator[None]:
             _now = before
 
 
-SECONDS: Final = 10.0  # that a function may take, in a student's own run as in a class, where nothing else is asked for
+DEFAULT_SECONDS: Final = 10.0  # that a function may take, in a student's own run as in a class, where nothing else is asked for
 AGAIN: Final = 0.05  # seconds until a student who has caught the first TimedOut gets another one
 INSIST: Final = (
     0.0005  # and after some of them: often enough to hit a line that no `except:` covers
@@ -211,7 +211,7 @@ def _debugging() -> bool:
     return pytest_timeout is not None and bool(pytest_timeout.is_debugging())
 
 
-def charged(elapsed: float, waited: float) -> float:
+def charged_seconds(elapsed: float, waited: float) -> float:
     """The seconds that count of those elapsed, where code has waited so long for a processor that others used."""
     return max(elapsed - waited, elapsed / STRETCH)
 
@@ -263,7 +263,10 @@ def _by_signal(
             return
         if (
             not limit.raised
-            and (left := seconds - charged(time.monotonic() - began, waited() - before_that)) > 0
+            and (
+                left := seconds - charged_seconds(time.monotonic() - began, waited() - before_that)
+            )
+            > 0
         ):
             end = max(end, time.monotonic() + left)
             signal.setitimer(signal.ITIMER_REAL, max(left, INSIST), AGAIN)
@@ -336,7 +339,7 @@ class Interrupts:
 
 
 @contextlib.contextmanager
-def interrupts() -> Iterator[Interrupts]:
+def notice_interrupts() -> Iterator[Interrupts]:
     """Notes a Ctrl-C when it comes."""
     found = Interrupts(threading.current_thread() is threading.main_thread())
     before = signal.getsignal(signal.SIGINT)
@@ -437,7 +440,7 @@ class Limits:
     def applied(self, path: Path, seconds: float | None) -> Iterator[tuple[Interrupts, Limit]]:
         """Around code of the file at `path`, which may take so many seconds."""
         with (
-            interrupts()
+            notice_interrupts()
             if self.interruptible
             else contextlib.nullcontext(Interrupts(True)) as stop,
             contextlib.nullcontext()

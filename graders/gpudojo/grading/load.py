@@ -27,8 +27,8 @@ from typing import Any, Final
 import msgspec
 
 from gpudojo.grading.limits import replaceable
-from gpudojo.grading.source_locator import marked, nodes_in, pattern_lines
-from gpudojo.model.errors import described
+from gpudojo.grading.source_locator import compile_with_marks, nodes_in, pattern_lines
+from gpudojo.model.errors import describe_error
 from gpudojo.model.evidence import Raised
 
 # What torch is asked, and what asks by itself when it is made.
@@ -57,12 +57,12 @@ _WORDS: Final = re.compile(
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 
 
-def mentions(source: str) -> bool:
+def mentions_machine(source: str) -> bool:
     """Whether there is anything to look for: most files ask nothing, and to look is most of loading them."""
     return _WORDS.search(source) is not None
 
 
-def asks(statements: list[ast.stmt]) -> bool:
+def asks_about_machine(statements: list[ast.stmt]) -> bool:
     """Whether a module of these statements asks once and for all: when it is run, or in a function that remembers."""
     functions = [node for node in statements if isinstance(node, _FUNCTIONS)]
     # The functions of the file that ask when they are called, also by way of one another.
@@ -141,7 +141,7 @@ def _run_at_once(statements: list[ast.stmt]) -> Iterator[ast.AST]:
 VARIABLE: Final = "GPUDOJO_CELLS"
 
 
-def leave(name: str, texts: Sequence[str]) -> None:
+def leave_cells(name: str, texts: Sequence[str]) -> None:
     """Say what has to be run, in order, for the cell of this name; each text counts its lines from 1."""
     place = os.environ.get(VARIABLE)
     if place is None or not Path(place).is_file():
@@ -152,7 +152,7 @@ def leave(name: str, texts: Sequence[str]) -> None:
     Path(place).write_text(json.dumps({"name": name, "texts": list(texts)}), encoding="utf-8")
 
 
-def left(path: Path) -> list[str] | None:
+def cells_left_for(path: Path) -> list[str] | None:
     """The texts of a cell; None if it is none."""
     place = os.environ.get(VARIABLE)
     if place is None:
@@ -164,7 +164,7 @@ def left(path: Path) -> list[str] | None:
     return list(kept["texts"]) if kept["name"] == str(path) else None
 
 
-SUFFIX: Final = ".ipynb"
+NOTEBOOK_SUFFIX: Final = ".ipynb"
 # `%timeit f()`, `!pip install x`, `?f`, `f?`, `files = !ls`: what IPython understands and Python does not.
 MAGIC: Final = re.compile(r"\s*[%!?]|.*\?\s*$|\s*[\w.,\s]+=\s*[%!]")
 # For each magic the cell is parsed once more, at a hundred times its size; and the pattern backtracks on long lines.
@@ -214,12 +214,12 @@ class Notebook(msgspec.Struct, frozen=True):
         return found
 
 
-def read(path: Path) -> Notebook:
+def read_notebook(path: Path) -> Notebook:
     """A notebook file's code; NotANotebook where it is none."""
-    return parse_cell(path.read_bytes())
+    return parse_notebook(path.read_bytes())
 
 
-def parse_cell(data: bytes) -> Notebook:
+def parse_notebook(data: bytes) -> Notebook:
     """A notebook's code, from its bytes; NotANotebook where they are none."""
     import nbformat
 
@@ -307,7 +307,7 @@ class Submission:
 Trees = dict[tuple[str, int], ast.Module]  # by the source and the line at which it begins
 
 
-def load(
+def load_submission(
     path: Path,
     ours: Callable[[BaseException], bool] = lambda error: False,
     trees: Trees | None = None,
@@ -322,10 +322,12 @@ def load(
     except Unparsable as error:
         found.broken = error.evidence
         return found
-    if path.suffix == SUFFIX:
+    if path.suffix == NOTEBOOK_SUFFIX:
         found.cells = [first for _, first in parts]
     # What was typed in a session is the student's, whatever it was copied from.
-    found.reference = left(path) is None and any(SOLUTION in source for source, _ in parts)
+    found.reference = cells_left_for(path) is None and any(
+        SOLUTION in source for source, _ in parts
+    )
     parsed: dict[int, ast.Module] = {}
     # Everything is read before anything runs: afterwards names may mean something else, also those that we use.
     for number, (source, first) in enumerate(parts):
@@ -333,14 +335,16 @@ def load(
             with _warning():
                 key = source, first
                 parsed[number] = (
-                    trees.pop(key) if trees and key in trees else parse(source, path, first)
+                    trees.pop(key) if trees and key in trees else parse_source(source, path, first)
                 )
         except Unparsable as error:
             found.codes[number] = error.evidence
     statements = [
         statement for tree in parsed.values() for statement in tree.body if not is_demo(statement)
     ]
-    found.asks = any(mentions(parts[number][0]) for number in parsed) and asks(statements)
+    found.asks = any(
+        mentions_machine(parts[number][0]) for number in parsed
+    ) and asks_about_machine(statements)
     bound: dict[str, bool] = {}
     for tree in parsed.values():
         for name, line, stub in bindings(tree):
@@ -358,7 +362,7 @@ def load_again(submission: Submission) -> Submission:
     The cells of a notebook in use are read from where they were left.
     """
     if not submission.parts:
-        return load(submission.path)
+        return load_submission(submission.path)
     found = replace(submission, names={}, broken=None)
     _run(found, {})
     return found
@@ -390,7 +394,9 @@ def _run(
                         # A reference's lines are shown to nobody, and torch's compiler does not understand the marks.
                         plain = found.reference or _compiled(found.parts[number][0])
                         found.codes[number] = (
-                            compile(tree, str(path), "exec") if plain else marked(tree, str(path))
+                            compile(tree, str(path), "exec")
+                            if plain
+                            else compile_with_marks(tree, str(path))
                         )
                     code = found.codes[number]
                     if isinstance(code, Raised):
@@ -400,7 +406,7 @@ def _run(
             except BaseException as error:
                 if ours(error):
                     raise
-                failures[number] = raised(error, path)
+                failures[number] = describe_exception(error, path)
                 found.codes.setdefault(number, failures[number])  # it cannot be compiled
     finally:
         with contextlib.suppress(ValueError):  # the student may have taken it out
@@ -435,12 +441,12 @@ def _warning() -> Iterator[None]:
         yield
 
 
-def solved(path: Path) -> frozenset[str]:
+def solved_names(path: Path) -> frozenset[str]:
     """The names that a file binds, without those still to do; it is not run."""
     bound: dict[str, bool] = {}
     with contextlib.suppress(Unparsable), _warning():
         for source, first in _parts(path):
-            bound |= {name: stub for name, _, stub in bindings(parse(source, path, first))}
+            bound |= {name: stub for name, _, stub in bindings(parse_source(source, path, first))}
     return frozenset(name for name, stub in bound.items() if not stub)
 
 
@@ -454,11 +460,11 @@ class Unparsable(Exception):
 
 def _parts(path: Path) -> list[tuple[str, int]]:
     """The file's text, or each of a notebook's cells, with the line at which it begins."""
-    if (texts := left(path)) is not None:
+    if (texts := cells_left_for(path)) is not None:
         return [(text, 1) for text in texts]
-    if path.suffix == SUFFIX:
+    if path.suffix == NOTEBOOK_SUFFIX:
         try:
-            notebook = read(path)
+            notebook = read_notebook(path)
         except (NotANotebook, OSError) as error:
             raise Unparsable(str(error), None, "ValueError") from None
         source = notebook.source
@@ -466,14 +472,14 @@ def _parts(path: Path) -> list[tuple[str, int]]:
         return [(cell.source, cell.first) for cell in notebook.cells]
     linecache.checkcache(str(path))
     try:
-        return [(decode(path.read_bytes()), 1)]
+        return [(decode_source(path.read_bytes()), 1)]
     except OSError as error:
         raise Unparsable(
             f"the file cannot be read: {error.strerror}", None, type(error).__name__
         ) from None
 
 
-def decode(data: bytes) -> str:
+def decode_source(data: bytes) -> str:
     """A Python file's text, as Python itself would decode it."""
 
     def line_at(position: int) -> int:
@@ -513,7 +519,7 @@ def decode(data: bytes) -> str:
         raise Unparsable(error.msg, 1) from None
 
 
-def parse(source: str, path: Path | PurePosixPath, first: int = 1) -> ast.Module:
+def parse_source(source: str, path: Path | PurePosixPath, first: int = 1) -> ast.Module:
     """The tree of a source that begins at this line; Unparsable where it has none."""
     try:
         tree = ast.parse(source, str(path))
@@ -580,7 +586,7 @@ def is_stub(node: ast.FunctionDef) -> bool:
     )
 
 
-def raised(error: BaseException, path: Path) -> Raised:
+def describe_exception(error: BaseException, path: Path) -> Raised:
     """An exception as evidence, with the last line of the student's file it passed through.
 
     Of an endless recursion the line that it passed through most often, which is the call.
@@ -598,7 +604,7 @@ def raised(error: BaseException, path: Path) -> Raised:
             )
         trace = trace.tb_next
     often = isinstance(error, RecursionError) and lines
-    kind, message = described(error)
+    kind, message = describe_error(error)
     if nearest := _nearest(error, names):
         message += f". Did you mean: '{nearest}'?"
     return Raised(

@@ -28,10 +28,10 @@ from virtual_cuda.errors import DeviceClosed, RealDeviceInUse
 from virtual_cuda.ledger import Ledger
 
 from gpudojo.grading.call import Call, StudentRaised, executed, torch
-from gpudojo.grading.limits import UNLIMITED, Limits, TimedOut, charged, in_scenario
-from gpudojo.grading.load import Submission, Trees, load, load_again, raised
-from gpudojo.model.catalogue import day, days, every_exercise
-from gpudojo.model.errors import DojoError, author_line, described
+from gpudojo.grading.limits import UNLIMITED, Limits, TimedOut, charged_seconds, in_scenario
+from gpudojo.grading.load import Submission, Trees, describe_exception, load_again, load_submission
+from gpudojo.model.catalogue import day_names, every_exercise, exercises_of
+from gpudojo.model.errors import DojoError, author_line, describe_error
 from gpudojo.model.evidence import (
     LARGEST_OBSERVATION,
     CallStatus,
@@ -53,9 +53,9 @@ def load_file(path: Path, limits: Limits = UNLIMITED, trees: Trees | None = None
     """Runs a student's file within the limits; a file that takes too long is broken. For `trees` see `load`."""
     try:
         with limits.applied(path, limits.seconds) as (stop, _):
-            submission = load(path, stop.ours, trees)
+            submission = load_submission(path, stop.ours, trees)
     except TimedOut as error:  # not where the file was running, which is caught there
-        submission = Submission(path, broken=raised(error, path))
+        submission = Submission(path, broken=describe_exception(error, path))
     if submission.broken is not None:
         limits.on_raised(submission.broken)
     return submission
@@ -95,7 +95,7 @@ def scenarios(
                 continue
             left = limits.seconds
             if limits.shared and left is not None:
-                left -= charged(_now() - began, limits.waited() - waited)
+                left -= charged_seconds(_now() - began, limits.waited() - waited)
             seen = observe_one(
                 exercise, function, probe, submission, kind, seed_of(probe), limits, left
             )
@@ -142,12 +142,14 @@ def observe_one(
             except BaseException as error:
                 if stop.ours(error):
                     raise
-                what = msgspec.structs.replace(raised(error, path), source=author_line(error, path))
+                what = msgspec.structs.replace(
+                    describe_exception(error, path), source=author_line(error, path)
+                )
                 seen = Observation(CallStatus.RAISED, raised=what)
     except (
         TimedOut
     ) as error:  # our own code was interrupted, where it hung on what is the student's
-        return _out_of_time(limits, raised(error, path).line)
+        return _out_of_time(limits, describe_exception(error, path).line)
     if seen.raised is not None and seen.timed_out:
         broken = (
             seen.status is CallStatus.BROKEN
@@ -169,7 +171,7 @@ def _out_of_time(limits: Limits, line: int | None) -> Observation:
 
 
 def _unusable(name: str, error: Exception, line: int | None, source: str = "") -> Raised:
-    first = ": ".join(described(error)).partition("\n")[0]
+    first = ": ".join(describe_error(error)).partition("\n")[0]
     why = "; most often, an index was out of range" if "device-side assert" in first else ""
     said = f"what `{name}` did or returned cannot be used: {first}{why}"
     return Raised("Unusable", said[:LONGEST], line, source=source)
@@ -363,8 +365,8 @@ def main() -> None:
     torch.set_num_threads(1)
     with virtual_cuda.virtual_cuda():
         torch.optim.SGD([torch.ones(1, device="cuda", requires_grad=True)])
-    for name in days():
-        day(name)
+    for name in day_names():
+        exercises_of(name)
     for line in sys.stdin:
         question = json.loads(line)
         if hasattr(os, "fork") and sys.platform == "linux":
@@ -384,7 +386,12 @@ def _answer(question: dict[str, Any], answers: IO[str]) -> None:
     function = next(f for f in exercise.functions if f.name == question["function"])
     probe = next(p for p in function.probes if p.name == question["probe"])
     seen = _anywhere(
-        exercise, function, probe, load(Path(question["path"])), "virtual", question["seed"]
+        exercise,
+        function,
+        probe,
+        load_submission(Path(question["path"])),
+        "virtual",
+        question["seed"],
     )
     evidence = Evidence(
         exercise.stem, function.name, "virtual", question["seed"], {probe.name: seen}

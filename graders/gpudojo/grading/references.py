@@ -18,8 +18,8 @@ from typing import Final, Protocol
 import msgspec
 from virtual_cuda.ledger import MOST_CALLS, Timeline
 
-from gpudojo.grading.load import load
-from gpudojo.model.catalogue import day_of, day_with, registered
+from gpudojo.grading.load import load_submission
+from gpudojo.model.catalogue import day_of_exercise, day_of_file, registered_days
 from gpudojo.model.errors import BadEvidence, NoReference, NoSuchSeed, NotRecorded, ReferenceFails
 from gpudojo.model.evidence import (
     LARGEST,
@@ -31,14 +31,14 @@ from gpudojo.model.evidence import (
 )
 from gpudojo.model.exercise import Exercise, Function
 
-FOLDER: Final = Path(__file__).parent / "of_reference"
-SUFFIX: Final = ".mp"
+SHIPPED_FOLDER: Final = Path(__file__).parent / "of_reference"
+SHIPPED_SUFFIX: Final = ".mp"
 VERSION: Final = 1
 # The first is what students try by themselves, and what pictures of the reference are of.
 PUBLIC_SEEDS: Final = (8, 9, 10)
 
 
-class Shipped(msgspec.Struct, frozen=True):
+class ShippedEvidence(msgspec.Struct, frozen=True):
     """A day's evidence."""
 
     day: str
@@ -96,7 +96,7 @@ class Shipped(msgspec.Struct, frozen=True):
         data = _unpacked(self.evidence.get(key, b""))
         if not data:
             raise BadEvidence(
-                f"{self.day}{SUFFIX} of this release has nothing that can be read at {key}"
+                f"{self.day}{SHIPPED_SUFFIX} of this release has nothing that can be read at {key}"
             )
         return decode_evidence(data)
 
@@ -110,25 +110,25 @@ def _unpacked(packed: bytes) -> bytes:
     return data if reader.eof else b""
 
 
-def pack(shipped: Shipped) -> bytes:
+def encode_shipped(shipped: ShippedEvidence) -> bytes:
     return msgspec.msgpack.encode(shipped, order="sorted")
 
 
-def compressed(found: Evidence | Sequence[Timeline]) -> bytes:
-    """Evidence, or timelines, as `Shipped` holds it."""
+def compress(found: Evidence | Sequence[Timeline]) -> bytes:
+    """Evidence, or timelines, as `ShippedEvidence` holds it."""
     return zlib.compress(msgspec.msgpack.encode(found), 9)
 
 
 @functools.cache
-def shipped(day: str, folder: Path = FOLDER) -> Shipped | None:
+def read_shipped(day: str, folder: Path = SHIPPED_FOLDER) -> ShippedEvidence | None:
     """What a release has of a day; None where this is no release."""
-    path = folder / f"{day}{SUFFIX}"
+    path = folder / f"{day}{SHIPPED_SUFFIX}"
     try:
         data = path.read_bytes()
     except FileNotFoundError:
         return None
     try:
-        found = decoded(msgspec.msgpack.Decoder(Shipped).decode, data)
+        found = decoded(msgspec.msgpack.Decoder(ShippedEvidence).decode, data)
     except BadEvidence as error:
         raise BadEvidence(f"{path.name} of this release cannot be read: {error.reason}") from None
     if found.version != VERSION:
@@ -164,13 +164,13 @@ def refuse_failing(reference: Evidence) -> None:
             )
 
 
-class Written:
+class ReferenceSolution:
     """A reference solution, run on the same scenarios; with `keep`, once for each function, device and seed."""
 
     def __init__(self, path: Path, keep: bool = False) -> None:
         self.path = path
         self.keep = keep
-        self.solution = load(path)
+        self.solution = load_submission(path)
         self._known: dict[tuple[str, str, int], Evidence] = {}
 
     def evidence(self, exercise: Exercise, function: Function, kind: str, seed: int) -> Evidence:
@@ -195,7 +195,7 @@ class Written:
         return []
 
 
-class InCache(msgspec.Struct, frozen=True):
+class CachedEvidence(msgspec.Struct, frozen=True):
     """The evidence of one function of a reference solution, in a file of the cache."""
 
     key: str
@@ -203,7 +203,7 @@ class InCache(msgspec.Struct, frozen=True):
     evidence: bytes  # compressed
 
 
-class KeptEvidence:
+class CachedReference:
     """A reference solution whose evidence is kept in the user's cache; it is loaded and run where that has none.
 
     For runs on a student's own machine: whoever can write to the cache can change what a file is compared with.
@@ -212,11 +212,11 @@ class KeptEvidence:
     def __init__(self, path: Path, exercise: Exercise) -> None:
         self.path = path
         self.exercise = exercise
-        self._known: dict[str, InCache] = {}
+        self._known: dict[str, CachedEvidence] = {}
 
     @functools.cached_property
-    def written(self) -> Written:
-        return Written(self.path)
+    def written(self) -> ReferenceSolution:
+        return ReferenceSolution(self.path)
 
     def load(self) -> None:
         """Loads the solution now, and not when it is first run."""
@@ -232,16 +232,16 @@ class KeptEvidence:
         if (key := self._key(function, kind, seed)) is None:
             return
         seen = self.written.evidence(self.exercise, function, kind, seed)
-        kept = InCache(key, self.written.signature(self.exercise, function), compressed(seen))
+        kept = CachedEvidence(key, self.written.signature(self.exercise, function), compress(seen))
         self._known[key] = kept
         place = self._place(function, key)
         with contextlib.suppress(OSError):
             place.parent.mkdir(parents=True, exist_ok=True)
             older = sorted(
-                place.parent.glob(f"{place.stem.rpartition('-')[0]}-*{SUFFIX}"),
+                place.parent.glob(f"{place.stem.rpartition('-')[0]}-*{SHIPPED_SUFFIX}"),
                 key=os.path.getmtime,
             )
-            for path in older[:-OLDER]:
+            for path in older[:-OLDER_KEPT]:
                 path.unlink(missing_ok=True)
             with tempfile.NamedTemporaryFile(dir=place.parent, delete=False) as file:
                 file.write(msgspec.msgpack.encode(kept))
@@ -272,12 +272,13 @@ class KeptEvidence:
         from virtual_cuda import choose_device
 
         chosen = choose_device(kind)[0]
-        day = day_with(self.exercise)
+        day = day_of_exercise(self.exercise)
         if chosen not in ("virtual", "cpu") or day is None:
             return None
         code = [getattr(probe.look, "__code__", None) for probe in function.probes]
         if not all(
-            each and registered()[day].folder in Path(each.co_filename).parents for each in code
+            each and registered_days()[day].folder in Path(each.co_filename).parents
+            for each in code
         ):
             return None
         solution = hashlib.sha256(self.path.read_bytes()).hexdigest()
@@ -286,22 +287,24 @@ class KeptEvidence:
     def _place(self, function: Function, key: str) -> Path:
         digest = hashlib.sha256(key.encode()).hexdigest()[:24]
         return (
-            cache_folder() / "evidence" / f"{self.exercise.stem}.{function.name}-{digest}{SUFFIX}"
+            cache_folder()
+            / "evidence"
+            / f"{self.exercise.stem}.{function.name}-{digest}{SHIPPED_SUFFIX}"
         )
 
-    def _found(self, function: Function, key: str) -> InCache | None:
+    def _found(self, function: Function, key: str) -> CachedEvidence | None:
         """What the cache has; None where it has nothing, or something damaged, or something else."""
         if key not in self._known:
             with contextlib.suppress(OSError, BadEvidence):
                 data = self._place(function, key).read_bytes()
-                kept = decoded(msgspec.msgpack.Decoder(InCache).decode, data)
+                kept = decoded(msgspec.msgpack.Decoder(CachedEvidence).decode, data)
                 seen = decode_evidence(_unpacked(kept.evidence)).observations
                 if kept.key == key and seen.keys() == {probe.name for probe in function.probes}:
                     self._known[key] = kept
         return self._known.get(key)
 
 
-OLDER: Final = (
+OLDER_KEPT: Final = (
     7  # files of a function that the cache keeps beside a new one, of other seeds and versions
 )
 
@@ -329,7 +332,7 @@ def _graders(day: str) -> str:
         ours / "grading",
         ours / "model",
         ours.parent / "virtual_cuda",
-        registered()[day].folder,
+        registered_days()[day].folder,
     ):
         for place, _, names in sorted(os.walk(folder)):
             if not place.endswith("__pycache__"):
@@ -339,10 +342,10 @@ def _graders(day: str) -> str:
     return found.hexdigest()
 
 
-class Recorded:
+class RecordedReference:
     """What a reference solution did when the release was made; it is not here."""
 
-    def __init__(self, recorded: Shipped) -> None:
+    def __init__(self, recorded: ShippedEvidence) -> None:
         self.recorded = recorded
 
     def evidence(self, exercise: Exercise, function: Function, kind: str, seed: int) -> Evidence:
@@ -363,17 +366,17 @@ class Recorded:
 def reference_for(path: Path, exercise: Exercise) -> Reference:
     """The reference of one exercise, for a student's file or notebook. Raises NoReference."""
     if recorded := recorded_for(path, exercise):
-        return Recorded(recorded)
-    return KeptEvidence(reference_of(path.with_name(f"{exercise.stem}.py")), exercise)
+        return RecordedReference(recorded)
+    return CachedReference(reference_of(path.with_name(f"{exercise.stem}.py")), exercise)
 
 
-def recorded_for(path: Path, exercise: Exercise) -> Shipped | None:
+def recorded_for(path: Path, exercise: Exercise) -> ShippedEvidence | None:
     """What a file is judged by where there is no reference solution; None where there is one, or neither."""
     try:
         reference_of(path.with_name(f"{exercise.stem}.py"))
     except NoReference:
-        name = day_with(exercise)
-        return None if name is None else shipped(name)
+        name = day_of_exercise(exercise)
+        return None if name is None else read_shipped(name)
     return None
 
 
@@ -391,7 +394,7 @@ def known_seeds(path: Path, exercise: Exercise) -> tuple[int, ...] | None:
 
 def reference_of(path: Path) -> Path:
     """The reference solution for a student's file: `reference/DAY/` in a folder above it, or above this package."""
-    day = day_of(path) or path.parent.name
+    day = day_of_file(path) or path.parent.name
     for folder in (*path.resolve().parents, *Path(__file__).resolve().parents):
         candidate = folder / "reference" / day / path.name
         if candidate.is_file():

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from gpudojo.model.exercise import PLACES, Lines, pattern_key
 
-MOST: Final = 120  # of one function
+MOST_PATTERNS: Final = 120  # of one function
 DEVICES: Final = ("cuda", "mps", "cpu")
 Found = Iterator[tuple[str, int]]
 _OWN = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)
@@ -93,7 +93,7 @@ def pattern_lines(statements: Iterable[ast.stmt]) -> dict[str, int]:
             (what, n, line) for what, lines in places.items() for n, line in enumerate(lines, 1)
         )
         numbered = [(what if n == 1 else f"{what} {n}", line) for what, n, line in every]
-        found |= {pattern_key(name, what): line for what, line in numbered[:MOST]}
+        found |= {pattern_key(name, what): line for what, line in numbered[:MOST_PATTERNS]}
     for name, node in functions.items():
         if not any(_gives(each) for each in _statements(node.body)):
             found[pattern_key(name, "no return")] = node.lineno
@@ -116,7 +116,7 @@ def _keys(statement: ast.stmt) -> Iterator[tuple[str, str, int]]:
     keys = [(key, line) for key, line in found if isinstance(key, str)]
     for target in targets:
         if isinstance(target, ast.Name):
-            yield from ((target.id, f'["{key}"]', line) for key, line in keys[:MOST])
+            yield from ((target.id, f'["{key}"]', line) for key, line in keys[:MOST_PATTERNS])
 
 
 def _gives(statement: ast.AST) -> bool:
@@ -488,7 +488,7 @@ RAN: Final[set[Any]] = type(
 RUNS: Final = 400  # of lines that are kept of one call
 
 
-def marked(tree: ast.Module, name: str) -> types.CodeType:
+def compile_with_marks(tree: ast.Module, name: str) -> types.CodeType:
     """The code of a file, with marks in its functions that put into `RAN` the lines that are executed.
 
     A mark stands before each run of statements that are executed together, on the line of the first of them, so that
@@ -570,7 +570,7 @@ def _filled_in(code: types.CodeType) -> types.CodeType:
     return code.replace(co_consts=same)
 
 
-def taken(error_line: int | None = None) -> Lines:
+def take_executed_lines(error_line: int | None = None) -> Lines:
     """What has been executed since the last time; where an error ended it, nothing after its line in that run."""
     every = [each for each in RAN.copy() if type(each) is tuple and len(each) == 2]
     found = [(first, last) for first, last in every if type(first) is int and type(last) is int]

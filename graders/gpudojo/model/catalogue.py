@@ -65,7 +65,7 @@ class Day:
 
 
 @functools.cache
-def registered() -> dict[str, Day]:
+def registered_days() -> dict[str, Day]:
     """Every installed day by name, in the order of their numbers.
 
     A day of gpudojo cannot be replaced from outside; of two packages that register the same name, the first counts.
@@ -103,7 +103,7 @@ def _others_find() -> bool:
 
 def _may_register(place: str) -> bool:
     """Whether a place on Python's path has a distribution that names our group, or is something else than a folder."""
-    for path in described(place):
+    for path in distribution_folders(place):
         try:
             if GROUP.encode() in (path / "entry_points.txt").read_bytes():
                 return True
@@ -112,7 +112,7 @@ def _may_register(place: str) -> bool:
     return os.path.isfile(place)
 
 
-def described(place: str) -> list[Path]:
+def distribution_folders(place: str) -> list[Path]:
     """The folders in which the distributions at a place on Python's path describe themselves."""
     try:
         names = os.listdir(place or os.curdir)
@@ -130,7 +130,9 @@ def torch_version() -> str:
 
     Raises PackageNotFoundError."""
     for place in sys.path:
-        found = [path for path in described(place) if path.name.lower().startswith("torch-")]
+        found = [
+            path for path in distribution_folders(place) if path.name.lower().startswith("torch-")
+        ]
         if found:
             with (
                 contextlib.suppress(OSError, ValueError, StopIteration),
@@ -161,9 +163,9 @@ def _folder(package: str) -> Path | None:
     return next((folder for folder in folders if (folder / "__init__.py").is_file()), None)
 
 
-def days() -> tuple[str, ...]:
+def day_names() -> tuple[str, ...]:
     """The names of the installed days, in the order of their numbers."""
-    return tuple(registered())
+    return tuple(registered_days())
 
 
 def _import(name: str) -> ModuleType:
@@ -184,9 +186,9 @@ def _import(name: str) -> ModuleType:
 
 def _imported(name: str) -> Iterator[tuple[ModuleType, Exercise]]:
     """The exercises of a day, each with the module that declares it. Raises BadDay."""
-    for module_name in dict.fromkeys(registered()[name].modules.values()):
+    for module_name in dict.fromkeys(registered_days()[name].modules.values()):
         module = _import(module_name)
-        exercise = _exercise_of(module, registered()[name])
+        exercise = _exercise_of(module, registered_days()[name])
         if exercise is not None:
             yield module, exercise
 
@@ -202,7 +204,7 @@ def _exercise_of(module: ModuleType, day: Day) -> Exercise | None:
     return exercise
 
 
-def day(name: str) -> tuple[Exercise, ...]:
+def exercises_of(name: str) -> tuple[Exercise, ...]:
     """The exercises of a day, in order; raises BadDay for a file that cannot be imported.
 
     The error is kept, too. The fork server loads a day where its files can be read; a child that
@@ -226,37 +228,39 @@ def _load_day(name: str) -> tuple[Exercise, ...] | BadDay:
     return tuple(sorted(exercises, key=lambda exercise: exercise.stem))
 
 
-def whole(name: str) -> tuple[int, float]:
+def size_of_complete_day(name: str) -> tuple[int, float]:
     """How many exercises a complete day has, and how many points, as its package says."""
-    package = _import(registered()[name].package)
+    package = _import(registered_days()[name].package)
     return int(getattr(package, "EXERCISES", 0)), float(getattr(package, "POINTS", 100))
 
 
 def wrong_points(name: str) -> str | None:
     """A sentence where points do not add up: those of an exercise's checks, or those of a day with all exercises."""
-    for exercise in day(name):
+    for exercise in exercises_of(name):
         found = sum(function.points for function in exercise.functions)
         if found != exercise.points:
             return (
                 f"the checks of {exercise.stem} add up to {found:g} points, not {exercise.points:g}"
             )
-    count, points = whole(name)
-    total = sum(exercise.points for exercise in day(name))
-    if len(day(name)) >= count and total != points:
+    count, points = size_of_complete_day(name)
+    total = sum(exercise.points for exercise in exercises_of(name))
+    if len(exercises_of(name)) >= count and total != points:
         return f"the points of {name} add up to {total:g}, not {points:g}"
     return None
 
 
-def title(name: str) -> str:
+def day_title(name: str) -> str:
     """The first line of its package's docstring, such as "Day 8: GPU acceleration and performance"."""
-    lines = (_import(registered()[name].package).__doc__ or f"Day {name[3:]}").strip().splitlines()
+    lines = (
+        (_import(registered_days()[name].package).__doc__ or f"Day {name[3:]}").strip().splitlines()
+    )
     return lines[0].rstrip(". ")
 
 
 @functools.cache
 def misconceptions_of(name: str) -> Mapping[str, Misconception]:
     """The named mistakes of a day, by key, from the `misconceptions.toml` in its folder; raises BadDay."""
-    return _mistakes(registered()[name].folder / "misconceptions.toml")
+    return _mistakes(registered_days()[name].folder / "misconceptions.toml")
 
 
 @functools.cache
@@ -286,12 +290,14 @@ def _mistakes(path: Path) -> Mapping[str, Misconception]:
 def misconceptions() -> Mapping[str, Misconception]:
     """The named mistakes of all installed days, and the general ones, by key."""
     own = {
-        key: known for name in reversed(days()) for key, known in misconceptions_of(name).items()
+        key: known
+        for name in reversed(day_names())
+        for key, known in misconceptions_of(name).items()
     }
     return {**general_mistakes(), **own}
 
 
-def sources(name: str, exercise: Exercise) -> list[Path]:
+def source_files(name: str, exercise: Exercise) -> list[Path]:
     """The files that declare an exercise: its module, or those of its package, and then its hints."""
     for module, declared in _imported(name):
         if declared is exercise and module.__file__ is not None:
@@ -302,26 +308,26 @@ def sources(name: str, exercise: Exercise) -> list[Path]:
     return []
 
 
-def day_of(path: Path) -> str | None:
+def day_of_file(path: Path) -> str | None:
     """The day that a file of this name belongs to; where several have such an exercise, the one its folder names."""
-    found = [each.name for each in registered().values() if path.stem in each.modules]
+    found = [each.name for each in registered_days().values() if path.stem in each.modules]
     return next((name for name in found if name in path.parts), found[0] if found else None)
 
 
 def exercise_for(path: Path) -> Exercise | None:
     """The exercise that a file belongs to, by its name. Of its day, only the exercise's own module is imported."""
-    name = day_of(path)
+    name = day_of_file(path)
     if name is None:
         return None
-    day = registered()[name]
+    day = registered_days()[name]
     return _exercise_of(_import(day.modules[path.stem]), day)
 
 
-def day_with(exercise: Exercise) -> str | None:
+def day_of_exercise(exercise: Exercise) -> str | None:
     """The day that declares an exercise."""
     having = {
         each.name: each.modules[exercise.stem]
-        for each in registered().values()
+        for each in registered_days().values()
         if exercise.stem in each.modules
     }
     same = (
@@ -334,10 +340,10 @@ def day_with(exercise: Exercise) -> str | None:
 
 def every_exercise() -> Iterator[tuple[str, Exercise]]:
     """All installed exercises, each with its day; this imports every day."""
-    return ((name, exercise) for name in days() for exercise in day(name))
+    return ((name, exercise) for name in day_names() for exercise in exercises_of(name))
 
 
-FOLDER: Final = "lessons"
+LESSONS_FOLDER: Final = "lessons"
 HINTS_FOLDER: Final = "hints"
 SETUP: Final = "setup"
 _COMMENT: Final = re.compile(r"(?m)^<!-- .*? -->\n")
@@ -368,7 +374,7 @@ class Snippet:
 
 def lesson_path(day: str, stem: str) -> Path | None:
     """The file of an exercise's lesson; None where it has none."""
-    path = registered()[day].folder / FOLDER / f"{stem}.md"
+    path = registered_days()[day].folder / LESSONS_FOLDER / f"{stem}.md"
     return path if path.is_file() else None
 
 
@@ -377,12 +383,12 @@ def lesson_of(exercise: Exercise, folded: bool = False) -> str | None:
 
     Without HTML, for a terminal: the answers stand at the end, below a line. With `folded`, each stands in `<details>`.
     """
-    day = day_with(exercise)
+    day = day_of_exercise(exercise)
     path = None if day is None else lesson_path(day, exercise.stem)
-    return None if path is None else shown(path.read_text(encoding="utf-8"), folded)
+    return None if path is None else lesson_text(path.read_text(encoding="utf-8"), folded)
 
 
-def shown(source: str, folded: bool) -> str:
+def lesson_text(source: str, folded: bool) -> str:
     """The text that students read: without the marks of snippets."""
     text = _COMMENT.sub("", source)
     if folded:  # with empty lines, which some readers of Markdown need beside HTML
@@ -410,7 +416,7 @@ def snippets(source: str) -> list[Snippet]:
     return found
 
 
-def never_run(source: str) -> list[int]:
+def lines_never_run(source: str) -> list[int]:
     """The lines of Python blocks in a lesson that no mark makes snippets."""
     marked = {snippet.line for snippet in snippets(source)}
     starts = (source.count("\n", 0, match.start(1)) + 1 for match in _FENCE.finditer(source))

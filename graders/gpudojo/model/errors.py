@@ -16,7 +16,7 @@ from unicodedata import category
 from virtual_cuda.errors import VirtualCudaError
 
 
-def printable(text: str, keep: str = "", instead: str = "⟨U+{:04X}⟩") -> str:
+def printable_text(text: str, keep: str = "", instead: str = "⟨U+{:04X}⟩") -> str:
     """Foreign text, such as a name, as it may be printed anywhere: on a terminal, in a table, on a page.
 
     Control characters, marks that turn the direction of writing and halves of characters are shown as code points, but
@@ -28,7 +28,7 @@ def printable(text: str, keep: str = "", instead: str = "⟨U+{:04X}⟩") -> str
     return "".join(c if c.isprintable() or c in keep else instead.format(ord(c)) for c in spaced)
 
 
-def described(error: BaseException, most: int = 2000) -> tuple[str, str]:
+def describe_error(error: BaseException, most: int = 2000) -> tuple[str, str]:
     """The name of an exception's class and its text: plain, of a limited length, and such that UTF-8 can write them.
 
     The class may be a student's own: whatever it has made of its methods, no error comes out of them.
@@ -226,7 +226,7 @@ class BadFile(_AtLine, ValueError):
     """A file that an instructor wrote or downloaded cannot be used as it is: a course, a roster, overrides."""
 
 
-def suggestion(
+def suggest_name(
     name: str, names: Iterable[str], instead: str = "; there are {}", most: int = 12
 ) -> str:
     """What to write in place of an unknown name: the one that begins so, the most similar one, or else all, unless

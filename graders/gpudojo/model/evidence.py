@@ -15,7 +15,7 @@ import msgspec
 from virtual_cuda.errors import BadTimeline
 from virtual_cuda.ledger import Timeline, check_timeline, decode_timeline
 
-from gpudojo.model.errors import BadEvidence, DamagedEvidence, printable
+from gpudojo.model.errors import BadEvidence, DamagedEvidence, printable_text
 
 EVIDENCE_VERSION: Final = 1
 
@@ -442,7 +442,7 @@ def decoded(decode: Callable[[bytes], T], data: bytes) -> T:
         return decode(data)
     # Not only msgspec's own errors: UnicodeDecodeError, RecursionError, OverflowError, MemoryError for a size it names.
     except Exception as error:
-        raise BadEvidence(printable(str(error)[:200]) or type(error).__name__) from None
+        raise BadEvidence(printable_text(str(error)[:200]) or type(error).__name__) from None
     finally:
         if collects:
             gc.enable()

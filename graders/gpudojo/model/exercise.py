@@ -28,7 +28,7 @@ _VALUES_AND_INDICES: Final = frozenset(
 )
 
 
-def called(kind: str) -> str:
+def with_article(kind: str) -> str:
     """A type's name with its article: "a list", "an int", "an ndarray"; "None" for NoneType."""
     if kind == "NoneType":
         return "None"
@@ -77,9 +77,11 @@ class Failed(Exception):
     about: str = ""  # the check whose hints are shown, where that is another one
 
 
-def other_kind(kind: str, expected: str, before: str = "", key: str | None = None) -> Failed:
+def returned_other_type(
+    kind: str, expected: str, before: str = "", key: str | None = None
+) -> Failed:
     """The failure of a function that returned something of another type: the line is the `return` that was executed."""
-    return Failed(f"{before}it returned {called(kind)}", expected, None, key, ("return",))
+    return Failed(f"{before}it returned {with_article(kind)}", expected, None, key, ("return",))
 
 
 class Todo(Exception):
@@ -251,10 +253,10 @@ def line_to_show(
         if ran is None:
             places = [] if skipped or (pattern == "return" and len(places) > 1) else places
         elif skipped:
-            guards = (_guard(line, lines, ran) for line in places if not executed(line, ran))
+            guards = (_guard(line, lines, ran) for line in places if not was_executed(line, ran))
             places = [line for line in guards if line]
         else:
-            places = [line for line in places if executed(line, ran)]
+            places = [line for line in places if was_executed(line, ran)]
             last = last or what == "return"
         if places:
             return places[-1] if last else places[0]
@@ -263,12 +265,12 @@ def line_to_show(
 
 def _guard(line: int, lines: Mapping[str, int], ran: Lines) -> int:
     """The innermost condition around a line that was executed; 0 where none was."""
-    while (line := lines.get(f"guard {line}", 0)) and not executed(line, ran):
+    while (line := lines.get(f"guard {line}", 0)) and not was_executed(line, ran):
         pass
     return line
 
 
-def executed(line: int, ran: Lines) -> bool:
+def was_executed(line: int, ran: Lines) -> bool:
     return any(first <= line <= last for first, last in ran)
 
 

@@ -353,15 +353,15 @@ class ClassResults(msgspec.Struct, frozen=True):
     submissions: list[SubmissionRow] = []
 
 
-PLACES: Final = 6
-OURS: Final = (
+POINT_PLACES: Final = 6
+NOT_YOUR_ERROR: Final = (
     "This is an error in the exercise, not in your code. It costs you no points. Please report it."
 )
 
 
-def total(numbers: Iterable[float]) -> float:
+def sum_points(numbers: Iterable[float]) -> float:
     """A sum of points as people add them: 0.1 and 0.2 are 0.3."""
-    return round(math.fsum(numbers), PLACES)
+    return round(math.fsum(numbers), POINT_PLACES)
 
 
 def rows_of(
@@ -393,7 +393,7 @@ def rows_of(
                 *(places.get(result.function), hints),
             )
             for result, points in zip(
-                own, rounded([result.max_points for result in own]), strict=True
+                own, round_points([result.max_points for result in own]), strict=True
             )
         ]
         rows.append(row_of_exercise(exercise, checks))
@@ -406,8 +406,8 @@ def rows_of(
 
 
 def row_of_exercise(exercise: Exercise, checks: list[CheckRow]) -> ExerciseRow:
-    score = total(check.points for check in checks)
-    worth = total(check.max_points for check in checks)
+    score = sum_points(check.points for check in checks)
+    worth = sum_points(check.max_points for check in checks)
     return ExerciseRow(exercise.stem, exercise.title, score, worth, checks)
 
 
@@ -422,7 +422,9 @@ def row_of_check(
     """The row of one check that is worth so many points, rounded."""
     mistake = misconceptions.get(result.misconception or "")
     every = (
-        hints_on(result, function, mistake) if function and result.outcome is Outcome.FAILED else ()
+        hints_for_result(result, function, mistake)
+        if function and result.outcome is Outcome.FAILED
+        else ()
     )
     return _row(result, points, "\n".join(every[: max(hints, 0)]), mistake, place)
 
@@ -443,7 +445,7 @@ ARGUMENTS: Final = re.compile(
 )
 
 
-def hints_on(
+def hints_for_result(
     result: CheckResult, function: Function, mistake: Misconception | None
 ) -> tuple[str, ...]:
     """The hints about one failure, and no others; none where nothing could run, as of a function that is missing."""
@@ -461,15 +463,15 @@ def hints_on(
     return function.hints_for(result.misconception, result.about or result.check, mistake=mistake)
 
 
-def rounded(points: Sequence[float]) -> list[float]:
+def round_points(points: Sequence[float]) -> list[float]:
     """The points, each rounded so that what they add up to is the rounded sum: three thirds stay a whole."""
     return list(_rounded(tuple(points)))
 
 
 @functools.lru_cache(256)  # they are the same for every submission
 def _rounded(points: tuple[float, ...]) -> tuple[float, ...]:
-    sums = [0.0] + [total(points[: count + 1]) for count in range(len(points))]
-    return tuple(round(after - before, PLACES) for before, after in itertools.pairwise(sums))
+    sums = [0.0] + [sum_points(points[: count + 1]) for count in range(len(points))]
+    return tuple(round(after - before, POINT_PLACES) for before, after in itertools.pairwise(sums))
 
 
 def _row(
@@ -504,7 +506,7 @@ def not_handed_in(function: str) -> str:
     return f"`{function}` was not handed in"
 
 
-def blocked(result: CheckResult) -> str:
+def describe_blocked(result: CheckResult) -> str:
     """Which check has to pass first; one of another function is named as `function::check`."""
     function, _, check = (result.blocked_by or "").rpartition("::")
     return f"blocked: the check `{check}` of `{function or result.function}` has to pass first."
@@ -518,9 +520,9 @@ def _message(result: CheckResult) -> str:
         case Outcome.TODO:
             return f"to do: {result.happened or f'`{result.function}` is still a stub'}."
         case Outcome.BLOCKED:
-            return blocked(result)
+            return describe_blocked(result)
         case Outcome.ERROR:
-            return OURS
+            return NOT_YOUR_ERROR
         case Outcome.FAILED:
             return (
                 f"{result.happened}; expected {result.expected}"

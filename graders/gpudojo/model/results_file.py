@@ -13,14 +13,14 @@ from typing import Any, BinaryIO, Final, TypeVar
 
 import msgspec
 
-from gpudojo.model.errors import BadEvidence, BadResults, printable
+from gpudojo.model.errors import BadEvidence, BadResults, printable_text
 from gpudojo.model.evidence import decoded
 from gpudojo.model.results import (
     RESULTS_VERSION,
     ClassResults,
     SubmissionRow,
     SubmissionStatus,
-    total,
+    sum_points,
 )
 
 END: Final = b"\n]}\n"
@@ -57,14 +57,14 @@ def open_results(path: Path, header: ClassResults) -> Iterator[RowWriter]:
             fields[name] = getattr(header, name)
     fields["layers"] = dict(sorted(header.layers.items()))
     separator = b"\n"
-    with replacing(path) as file:
+    with replacing_file(path) as file:
 
         def write_row(row: SubmissionRow) -> None:
             nonlocal separator
-            file.write(separator + encoded(row))
+            file.write(separator + encode_json(row))
             separator = b",\n"
 
-        file.write(encoded(fields).removesuffix(b"}") + b',"submissions":[')
+        file.write(encode_json(fields).removesuffix(b"}") + b',"submissions":[')
         yield write_row
         file.write(END)
 
@@ -116,7 +116,7 @@ class StoredRows:
 
 
 @contextlib.contextmanager
-def replacing(path: Path, lasting: bool = True, mode: int = 0o666) -> Iterator[BinaryIO]:
+def replacing_file(path: Path, lasting: bool = True, mode: int = 0o666) -> Iterator[BinaryIO]:
     """A file to write to that takes the place of `path` when all went well, and otherwise leaves no trace.
 
     What can be made again from another file need not be `lasting`: to wait for the disk takes milliseconds a file.
@@ -142,22 +142,22 @@ def replacing(path: Path, lasting: bool = True, mode: int = 0o666) -> Iterator[B
                 part.unlink()
 
 
-def encoded(thing: Any) -> bytes:
+def encode_json(thing: Any) -> bytes:
     """JSON on one line, the same bytes for the same thing."""
     try:
         return msgspec.json.encode(thing)
     except UnicodeEncodeError:
         # Names from a file system, and what a student printed, may hold halves of characters.
-        return msgspec.json.encode(whole(msgspec.to_builtins(thing)))
+        return msgspec.json.encode(without_surrogates(msgspec.to_builtins(thing)))
 
 
-def whole(thing: Any) -> Any:
+def without_surrogates(thing: Any) -> Any:
     """Plain data without halves of characters, which cannot be encoded."""
     if isinstance(thing, str):
         return thing.encode("utf-8", "backslashreplace").decode("utf-8")
     if isinstance(thing, dict):
-        return {whole(key): whole(value) for key, value in thing.items()}
-    return [whole(item) for item in thing] if isinstance(thing, list) else thing
+        return {without_surrogates(key): without_surrogates(value) for key, value in thing.items()}
+    return [without_surrogates(item) for item in thing] if isinstance(thing, list) else thing
 
 
 def _opened(path: Path) -> BinaryIO:
@@ -205,15 +205,15 @@ def _check(path: Path, row: SubmissionRow) -> None:
     for exercise in row.exercises:
         for check in exercise.checks:
             parts.append((check.id, check.points, check.max_points, check.points, check.max_points))
-        own = total(c.points for c in exercise.checks)
-        worth = total(c.max_points for c in exercise.checks)
+        own = sum_points(c.points for c in exercise.checks)
+        worth = sum_points(c.max_points for c in exercise.checks)
         if exercise.override or exercise.by_hand:
             own = exercise.override.points if exercise.override else 0.0
             worth = exercise.max_score
         parts.append((exercise.exercise, exercise.score, exercise.max_score, own, worth))
-    extra = total(exercise.score for exercise in row.exercises if exercise.extra)
-    own = total(exercise.score for exercise in row.exercises)
-    worth = total(exercise.max_score for exercise in row.exercises if not exercise.extra)
+    extra = sum_points(exercise.score for exercise in row.exercises if exercise.extra)
+    own = sum_points(exercise.score for exercise in row.exercises)
+    worth = sum_points(exercise.max_score for exercise in row.exercises if not exercise.extra)
     parts.append(("the submission", row.score - extra, row.max_score, own - extra, worth))
     for name, score, max_score, sum_, worth in parts:
         if abs(score - sum_) > SAME:
@@ -225,7 +225,7 @@ def _check(path: Path, row: SubmissionRow) -> None:
         raise BadResults(str(path), f"in the submission {row.submission!r}: {reason}")
 
 
-def safe(cell: str) -> str:
+def spreadsheet_safe(cell: str) -> str:
     """The text with an apostrophe before what a spreadsheet would take for a formula; numbers stay numbers."""
     # Tab and carriage return count too: some programs drop them and run what follows. So do full-width signs.
     if not cell.startswith(
@@ -239,7 +239,7 @@ def safe(cell: str) -> str:
     return cell
 
 
-def number(points: float) -> str:
+def format_points(points: float) -> str:
     """Points without a needless `.0` or exponent: 14, 0.25, 0.000001."""
     return f"{points:.6f}".rstrip("0").rstrip(".")
 
@@ -252,7 +252,7 @@ def open_table(path: Path, exercises: Iterable[str]) -> Iterator[RowWriter]:
     takes the place of `path` at the end, and leaves no trace after an error.
     """
     columns = list(exercises)
-    with replacing(path) as file:
+    with replacing_file(path) as file:
         # A name from a file system may hold halves of characters that UTF-8 cannot write.
         text = io.TextIOWrapper(
             file, encoding="utf-8", errors="backslashreplace", newline="", write_through=True
@@ -260,13 +260,28 @@ def open_table(path: Path, exercises: Iterable[str]) -> Iterator[RowWriter]:
         writer = csv.writer(text)
 
         def write_row(row: SubmissionRow) -> None:
-            scores = {exercise.exercise: number(exercise.score) for exercise in row.exercises}
-            names = [printable(whole(name)) for name in (row.submission, row.student or "")]
-            cells = [*names, row.status.value, number(row.score), number(row.max_score)]
+            scores = {
+                exercise.exercise: format_points(exercise.score) for exercise in row.exercises
+            }
+            names = [
+                printable_text(without_surrogates(name))
+                for name in (row.submission, row.student or "")
+            ]
+            cells = [
+                *names,
+                row.status.value,
+                format_points(row.score),
+                format_points(row.max_score),
+            ]
             cells += [scores.get(column, "") for column in columns]
             cells += [cell(row) for cell in MORE_COLUMNS.values()]
             cells.append("; ".join(row.needs_human))
-            writer.writerow([safe(printable(whole(cell), keep="\n")) for cell in cells])
+            writer.writerow(
+                [
+                    spreadsheet_safe(printable_text(without_surrogates(cell), keep="\n"))
+                    for cell in cells
+                ]
+            )
 
         writer.writerow([*FIRST_COLUMNS, *columns, *MORE_COLUMNS, LAST_COLUMN])
         yield write_row
@@ -293,17 +308,19 @@ MORE_COLUMNS: Final[dict[str, Callable[[SubmissionRow], str]]] = {
     "identifier": lambda row: row.identifier or "",
     "section": lambda row: row.section,
     "group": lambda row: row.group,
-    "points": lambda row: number(row.final.points),
-    "out_of": lambda row: number(row.final.max_points),
+    "points": lambda row: format_points(row.final.points),
+    "out_of": lambda row: format_points(row.final.max_points),
     "submitted": lambda row: row.timing.submitted if row.timing else "",
     "late": _late,
-    "penalty": lambda row: number(row.timing.penalty) if row.timing and row.timing.penalty else "",
+    "penalty": lambda row: (
+        format_points(row.timing.penalty) if row.timing and row.timing.penalty else ""
+    ),
     "extended_to": lambda row: row.timing.deadline if row.timing and row.timing.extended else "",
     "attempts": lambda row: str(
         len(row.attempts) or int(row.status is not SubmissionStatus.ABSENT)
     ),
     "overrides": lambda row: "; ".join(
-        f"{name}: {number(one.points)}" for name, one in row.overrides
+        f"{name}: {format_points(one.points)}" for name, one in row.overrides
     ),
     "to_grade": lambda row: "; ".join(row.to_grade),
     "reason": lambda row: row.reason,
@@ -315,10 +332,10 @@ COLUMNS: Final = frozenset(
 )  # names that no exercise may have
 
 
-PATH: Final = Path(__file__).with_name("results.schema.json")
+SCHEMA_PATH: Final = Path(__file__).with_name("results.schema.json")
 
 
-def schema() -> dict[str, Any]:
+def results_schema() -> dict[str, Any]:
     """The schema of a whole file."""
     made = msgspec.json.schema(ClassResults)
     # The structs have defaults for these so that a header is easily made; a file without them is refused.
@@ -330,9 +347,9 @@ def schema() -> dict[str, Any]:
     }
 
 
-def text() -> str:
-    return msgspec.json.format(msgspec.json.encode(schema()), indent=2).decode() + "\n"
+def schema_text() -> str:
+    return msgspec.json.format(msgspec.json.encode(results_schema()), indent=2).decode() + "\n"
 
 
 if __name__ == "__main__":
-    PATH.write_text(text(), encoding="utf-8")
+    SCHEMA_PATH.write_text(schema_text(), encoding="utf-8")

@@ -16,7 +16,7 @@ from virtual_cuda.errors import NoSuchDevice
 from gpudojo.grading import load
 from gpudojo.grading.engine import FileGrader
 from gpudojo.grading.feedback import ExercisePoints
-from gpudojo.grading.limits import SECONDS, Limits, bounded_output
+from gpudojo.grading.limits import DEFAULT_SECONDS, Limits, bounded_output
 from gpudojo.grading.references import PUBLIC_SEEDS, known_seeds
 from gpudojo.model.catalogue import every_exercise
 from gpudojo.model.errors import NoSuchSeed
@@ -45,7 +45,7 @@ def check(
     hints: int | None = None,
     seed: int = SEED,
     bench: str = "auto",
-    seconds: float = SECONDS,
+    seconds: float = DEFAULT_SECONDS,
 ) -> None:
     """Check functions of this notebook, `check(train_epoch)`, or everything it defines, `check()`.
 
@@ -67,7 +67,7 @@ def make_report(
     hints: int | None = None,
     seed: int = SEED,
     bench: str = "auto",
-    seconds: float = SECONDS,
+    seconds: float = DEFAULT_SECONDS,
 ) -> CheckReport:
     """What `check` shows, as an object."""
     from virtual_cuda import (
@@ -181,7 +181,7 @@ def _checked(
     exercise, function = task
     student = live(name, thing)
     submission = student.submission(namespace)
-    load.leave(student.file, definitions(student, namespace))
+    load.leave_cells(student.file, definitions(student, namespace))
     grader = FileGrader(submission.path, kind, seed, submission, watching=True)
     state = torch.get_rng_state()  # a check does not change the random numbers of the next cell
     try:

@@ -39,7 +39,7 @@ from gpudojo.grading.feedback import (
     progress_bar,
 )
 from gpudojo.grading.load import Submission, is_stub, without_magics
-from gpudojo.grading.source_locator import marked, pattern_lines
+from gpudojo.grading.source_locator import compile_with_marks, pattern_lines
 from gpudojo.grading.watching import MODELLED_GPU, Busiest
 from gpudojo.model.exercise import Exercise, Function
 from gpudojo.model.results import CheckResult, Outcome
@@ -416,7 +416,7 @@ def recording_lines(live: Live, names: Mapping[str, Any]) -> Iterator[None]:
     """While it is open, the functions of the cell record the lines that they execute, if their source is known."""
     codes: dict[tuple[str, int], CodeType] = {}
     with contextlib.suppress(SyntaxError, ValueError, RecursionError, MemoryError):
-        waiting = [marked(ast.parse(_cell(live)), live.file)]
+        waiting = [compile_with_marks(ast.parse(_cell(live)), live.file)]
         for code in waiting:  # which grows meanwhile
             codes[code.co_qualname, code.co_firstlineno] = code
             waiting += (each for each in code.co_consts if isinstance(each, CodeType))

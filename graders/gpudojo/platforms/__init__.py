@@ -45,7 +45,8 @@ class Options:
 def parts_of(day: str) -> tuple[ExerciseRow, ...]:
     """The exercises of an installed day, and what they are worth."""
     return tuple(
-        ExerciseRow(each.stem, each.title, 0.0, float(each.points)) for each in catalogue.day(day)
+        ExerciseRow(each.stem, each.title, 0.0, float(each.points))
+        for each in catalogue.exercises_of(day)
     )
 
 

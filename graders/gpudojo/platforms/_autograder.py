@@ -29,12 +29,11 @@ import gpudojo
 from gpudojo.classes import store
 from gpudojo.classes.class_grading import ClassGrading, Display
 from gpudojo.classes.grading_options import GradingOptions, number
-from gpudojo.grading.limits import SECONDS
-from gpudojo.grading.references import SUFFIX, shipped
-from gpudojo.model.catalogue import day as exercises_of
-from gpudojo.model.catalogue import title
+from gpudojo.grading.limits import DEFAULT_SECONDS
+from gpudojo.grading.references import SHIPPED_SUFFIX, read_shipped
+from gpudojo.model.catalogue import day_title, exercises_of
 from gpudojo.model.errors import BadClass, CannotRelease, DojoError
-from gpudojo.model.results import PLACES, ClassResults, Grade, SubmissionRow
+from gpudojo.model.results import POINT_PLACES, ClassResults, Grade, SubmissionRow
 from gpudojo.model.results_file import read
 from gpudojo.platforms import Options, exporter, parts_of
 from gpudojo.platforms._entries import one_line, save, save_json
@@ -91,7 +90,7 @@ def prairielearn_files(
     )
     about = {
         "uuid": str(own),
-        "title": title(day),
+        "title": day_title(day),
         "topic": "GPU programming",
         "type": "v3",
         "gradingMethod": "External",
@@ -105,7 +104,7 @@ def prairielearn_files(
     files = {
         f"questions/{day}/info.json": f"{json.dumps(about, indent=2)}\n".encode(),
         f"questions/{day}/question.html": _script(
-            "prairielearn/question.html", TITLE=escape(title(day)), FILES=stems
+            "prairielearn/question.html", TITLE=escape(day_title(day)), FILES=stems
         ),
         f"questions/{day}/tests/run.sh": _script("prairielearn/run.sh", DAY=day),
         **{f"questions/{day}/tests/{name}": data for name, data in evidence.items()},
@@ -126,7 +125,7 @@ def autolab_files(root: Path, day: str, image: str, secret: str | None = None) -
                 for each in exercises_of(day)]  # fmt: skip
     settings = {
         "general": {
-            "name": day, "description": "", "display_name": title(day), "handin_filename": "handin.zip",
+            "name": day, "description": "", "display_name": day_title(day), "handin_filename": "handin.zip",
             "handin_directory": "handin", "max_grace_days": 0, "max_submissions": -1, "disable_handins": False,
             "max_size": 10, "category_name": "Lab",
         },
@@ -166,7 +165,7 @@ def _evidence(root: Path, day: str, secret: str | None, platform: str) -> dict[s
     if not reference.is_dir():
         raise CannotRelease(f"there is no folder {reference} to record evidence from")
     seed = manifest.SEEDS[-1] if secret is None else number(secret, f"{platform} {day}")
-    return {f"evidence/{day}{SUFFIX}": manifest.recorded(reference, day, (seed,))}
+    return {f"evidence/{day}{SHIPPED_SUFFIX}": manifest.recorded(reference, day, (seed,))}
 
 
 def _image(platform: str, day: str, image: str) -> dict[str, bytes]:
@@ -251,7 +250,7 @@ def graded(
     folder: Path,
     day: str,
     measure: JudgedBy,
-    seconds: float = SECONDS,
+    seconds: float = DEFAULT_SECONDS,
     memory: int = CHECKOUT_MEMORY,
     require_isolation: bool = False,
 ) -> Graded:
@@ -292,9 +291,9 @@ def judged_by(day: str, environment: Mapping[str, str], reference: Path | None =
         return JudgedBy(reference, secret=secret)
     unused = "DOJO_SEED is set, but there are no reference solutions to run with it: the public seed was used."
     note = unused if secret else ""
-    if bundle and os.path.isfile(Path(bundle) / f"{day}{SUFFIX}"):
+    if bundle and os.path.isfile(Path(bundle) / f"{day}{SHIPPED_SUFFIX}"):
         return JudgedBy(evidence=Path(bundle), note=note)
-    if shipped(day) is not None:
+    if read_shipped(day) is not None:
         return JudgedBy(note=note)
     own = Path(gpudojo.__file__).resolve().parents[2] / "reference" / day
     if own.is_dir():
@@ -393,7 +392,7 @@ def published(row: SubmissionRow, points: float | None) -> SubmissionRow:
     if points is None or not row.max_score:
         return row
     return msgspec.structs.replace(
-        row, grade=Grade(round(row.score * points / row.max_score, PLACES), points)
+        row, grade=Grade(round(row.score * points / row.max_score, POINT_PLACES), points)
     )
 
 

@@ -30,7 +30,7 @@ from gpudojo.model.results import (
     Timing,
     When,
 )
-from gpudojo.model.results_file import encoded, number
+from gpudojo.model.results_file import encode_json, format_points
 from gpudojo.platforms import Options
 
 MILLION: Final = 1_000_000
@@ -175,9 +175,9 @@ def good(check: CheckRow) -> bool:
 
 def sentence(row: SubmissionRow) -> str:
     """Points and reason of a submission, for its student: never what only a teacher should read."""
-    got = f"{number(row.final.points)} of {number(row.final.max_points)} points"
+    got = f"{format_points(row.final.points)} of {format_points(row.final.max_points)} points"
     if row.scaled and row.status is not SubmissionStatus.ABSENT:
-        got += f" ({number(row.score)} of {number(row.max_score)} in the exercises)"
+        got += f" ({format_points(row.score)} of {format_points(row.max_score)} in the exercises)"
     return got if row.status is SubmissionStatus.GRADED else f"{got}: {_reason(row)}"
 
 
@@ -188,7 +188,7 @@ def lateness(row: SubmissionRow) -> str:
         return ""
     span = late_by(timing)
     off = (
-        f": {number(timing.penalty)} point{'s' * (timing.penalty != 1)} off"
+        f": {format_points(timing.penalty)} point{'s' * (timing.penalty != 1)} off"
         if timing.penalty
         else ""
     )
@@ -245,11 +245,9 @@ def root_causes(checks: Iterable[CheckRow]) -> list[str]:
         function = check.id.rpartition("::")[0]
         if check.override is not None:
             most = (
-                f" of {number(check.max_points)}" if check.max_points else ""
+                f" of {format_points(check.max_points)}" if check.max_points else ""
             )  # extra credit has no maximum
-            given = (
-                f"{number(check.points)}{most} points, by hand. {check.override.comment}".rstrip()
-            )
+            given = f"{format_points(check.points)}{most} points, by hand. {check.override.comment}".rstrip()
             said.append(f"{name_of(check).rstrip('.')}: {given}")
         elif check.absent:
             guess = check.happened.partition("; ")[2]  # which other name may be meant
@@ -282,7 +280,7 @@ def root_causes(checks: Iterable[CheckRow]) -> list[str]:
         )
         missing = points(sum(parts(check.max_points) - parts(check.points) for check in same))
         place = f" ({placed(first)})" if placed(first) else ""
-        lost = f"[-{number(missing)} point{'s' * (missing != 1)}]"
+        lost = f"[-{format_points(missing)} point{'s' * (missing != 1)}]"
         said.append(f"{_where(first)}: {_short(first.message or first.claim)}{place} {lost}")
     if None in other:
         said.append(f"Not handed in: {', '.join(other[None])}.")
@@ -327,7 +325,7 @@ def verdict(row: SubmissionRow, checks: list[CheckRow]) -> str:
 
 def printable(text: str) -> str:
     """The text without characters that neither XML nor a terminal should get; its lines stay."""
-    return errors.printable(text, keep="\t\n\r", instead="\N{REPLACEMENT CHARACTER}")
+    return errors.printable_text(text, keep="\t\n\r", instead="\N{REPLACEMENT CHARACTER}")
 
 
 def one_line(text: str) -> str:
@@ -459,7 +457,7 @@ def save(path: Path, text: str) -> Path:
 
 
 def save_json(path: Path, value: Any) -> Path:
-    return save(path, msgspec.json.format(encoded(value), indent=1).decode() + "\n")
+    return save(path, msgspec.json.format(encode_json(value), indent=1).decode() + "\n")
 
 
 def save_csv(

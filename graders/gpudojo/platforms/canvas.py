@@ -15,7 +15,7 @@ from typing import Final
 
 from gpudojo.model.errors import CannotExport
 from gpudojo.model.results import ClassResults, SubmissionRow, SubmissionStatus
-from gpudojo.model.results_file import number, safe
+from gpudojo.model.results_file import format_points, spreadsheet_safe
 from gpudojo.platforms import Options
 from gpudojo.platforms._entries import (
     chosen,
@@ -42,7 +42,7 @@ def export(
     if options.gradebook:
         lines = _filled(options.gradebook, chosen(rows, options), title, worth, options)
     else:
-        lines = [[*WHO, title], [POSSIBLE, "", "", "", "", number(worth)]]
+        lines = [[*WHO, title], [POSSIBLE, "", "", "", "", format_points(worth)]]
         absent = 0
         id_of = ids_on("canvas", rows)
         for row in chosen(rows, options):
@@ -55,8 +55,8 @@ def export(
             login = row.roster.login if row.roster else ""
             lines.append(
                 [
-                    *map(safe, (*who, "", login, row.section)),
-                    "" if nothing else number(row.final.points),
+                    *map(spreadsheet_safe, (*who, "", login, row.section)),
+                    "" if nothing else format_points(row.final.points),
                 ]
             )
         if absent:
@@ -89,7 +89,7 @@ def _filled(
     elif possible is not None and value(possible[column]) != max_score:
         raise CannotExport(
             "canvas",
-            f"the assignment {title!r} has {possible[column] or 'no'} points there and {number(max_score)} here; "
+            f"the assignment {title!r} has {possible[column] or 'no'} points there and {format_points(max_score)} here; "
             "change its points in Canvas and download the gradebook again",
         )
     name = table.headings.index("Student")
@@ -100,7 +100,7 @@ def _filled(
         if line[id_].strip()
     }
     grades = {
-        line: number(row.final.points)
+        line: format_points(row.final.points)
         for line, row in people(students, rows, "canvas", options.say)
     }
     keep = [place for place, heading in enumerate(table.headings) if heading in ALSO_WHO]
@@ -111,7 +111,7 @@ def _filled(
         ]
     ]
     own = possible or ([POSSIBLE] + [""] * (len(table.headings) - 1))
-    lines.append([*(own[place] for place in keep), number(max_score)])
+    lines.append([*(own[place] for place in keep), format_points(max_score)])
     for place in students:
         line = table.rows[place]
         there = line[column] if column is not None else ""

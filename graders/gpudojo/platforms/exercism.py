@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from gpudojo.model.results import CheckRow, ClassResults, Outcome, SubmissionRow, SubmissionStatus
-from gpudojo.model.results_file import number
+from gpudojo.model.results_file import format_points
 from gpudojo.platforms import Options
 from gpudojo.platforms import _entries as common
 from gpudojo.platforms._entries import Entry, entries, exercise_of, name_of, printable, save_json
@@ -47,7 +47,7 @@ def _result(entry: Entry) -> dict[str, Any]:
 def _test(check: CheckRow, order: list[str]) -> dict[str, Any]:
     exercise = exercise_of(check)
     return {
-        "name": f"{name_of(check)} ({number(check.points)} of {number(check.max_points)} points)",
+        "name": f"{name_of(check)} ({format_points(check.points)} of {format_points(check.max_points)} points)",
         "status": {Outcome.ERROR: "error", Outcome.PASSED: "pass"}.get(check.outcome, "fail"),
         "message": common.text_of(check) or None,
         "output": None,

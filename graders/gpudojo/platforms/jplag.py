@@ -12,7 +12,7 @@ from pathlib import Path, PurePosixPath
 from typing import Final
 
 from gpudojo.classes.store import Store
-from gpudojo.grading.load import SUFFIX, NotANotebook, Unparsable
+from gpudojo.grading.load import NOTEBOOK_SUFFIX, NotANotebook, Unparsable
 from gpudojo.model.errors import CannotExport
 from gpudojo.model.results import ClassResults, SubmissionRow
 from gpudojo.platforms import Options
@@ -54,6 +54,8 @@ def _folder(target: Path, sources: dict[str, bytes]) -> list[Path]:
         with contextlib.suppress(Unparsable, NotANotebook, RecursionError, MemoryError):
             if suffix(path, SOURCES):
                 text = "\n\n".join(text for text, _, _ in parts(path, data))
-                name = "-".join(PurePosixPath(path.removesuffix(SUFFIX).removesuffix(".py")).parts)
+                name = "-".join(
+                    PurePosixPath(path.removesuffix(NOTEBOOK_SUFFIX).removesuffix(".py")).parts
+                )
                 written.append(save(target / f"{new_name(name, taken)}.py", f"{text.rstrip()}\n"))
     return written

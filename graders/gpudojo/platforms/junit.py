@@ -11,7 +11,7 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 from gpudojo.model.results import CheckRow, ClassResults, Outcome, SubmissionRow
-from gpudojo.model.results_file import number
+from gpudojo.model.results_file import format_points
 from gpudojo.platforms import Options
 from gpudojo.platforms._entries import (
     Entry,
@@ -51,8 +51,8 @@ def _document(entry: Entry) -> str:
     suite = ElementTree.SubElement(suites, "testsuite", about)
     values = {
         "status": row.status.value,
-        "score": number(row.score),
-        "max_score": number(row.max_score),
+        "score": format_points(row.score),
+        "max_score": format_points(row.max_score),
     }
     if published := apart(row):
         values["published"] = one_line(published)
@@ -79,8 +79,8 @@ def _case(check: CheckRow, row: SubmissionRow) -> ElementTree.Element:
         case,
         {
             "id": one_line(check.id),
-            "points": number(check.points),
-            "max_points": number(check.max_points),
+            "points": format_points(check.points),
+            "max_points": format_points(check.max_points),
         },
     )
     if check.outcome is not Outcome.PASSED:

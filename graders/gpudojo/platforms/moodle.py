@@ -14,7 +14,7 @@ from typing import Final
 
 from gpudojo.model.errors import CannotExport
 from gpudojo.model.results import ClassResults, SubmissionRow
-from gpudojo.model.results_file import number
+from gpudojo.model.results_file import format_points
 from gpudojo.platforms import Options
 from gpudojo.platforms import _entries as entries
 from gpudojo.platforms._entries import Table, one_line, plain, value
@@ -51,11 +51,11 @@ def export(
         if value(line[maximum]) != row.final.max_points:
             raise CannotExport(
                 "moodle",
-                f"the maximum is {line[maximum]} in {path} and {number(row.final.max_points)} here; "
+                f"the maximum is {line[maximum]} in {path} and {format_points(row.final.max_points)} here; "
                 "change the assignment's maximum grade in Moodle and download the worksheet again",
             )
         above += row.final.points > row.final.max_points
-        grade = number(min(row.final.points, row.final.max_points))
+        grade = format_points(min(row.final.points, row.final.max_points))
         line[maximum - 1] = grade.replace(".", ",") if "," in line[maximum] else grade
         if comment is not None:
             # Moodle keeps HTML: what a student wrote is text in it, never markup.

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from gpudojo.model.results import ClassResults, SubmissionRow
-from gpudojo.model.results_file import number, safe
+from gpudojo.model.results_file import format_points, spreadsheet_safe
 from gpudojo.platforms import Options
 from gpudojo.platforms._entries import chosen, one_line, printable, save_csv
 
@@ -40,7 +40,12 @@ def export(
             last,
             first,
         ]
-        cells = [*about, who.email if who else "", number(grade.points + penalty), number(penalty)]
-        cells += [number(grade.points), number(grade.max_points)]
-        lines.append([safe(printable(cell)) for cell in cells])
+        cells = [
+            *about,
+            who.email if who else "",
+            format_points(grade.points + penalty),
+            format_points(penalty),
+        ]
+        cells += [format_points(grade.points), format_points(grade.max_points)]
+        lines.append([spreadsheet_safe(printable(cell)) for cell in cells])
     return [save_csv(target / "grades.csv", lines)]

@@ -12,7 +12,7 @@ from typing import Final
 
 from gpudojo.classes.check_statistics import CheckStatistics, ClassStatistics
 from gpudojo.model.results import ClassResults, Outcome, SubmissionRow
-from gpudojo.model.results_file import number, safe
+from gpudojo.model.results_file import format_points, spreadsheet_safe
 from gpudojo.platforms import Options
 from gpudojo.platforms._entries import one_line, save_csv
 
@@ -47,10 +47,10 @@ def _line(check: CheckStatistics) -> list[str]:
     shares = [
         "" if each is None else f"{each:.3f}" for each in (check.difficulty, check.discrimination)
     ]
-    texts = [safe(one_line(text)) for text in (exercise, function, name, check.claim)]
+    texts = [spreadsheet_safe(one_line(text)) for text in (exercise, function, name, check.claim)]
     return [
         *texts,
-        number(check.max_points),
+        format_points(check.max_points),
         *map(str, (check.attempted, check.absent, *counts)),
         *shares,
     ]

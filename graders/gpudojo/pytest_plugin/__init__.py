@@ -106,9 +106,9 @@ def is_exercise(path: Path, named: bool = False) -> bool:
     if not notebook and path.suffix != ".py":
         return False
     if NUMBERED.fullmatch(path.stem):
-        from gpudojo.model.catalogue import day_of
+        from gpudojo.model.catalogue import day_of_file
 
-        if day_of(path) is not None:
+        if day_of_file(path) is not None:
             return True
     if named or not notebook:
         return notebook
@@ -116,9 +116,9 @@ def is_exercise(path: Path, named: bool = False) -> bool:
     with contextlib.suppress(OSError):
         mentioned.update(DAY.findall(os.fsencode(path) + b"\n" + path.read_bytes()))
     if mentioned:
-        from gpudojo.model.catalogue import days
+        from gpudojo.model.catalogue import day_names
 
-        return not mentioned.isdisjoint(map(str.encode, days()))
+        return not mentioned.isdisjoint(map(str.encode, day_names()))
     return False
 
 

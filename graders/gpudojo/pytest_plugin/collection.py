@@ -13,9 +13,15 @@ import pytest
 from gpudojo.grading import load
 from gpudojo.grading.engine import FileGrader
 from gpudojo.grading.feedback import check_to_mend_first
-from gpudojo.grading.limits import SECONDS, Limits
+from gpudojo.grading.limits import DEFAULT_SECONDS, Limits
 from gpudojo.grading.references import PUBLIC_SEEDS
-from gpudojo.model.catalogue import day, day_of, days, exercise_for, registered
+from gpudojo.model.catalogue import (
+    day_names,
+    day_of_file,
+    exercise_for,
+    exercises_of,
+    registered_days,
+)
 from gpudojo.model.evidence import Raised
 from gpudojo.model.exercise import Check, Exercise, Function
 from gpudojo.model.results import CheckResult, Outcome
@@ -71,7 +77,7 @@ class FunctionChecks(pytest.Collector):
         for check in self.function.checks:
             item = CheckItem.from_parent(self, name=check.name, check=check)
             if guarded:
-                item.add_marker(pytest.mark.timeout(SECONDS))
+                item.add_marker(pytest.mark.timeout(DEFAULT_SECONDS))
             yield item
 
 
@@ -138,7 +144,7 @@ def collect_file(file_path: Path, parent: pytest.Collector) -> ExerciseFile | No
     exercise = exercise_for(file_path)
     config = parent.config
     exercises: tuple[Exercise, ...] = (exercise,) if exercise else ()
-    if exercise is None and file_path.suffix == load.SUFFIX:
+    if exercise is None and file_path.suffix == load.NOTEBOOK_SUFFIX:
         exercises = exercises_in(file_path, named=parent.session.isinitpath(file_path))
     if not exercises:
         return None
@@ -172,15 +178,19 @@ def exercises_in(path: Path, named: bool) -> tuple[Exercise, ...]:
     except OSError:
         return ()
     found: list[Exercise] = []
-    for name in days():
+    for name in day_names():
         if not (named or name in path.parts or name in path.stem or name.encode() in text):
             continue
         try:
-            defined = load.read(path).defined()
+            defined = load.read_notebook(path).defined()
         except load.NotANotebook:
             # Every function then fails with the reason why the file cannot be read.
-            return day(name) if named or name in path.stem else ()
-        found += [e for e in day(name) if any(function.name in defined for function in e.functions)]
+            return exercises_of(name) if named or name in path.stem else ()
+        found += [
+            e
+            for e in exercises_of(name)
+            if any(function.name in defined for function in e.functions)
+        ]
     return tuple(found)
 
 
@@ -198,9 +208,9 @@ def missing(checks: Sequence[ReportedCheck], config: pytest.Config) -> list[Miss
     graded = {check.exercise.stem for check in checks}
     found: list[MissingFile] = []
     for folder, name in sorted(
-        {(c.path.parent, day_of(c.path) or "") for c in checks if c.path.suffix == ".py"}
+        {(c.path.parent, day_of_file(c.path) or "") for c in checks if c.path.suffix == ".py"}
     ):
-        stems = registered()[name].modules
+        stems = registered_days()[name].modules
         absent = sorted(set(stems) - graded)
         others = sorted(path.name for path in folder.glob("*.py") if path.stem not in stems)
         for stem in absent:

@@ -17,8 +17,14 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from gpudojo.grading.engine import judge_function
-from gpudojo.grading.references import PUBLIC_SEEDS, Shipped, Written, compressed, pack
-from gpudojo.model.catalogue import day, days
+from gpudojo.grading.references import (
+    PUBLIC_SEEDS,
+    ReferenceSolution,
+    ShippedEvidence,
+    compress,
+    encode_shipped,
+)
+from gpudojo.model.catalogue import day_names, exercises_of
 from gpudojo.model.errors import CannotRelease, DojoError
 from gpudojo.model.evidence import (
     Evidence,
@@ -101,7 +107,7 @@ def of_folder(folder: Path) -> Manifest:
     ):
         with contextlib.suppress(Unreadable):
             files[path] = fetch(folder / path, LARGEST)
-    day = next((name for name in days() if (folder / "exercises" / name).is_dir()), None)
+    day = next((name for name in day_names() if (folder / "exercises" / name).is_dir()), None)
     if day is None or not any(path.endswith(".whl") for path in files):
         raise CannotRelease(
             f"{folder} was not made by `dojo release student`: it has no exercises or no wheel"
@@ -121,7 +127,7 @@ def loaded(text: str) -> Manifest:
         raise CannotRelease(f"this is not the manifest of a release: {error}") from None
     if (
         found.version != VERSION
-        or found.day not in days()
+        or found.day not in day_names()
         or not re.fullmatch(r"vendor/[^/]+-[^/]+", found.wheel)
     ):
         raise CannotRelease(
@@ -224,13 +230,13 @@ def recorded(reference: Path, name: str, seeds: Sequence[int] = SEEDS) -> bytes:
         return target.read_bytes()
 
 
-def record(reference: Path, name: str, seeds: Sequence[int]) -> Shipped:
+def record(reference: Path, name: str, seeds: Sequence[int]) -> ShippedEvidence:
     """The same in this process, which should have done nothing else before."""
     signatures = {}
     evidence = {}
     timelines = {}
-    for exercise in day(name):
-        written = Written(reference / f"{exercise.stem}.py")
+    for exercise in exercises_of(name):
+        written = ReferenceSolution(reference / f"{exercise.stem}.py")
         for function in exercise.functions:
             key = f"{exercise.stem}::{function.name}"
             signatures[key] = written.signature(exercise, function)
@@ -246,13 +252,13 @@ def record(reference: Path, name: str, seeds: Sequence[int]) -> Shipped:
                         }
                         found = msgspec.structs.replace(found, observations=kept)
                     if found.observations:
-                        evidence[f"{seed}/{bench}/{key}"] = compressed(found)
+                        evidence[f"{seed}/{bench}/{key}"] = compress(found)
             if drawn := _drawn(exercise, function, written):
-                timelines[key] = compressed(drawn)
-    return Shipped(name, tuple(seeds), signatures, evidence, timelines=timelines)
+                timelines[key] = compress(drawn)
+    return ShippedEvidence(name, tuple(seeds), signatures, evidence, timelines=timelines)
 
 
-def _drawn(exercise: Exercise, function: Function, written: Written) -> list[Timeline]:
+def _drawn(exercise: Exercise, function: Function, written: ReferenceSolution) -> list[Timeline]:
     """What the reference's calls do on the public seed, whichever seeds the evidence is of: these may be a secret."""
     from gpudojo.grading.watching import EveryCall
 
@@ -262,7 +268,7 @@ def _drawn(exercise: Exercise, function: Function, written: Written) -> list[Tim
 
 
 def _seen(
-    exercise: Exercise, function: Function, written: Written, bench: str, seed: int
+    exercise: Exercise, function: Function, written: ReferenceSolution, bench: str, seed: int
 ) -> Evidence:
     """What the reference does, once it is known to pass all that students have to."""
     import torch  # only in the process that records
@@ -299,7 +305,7 @@ def main(reference: str, name: str, target: str, *seeds: str) -> None:
     except DojoError as error:
         print(" ".join(str(error).split()), file=sys.stderr)
         raise SystemExit(REFUSED) from None
-    Path(target).write_bytes(pack(made))
+    Path(target).write_bytes(encode_shipped(made))
 
 
 if __name__ == "__main__":

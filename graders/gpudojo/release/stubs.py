@@ -12,7 +12,7 @@ from typing import Final
 from gpudojo.grading.load import is_demo
 from gpudojo.model.catalogue import exercise_for
 from gpudojo.model.errors import BadMarkers
-from gpudojo.model.results_file import replacing
+from gpudojo.model.results_file import replacing_file
 
 BEGIN: Final = "# BEGIN SOLUTION"
 END: Final = "# END SOLUTION"
@@ -103,7 +103,7 @@ def write(reference: Path, exercises: Path) -> list[str]:
     changed = stale(reference, exercises)
     exercises.mkdir(parents=True, exist_ok=True)
     for name, text in stubs(reference).items():
-        with replacing(exercises / name) as file:
+        with replacing_file(exercises / name) as file:
             file.write(text.encode())
     return changed
 

@@ -13,7 +13,13 @@ from pathlib import Path, PurePosixPath
 from typing import Any, Final
 
 from gpudojo.model import catalogue
-from gpudojo.model.catalogue import FOLDER, day, lesson_of, registered, title
+from gpudojo.model.catalogue import (
+    LESSONS_FOLDER,
+    day_title,
+    exercises_of,
+    lesson_of,
+    registered_days,
+)
 from gpudojo.model.errors import BadMarkers, CannotRelease
 from gpudojo.release import leaks, manifest
 from gpudojo.release.manifest import SEEDS
@@ -60,8 +66,8 @@ def _exercise(day: str, stem: str, found: list[Section], package: str | None) ->
 
 
 def _whole(day: str, made: dict[str, list[Section]], package: str | None) -> Iterator[Cell]:
-    lines = [f"# {catalogue.title(day)}", "", "| exercise | points |", "| --- | ---: |"]
-    points = {exercise.stem: exercise.points for exercise in catalogue.day(day)}
+    lines = [f"# {catalogue.day_title(day)}", "", "| exercise | points |", "| --- | ---: |"]
+    points = {exercise.stem: exercise.points for exercise in catalogue.exercises_of(day)}
     for stem, (first, *_) in made.items():
         heading = first.text.splitlines()[0].removesuffix(".")
         lines.append(f"| {_prefix(stem)} {heading} | {points.get(stem, '')} |")
@@ -78,7 +84,7 @@ def _body(day: str, stem: str, rest: list[Section]) -> Iterator[Cell]:
     prefix = _prefix(stem)
     given = 0
     if path := catalogue.lesson_path(day, stem):
-        text = catalogue.shown(path.read_text(encoding="utf-8"), folded=True).partition("\n")[
+        text = catalogue.lesson_text(path.read_text(encoding="utf-8"), folded=True).partition("\n")[
             2
         ]  # the title is there
         yield _markdown(f"{prefix}-lesson", re.sub(r"(?m)^## ", "### ", text))
@@ -193,12 +199,15 @@ def pages(name: str, wheel: str) -> dict[str, bytes]:
 
 def lessons(name: str) -> dict[str, str]:
     """The lessons of a day, by path."""
-    texts = {f"{FOLDER}/{name}/{each.stem}.md": lesson_of(each, folded=True) for each in day(name)}
+    texts = {
+        f"{LESSONS_FOLDER}/{name}/{each.stem}.md": lesson_of(each, folded=True)
+        for each in exercises_of(name)
+    }
     return {path: text for path, text in texts.items() if text is not None}
 
 
 def readme(name: str) -> str:
-    exercises = day(name)
+    exercises = exercises_of(name)
     *most, last = map(str, SEEDS)
     (torch,) = re.findall(
         r"(?m)^torch==\S+$", (PROJECT / "constraints.txt").read_text(encoding="utf-8")
@@ -209,7 +218,7 @@ def readme(name: str) -> str:
     }
     rows = [f"| `{e.stem}.py` | {e.points:g} | {topics[e.stem]} |" for e in exercises]
     return README.read_text(encoding="utf-8").format(
-        title=title(name),
+        title=day_title(name),
         day=name,
         python=_project()["requires-python"].lstrip(">="),
         torch=torch,
@@ -230,7 +239,7 @@ def requirements(name: str, wheel: str) -> str:
     lines: list[str] = []
     more = [
         each
-        for each in registered()[name].requires
+        for each in registered_days()[name].requires
         if not re.match(r"gpudojo\b|.*;.*\bextra\b", each)
     ]
     watch = _project()["optional-dependencies"].get("watch", [])
@@ -298,7 +307,7 @@ def repository(
 
 def open_stubs(reference: Path, name: str) -> dict[str, bytes]:
     """The stubs of a day by path; a sentence where one is missing or already solved."""
-    from gpudojo.grading.load import bindings, parse
+    from gpudojo.grading.load import bindings, parse_source
 
     if not reference.is_dir():
         raise CannotRelease(f"there is no folder {reference} to make stubs from")
@@ -306,7 +315,7 @@ def open_stubs(reference: Path, name: str) -> dict[str, bytes]:
         made = stubs(reference)
     except BadMarkers as error:
         raise CannotRelease(f"the markers of a solution do not match: {error}") from None
-    for exercise in day(name):
+    for exercise in exercises_of(name):
         file = f"{exercise.stem}.py"
         if file not in made:
             raise CannotRelease(f"{reference / file} is missing")
@@ -315,7 +324,8 @@ def open_stubs(reference: Path, name: str) -> dict[str, bytes]:
                 f"{reference / file} has no solution markers: students would get the solution"
             )
         todo = {
-            function: stub for function, _, stub in bindings(parse(made[file], reference / file))
+            function: stub
+            for function, _, stub in bindings(parse_source(made[file], reference / file))
         }
         for function in exercise.functions:
             if not function.is_value and not todo.get(function.name):

@@ -16,8 +16,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path, PurePosixPath
 from typing import Final
 
-from gpudojo.grading.references import FOLDER, SUFFIX
-from gpudojo.model.catalogue import BUILT_IN, GROUP, Day, registered
+from gpudojo.grading.references import SHIPPED_FOLDER, SHIPPED_SUFFIX
+from gpudojo.model.catalogue import BUILT_IN, GROUP, Day, registered_days
 from gpudojo.model.errors import CannotRelease
 
 SOURCES: Final = Path(__file__).resolve().parents[2]
@@ -64,10 +64,10 @@ def staged(day: str, evidence: bytes | None = None) -> dict[str, bytes]:
     project = re.sub(
         r"(?m)^readme = .*\n", "", (PROJECT / "pyproject.toml").read_text(encoding="utf-8")
     )
-    wanted = registered()[day]
+    wanted = registered_days()[day]
     for path, name in _files(SOURCES, PurePosixPath("graders")):
         of_a_day = path.is_relative_to(BUILT_IN) and path.parent != BUILT_IN
-        if path.parent != FOLDER and (not of_a_day or path.is_relative_to(wanted.folder)):
+        if path.parent != SHIPPED_FOLDER and (not of_a_day or path.is_relative_to(wanted.folder)):
             files[name] = path.read_bytes()
     if not wanted.built_in:
         files |= _from_outside(wanted)
@@ -76,7 +76,7 @@ def staged(day: str, evidence: bytes | None = None) -> dict[str, bytes]:
         project += f'\n[project.entry-points."{GROUP}"]\n{day} = "{wanted.package}"\n'
     files["pyproject.toml"] = project.encode()
     if evidence is not None:
-        files[f"{FOLDER.relative_to(PROJECT).as_posix()}/{day}{SUFFIX}"] = evidence
+        files[f"{SHIPPED_FOLDER.relative_to(PROJECT).as_posix()}/{day}{SHIPPED_SUFFIX}"] = evidence
     return _labelled(files)
 
 

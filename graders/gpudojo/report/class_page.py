@@ -18,7 +18,7 @@ from gpudojo.model.results import (
     SubmissionRow,
     SubmissionStatus,
 )
-from gpudojo.model.results_file import number
+from gpudojo.model.results_file import format_points
 from gpudojo.platforms._entries import late_by
 from gpudojo.report.rendering import Person, anyone, histogram, page, scatter
 from gpudojo.report.student_page import RecordStore
@@ -233,7 +233,7 @@ def _late(row: SubmissionRow) -> str:
     if row.timing is None or not row.timing.late:
         return ""
     return (late_by(row.timing) or "late") + (
-        f", −{number(row.timing.penalty)}" if row.timing.penalty else ""
+        f", −{format_points(row.timing.penalty)}" if row.timing.penalty else ""
     )
 
 

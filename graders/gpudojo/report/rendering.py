@@ -23,9 +23,9 @@ from markupsafe import Markup, escape
 from virtual_cuda.ledger import counted
 
 from gpudojo.classes.store import FOLDER, write
-from gpudojo.model.errors import printable
+from gpudojo.model.errors import printable_text
 from gpudojo.model.results import SubmissionRow
-from gpudojo.model.results_file import number, whole
+from gpudojo.model.results_file import format_points, without_surrogates
 from gpudojo.platforms._entries import new_name
 
 COLOURS: Final = (
@@ -83,8 +83,14 @@ class Roll:
                 shown = f"{shown} ({row.submission})"
             if shown != row.submission:
                 self._shown |= {each.casefold(): shown for each in (row.submission, row.called)}
-            family_first = whole(row.roster.sorted_as) if row.roster and row.roster.family else ""
-            return Person(whole(shown), f"students/{whole(file)}.html", sorted_as=family_first)
+            family_first = (
+                without_surrogates(row.roster.sorted_as) if row.roster and row.roster.family else ""
+            )
+            return Person(
+                without_surrogates(shown),
+                f"students/{without_surrogates(file)}.html",
+                sorted_as=family_first,
+            )
         every = {*names_of(row), row.called}
         self._shown |= {each.casefold(): file for each in every if len(each) >= SHORTEST}
         return Person(file, f"students/{file}.html", hidden(row), True)
@@ -179,7 +185,12 @@ def _environment() -> jinja2.Environment:
         finalize=visible,
     )
     environment.filters.update(
-        prose=prose, short_id=short_id, size=size, number=number, duration=duration, date=date
+        prose=prose,
+        short_id=short_id,
+        size=size,
+        number=format_points,
+        duration=duration,
+        date=date,
     )
     environment.filters.update(in_short=in_short, numbered=numbered)
     environment.filters["px"] = "{:.1f}".format
@@ -218,7 +229,7 @@ def visible(value: object) -> object:
     """What jinja puts on a page for a value: in a text, invisible characters are replaced by their code points."""
     if not isinstance(value, str) or isinstance(value, Markup):
         return value
-    return printable(
+    return printable_text(
         COLOUR_CODES.sub("", value.replace("\r\n", "\n")), keep="\t\n\N{NO-BREAK SPACE}"
     )
 

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Final, NamedTuple
 
-from gpudojo.grading.load import NotANotebook, Unparsable, is_demo, parse
+from gpudojo.grading.load import NotANotebook, Unparsable, is_demo, parse_source
 from gpudojo.report.rendering import Person, page
 from gpudojo.submissions.entries import SOURCES, suffix
 from gpudojo.submissions.reading import PARSED, PARSED_IN_ALL, is_unfilled, parts
@@ -70,7 +70,7 @@ class ComparedWork:
     def _add(self, where: str, text: str) -> None:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # about escapes and comparisons in student code
-            tree = parse(text, _NOWHERE, 1)
+            tree = parse_source(text, _NOWHERE, 1)
         stored = (
             node.id
             for node in ast.walk(tree)

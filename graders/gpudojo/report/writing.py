@@ -15,7 +15,14 @@ from typing import Final
 
 from gpudojo.model.errors import BadResults, CannotReport
 from gpudojo.model.results import ClassResults, ExerciseRow, SubmissionRow, SubmissionStatus
-from gpudojo.model.results_file import header, iterate, number, replacing, safe, whole
+from gpudojo.model.results_file import (
+    format_points,
+    header,
+    iterate,
+    replacing_file,
+    spreadsheet_safe,
+    without_surrogates,
+)
 from gpudojo.platforms import _entries as common
 from gpudojo.platforms._entries import (
     VisibleRows,
@@ -176,19 +183,19 @@ def write_feedback(
             continue
         file = ""
         if row.status is not SubmissionStatus.ABSENT or row.overrides:
-            person = Person(whole(shown_name(row)), f"{name}.html")
+            person = Person(without_surrogates(shown_name(row)), f"{name}.html")
             text = student_page(row, person, header, archive.known(row))
-            path = options.out / "students" / f"{whole(name)}{ending}"
+            path = options.out / "students" / f"{without_surrogates(name)}{ending}"
             written.append(print_pdf(browser, text, path) if browser else save(path, text))
             file = path.relative_to(options.out).as_posix()
         else:
             nothing.append(shown_name(row))
-        lines.append([safe(cell) for cell in _line(row, file, options)])
+        lines.append([spreadsheet_safe(cell) for cell in _line(row, file, options)])
     if nothing:
         shown = ", ".join(nothing[:5]) + ", …" * (len(nothing) > 5)
         say(f"no page for {len(nothing)} on the roster, of whom nothing was handed in: {shown}")
     # Those of the class stay what they are.
-    own = "" if options.only is None else f"-{whole(pages[options.only])}"
+    own = "" if options.only is None else f"-{without_surrogates(pages[options.only])}"
     if ids and written:
         written.append(_zipped(options.out / f"moodle{own}.zip", ids, written, ending))
     if own and (options.out / TABLE).exists():
@@ -208,8 +215,8 @@ def _line(row: SubmissionRow, file: str, options: FeedbackOptions) -> list[str]:
     ]
     points = [
         row.status.value,
-        number(grade.points),
-        number(grade.max_points),
+        format_points(grade.points),
+        format_points(grade.max_points),
         common.lateness(row),
     ]
     lines = "\n".join(one_line(line) for line in common.told(row, options.exercises))
@@ -238,7 +245,7 @@ def _moodle_ids(
 def _zipped(target: Path, ids: dict[str, tuple[str, str]], pages: list[Path], ending: str) -> Path:
     """Folders named NAME_ID_assignfeedback_file_, by which Moodle finds whose feedback it is."""
     with (
-        replacing(target, lasting=False) as file,
+        replacing_file(target, lasting=False) as file,
         zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as made,
     ):
         for page in pages:
@@ -292,6 +299,6 @@ def print_pdf(browser: str, text: str, target: Path) -> Path:
             raise CannotReport(
                 f"{browser} could not print {target.name}: exit status {done.returncode}"
             )
-        with replacing(target, lasting=False) as file:
+        with replacing_file(target, lasting=False) as file:
             file.write(made.read_bytes())
     return target

@@ -22,8 +22,8 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from gpudojo.model.catalogue import day
-from gpudojo.model.errors import described
+from gpudojo.model.catalogue import exercises_of
+from gpudojo.model.errors import describe_error
 from gpudojo.model.evidence import CallStatus, Evidence, Observation, Raised
 from gpudojo.model.exercise import Drawing, Exercise, Function, Probe
 from gpudojo.sandbox import integrity, protocol
@@ -131,7 +131,7 @@ class Drawings:
         with contextlib.suppress(Exception):  # then each child draws for itself
             with mmap.mmap(job_end, 0, access=mmap.ACCESS_READ) as data:
                 job = msgspec.msgpack.decode(data, type=protocol.Seeds)
-            for exercise in day(job.day):
+            for exercise in exercises_of(job.day):
                 for function in exercise.functions:
                     keys = (
                         f"{exercise.stem}::{function.name}::{probe.name}"
@@ -156,7 +156,7 @@ def grade(
     """
     from gpudojo.grading.observe import load_file
 
-    exercises = day(job.day)
+    exercises = exercises_of(job.day)
     loaded: dict[str, Submission] = {}
     trees: Trees = {}
     gc.disable()  # trees are many small objects, none of them garbage
@@ -269,7 +269,7 @@ def observed(
     """The evidence of one function."""
     from virtual_cuda import device_failure
 
-    from gpudojo.grading.load import raised
+    from gpudojo.grading.load import describe_exception
     from gpudojo.grading.observe import scenarios
     from gpudojo.grading.watching import Busiest, EveryCall
 
@@ -291,7 +291,8 @@ def observed(
             spent = True
             if seen.raised is None:  # it came up after everything had been observed
                 seen = Observation(
-                    CallStatus.RAISED, raised=_plain(raised(error, submission.path), home)
+                    CallStatus.RAISED,
+                    raised=_plain(describe_exception(error, submission.path), home),
                 )
         yield protocol.Glimpse(probe.name, seen)
         if spent and late is None:
@@ -370,7 +371,7 @@ def _frames(
     except (
         Exception
     ) as error:  # errors of student code are evidence: this is our own, or was provoked
-        yield protocol.Stumbled(": ".join(described(error))[: protocol.MESSAGE])
+        yield protocol.Stumbled(": ".join(describe_error(error))[: protocol.MESSAGE])
         traceback.print_exc()
         return
     yield protocol.Paused() if paused else protocol.Finished()

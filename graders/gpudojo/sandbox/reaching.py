@@ -40,7 +40,7 @@ import gpudojo
 from gpudojo.grading.limits import LATE
 from gpudojo.grading.source_locator import IN_THREADS, trace_threads
 from gpudojo.grading.watching import HOOK, KEPT
-from gpudojo.model.catalogue import registered
+from gpudojo.model.catalogue import registered_days
 from gpudojo.sandbox.integrity import IN_PYTHON
 from gpudojo.sandbox.integrity import NAMES as COMPARED
 
@@ -51,7 +51,11 @@ PUBLIC: Final = frozenset(
     "gpudojo gpudojo.sprite_display gpudojo.notebook virtual_cuda virtual_cuda.errors virtual_cuda.ledger".split()
 )
 OWN: Final = frozenset(
-    {"gpudojo", "virtual_cuda", *(each.package.partition(".")[0] for each in registered().values())}
+    {
+        "gpudojo",
+        "virtual_cuda",
+        *(each.package.partition(".")[0] for each in registered_days().values()),
+    }
 )
 PLAIN: Final = (
     str,
@@ -675,7 +679,7 @@ class _ReachedFiles:
         self._ours: dict[str, bool] = {}
         days = (
             sys.modules[each.package].__path__
-            for each in registered().values()
+            for each in registered_days().values()
             if each.package in sys.modules
         )
         self._roots = (

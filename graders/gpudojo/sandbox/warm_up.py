@@ -18,7 +18,7 @@ import warnings
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Final
 
-from gpudojo.model.catalogue import day, registered
+from gpudojo.model.catalogue import exercises_of, registered_days
 from gpudojo.model.errors import BadDay
 
 if TYPE_CHECKING:
@@ -67,9 +67,9 @@ def warm_up(for_gpu: bool = False, when_imported: Callable[[], None] = _nothing)
         # student's.
         for package in PACKAGES:
             _import_modules_of(package)
-        for each in registered().values():
+        for each in registered_days().values():
             with contextlib.suppress(BadDay):
-                day(each.name)
+                exercises_of(each.name)
             _import_helpers_of_day(each.package)
         when_imported()
         _train(backward=not for_gpu)
@@ -190,7 +190,9 @@ def read_notebooks() -> None:
 
     nbformat compiles a validator when it meets a version for the first time.
     """
-    from gpudojo.grading.load import parse_cell
+    from gpudojo.grading.load import parse_notebook
 
     for minor in NOTEBOOK_MINORS:
-        parse_cell(b'{"cells": [], "metadata": {}, "nbformat": 4, "nbformat_minor": %d}' % minor)
+        parse_notebook(
+            b'{"cells": [], "metadata": {}, "nbformat": 4, "nbformat_minor": %d}' % minor
+        )

@@ -13,8 +13,8 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from gpudojo.model.catalogue import days
-from gpudojo.model.errors import printable
+from gpudojo.model.catalogue import day_names
+from gpudojo.model.errors import printable_text
 
 SOURCES: Final = (".py", ".ipynb")
 ZIPS: Final = (".zip",)
@@ -54,7 +54,7 @@ _MOODLE: Final = re.compile(
     r"(?P<student>.+?)_(?P<id>\d+)_assignsubmission_[a-z]+_?(?P<rest>.*)", re.S
 )
 _GRADESCOPE: Final = re.compile(r"submission_(?P<id>\d+)")
-_DAYS: Final = "|".join(re.sub(r"(\d+)", r"[-_]?\1", day) for day in days())
+_DAYS: Final = "|".join(re.sub(r"(\d+)", r"[-_]?\1", day) for day in day_names())
 _DAY: Final = re.compile(rf"(?:.+[-_])??(?:{_DAYS})-(?P<id>.+)")
 _DAY_SPELT: Final = re.compile(r"^(day)[\s_+-](\d+)")
 # Added by browsers, file managers and platforms to a name that is taken: " (1)", "-2", "-Copy1", " - Copy".
@@ -180,7 +180,7 @@ def reason(error: Exception) -> str:
 
 def shown(name: str) -> str:
     """A name for use in a sentence: short, on one line, without invisible characters."""
-    made = printable(name if len(name) <= 80 else f"{name[:38]}…{name[-38:]}")
+    made = printable_text(name if len(name) <= 80 else f"{name[:38]}…{name[-38:]}")
     return (
         made if len(made) <= 120 else f"{made[:58]}…{made[-58:]}"
     )  # invisible characters are told in eight

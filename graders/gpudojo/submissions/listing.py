@@ -16,7 +16,7 @@ from typing import Final
 
 import msgspec
 
-from gpudojo.model.catalogue import days, registered
+from gpudojo.model.catalogue import day_names, registered_days
 from gpudojo.submissions import archives, entries
 from gpudojo.submissions.entries import (
     IgnoredPath,
@@ -129,13 +129,13 @@ def is_submission(folder: Path) -> bool:
         return True
     # Among the work of several students, a file or folder that is named for a day is one submission more.
     return (
-        _is_work(folder) or any((folder / "exercises" / name).is_dir() for name in days())
+        _is_work(folder) or any((folder / "exercises" / name).is_dir() for name in day_names())
     ) and not _several(folder)
 
 
 def _several(folder: Path) -> bool:
     """Whether several of the folders and archives in it are each somebody's work."""
-    aside = {"exercises", *days(), *entries.ASIDE}
+    aside = {"exercises", *day_names(), *entries.ASIDE}
     try:
         with os.scandir(folder) as listing:
             children = [each for each in listing if each.name.casefold() not in aside]
@@ -153,8 +153,8 @@ def _several(folder: Path) -> bool:
 def _is_work(folder: Path) -> bool:
     places = [
         folder,
-        *(folder / name for name in days()),
-        *(folder / "exercises" / name for name in days()),
+        *(folder / name for name in day_names()),
+        *(folder / "exercises" / name for name in day_names()),
     ]
     return any(map(_holds_work, places))
 
@@ -165,8 +165,8 @@ def _holds_work(folder: Path) -> bool:
         files = os.listdir(folder)
     except OSError:
         return False
-    stems = {stem.casefold() for each in registered().values() for stem in each.modules} | set(
-        days()
+    stems = {stem.casefold() for each in registered_days().values() for stem in each.modules} | set(
+        day_names()
     )
     # a platform's prefix is on the files of many students: such a folder is a class
     own = [

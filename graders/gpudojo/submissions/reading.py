@@ -17,7 +17,7 @@ import msgspec
 from virtual_cuda import format_size
 
 from gpudojo.grading import load
-from gpudojo.model.catalogue import days
+from gpudojo.model.catalogue import day_names
 from gpudojo.model.exercise import Exercise
 from gpudojo.submissions import archives, entries
 from gpudojo.submissions.archives import Contents, ListedFile
@@ -230,8 +230,8 @@ _STATES: Final = (State.DEFINED, State.BROKEN, State.STUB)
 def _named(path: str, exercise: Exercise) -> tuple[int, bool]:
     """A rank by name: for the exercise, for the day, or other; and Python files before notebooks."""
     name = entries.plain(path)
-    rank = 0 if name == exercise.stem.casefold() else 1 if name in days() else 2
-    return rank, bool(suffix(path, (load.SUFFIX,)))
+    rank = 0 if name == exercise.stem.casefold() else 1 if name in day_names() else 2
+    return rank, bool(suffix(path, (load.NOTEBOOK_SUFFIX,)))
 
 
 def _aside(path: str) -> bool:
@@ -256,7 +256,7 @@ def _bindings(
                     record=True
                 ) as warned:  # about escapes and comparisons in student code
                     warnings.simplefilter("always")
-                    tree = load.parse(source, _NOWHERE, first)
+                    tree = load.parse_source(source, _NOWHERE, first)
                 if not warned:  # which belong to the output of the student's file, and come when it is parsed again
                     trees[source, first] = tree
             except load.Unparsable as error:
@@ -289,11 +289,11 @@ def parts(path: str, data: bytes) -> list[tuple[str, int, int | None]]:
     """The text of a file, or of each code cell, with its first line and the number of the cell.
 
     Raises load.Unparsable, load.NotANotebook, RecursionError or MemoryError."""
-    if not suffix(path, (load.SUFFIX,)):
-        return [(load.decode(data), 1, None)]
+    if not suffix(path, (load.NOTEBOOK_SUFFIX,)):
+        return [(load.decode_source(data), 1, None)]
     if data.count(b'"cell_type"') > CELLS:
         raise load.NotANotebook(f"it has more than {CELLS} cells")
-    return [(cell.source, cell.first, cell.number) for cell in load.parse_cell(data).cells]
+    return [(cell.source, cell.first, cell.number) for cell in load.parse_notebook(data).cells]
 
 
 def _looks_bound(source: str, names: set[str]) -> set[str]:

@@ -22,14 +22,14 @@ from virtual_cuda.ledger import Timeline
 from gpudojo import __version__
 from gpudojo.grading.engine import result_of
 from gpudojo.grading.feedback import ExercisePoints
-from gpudojo.grading.limits import SECONDS
-from gpudojo.grading.load import Unparsable, bindings, decode, is_demo, parse
+from gpudojo.grading.limits import DEFAULT_SECONDS
+from gpudojo.grading.load import Unparsable, bindings, decode_source, is_demo, parse_source
 from gpudojo.grading.references import PUBLIC_SEEDS
-from gpudojo.model.catalogue import day, day_of, days, sources, title
+from gpudojo.model.catalogue import day_names, day_of_file, day_title, exercises_of, source_files
 from gpudojo.model.errors import NoExercises
 from gpudojo.model.evidence import Raised
 from gpudojo.model.exercise import Exercise, Failed
-from gpudojo.model.results import CheckResult, Outcome, total
+from gpudojo.model.results import CheckResult, Outcome, sum_points
 from gpudojo.watch.standby import Drawn, Ended, Frame, Ready, Standby, StandbyJob, StandbyResult
 
 MEMORY: Final = Path(".dojo", "watch.json")  # in the student's folder
@@ -102,9 +102,9 @@ class ExerciseWork:
     def read(self) -> list[str]:
         """Reads the file again. Returns the functions to grade; none of a text that has no change, or an error."""
         try:
-            self.text = decode(self.path.read_bytes())
+            self.text = decode_source(self.path.read_bytes())
             self.broken = None
-            tree = parse(self.text, self.path)
+            tree = parse_source(self.text, self.path)
         except OSError:
             self.text = None
             self.broken = None
@@ -222,7 +222,7 @@ class Course:
         self.day, self.folder = _found(start)
         self.works = [
             ExerciseWork(exercise, self.folder / f"{exercise.stem}.py")
-            for exercise in day(self.day)
+            for exercise in exercises_of(self.day)
         ]
         self.dark: bool | None = None
         self.finished: ExerciseWork | None = None  # the one that became green just now
@@ -236,7 +236,7 @@ class Course:
 
     @property
     def title(self) -> str:
-        return title(self.day)
+        return day_title(self.day)
 
     @property
     def done(self) -> bool:
@@ -245,7 +245,7 @@ class Course:
     @property
     def score(self) -> tuple[float, float]:
         rows = [work.points() for work in self.works]
-        return total(row.points for row in rows), total(row.max_points for row in rows)
+        return sum_points(row.points for row in rows), sum_points(row.max_points for row in rows)
 
     def work_at(self, path: Path) -> ExerciseWork | None:
         return next((work for work in self.works if work.path == path), None)
@@ -299,18 +299,18 @@ class Course:
     def _digest(self, work: ExerciseWork) -> str:
         """Of what the verdicts depend on: the student's text, and the exercise itself."""
         found = hashlib.sha256((work.graded or "").encode())
-        for path in sources(self.day, work.exercise):
+        for path in source_files(self.day, work.exercise):
             found.update(path.read_bytes())
         return found.hexdigest()
 
 
 def _found(start: Path) -> tuple[str, Path]:
     """The day, and the folder with its files: here, in `DAY` or in `exercises/DAY`. Raises NoExercises."""
-    if start.is_file() and (own := day_of(start)) is not None:
+    if start.is_file() and (own := day_of_file(start)) is not None:
         return own, start.resolve().parent
-    for name in days():
+    for name in day_names():
         for folder in (start, start / name, start / "exercises" / name):
-            if any((folder / f"{exercise.stem}.py").is_file() for exercise in day(name)):
+            if any((folder / f"{exercise.stem}.py").is_file() for exercise in exercises_of(name)):
                 return name, folder.resolve()
     raise NoExercises(str(start))
 
@@ -320,7 +320,7 @@ def _versions() -> str:
 
 
 HANGING: Final = (
-    2 * SECONDS + 5
+    2 * DEFAULT_SECONDS + 5
 )  # seconds without a frame, after which the process is ended: loading, a call, and some
 SOON: Final = 1.0  # seconds of a run, after which a new spare is started: the run may have no end
 QUIET: Final = 15  # milliseconds without a change, after which a file counts as saved

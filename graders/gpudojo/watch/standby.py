@@ -21,7 +21,7 @@ from typing import IO, TYPE_CHECKING, Final
 import msgspec
 from virtual_cuda.ledger import Timeline
 
-from gpudojo.grading.limits import SECONDS, Limits
+from gpudojo.grading.limits import DEFAULT_SECONDS, Limits
 from gpudojo.model.catalogue import every_exercise
 from gpudojo.model.evidence import Evidence, Raised
 from gpudojo.model.exercise import Exercise, Function
@@ -257,7 +257,9 @@ def _grade(
     from gpudojo.grading.engine import FileGrader
 
     grader = FileGrader(Path(job.path), kind, seed, watching=True, references=references)
-    limits = Limits(seconds=SECONDS, shared=True, characters=CHARACTERS, interruptible=False)
+    limits = Limits(
+        seconds=DEFAULT_SECONDS, shared=True, characters=CHARACTERS, interruptible=False
+    )
     functions = {function.name: function for function in exercise.functions}
     for name in job.functions:
         with _printed() as printed:

@@ -19,7 +19,7 @@ from virtual_cuda.ledger import draw_timeline, timeline_legend
 
 from gpudojo.grading.feedback import headline_and_parts, hint_parts, hints_about, progress_bar
 from gpudojo.model.catalogue import lesson_of
-from gpudojo.model.errors import suggestion
+from gpudojo.model.errors import suggest_name
 from gpudojo.model.results import CheckResult, Outcome
 from gpudojo.watch.session import Course, ExerciseWork
 
@@ -112,7 +112,7 @@ def _panel(course: Course, hints: int, more: str, dark: bool) -> Iterator[Render
         others = {path.name for path in work.path.parent.glob("*.py")} - {
             each.path.name for each in course.works
         }
-        if near := suggestion(work.path.name, others, "").strip("; "):
+        if near := suggest_name(work.path.name, others, "").strip("; "):
             yield Text(f"\nA file with another name is not graded: {near}")
     elif work.broken is not None:
         yield Text(f"{work.broken.type}: {work.broken.message}", tint("bold red"))

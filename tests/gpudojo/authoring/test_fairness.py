@@ -22,8 +22,8 @@ from gpudojo.authoring.fairness import (
 from gpudojo.authoring.lint import graded, paid_for_nothing
 from gpudojo.grading.call import Call, torch, try_scenarios
 from gpudojo.grading.checks import Ran, describe_call, runs, same_as_reference
-from gpudojo.grading.references import Written
-from gpudojo.model.catalogue import day
+from gpudojo.grading.references import ReferenceSolution
+from gpudojo.model.catalogue import exercises_of
 from gpudojo.model.errors import BadClass
 from gpudojo.model.evidence import Cases
 from gpudojo.model.exercise import Exercise, Seen
@@ -146,7 +146,7 @@ class Stopping:
 @pytest.mark.skipif(os.name == "nt", reason="classes are graded on Linux and macOS")
 @pytest.mark.usefixtures("loaded_fork_servers")
 def test_a_run_that_was_stopped_is_resumed(tmp_path: Path) -> None:
-    exercise = next(each for each in day("day8") if each.stem.startswith("12"))
+    exercise = next(each for each in exercises_of("day8") if each.stem.startswith("12"))
     first = Stopping(after=4)
     with pytest.raises(KeyboardInterrupt):
         examine("day8", exercise, ROOT, tmp_path, first, jobs=2, limit=12)
@@ -180,7 +180,7 @@ def test_a_check_that_pays_for_nothing_is_found(tmp_path: Path) -> None:
     path = tmp_path / f"{STEM}.py"
     path.write_text(REFERENCE, encoding="utf-8")
     exercise = small_exercise()
-    (found,) = paid_for_nothing(exercise, REFERENCE, Written(path, keep=True))
+    (found,) = paid_for_nothing(exercise, REFERENCE, ReferenceSolution(path, keep=True))
     assert re.fullmatch(
         r"\d\d of 2\d answers to `total` that do nothing earn points, the most, 1, for `return None`; "
         "paid for: leaves_alone",
@@ -188,7 +188,7 @@ def test_a_check_that_pays_for_nothing_is_found(tmp_path: Path) -> None:
     )
     (function,) = exercise.functions
     del function.checks[-1]
-    assert list(paid_for_nothing(exercise, REFERENCE, Written(path, keep=True))) == []
+    assert list(paid_for_nothing(exercise, REFERENCE, ReferenceSolution(path, keep=True))) == []
     assert sum(result.points for result in graded(exercise, function, path, None)) == 1
 
 
@@ -225,7 +225,7 @@ def test_a_file_that_is_not_one_of_entries_is_refused(tmp_path: Path) -> None:
             equivalents(path)
 
 
-@pytest.mark.parametrize("exercise", day("day8"), ids=lambda exercise: exercise.stem)
+@pytest.mark.parametrize("exercise", exercises_of("day8"), ids=lambda exercise: exercise.stem)
 def test_every_entry_of_day8_is_about_a_mutant_and_has_a_reason(exercise: Exercise) -> None:
     entries = [
         each
@@ -241,7 +241,7 @@ def test_every_entry_of_day8_is_about_a_mutant_and_has_a_reason(exercise: Exerci
 @pytest.mark.skipif(os.name == "nt", reason="classes are graded on Linux and macOS")
 @pytest.mark.timeout(3600)
 @pytest.mark.usefixtures("loaded_fork_servers")
-@pytest.mark.parametrize("exercise", day("day8"), ids=lambda exercise: exercise.stem)
+@pytest.mark.parametrize("exercise", exercises_of("day8"), ids=lambda exercise: exercise.stem)
 def test_no_mutant_of_day8_passes_without_a_reason_and_no_rewrite_fails(
     exercise: Exercise, tmp_path: Path
 ) -> None:

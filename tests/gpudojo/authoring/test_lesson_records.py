@@ -11,7 +11,7 @@ from gpudojo.authoring import lint
 from gpudojo.authoring.lint import filled, problems
 from gpudojo.cli import main
 from gpudojo.model import catalogue
-from gpudojo.model.catalogue import Day, day, registered
+from gpudojo.model.catalogue import Day, exercises_of, registered_days
 from gpudojo.model.errors import BadDay
 from gpudojo.model.exercise import Exercise
 
@@ -30,7 +30,7 @@ def block(source: str) -> str:
     return found
 
 
-@pytest.mark.parametrize("exercise", day("day8"), ids=lambda exercise: exercise.number)
+@pytest.mark.parametrize("exercise", exercises_of("day8"), ids=lambda exercise: exercise.number)
 def test_every_lesson_is_as_its_snippets_run_now_and_shows_no_solution(exercise: Exercise) -> None:
     assert list(problems("day8", exercise.stem, ROOT)) == []
 
@@ -86,12 +86,12 @@ def test_filling_again_changes_nothing() -> None:
 def lesson(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The lesson of 04 in a day of its own, to be spoiled."""
     folder = tmp_path / "day"
-    here = registered()["day8"].folder / catalogue.FOLDER / f"{STEM}.md"
-    (folder / catalogue.FOLDER).mkdir(parents=True)
-    made = Path(shutil.copy(here, folder / catalogue.FOLDER))
+    here = registered_days()["day8"].folder / catalogue.LESSONS_FOLDER / f"{STEM}.md"
+    (folder / catalogue.LESSONS_FOLDER).mkdir(parents=True)
+    made = Path(shutil.copy(here, folder / catalogue.LESSONS_FOLDER))
     for module in (catalogue, lint):
         monkeypatch.setattr(
-            module, "registered", lambda: {"day8": Day("day8", "gpudojo.days.day8", folder)}
+            module, "registered_days", lambda: {"day8": Day("day8", "gpudojo.days.day8", folder)}
         )
     return made
 
@@ -137,7 +137,7 @@ def test_a_day_with_lessons_has_one_for_each_exercise_and_a_day_may_have_none(le
 
 def test_lint_reports_them_with_the_exercise(lesson: Path) -> None:
     lesson.write_text(lesson.read_text(encoding="utf-8").replace("0.27", "0.28"), encoding="utf-8")
-    exercise = next(each for each in day("day8") if each.stem == STEM)
+    exercise = next(each for each in exercises_of("day8") if each.stem == STEM)
     row = lint.examined(exercise, "day8", ROOT, (), quick=True)
     assert [finding.text for finding in row.findings if "out of date" in finding.text]
 

@@ -23,7 +23,7 @@ STEM = "01_checking_device"
 def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A repository with one exercise, all as it should be."""
     exercise = next(e for e in lint.day("day8") if e.stem == STEM)
-    monkeypatch.setattr(lint, "day", lambda name: (exercise,))
+    monkeypatch.setattr(lint, "exercises_of", lambda name: (exercise,))
     for folder in (f"reference/day8/{STEM}.py", f"exercises/day8/{STEM}.py"):
         (tmp_path / folder).parent.mkdir(parents=True)
     source = (ROOT / "reference" / "day8" / f"{STEM}.py").read_text(encoding="utf-8")
@@ -167,7 +167,7 @@ def test_misconceptions_are_searched_in_packages_too(
     source = "raise Failed('a', 'b', None, 'no-such-mistake')\n"
     (tmp_path / "somewhere" / "checks.py").write_text("\n" + source, encoding="utf-8")
     (tmp_path / "alone.py").write_text(source, encoding="utf-8")
-    monkeypatch.setattr(lint, "registered", lambda: {"day8": Day("day8", "x.day8", tmp_path)})
+    monkeypatch.setattr(lint, "registered_days", lambda: {"day8": Day("day8", "x.day8", tmp_path)})
     said = "names a misconception 'no-such-mistake' that day8's misconceptions.toml does not have"
     assert [(f.exercise, f.text) for f in lint.named_mistakes("day8", [])] == [
         ("alone.py", f"line 1 {said}"),

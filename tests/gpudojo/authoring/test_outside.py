@@ -186,9 +186,9 @@ def outside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     folder.mkdir(parents=True)
     for place in (folder, folder.parent):
         (place / "__init__.py").touch()
-    found = catalogue.registered() | {"day9": Day("day9", "my_course.day9", folder)}
+    found = catalogue.registered_days() | {"day9": Day("day9", "my_course.day9", folder)}
     for module in (catalogue, new, wheel):
-        monkeypatch.setattr(module, "registered", lambda: found)
+        monkeypatch.setattr(module, "registered_days", lambda: found)
     monkeypatch.syspath_prepend(tmp_path)
     for name in [name for name in sys.modules if name.partition(".")[0] == "my_course"]:
         monkeypatch.delitem(sys.modules, name)
@@ -249,7 +249,7 @@ def test_an_authors_mistake_is_told_also_where_the_file_cannot_be_read_again(out
     module.write_text('exercise = Exercise("01_x", "X", 1)\n')
     for _ in range(2):
         with pytest.raises(BadDay, match=r"x\.py, line 1: NameError"):
-            catalogue.day("day9")
+            catalogue.exercises_of("day9")
         module.unlink(missing_ok=True)
 
 
@@ -275,11 +275,11 @@ def test_a_new_exercise_is_made_in_the_package(outside: Path) -> None:
 def test_of_two_days_with_the_same_file_name_the_folder_decides(outside: Path) -> None:
     text = 'from gpudojo.model.exercise import Exercise\n\nexercise = Exercise("01_checking_device", "Y", 1)\n'
     (outside / "x.py").write_text(text)
-    assert catalogue.day_of(Path("01_checking_device.py")) == "day8"
-    assert catalogue.day_of(Path("exercises/day9/01_checking_device.py")) == "day9"
+    assert catalogue.day_of_file(Path("01_checking_device.py")) == "day8"
+    assert catalogue.day_of_file(Path("exercises/day9/01_checking_device.py")) == "day9"
     found = catalogue.exercise_for(Path("exercises/day9/01_checking_device.py"))
     assert found is not None
-    assert (found.title, catalogue.day_with(found)) == ("Y", "day9")
+    assert (found.title, catalogue.day_of_exercise(found)) == ("Y", "day9")
 
 
 def test_entry_points_are_found_without_importing_anything(tmp_path: Path) -> None:
@@ -297,7 +297,7 @@ def test_entry_points_are_found_without_importing_anything(tmp_path: Path) -> No
     )
     code = (
         "import sys; from gpudojo.model import catalogue; from pathlib import Path\n"
-        "print(catalogue.days(), catalogue.registered()['day8'].package, catalogue.day_of(Path('01_x.py')))\n"
+        "print(catalogue.day_names(), catalogue.registered_days()['day8'].package, catalogue.day_of_file(Path('01_x.py')))\n"
         "print(sorted(n for n in sys.modules if n.startswith(('gpudojo', 'virtual_cuda', 'torch', 'msgspec'))))"
     )
     (tmp_path / "asked.py").write_text(code)

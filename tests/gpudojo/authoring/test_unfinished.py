@@ -24,7 +24,7 @@ def skeleton(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     )
     module = tmp_path / "graders" / "gpudojo" / "days" / "day9" / "new.py"
     hints = module.parent / "hints" / f"{STEM}.toml"
-    monkeypatch.setattr(lint, "sources", lambda name, exercise: [module, hints])
+    monkeypatch.setattr(lint, "source_files", lambda name, exercise: [module, hints])
     return tmp_path
 
 
@@ -83,7 +83,9 @@ def test_without_notes_it_is_finished(skeleton: Path) -> None:
 def test_no_exercise_of_day_8_has_a_note_left() -> None:
     root = Path(__file__).parents[3]
     assert [
-        note for exercise in catalogue.day("day8") for note in notes("day8", exercise, root)
+        note
+        for exercise in catalogue.exercises_of("day8")
+        for note in notes("day8", exercise, root)
     ] == []
 
 
@@ -92,9 +94,9 @@ def test_a_wrong_sum_is_a_warning_until_the_exercise_is_finished(
     unfinished: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     more = Exercise("13_more", "More", points=3)
-    every = (*catalogue.day("day8"), more)
+    every = (*catalogue.exercises_of("day8"), more)
     note = Note(tmp_path / "module.py", 1, "a hint")
-    monkeypatch.setattr(lint, "day", lambda name: every)
+    monkeypatch.setattr(lint, "exercises_of", lambda name: every)
     monkeypatch.setattr(
         lint, "notes", lambda name, e, root: [note] if e is more and unfinished else []
     )
@@ -148,14 +150,14 @@ def test_days_are_packages_called_so_in_the_order_of_their_numbers(
     )  # what git leaves of a day of another branch
     (tmp_path / "day7.py").touch()
     monkeypatch.setattr(catalogue, "BUILT_IN", tmp_path)
-    assert list(catalogue.registered.__wrapped__()) == ["day8", "day10"]
+    assert list(catalogue.registered_days.__wrapped__()) == ["day8", "day10"]
 
 
 def test_a_class_is_not_graded_with_points_that_do_not_add_up(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert catalogue.wrong_points("day8") is None
-    monkeypatch.setattr(catalogue, "whole", lambda name: (12, 104.0))
+    monkeypatch.setattr(catalogue, "size_of_complete_day", lambda name: (12, 104.0))
     (tmp_path / "class" / "ada").mkdir(parents=True)
     (tmp_path / "class" / "ada" / "01_checking_device.py").write_text("")
     done = CliRunner().invoke(
@@ -165,5 +167,5 @@ def test_a_class_is_not_graded_with_points_that_do_not_add_up(
     assert "the points of day8 add up to 100, not 104; see: dojo lint --day day8" in done.output
     assert not (tmp_path / "out" / "results.json").exists()
     more = Exercise("13_more", "More", points=3)
-    monkeypatch.setattr(catalogue, "day", lambda name: (more,))
+    monkeypatch.setattr(catalogue, "exercises_of", lambda name: (more,))
     assert catalogue.wrong_points("day8") == "the checks of 13_more add up to 0 points, not 3"

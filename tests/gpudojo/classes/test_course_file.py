@@ -10,7 +10,7 @@ from click.testing import CliRunner
 from gpudojo.classes.course_file import find_course_file, load_course, template
 from gpudojo.classes.course_rules import CourseRules, Worth, weigh_exercise
 from gpudojo.cli import main
-from gpudojo.model.catalogue import day
+from gpudojo.model.catalogue import exercises_of
 from gpudojo.model.errors import BadFile
 from gpudojo.model.results import (
     CheckRow,
@@ -35,7 +35,7 @@ def course(folder: Path, text: str) -> CourseRules:
 
 
 def test_the_template_changes_nothing_and_each_of_its_examples_is_valid(tmp_path: Path) -> None:
-    text = template("day8", day("day8"))
+    text = template("day8", exercises_of("day8"))
     made = course(tmp_path, text)
     assert (made.day, made.worths, made.points, made.by_hand) == ("day8", {}, None, ())
     (tmp_path / "roster.csv").write_text("id\n1\n")
@@ -57,8 +57,10 @@ def test_the_template_changes_nothing_and_each_of_its_examples_is_valid(tmp_path
         for line in text.splitlines()
     ]
     used = course(tmp_path, "\n".join(lines))
-    assert len(used.worths) == len(day("day8"))
-    assert used.worth_by_exercise(day("day8")).keys() == {exercise.stem for exercise in day("day8")}
+    assert len(used.worths) == len(exercises_of("day8"))
+    assert used.worth_by_exercise(exercises_of("day8")).keys() == {
+        exercise.stem for exercise in exercises_of("day8")
+    }
     assert (used.points, used.late.penalty, used.visibility.hints) == (20, 10, "after deadline")
     assert len(used.extensions) == len(used.groups["team-1"]) == 2
     assert used.by_hand[0].title == "Report on the profile"
@@ -212,23 +214,23 @@ def test_a_mistake_is_named_with_its_line_and_a_suggestion(
 
 
 def test_exercises_are_named_by_stem_or_number_and_once(tmp_path: Path) -> None:
-    stems = [exercise.stem for exercise in day("day8")]
+    stems = [exercise.stem for exercise in exercises_of("day8")]
     rules = course(
         tmp_path, f"[exercises]\n4 = 20\n'05' = true\n'{stems[0]}' = {{ extra = true }}\n"
     )
-    assert rules.worth_by_exercise(day("day8")) == {
+    assert rules.worth_by_exercise(exercises_of("day8")) == {
         stems[3]: Worth(20),
         stems[4]: Worth(),
         stems[0]: Worth(extra=True),
     }
     with pytest.raises(BadFile, match=r"line 3: the exercise 04_.* is listed twice"):
-        course(tmp_path, "[exercises]\n4 = 20\n'04' = 3\n").worth_by_exercise(day("day8"))
+        course(tmp_path, "[exercises]\n4 = 20\n'04' = 3\n").worth_by_exercise(exercises_of("day8"))
     with pytest.raises(
         BadFile,
         match=r"line 2: there is no exercise '04_modifying_training_lop_gpu'; did you mean 04_",
     ):
         course(tmp_path, "[exercises]\n04_modifying_training_lop_gpu = 20\n").worth_by_exercise(
-            day("day8")
+            exercises_of("day8")
         )
 
 
@@ -236,7 +238,7 @@ def test_exercises_are_named_by_stem_or_number_and_once(tmp_path: Path) -> None:
 def test_an_item_graded_by_hand_is_not_called_like_an_exercise(tmp_path: Path, name: str) -> None:
     rules = course(tmp_path, f"[[by_hand]]\nname = '{name}'\npoints = 5\n")
     with pytest.raises(BadFile, match=rf"line 2: '{name}' is the name of an exercise"):
-        rules.worth_by_exercise(day("day8"))
+        rules.worth_by_exercise(exercises_of("day8"))
 
 
 def test_weights_keep_shares_and_add_up() -> None:

@@ -15,7 +15,7 @@ from gpudojo.classes.class_grading import ClassGrading
 from gpudojo.classes.grading_options import GradingOptions
 from gpudojo.classes.store import Incident, IncidentKind
 from gpudojo.classes.submission_run import SubmissionRun
-from gpudojo.model.catalogue import day
+from gpudojo.model.catalogue import exercises_of
 from gpudojo.model.evidence import CallStatus, Evidence, Observation, Raised
 from gpudojo.model.results import SubmissionRow
 from gpudojo.model.results_file import iterate
@@ -144,7 +144,7 @@ def test_after_a_time_out_the_other_machines_are_not_asked_and_count_as_late() -
     one.child_exited(0)
     assert one.job(TOKEN).skip == {KEY}
     assert [incident.what for incident in one.record.incidents] == [IncidentKind.TIMED_OUT]
-    exercise = day("day8")[0]
+    exercise = exercises_of("day8")[0]
     function = exercise.functions[0]
     names = [probe.name for probe in function.probes]
     seen = {

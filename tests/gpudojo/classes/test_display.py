@@ -11,7 +11,7 @@ from gpudojo.classes.class_grading import Display, GradedClass, PlainConsole, co
 from gpudojo.classes.class_tally import ClassTally
 from gpudojo.classes.local_runner import GradingTask
 from gpudojo.classes.submission_run import SubmissionRun
-from gpudojo.model.catalogue import day
+from gpudojo.model.catalogue import exercises_of
 from gpudojo.model.results import (
     CheckRow,
     ExerciseRow,
@@ -43,7 +43,7 @@ def outcome(*rows: SubmissionRow) -> GradedClass:
 
 def test_what_could_not_be_read_failed_no_check() -> None:
     screen = Console(file=io.StringIO(), width=100)
-    torn = judging.judge_unreadable("the archive is damaged", day("day8"))
+    torn = judging.judge_unreadable("the archive is damaged", exercises_of("day8"))
     failed = CheckRow(WRONG, "move_batch", Outcome.FAILED, 0, 1)
     wrong = row(
         "c", SubmissionStatus.GRADED, [ExerciseRow("03_moving_batches", "Moving", 0, 1, [failed])]
@@ -96,7 +96,7 @@ def test_a_file_gets_the_same_text_without_rich(
     screen = Console(file=io.StringIO(), width=80, highlight=False)
     assert isinstance(plain, PlainConsole)
     torn = judging.judge_unreadable(
-        "the archive [bold]is[/bold] damaged " + "and long " * 20, day("day8")
+        "the archive [bold]is[/bold] damaged " + "and long " * 20, exercises_of("day8")
     )
     for console in (plain, screen):
         with Display(console) as display:

@@ -23,7 +23,7 @@ from gpudojo.classes.class_grading import ClassGrading, GradedClass
 from gpudojo.classes.grading_options import GradingOptions
 from gpudojo.classes.store import Store, UnreadRecord
 from gpudojo.classes.verdict_store import VerdictStore, VerdictSummary
-from gpudojo.model.catalogue import day
+from gpudojo.model.catalogue import exercises_of
 from gpudojo.model.errors import BadClass
 from gpudojo.model.results import ClassResults, SubmissionRow, SubmissionStatus
 from gpudojo.model.results_file import read
@@ -299,7 +299,9 @@ def test_a_check_with_an_error_of_ours_is_judged_again(
     shutil.copytree(graded[0], out := tmp_path / "out")
     verdicts = VerdictStore(out, "day8", ONLY, graded[2].reference, "measure")
     key = by_name(graded[2])["solved"].record
-    fourth = next(exercise for exercise in day("day8") if exercise.stem == Path(FOURTH).stem)
+    fourth = next(
+        exercise for exercise in exercises_of("day8") if exercise.stem == Path(FOURTH).stem
+    )
     function = next(each for each in fourth.functions if each.name == "train_epoch")
     with monkeypatch.context() as failing:
         checks = [
@@ -627,9 +629,9 @@ def test_what_judging_needs_is_prepared_without_threads(tmp_path: Path) -> None:
     code = """
 import os
 from gpudojo.classes import judge_pool, judging
-from gpudojo.model.catalogue import day
+from gpudojo.model.catalogue import exercises_of
 os.environ["OPENBLAS_NUM_THREADS"] = "2"
-judging.prepare_judging(day("day8"))
+judging.prepare_judging(exercises_of("day8"))
 assert os.environ["OPENBLAS_NUM_THREADS"] == "2"
 import sys
 print("numpy" in sys.modules, judge_pool._start_method().get_start_method())

@@ -13,7 +13,7 @@ from gpudojo.model.results import (
     SubmissionRow,
     SubmissionStatus,
     not_handed_in,
-    total,
+    sum_points,
 )
 from hypothesis import given
 from hypothesis import strategies as st
@@ -40,7 +40,7 @@ def row(
         )
         for n, outcome in enumerate(outcomes)
     ]
-    score = total(check.points for check in checks)
+    score = sum_points(check.points for check in checks)
     worth = float(len(checks))
     return SubmissionRow(
         "ada", status, score, worth, [ExerciseRow("01_x", "X", score, worth, checks)]

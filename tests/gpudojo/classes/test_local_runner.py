@@ -159,12 +159,12 @@ def test_the_load_of_others_costs_nobody_points(tmp_path: Path) -> None:
     from gpudojo.classes.local_runner import ChildScheduler, GradingTask, fork_client_for
     from gpudojo.classes.store import Record
     from gpudojo.classes.submission_run import SubmissionRun
-    from gpudojo.model.catalogue import day
+    from gpudojo.model.catalogue import exercises_of
 
     name = "01_checking_device.py"
     only = frozenset({"select_device"})
     asked = GradingOptions(submissions=[tmp_path], out=tmp_path / "out", seconds=1.0, only=only)
-    options = asked.run_options(day("day8"), "secret", None)
+    options = asked.run_options(exercises_of("day8"), "secret", None)
     records: dict[str, Record] = {}
 
     def task(who: str, seconds: str) -> GradingTask:

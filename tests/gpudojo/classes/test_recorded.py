@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 from gpudojo.classes.grading_options import GradingOptions, recorded
-from gpudojo.grading.references import Shipped, compressed, pack
-from gpudojo.model.catalogue import day
+from gpudojo.grading.references import ShippedEvidence, compress, encode_shipped
+from gpudojo.model.catalogue import exercises_of
 from gpudojo.model.errors import BadClass, NotRecorded
 from gpudojo.model.evidence import CallStatus, Evidence, Observation
 from gpudojo.submissions.listing import list_one
@@ -15,18 +15,18 @@ from gpudojo.submissions.listing import list_one
 
 def stored(folder: Path) -> Path:
     """Evidence of one function, on two seeds."""
-    exercise = day("day8")[0]
+    exercise = exercises_of("day8")[0]
     function = exercise.functions[0]
     key = f"{exercise.stem}::{function.name}"
     seen = {probe.name: Observation(CallStatus.RETURNED) for probe in function.probes}
     evidence = {
-        f"{seed}/virtual/{key}": compressed(
+        f"{seed}/virtual/{key}": compress(
             Evidence(exercise.stem, function.name, "virtual", seed, seen)
         )
         for seed in (8, 11)
     }
     (folder / "day8.mp").write_bytes(
-        pack(Shipped("day8", (8, 11), {key: "(prefer=None)"}, evidence))
+        encode_shipped(ShippedEvidence("day8", (8, 11), {key: "(prefer=None)"}, evidence))
     )
     return folder
 
@@ -34,7 +34,7 @@ def stored(folder: Path) -> Path:
 def test_the_last_seed_is_everybodys(tmp_path: Path) -> None:
     found = recorded("day8", "virtual", stored(tmp_path))
     assert found.seed == 11
-    exercises = day("day8")
+    exercises = exercises_of("day8")
     options = GradingOptions(submissions=[], out=tmp_path)
     seeds = options.run_options(exercises, "", found).seeds
     assert set(seeds.values()) == {11}
@@ -49,7 +49,9 @@ def test_the_last_seed_is_everybodys(tmp_path: Path) -> None:
 def test_other_evidence_has_another_name(tmp_path: Path) -> None:
     (tmp_path / "other").mkdir()
     first = recorded("day8", "virtual", stored(tmp_path))
-    (tmp_path / "other" / "day8.mp").write_bytes(pack(Shipped("day8", (8, 11), {}, {})))
+    (tmp_path / "other" / "day8.mp").write_bytes(
+        encode_shipped(ShippedEvidence("day8", (8, 11), {}, {}))
+    )
     assert recorded("day8", "virtual", tmp_path / "other").name != first.name
 
 

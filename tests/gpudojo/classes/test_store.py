@@ -18,7 +18,7 @@ from gpudojo.classes.store import (
     key_of,
     write,
 )
-from gpudojo.model.catalogue import day
+from gpudojo.model.catalogue import exercises_of
 from gpudojo.model.errors import BadClass, BadEvidence
 from gpudojo.model.evidence import CallStatus, Evidence, Observation, Raised
 from hypothesis import given
@@ -120,7 +120,7 @@ def test_a_secret_is_kept_for_its_owner_alone_and_used_until_another_is_given(
 
 
 def test_seeds_differ_by_scenario_and_by_secret() -> None:
-    exercises = day("day8")
+    exercises = exercises_of("day8")
     mine = seeds("mine", exercises)
     again = seeds("mine", exercises)
     other = seeds("other", exercises)

@@ -7,11 +7,11 @@ from pathlib import Path
 import msgspec
 import pytest
 from gpudojo.classes.store import Record, Store, decode, encode
-from gpudojo.grading.load import load
+from gpudojo.grading.load import load_submission
 from gpudojo.grading.observe import observe
 from gpudojo.grading.references import PUBLIC_SEEDS
 from gpudojo.grading.watching import EveryCall
-from gpudojo.model.catalogue import day
+from gpudojo.model.catalogue import exercises_of
 from gpudojo.model.results import ClassResults
 from gpudojo.sandbox.protocol import BUSIEST, EVERY, NONE, Began, Isolated
 from virtual_cuda.ledger.timeline import LARGEST, Timeline, TimelineEvent, encoded, same_call
@@ -116,10 +116,16 @@ def test_a_reference_is_drawn_on_the_public_seed(
     graded: tuple[ClassResults, dict[str, Record | None]],
 ) -> None:
     """The same calls as in a run of its own on that seed, whatever the class's secret is."""
-    exercise = next(each for each in day("day8") if f"{each.stem}::train_epoch" == KEY)
+    exercise = next(each for each in exercises_of("day8") if f"{each.stem}::train_epoch" == KEY)
     function = exercise.functions[0]
     every = EveryCall("train_epoch")
-    observe(exercise, every.over(function), load(REFERENCE / FOURTH), "virtual", PUBLIC_SEEDS[0])
+    observe(
+        exercise,
+        every.over(function),
+        load_submission(REFERENCE / FOURTH),
+        "virtual",
+        PUBLIC_SEEDS[0],
+    )
     found = [
         (each.scenario, each.place, each.counts, each.peak_bytes) for each in references(graded[1])
     ]

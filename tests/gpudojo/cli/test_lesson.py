@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 from gpudojo.cli import main
-from gpudojo.model.catalogue import day, lesson_of
+from gpudojo.model.catalogue import exercises_of, lesson_of
 from rich.console import Console
 
 
@@ -17,19 +17,19 @@ def dojo(*arguments: str) -> Result:
 
 def test_without_a_number_it_lists_them() -> None:
     lines = dojo().output.splitlines()
-    assert lines[:-1] == [f"{each.number}  {each.title}" for each in day("day8")]
+    assert lines[:-1] == [f"{each.number}  {each.title}" for each in exercises_of("day8")]
     assert lines[-1] == "To read one, run: dojo lesson 01"
 
 
 @pytest.mark.parametrize("name", ["04", "4", "exercises/day8/04_modifying_training_loop_gpu.py"])
 def test_a_number_or_a_file_shows_one(name: str) -> None:
-    exercise = next(each for each in day("day8") if each.number == "04")
+    exercise = next(each for each in exercises_of("day8") if each.number == "04")
     assert dojo(name).output == f"{lesson_of(exercise)}\n"
 
 
 @pytest.mark.parametrize("charset", ["cp1252", "ascii"])
 def test_an_output_without_all_characters_gets_similar_ones(charset: str) -> None:
-    for exercise in day("day8"):
+    for exercise in exercises_of("day8"):
         result = CliRunner(charset=charset).invoke(main, ["lesson", exercise.number])
         assert result.exit_code == 0, exercise.number
         assert "?" * 3 not in result.output
@@ -66,7 +66,9 @@ def test_pages(tmp_path: Path) -> None:
     assert "<title>04 A training loop that runs on the GPU</title>" in text
     assert text.count("<details><summary>Answer</summary>") == 3
     assert "<!--" not in text
-    assert every.read_text(encoding="utf-8").count('<article class="lesson">') == len(day("day8"))
+    assert every.read_text(encoding="utf-8").count('<article class="lesson">') == len(
+        exercises_of("day8")
+    )
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ from gpudojo.grading.checks import (
 )
 from gpudojo.grading.comparing import arrays_close, arrays_identical, values_close
 from gpudojo.grading.engine import judge
-from gpudojo.grading.load import load
+from gpudojo.grading.load import load_submission
 from gpudojo.grading.observe import observe
 from gpudojo.model.evidence import Array, Cases
 from gpudojo.model.exercise import Exercise
@@ -76,7 +76,7 @@ def failed(folder: Path, body: str) -> dict[str, str]:
     right.write_text("def double(numbers):\n    return 2 * numbers\n", encoding="utf-8")
     student.write_text(f"import torch\n\n\ndef double(numbers):\n    {body}\n", encoding="utf-8")
     seen, wanted = (
-        observe(exercise, double, load(path), "virtual", 8) for path in (student, right)
+        observe(exercise, double, load_submission(path), "virtual", 8) for path in (student, right)
     )
     results = judge(exercise, double, seen, wanted)
     return {result.check: result.happened for result in results if result.outcome is Outcome.FAILED}

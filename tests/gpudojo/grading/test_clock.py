@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from gpudojo.days.day8.late_work import Queue, Work
 from gpudojo.grading.limits import Skipping, Sleeping, running
-from gpudojo.grading.load import load
+from gpudojo.grading.load import load_submission
 
 SPELLINGS = {
     "from": "from time import perf_counter as now\n",
@@ -23,7 +23,7 @@ SPELLINGS = {
 def loaded(folder: Path, source: str) -> dict[str, object]:
     path = folder / "student.py"
     path.write_text(source, encoding="utf-8")
-    return load(path).names
+    return load_submission(path).names
 
 
 @pytest.mark.parametrize("source", SPELLINGS.values(), ids=SPELLINGS)

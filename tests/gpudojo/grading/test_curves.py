@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from gpudojo.grading.load import load
+from gpudojo.grading.load import load_submission
 from gpudojo.grading.observe import observe
 from gpudojo.grading.watching import MOST_POINTS, memory_curve, thin_out
-from gpudojo.model.catalogue import day
+from gpudojo.model.catalogue import exercises_of
 from gpudojo.model.evidence import MemoryCurve
 from hypothesis import given
 from hypothesis import strategies as st
@@ -72,11 +72,15 @@ def test_a_few_stand_for_many() -> None:
 @pytest.fixture(scope="module")
 def checkpointed() -> Any:
     """What the probe sees of a file, by its path."""
-    exercise = next(each for each in day("day8") if each.stem == STEM)
+    exercise = next(each for each in exercises_of("day8") if each.stem == STEM)
     function = next(each for each in exercise.functions if each.name == "checkpointed")
 
     def facts(path: Path) -> dict[str, Any]:
-        return observe(exercise, function, load(path), "virtual", 8).observations["passes"].facts
+        return (
+            observe(exercise, function, load_submission(path), "virtual", 8)
+            .observations["passes"]
+            .facts
+        )
 
     return facts
 

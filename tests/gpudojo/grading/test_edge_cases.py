@@ -9,7 +9,7 @@ from gpudojo.grading.checks import Ran, describe_call, runs
 from gpudojo.grading.engine import grade_function
 from gpudojo.grading.limits import Limits
 from gpudojo.grading.observe import load_file
-from gpudojo.grading.references import Written
+from gpudojo.grading.references import ReferenceSolution
 from gpudojo.model.evidence import Cases, Raised
 from gpudojo.model.exercise import Exercise, Failed, Seen
 from gpudojo.model.results import CheckResult, Outcome
@@ -74,7 +74,13 @@ def graded(folder: Path, source: str, seconds: float | None = None) -> dict[str,
     limits = Limits(seconds)
     submission = load_file(student, limits)
     results = grade_function(
-        exercise, exercise.functions[0], submission, Written(reference), "virtual", 8, limits
+        exercise,
+        exercise.functions[0],
+        submission,
+        ReferenceSolution(reference),
+        "virtual",
+        8,
+        limits,
     )
     return {result.check: result for result in results}
 

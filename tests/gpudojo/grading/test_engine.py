@@ -17,7 +17,7 @@ from gpudojo.grading import engine
 from gpudojo.grading.engine import FileGrader, explained, grade_function, result_of
 from gpudojo.grading.limits import Limits
 from gpudojo.grading.observe import load_file, observe
-from gpudojo.grading.references import Written
+from gpudojo.grading.references import ReferenceSolution
 from gpudojo.grading.source_locator import pattern_lines
 from gpudojo.model.evidence import CallStatus, Evidence, Observation
 from gpudojo.model.exercise import Check, Exercise, Failed, Probe, Seen
@@ -72,7 +72,7 @@ class Files:
     ) -> list[CheckResult]:
         self.student.write_text(source, encoding="utf-8")
         submission = load_file(self.student, limits)
-        measure = Written(self.reference)
+        measure = ReferenceSolution(self.reference)
         return grade_function(
             exercise, exercise.functions[0], submission, measure, "virtual", 8, limits
         )
@@ -221,7 +221,9 @@ def test_an_error_in_a_probe_is_not_the_student_s_and_names_file_and_line(
 ) -> None:
     exercise = made(stumbling)
     files.student.write_text("def double(x):\n    return 2 * x\n", encoding="utf-8")
-    monkeypatch.setattr(engine, "reference_for", lambda path, exercise: Written(files.reference))
+    monkeypatch.setattr(
+        engine, "reference_for", lambda path, exercise: ReferenceSolution(files.reference)
+    )
     (result,) = FileGrader(files.student, "virtual", 8).results(exercise, exercise.functions[0])
     assert (result.outcome, result.points) == (Outcome.ERROR, 1)
     assert 'KeyError: "a mistake of the author\'s"' in result.happened

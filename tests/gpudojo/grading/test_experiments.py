@@ -6,13 +6,15 @@ from pathlib import Path
 
 import pytest
 from gpudojo.days.day8 import self_assessment
-from gpudojo.grading.load import SOLUTION, load
+from gpudojo.grading.load import SOLUTION, load_submission
 from gpudojo.grading.observe import observe
-from gpudojo.model.catalogue import day
+from gpudojo.model.catalogue import exercises_of
 from gpudojo.model.evidence import CallStatus
 from gpudojo.release.stubs import BEGIN
 
-EXERCISE = next(exercise for exercise in day("day8") if exercise.stem == "12_self_assessment")
+EXERCISE = next(
+    exercise for exercise in exercises_of("day8") if exercise.stem == "12_self_assessment"
+)
 
 
 def test_every_question_has_its_experiment() -> None:
@@ -47,7 +49,7 @@ def test_only_the_reference_is_told_what_happens(
     assert SOLUTION == BEGIN
     student = tmp_path / "12_self_assessment.py"
     student.write_text('ANSWERS = {"portable": "b"}\n', encoding="utf-8")
-    seen = observe(EXERCISE, EXERCISE.functions[0], load(student), "virtual", 8)
+    seen = observe(EXERCISE, EXERCISE.functions[0], load_submission(student), "virtual", 8)
     assert (seen.observations["tried_out"].status, seen.observations["tried_out"].facts) == (
         CallStatus.RETURNED,
         {},
@@ -55,7 +57,7 @@ def test_only_the_reference_is_told_what_happens(
     reference = observe(
         EXERCISE,
         EXERCISE.functions[0],
-        load(Path("reference/day8/12_self_assessment.py")),
+        load_submission(Path("reference/day8/12_self_assessment.py")),
         "virtual",
         8,
     )

@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 
 import pytest
-from gpudojo.grading.load import asks, load, load_again, mentions
+from gpudojo.grading.load import asks_about_machine, load_again, load_submission, mentions_machine
 
 REMEMBERING = {
     "a constant": "import torch\nCUDA = torch.cuda.is_available()\n",
@@ -39,13 +39,13 @@ NOT_REMEMBERING = {
 
 @pytest.mark.parametrize("name", REMEMBERING)
 def test_a_file_that_remembers_its_machine(name: str) -> None:
-    assert mentions(REMEMBERING[name])
-    assert asks(ast.parse(REMEMBERING[name]).body)
+    assert mentions_machine(REMEMBERING[name])
+    assert asks_about_machine(ast.parse(REMEMBERING[name]).body)
 
 
 @pytest.mark.parametrize("name", NOT_REMEMBERING)
 def test_a_file_that_asks_each_time(name: str) -> None:
-    assert not asks(ast.parse(NOT_REMEMBERING[name]).body)
+    assert not asks_about_machine(ast.parse(NOT_REMEMBERING[name]).body)
 
 
 def test_a_file_is_run_again_as_it_was_read(tmp_path: Path) -> None:
@@ -66,7 +66,7 @@ def test_a_file_is_run_again_as_it_was_read(tmp_path: Path) -> None:
         json.dumps({"cells": cells, "metadata": {}, "nbformat": 4, "nbformat_minor": 4}),
         encoding="utf-8",
     )
-    first = load(path)
+    first = load_submission(path)
     assert first.broken is not None
     assert first.broken.type == "SyntaxError", "a cell that was to define something says more"
     assert set(first.names) >= {"f", "seen"}

@@ -15,7 +15,7 @@ from gpudojo.grading.limits import (
     STRETCH,
     TimedOut,
     bounded_output,
-    charged,
+    charged_seconds,
     in_scenario,
     time_limit,
 )
@@ -141,7 +141,7 @@ def test_time_in_which_others_had_the_processors_does_not_count(share: float, ti
     ):
         of_a_student(ENDLESS)["endless"]()
     assert time.monotonic() - began >= 0.1 * times
-    assert charged(0.1 * times, share * 0.1 * times) == pytest.approx(0.1)
+    assert charged_seconds(0.1 * times, share * 0.1 * times) == pytest.approx(0.1)
 
 
 def test_the_scenario_stands_above_what_is_printed_in_it() -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from gpudojo.grading import references
-from gpudojo.grading.references import KeptEvidence, Written, cache_folder
+from gpudojo.grading.references import CachedReference, ReferenceSolution, cache_folder
 from gpudojo.model.catalogue import exercise_for
 from gpudojo.model.exercise import Exercise, Function
 
@@ -35,16 +35,16 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture
-def kept(exercise: Exercise, function: Function, cache: Path) -> KeptEvidence:
+def kept(exercise: Exercise, function: Function, cache: Path) -> CachedReference:
     """A reference whose evidence is in the cache, and not in its own memory."""
-    KeptEvidence(SOLUTION, exercise).prepare(function, "virtual", SEED)
-    return KeptEvidence(SOLUTION, exercise)
+    CachedReference(SOLUTION, exercise).prepare(function, "virtual", SEED)
+    return CachedReference(SOLUTION, exercise)
 
 
 def test_what_is_in_the_cache_is_not_run_again(
-    kept: KeptEvidence, exercise: Exercise, function: Function, cache: Path
+    kept: CachedReference, exercise: Exercise, function: Function, cache: Path
 ) -> None:
-    written = Written(SOLUTION)
+    written = ReferenceSolution(SOLUTION)
     assert kept.has(function, "virtual", SEED)
     assert kept.evidence(exercise, function, "virtual", SEED) == written.evidence(
         exercise, function, "virtual", SEED
@@ -55,31 +55,31 @@ def test_what_is_in_the_cache_is_not_run_again(
 
 
 def test_another_seed_device_or_solution_is_not_in_the_cache(
-    kept: KeptEvidence, exercise: Exercise, function: Function, tmp_path: Path
+    kept: CachedReference, exercise: Exercise, function: Function, tmp_path: Path
 ) -> None:
     assert not kept.has(function, "virtual", SEED + 1)
     assert not kept.has(function, "cpu", SEED)
     other = tmp_path / SOLUTION.name
     other.write_text(SOLUTION.read_text(encoding="utf-8") + "\n# more\n", encoding="utf-8")
-    assert not KeptEvidence(other, exercise).has(function, "virtual", SEED)
+    assert not CachedReference(other, exercise).has(function, "virtual", SEED)
 
 
 def test_a_change_of_the_grader_makes_it_anew(
-    kept: KeptEvidence, exercise: Exercise, function: Function, monkeypatch: pytest.MonkeyPatch
+    kept: CachedReference, exercise: Exercise, function: Function, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(references, "_graders", lambda day: "another")
-    assert not KeptEvidence(SOLUTION, exercise).has(function, "virtual", SEED)
+    assert not CachedReference(SOLUTION, exercise).has(function, "virtual", SEED)
 
 
 @pytest.mark.parametrize("damage", ["empty", "cut", "changed", "another's"])
 def test_a_damaged_or_foreign_file_is_made_anew(
-    damage: str, kept: KeptEvidence, exercise: Exercise, function: Function, cache: Path
+    damage: str, kept: CachedReference, exercise: Exercise, function: Function, cache: Path
 ) -> None:
     (path,) = cache.iterdir()
     data = path.read_bytes()
     if damage == "another's":
         other = next(each for each in exercise.functions if each is not function)
-        KeptEvidence(SOLUTION, exercise).prepare(other, "virtual", SEED)
+        CachedReference(SOLUTION, exercise).prepare(other, "virtual", SEED)
         shutil.copy(next(each for each in cache.iterdir() if each != path), path)
     else:
         place = len(data) // 2
@@ -91,13 +91,13 @@ def test_a_damaged_or_foreign_file_is_made_anew(
         )
     assert not kept.has(function, "virtual", SEED)
     kept.prepare(function, "virtual", SEED)
-    assert KeptEvidence(SOLUTION, exercise).has(function, "virtual", SEED)
+    assert CachedReference(SOLUTION, exercise).has(function, "virtual", SEED)
 
 
 def test_nothing_is_kept_of_a_process_that_may_have_run_student_code(
     exercise: Exercise, function: Function, cache: Path
 ) -> None:
-    KeptEvidence(SOLUTION, exercise).evidence(exercise, function, "virtual", SEED)
+    CachedReference(SOLUTION, exercise).evidence(exercise, function, "virtual", SEED)
     assert not cache.exists()
 
 
@@ -107,17 +107,17 @@ def test_without_a_cache_everything_works(
     file = tmp_path / "file"
     file.write_text("no folder", encoding="utf-8")
     monkeypatch.setenv("DOJO_CACHE", str(file))
-    kept = KeptEvidence(SOLUTION, exercise)
+    kept = CachedReference(SOLUTION, exercise)
     kept.prepare(function, "virtual", SEED)
     assert kept.evidence(exercise, function, "virtual", SEED).function == function.name
-    assert not KeptEvidence(SOLUTION, exercise).has(function, "virtual", SEED)
+    assert not CachedReference(SOLUTION, exercise).has(function, "virtual", SEED)
 
 
 def test_old_files_go(exercise: Exercise, function: Function, cache: Path) -> None:
-    for seed in range(references.OLDER + 3):
-        KeptEvidence(SOLUTION, exercise).prepare(function, "virtual", seed)
-    assert len(list(cache.iterdir())) == references.OLDER + 1
-    assert KeptEvidence(SOLUTION, exercise).has(function, "virtual", references.OLDER + 2)
+    for seed in range(references.OLDER_KEPT + 3):
+        CachedReference(SOLUTION, exercise).prepare(function, "virtual", seed)
+    assert len(list(cache.iterdir())) == references.OLDER_KEPT + 1
+    assert CachedReference(SOLUTION, exercise).has(function, "virtual", references.OLDER_KEPT + 2)
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ import pytest
 import torch
 from gpudojo.grading.call import StudentRaised, run_scenarios, try_scenarios
 from gpudojo.grading.observe import load_file, observe
-from gpudojo.model.catalogue import day
+from gpudojo.model.catalogue import exercises_of
 from gpudojo.model.evidence import Raised
 
 
@@ -55,7 +55,7 @@ def test_several_ends_with_the_first_error_which_names_its_scenario() -> None:
 )
 def test_random_numbers_are_the_same_whatever_ran_before(tmp_path: Path, drawn: str) -> None:
     """A function that is graded again, alone or after another process died, is seen to do the same."""
-    exercise = next(each for each in day("day8") if each.stem.startswith("08"))
+    exercise = next(each for each in exercises_of("day8") if each.stem.startswith("08"))
     function = next(each for each in exercise.functions if each.name == "make_loader")
     file = tmp_path / f"{exercise.stem}.py"
     file.write_text(
@@ -74,7 +74,7 @@ def test_random_numbers_are_the_same_whatever_ran_before(tmp_path: Path, drawn: 
 
 
 def test_a_warning_of_several_calls_is_shown_once(tmp_path: Path) -> None:
-    exercise = next(each for each in day("day8") if each.number == "01")
+    exercise = next(each for each in exercises_of("day8") if each.number == "01")
     file = tmp_path / f"{exercise.stem}.py"
     source = 'import torch\nimport warnings\n\n\ndef select_device(prefer=None):\n    warnings.warn("old", stacklevel=1)\n'
     file.write_text(f'{source}    return torch.device("cpu")\n')

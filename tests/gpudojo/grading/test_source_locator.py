@@ -12,9 +12,16 @@ from typing import Any
 
 import pytest
 from gpudojo.grading import source_locator
-from gpudojo.grading.load import load
-from gpudojo.grading.source_locator import MOST, RAN, marked, pattern_lines, taken, trace_threads
-from gpudojo.model.exercise import Lines, executed, line_to_show
+from gpudojo.grading.load import load_submission
+from gpudojo.grading.source_locator import (
+    MOST_PATTERNS,
+    RAN,
+    compile_with_marks,
+    pattern_lines,
+    take_executed_lines,
+    trace_threads,
+)
+from gpudojo.model.exercise import Lines, line_to_show, was_executed
 
 SOURCE = """
 def move(batch, device):
@@ -88,7 +95,7 @@ def gray(sprites, flags):
 
 def everything(x):
     return CALLS
-""".replace("CALLS", " + ".join(f"f{number}(x)" for number in range(2 * MOST)))
+""".replace("CALLS", " + ".join(f"f{number}(x)" for number in range(2 * MOST_PATTERNS)))
 
 
 @pytest.fixture(scope="module")
@@ -156,7 +163,7 @@ def test_a_sign_and_its_line(found: dict[str, int], sign: str, line: int | None)
 
 def test_a_function_has_only_so_many(found: dict[str, int]) -> None:
     own = [key for key in found if key.startswith("everything ")]
-    assert len(own) == MOST
+    assert len(own) == MOST_PATTERNS
     assert "everything return" in own
 
 
@@ -241,10 +248,10 @@ def never(used):
 
 def ran(*arguments: object) -> Lines:
     names: dict[str, Any] = {}
-    exec(marked(ast.parse(CHOOSING), "choosing.py"), names)
-    taken()
+    exec(compile_with_marks(ast.parse(CHOOSING), "choosing.py"), names)
+    take_executed_lines()
     names["choose"](*arguments)
-    return taken()
+    return take_executed_lines()
 
 
 @pytest.mark.parametrize(
@@ -259,14 +266,14 @@ def test_a_call_tells_the_lines_that_it_executed(
     arguments: tuple[object, ...], lines: list[int]
 ) -> None:
     found = ran(*arguments)
-    assert [line for line in range(1, 25) if executed(line, found)] == lines
+    assert [line for line in range(1, 25) if was_executed(line, found)] == lines
 
 
 def test_an_error_ends_what_was_executed() -> None:
     RAN.add((3, 9))
     RAN.add((12, 20))
-    assert taken(error_line=5) == ((3, 5), (12, 20))
-    assert taken() == ()
+    assert take_executed_lines(error_line=5) == ((3, 5), (12, 20))
+    assert take_executed_lines() == ()
 
 
 @pytest.mark.parametrize(
@@ -299,7 +306,7 @@ def test_without_a_record_any_place_is_shown() -> None:
 
 def test_marks_are_not_seen_by_a_debugger_or_in_a_traceback() -> None:
     names: dict[str, Any] = {}
-    exec(marked(ast.parse(CHOOSING), "choosing.py"), names)
+    exec(compile_with_marks(ast.parse(CHOOSING), "choosing.py"), names)
     lines: list[int] = []
 
     def trace(frame: FrameType, event: str, value: Any) -> Any:
@@ -385,7 +392,7 @@ def test_a_file_for_torch_s_compiler_has_no_marks(
 ) -> None:
     path = tmp_path / "solution.py"
     path.write_text(f"{text}\ndef f(x):\n    return x\n")
-    function = load(path).names["f"]
+    function = load_submission(path).names["f"]
     code = getattr(function, "_torchdynamo_orig_callable", function).__code__
     assert any(each is RAN for each in code.co_consts) is has_marks
 

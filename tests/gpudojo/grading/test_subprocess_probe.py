@@ -5,12 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from gpudojo.grading.load import load
+from gpudojo.grading.load import load_submission
 from gpudojo.grading.observe import observe_in_subprocess, observe_one
-from gpudojo.model.catalogue import day
+from gpudojo.model.catalogue import exercises_of
 from gpudojo.model.evidence import CallStatus
 
-EXERCISE = day("day8")[0]
+EXERCISE = exercises_of("day8")[0]
 FUNCTION = EXERCISE.functions[0]
 
 
@@ -20,7 +20,7 @@ def test_it_sees_what_is_seen_here(tmp_path: Path) -> None:
         "import torch\nprint('noise')\n\ndef select_device(prefer=None):\n    return torch.device('cpu')\n"
     )
     for probe in FUNCTION.probes:
-        here = observe_one(EXERCISE, FUNCTION, probe, load(path), "virtual", 8)
+        here = observe_one(EXERCISE, FUNCTION, probe, load_submission(path), "virtual", 8)
         assert observe_in_subprocess(EXERCISE, FUNCTION, probe, path, 8) == here
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from gpudojo.days.day8 import multiple_gpus
 from gpudojo.grading.call import StudentRaised
-from gpudojo.grading.load import load
+from gpudojo.grading.load import load_submission
 
 MEAN = """
 import torch.distributed as dist
@@ -26,7 +26,9 @@ def average_gradients(model):
 def ranks(folder: Path, before: str) -> list[dict[str, Any]]:
     path = folder / "student.py"
     path.write_text(MEAN.format(before=before), encoding="utf-8")
-    return multiple_gpus.two_ranks(load(path).names["average_gradients"], path, "average_gradients")
+    return multiple_gpus.two_ranks(
+        load_submission(path).names["average_gradients"], path, "average_gradients"
+    )
 
 
 def test_together_and_alone(tmp_path: Path) -> None:

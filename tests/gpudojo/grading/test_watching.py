@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 from gpudojo.grading.call import Call
-from gpudojo.grading.load import Submission, load
+from gpudojo.grading.load import Submission, load_submission
 from gpudojo.grading.observe import observe_one
 from gpudojo.grading.watching import Busiest, EveryCall
 from gpudojo.model.evidence import CallStatus
@@ -30,7 +30,7 @@ def move(tensor, device):
 def submission(tmp_path: Path) -> Submission:
     path = tmp_path / "move.py"
     path.write_text(SOURCE, encoding="utf-8")
-    return load(path)
+    return load_submission(path)
 
 
 def look(call: Call) -> dict[str, Any]:

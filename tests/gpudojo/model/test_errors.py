@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import msgspec
 import pytest
-from gpudojo.model.errors import described, printable
+from gpudojo.model.errors import describe_error, printable_text
 from hypothesis import given
 from hypothesis import strategies as st
 
 
 @given(st.text(st.characters(codec=None)))
 def test_any_text_can_be_printed(text: str) -> None:
-    found = printable(text)
+    found = printable_text(text)
     assert found.isprintable()
-    assert printable(found) == found
+    assert printable_text(found) == found
     assert found.encode().decode() == found
 
 
@@ -29,8 +29,8 @@ def test_any_text_can_be_printed(text: str) -> None:
     ],
 )
 def test_what_would_change_a_line_is_shown_as_a_code_point(text: str, shown: str) -> None:
-    assert printable(text) == shown
-    assert printable("a\nb\x07", keep="\n") == "a\nb⟨U+0007⟩"
+    assert printable_text(text) == shown
+    assert printable_text("a\nb\x07", keep="\n") == "a\nb⟨U+0007⟩"
 
 
 class Sly(str):
@@ -70,6 +70,6 @@ class Hostile(Exception, metaclass=Loud):
 def test_no_exception_can_keep_itself_from_being_described(
     error: BaseException, said: tuple[str, str]
 ) -> None:
-    assert described(error) == said
-    assert all(type(text) is str for text in described(error))
-    assert msgspec.msgpack.encode(described(error))
+    assert describe_error(error) == said
+    assert all(type(text) is str for text in describe_error(error))
+    assert msgspec.msgpack.encode(describe_error(error))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 import pytest
-from gpudojo.model.catalogue import day, lesson_of, never_run, shown, snippets
+from gpudojo.model.catalogue import exercises_of, lesson_of, lesson_text, lines_never_run, snippets
 from gpudojo.model.exercise import Exercise
 
 SOURCE = """\
@@ -36,7 +36,7 @@ Because of `x`.
 
 
 def test_in_a_terminal_answers_stand_below_a_line_and_there_is_no_html() -> None:
-    text = shown(SOURCE, folded=False)
+    text = lesson_text(SOURCE, folded=False)
     before, after = text.split("\n---\n")
     assert "**1.** Why?\n\n**2.** How?" in before
     assert "Because" not in before
@@ -45,7 +45,7 @@ def test_in_a_terminal_answers_stand_below_a_line_and_there_is_no_html() -> None
 
 
 def test_on_a_page_answers_are_folded_and_marks_of_snippets_are_gone() -> None:
-    text = shown(SOURCE, folded=True)
+    text = lesson_text(SOURCE, folded=True)
     assert "<!--" not in text
     assert (
         "Why?\n\n<details><summary>Answer</summary>\n\nBecause of `x`.\n\n</details>\n\n**2.**"
@@ -71,15 +71,15 @@ def test_snippets_have_names_options_and_what_was_recorded() -> None:
 
 
 def test_python_that_no_mark_makes_a_snippet_is_found() -> None:
-    assert never_run(SOURCE) == []
-    assert never_run(SOURCE.replace("<!-- run: setup -->\n", "")) == [4]
+    assert lines_never_run(SOURCE) == []
+    assert lines_never_run(SOURCE.replace("<!-- run: setup -->\n", "")) == [4]
 
 
 def test_an_exercise_without_a_lesson_has_none() -> None:
     assert lesson_of(Exercise("99_unknown", "Unknown", points=1)) is None
 
 
-@pytest.mark.parametrize("exercise", day("day8"), ids=lambda exercise: exercise.number)
+@pytest.mark.parametrize("exercise", exercises_of("day8"), ids=lambda exercise: exercise.number)
 def test_every_lesson_has_its_parts_and_fits_a_terminal(exercise: Exercise) -> None:
     text = lesson_of(exercise) or ""
     assert text.startswith(f"# {exercise.number} {exercise.title}\n")

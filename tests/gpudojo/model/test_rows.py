@@ -9,7 +9,15 @@ from pathlib import Path
 import pytest
 from gpudojo.model.exercise import Exercise, Misconception
 from gpudojo.model.hints import FunctionHints
-from gpudojo.model.results import OURS, CheckResult, Definition, Outcome, rounded, rows_of, total
+from gpudojo.model.results import (
+    NOT_YOUR_ERROR,
+    CheckResult,
+    Definition,
+    Outcome,
+    round_points,
+    rows_of,
+    sum_points,
+)
 
 EXERCISE = Exercise("04_loop", "A loop", 3)
 EXERCISE.function("train")
@@ -48,7 +56,7 @@ def test_a_row_says_what_a_student_should_read() -> None:
         (Outcome.PASSED, "", 0.25),
         (Outcome.TODO, "to do: `train` is still a stub.", 0.0),
         (Outcome.BLOCKED, "blocked: the check `runs` of `train` has to pass first.", 0.0),
-        (Outcome.ERROR, OURS, 0.25),
+        (Outcome.ERROR, NOT_YOUR_ERROR, 0.25),
     ],
 )
 def test_an_outcome_has_its_points_and_its_sentence(
@@ -71,7 +79,7 @@ def test_hints_are_as_many_as_asked_for() -> None:
 
 
 def test_points_add_up_as_people_add_them() -> None:
-    assert total([0.1, 0.2]) == 0.3
+    assert sum_points([0.1, 0.2]) == 0.3
     (row,) = rows_of(
         [result("a", Outcome.PASSED, 0.1), result("b", Outcome.PASSED, 0.2)], [EXERCISE], 0
     )
@@ -79,10 +87,10 @@ def test_points_add_up_as_people_add_them() -> None:
 
 
 def test_three_thirds_are_a_whole() -> None:
-    assert rounded([1 / 3] * 3) == [0.333333, 0.333334, 0.333333]
+    assert round_points([1 / 3] * 3) == [0.333333, 0.333334, 0.333333]
     (row,) = rows_of([result(name, Outcome.PASSED, 1 / 3) for name in "abc"], [EXERCISE], 0)
     assert (row.score, row.max_score) == (1.0, 1.0)
-    assert total(check.points for check in row.checks) == 1.0
+    assert sum_points(check.points for check in row.checks) == 1.0
 
 
 def test_exercises_come_in_their_order_and_none_is_lost() -> None:

@@ -17,17 +17,17 @@ from gpudojo.model.errors import BadResults
 from gpudojo.model.results import ClassResults, SubmissionRow, SubmissionStatus
 from gpudojo.model.results_file import (
     MORE_COLUMNS,
-    PATH,
-    encoded,
+    SCHEMA_PATH,
+    encode_json,
+    format_points,
     header,
     iterate,
-    number,
     open_table,
     read,
-    replacing,
-    safe,
-    schema,
-    text,
+    replacing_file,
+    results_schema,
+    schema_text,
+    spreadsheet_safe,
     write,
 )
 from hypothesis import given
@@ -108,7 +108,7 @@ def test_halves_of_characters_do_not_stop_a_class(tmp_path: Path) -> None:
     row = SubmissionRow(
         "b\udcff", SubmissionStatus.CRASHED, 0.0, 10.0, reason="\ud83d", output="\udc00"
     )
-    assert b"b\\\\udcff" in encoded(row)
+    assert b"b\\\\udcff" in encode_json(row)
     write(tmp_path / "results.json", CLASS, [row])
     assert read(tmp_path / "results.json").submissions[0].submission == "b\\udcff"
     write_table(tmp_path / "results.csv", [row], [])
@@ -145,9 +145,11 @@ def test_a_file_with_other_bytes_is_results_or_refused_with_a_sentence(
 
 
 def test_the_schema_is_fresh_and_a_real_file_fits_it(tmp_path: Path) -> None:
-    assert PATH.read_text(encoding="utf-8") == text(), "run: python -m gpudojo.model.results_file"
-    validator = jsonschema.Draft202012Validator(schema())
-    validator.check_schema(schema())
+    assert SCHEMA_PATH.read_text(encoding="utf-8") == schema_text(), (
+        "run: python -m gpudojo.model.results_file"
+    )
+    validator = jsonschema.Draft202012Validator(results_schema())
+    validator.check_schema(results_schema())
     real = json.loads(saved(tmp_path / "results.json").read_bytes())
     validator.validate(real)
     real["submissions"][0]["status"] = "fine"
@@ -242,10 +244,10 @@ def test_the_table_has_a_line_for_each_submission(tmp_path: Path) -> None:
 
 def test_a_cell_is_never_a_formula() -> None:
     for cell in ("=1+1", "+a", "-x", "@SUM(A1)", "\t=1", "\r=1", "-"):
-        assert safe(cell) == "'" + cell
+        assert spreadsheet_safe(cell) == "'" + cell
     for cell in ("-1.5", "+3", "ada", "", "1-2"):
-        assert safe(cell) == cell
-    assert [number(points) for points in (14.0, 0.25, 0.000001, 0.0, 100.0)] == [
+        assert spreadsheet_safe(cell) == cell
+    assert [format_points(points) for points in (14.0, 0.25, 0.000001, 0.0, 100.0)] == [
         "14",
         "0.25",
         "0.000001",
@@ -262,7 +264,7 @@ def test_what_cannot_be_written_has_the_name_that_was_asked_for(tmp_path: Path) 
         tmp_path / "gone" / "gradebook.csv",
         tmp_path / "taken.csv",
     ):
-        with pytest.raises(OSError, match=f"{path.name}'") as caught, replacing(path):
+        with pytest.raises(OSError, match=f"{path.name}'") as caught, replacing_file(path):
             pass
         assert caught.value.filename == str(path)
     assert sorted(each.name for each in tmp_path.iterdir()) == ["file", "taken.csv"]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from gpudojo.model.exercise import called
+from gpudojo.model.exercise import with_article
 
 WORDS = {
     "list": "a list",
@@ -18,4 +18,4 @@ WORDS = {
 
 @pytest.mark.parametrize("kind", WORDS)
 def test_a_class_has_its_article(kind: str) -> None:
-    assert called(kind) == WORDS[kind]
+    assert with_article(kind) == WORDS[kind]

@@ -14,8 +14,8 @@ import pytest
 import torch
 from gpudojo import notebook
 from gpudojo.grading import references
-from gpudojo.grading.references import Shipped, compressed, pack
-from gpudojo.model.catalogue import day
+from gpudojo.grading.references import ShippedEvidence, compress, encode_shipped
+from gpudojo.model.catalogue import exercises_of
 from gpudojo.model.errors import NoReference
 from gpudojo.model.results import Outcome
 from gpudojo.release.manifest import _drawn
@@ -77,20 +77,24 @@ def test_without_a_reference_its_recorded_calls_are_compared(
     session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As in a released repository, which has the reference's evidence and timelines, and no line of it."""
-    exercise = next(each for each in day("day8") if each.stem == "04_modifying_training_loop_gpu")
+    exercise = next(
+        each for each in exercises_of("day8") if each.stem == "04_modifying_training_loop_gpu"
+    )
     function = exercise.functions[0]
-    written = references.Written(ROOT / "reference" / "day8" / f"{exercise.stem}.py")
+    written = references.ReferenceSolution(ROOT / "reference" / "day8" / f"{exercise.stem}.py")
     key = f"{exercise.stem}::train_epoch"
-    evidence = {f"8/virtual/{key}": compressed(written.evidence(exercise, function, "virtual", 8))}
-    drawn = compressed(_drawn(exercise, function, written))
-    packed = pack(Shipped("day8", (8,), {key: "(…)"}, evidence, timelines={key: drawn}))
-    release = msgspec.msgpack.decode(packed, type=Shipped)
+    evidence = {f"8/virtual/{key}": compress(written.evidence(exercise, function, "virtual", 8))}
+    drawn = compress(_drawn(exercise, function, written))
+    packed = encode_shipped(
+        ShippedEvidence("day8", (8,), {key: "(…)"}, evidence, timelines={key: drawn})
+    )
+    release = msgspec.msgpack.decode(packed, type=ShippedEvidence)
 
     def no_reference(path: Path) -> Path:
         raise NoReference(path.name)
 
     monkeypatch.setattr(references, "reference_of", no_reference)
-    monkeypatch.setattr(references, "shipped", lambda name: release)
+    monkeypatch.setattr(references, "read_shipped", lambda name: release)
     waiting = reference()["train_epoch"].replace(
         "optimizer.step()", "optimizer.step()\n        loss.item()"
     )
@@ -102,7 +106,7 @@ def test_without_a_reference_its_recorded_calls_are_compared(
     assert (theirs.scenario, theirs.place, theirs.lines) == (yours.scenario, yours.place, {})
     assert yours.wait_count > theirs.wait_count > 0
     spoiled = msgspec.structs.replace(release, timelines={key: b"x"})
-    monkeypatch.setattr(references, "shipped", lambda name: spoiled)
+    monkeypatch.setattr(references, "read_shipped", lambda name: spoiled)
     (checked,) = session.check("train_epoch").checked
     assert checked.timelines is not None
     assert checked.timelines[1] is None, "a picture less, and judged all the same"
@@ -227,7 +231,7 @@ def test_check_without_arguments_checks_all_definitions(session: Session) -> Non
     ]
     assert (rows["01_checking_device"].points, rows["01_checking_device"].state) == (8, "done")
     assert rows["04_modifying_training_loop_gpu"].state == "to do"
-    second = day("day8")[1]
+    second = exercises_of("day8")[1]
     assert rows[second.stem].max_points == second.points
     assert f"{len(second.functions[1].checks)} not run" in rows[second.stem].state
     assert report.table.following == "check(move_model)"

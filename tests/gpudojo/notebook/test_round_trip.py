@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 from gpudojo.cli import main
-from gpudojo.model.catalogue import day
+from gpudojo.model.catalogue import exercises_of
 from gpudojo.model.results import Outcome
 from gpudojo.model.results_file import read
 from gpudojo.release.student import of_day
@@ -74,7 +74,7 @@ def test_pytest_passes_all_checks_of_all_solved_notebooks(
     )
     assert done.returncode == 0, done.stdout[-3000:]
     checks = sum(
-        len(function.checks) for exercise in day("day8") for function in exercise.functions
+        len(function.checks) for exercise in exercises_of("day8") for function in exercise.functions
     )
     assert f"{2 * checks} passed" in done.stdout
     assert "note:" not in done.stdout, (

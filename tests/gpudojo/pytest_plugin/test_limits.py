@@ -6,7 +6,7 @@ import signal
 from typing import Any
 
 import pytest
-from gpudojo.grading.limits import interrupts
+from gpudojo.grading.limits import notice_interrupts
 
 
 @pytest.fixture(
@@ -19,17 +19,17 @@ def handler(request: pytest.FixtureRequest) -> Any:
 
 
 def test_keyboard_interrupt_without_a_signal_is_the_students(handler: Any) -> None:
-    with interrupts() as found:
+    with notice_interrupts() as found:
         assert not found.ours(KeyboardInterrupt())
     assert signal.getsignal(signal.SIGINT) == handler
 
 
 def test_keyboard_interrupt_after_a_signal_is_the_users(handler: Any) -> None:
     if handler is signal.SIG_IGN:
-        with interrupts() as found:
+        with notice_interrupts() as found:
             signal.raise_signal(signal.SIGINT)
         assert not found.real
         return
-    with interrupts() as found, pytest.raises(KeyboardInterrupt) as caught:
+    with notice_interrupts() as found, pytest.raises(KeyboardInterrupt) as caught:
         signal.raise_signal(signal.SIGINT)
     assert found.ours(caught.value)

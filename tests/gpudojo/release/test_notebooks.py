@@ -15,7 +15,7 @@ import nbformat
 import pytest
 from click.testing import CliRunner
 from gpudojo.cli import main
-from gpudojo.model.catalogue import day
+from gpudojo.model.catalogue import exercises_of
 from gpudojo.model.errors import BadMarkers
 from gpudojo.release import stubs, student
 
@@ -43,7 +43,7 @@ def test_one_for_each_exercise_and_one_for_the_day(made: dict[str, bytes]) -> No
 
 
 def test_a_lesson_stands_before_the_tasks_of_its_exercise(made: dict[str, bytes]) -> None:
-    for exercise in day("day8"):
+    for exercise in exercises_of("day8"):
         for name in (f"notebooks/day8/{exercise.stem}.ipynb", WHOLE):
             ids = [cell["id"] for cell in cells(made[name])]
             place = ids.index(f"{exercise.number}-lesson")
@@ -128,7 +128,7 @@ def test_no_line_of_a_solution_is_in_any_cell(made: dict[str, bytes]) -> None:
 
 
 def test_every_task_has_its_text_above_and_its_check_below(made: dict[str, bytes]) -> None:
-    for exercise in day("day8"):
+    for exercise in exercises_of("day8"):
         data = made[f"notebooks/day8/{exercise.stem}.ipynb"]
         every = cells(data)
         ids = [cell["id"] for cell in every]

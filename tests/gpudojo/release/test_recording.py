@@ -10,8 +10,8 @@ import msgspec
 import pytest
 from gpudojo.days.day8.pixel_race import BAR
 from gpudojo.grading.engine import judge
-from gpudojo.grading.references import Shipped, pack, shipped
-from gpudojo.model.catalogue import day
+from gpudojo.grading.references import ShippedEvidence, encode_shipped, read_shipped
+from gpudojo.model.catalogue import exercises_of
 from gpudojo.model.errors import BadEvidence, NoSuchSeed, NotRecorded
 from gpudojo.model.evidence import Array, Evidence, Observation
 from gpudojo.model.exercise import Exercise, Function
@@ -20,13 +20,15 @@ from gpudojo.release.manifest import SEEDS
 
 from .conftest import REFERENCE, Released
 
-FUNCTIONS = [(exercise, function) for exercise in day("day8") for function in exercise.functions]
+FUNCTIONS = [
+    (exercise, function) for exercise in exercises_of("day8") for function in exercise.functions
+]
 TIMED = [(e, f) for e, f in FUNCTIONS if any(probe.machine == "unwatched" for probe in f.probes)]
 
 
 @pytest.fixture(scope="session")
-def recorded(released: Released) -> Shipped:
-    return msgspec.msgpack.decode(released.evidence, type=Shipped)
+def recorded(released: Released) -> ShippedEvidence:
+    return msgspec.msgpack.decode(released.evidence, type=ShippedEvidence)
 
 
 def named(pair: tuple[Exercise, Function]) -> str:
@@ -35,7 +37,7 @@ def named(pair: tuple[Exercise, Function]) -> str:
 
 @pytest.mark.parametrize("pair", FUNCTIONS, ids=named)
 def test_every_function_is_there_for_every_seed_and_bench(
-    recorded: Shipped, pair: tuple[Exercise, Function]
+    recorded: ShippedEvidence, pair: tuple[Exercise, Function]
 ) -> None:
     exercise, function = pair
     for seed in SEEDS:
@@ -47,7 +49,7 @@ def test_every_function_is_there_for_every_seed_and_bench(
             }
 
 
-def test_a_seed_that_is_not_there_is_told(recorded: Shipped) -> None:
+def test_a_seed_that_is_not_there_is_told(recorded: ShippedEvidence) -> None:
     with pytest.raises(NoSuchSeed, match="for the seeds 8, 9 and 10, not for 11"):
         recorded.evidence_of("01_checking_device", "select_device", "virtual", 11)
     with pytest.raises(
@@ -56,7 +58,9 @@ def test_a_seed_that_is_not_there_is_told(recorded: Shipped) -> None:
         recorded.evidence_of("01_checking_device", "select_device", "mps", 8)
 
 
-def test_signatures_are_there_and_no_defaults_of_the_solution_are_lost(recorded: Shipped) -> None:
+def test_signatures_are_there_and_no_defaults_of_the_solution_are_lost(
+    recorded: ShippedEvidence,
+) -> None:
     assert (
         recorded.signature("03_moving_batches", "move_batch")
         == "(batch, device, non_blocking=False)"
@@ -72,7 +76,7 @@ def timed(found: Evidence) -> dict[str, Any]:
 @pytest.mark.parametrize("pair", TIMED, ids=named)
 @pytest.mark.parametrize("slower", [0.01, 1000.0])
 def test_the_modelled_speedup_is_judged_and_no_clock_of_a_machine(
-    recorded: Shipped, pair: tuple[Exercise, Function], slower: float
+    recorded: ShippedEvidence, pair: tuple[Exercise, Function], slower: float
 ) -> None:
     """A student's loop is `slower` than the recorded one, and the student's machine measured the contrary."""
     exercise, function = pair
@@ -97,7 +101,7 @@ def test_the_modelled_speedup_is_judged_and_no_clock_of_a_machine(
 
 @pytest.mark.parametrize("pair", TIMED, ids=named)
 def test_timed_outputs_are_still_compared(
-    recorded: Shipped, pair: tuple[Exercise, Function]
+    recorded: ShippedEvidence, pair: tuple[Exercise, Function]
 ) -> None:
     exercise, function = pair
     wanted = recorded.evidence_of(exercise.stem, function.name, "virtual", 8)
@@ -112,7 +116,9 @@ def test_timed_outputs_are_still_compared(
     assert next(r for r in results if r.check == "faster_than_the_loop").outcome is Outcome.FAILED
 
 
-def test_pictures_of_every_call_on_the_public_seed_are_there_and_small(recorded: Shipped) -> None:
+def test_pictures_of_every_call_on_the_public_seed_are_there_and_small(
+    recorded: ShippedEvidence,
+) -> None:
     drawn = {key: recorded.timelines_of(*key.split("::")) for key in recorded.timelines}
     assert {
         "04_modifying_training_loop_gpu::train_epoch",
@@ -129,7 +135,7 @@ def test_pictures_of_every_call_on_the_public_seed_are_there_and_small(recorded:
 
 
 def test_no_source_and_no_place_of_this_machine_is_in_it(
-    recorded: Shipped, released: Released
+    recorded: ShippedEvidence, released: Released
 ) -> None:
     everything = released.evidence + b"".join(
         msgspec.msgpack.encode(recorded._decoded(key)) for key in recorded.evidence
@@ -139,18 +145,18 @@ def test_no_source_and_no_place_of_this_machine_is_in_it(
         assert forbidden.encode() not in everything
 
 
-def test_a_damaged_file_is_told_in_a_sentence(tmp_path: Path, recorded: Shipped) -> None:
-    assert shipped("day8", tmp_path) is None  # no release, then
-    for name, data in (("cut", pack(recorded)[:-9]), ("other", b"\xc1"), ("empty", b"")):
+def test_a_damaged_file_is_told_in_a_sentence(tmp_path: Path, recorded: ShippedEvidence) -> None:
+    assert read_shipped("day8", tmp_path) is None  # no release, then
+    for name, data in (("cut", encode_shipped(recorded)[:-9]), ("other", b"\xc1"), ("empty", b"")):
         (tmp_path / name).mkdir()
         (tmp_path / name / "day8.mp").write_bytes(data)
         with pytest.raises(BadEvidence, match=r"day8\.mp of this release cannot be read"):
-            shipped("day8", tmp_path / name)
+            read_shipped("day8", tmp_path / name)
     newer = msgspec.structs.replace(recorded, version=2)
-    (tmp_path / "day8.mp").write_bytes(pack(newer))
-    shipped.cache_clear()
+    (tmp_path / "day8.mp").write_bytes(encode_shipped(newer))
+    read_shipped.cache_clear()
     with pytest.raises(BadEvidence, match="has version 2, not 1"):
-        shipped("day8", tmp_path)
+        read_shipped("day8", tmp_path)
     spoiled = msgspec.structs.replace(
         recorded, evidence=dict.fromkeys(recorded.evidence, b"x")
     )  # a beginning of one

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 from gpudojo.cli import main
-from gpudojo.model.catalogue import day
+from gpudojo.model.catalogue import exercises_of
 from gpudojo.model.errors import CannotRelease
 from gpudojo.platforms.github_classroom import workflow
 from gpudojo.release import manifest, student, wheel
@@ -202,4 +202,6 @@ def test_without_a_network(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
         main, ["release", "student", str(tmp_path / "out"), "--root", str(ROOT)]
     )
     assert done.exit_code == 0, done.output
-    assert len(list((tmp_path / "out" / "exercises" / "day8").glob("*.py"))) == len(day("day8"))
+    assert len(list((tmp_path / "out" / "exercises" / "day8").glob("*.py"))) == len(
+        exercises_of("day8")
+    )

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from gpudojo.model.catalogue import day
+from gpudojo.model.catalogue import exercises_of
 from gpudojo.model.errors import CannotRelease
 from gpudojo.platforms import seals
 from gpudojo.release import manifest, student
@@ -92,7 +92,7 @@ def run(python: WarmPython, *arguments: str, cwd: Path) -> str:
 def test_lessons_are_in_it_and_linked_from_the_readme(released: Released) -> None:
     text = released.files["README.md"].decode()
     linked = re.findall(r"\]\((lessons/[^)]*)\)", text)
-    assert linked == [f"lessons/day8/{exercise.stem}.md" for exercise in day("day8")]
+    assert linked == [f"lessons/day8/{exercise.stem}.md" for exercise in exercises_of("day8")]
     assert all(
         b"## Check yourself" in released.files[path] and b"<!--" not in released.files[path]
         for path in linked
@@ -110,7 +110,7 @@ def test_the_two_lines_of_the_readme_show_everything_to_do(
     shutil.copytree(released.folder, tmp_path / "day8")  # other tests look at what was released
     output = run(python, *line, cwd=tmp_path / "day8")
     checks = sum(
-        len(function.checks) for exercise in day("day8") for function in exercise.functions
+        len(function.checks) for exercise in exercises_of("day8") for function in exercise.functions
     )
     assert f"{checks} to do in " in output
     assert "next: write `select_device`" in output
@@ -182,13 +182,11 @@ def test_no_reference_is_run_and_none_is_there(
     solved: Path, python: WarmPython, tmp_path: Path
 ) -> None:
     code = "from pathlib import Path\nfrom gpudojo.grading.references import reference_for\n"
-    code += "from gpudojo.model.catalogue import day\n"
-    code += (
-        "print(type(reference_for(Path('exercises/day8/x.py').resolve(), day('day8')[0])).__name__)"
-    )
+    code += "from gpudojo.model.catalogue import exercises_of\n"
+    code += "print(type(reference_for(Path('exercises/day8/x.py').resolve(), exercises_of('day8')[0])).__name__)"
     script = tmp_path / "ask.py"
     script.write_text(code, encoding="utf-8")
-    assert run(python, str(script), cwd=solved).strip() == "Recorded"
+    assert run(python, str(script), cwd=solved).strip() == "RecordedReference"
 
 
 @pytest.mark.slow

@@ -16,7 +16,7 @@ from gpudojo.model.results import (
     Outcome,
     SubmissionRow,
     SubmissionStatus,
-    total,
+    sum_points,
 )
 from gpudojo.model.results_file import write
 from virtual_cuda.ledger.timeline import Timeline, TimelineEvent
@@ -63,8 +63,8 @@ def exercise(stem: str, title: str, *checks: CheckRow) -> ExerciseRow:
     return ExerciseRow(
         stem,
         title,
-        total(c.points for c in checks),
-        total(c.max_points for c in checks),
+        sum_points(c.points for c in checks),
+        sum_points(c.max_points for c in checks),
         list(checks),
     )
 
@@ -102,7 +102,7 @@ def submission(number: int, name: str, text: str, record: str = "") -> Submissio
     return SubmissionRow(
         name,
         status,
-        total(e.score for e in exercises),
+        sum_points(e.score for e in exercises),
         20.0,
         exercises,
         reason=f"crashed: {text}" if status is SubmissionStatus.CRASHED else "",
@@ -245,7 +245,7 @@ def thousand(folder: Path) -> Path:
                 )
                 for place in range(1, 13)
             ]  # fmt: skip
-            score = total(e.score for e in exercises)
+            score = sum_points(e.score for e in exercises)
             yield SubmissionRow(
                 f"student-{number:04}", SubmissionStatus.GRADED, score, 120.0, exercises,
                 seconds=1 + number % 17 / 10, peak_bytes=(250 + number % 90) << 20,

@@ -18,7 +18,7 @@ from gpudojo.model.results import (
     SubmissionStatus,
     Timing,
     not_handed_in,
-    total,
+    sum_points,
 )
 from gpudojo.model.results_file import read, write
 from gpudojo.report.class_page import Tally
@@ -201,7 +201,7 @@ def test_a_reason_is_not_repeated_for_each_check(tmp_path: Path) -> None:
         ]
         made = [exercise("04_loop", "A training loop", *checks)]
         return SubmissionRow(
-            name, SubmissionStatus.GRADED, total(each.score for each in made), 20.0, made
+            name, SubmissionStatus.GRADED, sum_points(each.score for each in made), 20.0, made
         )
 
     stub, behind = (
@@ -336,7 +336,7 @@ def test_what_waits_for_a_person_is_not_called_unattempted(tmp_path: Path) -> No
     item = ExerciseRow("report", "Report", 0.0, 5.0, by_hand=True)
     row = submission(3, "ada", "no")
     row = msgspec.structs.replace(
-        row, exercises=[*row.exercises, item], max_score=total([row.max_score, 5.0])
+        row, exercises=[*row.exercises, item], max_score=sum_points([row.max_score, 5.0])
     )
     absent = SubmissionRow(
         "bo", SubmissionStatus.ABSENT, 0.0, 5.0, [item], reason="Nothing was handed in."

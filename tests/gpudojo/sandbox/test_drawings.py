@@ -9,14 +9,14 @@ from pathlib import Path
 import msgspec
 import pytest
 import torch
-from gpudojo.grading.load import load
+from gpudojo.grading.load import load_submission
 from gpudojo.grading.observe import observe
-from gpudojo.model.catalogue import day
+from gpudojo.model.catalogue import exercises_of
 from gpudojo.model.exercise import Drawing, Exercise, Function
 from gpudojo.sandbox.child import Drawings
 from gpudojo.sandbox.protocol import Job
 
-DRAWN = [(e, f, d) for e in day("day8") for f in e.functions for d in f.drawings]
+DRAWN = [(e, f, d) for e in exercises_of("day8") for f in e.functions for d in f.drawings]
 
 
 def kept() -> int:
@@ -35,7 +35,10 @@ def nothing_kept() -> Iterator[None]:
 
 def job(path: Path, seed: int) -> int:
     probes = [
-        f"{e.stem}::{f.name}::{p.name}" for e in day("day8") for f in e.functions for p in f.probes
+        f"{e.stem}::{f.name}::{p.name}"
+        for e in exercises_of("day8")
+        for f in e.functions
+        for p in f.probes
     ]
     made = Job(
         day="day8",
@@ -140,7 +143,7 @@ def test_what_was_drawn_is_not_in_reach_of_a_function_that_writes_into_its_argum
 ) -> None:
     path = tmp_path / f"{exercise.stem}.py"
     path.write_text(SPOILS.format(name=function.name), encoding="utf-8")
-    observe(exercise, function, load(path), bench, 5)
+    observe(exercise, function, load_submission(path), bench, 5)
     assert kept()
     for drawing in function.drawings:
         for arguments in drawing.every(5):

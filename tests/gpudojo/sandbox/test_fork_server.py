@@ -160,7 +160,7 @@ def test_it_forks_from_one_thread_and_no_function_of_ours_has_pythons_builtins()
 def test_validators_of_notebooks_are_made_before_children_need_them(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    from gpudojo.grading.load import parse_cell
+    from gpudojo.grading.load import parse_notebook
     from gpudojo.sandbox import warm_up
     from nbformat import validator
 
@@ -181,5 +181,8 @@ def test_validators_of_notebooks_are_made_before_children_need_them(
             "metadata": {},
             "nbformat": 4,
         }
-        assert parse_cell(json.dumps(data | {"nbformat_minor": minor}).encode()).source == "x = 1\n"
+        assert (
+            parse_notebook(json.dumps(data | {"nbformat_minor": minor}).encode()).source
+            == "x = 1\n"
+        )
     assert validator.validators == made

@@ -172,10 +172,10 @@ def test_only_python_packages_and_scratch_exist(who: str, without: tuple[str, ..
 
 @everybody
 def test_the_evidence_of_a_release_is_covered(who: str) -> None:
-    from gpudojo.grading.references import FOLDER
+    from gpudojo.grading.references import SHIPPED_FOLDER
     from gpudojo.sandbox.file_tree import ANSWERS
 
-    assert str(FOLDER) == ANSWERS
+    assert str(SHIPPED_FOLDER) == ANSWERS
     code = "import email, os; found = os.listdir(os.path.dirname(email.__file__))"
     assert run(who, ("answers",), code)["found"]["code"] == "[]"
     write = "import email, os; open(os.path.dirname(email.__file__) + '/new', 'w')"

@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 from gpudojo.grading import load
-from gpudojo.model.catalogue import day
+from gpudojo.model.catalogue import exercises_of
 from gpudojo.model.exercise import Exercise
 from gpudojo.submissions.reading import Choice, ChosenDefinition, State, choose
 
 from tests.gpudojo.submissions.making import FILE, SOURCE, STUB, notebook
 
 STEM = FILE.removesuffix(".py")
-TRAINING = next(exercise for exercise in day("day8") if exercise.stem == STEM)
+TRAINING = next(exercise for exercise in exercises_of("day8") if exercise.stem == STEM)
 BROKEN = b"def train_epoch(model:\n    return 1\n"
 BOOK = notebook("import torch", "# here\n" + SOURCE.decode())
 STUB_BOOK = notebook(STUB.decode())
@@ -152,8 +152,10 @@ def test_a_notebook_names_cell_and_line_and_the_last_sound_definition_counts() -
 
 def test_every_function_is_answered_and_the_note_tells_what_was_passed_over() -> None:
     files = {FILE: STUB, "a.py": SOURCE, "b.py": SOURCE, "c.py": SOURCE, "d/d.py": SOURCE}
-    choice = choose(files, day("day8"))
-    functions = [function.name for exercise in day("day8") for function in exercise.functions]
+    choice = choose(files, exercises_of("day8"))
+    functions = [
+        function.name for exercise in exercises_of("day8") for function in exercise.functions
+    ]
     assert [one.function for one in choice.definitions] == functions
     training = choice.of("train_epoch")
     assert training is not None
@@ -169,7 +171,9 @@ def test_every_function_is_answered_and_the_note_tells_what_was_passed_over() ->
 
 
 def test_answers_that_are_all_none_are_a_stub() -> None:
-    questions = next(exercise for exercise in day("day8") if exercise.stem == "12_self_assessment")
+    questions = next(
+        exercise for exercise in exercises_of("day8") if exercise.stem == "12_self_assessment"
+    )
     files = {
         "12_self_assessment.py": b'ANSWERS = {"a": None, "b": None}\n',
         "x.py": b'ANSWERS = {"a": "b"}\n',
@@ -279,13 +283,13 @@ def test_what_was_parsed_to_choose_is_not_parsed_again_to_load(tmp_path: Path) -
         "one.py": b"def move_batch(batch, device):\n    return 1\n",
         "two.py": b"x = '\\d'  # move_model\n",
     }
-    choose(files, day("day8"), trees)
+    choose(files, exercises_of("day8"), trees)
     assert len(trees) == 1, "the warning about the escape is to be printed when that file is loaded"
     (tmp_path / "one.py").write_bytes(files["one.py"])
     tree = trees[files["one.py"].decode(), 1]
     ast.increment_lineno(tree, 7)  # seen in what is loaded, if that is the tree
-    loaded = load.load(tmp_path / "one.py", trees=trees)
+    loaded = load.load_submission(tmp_path / "one.py", trees=trees)
     assert loaded.names["move_batch"](None, None) == 1
     assert loaded.lines["move_batch"] == 8
     assert (files["one.py"].decode(), 1) not in trees
-    assert load.load(tmp_path / "one.py", trees=trees).lines["move_batch"] == 1
+    assert load.load_submission(tmp_path / "one.py", trees=trees).lines["move_batch"] == 1

@@ -12,7 +12,7 @@ import zipfile
 from pathlib import Path
 
 import pytest
-from gpudojo.model.catalogue import day
+from gpudojo.model.catalogue import exercises_of
 from gpudojo.submissions.entries import (
     Kind,
     ReadLimits,
@@ -39,7 +39,7 @@ from tests.gpudojo.submissions.making import (
 )
 from tests.gpudojo.submissions.watching import watched
 
-EXERCISES = day("day8")
+EXERCISES = exercises_of("day8")
 LIMITS = ReadLimits(
     files=4, file_bytes=3_000, total_bytes=8_000, archive_bytes=20_000, entries=50, depth=3, notes=5
 )

@@ -20,7 +20,7 @@ from gpudojo.grading.call import (
 from gpudojo.grading.checks import expect_settings_kept, runs
 from gpudojo.grading.load import load_again
 from gpudojo.model.evidence import Case, Cases
-from gpudojo.model.exercise import Exercise, Failed, Probe, Seen, called
+from gpudojo.model.exercise import Exercise, Failed, Probe, Seen, with_article
 
 exercise = Exercise(
     "01_checking_device",
@@ -205,7 +205,7 @@ def returns_a_device(seen: Seen, wanted: Seen) -> None:
                     if name.startswith("prefer ")
                     else ""
                 )
-                shown = called(answer.kind)
+                shown = with_article(answer.kind)
                 key = None
                 if answer.kind == "str":
                     shown = f"{answer.text!r}, a str"

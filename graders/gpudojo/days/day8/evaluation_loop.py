@@ -33,7 +33,7 @@ from gpudojo.grading.checks import (
 )
 from gpudojo.grading.watching import find_classes, keep_state, make_picklable, state_of
 from gpudojo.model.evidence import Case, Cases, Raised
-from gpudojo.model.exercise import Exercise, Failed, Seen, called
+from gpudojo.model.exercise import Exercise, Failed, Seen, with_article
 
 exercise = Exercise(
     "05_modifying_evaluation_loop_gpu",
@@ -622,7 +622,7 @@ def returns_two_floats(seen: Seen, wanted: Seen) -> None:
     for name in FULL:
         case = _all(seen)[name]
         if not case.is_tuple or len(case.parts) != 2:
-            shown = called(case.kind) + (f" of {len(case.parts)}" if case.parts else "")
+            shown = with_article(case.kind) + (f" of {len(case.parts)}" if case.parts else "")
             raise Failed(f"it returned {shown}", "a tuple of two floats")
         for what, part in zip(("loss", "accuracy"), case.parts, strict=True):
             expect_float(part.kind, part.is_float, f"the {what} is ")
@@ -726,8 +726,8 @@ def copes_with_nothing(seen: Seen, wanted: Seen) -> None:
     case = seen[evaluated]["nothing_to_evaluate"]
     if not case.is_tuple or [part.value for part in case.parts] != [0.0, 0.0]:
         shown = [part.kind if part.value is None else str(part.value) for part in case.parts]
-        shape = "({})" if case.is_tuple else f"{called(case.kind)} of {{}}"
-        given = shape.format(", ".join(shown)) if shown else called(case.kind)
+        shape = "({})" if case.is_tuple else f"{with_article(case.kind)} of {{}}"
+        given = shape.format(", ".join(shown)) if shown else with_article(case.kind)
         raise Failed(f"an empty loader gave {given}", "(0.0, 0.0)")
     if (
         any(case.changed.values())

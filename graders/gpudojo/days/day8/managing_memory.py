@@ -41,7 +41,7 @@ from gpudojo.grading.watching import (
     state_of,
 )
 from gpudojo.model.evidence import Array, Case, Cases, MemoryCurve, Raised
-from gpudojo.model.exercise import Exercise, Failed, Seen, called
+from gpudojo.model.exercise import Exercise, Failed, Seen, with_article
 
 exercise = Exercise(
     "09_managing_memory",
@@ -189,7 +189,7 @@ def _answers(
     """Name, answer and right answer. Raises Failed for an answer that is no int, and if `fn` was not called once."""
     for name, found, right in scenario_pairs(seen, wanted):
         if found.value is None:
-            happened = f"device={name} gave {found.shown}, {called(found.kind)}"
+            happened = f"device={name} gave {found.shown}, {with_article(found.kind)}"
             raise Failed(happened, "a number of bytes, as an int")
         if found.calls != 1:
             said = f"called {count_in_words(found.calls)}" if found.calls else "never called"
@@ -1034,7 +1034,7 @@ def _beside(name: str, seen: Seen, wanted: Seen) -> tuple[Through, Through, Thro
 def _same_output(name: str, seen: Seen, wanted: Seen) -> None:
     (found, right, values), where = _beside(name, seen, wanted), f"({NAMES.get(name, name)})"
     if found.out is None:
-        raise Failed(f"{where} it returned {called(found.kind)}", "a tensor", at=("return",))
+        raise Failed(f"{where} it returned {with_article(found.kind)}", "a tensor", at=("return",))
     if found.device != right.device:
         raise Failed(
             f"{where} the output is on {found.device}",

@@ -22,7 +22,7 @@ from gpudojo.grading.checks import device_mistake, runs, scenario_pairs
 from gpudojo.grading.comparing import arrays_close
 from gpudojo.grading.watching import find_classes, keep_state, make_picklable, state_of
 from gpudojo.model.evidence import Array, Case, Cases, Raised
-from gpudojo.model.exercise import Exercise, Failed, Seen, called, other_kind
+from gpudojo.model.exercise import Exercise, Failed, Seen, returned_other_type, with_article
 
 exercise = Exercise(
     "08_minimizing_transfers",
@@ -138,7 +138,7 @@ def _same_arrays(seen: Seen, wanted: Seen, *names: str) -> None:
         shown = _shown(name)
         assert correct is not None
         if value is None:
-            raise Failed(f"{shown} gave {called(found.kind)}", "a numpy.ndarray")
+            raise Failed(f"{shown} gave {with_article(found.kind)}", "a numpy.ndarray")
         if value.dtype != correct.dtype:
             raise Failed(f"{shown} gave an array of {value.dtype}", correct.dtype)
         if value.shape != correct.shape:
@@ -323,7 +323,7 @@ def _made_there(found: Draws, right: Draws) -> None:
     for draw in found.draws.values():
         if draw.value is None or not draw.value.data:
             raise Failed(
-                f"it returned {called(draw.kind)}{' without values' * (draw.value is not None)}",
+                f"it returned {with_article(draw.kind)}{' without values' * (draw.value is not None)}",
                 "sprites",
                 at=("return",),
             )
@@ -357,7 +357,7 @@ def returns_sprites_there(seen: Seen, wanted: Seen) -> None:
             assert draw is not None
             assert right.value is not None
             if draw.value is None:
-                raise other_kind(draw.kind, "a tensor")
+                raise returned_other_type(draw.kind, "a tensor")
             if draw.default_device != right.default_device:
                 happened = (
                     f"{draw.default_device} is the default device of the whole program afterwards"
@@ -413,7 +413,7 @@ def follows_its_seed(seen: Seen, wanted: Seen) -> None:
                     said = found.refused.message if found.refused else "nothing was recorded"
                     raise Failed(f"with {what} it raised: {said}", "sprites drawn from it")
                 if draw.value is None:
-                    raise other_kind(draw.kind, "a tensor")
+                    raise returned_other_type(draw.kind, "a tensor")
                 value[name] = draw.value.data
             if value["first"] == value["next"]:
                 raise Failed(
@@ -626,7 +626,7 @@ def returns_every_output(seen: Seen, wanted: Seen) -> None:
     for found, right in _predicted(seen, wanted):
         assert right.value is not None
         if found.value is None:
-            raise other_kind(found.kind, "one tensor")
+            raise returned_other_type(found.kind, "one tensor")
         if found.device != "cpu":
             copied = found.copies_back > 0  # the copy was made, and the original returned
             line, key = (found.copy_line, "result-thrown-away") if copied else (None, None)
@@ -760,7 +760,7 @@ def yields_every_sample_once(seen: Seen, wanted: Seen) -> None:
     """It returns a DataLoader that yields every sample once, in batches of `batch_size`."""
     for name, epoch, right in _epochs(seen, wanted):
         if not epoch.is_loader:
-            raise other_kind(epoch.kind, "a DataLoader")
+            raise returned_other_type(epoch.kind, "a DataLoader")
         count = len(right.order)
         missing = set(right.order) - set(epoch.order)
         if missing:

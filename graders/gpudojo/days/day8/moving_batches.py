@@ -19,7 +19,7 @@ from gpudojo.grading.call import (
 )
 from gpudojo.grading.checks import expect_settings_kept, runs
 from gpudojo.model.evidence import Case, Cases, Raised
-from gpudojo.model.exercise import Exercise, Failed, Seen, called
+from gpudojo.model.exercise import Exercise, Failed, Seen, with_article
 
 exercise = Exercise(
     "03_moving_batches",
@@ -68,7 +68,9 @@ def kind_of(thing: Any) -> str:
     if isinstance(thing, torch.Tensor):
         return "a tensor"
     return (
-        f"a named tuple {type(thing).__name__}" if is_named(thing) else called(type(thing).__name__)
+        f"a named tuple {type(thing).__name__}"
+        if is_named(thing)
+        else with_article(type(thing).__name__)
     )
 
 
@@ -697,7 +699,7 @@ def _answers_right(
             answer = found[title]
             if answer.kind != "bool":
                 raise Failed(
-                    f"{title}: it returned {called(answer.kind)}",
+                    f"{title}: it returned {with_article(answer.kind)}",
                     f"{right.value}, a bool",
                     at=("return",),
                 )

@@ -18,7 +18,7 @@ from gpudojo.grading.call import (
 from gpudojo.grading.checks import expect_settings_kept, runs, scenario_pairs
 from gpudojo.grading.watching import find_classes, make_picklable
 from gpudojo.model.evidence import Case, Cases
-from gpudojo.model.exercise import Exercise, Failed, Seen, called
+from gpudojo.model.exercise import Exercise, Failed, Seen, with_article
 
 exercise = Exercise(
     "02_moving_model_to_device",
@@ -222,7 +222,7 @@ def returns_the_same_model(seen: Seen, wanted: Seen) -> None:
     """It returns the model it was given, not another one."""
     for name in MOVES:
         if not (case := _moves(seen)[name]).same:
-            shown = called(case.kind)
+            shown = with_article(case.kind)
             line = None
             key = None
             if case.copied:
@@ -313,7 +313,8 @@ def copes_with_nothing(seen: Seen, wanted: Seen) -> None:
     case = seen[moved]["nothing_to_move"]
     if not case.same:
         raise Failed(
-            f"for a model without parameters it returned {called(case.kind)}", "the model itself"
+            f"for a model without parameters it returned {with_article(case.kind)}",
+            "the model itself",
         )
 
 
@@ -396,7 +397,7 @@ def _described(seen: Seen) -> dict[str, Told]:
     found = seen.cases(told, told_of_two_gpus)
     for name in TOLD:
         if not found[name].is_dict:
-            happened = f"it returned {called(found[name].kind)}"
+            happened = f"it returned {with_article(found[name].kind)}"
             raise Failed(happened, "a dict from names to devices", at=("return",))
     return {name: found[name] for name in TOLD}
 
@@ -453,7 +454,7 @@ def tells_the_device(seen: Seen, wanted: Seen) -> None:
             kind = case.kinds[name]
             shown = repr(case.told[name]) if kind == "str" else case.told[name]
             key = "string-for-device" if kind == "str" else None
-            happened = f"the value for `{name}` is {shown}, {called(kind)}"
+            happened = f"the value for `{name}` is {shown}, {with_article(kind)}"
             raise Failed(happened, "a torch.device", None, key, ("str(", "[] =", "return"))
         for name, device in case.told.items():
             actual = case.actual.get(name)

@@ -24,9 +24,9 @@ import msgspec
 
 from gpudojo.grading.call import Call, StudentRaised, nn, torch, try_scenarios
 from gpudojo.grading.checks import runs, scenario_pairs
-from gpudojo.grading.load import load, raised
+from gpudojo.grading.load import describe_exception, load_submission
 from gpudojo.model.evidence import Case, Cases, Raised
-from gpudojo.model.exercise import Exercise, Failed, Probe, Seen, called, other_kind
+from gpudojo.model.exercise import Exercise, Failed, Probe, Seen, returned_other_type, with_article
 
 RANK_COUNT: Final = 2
 ATTEMPTS: Final = 3  # of a run in which something else kills a process
@@ -189,7 +189,7 @@ def _rank(
     )  # threads do not survive a fork, and waiting for them would take forever
     if sys.platform == "linux":
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
-    student = load(Path(path)).names[function] if student is None else student
+    student = load_submission(Path(path)).names[function] if student is None else student
     distributed: Any = torch.distributed
     lock = threading.Lock()
 
@@ -265,7 +265,7 @@ def _averaged(student: Any, model: Any, path: str) -> dict[str, Any]:
     try:
         student(model)
     except (Exception, SystemExit) as error:
-        told = raised(error, Path(path))
+        told = describe_exception(error, Path(path))
         if isinstance(error, (TypeError, AttributeError)) and _without_gradient(error, path):
             first, newline, rest = told.message.partition("\n")
             told = msgspec.structs.replace(
@@ -477,7 +477,7 @@ def moves_the_model(seen: Seen, wanted: Seen) -> None:
     """It returns a model whose parameters and buffers are on the device."""
     for name, found, right in _calls(seen, wanted, no_gpu):
         if not found.is_module:
-            raise other_kind(found.kind, "a model", f"{name} ")
+            raise returned_other_type(found.kind, "a model", f"{name} ")
         if found.devices != right.devices and found.wraps == right.wraps:  # a wrapper moves it too
             key = "model-not-moved" if found.devices == ["cpu"] else "hard-coded-cuda"
             happened = f"{name} its parameters are on {', '.join(found.devices)}"
@@ -489,7 +489,7 @@ def wraps_for_several_gpus(seen: Seen, wanted: Seen) -> None:
     """It is wrapped in `nn.DataParallel` over all GPUs exactly if the device is CUDA and there are several."""
     for name, found, right in _calls(seen, wanted):
         if found.wraps != right.wraps:
-            wrapped = {0: f"{called(found.kind)}, not wrapped", 1: "a DataParallel"}
+            wrapped = {0: f"{with_article(found.kind)}, not wrapped", 1: "a DataParallel"}
             shown = wrapped.get(found.wraps, "a DataParallel in a DataParallel")
             at = ("unused DataParallel(",) if found.wraps < right.wraps else ()
             at = (*at, "device_count(", '== "cuda"') if found.wraps < 2 else ()
@@ -596,7 +596,9 @@ def finds_the_model_inside(seen: Seen, wanted: Seen) -> None:
     """It returns the model inside `DataParallel` and `DistributedDataParallel`."""
     for name, found, right in scenario_pairs(seen[wrappers], wanted[wrappers]):
         if not found.same:
-            shown = f"another {found.kind}" if found.kind == found.inside else called(found.kind)
+            shown = (
+                f"another {found.kind}" if found.kind == found.inside else with_article(found.kind)
+            )
             key = "wrapper-guessed-by-attribute" if "`module`" in name else None
             kept = found.kind in ("DataParallel", "DistributedDataParallel")
             at = () if kept else ("deepcopy(", "return")
@@ -621,7 +623,7 @@ def leaves_other_models_whole(seen: Seen, wanted: Seen) -> None:
     for name, found, right in scenario_pairs(seen[plain_models], wanted[plain_models]):
         if not found.same:
             key = "wrapper-guessed-by-attribute" if "`module`" in name else None
-            raise other_kind(found.kind, "the model itself", f"for {name} ", key)
+            raise returned_other_type(found.kind, "the model itself", f"for {name} ", key)
         _judge_state(found, right, name)
 
 

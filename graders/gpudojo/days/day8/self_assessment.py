@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from gpudojo.grading.call import nn, torch
 from gpudojo.model.evidence import CallStatus, Case
-from gpudojo.model.exercise import Exercise, Failed, Seen, Todo, called
+from gpudojo.model.exercise import Exercise, Failed, Seen, Todo, with_article
 from gpudojo.model.results import not_handed_in
 
 exercise = Exercise(
@@ -142,7 +142,7 @@ def letters(value: Any) -> Letters:
     def text(answer: Any) -> str | None:
         if isinstance(answer, str):
             return str.__getitem__(answer, slice(80))
-        return None if answer is None else KIND + called(type(answer).__name__)
+        return None if answer is None else KIND + with_article(type(answer).__name__)
 
     found = (
         {k: v for k, v in dict.items(value) if type(k) is str} if isinstance(value, dict) else {}
@@ -174,7 +174,9 @@ def is_a_dict(seen: Seen, wanted: Seen) -> None:
         raise Failed(said, "ANSWERS = {...}", raised.line if raised else None)
     if seen[letters].kind != "dict":
         raise Failed(
-            f"ANSWERS is {called(seen[letters].kind)}", "a dict, as in the original file", at=("",)
+            f"ANSWERS is {with_article(seen[letters].kind)}",
+            "a dict, as in the original file",
+            at=("",),
         )
 
 

@@ -20,7 +20,7 @@ from gpudojo.grading.call import Call, StudentRaised, torch, try_scenarios
 from gpudojo.grading.checks import count_in_words, expect_float, runs, scenario_pairs
 from gpudojo.grading.limits import Clock, Skipping, Sleeping, running
 from gpudojo.model.evidence import Case, Cases, Raised
-from gpudojo.model.exercise import Exercise, Failed, Seen, called, other_kind
+from gpudojo.model.exercise import Exercise, Failed, Seen, returned_other_type, with_article
 
 exercise = Exercise(
     "10_timing_and_profiling",
@@ -472,7 +472,7 @@ def names_every_device_in_order(seen: Seen, wanted: Seen) -> None:
     """The keys are the devices as strings, in the order given."""
     for _, found, right in scenario_pairs(seen[comparisons], wanted[comparisons]):
         if not found.is_dict:
-            raise other_kind(found.kind, "a dict")
+            raise returned_other_type(found.kind, "a dict")
         keys = [row.key for row in found.rows]
         wished = [row.key for row in right.rows]
         if not all(row.is_text for row in found.rows):
@@ -682,7 +682,7 @@ def gives_as_many_names_as_asked(seen: Seen, wanted: Seen) -> None:
     for probe, count in ((on_the_cpu, 3), (on_the_gpu, 2)):
         answer = seen[probe].some
         if answer.kind != "list":
-            raise other_kind(answer.kind, "a list of strings")
+            raise returned_other_type(answer.kind, "a list of strings")
         if not answer.texts:
             raise Failed(
                 f"it returned a list of other things: {answer.names[:1]}", "a list of strings"
@@ -739,7 +739,7 @@ class GpuRow(Case, frozen=True):
 
     def __str__(self) -> str:
         if self.kind != "dict":
-            return called(self.kind)
+            return with_article(self.kind)
         values = [
             (key, kind, repr(text) if kind == "str" else text)
             for key, (kind, text) in self.values.items()
@@ -827,7 +827,7 @@ def _same_gpus(seen: Seen, wanted: Seen, *names: str) -> None:
             raise Failed(f"it raised {raised.short}", "no error", raised.line)
         found = seen[texts][name]
         if found.kind != "list":
-            raise other_kind(found.kind, "a list of dicts")
+            raise returned_other_type(found.kind, "a list of dicts")
         if (count := len(found.gpus)) != len(right.gpus):
             happened = f"{right.text!r} gave {count} dict{'s' * (count != 1)}"
             raise Failed(happened, f"{len(right.gpus)}", at=("first return",))

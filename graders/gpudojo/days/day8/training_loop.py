@@ -38,7 +38,7 @@ from gpudojo.grading.watching import (
     state_of,
 )
 from gpudojo.model.evidence import Array, Case, Cases, Raised
-from gpudojo.model.exercise import Exercise, Failed, Seen, called
+from gpudojo.model.exercise import Exercise, Failed, Seen, with_article
 
 exercise = Exercise(
     "04_modifying_training_loop_gpu",
@@ -629,5 +629,6 @@ def copes_with_nothing(seen: Seen, wanted: Seen) -> None:
     case = seen[epochs]["nothing_to_train_on"]
     if case.value != 0.0:
         raise Failed(
-            f"an empty loader gave {called(case.kind) if case.value is None else case.value}", "0.0"
+            f"an empty loader gave {with_article(case.kind) if case.value is None else case.value}",
+            "0.0",
         )

@@ -27,7 +27,7 @@ from gpudojo.grading.call import Call, StudentRaised, array_of, torch, try_scena
 from gpudojo.grading.checks import count_in_words, runs
 from gpudojo.grading.comparing import arrays_identical, numpy_values, values_close
 from gpudojo.model.evidence import Array, Case, Cases, Modelled, Race, Raised
-from gpudojo.model.exercise import Exercise, Failed, Function, Probe, Seen, other_kind
+from gpudojo.model.exercise import Exercise, Failed, Function, Probe, Seen, returned_other_type
 
 if TYPE_CHECKING:
     from virtual_cuda.ledger import Ledger
@@ -458,7 +458,7 @@ def _judge_values(seen: dict[str, Picture], wanted: dict[str, Picture], diagnose
         found = seen[size]
         if found.kind != "Tensor" or found.values is None:
             key = "trip-through-numpy" if found.kind == "ndarray" else None
-            raise other_kind(found.kind, "a tensor", key=key)
+            raise returned_other_type(found.kind, "a tensor", key=key)
         if same(found.values, right.values):
             continue
         if found.shape != right.shape:

@@ -17,7 +17,7 @@ import jinja2
 import msgspec
 
 from gpudojo.model.results import CheckRow, ClassResults, Outcome, SubmissionRow
-from gpudojo.model.results_file import number
+from gpudojo.model.results_file import format_points
 from gpudojo.platforms import Options, exporter, parts_of
 from gpudojo.platforms._autograder import Graded
 from gpudojo.platforms._entries import one_line, printable
@@ -214,7 +214,7 @@ def _template() -> jinja2.Template:
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
-    environment.filters.update(number=number, text=escaped_markdown)
+    environment.filters.update(number=format_points, text=escaped_markdown)
     environment.globals.update(whats=WHATS, most=MOST)
     return environment.from_string(
         Path(__file__).with_name("summary.md").read_text(encoding="utf-8")
@@ -236,7 +236,7 @@ class Report:
         width = max(len(exercise.exercise) for exercise in row.exercises)
         lines = [(each.exercise, each.score, each.max_score) for each in row.exercises]
         for name, score, most in (*lines, ("total", row.score, row.max_score)):
-            yield f"{name:{width}}  {number(score):>6} of {number(most):>4}"
+            yield f"{name:{width}}  {format_points(score):>6} of {format_points(most):>4}"
         remarks = [
             *on_lines(row, self.inside),
             *on_changes(self.changes or (), self.inside),

@@ -13,7 +13,7 @@ from typing import Final
 
 import msgspec
 
-from gpudojo.model.catalogue import day as exercises_of
+from gpudojo.model.catalogue import exercises_of
 from gpudojo.release.manifest import WORKFLOW, Manifest, dumped, hashed, manifest
 
 TEMPLATE: Final = Path(__file__).with_name("classroom.yml")

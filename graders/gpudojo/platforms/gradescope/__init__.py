@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Final
 
-from gpudojo.model.results import PLACES, CheckRow, ClassResults, SubmissionRow, When
+from gpudojo.model.results import POINT_PLACES, CheckRow, ClassResults, SubmissionRow, When
 from gpudojo.platforms import Options
 from gpudojo.platforms import _entries as common
 from gpudojo.platforms._entries import (
@@ -71,8 +71,8 @@ def _result(entry: Entry, header: ClassResults) -> dict[str, Any]:
 
 def _test(check: CheckRow, number: int, scale: float, seen: str) -> dict[str, Any]:
     return {
-        "score": round(check.points * scale, PLACES),
-        "max_score": round(check.max_points * scale, PLACES),
+        "score": round(check.points * scale, POINT_PLACES),
+        "max_score": round(check.max_points * scale, POINT_PLACES),
         "status": "passed" if good(check) else "failed",
         "name": name_of(check),
         "number": str(number),

@@ -9,7 +9,7 @@ from gpudojo.classes.dask_client import LOSSES, REFUSALS, TaskQueue
 from gpudojo.classes.local_runner import GradingTask
 from gpudojo.classes.store import Record
 from gpudojo.classes.submission_run import SubmissionRun
-from gpudojo.model.catalogue import day
+from gpudojo.model.catalogue import exercises_of
 from gpudojo.model.results import SubmissionStatus
 from gpudojo.sandbox.protocol import RunOptions
 
@@ -83,7 +83,9 @@ def test_one_that_is_given_up_is_a_result_that_needs_review() -> None:
     done: list[Record] = []
     queue = TaskQueue(tasks(1, done, []))
     queue.give_up(take(queue)[0], "the worker it ran on was lost, 4 times in a row")
-    found = judging.judge_record(done[0], Record("reference"), day("day8"), frozenset({"nothing"}))
+    found = judging.judge_record(
+        done[0], Record("reference"), exercises_of("day8"), frozenset({"nothing"})
+    )
     assert (queue.done, found.status, found.digest) == (1, SubmissionStatus.CRASHED, "0")
     assert "the worker it ran on was lost, 4 times" in found.needs_human[0]
     assert "the worker it ran on was lost, 4 times" in found.reason

@@ -24,7 +24,7 @@ from gpudojo.classes.dask_worker import (
 from gpudojo.classes.grading_options import seeds
 from gpudojo.classes.store import Record, decode
 from gpudojo.classes.submission_run import RunOptions, SubmissionRun
-from gpudojo.model.catalogue import day
+from gpudojo.model.catalogue import exercises_of
 from gpudojo.model.errors import ForkServerFailed
 from gpudojo.sandbox.fork_client import ForkClient
 
@@ -35,7 +35,7 @@ SLOW = "import time\ntime.sleep(1.5)\n"
 
 
 def options() -> RunOptions:
-    drawn = seeds("secret", day("day8"))
+    drawn = seeds("secret", exercises_of("day8"))
     return RunOptions(
         day="day8",
         bench="virtual",

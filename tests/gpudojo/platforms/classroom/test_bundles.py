@@ -16,7 +16,7 @@ import pytest
 from click.testing import CliRunner
 from gpudojo.cli import main
 from gpudojo.cli.release import IMAGE
-from gpudojo.model.catalogue import day
+from gpudojo.model.catalogue import exercises_of
 from gpudojo.platforms import _autograder
 from gpudojo.release import manifest
 
@@ -113,7 +113,7 @@ def test_a_question_has_what_prairielearn_requires(made: dict[str, Path]) -> Non
     )
     assert options["timeout"] <= 600
     page = (folder / "question.html").read_text(encoding="utf-8")
-    assert all(f"{exercise.stem}.py" in page for exercise in day("day8"))
+    assert all(f"{exercise.stem}.py" in page for exercise in exercises_of("day8"))
     assert "@" not in page
 
 
@@ -154,7 +154,7 @@ def test_an_assessment_has_what_autolab_requires(lab: Path) -> None:
     ]
     settings = json.loads((lab / "day8.yml").read_bytes())
     problems = [problem["name"] for problem in settings["problems"]]
-    assert problems == [exercise.stem for exercise in day("day8")]
+    assert problems == [exercise.stem for exercise in exercises_of("day8")]
     assert sum(problem["max_score"] for problem in settings["problems"]) == 100
     assert "module Day8\n" in (lab / "day8.rb").read_text()
 
@@ -179,7 +179,7 @@ def test_a_fault_of_the_grader_is_no_grade(tmp_path: Path, platform: str) -> Non
 @pytest.mark.slow
 def test_autolab_grades_a_submission(lab: Path, tmp_path: Path, home: Path) -> None:
     settings = json.loads((lab / "day8.yml").read_bytes())
-    problems = [exercise.stem for exercise in day("day8")]
+    problems = [exercise.stem for exercise in exercises_of("day8")]
 
     def graded(name: str, handin: bytes, torn: bool = False) -> tuple[dict[str, float | None], str]:
         """As Autolab does: three files in an empty folder, and `make`; the last line has the scores."""

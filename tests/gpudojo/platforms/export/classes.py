@@ -11,7 +11,7 @@ from gpudojo.model.results import (
     Outcome,
     SubmissionRow,
     SubmissionStatus,
-    total,
+    sum_points,
 )
 from gpudojo.platforms import Options
 from hypothesis import strategies as st
@@ -55,7 +55,7 @@ def one(*outcomes: Outcome) -> ExerciseRow:
         check(f"01_one::f::{name}", outcome, worth, **(failed if outcome is Outcome.FAILED else {}))
         for (name, worth), outcome in zip(worths.items(), outcomes, strict=True)
     ]
-    return ExerciseRow("01_one", "One", total(row.points for row in rows), 2.0, rows)
+    return ExerciseRow("01_one", "One", sum_points(row.points for row in rows), 2.0, rows)
 
 
 def two(*outcomes: Outcome) -> ExerciseRow:
@@ -69,7 +69,7 @@ def two(*outcomes: Outcome) -> ExerciseRow:
         check(f"02_two::g::{name}", outcome, worth, message=texts.get(outcome, ""))
         for (name, worth), outcome in zip(worths.items(), outcomes, strict=True)
     ]
-    return ExerciseRow("02_two", "Two", total(row.points for row in rows), 1.0, rows)
+    return ExerciseRow("02_two", "Two", sum_points(row.points for row in rows), 1.0, rows)
 
 
 P = Outcome.PASSED
@@ -81,7 +81,7 @@ E = Outcome.ERROR
 
 def submission(name: str, *exercises: ExerciseRow, **more: object) -> SubmissionRow:
     more.setdefault("status", SubmissionStatus.GRADED)
-    score = total(exercise.score for exercise in exercises)
+    score = sum_points(exercise.score for exercise in exercises)
     return SubmissionRow(name, score=score, max_score=3.0, exercises=list(exercises), **more)  # type: ignore[arg-type]
 
 
@@ -129,10 +129,10 @@ def classes(draw: st.DrawFn, naming: str = "plain") -> ClassResults:
                         f"{number:02}_x::f::c{which}", outcome, worth, message=text, happened=text
                     )
                 )
-            worth = total(row.max_points for row in checks)
+            worth = sum_points(row.max_points for row in checks)
             if draw(st.booleans()):
-                worth = total([worth, grain])
-            score = total(row.points for row in checks)
+                worth = sum_points([worth, grain])
+            score = sum_points(row.points for row in checks)
             exercises.append(ExerciseRow(f"{number:02}_x", "X", score, worth, checks))
         status = draw(st.sampled_from(SubmissionStatus))
         rows.append(
@@ -142,8 +142,8 @@ def classes(draw: st.DrawFn, naming: str = "plain") -> ClassResults:
                     | st.sampled_from([ODD, "..", "a/b", "nul", "NUL.txt", "=1", "-", "A", "a"])
                 ),
                 status,
-                total(exercise.score for exercise in exercises),
-                total(exercise.max_score for exercise in exercises),
+                sum_points(exercise.score for exercise in exercises),
+                sum_points(exercise.max_score for exercise in exercises),
                 exercises,
                 reason="" if status is SubmissionStatus.GRADED else draw(st.text(max_size=20)),
                 student=draw(st.none() | st.text(max_size=12)),
@@ -154,7 +154,7 @@ def classes(draw: st.DrawFn, naming: str = "plain") -> ClassResults:
         )
     # At least 1, and for all the same: what a class can reach does not depend on what was found in a submission.
     most = (
-        total(
+        sum_points(
             [
                 max((row.max_score for row in rows), default=0.0),
                 draw(st.sampled_from([0.0, grain])) or 0.0,

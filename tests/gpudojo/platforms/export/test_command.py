@@ -10,7 +10,7 @@ from click.testing import CliRunner
 from gpudojo.classes.store import Store
 from gpudojo.cli import main
 from gpudojo.cli.export import parts
-from gpudojo.model.catalogue import day
+from gpudojo.model.catalogue import exercises_of
 from gpudojo.model.results import SubmissionRow, SubmissionStatus
 from gpudojo.model.results_file import write
 from gpudojo.platforms import describe, formats, uses
@@ -105,7 +105,7 @@ def test_a_day_s_exercises_come_from_the_class_or_the_curriculum() -> None:
     alone = msgspec.structs.replace(CLASS, submissions=CLASS.submissions[4:5])
     assert parts(alone, alone.submissions) == ()
     known = parts(msgspec.structs.replace(alone, day="day8", max_score=100.0), alone.submissions)
-    assert [part.exercise for part in known] == [exercise.stem for exercise in day("day8")]
+    assert [part.exercise for part in known] == [exercise.stem for exercise in exercises_of("day8")]
     assert sum(part.max_score for part in known) == 100
 
 
