@@ -210,8 +210,8 @@ def measured(rounds: int) -> Table:
         ("what", "plain CPU", "virtual device", "cost", "wanted"),
     )
     trainings: tuple[tuple[str, Callable[[str], Any], str], ...] = (
-        ("CNN epoch", partial(Training, cnn, (3, 16, 16)), "1.15"),
-        ("MLP epoch", partial(Training, mlp, (64,)), "1.8"),
+        ("CNN epoch", partial(Training, cnn, (3, 16, 16)), "1.35"),
+        ("MLP epoch", partial(Training, mlp, (64,)), "2.6"),
         ("LSTM steps", partial(LanguageTraining, True), "2"),
         ("Transformer steps", partial(LanguageTraining, False), "2"),
     )

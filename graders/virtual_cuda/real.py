@@ -71,6 +71,7 @@ def _patches(observer: Observer) -> Iterator[Patch]:
     yield from observer.memory.patches()
     yield from observer.waits.patches()
     yield from observer.passes.patches()
+    yield from observer.passes.backward_patches()
     yield from autocast_patches(observer.thread, observer.kind)
 
     def synchronize(what: str, original: Any, *args: Any, **kwargs: Any) -> Any:

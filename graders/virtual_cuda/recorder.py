@@ -240,7 +240,9 @@ class Recorder:
 
         return call
 
-    def backward(self, original: Any, *args: Any, **kwargs: Any) -> Any:
+    @contextlib.contextmanager
+    def backward_pass(self) -> Iterator[None]:
+        """Record one backward pass, for the length of a `with` block; an error in it may be reworded."""
         outer = self.backward_site
         found = site()
         self.backward_site = outer if found[0] is None else found
@@ -248,7 +250,7 @@ class Recorder:
         index = len(self.rows)
         self.rows.append((BACKWARD, perf_counter(), *self.backward_site))
         try:
-            return original(*args, **kwargs)
+            yield
         except Exception as error:
             better = None if self.reword is None else self.reword(error)
             if better is None:
@@ -261,6 +263,10 @@ class Recorder:
             _running.backwards.pop()
             self.backward_site = outer
             self.rows.append((END, perf_counter(), None, None, index))
+
+    def _record_backward(self, original: Any, *args: Any, **kwargs: Any) -> Any:
+        with self.backward_pass():
+            return original(*args, **kwargs)
 
     def before_step(self, optimizer: Any, args: Any, kwargs: Any) -> None:
         name = type(optimizer).__name__
@@ -282,10 +288,14 @@ class Recorder:
         self.rows.append((SCALER_CALL, perf_counter(), *self.here(), name))
         return original(*args, **kwargs)
 
+    def backward_patches(self) -> Iterator[Patch]:
+        """Record backward passes; `torch_api/backward.py` does it where it has to do more than that."""
+        yield around(torch.autograd, "backward", self._record_backward)
+        yield around(torch.autograd, "grad", self._record_backward)
+
     def patches(self) -> Iterator[Patch]:
+        """Record forward passes, steps that raise and the calls of a scaler."""
         yield nn.Module, "__call__", self.forward(nn.Module.__call__)
-        yield around(torch.autograd, "backward", self.backward)
-        yield around(torch.autograd, "grad", self.backward)
         yield around(torch.autograd.profiler.record_function, "__exit__", self.leave)
         for name in SCALER_CALLS:
             yield around(torch.amp.GradScaler, name, functools.partial(self.scale, name))

@@ -14,8 +14,6 @@ INSIDE: Final = (
     "_inner",
     "_block",
     "_parts",
-    "_weights",
-    "_apart",
     "_steps",
     "_before",
     "_held",

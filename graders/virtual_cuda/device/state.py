@@ -13,7 +13,7 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Iterator
 from itertools import chain
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import torch
 
@@ -31,10 +31,6 @@ from virtual_cuda.device.layout import (
 )
 from virtual_cuda.ledger import Ledger
 from virtual_cuda.sizes import format_size
-
-if TYPE_CHECKING:
-    pass
-
 
 _LATER = (
     "CUDA kernel errors might be asynchronously reported at some other API call, "
@@ -517,13 +513,10 @@ class Place:
     __slots__ = (
         "cuda",
         "gpu",
-        "heads",
         "index",
         "label",
-        "late",
         "lazy",
         "memory",
-        "norms",
         "note",
         "shut",
     )
@@ -536,15 +529,6 @@ class Place:
         self.label = f"cuda:{index}"
         self.memory = Allocator(total, index, gpu.streams)
         self.note: Callable[[Any], None] = gpu.ledger.rows.append
-        self.norms: list[str] | None = (
-            None  # the operators that this torch calls for a batch norm, once seen
-        )
-        # Once seen: the function for attention, None where this torch calls other operators around it than the usual
-        # ones; and the operator that makes rows of its result.
-        self.heads: tuple[Any, str] | None = None
-        self.late: list[Any] | None = (
-            None  # what `ops/dispatch.py` records before the next operation
-        )
         self.shut = False
 
 

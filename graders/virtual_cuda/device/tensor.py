@@ -15,7 +15,7 @@ from virtual_cuda.patching import class_watch, identity
 AUTOCAST: Final = DispatchKeySet(DispatchKey.AutocastCUDA)
 _STRIDED: Final = torch.strided
 make_shell: Final = torch.Tensor._make_wrapper_subclass
-INSIDE: Final = ("_inner", "_block", "_parts", "_weights", "_apart")  # attributes that are ours
+INSIDE: Final = ("_inner", "_block", "_parts")  # attributes that are ours
 
 
 class Plans(dict[int, Any]):

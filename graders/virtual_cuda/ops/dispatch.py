@@ -31,17 +31,14 @@ from virtual_cuda.device.state import (
     warn,
     worded,
 )
-from virtual_cuda.device.tensor import AUTOCAST, VIRTUAL, Tensor, make_shell, refresh, wrap
+from virtual_cuda.device.tensor import VIRTUAL, fresh, refresh, wrap
 from virtual_cuda.errors import DeviceClosed
 from virtual_cuda.ledger.records import GRAD, INFERENCE, OPERATION
-from virtual_cuda.ops import elementwise, layers, placement, sorting
+from virtual_cuda.ops import elementwise, placement
 from virtual_cuda.ops.placement import waits_of
 from virtual_cuda.ops.registry import ALLOWED, NOT_EMULATED, Operator, call_of, facts_of, measured
 from virtual_cuda.patching import identity
 from virtual_cuda.recorder import site, tensors_in
-
-# The families whose entries need no dispatcher. `fused`, `sparse` and the device's own modules declare the others.
-FAMILIES: Final = (elementwise, elementwise, layers, layers, sorting)
 
 Refuse = Callable[[Any, Any], object]
 
@@ -262,7 +259,6 @@ def usual_name(cpu: str) -> str:
 
 _grad_on: Final = torch.is_grad_enabled
 _inference_on: Final = torch.is_inference_mode_enabled
-_STRIDED: Final = torch.strided
 _TENSOR: Final = torch.Tensor
 _new: Final = object.__new__
 _NO_DISPATCH: Final = torch.Tensor.__torch_dispatch__
@@ -273,11 +269,6 @@ class _ThreadState(threading.local):
 
     autocast: Any = None
     strides: Any = None  # those of the copy that C++ makes next; it leaves them out for a device that it knows little of
-    wanted: Any = None  # where a backward pass is for a few tensors only, their ids
-    once: Any = None  # what the backward pass that starts next may hand gradients to, and its line
-    step: Any = None  # of an optimizer, where it runs on the tensors inside
-    task: Any = None  # what `fast_paths.py` knows of the backward pass that runs, or ran last
-    nested: int = 0  # backward passes that run inside a node of another
     cast: bool = False  # whether an operator that autocast has dealt with is taken apart: its parts are not cast
     forked: bool = False
 
@@ -301,8 +292,6 @@ def open_place(tensor: Any) -> Place:
 
 def allocate(place: Place, nbytes: int) -> Block:
     """A new block; raises torch's OutOfMemoryError."""
-    if place.late is not None:
-        settle(place)
     size = (nbytes + 511) & -512
     memory = place.memory
     small = memory.small_live + size
@@ -340,8 +329,6 @@ def write(
 
     `where`, if known: code object and instruction offset of the student's line. `at`: when it ended, if not now.
     """
-    if place.late is not None:
-        settle(place)
     code, offset = where or site()
     mode = GRAD if _grad_on() else 0
     if _inference_on():
@@ -350,30 +337,6 @@ def write(
     dtype = thread_state.autocast
     at = perf_counter() if at is None else at
     place.note((OPERATION, at, code, offset, name, place.label, mode, dtype, nbytes, live, work))
-
-
-def settle(place: Place) -> None:
-    """Record the views that autograd makes after a fused backward; what was freed before them is known by now.
-
-    `place.late` lists their names after the student's line; None stands for an operation that comes between them, and
-    a tensor for one that is freed by then, although autograd still holds it.
-    """
-    late = place.late or [None]
-    while len(late) > 1:
-        name = late.pop(1)
-        if name is None:
-            return
-        if type(name) is not str:
-            del name._block
-            continue
-        live = place.memory.live
-        dtype = thread_state.autocast
-        rows = place.gpu.ledger.rows
-        at = (
-            rows[-1][1] if rows else perf_counter()
-        )  # more may have been computed since, and is recorded next
-        place.note((OPERATION, at, *late[0], name, place.label, 0, dtype, 0, live, None))
-    place.late = None
 
 
 def work_of(out: Any, given: Any) -> tuple[Any, ...]:
@@ -511,86 +474,20 @@ def general(func: Any, args: Any, kwargs: Any) -> Any:
     return wrapped if func._schema.returns else None
 
 
-def deliver(
-    out: Any, place: Place, name: str, *given: Any, where: Any = None, at: float | None = None
-) -> Any:
+def deliver(out: Any, place: Place, name: str, *given: Any) -> Any:
     """A new tensor on the device, and its line in the ledger.
 
-    `given`: the shapes of the tensors it was made from, where they are not the result's. `where`: as in `write`. `at`:
-    when it was made, if that is not now.
+    `given`: the shapes of the tensors it was made from, where they are not the result's.
     """
-    mode = GRAD if _grad_on() else 0
-    if _inference_on():
-        mode |= INFERENCE
-    shell = bring(
-        out, place, name, given, where or site(), perf_counter() if at is None else at, mode
-    )
-    if out.dtype.is_complex and out.is_conj():  # `vdot` of a conjugate
-        torch._C._set_conj(shell, True)
-    return shell
-
-
-def bring(out: Any, place: Place, name: str, given: Any, where: Any, at: float, mode: int) -> Any:
-    """The same for real numbers, where all else is known.
-
-    `allocate` and `fresh` are written out here, where most results come by.
-    """
+    at = perf_counter()
     nbytes = out.nbytes
     shape = out.shape
     dtype = out.dtype
-    memory = place.memory
-    size = (nbytes + 511) & -512
-    small = memory.small_live + size
-    if 0 < size <= SMALL and small <= memory.quick and place.late is None:
-        memory.small_live = small
-        memory.blocks += 1
-        memory.blocks_ever += 1
-        live = memory.live = memory.live + size
-        if live > memory.peak:
-            memory.peak = live
-        block = _new(Block)
-        block.place = place
-        block.size = size
-        block.piece = None
-    else:
-        block = allocate(place, nbytes)
-        live = memory.live
-    code, offset = where
-    work = (dtype, shape, *given) if given else (dtype, shape)
-    place.note(
-        (
-            OPERATION,
-            at,
-            code,
-            offset,
-            name,
-            place.label,
-            mode,
-            thread_state.autocast,
-            nbytes,
-            live,
-            work,
-        )
-    )
-    strides = None if out.is_contiguous() and 1 not in shape and 0 not in shape else out.stride()
-    shell: Any = make_shell(
-        Tensor,
-        shape,
-        strides,
-        None,
-        None,
-        dtype,
-        _STRIDED,
-        place.lazy,
-        False,
-        False,
-        None,
-        False,
-        False,
-        AUTOCAST,
-    )
-    shell._inner = out
-    shell._block = block
+    block = allocate(place, nbytes)
+    write(name, place, nbytes, (dtype, shape, *given), at=at)
+    shell = fresh(out, shape, dtype, block)
+    if dtype.is_complex and out.is_conj():  # `vdot` of a conjugate
+        torch._C._set_conj(shell, True)
     return shell
 
 

@@ -30,7 +30,6 @@ from virtual_cuda.ops import placement
 from virtual_cuda.ops.autocast import cast
 from virtual_cuda.ops.dispatch import allocate, open_place, shut, work_of, write
 from virtual_cuda.ops.elementwise import HALF, SLOW
-from virtual_cuda.ops.fast_paths import cross_entropy
 from virtual_cuda.ops.placement import compare, on_host
 from virtual_cuda.ops.registry import ALLOWED, casts, operator
 from virtual_cuda.patching import Opening, Patch, Stage, around, torch_patches
@@ -178,10 +177,6 @@ def _cross_entropy(
     **named: Any,
 ) -> Any:
     """Smoothed and weighted, the mean is over the weights of the targets that count, which a mask selects."""
-    if weight is None and len(rest) == 2 and not rest[1] and not named:
-        loss = cross_entropy(input, target, reduction, rest[0])
-        if loss is not None:
-            return loss
     out = original(input, target, weight, reduction, *rest, **named)
     smoothed = (
         weight is not None and (rest[1] if len(rest) > 1 else named.get("label_smoothing", 0.0)) > 0

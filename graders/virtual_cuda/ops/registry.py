@@ -40,7 +40,7 @@ class Operator:
     output: Callable[[Any, Any, Any], Any] | None = None
     """Gives the results the form they have on CUDA: function(inner arguments, kwargs, results) -> results."""
     fast_path: str | None = None
-    """A plan of `ops/fast_paths.py` that the schema does not call for: "detach", "item", "like" or "view"."""
+    """A plan of `ops/plans.py` that the schema does not call for: "detach", "item", "like" or "view"."""
     binding: bool = False
     """Whether Python's own binding is called, which takes less time than the operator; for frequent operators."""
     whole: bool = False

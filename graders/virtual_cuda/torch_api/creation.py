@@ -62,11 +62,8 @@ def to_device(
         inner = tensor.clone()
     else:
         inner = aten._to_copy.default(tensor, dtype=dtype, memory_format=memory_format)
-    where = site()
-    shell = deliver(inner, place, "aten._to_copy.default", where=where)
-    record_copy(
-        "to_device", tensor, is_pinned(tensor), non_blocking, HOST, place.label, where=where
-    )
+    shell = deliver(inner, place, "aten._to_copy.default")
+    record_copy("to_device", tensor, is_pinned(tensor), non_blocking, HOST, place.label)
     return shell
 
 

@@ -25,7 +25,7 @@ from virtual_cuda.internals import find_internal
 from virtual_cuda.ledger.records import COLLECTIVE, END
 from virtual_cuda.ops import placement
 from virtual_cuda.ops.dispatch import Unwrapped, shut
-from virtual_cuda.ops.fast_paths import NAMESPACES
+from virtual_cuda.ops.library_operators import NAMESPACES
 from virtual_cuda.ops.registry import operator
 from virtual_cuda.patching import Opening, Patch, around, torch_patches
 from virtual_cuda.recorder import site, tensors_in

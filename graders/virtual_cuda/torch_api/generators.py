@@ -13,7 +13,7 @@ import torch
 from virtual_cuda.device.state import CUDA, Place, VirtualGpu, held_inside, index_of, now
 from virtual_cuda.device.tensor import PLANS
 from virtual_cuda.ops.dispatch import general
-from virtual_cuda.ops.fast_paths import make_plan, plan_by
+from virtual_cuda.ops.plans import make_plan, plan_by
 from virtual_cuda.ops.registry import call_of, facts_of, operator
 from virtual_cuda.patching import Opening, Patch, around, torch_patches
 from virtual_cuda.recorder import tensors_in

@@ -17,8 +17,6 @@ from torch.nn.parameter import UninitializedTensorMixin, is_lazy  # type: ignore
 from virtual_cuda.device.state import now, place_named, without_lazy
 from virtual_cuda.device.tensor import INSIDE, VIRTUAL, Tensor
 from virtual_cuda.internals import Lacking, find_internal
-from virtual_cuda.ops.dispatch import thread_state
-from virtual_cuda.ops.fast_paths import run_backward
 from virtual_cuda.patching import Opening, Patch, around, torch_patches
 from virtual_cuda.torch_api.tensor_types import detach_as, device_class, host_class
 
@@ -30,80 +28,6 @@ foreach: Final = find_internal("torch.utils._foreach_utils")  # where it lacks, 
 _wraps_tensors: Final = find_internal(
     "torch.utils._python_dispatch.is_traceable_wrapper_subclass", otherwise=lambda tensor: False
 )
-
-
-def _listed(value: Any) -> list[Any]:
-    return list(value) if isinstance(value, (list, tuple)) else [value]
-
-
-def _elsewhere(gradient: Any, device: torch.device) -> bool:
-    """A gradient of one element follows its tensor; any other must be there already."""
-    # Inside torch.func the wrapped gradient still shows the name C++ has for the device.
-    other = isinstance(gradient, torch.Tensor) and gradient.dim() > 0 and gradient.device != device
-    return other and "lazy" not in (gradient.device.type, device.type)
-
-
-_NO_INPUTS: Final = {"inputs": None}
-
-
-def _checked(name: str, position: int, last: int, original: Any, *args: Any, **kwargs: Any) -> Any:
-    """`torch.autograd.backward` or `grad`, whose gradients and inputs come by keyword or at a position."""
-    # As `Tensor.backward` calls it, usually.
-    if (
-        name == "grad_tensors"
-        and len(args) == 4
-        and kwargs == _NO_INPUTS
-        and args[1] is None
-        and not args[3]
-    ):
-        outer = thread_state.wanted
-        thread_state.wanted = None
-        try:
-            if run_backward(args[0], args[2]):
-                return None
-        finally:
-            thread_state.wanted = outer
-    given = args[position] if len(args) > position else kwargs.get(name)
-    if given is not None:
-        tensors = args[0] if args else kwargs.get("outputs", kwargs.get("tensors"))
-        for index, (tensor, gradient) in enumerate(
-            zip(_listed(tensors), _listed(given), strict=False)
-        ):
-            virtual = type(tensor) in VIRTUAL or type(gradient) in VIRTUAL
-            if virtual and isinstance(tensor, torch.Tensor) and _elsewhere(gradient, tensor.device):
-                raise RuntimeError(
-                    f"invalid gradient at index {index} - expected device {tensor.device} but got {gradient.device}"
-                )
-    listed = _listed(args[last] if len(args) > last else kwargs.get("inputs"))
-    known = all(isinstance(each, torch.Tensor) for each in listed)  # and not an edge of the graph
-    outer = thread_state.wanted
-    once = thread_state.once
-    thread_state.wanted = set(map(id, listed)) if known else None
-    thread_state.once = None
-    try:
-        return original(*args, **kwargs)
-    finally:
-        thread_state.wanted = outer
-        thread_state.once = once
-
-
-def _custom(original: Any, self: Any, *args: Any) -> Any:
-    """A student's own `autograd.Function.backward`: what it returns must be where the inputs are."""
-    given = original(self, *args)
-    for index, (gradient, (node, slot)) in enumerate(
-        zip(_listed(given), self.next_functions, strict=False)
-    ):
-        if node is None:
-            continue
-        variable = getattr(node, "variable", None)
-        device = (node._input_metadata[slot] if variable is None else variable).device
-        device = torch.device("cuda", device.index) if device.type == "lazy" else device
-        if _elsewhere(gradient, device) and "cuda" in (device.type, gradient.device.type):
-            raise RuntimeError(
-                f"Function {type(self).__name__} returned an invalid gradient at index {index} - "
-                f"expected device {device} but got {gradient.device}"
-            )
-    return given
 
 
 def set_grad(self: Any, gradient: Any) -> None:
@@ -405,9 +329,6 @@ def _parse_to(original: Any, *args: Any, **kwargs: Any) -> Any:
 @torch_patches()
 def _patches(opening: Opening) -> Iterator[Patch]:
     yield around(find_internal("torch._C._nn"), "_parse_to", _parse_to)
-    yield around(torch.autograd, "backward", functools.partial(_checked, "grad_tensors", 1, 5))
-    yield around(torch.autograd, "grad", functools.partial(_checked, "grad_outputs", 2, 1))
-    yield around(torch.autograd.function.BackwardCFunction, "apply", _custom)
     yield torch.Tensor, "grad", _GradAttribute(_grad.__get__, set_grad, _grad.__delete__)
     yield nn.Module, "_apply", apply
     yield (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import bisect
+import contextlib
 import ctypes
 import itertools
 import os
@@ -30,7 +31,7 @@ from virtual_cuda.device.tensor import Tensor, dispatch_by
 from virtual_cuda.internals import find_internal
 from virtual_cuda.ledger.records import STREAM
 from virtual_cuda.ops import placement
-from virtual_cuda.patching import Opening, Patch, Stage, around, torch_patches
+from virtual_cuda.patching import Opening, Patch, torch_patches
 
 _POOL: Final = 32  # streams of one priority on a device; the next one is the first again
 _PRIORITIES: Final = (0, -3)  # the least and the greatest that torch has streams for
@@ -493,25 +494,27 @@ def _dispatched(func: Any, types: Any, args: Any = (), kwargs: Any = None) -> An
     )
 
 
-def _backward(original: Any, *args: Any, **kwargs: Any) -> Any:
+@contextlib.contextmanager
+def on_streams_of_forward() -> Iterator[None]:
+    """Run a backward pass on the streams that its forward pass used, for the length of a `with` block."""
     _thread.current(0)
     if not _thread.changes or capture.graph is not None or _running.backward is not None:
-        return original(*args, **kwargs)
+        yield
+        return
     _running.backward = backward = _Backward()
     dispatch_by(_dispatched)
     try:
-        return original(*args, **kwargs)
+        yield
     finally:
         _running.backward = None
         dispatch_by(_dispatch)
         backward.end()
 
 
-def _custom(original: Any, self: Any, *args: Any) -> Any:
-    """A student's own `autograd.Function.backward`."""
+def use_streams_of_node(node: Any) -> None:
+    """Before a student's own `autograd.Function.backward`: use the streams of its forward."""
     if _running.backward is not None:
-        _running.backward.follow(self._sequence_nr())
-    return original(self, *args)
+        _running.backward.follow(node._sequence_nr())
 
 
 _next_node_number: Final = find_internal("torch._C._autograd._get_sequence_nr", "torch.cuda.stream")
@@ -583,10 +586,3 @@ def _patches(opening: Opening) -> Iterator[Patch]:
     yield from ((torch._C, name, value) for name, value in internals.items())
     yield find_internal("torch.nn.parallel._functions"), "_streams", None
     yield torch.Tensor, "record_stream", _record_stream
-
-
-@torch_patches(Stage.WRAP)
-def _backward_patches(opening: Opening) -> Iterator[Patch]:
-    yield around(torch.autograd, "backward", _backward)
-    yield around(torch.autograd, "grad", _backward)
-    yield around(torch.autograd.function.BackwardCFunction, "apply", _custom)

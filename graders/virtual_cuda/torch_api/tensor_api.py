@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
 from typing import Any, Final
 
 import torch
 
 from virtual_cuda.device.state import Place, attributes, not_on_host, type_name, without_lazy
-from virtual_cuda.device.tensor import INSIDE, PLANS, Parameter, Tensor, wrap
+from virtual_cuda.device.tensor import INSIDE, Parameter, Tensor, wrap
 from virtual_cuda.internals import find_internal, no_torch_function
 from virtual_cuda.ops.dispatch import allocate, open_place, write
-from virtual_cuda.ops.fast_paths import watched
-from virtual_cuda.ops.placement import HOST, note, record_copy
-from virtual_cuda.patching import Opening, Patch, Stage, identity, torch_patches
-from virtual_cuda.recorder import Recorder, site
+from virtual_cuda.ops.placement import HOST, record_copy
+from virtual_cuda.patching import Opening, Patch, torch_patches
 from virtual_cuda.torch_api import storage
 from virtual_cuda.torch_api.modules import exchange, set_grad
 
@@ -39,69 +36,12 @@ def _set_data(self: Any, value: Any) -> None:
         self._inner, self._block = value._inner, value._block
 
 
-def _get_data(self: Any) -> Any:
-    """`x.data`: a tensor with the same memory that knows nothing of `x`, which C++ would ask the dispatcher for."""
-    if type(self) in _ORDINARY and not self._block.place.shut and not watched():
-        inner = self._inner
-        if inner.layout is torch.strided and not torch.is_inference_mode_enabled():
-            return wrap(inner, self._block)
-    return _Base.data.__get__(self)
-
-
-_DATA: Final = property(_get_data, _set_data)
-
-
-_ORDINARY: Final = frozenset(
-    {Tensor, Parameter}
-)  # no tuple: these classes equal those of host tensors
-_LONG: Final = 1 << 63
-_grad_on = torch.is_grad_enabled
-_inference_on = torch.is_inference_mode_enabled
-_forward_ad = torch.autograd.forward_ad
-
-
-def _arithmetic(name: str, operator: Any) -> Any:
-    """`x + y` and its kin: without gradients straight to the operator, past the dispatcher in C++ and back."""
-    inherited = getattr(_Base, name)
-    host = torch.Tensor
-    key = identity(operator)
-
-    def calculate(self: Any, other: Any) -> Any:
-        kind = type(other)
-        if (
-            type(self) not in _ORDINARY
-            or self._block.place.shut
-            or (_grad_on() and (self.requires_grad or (kind in _ORDINARY and other.requires_grad)))
-            or not (
-                (
-                    kind in _ORDINARY
-                    and not other._inner.dtype.is_complex
-                    and not other._inner.is_neg()
-                )
-                or kind is float
-                or (kind is int and -_LONG <= other < _LONG)
-            )
-            or self._inner.dtype.is_complex
-            or self._inner.is_neg()
-            or getattr(host, name) is not inherited  # somebody else's
-            or _inference_on()
-            or _forward_ad._current_level >= 0
-            or watched()
-        ):
-            return getattr(host, name)(self, other)
-        return (PLANS.get(key) or PLANS.of(operator))((self, other), None)
-
-    calculate.__name__ = calculate.__qualname__ = name
-    return calculate
+_DATA: Final = property(_Base.data.__get__, _set_data)
 
 
 class _Members:
     """Everything a device tensor has or does in its own way. Copied into `Tensor`, which torch must find bare."""
 
-    __add__ = _arithmetic("__add__", torch.ops.aten.add.Tensor)
-    __sub__ = _arithmetic("__sub__", torch.ops.aten.sub.Tensor)
-    __mul__ = _arithmetic("__mul__", torch.ops.aten.mul.Tensor)
-    __truediv__ = _arithmetic("__truediv__", torch.ops.aten.div.Tensor)
     data = _DATA
     is_cuda = property(lambda self: True)
 
@@ -150,17 +90,6 @@ class _Members:
             "data": (self.data_ptr() if self.numel() > 0 else 0, False),
             "version": 2,
         }
-
-    def item(self: Any) -> Any:
-        place = open_place(self)
-        inner = self._inner
-        if inner.layout is not torch.strided or inner.numel() != 1 or watched():
-            return _Base.item(self)
-        where = site()
-        value = inner.item()
-        write("aten._local_scalar_dense.default", place, 0, None, where)
-        note("item", where=where)
-        return value
 
     def tolist(self: Any) -> Any:
         place = open_place(self)
@@ -315,13 +244,3 @@ for _name, _value in vars(_Members).items():
 @torch_patches()
 def _patches(opening: Opening) -> list[Patch]:
     return [(torch.Tensor, "data", _DATA)]
-
-
-@torch_patches(Stage.RECORD)
-def _recording_patches(opening: Opening) -> Iterator[Patch]:
-    recorder = Recorder(opening.gpu.ledger.rows, without_lazy)
-    opening.again.append(lambda gpu: recorder.record_into(gpu.ledger.rows))
-    opening.closing.append(recorder.stop)
-    opening.lasting.append(torch.nn.Module)
-    opening.enter(recorder.hooked)
-    return recorder.patches()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import gc
 import inspect
 from collections.abc import Callable
@@ -329,3 +330,48 @@ def test_nothing_stays_alive_after_many_steps_without_the_garbage_collector(step
             assert torch.cuda.memory_allocated() == 0
     finally:
         gc.enable()
+
+
+class _Residual(nn.Module):
+    """Two convolutions with norms, added to what came in, as in ResNet-18."""
+
+    def __init__(self, channels: int, out_channels: int, stride: int) -> None:
+        super().__init__()
+        self.first = nn.Conv2d(channels, out_channels, 3, stride, 1, bias=False)
+        self.first_norm = nn.BatchNorm2d(out_channels)
+        self.second = nn.Conv2d(out_channels, out_channels, 3, 1, 1, bias=False)
+        self.second_norm = nn.BatchNorm2d(out_channels)
+        self.relu = nn.ReLU(inplace=True)
+        self.shortcut = nn.Sequential()
+        if stride > 1:
+            smaller = nn.Conv2d(channels, out_channels, 1, stride, bias=False)
+            self.shortcut = nn.Sequential(smaller, nn.BatchNorm2d(out_channels))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        out = self.relu(self.first_norm(self.first(x)))
+        out = self.second_norm(self.second(out))
+        added: torch.Tensor = self.relu(out + self.shortcut(x))
+        return added
+
+
+def test_a_residual_network_learns_what_it_learns_on_the_cpu() -> None:
+    torch.manual_seed(0)
+    stem = [nn.Conv2d(3, 8, 7, 2, 3, bias=False), nn.BatchNorm2d(8), nn.ReLU(inplace=True)]
+    body = [_Residual(8, 8, 1), _Residual(8, 8, 1), _Residual(8, 16, 2), _Residual(16, 16, 1)]
+    head = [nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(16, 10)]
+    host = nn.Sequential(*stem, nn.MaxPool2d(3, 2, 1), *body, *head)
+    images = torch.rand(4, 3, 32, 32)
+    labels = torch.randint(0, 10, (4,))
+    losses: dict[str, list[float]] = {"cpu": [], "cuda": []}
+    with virtual_cuda():
+        for device in losses:
+            model = copy.deepcopy(host).to(device)
+            optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+            for _ in range(3):
+                optimizer.zero_grad()
+                logits = model(images.to(device))
+                loss = nn.functional.cross_entropy(logits, labels.to(device))
+                loss.backward()
+                optimizer.step()
+                losses[device].append(loss.item())
+    assert losses["cuda"] == pytest.approx(losses["cpu"])

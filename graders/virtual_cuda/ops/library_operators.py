@@ -1,0 +1,37 @@
+"""Operators of `torch.library`, which a program or another package has defined."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+import torch
+from torch._C import DispatchKey, DispatchKeySet
+
+from virtual_cuda.ops.dispatch import general
+
+# Namespaces with a function of their own: function(func, args, kwargs). `torch_api/distributed.py` adds one.
+NAMESPACES: Final[dict[str, Callable[[Any, Any, Any], Any]]] = {}
+_CUDA: Final = DispatchKeySet(DispatchKey.CUDA)
+_ONLY_CUDA: Final = (
+    "the operator {0} has no implementation that the virtual GPU can run; add one in Python, for the CPU or for every "
+    'device: torch.library.register_kernel("{0}", "cpu", function)'
+)
+
+
+def run_library_operator(func: Any, args: Any, kwargs: Any) -> Any:
+    """Run an operator of a library; raises NotImplementedError for one that only has a compiled CUDA kernel.
+
+    A Python kernel for CUDA or for all devices is called with device tensors, as on a GPU. Other kernels get the CPU
+    tensors inside. What is registered may change at any time, so it is asked at every call.
+    """
+    name = func.name()
+    if name.partition("::")[0] in NAMESPACES:
+        return NAMESPACES[func.namespace](func, args, kwargs)
+    path = name.replace("::", "/")
+    if {f"{path}/CUDA", f"{path}/CompositeExplicitAutograd"} & torch.library._impls:
+        return func.redispatch(_CUDA, *args, **kwargs)
+    has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key
+    if not any(has_kernel(name, key) for key in ("CPU", "CompositeExplicitAutograd")):
+        raise NotImplementedError(_ONLY_CUDA.format(name))
+    return general(func, args, kwargs)

@@ -1,0 +1,99 @@
+"""The one wrapper of `torch.autograd.backward` and `grad`: it records, checks devices and chooses streams.
+
+What runs inside is torch's own engine. It calls `Tensor.__torch_dispatch__` for each operator of the graph.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+from typing import Any
+
+import torch
+
+from virtual_cuda.device.state import without_lazy
+from virtual_cuda.device.tensor import VIRTUAL
+from virtual_cuda.patching import Opening, Patch, Stage, around, torch_patches
+from virtual_cuda.recorder import Recorder
+from virtual_cuda.torch_api.streams import on_streams_of_forward, use_streams_of_node
+
+
+def _as_list(value: Any) -> list[Any]:
+    return list(value) if isinstance(value, (list, tuple)) else [value]
+
+
+def _is_elsewhere(gradient: Any, device: torch.device) -> bool:
+    """True if a gradient would have to move to this device; a gradient of one element may."""
+    if not isinstance(gradient, torch.Tensor) or gradient.dim() == 0:
+        return False
+    # Inside torch.func the wrapped gradient still shows the name C++ has for the device.
+    if "lazy" in (gradient.device.type, device.type):
+        return False
+    return gradient.device != device
+
+
+def _refuse_gradients_elsewhere(tensors: Any, gradients: Any) -> None:
+    """Raise RuntimeError for a given gradient on another device than the tensor it belongs to."""
+    pairs = zip(_as_list(tensors), _as_list(gradients), strict=False)
+    for index, (tensor, gradient) in enumerate(pairs):
+        if type(tensor) not in VIRTUAL and type(gradient) not in VIRTUAL:
+            continue
+        if isinstance(tensor, torch.Tensor) and _is_elsewhere(gradient, tensor.device):
+            raise RuntimeError(
+                f"invalid gradient at index {index} - expected device {tensor.device} "
+                f"but got {gradient.device}"
+            )
+
+
+def _run_backward(
+    recorder: Recorder, gradients_at: int, original: Any, *args: Any, **kwargs: Any
+) -> Any:
+    """Call `torch.autograd.backward` or `grad`, whose second or third argument are gradients."""
+    with recorder.backward_pass():
+        if len(args) > gradients_at:
+            gradients = args[gradients_at]
+        else:
+            gradients = kwargs.get("grad_tensors", kwargs.get("grad_outputs"))
+        if gradients is not None:
+            tensors = args[0] if args else kwargs.get("tensors", kwargs.get("outputs"))
+            _refuse_gradients_elsewhere(tensors, gradients)
+        with on_streams_of_forward():
+            return original(*args, **kwargs)
+
+
+def _device_of_input(node: Any, slot: int) -> torch.device:
+    """The device of what a node of a graph made, by the name that students know."""
+    variable = getattr(node, "variable", None)
+    described = node._input_metadata[slot] if variable is None else variable
+    device: torch.device = described.device
+    return torch.device("cuda", device.index) if device.type == "lazy" else device
+
+
+def _run_custom_backward(original: Any, self: Any, *args: Any) -> Any:
+    """Call a student's own `autograd.Function.backward`; what it returns must be where the inputs are."""
+    use_streams_of_node(self)
+    returned = original(self, *args)
+    pairs = zip(_as_list(returned), self.next_functions, strict=False)
+    for index, (gradient, (node, slot)) in enumerate(pairs):
+        if node is None:
+            continue
+        device = _device_of_input(node, slot)
+        if _is_elsewhere(gradient, device) and "cuda" in (device.type, gradient.device.type):
+            raise RuntimeError(
+                f"Function {type(self).__name__} returned an invalid gradient at index {index} - "
+                f"expected device {device} but got {gradient.device}"
+            )
+    return returned
+
+
+@torch_patches(Stage.RECORD)
+def _recording_patches(opening: Opening) -> Iterator[Patch]:
+    recorder = Recorder(opening.gpu.ledger.rows, without_lazy)
+    opening.again.append(lambda gpu: recorder.record_into(gpu.ledger.rows))
+    opening.closing.append(recorder.stop)
+    opening.lasting.append(torch.nn.Module)
+    opening.enter(recorder.hooked)
+    yield from recorder.patches()
+    yield around(torch.autograd, "backward", partial(_run_backward, recorder, 1))
+    yield around(torch.autograd, "grad", partial(_run_backward, recorder, 2))
+    yield around(torch.autograd.function.BackwardCFunction, "apply", _run_custom_backward)
