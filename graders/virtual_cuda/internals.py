@@ -23,7 +23,6 @@ INDISPENSABLE: Final = (
     "torch._C",  # torch's own C++
     "torch._C.DispatchKey",  # tensors of the device have the keys of a GPU's autocast
     "torch._C.DispatchKeySet",
-    "torch._C._TensorMeta",  # the class of tensors' classes
     "torch._C._disabled_torch_function_impl",  # operators reach `__torch_dispatch__` only
     "torch.Tensor._make_wrapper_subclass",  # a tensor with no memory of its own
 )
@@ -61,6 +60,14 @@ def find_internal(path: str, feature: str = "", otherwise: Any = _REFUSE) -> Any
         if path in INDISPENSABLE:
             raise TorchUnsupported(path, torch.__version__) from error
     return Lacking(path, feature or path) if otherwise is _REFUSE else otherwise
+
+
+def require_internal(path: str, feature: str) -> Any:
+    """What stands under a dotted name of torch. Raises TorchLacks where there is nothing."""
+    found = find_internal(path, feature)
+    if isinstance(found, Lacking):
+        found()
+    return found
 
 
 def _resolve(path: str) -> Any:

@@ -11,14 +11,13 @@ import warnings
 import weakref
 from collections.abc import Iterator
 from time import perf_counter
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import torch
 import torch.utils.data.dataloader as loading
-from torch._C import DispatchKey, DispatchKeySet
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from virtual_cuda.errors import NoSuchDevice
+from virtual_cuda.internals import find_internal, require_internal
 from virtual_cuda.ledger.ledger import Ledger
 from virtual_cuda.ledger.records import GRAD, INFERENCE, OPERATION, SYNC, TRANSFER, Row
 from virtual_cuda.ops.placement import WARNING
@@ -29,6 +28,19 @@ from virtual_cuda.torch_api.creation import withdraw_kernels
 from virtual_cuda.torch_api.cuda_module import sync_debug_mode
 from virtual_cuda.torch_api.imports import few_imports
 
+_MODE: Final = "torch.utils._python_dispatch.TorchDispatchMode"
+_REAL: Final = "recording on a real device"
+if TYPE_CHECKING:
+    from torch.utils._python_dispatch import TorchDispatchMode as _Mode
+else:
+    _Mode = find_internal(_MODE, otherwise=object)
+_KeySet: Final = find_internal("torch._C.DispatchKeySet")
+_tf32_in_cudnn: Final = find_internal("torch._C._get_cudnn_allow_tf32", otherwise=lambda: True)
+_set_tf32_in_cudnn: Final = find_internal(
+    "torch._C._set_cudnn_allow_tf32", otherwise=lambda allowed: None
+)
+_has_kernel: Final = find_internal("torch._C._dispatch_has_kernel_for_dispatch_key", _REAL)
+_COMPOSITE: Final = find_internal("torch._C.DispatchKey.CompositeImplicitAutograd", _REAL)
 KINDS: Final = ("cuda", "mps", "cpu")
 
 
@@ -111,7 +123,8 @@ def _patches(observer: Observer) -> Iterator[Patch]:
     yield around(threading.Thread, "run", run)
     if observer.kind == "cpu":
         # On every other device the loader's own work is on the host and so not in the ledger.
-        yield around(loading._BaseDataLoaderIter, "__next__", not_recorded)
+        iterator = find_internal("torch.utils.data.dataloader._BaseDataLoaderIter")
+        yield around(iterator, "__next__", not_recorded)
         yield around(loading.DataLoader, "__iter__", not_recorded)
 
 
@@ -137,11 +150,11 @@ def real_device(kind: str = "cuda") -> Iterator[RealDevice]:
             # Convolutions without TF32, as on every other device. cuDNN uses it by default, for some sizes of a batch
             # only: a right result then differs between one batch and two by more than many mistakes do.
             try:
-                before = torch._C._get_cudnn_allow_tf32()
+                before = _tf32_in_cudnn()
             except RuntimeError:  # torch does not say, where a file has set its newer settings
                 before = True
-            torch._C._set_cudnn_allow_tf32(False)
-            undo.callback(torch._C._set_cudnn_allow_tf32, before)
+            _set_tf32_in_cudnn(False)
+            undo.callback(_set_tf32_in_cudnn, before)
         undo.enter_context(RecordingMode(observer))
         yield real
 
@@ -169,7 +182,7 @@ def device_failure() -> Exception | None:
     if not torch.cuda.is_initialized():
         return None
     try:
-        torch._C._cuda_synchronize()
+        find_internal("torch._C._cuda_synchronize", _REAL)()
     except RuntimeError as error:
         return error
     return None
@@ -246,7 +259,7 @@ class CudaWaits(KnownWaits):
     def __init__(self) -> None:
         self.tally = _Tally()
         self.students = int(torch.cuda.get_sync_debug_mode())
-        self.set_mode: Any = torch._C._cuda_set_sync_debug_mode
+        self.set_mode = find_internal("torch._C._cuda_set_sync_debug_mode", _REAL)
         self.binding = torch.zeros(1, dtype=torch.float64)
         with warnings.catch_warnings():
             warnings.simplefilter(
@@ -395,7 +408,8 @@ class CudaUsage(MemoryUsage):
 
 def _allocated(index: int) -> dict[str, int]:
     # torch.cuda.memory_allocated sorts two hundred figures to give one.
-    figures: dict[str, int] = torch._C._cuda_memoryStats(index)["allocated_bytes"]["all"]
+    statistics = torch.cuda.memory_stats_as_nested_dict(index)
+    figures: dict[str, int] = statistics["allocated_bytes"]["all"]
     return figures
 
 
@@ -436,7 +450,11 @@ USAGE = {"cuda": CudaUsage, "mps": MemoryUsage, "cpu": HostUsage}  # by kind of 
 
 # ---- operators -------------------------------------------------------------------------------------------------------
 
-_KEYS: Final = {"cuda": DispatchKey.CUDA, "mps": DispatchKey.MPS, "cpu": DispatchKey.CPU}
+_KEYS: Final = {
+    "cuda": find_internal("torch._C.DispatchKey.CUDA", _REAL),
+    "mps": find_internal("torch._C.DispatchKey.MPS", _REAL),
+    "cpu": find_internal("torch._C.DispatchKey.CPU", _REAL),
+}
 _UNSET: Final = object()
 
 # Operators of cuDNN are recorded under the name that they have on every other device, so that one check serves all.
@@ -454,10 +472,11 @@ class _ObservedThread(threading.local):
     quiet: int = 0
 
 
-class RecordingMode(TorchDispatchMode):
+class RecordingMode(_Mode):
     """Hands every operator of one thread to the observer. Autograd takes it along into its own threads."""
 
     def __init__(self, observer: Observer) -> None:
+        require_internal(_MODE, _REAL)
         super().__init__()  # type: ignore[no-untyped-call]
         self.observer = observer
 
@@ -494,10 +513,10 @@ class Observer:
         if not given and _is_made_of_others(func, self.kind):
             # The virtual device sees the operators a factory is made of, not the factory.
             with mode:
-                return func.redispatch(DispatchKeySet(_KEYS[self.kind]), *args, **kwargs)
+                return func.redispatch(_KeySet(_KEYS[self.kind]), *args, **kwargs)
         if _is_shorthand(func):
             with mode:
-                return func._op_dk(torch._C.DispatchKey.CompositeImplicitAutograd, *args, **kwargs)
+                return func._op_dk(_COMPOSITE, *args, **kwargs)
         storages = {_storage_key(tensor) for tensor in given} - {None}
         name = name_of(func)
         if name == "lift_fresh":
@@ -622,7 +641,7 @@ def _storage_key(tensor: torch.Tensor) -> int | None:
 @functools.cache
 def _is_made_of_others(func: Any, kind: str) -> bool:
     """Whether an operator has no kernel of its own on the device but is put together from others."""
-    has = torch._C._dispatch_has_kernel_for_dispatch_key
+    has = _has_kernel
     name = func.name()
     return bool(
         has(name, "CompositeExplicitAutograd")
@@ -633,6 +652,4 @@ def _is_made_of_others(func: Any, kind: str) -> bool:
 @functools.cache
 def _is_shorthand(func: Any) -> bool:
     """`to`, `item`, `linear`, …: autograd takes them apart, but in inference mode they arrive whole."""
-    return bool(
-        torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), "CompositeImplicitAutograd")
-    )
+    return bool(_has_kernel(func.name(), "CompositeImplicitAutograd"))

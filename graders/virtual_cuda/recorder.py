@@ -21,6 +21,7 @@ from torch.optim.optimizer import (
     register_optimizer_step_pre_hook,
 )
 
+from virtual_cuda.internals import find_internal
 from virtual_cuda.ledger.records import (
     BACKWARD,
     END,
@@ -48,8 +49,15 @@ _LIBRARIES: Final = tuple(
 )
 
 
+def from_nowhere() -> None:
+    """Stands for a function that is never called."""
+
+
 _folder: Final = functools.cache(os.path.realpath)
-_run_engine: Final[Any] = torch.autograd.graph._engine_run_backward
+# The function of torch that runs every backward pass; without it, their operators have no line.
+_run_engine: Final = find_internal(
+    "torch.autograd.graph._engine_run_backward", otherwise=from_nowhere
+)
 
 
 @functools.cache

@@ -221,11 +221,12 @@ def train(device: str) -> float:
 def train_on_device() -> str:
     """Open the virtual device, train there, close it. Returns what happened, "" if it went well."""
     import torch
-    from virtual_cuda import virtual_cuda
     from virtual_cuda.errors import TorchUnsupported
 
     opened = closed = False
     try:
+        from virtual_cuda import virtual_cuda
+
         with virtual_cuda():
             opened = True
             try:

@@ -4,17 +4,28 @@ from __future__ import annotations
 
 import functools
 import sys
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import torch
-from torch._C import DispatchKey, DispatchKeySet
 
 from virtual_cuda.device.state import Block
+from virtual_cuda.internals import find_internal
 from virtual_cuda.patching import class_watch, identity
 
-AUTOCAST: Final = DispatchKeySet(DispatchKey.AutocastCUDA)
+if TYPE_CHECKING:
+    from torch._C import _TensorMeta
+else:
+    _TensorMeta = type(torch.Tensor)
+
+_KeySet: Final = find_internal("torch._C.DispatchKeySet")
+_AUTOCAST_KEY: Final = find_internal("torch._C.DispatchKey.AutocastCUDA", otherwise=None)
+# The keys that a device tensor has besides those of its class; without one, autocast does not see it.
+AUTOCAST: Final = None if _AUTOCAST_KEY is None else _KeySet(_AUTOCAST_KEY)
 _STRIDED: Final = torch.strided
-make_shell: Final = torch.Tensor._make_wrapper_subclass
+make_shell: Final = find_internal("torch.Tensor._make_wrapper_subclass")
+_set_conj: Final = find_internal("torch._C._set_conj", "a conjugate view")
+_set_neg: Final = find_internal("torch._C._set_neg", "a negated view")
+_data: Final[Any] = torch.Tensor.data
 INSIDE: Final = ("_inner", "_block", "_parts")  # attributes that are ours
 
 
@@ -45,7 +56,7 @@ def operators_run() -> list[Any]:
 _MERGING: Final = vars(functools)["_c3_merge"].__code__
 
 
-class DeviceClass(torch._C._TensorMeta):
+class DeviceClass(_TensorMeta):
     """The class of the classes that device tensors have. Each equals the one it stands for: on a GPU they are one.
 
     Their hashes differ, so a set tells them apart. So does `singledispatch`, which puts the bases of a class in order
@@ -65,7 +76,7 @@ class DeviceClass(torch._C._TensorMeta):
 class Tensor(torch.Tensor, metaclass=DeviceClass):
     """A tensor on a virtual device. Its attributes and methods are in `torch_api/tensor_api.py`."""
 
-    __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
+    __torch_function__ = find_internal("torch._C._disabled_torch_function_impl")
     # Whatever is put in their place in `torch.Tensor` is not told of what is inside.
     __getattribute__ = object.__getattribute__
     __setattr__ = object.__setattr__
@@ -172,9 +183,9 @@ def wrap(inner: torch.Tensor, block: Block) -> Any:
     )
     # C++ resolves the conjugate and the negative bit of the shell before an operator arrives here; a view keeps both.
     if inner.is_conj():
-        torch._C._set_conj(shell, True)
+        _set_conj(shell, True)
     if inner.is_neg():
-        torch._C._set_neg(shell, True)
+        _set_neg(shell, True)
     shell._inner = inner
     shell._block = block
     return shell
@@ -188,5 +199,5 @@ def refresh(tensor: Any) -> None:
     if nbytes > block.size:
         block = Block(block.place, nbytes)
     fresh = wrap(inner, block)
-    torch._C.TensorBase.data.__set__(tensor, fresh)  # type: ignore[attr-defined]
+    _data.__set__(tensor, fresh)
     tensor._block = block

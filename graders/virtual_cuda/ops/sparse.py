@@ -86,7 +86,7 @@ class NestedTensor(Tensor):
     """A nested tensor of the strided layout on a virtual device."""
 
     @classmethod
-    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # type: ignore[override]
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         return run_nested(func, args, kwargs or {})
 
     @staticmethod

@@ -25,7 +25,7 @@ from typing import Any, Final, NamedTuple
 import torch
 import torch.utils.checkpoint
 
-from virtual_cuda.device.tensor import VIRTUAL
+from virtual_cuda.device.tensor import VIRTUAL, make_shell
 from virtual_cuda.internals import find_internal
 from virtual_cuda.patching import Opening, Patch, Replaced, aside, patch, torch_patches
 
@@ -402,4 +402,4 @@ def _first_operation() -> None:
         if original is not None:
             rule = lambda op, kind: None if kind in VIRTUAL else original(op, kind)  # noqa: E731
             patch([(simple_registry, "find_torch_dispatch_rule", rule)], undo)
-        torch.neg(torch.Tensor._make_wrapper_subclass(Subclass, (1,)))
+        torch.neg(make_shell(Subclass, (1,)))

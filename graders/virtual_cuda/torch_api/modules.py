@@ -95,7 +95,7 @@ def _consists_of_others(parameter: Any, moved: Any) -> bool:
     return _wraps_tensors(moved) or (fake is not None and isinstance(parameter, fake.FakeTensor))
 
 
-_apply: Final[Any] = nn.Module._apply
+_apply: Final = find_internal("torch.nn.Module._apply", "moving a module")
 
 
 def apply(self: Any, function: Any, recurse: bool = True) -> Any:

@@ -11,7 +11,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from virtual_cuda.errors import SelectionOnly
-from virtual_cuda.internals import find_internal
+from virtual_cuda.internals import find_internal, require_internal
 from virtual_cuda.patching import Patch, patch
 from virtual_cuda.torch_api.imports import few_imports
 from virtual_cuda.trees import leaves_of, map_leaves
@@ -95,7 +95,7 @@ class _Functions(TorchFunctionMode):
 @functools.cache
 def _operators_mode() -> Any:
     """The class of a mode that sees operators, where a default device was set by code the mode above does not see."""
-    base: Any = find_internal("torch.utils._python_dispatch.TorchDispatchMode", "a virtual Mac")
+    base: Any = require_internal("torch.utils._python_dispatch.TorchDispatchMode", "a Mac's GPU")
 
     class Operators(base):  # type: ignore[misc]
         @classmethod

@@ -197,7 +197,7 @@ class _Bridge(Tensor):
     """Where `super().__torch_function__` of a student's class arrives: torch's own, which keeps the class."""
 
 
-_Bridge.__torch_function__ = classmethod(torch.Tensor.__torch_function__.__func__)  # type: ignore[attr-defined,assignment]
+_Bridge.__torch_function__ = classmethod(torch.Tensor.__torch_function__.__func__)  # type: ignore[attr-defined]
 
 
 def student_class(cls: Any) -> Any:
