@@ -60,7 +60,7 @@ def grade(folder: Path, out: Path, jobs: int, *more: str, code: Path = ROOT / "g
     )
 
 
-def edited(copy: Path, module: str = "training_loop") -> Path:
+def edited(copy: Path, module: str = "modifying_training_loop_gpu") -> Path:
     """A copy of the grader in which the code of a check is longer by a line that does nothing."""
     shutil.copytree(ROOT / "graders", copy)
     path = copy / "gpudojo" / "days" / "day8" / f"{module}.py"

@@ -15,7 +15,7 @@ import time
 from pathlib import Path
 
 from gpudojo.days.day8.pixel_race import judge_speed
-from gpudojo.days.day8.vectorizing import same
+from gpudojo.days.day8.vectorizing_pixel_loops import same
 from gpudojo.grading.load import Submission, load_submission
 from gpudojo.grading.observe import observe
 from gpudojo.model.catalogue import exercises_of

@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import torch
-from gpudojo.days.day8 import evaluation_loop, managing_memory, mixed_precision
+from gpudojo.days.day8 import managing_memory, mixed_precision
+from gpudojo.days.day8 import modifying_evaluation_loop_gpu as evaluation_loop
 from gpudojo.grading.engine import grade_function
 from gpudojo.grading.load import load_submission
 from gpudojo.model.results import Outcome

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import torch
 import virtual_cuda as bench
-from gpudojo.days.day8 import pixel_race
+from gpudojo.days.day8 import pixel_loops, pixel_race
 from gpudojo.days.day8.pixel_race import judge_outputs, judge_speed
 from gpudojo.grading import observe as observing
 from gpudojo.grading.call import Call
@@ -50,7 +50,7 @@ def test_the_graders_loops_are_those_students_are_given() -> None:
         }
 
     assert len(loops(REFERENCE)) == 3
-    assert loops(REFERENCE) == loops(Path(pixel_race.__file__))
+    assert loops(REFERENCE) == loops(Path(pixel_loops.__file__))
 
 
 def test_a_fast_one_passes_whatever_was_measured() -> None:

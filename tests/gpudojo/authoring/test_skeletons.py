@@ -45,7 +45,7 @@ def test_what_is_here_is_known() -> None:
     assert known.clone
     assert known.folder("day8") == "graders/gpudojo/days/day8"
     assert known.functions["train_epoch"] == "04_modifying_training_loop_gpu"
-    assert "moving_model" in known.modules["day8"]
+    assert "moving_model_to_device" in known.modules["day8"]
     assert known.next_number("day8") == len(known.stems["day8"]) + 1
 
 

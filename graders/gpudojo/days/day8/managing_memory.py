@@ -11,16 +11,9 @@ from typing import Any
 import msgspec
 from virtual_cuda.ledger import Backward, Forward, OptimizerStep, questions
 
-from gpudojo.days.day8.pixel_race import (
-    CLASSES,
-    SIZE,
-    Hook,
-    Sealed,
-    WatchedBatches,
-    expect_ran_on,
-    sprites,
-    why_a_loop_raised,
-)
+from gpudojo.days.day8.loops_over_batches import expect_ran_on, why_a_loop_raised
+from gpudojo.days.day8.sprites import CLASSES, SIZE, make_sprites
+from gpudojo.days.day8.watched_objects import Hook, Sealed, WatchedBatches
 from gpudojo.grading.call import (
     Call,
     StudentRaised,
@@ -539,7 +532,9 @@ def _accumulated(
     call: Call, device: Any, count: int, steps: int, mode: bool = True, **before: bool
 ) -> Accumulated:
     """One call with this many sprites, in batches of two."""
-    data = torch.utils.data.TensorDataset(*(part[:count] for part in sprites(9, call.seed + 1)))
+    data = torch.utils.data.TensorDataset(
+        *(part[:count] for part in make_sprites(9, call.seed + 1))
+    )
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(call.seed)
         model: Any = nn.Sequential(nn.Flatten(), nn.Linear(3 * SIZE * SIZE, CLASSES))

@@ -6,7 +6,9 @@ from collections.abc import Iterator
 from functools import cache, partial
 from typing import Any
 
-from gpudojo.days.day8.pixel_race import WatchedBatches, expect_ran_on, sprites, why_a_loop_raised
+from gpudojo.days.day8.loops_over_batches import expect_ran_on, why_a_loop_raised
+from gpudojo.days.day8.sprites import make_sprites
+from gpudojo.days.day8.watched_objects import WatchedBatches
 from gpudojo.grading.call import (
     Call,
     StudentRaised,
@@ -57,8 +59,8 @@ def _tensors(seed: int, device: Any) -> dict[str, Any]:
 
     Those of a dtype have numbers that do not fit into a smaller one.
     """
-    base = sprites(2, seed)[0].to(device)
-    numbers = sprites(2, seed)[0] * 200
+    base = make_sprites(2, seed)[0].to(device)
+    numbers = make_sprites(2, seed)[0] * 200
     made = {dtype: numbers.to(getattr(torch, dtype)) for dtype in DTYPES} | {"bool": numbers > 100}
     if torch.device(device).type == "mps":
         del made["float64"]  # which it does not have
@@ -501,7 +503,7 @@ def _predictions(call: Call, device: Any, count: int, moved: bool = False) -> Pr
         model.to(device)
     # The targets are larger than necessary, so that a copy of them is recognised by its size.
     data = torch.utils.data.TensorDataset(
-        sprites(count, call.seed + 1)[0], torch.zeros(count, 11, dtype=torch.int64)
+        make_sprites(count, call.seed + 1)[0], torch.zeros(count, 11, dtype=torch.int64)
     )
     batches = WatchedBatches(call, torch.utils.data.DataLoader(data, batch_size=4))
     with (

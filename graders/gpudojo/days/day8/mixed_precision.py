@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from functools import lru_cache
 from typing import Any, Final
 
-from gpudojo.days.day8.pixel_race import CLASSES, SIZE, sprites
+from gpudojo.days.day8.sprites import CLASSES, SIZE, make_sprites
 from gpudojo.grading.call import (
     Call,
     StudentRaised,
@@ -150,7 +150,7 @@ def _drawn(seed: int) -> tuple[tuple[Any, ...], Any, Any]:
         first, shift, last = (
             (torch.rand(shape, generator=generator) * 2 - 1) * size for shape, size in sizes
         )
-        pictures, _ = sprites(SPRITES, seed + 1)
+        pictures, _ = make_sprites(SPRITES, seed + 1)
         flat = pictures.flatten(1)
         hidden = (flat @ first.T + shift).relu()
         outputs = hidden @ last.T

@@ -8,7 +8,8 @@ from collections import namedtuple
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
-from gpudojo.days.day8.pixel_race import Values, linear, values
+from gpudojo.days.day8.sprites import linear_layer
+from gpudojo.days.day8.tensor_values import Values, values_of
 from gpudojo.grading.call import (
     Call,
     call_and_restore_settings,
@@ -101,7 +102,7 @@ def places(given: Any, found: Any, path: str = "batch") -> Iterator[BatchPlace]:
                 role="tensor",
                 fits=True,
                 device=str(found.device),
-                value=values(found),
+                value=values_of(found),
                 copied=copied,
             )
         else:
@@ -138,7 +139,7 @@ def _shared(given: Any, found: Any) -> bool:
 
 def state(thing: Any, path: str = "batch") -> list[tuple[str, Any, Any]]:
     """Every part of a batch: its path, the object itself and, of a tensor, its device and values."""
-    own = (str(thing.device), values(thing)) if isinstance(thing, torch.Tensor) else None
+    own = (str(thing.device), values_of(thing)) if isinstance(thing, torch.Tensor) else None
     return [
         (path, thing, own),
         *(part for at, value in parts(path, thing) for part in state(value, at)),
@@ -559,7 +560,9 @@ def _model(
 
     It has a running mean, and a palette that is not in `state_dict()`.
     """
-    made = nn.Sequential(linear(first), linear(first), linear(first if last is None else last))
+    made = nn.Sequential(
+        linear_layer(first), linear_layer(first), linear_layer(first if last is None else last)
+    )
     made[1].register_buffer("running_mean", first if mean is None else mean)
     made[1].register_buffer("palette", first if palette is None else palette, persistent=False)
     made[2].requires_grad_(not frozen)

@@ -15,7 +15,7 @@ import msgspec
 from virtual_cuda import patch_imported_names
 
 from gpudojo.days.day8.late_work import Work, issue_time, operators_taking, working_later
-from gpudojo.days.day8.pixel_race import Sealed
+from gpudojo.days.day8.watched_objects import Sealed
 from gpudojo.grading.call import Call, StudentRaised, torch, try_scenarios
 from gpudojo.grading.checks import count_in_words, expect_float, runs, scenario_pairs
 from gpudojo.grading.limits import Clock, Skipping, Sleeping, running

@@ -8,7 +8,7 @@ import sys
 import weakref
 from typing import Any
 
-from gpudojo.days.day8.pixel_race import CLASSES, SIZE, linear, sprites
+from gpudojo.days.day8.sprites import CLASSES, SIZE, linear_layer, make_sprites
 from gpudojo.grading.call import (
     Call,
     StudentRaised,
@@ -181,7 +181,7 @@ def _numbers(seed: int) -> tuple[Any, Any, Any, Any]:
     while True:
         generator = torch.Generator().manual_seed(seed)
         weight = torch.rand(CLASSES, 3 * SIZE * SIZE, generator=generator) * 0.2 - 0.1
-        pictures, classes = sprites(SAMPLES, seed + 1)
+        pictures, classes = make_sprites(SAMPLES, seed + 1)
         first, last = _losses(pictures.flatten(1), classes, weight)
         if abs(first - last) > 0.1:
             return pictures, classes, weight, torch.zeros(CLASSES)
@@ -239,7 +239,7 @@ def _epoch(
     watch = Watch(call)
     key = keep_state(watch)
     sequential, loader, loss = _classes()
-    model = watch.model = sequential(nn.Flatten(), linear(weight, bias))
+    model = watch.model = sequential(nn.Flatten(), linear_layer(weight, bias))
     data = torch.utils.data.TensorDataset(pictures[:samples], classes[:samples])
     batches = loader(data, batch_size=BATCH)
     loss_fn = loss()

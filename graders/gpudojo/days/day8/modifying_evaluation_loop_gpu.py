@@ -11,7 +11,7 @@ from itertools import permutations
 from operator import eq
 from typing import Any, Final
 
-from gpudojo.days.day8.pixel_race import CLASSES, SIZE, linear, sprites
+from gpudojo.days.day8.sprites import CLASSES, SIZE, linear_layer, make_sprites
 from gpudojo.grading.call import (
     COPIED_BACK,
     Call,
@@ -85,7 +85,9 @@ class EvaluationLog:
 def watched(values: tuple[Any, ...], log: EvaluationLog) -> Any:
     """A classifier with batch norm and dropout that records how it is run, also through `model.forward`."""
     first, first_bias, last, last_bias, mean, variance = (each.clone() for each in values)
-    model = _classes()[0](linear(first, first_bias), linear(last, last_bias), keep_state(log))
+    model = _classes()[0](
+        linear_layer(first, first_bias), linear_layer(last, last_bias), keep_state(log)
+    )
     model.norm.running_mean = mean
     model.norm.running_var = variance
     return model
@@ -166,7 +168,7 @@ def _drawn(seed: int) -> tuple[tuple[Any, ...], Any, list[list[float]]]:
             .add_(low)
             .split(sizes, dim=1)
         )
-        pictures = sprites(DRAWS * MOST, seed + 1)[0].unflatten(0, (DRAWS, MOST))
+        pictures = make_sprites(DRAWS * MOST, seed + 1)[0].unflatten(0, (DRAWS, MOST))
         first, first_bias, last, last_bias, mean, variance = numbers
         first = first.unflatten(1, (HIDDEN, -1))
         last = last.unflatten(1, (CLASSES, -1))

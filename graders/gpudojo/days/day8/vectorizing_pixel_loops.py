@@ -11,16 +11,15 @@ from functools import lru_cache, partial
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final
 
-from gpudojo.days.day8 import pixel_race
+from gpudojo.days.day8 import pixel_loops, pixel_race
+from gpudojo.days.day8.line_counting import ExecutedLines, call_counting_lines
 from gpudojo.days.day8.pixel_race import (
-    Steps,
     allocated,
     arrived,
     judge_outputs,
     judge_speed,
     modelled,
     race,
-    stepped,
     unseen,
 )
 from gpudojo.grading.call import Call, StudentRaised, array_of, torch, try_scenarios
@@ -215,7 +214,7 @@ class Painter:
         self.call = call
         self.names = names
         self.ledgers: list[Ledger] = []
-        self.lines: list[Steps] = []
+        self.lines: list[ExecutedLines] = []
         self.allocated: list[int] = []
         self.kept: list[
             Any
@@ -290,7 +289,7 @@ class Painter:
         try:
             if stepping:
                 before = allocated(self.call)
-                result, lines = stepped(self.call, *given)
+                result, lines = call_counting_lines(self.call, *given)
                 self.lines.append(lines)
                 self.allocated.append(allocated(self.call) - before)
             else:
@@ -761,13 +760,13 @@ def _claim(function: Function, values: float, diagnose: Diagnose, probes: Probes
 
 # The timed sizes make each loop take some milliseconds: sixty times a vectorized call and more.
 GRAYSCALE = _declare(
-    grayscale, ("sprites",), for_grayscale, pixel_race.grayscale_loop, (2, 4, 6, 2)
+    grayscale, ("sprites",), for_grayscale, pixel_loops.grayscale_loop, (2, 4, 6, 2)
 )
 RECOLOR = _declare(
-    recolor, ("indices", "palette"), for_recolor, pixel_race.recolor_loop, (2, 8, 8, 2)
+    recolor, ("indices", "palette"), for_recolor, pixel_loops.recolor_loop, (2, 8, 8, 2)
 )
 NEAREST = _declare(
-    nearest, ("sprites", "palette"), for_nearest, pixel_race.nearest_color_loop, (2, 4, 6, 2)
+    nearest, ("sprites", "palette"), for_nearest, pixel_loops.nearest_color_loop, (2, 4, 6, 2)
 )
 _claim(grayscale, 1, _weights, GRAYSCALE)
 _claim(recolor, 1, _reshaped, RECOLOR)

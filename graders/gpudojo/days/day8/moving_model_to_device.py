@@ -6,7 +6,8 @@ import functools
 import random
 from typing import Any
 
-from gpudojo.days.day8.pixel_race import Values, linear, values
+from gpudojo.days.day8.sprites import linear_layer
+from gpudojo.days.day8.tensor_values import Values, values_of
 from gpudojo.grading.call import (
     Call,
     call_and_restore_settings,
@@ -69,8 +70,8 @@ def _model_class() -> tuple[Any, ...]:
             super().__init__()
             weight = nn.Parameter(numbers[:4].reshape(2, 2).clone())
             first, second, scale = drawn.sample(NAMES, 3)
-            self.add_module(first, nn.Sequential(linear(weight), nn.BatchNorm1d(2)))
-            self.add_module(second, linear(weight, numbers[4:6].clone()))
+            self.add_module(first, nn.Sequential(linear_layer(weight), nn.BatchNorm1d(2)))
+            self.add_module(second, linear_layer(weight, numbers[4:6].clone()))
             self.register_parameter(scale, nn.Parameter(numbers[6:9].clone(), requires_grad=False))
             self.register_buffer(
                 "palette", (numbers[9:].reshape(2, 3) + 1).half(), persistent=False
@@ -144,7 +145,7 @@ def _moved(call: Call, device: Any, start: Any = "cpu", model: Any = None) -> Mo
         buffers={name: str(b.device) for name, b in buffers.items()},
         copies=len(copies),
         line=call.first_line(copies),
-        values={name: values(tensor) for name, tensor in (parameters | buffers).items()},
+        values={name: values_of(tensor) for name, tensor in (parameters | buffers).items()},
         modes={name or "the model": module.training for name, module in found.named_modules()},
         learnable={name: p.requires_grad for name, p in parameters.items()},
         replaced=[name for name, p in parameters.items() if id(p) not in held],

@@ -1,0 +1,50 @@
+"""What checks of loops over batches share: which mistake is behind an error, and where a model ran."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from gpudojo.grading.checks import device_mistake, is_between_gpus
+from gpudojo.model.evidence import Raised
+from gpudojo.model.exercise import Failed, Seen
+
+
+def why_a_loop_raised(raised: Raised, seen: Seen) -> str | None:
+    """The misconception behind an error of a loop over batches, by scenario: `on_the_second_gpu`, …
+
+    If inputs meet the model only where it was there already, in `model_already_there`, the other model had stayed on
+    the CPU with them.
+    """
+    if raised.scenario == "on_the_second_gpu" and is_between_gpus(raised.message):
+        return "device-index-dropped"
+    key = device_mistake(raised)
+    if (
+        raised.scenario == "told_to_use_the_cpu" and key is not None
+    ):  # nothing should have been on a GPU
+        return "hard-coded-cuda"
+    return (
+        "model-not-moved"
+        if raised.scenario == "model_already_there" and key == "inputs-on-cpu"
+        else key
+    )
+
+
+def expect_ran_on(device: str, used: Collection[str], line: int | None = None) -> None:
+    """Raises Failed unless a model ran on this device, and on no other."""
+    if set(used) != {device}:
+        where = " and ".join(sorted(used)) or "no device"
+        key = (
+            "hard-coded-cuda"
+            if device == "cpu"
+            else "model-not-moved"
+            if set(used) == {"cpu"}
+            else None
+        )
+        key = (
+            "device-index-dropped"
+            if device == "cuda:1" and set(used) == {"cuda:0"}
+            else key
+            if used
+            else None
+        )
+        raise Failed(f"with device={device!r}, the model ran on {where}", device, line, key)
