@@ -20,8 +20,16 @@ from gpudojo.model.results import (
     sum_points,
 )
 from gpudojo.model.results_file import StoredRows, header
-from gpudojo.platforms import Options, describe, exporter, formats, of_class, parts_of, uses
-from gpudojo.platforms._entries import VisibleRows, submission_named
+from gpudojo.platforms import (
+    Options,
+    describe,
+    exercises_of_day,
+    exporter,
+    formats,
+    is_about_the_class,
+    options_used_by,
+)
+from gpudojo.platforms._rows import VisibleRows, submission_named
 
 
 class _Described(click.Command):
@@ -69,9 +77,9 @@ def export(
         click.echo(f"note: {printable_text(sentence)}", err=True)
 
     for name, given in {"worksheet": worksheet, "gradebook": gradebook, "title": title}.items():
-        if given is not None and name not in uses(format_):
+        if given is not None and name not in options_used_by(format_):
             raise click.UsageError(f"--{name} does not go with --to {format_}")
-    if submission is not None and of_class(format_):
+    if submission is not None and is_about_the_class(format_):
         raise click.UsageError(
             f"--submission does not go with --to {format_}, which is about the whole class"
         )
@@ -87,8 +95,8 @@ def export(
         ]
         if submission is not None:
             submission = submission_named(submission, rows, results)
-        if held_back := rows.held_back():
-            say(f"{held_back}; this export does not hide them, unless the platform does.")
+        if withheld := rows.describe_withheld():
+            say(f"{withheld}; this export does not hide them, unless the platform does.")
         known = parts(head, rows)
         environment = dict(os.environ)
         options = Options(
@@ -116,7 +124,7 @@ def parts(header: ClassResults, rows: Iterable[SubmissionRow]) -> tuple[Exercise
         or header.day not in catalogue.day_names()
     ):
         return seen
-    return parts_of(header.day)
+    return exercises_of_day(header.day)
 
 
 @click.command()
@@ -197,12 +205,12 @@ def feedback(
     head = header(file)
     now = datetime.now(UTC)
     rows = VisibleRows(head, StoredRows(file), now, early)
-    held_back = "" if early else rows.held_back()
-    if held_back and not any(True for _ in rows):
-        raise click.ClickException(f"{held_back}; use --early to write feedback all the same")
-    if held_back:
+    withheld = "" if early else rows.describe_withheld()
+    if withheld and not any(True for _ in rows):
+        raise click.ClickException(f"{withheld}; use --early to write feedback all the same")
+    if withheld:
         click.echo(
-            f"note: {held_back} and get no feedback now; use --early to write it all the same",
+            f"note: {withheld} and get no feedback now; use --early to write it all the same",
             err=True,
         )
     if only is not None:

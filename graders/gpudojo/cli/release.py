@@ -24,7 +24,7 @@ from gpudojo.cli.options import (
     which_day,
     writing,
 )
-from gpudojo.platforms import _autograder as autograder
+from gpudojo.platforms import _bundles as bundles
 from gpudojo.platforms import seals
 from gpudojo.release import stubs as stub_files
 from gpudojo.release import student as student_files
@@ -106,7 +106,7 @@ def notebooks(day: str, root: Path | None, out: Path | None, package: str | None
 @click.argument("target", metavar="DIR", type=click.Path(path_type=Path))
 def classroom50(released: Path, target: Path) -> None:
     """Make the autograder for Classroom 50 in DIR, from RELEASED, the output of `dojo release student`."""
-    files = autograder.classroom50_bundle(released)
+    files = bundles.classroom50_bundle(released)
     student_files.write(files, target)
     click.echo(f"written: {target}, {', '.join(sorted(files))}")
     click.echo("Put it into your classroom50 repository as CLASSROOM/autograders/ASSIGNMENT/.")
@@ -124,8 +124,8 @@ def gradescope(out: Path, secret: str | None, day: str, root: Path | None) -> No
         raise click.BadParameter(
             f"{out} does not end in .zip, which Gradescope requires", param_hint="--out"
         )
-    data = autograder.gradescope_zip(root or repository(), day, secret)
-    autograder.write(out, data)
+    data = bundles.gradescope_zip(root or repository(), day, secret)
+    bundles.write(out, data)
     seed = (
         "your secret"
         if secret is not None
@@ -170,7 +170,7 @@ def prairielearn(target: Path, image: str, secret: str | None, day: str, root: P
     """Make a question for PrairieLearn's external grader in DIR, and the folder of its image."""
     image = image.replace("@DAY@", day)
     student_files.write(
-        autograder.prairielearn_files(root or repository(), day, image, secret), target
+        bundles.prairielearn_files(root or repository(), day, image, secret), target
     )
     click.echo(f"written: {target}")
     click.echo(f"Build and push the image: docker build -t {image} {target / 'image'}")
@@ -182,7 +182,7 @@ def prairielearn(target: Path, image: str, secret: str | None, day: str, root: P
 def autolab(target: Path, image: str, secret: str | None, day: str, root: Path | None) -> None:
     """Make an assessment for Autolab in DIR, and the folder of its image, which is built on Tango's."""
     image = image.replace("@DAY@", day)
-    student_files.write(autograder.autolab_files(root or repository(), day, image, secret), target)
+    student_files.write(bundles.autolab_files(root or repository(), day, image, secret), target)
     click.echo(f"written: {target}")
     click.echo(f"Build the image where Tango runs: docker build -t {image} {target / 'image'}")
     click.echo(
@@ -231,17 +231,20 @@ def classroom(
     if not hasattr(os, "fork"):
         _stop("grading needs Linux or macOS; on Windows, use WSL", environment)
     from gpudojo.model.errors import DojoError
-    from gpudojo.platforms._autograder import graded, judged_by
+    from gpudojo.platforms._autograder import choose_what_to_judge_by, grade_checkout
     from gpudojo.platforms.github_classroom import reporting
     from gpudojo.release.manifest import changes
 
     if out.exists() and not out.is_dir():
         raise click.BadParameter(f"{out} is not a folder", param_hint="--out")
     try:
-        measure, manifest = judged_by(day, environment, reference), _manifest(released)
-        with reporting.guarded(environment) as touched:
-            found = graded(folder, day, measure, time_limit, memory_limit, require_isolation)
-        notes = [measure.note] if measure.note else []
+        judged_by = choose_what_to_judge_by(day, environment, reference)
+        manifest = _manifest(released)
+        with reporting.guard_workflow_files(environment) as touched:
+            found = grade_checkout(
+                folder, day, judged_by, time_limit, memory_limit, require_isolation
+            )
+        notes = [judged_by.note] if judged_by.note else []
         notes += [f"The submission wrote to ${name}; this was undone." for name in touched]
         if manifest is None:
             notes.append("There was no release to compare the repository with.")
@@ -256,7 +259,7 @@ def classroom(
         report = reporting.Report(found, changed, tuple(notes), _inside(folder, environment))
         for line in report.log(environment.get("GITHUB_ACTIONS") == "true"):
             click.echo(line)
-        reporting.write(report, WHOM[whom], out, environment)
+        reporting.write_report(report, WHOM[whom], out, environment)
     except (DojoError, OSError) as error:
         said = (
             str(error)
@@ -265,7 +268,7 @@ def classroom(
         )
         _stop(said, environment)
     except Exception as error:
-        for line in reporting.quoted(traceback.format_exc()):
+        for line in reporting.log_of_output(traceback.format_exc()):
             click.echo(line, err=True)
         _stop(f"this is a bug in gpudojo ({type(error).__name__}); please report it", environment)
 
@@ -273,13 +276,13 @@ def classroom(
 def _manifest(given: str | None) -> Manifest | None:
     """The manifest: from its text, where a workflow passes that, from a file, or made of a folder."""
     from gpudojo.model.errors import CannotRelease
-    from gpudojo.platforms.github_classroom.workflow import with_workflow
+    from gpudojo.platforms.github_classroom.workflow import add_workflow
     from gpudojo.release.manifest import LARGEST, loaded, of_folder
 
     if not given:
         return None
     if given.lstrip().startswith("{"):
-        return with_workflow(loaded(given))
+        return add_workflow(loaded(given))
     path = Path(given)
     if path.is_dir():
         return of_folder(path)
@@ -299,7 +302,7 @@ def _inside(folder: Path, environment: Mapping[str, str]) -> str:
 
 def _stop(why: str, environment: Mapping[str, str]) -> NoReturn:
     """Ends with a message and without a result: an error of the grader must not become a student's grade."""
-    from gpudojo.platforms._entries import one_line
+    from gpudojo.platforms._texts import one_line
     from gpudojo.platforms.github_classroom.reporting import Annotation
 
     said = one_line(why)

@@ -1,11 +1,16 @@
-"""What other programs read: class results in their formats, and autograders for platforms that run student code.
+"""What other programs read: results in their formats, and autograders for their platforms.
 
-Each module or folder here is one platform, found by listing the package; what begins with an underscore is shared. Its
-`export(header, rows, target, options) -> list[Path]` writes class results. It may go through the rows several times,
-and holds one at a time, as there may be ten thousand. Its `USES` names the fields of `Options` that a teacher may set
-for it alone, and with `OF_CLASS = True` it is about the class as a whole and takes no single submission. A folder may
-have modules that make what a teacher uploads, and a module `workflow`, whose `seal(files, day)` adds files to a
-student's repository.
+Each module or folder here is one platform, found by listing the package. What begins with an
+underscore is shared. A platform has:
+
+    export(header, rows, target, options) -> list[Path]
+        writes class results and returns the files. It may go through the rows several times and
+        holds one at a time, as there may be ten thousand.
+    USES        the fields of `Options` that a teacher may set for it alone
+    OF_CLASS    True if it is about the class as a whole and takes no single submission
+
+A folder may have modules that make what a teacher uploads, and a module `workflow`, whose
+`seal(files, day)` adds files to a student's repository.
 """
 
 from __future__ import annotations
@@ -17,6 +22,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
+from types import ModuleType
 from typing import Any, cast
 
 from gpudojo.model import catalogue
@@ -31,63 +37,67 @@ class Options:
     gradebook: Path | None = None  # a gradebook downloaded from Canvas
     title: str | None = None  # what the assignment is called there
     submission: str | None = None  # only this one, and into the target folder itself
-    exercises: tuple[
-        ExerciseRow, ...
-    ] = ()  # those of the day, for submissions that could not be graded at all
+    # Those of the day, for submissions that could not be graded at all.
+    exercises: tuple[ExerciseRow, ...] = ()
     results: Path | None = None  # the folder of the results, where `dojo grade` keeps sources
     environment: Mapping[str, str] = field(default_factory=dict)
     when: datetime = field(default_factory=lambda: datetime.now(UTC))
-    say: Callable[[str], Any] = (
-        str  # gets what a teacher should know and no file says; the default drops it
-    )
-
-
-def parts_of(day: str) -> tuple[ExerciseRow, ...]:
-    """The exercises of an installed day, and what they are worth."""
-    return tuple(
-        ExerciseRow(each.stem, each.title, 0.0, float(each.points))
-        for each in catalogue.exercises_of(day)
-    )
+    # Gets what a teacher should know and no file says; the default drops it.
+    say: Callable[[str], Any] = str
 
 
 Exporter = Callable[[ClassResults, Iterable[SubmissionRow], Path, Options], list[Path]]
+Seal = Callable[[Mapping[str, bytes], str], dict[str, bytes]]
+
+
+def exercises_of_day(day: str) -> tuple[ExerciseRow, ...]:
+    """Return the exercises of an installed day, without points, and what they are worth."""
+    rows = []
+    for exercise in catalogue.exercises_of(day):
+        rows.append(ExerciseRow(exercise.stem, exercise.title, 0.0, float(exercise.points)))
+    return tuple(rows)
 
 
 def formats() -> list[str]:
-    """The names of all formats."""
-    return sorted(
-        module.name for module in pkgutil.iter_modules(__path__) if not module.name.startswith("_")
-    )
+    """Return the names of all formats."""
+    names = [module.name for module in pkgutil.iter_modules(__path__)]
+    return sorted(name for name in names if not name.startswith("_"))
+
+
+def _module_of(name: str) -> ModuleType:
+    return importlib.import_module(f"{__name__}.{name}")
 
 
 def exporter(name: str) -> Exporter:
-    """The function that writes a format."""
-    return cast(Exporter, importlib.import_module(f"{__name__}.{name}").export)
+    """Return the function that writes a format."""
+    return cast(Exporter, _module_of(name).export)
 
 
-def uses(name: str) -> tuple[str, ...]:
-    """The options that a format takes and others do not: the `USES` of its module."""
-    found: tuple[str, ...] = getattr(importlib.import_module(f"{__name__}.{name}"), "USES", ())
-    return found
+def options_used_by(name: str) -> tuple[str, ...]:
+    """Return the options that a format takes and others do not: the `USES` of its module."""
+    options: tuple[str, ...] = getattr(_module_of(name), "USES", ())
+    return options
 
 
-def of_class(name: str) -> bool:
-    """Whether a format is about the class as a whole: the `OF_CLASS` of its module."""
-    return bool(getattr(importlib.import_module(f"{__name__}.{name}"), "OF_CLASS", False))
+def is_about_the_class(name: str) -> bool:
+    """True if a format is about the class as a whole: the `OF_CLASS` of its module."""
+    return bool(getattr(_module_of(name), "OF_CLASS", False))
 
 
 def describe(name: str) -> str:
-    """The sentence its module opens with."""
-    return (
-        (importlib.import_module(f"{__name__}.{name}").__doc__ or "")
-        .strip()
-        .split("\n\n")[0]
-        .replace("\n", " ")
-    )
+    """Return the paragraph that a format's module opens with, on one line."""
+    docstring = _module_of(name).__doc__ or ""
+    return docstring.strip().split("\n\n")[0].replace("\n", " ")
 
 
-def seals() -> list[Callable[[Mapping[str, bytes], str], dict[str, bytes]]]:
-    """The functions that add files of a platform to a student's repository, once all others are made."""
-    folders = (module.name for module in pkgutil.iter_modules(__path__) if module.ispkg)
-    names = (f"{__name__}.{folder}.workflow" for folder in folders)
-    return [importlib.import_module(name).seal for name in names if importlib.util.find_spec(name)]
+def seals() -> list[Seal]:
+    """Return the functions that add a platform's files to a student's repository.
+
+    They are called once all other files are made.
+    """
+    functions = []
+    for module in pkgutil.iter_modules(__path__):
+        name = f"{__name__}.{module.name}.workflow"
+        if module.ispkg and importlib.util.find_spec(name):
+            functions.append(importlib.import_module(name).seal)
+    return functions

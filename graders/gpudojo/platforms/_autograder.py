@@ -1,227 +1,40 @@
-"""What an instructor uploads to a platform that runs submissions: the grader, recorded evidence, and scripts.
+"""Grades one submission where a platform runs it: in a container, or in a student's checkout.
 
-There are no reference solutions in it, because a container may lack the isolation that keeps student code from reading
-them. Student code cannot read the evidence, which is recorded for a secret seed where the instructor gives one.
+`python -m gpudojo.platforms._autograder PLATFORM ROOT DAY SECONDS` is what the scripts in a
+container call. What is uploaded for it is made by `_bundles.py`.
 """
 
 from __future__ import annotations
 
-import hashlib
-import io
-import json
 import math
 import os
 import sys
-import tarfile
 import tempfile
 import traceback
-import uuid
-import zipfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from html import escape
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Final, NamedTuple
 
 import msgspec
 
 import gpudojo
-from gpudojo.classes import store
 from gpudojo.classes.class_grading import ClassGrading, Display
-from gpudojo.classes.grading_options import GradingOptions, number
+from gpudojo.classes.grading_options import GradingOptions
 from gpudojo.grading.limits import DEFAULT_SECONDS
 from gpudojo.grading.references import SHIPPED_SUFFIX, read_shipped
-from gpudojo.model.catalogue import day_title, exercises_of
-from gpudojo.model.errors import BadClass, CannotRelease, DojoError
+from gpudojo.model.errors import BadClass, DojoError
 from gpudojo.model.results import POINT_PLACES, ClassResults, Grade, SubmissionRow
 from gpudojo.model.results_file import read
-from gpudojo.platforms import Options, exporter, parts_of
-from gpudojo.platforms._entries import one_line, save, save_json
-from gpudojo.release import leaks, manifest
-from gpudojo.release.student import requirements
-from gpudojo.release.wheel import wheel
+from gpudojo.platforms import Options, exercises_of_day, exporter
+from gpudojo.platforms._files import save, save_json
+from gpudojo.platforms._texts import one_line
 from gpudojo.sandbox.layers import missing_layers
-from gpudojo.submissions.archives import fetch
-from gpudojo.submissions.entries import Unreadable
-
-HERE: Final = Path(__file__).parent
-DATE: Final = (2020, 1, 1, 0, 0, 0)
-EXECUTABLE: Final = ("setup.sh", "run_autograder", "run.sh")
-BASES: Final = {"prairielearn": "ubuntu:24.04", "autolab": "autograding_image"}
-TIMEOUT: Final = 600  # seconds for a submission
-
-
-def classroom50_bundle(released: Path) -> dict[str, bytes]:
-    """The files of the bundle, for a repository that `dojo release student` has written; raises CannotRelease."""
-    found = manifest.of_folder(released)
-    try:
-        packed = fetch(released / found.wheel, manifest.LARGEST)
-    except Unreadable as error:
-        raise CannotRelease(f"{found.wheel} of {released} {error}") from None
-    return {
-        "autograder.py": (HERE / "classroom50" / "autograder.py")
-        .read_text(encoding="utf-8")
-        .encode(),
-        "release.json": f"{manifest.dumped(found)}\n".encode(),
-        PurePosixPath(found.wheel).name: packed,
-    }
-
-
-def gradescope_zip(root: Path, day: str, secret: str | None = None) -> bytes:
-    """The zip, the same bytes every time; raises CannotRelease."""
-    grader = _grader(day)
-    evidence = _evidence(root, day, secret, "gradescope")
-    return zipped(
-        _checked(
-            {**grader, **evidence, "run_autograder": _script("gradescope/run_autograder", DAY=day)},
-            root,
-            day,
-        )
-    )
-
-
-def prairielearn_files(
-    root: Path, day: str, image: str, secret: str | None = None
-) -> dict[str, bytes]:
-    """A question of a course, and the folder its image is built from; raises CannotRelease."""
-    # A question keeps its id when it is made again.
-    own = uuid.UUID(
-        bytes=hashlib.sha256(f"gpudojo {day} {image}".encode()).digest()[:16], version=4
-    )
-    about = {
-        "uuid": str(own),
-        "title": day_title(day),
-        "topic": "GPU programming",
-        "type": "v3",
-        "gradingMethod": "External",
-        "singleVariant": True,
-        "externalGradingOptions": {
-            "enabled": True, "image": image, "entrypoint": "/grade/tests/run.sh", "timeout": TIMEOUT
-        },
-    }  # fmt: skip
-    stems = ",".join(f"{exercise.stem}.py" for exercise in exercises_of(day))
-    evidence = _evidence(root, day, secret, "prairielearn")
-    files = {
-        f"questions/{day}/info.json": f"{json.dumps(about, indent=2)}\n".encode(),
-        f"questions/{day}/question.html": _script(
-            "prairielearn/question.html", TITLE=escape(day_title(day)), FILES=stems
-        ),
-        f"questions/{day}/tests/run.sh": _script("prairielearn/run.sh", DAY=day),
-        **{f"questions/{day}/tests/{name}": data for name, data in evidence.items()},
-        **_image("prairielearn", day, image),
-    }
-    return _checked(files, root, day)
-
-
-def autolab_files(root: Path, day: str, image: str, secret: str | None = None) -> dict[str, bytes]:
-    """A tarball to import as an assessment, and the folder its image is built from; raises CannotRelease."""
-    inside = {
-        "run.sh": _script("autolab/run.sh", DAY=day),
-        **_evidence(root, day, secret, "autolab"),
-    }
-    image_files = _image("autolab", day, image)
-    _checked({**inside, **image_files}, root, day)
-    problems = [{"name": each.stem, "description": each.title, "max_score": float(each.points), "optional": False}
-                for each in exercises_of(day)]  # fmt: skip
-    settings = {
-        "general": {
-            "name": day, "description": "", "display_name": day_title(day), "handin_filename": "handin.zip",
-            "handin_directory": "handin", "max_grace_days": 0, "max_submissions": -1, "disable_handins": False,
-            "max_size": 10, "category_name": "Lab",
-        },
-        "problems": problems,
-        "autograder": {"autograde_timeout": TIMEOUT, "autograde_image": image, "release_score": True},
-    }  # fmt: skip
-    module = (
-        f'require "AssessmentBase.rb"\n\nmodule {day.capitalize()}\n  include AssessmentBase\n\n'
-    )
-    module += f'  def assessmentInitialize(course)\n    super("{day}", course)\n    @problems = []\n  end\nend\n'
-    lab = {
-        f"{day}.yml": f"{json.dumps(settings, indent=2)}\n".encode(),  # JSON is YAML
-        f"{day}.rb": module.encode(),
-        "autograde-Makefile": _script("autolab/autograde-Makefile"),
-        "autograde.tar": _tarred(inside),
-    }
-    return {
-        f"{day}.tar": _tarred({f"{day}/{name}": data for name, data in lab.items()}),
-        **image_files,
-    }
-
-
-def _grader(day: str) -> dict[str, bytes]:
-    """The grader, what it needs, and the script that installs both."""
-    name, data = wheel(day)
-    pins = [line for line in requirements(day, name).splitlines() if not line.startswith("./")]
-    return {
-        "setup.sh": _script("_setup.sh"),
-        "requirements.txt": "\n".join([*pins, ""]).encode(),
-        "grader.txt": f"{name} --hash=sha256:{hashlib.sha256(data).hexdigest()}\n".encode(),
-        name: data,
-    }
-
-
-def _evidence(root: Path, day: str, secret: str | None, platform: str) -> dict[str, bytes]:
-    reference = root / "reference" / day
-    if not reference.is_dir():
-        raise CannotRelease(f"there is no folder {reference} to record evidence from")
-    seed = manifest.SEEDS[-1] if secret is None else number(secret, f"{platform} {day}")
-    return {f"evidence/{day}{SHIPPED_SUFFIX}": manifest.recorded(reference, day, (seed,))}
-
-
-def _image(platform: str, day: str, image: str) -> dict[str, bytes]:
-    files = {f"image/source/{name}": data for name, data in _grader(day).items()}
-    return {"image/Dockerfile": _script("_Dockerfile", BASE=BASES[platform], IMAGE=image), **files}
-
-
-def _script(path: str, **filled: str) -> bytes:
-    text = (HERE / path).read_text(encoding="utf-8")
-    for name, value in filled.items():
-        text = text.replace(f"@{name}@", value)
-    return text.encode()
-
-
-def _checked(files: dict[str, bytes], root: Path, day: str) -> dict[str, bytes]:
-    if found := leaks.leaks(files, root / "reference" / day):
-        raise CannotRelease(f"nothing was written, because it would hold a solution: {found[0]}")
-    return files
-
-
-def _mode(name: str) -> int:
-    return 0o755 if name.rpartition("/")[2] in EXECUTABLE else 0o644
-
-
-def zipped(files: Mapping[str, bytes]) -> bytes:
-    stream = io.BytesIO()
-    with zipfile.ZipFile(stream, "w", zipfile.ZIP_DEFLATED, compresslevel=9) as made:
-        for name, data in sorted(files.items()):
-            entry = zipfile.ZipInfo(name, DATE)
-            entry.create_system = 3  # Unix, on every system: scripts are executable
-            entry.external_attr = (0o100000 | _mode(name)) << 16
-            entry.compress_type = zipfile.ZIP_DEFLATED
-            made.writestr(entry, data)
-    return stream.getvalue()
-
-
-def _tarred(files: Mapping[str, bytes]) -> bytes:
-    stream = io.BytesIO()
-    with tarfile.open(fileobj=stream, mode="w", format=tarfile.USTAR_FORMAT) as made:
-        for name, data in sorted(files.items()):
-            entry = tarfile.TarInfo(name)
-            entry.size, entry.mode, entry.mtime = len(data), _mode(name), 1_577_836_800
-            made.addfile(entry, io.BytesIO(data))
-    return stream.getvalue()
-
-
-def write(path: Path, data: bytes) -> None:
-    """All of it or nothing."""
-    try:
-        store.write(path, data)
-    except OSError as error:
-        raise CannotRelease(f"cannot write {path}: {error.strerror}") from None
-
 
 BUNDLE: Final = "CLASSROOM50_BUNDLE_DIR"
 CHECKOUT_MEMORY: Final = 2 << 30
+# The smallest container has 768 MB, of which torch and the grader take 340.
+CONTAINER_MEMORY: Final = 256 << 20
 
 
 @dataclass(frozen=True)
@@ -235,8 +48,8 @@ class JudgedBy:
 
 
 @dataclass(frozen=True)
-class Graded:
-    """A checkout, graded."""
+class GradedCheckout:
+    """The results of a class that has one submission."""
 
     results: ClassResults
     seed: int | None  # the public one that scenarios were drawn from; None where it is a secret
@@ -246,125 +59,145 @@ class Graded:
         return self.results.submissions[0]
 
 
-def graded(
+def grade_checkout(
     folder: Path,
     day: str,
-    measure: JudgedBy,
+    judged_by: JudgedBy,
     seconds: float = DEFAULT_SECONDS,
     memory: int = CHECKOUT_MEMORY,
     require_isolation: bool = False,
-) -> Graded:
-    """One submission's results, whatever is in the folder. Raises DojoError where the grader fails."""
+) -> GradedCheckout:
+    """Grade one submission, whatever is in its folder.
+
+    Raises DojoError where the grader itself fails.
+    """
     if not folder.is_dir():
         raise BadClass(f"{folder} is not a folder")
     # Outside of the checkout: nothing that lies in it can be taken for a record of ours.
     with tempfile.TemporaryDirectory(prefix="dojo-classroom-") as out:
-        asked = GradingOptions(
+        options = GradingOptions(
             submissions=[folder],
             out=Path(out),
-            reference=measure.reference,
+            reference=judged_by.reference,
             day=day,
-            secret=measure.secret,
+            secret=judged_by.secret,
             seconds=seconds,
             memory=memory,
             require_isolation=require_isolation,
-            evidence=measure.evidence,
+            evidence=judged_by.evidence,
             alone=True,
         )
-        grading = ClassGrading(asked, Display(None))
+        grading = ClassGrading(options, Display(None))
         results = read(grading.run().path)
-    return Graded(results, grading.recorded.seed if grading.recorded else None)
+    seed = grading.recorded.seed if grading.recorded else None
+    return GradedCheckout(results, seed)
 
 
-def judged_by(day: str, environment: Mapping[str, str], reference: Path | None = None) -> JudgedBy:
-    """What there is to judge by, never anything in the checkout, which is the student's. Raises BadClass.
+def choose_what_to_judge_by(
+    day: str, environment: Mapping[str, str], reference: Path | None = None
+) -> JudgedBy:
+    """Return what there is to judge by; never anything in the checkout, which is the student's.
 
-    References, with a secret, where the instructor has put them; otherwise recorded evidence, from the bundle or from
-    the release that is installed; and in a clone of gpudojo, its own references.
+    That is, in this order: references, with a secret, where the instructor has put them; recorded
+    evidence, from the bundle or from the release that is installed; in a clone of gpudojo, its
+    own references. Raises BadClass where there is none of them.
     """
     secret = environment.get("DOJO_SEED") or None
-    bundle = environment.get(BUNDLE)
-    hidden = Path(bundle) / "reference" / day if bundle else None
-    if reference is None and hidden is not None and hidden.is_dir():
-        reference = hidden
+    bundle = Path(environment[BUNDLE]) if environment.get(BUNDLE) else None
+    if reference is None and bundle is not None:
+        in_bundle = bundle / "reference" / day
+        if in_bundle.is_dir():
+            reference = in_bundle
     if reference is not None:
         return JudgedBy(reference, secret=secret)
-    unused = "DOJO_SEED is set, but there are no reference solutions to run with it: the public seed was used."
-    note = unused if secret else ""
-    if bundle and os.path.isfile(Path(bundle) / f"{day}{SHIPPED_SUFFIX}"):
-        return JudgedBy(evidence=Path(bundle), note=note)
+
+    note = ""
+    if secret:
+        note = (
+            "DOJO_SEED is set, but there are no reference solutions to run with it: "
+            "the public seed was used."
+        )
+    if bundle is not None and os.path.isfile(bundle / f"{day}{SHIPPED_SUFFIX}"):
+        return JudgedBy(evidence=bundle, note=note)
     if read_shipped(day) is not None:
         return JudgedBy(note=note)
-    own = Path(gpudojo.__file__).resolve().parents[2] / "reference" / day
-    if own.is_dir():
-        return JudgedBy(own, secret=secret)
+
+    in_clone = Path(gpudojo.__file__).resolve().parents[2] / "reference" / day
+    if in_clone.is_dir():
+        return JudgedBy(in_clone, secret=secret)
     raise BadClass(
-        "there is nothing to judge by: no reference solutions were given, and this gpudojo has no recorded evidence"
+        "there is nothing to judge by: no reference solutions were given, "
+        "and this gpudojo has no recorded evidence"
     )
 
 
-# The smallest container has 768 MB, of which torch and the grader take 340.
-CONTAINER_MEMORY: Final = 256 << 20
+def _write_no_result(target: Path, why: str, day: str) -> None:
+    """Remove results.json: without it, Gradescope says that the autograder failed.
 
-
-def _no_result(target: Path, why: str, day: str) -> None:
-    """Without a results.json, Gradescope says that the autograder failed, and records no score."""
+    It records no score then.
+    """
     (target / "results.json").unlink(missing_ok=True)
 
 
-def _not_gradable(target: Path, why: str, day: str) -> None:
-    """PrairieLearn gives and takes no points for what is not gradable, and does not count it as an attempt."""
-    said = f"The grader could not run: {why}. This is not your fault; please tell your instructor."
-    save_json(target / "results.json", {"gradable": False, "format_errors": [said]})
+def _write_not_gradable(target: Path, why: str, day: str) -> None:
+    """Tell PrairieLearn that this is not gradable: it costs neither points nor an attempt."""
+    result = {"gradable": False, "format_errors": [_apology(why)]}
+    save_json(target / "results.json", result)
 
 
-def _no_scores(target: Path, why: str, day: str) -> None:
-    """Autolab leaves a problem without a score ungraded."""
-    said = f"The grader could not run: {why}. This is not your fault; please tell your instructor."
-    none = dict.fromkeys(each.exercise for each in parts_of(day))
-    save(target / "feedback.txt", f"{said}\n{msgspec.json.encode({'scores': none}).decode()}\n")
+def _write_no_scores(target: Path, why: str, day: str) -> None:
+    """Give Autolab no score for any problem, which leaves them ungraded."""
+    scores = dict.fromkeys(each.exercise for each in exercises_of_day(day))
+    last_line = msgspec.json.encode({"scores": scores}).decode()
+    save(target / "feedback.txt", f"{_apology(why)}\n{last_line}\n")
 
 
-class GraderPlaces(NamedTuple):
-    """Where a platform puts a submission and the evidence, and what it gets where the grader fails."""
+def _apology(why: str) -> str:
+    advice = "This is not your fault; please tell your instructor."
+    return f"The grader could not run: {why}. {advice}"
+
+
+class Container(NamedTuple):
+    """Where a platform puts a submission and the evidence, and what it gets if the grader fails."""
 
     submission: str
     evidence: str
-    failure: Callable[[Path, str, str], None]
+    write_failure: Callable[[Path, str, str], None]
 
 
-PLACES_THERE: Final = {
-    "gradescope": GraderPlaces("submission", "source/evidence", _no_result),
-    "prairielearn": GraderPlaces("student", "tests/evidence", _not_gradable),
-    "autolab": GraderPlaces("submission", "evidence", _no_scores),
+CONTAINERS: Final = {
+    "gradescope": Container("submission", "source/evidence", _write_no_result),
+    "prairielearn": Container("student", "tests/evidence", _write_not_gradable),
+    "autolab": Container("submission", "evidence", _write_no_scores),
 }
 
 
 def main(platform: str, root: Path, day: str, seconds: float) -> int:
-    place = PLACES_THERE[platform]
+    """Grade the submission in a container, write what the platform reads, return an exit status."""
+    container = CONTAINERS[platform]
     target = root / "results"
     target.mkdir(parents=True, exist_ok=True)
     try:
-        measure = JudgedBy(evidence=root / place.evidence)
-        found = graded(
-            root / place.submission, day, measure, seconds=seconds, memory=CONTAINER_MEMORY
+        checkout = grade_checkout(
+            root / container.submission,
+            day,
+            JudgedBy(evidence=root / container.evidence),
+            seconds=seconds,
+            memory=CONTAINER_MEMORY,
         )
-        row = published(found.row, worth(root / "submission_metadata.json"))
-        exporter(platform)(
-            found.results,
-            [row],
-            target,
-            Options(submission=row.submission, exercises=parts_of(day)),
-        )
-        _log(found)
+        row = scale_row(checkout.row, assignment_points(root / "submission_metadata.json"))
+        options = Options(submission=row.submission, exercises=exercises_of_day(day))
+        exporter(platform)(checkout.results, [row], target, options)
+        _print_for_instructor(checkout)
         return 0
     except (DojoError, OSError) as error:
-        why = str(error)
+        why = one_line(str(error))
     except Exception as error:
+        # Whatever went wrong, the platform gets what it needs to blame nobody.
         traceback.print_exc()
         why = f"{type(error).__name__}, see the log"
-    print(f"The grader could not run: {one_line(why)}. No score was recorded.", file=sys.stderr)
-    place.failure(target, one_line(why), day)
+    print(f"The grader could not run: {why}. No score was recorded.", file=sys.stderr)
+    container.write_failure(target, why, day)
     return 1
 
 
@@ -376,34 +209,34 @@ class _Metadata(msgspec.Struct):
     assignment: _Assignment
 
 
-def worth(metadata: Path) -> float | None:
-    """The assignment's points on Gradescope; None where they cannot be read or are not positive."""
+def assignment_points(metadata: Path) -> float | None:
+    """Return the assignment's points on Gradescope.
+
+    None where they cannot be read or are not positive.
+    """
     try:
-        found = msgspec.json.decode(
-            metadata.read_bytes(), type=_Metadata, strict=False
-        ).assignment.total_points
+        read_metadata = msgspec.json.decode(metadata.read_bytes(), type=_Metadata, strict=False)
     except (OSError, msgspec.MsgspecError):
         return None
-    return found if 0 < found < math.inf else None
+    points = read_metadata.assignment.total_points
+    return points if 0 < points < math.inf else None
 
 
-def published(row: SubmissionRow, points: float | None) -> SubmissionRow:
-    """The row, with its score scaled to what the assignment is worth there."""
+def scale_row(row: SubmissionRow, points: float | None) -> SubmissionRow:
+    """Return the row with its score scaled to what the assignment is worth, if that is known."""
     if points is None or not row.max_score:
         return row
-    return msgspec.structs.replace(
-        row, grade=Grade(round(row.score * points / row.max_score, POINT_PLACES), points)
-    )
+    scaled = round(row.score * points / row.max_score, POINT_PLACES)
+    return msgspec.structs.replace(row, grade=Grade(scaled, points))
 
 
-def _log(found: Graded) -> None:
+def _print_for_instructor(checkout: GradedCheckout) -> None:
     """Print what only the instructor should see: the scripts keep it from students."""
-    print(
-        f"{one_line(found.row.submission)}: {found.row.score:g} of {found.row.max_score:g} points"
-    )
-    lacking = missing_layers(found.results.layers)
+    row = checkout.row
+    print(f"{one_line(row.submission)}: {row.score:g} of {row.max_score:g} points")
+    lacking = missing_layers(checkout.results.layers)
     print(f"Isolation layers missing in this container: {'; '.join(lacking) or 'none'}.")
-    for sentence in (*found.row.notes, *found.row.needs_human):
+    for sentence in (*row.notes, *row.needs_human):
         print(f"- {one_line(sentence)}")
 
 

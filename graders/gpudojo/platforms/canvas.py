@@ -1,9 +1,11 @@
-"""Canvas: `gradebook.csv` to import, made from a downloaded gradebook (--gradebook) or from the submissions' names.
+"""Canvas: `gradebook.csv` to import, made from a downloaded gradebook (--gradebook) or from
+the submissions' names.
 
-From a gradebook only the columns that identify a student and the assignment's own are kept, so that the import changes
-nothing else; a student without a submission keeps the grade that is there. A message names an assignment that the
-gradebook does not have, because Canvas would create it. Without a gradebook, students are identified by the ids in the
-names of files that were downloaded from Canvas, and by those of the roster where these are the same.
+From a gradebook only the columns that identify a student and the assignment's own are kept, so
+that the import changes nothing else; a student without a submission keeps the grade that is
+there. A message names an assignment that the gradebook does not have, because Canvas would create
+it. Without a gradebook, students are identified by the ids in the names of files that were
+downloaded from Canvas, and by those of the roster where these are the same.
 """
 
 from __future__ import annotations
@@ -17,116 +19,154 @@ from gpudojo.model.errors import CannotExport
 from gpudojo.model.results import ClassResults, SubmissionRow, SubmissionStatus
 from gpudojo.model.results_file import format_points, spreadsheet_safe
 from gpudojo.platforms import Options
-from gpudojo.platforms._entries import (
-    chosen,
-    ids_on,
-    one_line,
-    people,
-    published,
+from gpudojo.platforms._files import save_csv
+from gpudojo.platforms._rows import chosen_rows, published_maximum
+from gpudojo.platforms._tables import (
+    ListedPerson,
+    PlatformIds,
+    Table,
+    match_lines,
+    number_in,
     read_table,
-    save_csv,
-    value,
 )
+from gpudojo.platforms._texts import one_line
 
 USES: Final = ("gradebook", "title")
-WHO: Final = ("Student", "ID", "SIS User ID", "SIS Login ID", "Section")
-ALSO_WHO: Final = (*WHO, "Integration ID", "Root Account")
-POSSIBLE: Final = "    Points Possible"
+STUDENT_COLUMNS: Final = ("Student", "ID", "SIS User ID", "SIS Login ID", "Section")
+MORE_STUDENT_COLUMNS: Final = ("Integration ID", "Root Account")
+POINTS_POSSIBLE: Final = "    Points Possible"  # Canvas writes the spaces, too
 
 
 def export(
     header: ClassResults, rows: Iterable[SubmissionRow], target: Path, options: Options
 ) -> list[Path]:
     title = options.title or header.title or f"gpudojo {header.day}"
-    worth = published(header)
+    maximum = published_maximum(header)
     if options.gradebook:
-        lines = _filled(options.gradebook, chosen(rows, options), title, worth, options)
+        lines = _fill_gradebook(options.gradebook, rows, title, maximum, options)
     else:
-        lines = [[*WHO, title], [POSSIBLE, "", "", "", "", format_points(worth)]]
-        absent = 0
-        id_of = ids_on("canvas", rows)
-        for row in chosen(rows, options):
-            nothing = row.status is SubmissionStatus.ABSENT and not row.overrides and not row.score
-            absent += nothing
-            who = (
-                one_line(row.student or (row.roster.name if row.roster else "") or row.submission),
-                id_of(row),
-            )
-            login = row.roster.login if row.roster else ""
-            lines.append(
-                [
-                    *map(spreadsheet_safe, (*who, "", login, row.section)),
-                    "" if nothing else format_points(row.final.points),
-                ]
-            )
-        if absent:
-            options.say(
-                f"{absent} on the roster handed in nothing; their cell is empty, and Canvas keeps what it has."
-            )
+        lines = _make_gradebook(rows, title, maximum, options)
     return [save_csv(target / "gradebook.csv", lines)]
 
 
-def _filled(
-    path: Path, rows: Iterable[SubmissionRow], title: str, max_score: float, options: Options
+def _make_gradebook(
+    rows: Iterable[SubmissionRow], title: str, maximum: float, options: Options
 ) -> list[list[str]]:
-    table = read_table(path, "canvas")
-    missing = [heading for heading in WHO[:2] if heading not in table.headings]
-    if missing:
-        said = f"{path} has no column {missing[0]!r}; download the gradebook from Canvas in English, as CSV"
-        raise CannotExport("canvas", said)
-    column = _column(table.headings, title)
-    possible = next((line for line in table.rows if line[0].strip() == POSSIBLE.strip()), None)
-    if column is None:
-        others = [
-            one.rpartition(" (")[0] for one in table.headings if re.search(r" \([0-9]+\)$", one)
-        ]
-        meant = f" For one that is there, give --title: {', '.join(map(repr, others[:6]))}." * bool(
-            others
-        )
-        options.say(
-            f"the gradebook has no assignment {title!r}: Canvas will offer to create it.{meant}"
-        )
-    elif possible is not None and value(possible[column]) != max_score:
-        raise CannotExport(
-            "canvas",
-            f"the assignment {title!r} has {possible[column] or 'no'} points there and {format_points(max_score)} here; "
-            "change its points in Canvas and download the gradebook again",
-        )
-    name = table.headings.index("Student")
-    id_ = table.headings.index("ID")
-    students = {
-        place: (line[id_].strip(), line[name])
-        for place, line in enumerate(table.rows)
-        if line[id_].strip()
-    }
-    grades = {
-        line: format_points(row.final.points)
-        for line, row in people(students, rows, "canvas", options.say)
-    }
-    keep = [place for place, heading in enumerate(table.headings) if heading in ALSO_WHO]
+    """Return the lines of a gradebook that has this assignment alone."""
     lines = [
-        [
-            *(table.headings[place] for place in keep),
-            title if column is None else table.headings[column],
-        ]
+        [*STUDENT_COLUMNS, title],
+        [POINTS_POSSIBLE, "", "", "", "", format_points(maximum)],
     ]
-    own = possible or ([POSSIBLE] + [""] * (len(table.headings) - 1))
-    lines.append([*(own[place] for place in keep), format_points(max_score)])
-    for place in students:
-        line = table.rows[place]
-        there = line[column] if column is not None else ""
-        lines.append([*(line[each] for each in keep), grades.get(place, there)])
+    ids = PlatformIds("canvas", rows)
+    absent = 0
+    for row in chosen_rows(rows, options):
+        points = format_points(row.final.points)
+        if row.status is SubmissionStatus.ABSENT and not row.overrides and not row.score:
+            absent += 1
+            points = ""
+        name = row.student or (row.roster.name if row.roster else "") or row.submission
+        login = row.roster.login if row.roster else ""
+        student = [one_line(name), ids.of(row), "", login, row.section]
+        lines.append([*map(spreadsheet_safe, student), points])
+    if absent:
+        options.say(
+            f"{absent} on the roster handed in nothing; "
+            "their cell is empty, and Canvas keeps what it has."
+        )
     return lines
 
 
-def _column(headings: list[str], title: str) -> int | None:
-    """Where the assignment is: by its whole heading, or by the title before the id that Canvas adds in brackets."""
-    exact = [place for place, heading in enumerate(headings) if heading == title]
-    named = [
-        place for place, heading in enumerate(headings) if heading.rpartition(" (")[0] == title
+def _fill_gradebook(
+    path: Path, rows: Iterable[SubmissionRow], title: str, maximum: float, options: Options
+) -> list[list[str]]:
+    """Return the lines of a downloaded gradebook, cut to this assignment, with its grades.
+
+    Raises CannotExport where the gradebook does not fit.
+    """
+    table = _read_gradebook(path)
+    possible = _row_of_points_possible(table)
+    column = _column_of(table.headings, title)
+    if column is None:
+        _say_that_canvas_creates(title, table.headings, options)
+    elif possible is not None:
+        _require_same_maximum(title, possible[column], maximum)
+
+    # Who stands in which line, and the grades of those who handed in.
+    name_column = table.headings.index("Student")
+    id_column = table.headings.index("ID")
+    students = {}
+    for position, line in enumerate(table.rows):
+        if line[id_column].strip():
+            students[position] = ListedPerson(line[id_column].strip(), line[name_column])
+    grades = {}
+    submissions = chosen_rows(rows, options)
+    for position, row in match_lines(students, submissions, "canvas", options.say):
+        grades[position] = format_points(row.final.points)
+
+    # The columns that say who it is, and one of grades.
+    identifying = (*STUDENT_COLUMNS, *MORE_STUDENT_COLUMNS)
+    kept = [place for place, heading in enumerate(table.headings) if heading in identifying]
+    heading = title if column is None else table.headings[column]
+    if possible is None:
+        possible = [POINTS_POSSIBLE] + [""] * (len(table.headings) - 1)
+    lines = [
+        [*(table.headings[place] for place in kept), heading],
+        [*(possible[place] for place in kept), format_points(maximum)],
     ]
-    if len(exact or named) > 1:
+    for position in students:
+        line = table.rows[position]
+        grade_there = "" if column is None else line[column]
+        grade = grades.get(position, grade_there)
+        lines.append([*(line[place] for place in kept), grade])
+    return lines
+
+
+def _read_gradebook(path: Path) -> Table:
+    table = read_table(path, "canvas")
+    for heading in ("Student", "ID"):
+        if heading not in table.headings:
+            advice = "download the gradebook from Canvas in English, as CSV"
+            raise CannotExport("canvas", f"{path} has no column {heading!r}; {advice}")
+    return table
+
+
+def _row_of_points_possible(table: Table) -> list[str] | None:
+    for row in table.rows:
+        if row[0].strip() == POINTS_POSSIBLE.strip():
+            return row
+    return None
+
+
+def _say_that_canvas_creates(title: str, headings: list[str], options: Options) -> None:
+    text = f"the gradebook has no assignment {title!r}: Canvas will offer to create it."
+    assignments = [heading for heading in headings if re.search(r" \([0-9]+\)$", heading)]
+    if assignments:
+        titles = [repr(heading.rpartition(" (")[0]) for heading in assignments[:6]]
+        text += f" For one that is there, give --title: {', '.join(titles)}."
+    options.say(text)
+
+
+def _require_same_maximum(title: str, there: str, maximum: float) -> None:
+    if number_in(there) != maximum:
         raise CannotExport(
-            "canvas", f"the gradebook has several assignments {title!r}; give --title with its id"
+            "canvas",
+            f"the assignment {title!r} has {there or 'no'} points there and {format_points(maximum)} "
+            "here; change its points in Canvas and download the gradebook again",
         )
-    return next(iter(exact or named), None)
+
+
+def _column_of(headings: list[str], title: str) -> int | None:
+    """Return where the assignment is; None where it is not there.
+
+    It is found by its whole heading, or by the title before the id that Canvas adds in brackets.
+    Raises CannotExport where several have the title.
+    """
+    columns = [place for place, heading in enumerate(headings) if heading == title]
+    if not columns:
+        for place, heading in enumerate(headings):
+            if heading.rpartition(" (")[0] == title:
+                columns.append(place)
+    if len(columns) > 1:
+        advice = "give --title with its id"
+        raise CannotExport("canvas", f"the gradebook has several assignments {title!r}; {advice}")
+    return columns[0] if columns else None

@@ -1,12 +1,12 @@
 """JPlag: folders to compare, `java -jar jplag.jar -l python3 -bc OUT/base-code OUT/submissions`.
 
-Each submission is a folder of Python files; a notebook becomes one file with its code cells. The base code, whose
-matches JPlag leaves out, is the reference with the given code in it. The sources are those kept by `dojo grade`.
+Each submission is a folder of Python files; a notebook becomes one file with its code cells. The
+base code, whose matches JPlag leaves out, is the reference with the given code in it. The sources
+are those kept by `dojo grade`.
 """
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Iterable
 from pathlib import Path, PurePosixPath
 from typing import Final
@@ -16,7 +16,7 @@ from gpudojo.grading.load import NOTEBOOK_SUFFIX, NotANotebook, Unparsable
 from gpudojo.model.errors import CannotExport
 from gpudojo.model.results import ClassResults, SubmissionRow
 from gpudojo.platforms import Options
-from gpudojo.platforms._entries import new_name, save
+from gpudojo.platforms._files import new_name, save
 from gpudojo.submissions.entries import SOURCES, suffix
 from gpudojo.submissions.reading import parts
 
@@ -30,32 +30,41 @@ def export(
     written: list[Path] = []
     taken: set[str] = set()
     for row in rows:
-        if sources := store.sources(row.digest) if row.digest else {}:
-            written += _folder(target / "submissions" / new_name(row.submission, taken), sources)
+        sources = store.sources(row.digest) if row.digest else {}
+        if sources:
+            folder = target / "submissions" / new_name(row.submission, taken)
+            written += _write_sources(folder, sources)
     if not written:
         where = options.results or "the results"
         raise CannotExport(
             "jplag", f"the sources were not kept beside {where}; grade the class again"
         )
-    written += _folder(
-        target / "base-code", store.sources(header.reference) if header.reference else {}
-    )
-    if not (target / "base-code").exists():
+    base_code = target / "base-code"
+    if header.reference:
+        written += _write_sources(base_code, store.sources(header.reference))
+    if not base_code.exists():
         options.say(
             "the reference was not kept, so there is no base code; give JPlag the stubs with -bc."
         )
     return written
 
 
-def _folder(target: Path, sources: dict[str, bytes]) -> list[Path]:
+def _write_sources(folder: Path, sources: dict[str, bytes]) -> list[Path]:
+    """Write Python files and the code of notebooks into one folder, and return the files.
+
+    What is neither, or cannot be parsed, is left out.
+    """
     taken: set[str] = set()
     written = []
     for path, data in sorted(sources.items()):
-        with contextlib.suppress(Unparsable, NotANotebook, RecursionError, MemoryError):
-            if suffix(path, SOURCES):
-                text = "\n\n".join(text for text, _, _ in parts(path, data))
-                name = "-".join(
-                    PurePosixPath(path.removesuffix(NOTEBOOK_SUFFIX).removesuffix(".py")).parts
-                )
-                written.append(save(target / f"{new_name(name, taken)}.py", f"{text.rstrip()}\n"))
+        if not suffix(path, SOURCES):
+            continue
+        try:
+            texts = [text for text, _, _ in parts(path, data)]
+        except (Unparsable, NotANotebook, RecursionError, MemoryError):
+            continue
+        stem = path.removesuffix(NOTEBOOK_SUFFIX).removesuffix(".py")
+        name = new_name("-".join(PurePosixPath(stem).parts), taken)
+        code = "\n\n".join(texts).rstrip()
+        written.append(save(folder / f"{name}.py", f"{code}\n"))
     return written

@@ -1,8 +1,10 @@
-"""Moodle: the grading worksheet that was downloaded there (--worksheet), with grades and feedback filled in.
+"""Moodle: the grading worksheet that was downloaded there (--worksheet), with grades and
+feedback filled in.
 
-A worksheet cannot be made here: its ids are Moodle's. Its headings are in the language of the course, so columns are
-found by known headings, and otherwise by their content: the maximum is the same number in every line, and the grade is
-left of it. Numbers get a decimal comma where the worksheet has it.
+A worksheet cannot be made here: its ids are Moodle's. Its headings are in the language of the
+course, so columns are found by known headings, and otherwise by their content: the maximum is the
+same number in every line, and the grade is left of it. Numbers get a decimal comma where the
+worksheet has it.
 """
 
 from __future__ import annotations
@@ -16,16 +18,30 @@ from gpudojo.model.errors import CannotExport
 from gpudojo.model.results import ClassResults, SubmissionRow
 from gpudojo.model.results_file import format_points
 from gpudojo.platforms import Options
-from gpudojo.platforms import _entries as entries
-from gpudojo.platforms._entries import Table, one_line, plain, value
+from gpudojo.platforms._files import save_csv
+from gpudojo.platforms._rows import chosen_rows
+from gpudojo.platforms._tables import Table, letters_of, match_lines, number_in, read_worksheet
+from gpudojo.platforms._texts import lines_for_student, one_line
 
 USES: Final = ("worksheet",)
-KNOWN: Final = (
-    "Maximum Grade,Maximum mark,Bestwertung,Note maximale,Calificación máxima,Valutazione massima,Nota máxima,"
-    "Maximumcijfer"
+HEADINGS_OF_MAXIMUM: Final = (
+    "Maximum Grade",
+    "Maximum mark",
+    "Bestwertung",
+    "Note maximale",
+    "Calificación máxima",
+    "Valutazione massima",
+    "Nota máxima",
+    "Maximumcijfer",
 )
-MAXIMUM: Final = set(map(plain, KNOWN.split(",")))
-FEEDBACK: Final = ("feedback", "kommentar", "comment", "retroaliment", "comentari", "commenti")
+WORDS_FOR_FEEDBACK: Final = (
+    "feedback",
+    "kommentar",
+    "comment",
+    "retroaliment",
+    "comentari",
+    "commenti",
+)
 
 
 def export(
@@ -38,64 +54,94 @@ def export(
             "give the assignment's grading worksheet with --worksheet; Moodle offers it under "
             '"Download grading worksheet" when offline grading is switched on for the assignment',
         )
-    table, listed = entries.worksheet(path)
-    maximum = _maximum(table, path)
-    # Feedback is written below a known heading right of the maximum.
-    right = enumerate(map(plain, table.headings[maximum + 1 :]), maximum + 1)
-    comment = next(
-        (place for place, heading in right if any(word in heading for word in FEEDBACK)), None
-    )
-    above = 0
-    for place, row in entries.people(listed, entries.chosen(rows, options), "moodle", options.say):
-        line = table.rows[place]
-        if value(line[maximum]) != row.final.max_points:
-            raise CannotExport(
-                "moodle",
-                f"the maximum is {line[maximum]} in {path} and {format_points(row.final.max_points)} here; "
-                "change the assignment's maximum grade in Moodle and download the worksheet again",
-            )
-        above += row.final.points > row.final.max_points
-        grade = format_points(min(row.final.points, row.final.max_points))
-        line[maximum - 1] = grade.replace(".", ",") if "," in line[maximum] else grade
-        if comment is not None:
-            # Moodle keeps HTML: what a student wrote is text in it, never markup.
-            said = entries.told(row, options.exercises)
-            line[comment] = "<br>".join(html.escape(one_line(text)) for text in said)
-    if above:
+    table, people = read_worksheet(path)
+    maximum_column = _column_of_maximum(table, path)
+    feedback_column = _column_of_feedback(table, maximum_column)
+
+    above_maximum = 0
+    submissions = chosen_rows(rows, options)
+    for position, row in match_lines(people, submissions, "moodle", options.say):
+        line = table.rows[position]
+        _require_same_maximum(line[maximum_column], row, path)
+        above_maximum += row.final.points > row.final.max_points
+        line[maximum_column - 1] = _grade(row, like=line[maximum_column])
+        if feedback_column is not None:
+            line[feedback_column] = _feedback(row, options)
+
+    if above_maximum:
         options.say(
-            f"students with more points than the maximum, for extra credit: {above}; they get the maximum, "
-            "because Moodle refuses more."
+            f"students with more points than the maximum, for extra credit: {above_maximum}; "
+            "they get the maximum, because Moodle refuses more."
         )
-    if comment is None:
+    if feedback_column is None:
         options.say("the worksheet has no column for feedback; only grades are filled in.")
     filled = target / path.name
     if filled.resolve() == path.resolve():
         raise CannotExport("moodle", f"{path} would be overwritten; give another folder with --out")
-    return [entries.save_csv(filled, [table.headings, *table.rows], table.delimiter, table.mark)]
+    return [save_csv(filled, [table.headings, *table.rows], table.delimiter, table.mark)]
 
 
-def _maximum(table: Table, path: Path) -> int:
-    """Where the maximum grade stands; the grade is left of it."""
+def _require_same_maximum(there: str, row: SubmissionRow, path: Path) -> None:
+    if number_in(there) != row.final.max_points:
+        raise CannotExport(
+            "moodle",
+            f"the maximum is {there} in {path} and {format_points(row.final.max_points)} here; change the "
+            "assignment's maximum grade in Moodle and download the worksheet again",
+        )
+
+
+def _grade(row: SubmissionRow, like: str) -> str:
+    """Return the grade, at most the maximum, with the decimal sign of another number."""
+    grade = format_points(min(row.final.points, row.final.max_points))
+    return grade.replace(".", ",") if "," in like else grade
+
+
+def _feedback(row: SubmissionRow, options: Options) -> str:
+    """Return the feedback as HTML: what a student wrote is text in it, never markup."""
+    lines = lines_for_student(row, options.exercises)
+    return "<br>".join(html.escape(one_line(line)) for line in lines)
+
+
+def _column_of_feedback(table: Table, maximum_column: int) -> int | None:
+    """Return the first column right of the maximum whose heading speaks of feedback."""
+    for column in range(maximum_column + 1, len(table.headings)):
+        heading = letters_of(table.headings[column])
+        if any(word in heading for word in WORDS_FOR_FEEDBACK):
+            return column
+    return None
+
+
+def _column_of_maximum(table: Table, path: Path) -> int:
+    """Return the column of the maximum grade; the grade is left of it.
+
+    Raises CannotExport where no column, or more than one, can be it.
+    """
+    known_headings = {letters_of(heading) for heading in HEADINGS_OF_MAXIMUM}
     columns = range(2, len(table.headings))
-    known = [place for place in columns if plain(table.headings[place]) in MAXIMUM]
-    numbers = {place: {value(line[place]) for line in table.rows} for place in known or columns}
-    numeric = [
-        place for place, found in numbers.items() if len(found) == 1 and (found.pop() or 0) > 0
-    ]
-    fitting = [
-        place
-        for place in numeric
-        if all(_is_grade(line[place - 1], line[place]) for line in table.rows)
-    ]
+    known = [column for column in columns if letters_of(table.headings[column]) in known_headings]
+    fitting = [column for column in known or columns if _may_be_maximum(table, column)]
     if len(fitting) != 1:
-        said = f"the column of grades was not found in {path}; download the worksheet of an assignment graded in points"
-        raise CannotExport("moodle", said)
+        raise CannotExport(
+            "moodle",
+            f"the column of grades was not found in {path}; "
+            "download the worksheet of an assignment graded in points",
+        )
     return fitting[0]
 
 
-def _is_grade(cell: str, maximum: str) -> bool:
-    grade = value(cell)
-    largest = value(maximum)
-    return cell.strip() in ("", "-") or (
-        grade is not None and largest is not None and 0 <= grade <= largest
-    )
+def _may_be_maximum(table: Table, column: int) -> bool:
+    """True if a column has one positive number, and left of it are grades up to that number."""
+    numbers = {number_in(row[column]) for row in table.rows}
+    if len(numbers) != 1:
+        return False
+    maximum = numbers.pop()
+    if maximum is None or maximum <= 0:
+        return False
+    return all(_is_grade(row[column - 1], maximum) for row in table.rows)
+
+
+def _is_grade(cell: str, maximum: float) -> bool:
+    if cell.strip() in ("", "-"):
+        return True
+    grade = number_in(cell)
+    return grade is not None and 0 <= grade <= maximum

@@ -1,7 +1,9 @@
-"""Statistics: `checks.csv`, a line per check: attempted, absent, failed, difficulty, discrimination.
+"""Statistics: `checks.csv`, a line per check: attempted, absent, failed, difficulty,
+discrimination.
 
-Absent are those who did not hand in the function, or only the stub. The difficulty is the share that passed of those
-who attempted it, the discrimination the point-biserial correlation of passing with the score in everything else.
+Absent are those who did not hand in the function, or only the stub. The difficulty is the share
+that passed of those who attempted it, the discrimination the point-biserial correlation of
+passing with the score in everything else.
 """
 
 from __future__ import annotations
@@ -14,43 +16,58 @@ from gpudojo.classes.check_statistics import CheckStatistics, ClassStatistics
 from gpudojo.model.results import ClassResults, Outcome, SubmissionRow
 from gpudojo.model.results_file import format_points, spreadsheet_safe
 from gpudojo.platforms import Options
-from gpudojo.platforms._entries import one_line, save_csv
+from gpudojo.platforms._files import save_csv
+from gpudojo.platforms._texts import one_line
 
 OF_CLASS: Final = True
 HEADINGS: Final = (
-    "exercise,function,check,claim,max_points,attempted,absent,passed,failed,blocked,errors,difficulty,discrimination"
-).split(",")
+    "exercise",
+    "function",
+    "check",
+    "claim",
+    "max_points",
+    "attempted",
+    "absent",
+    "passed",
+    "failed",
+    "blocked",
+    "errors",
+    "difficulty",
+    "discrimination",
+)
 
 
 def export(
     header: ClassResults, rows: Iterable[SubmissionRow], target: Path, options: Options
 ) -> list[Path]:
     statistics = ClassStatistics(rows)
-    lines = [_line(check) for check in statistics.checks.values()]
-    if statistics.unread:
-        many = (
-            "submissions could not be read and are"
-            if statistics.unread > 1
-            else "submission could not be read and is"
-        )
-        options.say(f"{statistics.unread} {many} not counted.")
+    if statistics.unread == 1:
+        options.say("1 submission could not be read and is not counted.")
+    elif statistics.unread:
+        options.say(f"{statistics.unread} submissions could not be read and are not counted.")
+    lines = [_cells(check) for check in statistics.checks.values()]
     return [save_csv(target / "checks.csv", [HEADINGS, *lines])]
 
 
-def _line(check: CheckStatistics) -> list[str]:
+def _cells(check: CheckStatistics) -> list[str]:
     exercise, _, rest = check.id.partition("::")
     function, _, name = rest.partition("::")
-    counts = [
-        check.outcomes[each]
-        for each in (Outcome.PASSED, Outcome.FAILED, Outcome.BLOCKED, Outcome.ERROR)
-    ]
-    shares = [
-        "" if each is None else f"{each:.3f}" for each in (check.difficulty, check.discrimination)
-    ]
-    texts = [spreadsheet_safe(one_line(text)) for text in (exercise, function, name, check.claim)]
     return [
-        *texts,
+        spreadsheet_safe(one_line(exercise)),
+        spreadsheet_safe(one_line(function)),
+        spreadsheet_safe(one_line(name)),
+        spreadsheet_safe(one_line(check.claim)),
         format_points(check.max_points),
-        *map(str, (check.attempted, check.absent, *counts)),
-        *shares,
+        str(check.attempted),
+        str(check.absent),
+        str(check.outcomes[Outcome.PASSED]),
+        str(check.outcomes[Outcome.FAILED]),
+        str(check.outcomes[Outcome.BLOCKED]),
+        str(check.outcomes[Outcome.ERROR]),
+        _share(check.difficulty),
+        _share(check.discrimination),
     ]
+
+
+def _share(value: float | None) -> str:
+    return "" if value is None else f"{value:.3f}"

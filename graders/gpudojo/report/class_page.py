@@ -19,7 +19,7 @@ from gpudojo.model.results import (
     SubmissionStatus,
 )
 from gpudojo.model.results_file import format_points
-from gpudojo.platforms._entries import late_by
+from gpudojo.platforms._texts import describe_delay
 from gpudojo.report.rendering import Person, anyone, histogram, page, scatter
 from gpudojo.report.student_page import RecordStore
 from gpudojo.submissions.entries import natural
@@ -232,7 +232,7 @@ def _late(row: SubmissionRow) -> str:
     """In short: "2.5 days, −4"; "late", where no more is known."""
     if row.timing is None or not row.timing.late:
         return ""
-    return (late_by(row.timing) or "late") + (
+    return (describe_delay(row.timing) or "late") + (
         f", −{format_points(row.timing.penalty)}" if row.timing.penalty else ""
     )
 

@@ -26,7 +26,7 @@ from gpudojo.classes.store import FOLDER, write
 from gpudojo.model.errors import printable_text
 from gpudojo.model.results import SubmissionRow
 from gpudojo.model.results_file import format_points, without_surrogates
-from gpudojo.platforms._entries import new_name
+from gpudojo.platforms._files import new_name
 
 COLOURS: Final = (
     "amber azure beige black blue bronze brown coral cream crimson cyan emerald fawn golden green grey indigo ivory "

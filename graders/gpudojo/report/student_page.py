@@ -19,7 +19,7 @@ from gpudojo.classes.store import Record, Store
 from gpudojo.grading.load import NotANotebook, Unparsable
 from gpudojo.model.evidence import Modelled, as_struct
 from gpudojo.model.results import CheckRow, ClassResults, Outcome, SubmissionRow, SubmissionStatus
-from gpudojo.platforms._entries import lateness
+from gpudojo.platforms._texts import describe_lateness
 from gpudojo.report.rendering import (
     Bar,
     Curve,
@@ -409,7 +409,7 @@ def student_page(
         drawn=any(part.call for _, part in functions),
         recorded=known.record is not None,
         neighbours=neighbours,
-        late=lateness(row),
+        late=describe_lateness(row),
         sources=_sources(row, every, person, known) if read else [],
         reason=said_once(row.status.value, person.says(row.reason)) if row.reason else "",
         output="" if person.anonymous else row.output,

@@ -23,16 +23,10 @@ from gpudojo.model.results_file import (
     spreadsheet_safe,
     without_surrogates,
 )
-from gpudojo.platforms import _entries as common
-from gpudojo.platforms._entries import (
-    VisibleRows,
-    new_name,
-    one_line,
-    people,
-    save,
-    save_csv,
-    submission_named,
-)
+from gpudojo.platforms._files import new_name, save, save_csv
+from gpudojo.platforms._rows import VisibleRows, submission_named
+from gpudojo.platforms._tables import PlatformIds, match_lines, read_worksheet
+from gpudojo.platforms._texts import describe_lateness, lines_for_student, one_line
 from gpudojo.report.class_page import Tally, class_page
 from gpudojo.report.rendering import Person, Roll, kept_secret, page, shown_name
 from gpudojo.report.similarity import ComparedWork, similarity_page
@@ -217,9 +211,9 @@ def _line(row: SubmissionRow, file: str, options: FeedbackOptions) -> list[str]:
         row.status.value,
         format_points(grade.points),
         format_points(grade.max_points),
-        common.lateness(row),
+        describe_lateness(row),
     ]
-    lines = "\n".join(one_line(line) for line in common.told(row, options.exercises))
+    lines = "\n".join(one_line(line) for line in lines_for_student(row, options.exercises))
     return [*(one_line(cell) for cell in (*who, row.submission, *points)), file, lines]
 
 
@@ -231,14 +225,14 @@ def _moodle_ids(
     taken: set[str] = set()
     pages = {row.submission: new_name(row.submission, taken) for row in rows}
     if options.worksheet is not None:
-        _, listed = common.worksheet(options.worksheet)
-        for place, row in people(listed, rows, "moodle", say):
+        _, listed = read_worksheet(options.worksheet)
+        for place, row in match_lines(listed, rows, "moodle", say):
             if row.submission in chosen:
                 yield pages[row.submission], listed[place]
         return
-    id_of = common.ids_on("moodle", rows)
+    ids = PlatformIds("moodle", rows)
     for row in rows:
-        if row.submission in chosen and (own := id_of(row)):
+        if row.submission in chosen and (own := ids.of(row)):
             yield pages[row.submission], (own, row.student or row.submission)
 
 

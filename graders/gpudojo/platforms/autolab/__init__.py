@@ -1,6 +1,8 @@
-"""Autolab: `feedback.txt` for each submission, as its autograder prints it: the last line has the scores as JSON.
+"""Autolab: `feedback.txt` for each submission, as its autograder prints it: the last
+line has the scores as JSON.
 
-There is one problem for each exercise, called by its file's name, as the assessment's own problems have to be.
+There is one problem for each exercise, called by its file's name, as the assessment's own
+problems have to be.
 """
 
 from __future__ import annotations
@@ -12,32 +14,33 @@ import msgspec
 
 from gpudojo.model.results import ClassResults, SubmissionRow
 from gpudojo.platforms import Options
-from gpudojo.platforms._entries import (
-    Entry,
-    entries,
+from gpudojo.platforms._files import save
+from gpudojo.platforms._rows import entries, exercises_with_missing
+from gpudojo.platforms._texts import (
+    lines_for_student,
     one_line,
     printable,
-    save,
-    say_apart,
-    told,
-    whole,
+    say_which_points_differ,
 )
 
 
 def export(
     header: ClassResults, rows: Iterable[SubmissionRow], target: Path, options: Options
 ) -> list[Path]:
-    say_apart(rows, options)
-    return [
-        save(each.folder / "feedback.txt", _feedback(each, options))
-        for each in entries(rows, target, options)
-    ]
+    say_which_points_differ(rows, options)
+    written = []
+    for entry in entries(rows, target, options):
+        written.append(save(entry.folder / "feedback.txt", _feedback(entry.row, options)))
+    return written
 
 
-def _feedback(entry: Entry, options: Options) -> str:
-    row = entry.row
-    printed = [f"What the code printed:\n{printable(row.output)}"] if row.output else []
-    exercises = whole(row, options.exercises)
-    scores = {one_line(each.exercise): each.score for each in exercises}
-    lines = [*printed, *(one_line(line) for line in told(row, options.exercises))]
-    return "\n".join([*lines, msgspec.json.encode({"scores": scores}).decode(), ""])
+def _feedback(row: SubmissionRow, options: Options) -> str:
+    lines = []
+    if row.output:
+        lines.append(f"What the code printed:\n{printable(row.output)}")
+    lines += [one_line(line) for line in lines_for_student(row, options.exercises)]
+    scores = {}
+    for exercise in exercises_with_missing(row, options.exercises):
+        scores[one_line(exercise.exercise)] = exercise.score
+    lines.append(msgspec.json.encode({"scores": scores}).decode())
+    return "\n".join([*lines, ""])

@@ -1,13 +1,15 @@
 """GitHub Classroom's Actions: what a grader step hands to autograding-grading-reporter.
 
-The reporter has two totals: it records the sum of the tests' scores, and shows passed / all tests × max_score.
-They agree only if all tests weigh the same, so a check is repeated until they do: one worth 2 points appears twice
-beside one worth 1. A check that gpudojo could not judge counts as passed, because it costs the student nothing.
+The reporter has two totals: it records the sum of the tests' scores, and shows passed / all tests
+× max_score. They agree only if all tests weigh the same, so a check is repeated until they do: one
+worth 2 points appears twice beside one worth 1. A check that gpudojo could not judge counts as
+passed, because it costs the student nothing.
 
-`NAME.json` is the whole submission in one runner. The reporter reads it from an environment variable, which
-holds 128 KiB; `NAME.base64` is written only if it fits. `NAME/exercise04.base64` and its neighbours are one runner for
-each exercise: far less repetition, and a line for each exercise in the reporter's table. `NAME/outputs` holds them all
-as lines to append to $GITHUB_OUTPUT.
+`NAME.json` is the whole submission in one runner. The reporter reads it from an environment
+variable, which holds 128 KiB; `NAME.base64` is written only if it fits. `NAME/exercise04.base64`
+and its neighbours are one runner for each exercise: far less repetition, and a line for each
+exercise in the reporter's table. `NAME/outputs` holds them all as lines to append to
+$GITHUB_OUTPUT.
 """
 
 from __future__ import annotations
@@ -16,180 +18,237 @@ import base64
 import math
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
 from gpudojo.model.results import CheckRow, ClassResults, SubmissionRow
 from gpudojo.platforms import Options
-from gpudojo.platforms import _entries as common
-from gpudojo.platforms._entries import Entry, entries, one_line, parts, points, save
+from gpudojo.platforms._files import save
+from gpudojo.platforms._rows import (
+    SUBMISSION,
+    Entry,
+    costs_nothing,
+    entries,
+    exercises_with_missing,
+    millionths,
+    overall_outcome,
+    points_of,
+    rows_of_exercise,
+)
+from gpudojo.platforms._texts import (
+    describe_check,
+    full_text,
+    join_texts,
+    one_line,
+    points_left_out,
+    say_which_points_differ,
+)
 
-LARGEST: Final = (
-    120_000  # characters of base64; the system's limit is 131,072 with the variable's name
-)
-MOST: Final = 5_000  # tests
-LONGEST: Final = (
-    1_000  # characters of a message: a submission must not be able to make its own report too large
-)
+# Characters of base64; the system's limit is 131,072 with the variable's name.
+LARGEST: Final = 120_000
+MOST_TESTS: Final = 5_000
+# Characters: a submission must not be able to make its own report too large.
+LONGEST_MESSAGE: Final = 1_000
+
+Test = dict[str, Any]
+Runner = dict[str, Any]  # what the reporter reads: status, max_score, tests
+
+
+class EncodedRunner(NamedTuple):
+    """A runner as the reporter reads it, and as a person may."""
+
+    json: str
+    base64: str
 
 
 def export(
     header: ClassResults, rows: Iterable[SubmissionRow], target: Path, options: Options
 ) -> list[Path]:
+    say_which_points_differ(rows, options)
     written: list[Path] = []
     too_large = 0
     uneven = 0
-    common.say_apart(rows, options)
     for entry in entries(rows, target, options):
-        runner = _told(_runner(entry.row, entry.checks), entry.row)
-        _settle([runner], entry.checks)
-        shown = (
-            sum(test["status"] == "pass" for test in runner["tests"])
-            / len(runner["tests"])
-            * runner["max_score"]
-        )
-        uneven += not math.isclose(
-            shown, _sum_in_order(runner["tests"]), rel_tol=1e-9, abs_tol=1e-9
-        )
-        text, encoded = _encoded(runner)
-        written.append(save(target / f"{entry.name}.json", text))
-        if len(encoded) <= LARGEST:
-            written.append(save(target / f"{entry.name}.base64", encoded))
+        runner = _make_runner(entry.row, entry.checks)
+        _put_points_left_out_first(runner, entry.row)
+        _make_sum_exact([runner], entry.checks)
+        uneven += not _shows_what_it_records(runner)
+        encoded = _encode(runner)
+        written.append(save(target / f"{entry.name}.json", encoded.json))
+        in_base64 = target / f"{entry.name}.base64"
+        if len(encoded.base64) <= LARGEST:
+            written.append(save(in_base64, encoded.base64))
         else:
             too_large += 1
-            (target / f"{entry.name}.base64").unlink(
-                missing_ok=True
-            )  # an older one would be taken for this one
-        outputs = ""
-        of_exercises = _by_exercise(entry, options)
-        runners = [_runner(entry.row, checks) for _, checks in of_exercises]
-        _settle(runners, [check for _, checks in of_exercises for check in checks])
-        for (runner_id, _), runner in zip(of_exercises, runners, strict=True):
-            runner = runner if outputs else _told(runner, entry.row)
-            text, encoded = _encoded(runner)
-            written.append(save(entry.folder / f"{runner_id}.json", text))
-            written.append(save(entry.folder / f"{runner_id}.base64", encoded))
-            outputs += f"{runner_id}={encoded}\n"
-        written.append(save(entry.folder / "outputs", outputs))
+            in_base64.unlink(missing_ok=True)  # an older one would be taken for this one
+        written += _write_exercises(entry, options)
     if too_large:
         options.say(
-            f"{too_large} of the submissions do not fit into one environment variable; use a runner for each exercise."
+            f"{too_large} of the submissions do not fit into one environment variable; "
+            "use a runner for each exercise."
         )
     if uneven:
         options.say(
-            f"{uneven} of the submissions have points too fine for tests of equal weight: the reporter records the "
-            "right total and shows another."
+            f"{uneven} of the submissions have points too fine for tests of equal weight: "
+            "the reporter records the right total and shows another."
         )
     return written
 
 
-def _by_exercise(entry: Entry, options: Options) -> list[tuple[str, list[CheckRow]]]:
-    """Rows under the ids of runners, which may only have letters and digits."""
+def _write_exercises(entry: Entry, options: Options) -> list[Path]:
+    """Write a runner for each exercise of a submission, and return the files."""
+    rows_by_runner = _rows_by_runner(entry, options)
+    runners = {
+        runner_id: _make_runner(entry.row, checks) for runner_id, checks in rows_by_runner.items()
+    }
+    all_checks = [check for checks in rows_by_runner.values() for check in checks]
+    _make_sum_exact(list(runners.values()), all_checks)
+    first = next(iter(runners.values()))
+    _put_points_left_out_first(first, entry.row)
+    written = []
+    outputs = ""
+    for runner_id, runner in runners.items():
+        encoded = _encode(runner)
+        written.append(save(entry.folder / f"{runner_id}.json", encoded.json))
+        written.append(save(entry.folder / f"{runner_id}.base64", encoded.base64))
+        outputs += f"{runner_id}={encoded.base64}\n"
+    written.append(save(entry.folder / "outputs", outputs))
+    return written
+
+
+def _rows_by_runner(entry: Entry, options: Options) -> dict[str, list[CheckRow]]:
+    """Return rows under the ids of runners, which may only have letters and digits."""
     runners: dict[str, list[CheckRow]] = {}
-    for position, exercise in enumerate(common.whole(entry.row, options.exercises), 1):
+    count = 0
+    exercises = exercises_with_missing(entry.row, options.exercises)
+    for position, exercise in enumerate(exercises, 1):
         number = exercise.exercise.partition("_")[0]
-        own = (
-            f"exercise{number}"
-            if number.isascii() and number.isdigit()
-            else f"exercise{position:02}"
-        )
-        while own in runners:
-            own += "x"
-        runners[own] = common.of_exercise(exercise, entry.row)
-    if rest := entry.checks[sum(map(len, runners.values())) :]:
-        runners["submission"] = rest
-    return list(runners.items())
+        if not (number.isascii() and number.isdigit()):
+            number = f"{position:02}"
+        runner_id = f"exercise{number}"
+        while runner_id in runners:
+            runner_id += "x"
+        runners[runner_id] = rows_of_exercise(exercise, entry.row)
+        count += len(runners[runner_id])
+    of_submission = entry.checks[count:]
+    if of_submission:
+        runners[SUBMISSION] = of_submission
+    return runners
 
 
-def _runner(row: SubmissionRow, checks: list[CheckRow]) -> dict[str, Any]:
-    grain = math.gcd(
-        *(parts(number) for check in checks for number in (check.points, check.max_points))
-    )
-    largest = sum(parts(check.max_points) for check in checks)
-    if grain and largest // grain <= MOST:
-        tests = [test for check in checks for test in _repeated(check, grain)]
-    else:
-        tests = [
-            _test(check, common.name_of(check), common.good(check), points(parts(check.points)))
-            for check in checks
-        ]
+def _make_runner(row: SubmissionRow, checks: list[CheckRow]) -> Runner:
+    """Return checks as tests of equal weight, or one by one where that would be too many."""
+    maximum = sum(millionths(check.max_points) for check in checks)
+    weight = _common_weight(checks)
+    tests = []
+    for check in checks:
+        if weight and maximum // weight <= MOST_TESTS:
+            tests += _repeat(check, weight)
+        else:
+            score = points_of(millionths(check.points))
+            tests.append(_make_test(check, describe_check(check), costs_nothing(check), score))
     return {
         "version": 3,
-        "status": common.verdict(row, checks),
-        "max_score": points(largest),
+        "status": overall_outcome(row, checks),
+        "max_score": points_of(maximum),
         "tests": tests,
     }
 
 
-def _told(runner: dict[str, Any], row: SubmissionRow) -> dict[str, Any]:
-    """The runner, whose first test says what the points of the exercises leave out."""
-    first = runner["tests"][0]
-    first["message"] = " ".join(filter(None, [_quoted(common.apart(row)), first["message"]]))[
-        :LONGEST
-    ]
-    return runner
+def _common_weight(checks: Iterable[CheckRow]) -> int:
+    """Return the largest number of millionths that divides all points."""
+    numbers = []
+    for check in checks:
+        numbers += [millionths(check.points), millionths(check.max_points)]
+    return math.gcd(*numbers)
 
 
-def _repeated(check: CheckRow, grain: int) -> list[dict[str, Any]]:
-    count = parts(check.max_points) // grain
-    passed = parts(check.points) // grain
+def _repeat(check: CheckRow, weight: int) -> list[Test]:
+    """Return as many tests as the check is worth weights; as many pass as it has earned."""
+    count = millionths(check.max_points) // weight
+    passed = millionths(check.points) // weight
+    claim = describe_check(check)
     tests = []
-    for number in range(1, count + 1):
-        claim = common.name_of(check)
-        name = claim if count == 1 else f"{claim} ({number} of {count})"
-        earned = number <= passed
-        test = _test(check, name, earned, points(grain) if earned else 0.0)
-        if number > 1:
+    for position in range(1, count + 1):
+        name = claim if count == 1 else f"{claim} ({position} of {count})"
+        earned = position <= passed
+        test = _make_test(check, name, earned, points_of(weight) if earned else 0.0)
+        if position > 1:
             test["message"] = ""  # said once
         tests.append(test)
     return tests
 
 
-def _test(check: CheckRow, name: str, earned: bool, score: float) -> dict[str, Any]:
+def _make_test(check: CheckRow, name: str, earned: bool, score: float) -> Test:
     return {
-        "name": _quoted(name),
+        "name": _without_commands(name),
         "status": "pass" if earned else "fail",
         "score": score,
-        "message": _quoted(common.text_of(check))[:LONGEST],
-        "test_code": _quoted(check.id),  # what was run
-        "filename": _quoted(check.file or ""),
+        "message": _without_commands(full_text(check))[:LONGEST_MESSAGE],
+        "test_code": _without_commands(check.id),  # what was run
+        "filename": _without_commands(check.file or ""),
         "line_no": check.line or 0,  # 0, not absent: the reporter would print "line undefined"
         "duration": 0,
     }
 
 
-def _settle(runners: list[dict[str, Any]], checks: list[CheckRow]) -> None:
-    """Let the scores, added up in order as the reporter does, be the points of the checks and not 0.30000000000000004.
+def _put_points_left_out_first(runner: Runner, row: SubmissionRow) -> None:
+    """Let the first test say what the points of the exercises leave out."""
+    first = runner["tests"][0]
+    message = join_texts(" ", _without_commands(points_left_out(row)), first["message"])
+    first["message"] = message[:LONGEST_MESSAGE]
 
-    A last score that makes up for the others' rounding does not always exist: nothing added to 1.97 is 3.98. Where it
-    does not, all scores become multiples of the last digit that the total has, whose sums are exact.
+
+def _shows_what_it_records(runner: Runner) -> bool:
+    """True if the reporter's two totals agree."""
+    tests = runner["tests"]
+    passed = sum(test["status"] == "pass" for test in tests)
+    shown = passed / len(tests) * runner["max_score"]
+    return math.isclose(shown, _sum_in_order(tests), rel_tol=1e-9, abs_tol=1e-9)
+
+
+def _make_sum_exact(runners: list[Runner], checks: list[CheckRow]) -> None:
+    """Let the scores, added up in order as the reporter does, be the points of the checks.
+
+    They would be 0.30000000000000004 otherwise. A last score that makes up for the others'
+    rounding does not always exist: nothing added to 1.97 is 3.98. Where it does not, all scores
+    become multiples of the last digit that the total has, whose sums are exact.
     """
     tests = [test for runner in runners for test in runner["tests"]]
-    total = points(sum(parts(check.points) for check in checks))
+    total = points_of(sum(millionths(check.points) for check in checks))
     earning = [test for test in tests if test["score"]]
-    for digit in (0.0, math.ulp(total)):
-        if not earning or _sum_in_order(tests) == total:
-            return
-        for test in earning[:-1] if digit else ():
-            test["score"] = round(test["score"] / digit) * digit
-        earning[-1]["score"] = 0.0
-        earning[-1]["score"] = total - _sum_in_order(tests)
+    if not earning or _sum_in_order(tests) == total:
+        return
+    _let_last_make_up(tests, earning[-1], total)
+    if _sum_in_order(tests) == total:
+        return
+    last_digit = math.ulp(total)
+    for test in earning[:-1]:
+        test["score"] = round(test["score"] / last_digit) * last_digit
+    _let_last_make_up(tests, earning[-1], total)
 
 
-def _sum_in_order(tests: list[dict[str, Any]]) -> float:
+def _let_last_make_up(tests: list[Test], last: Test, total: float) -> None:
+    last["score"] = 0.0
+    last["score"] = total - _sum_in_order(tests)
+
+
+def _sum_in_order(tests: list[Test]) -> float:
     total = 0.0
     for test in tests:
         total += test["score"]
     return total
 
 
-def _quoted(text: str) -> str:
-    """Text that cannot be a workflow command in a log: those begin a line, or are spelled ##[…] anywhere."""
+def _without_commands(text: str) -> str:
+    """Return text that cannot be a workflow command in a log.
+
+    Those begin a line, or are spelled ##[…] anywhere.
+    """
     return one_line(text).replace("##[", "# #[")
 
 
-def _encoded(runner: dict[str, Any]) -> tuple[str, str]:
-    """Its JSON, and that in base64."""
-    text = msgspec.json.encode(runner)
-    return text.decode(), base64.b64encode(text).decode("ascii")
+def _encode(runner: Runner) -> EncodedRunner:
+    data = msgspec.json.encode(runner)
+    return EncodedRunner(data.decode(), base64.b64encode(data).decode("ascii"))

@@ -18,53 +18,68 @@ import msgspec
 
 from gpudojo.model.results import CheckRow, ClassResults, Outcome, SubmissionRow
 from gpudojo.model.results_file import format_points
-from gpudojo.platforms import Options, exporter, parts_of
-from gpudojo.platforms._autograder import Graded
-from gpudojo.platforms._entries import one_line, printable
+from gpudojo.platforms import Options, exercises_of_day, exporter
+from gpudojo.platforms._autograder import GradedCheckout
+from gpudojo.platforms._texts import join_texts, one_line, printable
 from gpudojo.release.manifest import Change
 from gpudojo.sandbox.layers import missing_layers
 
 OUTPUT: Final = "GITHUB_OUTPUT"
 SUMMARY: Final = "GITHUB_STEP_SUMMARY"
-FILES: Final = (OUTPUT, SUMMARY, "GITHUB_ENV", "GITHUB_PATH", "GITHUB_STATE")
+WORKFLOW_FILES: Final = (OUTPUT, SUMMARY, "GITHUB_ENV", "GITHUB_PATH", "GITHUB_STATE")
 LARGEST_SUMMARY: Final = 1_000_000  # bytes; GitHub drops a longer one altogether
-SHOWN: Final = 10  # annotations of a kind that GitHub shows for a step
-LONGEST: Final = 500  # characters of a line of an annotation
+MOST_ANNOTATIONS: Final = 10  # of a kind, that GitHub shows for a step
+LONGEST_LINE: Final = 500  # characters of a line of an annotation
 LONGEST_TEXT: Final = 300  # characters of a text in the summary
-MOST_OUTPUT: Final = 16_000  # characters of what a student printed
-MOST: Final = 50  # changed files, and notes
-SPECIAL: Final = re.compile(r"([\\`*_{}\[\]()<>#+\-.!|~$@&:])")
+LONGEST_OUTPUT: Final = 16_000  # characters of what a student printed
+MOST_NOTES: Final = 50  # and changed files, in the summary
+MARKDOWN_SIGNS: Final = re.compile(r"([\\`*_{}\[\]()<>#+\-.!|~$@&:])")
+# What workflow commands want to have encoded.
+IN_MESSAGE: Final = "%\r\n"
+IN_PROPERTY: Final = IN_MESSAGE + ":,"
 RESULT: Final = "result.json"
 WITHOUT_ACTIONS: Final = {OUTPUT: "github-outputs.txt", SUMMARY: "summary.md"}
+CHANGES: Final = {
+    "changed": "differs from the released file",
+    "deleted": "was deleted",
+    "added": "is not part of the release",
+}
 
 
 @contextlib.contextmanager
-def guarded(environment: Mapping[str, str]) -> Iterator[list[str]]:
-    """While student code runs; afterwards the list names the files that were written to."""
-    before = {name: _content(environment[name]) for name in FILES if environment.get(name)}
+def guard_workflow_files(environment: Mapping[str, str]) -> Iterator[list[str]]:
+    """Undo what student code writes to the workflow's own files.
+
+    Afterwards the list names the variables of the files that were written to.
+    """
+    before = {}
+    for name in WORKFLOW_FILES:
+        if environment.get(name):
+            before[name] = _content_of(environment[name])
     touched: list[str] = []
     try:
         yield touched
     finally:
         for name, data in before.items():
-            path = Path(environment[name])
-            if _content(environment[name]) == data:
+            if _content_of(environment[name]) == data:
                 continue
             touched.append(name)
-            with contextlib.suppress(OSError):
+            path = Path(environment[name])
+            with contextlib.suppress(OSError):  # then GitHub finds what is there
                 path.unlink(missing_ok=True)
                 if data is not None:
                     path.write_bytes(data)
 
 
-def _content(path: str) -> bytes | None:
+def _content_of(path: str) -> bytes | None:
     try:
         return Path(path).read_bytes()
     except OSError:
         return None
 
 
-def append(path: Path, text: str, most: int | None = None) -> None:
+def append_text(path: Path, text: str, most: int | None = None) -> None:
+    """Append to a file; a text of more than `most` bytes is cut, and ends with three dots."""
     data = text.encode("utf-8", "replace")
     if most is not None and len(data) > most:
         data = data[:most].decode("utf-8", "ignore").encode() + b"\n\n...\n"
@@ -72,8 +87,11 @@ def append(path: Path, text: str, most: int | None = None) -> None:
         file.write(data)
 
 
-def replace(path: Path, data: bytes) -> None:
-    """A file in a student's checkout: whole or not at all, and beside whatever a link of that name leads to."""
+def replace_file(path: Path, data: bytes) -> None:
+    """Write a file in a student's checkout, whole or not at all.
+
+    A link of that name is replaced; what it leads to is left alone. Raises OSError.
+    """
     if path.is_dir() and not path.is_symlink():
         raise IsADirectoryError(errno.EISDIR, "it is a folder, not a file", str(path))
     try:
@@ -89,13 +107,6 @@ def replace(path: Path, data: bytes) -> None:
         part.unlink(missing_ok=True)
 
 
-WHATS: Final = {
-    "changed": "differs from the released file",
-    "deleted": "was deleted",
-    "added": "is not part of the release",
-}
-
-
 @dataclass(frozen=True)
 class Annotation:
     """A remark on a line of a file."""
@@ -107,107 +118,137 @@ class Annotation:
     line: int = 0
 
     def command(self) -> str:
+        """Return the workflow command that puts it on the line."""
         properties = {
             "file": self.file,
             "line": str(self.line) if self.line else "",
             "title": self.title,
         }
-        given = ",".join(
-            f"{name}={escaped(text, ':,')}" for name, text in properties.items() if text
-        )
-        return f"::{self.level} {given}::{escaped(self.message)}"
+        settings = []
+        for name, text in properties.items():
+            if text:
+                settings.append(f"{name}={percent_encode(text, IN_PROPERTY)}")
+        message = percent_encode(self.message, IN_MESSAGE)
+        return f"::{self.level} {','.join(settings)}::{message}"
+
+    def sentence(self) -> str:
+        """Return it as a line for people."""
+        place = f"{self.file}:{self.line}: " if self.line else ""
+        return f"{self.level}: {place}{self.title}: {' '.join(self.message.split())}"
 
 
-def escaped(text: str, more: str = "") -> str:
-    """Text as the message of a command; with `more` characters replaced, as the value of one of its properties."""
-    return "".join(f"%{ord(letter):02X}" if letter in f"%\r\n{more}" else letter for letter in text)
+def percent_encode(text: str, letters: str) -> str:
+    """Return the text with these letters as `%0A`, as workflow commands want it."""
+    encoded = ""
+    for letter in text:
+        encoded += f"%{ord(letter):02X}" if letter in letters else letter
+    return encoded
 
 
-def _checks(row: SubmissionRow, outcome: Outcome) -> list[CheckRow]:
-    return [
-        check for exercise in row.exercises for check in exercise.checks if check.outcome is outcome
-    ]
+def _checks_with(row: SubmissionRow, outcome: Outcome) -> list[CheckRow]:
+    checks = []
+    for exercise in row.exercises:
+        checks += [check for check in exercise.checks if check.outcome is outcome]
+    return checks
 
 
-def on_lines(row: SubmissionRow, inside: str = "") -> list[Annotation]:
-    """What failed, each on the student's own line; `inside` is where in the repository the checkout lies."""
-    failed = [check for check in _checks(row, Outcome.FAILED) if check.file]
-    first = {
-        (check.function, check.file, check.cell, check.line): check for check in reversed(failed)
-    }
-    remarks = []
-    for check in list(reversed(first.values()))[:SHOWN]:
+def annotations_of_failures(row: SubmissionRow, inside: str = "") -> list[Annotation]:
+    """Return what failed, each on the student's own line, one for each line of a function.
+
+    `inside` is where in the repository the checkout lies.
+    """
+    first_by_line: dict[tuple[object, ...], CheckRow] = {}
+    for check in _checks_with(row, Outcome.FAILED):
+        if check.file:
+            place = (check.function, check.file, check.cell, check.line)
+            first_by_line.setdefault(place, check)
+    annotations = []
+    for check in list(first_by_line.values())[:MOST_ANNOTATIONS]:
         cell = f"Code cell {check.cell}, line {check.line}: " if check.cell else ""
-        said = (f"{cell}{check.message}", check.why, f"Hint: {check.hint}" if check.hint else "")
-        message = "\n".join(one_line(text)[:LONGEST] for text in said if text)
-        title = f"{check.function}: {one_line(check.claim)}"
-        file = "/".join(filter(None, (inside, check.file)))
+        hint = f"Hint: {check.hint}" if check.hint else ""
+        texts = [f"{cell}{check.message}", check.why, hint]
         # GitHub counts the lines of a notebook's JSON.
-        remarks.append(
-            Annotation("error", title, message, file, 1 if check.cell else check.line or 1)
+        line = 1 if check.cell else check.line or 1
+        annotation = Annotation(
+            "error",
+            title=f"{check.function}: {one_line(check.claim)}",
+            message="\n".join(one_line(text)[:LONGEST_LINE] for text in texts if text),
+            file=join_texts("/", inside, check.file or ""),
+            line=line,
         )
-    return remarks
+        annotations.append(annotation)
+    return annotations
 
 
-def on_changes(changes: Iterable[Change], inside: str = "") -> list[Annotation]:
-    """What was changed of the release."""
-    remarks = []
+def annotations_of_changes(changes: Iterable[Change], inside: str = "") -> list[Annotation]:
+    """Return what was changed of the release."""
+    annotations = []
     for change in changes:
+        message = (
+            f"This file {CHANGES[change.what]}. "
+            "It does not change your points, and your teacher can see it."
+        )
         title = f"{one_line(change.path)} was {change.what}"
-        file = "/".join(filter(None, (inside, change.path)))
-        said = f"This file {WHATS[change.what]}. It does not change your points, and your teacher can see it."
-        remarks.append(Annotation("warning", title, said, file, 1))
-    return remarks[:SHOWN]
+        file = join_texts("/", inside, change.path)
+        annotations.append(Annotation("warning", title, message, file, 1))
+    return annotations[:MOST_ANNOTATIONS]
 
 
-def quoted(text: str) -> Iterator[str]:
-    """What a student has printed, line by line."""
+def log_of_output(text: str) -> Iterator[str]:
+    """Yield what a student has printed, line by line, so that no line can be a command."""
     if not text.strip():
         return
     token = secrets.token_hex(32)
     yield f"::stop-commands::{token}"
     yield "What the submission printed:"
-    if (more := len(text) - MOST_OUTPUT) > 0:
-        text = f"{text[:MOST_OUTPUT]}\n… and {more:,} characters more"
-    for line in printable(
-        text
-    ).splitlines():  # also at what only Python takes for the end of a line
+    surplus = len(text) - LONGEST_OUTPUT
+    if surplus > 0:
+        text = f"{text[:LONGEST_OUTPUT]}\n… and {surplus:,} characters more"
+    # `splitlines` also splits at what only Python takes for the end of a line.
+    for line in printable(text).splitlines():
         yield f"│ {line}".replace("##[", "# #[")
     yield f"::{token}::"
 
 
 def escaped_markdown(text: str) -> str:
-    """Text on one line that Markdown takes for nothing but text."""
+    """Return text on one line that Markdown takes for nothing but text."""
     short = one_line(text)
     if len(short) > LONGEST_TEXT:
         short = f"{short[: LONGEST_TEXT - 1]}…"
-    return (
-        SPECIAL.sub(r"\\\1", short)
-        .replace("\\<", "&lt;")
-        .replace("\\>", "&gt;")
-        .replace("\\&", "&amp;")
+    escaped = MARKDOWN_SIGNS.sub(r"\\\1", short)
+    for sign, entity in (("<", "&lt;"), (">", "&gt;"), ("&", "&amp;")):
+        escaped = escaped.replace(f"\\{sign}", entity)
+    return escaped
+
+
+def summary_page(
+    checkout: GradedCheckout, changes: Sequence[Change] | None, notes: Sequence[str] = ()
+) -> str:
+    """Return the page in Markdown.
+
+    `changes` is None where there was no release to compare with.
+    """
+    row = checkout.row
+    results = checkout.results
+    facts = [*notes, *row.notes]
+    if checkout.seed is not None:
+        command = f"pytest exercises/{results.day} --seed {checkout.seed}"
+        facts.append(f"To run the same scenarios yourself: {command}")
+    facts.append(f"gpudojo {results.gpudojo}, torch {results.torch}, bench {results.bench}")
+    lacking = missing_layers(results.layers)
+    if lacking:
+        facts.append(f"Isolation layers missing on this machine: {'; '.join(lacking)}")
+    return _summary_template().render(
+        row=row,
+        failed=_checks_with(row, Outcome.FAILED),
+        errors=_checks_with(row, Outcome.ERROR),
+        changes=changes,
+        known=facts,
     )
 
 
-def summary(graded: Graded, changes: Sequence[Change] | None, notes: Sequence[str] = ()) -> str:
-    """The page in Markdown; `changes` is None where there was no release to compare with."""
-    row = graded.row
-    results = graded.results
-    known = [*notes, *row.notes]
-    if graded.seed is not None:
-        known.append(
-            f"To run the same scenarios yourself: pytest exercises/{results.day} --seed {graded.seed}"
-        )
-    known.append(f"gpudojo {results.gpudojo}, torch {results.torch}, bench {results.bench}")
-    if lacking := missing_layers(results.layers):
-        known.append(f"Isolation layers missing on this machine: {'; '.join(lacking)}")
-    failed = _checks(row, Outcome.FAILED)
-    errors = _checks(row, Outcome.ERROR)
-    return _template().render(row=row, failed=failed, errors=errors, changes=changes, known=known)
-
-
 @functools.cache
-def _template() -> jinja2.Template:
+def _summary_template() -> jinja2.Template:
     environment = jinja2.Environment(
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
@@ -215,109 +256,133 @@ def _template() -> jinja2.Template:
         keep_trailing_newline=True,
     )
     environment.filters.update(number=format_points, text=escaped_markdown)
-    environment.globals.update(whats=WHATS, most=MOST)
-    return environment.from_string(
-        Path(__file__).with_name("summary.md").read_text(encoding="utf-8")
-    )
+    environment.globals.update(whats=CHANGES, most=MOST_NOTES)
+    path = Path(__file__).with_name("summary.md")
+    return environment.from_string(path.read_text(encoding="utf-8"))
 
 
 @dataclass(frozen=True)
 class Report:
     """What a grading run prints and writes."""
 
-    graded: Graded
+    checkout: GradedCheckout
     changes: tuple[Change, ...] | None  # None: there was no release to compare with
     notes: tuple[str, ...] = ()
     inside: str = ""  # where in the repository the checkout lies
 
-    def log(self, actions: bool) -> Iterator[str]:
-        """Line by line; in a workflow with commands that put remarks on the student's lines."""
-        row = self.graded.row
+    def log(self, in_workflow: bool) -> Iterator[str]:
+        """Yield the log line by line.
+
+        In a workflow it has commands that put remarks on the student's lines.
+        """
+        row = self.checkout.row
+        yield from self._table_of_points()
+        if in_workflow:
+            yield from log_of_output(row.output)
+            for annotation in self._annotations():
+                yield annotation.command()
+            return
+        for line in log_of_output(row.output):
+            if not line.startswith("::"):
+                yield line
+        for annotation in self._annotations():
+            yield annotation.sentence()
+
+    def _table_of_points(self) -> Iterator[str]:
+        row = self.checkout.row
         width = max(len(exercise.exercise) for exercise in row.exercises)
         lines = [(each.exercise, each.score, each.max_score) for each in row.exercises]
-        for name, score, most in (*lines, ("total", row.score, row.max_score)):
-            yield f"{name:{width}}  {format_points(score):>6} of {format_points(most):>4}"
-        remarks = [
-            *on_lines(row, self.inside),
-            *on_changes(self.changes or (), self.inside),
-            *(Annotation("warning", "gpudojo", note) for note in self.notes[:SHOWN]),
+        lines.append(("total", row.score, row.max_score))
+        for name, score, maximum in lines:
+            yield f"{name:{width}}  {format_points(score):>6} of {format_points(maximum):>4}"
+
+    def _annotations(self) -> list[Annotation]:
+        notes = [Annotation("warning", "gpudojo", note) for note in self.notes]
+        return [
+            *annotations_of_failures(self.checkout.row, self.inside),
+            *annotations_of_changes(self.changes or (), self.inside),
+            *notes[:MOST_ANNOTATIONS],
         ]
-        printed = quoted(row.output)
-        if actions:
-            yield from printed
-            yield from (remark.command() for remark in remarks)
-            return
-        yield from (line for line in printed if not line.startswith("::"))
-        for remark in remarks:
-            place = f"{remark.file}:{remark.line}: " if remark.line else ""
-            yield f"{remark.level}: {place}{remark.title}: {' '.join(remark.message.split())}"
 
 
-def write(
-    report: Report, whom: Sequence[str], out: Path, environment: Mapping[str, str]
+def write_report(
+    report: Report, readers: Sequence[str], out: Path, environment: Mapping[str, str]
 ) -> list[Path]:
-    """The files that each of `whom` ("github", "classroom50") reads; all of them are made before one is written."""
-    outputs = _outputs(report.graded, environment) if "github" in whom else None
-    # For both, it is Classroom 50 only where its runner says so.
-    fifty = "classroom50" in whom and (len(whom) == 1 or bool(environment.get("CLASSROOM")))
-    result = _result(report.graded, environment) if fifty else None
-    page = summary(report.graded, report.changes, report.notes)
+    """Write the files that each of `readers` ("github", "classroom50") reads, and return them.
+
+    All of them are made before one is written.
+    """
+    outputs = None
+    if "github" in readers:
+        outputs = _github_outputs(report.checkout, environment)
+    # For both readers, it is Classroom 50 only where its runner says so.
+    runs_there = len(readers) == 1 or bool(environment.get("CLASSROOM"))
+    result = None
+    if "classroom50" in readers and runs_there:
+        result = _classroom50_result(report.checkout, environment)
+    page = summary_page(report.checkout, report.changes, report.notes)
     written = []
     if result is not None:
         out.mkdir(parents=True, exist_ok=True)
-        replace(out / RESULT, result)
+        replace_file(out / RESULT, result)
         written.append(out / RESULT)
     if outputs is not None:
-        written.append(_log_lines(OUTPUT, outputs, out, environment))
+        written.append(_write_for_workflow(OUTPUT, outputs, out, environment))
     if outputs is not None or environment.get(SUMMARY):
-        written.append(_log_lines(SUMMARY, page, out, environment))
+        written.append(_write_for_workflow(SUMMARY, page, out, environment))
     return written
 
 
-def _log_lines(name: str, text: str, out: Path, environment: Mapping[str, str]) -> Path:
-    """To the file that GitHub has made for it, or where there is no workflow, to one that a person can look at."""
+def _write_for_workflow(name: str, text: str, out: Path, environment: Mapping[str, str]) -> Path:
+    """Append to the file that GitHub has made for it.
+
+    Where there is no workflow, write one that a person can look at. Returns the file.
+    """
     if environment.get(name):
-        append(Path(environment[name]), text, LARGEST_SUMMARY if name == SUMMARY else None)
-        return Path(environment[name])
+        path = Path(environment[name])
+        append_text(path, text, LARGEST_SUMMARY if name == SUMMARY else None)
+        return path
     out.mkdir(parents=True, exist_ok=True)
-    replace(out / WITHOUT_ACTIONS[name], text.encode("utf-8", "replace"))
-    return out / WITHOUT_ACTIONS[name]
+    path = out / WITHOUT_ACTIONS[name]
+    replace_file(path, text.encode("utf-8", "replace"))
+    return path
 
 
-def _outputs(graded: Graded, environment: Mapping[str, str]) -> str:
-    """A line for each runner, and `result` for the whole submission where one variable can hold it."""
-    made = _exported("github_classroom", graded.results, graded.row, environment)
-    lines = made["outputs"].decode("ascii")
-    own = {f"{line.partition('=')[0]}.base64" for line in lines.splitlines()}
-    whole = [
-        data.decode("ascii")
-        for name, data in made.items()
-        if name.endswith(".base64") and name not in own
-    ]
-    return lines + "".join(f"result={text}\n" for text in whole)
+def _github_outputs(checkout: GradedCheckout, environment: Mapping[str, str]) -> str:
+    """Return a line for each runner, and `result` for the whole submission.
+
+    The latter is there only if one variable can hold it.
+    """
+    files = _export_one("github_classroom", checkout.results, checkout.row, environment)
+    outputs = files["outputs"].decode("ascii")
+    of_exercises = {f"{line.partition('=')[0]}.base64" for line in outputs.splitlines()}
+    for name, data in files.items():
+        if name.endswith(".base64") and name not in of_exercises:
+            outputs += f"result={data.decode('ascii')}\n"
+    return outputs
 
 
-def _result(graded: Graded, environment: Mapping[str, str]) -> bytes:
-    """Who was graded, the environment says; a repository's name may be misread."""
-    known = {
-        **environment,
-        "REVIEW_URL": environment.get("REVIEW_URL") or environment.get("COMMIT_URL", ""),
-    }
-    row = graded.row
-    if owner := known.get("OWNER") or known.get("USERNAME"):
+def _classroom50_result(checkout: GradedCheckout, environment: Mapping[str, str]) -> bytes:
+    """Return result.json. Who was graded, the environment says: a name may be misread."""
+    variables = dict(environment)
+    if not variables.get("REVIEW_URL"):
+        variables["REVIEW_URL"] = variables.get("COMMIT_URL", "")
+    row = checkout.row
+    owner = variables.get("OWNER") or variables.get("USERNAME")
+    if owner:
         row = msgspec.structs.replace(row, identifier=owner, naming="classroom")
-    return _exported("classroom50", graded.results, row, known)[RESULT]
+    return _export_one("classroom50", checkout.results, row, variables)[RESULT]
 
 
-def _exported(
+def _export_one(
     name: str, header: ClassResults, row: SubmissionRow, environment: Mapping[str, str]
 ) -> dict[str, bytes]:
-    """The files of an exporter for one submission, by name."""
+    """Return the files of an exporter for one submission, by name."""
     options = Options(
-        submission=row.submission, exercises=parts_of(header.day), environment=environment
+        submission=row.submission,
+        exercises=exercises_of_day(header.day),
+        environment=environment,
     )
     with tempfile.TemporaryDirectory(prefix="dojo-classroom-") as folder:
-        return {
-            path.name: path.read_bytes()
-            for path in exporter(name)(header, [row], Path(folder), options)
-        }
+        paths = exporter(name)(header, [row], Path(folder), options)
+        return {path.name: path.read_bytes() for path in paths}

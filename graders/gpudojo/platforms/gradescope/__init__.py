@@ -1,7 +1,7 @@
 """Gradescope: `results.json` for each submission, as its autograder harness reads it.
 
-Everything is plain text: what a student printed or named is never read as HTML or Markdown. Hints for the teacher
-stay out, because students see this file's texts.
+Everything is plain text: what a student printed or named is never read as HTML or Markdown. Hints
+for the teacher stay out, because students see this file's texts.
 """
 
 from __future__ import annotations
@@ -12,50 +12,49 @@ from typing import Any, Final
 
 from gpudojo.model.results import POINT_PLACES, CheckRow, ClassResults, SubmissionRow, When
 from gpudojo.platforms import Options
-from gpudojo.platforms import _entries as common
-from gpudojo.platforms._entries import (
-    Entry,
-    entries,
-    exercise_of,
-    good,
-    name_of,
+from gpudojo.platforms._files import save_json
+from gpudojo.platforms._rows import Entry, costs_nothing, entries, exercise_of
+from gpudojo.platforms._texts import (
+    describe_check,
+    describe_lateness,
+    full_text,
+    join_texts,
+    points_and_reason,
     printable,
-    save_json,
 )
 
-
-def export(
-    header: ClassResults, rows: Iterable[SubmissionRow], target: Path, options: Options
-) -> list[Path]:
-    return [
-        save_json(each.folder / "results.json", _result(each, header))
-        for each in entries(rows, target, options)
-    ]
-
-
-SEEN: Final[dict[When, str]] = {
+VISIBILITY: Final[dict[When, str]] = {
     "always": "visible",
     "after deadline": "after_due_date",
     "never": "hidden",
 }
 
 
+def export(
+    header: ClassResults, rows: Iterable[SubmissionRow], target: Path, options: Options
+) -> list[Path]:
+    written = []
+    for entry in entries(rows, target, options):
+        written.append(save_json(entry.folder / "results.json", _result(entry, header)))
+    return written
+
+
 def _result(entry: Entry, header: ClassResults) -> dict[str, Any]:
     row = entry.row
-    output = [
-        common.sentence(row),
-        common.lateness(row),
-        f"What the code printed:\n{row.output}" if row.output else "",
-    ]
-    seen = SEEN[header.visibility.results]
+    visibility = VISIBILITY[header.visibility.results]
     scale = row.final.max_points / row.max_score if row.max_score else 1.0
+    printed = f"What the code printed:\n{row.output}" if row.output else ""
+    output = join_texts("\n\n", points_and_reason(row), describe_lateness(row), printed)
+    tests = []
+    for position, check in enumerate(entry.checks, 1):
+        tests.append(_test(check, position, scale, visibility))
     return {
         "score": row.final.points,
         "execution_time": row.seconds,
-        "output": printable("\n\n".join(filter(None, output))),
+        "output": printable(output),
         "output_format": "text",
         "test_output_format": "text",
-        "visibility": seen,
+        "visibility": visibility,
         "stdout_visibility": "hidden",
         "extra_data": {
             "gpudojo": header.gpudojo,
@@ -63,21 +62,19 @@ def _result(entry: Entry, header: ClassResults) -> dict[str, Any]:
             "bench": header.bench,
             "digest": row.digest,
         },
-        "tests": [
-            _test(check, number, scale, seen) for number, check in enumerate(entry.checks, 1)
-        ],
+        "tests": tests,
     }
 
 
-def _test(check: CheckRow, number: int, scale: float, seen: str) -> dict[str, Any]:
+def _test(check: CheckRow, position: int, scale: float, visibility: str) -> dict[str, Any]:
     return {
         "score": round(check.points * scale, POINT_PLACES),
         "max_score": round(check.max_points * scale, POINT_PLACES),
-        "status": "passed" if good(check) else "failed",
-        "name": name_of(check),
-        "number": str(number),
-        "output": printable("\n".join(filter(None, [check.claim, common.text_of(check)]))),
+        "status": "passed" if costs_nothing(check) else "failed",
+        "name": describe_check(check),
+        "number": str(position),
+        "output": printable(join_texts("\n", check.claim, full_text(check))),
         "output_format": "text",
         "tags": [tag for tag in (exercise_of(check), check.function) if tag],
-        "visibility": seen,
+        "visibility": visibility,
     }

@@ -1,7 +1,7 @@
 """PrairieLearn: `results.json` for each submission, as an external grader leaves it.
 
-The score is a share from 0 to 1. A file may have a megabyte, so texts are cut. A submission that could not be read is
-not gradable there: it costs no attempt.
+The score is a share from 0 to 1. A file may have a megabyte, so texts are cut. A submission that
+could not be read is not gradable there: it costs no attempt.
 """
 
 from __future__ import annotations
@@ -10,59 +10,62 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Final
 
-from gpudojo.model.results import ClassResults, SubmissionRow, SubmissionStatus
+from gpudojo.model.results import CheckRow, ClassResults, Grade, SubmissionRow, SubmissionStatus
 from gpudojo.platforms import Options
-from gpudojo.platforms._entries import (
-    Entry,
-    chosen,
-    entries,
-    lateness,
-    name_of,
+from gpudojo.platforms._files import save_json
+from gpudojo.platforms._rows import Entry, chosen_rows, entries
+from gpudojo.platforms._texts import (
+    describe_check,
+    describe_lateness,
+    full_text,
+    join_texts,
+    points_and_reason,
     printable,
-    save_json,
-    sentence,
-    text_of,
 )
 
-LONGEST: Final = 1_500  # characters of a text
-OUTPUT: Final = 50_000  # characters of what a student printed
+LONGEST_MESSAGE: Final = 1_500  # characters
+LONGEST_OUTPUT: Final = 50_000  # characters of what a student printed
 
 
 def export(
     header: ClassResults, rows: Iterable[SubmissionRow], target: Path, options: Options
 ) -> list[Path]:
-    above = sum(row.final.points > row.final.max_points for row in chosen(rows, options))
+    above = sum(row.final.points > row.final.max_points for row in chosen_rows(rows, options))
     if above:
         options.say(
-            f"students with more points than the maximum, for extra credit: {above}; they get the maximum, "
-            "because PrairieLearn's scores end at 1."
+            f"students with more points than the maximum, for extra credit: {above}; "
+            "they get the maximum, because PrairieLearn's scores end at 1."
         )
-    return [
-        save_json(each.folder / "results.json", _result(each))
-        for each in entries(rows, target, options)
-    ]
+    written = []
+    for entry in entries(rows, target, options):
+        written.append(save_json(entry.folder / "results.json", _result(entry)))
+    return written
 
 
 def _result(entry: Entry) -> dict[str, Any]:
     row = entry.row
-    grade = entry.row.final
-    said = printable("\n".join(filter(None, [sentence(row), lateness(row)])))
+    message = printable(join_texts("\n", points_and_reason(row), describe_lateness(row)))
     if row.status is SubmissionStatus.UNREADABLE:
-        return {"gradable": False, "format_errors": [said]}
-    tests = [
-        {
-            "name": name_of(check),
-            "points": check.points,
-            "max_points": check.max_points,
-            "message": text_of(check)[:LONGEST],
-        }
-        for check in entry.checks
-    ]
-    share = min(grade.points / grade.max_points, 1.0) if grade.max_points else 0.0
+        return {"gradable": False, "format_errors": [message]}
     return {
         "gradable": True,
-        "score": share,
-        "message": said,
-        "output": printable(row.output)[:OUTPUT],
-        "tests": tests,
+        "score": _share(row.final),
+        "message": message,
+        "output": printable(row.output)[:LONGEST_OUTPUT],
+        "tests": [_test(check) for check in entry.checks],
     }
+
+
+def _test(check: CheckRow) -> dict[str, Any]:
+    return {
+        "name": describe_check(check),
+        "points": check.points,
+        "max_points": check.max_points,
+        "message": full_text(check)[:LONGEST_MESSAGE],
+    }
+
+
+def _share(grade: Grade) -> float:
+    if not grade.max_points:
+        return 0.0
+    return min(grade.points / grade.max_points, 1.0)

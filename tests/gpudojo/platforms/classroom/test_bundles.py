@@ -17,7 +17,7 @@ from click.testing import CliRunner
 from gpudojo.cli import main
 from gpudojo.cli.release import IMAGE
 from gpudojo.model.catalogue import exercises_of
-from gpudojo.platforms import _autograder
+from gpudojo.platforms import _autograder, _bundles
 from gpudojo.release import manifest
 
 from tests.gpudojo.platforms.classroom.checkouts import FIRST, REFERENCE
@@ -30,7 +30,7 @@ def evidence(tmp_path_factory: pytest.TempPathFactory) -> bytes:
     data = once(
         tmp_path_factory,
         "gradescope",
-        lambda _: _autograder.gradescope_zip(ROOT, "day8", "a secret"),
+        lambda _: _bundles.gradescope_zip(ROOT, "day8", "a secret"),
     )
     with zipfile.ZipFile(io.BytesIO(data)) as archive:
         return archive.read("evidence/day8.mp")
@@ -161,7 +161,7 @@ def test_an_assessment_has_what_autolab_requires(lab: Path) -> None:
 
 @pytest.mark.parametrize("platform", ["gradescope", "prairielearn", "autolab"])
 def test_a_fault_of_the_grader_is_no_grade(tmp_path: Path, platform: str) -> None:
-    place = _autograder.PLACES_THERE[platform]
+    place = _autograder.CONTAINERS[platform]
     (tmp_path / place.submission).mkdir(parents=True)
     (tmp_path / place.submission / FIRST).write_text("x = 1\n")
     (tmp_path / place.evidence).mkdir(parents=True)

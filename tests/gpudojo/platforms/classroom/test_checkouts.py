@@ -6,7 +6,7 @@ import json
 import re
 
 import pytest
-from gpudojo.platforms.github_classroom.reporting import SHOWN
+from gpudojo.platforms.github_classroom.reporting import MOST_ANNOTATIONS
 
 from tests.gpudojo.platforms.classroom import readers
 from tests.gpudojo.platforms.classroom.checkouts import FIRST, FOURTH, KINDS, STOLEN
@@ -102,7 +102,7 @@ def test_the_log_holds_no_command_but_ours(classroom: Grade, kind: str) -> None:
     heard = readers.runner(ran.log)
     assert {name for name, _, _ in heard.commands} <= {"error", "warning", "stop-commands"}
     for level in ("error", "warning"):
-        assert sum(name == level for name, _, _ in heard.commands) <= SHOWN
+        assert sum(name == level for name, _, _ in heard.commands) <= MOST_ANNOTATIONS
     for name, given, _ in heard.commands:
         if name == "error":
             assert (ran.checkout / given["file"]).is_file()
@@ -160,7 +160,7 @@ def test_changed_files_are_reported_and_change_nothing(classroom: Grade) -> None
         "gpudojo was added",
         "torch.py was added",
     }
-    assert len(told) == SHOWN
+    assert len(told) == MOST_ANNOTATIONS
     page = ran.files["GITHUB_STEP_SUMMARY"].replace("\\", "")
     assert "the checkout was imported" not in page
     assert "could not be tried out" not in page

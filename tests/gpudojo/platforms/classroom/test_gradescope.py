@@ -22,8 +22,7 @@ from gpudojo.model.results import (
     SubmissionRow,
     SubmissionStatus,
 )
-from gpudojo.platforms import Options, exporter
-from gpudojo.platforms import _autograder as autograder_bundles
+from gpudojo.platforms import Options, _bundles, exporter
 from gpudojo.platforms import _autograder as harness
 from gpudojo.release import manifest
 
@@ -90,7 +89,7 @@ def autograder(tmp_path_factory: pytest.TempPathFactory) -> Autograder:
     data = once(
         tmp_path_factory,
         "gradescope",
-        lambda _: autograder_bundles.gradescope_zip(ROOT, "day8", "a secret"),
+        lambda _: _bundles.gradescope_zip(ROOT, "day8", "a secret"),
     )
     for name in ("source", "submission", "results"):
         (root / name).mkdir()
@@ -203,7 +202,7 @@ def test_the_assignment_s_points_are_gradescope_s(
     path = tmp_path / "submission_metadata.json"
     if metadata is not None:
         path.write_text(metadata)
-    assert harness.worth(path) == points
+    assert harness.assignment_points(path) == points
     checks = [CheckRow(f"01_x::f::c{n}", "f", outcome, worth, 30.0) for n, (outcome, worth) in enumerate(
         [(Outcome.PASSED, 30.0), (Outcome.FAILED, 0.0)])]  # fmt: skip
     row = SubmissionRow(
@@ -211,7 +210,7 @@ def test_the_assignment_s_points_are_gradescope_s(
     )
     header = ClassResults("day8", "virtual", "2.13.0", "0.1.0", 60.0)
     options = Options(submission="ada")
-    exporter("gradescope")(header, [harness.published(row, points)], tmp_path, options)
+    exporter("gradescope")(header, [harness.scale_row(row, points)], tmp_path, options)
     result = valid(tmp_path / "results.json")
     assert result["score"] == (points or 60.0) / 2
     assert sum(test["max_score"] for test in result["tests"]) == (points or 60.0)
@@ -222,7 +221,7 @@ def test_the_zip_holds_two_scripts_no_reference_and_the_same_bytes(
 ) -> None:
     with zipfile.ZipFile(io.BytesIO(autograder.archive)) as archive:
         modes = {entry.filename: entry.external_attr >> 16 & 0o777 for entry in archive.infolist()}
-        assert {entry.date_time for entry in archive.infolist()} == {autograder_bundles.DATE}
+        assert {entry.date_time for entry in archive.infolist()} == {_bundles.ZIP_DATE}
         wheel = next(name for name in modes if name.endswith(".whl"))
         inner = zipfile.ZipFile(io.BytesIO(archive.read(wheel))).namelist()
         evidence = archive.read("evidence/day8.mp")
@@ -233,7 +232,7 @@ def test_the_zip_holds_two_scripts_no_reference_and_the_same_bytes(
     assert not [name for name in inner if "reference/" in name or name.endswith(".mp")]
     # That the evidence is recorded to the same bytes is tested with the students' release.
     monkeypatch.setattr(manifest, "recorded", lambda *_: evidence)
-    assert autograder_bundles.gradescope_zip(ROOT, "day8", "a secret") == autograder.archive
+    assert _bundles.gradescope_zip(ROOT, "day8", "a secret") == autograder.archive
 
 
 def test_another_secret_is_another_seed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -244,9 +243,9 @@ def test_another_secret_is_another_seed(monkeypatch: pytest.MonkeyPatch) -> None
         return b"evidence"
 
     monkeypatch.setattr(manifest, "recorded", recorded)
-    monkeypatch.setattr(autograder_bundles, "wheel", lambda *_: ("grader.whl", b""))
+    monkeypatch.setattr(_bundles, "wheel", lambda *_: ("grader.whl", b""))
     for secret in ("one", "two", "one", None):
-        autograder_bundles.gradescope_zip(ROOT, "day8", secret)
+        _bundles.gradescope_zip(ROOT, "day8", secret)
     assert asked[0] == asked[2] != asked[1]
     assert asked[3] == (manifest.SEEDS[-1],)
 

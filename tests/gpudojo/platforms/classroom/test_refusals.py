@@ -11,7 +11,7 @@ from click.testing import CliRunner, Result
 from gpudojo.cli import main
 from gpudojo.model.errors import BadClass, ForkServerFailed
 from gpudojo.platforms import _autograder
-from gpudojo.platforms._autograder import judged_by
+from gpudojo.platforms._autograder import choose_what_to_judge_by
 
 from tests.gpudojo.platforms.classroom import readers
 from tests.gpudojo.platforms.classroom.conftest import IDENTITY
@@ -89,7 +89,7 @@ def test_our_own_fault_is_no_grade(
     def fails(*given: object, **named: object) -> None:
         raise error
 
-    monkeypatch.setattr(_autograder, "graded", fails)
+    monkeypatch.setattr(_autograder, "grade_checkout", fails)
     done = run()
     assert done.exit_code == 1
     commands = readers.runner(done.output).commands
@@ -104,7 +104,7 @@ def test_a_folder_in_the_place_of_the_result(
 
     (tmp_path / "result.json" / "full").mkdir(parents=True)
     monkeypatch.delenv("GITHUB_ACTIONS", raising=False)
-    monkeypatch.setattr(_autograder, "graded", lambda *_, **__: graded("no"))
+    monkeypatch.setattr(_autograder, "grade_checkout", lambda *_, **__: graded("no"))
     arguments = ["classroom", str(tmp_path), "--out", str(tmp_path), "--for", "classroom50"]
     done = CliRunner(env=IDENTITY).invoke(main, arguments)
     assert done.exit_code == 1
@@ -117,7 +117,9 @@ def test_a_folder_in_the_place_of_the_result(
 
 def test_references_in_the_bundle_come_first(tmp_path: Path) -> None:
     (tmp_path / "reference" / "day8").mkdir(parents=True)
-    found = judged_by("day8", {"CLASSROOM50_BUNDLE_DIR": str(tmp_path), "DOJO_SEED": "hush"})
+    found = choose_what_to_judge_by(
+        "day8", {"CLASSROOM50_BUNDLE_DIR": str(tmp_path), "DOJO_SEED": "hush"}
+    )
     assert (found.reference, found.secret) == (tmp_path / "reference" / "day8", "hush")
 
 
@@ -125,7 +127,9 @@ def test_evidence_in_the_bundle_is_used_and_a_secret_without_references_is_told(
     tmp_path: Path,
 ) -> None:
     (tmp_path / "day8.mp").write_bytes(b"")
-    found = judged_by("day8", {"CLASSROOM50_BUNDLE_DIR": str(tmp_path), "DOJO_SEED": "hush"})
+    found = choose_what_to_judge_by(
+        "day8", {"CLASSROOM50_BUNDLE_DIR": str(tmp_path), "DOJO_SEED": "hush"}
+    )
     assert (found.reference, found.evidence, found.secret) == (None, tmp_path, None)
     assert "DOJO_SEED is set" in found.note
     assert "hush" not in found.note
@@ -136,7 +140,7 @@ def test_references_in_the_checkout_are_never_used(
 ) -> None:
     (tmp_path / "reference" / "day8").mkdir(parents=True)
     monkeypatch.chdir(tmp_path)
-    assert judged_by("day8", {}).reference == REFERENCE  # of this clone
+    assert choose_what_to_judge_by("day8", {}).reference == REFERENCE  # of this clone
 
 
 def test_with_nothing_to_judge_by_there_is_a_sentence(
@@ -146,4 +150,4 @@ def test_with_nothing_to_judge_by_there_is_a_sentence(
 
     monkeypatch.setattr(gpudojo, "__file__", str(tmp_path / "graders" / "gpudojo" / "__init__.py"))
     with pytest.raises(BadClass, match="there is nothing to judge by"):
-        judged_by("day8", {})
+        choose_what_to_judge_by("day8", {})

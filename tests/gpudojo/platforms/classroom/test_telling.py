@@ -14,9 +14,9 @@ from gpudojo.model.results import (
     SubmissionRow,
     SubmissionStatus,
 )
-from gpudojo.platforms._autograder import Graded
+from gpudojo.platforms._autograder import GradedCheckout
 from gpudojo.platforms.github_classroom import reporting as messages
-from gpudojo.platforms.github_classroom.reporting import Annotation, escaped_markdown, summary
+from gpudojo.platforms.github_classroom.reporting import Annotation, escaped_markdown, summary_page
 from gpudojo.release.manifest import Change
 from hypothesis import given
 from hypothesis import strategies as st
@@ -37,7 +37,7 @@ NASTY = [
 
 def graded(
     message: str, name: str = "solution.py", output: str = "", count: int = 1, **more: object
-) -> Graded:
+) -> GradedCheckout:
     checks = [
         CheckRow(
             f"01_x::f{n}::c",
@@ -56,7 +56,9 @@ def graded(
     row = SubmissionRow(
         "alice", SubmissionStatus.GRADED, 0.0, float(count), [exercise], output=output, **more
     )  # type: ignore[arg-type]
-    return Graded(ClassResults("day8", "virtual", "2", "1", float(count), submissions=[row]), 10)
+    return GradedCheckout(
+        ClassResults("day8", "virtual", "2", "1", float(count), submissions=[row]), 10
+    )
 
 
 @pytest.mark.parametrize("text", NASTY)
@@ -70,12 +72,12 @@ def test_a_command_says_what_was_meant_and_nothing_else(text: str) -> None:
 @given(st.text(max_size=200), st.text(max_size=200), st.text(max_size=50))
 def test_no_text_forges_a_command(message: str, output: str, name: str) -> None:
     report = messages.Report(graded(message, name, output), (Change(name, "added"),), (message,))
-    heard = readers.runner("\n".join(report.log(actions=True)))
+    heard = readers.runner("\n".join(report.log(in_workflow=True)))
     assert {command for command, _, _ in heard.commands} <= {"error", "warning", "stop-commands"}
     levels = [command for command, _, _ in heard.commands]
     assert levels.count("error") <= 1
     assert levels.count("warning") == 2
-    plain = list(report.log(actions=False))
+    plain = list(report.log(in_workflow=False))
     assert readers.runner("\n".join(plain)).commands == []
 
 
@@ -92,15 +94,17 @@ def test_markdown_takes_it_for_text(text: str) -> None:
 
 def test_a_table_has_as_many_cells_whatever_is_said() -> None:
     found = graded("a | b\n| c | d |\n| 100 | 100 |")
-    page = summary(found, [Change("| x | 100 | 100 |\n", "added")])
+    page = summary_page(found, [Change("| x | 100 | 100 |\n", "added")])
     assert readers.table(page) == [("01\\_x X", 0.0, 1.0)]
     assert readers.summary_total(page) == (0.0, 1.0)
 
 
 def test_github_shows_ten_remarks_and_gets_no_more() -> None:
     found = graded("no", count=30)
-    assert len(messages.on_lines(found.row)) == 10
-    assert len(messages.on_changes([Change(f"{n}.py", "added") for n in range(30)])) == 10
+    assert len(messages.annotations_of_failures(found.row)) == 10
+    assert (
+        len(messages.annotations_of_changes([Change(f"{n}.py", "added") for n in range(30)])) == 10
+    )
 
 
 def test_a_failure_in_a_notebook_names_its_cell() -> None:
@@ -108,18 +112,18 @@ def test_a_failure_in_a_notebook_names_its_cell() -> None:
     row = SubmissionRow(
         "alice", SubmissionStatus.GRADED, 0.0, 1.0, [ExerciseRow("01_x", "X", 0.0, 1.0, [check])]
     )
-    (remark,) = messages.on_lines(row, "work")
+    (remark,) = messages.annotations_of_failures(row, "work")
     assert (remark.file, remark.line) == ("work/a.ipynb", 1)
     assert remark.message == "Code cell 3, line 4: no"
 
 
 def test_what_appears_in_a_workflows_files_meanwhile_is_taken_back(tmp_path: Path) -> None:
-    paths = {name: tmp_path / name for name in messages.FILES}
+    paths = {name: tmp_path / name for name in messages.WORKFLOW_FILES}
     for path in paths.values():
         path.write_text("before\n")
     paths["GITHUB_STATE"].unlink()
     environment = {name: str(path) for name, path in paths.items()}
-    with messages.guarded(environment) as touched:
+    with messages.guard_workflow_files(environment) as touched:
         paths["GITHUB_OUTPUT"].write_text("before\nexercise01=forged\n")
         paths["GITHUB_PATH"].unlink()
         paths["GITHUB_PATH"].symlink_to(tmp_path / "elsewhere")
@@ -133,20 +137,20 @@ def test_what_appears_in_a_workflows_files_meanwhile_is_taken_back(tmp_path: Pat
 def test_without_a_workflow_the_same_goes_into_files(tmp_path: Path) -> None:
     report = messages.Report(graded("no"), None, ("a note",))
     both = ("github", "classroom50")
-    written = messages.write(report, both, tmp_path / "new", IDENTITY)
+    written = messages.write_report(report, both, tmp_path / "new", IDENTITY)
     assert [path.name for path in written] == ["result.json", "github-outputs.txt", "summary.md"]
-    written = messages.write(report, both, tmp_path / "new", {})
+    written = messages.write_report(report, both, tmp_path / "new", {})
     assert [path.name for path in written] == ["github-outputs.txt", "summary.md"], (
         "Classroom 50 would refuse the file"
     )
     with pytest.raises(
         CannotExport, match="CLASSROOM, ASSIGNMENT, SUBMISSION_TAG, COMMIT_URL, RELEASE_URL are not"
     ):
-        messages.write(report, ("classroom50",), tmp_path / "new", {})
+        messages.write_report(report, ("classroom50",), tmp_path / "new", {})
     assert "a note" in (tmp_path / "new" / "summary.md").read_text()
     assert "exercise01=" in (tmp_path / "new" / "github-outputs.txt").read_text()
 
 
 def test_a_summary_is_never_longer_than_github_takes(tmp_path: Path) -> None:
-    messages.append(tmp_path / "summary", "é" * 800_000, messages.LARGEST_SUMMARY)
+    messages.append_text(tmp_path / "summary", "é" * 800_000, messages.LARGEST_SUMMARY)
     assert 999_000 < (tmp_path / "summary").stat().st_size < 1 << 20

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from gpudojo.model.results import ClassResults, SubmissionRow, SubmissionStatus
-from gpudojo.platforms import Options, exporter, parts_of
+from gpudojo.platforms import Options, exercises_of_day, exporter
 from gpudojo.platforms.github_classroom import workflow as workflows
 from gpudojo.release import manifest as manifests
 
@@ -37,7 +37,7 @@ def parsed(text: str) -> dict[str, Any]:
 
 @pytest.fixture
 def workflow() -> str:
-    return workflows.workflow(manifests.manifest(FILES, "day8"))
+    return workflows.workflow_text(manifests.manifest(FILES, "day8"))
 
 
 def test_it_validates_against_the_published_schema(released: Path) -> None:
@@ -69,7 +69,7 @@ def test_the_schema_refuses_a_workflow_that_is_none(tmp_path: Path, workflow: st
 
 
 def test_its_runners_are_those_that_the_exporter_writes(workflow: str, tmp_path: Path) -> None:
-    exercises = parts_of("day8")
+    exercises = exercises_of_day("day8")
     row = SubmissionRow("alice", SubmissionStatus.UNREADABLE, 0.0, 100.0, reason="it is not there")
     results = ClassResults("day8", "virtual", "2", "1", 100.0, submissions=[row])
     exporter("github_classroom")(
@@ -99,7 +99,7 @@ def test_it_may_only_read_and_ends_in_time(workflow: str) -> None:
 
 
 def test_the_manifest_in_it_knows_the_workflow_it_stands_in(released: Path) -> None:
-    known = workflows.with_workflow(manifests.loaded(manifest_in(released)))
+    known = workflows.add_workflow(manifests.loaded(manifest_in(released)))
     assert known.files[WORKFLOW] == manifests.hashed((released / WORKFLOW).read_bytes())
     assert known == manifests.of_folder(released)
     assert manifests.changes(released, known) == []

@@ -13,7 +13,7 @@ from gpudojo.cli.export import parts
 from gpudojo.model.catalogue import exercises_of
 from gpudojo.model.results import SubmissionRow, SubmissionStatus
 from gpudojo.model.results_file import write
-from gpudojo.platforms import describe, formats, uses
+from gpudojo.platforms import describe, formats, options_used_by
 
 from tests.gpudojo.platforms.export.classes import CLASS, EXERCISES, RUNNER
 from tests.gpudojo.platforms.export.golden import SOURCES, TABLES
@@ -45,7 +45,9 @@ def test_help_lists_the_formats_of_the_package() -> None:
 @pytest.mark.parametrize("format_", formats())
 def test_every_format_can_be_written(results: Path, format_: str) -> None:
     out = results.parent / "out" / format_
-    table = ("--worksheet", TABLES / "worksheet.csv") if "worksheet" in uses(format_) else ()
+    table = (
+        ("--worksheet", TABLES / "worksheet.csv") if "worksheet" in options_used_by(format_) else ()
+    )
     code, said = dojo(results, "--to", format_, "--out", out, *table)
     assert code == 0
     count = sum(path.is_file() for path in out.rglob("*"))

@@ -25,7 +25,9 @@ from gpudojo.model.results import (
     not_handed_in,
 )
 from gpudojo.platforms import describe, exporter, formats
-from gpudojo.platforms._entries import LONGEST, late_by, names, of_submission, safe_name, told
+from gpudojo.platforms._files import LONGEST_NAME, file_names, safe_name
+from gpudojo.platforms._rows import rows_of_submission
+from gpudojo.platforms._texts import describe_delay, lines_for_student
 
 from tests.gpudojo.platforms.export import readers
 from tests.gpudojo.platforms.export.classes import (
@@ -206,14 +208,14 @@ def test_names_of_files_are_safe_and_unique() -> None:
     results = msgspec.structs.replace(
         CLASS, submissions=[SubmissionRow(n, SubmissionStatus.GRADED, 0.0, 0.0) for n in given]
     )
-    made = names(results.submissions)
+    made = file_names(results.submissions)
     assert len({name.casefold() for name in made}) == len(given)
     for name in made:
         assert not set(name) & set('<>:"/\\|?*\n\0')
         assert name.split(".")[0].lower() not in ("con", "nul", "")
         assert not name.startswith(("-", "."))
         assert not name.endswith((".", " "))
-        assert len(name.encode()) <= LONGEST + 4
+        assert len(name.encode()) <= LONGEST_NAME + 4
     assert made[:4] == ["a", "A-2", "a-2-2", "_.._x"]
     assert safe_name("Ada Lovelace 🦄") == "Ada Lovelace 🦄"
 
@@ -258,7 +260,7 @@ def test_feedback_has_one_line_per_cause() -> None:
     checks += [check("01_one::h::long", Outcome.FAILED, 1.0, message="x" * 20_000)]
     row = submission("ada", ExerciseRow("01_one", "One", 0.0, 28.0, checks))
     row = msgspec.structs.replace(row, max_score=28.0)
-    first, cause, long, to_do = told(row, ())
+    first, cause, long, to_do = lines_for_student(row, ())
     assert first == "0 of 28 points"
     assert cause == "01 f: it waits (line 3) [-18 points]", "the blocked checks cost points, too"
     assert len(long) < 400
@@ -277,7 +279,7 @@ def test_a_cause_costs_what_it_blocks_and_what_is_missing_is_one_line() -> None:
         check("01_one::h::runs", Outcome.FAILED, 1.0, happened=not_handed_in("h")),
     ]
     row = submission("ada", ExerciseRow("01_one", "One", 0.0, 8.0, checks))
-    assert told(msgspec.structs.replace(row, max_score=8.0), ())[1:] == [
+    assert lines_for_student(msgspec.structs.replace(row, max_score=8.0), ())[1:] == [
         "01 f: it raised (line 3) [-4 points]",
         "01 f: another (line 9) [-1 point]",
         "Not handed in: g (is `gg` meant?), h.",
@@ -329,7 +331,7 @@ def test_a_format_without_published_points_says_so(tmp_path: Path, format_: str)
     ],
 )
 def test_how_late(seconds: int | None, shown: str) -> None:
-    assert late_by(Timing(late=True, late_seconds=seconds)) == shown
+    assert describe_delay(Timing(late=True, late_seconds=seconds)) == shown
 
 
 def test_a_new_gradebook_has_no_formulas(tmp_path: Path) -> None:
@@ -358,7 +360,7 @@ def test_what_a_person_graded_is_published(tmp_path: Path) -> None:
     )
     late = Timing(late=True, late_seconds=90_000, penalty=2.0)
     row = msgspec.structs.replace(row, max_score=4.0, timing=late, grade=Grade(15.5, 20.0))
-    lines = told(row, ())
+    lines = lines_for_student(row, ())
     assert lines[:2] == [
         "15.5 of 20 points (3.5 of 4 in the exercises)",
         "Submitted late by 25.0 hours: 2 points off.",
@@ -367,10 +369,10 @@ def test_what_a_person_graded_is_published(tmp_path: Path) -> None:
     waiting = msgspec.structs.replace(
         row, exercises=[msgspec.structs.replace(by_hand, score=0.0, override=None)]
     )
-    assert [line for line in told(waiting, ()) if "essay" in line] == [
+    assert [line for line in lines_for_student(waiting, ()) if "essay" in line] == [
         "Still to be graded by hand: The essay."
     ]
-    checks = of_submission(row, ())
+    checks = rows_of_submission(row, ())
     assert (sum(each.points for each in checks), sum(each.max_points for each in checks)) == (
         3.5,
         4.0,
@@ -391,7 +393,7 @@ def test_the_same_points_are_not_told_twice() -> None:
     row = msgspec.structs.replace(
         CLASS.submissions[0], score=1.9, max_score=3.0, grade=Grade(1.9, 3.0)
     )
-    assert told(row, ())[0] == "1.9 of 3 points"
-    assert told(msgspec.structs.replace(row, grade=Grade(19.0, 30.0)), ())[0] == (
+    assert lines_for_student(row, ())[0] == "1.9 of 3 points"
+    assert lines_for_student(msgspec.structs.replace(row, grade=Grade(19.0, 30.0)), ())[0] == (
         "19 of 30 points (1.9 of 3 in the exercises)"
     )

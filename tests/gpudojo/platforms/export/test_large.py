@@ -10,7 +10,7 @@ import msgspec
 import pytest
 from gpudojo.classes.store import Store
 from gpudojo.model.results_file import StoredRows, header, write
-from gpudojo.platforms import _entries, exporter, formats
+from gpudojo.platforms import _tables, exporter, formats
 
 from tests.gpudojo.platforms.export.classes import CLASS, OPTIONS, F, P, one, submission, two
 
@@ -64,10 +64,10 @@ def test_twenty_times_the_class_takes_little_more_memory(tmp_path: Path, format_
 
 def test_names_of_a_table_are_taken_apart_once(monkeypatch: pytest.MonkeyPatch) -> None:
     taken = list[str]()
-    spellings = _entries.spellings
-    monkeypatch.setattr(_entries, "spellings", lambda name: taken.append(name) or spellings(name))
-    table = {place: (str(place), f"s{place:04}") for place in range(MANY)}
+    spellings = _tables.spellings_of
+    monkeypatch.setattr(_tables, "spellings_of", lambda name: taken.append(name) or spellings(name))
+    table = {place: _tables.ListedPerson(str(place), f"s{place:04}") for place in range(MANY)}
     rows = [submission(f"s{i:04}", one(P, F, P)) for i in range(MANY)]
-    found = dict(_entries.people(table, rows, "moodle", print))
+    found = dict(_tables.match_lines(table, rows, "moodle", print))
     assert [row.submission for row in found.values()] == [name for _, name in table.values()]
     assert len(taken) == MANY

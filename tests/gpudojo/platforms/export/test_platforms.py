@@ -18,7 +18,7 @@ from gpudojo.model.results import (
     SubmissionStatus,
 )
 from gpudojo.platforms import Options, exporter
-from gpudojo.platforms._entries import spellings
+from gpudojo.platforms._tables import spellings_of
 
 from tests.gpudojo.platforms.export import readers
 from tests.gpudojo.platforms.export.classes import CLASS, OPTIONS
@@ -211,9 +211,11 @@ def test_moodle_refuses_what_does_not_fit(tmp_path: Path) -> None:
 
 
 def test_spellings_of_a_name() -> None:
-    assert {"lovelaceada", "adalovelace"} <= spellings("Lovelace, Ada") & spellings("Ada Lovelace")
-    assert "mullerzoe" in spellings("Müller, Zoë")
-    assert spellings(" ,") == set()
+    assert {"lovelaceada", "adalovelace"} <= spellings_of("Lovelace, Ada") & spellings_of(
+        "Ada Lovelace"
+    )
+    assert "mullerzoe" in spellings_of("Müller, Zoë")
+    assert spellings_of(" ,") == set()
 
 
 def test_a_new_table_for_canvas_gives_nothing_to_who_handed_in_nothing(tmp_path: Path) -> None:

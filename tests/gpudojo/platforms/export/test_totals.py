@@ -11,7 +11,7 @@ import pytest
 from gpudojo.model.results import CheckRow, ClassResults, Outcome, SubmissionStatus
 from gpudojo.model.results_file import read, write
 from gpudojo.platforms import exporter, github_classroom
-from gpudojo.platforms._entries import names
+from gpudojo.platforms._files import file_names
 from gpudojo.platforms.github_classroom import LARGEST
 from hypothesis import given, settings
 
@@ -50,7 +50,7 @@ def check_all(results: ClassResults, folder: Path) -> None:
         assert {path for path in (folder / format_).rglob("*") if path.is_file()} == set(written)
     uneven = any("too fine" in sentence for sentence in said)
     assert not uneven or _finer_than_hundredths(results)
-    for name, row in zip(names(results.submissions), results.submissions, strict=True):
+    for name, row in zip(file_names(results.submissions), results.submissions, strict=True):
         wanted = (row.score, row.max_score)
         whole = readers.json.loads((folder / "github_classroom" / f"{name}.json").read_bytes())
         assert readers.recorded([whole]) == wanted
@@ -106,7 +106,7 @@ def test_scores_of_github_add_up_to_the_total_and_not_nearly() -> None:
             runners = [
                 {"max_score": each, "tests": [{"score": each}, {"score": 0.0}]} for each in earned
             ]
-            github_classroom._settle(runners, checks)
+            github_classroom._make_sum_exact(runners, checks)
             assert readers.recorded(runners)[0] == total / 100
             scores = [test["score"] for runner in runners for test in runner["tests"]]
             assert scores == pytest.approx([earned[0], 0, earned[1], 0], abs=1e-12)

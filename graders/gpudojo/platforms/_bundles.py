@@ -1,0 +1,246 @@
+"""What an instructor uploads to a platform that runs submissions: grader, evidence and scripts.
+
+There are no reference solutions in it, because a container may lack the isolation that keeps
+student code from reading them. Student code cannot read the evidence, which is recorded for a
+secret seed where the instructor gives one. The same input makes the same bytes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import tarfile
+import uuid
+import zipfile
+from collections.abc import Mapping
+from html import escape
+from pathlib import Path, PurePosixPath
+from typing import Any, Final
+
+from gpudojo.classes import store
+from gpudojo.classes.grading_options import number
+from gpudojo.grading.references import SHIPPED_SUFFIX
+from gpudojo.model.catalogue import day_title, exercises_of
+from gpudojo.model.errors import CannotRelease
+from gpudojo.release import leaks, manifest
+from gpudojo.release.student import requirements
+from gpudojo.release.wheel import wheel
+from gpudojo.submissions.archives import fetch
+from gpudojo.submissions.entries import Unreadable
+
+HERE: Final = Path(__file__).parent
+ZIP_DATE: Final = (2020, 1, 1, 0, 0, 0)
+TAR_DATE: Final = 1_577_836_800  # seconds since 1970, the same day
+EXECUTABLE: Final = ("setup.sh", "run_autograder", "run.sh")
+BASE_IMAGES: Final = {"prairielearn": "ubuntu:24.04", "autolab": "autograding_image"}
+TIMEOUT: Final = 600  # seconds for a submission
+
+Files = dict[str, bytes]  # contents by path
+
+
+def classroom50_bundle(released: Path) -> Files:
+    """Return the files of the bundle for a repository that `dojo release student` has written.
+
+    Raises CannotRelease where the repository is not whole.
+    """
+    release = manifest.of_folder(released)
+    try:
+        wheel_data = fetch(released / release.wheel, manifest.LARGEST)
+    except Unreadable as error:
+        raise CannotRelease(f"{release.wheel} of {released} {error}") from None
+    return {
+        "autograder.py": _filled_template("classroom50/autograder.py"),
+        "release.json": f"{manifest.dumped(release)}\n".encode(),
+        PurePosixPath(release.wheel).name: wheel_data,
+    }
+
+
+def gradescope_zip(root: Path, day: str, secret: str | None = None) -> bytes:
+    """Return the zip to upload to Gradescope; raises CannotRelease."""
+    files = {
+        **_grader_files(day),
+        **_evidence_files(root, day, secret, "gradescope"),
+        "run_autograder": _filled_template("gradescope/run_autograder", DAY=day),
+    }
+    _refuse_solutions(files, root, day)
+    return make_zip(files)
+
+
+def prairielearn_files(root: Path, day: str, image: str, secret: str | None = None) -> Files:
+    """Return a question of a course, and the folder its image is built from.
+
+    Raises CannotRelease.
+    """
+    names = ",".join(f"{exercise.stem}.py" for exercise in exercises_of(day))
+    page = _filled_template("prairielearn/question.html", TITLE=escape(day_title(day)), FILES=names)
+    question = {
+        "info.json": _as_json(_question_settings(day, image)),
+        "question.html": page,
+        "tests/run.sh": _filled_template("prairielearn/run.sh", DAY=day),
+    }
+    for path, data in _evidence_files(root, day, secret, "prairielearn").items():
+        question[f"tests/{path}"] = data
+    files = {f"questions/{day}/{path}": data for path, data in question.items()}
+    files |= _image_files("prairielearn", day, image)
+    _refuse_solutions(files, root, day)
+    return files
+
+
+def _question_settings(day: str, image: str) -> dict[str, Any]:
+    # A question keeps its id when it is made again.
+    digest = hashlib.sha256(f"gpudojo {day} {image}".encode()).digest()
+    return {
+        "uuid": str(uuid.UUID(bytes=digest[:16], version=4)),
+        "title": day_title(day),
+        "topic": "GPU programming",
+        "type": "v3",
+        "gradingMethod": "External",
+        "singleVariant": True,
+        "externalGradingOptions": {
+            "enabled": True,
+            "image": image,
+            "entrypoint": "/grade/tests/run.sh",
+            "timeout": TIMEOUT,
+        },
+    }
+
+
+def autolab_files(root: Path, day: str, image: str, secret: str | None = None) -> Files:
+    """Return a tarball to import as an assessment, and the folder its image is built from.
+
+    Raises CannotRelease.
+    """
+    autograder = {
+        "run.sh": _filled_template("autolab/run.sh", DAY=day),
+        **_evidence_files(root, day, secret, "autolab"),
+    }
+    image_files = _image_files("autolab", day, image)
+    _refuse_solutions({**autograder, **image_files}, root, day)
+    assessment = {
+        f"{day}/{day}.yml": _as_json(_assessment_settings(day, image)),  # JSON is YAML
+        f"{day}/{day}.rb": _filled_template("autolab/assessment.rb", DAY=day, MODULE=day.title()),
+        f"{day}/autograde-Makefile": _filled_template("autolab/autograde-Makefile"),
+        f"{day}/autograde.tar": _make_tar(autograder),
+    }
+    return {f"{day}.tar": _make_tar(assessment), **image_files}
+
+
+def _assessment_settings(day: str, image: str) -> dict[str, Any]:
+    problems = []
+    for exercise in exercises_of(day):
+        problem = {
+            "name": exercise.stem,
+            "description": exercise.title,
+            "max_score": float(exercise.points),
+            "optional": False,
+        }
+        problems.append(problem)
+    return {
+        "general": {
+            "name": day,
+            "description": "",
+            "display_name": day_title(day),
+            "handin_filename": "handin.zip",
+            "handin_directory": "handin",
+            "max_grace_days": 0,
+            "max_submissions": -1,
+            "disable_handins": False,
+            "max_size": 10,
+            "category_name": "Lab",
+        },
+        "problems": problems,
+        "autograder": {
+            "autograde_timeout": TIMEOUT,
+            "autograde_image": image,
+            "release_score": True,
+        },
+    }
+
+
+def _as_json(value: Any) -> bytes:
+    return f"{json.dumps(value, indent=2)}\n".encode()
+
+
+def _grader_files(day: str) -> Files:
+    """Return the grader, what it needs, and the script that installs both."""
+    name, data = wheel(day)
+    pins = [line for line in requirements(day, name).splitlines() if not line.startswith("./")]
+    digest = hashlib.sha256(data).hexdigest()
+    return {
+        "setup.sh": _filled_template("_setup.sh"),
+        "requirements.txt": "\n".join([*pins, ""]).encode(),
+        "grader.txt": f"{name} --hash=sha256:{digest}\n".encode(),
+        name: data,
+    }
+
+
+def _evidence_files(root: Path, day: str, secret: str | None, platform: str) -> Files:
+    """Run the reference solutions and return what was recorded, for the secret seed if given."""
+    reference = root / "reference" / day
+    if not reference.is_dir():
+        raise CannotRelease(f"there is no folder {reference} to record evidence from")
+    if secret is None:
+        seed = manifest.SEEDS[-1]
+    else:
+        seed = number(secret, f"{platform} {day}")
+    return {f"evidence/{day}{SHIPPED_SUFFIX}": manifest.recorded(reference, day, (seed,))}
+
+
+def _image_files(platform: str, day: str, image: str) -> Files:
+    """Return the folder that a container's image is built from."""
+    files = {f"image/source/{name}": data for name, data in _grader_files(day).items()}
+    dockerfile = _filled_template("_Dockerfile", BASE=BASE_IMAGES[platform], IMAGE=image)
+    return {"image/Dockerfile": dockerfile, **files}
+
+
+def _filled_template(path: str, **values: str) -> bytes:
+    """Return a file of this package, with every `@NAME@` replaced by its value."""
+    text = (HERE / path).read_text(encoding="utf-8")
+    for name, value in values.items():
+        text = text.replace(f"@{name}@", value)
+    return text.encode()
+
+
+def _refuse_solutions(files: Files, root: Path, day: str) -> None:
+    found = leaks.leaks(files, root / "reference" / day)
+    if found:
+        raise CannotRelease(f"nothing was written, because it would hold a solution: {found[0]}")
+
+
+def _mode_of(name: str) -> int:
+    return 0o755 if name.rpartition("/")[2] in EXECUTABLE else 0o644
+
+
+def make_zip(files: Mapping[str, bytes]) -> bytes:
+    """Return a zip of the files, the same bytes every time."""
+    stream = io.BytesIO()
+    with zipfile.ZipFile(stream, "w", zipfile.ZIP_DEFLATED, compresslevel=9) as archive:
+        for name, data in sorted(files.items()):
+            entry = zipfile.ZipInfo(name, ZIP_DATE)
+            entry.create_system = 3  # Unix, on every system: scripts are executable
+            entry.external_attr = (0o100000 | _mode_of(name)) << 16
+            entry.compress_type = zipfile.ZIP_DEFLATED
+            archive.writestr(entry, data)
+    return stream.getvalue()
+
+
+def _make_tar(files: Mapping[str, bytes]) -> bytes:
+    """Return a tarball of the files, the same bytes every time."""
+    stream = io.BytesIO()
+    with tarfile.open(fileobj=stream, mode="w", format=tarfile.USTAR_FORMAT) as archive:
+        for name, data in sorted(files.items()):
+            entry = tarfile.TarInfo(name)
+            entry.size = len(data)
+            entry.mode = _mode_of(name)
+            entry.mtime = TAR_DATE
+            archive.addfile(entry, io.BytesIO(data))
+    return stream.getvalue()
+
+
+def write(path: Path, data: bytes) -> None:
+    """Write a file, all of it or nothing; raises CannotRelease."""
+    try:
+        store.write(path, data)
+    except OSError as error:
+        raise CannotRelease(f"cannot write {path}: {error.strerror}") from None

@@ -1,0 +1,294 @@
+"""What exporters write of a submission: its rows, which add up to its points, and who may see them."""
+
+from __future__ import annotations
+
+import difflib
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from gpudojo.classes.names import name_key
+from gpudojo.model.errors import BadClass
+from gpudojo.model.results import (
+    CheckRow,
+    ClassResults,
+    ExerciseRow,
+    Outcome,
+    SubmissionRow,
+    SubmissionStatus,
+    When,
+)
+from gpudojo.platforms import Options
+from gpudojo.platforms._files import file_names
+
+MILLION: Final = 1_000_000
+SUBMISSION: Final = "submission"  # the name of a row that stands for the whole submission
+
+
+def millionths(points: float) -> int:
+    """Return points as a whole number, so that sums are exact."""
+    return round(points * MILLION)
+
+
+def points_of(millionths: int) -> float:
+    return millionths / MILLION
+
+
+def published_maximum(header: ClassResults) -> float:
+    """Return what a class is worth on the platform."""
+    return header.max_score if header.scale is None else header.scale
+
+
+@dataclass(frozen=True)
+class VisibleRows:
+    """Rows as students may see them at a time.
+
+    They have no hints where the course does not show them yet. A student with an extension has
+    a deadline of their own.
+    """
+
+    header: ClassResults
+    rows: Iterable[SubmissionRow]
+    now: datetime
+    early: bool = True  # with the rows of students who should not see their results yet
+
+    def __iter__(self) -> Iterator[SubmissionRow]:
+        for row in self.rows:
+            if not self.early and not self.shows_results(row):
+                continue
+            if self._shows(self.header.visibility.hints, row):
+                yield row
+            else:
+                yield _without_hints(row)
+
+    def shows_results(self, row: SubmissionRow) -> bool:
+        """True if the student may see the results."""
+        return self._shows(self.header.visibility.results, row)
+
+    def _shows(self, when: When, row: SubmissionRow) -> bool:
+        deadline = self.header.deadline
+        if row.timing and row.timing.deadline:
+            deadline = row.timing.deadline
+        return self.header.visibility.shows(when, deadline, self.now)
+
+    def describe_withheld(self) -> str:
+        """Say whose results the course does not show yet; empty where it shows all."""
+        counts = Counter(map(self.shows_results, self.rows))
+        if not counts[False]:
+            return ""
+        when = "never" if self.header.visibility.results == "never" else "after the deadline"
+        text = f"the course shows results {when}"
+        if counts[True]:
+            text += f"; {counts[False]} of {counts.total()} students still have time"
+        return text
+
+
+def _without_hints(row: SubmissionRow) -> SubmissionRow:
+    exercises = []
+    for exercise in row.exercises:
+        checks = [msgspec.structs.replace(check, hint="") for check in exercise.checks]
+        exercises.append(msgspec.structs.replace(exercise, checks=checks))
+    return msgspec.structs.replace(row, exercises=exercises)
+
+
+def chosen_rows(rows: Iterable[SubmissionRow], options: Options) -> Iterator[SubmissionRow]:
+    """Yield the submissions to export."""
+    for row in rows:
+        if options.submission in (None, row.submission):
+            yield row
+
+
+def exercises_with_missing(
+    row: SubmissionRow, exercises_of_day: Iterable[ExerciseRow]
+) -> list[ExerciseRow]:
+    """Return a submission's exercises, and those of the day that were not reached.
+
+    The latter are there only where their points are exactly what is missing of the maximum.
+    """
+    reached = {exercise.exercise for exercise in row.exercises}
+    missing = [each for each in exercises_of_day if each.exercise not in reached]
+    counted = [exercise for exercise in row.exercises if not exercise.extra]
+    unaccounted = millionths(row.max_score) - _sum_of_maxima(counted)
+    if _sum_of_maxima(missing) != unaccounted:
+        return list(row.exercises)
+    return sorted([*row.exercises, *missing], key=lambda exercise: exercise.exercise)
+
+
+def _sum_of_maxima(exercises: Iterable[ExerciseRow]) -> int:
+    return sum(millionths(exercise.max_score) for exercise in exercises)
+
+
+def rows_of_exercise(exercise: ExerciseRow, row: SubmissionRow) -> list[CheckRow]:
+    """Return the checks of an exercise, and a row for points that no check accounts for.
+
+    What a person graded is one row. So is extra credit, whose maximum does not count.
+    """
+    if exercise.override or exercise.by_hand or exercise.extra:
+        return [_row_by_hand(exercise)]
+    checks = list(exercise.checks)
+    unaccounted = millionths(exercise.max_score)
+    unaccounted -= sum(millionths(check.max_points) for check in checks)
+    if unaccounted or not checks:
+        checks.append(_row_of_rest(exercise.exercise, row, unaccounted))
+    return checks
+
+
+def rows_of_submission(
+    row: SubmissionRow, exercises_of_day: Iterable[ExerciseRow]
+) -> list[CheckRow]:
+    """Return all rows of a submission, in the order of its exercises.
+
+    One row more stands for the submission where points are missing, or where no other row tells
+    why it was not graded.
+    """
+    checks = []
+    for exercise in exercises_with_missing(row, exercises_of_day):
+        checks += rows_of_exercise(exercise, row)
+    unaccounted = millionths(row.max_score)
+    unaccounted -= sum(millionths(check.max_points) for check in checks)
+    status_is_told = row.status is SubmissionStatus.GRADED or any(
+        outcome_or_status(check, row) == row.status for check in checks
+    )
+    if unaccounted or not checks or not status_is_told:
+        checks.append(_row_of_rest(SUBMISSION, row, unaccounted))
+    return checks
+
+
+def _row_by_hand(exercise: ExerciseRow) -> CheckRow:
+    """Return the row of an exercise that a person graded, or still has to grade."""
+    override = exercise.override
+    message = ""
+    if override:
+        message = override.comment or "graded by hand."
+    elif exercise.by_hand:
+        message = "a person still has to grade this."
+    if exercise.to_grade:
+        outcome = Outcome.TODO
+    elif exercise.score >= exercise.max_score:
+        outcome = Outcome.PASSED
+    else:
+        outcome = Outcome.FAILED
+    return CheckRow(
+        id=exercise.exercise,
+        function="",
+        outcome=outcome,
+        points=exercise.score,
+        max_points=0.0 if exercise.extra else exercise.max_score,
+        message=message,
+        claim=exercise.heading,
+        override=override,
+    )
+
+
+def _row_of_rest(name: str, row: SubmissionRow, millionths: int) -> CheckRow:
+    """Return a row for points that no check of a submission accounts for; it has no function."""
+    if row.status is not SubmissionStatus.GRADED:
+        outcome = Outcome.FAILED
+        message = status_reason(row)
+    elif millionths:
+        outcome = Outcome.TODO
+        message = "nothing that earns these points was graded."
+    else:
+        outcome = Outcome.PASSED
+        message = ""
+    return CheckRow(name, "", outcome, 0.0, points_of(millionths), message)
+
+
+def status_reason(row: SubmissionRow) -> str:
+    """Say why a submission was not graded."""
+    if row.reason:
+        return row.reason
+    if row.status is SubmissionStatus.ABSENT:
+        return "nothing was handed in."
+    return f"this submission was not graded: {row.status.value}."
+
+
+def exercise_of(check: CheckRow) -> str:
+    """Return the exercise of a row; empty where the row stands for the whole submission."""
+    if check.id == SUBMISSION:
+        return ""
+    return check.id.partition("::")[0]
+
+
+def outcome_or_status(check: CheckRow, row: SubmissionRow) -> str:
+    """Return the outcome of a check.
+
+    Of a row that stands for what was not graded, that is the submission's status.
+    """
+    if check.function or check.claim or row.status is SubmissionStatus.GRADED:
+        return check.outcome.value
+    return row.status.value
+
+
+def costs_nothing(check: CheckRow) -> bool:
+    """True if a check costs the student no points: it passed, or could not be judged."""
+    return check.outcome in (Outcome.PASSED, Outcome.ERROR)
+
+
+def overall_outcome(row: SubmissionRow, checks: list[CheckRow]) -> str:
+    """Return "pass", "fail" or "error" (gpudojo's own), as several formats call them."""
+    if row.status is not SubmissionStatus.GRADED or not all(map(costs_nothing, checks)):
+        return "fail"
+    if any(check.outcome is Outcome.ERROR for check in checks):
+        return "error"
+    return "pass"
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A submission to export."""
+
+    row: SubmissionRow
+    checks: list[CheckRow]  # all of its rows, which add up to its points
+    name: str  # for a file
+    folder: Path  # its own; the target itself where it was asked for alone: programs look there
+
+
+def entries(rows: Iterable[SubmissionRow], target: Path, options: Options) -> Iterator[Entry]:
+    """Yield the submissions to export; a name does not depend on what is chosen."""
+    names = file_names(rows)
+    for name, row in zip(names, rows, strict=True):
+        if options.submission is None:
+            folder = target / name
+        elif options.submission == row.submission:
+            folder = target
+        else:
+            continue
+        yield Entry(row, rows_of_submission(row, options.exercises), name, folder)
+
+
+def submission_named(name: str, rows: Iterable[SubmissionRow], file: Path) -> str:
+    """Return the submission of this name, or of the one student with this name, id or address.
+
+    Raises BadClass where there is none or more than one.
+    """
+    names_by_submission = {row.submission: _names_of(row) for row in rows}
+    if name in names_by_submission:
+        return name
+    wanted = name_key(name)
+    matches = [one for one, names in names_by_submission.items() if wanted in names]
+    if len(matches) == 1:
+        return matches[0]
+    if matches:
+        raise BadClass(f"{len(matches)} students are called {name!r}: {', '.join(matches)}")
+    similar = [
+        one for one, names in names_by_submission.items() if any(wanted in each for each in names)
+    ][:3]
+    if not similar:
+        similar = difflib.get_close_matches(name, list(names_by_submission), 3)
+    hint = f"; did you mean {' or '.join(map(repr, similar))}?" if similar else ""
+    raise BadClass(f"{file} has no submission {name!r}{hint}")
+
+
+def _names_of(row: SubmissionRow) -> set[str]:
+    """Return everything that a student may be called, as keys that can be compared."""
+    names = [row.submission, row.student or "", row.identifier or ""]
+    if row.roster:
+        person = row.roster
+        names += [person.id, person.name, person.email, person.github, person.login]
+    return {name_key(name) for name in names} - {""}

@@ -1,0 +1,296 @@
+"""What students read about a submission on other platforms: points, lateness, causes, messages."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+from gpudojo.model import errors
+from gpudojo.model.results import (
+    CheckRow,
+    ExerciseRow,
+    Outcome,
+    SubmissionRow,
+    SubmissionStatus,
+    Timing,
+)
+from gpudojo.model.results_file import format_points
+from gpudojo.platforms import Options
+from gpudojo.platforms._rows import (
+    SUBMISSION,
+    chosen_rows,
+    exercise_of,
+    millionths,
+    points_of,
+    rows_of_submission,
+    status_reason,
+)
+
+LONGEST_LINE: Final = 300  # characters of a line of feedback
+MINUTE: Final = 60
+HOUR: Final = 60 * MINUTE
+DAY: Final = 24 * HOUR
+
+
+def printable(text: str) -> str:
+    """Return the text without characters that neither XML nor a terminal should get.
+
+    Its lines stay.
+    """
+    return errors.printable_text(text, keep="\t\n\r", instead="\N{REPLACEMENT CHARACTER}")
+
+
+def one_line(text: str) -> str:
+    """Return a name or message on one line, as it may be printed anywhere."""
+    return printable(" ".join(text.split()))
+
+
+def join_texts(separator: str, *texts: str) -> str:
+    """Join the texts that are not empty."""
+    return separator.join(text for text in texts if text)
+
+
+def plural(count: float, noun: str) -> str:
+    """Return "1 point" or "2.5 points"."""
+    ending = "" if count == 1 else "s"
+    return f"{format_points(count)} {noun}{ending}"
+
+
+def points_and_reason(row: SubmissionRow) -> str:
+    """Return the points of a submission, and why it has no others where it was not graded.
+
+    It is for the student: nothing that only a teacher should read is in it.
+    """
+    text = f"{format_points(row.final.points)} of {format_points(row.final.max_points)} points"
+    if row.scaled and row.status is not SubmissionStatus.ABSENT:
+        text += f" ({format_points(row.score)} of {format_points(row.max_score)} in the exercises)"
+    if row.status is SubmissionStatus.GRADED:
+        return text
+    return f"{text}: {status_reason(row)}"
+
+
+def describe_lateness(row: SubmissionRow) -> str:
+    """Say that a submission was late, by how much, and what that costs; empty where it was not."""
+    timing = row.timing
+    if timing is None or not timing.late:
+        return ""
+    text = "submitted late"
+    delay = describe_delay(timing)
+    if delay:
+        text += f" by {delay}"
+    if timing.penalty:
+        text += f": {plural(timing.penalty, 'point')} off"
+    return text
+
+
+def describe_delay(timing: Timing) -> str:
+    """Return "3.5 days", "7.0 hours", "16 minutes" or "1 second"; empty where it is not known."""
+    seconds = timing.late_seconds or 0
+    if not seconds:
+        return ""
+    if seconds >= 2 * DAY:
+        return f"{seconds / DAY:.1f} days"
+    if seconds >= HOUR:
+        return f"{seconds / HOUR:.1f} hours"
+    if seconds >= MINUTE:
+        return plural(seconds // MINUTE, "minute")
+    return plural(seconds, "second")
+
+
+def points_left_out(row: SubmissionRow) -> str:
+    """Return what a format that has only the points of the exercises leaves out.
+
+    That is the scale of the course and lateness; empty where neither changes the points.
+    """
+    lateness = describe_lateness(row)
+    if not lateness and not row.scaled:
+        return ""
+    return join_texts("; ", points_and_reason(row), lateness)
+
+
+def say_which_points_differ(rows: Iterable[SubmissionRow], options: Options) -> None:
+    """Tell the teacher how many have other points than such a format has."""
+    handed_in = 0
+    differing = 0
+    for row in chosen_rows(rows, options):
+        if row.status is not SubmissionStatus.ABSENT:
+            handed_in += 1
+            differing += row.scaled
+    if differing:
+        options.say(
+            f"{differing} of {handed_in} submissions have other points in the course, "
+            "for its scale or a penalty; this format has the points of the exercises."
+        )
+
+
+def lines_for_student(row: SubmissionRow, exercises_of_day: Iterable[ExerciseRow]) -> list[str]:
+    """Return what a student should read, in few lines.
+
+    First the points, then one line for each cause of points that are missing.
+    """
+    lines = [points_and_reason(row)]
+    lateness = describe_lateness(row)
+    if lateness:
+        lines.append(f"{lateness[0].upper()}{lateness[1:]}.")
+    if row.to_grade:
+        lines.append(f"Still to be graded by hand: {', '.join(row.to_grade)}.")
+    return [*lines, *root_causes(rows_of_submission(row, exercises_of_day))]
+
+
+def root_causes(checks: Iterable[CheckRow]) -> list[str]:
+    """Return one line for each thing to fix, not one for each check that it fails or blocks."""
+    causes = _Causes()
+    for check in checks:
+        causes.add(check)
+    return [one_line(line) for line in causes.lines()]
+
+
+class _Causes:
+    """Checks of a submission, grouped by what a student has to fix."""
+
+    def __init__(self) -> None:
+        self.by_hand: list[CheckRow] = []
+        self.failed: dict[tuple[str, str], list[CheckRow]] = {}  # by function and cause
+        self.blocked: list[CheckRow] = []
+        self.absent: dict[str, None] = {}  # functions that were not handed in, in order
+        self.to_do: dict[str, None] = {}
+        self.not_judged: dict[str, None] = {}
+
+    def add(self, check: CheckRow) -> None:
+        name = check.function or check.claim or check.id
+        waits_for_a_person = not check.function and bool(check.claim)
+        if check.override is not None:
+            self.by_hand.append(check)
+        elif check.absent:
+            self.absent[_absent_name(check)] = None
+        elif check.outcome is Outcome.FAILED and check.function:
+            cause = check.misconception or describe_line(check) or check.message
+            self.failed.setdefault((_function_id(check), cause), []).append(check)
+        elif check.outcome is Outcome.BLOCKED:
+            self.blocked.append(check)
+        elif check.outcome is Outcome.TODO and not waits_for_a_person:
+            self.to_do[name] = None
+        elif check.outcome is Outcome.ERROR and not waits_for_a_person:
+            self.not_judged[name] = None
+
+    def lines(self) -> list[str]:
+        """Return the lines of all groups. Blocked checks join the failed ones for good."""
+        self._count_blocked_checks_with_their_cause()
+        lines = [_line_of_override(check) for check in self.by_hand]
+        lines += [_line_of_failure(checks) for checks in self.failed.values()]
+        if self.absent:
+            lines.append(f"Not handed in: {', '.join(self.absent)}.")
+        if self.to_do:
+            lines.append(f"To do: {', '.join(self.to_do)}.")
+        if self.not_judged:
+            names = ", ".join(self.not_judged)
+            lines.append(f"Not judged, without loss of points: {names}. Please report it.")
+        return lines
+
+    def _count_blocked_checks_with_their_cause(self) -> None:
+        """Put each blocked check to the failed ones that it waits for.
+
+        Where the one it waits for is not among them, it goes to the first of its function.
+        """
+        for check in self.blocked:
+            groups = [
+                group for (function, _), group in self.failed.items()
+                if function == _function_id(check)
+            ]  # fmt: skip
+            waits_for = [group for group in groups if _contains(group, check.blocked_by)]
+            for group in (waits_for or groups)[:1]:
+                group.append(check)
+
+
+def _contains(checks: Iterable[CheckRow], name: str | None) -> bool:
+    """True if one of the checks has this name, without its exercise and function."""
+    return any(check.id.endswith(f"::{name}") for check in checks)
+
+
+def _function_id(check: CheckRow) -> str:
+    return check.id.rpartition("::")[0]
+
+
+def _absent_name(check: CheckRow) -> str:
+    """Return the function's name, with the other name that may be meant for it."""
+    guess = check.happened.partition("; ")[2]
+    return f"{check.function} ({guess})" if guess else check.function
+
+
+def _line_of_override(check: CheckRow) -> str:
+    maximum = (
+        f" of {format_points(check.max_points)}" if check.max_points else ""
+    )  # extra credit has none
+    comment = check.override.comment if check.override else ""
+    points = f"{format_points(check.points)}{maximum} points, by hand. {comment}".rstrip()
+    return f"{describe_check(check).rstrip('.')}: {points}"
+
+
+def _line_of_failure(checks: list[CheckRow]) -> str:
+    """Return the line of checks that failed for one cause, with the points that it costs."""
+    shown = checks[0]
+    for check in checks:
+        if check.line and check.outcome is Outcome.FAILED:
+            shown = check
+            break
+    lost = points_of(
+        sum(millionths(check.max_points) - millionths(check.points) for check in checks)
+    )
+    line = describe_line(shown)
+    text = f"{_exercise_and_function(shown)}: {_shorten(shown.message or shown.claim)}"
+    if line:
+        text += f" ({line})"
+    return f"{text} [-{plural(lost, 'point')}]"
+
+
+def _shorten(text: str) -> str:
+    line = one_line(text)
+    if len(line) <= LONGEST_LINE:
+        return line
+    return f"{line[: LONGEST_LINE - 1]}…"
+
+
+def _exercise_and_function(check: CheckRow) -> str:
+    """Return "04 train_epoch"."""
+    exercise = exercise_of(check)
+    digits = exercise.partition("_")[0]
+    return join_texts(" ", digits if digits.isdigit() else exercise, check.function)
+
+
+def describe_check(check: CheckRow) -> str:
+    """Return what a check claims, such as "04 train_epoch: The loss falls.".
+
+    Where it claims nothing, that is its id.
+    """
+    claim = check.claim.replace("`", "")
+    if not claim:
+        return one_line(check.id) or SUBMISSION
+    if not check.function:
+        return one_line(claim)
+    return one_line(f"{_exercise_and_function(check)}: {claim}")
+
+
+def describe_line(check: CheckRow) -> str:
+    """Return "line 7" or "code cell 2, line 7"; empty where no line is known."""
+    if not check.line:
+        return ""
+    if not check.cell:
+        return f"line {check.line}"
+    return f"code cell {check.cell}, line {check.line}"
+
+
+def full_text(check: CheckRow) -> str:
+    """Return all there is to say about a check, on several lines, printable."""
+    if check.override is not None:
+        return printable(f"graded by hand. {check.override.comment}".strip())
+    if check.outcome is not Outcome.FAILED or not check.function:
+        return printable(check.message)
+    labelled = {
+        "happened": check.happened or check.message,
+        "expected": check.expected,
+        "where": join_texts(", ", check.file or "", describe_line(check)),
+        "mistake": check.why,
+        "hint": check.hint,
+    }
+    lines = [f"{label}: {text}" for label, text in labelled.items() if text]
+    return printable("\n".join(lines))
