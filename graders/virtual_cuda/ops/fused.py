@@ -19,7 +19,6 @@ from virtual_cuda.device.state import (
     argument_elsewhere,
     conceal,
     label_of,
-    now,
     revealed,
     type_name,
     warn,
@@ -929,36 +928,9 @@ def _fft_strides(kind: str, given: Any, dims: Sequence[int], made: Any) -> Seque
     return _complex_strides(made.shape, _transformed(made.shape, strides, dims[-1:]), dims[:-1])
 
 
-class FourierPlans(dict[Any, None]):
-    """The plans that cuFFT would keep for the transforms that ran, the one that was used last at the end."""
-
-    limit = 4096  # where nobody has set another one
-
-    def used(self, plan: Any) -> None:
-        self.pop(plan, None)
-        self[plan] = None
-        self.shrink()
-
-    def shrink(self) -> None:
-        for plan in list(self)[: max(len(self) - self.limit, 0)]:
-            del self[plan]
-
-
-fourier_plans: Final[dict[int, FourierPlans]] = {}  # by the index of the device
-
-
-def _plan(kind: str, given: Any, dims: Sequence[int]) -> None:
-    """Keep the plans of one transform: cuFFT has one for three dimensions at most, and for numbers of one kind."""
-    index = 0 if now.gpu is None else now.gpu.current
-    plans = fourier_plans.setdefault(index, FourierPlans())
-    for first in range(0, len(dims), 3):
-        plans.used((kind, given.dtype, given.shape, given.stride(), tuple(dims[first : first + 3])))
-
-
 def _fft_output(kind: str, inner: Any, kwargs: Any, out: Any) -> Any:
     """The results in the order in which cuFFT leaves them; the CPU's libraries have others."""
     given, dims = inner[:2]
-    _plan(kind, given, dims)
     strides = _fft_strides(kind, given, dims, out) if dims else out.stride()
     return (
         out

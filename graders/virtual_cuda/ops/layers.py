@@ -92,39 +92,6 @@ def _svd(
     return aten._linalg_svd.default(a, full_matrices, compute_uv)
 
 
-def _lu_factor_ex(a: Any, *, pivot: bool = True, check_errors: bool = False) -> Any:
-    """The CPU has no factorization without pivoting."""
-    if pivot:
-        return aten.linalg_lu_factor_ex.default(a, check_errors=check_errors)
-    lu = a.mT.contiguous().mT.clone()
-    steps = min(lu.shape[-2:])
-    for k in range(steps):
-        below = lu[..., k + 1 :, k]
-        corner = lu[..., k, k, None]
-        below.div_(torch.where(corner == 0, 1, corner))
-        lu[..., k + 1 :, k + 1 :] -= below.unsqueeze(-1) * lu[..., k, None, k + 1 :]
-    zeros = lu.diagonal(dim1=-2, dim2=-1) == 0
-    first = zeros.int().argmax(-1) + 1 if steps else zeros.sum(-1)
-    info = torch.where(zeros.any(-1), first, 0).int()
-    if check_errors:
-        aten._linalg_check_errors.default(info, "torch.linalg.lu_factor_ex", is_matrix=a.dim() == 2)
-    return (
-        lu,
-        torch.arange(1, steps + 1, dtype=torch.int32).expand(*a.shape[:-2], steps).contiguous(),
-        info,
-    )
-
-
-def _lu(a: Any, *, pivot: bool = True) -> Any:
-    if pivot:
-        return aten.linalg_lu.default(a)
-    lu = _lu_factor_ex(a, pivot=False)[0]
-    steps = min(a.shape[-2:])
-    lower = lu[..., :steps].tril(-1).contiguous()
-    lower.diagonal(dim1=-2, dim2=-1).fill_(1)
-    return a.new_empty(0), lower, lu[..., :steps, :].triu().contiguous()
-
-
 def _refuse_drivers(args: Any, kwargs: Any) -> None:
     if kwargs.get("driver") not in (None, "gels"):
         raise RuntimeError(
@@ -229,8 +196,6 @@ operator(
         RuntimeError("expected a matrix") if "expected a matrix" in text else None
     ),
 )
-operator("linalg_lu", kernel=_lu)
-operator("linalg_lu_factor_ex", kernel=_lu_factor_ex)
 operator("linalg_ldl_solve", refuse=_refuse_hermitian)
 operator("block_diag", placement=_block_diag)
 operator("_linalg_check_errors", kernel=_check_errors)

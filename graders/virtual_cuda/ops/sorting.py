@@ -14,113 +14,20 @@ from virtual_cuda.ops.placement import OperatorCall, unless_empty
 from virtual_cuda.ops.registry import NOT_EMULATED, operator
 
 aten: Final = torch.ops.aten
-_NETWORK: Final = (
-    32  # up to so many elements an unstable sort is a bitonic network; beyond, every sort is stable
-)
 
 
 # ---- ties ------------------------------------------------------------------------------------------------------------
 
 
-def _network(keys: torch.Tensor) -> torch.Tensor:
-    """The permutation that CUDA's bitonic network for 32 elements leaves in rows sorted by integer keys."""
-    rows, length = keys.shape
-    slots = torch.arange(_NETWORK).expand(rows, _NETWORK).clone()
-    # What is not there sorts to the end.
-    ranks = torch.full((rows, _NETWORK), torch.iinfo(torch.int64).max)
-    ranks[:, :length] = keys
-    there = slots < length
-    thread = torch.arange(_NETWORK // 2)
-    powers = [1 << power for power in range(_NETWORK.bit_length() - 1)]
-    for half, stride in (
-        (half, stride) for half in powers for stride in reversed(powers) if stride <= half
-    ):
-        flag = (
-            (thread & half) != 0
-            if 2 * half < _NETWORK
-            else torch.zeros_like(thread, dtype=torch.bool)
-        )
-        left = 2 * thread - (thread & (stride - 1))
-        right = left + stride
-        before = ((ranks[:, left] < ranks[:, right]) & there[:, left]) | ~there[:, right]
-        swap = before == flag
-        for table in (slots, ranks, there):
-            one = table[:, left]
-            other = table[:, right]
-            table[:, left], table[:, right] = (
-                torch.where(swap, other, one),
-                torch.where(swap, one, other),
-            )
-    return slots[:, :length]
-
-
-def _ranks(rows: torch.Tensor, descending: bool) -> torch.Tensor:
-    """Equal elements get equal integers, in the order of the sort; all that is no number is equal, and largest."""
-    order = rows.sort(dim=1, descending=descending, stable=True)
-    steps = order.values[:, 1:] != order.values[:, :-1]
-    if rows.is_floating_point():
-        steps &= ~(order.values[:, 1:].isnan() & order.values[:, :-1].isnan())
-    ranks = torch.zeros(rows.shape, dtype=torch.int64)
-    ranks[:, 1:] = steps.cumsum(1)
-    return torch.empty_like(ranks).scatter_(1, order.indices, ranks)
-
-
-def _as_rows(tensor: torch.Tensor, dim: int) -> tuple[torch.Tensor, Any]:
-    """The tensor as rows along `dim`, and the way back."""
-    moved = tensor.movedim(dim, -1)
-    shape = moved.shape
-
-    def back(rows: torch.Tensor) -> torch.Tensor:
-        return rows.reshape(*shape[:-1], rows.shape[-1]).movedim(-1, dim).contiguous()
-
-    return moved.reshape(-1, shape[-1]), back
-
-
-def _laid_out_as(self: torch.Tensor, out: torch.Tensor) -> torch.Tensor:
-    """The same values with the strides that CUDA takes from the input."""
-    like = torch.empty_like(self, dtype=out.dtype)
-    return out if out.stride() == like.stride() else like.copy_(out)
-
-
 def _sort(self: torch.Tensor, dim: int = -1, descending: bool = False) -> Any:
-    """`sort` without `stable`: up to 32 elements through the network."""
-    if self.dim() and self.numel() and 2 <= self.shape[dim] <= _NETWORK and not self.is_complex():
-        rows, back = _as_rows(self, dim)
-        ranks = _ranks(rows, descending)
-        if (
-            int(ranks.max(1).values.min()) != rows.shape[1] - 1
-        ):  # else nothing is equal: any sort will do
-            order = _network(ranks)
-            return tuple(
-                _laid_out_as(self, back(found)) for found in (rows.gather(1, order), order)
-            )
+    """A stable sort: without `stable`, CPUs differ in the order of equal elements."""
     return aten.sort.stable(self, stable=True, dim=dim, descending=descending)
 
 
 def _sort_stable(
     self: torch.Tensor, *, stable: bool | None, dim: int = -1, descending: bool = False
 ) -> Any:
-    if stable:
-        return aten.sort.stable(self, stable=True, dim=dim, descending=descending)
     return _sort(self, dim, descending)
-
-
-def _topk(
-    self: torch.Tensor, k: int, dim: int = -1, largest: bool = True, sorted: bool = True
-) -> Any:
-    """First all beyond the last one chosen, as they come, then as many equal to it as are needed; then sorted."""
-    if self.dim() == 0 or self.numel() == 0 or not 0 < k <= self.shape[dim]:
-        return aten.topk.default(self, k, dim, largest, sorted)
-    rows, back = _as_rows(self, dim)
-    ranks = _ranks(rows, largest)
-    last = ranks.sort(1).values[:, k - 1 : k]
-    # Beyond: 0, equal: 1, the rest: 2; a stable sort of that is the order of collection.
-    chosen = ((ranks == last) + 2 * (ranks > last)).sort(dim=1, stable=True).indices[:, :k]
-    if sorted:
-        kept = ranks.gather(1, chosen)
-        order = _network(kept) if 2 <= k <= _NETWORK else kept.sort(dim=1, stable=True).indices
-        chosen = chosen.gather(1, order)
-    return back(rows.gather(1, chosen)), back(chosen)
 
 
 def _equal_one(func: Any, dim_at: int, /, *args: Any, **kwargs: Any) -> Any:
@@ -136,42 +43,6 @@ def _equal_one(func: Any, dim_at: int, /, *args: Any, **kwargs: Any) -> Any:
     if self.is_floating_point():
         same |= self.isnan() & wanted.isnan()
     return values, same.to(torch.uint8).argmax(dim, keepdim=keep)
-
-
-_ONE_BLOCK: Final = 2048  # elements that one block of threads sorts
-
-
-def _turned_round(number: torch.Tensor) -> torch.Tensor:
-    """Five bits in the opposite order: a warp takes the lane that is least in it, of those that hold the same."""
-    return sum((((number >> bit) & 1) << (4 - bit) for bit in range(5)), torch.zeros_like(number))
-
-
-def _mode(self: torch.Tensor, dim: int = -1, keepdim: bool = False) -> Any:
-    """Of values that are equally frequent, the one that the reduction of the block prefers; its last element is named.
-
-    In longer rows it is the smallest value, and its first element.
-    """
-    values, indices = aten.mode.default(self, dim, keepdim)
-    if self.dim() == 0 or self.numel() == 0 or (self.is_floating_point() and self.isnan().any()):
-        return values, indices
-    found = values if keepdim else values.unsqueeze(dim)
-    length = self.shape[dim]
-    if length > _ONE_BLOCK:
-        return values, (self == found).to(torch.uint8).argmax(dim, keepdim=keepdim)
-    rows, back = _as_rows(self, dim)
-    order = rows.sort(1).values
-    place = torch.arange(length)
-    begins = torch.ones_like(order, dtype=torch.bool)
-    begins[:, 1:] = order[:, 1:] != order[:, :-1]
-    runs = place - torch.where(begins, place, 0).cummax(1).values
-    thread = place // 2
-    preference = (_turned_round(thread // 32) * 32 + _turned_round(thread % 32)) * 2 + place % 2
-    chosen = torch.where(runs == runs.amax(1, keepdim=True), preference, 2 * _ONE_BLOCK).argmin(
-        1, keepdim=True
-    )
-    found = back(order.gather(1, chosen)).flatten().view(found.shape)
-    last = length - 1 - (self == found).flip(dim).to(torch.uint8).argmax(dim, keepdim=True)
-    return (found, last) if keepdim else (found.squeeze(dim), last.squeeze(dim))
 
 
 # ---- counting --------------------------------------------------------------------------------------------------------
@@ -274,9 +145,7 @@ operator("max", "min", binding=True)
 operator("max.dim", "min.dim", binding=False)
 operator("sort.default", kernel=_sort)
 operator("sort.stable", kernel=_sort_stable)
-operator("topk", kernel=_topk)
 operator("kthvalue", kernel=partial(_equal_one, aten.kthvalue.default, 2))
-operator("mode", kernel=_mode)
 operator("median", emulate=_BOOL)
 _ALERT: Final = "median CUDA with indices output"
 operator("median.dim", kernel=partial(_equal_one, aten.median.dim, 1), nondeterministic=_ALERT)

@@ -31,7 +31,6 @@ _NO_FROZEN: Final = (
     "a frozen script on the virtual GPU cannot be saved; save it before torch.jit.freeze"
 )
 _NO_KERNELS: Final = "the virtual GPU cannot run kernels of {}; use operators of PyTorch there"
-_NO_PARTS: Final = "the virtual GPU cannot be divided into green contexts"
 
 
 _HOME: Final = "virtual_cuda"  # a file in a saved script: the virtual device that it was on
@@ -130,9 +129,6 @@ def _patches(opening: Opening) -> Iterator[Patch]:
     load = functools.partial(_refuse, _NO_KERNELS.format("CUDA C++"))
     yield around(find_internal("torch.cuda._utils"), "_cuda_load_module", load)
     yield around(find_internal("torch.cuda._utils"), "_get_gpu_rtc_library", _compiler)
-    if (contexts := getattr(torch.cuda, "green_contexts", None)) is not None:
-        create = staticmethod(functools.partial(_refuse, _NO_PARTS, None))
-        yield contexts.GreenContext, "create", create
     yield around(
         torch.export,
         "export",

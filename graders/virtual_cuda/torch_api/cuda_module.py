@@ -18,7 +18,6 @@ from virtual_cuda.device.state import Allocator, VirtualGpu, forked, index_of, i
 from virtual_cuda.device.tensor import VIRTUAL
 from virtual_cuda.internals import find_internal
 from virtual_cuda.ops import placement
-from virtual_cuda.ops.fused import FourierPlans, fourier_plans
 from virtual_cuda.ops.layers import channels_last
 from virtual_cuda.patching import Opening, Patch, around, torch_patches
 
@@ -105,45 +104,6 @@ def _properties(gpu: VirtualGpu) -> dict[str, Any]:
     }  # fmt: skip
 
 
-# Settings of `torch.cuda.tunable` by the end of their names in C++, with the values that they have at first.
-_TUNABLE: Final[dict[str, Any]] = {
-    "max_tuning_duration": 30,
-    "max_tuning_iterations": 100,
-    "rotating_buffer_size": -1,
-}
-_SWITCHES: Final = {
-    "_cuda_tunableop_": False,
-    "_cuda_tunableop_tuning_": True,
-    "_cuda_record_untuned_": False,
-}
-
-
-def _tunable_operators() -> dict[str, Any]:
-    """What `torch.cuda.tunable` calls. There is nothing to tune, so there are no results."""
-    kept = {**_TUNABLE, **_SWITCHES, "filename": ""}
-    made: dict[str, Any] = {
-        "_cuda_tunableop_set_filename": lambda filename, insert_device_ordinal=False: kept.update(
-            filename=filename
-        ),
-        "_cuda_tunableop_get_filename": lambda: kept["filename"],
-        "_cuda_tunableop_get_results": lambda: (),
-        "_cuda_tunableop_get_validators": lambda: (
-            ("PT_VERSION", torch.__version__.partition("+")[0]),
-        ),
-        "_cuda_tunableop_read_file": lambda filename=None: False,
-        "_cuda_tunableop_set_numerical_check_tolerances": lambda enable, atol=1e-5, rtol=1e-5: None,
-    }
-    for name in _TUNABLE:
-        made[f"_cuda_tunableop_get_{name}"] = partial(kept.get, name)
-        made[f"_cuda_tunableop_set_{name}"] = partial(kept.__setitem__, name)
-    for name in _SWITCHES:
-        made[f"{name}is_enabled"], made[f"{name}enable"] = (
-            partial(kept.get, name),
-            partial(kept.__setitem__, name),
-        )
-    return made
-
-
 def allocator_of(gpu: VirtualGpu, device: Any = None) -> Allocator:
     index = index_of(gpu, device)
     if not 0 <= index < len(gpu.places):
@@ -193,7 +153,6 @@ class Devices:
     def use(self, gpu: VirtualGpu) -> Iterable[Patch]:
         self.gpu = gpu
         self.process = os.getpid()
-        fourier_plans.clear()
         self.started = False  # by a function that starts CUDA, as the first tensor does
         self.capability = CAPABILITY if gpu.model is None else gpu.model.capability
         if (fraction := _allocator_setting("per_process_memory_fraction")) is not None:
@@ -413,7 +372,6 @@ class Devices:
             "_cuda_getDeviceCount": lambda: len(self.gpu.places),
             "_cuda_cudaCachingAllocator_enable": lambda enabled: None,
             "_CudaDeviceProperties": _CudaDeviceProperties,
-            **_tunable_operators(),
         }
         compiled, cuda, internals = map(self.starting, (compiled, cuda, internals))
         yield from ((torch._C, name, value) for name, value in compiled.items())
@@ -427,7 +385,6 @@ class Devices:
                 (home, name, value) for name, value in functions.items() if hasattr(home, name)
             )
         yield torch.backends.cuda, "is_built", lambda: True
-        yield from _plan_cache()
         yield torch.version, "cuda", torch.version.cuda or "13.0"
         yield torch.backends.cudnn, "is_available", lambda: True
         yield torch.backends.cudnn, "version", lambda: 91900
@@ -437,25 +394,6 @@ class Devices:
             "_use_cudnn_rnn_flatten_weight",
             lambda: False,
         )  # it would ask for cuDNN's layout of the weights
-
-
-def _plan_cache() -> Iterator[Patch]:
-    """The cache of cuFFT's plans, whose size can be asked for and limited."""
-
-    def of(index: int) -> FourierPlans:
-        return fourier_plans.setdefault(index, FourierPlans())
-
-    def limit(index: int, size: int) -> None:
-        if size < 0:
-            raise RuntimeError(f"cuFFT plan cache size must be non-negative, but got {size}")
-        of(index).limit = size
-        of(index).shrink()
-
-    cache: Any = torch.backends.cuda.cuFFTPlanCache
-    attribute: Any = torch.backends.cuda.cuFFTPlanCacheAttrContextProp
-    yield cache, "size", attribute(lambda index: len(of(index)), vars(cache)["size"].setter)
-    yield cache, "max_size", attribute(lambda index: of(index).limit, limit)
-    yield cache, "clear", lambda self: of(self.device_index).clear()
 
 
 def _acceptable(tensor: Any) -> bool:

@@ -47,28 +47,6 @@ def test_clocks_of_the_device_and_dtypes_it_holds() -> None:
         torch.accelerator.get_device_capability(1)
 
 
-def test_plans_of_fourier_transforms_are_counted() -> None:
-    plans = torch.backends.cuda.cufft_plan_cache
-    x = torch.randn(4, 8, device="cuda")
-    assert plans.size == 0
-    for _ in range(2):
-        torch.fft.rfft(x)
-    assert plans.size == plans[0].size == 1
-    torch.fft.fft(x.to(torch.complex64))
-    torch.fft.fft(x[:2].to(torch.complex64))
-    assert plans.size == 3
-    plans.max_size = 2
-    assert plans.size == 2
-    torch.fft.rfft(x[:, :6])
-    assert plans.size == 2
-    plans.clear()
-    assert plans.size == 0
-    with pytest.raises(RuntimeError, match="size is a read-only property"):
-        plans.size = 1
-    with pytest.raises(RuntimeError, match="must be non-negative, but got -1"):
-        plans.max_size = -1
-
-
 def test_names_in_a_tensor_are_those_of_a_gpu() -> None:
     x = torch.ones(2, device="cuda")
     assert set(dir(x)) - set(dir(torch.ones(2))) == {"__cuda_array_interface__"}
@@ -211,28 +189,6 @@ def test_scripted_modules_run_on_the_device(module: nn.Module) -> None:
     scripted = torch.jit.script(copy.deepcopy(module).cuda())(x.cuda())
     assert scripted.device.type == "cuda"
     torch.testing.assert_close(scripted.cpu(), module(x))
-
-
-def test_settings_without_a_use_are_kept() -> None:
-    import torch.cuda.tunable as tunable
-
-    assert not tunable.is_enabled()
-    tunable.enable()
-    tunable.set_max_tuning_duration(7)
-    tunable.set_filename("results.csv")
-    kept = (
-        tunable.is_enabled(),
-        tunable.get_max_tuning_duration(),
-        tunable.get_filename(),
-        tunable.get_results(),
-    )
-    assert kept == (True, 7, "results.csv", ())
-    torch.cuda.memory.caching_allocator_enable(True)
-    plans = torch.backends.cuda.cufft_plan_cache
-    assert plans.max_size == 4096
-    plans.max_size = 32
-    assert plans[0].max_size == 32
-    plans.clear()
 
 
 def test_the_window_of_kaiser_is_made_on_the_device() -> None:

@@ -29,14 +29,14 @@ ASKED = {
     "arange": "float32 int64", "argwhere": EACH, "as_strided.partial_views": EACH, "kthvalue": "int64",
     "linalg.eig": "float32 complex64", "linalg.ldl_solve": "complex64", "linalg.lstsq": "float32 complex64",
     "linalg.lstsq.grad_oriented": "float32 complex64", "linalg.svd": "float32 complex64", "median": "int64",
-    "mode": "int64", "nanmedian": "int64", "_native_batch_norm_legit": "float32", "native_batch_norm": "float32",
+    "nanmedian": "int64", "_native_batch_norm_legit": "float32", "native_batch_norm": "float32",
     "nn.functional.max_unpool2d": "float32", "nn.functional.max_unpool2d.grad": "float32",
     "nn.functional.scaled_dot_product_attention": "float32", "nonzero": EACH, "nonzero_static": EACH,
     "pca_lowrank": "complex64", "sparse.mm.reduce": "float32", "svd": "float32 complex64",
-    "svd_lowrank": "float32 complex64", "tensor_split": EACH, "to": EACH, "topk": "int64",
+    "svd_lowrank": "float32 complex64", "tensor_split": EACH, "to": EACH,
 }  # fmt: skip
 # Of these the values tell something: which of equal ones is taken, and what lies beyond a view that was copied.
-EXACT = ("as_strided.partial_views", "kthvalue", "median", "mode", "nanmedian", "topk")
+EXACT = ("as_strided.partial_views", "kthvalue", "median", "nanmedian")
 # Where the device still differs from the GPU.
 KNOWN = {
     # The same operator stands for cuDNN's in `F.batch_norm`, which keeps no statistics in eval mode.

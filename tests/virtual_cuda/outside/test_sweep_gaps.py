@@ -338,10 +338,6 @@ MISTAKES: dict[str, tuple[Callable[[], Any], str]] = {
         lambda: torch.cuda._compile_kernel('extern "C" __global__ void nothing() {}', "nothing"),  # type: ignore[no-untyped-call]
         "the virtual GPU cannot run kernels of CUDA C",
     ),
-    "green context": (
-        lambda: torch.cuda.green_contexts.GreenContext.create(num_sms=8),
-        "the virtual GPU cannot be divided into green contexts",
-    ),
     "scattered": (
         lambda: torch.as_strided_scatter(
             torch.ones(2, 3, device="cuda").t().requires_grad_(), ONE.cuda(), (1,), (1,)
@@ -426,17 +422,3 @@ def test_a_named_device_moves_the_parts() -> None:
     assert torch.sparse_coo_tensor([[0]], ONE.cuda()).is_cuda
     assert torch.sparse_csr_tensor(torch.tensor([0, 1]), ZERO[0], ONE, device="cuda").is_cuda
     assert torch.nested.nested_tensor([ONE.cuda(), ONE], device="cuda").is_cuda
-
-
-@pytest.mark.parametrize(
-    ("row", "value", "index"),
-    [
-        ([-5, 4, 5, 5, 4], 5, 3),
-        ([3, 1, 2], 1, 1),
-        ([2, 2, 1, 1], 1, 3),
-        ([7, *range(2999), 7, 8, 8], 7, 0),
-    ],
-)
-def test_equally_frequent_values(row: list[int], value: int, index: int) -> None:
-    found = torch.tensor([row, row], device="cuda").mode(1)
-    assert (found.values.tolist(), found.indices.tolist()) == ([value] * 2, [index] * 2)

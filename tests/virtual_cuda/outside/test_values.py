@@ -567,29 +567,6 @@ def test_singular_values_by_every_driver_of_cuda(driver: str) -> None:
         torch.linalg.svd(there, driver="foo")
 
 
-@pytest.mark.parametrize("size", [(3, 3), (2, 3, 3), (2, 4, 3), (3, 4)])
-def test_triangular_factors_without_pivoting(size: tuple[int, ...]) -> None:
-    x = torch.randn(size, dtype=torch.float64, device="cuda", requires_grad=True)
-    nothing, lower, upper = torch.linalg.lu(x, pivot=False)
-    assert nothing.shape == (0,)
-    torch.testing.assert_close(lower @ upper, x)
-    assert lower.is_contiguous()
-    assert upper.is_contiguous()
-    both, pivots = torch.linalg.lu_factor(x, pivot=False)
-    torch.testing.assert_close(both.triu()[..., : upper.shape[-2], :], upper)
-    assert both.mT.is_contiguous()
-    assert pivots.flatten()[:3].tolist() == [1, 2, 3]
-    assert torch.autograd.gradcheck(lambda t: torch.linalg.lu(t, pivot=False)[1:], x)
-
-
-def test_a_zero_pivot_is_told() -> None:
-    zero = torch.zeros(2, 2, device="cuda")
-    both, pivots, info = torch.linalg.lu_factor_ex(zero, pivot=False)
-    assert (both.tolist(), pivots.tolist(), info.item()) == (zero.tolist(), [1, 2], 1)
-    with pytest.raises(RuntimeError, match=r"^torch.linalg.lu_factor: U\[1,1\] is zero"):
-        torch.linalg.lu_factor(zero, pivot=False)
-
-
 @pytest.mark.parametrize(
     ("cell", "name", "kept"), [("LSTMCell", "Lstm", 30720), ("GRUCell", "Gru", 26624)]
 )
