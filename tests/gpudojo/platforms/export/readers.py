@@ -1,4 +1,8 @@
-"""Small readers of exported files, which follow the rules of each program."""
+"""Small readers of exported files, which follow the rules of each program.
+
+A format has one function here, `@reads("NAME")`: it gets the folder that was exported to and the
+class, and returns what the program would record for each submission. `test_totals.py` compares.
+"""
 
 from __future__ import annotations
 
@@ -6,12 +10,29 @@ import base64
 import csv
 import json
 import re
+from collections.abc import Callable
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
+from gpudojo.model.results import ClassResults
+from gpudojo.platforms._files import file_names
+
 Total = tuple[float, float]  # score and maximum
+Reader = Callable[[Path, ClassResults], list[Total]]
+READERS: dict[str, Reader] = {}
+
+
+def reads(format_: str) -> Callable[[Reader], Reader]:
+    """Register the reader of a format; a second one is refused."""
+
+    def register(reader: Reader) -> Reader:
+        assert format_ not in READERS
+        READERS[format_] = reader
+        return reader
+
+    return register
 
 
 def recorded(runners: list[dict[str, Any]]) -> Total:
@@ -55,56 +76,126 @@ def decoded(encoded: str) -> dict[str, Any]:
     return value
 
 
-def classroom50(path: Path, most: float) -> Total:
-    """Classroom 50: whole numbers, of which the share counts."""
-    result = json.loads(path.read_bytes())
-    for part in (result, *result["tests"]):
-        assert isinstance(part["score"], int)
-        assert isinstance(part["max-score"], int)
-        assert 0 <= part["score"] <= part["max-score"]
-    for key in ("score", "max-score"):
-        assert sum(test[key] for test in result["tests"]) == result[key]
-    scale = Fraction(result["max-score"]) / Fraction(str(most))
-    return float(result["score"] / scale), float(result["max-score"] / scale)
+@reads("github_classroom")
+def _github_classroom(folder: Path, results: ClassResults) -> list[Total]:
+    totals = []
+    for name in file_names(results.submissions):
+        whole = json.loads((folder / f"{name}.json").read_bytes())
+        of_exercises = recorded(runners(folder, name))
+        assert recorded([whole])[0] == of_exercises[0]
+        totals.append(recorded([whole]))
+    return totals
 
 
-def gradescope(path: Path) -> Total:
-    """Gradescope: the score on top; without one it would add up the tests."""
-    result = json.loads(path.read_bytes())
-    added = round(sum(test["score"] for test in result["tests"]), 6)
-    assert added == result["score"]
-    return result["score"], round(sum(test["max_score"] for test in result["tests"]), 6)
+@reads("classroom50")
+def _classroom50(folder: Path, results: ClassResults) -> list[Total]:
+    """Whole numbers, of which the share counts."""
+    totals = []
+    for name, row in zip(file_names(results.submissions), results.submissions, strict=True):
+        result = json.loads((folder / name / "result.json").read_bytes())
+        for part in (result, *result["tests"]):
+            assert isinstance(part["score"], int)
+            assert isinstance(part["max-score"], int)
+            assert 0 <= part["score"] <= part["max-score"]
+        for key in ("score", "max-score"):
+            assert sum(test[key] for test in result["tests"]) == result[key]
+        scale = Fraction(result["max-score"]) / Fraction(str(row.max_score))
+        totals.append((float(result["score"] / scale), float(result["max-score"] / scale)))
+    return totals
 
 
-def exercism(path: Path) -> Total:
-    result = json.loads(path.read_bytes())
-    told = [
-        re.search(r" \(([0-9.]+) of ([0-9.]+) points\)$", test["name"]) for test in result["tests"]
-    ]
-    assert all(told)
-    assert all(len(test["output"] or "") <= 500 for test in result["tests"])
-    assert result["status"] != "error" or result["message"]
-    score, largest = (
-        round(sum(float(match[group]) for match in told if match), 6) for group in (1, 2)
-    )
-    return score, largest
+@reads("gradescope")
+def _gradescope(folder: Path, results: ClassResults) -> list[Total]:
+    """The score on top; without one Gradescope would add up the tests."""
+    totals = []
+    for name in file_names(results.submissions):
+        result = json.loads((folder / name / "results.json").read_bytes())
+        assert _sum_of(result["tests"], "score") == result["score"]
+        totals.append((result["score"], _sum_of(result["tests"], "max_score")))
+    return totals
 
 
-def junit(path: Path) -> Total:
-    suite = ElementTree.parse(path).getroot()[0]
+@reads("prairielearn")
+def _prairielearn(folder: Path, results: ClassResults) -> list[Total]:
+    """A share of the points; of what could not be read, nothing is recorded."""
+    totals = []
+    for name, row in zip(file_names(results.submissions), results.submissions, strict=True):
+        result = json.loads((folder / name / "results.json").read_bytes())
+        if not result["gradable"]:
+            totals.append((row.score, row.max_score))
+            continue
+        assert 0 <= result["score"] <= 1
+        maximum = _sum_of(result["tests"], "max_points")
+        totals.append((round(result["score"] * maximum, 6), maximum))
+    return totals
 
-    def added(name: str) -> float:
-        return round(
-            sum(
-                float(each.get("value", ""))
-                for each in suite.iterfind(f"testcase//*[@name='{name}']")
-            ),
-            6,
-        )
 
-    assert added("points") == float(suite.find("properties/*[@name='score']").get("value"))  # type: ignore[union-attr,arg-type]
-    assert int(suite.get("tests", "")) == len(suite.findall("testcase"))
-    return added("points"), added("max_points")
+@reads("autolab")
+def _autolab(folder: Path, results: ClassResults) -> list[Total]:
+    """Scores in the last line; the problems of the assessment know their maxima."""
+    totals = []
+    for name, row in zip(file_names(results.submissions), results.submissions, strict=True):
+        lines = (folder / name / "feedback.txt").read_text(encoding="utf-8").splitlines()
+        scores = json.loads(lines[-1])["scores"]
+        totals.append((round(sum(scores.values()), 6), row.max_score))
+    return totals
+
+
+@reads("exercism")
+def _exercism(folder: Path, results: ClassResults) -> list[Total]:
+    """The names of the tests tell their points."""
+    totals = []
+    for name in file_names(results.submissions):
+        result = json.loads((folder / name / "results.json").read_bytes())
+        assert result["status"] != "error" or result["message"]
+        score = 0.0
+        maximum = 0.0
+        for test in result["tests"]:
+            points = re.search(r" \(([0-9.]+) of ([0-9.]+) points\)$", test["name"])
+            assert points is not None
+            score += float(points[1])
+            maximum += float(points[2])
+            assert len(test["output"] or "") <= 500
+        totals.append((round(score, 6), round(maximum, 6)))
+    return totals
+
+
+@reads("junit")
+def _junit(folder: Path, results: ClassResults) -> list[Total]:
+    totals = []
+    for name in file_names(results.submissions):
+        suite = ElementTree.parse(folder / f"{name}.xml").getroot()[0]
+        points = _sum_of_properties(suite, "points")
+        score = suite.find("properties/*[@name='score']")
+        assert score is not None
+        assert points == float(score.get("value", ""))
+        assert int(suite.get("tests", "")) == len(suite.findall("testcase"))
+        totals.append((points, _sum_of_properties(suite, "max_points")))
+    return totals
+
+
+@reads("canvas")
+def _canvas(folder: Path, results: ClassResults) -> list[Total]:
+    headings, possible, *lines = table(folder / "gradebook.csv")
+    assert headings[:5] == ["Student", "ID", "SIS User ID", "SIS Login ID", "Section"]
+    assert possible[0] == "    Points Possible"
+    return [(float(line[5] or 0), float(possible[5])) for line in lines]  # empty: handed in nothing
+
+
+@reads("nbgrader")
+def _nbgrader(folder: Path, results: ClassResults) -> list[Total]:
+    headings, *lines = table(folder / "grades.csv")
+    score = headings.index("score")
+    maximum = headings.index("max_score")
+    return [(float(line[score]), float(line[maximum])) for line in lines]
+
+
+def moodle(path: Path) -> list[Total]:
+    """The lines of a worksheet that have a grade."""
+    headings, *lines = table(path)
+    grade = headings.index("Grade")
+    maximum = headings.index("Maximum Grade")
+    return [(float(line[grade]), float(line[maximum])) for line in lines if line[grade]]
 
 
 def table(path: Path, delimiter: str = ",") -> list[list[str]]:
@@ -112,22 +203,10 @@ def table(path: Path, delimiter: str = ",") -> list[list[str]]:
         return list(csv.reader(file, delimiter=delimiter))
 
 
-def canvas(path: Path) -> list[Total]:
-    headings, possible, *lines = table(path)
-    assert headings[:5] == ["Student", "ID", "SIS User ID", "SIS Login ID", "Section"]
-    assert possible[0] == "    Points Possible"
-    return [(float(line[5] or 0), float(possible[5])) for line in lines]  # empty: handed in nothing
+def _sum_of(tests: list[dict[str, Any]], key: str) -> float:
+    return round(sum(test[key] for test in tests), 6)
 
 
-def nbgrader(path: Path) -> list[Total]:
-    headings, *lines = table(path)
-    score = headings.index("score")
-    largest = headings.index("max_score")
-    return [(float(line[score]), float(line[largest])) for line in lines]
-
-
-def moodle(path: Path) -> list[Total]:
-    headings, *lines = table(path)
-    grade = headings.index("Grade")
-    largest = headings.index("Maximum Grade")
-    return [(float(line[grade]), float(line[largest])) for line in lines if line[grade]]
+def _sum_of_properties(suite: ElementTree.Element, name: str) -> float:
+    values = [each.get("value", "") for each in suite.iterfind(f"testcase//*[@name='{name}']")]
+    return round(sum(map(float, values)), 6)
