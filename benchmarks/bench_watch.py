@@ -21,7 +21,8 @@ from gpudojo.grading.load import load_submission
 from gpudojo.grading.observe import observe
 from gpudojo.grading.references import PUBLIC_SEEDS
 from gpudojo.model.exercise import Exercise
-from gpudojo.watch.session import Course, Event, ExerciseWork, Session
+from gpudojo.watch.course import Course, ExerciseWork
+from gpudojo.watch.session import Event, Session
 
 from benchmarks.tables import Table, options
 

@@ -28,7 +28,8 @@ from gpudojo.model.exercise import Exercise
 from gpudojo.model.results_file import replacing_file
 
 if TYPE_CHECKING:
-    from gpudojo.watch.session import Course, Event, ExerciseWork
+    from gpudojo.watch.course import Course, ExerciseWork
+    from gpudojo.watch.session import Event
 
 
 @click.command(
@@ -72,7 +73,8 @@ def watch(path: Path, plain: bool, hints: int, bench: str) -> None:
 
     PATH is the folder of the exercises, or one of them (default: the exercises here).
     """
-    from gpudojo.watch.session import Course, full_screen
+    from gpudojo.watch.course import Course
+    from gpudojo.watch.session import has_full_screen
 
     course = Course(path)
     if bench in ("cuda", "mps"):
@@ -82,10 +84,10 @@ def watch(path: Path, plain: bool, hints: int, bench: str) -> None:
         if not device_count(bench):
             raise click.ClickException(f"--bench {bench}: {NoSuchDevice(bench)}")
     terminal = sys.stdin.isatty() and sys.stdout.isatty() and os.environ.get("TERM") != "dumb"
-    if terminal and not plain and full_screen():
-        from gpudojo.watch.app import run
+    if terminal and not plain and has_full_screen():
+        from gpudojo.watch.app import run_app
 
-        run(course, bench)
+        run_app(course, bench)
     else:
         print_lines(course, bench, hints, MORE if terminal and not plain else "")
 
@@ -116,7 +118,7 @@ def print_lines(course: Course, kind: str, hints: int, note: str = "") -> None:
         say(
             view.panel(course, hints, f"--hints {hints + 1}", dark=True),
             view.aside(course),
-            view.score(course),
+            view.score_line(course),
         )
 
     session = Session(course, show, kind)

@@ -1,11 +1,11 @@
-"""The full-screen app of `dojo watch`: exercises at the left, the first thing to fix at the right."""
+"""The full-screen app of `dojo watch`: exercises at the left, what to fix at the right."""
 
 from __future__ import annotations
 
 import os
 import threading
 import time
-from typing import ClassVar, Final
+from typing import ClassVar, Final, Literal
 
 from rich.console import RenderableType
 from rich.text import Text
@@ -18,11 +18,15 @@ from textual.widgets import Footer, OptionList, Static
 
 from gpudojo.model.results import Outcome
 from gpudojo.watch import view
-from gpudojo.watch.session import Course, Event, ExerciseWork, Session
+from gpudojo.watch.course import Course, ExerciseWork
+from gpudojo.watch.session import Event, Session
 
-TICK: Final = 0.5  # seconds between two looks at the clock
+TICK_SECONDS: Final = 0.5  # between two looks at the clock
 WIDE: Final = 100  # columns, from which on the list of exercises has more room
-LIST: Final = {False: 28, True: 44}  # columns of the list, by whether there is more room
+LIST_COLUMNS: Final = {False: 28, True: 44}  # by whether there is more room
+
+# What is shown at the right: the thing to fix, or a page that takes all columns.
+Page = Literal["fix", "timeline", "lesson", "help"]
 
 
 class Changed(Message):
@@ -41,7 +45,8 @@ class WatchApp(App[None]):
     ENABLE_COMMAND_PALETTE = False
     CSS = """
     #top { height: 1; padding: 0 1; background: $primary; color: $text; text-style: bold; }
-    #exercises { height: 1fr; border: none; padding: 0; background: $surface; scrollbar-size-vertical: 1; }
+    #exercises { height: 1fr; border: none; padding: 0; background: $surface; }
+    #exercises { scrollbar-size-vertical: 1; }
     .whole #exercises { display: none; }
     #right { scrollbar-size-vertical: 1; }
     #body, #aside { padding: 0 1; }
@@ -65,15 +70,20 @@ class WatchApp(App[None]):
     def __init__(self, course: Course, kind: str = "auto") -> None:
         super().__init__()
         self.course = course
-        self.session = Session(course, self._tell, kind)
+        self.session = Session(course, self._post_change, kind)
         self.thread = threading.Thread(
             target=self.session.loop, name="gpudojo session", daemon=True
         )
-        self.hints, self.page, self.step, self.drawn, self.said = 0, "fix", 0, False, Text()
+        self.hints = 0  # how many are shown
+        self.page: Page = "fix"
+        self.step = 0  # of the celebration
+        self.has_drawn = False
+        self.status = Text()  # as it is shown
         self.theme = "textual-dark" if self.dark else "textual-light"
 
-    def _tell(self, event: Event, work: ExerciseWork) -> None:
-        self.post_message(Changed(event, work))  # from the session's thread
+    def _post_change(self, event: Event, work: ExerciseWork) -> None:
+        """Called by the session, in its thread."""
+        self.post_message(Changed(event, work))
 
     @property
     def dark(self) -> bool:
@@ -81,6 +91,10 @@ class WatchApp(App[None]):
         if self.course.dark is not None:
             return self.course.dark
         return os.environ.get("COLORFGBG", "").rpartition(";")[2] not in ("7", "15")
+
+    @property
+    def is_wide(self) -> bool:
+        return self.size.width >= WIDE
 
     def compose(self) -> ComposeResult:
         yield Static(id="top")
@@ -93,7 +107,7 @@ class WatchApp(App[None]):
         yield Footer(show_command_palette=False)
 
     def on_mount(self) -> None:
-        self.set_interval(TICK, self._tick)
+        self.set_interval(TICK_SECONDS, self._tick)
         self.call_after_refresh(self._draw)
         self.thread.start()
 
@@ -104,7 +118,7 @@ class WatchApp(App[None]):
         self.call_after_refresh(self._draw)
 
     @on(Changed)
-    def _changed(self, message: Changed) -> None:
+    def _show_change(self, message: Changed) -> None:
         if self.widgets_gone:
             return
         if message.event == "verdict":
@@ -114,78 +128,95 @@ class WatchApp(App[None]):
         self._draw()
 
     @on(OptionList.OptionHighlighted)
-    def _chosen(self, event: OptionList.OptionHighlighted) -> None:
+    def _select_exercise(self, event: OptionList.OptionHighlighted) -> None:
         # The list chooses its first line by itself when it is shown, and tells it late.
-        stale = not self.drawn or event.option_index != event.option_list.highlighted
+        if not self.has_drawn or event.option_index != event.option_list.highlighted:
+            return
         work = self.course.works[event.option_index]
-        if not stale and work is not self.course.current:
-            self.course.move(work)
-            self._go_to("fix")
-            self._draw()
+        if work is not self.course.current:
+            self._move_to(work)
+
+    def _move_to(self, work: ExerciseWork) -> None:
+        """Make an exercise the current one, and show what is to fix in it."""
+        self.course.move_to(work)
+        self._go_to("fix")
+        self._draw()
+
+    # Keys
 
     def action_hint(self) -> None:
-        """One more hint, moved to where it can be seen."""
-        first = self.course.current.first
+        """Show one more hint, moved to where it can be seen."""
+        work = self.course.current
         if (
-            first is None
-            or first.outcome is not Outcome.FAILED
-            or self.course.current.broken is not None
+            work.broken is not None
+            or work.first is None
+            or work.first.outcome is not Outcome.FAILED
         ):
             self.notify(
                 "There are hints for a check that fails. The lesson (key l) explains the exercise."
             )
             return
-        self.page, self.hints = "fix", self.hints + 1
+        self.page = "fix"
+        self.hints += 1
         self._draw()
+        self.call_after_refresh(self._scroll_to_last_hint)
+
+    def _scroll_to_last_hint(self) -> None:
         right = self.query_one("#right")
         body = self.query_one("#body")
-        self.call_after_refresh(
-            lambda: right.scroll_to(y=body.size.height - right.size.height, animate=False)
-        )
+        right.scroll_to(y=body.size.height - right.size.height, animate=False)
 
-    def action_page(self, page: str) -> None:
-        """Shows a page; the same key again goes back."""
+    def action_page(self, page: Page) -> None:
+        """Show a page; the same key again goes back."""
         self._go_to("fix" if page == self.page else page, self.hints)
         self._draw()
 
     def action_next(self) -> None:
-        following = self.course.after(self.course.current)
+        """Go to the next exercise that is not done."""
+        following = self.course.work_after(self.course.current)
         if following is not None:
-            self.course.move(following)
-            self._go_to("fix")
-            self._draw()
+            self._move_to(following)
 
     def action_again(self) -> None:
-        self.session.again(self.course.current)
+        """Grade the exercise again."""
+        self.session.grade_again(self.course.current)
 
     def action_dark(self) -> None:
+        """Change from dark to light, or back, and remember it."""
         self.course.dark = not self.dark
         self.theme = "textual-dark" if self.dark else "textual-light"
         self.course.remember()
         self._draw()
 
     def action_scroll(self, pages: int) -> None:
+        """Scroll by one page: down if `pages` is positive."""
         right = self.query_one("#right", VerticalScroll)
-        right.scroll_page_down(animate=False) if pages > 0 else right.scroll_page_up(animate=False)
+        if pages > 0:
+            right.scroll_page_down(animate=False)
+        else:
+            right.scroll_page_up(animate=False)
 
-    def _go_to(self, page: str, hints: int = 0) -> None:
+    # Drawing
+
+    def _go_to(self, page: Page, hints: int = 0) -> None:
+        """Choose a page, from its top; it is shown by the next `_draw`."""
         self.page = page
         self.hints = hints
         self.query_one("#right").scroll_home(animate=False)
 
     @property
     def widgets_gone(self) -> bool:
-        """Whether the widgets are gone: timers and messages may come later than that."""
+        """True at the end: timers and messages may come later than the widgets go."""
         return not self.query("#status")
 
     def _tick(self) -> None:
+        """Show how long something takes, and move the colours of the celebration."""
         if self.widgets_gone:
             return
         self.step += 1
-        said = self._status()
-        if said != self.said:  # what is drawn again is sent again, over ssh too
-            self.said = said
-            self.query_one("#status", Static).update(said)
+        status = self._status_line()
+        if status != self.status:  # what is drawn again is sent again, over ssh too
+            self._show_status(status)
         if self.course.done and self.page == "fix":
             self.query_one("#body", Static).update(view.celebration(self.course, self.step))
 
@@ -193,26 +224,34 @@ class WatchApp(App[None]):
         if self.widgets_gone:
             return
         self.screen.set_class(self.page != "fix", "whole")  # drawings and lessons need all columns
-        self.query_one("#top", Static).update(self._top())
-        exercises = self.query_one("#exercises", OptionList)
-        exercises.styles.width = LIST[self.size.width >= WIDE]
-        width = LIST[self.size.width >= WIDE] - 2  # without an edge, and the bar that scrolls it
-        for place, work in enumerate(self.course.works):
-            entry = view.entry(work, width, marked=work is self.course.current)
-            exercises.replace_option_prompt_at_index(place, entry)
-        exercises.highlighted = self.course.works.index(self.course.current)
-        self.drawn = True
-        if self.page == "fix":
-            exercises.focus()  # which it loses when it is hidden
+        self.query_one("#top", Static).update(self._top_line())
+        self._draw_list()
+        self.has_drawn = True
         self.query_one("#body", Static).update(self._body())
         self.query_one("#aside", Static).update(view.aside(self.course))
-        self.said = self._status()
-        self.query_one("#status", Static).update(self.said)
+        self._show_status(self._status_line())
 
-    def _top(self) -> Text:
+    def _draw_list(self) -> None:
+        exercises = self.query_one("#exercises", OptionList)
+        columns = LIST_COLUMNS[self.is_wide]
+        exercises.styles.width = columns
+        for index, work in enumerate(self.course.works):
+            # Without an edge, and the bar that scrolls the list.
+            entry = view.list_entry(work, columns - 2, selected=work is self.course.current)
+            exercises.replace_option_prompt_at_index(index, entry)
+        exercises.highlighted = self.course.works.index(self.course.current)
+        if self.page == "fix":
+            exercises.focus()  # which it loses when it is hidden
+
+    def _show_status(self, status: Text) -> None:
+        self.status = status
+        self.query_one("#status", Static).update(status)
+
+    def _top_line(self) -> Text:
         title = Text(f"{self.course.title}  ", no_wrap=True, overflow="ellipsis")
-        score = view.score(self.course, 20 if self.size.width >= WIDE else 10)
-        title.truncate(max(self.size.width - len(score) - 2, 0), overflow="ellipsis", pad=True)
+        score = view.score_line(self.course, 20 if self.is_wide else 10)
+        room = max(self.size.width - len(score) - 2, 0)
+        title.truncate(room, overflow="ellipsis", pad=True)
         return Text.assemble(title, score)
 
     def _body(self) -> RenderableType:
@@ -224,25 +263,25 @@ class WatchApp(App[None]):
             return view.keys()
         return view.panel(self.course, self.hints, dark=self.dark)
 
-    def _status(self) -> Text:
+    def _status_line(self) -> Text:
+        """What the session does now, or how long the last verdict took."""
         session = self.session
         if session.trouble:
             return Text(f"cannot grade: {session.trouble.splitlines()[-1]}", "red")
-        running = session.running
         names = next(iter(self.course.pending.values()), [])
-        if running is not None and names:
-            if not running.ready:
+        if session.running is not None and names:
+            if not session.running.ready:
                 return Text("loading torch …")
             waited = time.perf_counter() - session.heard
-            long = f" {waited:.0f} s; the next save ends it" if waited > 1 else ""
-            return Text(f"grading {names[0]} …{long}")
+            how_long = f" {waited:.0f} s; the next save ends it" if waited > 1 else ""
+            return Text(f"grading {names[0]} …{how_long}")
         if session.took:
             return Text(f"graded in {session.took:.2f} s. Save a file to grade it.")
         return Text("Save a file to grade it.")
 
 
-def run(course: Course, kind: str) -> None:
-    """Until the student quits."""
+def run_app(course: Course, kind: str) -> None:
+    """Show a course until the student quits."""
     app = WatchApp(course, kind)
     app.run()
     app.session.close()

@@ -1,11 +1,11 @@
-"""What the student sees, as renderables of rich: the full-screen app and line mode show the same."""
+"""What the student sees, as renderables of rich, for the full-screen app and for line mode."""
 
 from __future__ import annotations
 
 import ast
 import os
-from collections.abc import Iterable, Iterator
-from typing import ClassVar, Final
+from collections.abc import Iterator
+from typing import ClassVar, Final, NamedTuple
 
 from rich.align import Align
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
@@ -17,143 +17,155 @@ from rich.text import Text
 from rich.theme import Theme
 from virtual_cuda.ledger import draw_timeline, timeline_legend
 
+from gpudojo.grading.colours import style_of_label, style_of_timeline
 from gpudojo.grading.feedback import headline_and_parts, hint_parts, hints_about, progress_bar
 from gpudojo.model.catalogue import lesson_of
 from gpudojo.model.errors import suggest_name
 from gpudojo.model.results import CheckResult, Outcome
-from gpudojo.watch.session import Course, ExerciseWork
+from gpudojo.watch.course import Course, ExerciseWork
 
-AROUND: Final = 2  # lines of code above and below the one that is shown
-MOST_PRINTED: Final = 40  # lines
-# By the state of an exercise: the mark, which says it without colours too, and its colour.
+LINES_AROUND: Final = 2  # lines of code above and below the one that is shown
+PRINTED_LINES: Final = 40
+
+
+class Mark(NamedTuple):
+    """The sign for a state of an exercise, which says it without colours too."""
+
+    sign: str
+    style: str
+
+
 MARKS: Final = {
-    "done": ("✓", "green"),
-    "begun": ("●", "yellow"),
-    "to do": ("○", ""),
-    "broken": ("✗", "red"),
-    "missing": ("?", "red"),
-    "unknown": ("…", "dim"),
+    "done": Mark("✓", "green"),
+    "begun": Mark("●", "yellow"),
+    "to do": Mark("○", ""),
+    "broken": Mark("✗", "red"),
+    "missing": Mark("?", "red"),
+    "unknown": Mark("…", "dim"),
 }
-LABELS: Final = {
-    "happened": "red",
-    "expected": "green",
-    "mistake": "yellow",
-    "hint": "cyan",
-    "read": "cyan",
-}
-TIMELINE: Final = {
-    "wait": "bold red",
-    "copy": "cyan",
-    "grad": "yellow",
-    "no grad": "green",
-    "autocast": "magenta",
-    "pass": "bold",
-    "memory": "blue",
-}
-HEART: Final = (0, 102, 255, 255, 126, 60, 24)
+HEART: Final = (0, 102, 255, 255, 126, 60, 24)  # rows of eight pixels, a bit for each
 RAINBOW: Final = ("red", "yellow", "green", "cyan", "blue", "magenta")
 
 
 def tint(style: str) -> str:
-    """A style without its colour, where the user wants none."""
-    words = style.split()
-    return (
-        " ".join(word for word in words if word in ("bold", "dim", "not"))
-        if os.environ.get("NO_COLOR")
-        else style
-    )
+    """The style, without its colour if the user wants none."""
+    if not os.environ.get("NO_COLOR"):
+        return style
+    return " ".join(word for word in style.split() if word in ("bold", "dim", "not"))
 
 
-def number(points: float) -> str:
+def _code_theme(dark: bool) -> str:
+    return "ansi_dark" if dark else "ansi_light"
+
+
+def format_points(points: float) -> str:
+    """A number of points, with two decimals at most."""
     return f"{round(points, 2):g}"
 
 
-def entry(work: ExerciseWork, width: int, marked: bool = False) -> Text:
-    """One line of the list of exercises; one that is marked has no colours, which may be unreadable on the mark's."""
-    row, (mark, colour) = work.points(), MARKS[work.state]
-    colour, dim = ("", "") if marked else (colour, "dim")
-    points = f"{number(row.points)}/{number(row.max_points)}"
+def list_entry(work: ExerciseWork, width: int, selected: bool = False) -> Text:
+    """One line of the list of exercises.
+
+    A selected one has no colours, which may be unreadable on the colour of the selection.
+    """
+    row = work.points()
+    mark = MARKS[work.state]
+    points = f"{format_points(row.points)}/{format_points(row.max_points)}"
     name = work.stem.replace("_", " ")
     room = width - len(points) - 3
-    name = name if len(name) <= room else f"{name[: room - 1].rstrip()}…"
+    if len(name) > room:
+        name = f"{name[: room - 1].rstrip()}…"
+    style = "" if selected else mark.style
+    points_style = style if style or selected else "dim"
     return Text.assemble(
-        (f"{mark} ", tint(colour)), f"{name:{max(room, 0)}} ", (points, tint(colour or dim))
+        (f"{mark.sign} ", tint(style)), f"{name:{max(room, 0)}} ", (points, tint(points_style))
     )
 
 
-def score(course: Course, width: int = 20) -> Text:
+def score_line(course: Course, width: int = 20) -> Text:
     """The points of the day, after a bar of so many characters."""
     points, most = course.score
-    return Text(f"{progress_bar(points, most, width)} {number(points)} of {number(most)} points")
+    bar = progress_bar(points, most, width)
+    return Text(f"{bar} {format_points(points)} of {format_points(most)} points")
 
 
 def panel(
     course: Course, hints: int = 0, more: str = "the key h", dark: bool = True
 ) -> RenderableType:
-    """The first thing to fix in the current exercise; a celebration where all are done."""
+    """The first thing to fix in the current exercise; a celebration if all are done.
+
+    `hints` is how many are shown, `more` says how to see one more.
+    """
     if course.done:
         return celebration(course)
-    return Group(*_panel(course, hints, more, dark))
+    return Group(*_panel_parts(course, hints, more, dark))
 
 
-def _panel(course: Course, hints: int, more: str, dark: bool) -> Iterator[RenderableType]:
+def _panel_parts(course: Course, hints: int, more: str, dark: bool) -> Iterator[RenderableType]:
     work = course.current
     if course.finished is not None and course.finished is not work:
         row = course.finished.points()
-        said = f"✓ {course.finished.stem} is done: {number(row.points)} of {number(row.max_points)} points. Next:"
-        yield Text(f"{said}\n", tint("bold green"))
+        points = f"{format_points(row.points)} of {format_points(row.max_points)} points"
+        yield Text(f"✓ {course.finished.stem} is done: {points}. Next:\n", tint("bold green"))
     yield Text(f"{work.exercise.number} {work.exercise.title}", "bold")
-    yield Text(f"{work.path.name}{_functions(work)}\n", "dim")
+    yield Text(f"{work.path.name}{_points_by_function(work)}\n", "dim")
     if work.state == "missing":
-        yield Text(
-            f"{work.path.name} is not in {work.path.parent}. Its points count as not reached.",
-            tint("red"),
-        )
-        others = {path.name for path in work.path.parent.glob("*.py")} - {
-            each.path.name for each in course.works
-        }
-        if near := suggest_name(work.path.name, others, "").strip("; "):
-            yield Text(f"\nA file with another name is not graded: {near}")
+        yield from _missing_parts(course, work)
     elif work.broken is not None:
         yield Text(f"{work.broken.type}: {work.broken.message}", tint("bold red"))
         if work.broken.line is not None:
             yield excerpt(work.text or "", work.broken.line, dark)
         yield Text("Nothing is graded until Python can read the file.")
-    elif work.stem in course.pending and work.first is None:
-        yield Text("not graded yet")
     elif work.first is None:
-        yield Text(
-            f"All checks pass. {'Press n for the next exercise.' if course.after(work) else ''}",
-            tint("green"),
-        )
+        if work.stem in course.pending:
+            yield Text("not graded yet")
+        else:
+            following = "Press n for the next exercise." if course.work_after(work) else ""
+            yield Text(f"All checks pass. {following}", tint("green"))
     else:
         if work.first.function in course.pending.get(work.stem, ()):
             yield Text(
                 "What you saved is being graded. This is about the file as it was before:\n",
                 tint("yellow"),
             )
-        yield from feedback(work, work.first, hints, more, dark)
+        yield from _feedback_parts(work, work.first, hints, more, dark)
 
 
-def _functions(work: ExerciseWork) -> str:
-    """The points of each function, where there are several."""
-    rows = [(name, work.points(name)) for name in work.names]
-    shown = (f"{name} {number(row.points)}/{number(row.max_points)}" for name, row in rows)
-    return f": {', '.join(shown)}" if len(rows) > 1 else ""
+def _missing_parts(course: Course, work: ExerciseWork) -> Iterator[RenderableType]:
+    """That a file is missing, and which other file may be it."""
+    yield Text(
+        f"{work.path.name} is not in {work.path.parent}. Its points count as not reached.",
+        tint("red"),
+    )
+    every = {path.name for path in work.path.parent.glob("*.py")}
+    others = every - {each.path.name for each in course.works}
+    near = suggest_name(work.path.name, others, "").strip("; ")
+    if near:
+        yield Text(f"\nA file with another name is not graded: {near}")
 
 
-def feedback(
+def _points_by_function(work: ExerciseWork) -> str:
+    """The points of each function, if there are several."""
+    if len(work.names) < 2:
+        return ""
+    points = []
+    for name in work.names:
+        row = work.points(name)
+        points.append(f"{name} {format_points(row.points)}/{format_points(row.max_points)}")
+    return f": {', '.join(points)}"
+
+
+def _feedback_parts(
     work: ExerciseWork, result: CheckResult, hints: int, more: str, dark: bool
 ) -> Iterator[RenderableType]:
     """Everything about one check that did not pass."""
-    headline, parts = headline_and_parts(
-        result, "here" if result.line is not None else "", work.path.name
-    )
+    place = "here" if result.line is not None else ""  # the line itself is an excerpt below
+    headline, parts = headline_and_parts(result, place, work.path.name)
     function = next(each for each in work.exercise.functions if each.name == result.function)
-    mark, colour = MARKS["to do" if result.outcome is Outcome.TODO else "broken"]
-    yield Text.assemble((f"{mark} ", tint(f"bold {colour}")), (headline, "bold"))
+    mark = MARKS["to do" if result.outcome is Outcome.TODO else "broken"]
+    yield Text.assemble((f"{mark.sign} ", tint(f"bold {mark.style}")), (headline, "bold"))
     if result.outcome is Outcome.TODO:
-        yield Padding(Text(_task(work, function.name)), (1, 0, 0, 2))
+        yield Padding(Text(_task_of(work, function.name)), (1, 0, 0, 2))
     elif result.outcome is Outcome.FAILED:
         every = hints_about(result, function)
         parts += hint_parts(every, work.exercise, hints, more)
@@ -162,13 +174,11 @@ def feedback(
     yield Text()
     table = _two_columns()
     for label, text in parts:
-        style = tint(f"bold {LABELS.get(label.partition(' ')[0], '')}")
+        style = tint(f"bold {style_of_label(label)}")
         if label == "line" and result.line is not None:  # code needs all columns
-            yield from (
-                table,
-                Text(f"line {result.line}", style),
-                excerpt(work.about[result.function], result.line, dark),
-            )
+            yield table
+            yield Text(f"line {result.line}", style)
+            yield excerpt(work.about[result.function], result.line, dark)
             table = _two_columns()
         else:
             table.add_row(Text(label, style), Text(text))
@@ -176,6 +186,7 @@ def feedback(
 
 
 def _two_columns() -> Table:
+    """An empty table for labels and texts."""
     table = Table.grid(padding=(0, 2, 0, 0))
     table.add_column(no_wrap=True, min_width=8)
     table.add_column(overflow="fold")  # a web address is of no use when it is cut off
@@ -185,36 +196,40 @@ def _two_columns() -> Table:
 def excerpt(text: str, line: int, dark: bool) -> RenderableType:
     """A line of the student's file, marked, with some around it."""
     lines = text.replace("\0", "\N{SYMBOL FOR NULL}").split("\n")
-    first = max(min(line, len(lines)) - AROUND, 1)
-    shown = slice(first - 1, line + AROUND)
-    indent = min(
-        (len(each) - len(each.lstrip()) for each in lines[shown] if each.strip()), default=0
-    )
+    first = max(min(line, len(lines)) - LINES_AROUND, 1)
+    shown = slice(first - 1, line + LINES_AROUND)
+    indent = _common_indent(lines[shown])
     code = Text("\n".join(lines))
     if not os.environ.get("NO_COLOR"):  # the whole file, as an excerpt may begin inside a string
-        code = Syntax("", "python", theme="ansi_dark" if dark else "ansi_light").highlight(
-            code.plain
-        )
+        code = Syntax("", "python", theme=_code_theme(dark)).highlight(code.plain)
+    coloured = code.split("\n", allow_blank=True)[: len(lines)]
     table = Table.grid("", "", Column(overflow="fold"), padding=(0, 1, 0, 0))
-    for place, each in enumerate(code.split("\n", allow_blank=True)[: len(lines)][shown], first):
-        mark, style = ("❱", "bold") if place == line else (" ", "dim")
-        cut = each[indent:] if len(each) > indent else Text()
-        table.add_row(Text(mark, tint("bold red")), Text(f"{place:>3}", style), cut)
+    for number, each in enumerate(coloured[shown], first):
+        is_marked = number == line
+        sign = Text("❱" if is_marked else " ", tint("bold red"))
+        shown_number = Text(f"{number:>3}", "bold" if is_marked else "dim")
+        table.add_row(sign, shown_number, each[indent:] if len(each) > indent else Text())
     return table
 
 
-def _task(work: ExerciseWork, function: str) -> str:
-    """The docstring of a function that is to do, or else the file's first sentence; paragraphs without line breaks."""
+def _common_indent(lines: list[str]) -> int:
+    """The number of spaces that all lines begin with; blank lines do not count."""
+    indents = [len(line) - len(line.lstrip()) for line in lines if line.strip()]
+    return min(indents, default=0)
+
+
+def _task_of(work: ExerciseWork, name: str) -> str:
+    """The docstring of a function that is to do, or else the file's first paragraph.
+
+    Its paragraphs are without line breaks.
+    """
     tree = ast.parse(work.graded or "")
-    found = (
-        ast.get_docstring(n)
-        for n in tree.body
-        if isinstance(n, ast.FunctionDef) and n.name == function
-    )
-    paragraphs = (next(found, None) or (ast.get_docstring(tree) or "").partition("\n\n")[0]).split(
-        "\n\n"
-    )
-    return "\n\n".join(" ".join(paragraph.split()) for paragraph in paragraphs)
+    text = (ast.get_docstring(tree) or "").partition("\n\n")[0]
+    for node in tree.body:
+        if isinstance(node, ast.FunctionDef) and node.name == name:
+            text = ast.get_docstring(node) or text
+            break
+    return "\n\n".join(" ".join(paragraph.split()) for paragraph in text.split("\n\n"))
 
 
 def aside(course: Course) -> RenderableType:
@@ -223,67 +238,72 @@ def aside(course: Course) -> RenderableType:
     finished = course.finished
     parts: list[RenderableType] = []
     if not course.done and work.broken is None and work.text is not None:
-        parts += _aside(work)
+        parts += _aside_parts(work)
     if finished is not None and (finished is not work or course.done):
-        parts += (part for name in finished.names for part in _printed(finished, name))
+        for name in finished.names:
+            parts += _printed_parts(finished, name)
     return Group(*parts)
 
 
-def _aside(work: ExerciseWork) -> Iterator[RenderableType]:
+def _aside_parts(work: ExerciseWork) -> Iterator[RenderableType]:
     first = work.first
     if first is not None:
-        blocked = [
-            each.check for each in work.results[first.function] if each.blocked_by == first.check
-        ]
-        yield Text(
-            f"\nblocked until `{first.check}` passes: {', '.join(blocked)}" if blocked else "",
-            "dim",
-        )
+        yield _blocked_by(work, first)
         for name in work.names:
             failed = [each for each in work.results.get(name, ()) if each.outcome is Outcome.FAILED]
             if failed and name != first.function:
-                yield Text(f"then `{name}`: {headline_and_parts(failed[0])[0]}", "dim")
+                headline, _ = headline_and_parts(failed[0])
+                yield Text(f"then `{name}`: {headline}", "dim")
     if work.stopped is not None:
         place = f" at line {work.stopped.line}" if work.stopped.line else ""
         yield Text(
             f"\nThe file stopped{place}: {work.stopped.short}. What it defines before was graded.",
             tint("yellow"),
         )
-    yield from _printed(work, first.function if first is not None else work.last)
+    yield from _printed_parts(work, first.function if first is not None else work.last)
 
 
-def _printed(work: ExerciseWork, name: str) -> Iterator[RenderableType]:
+def _blocked_by(work: ExerciseWork, first: CheckResult) -> Text:
+    """The checks that wait for the one to fix first."""
+    results = work.results[first.function]
+    blocked = [each.check for each in results if each.blocked_by == first.check]
+    if not blocked:
+        return Text("", "dim")
+    return Text(f"\nblocked until `{first.check}` passes: {', '.join(blocked)}", "dim")
+
+
+def _printed_parts(work: ExerciseWork, name: str) -> Iterator[RenderableType]:
+    """What a function printed, or the last lines of it."""
     printed = work.printed.get(name, "").rstrip("\n")
-    if printed:
-        lines = printed.split("\n")
-        if len(lines) > MOST_PRINTED:
-            lines[:-MOST_PRINTED] = [f"… {len(lines) - MOST_PRINTED:,} lines left out …"]
-        yield Text(f"\nprinted by {name}", "bold")
-        yield Padding(Text("\n".join(lines)), (0, 0, 0, 2))
+    if not printed:
+        return
+    lines = printed.split("\n")
+    left_out = len(lines) - PRINTED_LINES
+    if left_out > 0:
+        lines[:-PRINTED_LINES] = [f"… {left_out:,} lines left out …"]
+    yield Text(f"\nprinted by {name}", "bold")
+    yield Padding(Text("\n".join(lines)), (0, 0, 0, 2))
 
 
 def timeline(course: Course, width: int) -> RenderableType:
-    """What the busiest call of a function did: of the one to fix, or of the last that was graded."""
+    """What the busiest call did: of the function to fix, or of the last that was graded."""
     work = course.current
-    if (
-        not work.timelines and course.finished is not None
-    ):  # the exercise before is done, and this one has not begun
-        work = course.finished
+    if not work.timelines and course.finished is not None:
+        work = course.finished  # the exercise before is done, and this one has not begun
     wanted = [work.first.function if work.first is not None else "", work.last, *work.names]
     name = next((name for name in wanted if name in work.timelines), None)
     if name is None:
         return Text("No timeline: nothing was recorded on the device, or nothing has run yet.")
-    yours, theirs = work.timelines[name]
-    lines: list[Text] = []
-    for line in draw_timeline(yours, width, theirs):
-        lines.append(
-            Text.assemble(*((text, tint(TIMELINE.get(meaning, ""))) for text, meaning in line))
-        )
-    return Group(*lines, Text(), *_dim(timeline_legend(width)))
-
-
-def _dim(lines: Iterable[str]) -> Iterator[Text]:
-    return (Text(line, "dim", no_wrap=True) for line in lines)
+    pair = work.timelines[name]
+    lines = []
+    for line in draw_timeline(pair.yours, width, pair.theirs):
+        text = Text()
+        for piece, meaning in line:
+            text.append(piece, tint(style_of_timeline(meaning)))
+        lines.append(text)
+    lines.append(Text())
+    lines += [Text(line, "dim", no_wrap=True) for line in timeline_legend(width)]
+    return Group(*lines)
 
 
 class _Code(CodeBlock):
@@ -299,15 +319,18 @@ class _Code(CodeBlock):
         )
 
 
-class _Page(Markdown):
+class _MarkdownPage(Markdown):
     elements: ClassVar = {**Markdown.elements, "fence": _Code}
 
 
 class LessonPage:
-    """A lesson in Markdown; code in its text has no background, which rich makes black on a light one too."""
+    """A lesson in Markdown.
+
+    Code in its text has no background, which rich makes black on a light one too.
+    """
 
     def __init__(self, text: str, dark: bool) -> None:
-        self.markdown = _Page(text, code_theme="ansi_dark" if dark else "ansi_light")
+        self.markdown = _MarkdownPage(text, code_theme=_code_theme(dark))
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         with console.use_theme(Theme({"markdown.code": tint("bold cyan")})):
@@ -317,11 +340,9 @@ class LessonPage:
 def lesson(work: ExerciseWork, dark: bool) -> RenderableType:
     """The lesson of an exercise."""
     text = lesson_of(work.exercise)
-    return (
-        Text(f"There is no lesson for {work.exercise.number}.")
-        if text is None
-        else LessonPage(text, dark)
-    )
+    if text is None:
+        return Text(f"There is no lesson for {work.exercise.number}.")
+    return LessonPage(text, dark)
 
 
 KEYS: Final = (
@@ -343,19 +364,21 @@ def keys() -> RenderableType:
     table = _two_columns()
     for key, meaning in KEYS:
         table.add_row(Text(key, "bold"), Text(meaning))
-    signs = "   ".join(f"{mark} {state}" for state, (mark, _) in MARKS.items())
-    return Group(
-        Text("Save a file of the day to have it graded.\n", "bold"), table, Text(f"\n{signs}")
-    )
+    signs = "   ".join(f"{mark.sign} {state}" for state, mark in MARKS.items())
+    headline = Text("Save a file of the day to have it graded.\n", "bold")
+    return Group(headline, table, Text(f"\n{signs}"))
 
 
 def celebration(course: Course, step: int = 0) -> RenderableType:
-    """The end of the day: a heart of the sprites that the exercises draw, in colours that move with `step`."""
+    """The end of the day: a heart of the sprites that the exercises draw.
+
+    Its colours move with `step`.
+    """
     heart = Text()
-    for place, row in enumerate(HEART):
+    for number, row in enumerate(HEART):
         pixels = "".join("██" if bit == "1" else "  " for bit in f"{row:08b}")
-        heart.append(f"{pixels}\n", tint(RAINBOW[(place + step) % len(RAINBOW)]))
+        heart.append(f"{pixels}\n", tint(RAINBOW[(number + step) % len(RAINBOW)]))
     points, most = course.score
-    said = Text(f"{course.title}: everything passes.\n", "bold", justify="center")
-    said.append(f"{number(points)} of {number(most)} points. Well done!", "not bold")
-    return Group(Align.center(heart), said)
+    text = Text(f"{course.title}: everything passes.\n", "bold", justify="center")
+    text.append(f"{format_points(points)} of {format_points(most)} points. Well done!", "not bold")
+    return Group(Align.center(heart), text)

@@ -11,6 +11,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -20,8 +21,9 @@ from gpudojo.grading.engine import result_of
 from gpudojo.grading.feedback import hints_about
 from gpudojo.model.exercise import Failed
 from gpudojo.model.results import Outcome
-from gpudojo.watch import session, view
-from gpudojo.watch.session import Course
+from gpudojo.watch import view
+from gpudojo.watch.course import Course
+from gpudojo.watch.saves import saves, saves_by_polling
 from rich.console import Console, RenderableType
 
 REPOSITORY = Path(__file__).resolve().parents[3]
@@ -243,7 +245,7 @@ def test_a_file_that_is_missing_or_broken_has_no_points_and_a_similar_name_is_to
     work.path.write_text("def (", encoding="utf-8")
     work.read()
     assert (course.score[0], work.points().max_points) == (0, most)
-    assert "0/8" in view.entry(work, 40).plain
+    assert "0/8" in view.list_entry(work, 40).plain
     work.path.rename(folder / "01_checking_devices.py")
     work.read()
     assert (course.score[0], work.points().max_points) == (0, most)
@@ -275,15 +277,15 @@ def test_a_verdict_is_shown_with_the_text_that_was_graded(folder: Path) -> None:
     assert "What you saved is being graded." in shown
 
 
-@pytest.mark.parametrize("way", [session.saves, session._polled], ids=["watchfiles", "polling"])
+@pytest.mark.parametrize("way", [saves, saves_by_polling], ids=["watchfiles", "polling"])
 def test_what_is_saved_is_seen_and_first_all_that_is_there(
     folder: Path, monkeypatch: pytest.MonkeyPatch, way: Callable[..., Iterator[set[Path]]]
 ) -> None:
-    monkeypatch.setattr(session, "POLLING", 0.01)
-    stop = session.threading.Event()
+    monkeypatch.setattr("gpudojo.watch.saves.POLLING_SECONDS", 0.01)
+    stop = threading.Event()
     seen = way(folder, stop)
     assert next(seen) == {folder / DEVICE, folder / TRAIN}, "one may have been saved before"
-    session.threading.Timer(0.2, lambda: replace(folder / TRAIN, "x = 1\n")).start()
+    threading.Timer(0.2, lambda: replace(folder / TRAIN, "x = 1\n")).start()
     assert next(seen) == {folder / TRAIN}
-    session.threading.Timer(0.1, stop.set).start()
+    threading.Timer(0.1, stop.set).start()
     assert list(seen) == []

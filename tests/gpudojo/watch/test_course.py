@@ -10,7 +10,9 @@ from gpudojo.grading.engine import result_of
 from gpudojo.model.errors import NoExercises
 from gpudojo.model.exercise import Failed
 from gpudojo.model.results import Outcome
-from gpudojo.watch.session import MEMORY, Course, ExerciseWork, Session, to_grade
+from gpudojo.watch.changes import functions_to_grade
+from gpudojo.watch.course import PROGRESS_FILE, Course, ExerciseWork
+from gpudojo.watch.session import Session
 
 REPOSITORY = Path(__file__).resolve().parents[3]
 FILE = """\
@@ -81,7 +83,9 @@ def passed(work: ExerciseWork) -> None:
 )
 def test_what_may_have_another_verdict_after_a_change(old: str, new: str, names: list[str]) -> None:
     assert old in FILE
-    assert to_grade(FILE, FILE.replace(old, new), ["a", "b", "c"], finished=["c"]) == names
+    assert (
+        functions_to_grade(FILE, FILE.replace(old, new), ["a", "b", "c"], finished=["c"]) == names
+    )
 
 
 def test_stubs_are_known_at_once_and_what_is_written_waits(folder: Path) -> None:
@@ -105,7 +109,7 @@ def test_it_begins_where_the_student_stopped(folder: Path) -> None:
     for work in (course.works[0], course.works[2]):
         passed(work)
     course.pending = {"12_self_assessment": ["ANSWERS"]}
-    course.move(course.works[4])
+    course.move_to(course.works[4])
     (folder / "03_moving_batches.py").write_text(
         "def move_batch(batch, device):\n    return batch\n", encoding="utf-8"
     )
@@ -116,8 +120,8 @@ def test_it_begins_where_the_student_stopped(folder: Path) -> None:
         "03_moving_batches": ["move_batch", "on_same_device"],
         "12_self_assessment": ["ANSWERS"],
     }
-    assert (folder / MEMORY.parent / ".gitignore").read_text(encoding="utf-8") == "*\n"
-    (folder / MEMORY).write_text('{"current": 3', encoding="utf-8")
+    assert (folder / PROGRESS_FILE.parent / ".gitignore").read_text(encoding="utf-8") == "*\n"
+    (folder / PROGRESS_FILE).write_text('{"current": 3', encoding="utf-8")
     assert Course(folder).current.stem == "01_checking_device"
     assert Course(folder / "07_mixed_precision.py").current.stem == "07_mixed_precision", (
         "a file may be named"
@@ -157,10 +161,10 @@ def test_what_to_fix_first(folder: Path) -> None:
     )
     work.take(second.name, [failed])
     assert work.first is failed, "what is begun comes before what is to do"
-    assert course.after(work) is course.works[2]
+    assert course.work_after(work) is course.works[2]
     passed(work)
     assert work.first is None
-    assert course.after(course.works[-1]) is course.works[0]
+    assert course.work_after(course.works[-1]) is course.works[0]
 
 
 def test_a_folder_without_exercises_is_refused(tmp_path: Path) -> None:
@@ -181,5 +185,5 @@ def test_a_file_that_is_no_longer_text_is_seen_and_so_is_its_repair(
     text = work.path.read_bytes()
     for data in (text + b"# Gr\xf6\xdfe\n", text):
         work.path.write_bytes(data)
-        session._saved({work.path})
+        session._handle_saves({work.path})
     assert seen == ["broken", "to do"]

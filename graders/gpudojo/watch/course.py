@@ -1,0 +1,320 @@
+"""The student's exercises of one day, and what is known of each and kept until the next time."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import importlib.metadata
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final, NamedTuple
+
+import msgspec
+from virtual_cuda.ledger import Timeline
+
+from gpudojo import __version__
+from gpudojo.grading.engine import result_of
+from gpudojo.grading.feedback import ExercisePoints
+from gpudojo.grading.load import Unparsable, bindings, decode_source, parse_source
+from gpudojo.model.catalogue import day_names, day_of_file, day_title, exercises_of, source_files
+from gpudojo.model.errors import NoExercises
+from gpudojo.model.evidence import Raised
+from gpudojo.model.exercise import Exercise, Function
+from gpudojo.model.results import CheckResult, Outcome, sum_points
+from gpudojo.watch.changes import functions_to_grade
+
+PROGRESS_FILE: Final = Path(".dojo", "watch.json")  # in the student's folder
+# Outcomes in the order to look at them; a check that is blocked comes by itself.
+OUTCOMES_TO_FIX: Final = (Outcome.FAILED, Outcome.TODO, Outcome.ERROR)
+
+
+class TimelinePair(NamedTuple):
+    """What the busiest call of a function did, and the same call of the reference."""
+
+    yours: Timeline
+    theirs: Timeline | None
+
+
+@dataclass
+class ExerciseWork:
+    """One exercise: the student's file, and what is known of it."""
+
+    exercise: Exercise
+    path: Path
+    text: str | None = None  # as it was read last; None if it cannot be read
+    graded: str | None = None  # the last text that Python could read, which the results are about
+    broken: Raised | None = None  # why the text cannot be graded
+    # The error that ended the file after the graded functions were defined.
+    stopped: Raised | None = None
+    # By function: results, the text that was graded, what was printed, timelines.
+    results: dict[str, list[CheckResult]] = field(default_factory=dict)
+    about: dict[str, str] = field(default_factory=dict)
+    printed: dict[str, str] = field(default_factory=dict)
+    timelines: dict[str, TimelinePair] = field(default_factory=dict)
+    last: str = ""  # the function that was graded last
+
+    @property
+    def stem(self) -> str:
+        """The name of the exercise's file without its ending."""
+        return self.exercise.stem
+
+    @property
+    def names(self) -> list[str]:
+        """The names of the exercise's functions."""
+        return [function.name for function in self.exercise.functions]
+
+    def points(self, name: str | None = None) -> ExercisePoints:
+        """The points of the exercise, or of one of its functions.
+
+        There are none while Python cannot read the file.
+        """
+        row = ExercisePoints(self.stem)
+        readable = self.text is not None and self.broken is None
+        for function in self.exercise.functions:
+            if name not in (None, function.name):
+                continue
+            results = self.results.get(function.name, []) if readable else []
+            by_check = {result.check: result for result in results}
+            for check in function.checks:
+                row.add(check.points, by_check.get(check.name))
+        return row
+
+    @property
+    def state(self) -> str:
+        """`missing`, `broken`, `unknown`, `to do`, `begun` or `done`."""
+        if self.text is None:
+            return "missing"
+        if self.broken is not None:
+            return "broken"
+        if not self.results:
+            return "unknown"
+        state = self.points().state
+        return state if state in ("done", "to do") else "begun"
+
+    @property
+    def first(self) -> CheckResult | None:
+        """The first thing to fix; None if there is nothing."""
+        for outcome in OUTCOMES_TO_FIX:
+            for name in self.names:
+                for result in self.results.get(name, ()):
+                    if result.outcome is outcome:
+                        return result
+        return None
+
+    def read(self) -> list[str]:
+        """Read the file again, and note what is still a stub.
+
+        Returns the functions to grade: those that a change concerns, and those without a result.
+        There are none if Python cannot read the file.
+        """
+        try:
+            self.text = decode_source(self.path.read_bytes())
+            self.broken = None
+            tree = parse_source(self.text, self.path)
+        except OSError:
+            self.text = None
+            self.broken = None
+            return []
+        except Unparsable as error:
+            self.text = self.text or ""  # the last text is kept if this one is not UTF-8
+            self.broken = error.evidence
+            return []
+        names = self._names_to_grade(self.graded, self.text)
+        self.graded = self.text
+        stubs = {name for name, _, is_stub in bindings(tree) if is_stub}
+        for function in self.exercise.functions:
+            if function.name in stubs:  # known without running anything
+                self.take(function.name, self._to_do(function))
+        return [name for name in names if name not in stubs]
+
+    def _names_to_grade(self, before: str | None, after: str) -> list[str]:
+        if before is None:
+            return self.names
+        finished = {name for name in self.results if self.points(name).state == "done"}
+        names = functions_to_grade(before, after, self.names, finished)
+        for name in self.names:
+            if name not in names and name not in self.results:
+                names.append(name)
+        return names
+
+    def _to_do(self, function: Function) -> list[CheckResult]:
+        return [
+            result_of(self.exercise, function, check, Outcome.TODO) for check in function.checks
+        ]
+
+    def take(
+        self,
+        name: str,
+        results: list[CheckResult],
+        printed: str = "",
+        stopped: Raised | None = None,
+    ) -> None:
+        """Note the verdict on a function."""
+        self.results[name] = results
+        self.printed[name] = printed
+        self.stopped = stopped
+        self.last = name
+        self.timelines.pop(name, None)
+        self.about[name] = self.graded or ""
+
+
+class RememberedWork(msgspec.Struct):
+    """The verdicts on one file, and the digest of the text they are about."""
+
+    digest: str
+    results: dict[str, list[CheckResult]]
+
+
+class KeptProgress(msgspec.Struct):
+    """What is remembered until the next time."""
+
+    current: str = ""
+    dark: bool | None = None  # None: the student has not chosen
+    made_by: str = ""  # verdicts of other versions are not used
+    works: dict[str, RememberedWork] = {}
+
+
+class DayFolder(NamedTuple):
+    """A day, and the student's folder with its files."""
+
+    day: str
+    folder: Path
+
+
+class Course:
+    """The exercises of one day in the student's folder. `current` is the one the student is at.
+
+    Raises NoExercises if there are none in the folder or file `start`.
+    """
+
+    def __init__(self, start: Path) -> None:
+        self.day, self.folder = _find_day(start)
+        self.works: list[ExerciseWork] = []
+        for exercise in exercises_of(self.day):
+            self.works.append(ExerciseWork(exercise, self.folder / f"{exercise.stem}.py"))
+        self.dark: bool | None = None
+        self.finished: ExerciseWork | None = None  # the one that became green just now
+        self.pending: dict[str, list[str]] = {}  # the functions to grade, by exercise
+        kept = self._read_progress()
+        self.current = self._work_to_begin_with(start.stem if start.is_file() else kept.current)
+
+    def _work_to_begin_with(self, stem: str) -> ExerciseWork:
+        """The exercise of that name, or else the first that is not done."""
+        for work in self.works:
+            if work.stem == stem:
+                return work
+        for work in self.works:
+            if work.state != "done" and work.text is not None:
+                return work
+        return self.works[0]
+
+    @property
+    def title(self) -> str:
+        """The title of the day."""
+        return day_title(self.day)
+
+    @property
+    def done(self) -> bool:
+        """True if every check of the day passes."""
+        return all(work.state == "done" for work in self.works)
+
+    @property
+    def score(self) -> tuple[float, float]:
+        """The points of the day, and how many there are."""
+        rows = [work.points() for work in self.works]
+        return sum_points(row.points for row in rows), sum_points(row.max_points for row in rows)
+
+    def work_after(self, work: ExerciseWork) -> ExerciseWork | None:
+        """The next exercise that is not done; None if all are.
+
+        After the last one it goes on from the beginning.
+        """
+        index = self.works.index(work)
+        for following in (*self.works[index + 1 :], *self.works[:index]):
+            if following.state not in ("done", "missing"):
+                return following
+        return None
+
+    def move_to(self, work: ExerciseWork, finished: ExerciseWork | None = None) -> None:
+        """Make an exercise the current one; `finished` is the one that became green just now."""
+        self.current = work
+        self.finished = finished
+        self.remember()
+
+    def remember(self) -> None:
+        """Write where the student is, and the verdicts, to a file in the student's folder.
+
+        If the folder cannot be written to, nothing is kept.
+        """
+        works = {}
+        for work in self.works:
+            if work.graded and work.stem not in self.pending:
+                works[work.stem] = RememberedWork(self._digest_of(work), work.results)
+        kept = KeptProgress(self.current.stem, self.dark, _versions(), works)
+        path = self.folder / PROGRESS_FILE
+        with contextlib.suppress(OSError):
+            path.parent.mkdir(exist_ok=True)
+            (path.parent / ".gitignore").write_text("*\n", encoding="utf-8")
+            new_file = path.with_suffix(f".{os.getpid()}")
+            new_file.write_bytes(msgspec.json.encode(kept))
+            new_file.replace(path)
+
+    def _read_progress(self) -> KeptProgress:
+        """Read what was kept, and every exercise file.
+
+        Verdicts on texts that have not changed are taken over; the rest becomes `pending`.
+        """
+        kept = KeptProgress()
+        # A damaged file is no reason not to begin.
+        with contextlib.suppress(OSError, msgspec.DecodeError):
+            data = (self.folder / PROGRESS_FILE).read_bytes()
+            kept = msgspec.json.decode(data, type=KeptProgress)
+        self.dark = kept.dark
+        for work in self.works:
+            names = work.read()
+            remembered = kept.works.get(work.stem)
+            if remembered is not None and kept.made_by == _versions():
+                self._take_over(work, remembered)
+                names = [name for name in names if name not in work.results]
+            if names:
+                self.pending[work.stem] = names
+        return kept
+
+    def _take_over(self, work: ExerciseWork, remembered: RememberedWork) -> None:
+        """Use remembered verdicts, if they are about this text and these checks."""
+        if remembered.digest != self._digest_of(work):
+            return
+        for function in work.exercise.functions:
+            results = remembered.results.get(function.name, [])
+            judged = [result.check for result in results]
+            if judged and judged == [check.name for check in function.checks]:
+                work.take(function.name, results)
+
+    def _digest_of(self, work: ExerciseWork) -> str:
+        """A digest of what verdicts depend on: the student's text, and the exercise itself."""
+        digest = hashlib.sha256((work.graded or "").encode())
+        for path in source_files(self.day, work.exercise):
+            digest.update(path.read_bytes())
+        return digest.hexdigest()
+
+
+def _find_day(start: Path) -> DayFolder:
+    """The day of a file, or of a folder: here, in `DAY` or in `exercises/DAY`.
+
+    Raises NoExercises if no file of a day is there.
+    """
+    if start.is_file():
+        own = day_of_file(start)
+        if own is not None:
+            return DayFolder(own, start.resolve().parent)
+    for name in day_names():
+        for folder in (start, start / name, start / "exercises" / name):
+            if any((folder / f"{exercise.stem}.py").is_file() for exercise in exercises_of(name)):
+                return DayFolder(name, folder.resolve())
+    raise NoExercises(str(start))
+
+
+def _versions() -> str:
+    """The versions that verdicts depend on."""
+    return f"gpudojo {__version__}, torch {importlib.metadata.version('torch')}"

@@ -1,0 +1,65 @@
+"""Sees which files are saved in a folder."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+QUIET_MILLISECONDS: Final = 15  # without a change, after which a file counts as saved
+POLLING_SECONDS: Final = 0.2  # between two looks, if watchfiles is not installed
+
+
+def saves(folder: Path, stop: threading.Event) -> Iterator[set[Path]]:
+    """The Python files of a folder that were saved, each time some were, until `stop` is set.
+
+    Also those that an editor has replaced. The first are all files of the folder: one may have
+    been saved before this began to look. Raises FileNotFoundError if the folder is removed.
+    """
+    try:
+        from watchfiles import watch
+    except ImportError:
+        yield from saves_by_polling(folder, stop)
+        return
+    paths = {*_stamps_of_files(folder)}
+    for changes in watch(
+        folder,
+        recursive=False,
+        step=QUIET_MILLISECONDS,
+        debounce=10 * QUIET_MILLISECONDS,
+        stop_event=stop,
+        rust_timeout=500,
+        yield_on_timeout=True,
+    ):
+        paths |= {Path(path) for _, path in changes if path.endswith(".py")}
+        if paths:
+            yield paths
+        paths = set()
+
+
+def saves_by_polling(folder: Path, stop: threading.Event) -> Iterator[set[Path]]:
+    """The files that were saved, as `saves` finds them, by looking at their times and sizes."""
+    stamps = _stamps_of_files(folder)
+    yield {*stamps}
+    while not stop.wait(POLLING_SECONDS):
+        before = stamps
+        stamps = _stamps_of_files(folder)
+        every = before.keys() | stamps.keys()
+        paths = {path for path in every if before.get(path) != stamps.get(path)}
+        if paths:
+            yield paths
+
+
+def _stamps_of_files(folder: Path) -> dict[Path, tuple[int, int]]:
+    """For each Python file its time of change and its size."""
+    stamps = {}
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            if entry.name.endswith(".py"):
+                with contextlib.suppress(OSError):  # removed meanwhile
+                    stat = entry.stat()
+                    stamps[Path(entry.path)] = (stat.st_mtime_ns, stat.st_size)
+    return stamps
