@@ -25,13 +25,13 @@ import msgspec
 import numpy as np
 import torch
 from virtual_cuda.clock.gpu_models import Gpu, gpu_named, gpus, way_of
+from virtual_cuda.clock.host_costs import HostCosts, call_of, is_into_used, is_transfer
 from virtual_cuda.clock.kernels import COPY, kernels_of
-from virtual_cuda.clock.lanes import Host, Times, call_of, is_into_used, is_transfer, times_of
+from virtual_cuda.clock.lanes import Times, times_of_rows
 from virtual_cuda.device.state import VirtualGpu
 from virtual_cuda.devices import virtual_cuda
 from virtual_cuda.errors import VirtualCudaError
-from virtual_cuda.ledger import records
-from virtual_cuda.ledger.records import Row
+from virtual_cuda.ledger.rows import OperationRow, Row, StepRow, StreamRow, TransferRow
 
 
 @dataclass(eq=False, repr=False)
@@ -114,18 +114,16 @@ def read_record(path: str | Path) -> ClockRecord:
 FEWEST: Final = 20
 _WARM_UP: Final = 1
 # A recorder warms up until all memory that a step needs is cached.
-_CACHED: Final = (
-    records.OPERATION,
-    0.0,
-    None,
-    None,
-    "aten.empty.memory_format",
-    "cuda:0",
-    0,
-    None,
-    1,
-    1 << 50,
-    None,
+_CACHED: Final = OperationRow(
+    at=0.0,
+    code=None,
+    offset=None,
+    name="aten.empty.memory_format",
+    device="cuda:0",
+    mode=0,
+    autocast=None,
+    bytes=1,
+    live=1 << 50,
 )
 
 
@@ -248,7 +246,7 @@ def _rows(program: Program, name: str, gpu: VirtualGpu) -> Ran:
     torch.manual_seed(0)
     first = run(program, name, gpu)
     rows = gpu.ledger.rows  # by their numbers, later rows refer to earlier ones
-    before = [r if r[0] == records.STREAM and r[6] == "tf32" else _CACHED for r in rows[:first]]
+    before = [r if isinstance(r, StreamRow) and r.what == "tf32" else _CACHED for r in rows[:first]]
     return [*before, *rows[first:]], first
 
 
@@ -357,14 +355,14 @@ def _features(ran: Ran, gpu: Gpu) -> tuple[dict[Any, float], dict[str, float]]:
     """What the kernels of a step had to do, by kind, and what the host had to."""
     ledger, first = ran
     chip = gpu.chip()
-    host = Host()
+    host = HostCosts()
     done: defaultdict[Any, float] = defaultdict(float)
     costs: defaultdict[str, float] = defaultdict(float)
     for number in range(first, len(ledger) - 1):  # without the wait at the end
         row = ledger[number]
-        call = call_of(row) if row[0] == records.OPERATION else None
+        call = call_of(row) if isinstance(row, OperationRow) else None
         kernels = [] if call is None or is_transfer(ledger, number) else kernels_of(call, chip)
-        for cost, times in host.costs(number, row, call, len(kernels)):
+        for cost, times in host.of_row(number, row, call, len(kernels)):
             costs[cost] += times
         for kernel in kernels:
             if kernel.kind != COPY:
@@ -429,9 +427,11 @@ def fit(
 
 def _without_steps(program: Program, ran: Ran, gpu: Gpu) -> float:
     """The time of the kernels without the ranges of optimizers' steps, which the profiler takes for kernels as well."""
-    if not any(row[0] == records.OPTIMIZER_STEP for row in ran[0][ran[1] :]):
+    if not any(isinstance(row, StepRow) for row in ran[0][ran[1] :]):
         return program.kernel_s
-    return max(program.kernel_s - sum(times_of(*_split(ran, gpu)).steps), 0.3 * program.kernel_s)
+    return max(
+        program.kernel_s - sum(times_of_rows(*_split(ran, gpu)).steps), 0.3 * program.kernel_s
+    )
 
 
 def _copies(
@@ -442,14 +442,16 @@ def _copies(
     seen: defaultdict[str, dict[int, tuple[float, float]]] = defaultdict(dict)
     for name, program in programs.items():
         rows = ran[name][0][ran[name][1] :]
-        moved = [row for row in rows if row[0] == records.TRANSFER]
+        moved = [row for row in rows if isinstance(row, TransferRow)]
         if len(moved) == 1 and not program.kernels and program.copies == 1:
-            size = moved[0][5]
-            pinned = moved[0][6]
+            pinned = moved[0].pinned
             issue = 2 * host["event"] + host["operator"] + host["transfer"]
             on_host = 0.0 if pinned else max(program.queue_s - issue, program.copy_s)
             again = is_into_used(rows, rows.index(moved[0]))
-            seen[way_of(moved[0][4], pinned, again)][size] = (program.copy_s, on_host)
+            seen[way_of(moved[0].direction, pinned, again)][moved[0].bytes] = (
+                program.copy_s,
+                on_host,
+            )
     for way, points in seen.items():
         least = min(points)
         most = max(points)
@@ -492,7 +494,7 @@ def main(arguments: Sequence[str] | None = None, prog: str = "python -m tools.fi
     ran = run_all(record.programs)
     gpu = msgspec.structs.replace(fit(record, ran, base, weights), name=options.name or record.gpu)
     reached = agreement(
-        record.programs, {name: times_of(*_split(ran[name], gpu)) for name in record.programs}
+        record.programs, {name: times_of_rows(*_split(ran[name], gpu)) for name in record.programs}
     )
     print(
         json.dumps(

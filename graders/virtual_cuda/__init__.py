@@ -11,15 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from virtual_cuda.__main__ import run_script
+    from virtual_cuda.clock.advice import what_limits
     from virtual_cuda.clock.gpu_models import Gpu, gpu_named, gpus
-    from virtual_cuda.clock.lanes import (
-        Interval,
-        Times,
-        modelled_trace,
-        scaled,
-        times_of,
-        what_limits,
-    )
+    from virtual_cuda.clock.lanes import Interval, Times, times_of
+    from virtual_cuda.clock.to_scale import modelled_trace, scaled
     from virtual_cuda.device.state import VirtualGpu
     from virtual_cuda.device.tensor import Parameter, Tensor, device_classes, operators_run
     from virtual_cuda.devices import (
@@ -93,7 +88,9 @@ __all__ = [
 _NAMES = {
     "__main__": "run_script",
     "clock.gpu_models": "Gpu gpu_named gpus",
-    "clock.lanes": "Interval Times modelled_trace scaled times_of what_limits",
+    "clock.advice": "what_limits",
+    "clock.lanes": "Interval Times times_of",
+    "clock.to_scale": "modelled_trace scaled",
     "device.state": "VirtualGpu",
     "torch_api.graphs": "CUDAGraph",
     "torch_api.streams": "AnyEvent Event Stream record_wait wait_patch",

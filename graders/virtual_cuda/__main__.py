@@ -25,8 +25,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
+from virtual_cuda.clock.advice import compare_with_cpu, what_limits
 from virtual_cuda.clock.gpu_models import gpu_named, gpus
-from virtual_cuda.clock.lanes import Times, compared, modelled_trace, scaled, times_of, what_limits
+from virtual_cuda.clock.lanes import Times, times_of
+from virtual_cuda.clock.to_scale import modelled_trace, scaled
 from virtual_cuda.errors import NoSuchDevice, VirtualCudaError
 from virtual_cuda.ledger import (
     Ledger,
@@ -378,7 +380,7 @@ class _Run:
         ):  # closed by the script, or a pipe that nobody reads
             sys.stdout.flush()
         if not self.options.real and self.ledger.rows:
-            self.times = times_of(self.ledger.rows, gpu_named(self.options.gpu or USUAL))
+            self.times = times_of(self.ledger, gpu_named(self.options.gpu or USUAL))
         lines = list(self.report())
         for target, write in (
             (self.options.trace, self.write_trace),
@@ -445,7 +447,7 @@ class _Run:
             yield f"Modelled on {self.times.gpu}: {took}, GPU idle {idle:.0%} of the time."
             yield what_limits(self.times)
             if self.options.compare:
-                yield from compared(self.ledger.rows, self.times, gpu_named(self.times.gpu))
+                yield from compare_with_cpu(self.ledger.rows, self.times, gpu_named(self.times.gpu))
 
     def drawn(self, width: int) -> list[str]:
         """The timeline of the whole run, as text."""

@@ -9,7 +9,6 @@ import importlib
 import os
 import pkgutil
 import sys
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Final, Literal
@@ -30,6 +29,7 @@ from virtual_cuda.errors import (
 )
 from virtual_cuda.internals import find_internal
 from virtual_cuda.ledger import Ledger
+from virtual_cuda.modelled_time import modelled_time
 from virtual_cuda.ops.dispatch import thread_state
 from virtual_cuda.patching import (
     Opening,
@@ -111,7 +111,8 @@ def virtual_cuda(
         undo.callback(_close, opened, patched.opening.closing)
         now.gpu = opened
         if clock == "modelled":
-            patch(_modelled_clock(opened), undo)
+            assert model is not None
+            undo.enter_context(modelled_time(model.name))
         yield opened
 
 
@@ -131,20 +132,6 @@ def keep_patches() -> Iterator[Callable[..., None]]:
         finally:
             if not before:
                 kept.stop()
-
-
-def _modelled_clock(gpu: VirtualGpu) -> list[Patch]:
-    """Functions of `time` that tell what the host's lane of the model says."""
-    begun = time.perf_counter()
-
-    def seconds() -> float:
-        modelled = gpu.clock()
-        return begun + (0.0 if modelled is None else modelled.now)
-
-    return [
-        (time, "perf_counter", seconds),
-        (time, "perf_counter_ns", lambda: int(seconds() * 1e9)),
-    ]
 
 
 def _patched(gpu: VirtualGpu) -> Patched:

@@ -19,7 +19,15 @@ import torch.utils.data.dataloader as loading
 from virtual_cuda.errors import NoSuchDevice
 from virtual_cuda.internals import find_internal, require_internal
 from virtual_cuda.ledger.ledger import Ledger
-from virtual_cuda.ledger.records import GRAD, INFERENCE, OPERATION, SYNC, TRANSFER, Row
+from virtual_cuda.ledger.rows import (
+    GRAD,
+    INFERENCE,
+    Direction,
+    OperationRow,
+    Row,
+    SyncRow,
+    TransferRow,
+)
 from virtual_cuda.ops.placement import WARNING
 from virtual_cuda.ops.registry import facts_of, name_of
 from virtual_cuda.patching import Patch, around, claim, kept, patch
@@ -596,29 +604,30 @@ class Observer:
         dtype = self.backward_autocast if self.thread.autocast is _UNSET else self.thread.autocast
         live = self.memory.live(device.index or 0)
         name = _ALSO_KNOWN_AS.get(name, name)
-        self.rows.append(
-            (
-                OPERATION,
-                perf_counter(),
-                *self.passes.here(),
-                name,
-                str(device),
-                mode,
-                dtype,
-                size,
-                live,
-            )
-        )
+        at = perf_counter()
+        code, offset = self.passes.here()
+        self.rows.append(OperationRow(at, code, offset, name, str(device), mode, dtype, size, live))
 
-    def _write_transfer(self, direction: str, size: int, *rest: Any) -> None:
-        if size:
-            self.rows.append(
-                (TRANSFER, perf_counter(), *self.passes.here(), direction, size, *rest)
-            )
+    def _write_transfer(
+        self,
+        direction: Direction,
+        size: int,
+        pinned: bool,
+        non_blocking: bool,
+        source: str,
+        target: str,
+    ) -> None:
+        if not size:
+            return
+        at = perf_counter()
+        code, offset = self.passes.here()
+        self.rows.append(
+            TransferRow(at, code, offset, direction, size, pinned, non_blocking, source, target)
+        )
 
     def wait(self, what: str, explicit: bool = False) -> None:
         """The host has waited."""
-        self.rows.append((SYNC, perf_counter(), *self.passes.here(), what, explicit))
+        self.rows.append(SyncRow(perf_counter(), *self.passes.here(), what, explicit))
         if not explicit:
             self.waits.complain()
 

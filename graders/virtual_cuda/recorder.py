@@ -22,15 +22,15 @@ from torch.optim.optimizer import (
 )
 
 from virtual_cuda.internals import find_internal
-from virtual_cuda.ledger.records import (
-    BACKWARD,
-    END,
-    FORWARD,
+from virtual_cuda.ledger.rows import (
     GRAD,
     INFERENCE,
-    OPTIMIZER_STEP,
-    SCALER_CALL,
+    BackwardRow,
+    EndRow,
+    ForwardRow,
     Row,
+    ScalerRow,
+    StepRow,
 )
 from virtual_cuda.patching import Patch, around, identity
 
@@ -227,24 +227,14 @@ class Recorder:
             devices = () if passes else devices_of(self, args, kwargs)
             index = len(rows)
             training = getattr(self, "training", False)  # a frozen script has none
-            rows.append(
-                (
-                    FORWARD,
-                    perf_counter(),
-                    code,
-                    offset,
-                    type(self).__name__,
-                    training,
-                    mode,
-                    devices,
-                )
-            )
+            name = type(self).__name__
+            rows.append(ForwardRow(perf_counter(), code, offset, name, training, mode, devices))
             passes.append((code, offset, known))
             try:
                 return original(self, *args, **kwargs)
             finally:
                 passes.pop()
-                rows.append((END, perf_counter(), None, None, index))
+                rows.append(EndRow(perf_counter(), index))
 
         return call
 
@@ -256,7 +246,7 @@ class Recorder:
         self.backward_site = outer if found[0] is None else found
         _running.backwards.append((*self.backward_site, found[0] is not None))
         index = len(self.rows)
-        self.rows.append((BACKWARD, perf_counter(), *self.backward_site))
+        self.rows.append(BackwardRow(perf_counter(), *self.backward_site))
         try:
             yield
         except Exception as error:
@@ -270,7 +260,7 @@ class Recorder:
         finally:
             _running.backwards.pop()
             self.backward_site = outer
-            self.rows.append((END, perf_counter(), None, None, index))
+            self.rows.append(EndRow(perf_counter(), index))
 
     def _record_backward(self, original: Any, *args: Any, **kwargs: Any) -> Any:
         with self.backward_pass():
@@ -279,12 +269,12 @@ class Recorder:
     def before_step(self, optimizer: Any, args: Any, kwargs: Any) -> None:
         name = type(optimizer).__name__
         _running.steps.append((len(self.rows), name))
-        self.rows.append((OPTIMIZER_STEP, perf_counter(), *self.here(), name))
+        self.rows.append(StepRow(perf_counter(), *self.here(), name))
 
     def close_step(self, name: str) -> None:
         steps = _running.steps
         if steps and steps[-1][1] == name:
-            self.rows.append((END, perf_counter(), None, None, steps.pop()[0]))
+            self.rows.append(EndRow(perf_counter(), steps.pop()[0]))
 
     def leave(self, original: Any, region: Any, kind: Any, *rest: Any) -> Any:
         """A step that raises does not reach its hooks, but it does leave the profiler's region around it."""
@@ -293,7 +283,7 @@ class Recorder:
         return original(region, kind, *rest)
 
     def scale(self, name: str, original: Any, *args: Any, **kwargs: Any) -> Any:
-        self.rows.append((SCALER_CALL, perf_counter(), *self.here(), name))
+        self.rows.append(ScalerRow(perf_counter(), *self.here(), name))
         return original(*args, **kwargs)
 
     def backward_patches(self) -> Iterator[Patch]:

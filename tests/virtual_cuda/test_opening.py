@@ -9,6 +9,7 @@ import pytest
 import torch
 import virtual_cuda
 from virtual_cuda.errors import AlreadyOpen, BadDeviceCount, BadSize, DeviceError, NoSuchDevice
+from virtual_cuda.ledger.rows import StreamRow
 
 no_gpu = pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a GPU")
 
@@ -253,7 +254,9 @@ def test_each_device_says_that_products_may_use_tf32() -> None:
             for _ in range(2):
                 with virtual_cuda.virtual_cuda() as gpu:
                     pass
-                assert [row[6] for row in gpu.ledger.rows] == ["tf32"]
+                assert [row.what for row in gpu.ledger.rows if isinstance(row, StreamRow)] == [
+                    "tf32"
+                ]
     finally:
         torch.set_float32_matmul_precision(before)
 

@@ -14,7 +14,7 @@ import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 from virtual_cuda import open_device, recorder
-from virtual_cuda.ledger.records import OPERATION
+from virtual_cuda.ledger.rows import OperationRow
 from virtual_cuda.recorder import devices_of, site
 
 
@@ -212,7 +212,7 @@ def test_lines_of_student_code_inside_of_passes_are_its_own() -> None:
         out.register_hook(hook)
         out.sum().backward()
         (out * 2).cos()
-        rows = {row[4]: row[2] for row in opened.ledger.rows if row[0] == OPERATION}
+        rows = {row.name: row.code for row in opened.ledger.rows if isinstance(row, OperationRow)}
     here = sys._getframe().f_code
     assert rows["aten.tanh.default"] is activation.__code__
     assert rows["aten.sin.default"] is hook.__code__

@@ -16,7 +16,6 @@ from virtual_cuda.ledger import (
     MOST_CALLS,
     Scaled,
     Timeline,
-    records,
     same_call,
     timeline_of,
     trace_of,
@@ -109,8 +108,7 @@ MOST_POINTS: Final = 200  # points: a picture has not much more room
 def memory_curve(forward: Ledger, backward: Ledger, base: int, peak: int) -> MemoryCurve:
     """The bytes in use, above `base`, after each record of two parts of a ledger.
 
-    `peak` is the device's own figure, which includes memory inside of operations. Only raw rows are read, because
-    this runs for every submission.
+    `peak` is the device's own figure, which includes memory inside of operations.
     """
     up = _in_use(forward, base)
     down = _in_use(backward, base)
@@ -120,13 +118,7 @@ def memory_curve(forward: Ledger, backward: Ledger, base: int, peak: int) -> Mem
 
 def _in_use(part: Ledger, base: int) -> list[int]:
     """Of all devices, one by one: who asks uses a single one."""
-    live = []
-    for row in part.written():
-        if row[0] == records.OPERATION:
-            live.append(max(row[9] - base, 0))
-        elif row[0] == records.ALLOCATION:
-            live.append(max(row[6] - base, 0))
-    return live
+    return [max(live - base, 0) for live in part.live_bytes_in_order()]
 
 
 def thin_out(numbers: Sequence[int], most: int) -> list[int]:
@@ -247,7 +239,7 @@ class Busiest(_Watching):
         from virtual_cuda import gpu_named, times_of
 
         if self._times is None and self._ledger is not None:
-            self._times = times_of(self._ledger.rows, gpu_named(MODELLED_GPU), *self._ledger.bounds)
+            self._times = times_of(self._ledger, gpu_named(MODELLED_GPU))
         return self._times if self._times is not None and self._times.on_device else None
 
     def scaled(self) -> Scaled | None:
@@ -336,11 +328,5 @@ class EveryCall(_Watching):
 
 
 def _weight(ledger: Ledger) -> tuple[int, int]:
-    """Bytes copied from and to the host, and how many rows a line of somebody's caused."""
-    moved = count = 0
-    for row in ledger.written():
-        if row[2] is not None:
-            count += 1
-            if row[0] == records.TRANSFER and row[4] != "between_devices":
-                moved += row[5]
-    return moved, count
+    """Bytes copied from and to the host, and how many records a line of somebody's caused."""
+    return ledger.moved_bytes(), ledger.count_with_line()

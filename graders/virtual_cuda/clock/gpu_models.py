@@ -16,6 +16,8 @@ from virtual_cuda.clock.kernels import Chip, Kernel
 from virtual_cuda.errors import UnknownGpu
 
 CPU: Final = "CPU"
+# The GPU whose times are modelled where none is named: that of a free notebook at Colab.
+USUAL_GPU: Final = "T4"
 Points = list[tuple[float, float, float]]
 
 

@@ -18,7 +18,7 @@ from typing import Any, Final
 import torch
 
 from virtual_cuda.clock.gpu_models import Gpu, gpu_named
-from virtual_cuda.clock.lanes import Clock, Times, times_of
+from virtual_cuda.clock.lanes import Clock, Times, times_of_rows
 from virtual_cuda.device.layout import (
     LARGE_ALONE,
     LARGE_SEGMENT,
@@ -30,6 +30,7 @@ from virtual_cuda.device.layout import (
     stack,
 )
 from virtual_cuda.ledger import Ledger
+from virtual_cuda.ledger.rows import Row
 from virtual_cuda.sizes import format_size
 
 _LATER = (
@@ -528,7 +529,7 @@ class Place:
         self.lazy = LAZY[index]
         self.label = f"cuda:{index}"
         self.memory = Allocator(total, index, gpu.streams)
-        self.note: Callable[[Any], None] = gpu.ledger.rows.append
+        self.note: Callable[[Row], None] = gpu.ledger.rows.append
         self.shut = False
 
 
@@ -615,10 +616,27 @@ class VirtualGpu:
         self._clock.advance()
         return self._clock
 
+    def spend_on_asking(self) -> None:
+        """Let the modelled time pass that it takes to ask a device whether it is done; nothing without a model."""
+        clock = self.clock()
+        if clock is not None:
+            clock.spend(clock.gpu.host["stream"])
+
+    @contextlib.contextmanager
+    def modelled_as(self, model: Gpu) -> Iterator[Clock]:
+        """Model the times of another GPU for the length of a `with` block, from here on; gives the clock."""
+        before = self.model, self._clock
+        clock = Clock(self.ledger.rows, model, first=len(self.ledger.rows))
+        self.model, self._clock = model, clock
+        try:
+            yield clock
+        finally:
+            self.model, self._clock = before
+
     def times(self, first: int = 0, until: int | None = None, gpu: Gpu | None = None) -> Times:
         """The modelled times of a part of the ledger on the chosen GPU, or another; marks say which part."""
         model = gpu or self.model or gpu_named("H200")
-        return times_of(self.ledger.rows, model, first, until)
+        return times_of_rows(self.ledger.rows, model, first, until)
 
     def __repr__(self) -> str:
         return f"<{self.name}: {len(self.places)} device(s), {len(self.ledger.rows)} rows in the ledger>"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from virtual_cuda.ledger import questions, records
+from virtual_cuda.ledger import questions, records, rows
 from virtual_cuda.ledger.exports import (
     COLUMNS,
     LineRow,
@@ -82,6 +82,7 @@ __all__ = [
     "questions",
     "records",
     "records_of",
+    "rows",
     "same_call",
     "timeline_legend",
     "timeline_of",

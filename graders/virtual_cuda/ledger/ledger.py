@@ -8,12 +8,31 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import CodeType
-from typing import Any, overload
+from typing import NamedTuple, overload
 
 import msgspec
 
 from virtual_cuda.ledger import exports, questions, records
-from virtual_cuda.ledger.records import Record, Row, Site, Span
+from virtual_cuda.ledger.records import Record, Site, Span
+from virtual_cuda.ledger.rows import (
+    GRAD,
+    INFERENCE,
+    AllocationRow,
+    BackwardRow,
+    CollectiveRow,
+    EndRow,
+    ForwardRow,
+    OperationRow,
+    Row,
+    ScalerRow,
+    SiteRow,
+    StepRow,
+    StreamRow,
+    SyncRow,
+    TransferRow,
+)
+
+_SpanRow = ForwardRow | BackwardRow | StepRow | CollectiveRow
 
 
 class Ledger(Sequence[Record]):
@@ -26,10 +45,12 @@ class Ledger(Sequence[Record]):
     def __init__(self, opened_at: float | None = None) -> None:
         self.opened_at = time.perf_counter() if opened_at is None else opened_at
         self.peaks: dict[str, int] = {}
-        self._reader = _Reader(self.opened_at)
+        self._reader = _RowReader(self.opened_at)
         self._first = 0
         self._until: int | None = None
-        self._cached: tuple[int, tuple[Record, ...]] = (0, ())
+        # The records of this part, and how many rows the whole ledger had when they were read.
+        self._cached_records: tuple[Record, ...] = ()
+        self._cached_at = 0
 
     @property
     def rows(self) -> list[Row]:
@@ -39,12 +60,15 @@ class Ledger(Sequence[Record]):
     @property
     def records(self) -> tuple[Record, ...]:
         """The records up to now."""
-        count = self._reader.catch_up()
-        if self._cached[0] != count:
-            reader = self._reader
-            until = None if self._until is None else reader.position(self._until)
-            self._cached = count, tuple(reader.records[reader.position(self._first) : until])
-        return self._cached[1]
+        rows_read = self._reader.read_new_rows()
+        if self._cached_at != rows_read:
+            first = self._reader.count_records_before(self._first)
+            until = None
+            if self._until is not None:
+                until = self._reader.count_records_before(self._until)
+            self._cached_records = tuple(self._reader.records[first:until])
+            self._cached_at = rows_read
+        return self._cached_records
 
     def mark(self) -> int:
         """This moment, for `since`. Cheap: nothing is read."""
@@ -55,13 +79,8 @@ class Ledger(Sequence[Record]):
         part = Ledger(self.opened_at)
         part._reader = self._reader
         part._first = max(mark, self._first)
-        part._until = (
-            self._until
-            if until is None
-            else until
-            if self._until is None
-            else min(until, self._until)
-        )
+        ends = [end for end in (until, self._until) if end is not None]
+        part._until = min(ends, default=None)
         return part
 
     @property
@@ -69,35 +88,65 @@ class Ledger(Sequence[Record]):
         """The first of `rows` that is in this part, and the one after its last; None while it grows."""
         return self._first, self._until
 
-    def by_row(self) -> dict[int, Record]:
-        """The records of this part, each under the number of its row: not every row is a record."""
-        found, skipped = self.records, (records.END, records.STREAM)
-        numbers = (n for n, row in enumerate(self.written(), self._first) if row[0] not in skipped)
-        return dict(zip(numbers, found, strict=False))  # another thread may have written meanwhile
-
-    def written(self) -> list[Row]:
-        """The rows of this part, not yet records: for frequent questions, where making records would take too long."""
+    def rows_of_part(self) -> list[Row]:
+        """The rows of this part: for frequent questions, where making records would take too long."""
         return self.rows[self._first : self._until]
 
+    def records_by_row(self) -> dict[int, Record]:
+        """The records of this part, each under the number of its row: not every row is a record."""
+        found = self.records
+        numbers = []
+        for number, row in enumerate(self.rows_of_part(), self._first):
+            if not isinstance(row, (EndRow, StreamRow)):
+                numbers.append(number)
+        # Not strict: another thread may have written meanwhile.
+        return dict(zip(numbers, found, strict=False))
+
+    def live_bytes_in_order(self) -> list[int]:
+        """What was allocated after each operation and allocation of this part. Cheap: no records are made.
+
+        Of several devices each figure is that of the device of its row.
+        """
+        rows = self.rows_of_part()
+        return [row.live for row in rows if isinstance(row, (OperationRow, AllocationRow))]
+
+    def moved_bytes(self) -> int:
+        """How much a known line copied between host and devices, either way. Cheap: no records are made."""
+        moved = 0
+        for row in self.rows_of_part():
+            if not isinstance(row, TransferRow) or row.code is None:
+                continue
+            if row.direction != "between_devices":
+                moved += row.bytes
+        return moved
+
+    def count_with_line(self) -> int:
+        """How many of its records a known line caused. Cheap: no records are made."""
+        count = 0
+        for row in self.rows_of_part():
+            if isinstance(row, SiteRow) and not isinstance(row, StreamRow):
+                count += row.code is not None
+        return count
+
     def save_trace(self, path: str | os.PathLike[str]) -> Path:
-        """Writes a trace that chrome://tracing and ui.perfetto.dev open."""
+        """Writes a trace that chrome://tracing and ui.perfetto.dev open; returns its path."""
         path = Path(path)
         path.write_bytes(msgspec.json.encode(exports.trace_of(self.records)))
         return path
 
     def peak_bytes(self, device: str = "cuda") -> int:
         """The most that was allocated on a device, what was there before this part of the ledger included."""
-        peak = questions.peak_bytes(self.records, device)
+        figures = [questions.peak_bytes(self.records, device)]
         if self._first:
-            earlier = self._reader.records[: self._reader.position(self._first)]
-            return max([peak, *questions.live_bytes(earlier, device).values()])
+            count = self._reader.count_records_before(self._first)
+            earlier = self._reader.records[:count]
+            figures += questions.live_bytes(earlier, device).values()
+            return max(figures)
         # The device also sees the peaks inside an operation, which leave no record.
-        return max(
-            [
-                peak,
-                *(bytes_ for name, bytes_ in self.peaks.items() if questions.is_on(name, device)),
-            ]
-        )
+        for name, peak in self.peaks.items():
+            if questions.is_on(name, device):
+                figures.append(peak)
+        return max(figures)
 
     def __len__(self) -> int:
         return len(self.records)
@@ -174,119 +223,156 @@ class Ledger(Sequence[Record]):
     live_bytes = questions.live_bytes
 
 
-def records_of(written: Sequence[Row], opened_at: float = 0.0) -> tuple[Record, ...]:
+def records_of(rows: Sequence[Row], opened_at: float = 0.0) -> tuple[Record, ...]:
     """The records that the rows of a whole ledger stand for."""
-    reader = _Reader(opened_at, written)
-    reader.catch_up()
+    reader = _RowReader(opened_at, rows)
+    reader.read_new_rows()
     return tuple(reader.records)
 
 
-class _Reader:
-    """Reads each row once, however often the ledger is asked; whole ledger and views share one."""
+class _RowReader:
+    """Reads each row once, however often the ledger is asked; a ledger and its parts share one."""
 
-    def __init__(self, opened_at: float, written: Sequence[Row] = ()) -> None:
-        self.rows: list[Row] = list(written)
+    def __init__(self, opened_at: float, rows: Sequence[Row] = ()) -> None:
+        self.rows: list[Row] = list(rows)
         self.records: list[Record] = []
         self._opened_at = opened_at
         self._rows_read = 0
-        self._skipped: list[int] = []  # the rows that are no records, ascending
-        self._open: dict[int, int] = {}  # row of a span without an END → position of its record
-        self._enclosing: list[
-            int
-        ] = []  # rows of the forward and backward passes that now run, outermost first
-        self._site = _Sites()
+        self._rows_without_record: list[int] = []  # ascending
+        self._open_spans: dict[int, int] = {}  # row of a span without an EndRow → its record
+        # Rows of the forward and backward passes that now run, outermost first.
+        self._enclosing: list[int] = []
+        self._sites = _Sites()
 
-    def position(self, row: int) -> int:
+    def count_records_before(self, row: int) -> int:
         """The number of records written before this row."""
-        return row - bisect_left(self._skipped, row)
+        return row - bisect_left(self._rows_without_record, row)
 
-    def catch_up(self) -> int:
-        """Reads the rows written since the last time; returns how many there are by now."""
+    def read_new_rows(self) -> int:
+        """Read the rows written since the last time; returns how many rows there are by now.
+
+        Raises ValueError for a row of no known kind.
+        """
         if len(self.rows) < self._rows_read:  # the device has emptied its list to start again
-            for seen in (self.records, self._skipped, self._open, self._enclosing):
-                seen.clear()
-            self._rows_read = 0
+            self._forget_everything()
         for row in self.rows[self._rows_read :]:  # a copy: another thread may append meanwhile
-            if row[0] == records.END:
-                self._close(row)
-            elif row[0] == records.STREAM:
-                self._skipped.append(self._rows_read)
+            if isinstance(row, EndRow):
+                self._close_span(row)
+            elif isinstance(row, StreamRow):
+                self._rows_without_record.append(self._rows_read)
             else:
-                self.records.append(self._record(row))
+                self.records.append(self._record_of(row))
             self._rows_read += 1
         return self._rows_read
 
-    def _close(self, row: Row) -> None:
-        _, at, _, _, opened = row
-        self._skipped.append(self._rows_read)
-        if opened in self._enclosing:
-            # A pass inside the outermost one that is open by now raised, and its END will not come.
-            place = self._enclosing.index(opened)
-            del self._enclosing[place : None if place == 0 else place + 1]
-        if (place_of_record := self._open.pop(opened, None)) is not None:
-            span = self.records[place_of_record]
-            assert isinstance(span, Span)
-            seconds = at - self._opened_at - span.at
-            self.records[place_of_record] = msgspec.structs.replace(
-                span, end=len(self.records), seconds=seconds
-            )
+    def _forget_everything(self) -> None:
+        self.records.clear()
+        self._rows_without_record.clear()
+        self._open_spans.clear()
+        self._enclosing.clear()
+        self._rows_read = 0
 
-    def _record(self, row: Row) -> Record:
-        kind, at, code, offset, *rest = row
+    def _close_span(self, row: EndRow) -> None:
+        """Give the record of the span that ends here its end and its length."""
+        self._rows_without_record.append(self._rows_read)
+        if row.opened in self._enclosing:
+            place = self._enclosing.index(row.opened)
+            if place == 0:
+                # A pass inside this outermost one may have raised: its EndRow will not come.
+                self._enclosing.clear()
+            else:
+                del self._enclosing[place]
+        position = self._open_spans.pop(row.opened, None)
+        if position is None:
+            return
+        span = self.records[position]
+        assert isinstance(span, Span)
+        seconds = row.at - self._opened_at - span.at
+        end = len(self.records)
+        self.records[position] = msgspec.structs.replace(span, end=end, seconds=seconds)
+
+    def _record_of(self, row: Row) -> Record:
+        """The record of a row that is no EndRow and no StreamRow; raises ValueError for an unknown one."""
+        if not isinstance(row, SiteRow):
+            raise ValueError(f"row {self._rows_read} is of no known kind: {row!r}")
         index = len(self.records)
-        common = (index, at - self._opened_at, self._site(code, offset))
-        if kind in (records.FORWARD, records.BACKWARD, records.OPTIMIZER_STEP, records.COLLECTIVE):
-            self._open[self._rows_read] = index
-        match kind:
-            case records.OPERATION:
-                name, device, mode, autocast, taken, live, *_ = rest
+        at = row.at - self._opened_at
+        site = self._sites.find(row.code, row.offset)
+        if isinstance(row, _SpanRow):
+            self._open_spans[self._rows_read] = index
+            return self._span_record_of(row, index, at, site)
+        match row:
+            case OperationRow():
                 return records.Operation(
-                    *common, str(name), str(device), *_mode(mode), _dtype(autocast), taken, live
+                    index,
+                    at,
+                    site,
+                    name=str(row.name),
+                    device=str(row.device),
+                    grad=bool(row.mode & GRAD),
+                    inference=bool(row.mode & INFERENCE),
+                    autocast=_dtype_name(row.autocast),
+                    bytes=row.bytes,
+                    live=row.live,
                 )
-            case records.TRANSFER:
-                direction, size, pinned, non_blocking, source, target = rest
+            case TransferRow():
                 return records.Transfer(
-                    *common,
-                    direction,
-                    size,
-                    bool(pinned),
-                    bool(non_blocking),
-                    str(source),
-                    str(target),
+                    index,
+                    at,
+                    site,
+                    direction=row.direction,
+                    bytes=row.bytes,
+                    pinned=bool(row.pinned),
+                    non_blocking=bool(row.non_blocking),
+                    source=str(row.source),
+                    target=str(row.target),
                 )
-            case records.SYNC:
-                what, explicit = rest
-                return records.Sync(*common, str(what), bool(explicit))
-            case records.FORWARD:
-                module, training, mode, devices = rest
+            case SyncRow():
+                return records.Sync(index, at, site, str(row.what), bool(row.explicit))
+            case ScalerRow():
+                return records.ScalerCall(index, at, site, row.call)
+            case AllocationRow():
+                return records.Allocation(index, at, site, str(row.device), row.bytes, row.live)
+            case _:
+                raise ValueError(f"row {self._rows_read} is of no known kind: {row!r}")
+
+    def _span_record_of(self, row: _SpanRow, index: int, at: float, site: Site | None) -> Span:
+        """The record of something that lasts, still without its end; notes passes as enclosing what follows."""
+        match row:
+            case ForwardRow():
                 depth = len(self._enclosing)
                 self._enclosing.append(self._rows_read)
                 return records.Forward(
-                    *common,
-                    _class(module),
-                    bool(training),
-                    *_mode(mode),
-                    tuple(map(str, devices)),
-                    depth,
+                    index,
+                    at,
+                    site,
+                    module=_class_name(row.module),
+                    training=bool(row.training),
+                    grad=bool(row.mode & GRAD),
+                    inference=bool(row.mode & INFERENCE),
+                    devices=tuple(map(str, row.devices)),
+                    depth=depth,
                 )
-            case records.BACKWARD:
+            case BackwardRow():
                 self._enclosing.append(self._rows_read)
-                return records.Backward(*common)
-            case records.OPTIMIZER_STEP:
-                return records.OptimizerStep(*common, _class(*rest))
-            case records.COLLECTIVE:
-                name, device, size, ranks = rest
-                return records.Collective(*common, str(name), str(device), size, ranks)
-            case records.SCALER_CALL:
-                return records.ScalerCall(*common, *rest)
-            case records.ALLOCATION:
-                device, taken, live = rest
-                return records.Allocation(*common, str(device), taken, live)
-            case _:
-                raise ValueError(f"row {self._rows_read} is of no known kind: {kind!r}")
+                return records.Backward(index, at, site)
+            case StepRow():
+                return records.OptimizerStep(index, at, site, _class_name(row.optimizer))
+            case CollectiveRow():
+                return records.Collective(
+                    index, at, site, str(row.name), str(row.device), row.bytes, row.ranks
+                )
 
 
 _identity = object.__hash__  # unlike `id`, it raises no audit event
+
+
+class _LineTable(NamedTuple):
+    """Where the instructions of each line begin in a code object, ascending."""
+
+    code: CodeType
+    starts: list[int]
+    lines: list[int]
 
 
 class _Sites:
@@ -295,38 +381,45 @@ class _Sites:
     def __init__(self) -> None:
         # By identity: code objects compare by content without their file name, so that two students' identical
         # files would be taken for one. The code is kept, so that its identity is not given to another.
-        self._tables: dict[int, tuple[CodeType, list[int], list[int]]] = {}
+        self._tables: dict[int, _LineTable] = {}
         self._found: dict[tuple[int, int], Site] = {}
 
-    def __call__(self, code: CodeType | None, offset: int | None) -> Site | None:
+    def find(self, code: CodeType | None, offset: int | None) -> Site | None:
+        """The line of the instruction at this offset; None where no code is known."""
         if code is None or offset is None:
             return None
         key = (_identity(code), offset)
         if key not in self._found:
-            self._found[key] = Site(code.co_filename, self._line(code, offset), code.co_qualname)
+            line = self._line_of(code, offset)
+            self._found[key] = Site(code.co_filename, line, code.co_qualname)
         return self._found[key]
 
-    def _line(self, code: CodeType, offset: int) -> int:
-        if _identity(code) not in self._tables:
-            known = [(start, line) for start, _, line in code.co_lines() if line is not None]
-            self._tables[_identity(code)] = (
-                code,
-                [start for start, _ in known],
-                [line for _, line in known],
-            )
-        _, starts, lines = self._tables[_identity(code)]
-        place = bisect_right(starts, offset) - 1
-        # Before the first instruction (a frame that has not begun) the line of the `def` is the best answer.
-        return lines[place] if place >= 0 else code.co_firstlineno
+    def _line_of(self, code: CodeType, offset: int) -> int:
+        table = self._tables.get(_identity(code))
+        if table is None:
+            table = _line_table_of(code)
+            self._tables[_identity(code)] = table
+        place = bisect_right(table.starts, offset) - 1
+        if place < 0:
+            # Before the first instruction (a frame that has not begun) the line of the `def` is the best answer.
+            return code.co_firstlineno
+        return table.lines[place]
 
 
-def _mode(bits: int) -> tuple[bool, bool]:
-    return bool(bits & records.GRAD), bool(bits & records.INFERENCE)
+def _line_table_of(code: CodeType) -> _LineTable:
+    table = _LineTable(code, [], [])
+    for start, _, line in code.co_lines():
+        if line is not None:
+            table.starts.append(start)
+            table.lines.append(line)
+    return table
 
 
-def _dtype(dtype: object) -> str | None:
+def _dtype_name(dtype: object) -> str | None:
+    """ "float16" for torch.float16 or its name; None for None."""
     return None if dtype is None else str(dtype).removeprefix("torch.")
 
 
-def _class(name: Any) -> str:
+def _class_name(name: object) -> str:
+    """The name of a class, which may be given as the class itself."""
     return name.__name__ if isinstance(name, type) else str(name)

@@ -12,7 +12,6 @@ from virtual_cuda.ledger.records import (
     Allocation,
     Backward,
     Collective,
-    Direction,
     Forward,
     Operation,
     OptimizerStep,
@@ -22,6 +21,7 @@ from virtual_cuda.ledger.records import (
     Sync,
     Transfer,
 )
+from virtual_cuda.ledger.rows import Direction
 
 Records = Sequence[Record]
 SourceLine = tuple[str, int]

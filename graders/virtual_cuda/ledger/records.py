@@ -1,47 +1,10 @@
-"""Ledger records: frozen structs, and the raw rows they are read from."""
+"""Records of a ledger: what a row says, with its line and for good. Frozen, and free of torch."""
 
 from __future__ import annotations
 
-from typing import Any, Final, Literal
-
 import msgspec
 
-Row = tuple[Any, ...]
-
-# (kind, at, code, offset, name, device, mode, autocast, bytes, live, work)
-#   name: "aten.add.Tensor"; device: "cuda:0"; mode: GRAD | INFERENCE bits; autocast: None or a dtype;
-#   bytes: what its outputs newly occupy on the device; live: what is allocated there afterwards;
-#   work: what `virtual_cuda.clock` reads: (dtype, shape of the result or None, shape of each tensor given, …), or None;
-#      at its end the number of the dimension it works along, if that is not the last
-OPERATION: Final = 0
-# (kind, at, code, offset, direction, bytes, pinned, non_blocking, source, target)
-TRANSFER: Final = 1
-# (kind, at, code, offset, what, explicit)
-SYNC: Final = 2
-# (kind, at, code, offset, module, training, mode, devices)   closed by an END row
-FORWARD: Final = 3
-# (kind, at, code, offset)                                    closed by an END row
-BACKWARD: Final = 4
-# (kind, at, code, offset, optimizer)                         closed by an END row
-OPTIMIZER_STEP: Final = 5
-# (kind, at, code, offset, call)                              call: "scale", "unscale_", "step", "update"
-SCALER_CALL: Final = 6
-# (kind, at, code, offset, device, bytes, live)               an allocation outside any operation; bytes < 0 is a free
-ALLOCATION: Final = 7
-# (kind, at, None, None, index of the row it closes)
-END: Final = 8
-# (kind, at, None, None, device, stream, what, other)         no record; what: "use", "record", "wait", "wait_stream",
-#   "synchronize", "synchronize_event", "tf32", "list"; other: the row that recorded the event, the stream waited for,
-#   whether matrix products may use TF32 from here on, or how many numbers of a list were made into a tensor
-STREAM: Final = 9
-# (kind, at, code, offset, name, device, bytes, ranks)        closed by an END row
-COLLECTIVE: Final = 10
-
-GRAD: Final = 1
-INFERENCE: Final = 2
-
-
-Direction = Literal["to_device", "to_host", "between_devices"]
+from virtual_cuda.ledger.rows import Direction
 
 
 # gc=False throughout: records hold only texts, numbers and other records, so they cannot be part of a cycle, and
@@ -58,9 +21,11 @@ class Site(msgspec.Struct, frozen=True, gc=False):
 
 
 class _Entry(msgspec.Struct, frozen=True, gc=False, tag=True):
+    """What all records have; those of a part of a ledger keep their `index` in the whole."""
+
     index: int
-    at: float
-    site: Site | None
+    at: float  # seconds since the ledger was opened
+    site: Site | None  # None where no line of somebody's code caused it
 
 
 class Operation(_Entry, frozen=True, gc=False):
@@ -76,7 +41,7 @@ class Operation(_Entry, frozen=True, gc=False):
 
     @property
     def builds_graph(self) -> bool:
-        """Whether autograd would record it, were one of its inputs to require a gradient."""
+        """True if autograd records it, given an input that requires a gradient."""
         return self.grad and not self.inference
 
 
@@ -112,7 +77,7 @@ class Forward(_Entry, frozen=True, gc=False):
 
     @property
     def builds_graph(self) -> bool:
-        """Whether the pass leaves an autograd graph behind, given anything that requires a gradient."""
+        """True if the pass leaves an autograd graph behind, given anything that requires a gradient."""
         return self.grad and not self.inference
 
 

@@ -33,7 +33,7 @@ from virtual_cuda.device.state import (
 )
 from virtual_cuda.device.tensor import VIRTUAL, fresh, refresh, wrap
 from virtual_cuda.errors import DeviceClosed
-from virtual_cuda.ledger.records import GRAD, INFERENCE, OPERATION
+from virtual_cuda.ledger.rows import GRAD, INFERENCE, OperationRow
 from virtual_cuda.ops import elementwise, placement
 from virtual_cuda.ops.placement import waits_of
 from virtual_cuda.ops.registry import ALLOWED, NOT_EMULATED, Operator, call_of, facts_of, measured
@@ -325,7 +325,7 @@ def write(
     where: Any = None,
     at: float | None = None,
 ) -> None:
-    """One operation into the ledger.
+    """Append one operation to the ledger: all operations go through here.
 
     `where`, if known: code object and instruction offset of the student's line. `at`: when it ended, if not now.
     """
@@ -336,7 +336,8 @@ def write(
     live = place.memory.live
     dtype = thread_state.autocast
     at = perf_counter() if at is None else at
-    place.note((OPERATION, at, code, offset, name, place.label, mode, dtype, nbytes, live, work))
+    label = place.label
+    place.note(OperationRow(at, code, offset, name, label, mode, dtype, nbytes, live, work))
 
 
 def work_of(out: Any, given: Any) -> tuple[Any, ...]:

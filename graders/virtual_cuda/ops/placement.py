@@ -19,7 +19,7 @@ from virtual_cuda.device.state import (
     warn,
 )
 from virtual_cuda.device.tensor import VIRTUAL
-from virtual_cuda.ledger.records import SYNC, TRANSFER
+from virtual_cuda.ledger.rows import Direction, SyncRow, TransferRow
 from virtual_cuda.ops.registry import ALLOWED, call_of, facts_of, name_of
 from virtual_cuda.recorder import site, tensors_in
 
@@ -41,8 +41,9 @@ def note(
     code, offset = where or site()
     if gpu.before_wait is not None:
         gpu.before_wait(kind)
+    device = gpu.places[gpu.current].label
     for _ in range(times):
-        gpu.ledger.rows.append((SYNC, perf_counter(), code, offset, kind, explicit))
+        gpu.ledger.rows.append(SyncRow(perf_counter(), code, offset, kind, explicit, device))
         if gpu.sync_debug and (not explicit if warned is None else warned):
             if gpu.sync_debug == 2:
                 raise RuntimeError(WARNING)
@@ -55,7 +56,7 @@ def note(
 
 
 def record_copy(
-    direction: str,
+    direction: Direction,
     tensor: torch.Tensor,
     pinned: bool,
     non_blocking: bool,
@@ -70,19 +71,10 @@ def record_copy(
     if gpu is None or nbytes == 0:
         return  # nothing is copied, so nobody waits
     code, offset = where or site()
+    at = perf_counter()
+    asked = bool(non_blocking)
     gpu.ledger.rows.append(
-        (
-            TRANSFER,
-            perf_counter(),
-            code,
-            offset,
-            direction,
-            nbytes,
-            pinned,
-            bool(non_blocking),
-            source,
-            target,
-        )
+        TransferRow(at, code, offset, direction, nbytes, pinned, asked, source, target)
     )
     if not non_blocking and direction != "between_devices":
         note(wait, where=(code, offset))
@@ -257,9 +249,12 @@ def crosses(source: Any, target: Any) -> None:
     if label_of(source) == label_of(target):
         return
     plain = source if on_host(source) else source._inner
-    ways = {(True, False): "to_device", (False, True): "to_host"}
-    way = ways.get((on_host(source), on_host(target)), "between_devices")
-    record_copy(way, plain, False, False, label_of(source), label_of(target))
+    direction: Direction = "between_devices"
+    if on_host(source):
+        direction = "to_device"
+    elif on_host(target):
+        direction = "to_host"
+    record_copy(direction, plain, False, False, label_of(source), label_of(target))
 
 
 def inner_of(value: Any) -> Any:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import contextlib
 import functools
 import math
-import time
 import warnings
 from collections.abc import Iterator
+from time import perf_counter
 from typing import Any, Final
 
 import torch
@@ -27,7 +27,7 @@ from virtual_cuda.device.state import (
 from virtual_cuda.device.tensor import VIRTUAL, wrap
 from virtual_cuda.errors import DeviceClosed
 from virtual_cuda.internals import find_internal
-from virtual_cuda.ledger.records import STREAM
+from virtual_cuda.ledger.rows import StreamRow
 from virtual_cuda.ops import autocast, elementwise, fused, layers
 from virtual_cuda.ops.dispatch import (
     allocate,
@@ -470,9 +470,8 @@ def _counted(data: Any, made: torch.Tensor) -> torch.Tensor:
     gpu = now.gpu
     if gpu is not None and type(data) in (list, tuple) and made.numel() >= _LONG:
         label = gpu.places[gpu.current].label
-        gpu.ledger.rows.append(
-            (STREAM, time.perf_counter(), None, None, label, 0, "list", made.numel())
-        )
+        at = perf_counter()
+        gpu.ledger.rows.append(StreamRow(at, None, None, label, 0, "list", made.numel()))
     return made
 
 

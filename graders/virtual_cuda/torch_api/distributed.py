@@ -22,7 +22,7 @@ import torch.distributed
 from virtual_cuda.device.state import Place, held_inside
 from virtual_cuda.device.tensor import VIRTUAL
 from virtual_cuda.internals import find_internal
-from virtual_cuda.ledger.records import COLLECTIVE, END
+from virtual_cuda.ledger.rows import CollectiveRow, EndRow
 from virtual_cuda.ops import placement
 from virtual_cuda.ops.dispatch import Unwrapped, shut
 from virtual_cuda.ops.library_operators import NAMESPACES
@@ -189,23 +189,16 @@ class _Collective:
     def begin(self, size: int) -> None:
         nbytes = sum(tensor.nbytes for tensor in tensors_in(self.inner))
         self.row = len(self.place.gpu.ledger.rows)
-        where = perf_counter(), *site()
-        self.place.note(
-            (
-                COLLECTIVE,
-                *where,
-                self.name,
-                self.place.label,
-                0 if self.name == "barrier" else nbytes,
-                size,
-            )
-        )
+        moved = 0 if self.name == "barrier" else nbytes
+        at = perf_counter()
+        code, offset = site()
+        self.place.note(CollectiveRow(at, code, offset, self.name, self.place.label, moved, size))
 
     def end(self, complete: bool = True) -> None:
         if complete and self.factor is not None:
             for tensor in tensors_in(self.inner[0]):  # what it has written
                 self.factor(tensor)
-        self.place.note((END, perf_counter(), None, None, self.row))
+        self.place.note(EndRow(perf_counter(), self.row))
 
 
 def _run(func: Any, args: Any, kwargs: Any) -> Any:

@@ -16,7 +16,7 @@ from virtual_cuda.clock.lanes import Interval
 from virtual_cuda.device.state import now
 from virtual_cuda.device.tensor import Tensor, dispatch_by
 from virtual_cuda.internals import find_internal
-from virtual_cuda.ledger.records import ALLOCATION, OPERATION, SYNC, TRANSFER
+from virtual_cuda.ledger.rows import AllocationRow, OperationRow, SyncRow, TransferRow
 from virtual_cuda.ops.fused import CudnnRnn, FusedAttention, FusedCell, FusedRmsNorm
 from virtual_cuda.patching import Opening, Patch, around, torch_patches
 
@@ -87,11 +87,11 @@ def _row(mark: str) -> int | None:
         return None
     rows = gpu.ledger.rows
     number = int(row)
-    while (
-        number < len(rows) and rows[number][0] == ALLOCATION
+    while number < len(rows) and isinstance(
+        rows[number], AllocationRow
     ):  # what it keeps for the backward pass
         number += 1
-    return number if number < len(rows) and rows[number][0] == OPERATION else None
+    return number if number < len(rows) and isinstance(rows[number], OperationRow) else None
 
 
 def _is_mark(name: str) -> bool:
@@ -109,7 +109,7 @@ def _modelled(mark: str) -> list[Interval] | None:
         return []
     until = first
     rows = gpu.ledger.rows
-    while until < len(rows) and (until == first or rows[until][0] in (TRANSFER, SYNC)):
+    while until < len(rows) and (until == first or isinstance(rows[until], (TransferRow, SyncRow))):
         until += 1
     key = lambda interval: interval.row  # noqa: E731
     found = clock.intervals[
@@ -172,7 +172,9 @@ class _EventTree:
                 and (row := _row(event.name)) is not None
                 and now.gpu is not None
             ):
-                event.name = "::".join(now.gpu.ledger.rows[row][4].split(".")[:2])
+                operation = now.gpu.ledger.rows[row]
+                assert isinstance(operation, OperationRow)
+                event.name = "::".join(operation.name.split(".")[:2])
                 self.kept.append(event)
                 self.parent[id(event)] = above
             self.spans.setdefault(id(self.owner), (self.owner, []))

@@ -13,6 +13,7 @@ import torch.utils.dlpack
 from virtual_cuda.device.state import CUDA, Block, Place, held_inside, place_named
 from virtual_cuda.device.tensor import INSIDE, VIRTUAL, Parameter, Tensor, refresh, wrap
 from virtual_cuda.internals import find_internal
+from virtual_cuda.ledger.rows import Direction
 from virtual_cuda.ops import placement
 from virtual_cuda.ops.dispatch import allocate, open_place, shut, wrap_output, write
 from virtual_cuda.ops.registry import operator
@@ -245,9 +246,11 @@ def _copy_(self: Any, source: Any, non_blocking: Any = False) -> Any:
     _copy(self, raw, bool(non_blocking))
     if target is not origin:
         ends = [placement.HOST if place is None else place.label for place in (origin, target)]
-        direction = (
-            "to_host" if target is None else "to_device" if origin is None else "between_devices"
-        )
+        direction: Direction = "between_devices"
+        if target is None:
+            direction = "to_host"
+        elif origin is None:
+            direction = "to_device"
         placement.record_copy(direction, as_bytes(raw), False, bool(non_blocking), *ends)
     return self
 

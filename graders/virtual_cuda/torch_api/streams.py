@@ -8,10 +8,10 @@ import ctypes
 import itertools
 import os
 import threading
-import time
 from collections import defaultdict
 from collections.abc import Iterator
 from functools import partial
+from time import perf_counter, sleep
 from typing import Any, Final
 
 import torch
@@ -29,9 +29,10 @@ from virtual_cuda.device.state import (
 )
 from virtual_cuda.device.tensor import Tensor, dispatch_by
 from virtual_cuda.internals import find_internal
-from virtual_cuda.ledger.records import STREAM
+from virtual_cuda.ledger.rows import StreamEvent, StreamRow
 from virtual_cuda.ops import placement
 from virtual_cuda.patching import Opening, Patch, torch_patches
+from virtual_cuda.recorder import site
 
 _POOL: Final = 32  # streams of one priority on a device; the next one is the first again
 _PRIORITIES: Final = (0, -3)  # the least and the greatest that torch has streams for
@@ -72,7 +73,7 @@ class AnyEvent(_Handle):
 
     def record(self, stream: Any = None) -> None:
         _check_stream(stream)
-        self._at = time.perf_counter()
+        self._at = perf_counter()
         if now.gpu is None:
             return
         stream = stream or _current()
@@ -92,10 +93,18 @@ class AnyEvent(_Handle):
             _note("wait", stream, self._row)
 
     def query(self) -> bool:
+        """True if the device has reached it. Asking takes modelled time, so that a loop that asks comes to an end."""
+        if self._is_reached():
+            return True
+        if now.gpu is not None:
+            now.gpu.spend_on_asking()
+        return False
+
+    def _is_reached(self) -> bool:
         clock = None if now.gpu is None else now.gpu.clock()
-        if clock is not None and self._row in clock.events:
-            return clock.events[self._row] <= clock.now
-        return self._at is None or self._at <= time.perf_counter()
+        if clock is not None:
+            return clock.is_reached(self._row)
+        return self._at is None or self._at <= perf_counter()
 
     def synchronize(self) -> None:
         _note("synchronize_event", None, self._row)
@@ -114,11 +123,11 @@ class AnyEvent(_Handle):
             raise ValueError("Both events must be recorded before calculating elapsed time.")
         if self._index != end_event._index:
             raise cuda_error("invalid resource handle", "InvalidResourceHandle")
+        if not (self._is_reached() and end_event._is_reached()):
+            raise RuntimeError("Both events must be completed before calculating elapsed time.")
         clock = None if now.gpu is None else now.gpu.clock()
         if clock is not None and self._row in clock.events and end_event._row in clock.events:
             return (clock.events[end_event._row] - clock.events[self._row]) * 1e3
-        if not (self.query() and end_event.query()):
-            raise RuntimeError("Both events must be completed before calculating elapsed time.")
         return float(end_event._at - self._at) * 1e3
 
     def ipc_handle(self) -> bytes:
@@ -271,7 +280,14 @@ class Stream(_Handle):
         event.wait(self)
 
     def query(self) -> bool:
-        return self._busy_until <= time.perf_counter()
+        gpu = now.gpu
+        clock = None if gpu is None else gpu.clock()
+        if gpu is None or clock is None:
+            return self._busy_until <= perf_counter()
+        if clock.is_idle(gpu.places[self.device_index].label, self.stream_id):
+            return True
+        gpu.spend_on_asking()
+        return False
 
     def is_capturing(self) -> bool:
         return capture.graph is not None
@@ -353,7 +369,7 @@ class _Thread(threading.local):
 _thread: Final = _Thread()
 
 
-def _note(what: str, stream: Any = None, other: int = 0) -> int:
+def _note(what: StreamEvent, stream: Any = None, other: int = 0) -> int:
     """Write about a stream, or else the current one, into the ledger of the open device; gives the row's number."""
     gpu = now.gpu
     if gpu is None:
@@ -363,15 +379,17 @@ def _note(what: str, stream: Any = None, other: int = 0) -> int:
     index = gpu.current if stream is None else stream.device_index
     used = stream or _thread.current(index)
     rows = gpu.ledger.rows
-    row = gpu.places[index].label, 0 if used is None else used.stream_id, what, other
-    rows.append((STREAM, time.perf_counter(), None, None, *row))
+    label = gpu.places[index].label
+    number = 0 if used is None else used.stream_id
+    code, offset = site()
+    rows.append(StreamRow(perf_counter(), code, offset, label, number, what, other))
     return len(rows) - 1
 
 
 def _wait_until(at: float) -> None:
     """The host waits until a stream has slept."""
-    while (left := at - time.perf_counter()) > 0 and _busy:
-        time.sleep(left)
+    while (left := at - perf_counter()) > 0 and _busy:
+        sleep(left)
 
 
 def _before_wait(kind: str) -> None:
@@ -392,7 +410,7 @@ def _sleep(cycles: int) -> None:
     stream = _current()
     _note("sleep", stream, cycles)
     if gpu.model is None:
-        stream._busy_until = max(stream._busy_until, time.perf_counter()) + cycles / HZ
+        stream._busy_until = max(stream._busy_until, perf_counter()) + cycles / HZ
         gpu.before_wait = _before_wait
 
 
@@ -556,7 +574,8 @@ _PRECISION: Final = (
 def _begun(gpu: VirtualGpu) -> tuple[Patch, ...]:
     """Note what was allowed before the device was opened; replaces nothing."""
     if tf32_allowed():
-        gpu.ledger.rows.append((STREAM, time.perf_counter(), None, None, "cuda:0", 0, "tf32", 1))
+        at = perf_counter()
+        gpu.ledger.rows.append(StreamRow(at, None, None, "cuda:0", 0, "tf32", 1))
     return ()
 
 

@@ -14,14 +14,14 @@ from gpudojo.model.evidence import MemoryCurve
 from hypothesis import given
 from hypothesis import strategies as st
 from virtual_cuda.ledger.ledger import Ledger
-from virtual_cuda.ledger.records import ALLOCATION, OPERATION, SYNC
+from virtual_cuda.ledger.rows import AllocationRow, OperationRow, SyncRow
 
 ROOT = Path(__file__).parents[3]
 STEM = "09_managing_memory"
 
 
-def operation(live: int) -> tuple[Any, ...]:
-    return (OPERATION, 0.0, None, None, "aten.add", "cuda:0", 0, None, 4, live)
+def operation(live: int) -> OperationRow:
+    return OperationRow(0.0, None, None, "aten.add", "cuda:0", 0, None, 4, live)
 
 
 def passes(forward: list[int], backward: list[int]) -> tuple[Ledger, Ledger]:
@@ -31,8 +31,8 @@ def passes(forward: list[int], backward: list[int]) -> tuple[Ledger, Ledger]:
     start = ledger.mark()
     ledger.rows.extend(map(operation, forward))
     turn = ledger.mark()
-    ledger.rows.append((SYNC, 0.0, None, None, "item", False))
-    ledger.rows.extend((ALLOCATION, 0.0, None, None, "cuda:0", -4, live) for live in backward)
+    ledger.rows.append(SyncRow(0.0, None, None, "item", False))
+    ledger.rows.extend(AllocationRow(0.0, None, None, "cuda:0", -4, live) for live in backward)
     return ledger.since(start, turn), ledger.since(turn)
 
 

@@ -18,9 +18,10 @@ from typing import Any
 import msgspec
 from rich.console import Console
 from rich.table import Table
-from virtual_cuda import Gpu, Times, gpu_named, times_of
+from virtual_cuda import Gpu, Times, gpu_named
+from virtual_cuda.clock.lanes import times_of_rows
 from virtual_cuda.errors import VirtualCudaError
-from virtual_cuda.ledger import records
+from virtual_cuda.ledger import rows
 
 from tools.fitting import (
     Agreement,
@@ -50,7 +51,7 @@ LEDGERS = (
 
 def modelled(ran: dict[str, Ran], gpu: Gpu) -> dict[str, Times]:
     """The modelled times of the step of each program."""
-    return {name: times_of(rows, gpu, first) for name, (rows, first) in ran.items()}
+    return {name: times_of_rows(written, gpu, first) for name, (written, first) in ran.items()}
 
 
 @functools.cache
@@ -59,7 +60,7 @@ def _ledgers() -> dict[str, dict[str, Any]]:
     return found | {AGAIN.name: found[STUDENTS.name]}
 
 
-def _rows(first: int, before: list[Any], rows: list[Any]) -> list[Any]:
+def _rows(first: int, before: list[Any], step: list[Any]) -> list[Any]:
     cached = [
         0,
         "aten.empty.memory_format",
@@ -70,8 +71,35 @@ def _rows(first: int, before: list[Any], rows: list[Any]) -> list[Any]:
         1 << 50,
         None,
     ]  # all memory that a step needs
-    every = [*before, *[cached] * (first - len(before)), *rows]
-    return [(row[0], 0.0, None, None, *(_plain(value) for value in row[1:])) for row in every]
+    every = [*before, *[cached] * (first - len(before)), *step]
+    return [_row_of(kind, *(_plain(value) for value in fields)) for kind, *fields in every]
+
+
+# How `ledgers.xz` numbers the kinds of rows.
+KINDS = (
+    rows.OperationRow,
+    rows.TransferRow,
+    rows.SyncRow,
+    rows.ForwardRow,
+    rows.BackwardRow,
+    rows.StepRow,
+    rows.ScalerRow,
+    rows.AllocationRow,
+    rows.EndRow,
+    rows.StreamRow,
+    rows.CollectiveRow,
+)
+
+
+def _row_of(kind: int, *fields: Any) -> Any:
+    row = KINDS[kind]
+    return row(0.0, None, None, *fields) if issubclass(row, rows.SiteRow) else row(0.0, *fields)
+
+
+def _fields_of(row: Any) -> tuple[Any, ...]:
+    """The number of its kind, and its fields without time and line."""
+    fields = msgspec.structs.astuple(row)[3 if isinstance(row, rows.SiteRow) else 1 :]
+    return KINDS.index(type(row)), *fields
 
 
 def _plain(value: Any) -> Any:
@@ -96,9 +124,9 @@ def store() -> None:
     LEDGERS.write_bytes(lzma.compress(msgspec.msgpack.encode(found, enc_hook=str), preset=9))
 
 
-def _kept(rows: list[Any], first: int) -> tuple[int, list[Any], list[Any]]:
-    kept = [(row[0], *row[4:]) for row in rows]
-    return first, [row for row in kept[:first] if row[0] == records.STREAM][-1:], kept[first:]
+def _kept(written: list[Any], first: int) -> tuple[int, list[Any], list[Any]]:
+    streams = [row for row in written[:first] if isinstance(row, rows.StreamRow)][-1:]
+    return first, list(map(_fields_of, streams)), list(map(_fields_of, written[first:]))
 
 
 def recordings() -> list[dict[str, float]]:

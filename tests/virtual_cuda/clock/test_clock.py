@@ -13,11 +13,13 @@ from typing import Any
 import msgspec
 import pytest
 import torch
-from virtual_cuda import gpu_named, gpus, scaled, times_of, virtual_cuda, what_limits
+from virtual_cuda import gpu_named, gpus, scaled, virtual_cuda, what_limits
+from virtual_cuda.clock.advice import compare_with_cpu
 from virtual_cuda.clock.kernels import COPY, KernelCall, kernels_of
-from virtual_cuda.clock.lanes import compared
+from virtual_cuda.clock.lanes import times_of_rows
 from virtual_cuda.errors import UnknownClock, UnknownGpu
 from virtual_cuda.ledger import duration, plain_lines
+from virtual_cuda.ledger.rows import OperationRow
 from virtual_cuda.ledger.timeline import draw_scaled
 
 from tests.virtual_cuda.clock.__main__ import (
@@ -130,7 +132,7 @@ def test_a_fit_finds_the_figures_that_made_the_times() -> None:
     made = {}
     for name, t in modelled(ran, H200).items():
         rows, first = ran[name]
-        queue = times_of(rows, H200, first, len(rows) - 1).issued  # before the wait at the end
+        queue = times_of_rows(rows, H200, first, len(rows) - 1).issued  # before the wait at the end
         took = {
             "wall_s": t.end,
             "queue_s": queue,
@@ -283,7 +285,7 @@ def test_the_cpu_is_faster_for_small_batches_and_the_gpu_for_large_ones() -> Non
             for _ in range(5):
                 model(x).sum().backward()
             torch.cuda.synchronize()
-            return compared(gpu.ledger.rows, gpu.times(), gpu_named("T4"))
+            return compare_with_cpu(gpu.ledger.rows, gpu.times(), gpu_named("T4"))
 
     small, large = told(4), told(4096)
     assert "both modelled: a batch of 4 is too small for this GPU: the CPU is" in small[0]
@@ -569,8 +571,8 @@ def test_operators_are_counted_as_cuda_launches_them() -> None:
 
 
 def test_rows_without_shapes_are_understood() -> None:
-    row = (0, 0.0, None, None, "aten.add.Tensor", "cuda:0", 0, None, 256, 512)
-    assert times_of([row], H200).kernels == 1
+    row = OperationRow(0.0, None, None, "aten.add.Tensor", "cuda:0", 0, None, 256, 512)
+    assert times_of_rows([row], H200).kernels == 1
 
 
 def test_a_tensor_of_a_long_list_costs_time_for_each_number() -> None:
@@ -596,7 +598,7 @@ def test_a_program_that_needs_its_products_is_run_with_them() -> None:
         "import torch\na = torch.eye(4, device='cuda') + 0.1; b = torch.ones(4, 1, device='cuda')"
     )
     rows, first = run_all({"solve": Program(source, "z = torch.linalg.solve(a.T @ a, b)")})["solve"]
-    assert any("solve" in str(row[4]) for row in rows[first:])
+    assert any("solve" in str(getattr(row, "name", "")) for row in rows[first:])
 
 
 def test_a_convolution_of_one_channel_takes_as_long_as_it_has_pixels() -> None:

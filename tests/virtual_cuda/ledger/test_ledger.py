@@ -10,9 +10,8 @@ from types import CodeType, FrameType
 
 import msgspec
 import pytest
-from virtual_cuda.ledger import questions, records
+from virtual_cuda.ledger import questions, rows
 from virtual_cuda.ledger.ledger import Ledger, records_of
-from virtual_cuda.ledger.records import SYNC as SYNC_ROW
 from virtual_cuda.ledger.records import (
     Allocation,
     Backward,
@@ -29,49 +28,47 @@ from virtual_cuda.ledger.records import (
 NOWHERE = (None, None)
 
 
-def an_operation(at: float, live: int = 0, taken: int = 0, device: str = "cuda:0") -> records.Row:
-    return (
-        records.OPERATION,
+def an_operation(at: float, live: int = 0, taken: int = 0, device: str = "cuda:0") -> rows.Row:
+    return rows.OperationRow(
         at,
         *NOWHERE,
         "aten.add.Tensor",
         device,
-        records.GRAD,
+        rows.GRAD,
         None,
         taken,
         live,
     )
 
 
-def a_forward(at: float, module: str = "Net") -> records.Row:
-    return (records.FORWARD, at, *NOWHERE, module, True, records.GRAD, ("cuda:0",))
+def a_forward(at: float, module: str = "Net") -> rows.Row:
+    return rows.ForwardRow(at, *NOWHERE, module, True, rows.GRAD, ("cuda:0",))
 
 
-def an_end(at: float, opened: int) -> records.Row:
-    return (records.END, at, None, None, opened)
+def an_end(at: float, opened: int) -> rows.Row:
+    return rows.EndRow(at, opened)
 
 
 def test_every_kind_of_row_becomes_its_record() -> None:
     ledger = Ledger(opened_at=100.0)
     for row in (
-        (
-            records.OPERATION,
+        rows.OperationRow(
             100.5,
             *NOWHERE,
             "aten.mm.default",
             "cuda:0",
-            records.GRAD,
+            rows.GRAD,
             "torch.float16",
             512,
             1024,
         ),
-        (records.TRANSFER, 101.0, *NOWHERE, "to_device", 64, True, False, "cpu", "cuda:0"),
-        (records.SYNC, 102.0, *NOWHERE, "item", False),
-        (records.FORWARD, 103.0, *NOWHERE, "Net", False, records.INFERENCE, ["cuda:0", "cpu"]),
-        (records.BACKWARD, 104.0, *NOWHERE),
-        (records.OPTIMIZER_STEP, 105.0, *NOWHERE, "Adam"),
-        (records.SCALER_CALL, 106.0, *NOWHERE, "update"),
-        (records.ALLOCATION, 107.0, *NOWHERE, "cuda:1", -256, 0),
+        rows.TransferRow(101.0, *NOWHERE, "to_device", 64, True, False, "cpu", "cuda:0"),
+        rows.SyncRow(102.0, *NOWHERE, "item", False),
+        rows.ForwardRow(103.0, *NOWHERE, "Net", False, rows.INFERENCE, ["cuda:0", "cpu"]),
+        rows.BackwardRow(104.0, *NOWHERE),
+        rows.StepRow(105.0, *NOWHERE, "Adam"),
+        rows.ScalerRow(106.0, *NOWHERE, "update"),
+        rows.AllocationRow(107.0, *NOWHERE, "cuda:1", -256, 0),
     ):
         ledger.rows.append(row)
     assert ledger.records == (
@@ -89,7 +86,7 @@ def test_every_kind_of_row_becomes_its_record() -> None:
 
 def test_records_survive_json_with_their_kind() -> None:
     records = records_of(
-        [an_operation(1.0), a_forward(2.0), (SYNC_ROW, 3.0, *NOWHERE, "item", False)]
+        [an_operation(1.0), a_forward(2.0), rows.SyncRow(3.0, *NOWHERE, "item", False)]
     )
     text = msgspec.json.encode(records)
     assert b'"type":"Forward"' in text
@@ -102,8 +99,8 @@ def test_a_record_cannot_be_changed() -> None:
 
 
 def test_a_row_of_no_known_kind_is_refused() -> None:
-    with pytest.raises(ValueError, match="row 1 is of no known kind: 99"):
-        records_of([an_operation(1.0), (99, 1.0, None, None)])
+    with pytest.raises(ValueError, match=r"row 1 is of no known kind: Row\(at=1.0\)"):
+        records_of([an_operation(1.0), rows.Row(1.0)])
 
 
 def test_an_end_closes_its_span_and_is_no_record() -> None:
@@ -133,10 +130,10 @@ def test_forwards_know_how_deep_they_are() -> None:
 
 
 def test_a_forward_recomputed_in_backward_is_not_top_level_but_one_from_a_closure_is() -> None:
-    recomputed = [(records.BACKWARD, 1.0, *NOWHERE), a_forward(2.0), an_end(3.0, 1), an_end(4.0, 0)]
+    recomputed = [rows.BackwardRow(1.0, *NOWHERE), a_forward(2.0), an_end(3.0, 1), an_end(4.0, 0)]
     assert [f.depth for f in records_of(recomputed) if isinstance(f, Forward)] == [1]
     closure = [
-        (records.OPTIMIZER_STEP, 1.0, *NOWHERE, "LBFGS"),
+        rows.StepRow(1.0, *NOWHERE, "LBFGS"),
         a_forward(2.0),
         an_end(3.0, 1),
         an_end(4.0, 0),
@@ -225,7 +222,7 @@ def test_a_part_keeps_the_insides_of_its_spans() -> None:
     ledger.rows.extend(
         [
             a_forward(3.0),
-            (records.SYNC, 4.0, *NOWHERE, "item", False),
+            rows.SyncRow(4.0, *NOWHERE, "item", False),
             an_end(5.0, 2),
             an_operation(6.0),
         ]
@@ -238,9 +235,9 @@ def test_a_part_keeps_the_insides_of_its_spans() -> None:
 def test_the_peak_includes_what_the_device_saw_and_what_was_there_before() -> None:
     ledger = Ledger()
     ledger.rows.append(an_operation(1.0, live=900, taken=900))
-    ledger.rows.append((records.ALLOCATION, 2.0, *NOWHERE, "cuda:0", -400, 500))
+    ledger.rows.append(rows.AllocationRow(2.0, *NOWHERE, "cuda:0", -400, 500))
     mark = ledger.mark()
-    ledger.rows.append((records.ALLOCATION, 3.0, *NOWHERE, "cuda:0", -300, 200))
+    ledger.rows.append(rows.AllocationRow(3.0, *NOWHERE, "cuda:0", -300, 200))
     ledger.rows.append(an_operation(4.0, live=300, taken=100))
     assert ledger.peak_bytes() == 900
     ledger.peaks |= {"cuda:0": 2000, "cuda:1": 5000}
@@ -271,7 +268,7 @@ def here() -> FrameType:
 
 
 def site_of(code: CodeType | None, offset: int | None) -> Site | None:
-    (record,) = records_of([(records.SYNC, 0.0, code, offset, "item", False)])
+    (record,) = records_of([rows.SyncRow(0.0, code, offset, "item", False)])
     return record.site
 
 
@@ -320,7 +317,7 @@ def test_the_same_code_in_two_files_is_two_sites() -> None:
     alice, bob = (compile("x = 1", name, "exec") for name in ("alice.py", "bob.py"))
     assert alice == bob  # this is what makes a cache keyed by the code object wrong
     ledger = Ledger()
-    ledger.rows.extend((records.SYNC, 0.0, code, 2, "item", False) for code in (alice, bob))
+    ledger.rows.extend(rows.SyncRow(0.0, code, 2, "item", False) for code in (alice, bob))
     assert [str(record.site) for record in ledger] == ["alice.py:1", "bob.py:1"]
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from virtual_cuda.ledger import records
+from virtual_cuda.ledger import rows
 from virtual_cuda.ledger.exports import trace_of
 from virtual_cuda.ledger.ledger import Ledger, records_of
 
@@ -18,29 +18,28 @@ CODE = compile("\n\nloss.item()", "loop.py", "exec")
 LINE_3 = (CODE, CODE.co_code.__len__() - 2)
 
 
-def an_operation(at: float, device: str = "cuda:0", live: int = 0) -> records.Row:
-    return (
-        records.OPERATION,
+def an_operation(at: float, device: str = "cuda:0", live: int = 0) -> rows.Row:
+    return rows.OperationRow(
         at,
         *LINE_3,
         "aten.mm.default",
         device,
-        records.GRAD,
+        rows.GRAD,
         "torch.float16",
         256,
         live,
     )
 
 
-def a_forward(at: float, module: str = "Net") -> records.Row:
-    return (records.FORWARD, at, *NOWHERE, module, True, records.GRAD, ("cuda:0",))
+def a_forward(at: float, module: str = "Net") -> rows.Row:
+    return rows.ForwardRow(at, *NOWHERE, module, True, rows.GRAD, ("cuda:0",))
 
 
-def an_end(at: float, opened: int) -> records.Row:
-    return (records.END, at, None, None, opened)
+def an_end(at: float, opened: int) -> rows.Row:
+    return rows.EndRow(at, opened)
 
 
-def events_of(*written: records.Row) -> list[dict[str, Any]]:
+def events_of(*written: rows.Row) -> list[dict[str, Any]]:
     # Through JSON, because that is what a reader of the file gets.
     events: list[dict[str, Any]] = json.loads(json.dumps(trace_of(records_of(written))))[
         "traceEvents"
@@ -71,12 +70,12 @@ def test_each_kind_has_a_named_track() -> None:
         a_forward(0.0),
         an_operation(0.1),
         an_operation(0.2, "cuda:1"),
-        (records.TRANSFER, 0.3, *NOWHERE, "to_host", 8, True, False, "cuda:0", "cpu"),
-        (records.SYNC, 0.4, *LINE_3, "item", False),
+        rows.TransferRow(0.3, *NOWHERE, "to_host", 8, True, False, "cuda:0", "cpu"),
+        rows.SyncRow(0.4, *LINE_3, "item", False),
         an_end(0.5, 0),
-        (records.BACKWARD, 0.6, *NOWHERE),
+        rows.BackwardRow(0.6, *NOWHERE),
         an_end(0.7, 6),
-        (records.OPTIMIZER_STEP, 0.8, *NOWHERE, "Adam"),
+        rows.StepRow(0.8, *NOWHERE, "Adam"),
         an_end(0.9, 8),
     )
     named = {
@@ -124,7 +123,7 @@ def test_a_pass_that_raised_ends_with_the_one_around_it() -> None:
 
 
 def test_a_scaler_call_is_a_mark_on_the_host() -> None:
-    events = events_of((records.SCALER_CALL, 0.5, *NOWHERE, "update"))
+    events = events_of(rows.ScalerRow(0.5, *NOWHERE, "update"))
     (mark,) = [event for event in events if event["ph"] == "i"]
     assert (mark["name"], mark["ts"], mark["tid"]) == ("scaler.update", 500_000.0, 1)
 
@@ -132,7 +131,7 @@ def test_a_scaler_call_is_a_mark_on_the_host() -> None:
 def test_live_bytes_are_a_curve_per_device() -> None:
     events = events_of(
         an_operation(0.1, live=512),
-        (records.ALLOCATION, 0.2, *NOWHERE, "cuda:0", -512, 0),
+        rows.AllocationRow(0.2, *NOWHERE, "cuda:0", -512, 0),
         an_operation(0.3, "cuda:1"),
     )
     curve = [(e["name"], e["ts"], e["args"]["bytes"]) for e in events if e["ph"] == "C"]
@@ -145,7 +144,7 @@ def test_live_bytes_are_a_curve_per_device() -> None:
 
 @given(st.data())
 def test_slices_of_one_track_nest_or_follow_each_other(data: st.DataObject) -> None:
-    written: list[records.Row] = []
+    written: list[rows.Row] = []
     unclosed: list[int] = []
     at = 0.0
     for _ in range(data.draw(st.integers(0, 25))):

@@ -244,5 +244,5 @@ def test_products_with_sparse_matrices_take_time_by_the_modelled_clock() -> None
         start = len(gpu.ledger.rows)
         for found in (torch.mm(a, w), a @ w, a @ a, torch.addmm(w, a, w), torch.mv(a, w[:, 0])):
             assert found.is_cuda
-        times = times_of(gpu.ledger.rows, gpu_named("H200"), start)
+        times = times_of(gpu.ledger.since(start), gpu_named("H200"))
         assert sum(interval.end - interval.start for interval in times.on_device) > 5e-6

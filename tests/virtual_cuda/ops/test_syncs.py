@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 import torch
 from virtual_cuda import virtual_cuda
-from virtual_cuda.ledger.records import SYNC
+from virtual_cuda.ledger.rows import SyncRow
 
 
 def waits(construct: Callable[[], Any], gpu: Any) -> int:
     before = len(gpu.ledger.rows)
     construct()
-    return sum(row[0] == SYNC for row in gpu.ledger.rows[before:])
+    return sum(isinstance(row, SyncRow) for row in gpu.ledger.rows[before:])
 
 
 def _x() -> Any:

@@ -15,7 +15,7 @@ from torch import nn
 from torch.nn.functional import cross_entropy, linear
 from torch.utils.flop_counter import FlopCounterMode
 from virtual_cuda import virtual_cuda
-from virtual_cuda.ledger.records import OPERATION, STREAM
+from virtual_cuda.ledger.rows import OperationRow, StreamRow
 
 
 def _graph(node: Any) -> Iterator[Any]:
@@ -41,8 +41,14 @@ def test_attention_on_another_stream_has_its_backward_there(gpu: Any) -> None:
         out = layer(texts, texts, texts, need_weights=False)[0]
     out.sum().backward()
     name = "aten._scaled_dot_product_efficient_attention_backward.default"
-    attention = next(number for number, row in enumerate(gpu.ledger.rows) if name in row)
-    used = [row[5] for row in gpu.ledger.rows[:attention] if row[0] == STREAM and row[6] == "use"]
+    attention = next(
+        number for number, row in enumerate(gpu.ledger.rows) if name == getattr(row, "name", "")
+    )
+    used = [
+        row.stream
+        for row in gpu.ledger.rows[:attention]
+        if isinstance(row, StreamRow) and row.what == "use"
+    ]
     assert used[-1] == stream.stream_id
 
 
@@ -145,7 +151,7 @@ def test_the_times_of_rows_grow(gpu: Any, zero_every: int) -> None:
             model(torch.rand(4, 3, 8, 8).cuda()), torch.tensor([0, 1, 1, 0]).cuda()
         ).backward()
         optimizer.step()
-    times = [row[1] for row in gpu.ledger.rows if row[0] == OPERATION]
+    times = [row.at for row in gpu.ledger.rows if isinstance(row, OperationRow)]
     assert times == sorted(times)
 
 
@@ -366,12 +372,12 @@ def test_a_number_leaves_the_ledger_that_a_tensor_and_the_operator_leave(
         index = len(rows)
         assert device.add_(number) is device
         assert torch.equal(device.cpu(), host + number)
-        assert rows[index][8] == 0  # bytes
-        assert rows[index][10] == (dtype, host.shape, host.shape)
+        assert rows[index].bytes == 0  # bytes
+        assert rows[index].work == (dtype, host.shape, host.shape)
     index = len(rows)
     out = device + number
-    assert rows[index][10] == (dtype, host.shape, host.shape)
-    assert rows[index][8] == out.nbytes
+    assert rows[index].work == (dtype, host.shape, host.shape)
+    assert rows[index].bytes == out.nbytes
 
 
 def test_a_gradient_between_layers_that_somebody_keeps(gpu: Any) -> None:
@@ -431,9 +437,9 @@ def test_lists_of_tensors(
     ours = [[tensor.cuda() for tensor in each] for each in given]
     with torch.no_grad():
         out = getattr(torch, f"_foreach_{name}")(*ours, *rest)
-        (row,) = [row for row in gpu.ledger.rows if "_foreach_" in str(row[4:5])]
+        (row,) = [row for row in gpu.ledger.rows if "_foreach_" in getattr(row, "name", "")]
         expected = getattr(torch, f"_foreach_{name}")(*given, *rest)
-    assert row[4] == f"aten._foreach_{name}.{overload}"
+    assert row.name == f"aten._foreach_{name}.{overload}"
     for mine, theirs in zip(out, expected, strict=True):
         assert torch.equal(mine.cpu(), theirs)
 
@@ -456,7 +462,7 @@ def test_a_step_of_small_tensors_is_counted_like_any_other(gpu: Any) -> None:
             "allocated_bytes.all.peak",
         )
         counted.append([after[name] - before[name] for name in names])
-        times += [row[1] for row in gpu.ledger.rows[first:]]
+        times += [row.at for row in gpu.ledger.rows[first:]]
     assert counted[1] == counted[2] == counted[3]
     assert times == sorted(times)
     gpu.places[0].memory.watch(True)  # now each block has an address, and is taken one by one

@@ -11,6 +11,7 @@ import pytest
 import torch
 from torch import nn
 from virtual_cuda import virtual_cuda
+from virtual_cuda.ledger.rows import SyncRow
 
 
 def through(value, **options):
@@ -21,7 +22,7 @@ def through(value, **options):
 
 
 def waits(gpu) -> int:
-    return sum(row[0] == 2 for row in gpu.ledger.rows)
+    return sum(isinstance(row, SyncRow) for row in gpu.ledger.rows)
 
 
 def test_a_host_tensor_cannot_look_into_a_storage_on_the_device() -> None:

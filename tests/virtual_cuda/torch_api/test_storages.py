@@ -12,13 +12,14 @@ import numpy as np
 import pytest
 import torch
 from virtual_cuda import virtual_cuda
+from virtual_cuda.ledger.rows import SyncRow
 
 
 def waits(gpu) -> int:
     return (
         len(list(gpu.ledger.syncs()))
         if hasattr(gpu.ledger, "syncs")
-        else sum(row[0] == 2 for row in gpu.ledger.rows)
+        else sum(isinstance(row, SyncRow) for row in gpu.ledger.rows)
     )
 
 

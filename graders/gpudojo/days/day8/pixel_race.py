@@ -112,7 +112,7 @@ def unseen(ledger: Ledger, allocations: int) -> int:
 def _seconds(ledger: Ledger) -> float:
     from virtual_cuda import gpu_named, times_of
 
-    return times_of(ledger.rows, gpu_named(GPU), *ledger.bounds).end
+    return times_of(ledger, gpu_named(GPU)).end
 
 
 def arrived(result: Any) -> Array | None:

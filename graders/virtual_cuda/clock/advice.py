@@ -1,0 +1,213 @@
+"""What limits a program, and whether a CPU would be faster: sentences made from modelled times."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+from virtual_cuda.clock.gpu_models import Gpu, a_cpu
+from virtual_cuda.clock.host_costs import HostCosts, call_of, is_transfer
+from virtual_cuda.clock.kernels import kernels_of
+from virtual_cuda.clock.lanes import HOST, Times
+from virtual_cuda.ledger.rows import (
+    GRAD,
+    OperationRow,
+    Row,
+    ScalerRow,
+    StreamRow,
+    SyncRow,
+    TransferRow,
+)
+from virtual_cuda.ledger.timeline import counted, duration
+
+# The share of the time from which copies, or a GPU that waits, are what limits a program.
+MUCH: Final = 0.4
+CLOSE: Final = 1.2  # times as fast is as good as the same
+
+
+def format_seconds(seconds: float) -> str:
+    """A time with three digits: "12.3 ms"."""
+    return duration(round(seconds * 1e9))
+
+
+def what_limits(times: Times) -> str:
+    """One sentence on what limits a program, and what to do about it."""
+    if not times.on_device or not times.end:
+        return "Nothing ran on the GPU."
+    shares = _copy_shares(times)
+    idle = times.idle_share
+    if shares.total >= MUCH:
+        advice = "pin the memory, or copy once, before the loop"
+        if shares.pinned > shares.pageable:
+            advice = "copy less, or once, before the loop"
+        return f"Copies take {shares.total:.0%} of the time: {advice}."
+    if idle >= MUCH:
+        return f"The GPU waits {idle:.0%} of the time: {_why_it_waits(times)} keep it busy."
+    return f"The GPU works {1 - idle:.0%} of the time: the work itself limits the speed."
+
+
+def _why_it_waits(times: Times) -> str:
+    """What the CPU does meanwhile, and the beginning of the advice."""
+    on_device = times.on_device
+    copies = sum(interval.kind == "copy" for interval in on_device)
+    kernels = sum(interval.kernels for interval in on_device)
+    if kernels >= copies:
+        issue = format_seconds(times.issued / kernels)
+        kernel_seconds = sum(interval.seconds for interval in on_device if interval.kernels)
+        run = format_seconds(kernel_seconds / kernels)
+        what = f"the CPU takes {issue} for each of {counted(kernels, 'kernel')}, which run {run}"
+        return f"{what}. Fewer and larger operations, or a larger batch,"
+    work = counted(copies, "copy", "copies")
+    if kernels:
+        work += f" and {counted(kernels, 'kernel')}"
+    busy = format_seconds(sum(interval.seconds for interval in on_device))
+    what = f"the CPU takes {format_seconds(times.issued)} for {work}, the GPU {busy}"
+    return f"{what}. Fewer and larger copies"
+
+
+class CopyShares(NamedTuple):
+    """The shares of the time that copies of pageable and of pinned memory take."""
+
+    pageable: float
+    pinned: float
+
+    @property
+    def total(self) -> float:
+        return self.pageable + self.pinned
+
+
+def _copy_shares(times: Times) -> CopyShares:
+    pageable = 0.0
+    pinned = 0.0
+    for interval in times.on_device:
+        if interval.kernels:
+            continue
+        if interval.name.endswith("pageable"):
+            pageable += interval.seconds
+        elif interval.name.endswith("pinned"):
+            pinned += interval.seconds
+    return CopyShares(pageable / times.end, pinned / times.end)
+
+
+# ---- the same program on a CPU ---------------------------------------------------------------------------------------
+
+
+class OnCpu(NamedTuple):
+    """Modelled seconds of the same program on a CPU: what each operator costs at least, and the work in it."""
+
+    fixed: float
+    work: float
+
+    @property
+    def seconds(self) -> float:
+        return self.fixed + self.work
+
+
+def on_cpu(rows: Sequence[Row], cpu: Gpu) -> OnCpu:
+    """The time of the same operators on a CPU: no copies, no waits, one after the other."""
+    host = HostCosts()
+    chip = cpu.chip()
+    fixed = 0.0
+    work = 0.0
+    for number, row in enumerate(rows):
+        if _is_for_a_gpu_only(row):
+            continue
+        call = None
+        if isinstance(row, OperationRow):
+            if is_transfer(rows, number):
+                continue
+            call = call_of(row)
+            work += sum(cpu.seconds(kernel) for kernel in kernels_of(call, chip))
+        for cost, times in host.of_row(number, row, call, 1):
+            fixed += cpu.host[cost] * times
+    return OnCpu(fixed, work)
+
+
+def _is_for_a_gpu_only(row: Row) -> bool:
+    if isinstance(row, StreamRow):
+        return row.what != "list"
+    return isinstance(row, (TransferRow, SyncRow, ScalerRow))
+
+
+def compare_with_cpu(rows: Sequence[Row], times: Times, gpu: Gpu) -> list[str]:
+    """How much faster a GPU is than a CPU for a whole ledger, and from how much data on: lines to print."""
+    cpu = a_cpu()
+    other = on_cpu(rows, cpu)
+    on_gpu = f"{times.gpu} {format_seconds(times.end)}"
+    took = f"{on_gpu}, CPU {format_seconds(other.seconds)} ({cpu.title}), both modelled"
+    if not times.end or not other.seconds:
+        return [f"{took}."]
+    ratio = other.seconds / times.end
+    if ratio >= CLOSE:
+        verdict = f"the GPU is {ratio:.1f} times as fast"
+    elif ratio > 1 / CLOSE:
+        verdict = f"{_why_not_faster(rows, times)}: the CPU is as fast"
+    else:
+        verdict = f"{_why_not_faster(rows, times)}: the CPU is {1 / ratio:.1f} times as fast"
+    return [f"{took}: {verdict}.", _from_when_on(rows, times, gpu, other)]
+
+
+def _why_not_faster(rows: Sequence[Row], times: Times) -> str:
+    if _copy_shares(times).total >= MUCH:
+        return "the copies cost more than the GPU gains"
+    batch = batch_of(rows)
+    work = f"a batch of {batch}" if batch else "the work"
+    return f"{work} is too small for this GPU"
+
+
+def _from_when_on(rows: Sequence[Row], times: Times, gpu: Gpu, other: OnCpu) -> str:
+    """From how much data on, relative to this, the same operations are faster on the GPU."""
+    issuing = 0.0
+    for interval in times.intervals:
+        if interval.lane == HOST and interval.kind == "issue":
+            issuing += interval.seconds
+    busy = sum(interval.seconds for interval in times.on_device)
+    growing = max(busy - _least_seconds(rows, gpu), 0.0)
+    factors = [2.0**power for power in range(-10, 15)]
+    start = None
+    for factor in factors:
+        # The host issues as much as before; the rest grows or shrinks with the data.
+        gpu_seconds = max(issuing, busy + (factor - 1) * growing)
+        if gpu_seconds < other.fixed + factor * other.work:
+            start = factor
+            break
+    if start is None:
+        return "More data would not change that."
+    if start == factors[0]:
+        return "Less data would not change that."
+    batch = batch_of(rows)
+    wanted = f"about {start:g} times the data"
+    if batch:
+        wanted = f"batches of about {max(round(batch * start), 1):,}"
+    return f"With the same operations, the GPU is faster from {wanted} on."
+
+
+def _least_seconds(rows: Sequence[Row], gpu: Gpu) -> float:
+    """What the kernels of all operations would take with next to no data."""
+    chip = gpu.chip()
+    seconds = 0.0
+    for row in rows:
+        if isinstance(row, OperationRow):
+            seconds += sum(gpu.least(kernel) for kernel in kernels_of(call_of(row), chip))
+    return seconds
+
+
+# Operators of layers, and which of the tensors they are given has the batch as its first dimension.
+_BATCHED: Final = {"addmm": 1, "mm": 0, "convolution": 0, "linear": 0}
+
+
+def batch_of(rows: Sequence[Row]) -> int:
+    """The most frequent first dimension of what layers are given; 0 where there are none."""
+    found: Counter[int] = Counter()
+    for row in rows:
+        if not isinstance(row, OperationRow) or not row.mode & GRAD:
+            continue
+        call = call_of(row)
+        place = _BATCHED.get(call.name)
+        if place is None or len(call.given) <= place + 1:
+            continue
+        shape = call.given[place]
+        if len(shape) > 1:
+            found[shape[0]] += 1
+    return found.most_common(1)[0][0] if found else 0

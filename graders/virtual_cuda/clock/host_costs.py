@@ -1,0 +1,167 @@
+"""What the host does for each row of a ledger: pairs of a cost's name and how often it arises.
+
+How long a cost takes is a figure of a GPU, `Gpu.host` in `gpu_models.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
+
+from virtual_cuda.clock.kernels import VIEWS, KernelCall
+from virtual_cuda.ledger.rows import (
+    BackwardRow,
+    EndRow,
+    ForwardRow,
+    OperationRow,
+    Row,
+    ScalerRow,
+    StepRow,
+    StreamRow,
+    SyncRow,
+    TransferRow,
+)
+
+Cost = tuple[str, float]
+
+# Operators whose functions do more on the host than to launch a kernel, by the library or the checks behind them.
+_LIBRARIES: Final = {
+    "cuBLAS": ("mm", "addmm", "bmm", "baddbmm", "mv", "addmv", "dot"),
+    "cuDNN": ("convolution", "convolution_backward"),
+    "cuDNN norm": ("native_batch_norm", "native_batch_norm_backward"),
+    "cuDNN recurrent": ("_cudnn_rnn", "_cudnn_rnn_backward"),
+    "reduction": (
+        "sum", "mean", "max", "min", "std", "var", "argmax", "argmin", "linalg_vector_norm",
+    ),
+    "indexing": ("index", "index_put_", "index_put", "nonzero", "index_add", "sort", "topk"),
+    "attention": (
+        "_scaled_dot_product_efficient_attention",
+        "_scaled_dot_product_efficient_attention_backward",
+    ),
+}  # fmt: skip
+_LIBRARY_OF: Final = {name: library for library, names in _LIBRARIES.items() for name in names}
+_ALLOCATING: Final = (
+    "empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided", "resize_", "set_",
+)  # fmt: skip
+_MULTI_TENSOR: Final = ("_foreach_", "_fused_", "_amp_foreach_")
+_LAUNCHES: Final = {
+    "_cudnn_rnn": "recurrent launch",
+    "_cudnn_rnn_backward": "recurrent launch backward",
+}
+
+
+class HostCosts:
+    """Tells the costs of rows that are given in order, and knows the passes they are in."""
+
+    def __init__(self) -> None:
+        self._open: dict[int, Row] = {}  # the passes and steps that have not ended, by row number
+
+    def of_row(
+        self, number: int, row: Row, call: KernelCall | None, kernels: int
+    ) -> Iterator[Cost]:
+        """The costs of a row; of an operation, `call` and the number of its kernels must be given.
+
+        Remembers which passes begin and end here.
+        """
+        match row:
+            case OperationRow() if call is not None:
+                yield from self._of_operator(call, kernels, row.builds_graph)
+            case ForwardRow():
+                self._open[number] = row
+                yield "module", 1
+            case BackwardRow():
+                self._open[number] = row
+                yield "backward", 1
+            case StepRow():
+                self._open[number] = row
+                yield "step", 1
+            case EndRow():
+                self._open.pop(row.opened, None)
+            case SyncRow():
+                yield ("synchronize" if row.explicit else "wait"), 1
+            case TransferRow():
+                yield "transfer", 1
+            case ScalerRow():
+                yield "scaler", 1
+            case StreamRow():
+                yield from _of_stream(row)
+
+    def _of_operator(self, call: KernelCall, kernels: int, builds_graph: bool) -> Iterator[Cost]:
+        """Autograd runs its own operators; in a forward pass with gradients, operators also build the graph."""
+        in_backward = self._is_inside(BackwardRow)
+        if call.name in _ALLOCATING:
+            yield "allocation", 1
+            return
+        if call.name in VIEWS:
+            yield ("view backward" if in_backward else "view"), 1
+            return
+        if call.name == "_local_scalar_dense":
+            yield "item", 1
+        elif call.name.startswith(_MULTI_TENSOR):
+            yield "list", 1
+            yield "list tensor", len(call.given)
+        elif in_backward:
+            yield "operator backward", 1
+        elif builds_graph and self._is_inside(ForwardRow):
+            yield "operator gradient", 1
+        else:
+            yield "operator", 1
+        library = _LIBRARY_OF.get(call.name)
+        if library is not None and not _is_norm_of_a_matrix(library, call):
+            yield library, 1
+        if kernels > 1:
+            yield _LAUNCHES.get(call.name, "launch"), kernels - 1
+
+    def _is_inside(self, kind: type[Row]) -> bool:
+        return any(isinstance(row, kind) for row in self._open.values())
+
+
+def _of_stream(row: StreamRow) -> Iterator[Cost]:
+    if row.what == "record":
+        yield "event", 1
+    elif row.what == "list":
+        yield "list number", row.other
+    elif row.what != "tf32":
+        yield "stream", 1
+
+
+def _is_norm_of_a_matrix(library: str, call: KernelCall) -> bool:
+    """True for a batch norm without pixels, which cuDNN is not asked for."""
+    dimensions = len(call.given[0]) if call.given else 0
+    return library == "cuDNN norm" and dimensions <= 2
+
+
+def call_of(row: OperationRow) -> KernelCall:
+    """The operator of a row, with its dtype and shapes as plain data."""
+    dtype: object = None
+    out = None
+    given: list[Any] = []
+    if row.work:
+        dtype, out, *given = row.work
+    dim = None
+    if given and isinstance(given[-1], int):
+        dim = given.pop()
+    return KernelCall(
+        name=bare_name(row.name),
+        dtype="float32" if dtype is None else str(dtype).removeprefix("torch."),
+        out=out,
+        given=tuple(given),
+        bytes=row.bytes,
+        dim=dim,
+    )
+
+
+def bare_name(operator: str) -> str:
+    """ "add" for "aten.add.Tensor"."""
+    return operator.split(".", 2)[1] if "." in operator else operator
+
+
+def is_transfer(rows: Sequence[Row], number: int) -> bool:
+    """True if the operator of this row is the copy that the next row tells of."""
+    return number + 1 < len(rows) and isinstance(rows[number + 1], TransferRow)
+
+
+def is_into_used(rows: Sequence[Row], number: int) -> bool:
+    """True if the copy of this row goes into a tensor that was there before."""
+    before = rows[number - 1] if number > 0 else None
+    return isinstance(before, OperationRow) and before.name.startswith("aten.copy_")

@@ -1,0 +1,98 @@
+"""Modelled times as pictures: lanes to scale for a timeline, and tracks of a trace for Perfetto."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from virtual_cuda.clock.advice import what_limits
+from virtual_cuda.clock.lanes import HOST, Interval, Times
+from virtual_cuda.ledger.exports import TraceEvent, details_of, named_tracks, title_of
+from virtual_cuda.ledger.ledger import Ledger
+from virtual_cuda.ledger.records import Record
+from virtual_cuda.ledger.timeline import MOST_LANES, PARTS, Lane, LaneKind, Scaled
+
+
+def scaled(times: Times) -> Scaled:
+    """The lanes of modelled times as plain data: for each part of the time what a lane did, and how much of it."""
+    lanes: dict[str, _LaneParts] = {HOST: _LaneParts()}
+    for interval in times.intervals:
+        if interval.lane not in lanes:
+            lanes[interval.lane] = _LaneParts()
+    parts_per_second = PARTS / times.end if times.end else 0.0
+    for interval in times.intervals:
+        lanes[interval.lane].add(interval, parts_per_second)
+    return Scaled(
+        gpu=times.gpu,
+        end=round(times.end * 1e9),
+        idle=round(times.idle_share * 100),
+        limit=what_limits(times),
+        lanes=[Lane(name, parts.finish()) for name, parts in lanes.items()][:MOST_LANES],
+    )
+
+
+class _LaneParts:
+    """What one lane did in each of PARTS equal parts of the time."""
+
+    def __init__(self) -> None:
+        self.done: list[tuple[LaneKind, int]] = [("issue", 0)] * PARTS
+        # Of the parts that are not filled by one interval: the share of each kind.
+        self.shares: dict[int, dict[LaneKind, float]] = {}
+
+    def add(self, interval: Interval, parts_per_second: float) -> None:
+        start = interval.start * parts_per_second
+        end = interval.end * parts_per_second
+        first = int(start)
+        last = min(int(end), PARTS - 1)
+        if first > last:  # nothing, at the very end
+            return
+        if first == last:
+            self._add_share(first, interval.kind, end - start)
+            return
+        self._add_share(first, interval.kind, first + 1 - start)
+        self._add_share(last, interval.kind, end - last)
+        # No lane does two things at a time: the parts between are filled.
+        between = last - first - 1
+        self.done[first + 1 : last] = [(interval.kind, 100)] * between
+
+    def _add_share(self, part: int, kind: LaneKind, share: float) -> None:
+        shares = self.shares.setdefault(part, {})
+        shares[kind] = shares.get(kind, 0.0) + share
+
+    def finish(self) -> list[tuple[LaneKind, int]]:
+        """For each part what took most of it, and the percentage in which the lane did anything."""
+        for part, shares in self.shares.items():
+            most = max(shares, key=shares.__getitem__)
+            percentage = math.ceil(sum(shares.values()) * 100 - 1e-6)
+            self.done[part] = (most, min(percentage, 100))
+        return self.done
+
+
+def modelled_trace(ledger: Ledger, times: Times) -> dict[str, list[TraceEvent]]:
+    """The trace events of modelled times for Perfetto: a track for the host and one for each stream, to scale."""
+    records = ledger.records_by_row()
+    tracks = {HOST: 1}
+    events: list[TraceEvent] = []
+    for interval in times.intervals:
+        track = tracks.setdefault(interval.lane, len(tracks) + 1)
+        events.append(_trace_event(interval, records.get(interval.row), track))
+    names = {track: f"{lane}, modelled on {times.gpu}" for lane, track in tracks.items()}
+    return {"traceEvents": [*named_tracks(names), *events]}
+
+
+def _trace_event(interval: Interval, record: Record | None, track: int) -> TraceEvent:
+    title = interval.name
+    details: dict[str, Any] = {}
+    if record is not None:
+        title = title or title_of(record)
+        details = details_of(record)
+    return {
+        "name": title or interval.kind,
+        "cat": interval.kind,
+        "ph": "X",
+        "pid": 1,
+        "tid": track,
+        "ts": round(interval.start * 1e6, 3),
+        "dur": round(interval.seconds * 1e6, 3),
+        "args": {**details, "time": "modelled"},
+    }
