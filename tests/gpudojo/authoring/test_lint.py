@@ -22,7 +22,7 @@ STEM = "01_checking_device"
 @pytest.fixture
 def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A repository with one exercise, all as it should be."""
-    exercise = next(e for e in lint.day("day8") if e.stem == STEM)
+    exercise = next(e for e in lint.exercises_of("day8") if e.stem == STEM)
     monkeypatch.setattr(lint, "exercises_of", lambda name: (exercise,))
     for folder in (f"reference/day8/{STEM}.py", f"exercises/day8/{STEM}.py"):
         (tmp_path / folder).parent.mkdir(parents=True)
