@@ -1,24 +1,26 @@
-"""Calls student functions on a device and describes what they did."""
+"""Calls student functions on a device and describes what they did: what probes work with."""
 
 from __future__ import annotations
 
 import contextlib
-import importlib
 import random
 import sys
 import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from functools import lru_cache, partial
+from functools import lru_cache
 from time import perf_counter
 from types import FrameType, FunctionType
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 import msgspec
 from virtual_cuda.errors import DeviceClosed
 
-from gpudojo.grading.limits import in_scenario
+from gpudojo.grading.lazy_torch import nn as nn
+from gpudojo.grading.lazy_torch import torch as torch
+from gpudojo.grading.limits import in_scenario, scenario_running
 from gpudojo.grading.load import describe_exception
+from gpudojo.grading.settings import read_settings, restore_settings
 from gpudojo.grading.source_locator import RAN, take_executed_lines
 from gpudojo.model.evidence import Array, Cases, Raised
 
@@ -30,52 +32,41 @@ if TYPE_CHECKING:
 
 
 T = TypeVar("T")
-
-
-def _lazy(name: str) -> Any:
-    """A module that is imported when an attribute of it is first used."""
-
-    class LazyModule:
-        __slots__ = ()
-
-        def __getattribute__(self, attribute: str) -> Any:
-            if attribute.startswith("__"):  # asked by `isinstance`
-                return object.__getattribute__(self, attribute)
-            module = importlib.import_module(name)
-            # From now on Python asks the module itself, without a function of ours in between: probes ask it often.
-            LazyModule.__getattribute__ = module.__getattribute__  # type: ignore[assignment,method-assign]
-            return getattr(module, attribute)
-
-    return LazyModule()
-
-
-if TYPE_CHECKING:
-    import torch as torch
-    from torch import nn as nn
-else:
-    torch = _lazy("torch")
-    nn = _lazy("torch.nn")
-
-
 DEEPEST: Final = 8  # levels of a result that are searched for tensors
+LONGEST_ERROR: Final = 500  # characters of an error's message that are kept for a scenario
+COPIED_BACK: Final = "to the host"  # the name for what is copied from the device
+# Student code can change neither class nor methods of these.
+_PLAIN: Final = (int, float, str, bytes, list, tuple, dict, type(None))
+
+# ---- who watches calls -------------------------------------------------------------------------
+
+# Is called before each call of a student's function; what it returns is called after it.
+CallWatch = Callable[[], Callable[[], None]]
+_call_watch: CallWatch | None = None
 
 
-# The lines of the student's file that were executed, by the scenario that `try_scenarios` or `run_scenarios` had begun; "" for none.
-executed: Final[dict[str, set[tuple[int, int]]]] = {}
-_lines_under: Final = [""]
-
-
-def after_call() -> Callable[[], None]:
-    """What runs after a call; asked for before it. In the sandbox it checks what the student's function has changed."""
-    return _nothing
-
-
-def _nothing() -> None: ...
+def watch_calls(watch: CallWatch) -> None:
+    """Have every call of a student's function watched. For the sandbox, once in a process."""
+    global _call_watch
+    _call_watch = watch
 
 
 def in_sandbox() -> bool:
-    """Whether this process runs one submission and nothing else: there `after_call` is the sandbox's."""
-    return after_call.__module__ != __name__
+    """True if this process runs one submission and nothing else: there calls are watched."""
+    return _call_watch is not None
+
+
+def _begin_watch() -> Callable[[], None]:
+    """Begin to watch a call; returns what has to be called after it."""
+    if _call_watch is None:
+        return _do_nothing
+    return _call_watch()
+
+
+def _do_nothing() -> None: ...
+
+
+# ---- one call ----------------------------------------------------------------------------------
 
 
 class StudentRaised(Exception):
@@ -86,12 +77,15 @@ class StudentRaised(Exception):
         self.evidence = evidence
 
     def with_facts(self, **facts: Any) -> StudentRaised:
-        """The same error with more said about it: another message, the scenario, what was copied before."""
+        """A new error with more fields: another message, the scenario, what was copied before."""
         return StudentRaised(msgspec.structs.replace(self.evidence, **facts))
 
 
 class Call:
-    """What a probe works with: the student's function, the device, the seed, and the ledger of the last call."""
+    """What a probe works with: the student's function, the device, the seed, and the last ledger.
+
+    `executed` collects the lines of the student's file that all calls executed, by scenario.
+    """
 
     def __init__(self, function: Any, submission: Submission, bench: OpenDevice, seed: int) -> None:
         self.function = function
@@ -100,60 +94,67 @@ class Call:
         self.bench = bench
         self.device = bench.device
         self.seed = seed
-        self.reference = (
-            submission.reference
-        )  # whose evidence also has what students' is compared with
+        # A reference's evidence also has what students' evidence is compared with.
+        self.reference = submission.reference
         self.ledger: Ledger = bench.ledger.since(bench.ledger.mark())
-        self.aside = 0.0  # seconds that the check after the call took, not the student
+        self.executed: dict[str, set[tuple[int, int]]] = {}
+        self.lines_under = ""  # the name to record lines under, where it is not the scenario's
+        self.aside = 0.0  # seconds that the watch after the call took, not the student
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Call the student's function; raises StudentRaised where it raises or breaks a rule.
+
+        A result with tensors of the student's own class, an open mode of torch and changed classes
+        or methods of arguments are such rules. Afterwards `ledger` has the records of this call.
+        """
         mark = self.bench.ledger.mark()
-        modes = _modes()
-        afterwards = after_call()  # before the call, which could replace it
-        line = None
+        modes = _open_modes()
+        end_watch = _begin_watch()  # before the call, which could replace it
+        arguments = _remember_classes(args)
+        error_line = None
         RAN.clear()
-        kinds = [
-            (each, type(each), [*getattr(each, "__dict__", ())])
-            for each in args
-            if not isinstance(each, _PLAIN)
-        ]
         try:
-            with warnings.catch_warnings():
-                warnings.simplefilter(
-                    "default"
-                )  # a warning in student code is no error, even under -W error
-                warnings.showwarning = partial(
-                    _show_once, warnings.showwarning, _identity(self.submission)
-                )
+            with _warnings_shown_once(self.submission):
                 result = self.function(*args, **kwargs)
-                if _modes() != modes:
+                if _open_modes() != modes:
                     raise RuntimeError(
                         "it left a mode of torch open, which changes torch for all other code"
                     )
-                for each, kind, names in kinds:
-                    _unchanged(each, kind, names)
+                for argument in arguments:
+                    _require_unchanged(argument)
                 return require_plain_tensors(result)
         except (Exception, SystemExit) as error:
             evidence = describe_exception(error, self.path)
-            line = evidence.line
+            error_line = evidence.line
             raise StudentRaised(evidence) from None
         finally:
             began = perf_counter()
-            if ran := take_executed_lines(line):
-                executed.setdefault(_lines_under[0], set()).update(ran)
-            afterwards()
+            self._record_lines(error_line)
+            end_watch()
             self.aside = perf_counter() - began
-            self.ledger = self.bench.ledger.since(
-                mark, self.bench.ledger.mark()
-            )  # without what the probe does next
+            # Up to here: without what the probe does next.
+            self.ledger = self.bench.ledger.since(mark, self.bench.ledger.mark())
+
+    def _record_lines(self, error_line: int | None) -> None:
+        """Put the lines that were executed since the last time under the name of the scenario."""
+        lines = take_executed_lines(error_line)
+        if lines:
+            name = self.lines_under or scenario_running()
+            self.executed.setdefault(name, set()).update(lines)
 
     def line_of(self, record: Any) -> int | None:
-        """The line of the student's file that caused a record."""
+        """The line of the student's file that caused a record; None where it was another file."""
         site = record.site
-        return site.line if site is not None and site.file == str(self.path) else None
+        if site is None or site.file != str(self.path):
+            return None
+        line: int = site.line
+        return line
 
     def line_now(self, outermost: bool = False) -> int | None:
-        """The line of the student's file that is being run, for what a probe lets student code call."""
+        """The line of the student's file that is running; for what probes let student code call.
+
+        Of several frames the innermost counts, or with `outermost` the outermost.
+        """
         frame: FrameType | None = sys._getframe(1)
         line = None
         while frame is not None and (line is None or outermost):
@@ -163,54 +164,166 @@ class Call:
         return line
 
     def first_line(self, records: Iterable[Any]) -> int | None:
-        """The line that caused the first of these records."""
-        return next((self.line_of(record) for record in records), None)
+        """The line that caused the first of these records; None where there are none."""
+        for record in records:
+            return self.line_of(record)
+        return None
 
 
-_warned: Final[set[tuple[Any, ...]]] = set()
+@contextlib.contextmanager
+def _warnings_shown_once(submission: Submission) -> Iterator[None]:
+    """Around student code: a warning is no error, even under `-W error`, and is shown once.
+
+    What was shown is remembered in `submission.warned`.
+    """
+    with warnings.catch_warnings():
+        warnings.simplefilter("default")
+        show = warnings.showwarning
+
+        def show_once(
+            message: Any, category: Any, filename: str, lineno: int, *more: Any, **options: Any
+        ) -> None:
+            key = str(message), str(category), filename, lineno
+            if key not in submission.warned:
+                submission.warned.add(key)
+                show(message, category, filename, lineno, *more, **options)
+
+        warnings.showwarning = show_once
+        yield
 
 
-def _show_once(show: Callable[..., None], submission: int, *said: Any, **options: Any) -> None:
-    """Show a warning, which has a message, a category, a file and a line, unless an earlier call has shown it."""
-    key = submission, *map(str, said[:4])
-    if key not in _warned:
-        _warned.add(key)
-        show(*said, **options)
+# ---- what student code may not do to torch and to arguments ------------------------------------
 
 
-_identity: Final = object.__hash__  # unlike `id`, it raises no audit event
-_PLAIN: Final = (int, float, str, bytes, list, tuple, dict, type(None))
+def _open_modes() -> tuple[int, int]:
+    """How many dispatch modes and function modes are open.
+
+    A default device is a function mode too, and is not counted: settings are compared elsewhere.
+    """
+    c = torch._C
+    count = 0
+    for index in range(c._len_torch_function_stack()):
+        mode = c._get_function_stack_at(index)
+        if type(mode) is not torch.utils._device.DeviceContext:
+            count += 1
+    return c._len_torch_dispatch_stack(), count
 
 
-def _unchanged(thing: Any, kind: type, names: list[str]) -> None:
-    """Raises RuntimeError where an object that was passed in has got another class or methods of student code."""
-    if type(thing) is not kind and any(map(_students, vars(type(thing)).values())):
+class _Argument(NamedTuple):
+    """An object that is passed to student code, as it was before."""
+
+    value: Any
+    kind: type
+    attributes: frozenset[str]  # of the object itself, not of its class
+
+
+def _remember_classes(values: Iterable[Any]) -> list[_Argument]:
+    """What `_require_unchanged` compares, of those values that can be changed so."""
+    found = []
+    for value in values:
+        if not isinstance(value, _PLAIN):
+            attributes = frozenset(getattr(value, "__dict__", ()))
+            found.append(_Argument(value, type(value), attributes))
+    return found
+
+
+def _require_unchanged(argument: _Argument) -> None:
+    """Raises RuntimeError where an argument has got another class or methods of student code."""
+    value, kind, attributes = argument
+    if type(value) is not kind and any(map(_is_students, vars(type(value)).values())):
         raise RuntimeError(f"it changed the class of a {kind.__name__} that it was passed")
-    for name in vars(thing).keys() - names if hasattr(thing, "__dict__") else ():
+    if not hasattr(value, "__dict__"):
+        return
+    for name in vars(value).keys() - attributes:
         # Another `forward` does other work, and says nothing wrong about the object.
-        if (
-            callable(getattr(kind, name, None))
-            and name != "forward"
-            and _students(vars(thing)[name])
-        ):
+        if name == "forward" or not callable(getattr(kind, name, None)):
+            continue
+        if _is_students(vars(value)[name]):
             raise RuntimeError(f"it replaced `{name}` of a {kind.__name__} that it was passed")
 
 
-def _students(value: Any) -> bool:
-    """Whether this is a function of a file that is no library's."""
+def _is_students(value: Any) -> bool:
+    """True for a function, method or property of a file that is no library's."""
     from virtual_cuda import from_library
 
     function = getattr(value, "fget", None) or getattr(value, "__func__", value)
-    return isinstance(function, FunctionType) and not from_library(function.__code__.co_filename)
+    if not isinstance(function, FunctionType):
+        return False
+    return not from_library(function.__code__.co_filename)
 
 
-def _modes() -> tuple[int, int]:
-    """How many modes that change torch's functions are open; a default device is one too, and no matter here."""
-    c = torch._C
-    functions = [c._get_function_stack_at(place) for place in range(c._len_torch_function_stack())]
-    return c._len_torch_dispatch_stack(), sum(
-        type(mode) is not torch.utils._device.DeviceContext for mode in functions
+def require_plain_tensors(result: Any, depth: int = 0) -> Any:
+    """Return the result; raises TypeError for a tensor in it whose class is the student's own.
+
+    Such a class could deceive probes.
+    """
+    if isinstance(result, torch.Tensor):
+        if type(result) not in _plain_tensor_classes():
+            name = type(result).__name__
+            raise TypeError(f"it returned a {name}, a tensor subclass, instead of a plain tensor")
+    elif type(result) in (list, tuple, dict) and depth < DEEPEST:
+        items = result.values() if type(result) is dict else result
+        for item in items:
+            require_plain_tensors(item, depth + 1)
+    return result
+
+
+@lru_cache(maxsize=1)
+def _plain_tensor_classes() -> frozenset[type]:
+    from virtual_cuda import Parameter, Tensor
+
+    return frozenset({torch.Tensor, torch.nn.Parameter, torch.nn.Buffer, Tensor, Parameter})
+
+
+# ---- scenarios ---------------------------------------------------------------------------------
+
+
+def run_scenarios(scenarios: Mapping[str, Callable[[], T]]) -> dict[str, T]:
+    """What each scenario returns, all on one open device.
+
+    To open a device takes longer than most scenarios do. Raises StudentRaised for the student's
+    first error, which then names its scenario.
+    """
+    found = {}
+    for name, scenario in scenarios.items():
+        try:
+            with in_scenario(name):
+                found[name] = scenario()
+        except StudentRaised as error:
+            raise error.with_facts(scenario=name) from None
+    return found
+
+
+def try_scenarios(scenarios: Mapping[str, Callable[[], T]], seed: int | None = None) -> Cases[T]:
+    """What each scenario returns, or the student's error that it ended with.
+
+    Which check an error belongs to, the checks decide. With a seed the scenarios are tried in an
+    order drawn from it, so that no list of answers is right by its order. Raises StudentRaised for
+    an error about a closed device, because a fresh start may help, and about memory, which
+    concerns the whole submission.
+    """
+    names = list(scenarios)
+    order = names if seed is None else random.Random(seed).sample(names, len(names))
+    found: dict[str, T] = {}
+    errors: dict[str, Raised] = {}
+    for name in order:
+        try:
+            with in_scenario(name):
+                found[name] = scenarios[name]()
+        except StudentRaised as error:
+            evidence = error.evidence
+            if evidence.type == DeviceClosed.__name__ or evidence.out_of_memory:
+                raise
+            message = evidence.message[:LONGEST_ERROR]
+            errors[name] = msgspec.structs.replace(evidence, message=message, scenario=name)
+    # In the order given, whatever the seed: checks report the first that is wrong.
+    return Cases(
+        {name: found[name] for name in names if name in found},
+        {name: errors[name] for name in names if name in errors},
     )
+
+
+# ---- for probes to describe calls --------------------------------------------------------------
 
 
 def device_name(device: Any) -> str:
@@ -218,158 +331,42 @@ def device_name(device: Any) -> str:
     found = torch.device(device)
     if found.type == "cpu" or found.index is not None:
         return str(found)
-    return f"{found.type}:{torch.cuda.current_device() if found.type == 'cuda' else 0}"
-
-
-def run_scenarios(scenarios: Mapping[str, Callable[[], T]]) -> dict[str, T]:
-    """What each scenario gives, all on one open device: opening one takes longer than most scenarios do.
-
-    Raises the student's first error, which then names its scenario.
-    """
-    found = {}
-    for name, scenario in scenarios.items():
-        try:
-            with _begun(name):
-                found[name] = scenario()
-        except StudentRaised as error:
-            raise error.with_facts(scenario=name) from None
-    return found
-
-
-def lines_under(name: str) -> None:
-    """Record the lines of the calls that follow under this name; "" for calls outside of scenarios."""
-    _lines_under[0] = name
-
-
-@contextlib.contextmanager
-def _begun(name: str) -> Iterator[None]:
-    """One scenario: what it prints and the lines it executes belong to its name."""
-    lines_under(name)
-    try:
-        with in_scenario(name):
-            yield
-    finally:
-        lines_under("")
-
-
-def try_scenarios(scenarios: Mapping[str, Callable[[], T]], seed: int | None = None) -> Cases[T]:
-    """What each scenario gives, or the error it ended with: which check an error belongs to, the checks decide.
-
-    With a seed they are tried in an order drawn from it, so that no list of answers is right by its order. Raises
-    errors about a closed device, because a fresh start may help, and about memory, which concern the whole submission.
-    """
-    found: Cases[T] = Cases()
-    names = list(scenarios)
-    for name in names if seed is None else random.Random(seed).sample(names, len(names)):
-        try:
-            with _begun(name):
-                found[name] = scenarios[name]()
-        except StudentRaised as error:
-            evidence = error.evidence
-            if evidence.type == DeviceClosed.__name__ or evidence.out_of_memory:
-                raise
-            found.errors[name] = msgspec.structs.replace(
-                evidence, message=evidence.message[:500], scenario=name
-            )
-    # In the order given, whatever the seed: checks report the first that is wrong.
-    errors = {name: found.errors[name] for name in names if name in found.errors}
-    return Cases({name: found[name] for name in names if name in found}, errors)
-
-
-def require_plain_tensors(result: Any, depth: int = 0) -> Any:
-    """The result. Raises TypeError for a tensor in it whose class is the student's own and could deceive probes."""
-    if isinstance(result, torch.Tensor):
-        if type(result) not in _known_classes():
-            raise TypeError(
-                f"it returned a {type(result).__name__}, a tensor subclass, instead of a plain tensor"
-            )
-    elif type(result) in (list, tuple, dict) and depth < DEEPEST:
-        for item in result.values() if type(result) is dict else result:
-            require_plain_tensors(item, depth + 1)
-    return result
-
-
-@lru_cache(maxsize=1)
-def _known_classes() -> frozenset[type]:
-    from virtual_cuda import Parameter, Tensor
-
-    return frozenset({torch.Tensor, torch.nn.Parameter, torch.nn.Buffer, Tensor, Parameter})
+    index = torch.cuda.current_device() if found.type == "cuda" else 0
+    return f"{found.type}:{index}"
 
 
 def array_of(tensor: Any) -> Array:
-    """The values of a tensor as evidence, read by torch's own methods, which student code cannot have replaced."""
+    """The values of a tensor as evidence.
+
+    They are read by methods of torch's base class, which student code cannot have replaced.
+    """
     base = torch._C.TensorBase
     with torch._C.DisableTorchFunction():
-        host = base.contiguous(
-            base.detach(base.cpu(tensor))
-        )  # in this order it is one operation on the device
-        if host.dtype is torch.bfloat16:
-            host = base.float(host)
-        return Array(
-            str(host.dtype).removeprefix("torch."), tuple(host.shape), base.numpy(host).tobytes()
-        )
+        on_host = base.detach(base.cpu(tensor))  # in this order it is one operation on the device
+        values = base.contiguous(on_host)
+        if values.dtype is torch.bfloat16:  # which NumPy does not have
+            values = base.float(values)
+        dtype = str(values.dtype).removeprefix("torch.")
+        return Array(dtype, tuple(values.shape), base.numpy(values).tobytes())
 
 
 def call_and_restore_settings(call: Call, *args: Any, **kwargs: Any) -> tuple[Any, list[str]]:
-    """What the student's function returned, and the names of torch's settings that it changed; they are restored."""
-    settings = _settings()
-    seed = torch.initial_seed()
-    state = torch.default_generator.get_state()
-    before = [read() for read, _ in settings.values()]
+    """What the student's function returned, and the names of torch's settings that it changed.
+
+    The settings are restored, also where the call raises StudentRaised.
+    """
+    before = read_settings()
     changed: list[str] = []
     try:
         value = call(*args, **kwargs)
     finally:
-        for (name, (read, restore)), setting in zip(settings.items(), before, strict=True):
-            if read() != setting:
-                changed.append(name)
-                restore(setting)
-        if torch.initial_seed() != seed:
-            changed.append("the seed of the random numbers")
-            torch.default_generator.set_state(state)
+        changed = restore_settings(before)
     return value, changed
-
-
-@lru_cache(maxsize=1)
-def _settings() -> dict[str, tuple[Callable[[], Any], Callable[[Any], Any]]]:
-    """How each setting is read and restored. Some of torch's public getters take longer than the call itself."""
-    c = torch._C
-    cuda = torch.cuda
-
-    def current_gpu() -> int:
-        return cuda.current_device() if cuda.is_initialized() else 0
-
-    return {
-        "the default device": (_default_device, torch.set_default_device),
-        "the default dtype": (torch.get_default_dtype, torch.set_default_dtype),
-        "the gradient mode": (torch.is_grad_enabled, torch.set_grad_enabled),
-        "the current GPU": (current_gpu, lambda index: cuda.set_device(index)),
-        "the precision of matrix products": (
-            c._get_float32_matmul_precision,
-            c._set_float32_matmul_precision,
-        ),
-        "the detection of anomalies": (torch.is_anomaly_enabled, torch.autograd.set_detect_anomaly),
-        "the use of deterministic algorithms": (
-            c._get_deterministic_algorithms,
-            torch.use_deterministic_algorithms,
-        ),
-        "the search for the fastest convolution": (c._get_cudnn_benchmark, c._set_cudnn_benchmark),
-        "the choice of deterministic convolutions": (
-            c._get_cudnn_deterministic,
-            c._set_cudnn_deterministic,
-        ),
-    }
-
-
-def _default_device() -> Any:
-    # Not `torch.get_default_device()`, which makes a tensor: a virtual Mac cannot hold one.
-    context = getattr(torch._GLOBAL_DEVICE_CONTEXT, "device_context", None)
-    return None if context is None else context.device
 
 
 @contextlib.contextmanager
 def restore_shared_modules() -> Iterator[None]:
-    """Restores what a hostile solution may have replaced in shared modules."""
+    """Restore what a hostile solution replaces in `time` and torch during a `with` block."""
     import torch
 
     shared = (time, torch, torch.cuda, torch.cuda.Event, torch.Tensor)
@@ -383,14 +380,12 @@ def restore_shared_modules() -> Iterator[None]:
                     setattr(owner, name, value)
 
 
-COPIED_BACK: Final = "to the host"  # the name for what is copied from the device
-
-
 def lines_of_copies(call: Call, since: int | None = None, **tensors: Any) -> dict[str, int | None]:
-    """The line that copied each of these CPU tensors to the device, in the last call or since a mark of the ledger.
+    """The line that copied each of these CPU tensors to the device, by name.
 
-    They are recognised by size; only those that were copied. `COPIED_BACK` has the line that last copied more than a number
-    to the host.
+    Looks at the last call, or at everything since a mark of the ledger. Tensors are recognised by
+    their size; those that were not copied are left out. `COPIED_BACK` has the line that last
+    copied more than a number to the host.
     """
     ledger = call.ledger if since is None else call.bench.ledger.since(since)
     found: dict[str, int | None] = {}
@@ -398,6 +393,7 @@ def lines_of_copies(call: Call, since: int | None = None, **tensors: Any) -> dic
         for name, tensor in tensors.items():
             if transfer.bytes == tensor.nbytes:
                 found.setdefault(name, call.line_of(transfer))
-    if back := [transfer for transfer in ledger.transfers_to_host() if transfer.bytes > 8]:
-        found[COPIED_BACK] = call.line_of(back[-1])
+    for transfer in ledger.transfers_to_host():
+        if transfer.bytes > 8:
+            found[COPIED_BACK] = call.line_of(transfer)
     return found

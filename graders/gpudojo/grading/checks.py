@@ -23,6 +23,7 @@ from gpudojo.grading.call import (
     torch,
 )
 from gpudojo.grading.comparing import arrays_close
+from gpudojo.grading.settings import setters_of
 from gpudojo.model.errors import BadEvidence
 from gpudojo.model.evidence import Array, CallStatus, Case, Cases, Fact, Raised
 from gpudojo.model.exercise import (
@@ -370,28 +371,13 @@ def leaves_its_input_alone(
 # ---- for checks that an exercise declares itself ---------------------------------------------------------------------
 
 
-# How each setting of torch is changed, for the line to show.
-SETTERS: Final = {
-    "the default device": ("set_default_device(",),
-    "the default dtype": ("set_default_dtype(",),
-    "the gradient mode": ("set_grad_enabled(",),
-    "the current GPU": ("set_device(",),
-    "the precision of matrix products": ("set_float32_matmul_precision(", ".allow_tf32"),
-    "the detection of anomalies": ("set_detect_anomaly(",),
-    "the use of deterministic algorithms": ("use_deterministic_algorithms(",),
-    "the search for the fastest convolution": (".benchmark",),
-    "the choice of deterministic convolutions": (".deterministic",),
-    "the seed of the random numbers": ("manual_seed(", "seed(", "manual_seed_all("),
-}
-
-
 def expect_settings_kept(settings: Sequence[str], scenario: str) -> None:
     """Raises Failed if a setting of torch was changed."""
     if settings:
         raise Failed(
             f"it changed {settings[0]} (scenario `{scenario}`)",
             "no change",
-            at=SETTERS.get(settings[0], ()),
+            at=setters_of(settings[0]),
         )
 
 

@@ -361,18 +361,42 @@ def notice_interrupts() -> Iterator[Interrupts]:
             signal.signal(signal.SIGINT, before)
 
 
-_scenario: list[str] = [""]  # the scenario that runs, of those that have a name
+@dataclass
+class _Running:
+    """The names of the probe and of the scenario that run; "" where none does."""
+
+    probe: str = ""
+    scenario: str = ""
+
+
+_running: Final = _Running()
+
+
+def scenario_running() -> str:
+    """The name of the scenario that runs; "" outside of scenarios."""
+    return _running.scenario
+
+
+@contextlib.contextmanager
+def in_probe(name: str) -> Iterator[None]:
+    """While a probe runs: its name stands above what is printed outside of scenarios."""
+    before = _running.probe
+    _running.probe = name
+    try:
+        yield
+    finally:
+        _running.probe = before
 
 
 @contextlib.contextmanager
 def in_scenario(name: str) -> Iterator[None]:
-    """While a scenario runs: its name is put above what is printed in it."""
-    before = _scenario[0]
-    _scenario[0] = name
+    """While a scenario runs: its name stands above what is printed in it."""
+    before = _running.scenario
+    _running.scenario = name
     try:
         yield
     finally:
-        _scenario[0] = before
+        _running.scenario = before
 
 
 @contextlib.contextmanager
@@ -395,8 +419,9 @@ def _bound(stream: Any, characters: int, named: bool, undo: contextlib.ExitStack
     def write(text: str) -> int:
         nonlocal left, told, last
         if left > 0 and text:
-            if named and told != _scenario[0]:
-                told = _scenario[0]
+            name = _running.scenario or _running.probe
+            if named and told != name:
+                told = name
                 original(
                     f"{'' if last.endswith(chr(10)) else chr(10)}[scenario {told}]\n"
                     if told

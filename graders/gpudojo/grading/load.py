@@ -302,6 +302,7 @@ class Submission:
     codes: dict[int, types.CodeType | Raised] = field(
         default_factory=dict
     )  # of each part; or why there is none
+    warned: set[tuple[str, str, str, int]] = field(default_factory=set)  # warnings that were shown
 
 
 Trees = dict[tuple[str, int], ast.Module]  # by the source and the line at which it begins

@@ -1,25 +1,20 @@
-"""Runs the probes of a function and collects evidence; if need be in a subprocess that has no GPU.
+"""Runs the probes of a function and collects evidence.
 
-`observe` gives the evidence of one function, `scenarios` the same step by step, `load_file` runs the student's file.
-All of them take `Limits`.
+`observe` gives the evidence of one function, `observe_probes` the same probe by probe, and
+`load_file` runs the student's file. All of them take `Limits`. Errors have two places: what a
+probe raises becomes evidence in `_facts_or_error`, and everything else in `observe_probe`.
 """
 
 from __future__ import annotations
 
-import atexit
-import base64
 import contextlib
 import hashlib
-import json
-import os
 import random
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import IO, Any, Final
+from typing import Any, Final, NamedTuple
 
 import msgspec
 import virtual_cuda
@@ -27,10 +22,23 @@ from virtual_cuda import OpenDevice, nothing_above, patch_imported_names
 from virtual_cuda.errors import DeviceClosed, RealDeviceInUse
 from virtual_cuda.ledger import Ledger
 
-from gpudojo.grading.call import Call, StudentRaised, executed, torch
-from gpudojo.grading.limits import UNLIMITED, Limits, TimedOut, charged_seconds, in_scenario
-from gpudojo.grading.load import Submission, Trees, describe_exception, load_again, load_submission
-from gpudojo.model.catalogue import day_names, every_exercise, exercises_of
+from gpudojo.grading.call import Call, StudentRaised, torch
+from gpudojo.grading.limits import (
+    UNLIMITED,
+    Interrupts,
+    Limits,
+    TimedOut,
+    charged_seconds,
+    in_probe,
+)
+from gpudojo.grading.load import (
+    Submission,
+    Trees,
+    describe_exception,
+    load_again,
+    load_submission,
+)
+from gpudojo.grading.subprocess_probe import observe_in_subprocess
 from gpudojo.model.errors import DojoError, author_line, describe_error
 from gpudojo.model.evidence import (
     LARGEST_OBSERVATION,
@@ -38,27 +46,42 @@ from gpudojo.model.evidence import (
     Evidence,
     Observation,
     Raised,
-    decode_evidence,
-    encode_evidence,
 )
 from gpudojo.model.exercise import GPUS, OTHERS, Exercise, Function, Probe
 
-LONGEST: Final = 2000  # characters of a message
-SECONDS: Final = 60.0  # for a probe in the subprocess
+LONGEST_MESSAGE: Final = 2000  # characters
 _now: Final = time.perf_counter  # student code may replace it in its module
 nothing_above(__file__)
 
 
 def load_file(path: Path, limits: Limits = UNLIMITED, trees: Trees | None = None) -> Submission:
-    """Runs a student's file within the limits; a file that takes too long is broken. For `trees` see `load`."""
+    """Run a student's file within the limits; one that takes too long is broken.
+
+    For `trees` see `load_submission`. Raises KeyboardInterrupt for a Ctrl-C, and what
+    `limits.on_raised` raises.
+    """
     try:
-        with limits.applied(path, limits.seconds) as (stop, _):
-            submission = load_submission(path, stop.ours, trees)
+        with limits.applied(path, limits.seconds) as (interrupts, _):
+            submission = load_submission(path, interrupts.ours, trees)
     except TimedOut as error:  # not where the file was running, which is caught there
         submission = Submission(path, broken=describe_exception(error, path))
     if submission.broken is not None:
         limits.on_raised(submission.broken)
     return submission
+
+
+class _ProbeRun(NamedTuple):
+    """One probe, and what it is run with."""
+
+    exercise: Exercise
+    function: Function
+    probe: Probe[Any]
+    submission: Submission
+    kind: str  # of the device that was chosen
+    seed: int
+
+
+# ---- all probes of a function ------------------------------------------------------------------
 
 
 def observe(
@@ -69,14 +92,16 @@ def observe(
     seed: int,
     limits: Limits = UNLIMITED,
 ) -> Evidence:
-    """The evidence of one function of a submission. Raises what `observe_one` raises."""
-    found = scenarios(exercise, function, submission, kind, lambda probe: seed, limits)
-    return Evidence(
-        exercise.stem, function.name, kind, seed, {probe.name: seen for probe, seen in found}
-    )
+    """The evidence of one function of a submission. Raises what `observe_probe` raises."""
+    observations = {}
+    for probe, observation in observe_probes(
+        exercise, function, submission, kind, lambda probe: seed, limits
+    ):
+        observations[probe.name] = observation
+    return Evidence(exercise.stem, function.name, kind, seed, observations)
 
 
-def scenarios(
+def observe_probes(
     exercise: Exercise,
     function: Function,
     submission: Submission,
@@ -84,26 +109,33 @@ def scenarios(
     seed_of: Callable[[Probe[Any]], int],
     limits: Limits = UNLIMITED,
 ) -> Iterator[tuple[Probe[Any], Observation]]:
-    """Each probe of a function and what it saw. After a time-out, the other probes are not run and see the same."""
+    """Each probe of a function and what it saw. Raises what `observe_probe` raises.
+
+    After a time-out the other probes are not run; for them the same is told.
+    """
     began = _now()
-    waited = limits.waited()
-    late = None
+    waited_before = limits.waited()
+    timed_out = None
     with virtual_cuda.keep_patches():
         for probe in function.probes:
-            if late is not None:
-                yield probe, late
+            if timed_out is not None:
+                yield probe, timed_out
                 continue
             left = limits.seconds
             if limits.shared and left is not None:
-                left -= charged_seconds(_now() - began, limits.waited() - waited)
-            seen = observe_one(
+                left -= charged_seconds(_now() - began, limits.waited() - waited_before)
+            seen = observe_probe(
                 exercise, function, probe, submission, kind, seed_of(probe), limits, left
             )
-            late = seen if seen.timed_out else None
+            if seen.timed_out:
+                timed_out = seen
             yield probe, seen
 
 
-def observe_one(
+# ---- one probe ---------------------------------------------------------------------------------
+
+
+def observe_probe(
     exercise: Exercise,
     function: Function,
     probe: Probe[Any],
@@ -115,46 +147,23 @@ def observe_one(
 ) -> Observation:
     """What one probe sees, in the seconds that are left.
 
-    What no probe catches is evidence too: time-outs, SystemExit, a KeyboardInterrupt that student code raises. Raises
-    DojoError, KeyboardInterrupt for a Ctrl-C, and what `limits.on_raised` raises.
+    What no probe catches is evidence too: time-outs, SystemExit, a KeyboardInterrupt that student
+    code raises. Raises DojoError, KeyboardInterrupt for a Ctrl-C, and what `limits.on_raised`
+    raises.
     """
-    path = submission.path
+    run = _ProbeRun(exercise, function, probe, submission, kind, seed)
     if limits.seconds and left is not None and left <= 0:
         return _out_of_time(limits, None)
     try:
-        with limits.applied(path, left) as (stop, limit), in_scenario(probe.name):
-            try:
-                seen = _anywhere(exercise, function, probe, submission, kind, seed)
-                try:
-                    size = len(msgspec.msgpack.encode(seen))
-                    if size > LARGEST_OBSERVATION:
-                        raise ValueError(
-                            f"it takes {size:,} bytes to record, and {LARGEST_OBSERVATION:,} are allowed"
-                        )
-                except (
-                    Exception
-                ) as error:  # it holds something of the student's that is no number, text or array
-                    seen = Observation(
-                        CallStatus.RAISED, raised=_unusable(function.name, error, None)
-                    )
-            except DojoError:
-                raise
-            except BaseException as error:
-                if stop.ours(error):
-                    raise
-                what = msgspec.structs.replace(
-                    describe_exception(error, path), source=author_line(error, path)
-                )
-                seen = Observation(CallStatus.RAISED, raised=what)
-    except (
-        TimedOut
-    ) as error:  # our own code was interrupted, where it hung on what is the student's
-        return _out_of_time(limits, describe_exception(error, path).line)
+        with limits.applied(submission.path, left) as (interrupts, limit), in_probe(probe.name):
+            seen = _observation_or_error(run, interrupts)
+    except TimedOut as error:
+        # Code of ours was interrupted, where it hung on something of the student's.
+        return _out_of_time(limits, describe_exception(error, submission.path).line)
+    if seen.status is CallStatus.BROKEN and seen.timed_out:
+        return seen  # it was the file that took too long, and that says so itself
     if seen.raised is not None and seen.timed_out:
-        broken = (
-            seen.status is CallStatus.BROKEN
-        )  # it was the file that took too long, and that says so itself
-        return seen if broken else _out_of_time(limits, seen.raised.line)
+        return _out_of_time(limits, seen.raised.line)
     if limit.raised:  # who swallows a time-out is out of time all the same
         return _out_of_time(limits, limit.line)
     if seen.raised is not None:
@@ -163,241 +172,182 @@ def observe_one(
 
 
 def _out_of_time(limits: Limits, line: int | None) -> Observation:
-    # Earlier scenarios may have used some of the time; the limit is what a student knows of.
-    return Observation(
-        CallStatus.RAISED,
-        raised=Raised(TimedOut.__name__, str(TimedOut(limits.seconds or 0)), line),
-    )
+    """A time-out as evidence.
+
+    It tells of the whole limit, which a student knows of: earlier probes may have used some.
+    """
+    error = TimedOut(limits.seconds or 0)
+    return Observation(CallStatus.RAISED, raised=Raised(TimedOut.__name__, str(error), line))
+
+
+def _observation_or_error(run: _ProbeRun, interrupts: Interrupts) -> Observation:
+    """What a probe sees, small enough to be recorded; or the error that ended it.
+
+    Raises DojoError, and the exception that is the user's wish to stop.
+    """
+    path = run.submission.path
+    try:
+        seen = _observe_anywhere(run)
+        problem = _why_not_recordable(seen)
+        if problem is None:
+            return seen
+        raised = _unusable(run.function.name, problem, None)
+    except DojoError:
+        raise
+    except BaseException as error:  # SystemExit, and whatever else student code may raise
+        if interrupts.ours(error):
+            raise
+        source = author_line(error, path)
+        raised = msgspec.structs.replace(describe_exception(error, path), source=source)
+    return Observation(CallStatus.RAISED, raised=raised)
+
+
+def _why_not_recordable(seen: Observation) -> Exception | None:
+    """The error with which an observation cannot be recorded; None where it can."""
+    try:
+        size = len(msgspec.msgpack.encode(seen))
+    except Exception as error:
+        # It holds something of the student's that is no number, text or array; whatever its
+        # methods raise when it is encoded is an answer.
+        return error
+    if size > LARGEST_OBSERVATION:
+        return ValueError(
+            f"it takes {size:,} bytes to record, and {LARGEST_OBSERVATION:,} are allowed"
+        )
+    return None
 
 
 def _unusable(name: str, error: Exception, line: int | None, source: str = "") -> Raised:
-    first = ": ".join(describe_error(error)).partition("\n")[0]
-    why = "; most often, an index was out of range" if "device-side assert" in first else ""
-    said = f"what `{name}` did or returned cannot be used: {first}{why}"
-    return Raised("Unusable", said[:LONGEST], line, source=source)
+    """An error of a probe as evidence: what the function did or returned cannot be used."""
+    kind, text = describe_error(error)
+    first_line = f"{kind}: {text}".partition("\n")[0]
+    why = ""
+    if "device-side assert" in first_line:
+        why = "; most often, an index was out of range"
+    message = f"what `{name}` did or returned cannot be used: {first_line}{why}"
+    return Raised("Unusable", message[:LONGEST_MESSAGE], line, source=source)
 
 
-def _anywhere(
-    exercise: Exercise,
-    function: Function,
-    probe: Probe[Any],
-    submission: Submission,
-    kind: str,
-    seed: int,
-) -> Observation:
-    """What a probe sees, in this process or, where that has the real GPU and the probe must not, in another."""
-    if not (kind == "cuda" and probe.machine in OTHERS):
+def _observe_anywhere(run: _ProbeRun) -> Observation:
+    """What a probe sees, in this process or in another one without a GPU.
+
+    The other one is for probes about other machines, where this process has the real GPU.
+    """
+    if not (run.kind == "cuda" and run.probe.machine in OTHERS):
         with contextlib.suppress(RealDeviceInUse):
-            return _observe(function, probe, submission, kind, seed)
-    return observe_in_subprocess(exercise, function, probe, submission.path, seed)
+            return observe_here(run.function, run.probe, run.submission, run.kind, run.seed)
+    return observe_in_subprocess(
+        run.exercise, run.function, run.probe, run.submission.path, run.seed
+    )
 
 
-def _observe(
+def observe_here(
     function: Function, probe: Probe[Any], submission: Submission, kind: str, seed: int
 ) -> Observation:
+    """What a probe sees in this process. Raises RealDeviceInUse where it cannot be opened here."""
     if function.name in submission.todo:
         return Observation(CallStatus.TODO)
     student = submission.names.get(function.name)
     if student is None and submission.broken is not None:
         return Observation(CallStatus.BROKEN, raised=submission.broken)
     if probe.machine in ("value", "reference") and student is not None:
-        # No function to call: the probe reads the value itself, or what does not depend on the student.
-        if isinstance(student, dict) and all(value is None for value in dict.values(student)):
-            return Observation(CallStatus.TODO)
-        looks = probe.machine == "value" or submission.reference
-        return Observation(CallStatus.RETURNED, probe.facts(student) if looks else {})
+        return _observe_value(probe, student, submission.reference)
     if not callable(student):
         return Observation(CallStatus.MISSING)
-    seen = _call(function.name, student, probe, submission, kind, seed)
-    if seen.raised is not None and seen.raised.type == "DeviceClosed":
-        # The file keeps a tensor of another probe's device. A real device would still be there: begin again.
-        with virtual_cuda.keep_patches() as restore:
-            restore()
+    seen = _call_on_machine(function.name, student, probe, submission, kind, seed)
+    if seen.raised is not None and seen.raised.type == DeviceClosed.__name__:
+        # The file keeps a tensor of another probe's device. A real device would still be there:
+        # begin again.
+        with virtual_cuda.keep_patches() as undo_patches:
+            undo_patches()
             submission = load_again(submission)
-        again = submission.names.get(function.name, student)
-        return _call(function.name, again, probe, submission, kind, seed)
+        student = submission.names.get(function.name, student)
+        return _call_on_machine(function.name, student, probe, submission, kind, seed)
     return seen
 
 
-def _call(
+def _observe_value(probe: Probe[Any], student: Any, is_reference: bool) -> Observation:
+    """What a probe sees that calls no function: it reads a value that was handed in.
+
+    One for "reference" looks only at what does not depend on the student.
+    """
+    if isinstance(student, dict) and all(value is None for value in dict.values(student)):
+        return Observation(CallStatus.TODO)
+    if probe.machine == "value" or is_reference:
+        return Observation(CallStatus.RETURNED, probe.facts(student))
+    return Observation(CallStatus.RETURNED, {})
+
+
+def _call_on_machine(
     name: str, student: Any, probe: Probe[Any], submission: Submission, kind: str, seed: int
 ) -> Observation:
-    with open_machine(probe.machine, kind) as device, contextlib.ExitStack() as names:
+    """Open the machine that a probe needs, and run the probe with a student's function on it."""
+    with open_machine(probe.machine, kind) as device:
         if submission.asks:  # which machine it is on, when it is loaded: this one is another
             submission = load_again(submission)
             student = submission.names.get(name, student)
-        names.enter_context(patch_imported_names(submission.names))
-        executed.clear()
-        _set_seeds(f"{seed} {name} {probe.name}")
-        try:
-            facts = probe.facts(Call(student, submission, device, seed))
-            ran = {scenario: sorted(lines) for scenario, lines in executed.items()}
-            return Observation(CallStatus.RETURNED, facts, executed=ran)
-        except StudentRaised as error:
-            return Observation(CallStatus.RAISED, raised=error.evidence)
-        except (
-            Exception
-        ) as error:  # the probe cannot use what came out; with the reference's result it can
-            found = _unusable(
-                name, error, submission.lines.get(name), author_line(error, submission.path)
-            )
-            if isinstance(error, DeviceClosed):
-                found = msgspec.structs.replace(found, type=DeviceClosed.__name__)
-            return Observation(CallStatus.RAISED, raised=found)
+        with patch_imported_names(submission.names):
+            _set_seeds(f"{seed} {name} {probe.name}")
+            call = Call(student, submission, device, seed)
+            return _facts_or_error(name, probe, call)
 
 
-def _set_seeds(seed: str) -> None:
-    """A student's random numbers are the same whenever a probe runs, whatever ran before it in this process.
+def _facts_or_error(name: str, probe: Probe[Any], call: Call) -> Observation:
+    """What a probe finds out by its calls; or the student's error, or the probe's own."""
+    try:
+        facts = probe.facts(call)
+    except StudentRaised as error:
+        return Observation(CallStatus.RAISED, raised=error.evidence)
+    except Exception as error:
+        # The probe cannot use what came out, whatever it is; with the reference's result it can.
+        path = call.submission.path
+        raised = _unusable(name, error, call.submission.lines.get(name), author_line(error, path))
+        if isinstance(error, DeviceClosed):
+            raised = msgspec.structs.replace(raised, type=DeviceClosed.__name__)
+        return Observation(CallStatus.RAISED, raised=raised)
+    executed = {scenario: sorted(lines) for scenario, lines in call.executed.items()}
+    return Observation(CallStatus.RETURNED, facts, executed=executed)
+
+
+def _set_seeds(text: str) -> None:
+    """Seed all random numbers by a text, so that a student's are the same whatever ran before.
 
     The seeds tell nothing of the one that scenarios are drawn from.
     """
-    number = int.from_bytes(hashlib.sha256(seed.encode()).digest()[:7])
+    number = int.from_bytes(hashlib.sha256(text.encode()).digest()[:7])
     torch.default_generator.manual_seed(number)
     random.seed(number)
-    if numpy := sys.modules.get("numpy.random"):
-        numpy.seed(number >> 24)
+    numpy_random = sys.modules.get("numpy.random")
+    if numpy_random is not None:
+        numpy_random.seed(number >> 24)
 
 
 @contextlib.contextmanager
 def open_machine(machine: str, kind: str) -> Iterator[OpenDevice]:
-    """Opens the machine that a probe needs, where the run is on a device of this kind.
+    """Open the machine that a probe needs, where the run is on a device of this kind.
 
-    `bench` is that device; `a gpu` is it too, if it is one, and otherwise the virtual one; `unwatched` is for clocks,
-    which would time the virtual device's bookkeeping instead of the student's work: there it is the CPU. `one gpu`,
-    `two gpus`, `three gpus`, `mac` and `laptop` are machines to choose a device on.
+    `bench` is that device; `a gpu` is it too, if it is one, and otherwise the virtual one;
+    `unwatched` is for clocks, which would time the virtual device's bookkeeping instead of the
+    student's work: there it is the CPU. `one gpu`, `two gpus`, `three gpus`, `mac` and `laptop`
+    are machines to choose a device on.
     """
-    if machine == "bench":
-        opened = virtual_cuda.open_device(kind)  # type: ignore[arg-type]
-    elif machine == "a gpu":
-        opened = virtual_cuda.open_device("virtual" if kind in ("cpu", "mps") else kind)  # type: ignore[arg-type]
+    count = 1
+    if machine == "a gpu" and kind in ("cpu", "mps"):
+        kind = "virtual"
     elif machine in GPUS:
-        opened = virtual_cuda.open_device("virtual", devices=GPUS[machine])
-    elif machine == "unwatched" and kind not in ("virtual", "cpu"):
-        opened = virtual_cuda.open_device(kind)  # type: ignore[arg-type]
-    else:
-        around = (
-            virtual_cuda.virtual_mps()
-            if machine == "mac"
-            else virtual_cuda.no_accelerator(built=True)
-        )
-        with around:
-            yield OpenDevice(
-                machine, torch.device("cpu"), Ledger(), f"the exercise is about a {machine}"
-            )
+        kind = "virtual"
+        count = GPUS[machine]
+    watched_cpu = machine == "unwatched" and kind in ("virtual", "cpu")
+    if machine in ("mac", "laptop") or watched_cpu:
+        with _without_accelerator(machine):
+            reason = f"the exercise is about a {machine}"
+            yield OpenDevice(machine, torch.device("cpu"), Ledger(), reason)
         return
-    with opened as device:
+    with virtual_cuda.open_device(kind, count) as device:  # type: ignore[arg-type]
         yield device
 
 
-class _Subprocess:
-    """A process without a GPU that answers questions, a line each."""
-
-    def __init__(self) -> None:
-        self.process: subprocess.Popen[str] | None = None
-        self.reader = ThreadPoolExecutor(1, "gpudojo answers")
-
-    def ask(self, question: dict[str, Any]) -> str:
-        """The answer; empty where the process ended instead. Raises RuntimeError where none comes."""
-        if self.process is None or self.process.poll() is not None:
-            self._start()
-        assert self.process is not None
-        assert self.process.stdin is not None
-        assert self.process.stdout is not None
-        self.process.stdin.write(json.dumps(question) + "\n")
-        self.process.stdin.flush()
-        try:
-            answer = self.reader.submit(self.process.stdout.readline).result(SECONDS).strip()
-        except TimeoutError:
-            self.end()
-            raise RuntimeError(f"no evidence after {SECONDS:g} s") from None
-        if not answer:
-            self.end()
-        return answer
-
-    def _start(self) -> None:
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "gpudojo.grading.observe"],
-            env=os.environ | {"CUDA_VISIBLE_DEVICES": ""},
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            encoding="ascii",
-        )
-        atexit.register(self.end)
-
-    def end(self) -> None:
-        if self.process is not None:
-            self.process.kill()
-            self.process.wait()
-            for stream in (self.process.stdin, self.process.stdout):
-                if stream is not None:
-                    with contextlib.suppress(OSError, ValueError):
-                        stream.close()
-            self.process = None
-
-
-_subprocess: Final = _Subprocess()
-
-
-def observe_in_subprocess(
-    exercise: Exercise, function: Function, probe: Probe[Any], path: Path, seed: int
-) -> Observation:
-    """What a probe sees in a process without a GPU. Raises RuntimeError where that ends without an answer."""
-    question = {
-        "stem": exercise.stem,
-        "function": function.name,
-        "probe": probe.name,
-        "path": str(path),
-        "seed": seed,
-    }
-    answer = _subprocess.ask(question)
-    if not answer:
-        raise RuntimeError(f"the process for the probe {probe.name} ended without evidence")
-    return decode_evidence(base64.b64decode(answer)).observations[probe.name]
-
-
-def main() -> None:
-    """The subprocess: answers questions, a line each, until there are no more."""
-    # What student code prints goes where it can be seen, and is no answer.
-    answers = os.fdopen(os.dup(1), "w", encoding="ascii")
-    os.dup2(2, 1)
-    # Once, for all children: what they would each import, and what the first optimizer and device bring with them.
-    torch.set_num_threads(1)
-    with virtual_cuda.virtual_cuda():
-        torch.optim.SGD([torch.ones(1, device="cuda", requires_grad=True)])
-    for name in day_names():
-        exercises_of(name)
-    for line in sys.stdin:
-        question = json.loads(line)
-        if hasattr(os, "fork") and sys.platform == "linux":
-            pid = os.fork()
-            if pid == 0:
-                _answer(question, answers)
-                os._exit(0)
-            _, status = os.waitpid(pid, 0)
-            if status:
-                print("", file=answers, flush=True)
-        else:
-            _answer(question, answers)
-
-
-def _answer(question: dict[str, Any], answers: IO[str]) -> None:
-    exercise = next(e for _, e in every_exercise() if e.stem == question["stem"])
-    function = next(f for f in exercise.functions if f.name == question["function"])
-    probe = next(p for p in function.probes if p.name == question["probe"])
-    seen = _anywhere(
-        exercise,
-        function,
-        probe,
-        load_submission(Path(question["path"])),
-        "virtual",
-        question["seed"],
-    )
-    evidence = Evidence(
-        exercise.stem, function.name, "virtual", question["seed"], {probe.name: seen}
-    )
-    print(base64.b64encode(encode_evidence(evidence)).decode(), file=answers, flush=True)
-
-
-if __name__ == "__main__":
-    main()
+def _without_accelerator(machine: str) -> contextlib.AbstractContextManager[Any]:
+    if machine == "mac":
+        return virtual_cuda.virtual_mps()
+    return virtual_cuda.no_accelerator(built=True)

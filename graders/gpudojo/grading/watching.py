@@ -138,6 +138,7 @@ class _Watched(Call):
 
     def __init__(self, call: Call) -> None:
         super().__init__(call.function, call.submission, call.bench, call.seed)
+        self.executed = call.executed
         self.ledgers: list[Ledger] = []
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:

@@ -270,7 +270,7 @@ def observed(
     from virtual_cuda import device_failure
 
     from gpudojo.grading.load import describe_exception
-    from gpudojo.grading.observe import scenarios
+    from gpudojo.grading.observe import observe_probes
     from gpudojo.grading.watching import Busiest, EveryCall
 
     def seed_of(probe: Probe[Any]) -> int:
@@ -283,7 +283,7 @@ def observed(
     every = EveryCall(function.name)
     if job.drawn != protocol.NONE:
         function = (busiest if job.drawn == protocol.BUSIEST else every).over(function)
-    for probe, seen in scenarios(exercise, function, submission, job.bench, seed_of, limits):
+    for probe, seen in observe_probes(exercise, function, submission, job.bench, seed_of, limits):
         if seen.raised is not None:
             seen = msgspec.structs.replace(seen, raised=_plain(seen.raised, home))
         late = seen if seen.timed_out else None

@@ -121,12 +121,12 @@ def watch(
         if found is not None:
             noticed.append(found)
 
-    def after_call() -> Callable[[], None]:
+    def before_call() -> Callable[[], None]:
         torchs(looking=False)
         begin()
         return compare
 
-    call.after_call = after_call  # first, since it must not change either
+    call.watch_calls(before_call)  # first, since it must not change either
     for name in [name for name in sys.modules if name.startswith(OWN)]:
         # Python adds this name to the module that a warning is about, which may be the caller of a student's function.
         vars(sys.modules[name]).setdefault("__warningregistry__", {})

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 from gpudojo.grading.load import load_submission
-from gpudojo.grading.observe import observe_in_subprocess, observe_one
+from gpudojo.grading.observe import observe_probe
+from gpudojo.grading.subprocess_probe import observe_in_subprocess
 from gpudojo.model.catalogue import exercises_of
 from gpudojo.model.evidence import CallStatus
 
@@ -20,7 +21,7 @@ def test_it_sees_what_is_seen_here(tmp_path: Path) -> None:
         "import torch\nprint('noise')\n\ndef select_device(prefer=None):\n    return torch.device('cpu')\n"
     )
     for probe in FUNCTION.probes:
-        here = observe_one(EXERCISE, FUNCTION, probe, load_submission(path), "virtual", 8)
+        here = observe_probe(EXERCISE, FUNCTION, probe, load_submission(path), "virtual", 8)
         assert observe_in_subprocess(EXERCISE, FUNCTION, probe, path, 8) == here
 
 

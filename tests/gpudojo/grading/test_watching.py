@@ -11,7 +11,7 @@ import pytest
 import torch
 from gpudojo.grading.call import Call
 from gpudojo.grading.load import Submission, load_submission
-from gpudojo.grading.observe import observe_one
+from gpudojo.grading.observe import observe_probe
 from gpudojo.grading.watching import Busiest, EveryCall
 from gpudojo.model.evidence import CallStatus
 from gpudojo.model.exercise import Function, Probe
@@ -41,7 +41,9 @@ def look(call: Call) -> dict[str, Any]:
 def seen(busiest: Busiest | None, submission: Submission, *probes: Probe) -> Any:
     function = Function("move", probes=list(probes))
     watched = function if busiest is None else busiest.over(function)
-    return [observe_one(None, watched, probe, submission, "virtual", 3) for probe in watched.probes]  # type: ignore[arg-type]
+    return [
+        observe_probe(None, watched, probe, submission, "virtual", 3) for probe in watched.probes
+    ]  # type: ignore[arg-type]
 
 
 def test_of_three_calls_the_one_that_moved_most(submission: Submission) -> None:
@@ -84,7 +86,7 @@ def test_of_a_reference_every_call_is_kept_without_its_lines(submission: Submiss
     seen(yours, submission, Probe("usual", look))
     function = every.over(Function("move", probes=[Probe("usual", look), Probe("other", look)]))
     for probe in function.probes:
-        observe_one(None, function, probe, submission, "virtual", 3)  # type: ignore[arg-type]
+        observe_probe(None, function, probe, submission, "virtual", 3)  # type: ignore[arg-type]
     assert [(made.scenario, made.place) for made in every.timelines] == [
         (scenario, place) for scenario in ("usual", "other") for place in range(3)
     ]
@@ -118,7 +120,9 @@ def test_student_code_gets_nothing_between_a_probe_and_its_call(
     probe = Probe("usual", look)
     monkeypatch.setattr(dataclasses, "replace", None)
     watched = busiest.watched(probe)
-    found = observe_one(None, Function("move", probes=[watched]), watched, submission, "virtual", 3)  # type: ignore[arg-type]
+    found = observe_probe(
+        None, Function("move", probes=[watched]), watched, submission, "virtual", 3
+    )  # type: ignore[arg-type]
     assert found.status is CallStatus.RETURNED
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from gpudojo.days.day8 import multiple_gpus
-from gpudojo.grading import observe
+from gpudojo.grading import observe, subprocess_probe
 from gpudojo.model.results import Outcome
 from gpudojo.notebook.cells import definitions, live, only_definitions
 from virtual_cuda.errors import RealDeviceInUse
@@ -85,8 +85,8 @@ def test_probes_that_need_another_process(
     )
     session.run(f"\n\n@torch.enable_grad()\n{text}")
     here = session.check("train_epoch").checked[0]
-    observe._subprocess.end()  # one that was started before has not been told where cells are left
-    monkeypatch.setattr(observe, "_observe", in_use)
+    subprocess_probe._subprocess.end()  # one that was started before has not been told where cells are left
+    monkeypatch.setattr(observe, "observe_here", in_use)
     try:
         elsewhere = session.check("train_epoch").checked[0]
         assert Outcome.FAILED in here.outcomes
@@ -95,7 +95,7 @@ def test_probes_that_need_another_process(
         session.run("ANSWERS = {'portable': 'b'}")
         assert session.check("ANSWERS").checked[0].points == pytest.approx(0.4)
     finally:
-        observe._subprocess.end()
+        subprocess_probe._subprocess.end()
 
 
 @pytest.mark.slow

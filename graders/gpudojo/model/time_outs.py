@@ -1,0 +1,33 @@
+"""What students read about code that took too long: every sentence about a time-out is made here.
+
+Named as a mistake, with hints, it is `does-not-end` in `mistakes.toml`.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+# What a check expects of a function that was stopped.
+EXPECTED_TO_END: Final = (
+    "that it ends; look for a loop that does not, or for something that it waits for in vain"
+)
+USED_UP_CPU_TIME: Final = "it used up its CPU time"
+
+
+def still_running_after(seconds: float) -> str:
+    """Why code was stopped: "still running after 10 seconds"."""
+    unit = "second" if seconds == 1 else "seconds"
+    return f"still running after {seconds:g} {unit}"
+
+
+def describe_time_out(
+    function: str | None, why: str, scenario: str = "", line_is_shown: bool = False
+) -> str:
+    """What happened, in a sentence. Without a function it was the file itself that took too long.
+
+    `why` is made by `still_running_after`; a student reads the line beside it if it is shown.
+    """
+    what = "the file itself" if function is None else f"`{function}`"
+    where = f" (scenario `{scenario}`)" if scenario else ""
+    line = "; this is the line it was at" if line_is_shown else ""
+    return f"time-out: {what} was {why}{where}{line}"
