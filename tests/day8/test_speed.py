@@ -15,7 +15,7 @@ import torch
 import virtual_cuda as bench
 from gpudojo.days.day8 import pixel_loops, pixel_race
 from gpudojo.days.day8.pixel_race import judge_outputs, judge_speed
-from gpudojo.grading import observe as observing
+from gpudojo.grading import probing
 from gpudojo.grading.call import Call
 from gpudojo.grading.load import SOLUTION, Submission, load_submission
 from gpudojo.grading.observe import observe
@@ -190,13 +190,13 @@ def test_the_virtual_device_is_not_timed_but_a_real_one_is(monkeypatch: pytest.M
     opened: list[str] = []
 
     @contextlib.contextmanager
-    def open_(kind: str) -> Iterator[str]:
+    def open_(kind: str, devices: int) -> Iterator[str]:
         opened.append(kind)
         yield kind
 
     for kind in ("virtual", "cpu"):
-        with observing.open_machine("unwatched", kind) as plain:
+        with probing.open_machine("unwatched", kind) as plain:
             assert (plain.device.type, torch.cuda.is_available()) == ("cpu", False)
-    monkeypatch.setattr(observing.virtual_cuda, "open_device", open_)
-    with observing.open_machine("unwatched", "cuda"):
+    monkeypatch.setattr(probing.virtual_cuda, "open_device", open_)
+    with probing.open_machine("unwatched", "cuda"):
         assert opened == ["cuda"]

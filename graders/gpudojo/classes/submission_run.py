@@ -15,6 +15,7 @@ import msgspec
 from gpudojo.classes.store import EncodedFunction, Incident, IncidentKind, UnreadFile, UnreadRecord
 from gpudojo.grading.limits import STRETCH
 from gpudojo.model.evidence import CallStatus, EvidenceOutline, Raised
+from gpudojo.model.time_outs import USED_UP_CPU_TIME, still_running_after
 from gpudojo.sandbox import protocol
 from gpudojo.sandbox.protocol import ALL, ELSEWHERE, HERE, WHOLE, Frames, Job, RunOptions
 
@@ -289,7 +290,7 @@ class SubmissionRun:
             self._end_step(
                 step,
                 IncidentKind.TIMED_OUT,
-                f"still running after {self.options.seconds:g} seconds",
+                still_running_after(self.options.seconds),
             )
         elif over_memory:
             which = "GPU memory" if on_gpu else "memory"
@@ -309,7 +310,7 @@ class SubmissionRun:
                 "the system killed it, most likely for lack of memory",
             )
         elif code == -signal.SIGXCPU:
-            self._end_step(step, IncidentKind.TIMED_OUT, "it used up its CPU time")
+            self._end_step(step, IncidentKind.TIMED_OUT, USED_UP_CPU_TIME)
         else:
             how = f"{STUMBLED}: {self.stumbled}" if self.stumbled else how_it_ended(code)
             self._end_step(step, IncidentKind.CRASHED, how)

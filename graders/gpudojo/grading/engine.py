@@ -48,6 +48,7 @@ from gpudojo.model.exercise import (
     pattern_key,
 )
 from gpudojo.model.results import CheckResult, Outcome
+from gpudojo.model.time_outs import EXPECTED_TO_END, describe_time_out
 
 if TYPE_CHECKING:
     from gpudojo.grading.load import Submission
@@ -227,11 +228,14 @@ def explained(
             line = lines[near[0]]
             happened += f"; is `{near[0]}` meant to be it?"
     elif first.timed_out:
-        what = f"`{function.name}`" if first.status is CallStatus.RAISED else "the file itself"
-        where = f" (scenario `{scenario}`)" if first.status is CallStatus.RAISED else ""
-        at = "; this is the line it was at" if raised.line is not None else ""
-        happened = f"time-out: {what} was {raised.message}{where}{at}"
-        expected = "that it ends; look for a loop that does not, or for something that it waits for in vain"
+        in_function = first.status is CallStatus.RAISED
+        happened = describe_time_out(
+            function.name if in_function else None,
+            raised.message,
+            scenario if in_function else "",
+            line_is_shown=raised.line is not None,
+        )
+        expected = EXPECTED_TO_END
     elif raised.type == "Unusable":
         happened = f"{raised.message} (scenario `{scenario}`)"
         expected = "what the docstring promises"

@@ -18,6 +18,7 @@ from types import FrameType
 from typing import Any, Final
 
 from gpudojo.model.evidence import Raised
+from gpudojo.model.time_outs import still_running_after
 
 # Taken before any student code is loaded: a submission that replaces them afterwards changes nothing here.
 _WALL: Final = ("perf_counter", "monotonic", "time")
@@ -185,7 +186,7 @@ class TimedOut(BaseException):
         self.seconds = seconds
 
     def __str__(self) -> str:
-        return f"still running after {self.seconds:g} second{'s' * (self.seconds != 1)}"
+        return still_running_after(self.seconds)
 
 
 @dataclass

@@ -2,15 +2,12 @@
 
 `observe` gives the evidence of one function, `observe_probes` the same probe by probe, and
 `load_file` runs the student's file. All of them take `Limits`. Errors have two places: what a
-probe raises becomes evidence in `_facts_or_error`, and everything else in `observe_probe`.
+probe raises becomes evidence in `probing.py`, and everything else in `observe_probe`.
 """
 
 from __future__ import annotations
 
 import contextlib
-import hashlib
-import random
-import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -18,11 +15,9 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 import virtual_cuda
-from virtual_cuda import OpenDevice, nothing_above, patch_imported_names
-from virtual_cuda.errors import DeviceClosed, RealDeviceInUse
-from virtual_cuda.ledger import Ledger
+from virtual_cuda import nothing_above
+from virtual_cuda.errors import RealDeviceInUse
 
-from gpudojo.grading.call import Call, StudentRaised, torch
 from gpudojo.grading.limits import (
     UNLIMITED,
     Interrupts,
@@ -35,11 +30,11 @@ from gpudojo.grading.load import (
     Submission,
     Trees,
     describe_exception,
-    load_again,
     load_submission,
 )
+from gpudojo.grading.probing import observe_here, unusable
 from gpudojo.grading.subprocess_probe import observe_in_subprocess
-from gpudojo.model.errors import DojoError, author_line, describe_error
+from gpudojo.model.errors import DojoError, author_line
 from gpudojo.model.evidence import (
     LARGEST_OBSERVATION,
     CallStatus,
@@ -47,7 +42,7 @@ from gpudojo.model.evidence import (
     Observation,
     Raised,
 )
-from gpudojo.model.exercise import GPUS, OTHERS, Exercise, Function, Probe
+from gpudojo.model.exercise import OTHERS, Exercise, Function, Probe
 
 LONGEST_MESSAGE: Final = 2000  # characters
 _now: Final = time.perf_counter  # student code may replace it in its module
@@ -191,7 +186,7 @@ def _observation_or_error(run: _ProbeRun, interrupts: Interrupts) -> Observation
         problem = _why_not_recordable(seen)
         if problem is None:
             return seen
-        raised = _unusable(run.function.name, problem, None)
+        raised = unusable(run.function.name, problem, None)
     except DojoError:
         raise
     except BaseException as error:  # SystemExit, and whatever else student code may raise
@@ -217,17 +212,6 @@ def _why_not_recordable(seen: Observation) -> Exception | None:
     return None
 
 
-def _unusable(name: str, error: Exception, line: int | None, source: str = "") -> Raised:
-    """An error of a probe as evidence: what the function did or returned cannot be used."""
-    kind, text = describe_error(error)
-    first_line = f"{kind}: {text}".partition("\n")[0]
-    why = ""
-    if "device-side assert" in first_line:
-        why = "; most often, an index was out of range"
-    message = f"what `{name}` did or returned cannot be used: {first_line}{why}"
-    return Raised("Unusable", message[:LONGEST_MESSAGE], line, source=source)
-
-
 def _observe_anywhere(run: _ProbeRun) -> Observation:
     """What a probe sees, in this process or in another one without a GPU.
 
@@ -239,115 +223,3 @@ def _observe_anywhere(run: _ProbeRun) -> Observation:
     return observe_in_subprocess(
         run.exercise, run.function, run.probe, run.submission.path, run.seed
     )
-
-
-def observe_here(
-    function: Function, probe: Probe[Any], submission: Submission, kind: str, seed: int
-) -> Observation:
-    """What a probe sees in this process. Raises RealDeviceInUse where it cannot be opened here."""
-    if function.name in submission.todo:
-        return Observation(CallStatus.TODO)
-    student = submission.names.get(function.name)
-    if student is None and submission.broken is not None:
-        return Observation(CallStatus.BROKEN, raised=submission.broken)
-    if probe.machine in ("value", "reference") and student is not None:
-        return _observe_value(probe, student, submission.reference)
-    if not callable(student):
-        return Observation(CallStatus.MISSING)
-    seen = _call_on_machine(function.name, student, probe, submission, kind, seed)
-    if seen.raised is not None and seen.raised.type == DeviceClosed.__name__:
-        # The file keeps a tensor of another probe's device. A real device would still be there:
-        # begin again.
-        with virtual_cuda.keep_patches() as undo_patches:
-            undo_patches()
-            submission = load_again(submission)
-        student = submission.names.get(function.name, student)
-        return _call_on_machine(function.name, student, probe, submission, kind, seed)
-    return seen
-
-
-def _observe_value(probe: Probe[Any], student: Any, is_reference: bool) -> Observation:
-    """What a probe sees that calls no function: it reads a value that was handed in.
-
-    One for "reference" looks only at what does not depend on the student.
-    """
-    if isinstance(student, dict) and all(value is None for value in dict.values(student)):
-        return Observation(CallStatus.TODO)
-    if probe.machine == "value" or is_reference:
-        return Observation(CallStatus.RETURNED, probe.facts(student))
-    return Observation(CallStatus.RETURNED, {})
-
-
-def _call_on_machine(
-    name: str, student: Any, probe: Probe[Any], submission: Submission, kind: str, seed: int
-) -> Observation:
-    """Open the machine that a probe needs, and run the probe with a student's function on it."""
-    with open_machine(probe.machine, kind) as device:
-        if submission.asks:  # which machine it is on, when it is loaded: this one is another
-            submission = load_again(submission)
-            student = submission.names.get(name, student)
-        with patch_imported_names(submission.names):
-            _set_seeds(f"{seed} {name} {probe.name}")
-            call = Call(student, submission, device, seed)
-            return _facts_or_error(name, probe, call)
-
-
-def _facts_or_error(name: str, probe: Probe[Any], call: Call) -> Observation:
-    """What a probe finds out by its calls; or the student's error, or the probe's own."""
-    try:
-        facts = probe.facts(call)
-    except StudentRaised as error:
-        return Observation(CallStatus.RAISED, raised=error.evidence)
-    except Exception as error:
-        # The probe cannot use what came out, whatever it is; with the reference's result it can.
-        path = call.submission.path
-        raised = _unusable(name, error, call.submission.lines.get(name), author_line(error, path))
-        if isinstance(error, DeviceClosed):
-            raised = msgspec.structs.replace(raised, type=DeviceClosed.__name__)
-        return Observation(CallStatus.RAISED, raised=raised)
-    executed = {scenario: sorted(lines) for scenario, lines in call.executed.items()}
-    return Observation(CallStatus.RETURNED, facts, executed=executed)
-
-
-def _set_seeds(text: str) -> None:
-    """Seed all random numbers by a text, so that a student's are the same whatever ran before.
-
-    The seeds tell nothing of the one that scenarios are drawn from.
-    """
-    number = int.from_bytes(hashlib.sha256(text.encode()).digest()[:7])
-    torch.default_generator.manual_seed(number)
-    random.seed(number)
-    numpy_random = sys.modules.get("numpy.random")
-    if numpy_random is not None:
-        numpy_random.seed(number >> 24)
-
-
-@contextlib.contextmanager
-def open_machine(machine: str, kind: str) -> Iterator[OpenDevice]:
-    """Open the machine that a probe needs, where the run is on a device of this kind.
-
-    `bench` is that device; `a gpu` is it too, if it is one, and otherwise the virtual one;
-    `unwatched` is for clocks, which would time the virtual device's bookkeeping instead of the
-    student's work: there it is the CPU. `one gpu`, `two gpus`, `three gpus`, `mac` and `laptop`
-    are machines to choose a device on.
-    """
-    count = 1
-    if machine == "a gpu" and kind in ("cpu", "mps"):
-        kind = "virtual"
-    elif machine in GPUS:
-        kind = "virtual"
-        count = GPUS[machine]
-    watched_cpu = machine == "unwatched" and kind in ("virtual", "cpu")
-    if machine in ("mac", "laptop") or watched_cpu:
-        with _without_accelerator(machine):
-            reason = f"the exercise is about a {machine}"
-            yield OpenDevice(machine, torch.device("cpu"), Ledger(), reason)
-        return
-    with virtual_cuda.open_device(kind, count) as device:  # type: ignore[arg-type]
-        yield device
-
-
-def _without_accelerator(machine: str) -> contextlib.AbstractContextManager[Any]:
-    if machine == "mac":
-        return virtual_cuda.virtual_mps()
-    return virtual_cuda.no_accelerator(built=True)

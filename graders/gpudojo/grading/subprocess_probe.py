@@ -21,6 +21,7 @@ import virtual_cuda
 
 from gpudojo.grading.lazy_torch import torch
 from gpudojo.grading.load import load_submission
+from gpudojo.grading.probing import observe_here
 from gpudojo.model.catalogue import day_names, every_exercise, exercises_of
 from gpudojo.model.evidence import Evidence, Observation, decode_evidence, encode_evidence
 from gpudojo.model.exercise import Exercise, Function, Probe
@@ -140,8 +141,6 @@ def _answer_in_child(question: dict[str, Any], answers: IO[str]) -> None:
 
 def _answer(question: dict[str, Any], answers: IO[str]) -> None:
     """Run the probe that is asked for, and write its evidence as one line."""
-    from gpudojo.grading.observe import observe_here  # which imports this module
-
     exercise = next(each for _, each in every_exercise() if each.stem == question["stem"])
     function = next(each for each in exercise.functions if each.name == question["function"])
     probe = next(each for each in function.probes if each.name == question["probe"])

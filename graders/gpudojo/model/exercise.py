@@ -104,7 +104,7 @@ class Probe(Generic[T_co]):
     look: Callable[
         [Any], T_co
     ]  # gets a `Call`; its declared return type tells how evidence is read
-    machine: str = "bench"  # which machine it needs, see `grading.observe.open_machine`
+    machine: str = "bench"  # which machine it needs, see `grading.probing.open_machine`
     edge: bool = False  # whether it only tries edge cases: the check `runs` does not look at it
 
     @property

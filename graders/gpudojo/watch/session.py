@@ -15,6 +15,7 @@ from gpudojo.grading.limits import DEFAULT_SECONDS
 from gpudojo.grading.references import PUBLIC_SEEDS
 from gpudojo.model.exercise import Failed
 from gpudojo.model.results import CheckResult, Outcome
+from gpudojo.model.time_outs import EXPECTED_TO_END, describe_time_out, still_running_after
 from gpudojo.watch.course import Course, ExerciseWork, TimelinePair
 from gpudojo.watch.saves import saves
 from gpudojo.watch.standby import Drawn, Ended, Frame, Ready, Standby, StandbyJob, StandbyResult
@@ -323,11 +324,8 @@ def _results_of_end(work: ExerciseWork, name: str, code: int, hung: bool) -> lis
     happened = f"`{name}` ended the process that ran it (exit code {code})"
     expected = "a function that returns"
     if hung:
-        happened = f"time-out: `{name}` was still running after {HANGING_SECONDS:g} seconds"
-        expected = (
-            "an end; look for a loop that never ends, "
-            "or for something it waits for that never comes"
-        )
+        happened = describe_time_out(name, still_running_after(HANGING_SECONDS))
+        expected = EXPECTED_TO_END
     first, *rest = function.checks
     failed = Failed(happened, expected)
     results = [result_of(work.exercise, function, first, Outcome.FAILED, failed)]

@@ -19,6 +19,7 @@ from gpudojo.model.catalogue import exercises_of
 from gpudojo.model.evidence import CallStatus, Evidence, Observation, Raised
 from gpudojo.model.results import SubmissionRow
 from gpudojo.model.results_file import iterate
+from gpudojo.model.time_outs import still_running_after
 from gpudojo.sandbox import real_gpus
 from gpudojo.sandbox.isolation import limit_resources
 from gpudojo.sandbox.memory_watch import MemoryLimits, Usage
@@ -43,7 +44,7 @@ ROOT = Path(__file__).resolve().parents[3]
 REFERENCE = ROOT / "reference" / "day8"
 TOKEN = b"t" * 16
 KEY = "01_device::select"
-LATE = Raised("TimedOut", "still running after 5 seconds", None)
+LATE = Raised("TimedOut", still_running_after(5), None)
 linux = pytest.mark.skipif(sys.platform != "linux", reason="Linux's limits")
 needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 

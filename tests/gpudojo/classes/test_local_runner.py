@@ -19,6 +19,7 @@ import pytest
 from gpudojo.classes import local_runner
 from gpudojo.classes.local_runner import ROOM, ChildScheduler, GradingTask
 from gpudojo.classes.store import UnreadRecord
+from gpudojo.model.time_outs import still_running_after
 from gpudojo.sandbox.fork_client import ChildExit, ChildPipes
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="this is read from /proc")
@@ -185,7 +186,7 @@ def test_the_load_of_others_costs_nobody_points(tmp_path: Path) -> None:
     assert records["working"].incidents == []
     assert set(records["working"].seen) == options.known
     assert [incident.detail for incident in records["endless"].incidents] == [
-        "still running after 1 second"
+        still_running_after(1)
     ]
 
 

@@ -16,6 +16,7 @@ from gpudojo.classes.submission_run import (
 )
 from gpudojo.grading.limits import STRETCH
 from gpudojo.model.evidence import CallStatus, Evidence, Observation, Raised
+from gpudojo.model.time_outs import still_running_after
 from gpudojo.sandbox.protocol import (
     Began,
     Chosen,
@@ -144,9 +145,7 @@ def test_a_killed_child_is_run_again_before_it_counts_as_out_of_memory() -> None
 
 def test_time_and_memory_that_python_noticed_are_incidents_too() -> None:
     one = submission_run()
-    late = saw(
-        "04_loop::train", CallStatus.RAISED, Raised("TimedOut", "still running after 5 seconds", 7)
-    )
+    late = saw("04_loop::train", CallStatus.RAISED, Raised("TimedOut", still_running_after(5), 7))
     full = saw(
         "05_eval::evaluate",
         CallStatus.RAISED,
@@ -314,7 +313,7 @@ def test_time_in_which_others_had_the_processors_is_not_the_child_s() -> None:
 
 
 def late(key: str) -> Saw:
-    return saw(key, CallStatus.RAISED, Raised("TimedOut", "still running after 5 seconds", 3))
+    return saw(key, CallStatus.RAISED, Raised("TimedOut", still_running_after(5), 3))
 
 
 @pytest.mark.parametrize("gap", [15.0, 0.0])
@@ -335,7 +334,7 @@ def test_who_was_late_while_the_grader_stood_still_is_run_again(gap: float) -> N
 
 def test_a_file_that_was_late_while_the_grader_stood_still_is_run_again_and_not_for_ever() -> None:
     one = submission_run()
-    broken = Loaded("a.py", 5.0, {}, [], Raised("TimedOut", "still running after 5 seconds", 1))
+    broken = Loaded("a.py", 5.0, {}, [], Raised("TimedOut", still_running_after(5), 1))
     for again in range(AGAIN + 1):
         say(one, Isolated({}), Began("file a.py"))
         one.postpone(20.0)

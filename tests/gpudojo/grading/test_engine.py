@@ -22,6 +22,7 @@ from gpudojo.grading.source_locator import pattern_lines
 from gpudojo.model.evidence import CallStatus, Evidence, Observation
 from gpudojo.model.exercise import Check, Exercise, Failed, Probe, Seen
 from gpudojo.model.results import CheckResult, Outcome
+from gpudojo.model.time_outs import still_running_after
 
 REFERENCE = "def double(x):\n    # BEGIN SOLUTION\n    return 2 * x\n    # END SOLUTION\n"
 
@@ -278,7 +279,7 @@ def test_after_a_time_out_the_other_scenarios_are_not_run(files: Files) -> None:
     ).observations
     assert calls == ["first"]
     assert [seen.raised and (seen.raised.type, seen.raised.message) for seen in found.values()] == [
-        ("TimedOut", "still running after 0.2 seconds")
+        ("TimedOut", still_running_after(0.2))
     ] * 2
 
 

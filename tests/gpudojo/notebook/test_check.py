@@ -18,6 +18,7 @@ from gpudojo.grading.references import ShippedEvidence, compress, encode_shipped
 from gpudojo.model.catalogue import exercises_of
 from gpudojo.model.errors import NoReference
 from gpudojo.model.results import Outcome
+from gpudojo.model.time_outs import describe_time_out, still_running_after
 from gpudojo.release.manifest import _drawn
 from virtual_cuda.ledger.timeline import NOTHING_BESIDE
 
@@ -348,7 +349,7 @@ def test_an_endless_function_times_out(session: Session) -> None:
     report = session.check("select_device", seconds=0.5)
     first = dict(report.checked[0].parts[0])
     assert first["happened"].startswith(
-        "time-out: `select_device` was still running after 0.5 seconds"
+        describe_time_out("select_device", still_running_after(0.5))
     )
     assert first["line"].startswith(("line 2\n", "line 3\n"))
 

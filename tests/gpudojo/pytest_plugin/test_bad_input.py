@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 from xml.etree import ElementTree
 
 import pytest
+from gpudojo.model.time_outs import describe_time_out, still_running_after
 
 from tests.sharing import WarmPython, once
 
@@ -41,7 +42,7 @@ CASES = {
     "exits_at_import": Case("import sys\nsys.exit(3)\n", 2, "SystemExit: 3"),
     "interrupts_at_import": Case("raise KeyboardInterrupt\n", 1, "KeyboardInterrupt"),
     "loops_at_import": Case(
-        "x = 1\nwhile True:\n    x += 1\n", None, "time-out: the file itself was still running"
+        "x = 1\nwhile True:\n    x += 1\n", None, describe_time_out(None, "still running")
     ),
     "missing": Case("x = 1\n", None, "`select_device` was not handed in"),
     "misspelt": Case(
@@ -57,12 +58,12 @@ CASES = {
     "loops": Case(
         "def select_device(prefer=None):\n    while True:\n        pass\n",
         None,
-        "time-out: `select_device` was",
+        describe_time_out("select_device", ""),
     ),
     "stubborn": Case(
         f"{DEF}    while True:\n        try:\n            x = 1\n        except:\n            pass\n",
         None,
-        "still running after 1.5 seconds",
+        still_running_after(1.5),
     ),
     "sleeps": Case(
         "import time\ndef select_device(prefer=None):\n    time.sleep(600)\n", 3, "time-out"

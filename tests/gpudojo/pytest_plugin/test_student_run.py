@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from gpudojo.model.time_outs import describe_time_out, still_running_after
 
 from tests.gpudojo.pytest_plugin.conftest import REPOSITORY, Student
 
@@ -188,10 +189,7 @@ def test_a_timeout_by_thread_is_a_failed_check(student: Student) -> None:
     )
     done = student.pytest("day8", "--timeout=1", "--timeout-method=thread")
     assert "1 failed, 8 blocked" in done.stdout
-    assert (
-        "time-out: `select_device` was still running after 1 second (scenario `one_gpu`)"
-        in done.stdout
-    )
+    assert describe_time_out("select_device", still_running_after(1), "one_gpu") in done.stdout
     assert "Which loop was running, and what ends it?" in done.stdout
 
 
@@ -328,7 +326,7 @@ def test_all_scenarios_share_the_time_as_in_a_class(student: Student) -> None:
     body = "    time.sleep(0.4)\n    return torch.device(prefer or 'cpu')\n"
     student.write(f"day8/{DEVICE}", f"import time, torch\ndef select_device(prefer=None):\n{body}")
     done = student.pytest("day8", "--timeout", "1")
-    assert "time-out: `select_device` was still running after 1 second" in done.stdout
+    assert describe_time_out("select_device", still_running_after(1)) in done.stdout
 
 
 def test_a_bare_pytest_in_this_repository_says_what_it_runs(student: Student) -> None:

@@ -32,7 +32,7 @@ MIB: Final = 1 << 20
 
 
 def portable() -> str:
-    from gpudojo.grading.observe import open_machine
+    from gpudojo.grading.probing import open_machine
 
     chosen = {}
     built = False
