@@ -80,6 +80,29 @@ def _resolve(path: str) -> Any:
     return pkgutil.resolve_name(path)
 
 
+# ---- names that several modules use --------------------------------------------------------------------------------
+
+DispatchKeySet: Final = find_internal("torch._C.DispatchKeySet")
+# The key under which C++ keeps how an operator is made of others.
+COMPOSITE: Final = find_internal(
+    "torch._C.DispatchKey.CompositeImplicitAutograd", "an operator that is made of others"
+)
+# A `with` block in which `__torch_function__` of students' classes is not asked.
 no_torch_function: Final = find_internal(
     "torch._C.DisableTorchFunctionSubclass", otherwise=contextlib.nullcontext
-)  # a `with` block in which `__torch_function__` of students' classes is not asked
+)
+# Whether an operator, by its name, has a kernel of its own under a dispatch key.
+has_kernel: Final = find_internal(
+    "torch._C._dispatch_has_kernel_for_dispatch_key", otherwise=lambda name, key: key == "CPU"
+)
+# What `torch.add`, `torch.mm`, … are while nothing is patched, and the same of `torch.nn.functional`.
+torch_functions: Final = find_internal("torch._C._VariableFunctions", otherwise=torch)
+nn_functions: Final = find_internal("torch._C._nn")
+_keys_included: Final = find_internal("torch._C._dispatch_tls_local_include_set", "dispatch keys")
+_keys_excluded: Final = find_internal("torch._C._dispatch_tls_local_exclude_set", "dispatch keys")
+_use_keys: Final = find_internal("torch._C._ForceDispatchKeyGuard", "dispatch keys")
+
+
+def dispatch_also_to(keys: Any) -> Any:
+    """A `with` block in which these dispatch keys are not left out, as they are inside `__torch_dispatch__`."""
+    return _use_keys(_keys_included(), _keys_excluded() - keys)

@@ -275,7 +275,8 @@ def problem_without(path: str) -> str:
 
 def all_names() -> list[str]:
     """Every private name of torch that virtual_cuda uses or replaces, sorted."""
-    patched: list[str] = in_a_fork(lambda: sorted(names_patched()))
+    patched = in_a_fork(lambda: sorted(names_patched()))
+    assert isinstance(patched, list), patched
     return sorted(names_in_code().union(patched))
 
 

@@ -23,7 +23,7 @@ _AUTOCAST_KEY: Final = find_internal("torch._C.DispatchKey.AutocastCUDA", otherw
 AUTOCAST: Final = None if _AUTOCAST_KEY is None else _KeySet(_AUTOCAST_KEY)
 _STRIDED: Final = torch.strided
 make_shell: Final = find_internal("torch.Tensor._make_wrapper_subclass")
-_set_conj: Final = find_internal("torch._C._set_conj", "a conjugate view")
+set_conjugate: Final = find_internal("torch._C._set_conj", "a conjugate view")
 _set_neg: Final = find_internal("torch._C._set_neg", "a negated view")
 _data: Final[Any] = torch.Tensor.data
 INSIDE: Final = ("_inner", "_block", "_parts")  # attributes that are ours
@@ -183,7 +183,7 @@ def wrap(inner: torch.Tensor, block: Block) -> Any:
     )
     # C++ resolves the conjugate and the negative bit of the shell before an operator arrives here; a view keeps both.
     if inner.is_conj():
-        _set_conj(shell, True)
+        set_conjugate(shell, True)
     if inner.is_neg():
         _set_neg(shell, True)
     shell._inner = inner

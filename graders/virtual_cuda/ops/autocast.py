@@ -7,16 +7,16 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 import torch
-from torch._C import DispatchKey, DispatchKeySet
 
-from virtual_cuda.device.tensor import VIRTUAL
+from virtual_cuda.device.tensor import AUTOCAST, VIRTUAL
+from virtual_cuda.internals import find_internal
 from virtual_cuda.ops.dispatch import thread_state
 from virtual_cuda.ops.registry import autocast_policies
 from virtual_cuda.patching import Opening, Patch, around, torch_patches
 from virtual_cuda.recorder import autocast_patches, tensors_in
 
 aten: Final = torch.ops.aten
-_KEY: Final = DispatchKeySet(DispatchKey.AutocastCUDA)
+_without_keys: Final = find_internal("torch._C._ExcludeDispatchKeyGuard", "autocast")
 _HALVES: Final = (torch.float16, torch.bfloat16)
 _BANNED: Final = (
     "torch.nn.functional.binary_cross_entropy and torch.nn.BCELoss are unsafe to autocast.\n"
@@ -27,7 +27,7 @@ _BANNED: Final = (
 )
 
 
-_held_elsewhere: Final[Any] = vars(torch._C)["_is_cached_tensor"]
+_held_elsewhere: Final = find_internal("torch._C._is_cached_tensor", otherwise=lambda tensor: False)
 _cast_weights: Final[
     dict[int, tuple[Any, Any]]
 ] = {}  # kept until the outermost autocast region ends
@@ -120,12 +120,14 @@ POLICIES: Final = {
 
 
 def _kernel(op: Any, policy: Any, /, *args: Any, **kwargs: Any) -> Any:
-    with torch._C._ExcludeDispatchKeyGuard(_KEY):
+    with _without_keys(AUTOCAST):
         return policy(op, args, kwargs)
 
 
 def register(library: Any) -> None:
     """Give every operator that has an autocast policy its kernel for autocast."""
+    if AUTOCAST is None:  # this torch has no such key
+        return
     for name, policy in autocast_policies().items():
         base, _, overload = name.partition(".")
         packet = getattr(aten, base, None)

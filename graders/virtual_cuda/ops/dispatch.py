@@ -10,8 +10,6 @@ from time import perf_counter
 from typing import Any, Final, NamedTuple
 
 import torch
-from torch._C import DispatchKey, DispatchKeySet
-from torch.utils._pytree import tree_map_only
 
 from virtual_cuda.device.layout import SMALL
 from virtual_cuda.device.state import (
@@ -31,14 +29,16 @@ from virtual_cuda.device.state import (
     warn,
     worded,
 )
-from virtual_cuda.device.tensor import VIRTUAL, fresh, refresh, wrap
+from virtual_cuda.device.tensor import VIRTUAL, fresh, refresh, set_conjugate, wrap
 from virtual_cuda.errors import DeviceClosed
+from virtual_cuda.internals import DispatchKeySet, dispatch_also_to, find_internal, has_kernel
 from virtual_cuda.ledger.rows import GRAD, INFERENCE, OperationRow
 from virtual_cuda.ops import elementwise, placement
 from virtual_cuda.ops.placement import waits_of
 from virtual_cuda.ops.registry import ALLOWED, NOT_EMULATED, Operator, call_of, facts_of, measured
 from virtual_cuda.patching import identity
 from virtual_cuda.recorder import site, tensors_in
+from virtual_cuda.trees import map_only
 
 Refuse = Callable[[Any, Any], object]
 
@@ -60,23 +60,21 @@ def rules_of(func: Any) -> Rules:
     """The rules for an overload; made once, since an operator is called often."""
     facts = facts_of(func)
     call = call_of(func)
-    if "linalg" in func.name() or not torch._C._dispatch_has_kernel_for_dispatch_key(
-        func.name(), "CPU"
-    ):
+    if "linalg" in func.name() or not has_kernel(func.name(), "CPU"):
         call = functools.partial(_taken_apart, call)
     return Rules(call, _refusal(func, facts), facts.output, waits_of(func), str(func))
 
 
-_BITS: Final = DispatchKeySet(DispatchKey.Conjugate) | DispatchKeySet(DispatchKey.Negative)
+_LAZY_BITS: Final = "an operator of complex numbers that is made of others"
+_CONJUGATE: Final = find_internal("torch._C.DispatchKey.Conjugate", _LAZY_BITS)
+_NEGATIVE: Final = find_internal("torch._C.DispatchKey.Negative", _LAZY_BITS)
 
 
 def _taken_apart(call: Any, *args: Any, **kwargs: Any) -> Any:
     """Run an operator that C++ makes of others: conjugated results between them are resolved, which is off in here."""
     if not args or not isinstance(args[0], torch.Tensor) or not args[0].is_complex():
         return call(*args, **kwargs)
-    included = torch._C._dispatch_tls_local_include_set()
-    excluded = torch._C._dispatch_tls_local_exclude_set()
-    with torch._C._ForceDispatchKeyGuard(included, excluded - _BITS):
+    with dispatch_also_to(DispatchKeySet(_CONJUGATE) | DispatchKeySet(_NEGATIVE)):
         return call(*args, **kwargs)
 
 
@@ -204,8 +202,8 @@ def rescue(func: Any, inner: Any, kwargs: Any, place: Place, error: Exception) -
         if func._schema.is_mutable or not func._schema.returns:
             return inner[0] if func._schema.is_mutable else None
         named = {key: value for key, value in kwargs.items() if key != "generator"}
-        args, named = tree_map_only(torch.Tensor, lambda t: t.to("meta"), (tuple(inner), named))
-        return tree_map_only(
+        args, named = map_only(torch.Tensor, lambda t: t.to("meta"), (tuple(inner), named))
+        return map_only(
             torch.Tensor, lambda t: torch.zeros(t.shape, dtype=t.dtype), func(*args, **named)
         )
     if facts.emulate is not None:
@@ -488,7 +486,7 @@ def deliver(out: Any, place: Place, name: str, *given: Any) -> Any:
     write(name, place, nbytes, (dtype, shape, *given), at=at)
     shell = fresh(out, shape, dtype, block)
     if dtype.is_complex and out.is_conj():  # `vdot` of a conjugate
-        torch._C._set_conj(shell, True)
+        set_conjugate(shell, True)
     return shell
 
 

@@ -9,6 +9,7 @@ from typing import Any, Final
 import torch
 
 from virtual_cuda.device.state import SPELLED, label_of, not_implemented, two_devices
+from virtual_cuda.internals import find_internal
 from virtual_cuda.ops import placement
 from virtual_cuda.ops.placement import (
     OperatorCall,
@@ -342,13 +343,18 @@ operator(
 HALF: Final = (torch.float16, torch.bfloat16)
 
 
+_bf16_in_mkldnn: Final = find_internal(
+    "torch.ops.mkldnn._is_mkldnn_bf16_supported", otherwise=lambda: False
+)
+
+
 def _in_single_precision() -> tuple[torch.dtype, ...]:
     """The dtypes whose products are computed in single precision and rounded once, as GPUs do it.
 
     CPUs without units for a dtype take a hundred times as long otherwise. torch does not say whether there are any for
     float16; those for bfloat16 add up in single precision, too.
     """
-    known = torch.backends.mkldnn.is_available() and torch.ops.mkldnn._is_mkldnn_bf16_supported()
+    known = torch.backends.mkldnn.is_available() and _bf16_in_mkldnn()
     return (torch.float16,) if known else (torch.float16, torch.bfloat16)
 
 

@@ -25,6 +25,7 @@ from virtual_cuda.device.state import (
     without_lazy,
 )
 from virtual_cuda.device.tensor import VIRTUAL, refresh, wrap
+from virtual_cuda.internals import COMPOSITE, Lacking, find_internal, nn_functions, torch_functions
 from virtual_cuda.ops import placement
 from virtual_cuda.ops.autocast import cast
 from virtual_cuda.ops.dispatch import allocate, open_place, shut, work_of, write
@@ -41,6 +42,10 @@ def _wrap_each(tensors: Any, place: Place) -> list[Any]:
     return [None if t is None else wrap(t, allocate(place, t.nbytes)) for t in tensors]
 
 
+_DelayedError: Final = find_internal("torch._C._functions.DelayedError", "a second gradient")
+_tracing_state: Final = find_internal("torch._C._get_tracing_state", otherwise=lambda: None)
+
+
 def _held(place: Place, *sizes: int) -> list[Any]:
     """What a kernel keeps for backward, in bytes: for `save_for_backward`, so that autograd frees it with the rest."""
     return [wrap(torch.empty(0), allocate(place, size)) for size in sizes]
@@ -51,7 +56,7 @@ def _refusing(gradients: list[Any], text: str) -> list[Any]:
     if not torch.is_grad_enabled():
         return gradients
     given = [g for g in gradients if g is not None]
-    refuse = torch._C._functions.DelayedError(text.encode(), len(given))
+    refuse = _DelayedError(text.encode(), len(given))
     made = iter(refuse(*(g.requires_grad_() for g in given)) if given else ())
     return [None if g is None else next(made) for g in gradients]
 
@@ -133,7 +138,7 @@ _fused_rms_norm: Final[Any] = FusedRmsNorm.apply
 
 def _captured() -> bool:
     """Whether operators are written down, by a CUDA graph or by `torch.jit.trace`: nothing is fused then."""
-    return torch.cuda.is_current_stream_capturing() or torch._C._get_tracing_state() is not None
+    return torch.cuda.is_current_stream_capturing() or _tracing_state() is not None
 
 
 def _rms_norm(
@@ -187,23 +192,29 @@ def _cross_entropy(
 
 # ---- attention -------------------------------------------------------------------------------------------------------
 
-_host_attention: Final[Any] = vars(torch._C._nn)["scaled_dot_product_attention"]
+_host_attention: Final = find_internal(
+    "torch._C._nn.scaled_dot_product_attention",
+    otherwise=nn.functional.scaled_dot_product_attention,
+)
+_order_of_kernels: Final = find_internal(
+    "torch._C._get_sdp_priority_order", otherwise=lambda: [1, 2, 0, 3]
+)
 _LONGEST: Final = 256  # heads of the flash kernel
 _ROW: Final = 32  # the kernel pads its sums of exponentials to so many queries
 
 
 def _attend_on_host(*args: Any, **named: Any) -> Any:
     """The CPU's attention, whichever of CUDA's kernels are off: it has some of their switches."""
-    flags = torch._C._get_flash_sdp_enabled(), torch._C._get_math_sdp_enabled()
+    flags = torch.backends.cuda.flash_sdp_enabled(), torch.backends.cuda.math_sdp_enabled()
     if all(flags):
         return _host_attention(*args, **named)
-    torch._C._set_sdp_use_flash(True)
-    torch._C._set_sdp_use_math(True)
+    torch.backends.cuda.enable_flash_sdp(True)
+    torch.backends.cuda.enable_math_sdp(True)
     try:
         return _host_attention(*args, **named)
     finally:
-        torch._C._set_sdp_use_flash(flags[0])
-        torch._C._set_sdp_use_math(flags[1])
+        torch.backends.cuda.enable_flash_sdp(flags[0])
+        torch.backends.cuda.enable_math_sdp(flags[1])
 
 
 def _heads_inside(made: Any) -> Any:
@@ -332,12 +343,12 @@ _KERNELS: Final[dict[str, Any]] = {
     "efficient": FusedAttention,
 }
 _CHOICES: Final = {0: "math", 1: "flash", 2: "efficient", 3: "cudnn"}  # as torch numbers them
-_USUAL_ORDER: Final = torch._C._get_sdp_priority_order()
+_USUAL_ORDER: Final = _order_of_kernels()
 _ENABLED: Final[dict[str, Any]] = {
-    "math": torch._C._get_math_sdp_enabled,
-    "flash": torch._C._get_flash_sdp_enabled,
-    "efficient": torch._C._get_mem_efficient_sdp_enabled,
-    "cudnn": torch._C._get_cudnn_sdp_enabled,
+    "math": torch.backends.cuda.math_sdp_enabled,
+    "flash": torch.backends.cuda.flash_sdp_enabled,
+    "efficient": torch.backends.cuda.mem_efficient_sdp_enabled,
+    "cudnn": torch.backends.cuda.cudnn_sdp_enabled,
 }
 
 
@@ -386,7 +397,7 @@ def _chosen(query: Any, key: Any, value: Any, mask: Any, grouped: bool) -> str |
 
     cuDNN's comes first on a GPU of the H200's kind, unless `sdpa_kernel` says in which order they are asked.
     """
-    order = torch._C._get_sdp_priority_order()
+    order = _order_of_kernels()
     if order == _USUAL_ORDER:
         model = query._block.place.gpu.model
         if model is None or model.capability[0] in (9, 10):
@@ -695,7 +706,7 @@ class CudnnRnn(torch.autograd.Function):
         weights = rest[count:]
         tensors = (data, *rest)
         inner = [t._inner.detach().requires_grad_(t.requires_grad) for t in tensors]
-        function = getattr(torch._C._VariableFunctions, kind)
+        function = getattr(torch_functions, kind)
         with torch.enable_grad() if any(ctx.needs_input_grad) else torch.no_grad():
             given = [t.float() for t in inner] if data.dtype in SLOW else inner
             state = tuple(given[1 : 1 + count]) if kind == "lstm" else given[1]
@@ -819,9 +830,7 @@ def _layer(kind: str, original: Any, data: Any, *args: Any) -> Any:
 
 def _by_name(kind: str, op: Any, *args: Any) -> Any:
     # C++'s own composite; `decompose` takes one written in Python where torch has imported it.
-    return _layer(
-        kind, functools.partial(op._op_dk, torch._C.DispatchKey.CompositeImplicitAutograd), *args
-    )
+    return _layer(kind, functools.partial(op._op_dk, COMPOSITE), *args)
 
 
 def register(library: Any) -> None:
@@ -975,11 +984,15 @@ for _name in ("_fused_adam_", "_fused_adamw_", "_fused_sgd_", "_fused_adagrad_")
 # ---- patches ---------------------------------------------------------------------------------------------------------
 
 # Composites whose own complaints name the device as C++ knows it.
+_VF: Final = find_internal("torch._VF")
 _NAMING_DEVICES: Final = ("cdist", "gru", "istft", "lstm", "rnn_relu", "rnn_tanh", "stft")
 
 
 def _overridable(owners: Sequence[Any], name: str, function: Any) -> list[Patch]:
     """As `around`, one function for all owners; a `__torch_function__` is asked first, and told of this function."""
+    owners = [owner for owner in owners if not isinstance(owner, Lacking) and hasattr(owner, name)]
+    if not owners:
+        return []
     original = getattr(owners[0], name)
 
     def call(*args: Any, **kwargs: Any) -> Any:
@@ -994,14 +1007,14 @@ def _overridable(owners: Sequence[Any], name: str, function: Any) -> list[Patch]
 
 @torch_patches()
 def _patches(opening: Opening) -> list[Patch]:
-    c_nn = torch._C._nn
+    c_nn = nn_functions
     both = c_nn, nn.functional
     return [
         *_overridable(both, "one_hot", _one_hot),
-        *(around(torch._VF, kind, functools.partial(_layer, kind)) for kind in _PARTS),
+        *(around(_VF, kind, functools.partial(_layer, kind)) for kind in _PARTS),
         (nn.RNNBase, "flatten_parameters", _flatten_parameters),
         around(c_nn, "cross_entropy_loss", _cross_entropy),
-        around(vars(torch._C)["_linalg"], "linalg_eigvals", _eigvals),
+        around(find_internal("torch._C._linalg"), "linalg_eigvals", _eigvals),
         *_overridable((torch.linalg,), "eigvals", _eigvals),
         *_overridable((torch,), "rms_norm", _rms_norm),
         *chain.from_iterable(
@@ -1024,7 +1037,7 @@ def _patches(opening: Opening) -> list[Patch]:
 
 @torch_patches(Stage.WRAP)
 def _placement_patches(opening: Opening) -> list[Patch]:
-    named: list[tuple[Any, str]] = [(torch._VF, name) for name in _NAMING_DEVICES]
+    named: list[tuple[Any, str]] = [(_VF, name) for name in _NAMING_DEVICES]
     named += [(torch, "istft")]
     named += [
         (owner, name)
@@ -1034,6 +1047,6 @@ def _placement_patches(opening: Opening) -> list[Patch]:
     return [
         *(around(owner, name, _in_cuda_words) for owner, name in named),
         around(torch, "ctc_loss", _ctc_loss),
-        around(torch._VF, "gru_cell", functools.partial(_cell, "gru", "hx")),
-        around(torch._VF, "lstm_cell", functools.partial(_cell, "lstm", "cx")),
+        around(_VF, "gru_cell", functools.partial(_cell, "gru", "hx")),
+        around(_VF, "lstm_cell", functools.partial(_cell, "lstm", "cx")),
     ]

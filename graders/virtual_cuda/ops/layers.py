@@ -19,6 +19,7 @@ from virtual_cuda.device.state import (
     type_name,
 )
 from virtual_cuda.device.tensor import VIRTUAL
+from virtual_cuda.internals import find_internal, torch_functions
 from virtual_cuda.ops import placement
 from virtual_cuda.ops.elementwise import HALF, SLOW, WHOLE, in_single, widened
 from virtual_cuda.ops.placement import (
@@ -182,7 +183,7 @@ def _mv_words(inner: Any, text: str) -> Exception | None:
 # ---- entries ---------------------------------------------------------------------------------------------------------
 
 for _name in ("mm", "bmm", "addmm", "baddbmm"):
-    _single = partial(_in_single_product, getattr(torch._C._VariableFunctions, _name))
+    _single = partial(_in_single_product, getattr(torch_functions, _name))
     _words = {"words": _bmm_words} if _name == "bmm" else {}
     operator(_name, binding=True, product=True, kernel=_single, **_words)
     operator(f"{_name}.dtype", f"{_name}.dtype_out", kernel=partial(_into, _name), product=False)
@@ -514,7 +515,8 @@ def _convolved(image: Any, weight: Any, bias: Any, *settings: Any) -> Any:
     return out
 
 
-_TRACER: Final[Any] = torch._C._parse_dispatch_key("Tracer")
+_parse_key: Final = find_internal("torch._C._parse_dispatch_key", otherwise=None)
+_tf32_in_cudnn: Final = find_internal("torch._C._get_cudnn_allow_tf32", otherwise=lambda: True)
 
 
 def _traced(keys: Any, image: Any, *rest: Any) -> Any:
@@ -523,9 +525,9 @@ def _traced(keys: Any, image: Any, *rest: Any) -> Any:
     It knows the operator that C++ makes of a convolution for its own devices; ours are given the convolution itself.
     """
     if type(image) not in VIRTUAL:
-        return aten.convolution.default.redispatch(keys.remove(_TRACER), image, *rest)
+        return aten.convolution.default.redispatch(keys.remove(_parse_key("Tracer")), image, *rest)
     cudnn = torch.backends.cudnn
-    products = torch._C._get_cudnn_allow_tf32()
+    products = _tf32_in_cudnn()
     return aten._convolution.default(
         image, *rest, cudnn.benchmark, cudnn.deterministic, cudnn.enabled, products
     )
@@ -533,6 +535,8 @@ def _traced(keys: Any, image: Any, *rest: Any) -> Any:
 
 def register(library: Any) -> None:
     """Convolutions while a function is traced."""
+    if _parse_key is None:  # a traced convolution cannot be saved then
+        return
     library.impl("convolution", _traced, "Tracer", with_keyset=True)
 
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final
 
-import torch
-from torch._C import DispatchKey, DispatchKeySet
-
+from virtual_cuda.internals import DispatchKeySet, find_internal, has_kernel
 from virtual_cuda.ops.dispatch import general
 
 # Namespaces with a function of their own: function(func, args, kwargs). `torch_api/distributed.py` adds one.
 NAMESPACES: Final[dict[str, Callable[[Any, Any, Any], Any]]] = {}
-_CUDA: Final = DispatchKeySet(DispatchKey.CUDA)
+_CUDA: Final = find_internal("torch._C.DispatchKey.CUDA", "operators of torch.library")
+# The kernels that programs have registered from Python, as "namespace/name/key".
+_python_kernels: Final = find_internal("torch.library._impls", otherwise=frozenset())
 _ONLY_CUDA: Final = (
     "the operator {0} has no implementation that the virtual GPU can run; add one in Python, for the CPU or for every "
     'device: torch.library.register_kernel("{0}", "cpu", function)'
@@ -29,9 +29,8 @@ def run_library_operator(func: Any, args: Any, kwargs: Any) -> Any:
     if name.partition("::")[0] in NAMESPACES:
         return NAMESPACES[func.namespace](func, args, kwargs)
     path = name.replace("::", "/")
-    if {f"{path}/CUDA", f"{path}/CompositeExplicitAutograd"} & torch.library._impls:
-        return func.redispatch(_CUDA, *args, **kwargs)
-    has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key
+    if {f"{path}/CUDA", f"{path}/CompositeExplicitAutograd"} & _python_kernels:
+        return func.redispatch(DispatchKeySet(_CUDA), *args, **kwargs)
     if not any(has_kernel(name, key) for key in ("CPU", "CompositeExplicitAutograd")):
         raise NotImplementedError(_ONLY_CUDA.format(name))
     return general(func, args, kwargs)

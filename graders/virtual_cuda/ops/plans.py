@@ -12,7 +12,8 @@ from typing import Any, Final
 import torch
 
 from virtual_cuda.device.state import Place
-from virtual_cuda.device.tensor import PLANS, VIRTUAL, fresh, refresh, wrap
+from virtual_cuda.device.tensor import AUTOCAST, PLANS, VIRTUAL, fresh, refresh, wrap
+from virtual_cuda.internals import COMPOSITE, dispatch_also_to, find_internal, has_kernel
 from virtual_cuda.ops.dispatch import (
     Rules,
     allocate,
@@ -385,7 +386,7 @@ def lists(func: Any, call: Any, slots: tuple[int, ...]) -> Any:
         except Exception as error:
             out = rescue(func, inner, kwargs or {}, place, error)
         if not returns:
-            torch._C._increment_version(
+            _increment_version(
                 args[slots[0]]
             )  # as torch does for every list that is changed in place
         return _deliver_lists(out if returns else None, place, name, inner[slots[0]])
@@ -403,6 +404,9 @@ def _deliver_lists(out: Any, place: Place, name: str, first: list[Any]) -> Any:
     return given
 
 
+_increment_version: Final = find_internal(
+    "torch._C._increment_version", otherwise=lambda tensors: None
+)
 _FEW: Final = {(0,): _from_one, (0, 1): _from_two}
 _FAST_PATHS: Final = {"detach": detach, "item": item, "like": like, "view": view}
 
@@ -419,10 +423,9 @@ def _taken_apart(func: Any) -> Any:
     sympy. What arrives here has left autocast behind: it is turned on again for the parts of operators that autocast
     has nothing to do with, as they would find it on a GPU.
     """
-    apart = partial(func._op_dk, torch._C.DispatchKey.CompositeImplicitAutograd)
-    autocast = torch._C.DispatchKey.AutocastCUDA
-    known = torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), "AutocastCUDA")
-    state, local = thread_state, torch._C
+    apart = partial(func._op_dk, COMPOSITE)
+    known = has_kernel(func.name(), "AutocastCUDA")
+    state = thread_state
 
     def plan(args: Any, kwargs: Any) -> Any:
         if state.autocast is None or state.cast:
@@ -433,11 +436,7 @@ def _taken_apart(func: Any) -> Any:
                 return apart(*args, **(kwargs or {}))
             finally:
                 state.cast = False
-        included, excluded = (
-            local._dispatch_tls_local_include_set(),
-            local._dispatch_tls_local_exclude_set(),
-        )
-        with local._ForceDispatchKeyGuard(included, excluded.remove(autocast)):
+        with dispatch_also_to(AUTOCAST):
             return apart(*args, **(kwargs or {}))
 
     return plan
@@ -450,9 +449,7 @@ def make_plan(func: Any) -> Any:
         return plan_by(facts.plan, func)
     if func.namespace not in ("aten", "prims"):
         return plan_by(run_library_operator, func)
-    composite = torch._C._dispatch_has_kernel_for_dispatch_key(
-        func.name(), "CompositeImplicitAutograd"
-    )
+    composite = has_kernel(func.name(), "CompositeImplicitAutograd")
     if composite and not facts.whole:
         return _taken_apart(func)
     rules = rules_of(func)

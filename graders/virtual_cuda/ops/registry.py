@@ -22,6 +22,8 @@ from typing import Any, Final
 
 import torch
 
+from virtual_cuda.internals import Lacking, nn_functions, torch_functions
+
 ALLOWED: Final = object()  # a placement rule's answer: the arguments may be where they are
 NOT_EMULATED: Final = object()  # an emulation's answer: CUDA does not compute this either
 
@@ -222,11 +224,14 @@ def binding_of(func: Any) -> Any:
     ):
         return func
     name = name_of(func)
-    homes = (torch._C._VariableFunctions, torch._C._nn, torch._C.TensorBase)
-    return next((getattr(home, name) for home in homes if hasattr(home, name)), func)
+    homes = (torch_functions, nn_functions, torch.Tensor.__base__)
+    for home in homes:
+        if not isinstance(home, Lacking) and hasattr(home, name):
+            return getattr(home, name)
+    return func
 
 
 def call_of(func: Any) -> Any:
     """The callable that runs `func` on inner tensors: a kernel of ours, or the CPU's."""
-    found = facts_of(func).kernel or binding_of(func)
-    return found._op if type(found) is torch._ops.OpOverload else found  # what the overload calls
+    found: Any = facts_of(func).kernel or binding_of(func)
+    return found._op if hasattr(found, "_op_dk") else found  # what the overload calls

@@ -9,7 +9,6 @@ from typing import Any, Final
 
 import torch
 import torch.nested
-from torch.utils._pytree import tree_leaves, tree_map, tree_map_only
 
 from virtual_cuda.device.state import (
     CPU,
@@ -27,6 +26,7 @@ from virtual_cuda.device.state import (
 )
 from virtual_cuda.device.tensor import AUTOCAST, VIRTUAL, Tensor, make_shell
 from virtual_cuda.device.tensor import wrap as wrap_strided
+from virtual_cuda.internals import find_internal
 from virtual_cuda.ops import placement
 from virtual_cuda.ops.dispatch import (
     WRAPPERS,
@@ -44,6 +44,7 @@ from virtual_cuda.ops.elementwise import in_single
 from virtual_cuda.ops.placement import HOST, record_copy, waits_of
 from virtual_cuda.ops.registry import NOT_EMULATED, call_of, facts_of, operator
 from virtual_cuda.patching import Opening, Patch, Stage, around, identity, torch_patches
+from virtual_cuda.trees import leaves_of, map_leaves, map_only
 
 # What describes a nested tensor is on the host.
 _HOST_ONLY: Final = (
@@ -96,7 +97,7 @@ class NestedTensor(Tensor):
         )
 
     def to(self, *args: Any, **kwargs: Any) -> Any:
-        device, dtype, *_ = torch._C._nn._parse_to(*args, **kwargs)
+        device, dtype, *_ = _parse_to(*args, **kwargs)
         place = self._block.place if device is None else place_named(device)
         inner = self._inner if dtype in (None, self.dtype) else self._inner.to(dtype)
         if place is not None:
@@ -179,10 +180,10 @@ def run_nested(func: Any, args: Any, kwargs: Any, place: Place | None = None) ->
         graph = value.requires_grad and torch.is_grad_enabled()
         return _to_device(value, place, blocks) if graph else _dense(value, place, blocks)
 
-    args, kwargs = tree_map(down, (tuple(args), kwargs))
+    args, kwargs = map_leaves(down, (tuple(args), kwargs))
     before = len(blocks)
-    out = tree_map(up, func(*args, **kwargs))
-    if place is not None and any(isinstance(leaf, torch.Tensor) for leaf in tree_leaves(out)):
+    out = map_leaves(up, func(*args, **kwargs))
+    if place is not None and any(isinstance(leaf, torch.Tensor) for leaf in leaves_of(out)):
         made = sum(block.size for block in list(blocks.values())[before:])
         write(f"aten.{getattr(func, '__name__', 'nested')}.default", place, made)
     return out
@@ -191,7 +192,7 @@ def run_nested(func: Any, args: Any, kwargs: Any, place: Place | None = None) ->
 def _make_nested(original: Any, *args: Any, **kwargs: Any) -> Any:
     """`torch.nested.nested_tensor` and its like, of tensors on the device or for it."""
     pieces = args[0] if args else [kwargs.get(name) for name in ("tensor_list", "ts", "t")]
-    leaves = [leaf for leaf in tree_leaves(pieces) if isinstance(leaf, torch.Tensor)]
+    leaves = [leaf for leaf in leaves_of(pieces) if isinstance(leaf, torch.Tensor)]
     here = next((leaf._block.place for leaf in leaves if isinstance(leaf, Tensor)), None)
     away = next((leaf for leaf in leaves if leaf.device != leaves[0].device), None)
     if kwargs.get("device") is None and away is not None:
@@ -226,7 +227,7 @@ def _has_function(original: Any, values: Any) -> bool:
 
 def _forget_loaded() -> None:
     """Sparse tensors that were unpickled wait for the next `torch.load` to be validated: not on a closed device."""
-    waiting: list[Any] = vars(torch._utils)["_sparse_tensors_to_validate"]
+    waiting = find_internal("torch._utils._sparse_tensors_to_validate", otherwise=[])
     waiting[:] = [tensor for tensor in waiting if type(tensor) is not SparseTensor]
 
 
@@ -241,7 +242,9 @@ def _nested_patches(opening: Opening) -> Iterator[Patch]:
 
 
 aten: Final = torch.ops.aten
-_make: Final = torch.Tensor._make_wrapper_subclass
+_make: Final = make_shell
+_parse_to: Final = find_internal("torch._C._nn._parse_to", "`to` of a nested tensor")
+_function_modes: Final = find_internal("torch._C._len_torch_function_stack", otherwise=lambda: 1)
 
 
 class SparseTensor(Tensor):
@@ -432,18 +435,19 @@ def _in_single(func: Any, inner: Any, named: Any, error: Exception) -> Any:
     if spelled is None:
         return NOT_EMULATED
     narrow = torch.float16 if spelled[1] == "Half" else torch.bfloat16
-    wide_args, wide_named = tree_map_only(
+    wide_args, wide_named = map_only(
         torch.Tensor, lambda t: t.float() if t.dtype is narrow else t, (tuple(inner), named)
     )
     out = call_of(func)(*wide_args, **wide_named)
     if out is wide_args[0]:
         return inner[0].copy_(out.to(narrow))
-    return tree_map_only(
-        torch.Tensor, lambda t: t.to(narrow) if t.dtype is torch.float32 else t, out
-    )
+    return map_only(torch.Tensor, lambda t: t.to(narrow) if t.dtype is torch.float32 else t, out)
 
 
-_PRODUCTS: Final = (aten.mm.default, aten.addmm.default, aten._sparse_sparse_matmul.default)
+_sparse_product: Final = find_internal(
+    "torch.ops.aten._sparse_sparse_matmul.default", otherwise=None
+)
+_PRODUCTS: Final = (aten.mm.default, aten.addmm.default, _sparse_product)
 _FACTORS: Final = {  # what CUDA multiplies: a layout, and those of the second factor
     torch.strided: (torch.sparse_csr, torch.sparse_csc, torch.sparse_bsc),
     torch.sparse_csr: (torch.strided, torch.sparse_csr, torch.sparse_csc),
@@ -612,7 +616,12 @@ operator("embedding_sparse_backward", "_embedding_bag_sparse_backward", plan=run
 operator(
     "_embedding_bag_backward",
     plan=run,
-    kernel=partial(in_single, aten._embedding_bag_backward.default),
+    kernel=partial(
+        in_single,
+        find_internal(
+            "torch.ops.aten._embedding_bag_backward.default", "gradients of embedding_bag"
+        ),
+    ),
     nondeterministic=lambda args: "embedding_bag_backward_cuda_max" if args[8] == 2 else None,
 )
 operator("_gather_sparse_backward", plan=run)
@@ -620,7 +629,7 @@ operator("_gather_sparse_backward", plan=run)
 
 def _wanted(kwargs: dict[str, Any], given: tuple[Any, ...]) -> Place | None:
     """The place a constructor is asked for, by its `device`, the default device or the tensors it gets."""
-    if kwargs.get("device") is None and torch._C._len_torch_function_stack():
+    if kwargs.get("device") is None and _function_modes():
         default = torch.get_default_device()
         if default.type == "cuda":
             kwargs["device"] = default
@@ -673,7 +682,11 @@ def _coo(
             else build.indices_size(where, what, size, **options)
         )
     if checked and coalesced:
-        torch._validate_sparse_coo_tensor_args(*given, built.shape, True)
+        # as it is now, which is ours
+        validate = find_internal(
+            "torch._validate_sparse_coo_tensor_args", otherwise=lambda *args: None
+        )
+        validate(*given, built.shape, True)
     return built.detach().requires_grad_() if kwargs.get("requires_grad") else built
 
 
