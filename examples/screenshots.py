@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from gpudojo.authoring.new import Made, corpus, hand_in, sample
-from gpudojo.classes.class_grading import ClassGrading, Display
+from gpudojo.classes.class_grading import ClassGrading
+from gpudojo.classes.display import Display
 from gpudojo.classes.grading_options import GradingOptions
 from gpudojo.report.writing import ReportOptions, write_report
 from playwright.sync_api import sync_playwright
@@ -29,7 +30,6 @@ WIDTHS, THEMES = (360, 800, 1400, 1920), ("light", "dark")
 
 def report(folder: Path) -> Path:
     """A class made up from the repository's own solutions, graded here."""
-    from rich.console import Console
 
     handed_in, out = folder / "class", folder / "graded"
     handed_in.mkdir()
@@ -46,7 +46,7 @@ def report(folder: Path) -> Path:
         secret="pictures",
         jobs=2,
     )
-    ClassGrading(asked, Display(Console(), quiet=True)).run()
+    ClassGrading(asked, Display(None)).run()
     write_report(ReportOptions(out, folder / "report"), print)
     return folder / "report"
 

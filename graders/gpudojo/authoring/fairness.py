@@ -15,7 +15,7 @@ from gpudojo.authoring.lint import Finding, solutions
 from gpudojo.authoring.variants import Variant, chosen, mutants, rewrites
 from gpudojo.classes.class_grading import ClassGrading
 from gpudojo.classes.grading_options import GradingOptions
-from gpudojo.classes.local_runner import Progress
+from gpudojo.classes.runners import Progress
 from gpudojo.model.errors import BadClass
 from gpudojo.model.exercise import Exercise
 from gpudojo.model.results import CheckRow

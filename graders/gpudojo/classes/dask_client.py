@@ -24,6 +24,7 @@ from distributed import Client, KilledWorker
 from distributed.client import FutureCancelledError, FuturesCancelledError
 from distributed.versions import VersionMismatchWarning
 
+from gpudojo.classes.child_scheduler import TICK
 from gpudojo.classes.dask_worker import (
     HASH,
     Introduction,
@@ -34,7 +35,7 @@ from gpudojo.classes.dask_worker import (
     unpack_reply,
     versions,
 )
-from gpudojo.classes.local_runner import TICK, GradingTask, Progress
+from gpudojo.classes.runners import GradingTask, Progress
 from gpudojo.classes.store import Incident, IncidentKind, UnreadRecord
 from gpudojo.classes.submission_run import BEFORE
 from gpudojo.model.errors import BadMessage, BadWorker, NoCluster

@@ -22,8 +22,10 @@ from distributed import WorkerPlugin
 
 from gpudojo import __version__
 from gpudojo.classes import submission_run
+from gpudojo.classes.child_scheduler import ChildScheduler
 from gpudojo.classes.fingerprints import fingerprint_of_observing
-from gpudojo.classes.local_runner import ChildScheduler, GradingTask, at_once, fork_client_for
+from gpudojo.classes.local_runner import fork_client_for, jobs_that_fit
+from gpudojo.classes.runners import GradingTask
 from gpudojo.classes.store import UnreadRecord, decode, decode_unread, encode
 from gpudojo.classes.submission_run import SubmissionRun
 from gpudojo.model.errors import BadEvidence, BadMessage, DojoError
@@ -185,7 +187,7 @@ class ForkServerThread:
         try:
             with contextlib.closing(fork_client_for(self.options.bench)) as client:
                 client.start_and_wait()
-                ChildScheduler(client, at_once(self.options, UNLIMITED), bell=self._bell).run(
+                ChildScheduler(client, jobs_that_fit(self.options, UNLIMITED), bell=self._bell).run(
                     self._tasks()
                 )
         except BaseException as raised:

@@ -199,7 +199,7 @@ def _mutants(
             "--mutants grades a class, which needs Linux or macOS; on Windows, use WSL"
         )
     from gpudojo.authoring import fairness
-    from gpudojo.classes.class_grading import Display
+    from gpudojo.classes.display import Display
 
     console = Console(highlight=False)
     headings = ("mutants", "dead", "equivalent", "alive", "rewrites", "failing")

@@ -134,7 +134,7 @@ def override(
     """
     if sys.platform == "win32":
         raise click.ClickException("a class needs Linux or macOS; on Windows, use WSL")
-    from gpudojo.classes.class_grading import course_at, open_gradebook
+    from gpudojo.classes.class_opening import course_of_last_run, open_gradebook
     from gpudojo.classes.class_state import load_state, utc_now
     from gpudojo.classes.store import EVERYONE, SET, UNDO, LogEntry, Store, points_in
 
@@ -155,7 +155,7 @@ def override(
     store.open()
     try:
         state = load_state(folder)  # a `dojo grade` may have ended since
-        book = open_gradebook(folder, state, course_at(folder, state))
+        book = open_gradebook(folder, state, course_of_last_run(folder, state))
         who = by or _login()
         at = utc_now("microseconds")  # tells commands apart
         if log:

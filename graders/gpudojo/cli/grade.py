@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
-import gc
 import os
 import sys
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, get_args
+from typing import TYPE_CHECKING, Any, Final, get_args
 
 import click
 
@@ -27,12 +28,15 @@ from gpudojo.cli.options import (
 from gpudojo.model.results import AttemptRule
 
 if TYPE_CHECKING:
-    from gpudojo.classes.local_runner import Runner
+    from gpudojo.classes.class_grading import GradedClass
+    from gpudojo.classes.display import Display
+    from gpudojo.classes.grading_options import GradingOptions
+    from gpudojo.classes.runners import Runner
 
 DEVICES: Final = click.Choice(["virtual", "cuda", "mps", "cpu"])
 REFERENCE: Final = "The folder of reference solutions (default: reference/DAY of the repository)."
-# Options that are as in the last run where they are not given.
-ASKED: Final = {
+# Options that are as in the last run where they are not given, and their names in GradingOptions.
+KEPT_OPTIONS: Final = {
     "day": "day",
     "bench": "bench",
     "time_limit": "seconds",
@@ -87,29 +91,7 @@ WAIT: Final = "Seconds to wait for a scheduler or workers that are gone."
 )
 @click.option("--quiet", "-q", is_flag=True, help="Print errors only.")
 @click.pass_context
-def grade(
-    context: click.Context,
-    submissions: tuple[Path, ...],
-    out: Path,
-    day: str,
-    bench: str,
-    secret: str | None,
-    jobs: int | None,
-    scheduler: str | None,
-    wait: float,
-    time_limit: float,
-    memory_limit: int,
-    gpu_memory_limit: int,
-    only: tuple[str, ...],
-    rejudge: bool,
-    fresh: bool,
-    require_isolation: bool,
-    reference: Path | None,
-    course: Path | None,
-    roster: Path | None,
-    attempt: AttemptRule | None,
-    quiet: bool,
-) -> None:
+def grade(context: click.Context, /, **arguments: Any) -> None:
     """Grade SUBMISSIONS: folders, .zip, .tar.gz, .py and .ipynb files, or folders of these.
 
     Each submission runs in an isolated process. Run the same command again to resume after an interruption;
@@ -117,77 +99,150 @@ def grade(
     are those of the last run with this --out, unless they are given. Results of other students are kept: to grade one
     again, give its folder alone.
     """
-    if not hasattr(os, "fork"):
-        raise click.ClickException("grading a class needs Linux or macOS; on Windows, use WSL")
-    if rejudge and fresh:
-        raise click.UsageError("--rejudge runs nothing and --fresh runs everything: choose one")
-    if scheduler is not None and jobs is not None:
-        raise click.UsageError(
-            "--jobs is for this machine; with --scheduler, the workers' threads count"
-        )
-    gc.disable()  # until all is imported, and stays: to look through it for garbage takes a tenth of judging
-    from gpudojo.classes.class_grading import ClassGrading, Display, console_here
-    from gpudojo.classes.grading_options import GradingOptions
-    from gpudojo.classes.local_runner import LocalRunner
-    from gpudojo.model.errors import DojoError
-
-    options = GradingOptions(
-        submissions=submissions,
-        out=out,
-        reference=reference,
-        references=repository() / "reference" if reference is None else None,
-        day=day,
-        bench=bench,
-        secret=secret,
-        jobs=jobs or processors(),
-        seconds=time_limit,
-        memory=memory_limit,
-        gpu_memory=gpu_memory_limit,
-        only=frozenset(only),
-        rejudge=rejudge,
-        fresh=fresh,
-        require_isolation=require_isolation,
-        course=course,
-        roster=roster,
-        attempt=attempt,
-        asked=frozenset(name for option, name in ASKED.items() if given(context, option)),
-    )
-    display = Display(None if quiet else console_here())
-    try:
-        runner: Runner | None = None
-        if context.obj is not None:
-            runner = LocalRunner(options.jobs, context.obj)
-        elif scheduler is not None and not rejudge:
-            runner = _cluster(scheduler, wait, require_isolation)
-        with display:
-            grading = ClassGrading(options, display, runner)
-            gc.freeze()
-            gc.enable()
-            outcome = grading.run()
-    except KeyboardInterrupt:
-        kept = f"{display.done} of {display.count} are graded and kept"
-        click.echo(f"\nStopped; {kept}. Run the same command again to resume.", err=True)
-        sys.exit(130)
-    except DojoError as error:
-        raise click.ClickException(str(error)) from error
-    except OSError as error:
-        if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES):
-            raise
-        why = f"cannot write to {out}: {error.strerror}; {display.done} of {display.count} are graded and kept"
-        raise click.ClickException(f"{why}. Run the same command again to resume.") from error
-    finally:
-        gc.enable()
+    asked = GradeArguments(**arguments)
+    _refuse_contradictions(asked)
+    with contextlib.closing(_runner(asked)) as runner:
+        display = _display(asked.quiet)
+        outcome = _grade(_options(asked, context), display, runner)
     display.summary(outcome)
-    if not quiet:
+    if not asked.quiet:
         click.echo(f"\n{outcome.path}")
 
 
-def _cluster(address: str, wait: float, require_isolation: bool) -> Runner:
+@dataclass(frozen=True)
+class GradeArguments:
+    """What the user asks of `dojo grade`: its arguments, by the names that click gives them."""
+
+    submissions: tuple[Path, ...]
+    out: Path
+    day: str
+    bench: str
+    secret: str | None
+    jobs: int | None
+    scheduler: str | None
+    wait: float
+    time_limit: float
+    memory_limit: int
+    gpu_memory_limit: int
+    only: tuple[str, ...]
+    rejudge: bool
+    fresh: bool
+    require_isolation: bool
+    reference: Path | None
+    course: Path | None
+    roster: Path | None
+    attempt: AttemptRule | None
+    quiet: bool
+
+    @property
+    def is_new_class_here(self) -> bool:
+        """True if something will certainly run on this machine, on a virtual device."""
+        if self.rejudge or self.scheduler is not None or self.bench != "virtual":
+            return False
+        return not self.out.exists()
+
+
+def _refuse_contradictions(asked: GradeArguments) -> None:
+    """Raises a ClickException for a system that cannot grade, and for options that exclude another."""
+    if not hasattr(os, "fork"):
+        raise click.ClickException("grading a class needs Linux or macOS; on Windows, use WSL")
+    if asked.rejudge and asked.fresh:
+        raise click.UsageError("--rejudge runs nothing and --fresh runs everything: choose one")
+    if asked.scheduler is not None and asked.jobs is not None:
+        raise click.UsageError(
+            "--jobs is for this machine; with --scheduler, the workers' threads count"
+        )
+
+
+def _options(asked: GradeArguments, context: click.Context) -> GradingOptions:
+    from gpudojo.classes.grading_options import GradingOptions
+
+    names_given = {name for option, name in KEPT_OPTIONS.items() if given(context, option)}
+    return GradingOptions(
+        submissions=asked.submissions,
+        out=asked.out,
+        reference=asked.reference,
+        references=repository() / "reference" if asked.reference is None else None,
+        day=asked.day,
+        bench=asked.bench,
+        secret=asked.secret,
+        jobs=asked.jobs or processors(),
+        seconds=asked.time_limit,
+        memory=asked.memory_limit,
+        gpu_memory=asked.gpu_memory_limit,
+        only=frozenset(asked.only),
+        rejudge=asked.rejudge,
+        fresh=asked.fresh,
+        require_isolation=asked.require_isolation,
+        course=asked.course,
+        roster=asked.roster,
+        attempt=asked.attempt,
+        asked=frozenset(names_given),
+    )
+
+
+def _display(quiet: bool) -> Display:
+    from gpudojo.classes.display import Display
+
+    if quiet:
+        return Display(None)
+    from rich.console import Console
+
+    return Display(Console(highlight=False))
+
+
+def _grade(options: GradingOptions, display: Display, runner: Runner) -> GradedClass:
+    """Grade a class and show progress; raises ClickException where results cannot be written.
+
+    After Ctrl-C the command ends with 130.
+    """
+    from gpudojo.classes.class_grading import ClassGrading
+
+    try:
+        with display:
+            return ClassGrading(options, display, runner).run()
+    except KeyboardInterrupt:
+        click.echo(
+            f"\nStopped; {_how_far(display)}. Run the same command again to resume.", err=True
+        )
+        sys.exit(130)
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES):
+            raise
+        raise click.ClickException(
+            f"cannot write to {options.out}: {error.strerror}; {_how_far(display)}. "
+            "Run the same command again to resume."
+        ) from error
+
+
+def _how_far(display: Display) -> str:
+    return f"{display.done} of {display.count} are graded and kept"
+
+
+def _runner(asked: GradeArguments) -> Runner:
+    """What runs submissions: this machine, or the workers of a Dask scheduler."""
+    if asked.scheduler is None or asked.rejudge:
+        return _local_runner(asked)
     try:
         import distributed  # noqa: F401 - is it there?
     except ImportError:
-        said = "--scheduler needs Dask's `distributed`: pip install -c constraints.txt 'gpudojo[cluster]'"
-        raise click.ClickException(said) from None
+        raise click.ClickException(
+            "--scheduler needs Dask's `distributed`: "
+            "pip install -c constraints.txt 'gpudojo[cluster]'"
+        ) from None
     from gpudojo.classes.dask_client import Cluster
 
-    return Cluster(address, wait, require_isolation)
+    return Cluster(asked.scheduler, asked.wait, asked.require_isolation)
+
+
+def _local_runner(asked: GradeArguments) -> Runner:
+    """This machine; if something will certainly run, its fork server is started at once.
+
+    It takes seconds until it is ready, and so does what this process imports meanwhile.
+    """
+    from gpudojo.classes.local_runner import LocalRunner
+
+    runner = LocalRunner(asked.jobs or processors())
+    if asked.is_new_class_here:
+        runner.start_early(asked.bench)
+    return runner

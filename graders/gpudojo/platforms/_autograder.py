@@ -19,7 +19,8 @@ from typing import Final, NamedTuple
 import msgspec
 
 import gpudojo
-from gpudojo.classes.class_grading import ClassGrading, Display
+from gpudojo.classes.class_grading import ClassGrading
+from gpudojo.classes.display import Display
 from gpudojo.classes.grading_options import GradingOptions
 from gpudojo.grading.limits import DEFAULT_SECONDS
 from gpudojo.grading.references import SHIPPED_SUFFIX, read_shipped

@@ -466,7 +466,7 @@ def test_a_changed_submission_alone_is_run_again(
 def test_bad_options_are_refused_with_a_sentence(
     folder: Path, tmp_path: Path, more: dict[str, Any], said: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(local_runner, "devices", list)
+    monkeypatch.setattr(local_runner, "device_files", list)
     monkeypatch.setattr(sys, "platform", "linux")
     wishes: dict[str, Any] = {
         "submissions": [folder],

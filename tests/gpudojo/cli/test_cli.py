@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 from gpudojo import __version__
-from gpudojo.__main__ import main as start
 from gpudojo.cli import COMMANDS, main
 from gpudojo.sandbox.fork_client import ForkClient
 
@@ -104,28 +103,24 @@ def test_the_fork_server_starts_with_the_command_where_something_will_run_here(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     new = str(tmp_path / "new")
-    known = str(tmp_path)
+    known = str(tmp_path / "class")
+    (tmp_path / "class").mkdir()
+    (tmp_path / "class" / "01_checking_device.py").write_text("x = 1\n")
     steps = list[str]()
     monkeypatch.setattr(ForkClient, "start", lambda self: steps.append("started"))
     monkeypatch.setattr(ForkClient, "close", lambda self: steps.append("closed"))
-    wrong = "--no-such-option"  # so that nothing is graded
-
-    def run(*words: str) -> object:
-        monkeypatch.setattr(sys, "argv", ["dojo", *words])
-        with pytest.raises(SystemExit) as ended:
-            start()
-        return ended.value.code
-
+    wrong = ("--only", "no_such_function")  # so that nothing is graded
     for more in (
         ["--out", known],
         ["--out", new, "--rejudge"],
-        ["--out", new, "--scheduler=x"],
-        ["--help"],
+        ["--out", new, "--scheduler=tcp://127.0.0.1:9"],
+        ["--out", new, "--bench=cpu"],
+        ["--out", new, "--help"],
     ):
-        run("grade", known, *more, wrong)
-    run("sample", "--out", new, wrong)
+        dojo("grade", known, *more, *wrong)
     assert steps == []
-    assert run("grade", known, "--out", new, wrong) == 2
+    code, said = dojo("grade", known, "--out", new, *wrong)
+    assert (code, "no_such_function" in said) == (1, True)
     assert steps == ["started", "closed"]
 
 

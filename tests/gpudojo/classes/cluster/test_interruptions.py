@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from gpudojo.classes import dask_worker
 from gpudojo.classes.dask_worker import HASH, Order, pack, unpack_reply, versions
-from gpudojo.classes.local_runner import GradingTask
+from gpudojo.classes.runners import GradingTask
 from gpudojo.model.errors import NoCluster
 
 from tests.gpudojo.classes.cluster.machines import (

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from gpudojo.classes import judging
 from gpudojo.classes.dask_client import LOSSES, REFUSALS, TaskQueue
-from gpudojo.classes.local_runner import GradingTask
+from gpudojo.classes.runners import GradingTask
 from gpudojo.classes.store import Record
 from gpudojo.classes.submission_run import SubmissionRun
 from gpudojo.model.catalogue import exercises_of

@@ -1,0 +1,114 @@
+"""Runs the reference solutions, which submissions are compared with."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from msgspec.structs import replace
+
+from gpudojo.classes import judging, store
+from gpudojo.classes.runners import GradingTask
+from gpudojo.classes.store import Record, Store, UnreadRecord
+from gpudojo.classes.submission_run import SubmissionRun
+from gpudojo.classes.verdict_store import VerdictStore
+from gpudojo.grading.references import PUBLIC_SEEDS
+from gpudojo.model.exercise import Exercise
+from gpudojo.sandbox import protocol
+from gpudojo.sandbox.protocol import RunOptions
+
+REFERENCE: Final = "the reference solutions"
+
+
+@dataclass(frozen=True)
+class RunSettings:
+    """What a submission runs with, and what it is judged by.
+
+    They are the same for a whole class, unless each student has a seed.
+    """
+
+    conditions: tuple[str, ...]
+    run_options: RunOptions
+    verdicts: VerdictStore
+
+    def record_key(self, digest: str) -> str:
+        """The key of the record of a submission with that digest."""
+        return store.key_of(digest, *self.conditions)
+
+
+class ReferenceRuns:
+    """Makes the tasks that run the reference solutions of a class, and keeps their records.
+
+    `timelines_key` is the key of one more record, which has the pictures of the reference's calls.
+    """
+
+    def __init__(
+        self,
+        records: Store,
+        files: dict[str, bytes],
+        exercises: Sequence[Exercise],
+        only: frozenset[str],
+        timelines_key: str,
+    ) -> None:
+        self.records = records
+        self.files = files
+        self.exercises = exercises
+        self.only = only
+        self.timelines_key = timelines_key
+
+    def tasks(
+        self, settings: Iterable[RunSettings], then: Callable[[], None] = lambda: None
+    ) -> Iterator[GradingTask]:
+        """A task for each of the settings; `then` is called after each one.
+
+        A task raises BadClass where the reference cannot be used.
+        """
+        for each in settings:
+            yield self._task(each, then)
+
+    def _task(self, settings: RunSettings, then: Callable[[], None]) -> GradingTask:
+        def done(unread: UnreadRecord) -> None:
+            record = unread.whole()
+            judging.require_usable_reference(record, self.exercises, self.only)
+            timelines = self.records.record(self.timelines_key)
+            if timelines is not None:
+                record = _with_timelines(record, timelines)
+            self.records.keep(settings.verdicts.reference_key, record)
+            then()
+
+        options = replace(settings.run_options, drawn=protocol.NONE)
+        run = SubmissionRun("reference", self.files, options)
+        return GradingTask(REFERENCE, run, done, time.monotonic())
+
+    def timelines_task(
+        self, options: RunOptions, reference_keys: Callable[[], Iterable[str]]
+    ) -> GradingTask:
+        """The task that draws the calls of the reference; nothing waits for it.
+
+        It runs with a public seed, since pictures are for everybody. When it is done, they are
+        added to the records of the reference; one that still runs adds them itself.
+        """
+
+        def done(unread: UnreadRecord) -> None:
+            timelines = unread.whole()
+            self.records.keep(self.timelines_key, timelines)
+            for key in reference_keys():
+                record = self.records.record(key)
+                if record is not None:
+                    self.records.keep(key, _with_timelines(record, timelines))
+
+        seeds = dict.fromkeys(options.seeds, PUBLIC_SEEDS[0])
+        options = replace(options, drawn=protocol.EVERY, seeds=seeds)
+        run = SubmissionRun("reference", self.files, options)
+        return GradingTask(f"timelines of {REFERENCE}", run, done, time.monotonic())
+
+
+def _with_timelines(record: Record, timelines: Record) -> Record:
+    """The record of a reference with timelines of another run of it."""
+    seen = dict(record.seen)
+    for key, function in timelines.seen.items():
+        if key in seen:
+            seen[key] = replace(seen[key], timelines=function.timelines)
+    return replace(record, seen=seen)

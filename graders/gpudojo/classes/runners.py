@@ -1,0 +1,71 @@
+"""What a class is graded with: tasks, a runner that runs them, and progress that is told of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from gpudojo.classes.store import UnreadRecord
+from gpudojo.classes.submission_run import SubmissionRun
+from gpudojo.model.results import SubmissionStatus
+from gpudojo.sandbox.fork_client import ChildPipes
+from gpudojo.sandbox.layers import Layers
+from gpudojo.sandbox.protocol import RunOptions
+from gpudojo.submissions.entries import IgnoredPath
+
+
+@dataclass(eq=False)
+class GradingTask:
+    """A submission to run; `done` is called with its record."""
+
+    name: str
+    run: SubmissionRun
+    done: Callable[[UnreadRecord], None]
+    began: float  # by `time.monotonic`
+    # While it runs on this machine:
+    pipes: ChildPipes | None = None
+    # Of all children that have run it:
+    peak_bytes: int = 0
+    device_bytes: int = 0
+    cpu_seconds: float = 0.0
+
+
+class Progress(Protocol):
+    """Is told how grading goes: the terminal, or a test."""
+
+    def begins(self, count: int, known: int, ignored: Sequence[IgnoredPath]) -> None:
+        """So many submissions were found, of which so many need not run."""
+
+    def prepares(self, what: str) -> None:
+        """Something takes a while before submissions run."""
+
+    def isolated(self, layers: dict[str, str]) -> None:
+        """It is known which layers of isolation hold; submissions are graded from now on."""
+
+    def under_way(self, tasks: Sequence[GradingTask]) -> None:
+        """These run at the moment."""
+
+    def graded(self, submission: str, status: SubmissionStatus, ran: bool) -> None:
+        """One more has a verdict; `ran`: it was run for it now."""
+
+
+class Runner(Protocol):
+    """Runs tasks, on this machine or elsewhere.
+
+    It calls each task's `done` once, in the thread that called `run`.
+    """
+
+    def start(self, options: RunOptions, progress: Progress) -> Layers:
+        """Get ready.
+
+        Returns the isolation, or nothing where it is known only after a submission has run.
+        """
+        ...
+
+    def run(self, tasks: Iterator[GradingTask]) -> None:
+        """Run all of them; the next one is taken only when there is room for it."""
+        ...
+
+    def close(self) -> None:
+        """End what `start` has started; it may be called twice."""
