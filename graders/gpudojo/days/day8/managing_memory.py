@@ -13,7 +13,7 @@ from virtual_cuda.ledger import Backward, Forward, OptimizerStep, questions
 
 from gpudojo.days.day8.loops_over_batches import expect_ran_on, why_a_loop_raised
 from gpudojo.days.day8.sprites import CLASSES, SIZE, make_sprites
-from gpudojo.days.day8.watched_objects import Hook, Sealed, WatchedBatches
+from gpudojo.days.day8.watched_objects import Hook, Sealed, WatchLog
 from gpudojo.grading.call import (
     Call,
     StudentRaised,
@@ -532,9 +532,7 @@ def _accumulated(
     call: Call, device: Any, count: int, steps: int, mode: bool = True, **before: bool
 ) -> Accumulated:
     """One call with this many sprites, in batches of two."""
-    data = torch.utils.data.TensorDataset(
-        *(part[:count] for part in make_sprites(9, call.seed + 1))
-    )
+    pictures, classes = make_sprites(9, call.seed + 1)
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(call.seed)
         model: Any = nn.Sequential(nn.Flatten(), nn.Linear(3 * SIZE * SIZE, CLASSES))
@@ -577,9 +575,10 @@ def _accumulated(
             loss.register_hook(Hook(backward_begins))
         return loss
 
-    batches = WatchedBatches(call, torch.utils.data.DataLoader(data, batch_size=2))
-    with batches.followed():
-        value = call(model, batches, Sealed(loss_fn), optimizer, device, steps)
+    log = WatchLog(call)
+    loader = log.make_loader(pictures[:count], classes[:count], batch_size=2)
+    with log.explaining_errors():
+        value = call(model, loader, Sealed(loss_fn), optimizer, device, steps)
     records = tuple(r for r in call.ledger if isinstance(r, Forward | Backward | OptimizerStep))
     taken = questions.optimizer_steps(records)
     passes = questions.backward_passes(records)
@@ -600,7 +599,7 @@ def _accumulated(
         ahead=_ahead(records),
         scales=[round(scale, 4) for scale in torch.stack(scales).tolist()] if scales else [],
         clean=clean,
-        batches=batches.handed_out,
+        batches=log.batches,
         steps=steps,
         training=mode,
         whole=[*whole, model.training, model[1].training],

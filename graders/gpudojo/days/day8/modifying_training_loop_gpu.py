@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import functools
 import math
-import sys
-import weakref
 from typing import Any
 
 from gpudojo.days.day8.sprites import CLASSES, SIZE, linear_layer, make_sprites
+from gpudojo.days.day8.watched_objects import ForwardPass, Hook, WatchLog
 from gpudojo.grading.call import (
     Call,
     StudentRaised,
     array_of,
     call_and_restore_settings,
     device_name,
-    lines_of_copies,
     nn,
     torch,
     try_scenarios,
@@ -30,13 +27,6 @@ from gpudojo.grading.checks import (
     scenario_pairs,
 )
 from gpudojo.grading.comparing import arrays_close
-from gpudojo.grading.watching import (
-    find_classes,
-    keep_state,
-    make_picklable,
-    state_for_hook,
-    state_of,
-)
 from gpudojo.model.evidence import Array, Case, Cases, Raised
 from gpudojo.model.exercise import Exercise, Failed, Seen, with_article
 
@@ -48,158 +38,71 @@ exercise = Exercise(
 )
 train = exercise.function("train_epoch")
 
+SAMPLES = 5  # the last batch is smaller, and a batch of one
+BATCH = 4
+RATE = 0.15  # neither this nor the momentum is a default
+MOMENTUM = 0.8
+STEPPED = "a step since the forward pass"  # beside what was copied before an error
 
-class TrainForward(Case, frozen=True):
-    """One forward pass of the model."""
-
-    training: bool  # all modules of the model in training mode
-    device: str | None  # of the inputs
-    own: bool  # run by the model that was passed in, not by a copy
+# ---- scenarios ---------------------------------------------------------------------------------
 
 
-class Watch:
-    """Records what happens during one call."""
+class TrainingLog(WatchLog):
+    """Records the gradients that backward passes find, and the steps of the optimizer passed in."""
 
     def __init__(self, call: Call) -> None:
-        self.ledger, self.path = call.bench.ledger, str(call.path)
-        self.model: Any = None
-        self.forwards: list[TrainForward] = []
-        self.walks: list[
-            int | None
-        ] = []  # lines that moved the whole model after the first batch was fetched
-        self.losses: list[tuple[Any, int]] = []  # results of loss_fn, and batch sizes
-        self.loss_devices: list[list[str]] = []  # of outputs and targets
-        self.output: Any = None  # a weak reference to the latest
-        self.as_they_are: list[
-            bool
-        ] = []  # for every loss, whether it got the latest outputs themselves
-        self.found: list[
-            Any
-        ] = []  # for every backward pass, a copy of the gradients from before, or None
-        self.steps: list[bool] = []  # for every optimizer step, whether there were gradients
-        self.batch: dict[str, Any] = {}  # the latest
-        self.latest: int | None = None  # ledger mark at the latest batch
-        self.first: int | None = None  # at the first batch
-        self.last: int | None = None  # at the end of the loader
-        self.begun = 0  # iterators of the loader
+        super().__init__(call)
         self.optimizer: Any = None
-        self.state = 0  # of how many parameters the optimizer had a state when it stepped first
+        self.gradients_before: list[Any] = []  # for every backward pass, a copy, or None
+        self.steps_with_gradients: list[bool] = []
+        self.parameters_with_state = 0  # of the optimizer, when it stepped first
 
-    def fetched(self, inputs: Any, targets: Any) -> None:
-        self.latest = self.ledger.mark()
-        self.first = self.latest if self.first is None else self.first
-        self.batch = {"inputs": inputs, "targets": targets}
-
-    def ended(self) -> None:
-        self.last = self.ledger.mark()
-
-    def moves(self) -> None:
-        """Keeps the line of the student's file that is running, if batches are being fetched."""
-        if self.first is not None and self.last is None:
-            frame: Any = sys._getframe(1)
-            while frame is not None and frame.f_code.co_filename != self.path:
-                frame = frame.f_back
-            self.walks.append(None if frame is None else frame.f_lineno)
-
-    def stepping(self, optimizer: Any) -> None:
+    def step_begins(self, optimizer: Any) -> None:
+        """Record a step of the optimizer that was passed in."""
         if optimizer is not self.optimizer:
             return
-        self.state = self.state if self.steps else len(self.optimizer.state)
-        self.steps.append(self.model[-1].bias.grad is not None)
+        if not self.steps_with_gradients:
+            self.parameters_with_state = len(optimizer.state)
+        self.steps_with_gradients.append(self.model[-1].bias.grad is not None)
 
-    def keep_gradients(self) -> None:
-        """Keeps those of the last layer. Copied now and read after the call: to read them here would be a wait."""
-        gradient = self.model[-1].bias.grad
-        self.found.append(None if gradient is None else gradient.detach().clone())
+    def backward_begins(self, gradient: Any) -> None:
+        """Copy the last layer's gradients, to be read after the call: to read them here would be a wait."""
+        before = self.model[-1].bias.grad
+        self.gradients_before.append(None if before is None else before.detach().clone())
 
-    @property
-    def leftovers(self) -> list[bool]:
-        """For every backward pass, whether it added to gradients. Only to be read after the call."""
-        return [gradient is not None and any(gradient.tolist()) for gradient in self.found]
-
-
-@functools.cache
-def _classes() -> tuple[Any, ...]:
-    """Model, loader and loss that record what is done with them; made once, and only where torch is needed."""
-
-    class Sequential(nn.Sequential):
-        key: int  # of a Watch
-
-        def forward(self, input: Any) -> Any:
-            device = str(input.device) if isinstance(input, torch.Tensor) else None
-            training = all(
-                module.training for module in self.modules()
-            )  # the outermost flag is not enough
-            watch = state_of(self.key)
-            watch.forwards.append(TrainForward(training, device, self is watch.model))
-            output = super().forward(input)  # type: ignore[no-untyped-call]
-            watch.output = weakref.ref(output)
-            return output
-
-        def _apply(self, *args: Any, **kwargs: Any) -> Any:  # where `to`, `cuda` and `cpu` end
-            state_of(self.key).moves()
-            return super()._apply(*args, **kwargs)  # type: ignore[no-untyped-call]
-
-    class DataLoader(torch.utils.data.DataLoader):  # type: ignore[type-arg]
-        key: int
-
-        def __iter__(self) -> Any:
-            state_of(self.key).begun += 1
-            for batch in super().__iter__():
-                state_of(self.key).fetched(*batch)
-                yield batch
-            state_of(self.key).ended()
-
-    class CrossEntropyLoss(nn.CrossEntropyLoss):
-        key: int
-
-        def forward(self, input: Any, target: Any) -> Any:
-            watch = state_of(self.key)
-            key = self.key
-            value = super().forward(input, target)
-            watch.losses.append((value.detach(), len(target)))
-            watch.loss_devices.append([str(input.device), str(target.device)])
-            watch.as_they_are.append(watch.output is not None and watch.output() is input)
-            if value.requires_grad:
-                value.register_hook(lambda gradient: state_for_hook(key).keep_gradients())
-            return value
-
-    return make_picklable(Sequential, DataLoader, CrossEntropyLoss)
-
-
-__getattr__ = find_classes(_classes)
-
-
-STEPPED = "a step since the forward pass"  # beside what was copied before an error
-SAMPLES, BATCH = 5, 4  # the last batch is smaller, and a batch of one
-RATE, MOMENTUM = 0.15, 0.8  # not the defaults
+    def added_to_gradients(self) -> list[bool]:
+        """For every backward pass, whether it added to gradients. Only to be asked after the call."""
+        return [before is not None and any(before.tolist()) for before in self.gradients_before]
 
 
 @train.draws
 def _numbers(seed: int) -> tuple[Any, Any, Any, Any]:
-    """Sprites, classes, weight and bias; drawn until the losses of the batches differ, so that their mean is wrong."""
+    """Sprites, classes, weight and bias, with which the losses of the batches differ.
+
+    So the mean of the batches' means is not the mean over the samples.
+    """
     while True:
         generator = torch.Generator().manual_seed(seed)
         weight = torch.rand(CLASSES, 3 * SIZE * SIZE, generator=generator) * 0.2 - 0.1
         pictures, classes = make_sprites(SAMPLES, seed + 1)
-        first, last = _losses(pictures.flatten(1), classes, weight)
+        first, last = _batch_losses(pictures.flatten(1), classes, weight)
         if abs(first - last) > 0.1:
             return pictures, classes, weight, torch.zeros(CLASSES)
         seed += 100_003
 
 
-def _losses(inputs: Any, classes: Any, weight: Any) -> list[float]:
-    """The losses of the batches of an epoch."""
-    found = []
+def _batch_losses(inputs: Any, classes: Any, weight: Any) -> list[float]:
+    """The losses of the batches of an epoch, computed without autograd."""
+    losses = []
     bias = torch.zeros(CLASSES)
     wanted = torch.eye(CLASSES)[classes]
     for x, y in zip(inputs.split(BATCH), wanted.split(BATCH), strict=True):
-        logs = (x @ weight.T + bias).log_softmax(1)
-        found.append(-(logs * y).sum(1).mean().item())
-        error = (logs.exp() - y) * RATE / len(x)
+        logarithms = (x @ weight.T + bias).log_softmax(1)
+        losses.append(-(logarithms * y).sum(1).mean().item())
+        error = (logarithms.exp() - y) * RATE / len(x)
         weight = weight - error.T @ x
         bias = bias - error.sum(0)
-    return found
+    return losses
 
 
 class Epoch(Case, frozen=True):
@@ -208,17 +111,16 @@ class Epoch(Case, frozen=True):
     kind: str
     is_float: bool
     value: float | None
-    losses: list[
-        tuple[float, int]
-    ]  # of this very call, so that a mistake elsewhere is not blamed on the mean
-    devices: list[str]
+    # Losses and batch sizes of this very call: a mistake elsewhere is not blamed on the mean.
+    losses: list[tuple[float, int]]
+    devices: list[str]  # of the parameters, after the call
     wanted_device: str
-    after: list[Array]
-    order: list[str]
-    forwards: list[TrainForward]
-    loss_devices: list[list[str]]
+    after: list[Array]  # the parameters
+    order: list[str]  # of forward passes, backward passes and steps
+    forwards: list[ForwardPass]
+    loss_devices: list[list[str]]  # for every loss, of outputs and targets
     as_they_are: list[bool]  # for every loss, whether it got the model's outputs themselves
-    leftovers: list[bool]
+    leftovers: list[bool]  # for every backward pass, whether it added to gradients
     steps: list[bool]  # of the optimizer passed in: whether there were gradients
     moved_in_loop: list[int | None]
     step_lines: list[int | None]
@@ -231,101 +133,114 @@ class Epoch(Case, frozen=True):
     state_kept: bool  # whether the optimizer had its state from before when it stepped
 
 
-def _epoch(
+def _train(
     call: Call, device: Any, samples: int = SAMPLES, moved: bool = False, begun: bool = False
 ) -> Epoch:
-    """An epoch; the model may be on the device before, and the optimizer may have stepped before."""
+    """Call the student's function for an epoch and describe it. Raises StudentRaised.
+
+    With `moved` the model is on the device before; with `begun` the optimizer has stepped before.
+    """
     pictures, classes, weight, bias = (numbers.clone() for numbers in _numbers(call.seed))
-    watch = Watch(call)
-    key = keep_state(watch)
-    sequential, loader, loss = _classes()
-    model = watch.model = sequential(nn.Flatten(), linear_layer(weight, bias))
-    data = torch.utils.data.TensorDataset(pictures[:samples], classes[:samples])
-    batches = loader(data, batch_size=BATCH)
-    loss_fn = loss()
-    model.key = batches.key = loss_fn.key = key
+    log = TrainingLog(call)
+    model = log.make_model(nn.Flatten(), linear_layer(weight, bias))
+    loader = log.make_loader(pictures[:samples], classes[:samples], BATCH)
+    loss_fn = log.make_loss()
     if moved:
         model.to(device)
-    optimizer = torch.optim.SGD(model.parameters(), lr=RATE, momentum=MOMENTUM if begun else 0.0)
-    for gradient in (0.1, 1.0) if begun else (1.0,):
-        for parameter in model.parameters():
-            parameter.grad = torch.full_like(
-                parameter, gradient
-            )  # must not leak into the first step
-        if gradient != 1.0:
-            optimizer.step()  # it has momentum from before, which only this optimizer knows
-    optimizer.register_step_pre_hook(lambda stepped, *_: state_for_hook(key).stepping(stepped))
-    options = _options(optimizer)
-    state = len(optimizer.state)
-    start = [array_of(p) for p in model.parameters()]
-    watch.optimizer = optimizer
+    optimizer = _make_optimizer(model, begun)
+    optimizer.register_step_pre_hook(Hook(lambda stepped, *_: log.step_begins(stepped)))
+    log.optimizer = optimizer
+    options_before = _options(optimizer)
+    state_before = len(optimizer.state)
+    weights_before = [array_of(p) for p in model.parameters()]
     model.eval()
     try:
-        value, settings = call_and_restore_settings(
-            call, model, batches, loss_fn, optimizer, device
-        )
+        value, settings = call_and_restore_settings(call, model, loader, loss_fn, optimizer, device)
     except StudentRaised as error:
-        copies = lines_of_copies(call, watch.latest, **watch.batch) if watch.batch else {}
-        if watch.forwards and len(watch.steps) >= len(
-            watch.forwards
-        ):  # no backward pass has come between
-            copies |= {STEPPED: call.first_line(reversed(call.ledger.optimizer_steps())) or 0}
-        raise error.with_facts(copied=copies) from None
-    now = _options(optimizer)
-    after = [array_of(p) for p in model.parameters()]
+        raise _explain_error(error, call, log) from None
+    options_after = _options(optimizer)
+    weights_after = [array_of(p) for p in model.parameters()]
     return Epoch(
         kind=type(value).__name__,
         is_float=isinstance(value, float),
         value=float(value) if isinstance(value, (int, float)) else None,
-        losses=[(float(loss), size) for loss, size in watch.losses],
+        losses=[(float(loss.value), loss.samples) for loss in log.losses],
         devices=sorted({str(p.device) for p in model.parameters()}),
         wanted_device=device_name(device),
-        after=after,
+        after=weights_after,
         order=list(call.ledger.training_order()),
-        forwards=watch.forwards,
-        loss_devices=watch.loss_devices,
-        as_they_are=watch.as_they_are,
-        leftovers=watch.leftovers,
-        steps=watch.steps,
-        moved_in_loop=_moved_in_loop(call, watch, model),
+        forwards=log.forwards,
+        loss_devices=[loss.devices for loss in log.losses],
+        as_they_are=[loss.got_outputs for loss in log.losses],
+        leftovers=log.added_to_gradients(),
+        steps=log.steps_with_gradients,
+        moved_in_loop=_lines_moving_the_model(call, log),
         step_lines=[call.line_of(step) for step in call.ledger.optimizer_steps()],
         backward_lines=[call.line_of(backward) for backward in call.ledger.backward_passes()],
-        batches=-(-samples // BATCH),
+        batches=math.ceil(samples / BATCH),
         settings=settings,
-        changed=after != start,
-        begun=watch.begun,
-        options=[name for name, value in options.items() if now.get(name) != value],
-        state_kept=watch.state >= state,
+        changed=weights_after != weights_before,
+        begun=log.iterators,
+        options=[
+            name for name in options_before if options_after.get(name) != options_before[name]
+        ],
+        state_kept=log.parameters_with_state >= state_before,
     )
 
 
-def _options(optimizer: Any) -> dict[str, Any]:
+def _make_optimizer(model: Any, begun: bool) -> Any:
+    """An optimizer, and gradients that must not leak into the first step.
+
+    With `begun` it has momentum from a step before, which only this optimizer knows.
+    """
+    optimizer = torch.optim.SGD(model.parameters(), lr=RATE, momentum=MOMENTUM if begun else 0.0)
+    if begun:
+        _fill_gradients(model, 0.1)
+        optimizer.step()
+    _fill_gradients(model, 1.0)
+    return optimizer
+
+
+def _fill_gradients(model: Any, value: float) -> None:
+    for parameter in model.parameters():
+        parameter.grad = torch.full_like(parameter, value)
+
+
+def _options(optimizer: Any) -> dict[str, str]:
     """The options of an optimizer, such as its learning rate, as they are now."""
-    return {
-        name: repr(value) for name, value in optimizer.param_groups[0].items() if name != "params"
-    }
+    group = optimizer.param_groups[0]
+    return {name: repr(value) for name, value in group.items() if name != "params"}
 
 
-def _moved_in_loop(call: Call, watch: Watch, model: Any) -> list[int | None]:
+def _explain_error(error: StudentRaised, call: Call, log: TrainingLog) -> StudentRaised:
+    """The error with what had been copied, and the line of a step since the forward pass."""
+    copies = log.copied_lines()
+    if log.forwards and len(log.steps_with_gradients) >= len(log.forwards):
+        # No backward pass has come between.
+        copies[STEPPED] = call.first_line(reversed(call.ledger.optimizer_steps())) or 0
+    return error.with_facts(copied=copies)
+
+
+def _lines_moving_the_model(call: Call, log: TrainingLog) -> list[int | None]:
     """The lines that moved the model, or only its largest part, while batches were being fetched."""
-    if watch.first is None or watch.walks:
-        return watch.walks
-    largest = max(p.nbytes for p in model.parameters())
-    copies = call.bench.ledger.since(watch.first, watch.last).transfers_to_device()
+    if log.first_mark is None or log.moves:
+        return log.moves
+    largest = max(p.nbytes for p in log.model.parameters())
+    copies = call.bench.ledger.since(log.first_mark, log.end_mark).transfers_to_device()
     return [call.line_of(copy) for copy in copies if copy.bytes == largest]
 
 
 @train.probe
 def epochs(call: Call) -> Cases[Epoch]:
     """An empty loader first: what a function remembers of it must not change the next epoch."""
+    device = call.device
     return try_scenarios(
         {
-            "nothing_to_train_on": lambda: _epoch(call, call.device, samples=0),
-            "model_starts_on_the_cpu": lambda: _epoch(call, call.device),
-            "trained_before": lambda: _epoch(call, call.device, samples=2, moved=True, begun=True),
-            "on_the_cpu": lambda: _epoch(
-                call, "cpu", samples=3
-            ),  # another mean, in case the last one is remembered
+            "nothing_to_train_on": lambda: _train(call, device, samples=0),
+            "model_starts_on_the_cpu": lambda: _train(call, device),
+            "trained_before": lambda: _train(call, device, samples=2, moved=True, begun=True),
+            # With another mean, in case the last one is remembered.
+            "on_the_cpu": lambda: _train(call, "cpu", samples=3),
         }
     )
 
@@ -333,54 +248,44 @@ def epochs(call: Call) -> Cases[Epoch]:
 @train.probe(machine="two gpus")
 def an_epoch_on_the_second_gpu(call: Call) -> Cases[Epoch]:
     """The model is there already, and the device is a string."""
-    return try_scenarios({"already_there": lambda: _epoch(call, "cuda:1", samples=2, moved=True)})
+    return try_scenarios({"already_there": lambda: _train(call, "cuda:1", samples=2, moved=True)})
 
 
+# ---- claims ------------------------------------------------------------------------------------
+
+EPOCHS = ("model_starts_on_the_cpu", "on_the_cpu", "already_there", "trained_before")
 CLIPPING = ("clip_grad_norm_(", "clip_grad_value_(")
-OWN_LOSSES = (
-    "cross_entropy(",
-    "CrossEntropyLoss(",
-    "nll_loss(",
-    "log_softmax(",
-)  # where `loss_fn` is not called
-EPOCHS = (
-    "model_starts_on_the_cpu",
-    "on_the_cpu",
-    "already_there",
-    "trained_before",
-)  # most telling first
+# Where `loss_fn` is not called.
+OWN_LOSSES = ("cross_entropy(", "CrossEntropyLoss(", "nll_loss(", "log_softmax(")
 
 
 def _epochs(seen: Seen) -> Cases[Epoch]:
     return seen.cases(epochs, an_epoch_on_the_second_gpu)
 
 
-def _why(raised: Raised, seen: Seen) -> str | None:
+def _why_it_raised(raised: Raised, seen: Seen) -> str | None:
     """The misconception behind an error, from torch's message and from what had been copied before."""
     if "modified by an inplace operation" in raised.message:
-        # A step between forward and backward changes what backward needs; so do other operations in place.
+        # A step between forward and backward changes what backward needs; so do other operations.
         return "step-before-backward" if STEPPED in raised.copied else None
     key = device_mistake(raised)
-    if {"inputs-on-cpu": "inputs", "targets-on-cpu": "targets"}.get(key or "") in raised.copied:
+    about = {"inputs-on-cpu": "inputs", "targets-on-cpu": "targets"}.get(key or "")
+    if about in raised.copied:
         return key
     if key is not None and raised.scenario == "on_the_cpu":
         return "hard-coded-cuda"  # nothing here is on a GPU unless the function moved it
-    first = seen[epochs].get("model_starts_on_the_cpu")
-    if (
-        key is not None
-        and raised.scenario == "already_there"
-        and first is not None
-        and first.devices == ["cpu"]
-    ):
-        return "model-not-moved"  # where the model had been on the CPU, so had everything else
-    if raised.scenario == "already_there" and is_between_gpus(raised.message):
-        return "device-index-dropped"  # "cuda:1" was asked for
-    if key is None and raised.scenario == "nothing_to_train_on":  # with sprites it ran
-        return "empty-loader-forgotten"
+    if raised.scenario == "already_there":
+        first = seen[epochs].get("model_starts_on_the_cpu")
+        if key is not None and first is not None and first.devices == ["cpu"]:
+            return "model-not-moved"  # where the model had been on the CPU, so had all else
+        if is_between_gpus(raised.message):
+            return "device-index-dropped"  # "cuda:1" was asked for
+    if key is None and raised.scenario == "nothing_to_train_on":
+        return "empty-loader-forgotten"  # with sprites it ran
     return key
 
 
-runs(train, scenarios=EPOCHS, diagnose=_why)
+runs(train, scenarios=EPOCHS, diagnose=_why_it_raised)
 
 
 @train.check(points=1)
@@ -388,9 +293,8 @@ def calls_the_model(seen: Seen, wanted: Seen) -> None:
     """The model is called with the inputs of the batches."""
     for name in EPOCHS:
         if not _epochs(seen)[name].forwards:
-            raise Failed(
-                f"the model was never called (scenario `{name}`)", "a forward pass for every batch"
-            )
+            happened = f"the model was never called (scenario `{name}`)"
+            raise Failed(happened, "a forward pass for every batch")
 
 
 CALLED = ("runs", "calls_the_model")
@@ -399,38 +303,34 @@ CALLED = ("runs", "calls_the_model")
 @train.check(points=1.5)
 def moves_the_model_once(seen: Seen, wanted: Seen) -> None:
     """The model itself is moved to the device, once, before the loop, and stays there."""
-    for epoch in ("model_starts_on_the_cpu", "already_there"):
-        if lines := _epochs(seen)[epoch].moved_in_loop:
+    for name in ("model_starts_on_the_cpu", "already_there"):
+        lines = _epochs(seen)[name].moved_in_loop
+        if lines:
             happened = "the model was moved after the first batch had been fetched"
             raise Failed(happened, "one move before the loop", lines[0], "model-moved-in-loop")
     case = seen[epochs]["model_starts_on_the_cpu"]
-    if case.devices == [case.wanted_device]:
+    device = case.wanted_device
+    if case.devices == [device]:
         return
     happened = f"after the epoch the parameters are on {', '.join(case.devices)}"
-    expected = case.wanted_device
     if not all(forward.own for forward in case.forwards):
-        raise Failed(
-            f"a copy was trained, and {happened}",
-            "the model itself moved and trained",
-            None,
-            "model-copied",
-        )
-    if any(forward.device == expected for forward in case.forwards):
-        raise Failed(happened, f"all of them still on {expected}", at=("cpu(", '"cpu"', "last to("))
-    raise Failed(happened, f"all of them on {expected}", misconception="model-not-moved")
+        expected = "the model itself moved and trained"
+        raise Failed(f"a copy was trained, and {happened}", expected, None, "model-copied")
+    if any(forward.input_device == device for forward in case.forwards):
+        back = ("cpu(", '"cpu"', "last to(")
+        raise Failed(happened, f"all of them still on {device}", at=back)
+    raise Failed(happened, f"all of them on {device}", misconception="model-not-moved")
 
 
 @train.check(points=1, needs=CALLED)
 def uses_the_device_it_is_given(seen: Seen, wanted: Seen) -> None:
     """Training happens on the device passed in, whatever this machine has."""
-    for epoch, key in (
-        ("on_the_cpu", "hard-coded-cuda"),
-        ("already_there", "device-index-dropped"),
-    ):
-        case = _epochs(seen)[epoch]
+    mistakes = {"on_the_cpu": "hard-coded-cuda", "already_there": "device-index-dropped"}
+    for name, key in mistakes.items():
+        case = _epochs(seen)[name]
         device = case.wanted_device
         if case.devices != [device]:
-            on_gpus = all(name.startswith("cuda") for name in case.devices)
+            on_gpus = all(used.startswith("cuda") for used in case.devices)
             happened = f'with device="{device}" the model ended up on {", ".join(case.devices)}'
             raise Failed(happened, f"{device}, as asked", misconception=key if on_gpus else None)
 
@@ -441,8 +341,8 @@ def computes_the_loss_on_the_device(seen: Seen, wanted: Seen) -> None:
     case = seen[epochs]["model_starts_on_the_cpu"]
     device = case.wanted_device
     for forward in case.forwards:
-        if forward.device != device:
-            happened = f"the model got its inputs on {forward.device}"
+        if forward.input_device != device:
+            happened = f"the model got its inputs on {forward.input_device}"
             raise Failed(happened, f"inputs on {device}", misconception="inputs-on-cpu")
     for outputs, targets in case.loss_devices:
         if {outputs, targets} != {device}:
@@ -454,12 +354,12 @@ def computes_the_loss_on_the_device(seen: Seen, wanted: Seen) -> None:
 @train.check(points=1, needs=CALLED)
 def trains_in_training_mode(seen: Seen, wanted: Seen) -> None:
     """Every forward pass runs in training mode."""
-    modes = [forward.training for forward in seen[epochs]["model_starts_on_the_cpu"].forwards]
-    if not all(modes):
-        happened = f"{modes.count(False)} of {len(modes)} forward passes ran in evaluation mode"
-        raise Failed(
-            happened, "model.train() before the loop", misconception="not-in-training-mode"
-        )
+    forwards = seen[epochs]["model_starts_on_the_cpu"].forwards
+    evaluating = [forward for forward in forwards if forward.evaluating]
+    if evaluating:
+        happened = f"{len(evaluating)} of {len(forwards)} forward passes ran in evaluation mode"
+        expected = "model.train() before the loop"
+        raise Failed(happened, expected, misconception="not-in-training-mode")
 
 
 # Before the weights are compared: on a real GPU a changed precision changes them too.
@@ -475,99 +375,114 @@ def learns_as_it_should(seen: Seen, wanted: Seen) -> None:
     """For every batch the gradients are zeroed, computed and used for one step of the optimizer that was passed in."""
     for _, case, right in scenario_pairs(_epochs(seen), _epochs(wanted), *EPOCHS):
         if not arrays_close(case.after, right.after):
-            raise _learned_wrongly(case)
+            raise _why_it_learned_wrongly(case)
 
 
-def _learned_wrongly(case: Epoch) -> Failed:
-    order = case.order
-    batches = case.batches
-    steps = order.count("step")
-    backwards = order.count("backward")
-    if not steps and case.changed:
-        return Failed(
-            "the weights were changed without the optimizer",
-            "`optimizer.step()`",
-            at=(".grad", ".data"),
-        )
-    if not steps:
-        return Failed(
-            "the optimizer never stepped", f"{batches} steps", misconception="missing-step"
-        )
+def _why_it_learned_wrongly(case: Epoch) -> Failed:
+    """The failure of an epoch with wrong weights: the first of its causes that is found."""
+    return (
+        _wrong_order(case)
+        or _wrong_gradients(case)
+        or _batches_left_out(case)
+        or _wrong_number_of_steps(case)
+        or _changed_optimizer(case)
+        or _other_weights(case)
+    )
+
+
+def _wrong_order(case: Epoch) -> Failed | None:
+    """The failure of an epoch without steps or backward passes, or with a step that came first."""
+    if "step" not in case.order:
+        if case.changed:
+            happened = "the weights were changed without the optimizer"
+            return Failed(happened, "`optimizer.step()`", at=(".grad", ".data"))
+        expected = f"{case.batches} steps"
+        return Failed("the optimizer never stepped", expected, misconception="missing-step")
+    line = case.step_lines[0]
     if not case.steps:
         happened = "another optimizer stepped than the one passed in"
-        line = case.step_lines[0]
         return Failed(happened, "`optimizer.step()`", line, "another-optimizer", ("optimizer =",))
-    if not backwards:
-        happened = "there was no backward pass"
-        line = case.step_lines[0]
-        return Failed(happened, f"{batches} backward passes", line, "missing-backward")
-    if order.index("step") < order.index("backward"):
-        expected = "backward(), then step()"
-        return Failed(
-            "step() came before backward()", expected, case.step_lines[0], "step-before-backward"
-        )
+    if "backward" not in case.order:
+        expected = f"{case.batches} backward passes"
+        return Failed("there was no backward pass", expected, line, "missing-backward")
+    if case.order.index("step") < case.order.index("backward"):
+        happened = "step() came before backward()"
+        return Failed(happened, "backward(), then step()", line, "step-before-backward")
+    return None
+
+
+def _wrong_gradients(case: Epoch) -> Failed | None:
+    """The failure of steps whose gradients are not those of one batch."""
     if not all(case.steps):
         line = case.step_lines[case.steps.index(False)]
         happened = "the gradients were zeroed between backward() and step()"
         return Failed(happened, "zero_grad(), backward(), step()", line, at=("last zero_grad(",))
+    backwards = case.order.count("backward")
     if backwards > len(case.forwards):
         happened = f"backward() ran {count_in_words(backwards)} in {case.batches} batches"
         return Failed(happened, "one backward pass for every batch", at=("last backward(",))
-    if True in case.leftovers:
-        which = case.leftovers.index(True)
-        stale = which == 0 and len(case.leftovers) > 1 and not any(case.leftovers[1:])
-        happened = f"backward() of batch {which + 1} added to gradients "
-        return Failed(
-            happened + ("that were there before the call" if stale else "that were not zeroed"),
-            "in every step, the gradients of this batch only",
-            case.backward_lines[which] if which < len(case.backward_lines) else None,
-            "stale-gradients" if stale else "missing-zero-grad",
-            ("zero_grad(",),
-        )
-    if unused := _unused(case):
-        return unused
-    if steps < backwards:
-        happened = f"the optimizer stepped {count_in_words(steps)} for {backwards} backward passes"
-        return Failed(happened, "a step for every batch", case.step_lines[0], "step-left-out")
-    if steps != batches:
-        return Failed(
-            f"the optimizer stepped {count_in_words(steps)} for {batches} batches",
-            f"{batches} steps",
-        )
-    if case.begun > 1:
-        happened = f"the loader was started {count_in_words(case.begun)}, and each time gives its first batch again"
-        return Failed(happened, "one loop over the loader", at=("next(", "iter("))
-    if case.options:
-        happened = f"the optimizer's option `{case.options[0]}` was changed"
-        return Failed(happened, "the optimizer as it was passed in", at=("[] =", ".param_groups"))
-    if not case.state_kept:
-        happened = "the optimizer's state from earlier steps, such as its momentum, was lost"
-        return Failed(
-            happened, "the optimizer as it was passed in", at=(".state", "load_state_dict(")
-        )
-    if not all(case.as_they_are):
-        expected = "`loss_fn(outputs, targets)`, with the outputs as they are"
-        return Failed(
-            "`loss_fn` got something else than the model's outputs",
-            expected,
-            at=("softmax(", "loss_fn("),
-        )
-    happened, at = (
-        "the weights after the epoch differ from the reference's",
-        (*CLIPPING, ".grad", "loss_fn("),
+    if True not in case.leftovers:
+        return None
+    which = case.leftovers.index(True)
+    stale = which == 0 and len(case.leftovers) > 1 and not any(case.leftovers[1:])
+    whose = "that were there before the call" if stale else "that were not zeroed"
+    return Failed(
+        f"backward() of batch {which + 1} added to gradients {whose}",
+        "in every step, the gradients of this batch only",
+        case.backward_lines[which] if which < len(case.backward_lines) else None,
+        "stale-gradients" if stale else "missing-zero-grad",
+        ("zero_grad(",),
     )
-    return Failed(happened, "the weights that this optimizer gives", at=at)
 
 
-def _unused(case: Epoch) -> Failed | None:
+def _batches_left_out(case: Epoch) -> Failed | None:
     """The failure of a loop that leaves batches out."""
     count = len(case.forwards)
-    happened, at = f"only {count} of {case.batches} batches were used", ("continue", "next(", "for")
-    return (
-        Failed(happened, "all of them", None, "loop-left-early", at)
-        if count < case.batches
-        else None
-    )
+    if count >= case.batches:
+        return None
+    happened = f"only {count} of {case.batches} batches were used"
+    at = ("continue", "next(", "for")
+    return Failed(happened, "all of them", None, "loop-left-early", at)
+
+
+def _wrong_number_of_steps(case: Epoch) -> Failed | None:
+    """The failure of an epoch with too few or too many steps, or with the first batch several times."""
+    steps = case.order.count("step")
+    backwards = case.order.count("backward")
+    stepped = f"the optimizer stepped {count_in_words(steps)}"
+    if steps < backwards:
+        happened = f"{stepped} for {backwards} backward passes"
+        return Failed(happened, "a step for every batch", case.step_lines[0], "step-left-out")
+    if steps != case.batches:
+        return Failed(f"{stepped} for {case.batches} batches", f"{case.batches} steps")
+    if case.begun > 1:
+        started = f"the loader was started {count_in_words(case.begun)}"
+        happened = f"{started}, and each time gives its first batch again"
+        return Failed(happened, "one loop over the loader", at=("next(", "iter("))
+    return None
+
+
+def _changed_optimizer(case: Epoch) -> Failed | None:
+    """The failure of an epoch after which the optimizer has other options, or no state from before."""
+    expected = "the optimizer as it was passed in"
+    if case.options:
+        happened = f"the optimizer's option `{case.options[0]}` was changed"
+        return Failed(happened, expected, at=("[] =", ".param_groups"))
+    if not case.state_kept:
+        happened = "the optimizer's state from earlier steps, such as its momentum, was lost"
+        return Failed(happened, expected, at=(".state", "load_state_dict("))
+    return None
+
+
+def _other_weights(case: Epoch) -> Failed:
+    """The failure of an epoch whose weights are wrong for another reason."""
+    if not all(case.as_they_are):
+        happened = "`loss_fn` got something other than the model's outputs"
+        expected = "`loss_fn(outputs, targets)`, with the outputs as they are"
+        return Failed(happened, expected, at=("softmax(", "loss_fn("))
+    happened = "the weights after the epoch differ from the reference's"
+    at = (*CLIPPING, ".grad", "loss_fn(")
+    return Failed(happened, "the weights that this optimizer gives", at=at)
 
 
 @train.check(points=1)
@@ -575,14 +490,21 @@ def steps_once_for_every_batch(seen: Seen, wanted: Seen) -> None:
     """The optimizer that was passed in steps once for every batch."""
     for name in EPOCHS:
         case = _epochs(seen)[name]
-        if len(case.steps) != case.batches:
-            if unused := _unused(case):
-                raise unused
-            happened = f"the optimizer stepped {count_in_words(len(case.steps))} for {case.batches} batches (scenario `{name}`)"
-            line = (
-                case.step_lines[-1] if len(case.steps) > case.batches and case.step_lines else None
-            )
-            raise Failed(happened, "one step for every batch", line)
+        steps = len(case.steps)
+        if steps == case.batches:
+            continue
+        left_out = _batches_left_out(case)
+        if left_out:
+            raise left_out
+        happened = f"`optimizer.step()` was called {count_in_words(steps)}"
+        if not steps:
+            happened = "`optimizer.step()` was not called"
+        too_many = steps > case.batches and case.step_lines
+        raise Failed(
+            f"{happened}; there were {case.batches} batches (scenario `{name}`)",
+            "one step for every batch",
+            case.step_lines[-1] if too_many else None,
+        )
 
 
 @train.check(points=4)
@@ -591,35 +513,43 @@ def returns_the_mean_loss_per_sample(seen: Seen, wanted: Seen) -> None:
     for name in EPOCHS:
         case = _epochs(seen)[name]
         expect_float(case.kind, case.is_float)
-        losses = case.losses
-        value = case.value
-        if not losses:
-            raise Failed(
-                "`loss_fn` was never called",
-                "`loss_fn(outputs, targets)` for every batch",
-                at=OWN_LOSSES,
-            )
-        mean = sum(loss * size for loss, size in losses) / sum(size for _, size in losses)
-        if _near(value, mean):
-            continue
-        of_means = _near(value, sum(loss for loss, _ in losses) / len(losses))
-        last = "" if of_means or not _near(value, losses[-1][0]) else ", the loss of the last batch"
-        samples = sum(size for _, size in losses)
-        divided = next(
-            (n for n in range(1, 2 * samples) if n != samples and _near(value, mean * samples / n)),
-            None,
-        )
-        if divided and not of_means and not last:
-            last = f", the sum over {samples} samples divided by {divided}"
-        raise Failed(
-            f"it returned {value:.4f}{last}",
-            f"{mean:.4f}, the mean over all samples of this epoch's losses",
-            misconception="mean-of-batch-means" if of_means else None,
-            at=("return",) if divided and not of_means else ("last item(",),
-        )
+        if not case.losses:
+            expected = "`loss_fn(outputs, targets)` for every batch"
+            raise Failed("`loss_fn` was never called", expected, at=OWN_LOSSES)
+        samples = sum(size for _, size in case.losses)
+        mean = sum(loss * size for loss, size in case.losses) / samples
+        if not _is_near(case.value, mean):
+            raise _wrong_mean(case, mean, samples)
 
 
-def _near(value: float | None, wanted: float) -> bool:
+def _wrong_mean(case: Epoch, mean: float, samples: int) -> Failed:
+    """The failure of another number than the mean: what number it is, where that can be told."""
+    value = case.value
+    assert value is not None
+    expected = f"{mean:.4f}, the mean over all samples of this epoch's losses"
+    mean_of_means = sum(loss for loss, _ in case.losses) / len(case.losses)
+    if _is_near(value, mean_of_means):
+        key = "mean-of-batch-means"
+        return Failed(f"it returned {value:.4f}", expected, None, key, ("last item(",))
+    divisor = _wrong_divisor(value, mean, samples)
+    at = ("return",) if divisor else ("last item(",)
+    note = ""
+    if _is_near(value, case.losses[-1][0]):
+        note = ", the loss of the last batch"
+    elif divisor:
+        note = f", the sum over {samples} samples divided by {divisor}"
+    return Failed(f"it returned {value:.4f}{note}", expected, at=at)
+
+
+def _wrong_divisor(value: float, mean: float, samples: int) -> int | None:
+    """The number by which the sum over the samples was divided; None if it is not that."""
+    for divisor in range(1, 2 * samples):
+        if divisor != samples and _is_near(value, mean * samples / divisor):
+            return divisor
+    return None
+
+
+def _is_near(value: float | None, wanted: float) -> bool:
     return value is not None and math.isclose(value, wanted, rel_tol=1e-4, abs_tol=1e-6)
 
 
@@ -628,7 +558,5 @@ def copes_with_nothing(seen: Seen, wanted: Seen) -> None:
     """An empty loader gives 0.0."""
     case = seen[epochs]["nothing_to_train_on"]
     if case.value != 0.0:
-        raise Failed(
-            f"an empty loader gave {with_article(case.kind) if case.value is None else case.value}",
-            "0.0",
-        )
+        shown = with_article(case.kind) if case.value is None else case.value
+        raise Failed(f"an empty loader gave {shown}", "0.0")

@@ -1,14 +1,27 @@
-"""Objects for student code to hold, which record what is done with them."""
+"""A model, a loader and a loss for student code to hold, which record what is done with them.
+
+They write into a `WatchLog`. Student code cannot reach it: the objects have a key, and ask
+`state_of(key)` for the log.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import functools
+import sys
+import weakref
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
-from gpudojo.grading.call import Call, StudentRaised, lines_of_copies
-from gpudojo.grading.watching import keep_state, state_for_hook, state_of
+from gpudojo.grading.call import Call, StudentRaised, lines_of_copies, nn, torch
+from gpudojo.grading.watching import (
+    find_classes,
+    keep_state,
+    make_picklable,
+    state_for_hook,
+    state_of,
+)
+from gpudojo.model.evidence import Case
 
 
 class Sealed:
@@ -28,61 +41,184 @@ class Hook(Sealed):
         return state_for_hook(self.key)(*args)
 
 
-@dataclass
-class Fetched:
-    """The batches that have been fetched from a loader."""
+class ForwardPass(Case, frozen=True):
+    """One forward pass of a watched model. Its parts are named as in `named_modules`; "" is the model."""
 
-    call: Call
-    inner: Any
-    count: int = 0
-    latest: tuple[Any, Any] | None = None
-    start: int = 0  # ledger mark at the latest batch
-    target_sizes: set[int] = field(default_factory=set)
-
-    def add(self, batch: Any) -> None:
-        self.count += 1
-        self.latest, self.start = tuple(batch), self.call.bench.ledger.mark()
-        self.target_sizes.add(batch[1].nbytes)
+    training: list[str]  # the parts in training mode
+    evaluating: list[str]  # the parts in evaluation mode
+    graph: bool  # whether an autograd graph was built
+    input_device: str
+    devices: list[str]  # of inputs and parameters
+    dtype: str  # of the outputs
+    samples: int
+    own: bool  # run by the model that was passed in, not by a copy
 
 
-class WatchedBatches:
-    """A loader with a length, a dataset and a batch size, which records when each batch is fetched.
+class LossCall(NamedTuple):
+    """One call of a watched loss."""
 
-    Copies are recognised by their size: the dataset is built so that inputs, targets and parameters differ.
+    value: Any  # detached, on its device: to read it during the call would be a wait
+    samples: int
+    devices: list[str]  # of outputs and targets
+    got_outputs: bool  # it got the model's latest outputs themselves
+
+
+class WatchLog:
+    """What a model, a loader and a loss record during one call of a student's function.
+
+    Subclasses override `loss_computed` and `backward_begins` to record more.
     """
 
-    def __init__(self, call: Call, inner: Any) -> None:
-        self.dataset, self.batch_size = inner.dataset, inner.batch_size
-        self.key = keep_state(Fetched(call, inner))
+    def __init__(self, call: Call) -> None:
+        self.call = call
+        self.key = keep_state(self)
+        self.model: Any = None
+        self.forwards: list[ForwardPass] = []
+        self.losses: list[LossCall] = []
+        self.latest_output: Any = None  # a weak reference
+        self.iterators = 0  # of the loader
+        self.batches = 0  # that were fetched
+        self.latest_batch: dict[str, Any] = {}  # its inputs and targets
+        self.target_sizes: set[int] = set()  # in bytes
+        self.moves: list[int | None] = []  # lines that moved the model between two batches
+        # Marks of the ledger: at the first batch, at the latest, and at the end of the loader.
+        self.first_mark: int | None = None
+        self.latest_mark: int | None = None
+        self.end_mark: int | None = None
 
-    def __len__(self) -> int:
-        return len(state_of(self.key).inner)
+    def make_model(self, *layers: Any) -> Any:
+        """A sequence of layers, or of an OrderedDict's layers, that records its forward passes."""
+        self.model = _classes()[0](*layers)
+        self.model.key = self.key
+        return self.model
 
-    def __iter__(self) -> Iterator[Any]:
-        for batch in state_of(self.key).inner:
-            state_of(self.key).add(batch)
-            yield batch
+    def make_loader(self, inputs: Any, targets: Any, batch_size: int) -> Any:
+        """A DataLoader that records when batches are fetched."""
+        dataset = torch.utils.data.TensorDataset(inputs, targets)
+        loader = _classes()[1](dataset, batch_size=batch_size)
+        loader.key = self.key
+        return loader
 
-    @property
-    def handed_out(self) -> int:
-        return int(state_of(self.key).count)
+    def make_loss(self, **options: Any) -> Any:
+        """A cross entropy that records its calls, and where backward passes begin."""
+        loss = _classes()[2](**options)
+        loss.key = self.key
+        return loss
 
-    @property
-    def target_sizes(self) -> frozenset[int]:
-        return frozenset(state_of(self.key).target_sizes)
+    def forward_ran(self, model: Any, inputs: Any, outputs: Any) -> None:
+        """Record a forward pass of the model, or of a copy of it."""
+        training: list[str] = []
+        evaluating: list[str] = []
+        for name, module in model.named_modules():
+            (training if module.training else evaluating).append(name)
+        parameters = list(model.parameters())
+        # A hook that detaches the outputs has built a graph all the same.
+        graph = torch.is_grad_enabled() and any(p.requires_grad for p in parameters)
+        input_device = str(inputs.device)
+        forward = ForwardPass(
+            training=training,
+            evaluating=evaluating,
+            graph=outputs.requires_grad or graph,
+            input_device=input_device,
+            devices=sorted({input_device, *(str(p.device) for p in parameters)}),
+            dtype=str(outputs.dtype),
+            samples=len(outputs),
+            own=model is self.model,
+        )
+        self.forwards.append(forward)
+        self.latest_output = weakref.ref(outputs)
+
+    def model_moves(self) -> None:
+        """Record the student's line that is running, if it moves the model between two batches."""
+        if self.first_mark is None or self.end_mark is not None:
+            return
+        frame: Any = sys._getframe(1)
+        while frame is not None and frame.f_code.co_filename != str(self.call.path):
+            frame = frame.f_back
+        self.moves.append(None if frame is None else frame.f_lineno)
+
+    def batch_fetched(self, inputs: Any, targets: Any) -> None:
+        """Record a batch that the loader hands out."""
+        self.batches += 1
+        self.latest_batch = {"inputs": inputs, "targets": targets}
+        self.target_sizes.add(targets.nbytes)
+        self.latest_mark = self.call.bench.ledger.mark()
+        if self.first_mark is None:
+            self.first_mark = self.latest_mark
+
+    def loader_ended(self) -> None:
+        """Record the end of the loader."""
+        self.end_mark = self.call.bench.ledger.mark()
+
+    def loss_computed(self, outputs: Any, targets: Any, value: Any) -> Any:
+        """Record a loss, and return the one that student code gets."""
+        latest = None if self.latest_output is None else self.latest_output()
+        devices = [str(outputs.device), str(targets.device)]
+        self.losses.append(LossCall(value.detach(), len(targets), devices, latest is outputs))
+        return value
+
+    def backward_begins(self, gradient: Any) -> None:
+        """Is called when a backward pass begins, with the gradient of the loss."""
+
+    def copied_lines(self) -> dict[str, int | None]:
+        """The lines that copied inputs and targets of the latest batch; only those that were copied."""
+        if not self.latest_batch:
+            return {}
+        return lines_of_copies(self.call, self.latest_mark, **self.latest_batch)
 
     @contextlib.contextmanager
-    def followed(self) -> Iterator[None]:
-        """Around a call: adds to an error which tensors of the last batch had been copied, and by which lines."""
+    def explaining_errors(self) -> Iterator[None]:
+        """Around a call: adds to an error which tensors of the latest batch had been copied."""
         try:
             yield
         except StudentRaised as error:
-            fetched: Fetched = state_of(self.key)
-            if fetched.latest is None:
+            if not self.latest_batch:
                 raise
-            lines = lines_of_copies(
-                fetched.call,
-                fetched.start,
-                **dict(zip(("inputs", "targets"), fetched.latest, strict=True)),
-            )
-            raise error.with_facts(copied=lines) from None
+            raise error.with_facts(copied=self.copied_lines()) from None
+
+
+@functools.cache
+def _classes() -> tuple[Any, ...]:
+    """The classes of model, loader and loss. Made once, and only where torch is needed.
+
+    They are called as torch's own, because the ledger and drawings of it name them. No frame of
+    theirs keeps the log in a variable: student code can read the variables of a generator.
+    """
+
+    class Sequential(nn.Sequential):
+        key: int
+
+        def forward(self, input: Any) -> Any:
+            output = super().forward(input)  # type: ignore[no-untyped-call]
+            state_of(self.key).forward_ran(self, input, output)
+            return output
+
+        def _apply(self, *args: Any, **kwargs: Any) -> Any:  # where `to`, `cuda` and `cpu` end
+            state_of(self.key).model_moves()
+            return super()._apply(*args, **kwargs)  # type: ignore[no-untyped-call]
+
+    class DataLoader(torch.utils.data.DataLoader):  # type: ignore[type-arg]
+        key: int
+
+        def __iter__(self) -> Any:
+            state_of(self.key).iterators += 1
+            for batch in super().__iter__():
+                state_of(self.key).batch_fetched(*batch)
+                yield batch
+            state_of(self.key).loader_ended()
+
+    class CrossEntropyLoss(nn.CrossEntropyLoss):
+        key: int
+
+        def forward(self, input: Any, target: Any) -> Any:
+            key = self.key
+            value = super().forward(input, target)
+            value = state_of(key).loss_computed(input, target, value)
+            if value.requires_grad:
+                value.register_hook(lambda gradient: state_for_hook(key).backward_begins(gradient))
+            return value
+
+    return make_picklable(Sequential, DataLoader, CrossEntropyLoss)
+
+
+__getattr__ = find_classes(_classes)

@@ -1,0 +1,264 @@
+"""`random_sprites`: random numbers made on the device."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gpudojo.days.day8.minimizing_transfers.declaration import random_sprites
+from gpudojo.grading.call import (
+    Call,
+    StudentRaised,
+    array_of,
+    device_name,
+    torch,
+    try_scenarios,
+)
+from gpudojo.grading.checks import runs, scenario_pairs
+from gpudojo.grading.comparing import numpy_values
+from gpudojo.model.evidence import Array, Case, Cases, Raised
+from gpudojo.model.exercise import Failed, Seen, returned_other_type, with_article
+
+COUNT = 40  # with this size, 3000 values
+SIZE = 5
+GENERATOR = "generator "  # the beginning of the name of a draw from a generator
+
+# ---- scenarios ---------------------------------------------------------------------------------
+
+
+class Draw(Case, frozen=True):
+    """The result of one call."""
+
+    kind: str
+    dtype: str | None
+    device: str | None
+    value: Array | None
+    moved: int  # bytes copied between host and device
+    line: int | None
+    default_device: str
+
+
+class Draws(Case, frozen=True):
+    """The calls on one device."""
+
+    draws: dict[str, Draw]
+    refused: Raised | None  # torch's error about a generator of another device
+    wanted_device: str
+
+
+def _draw(call: Call, device: Any, **options: Any) -> Draw:
+    """Call the student's function and describe the result. Raises StudentRaised."""
+    value = call(COUNT, SIZE, device, **options)
+    default_device = torch.get_default_device().type
+    # Reset even if it is the CPU: a default that was set is passed to every factory, even together with `out`.
+    torch.set_default_device(None)
+    copies = call.ledger.transfers()
+    is_tensor = isinstance(value, torch.Tensor)
+    return Draw(
+        kind=type(value).__name__,
+        dtype=str(value.dtype).removeprefix("torch.") if is_tensor else None,
+        device=str(value.device) if is_tensor else None,
+        value=array_of(value) if is_tensor else None,
+        moved=sum(copy.bytes for copy in copies),
+        line=call.first_line(copies),
+        default_device=default_device,
+    )
+
+
+def _draw_on(call: Call, device: Any, spelled: str) -> Draws:
+    """From torch's own random state, which we seed; from generators of the device; with the device as a string."""
+    draws = {}
+    with torch.random.fork_rng(devices=[device.index or 0] if device.type == "cuda" else []):
+        for name, offset in (("first", 0), ("next", None), ("again", 0), ("other", 1)):
+            if offset is not None:
+                torch.manual_seed(call.seed + offset)
+            draws[name] = _draw(call, device)
+    refused = None
+    first = torch.Generator(device=device).manual_seed(call.seed)
+    generators = {
+        "first": first,
+        "next": first,
+        "again": torch.Generator(device=device).manual_seed(call.seed),
+        "other": torch.Generator(device=device).manual_seed(call.seed + 1),
+    }
+    try:
+        for name, generator in generators.items():
+            draws[GENERATOR + name] = _draw(call, device, generator=generator)
+    except StudentRaised as error:
+        # torch refuses a generator of another device than the one on which the values are made.
+        if "device type for generator" not in error.evidence.message:
+            raise
+        refused = error.evidence
+    draws[f"device={spelled!r}"] = _draw(call, spelled)
+    return Draws(draws, refused, device_name(device))
+
+
+@random_sprites.probe
+def draws(call: Call) -> Cases[Draws]:
+    device = call.device
+    return try_scenarios(
+        {
+            "on_the_device": lambda: _draw_on(call, device, device.type),
+            "on_the_cpu": lambda: _draw_on(call, torch.device("cpu"), "cpu"),
+        }
+    )
+
+
+@random_sprites.probe(machine="two gpus", edge=True)
+def draws_on_the_second_gpu(call: Call) -> Cases[Draws]:
+    def draw() -> Draws:
+        generator = torch.Generator(device="cuda:1").manual_seed(call.seed)
+        found = {
+            "a device": _draw(call, torch.device("cuda:1")),
+            "a string": _draw(call, "cuda:1", generator=generator),
+        }
+        return Draws(found, None, "cuda:1")
+
+    return try_scenarios({"on_the_second_gpu": draw})
+
+
+# ---- claims ------------------------------------------------------------------------------------
+
+runs(random_sprites)
+
+
+@random_sprites.check(points=0.5)
+def made_on_the_device(seen: Seen, wanted: Seen) -> None:
+    """The sprites are made on the device passed in: nothing is transferred."""
+    for _, found, right in scenario_pairs(seen[draws], wanted[draws]):
+        device = right.wanted_device
+        for draw in found.draws.values():
+            if draw.moved:
+                stayed = device != "cpu" and draw.device == "cpu"
+                raise Failed(
+                    f"{draw.moved} bytes were copied between host and device",
+                    "none: values made where they are needed",
+                    draw.line,
+                    "result-thrown-away" if stayed else "made-on-cpu-then-moved",
+                )
+        if found.refused is not None:
+            raise _generator_refused(found, found.refused, device)
+        _expect_made_on(found, device)
+
+
+def _generator_refused(found: Draws, refused: Raised, device: str) -> Failed:
+    """The failure where torch refused a generator of the device."""
+    key = None
+    if device == "cpu":
+        key = "hard-coded-cuda"
+    elif all(draw.device == device for draw in found.draws.values()):
+        # Without a generator the device was right: with it, the values came from the CPU.
+        key = "made-on-cpu-then-moved"
+    happened = f"with a generator of {device} it raised: {refused.message}"
+    return Failed(happened, "values made on the device of the generator", refused.line, key)
+
+
+def _expect_made_on(found: Draws, device: str) -> None:
+    """Raises Failed unless all sprites are on this device, and have values."""
+    for draw in found.draws.values():
+        if draw.value is None or not draw.value.data:
+            note = "" if draw.value is None else " without values"
+            happened = f"it returned {with_article(draw.kind)}{note}"
+            raise Failed(happened, "sprites", at=("return",))
+        if draw.device != device:
+            key = None
+            if device == "cpu":
+                key = "hard-coded-cuda"
+            elif device == "cuda:1" and draw.device == "cuda:0":
+                key = "device-index-dropped"
+            happened = f"with device={device!r}, they were made on {draw.device}"
+            raise Failed(happened, device, misconception=key)
+
+
+@random_sprites.check(points=0.25)
+def finds_the_second_gpu(seen: Seen, wanted: Seen) -> None:
+    """With "cuda:1" they are made on the second GPU, even if the first one is current."""
+    probe = draws_on_the_second_gpu
+    for _, found, right in scenario_pairs(seen[probe], wanted[probe]):
+        _expect_made_on(found, right.wanted_device)
+
+
+@random_sprites.check(points=0.25)
+def returns_sprites_there(seen: Seen, wanted: Seen) -> None:
+    """It returns float32 of shape (count, 3, size, size), and leaves torch's default device alone."""
+    for _, found, expected in scenario_pairs(seen[draws], wanted[draws]):
+        for name, right in expected.draws.items():
+            draw = found.draws.get(name)
+            if draw is None and found.refused is not None:  # which another check reports
+                continue
+            assert draw is not None
+            assert right.value is not None
+            if draw.value is None:
+                raise returned_other_type(draw.kind, "a tensor")
+            if draw.default_device != right.default_device:
+                default = draw.default_device
+                happened = f"{default} is the default device of the whole program afterwards"
+                raise Failed(happened, "`device=` for these sprites only")
+            if draw.dtype != "float32" or draw.value.dtype != "float32":
+                raise Failed(f"their dtype is {draw.dtype}", "float32")
+            if draw.value.shape != right.value.shape:
+                raise Failed(f"their shape is {draw.value.shape}", f"{right.value.shape}")
+
+
+@random_sprites.check(points=0.25, needs=("runs", "returns_sprites_there"))
+def spreads_evenly(seen: Seen, wanted: Seen) -> None:
+    """The values are uniform in [0, 1), each of them drawn anew."""
+    for name in wanted[draws]:
+        for draw in seen[draws][name].draws.values():
+            assert draw.value is not None
+            _expect_uniform(numpy_values(draw.value).reshape(-1))
+
+
+def _expect_uniform(values: Any) -> None:
+    """Raises Failed for values outside [0, 1], for too many in one tenth of it, and for equal ones."""
+    import numpy as np
+
+    low = float(values.min())
+    high = float(values.max())
+    if not (low >= 0 and high <= 1):
+        raise Failed(f"the values run from {low:.2f} to {high:.2f}", "values in [0, 1)")
+    # Of 3000 values a tenth of the range holds 10 % with a standard deviation of 0.55 %.
+    tenths = np.minimum((values * 10).astype("uint8"), 9)
+    shares = np.bincount(tenths, minlength=10) / len(values)
+    worst = int(abs(shares - 0.1).argmax())
+    if abs(shares[worst] - 0.1) > 0.04:
+        tenth = f"between {worst / 10} and {(worst + 1) / 10}"
+        happened = f"{shares[worst]:.0%} of the values lie {tenth}"
+        raise Failed(happened, "about 10 % in every tenth")
+    # Of 3000 floats with 24 bits hardly any two are equal. Not `np.unique`: it imports masked
+    # arrays, which takes longer than all of this.
+    ordered = np.sort(values)
+    distinct = 1 + int((ordered[1:] != ordered[:-1]).sum())
+    if distinct < 0.98 * len(values):
+        happened = f"only {distinct} of {len(values)} values are different"
+        raise Failed(happened, "a new value for each pixel")
+
+
+@random_sprites.check(points=0.25)
+def follows_its_seed(seen: Seen, wanted: Seen) -> None:
+    """The same seed gives the same sprites, another seed others, and a second draw is not the first again."""
+    for scenario in wanted[draws]:
+        found = seen[draws][scenario]
+        _expect_seed_followed(found, "", "torch's own random state")
+        _expect_seed_followed(found, GENERATOR, "a generator")
+
+
+def _expect_seed_followed(found: Draws, prefix: str, what: str) -> None:
+    """Raises Failed unless draws, whose names have this prefix, are equal exactly where their seeds are."""
+    values = {}
+    for name in ("first", "next", "again", "other"):
+        draw = found.draws.get(prefix + name)
+        if draw is None:
+            message = found.refused.message if found.refused else "nothing was recorded"
+            raise Failed(f"with {what} it raised: {message}", "sprites drawn from it")
+        if draw.value is None:
+            raise returned_other_type(draw.kind, "a tensor")
+        values[name] = draw.value.data
+    if values["first"] == values["next"]:
+        happened = f"with {what}, two draws in a row were the same"
+        raise Failed(happened, "new sprites: set no seed inside")
+    if values["first"] != values["again"]:
+        happened = f"with {what} and the same seed twice, the sprites differed"
+        raise Failed(happened, "the same sprites")
+    if values["first"] == values["other"]:
+        happened = f"with {what} and different seeds, the sprites were the same"
+        raise Failed(happened, "different sprites")

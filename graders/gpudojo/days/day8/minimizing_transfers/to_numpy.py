@@ -1,0 +1,156 @@
+"""`to_numpy`: a tensor as a NumPy array, whatever its device, dtype and graph."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+from gpudojo.days.day8.minimizing_transfers.declaration import to_numpy
+from gpudojo.days.day8.sprites import make_sprites
+from gpudojo.grading.call import Call, StudentRaised, array_of, nn, torch, try_scenarios
+from gpudojo.grading.checks import device_mistake, runs, scenario_pairs
+from gpudojo.model.evidence import Array, Case, Cases
+from gpudojo.model.exercise import Failed, Seen, with_article
+
+DTYPES = ("float32", "float16", "float64", "int64", "uint8", "bool")
+GRADED = ("that is a parameter", "that requires grad", "with a graph behind it")
+SMALL = ("without a dimension", "without elements", "of one pixel")
+ON_THE_CPU = " on the CPU"  # the end of a scenario's name
+
+# ---- scenarios ---------------------------------------------------------------------------------
+
+
+class Converted(Case, frozen=True):
+    """The result for one tensor, and whether the tensor was changed."""
+
+    kind: str
+    value: Array | None
+    switched: bool  # its requires_grad
+    moved: bool  # its device, shape, or place in a graph
+    left: Array  # its values afterwards
+
+
+def _make_tensors(seed: int, device: Any) -> dict[str, Any]:
+    """One tensor for each thing that can make a conversion fail; no two share memory.
+
+    Those of a dtype have numbers that do not fit into a smaller one.
+    """
+    numbers = make_sprites(2, seed)[0] * 200
+    tensors = {dtype: numbers.to(getattr(torch, dtype)).to(device) for dtype in DTYPES}
+    tensors["bool"] = (numbers > 100).to(device)
+    if torch.device(device).type == "mps":
+        del tensors["float64"]  # which it does not have
+    base = make_sprites(2, seed)[0].to(device)
+    tensors["transposed"] = base.clone().transpose(1, 3)
+    weight = base.clone().requires_grad_()
+    graded = (nn.Parameter(base.clone()), weight, weight * 2)
+    tensors.update(zip(GRADED, graded, strict=True))
+    # The largest number and not the mean, which differs between devices.
+    small = (base.amax(), base[:0], base[:1, :, :1, :1].clone())
+    tensors.update(zip(SMALL, small, strict=True))
+    return tensors
+
+
+def _convert(call: Call, tensor: Any) -> Converted:
+    """Call the student's function and describe the result. Raises StudentRaised."""
+    import numpy as np
+
+    required_gradient = tensor.requires_grad
+    before = (tensor.device, tensor.is_leaf, tensor.shape)
+    try:
+        value = call(tensor)
+    except StudentRaised as error:
+        copies = [t for t in call.ledger.transfers_to_host() if t.bytes == tensor.nbytes]
+        lines = {"tensor": call.line_of(copies[0])} if copies else {}
+        raise error.with_facts(copied=lines) from None
+    array = None
+    if isinstance(value, np.ndarray):
+        data = value.tobytes() if value.dtype.kind in "biuf" else b""
+        array = Array(value.dtype.name, value.shape, data)
+    return Converted(
+        kind=type(value).__name__,
+        value=array,
+        switched=tensor.requires_grad != required_gradient,
+        moved=before != (tensor.device, tensor.is_leaf, tensor.shape),
+        left=array_of(tensor),
+    )
+
+
+@to_numpy.probe
+def arrays(call: Call) -> Cases[Converted]:
+    scenarios = {}
+    for device, end in ((call.device, ""), ("cpu", ON_THE_CPU)):
+        for name, tensor in _make_tensors(call.seed, device).items():
+            scenarios[name + end] = partial(_convert, call, tensor)
+    return try_scenarios(scenarios)
+
+
+# ---- claims ------------------------------------------------------------------------------------
+
+runs(to_numpy, scenarios=("float32", "int64"), diagnose=lambda raised, seen: device_mistake(raised))
+
+
+def _expect_same_arrays(seen: Seen, wanted: Seen, *names: str) -> None:
+    """Raises Failed unless tensors of these names gave arrays with their values, on the device and on the CPU."""
+    scenarios = []
+    for name in names:
+        scenarios += [each for each in (name, name + ON_THE_CPU) if each in wanted[arrays]]
+    for name, found, right in scenario_pairs(seen[arrays], wanted[arrays], *scenarios):
+        value = found.value
+        correct = right.value
+        shown = _name_of_tensor(name)
+        assert correct is not None
+        if value is None:
+            raise Failed(f"{shown} gave {with_article(found.kind)}", "a numpy.ndarray")
+        if value.dtype != correct.dtype:
+            raise Failed(f"{shown} gave an array of {value.dtype}", correct.dtype)
+        if value.shape != correct.shape:
+            raise Failed(f"{shown} gave shape {value.shape}", f"{correct.shape}")
+        if value.data != correct.data:
+            raise Failed(f"{shown} gave other values", "the values of the tensor")
+
+
+def _name_of_tensor(scenario: str) -> str:
+    """How a failure names the tensor of a scenario: "a bool tensor on the CPU"."""
+    kind = scenario.removesuffix(ON_THE_CPU)
+    if kind in DTYPES:
+        return f"a {kind} tensor{scenario.removeprefix(kind)}"
+    return f"a tensor {scenario}"
+
+
+@to_numpy.check(points=0.5)
+def keeps_values_and_dtype(seen: Seen, wanted: Seen) -> None:
+    """The array has the tensor's values, dtype and shape, whatever these are."""
+    _expect_same_arrays(seen, wanted, *DTYPES, "transposed")
+
+
+@to_numpy.check(points=0.5)
+def converts_what_requires_grad(seen: Seen, wanted: Seen) -> None:
+    """It also works for parameters, for tensors that require a gradient, and for results computed from them."""
+    _expect_same_arrays(seen, wanted, *GRADED)
+
+
+@to_numpy.check(points=0.25)
+def converts_small_tensors(seen: Seen, wanted: Seen) -> None:
+    """A single number, a single pixel and a tensor without elements keep their shapes too."""
+    _expect_same_arrays(seen, wanted, *SMALL)
+
+
+@to_numpy.check(points=0.25, needs=("runs", "keeps_values_and_dtype"))
+def leaves_the_tensor_alone(seen: Seen, wanted: Seen) -> None:
+    """The tensor is not changed: its device, its values, and whether it requires a gradient."""
+    for name, right in wanted[arrays].items():
+        found = seen[arrays].get(name)
+        if found is None:  # an error is another check's
+            continue
+        shown = _name_of_tensor(name)
+        expected = "the tensor as before"
+        if found.switched:
+            happened = f"the requires_grad of {shown} was changed"
+            raise Failed(happened, expected, misconception="requires-grad-left-off")
+        if found.moved:
+            happened = f"device, shape or graph of {shown} changed"
+            raise Failed(happened, expected, misconception="input-modified")
+        if found.left != right.left:
+            happened = f"the values of {shown} changed"
+            raise Failed(happened, expected, misconception="input-modified")
