@@ -13,11 +13,12 @@ from __future__ import annotations
 import contextlib
 import pkgutil
 import sys
-from typing import Any, Final, NoReturn
+from typing import Any, Final
 
 import torch
 
-from virtual_cuda.errors import TorchLacks, TorchUnsupported
+from virtual_cuda.errors import TorchUnsupported
+from virtual_cuda.lacking import Lacking
 
 INDISPENSABLE: Final = (
     "torch._C",  # torch's own C++
@@ -27,25 +28,6 @@ INDISPENSABLE: Final = (
     "torch.Tensor._make_wrapper_subclass",  # a tensor with no memory of its own
 )
 _REFUSE: Final = object()
-
-
-class Lacking:
-    """Stands for something that this torch does not have. Any use of it raises TorchLacks."""
-
-    def __init__(self, path: str, feature: str) -> None:
-        self.__dict__.update(_path=path, _feature=feature)
-
-    def _refuse(self) -> NoReturn:
-        raise TorchLacks(self._path, self._feature, torch.__version__)
-
-    def __call__(self, *args: Any, **kwargs: Any) -> NoReturn:
-        self._refuse()
-
-    def __getattr__(self, name: str) -> NoReturn:
-        self._refuse()
-
-    def __setattr__(self, name: str, value: object) -> NoReturn:
-        self._refuse()
 
 
 def find_internal(path: str, feature: str = "", otherwise: Any = _REFUSE) -> Any:

@@ -15,7 +15,7 @@ from types import BuiltinFunctionType, FunctionType, MethodDescriptorType, Metho
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from virtual_cuda.errors import AlreadyOpen, DuplicatePatch
-from virtual_cuda.internals import Lacking
+from virtual_cuda.lacking import Lacking
 
 if TYPE_CHECKING:
     from virtual_cuda.device.state import VirtualGpu

@@ -25,7 +25,8 @@ from virtual_cuda.device.state import (
     without_lazy,
 )
 from virtual_cuda.device.tensor import VIRTUAL, refresh, wrap
-from virtual_cuda.internals import COMPOSITE, Lacking, find_internal, nn_functions, torch_functions
+from virtual_cuda.internals import COMPOSITE, find_internal, nn_functions, torch_functions
+from virtual_cuda.lacking import Lacking
 from virtual_cuda.ops import placement
 from virtual_cuda.ops.autocast import cast
 from virtual_cuda.ops.dispatch import allocate, open_place, shut, work_of, write

@@ -22,7 +22,8 @@ from typing import Any, Final
 
 import torch
 
-from virtual_cuda.internals import Lacking, nn_functions, torch_functions
+from virtual_cuda.internals import nn_functions, torch_functions
+from virtual_cuda.lacking import Lacking
 
 ALLOWED: Final = object()  # a placement rule's answer: the arguments may be where they are
 NOT_EMULATED: Final = object()  # an emulation's answer: CUDA does not compute this either

@@ -16,7 +16,8 @@ from torch.nn.parameter import UninitializedTensorMixin, is_lazy  # type: ignore
 
 from virtual_cuda.device.state import now, place_named, without_lazy
 from virtual_cuda.device.tensor import INSIDE, VIRTUAL, Tensor
-from virtual_cuda.internals import Lacking, find_internal
+from virtual_cuda.internals import find_internal
+from virtual_cuda.lacking import Lacking
 from virtual_cuda.patching import Opening, Patch, around, torch_patches
 from virtual_cuda.torch_api.tensor_types import detach_as, device_class, host_class
 
