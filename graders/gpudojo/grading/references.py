@@ -218,9 +218,10 @@ class CachedReference:
     def written(self) -> ReferenceSolution:
         return ReferenceSolution(self.path)
 
-    def load(self) -> None:
-        """Loads the solution now, and not when it is first run."""
-        _ = self.written
+    def load_unless_cached(self, function: Function, kind: str, seed: int) -> None:
+        """Load the solution now, and not when it is first run, if it will have to run."""
+        if not self.has(function, kind, seed):
+            _ = self.written
 
     def has(self, function: Function, kind: str, seed: int) -> bool:
         """Whether the cache has what a run needs."""
