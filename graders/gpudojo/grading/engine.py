@@ -22,9 +22,8 @@ from gpudojo.grading.explain import explain
 from gpudojo.grading.limits import UNLIMITED, Limits
 from gpudojo.grading.load import solved_names
 from gpudojo.grading.references import CachedReference, Reference, reference_for
-from gpudojo.model.errors import DamagedEvidence, DojoError, author_line
+from gpudojo.model.errors import DojoError, author_line
 from gpudojo.model.evidence import (
-    AnyEvidence,
     CallStatus,
     Evidence,
     ScenarioRaised,
@@ -49,14 +48,12 @@ if TYPE_CHECKING:
 
 UNJUDGED = "what it did or returned is so unlike the reference's that it cannot be judged"
 _NOTHING: Final = Failed("", "")  # is said of a check that did not fail
-# The reference's evidence of each function that was used last, with its facts converted once.
-_references: dict[tuple[str, str], tuple[Evidence, Seen]] = {}
 
 
 def judge_function(
     exercise: Exercise,
     function: Function,
-    evidence: AnyEvidence,
+    evidence: Evidence,
     reference: Evidence,
     lines: Mapping[str, int] | Callable[[], Mapping[str, int]] | None = None,
     signature: str = "(…)",
@@ -65,7 +62,6 @@ def judge_function(
 
     `lines` are those of names and patterns in the student's source, or a function that returns
     them, which is called if a check failed. `signature` is the one the function should have.
-    Raises DamagedEvidence where facts were spoiled after they were received.
     """
     results = judge(exercise, function, evidence, reference)
     if not any(result.outcome is Outcome.FAILED for result in results):
@@ -87,13 +83,13 @@ class Judgement(NamedTuple):
 
 
 def judge(
-    exercise: Exercise, function: Function, evidence: AnyEvidence, reference: Evidence
+    exercise: Exercise, function: Function, evidence: Evidence, reference: Evidence
 ) -> list[CheckResult]:
     """Judge each check of a function; one that needs a check that did not pass is blocked."""
     if any(seen.status is CallStatus.TODO for seen in evidence.observations.values()):
         return [result_of(exercise, function, check, Outcome.TODO) for check in function.checks]
     seen = Seen(evidence.observations)
-    wanted = _facts_of_reference(reference)
+    wanted = Seen(reference.observations)
     passed: set[str] = set()
     results = []
     for check in function.checks:
@@ -111,23 +107,12 @@ def judge(
     return results
 
 
-def _facts_of_reference(reference: Evidence) -> Seen:
-    """The facts in the reference's evidence; it is the same for many submissions."""
-    key = reference.exercise, reference.function
-    known = _references.get(key)
-    if known is None or known[0] is not reference:
-        known = reference, Seen(reference.observations)
-        _references[key] = known
-    return known[1]
-
-
 def judge_check(function: Function, check: Check, seen: Seen, wanted: Seen) -> Judgement:
     """Judge one check, by what was seen of the student's function and of the reference.
 
     A check that raises is an error of ours, which costs the student nothing, if it raises for the
     reference's evidence too; otherwise the check fails. Evidence is made where student code runs:
     if evidence that cannot be read were not held against the student, spoiling it would pay.
-    Raises DamagedEvidence, which is no verdict on the student.
     """
     seen.begin()
     try:
@@ -137,8 +122,6 @@ def judge_check(function: Function, check: Check, seen: Seen, wanted: Seen) -> J
         return Judgement(Outcome.FAILED, failed, ran)
     except Todo as todo:
         return Judgement(Outcome.TODO, Failed(str(todo), ""))
-    except DamagedEvidence:
-        raise
     except Exception as error:  # whatever a check raises for evidence that it did not expect
         return _judge_error(function, check, seen, wanted, error)
     return Judgement(Outcome.PASSED)

@@ -14,7 +14,7 @@ from typing import Final
 import msgspec
 
 from gpudojo.model.catalogue import misconceptions
-from gpudojo.model.evidence import AnyObservation, CallStatus, Raised
+from gpudojo.model.evidence import CallStatus, Observation, Raised
 from gpudojo.model.exercise import Function, Misconception, line_to_show, pattern_key
 from gpudojo.model.results import CheckResult, Outcome
 from gpudojo.model.time_outs import EXPECTED_TO_END, describe_time_out
@@ -28,7 +28,7 @@ _NO_MISTAKE: Final = Misconception("", "")
 def explain(
     result: CheckResult,
     function: Function,
-    observations: Mapping[str, AnyObservation],
+    observations: Mapping[str, Observation],
     lines: Mapping[str, int],
     signature: str,
 ) -> CheckResult:
@@ -57,8 +57,8 @@ def explain(
 
 
 def _first_error(
-    result: CheckResult, observations: Mapping[str, AnyObservation]
-) -> tuple[str, AnyObservation | None]:
+    result: CheckResult, observations: Mapping[str, Observation]
+) -> tuple[str, Observation | None]:
     """The first probe that did not return and that explains a result; ("", None) for none.
 
     An edge case that ended with an error explains the check that asked for it, and no other.
@@ -72,7 +72,7 @@ def _first_error(
 
 
 def _with_error(
-    result: CheckResult, function: Function, scenario: str, seen: AnyObservation
+    result: CheckResult, function: Function, scenario: str, seen: Observation
 ) -> CheckResult:
     """The result in the words for a time-out, an unusable result or an endless recursion."""
     raised = seen.raised or _NO_ERROR
@@ -109,7 +109,7 @@ def _with_similar_name(
 
 
 def _calls_other_signature(
-    result: CheckResult, function: Function, observations: Mapping[str, AnyObservation]
+    result: CheckResult, function: Function, observations: Mapping[str, Observation]
 ) -> bool:
     """True if the function could not be called with the arguments of the exercise."""
     _, first = _first_error(result, observations)
