@@ -26,6 +26,7 @@ INDISPENSABLE: Final = (
     "torch._C.DispatchKeySet",
     "torch._C._disabled_torch_function_impl",  # operators reach `__torch_dispatch__` only
     "torch.Tensor._make_wrapper_subclass",  # a tensor with no memory of its own
+    "torch.ops.aten.t_.default._schema",  # operators say what their arguments are
 )
 _REFUSE: Final = object()
 

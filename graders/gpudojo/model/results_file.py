@@ -14,7 +14,7 @@ from typing import Any, BinaryIO, Final, TypeVar
 import msgspec
 
 from gpudojo.model.errors import BadEvidence, BadResults, printable_text
-from gpudojo.model.evidence import decode_untrusted
+from gpudojo.model.evidence import decoded
 from gpudojo.model.results import (
     RESULTS_VERSION,
     ClassResults,
@@ -194,7 +194,7 @@ def _check_version(path: Path, data: bytes) -> None:
 
 def _decoded(path: Path, data: bytes, kind: type[_Kind]) -> _Kind:
     try:
-        return decode_untrusted(msgspec.json.Decoder(kind).decode, data)
+        return decoded(msgspec.json.Decoder(kind).decode, data)
     except BadEvidence as error:
         raise BadResults(str(path), error.reason) from None
 

@@ -17,7 +17,7 @@ from virtual_cuda.ledger import Timeline, same_call
 
 from gpudojo.classes.store import Record, Store
 from gpudojo.grading.load import NotANotebook, Unparsable
-from gpudojo.model.evidence import Modelled, struct_or_none
+from gpudojo.model.evidence import Modelled, as_struct
 from gpudojo.model.results import CheckRow, ClassResults, Outcome, SubmissionRow, SubmissionStatus
 from gpudojo.platforms._texts import describe_lateness
 from gpudojo.report.rendering import (
@@ -96,7 +96,7 @@ class SubmissionRecords:
         mine = _timeline(self.record, exercise, function)
         if mine is None:
             return TimelinePair(None)
-        every = self.reference.functions if self.reference is not None else {}
+        every = self.reference.seen if self.reference is not None else {}
         seen = every.get(f"{exercise}::{function}")
         theirs = same_call(mine, seen.timelines) if seen is not None else None
         if theirs is not None:
@@ -225,12 +225,12 @@ class RecordStore:
 
 
 def _timeline(record: Record | None, exercise: str, function: str) -> Timeline | None:
-    seen = record.functions.get(f"{exercise}::{function}") if record is not None else None
+    seen = record.seen.get(f"{exercise}::{function}") if record is not None else None
     return getattr(seen, "timeline", None)
 
 
 def _facts(record: Record | None, exercise: str, function: str) -> Mapping[str, Mapping[str, Any]]:
-    seen = record.functions.get(f"{exercise}::{function}") if record is not None else None
+    seen = record.seen.get(f"{exercise}::{function}") if record is not None else None
     return (
         {name: each.facts for name, each in seen.evidence.observations.items()}
         if seen is not None
@@ -241,7 +241,7 @@ def _facts(record: Record | None, exercise: str, function: str) -> Mapping[str, 
 def _modelled(record: Record | None, exercise: str, function: str) -> Modelled | None:
     """The modelled times of a function, if it has any that can be drawn."""
     every = (
-        struct_or_none(_within(f, "speed"), Modelled)
+        as_struct(_within(f, "speed"), Modelled)
         for f in _facts(record, exercise, function).values()
     )
     return next(

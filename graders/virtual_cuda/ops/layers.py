@@ -656,7 +656,9 @@ operator(
 )
 operator(
     "_native_batch_norm_legit",
-    kernel=partial(_batch_norm_wide, aten._native_batch_norm_legit.default),
+    kernel=partial(
+        _batch_norm_wide, find_internal("torch.ops.aten._native_batch_norm_legit.default")
+    ),
     output=partial(_batch_norm_output, 5, True, direct=True),
     words=_batch_norm_words,
     by_hand=True,
@@ -664,12 +666,16 @@ operator(
 operator("cudnn_batch_norm", by_hand=True)
 operator(
     "_native_batch_norm_legit.no_stats",
-    kernel=partial(_batch_norm_wide, aten._native_batch_norm_legit.no_stats),
+    kernel=partial(
+        _batch_norm_wide, find_internal("torch.ops.aten._native_batch_norm_legit.no_stats")
+    ),
     output=partial(_batch_norm_output, 3, False, direct=True),
 )
 operator(
     "_batch_norm_with_update",
-    kernel=partial(_batch_norm_wide, aten._batch_norm_with_update.default),
+    kernel=partial(
+        _batch_norm_wide, find_internal("torch.ops.aten._batch_norm_with_update.default")
+    ),
     output=partial(_batch_norm_output, None, True),
     refuse=_refuse_gaps,
     by_hand=True,
@@ -728,9 +734,10 @@ for _kernel in (
     aten.upsample_linear1d,
     aten.upsample_bicubic2d,
     aten.upsample_trilinear3d,
-    aten._adaptive_avg_pool3d,
 ):
     operator(_kernel.__name__, kernel=partial(in_single, _kernel.default))
+_average = find_internal("torch.ops.aten._adaptive_avg_pool3d.default")
+operator("_adaptive_avg_pool3d", kernel=partial(in_single, _average))
 _IN_SINGLE: Final = widened(HALF, torch.float32)
 operator("avg_pool3d", "_upsample_bilinear2d_aa", emulate=_IN_SINGLE)
 operator(

@@ -245,19 +245,30 @@ def register_kernels() -> None:
         )  # "Overriding a previously registered kernel": that is what is meant
         for key in ("CUDA", "Lazy"):
             everything.fallback(_create, key)
-        aten_only.impl("_copy_from", copy_from, "Lazy")
-        for name in (
-            name for name, facts in declared().items() if facts.whole
-        ):  # else C++ takes them apart
-            aten_only.impl(name, functools.partial(_create, getattr(aten, name).default), "Lazy")
+        if _operator_named("_copy_from") is not None:
+            aten_only.impl("_copy_from", copy_from, "Lazy")
+        whole = [name for name, facts in declared().items() if facts.whole]
+        for name in whole:  # else C++ takes them apart
+            _register_creator(aten_only, name, "Lazy")
         for name in (*_WITH_KERNELS, *(_OWN_IN_CUDA if torch.version.cuda else ())):
-            base, _, overload = name.partition(".")
-            op = getattr(getattr(aten, base), overload or "default")
-            aten_only.impl(name, functools.partial(_create, op), "CUDA", allow_override=True)
+            _register_creator(aten_only, name, "CUDA", allow_override=True)
         autocast.register(aten_only)
         fused.register(aten_only)
         layers.register(aten_only)
     _libraries.extend((everything, aten_only))
+
+
+def _operator_named(name: str) -> Any:
+    """The overload of aten with this name, "empty.memory_format" or "dropout"; None if this torch has none."""
+    base, _, overload = name.partition(".")
+    return getattr(getattr(aten, base, None), overload or "default", None)
+
+
+def _register_creator(library: Any, name: str, key: str, **options: Any) -> None:
+    """Have `_create` called for an operator on tensors with a dispatch key, if this torch has the operator."""
+    operator = _operator_named(name)
+    if operator is not None:
+        library.impl(name, functools.partial(_create, operator), key, **options)
 
 
 def withdraw_kernels() -> None:
