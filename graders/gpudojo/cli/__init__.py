@@ -19,9 +19,9 @@ PARTS: Final = {
         "doctor": ("watch", "Show what this machine has and lacks."),
     },
     "For instructors": {
-        "init": ("bookkeeping", "Write or check a course file."),
+        "init": ("course", "Write or check a course file."),
         "grade": ("grade", "Grade submissions."),
-        "override": ("bookkeeping", "Give points by hand."),
+        "override": ("override", "Give points by hand."),
         "report": ("export", "Make HTML pages of results."),
         "feedback": ("export", "Write what students get back."),
         "export": ("export", "Write results for another program."),

@@ -1,0 +1,104 @@
+"""`dojo init`."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from gpudojo.cli.options import FOLDER, which_day, writing
+from gpudojo.model.errors import printable_text, suggest_name
+
+if TYPE_CHECKING:
+    from gpudojo.classes.course_rules import CourseRules
+    from gpudojo.classes.roster import Roster
+
+
+@click.command()
+@click.argument("folder", type=FOLDER, default=Path())
+@which_day
+def init(folder: Path, day: str) -> None:
+    """Write a course file, course.toml, into FOLDER (here by default), beside the submissions.
+
+    It shows every setting: weights, points, deadline, extensions, groups, items graded by hand. Where there is one, it
+    is checked.
+    """
+    from gpudojo.classes.course_file import FILE_NAME, load_course, write_template
+    from gpudojo.classes.roster import read_roster
+    from gpudojo.model.catalogue import exercises_of
+
+    path = folder / FILE_NAME
+    if not path.exists():
+        with writing(path):
+            folder.mkdir(parents=True, exist_ok=True)
+            write_template(path, day, exercises_of(day))
+        click.echo(
+            f"{path} written. Change what you need, and run `dojo init {folder}` again to check it."
+        )
+        return
+    rules = load_course(path)
+    roster = read_roster(rules.roster, rules.zone) if rules.roster else None
+    click.echo(f"{path} is valid: {', '.join(_describe(rules, roster, day))}.")
+    for note in _doubts(rules, roster):
+        click.echo(f"note: {note}", err=True)
+
+
+def _describe(rules: CourseRules, roster: Roster | None, day: str) -> list[str]:
+    """What a course file says; raises BadFile for names of exercises that there are not."""
+    from gpudojo.model.catalogue import exercises_of
+
+    exercises = exercises_of(rules.day or day)
+    parts = [f"{len(rules.worth_by_exercise(exercises))} of {len(exercises)} exercises"]
+    if rules.points:
+        parts.append(f"out of {rules.points:g} points")
+    if rules.deadline:
+        parts.append(f"due {rules.deadline:%Y-%m-%d %H:%M %Z}")
+    if rules.late.penalty:
+        parts.append(rules.late.describe())
+    parts += _count(rules.extensions, "extension")
+    parts += _count(rules.groups, "group")
+    parts += _count(rules.by_hand, "item", " to grade by hand")
+    if roster is not None:
+        parts.append(f"{len(roster.rows)} students on the roster")
+    return parts
+
+
+def _count(things: Collection[object], singular: str, more: str = "") -> list[str]:
+    """How many things there are, in words; nothing for none."""
+    if not things:
+        return []
+    plural = "" if len(things) == 1 else "s"
+    return [f"{len(things)} {singular}{plural}{more}"]
+
+
+def _doubts(rules: CourseRules, roster: Roster | None) -> list[str]:
+    """What is valid, and may be a mistake all the same."""
+    notes = []
+    if rules.late.penalty and rules.deadline is None:
+        notes.append("there is no deadline: only what a platform marks as late costs points")
+    for extension in rules.useless_extensions():
+        notes.append(printable_text(extension.sentence))
+    if roster is not None:
+        names = list(rules.extensions)
+        for members in rules.groups.values():
+            names += members
+        for name in names:
+            notes += _doubts_about_name(name, roster)
+    return notes
+
+
+def _doubts_about_name(name: str, roster: Roster) -> list[str]:
+    """What to say of a name in a course file that nobody has, or several."""
+    matching = roster.match(name, name)
+    shown = printable_text(name)
+    if len(matching) == 1:
+        return []
+    if matching:
+        ids = ", ".join(sorted(roster.rows[row].id for row in matching))
+        return [f"{len(matching)} on the roster are called {shown!r}: write {ids}"]
+    known = []
+    for row in roster.rows:
+        known += [row.name, row.id, row.email, row.github]
+    return [f"nobody on the roster is called {shown!r}{suggest_name(name, known, '')}"]

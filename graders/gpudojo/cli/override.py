@@ -1,0 +1,491 @@
+"""`dojo override`."""
+
+from __future__ import annotations
+
+import contextlib
+import getpass
+import os
+import sys
+import textwrap
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import click
+
+from gpudojo.cli.options import FOLDER, THAT_FILE
+from gpudojo.model.errors import BadClass, BadFile, printable_text, suggest_name
+from gpudojo.model.results import Grade, HandItem, SubmissionRow, SubmissionStatus
+from gpudojo.model.results_file import format_points
+
+if TYPE_CHECKING:
+    from gpudojo.classes.gradebook import Gradebook
+    from gpudojo.classes.participants import Participant
+    from gpudojo.classes.store import LogEntry
+
+HERE: Final = "The folder that `dojo grade --out` made (default: this one, or the only one in it)."
+MOST_LINES: Final = 20  # about students whose points changed
+MOST_NAMES: Final = 8  # of students whose name holds what was given
+WIDTH: Final = 100
+
+
+@click.command()
+@click.argument("words", nargs=-1, metavar="[STUDENT] [CHECK|EXERCISE]")
+@click.option("--points", metavar="POINTS", help="The points to give.")
+@click.option("--comment", default="", help="The reason; the student reads it.")
+@click.option(
+    "--all", "everyone", is_flag=True, help="For all who handed something in, instead of STUDENT."
+)
+@click.option(
+    "--from",
+    "file",
+    type=THAT_FILE,
+    help="Many at once: a CSV file with student, item, points, comment.",
+)
+@click.option("--undo", is_flag=True, help="Take one back; without words, undo the last command.")
+@click.option("--log", is_flag=True, help="Show who gave and took back what, and when.")
+@click.option("--items", is_flag=True, help="List what can be overridden, and what it is worth.")
+@click.option("--by", default=None, help="Who gives it (default: your login name).")
+@click.option("--out", type=FOLDER, help=HERE)
+def override(**arguments: Any) -> None:
+    """Give points in place of the grader's, for a check, a whole exercise, or an item that people grade.
+
+    STUDENT is an id, a name, an e-mail address or the name of the submission. A check may be named by its end, such as
+    train_epoch::runs, and an exercise by its number. What is given survives regrading. Without words, the overrides are
+    listed, and what is still to grade by hand.
+    """
+    if sys.platform == "win32":
+        raise click.ClickException("a class needs Linux or macOS; on Windows, use WSL")
+    asked = OverrideArguments(**arguments)
+    _refuse_contradictions(asked)
+    from gpudojo.classes.store import points_in
+
+    points = None if asked.points is None else points_in(asked.points, "--points")
+    with _open_class(asked.out) as book:
+        _override(book, asked, points)
+
+
+@dataclass(frozen=True)
+class OverrideArguments:
+    """What the user asks of `dojo override`: its arguments, by the names that click gives them."""
+
+    words: tuple[str, ...]
+    points: str | None
+    comment: str
+    everyone: bool
+    file: Path | None
+    undo: bool
+    log: bool
+    items: bool
+    by: str | None
+    out: Path | None
+
+    @property
+    def names_nobody(self) -> bool:
+        """True if neither a student nor everyone is named."""
+        return not self.words and not self.everyone
+
+
+def _refuse_contradictions(asked: OverrideArguments) -> None:
+    """Raises UsageError where a word or option would be left out."""
+    actions = {
+        "--log": asked.log,
+        "--items": asked.items,
+        "--from": asked.file is not None,
+        "--undo": asked.undo,
+    }
+    details = {
+        "STUDENT": bool(asked.words),
+        "--all": asked.everyone,
+        "--points": asked.points is not None,
+        "--comment": bool(asked.comment),
+    }
+    used = [name for name, is_given in (actions | details).items() if is_given]
+    if not any(actions.values()):
+        if used and asked.names_nobody:
+            raise click.UsageError("STUDENT and CHECK or EXERCISE are missing")
+        return
+    action = used[0]
+    fitting = ("STUDENT", "--all") if action == "--undo" else ()
+    for name in used[1:]:
+        if name not in fitting:
+            raise click.UsageError(f"{action} does not go with {name}")
+
+
+@contextlib.contextmanager
+def _open_class(out: Path | None) -> Iterator[Gradebook]:
+    """The class in a folder, which nobody else can write to meanwhile; raises DojoError."""
+    from gpudojo.classes.class_opening import course_of_last_run, open_gradebook
+    from gpudojo.classes.class_state import load_state
+    from gpudojo.classes.store import Store
+
+    folder = _class_folder(out)
+    if not load_state(folder).students:
+        raise click.ClickException(f"{folder} has no results yet; run `dojo grade` first")
+    store = Store(folder)
+    store.open()
+    try:
+        state = load_state(folder)  # again: a `dojo grade` may have ended since
+        yield open_gradebook(folder, state, course_of_last_run(folder, state))
+    finally:
+        store.close()
+
+
+def _class_folder(out: Path | None) -> Path:
+    """The folder of the class: the one given, or the only one here; raises ClickException."""
+    from gpudojo.classes.class_state import STATE
+
+    if out is not None:
+        return out
+    here = Path()
+    found = [each for each in (here, *sorted(here.iterdir())) if (each / STATE).is_file()]
+    if len(found) == 1:
+        return found[0]
+    which = f"; there are {', '.join(map(str, found))}" if found else ""
+    raise click.ClickException(f"--out is missing: the folder that `dojo grade --out` made{which}")
+
+
+def _override(book: Gradebook, asked: OverrideArguments, points: float | None) -> None:
+    """Do what was asked; raises UsageError, ClickException, BadClass and BadFile."""
+    from gpudojo.classes.class_state import utc_now
+
+    at = utc_now("microseconds")  # tells commands apart
+    by = asked.by or _login_name()
+    if asked.log:
+        _print_log(book)
+    elif asked.items:
+        _print_items(book)
+    elif asked.file is not None:
+        entries = [_log_entry(at, by, given) for given in _read_file(book, asked.file)]
+        if not entries:
+            raise BadFile(str(asked.file), None, "no line of it has points")
+        _add_to_log(book, entries)
+    elif asked.names_nobody and asked.undo:
+        _add_to_log(book, _entries_to_undo(book, at, by))
+    elif asked.names_nobody:
+        _print_overrides(book)
+        _print_items_to_grade(book)
+    else:
+        _add_to_log(book, [_entry_for_words(book, asked, points, at, by)])
+
+
+def _login_name() -> str:
+    with contextlib.suppress(OSError, KeyError, ImportError):  # what getpass raises
+        return getpass.getuser()
+    return os.environ.get("USER", "unknown")
+
+
+# What is given
+
+
+class GivenPoints(NamedTuple):
+    """Points for an item; in the order of a log entry."""
+
+    student: str
+    item: str
+    points: float
+    comment: str
+    key: str
+
+
+def _log_entry(at: str, by: str, given: GivenPoints) -> LogEntry:
+    from gpudojo.classes.store import SET, LogEntry
+
+    return LogEntry(at, by, SET, *given)
+
+
+def _entry_for_words(
+    book: Gradebook, asked: OverrideArguments, points: float | None, at: str, by: str
+) -> LogEntry:
+    """The entry for a student, or everyone, and an item that are named on the command line."""
+    from gpudojo.classes.store import UNDO, LogEntry
+
+    if len(asked.words) != (1 if asked.everyone else 2):
+        raise click.UsageError("give STUDENT and CHECK or EXERCISE, or --all and one of these")
+    if points is None and not asked.undo:
+        raise click.UsageError("--points is missing")
+    participant = None if asked.everyone else _find_participant(book, asked.words[0])
+    student, key = _name_and_key(participant)
+    item, max_points = _find_item(book, participant, asked.words[-1])
+    if asked.undo:
+        keys = participant.keys if participant is not None else [key]
+        former = book.overrides.of(keys, everyone=False).get(item)
+        if former is None:
+            raise click.ClickException(f"{student} has no override for {item}")
+        return LogEntry(at, by, UNDO, student, item, 0.0, asked.comment, former.key)
+    assert points is not None
+    if points > max_points:
+        raise click.ClickException(f"{item} is worth {max_points:g} points, not {points:g}")
+    return _log_entry(at, by, GivenPoints(student, item, points, asked.comment, key))
+
+
+def _name_and_key(participant: Participant | None) -> tuple[str, str]:
+    """How the log calls a participant, and its key; None is everyone."""
+    from gpudojo.classes.store import EVERYONE
+
+    if participant is None:
+        return "everyone", EVERYONE
+    return participant.name, participant.keys[0]
+
+
+def _entries_to_undo(book: Gradebook, at: str, by: str) -> list[LogEntry]:
+    """What undoes the last command; raises ClickException if it took something back itself.
+
+    All that it gave is taken back, and what held before is given again.
+    """
+    from gpudojo.classes.store import UNDO
+
+    last = book.overrides.last()
+    if not last:
+        raise click.ClickException(
+            "the last command gave nothing; to take one back, name STUDENT and CHECK"
+        )
+    before = book.overrides.before(last[0].at)
+    taken_back = [entry._replace(at=at, by=by, action=UNDO) for entry in last]
+    given_again = []
+    for entry in last:
+        former = before.get((entry.key, entry.item))
+        if former is not None:
+            given_again.append(former._replace(at=at, by=by))
+    return taken_back + given_again
+
+
+def _find_participant(book: Gradebook, name: str) -> Participant:
+    """The participant of a name; raises BadClass where nobody or several have it."""
+    from gpudojo.classes.names import name_key
+
+    participants = book.participants()
+    key = name_key(name)
+    matching = [each for each in participants if each.name == name]
+    if not matching:
+        matching = [each for each in participants if key in each.all_names]
+    if len(matching) == 1:
+        return matching[0]
+    if matching:
+        names = ", ".join(each.name for each in matching)
+        raise BadClass(f"{len(matching)} students are called {name!r}: {names}")
+    partly = []
+    for each in participants:
+        if any(key in known for known in each.all_names):
+            partly.append(each.name)
+    if partly:
+        names = ", ".join(partly[:MOST_NAMES])
+        if len(partly) > MOST_NAMES:
+            names += ", …"
+        raise BadClass(f"no student is called {name!r}; names with it: {names}")
+    known_names = []
+    for each in participants:
+        known_names += [each.name, each.display_name, *each.all_names]
+    raise BadClass(f"no student is called {name!r}{suggest_name(name, known_names)}")
+
+
+def _find_item(book: Gradebook, participant: Participant | None, name: str) -> tuple[str, float]:
+    """The name of a check, exercise or item, and what it is worth; raises BadClass."""
+    from gpudojo.classes.store import item_named
+
+    row = _largest_row(book) if participant is None else book.row(participant)
+    return item_named(name, row)
+
+
+def _largest_row(book: Gradebook) -> SubmissionRow:
+    """The row with the most checks: of a class, any that was graded will do."""
+    rows = [book.row(participant) for participant in book.participants()]
+    return max(rows, key=_count_of_checks)
+
+
+def _count_of_checks(row: SubmissionRow) -> int:
+    return sum(len(exercise.checks) for exercise in row.exercises)
+
+
+def _read_file(book: Gradebook, path: Path) -> list[GivenPoints]:
+    """What the lines of a CSV file give; raises BadFile with the line, before any is given."""
+    from gpudojo.classes.csv_tables import read_table
+
+    first, *lines = read_table(path)
+    columns = [heading.strip().casefold() for heading in first.cells]
+    missing = sorted({"student", "item", "points"} - set(columns))
+    if missing:
+        hints = [suggest_name(heading, missing, "") for heading in columns]
+        reason = f"there is no column {missing[0]!r}; student, item and points are needed"
+        raise BadFile(str(path), first.number, reason + next(filter(None, hints), ""))
+    given = []
+    line_of: dict[tuple[str, str], int] = {}
+    for line in lines:
+        cells = {name: cell.strip() for name, cell in zip(columns, line.cells, strict=False)}
+        if not cells.get("points"):
+            continue  # not graded yet
+        points = _read_line(book, path, line.number, cells)
+        given.append(points)
+        other_line = line_of.setdefault((points.key, points.item), line.number)
+        if other_line != line.number:
+            reason = f"{points.item} of {points.student} is in line {other_line}, too"
+            raise BadFile(str(path), line.number, reason)
+    return given
+
+
+def _read_line(book: Gradebook, path: Path, number: int, cells: Mapping[str, str]) -> GivenPoints:
+    """What one line gives; raises BadFile."""
+    from gpudojo.classes.store import EVERYONE, points_in
+
+    for name in ("student", "item"):
+        if not cells.get(name):
+            raise BadFile(str(path), number, f"the {name} is missing")
+    participant = None
+    try:
+        if cells["student"] != EVERYONE:
+            participant = _find_participant(book, cells["student"])
+        item, max_points = _find_item(book, participant, cells["item"])
+    except BadClass as error:
+        raise BadFile(str(path), number, str(error)) from None
+    points = points_in(cells["points"], str(path), number)
+    if points > max_points:
+        reason = f"{item} is worth {max_points:g} points, not {points:g}"
+        raise BadFile(str(path), number, reason)
+    student, key = _name_and_key(participant)
+    return GivenPoints(student, item, points, cells.get("comment", ""), key)
+
+
+# Giving
+
+
+def _add_to_log(book: Gradebook, entries: Sequence[LogEntry]) -> None:
+    """Write the log and the results, and print whose points changed; raises BadClass."""
+    from gpudojo.classes.result_writing import RULES_CHANGED, write_results
+    from gpudojo.classes.store import EVERYONE, SET
+
+    keys = {entry.key for entry in entries}
+    concerned = []
+    for participant in book.participants():
+        if EVERYONE in keys or not keys.isdisjoint(participant.keys):
+            concerned.append(participant)
+    before = {participant.name: book.row(participant) for participant in concerned}
+    book.overrides.add(entries)
+    path, tally = write_results(book, changed=before)
+    gives = entries[0].action == SET
+    changed = _print_changes(book, concerned, before)
+    if len(concerned) != 1:
+        sentence = f"{changed} of {len(concerned)} students' points changed."
+        absent = 0
+        for participant in concerned:
+            if not participant.submissions and keys.isdisjoint(participant.keys):
+                absent += 1
+        if absent and gives:
+            sentence += (
+                f" {absent} handed in nothing and got nothing: to give them points, name them."
+            )
+        click.echo(sentence)
+    elif not changed:
+        click.echo("The points are the same as before.")
+    if tally.settled:
+        click.echo(RULES_CHANGED)
+        for line in tally.settled[:MOST_LINES]:
+            click.echo(f"  {printable_text(line)}")
+    undo = f" To undo it: dojo override --undo --out {book.out}" if gives else ""
+    click.echo(f"{path} and {book.overrides.path} written.{undo}")
+
+
+def _print_changes(
+    book: Gradebook, participants: Sequence[Participant], before: Mapping[str, SubmissionRow]
+) -> int:
+    """Print how the points of the first of them changed; returns of how many they did."""
+    changed = 0
+    for participant in participants:
+        old = before[participant.name]
+        new = book.row(participant)
+        if new.final == old.final:
+            continue
+        changed += 1
+        if changed > MOST_LINES:
+            continue
+        points = _describe_change(old.final, new.final)
+        if new.scaled or old.scaled:
+            # They are others than what was given.
+            exercises = _describe_change(
+                Grade(old.score, old.max_score), Grade(new.score, new.max_score)
+            )
+            points += f" ({exercises} in the exercises)"
+        click.echo(f"{printable_text(participant.full_name)}: {points}")
+    return changed
+
+
+def _describe_change(old: Grade, new: Grade) -> str:
+    before = format_points(old.points)
+    return f"{before} → {format_points(new.points)} of {format_points(new.max_points)}"
+
+
+# Showing
+
+
+def _print_overrides(book: Gradebook) -> None:
+    """Print what holds: of several keys of one student, the last; and what nobody has any more."""
+    keys: set[str] = set()
+    in_use: set[LogEntry] = set()
+    for participant in book.participants():
+        keys.update(participant.keys)
+        in_use.update(book.overrides.of(participant.keys, everyone=False).values())
+    entries = []
+    for entry in book.overrides.current().values():
+        if entry in in_use or entry.key not in keys:
+            entries.append(entry)
+    for entry in sorted(entries, key=lambda entry: (entry.student, entry.item)):
+        comment = f"  {entry.comment}" if entry.comment else ""
+        points = format_points(entry.points)
+        line = f"{entry.student}  {entry.item}  {points}{comment}  ({entry.by}, {entry.at[:10]})"
+        click.echo(printable_text(line))
+    if not entries:
+        click.echo("There are no overrides.")
+
+
+def _print_items_to_grade(book: Gradebook) -> None:
+    """Print whose items a person still has to grade."""
+    handed_in: defaultdict[str, list[str]] = defaultdict(list)
+    absent: defaultdict[str, list[str]] = defaultdict(list)
+    for row in book.rows():
+        names = absent if row.status is SubmissionStatus.ABSENT else handed_in
+        for exercise in row.exercises:
+            if exercise.to_grade:
+                names[exercise.exercise].append(row.called)
+    if handed_in:
+        click.echo(
+            "\nStill to grade by hand: STUDENT ITEM --points …, "
+            "or --from a table of student,item,points,comment"
+        )
+    for item in book.course.by_hand:
+        if item.name in handed_in:
+            _print_item_to_grade(item, handed_in[item.name], absent[item.name])
+
+
+def _print_item_to_grade(item: HandItem, handed_in: Sequence[str], absent: Sequence[str]) -> None:
+    about = [item.title, f"{format_points(item.points)} points", item.rubric]
+    students = "1 student" if len(handed_in) == 1 else f"{len(handed_in)} students"
+    heading = f"  {item.name} ({'; '.join(filter(None, about))}): {students}"
+    click.echo(printable_text(heading))
+    texts = [", ".join(handed_in)]
+    if absent:
+        texts.append(f"{len(absent)} more handed in nothing: {', '.join(absent)}")
+    for text in texts:
+        for line in textwrap.wrap(printable_text(text), WIDTH):
+            click.echo(f"    {line}")
+
+
+def _print_log(book: Gradebook) -> None:
+    from gpudojo.classes.store import SET
+
+    for entry in book.overrides.log:
+        what = "undone"
+        if entry.action == SET:
+            what = f"{format_points(entry.points)}  {entry.comment}".rstrip()
+        line = f"{entry.at[:19]}  {entry.by}  {entry.student}  {entry.item}  {what}"
+        click.echo(printable_text(line))
+    if not book.overrides.log:
+        click.echo("Nothing was overridden yet.")
+
+
+def _print_items(book: Gradebook) -> None:
+    for exercise in _largest_row(book).exercises:
+        click.echo(f"{format_points(exercise.max_score):>8}  {exercise.exercise}")
+        for check in exercise.checks:
+            name = check.id.partition("::")[2]
+            click.echo(f"{format_points(check.max_points):>8}    {name}")
