@@ -16,12 +16,12 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 import msgspec
 from virtual_cuda.errors import DeviceClosed
 
+from gpudojo.grading.executed_lines import RAN, take_executed_lines
 from gpudojo.grading.lazy_torch import nn as nn
 from gpudojo.grading.lazy_torch import torch as torch
 from gpudojo.grading.limits import in_scenario, scenario_running
 from gpudojo.grading.load import describe_exception
 from gpudojo.grading.settings import read_settings, restore_settings
-from gpudojo.grading.source_locator import RAN, take_executed_lines
 from gpudojo.model.evidence import Array, Cases, Raised
 
 if TYPE_CHECKING:

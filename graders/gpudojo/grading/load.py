@@ -26,8 +26,9 @@ from typing import Any, Final
 
 import msgspec
 
+from gpudojo.grading.executed_lines import compile_with_marks
 from gpudojo.grading.limits import replaceable
-from gpudojo.grading.source_locator import compile_with_marks, nodes_in, pattern_lines
+from gpudojo.grading.source_patterns import nodes_in, pattern_lines
 from gpudojo.model.errors import describe_error
 from gpudojo.model.evidence import Raised
 

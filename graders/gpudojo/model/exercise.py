@@ -42,7 +42,7 @@ NO_HINTS: Final = FunctionHints()
 
 
 class Misconception(msgspec.Struct, frozen=True):
-    """A common mistake with a name, and why it matters. `at` and `cause` are patterns for `grading.source_locator`."""
+    """A common mistake with a name, and why it matters. `at` and `cause` are patterns for `grading.source_patterns`."""
 
     name: str
     why: str
@@ -70,7 +70,7 @@ class Failed(Exception):
     expected: str
     line: int | None = None
     misconception: str | None = None
-    at: tuple[str, ...] = ()  # patterns for `grading.source_locator`, where no line is known
+    at: tuple[str, ...] = ()  # patterns for `grading.source_patterns`, where no line is known
     ran: tuple[tuple[int, int], ...] | None = (
         None  # the lines that the failing call executed, where they are recorded
     )

@@ -28,6 +28,7 @@ from virtual_cuda.ledger import (
     timeline_legend,
 )
 
+from gpudojo.grading.executed_lines import compile_with_marks
 from gpudojo.grading.feedback import (
     BAR_WIDTH,
     ExercisePoints,
@@ -39,7 +40,7 @@ from gpudojo.grading.feedback import (
     progress_bar,
 )
 from gpudojo.grading.load import Submission, is_stub, without_magics
-from gpudojo.grading.source_locator import compile_with_marks, pattern_lines
+from gpudojo.grading.source_patterns import pattern_lines
 from gpudojo.grading.watching import MODELLED_GPU, Busiest
 from gpudojo.model.exercise import Exercise, Function
 from gpudojo.model.results import CheckResult, Outcome

@@ -38,7 +38,7 @@ from virtual_cuda import CUDAGraph, Parameter, Tensor, from_library
 
 import gpudojo
 from gpudojo.grading.limits import LATE
-from gpudojo.grading.source_locator import IN_THREADS, trace_threads
+from gpudojo.grading.thread_tracing import IN_THREADS, trace_threads
 from gpudojo.grading.watching import HOOK, KEPT
 from gpudojo.model.catalogue import registered_days
 from gpudojo.sandbox.integrity import IN_PYTHON

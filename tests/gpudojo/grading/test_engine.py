@@ -18,7 +18,7 @@ from gpudojo.grading.engine import FileGrader, explained, grade_function, result
 from gpudojo.grading.limits import Limits
 from gpudojo.grading.observe import load_file, observe
 from gpudojo.grading.references import ReferenceSolution
-from gpudojo.grading.source_locator import pattern_lines
+from gpudojo.grading.source_patterns import pattern_lines
 from gpudojo.model.evidence import CallStatus, Evidence, Observation
 from gpudojo.model.exercise import Check, Exercise, Failed, Probe, Seen
 from gpudojo.model.results import CheckResult, Outcome

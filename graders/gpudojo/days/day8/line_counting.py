@@ -10,7 +10,7 @@ from types import CodeType, FrameType
 from typing import Any, Final
 
 from gpudojo.grading.call import Call, in_sandbox
-from gpudojo.grading.source_locator import tracing
+from gpudojo.grading.thread_tracing import tracing
 
 # 3.11 has several; `JUMP_BACKWARD_NO_INTERRUPT` belongs to `await` and `yield from`.
 JUMPS: Final = frozenset(

@@ -11,16 +11,10 @@ from types import FrameType
 from typing import Any
 
 import pytest
-from gpudojo.grading import source_locator
+from gpudojo.grading.executed_lines import RAN, compile_with_marks, take_executed_lines
 from gpudojo.grading.load import load_submission
-from gpudojo.grading.source_locator import (
-    MOST_PATTERNS,
-    RAN,
-    compile_with_marks,
-    pattern_lines,
-    take_executed_lines,
-    trace_threads,
-)
+from gpudojo.grading.source_patterns import MOST_PATTERNS, pattern_lines
+from gpudojo.grading.thread_tracing import trace_threads, tracing
 from gpudojo.model.exercise import Lines, line_to_show, was_executed
 
 SOURCE = """
@@ -412,7 +406,7 @@ def test_lines_of_all_threads_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
         names,
     )
     lines: list[int] = []
-    source_locator.tracing.append(lambda frame: lines.append(frame.f_lineno))
+    tracing.append(lambda frame: lines.append(frame.f_lineno))
     try:
         for start in (
             _thread.start_new_thread,
@@ -424,4 +418,4 @@ def test_lines_of_all_threads_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
             assert done.wait(10)
             assert lines.count(3) == 30
     finally:
-        source_locator.tracing.clear()
+        tracing.clear()

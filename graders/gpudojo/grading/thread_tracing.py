@@ -1,0 +1,59 @@
+"""Has functions called for the lines that a submission's threads execute."""
+
+from __future__ import annotations
+
+import _thread
+import functools
+import sys
+import threading
+import types
+from collections.abc import Callable
+from typing import Any, Final
+
+# Each is called for every line, outside of libraries, that a traced thread executes.
+tracing: Final[list[Callable[[types.FrameType], None]]] = []
+IN_THREADS: Final = "<frozen thread>"  # the file name of the code at the bottom of their stacks
+
+
+def trace_threads() -> None:
+    """Have what is in `tracing` called for the lines of all threads that start from now on.
+
+    Replaces the functions of `_thread` that start threads, and `threading`'s copies of them, for
+    as long as the process lives: for the sandbox.
+    """
+    from virtual_cuda import from_library
+
+    every = tracing
+    trace = sys.settrace
+
+    def trace_line(frame: types.FrameType, event: str, value: Any) -> Any:
+        if event == "line":
+            for each in every:
+                each(frame)
+        return trace_line
+
+    def trace_call(frame: types.FrameType, event: str, value: Any) -> Any:
+        return None if from_library(frame.f_code.co_filename) else trace_line
+
+    def begin() -> None:
+        trace(trace_call)
+
+    def run(function: Any, /, *args: Any, **kwargs: Any) -> Any:
+        begin()
+        return function(*args, **kwargs)
+
+    run.__code__ = run.__code__.replace(co_filename=IN_THREADS)
+
+    def with_tracing(start: Any) -> Any:
+        def start_traced(function: Any, *rest: Any, **options: Any) -> Any:
+            if not rest:  # `start_joinable_thread`
+                return start(functools.partial(run, function), **options)
+            return start(run, (function, *rest[0]), *rest[1:])
+
+        return start_traced
+
+    for name in [name for name in vars(_thread) if name.startswith("start_")]:
+        start = getattr(_thread, name)
+        for owner, known in ((_thread, name), (threading, f"_{name}")):
+            if getattr(owner, known, None) is start:
+                setattr(owner, known, with_tracing(start))
