@@ -21,7 +21,7 @@ from nox.command import CommandFailed
 
 ROOT = Path(__file__).parent
 RELEASES = ("2.10", "2.11", "2.13", "2.14", "2.15")
-TESTS_NEED = ("filelock", "hypothesis")  # imported by tests/conftest.py
+TESTS_NEED = ("filelock", "hypothesis", "pytest-xdist")  # imported by tests/conftest.py
 
 nox.options.default_venv_backend = "venv"
 nox.options.sessions = ["matrix"]

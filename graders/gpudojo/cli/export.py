@@ -150,10 +150,8 @@ def report(
 
     Each page is one file that loads nothing else. With --anonymous, pages and file names contain no names.
     """
-    from gpudojo.report.writing import (
-        ReportOptions,
-        write_report,
-    )  # only here: `dojo export` needs no templates
+    # Only here: `dojo export` needs no templates.
+    from gpudojo.report.writing import ReportOptions, write_report
 
     if only is not None and class_only:
         raise click.UsageError(
@@ -196,10 +194,8 @@ def feedback(
     A page is one file that needs nothing else. feedback.csv is for mail merge: who, points, and the file to attach.
     Where students are known by Moodle's ids, moodle.zip is for "Upload multiple feedback files in a zip".
     """
-    from gpudojo.report.writing import (
-        FeedbackOptions,
-        write_feedback,
-    )  # only here: the templates take a while
+    # Only here: the templates take a while.
+    from gpudojo.report.feedback_files import FeedbackOptions, write_feedback
 
     file = results_file(results)
     head = header(file)

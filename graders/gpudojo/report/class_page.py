@@ -5,7 +5,9 @@ from __future__ import annotations
 import statistics
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, NamedTuple
+
+from markupsafe import Markup
 
 from gpudojo.classes.check_statistics import ClassStatistics, absent_functions
 from gpudojo.model.catalogue import misconceptions
@@ -20,8 +22,10 @@ from gpudojo.model.results import (
 )
 from gpudojo.model.results_file import format_points
 from gpudojo.platforms._texts import describe_delay
-from gpudojo.report.rendering import Person, anyone, histogram, page, scatter
-from gpudojo.report.student_page import RecordStore
+from gpudojo.report.charts import Dot, histogram, scatter
+from gpudojo.report.people import Person, nameless_author
+from gpudojo.report.records import RecordStore
+from gpudojo.report.rendering import page
 from gpudojo.submissions.entries import natural
 
 ABSENT: Final = SubmissionStatus.ABSENT
@@ -56,13 +60,39 @@ class SubmissionLine:
 
 @dataclass
 class Mistake:
-    """A misconception: the places of those who have it in the class's table, and one of them as an example."""
+    """A misconception: who has it, and one of them as an example."""
 
     key: str
     check: CheckRow
     person: Person
     row: SubmissionRow
-    places: list[int] = field(default_factory=list)
+    places: list[int] = field(default_factory=list)  # in the class's table
+
+
+class ExerciseLine(NamedTuple):
+    """An exercise in the table of means."""
+
+    exercise: str
+    title: str
+    mean: float
+    worth: float
+
+
+class SectionLine(NamedTuple):
+    """A section of the course; its students by their places in the class's table."""
+
+    name: str
+    all: list[int]
+    absent: list[int]
+    late: list[int]
+    scores: list[float]  # of those who handed in
+
+
+class TitleAndWorth(NamedTuple):
+    """What is known of an exercise from all submissions that have it."""
+
+    title: str
+    worth: float
 
 
 @dataclass
@@ -72,66 +102,74 @@ class Tally:
     header: ClassResults
     says: Callable[[str], str] = str  # a text about several students, with their pseudonyms
     lines: list[SubmissionLine] = field(default_factory=list)
-    exercises: dict[str, tuple[str, float]] = field(
-        default_factory=dict
-    )  # title and maximum, by exercise
+    exercises: dict[str, TitleAndWorth] = field(default_factory=dict)
     statistics: ClassStatistics = field(default_factory=ClassStatistics)
-    failed: dict[str, list[int]] = field(
-        default_factory=dict
-    )  # by check: places in the class's table
+    # By check, the places in the class's table of those who failed, or did not hand it in.
+    failed: dict[str, list[int]] = field(default_factory=dict)
     absent: dict[str, list[int]] = field(default_factory=dict)
     mistakes: dict[str, Mistake] = field(default_factory=dict)
     named: bool = False  # students have names, on a roster
 
     def add(self, row: SubmissionRow, person: Person) -> None:
-        absent = {exercise.exercise: absent_functions(exercise) for exercise in row.exercises}
-        read = row.status is not SubmissionStatus.UNREADABLE
-        waiting = {
-            each.exercise for each in row.exercises if each.to_grade and row.status is not ABSENT
-        }
-        self.lines.append(
-            SubmissionLine(
-                person,
-                row.status,
-                row.score,
-                {exercise.exercise: exercise.score for exercise in row.exercises},
-                {e.exercise for e in row.exercises if _untouched(e, absent[e.exercise])} - waiting,
-                waiting,
-                row.seconds,
-                row.peak_bytes,
-                tuple(person.says(self.says(text)) for text in row.review),
-                person.says(row.reason),
-                row.final,
-                row.section,
-                _late(row),
-            )
-        )
+        """Count a submission, which gets the next line of the class's table."""
+        self.lines.append(self._line(row, person))
         self.statistics.add(row)
         self.named |= bool(row.roster and row.roster.name)
         for exercise in row.exercises:
-            title, worth = self.exercises.get(exercise.exercise, (exercise.heading, 0.0))
-            self.exercises[exercise.exercise] = (title, max(worth, exercise.max_score))
-            if read:
-                self._count(exercise.checks, absent[exercise.exercise], row)
+            known = self.exercises.get(exercise.exercise)
+            title = known.title if known else exercise.heading
+            worth = max(known.worth if known else 0.0, exercise.max_score)
+            self.exercises[exercise.exercise] = TitleAndWorth(title, worth)
+            if row.status is not SubmissionStatus.UNREADABLE:
+                self._count_checks(exercise, row)
 
-    def _count(self, checks: list[CheckRow], absent: set[str], row: SubmissionRow) -> None:
+    def _line(self, row: SubmissionRow, person: Person) -> SubmissionLine:
+        waiting = set()
+        untouched = set()
+        for exercise in row.exercises:
+            if exercise.to_grade and row.status is not ABSENT:
+                waiting.add(exercise.exercise)
+            elif _is_untouched(exercise):
+                untouched.add(exercise.exercise)
+        return SubmissionLine(
+            person,
+            row.status,
+            row.score,
+            scores={exercise.exercise: exercise.score for exercise in row.exercises},
+            absent=untouched,
+            waiting=waiting,
+            seconds=row.seconds,
+            peak_bytes=row.peak_bytes,
+            review=tuple(person.says(self.says(text)) for text in row.review),
+            reason=person.says(row.reason),
+            grade=row.final,
+            section=row.section,
+            late=_describe_lateness(row),
+        )
+
+    def _count_checks(self, exercise: ExerciseRow, row: SubmissionRow) -> None:
+        absent = absent_functions(exercise)
         place = len(self.lines) - 1
-        for check in checks:
+        for check in exercise.checks:
             if check.function in absent:
                 self.absent.setdefault(check.id, []).append(place)
             elif check.outcome is Outcome.FAILED:
                 self.failed.setdefault(check.id, []).append(place)
                 if check.misconception:
-                    self._mistaken(check.misconception, check, row, place)
+                    self._count_mistake(check.misconception, check, row, place)
 
-    def _mistaken(self, key: str, check: CheckRow, row: SubmissionRow, place: int) -> None:
-        known = self.mistakes.get(key)
-        if known is None:
-            known = self.mistakes[key] = Mistake(key, check, anyone(row), row)
-        elif known.check.line is None and check.line is not None:  # a better example
-            known.check, known.person, known.row = check, anyone(row), row
-        if known.places[-1:] != [place]:
-            known.places.append(place)
+    def _count_mistake(self, key: str, check: CheckRow, row: SubmissionRow, place: int) -> None:
+        mistake = self.mistakes.get(key)
+        if mistake is None:
+            mistake = Mistake(key, check, nameless_author(row), row)
+            self.mistakes[key] = mistake
+        elif mistake.check.line is None and check.line is not None:
+            # A better example: it has a line to show.
+            mistake.check = check
+            mistake.person = nameless_author(row)
+            mistake.row = row
+        if mistake.places[-1:] != [place]:
+            mistake.places.append(place)
 
     @property
     def handed_in(self) -> list[SubmissionLine]:
@@ -143,16 +181,23 @@ class Tally:
         return [place for place, line in enumerate(self.lines) if not line.handed_in]
 
     @property
-    def sections(self) -> list[tuple[str, list[int], list[int], list[int], list[float]]]:
-        """Of each section: its name, the places of all, of the absent and of the late, and scores of who handed in."""
-        found = []
-        for name in sorted({line.section for line in self.lines if line.section}, key=natural):
-            places = [place for place, line in enumerate(self.lines) if line.section == name]
-            sent = [place for place in places if self.lines[place].handed_in]
-            absent = [place for place in places if not self.lines[place].handed_in]
-            late = [place for place in sent if self.lines[place].late]
-            found.append((name, places, absent, late, [self.lines[place].score for place in sent]))
-        return found
+    def sections(self) -> list[SectionLine]:
+        names = {line.section for line in self.lines if line.section}
+        return [self._section(name) for name in sorted(names, key=natural)]
+
+    def _section(self, name: str) -> SectionLine:
+        section = SectionLine(name, [], [], [], [])
+        for place, line in enumerate(self.lines):
+            if line.section != name:
+                continue
+            section.all.append(place)
+            if not line.handed_in:
+                section.absent.append(place)
+                continue
+            section.scores.append(line.score)
+            if line.late:
+                section.late.append(place)
+        return section
 
     @property
     def scores(self) -> list[float]:
@@ -160,9 +205,11 @@ class Tally:
 
     @property
     def scaled(self) -> bool:
-        """Whether what is published is not the score itself."""
-        return any((line.grade.points, line.grade.max_points) != (line.score, self.header.max_score)
-                   for line in self.handed_in)  # fmt: skip
+        """True if what is published is not the score itself."""
+        for line in self.handed_in:
+            if (line.grade.points, line.grade.max_points) != (line.score, self.header.max_score):
+                return True
+        return False
 
     @property
     def median(self) -> float:
@@ -170,13 +217,13 @@ class Tally:
 
     @property
     def quartiles(self) -> tuple[float, float]:
-        """The score that a quarter does not reach, and the one that three quarters do not exceed."""
+        """The score that a quarter does not reach, and that three quarters do not exceed."""
         scores = self.scores
-        lower, _, upper = (
-            statistics.quantiles(scores, n=4, method="inclusive")
-            if len(scores) > 1
-            else ([*scores, 0.0] * 3)[:3]
-        )
+        if not scores:
+            return 0.0, 0.0
+        if len(scores) == 1:
+            return scores[0], scores[0]
+        lower, _, upper = statistics.quantiles(scores, n=4, method="inclusive")
         return lower, upper
 
     @property
@@ -186,25 +233,20 @@ class Tally:
     @property
     def published(self) -> float:
         """The mean of the points to publish, in percent."""
-        shares = [
-            100 * line.grade.points / line.grade.max_points
-            for line in self.handed_in
-            if line.grade.max_points
-        ]
-        return sum(shares) / len(self.handed_in) if shares else 0.0
+        shares = [line.grade for line in self.handed_in if line.grade.max_points]
+        if not shares:
+            return 0.0
+        percent = sum(100 * grade.points / grade.max_points for grade in shares)
+        return percent / len(self.handed_in)
 
     @property
-    def reached(self) -> list[tuple[str, str, float, float]]:
-        """Key, title, mean and points of each exercise. The sum of the means is `mean`."""
-        return [
-            (
-                key,
-                title,
-                statistics.fmean(line.scores.get(key, 0.0) for line in self.handed_in),
-                worth,
-            )
-            for key, (title, worth) in sorted(self.exercises.items())
-        ]
+    def reached(self) -> list[ExerciseLine]:
+        """The means of all exercises. Their sum is `mean`."""
+        lines = []
+        for exercise, known in sorted(self.exercises.items()):
+            mean = statistics.fmean(line.scores.get(exercise, 0.0) for line in self.handed_in)
+            lines.append(ExerciseLine(exercise, known.title, mean, known.worth))
+        return lines
 
     @property
     def slowest(self) -> list[SubmissionLine]:
@@ -218,34 +260,43 @@ class Tally:
 
     @property
     def ranked(self) -> list[Mistake]:
-        return sorted(
-            self.mistakes.values(), key=lambda mistake: (-len(mistake.places), mistake.key)
-        )
+        """Misconceptions, the most frequent first."""
+        mistakes = self.mistakes.values()
+        return sorted(mistakes, key=lambda mistake: (-len(mistake.places), mistake.key))
 
 
-def _untouched(exercise: ExerciseRow, absent: set[str]) -> bool:
-    """Whether nothing of an exercise was handed in, and nobody gave points for it."""
-    return exercise.override is None and absent >= {check.function for check in exercise.checks}
+def _is_untouched(exercise: ExerciseRow) -> bool:
+    """True if nothing of an exercise was handed in, and nobody gave points for it."""
+    if exercise.override is not None:
+        return False
+    return absent_functions(exercise) >= {check.function for check in exercise.checks}
 
 
-def _late(row: SubmissionRow) -> str:
-    """In short: "2.5 days, −4"; "late", where no more is known."""
+def _describe_lateness(row: SubmissionRow) -> str:
+    """Return "2.5 days, −4" in short; "late", where no more is known; empty if it was in time."""
     if row.timing is None or not row.timing.late:
         return ""
-    return (describe_delay(row.timing) or "late") + (
-        f", −{format_points(row.timing.penalty)}" if row.timing.penalty else ""
-    )
+    text = describe_delay(row.timing) or "late"
+    if row.timing.penalty:
+        text += f", −{format_points(row.timing.penalty)}"
+    return text
 
 
 def class_page(
-    tally: Tally, archive: RecordStore, students: bool, anonymous: bool, similar: bool = False
+    tally: Tally, records: RecordStore, students: bool, anonymous: bool, similar: bool = False
 ) -> str:
-    """The page's text; with `students`, each name is a link to the student's own page."""
+    """Return the page's text; with `students`, each name is a link to the student's own page."""
     known = misconceptions()
-    dots = [
-        (line.seconds, line.peak_bytes, line.status.value.replace(" ", "-"))
-        for line in tally.slowest
-    ]
+
+    def name_of(mistake: Mistake) -> str:
+        return known[mistake.key].name if mistake.key in known else mistake.key
+
+    distribution: Markup | str = ""
+    if tally.scores:
+        distribution = histogram(tally.scores, tally.header.max_score, clickable=not anonymous)
+    dots = []
+    for line in tally.slowest:
+        dots.append(Dot(line.seconds, line.peak_bytes, line.status.value.replace(" ", "-")))
     return page(
         "class.html",
         "class.js",
@@ -253,14 +304,12 @@ def class_page(
         late=[place for place, line in enumerate(tally.lines) if line.late],
         mean=statistics.fmean,
         middle=statistics.median,
-        archive=archive,
+        archive=records,
         students=students,
         similar=similar,
         anonymous=anonymous,
         misconceptions=known,
-        name=lambda mistake: known[mistake.key].name if mistake.key in known else mistake.key,
-        histogram=histogram(tally.scores, tally.header.max_score, clickable=not anonymous)
-        if tally.scores
-        else "",
+        name=name_of,
+        histogram=distribution,
         scatter=scatter(dots),
     )

@@ -1,8 +1,9 @@
 """Similar submissions: pairs that share statements which few others have, ranked and side by side.
 
-A statement is compared by its syntax tree, without the names of variables, the texts of strings, annotations and
-comments. Statements of the reference, which holds the given code too, are left out, and so is what much of the class
-wrote. The rarer a shared statement is, the more it counts. A high rank is a reason to look, and no proof.
+A statement is compared by its syntax tree, without the names of variables, the texts of strings,
+annotations and comments. Statements of the reference, which holds the given code too, are left
+out, and so is what much of the class wrote. The rarer a shared statement is, the more it counts. A
+high rank is a reason to look, and no proof.
 """
 
 from __future__ import annotations
@@ -19,27 +20,36 @@ from pathlib import PurePosixPath
 from typing import Final, NamedTuple
 
 from gpudojo.grading.load import NotANotebook, Unparsable, is_demo, parse_source
-from gpudojo.report.rendering import Person, page
+from gpudojo.report.people import Person
+from gpudojo.report.rendering import page
 from gpudojo.submissions.entries import SOURCES, suffix
 from gpudojo.submissions.reading import PARSED, PARSED_IN_ALL, is_unfilled, parts
 
-SMALLEST: Final = 7  # nodes of a statement that is compared: `x = x.to(device)` has as many
-FEWEST: Final = 3  # statements that a pair shares
-COMMON: Final = 60  # who share a statement at most; with more it is everybody's
-PAIRS: Final = 50  # that are shown
-_NOWHERE: Final = PurePosixPath("<submission>")
-_IGNORED: Final = {"ctx", "annotation", "returns", "type_comment", "decorator_list", "kind"}
-_BODIES: Final = {"body", "orelse", "finalbody", "handlers", "cases"}
+# Nodes of a statement that is compared: `x = x.to(device)` has as many.
+SMALLEST_STATEMENT: Final = 7
+FEWEST_SHARED: Final = 3  # statements of a pair
+MOST_OWNERS: Final = 60  # of a statement; with more it is everybody's
+MOST_PAIRS: Final = 50  # that are shown
+NO_PATH: Final = PurePosixPath("<submission>")
+IGNORED_FIELDS: Final = {"ctx", "annotation", "returns", "type_comment", "decorator_list", "kind"}
+BODIES: Final = {"body", "orelse", "finalbody", "handlers", "cases"}
+NOT_COMPARED: Final = (
+    ast.FunctionDef,
+    ast.AsyncFunctionDef,
+    ast.ClassDef,
+    ast.Import,
+    ast.ImportFrom,
+)
 
 
 class Statement(NamedTuple):
-    """One statement: the hash of its tree, its size, the block it is in, and the lines it takes there."""
+    """One statement, and where it stands."""
 
-    shape: bytes
-    size: int
-    block: int
-    first: int
-    last: int
+    shape: bytes  # the hash of its tree
+    size: int  # nodes of the tree
+    block: int  # its place in the blocks of the work
+    first: int  # line
+    last: int  # line; of a compound statement, of its head
 
 
 class SourceBlock(NamedTuple):
@@ -57,79 +67,103 @@ class ComparedWork:
     def __init__(self, files: Mapping[str, bytes]) -> None:
         self.blocks: list[SourceBlock] = []
         self.statements: list[Statement] = []
-        left = PARSED_IN_ALL
+        bytes_left = PARSED_IN_ALL
         for path, data in files.items():
-            left -= len(data)
-            if suffix(path, SOURCES) and len(data) <= PARSED and left > 0:
-                try:
-                    for text, _, cell in parts(path, data):
-                        self._add(path if cell is None else f"{path}, cell {cell}", text)
-                except (Unparsable, NotANotebook, RecursionError, MemoryError):
-                    continue  # what is not Python is not compared
+            bytes_left -= len(data)
+            if not suffix(path, SOURCES) or len(data) > PARSED or bytes_left <= 0:
+                continue
+            try:
+                for text, _, cell in parts(path, data):
+                    where = path if cell is None else f"{path}, cell {cell}"
+                    self._add(where, text)
+            except (Unparsable, NotANotebook, RecursionError, MemoryError):
+                continue  # what is not Python is not compared
+
+    @property
+    def shapes(self) -> set[bytes]:
+        return {statement.shape for statement in self.statements}
 
     def _add(self, where: str, text: str) -> None:
+        """Add the blocks and statements of a file or cell. Raises Unparsable."""
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # about escapes and comparisons in student code
-            tree = parse_source(text, _NOWHERE, 1)
-        stored = (
-            node.id
-            for node in ast.walk(tree)
-            if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
-        )
-        local = {*stored, *(node.arg for node in ast.walk(tree) if isinstance(node, ast.arg))}
+            tree = parse_source(text, NO_PATH, 1)
+        variables = _variables_in(tree)
         lines = text.splitlines()
-        for statement in tree.body:
-            if is_demo(statement) or isinstance(statement, ast.Import | ast.ImportFrom):
+        for top in tree.body:
+            if is_demo(top) or isinstance(top, ast.Import | ast.ImportFrom):
                 continue
-            name = getattr(statement, "name", "")
-            last = statement.end_lineno or statement.lineno
-            self.blocks.append(
-                SourceBlock(name, where, statement.lineno, lines[statement.lineno - 1 : last])
-            )
-            for each in _statements(statement):
-                shape = _shape(each, local)
-                if len(shape) >= SMALLEST:
-                    digest = hashlib.blake2b(
-                        repr(shape).encode("utf-8", "replace"), digest_size=12
-                    ).digest()
-                    own = [
-                        node.lineno
-                        for node in ast.walk(each)
-                        if isinstance(node, ast.stmt) and node is not each
-                    ]
-                    end = min(own, default=(each.end_lineno or each.lineno) + 1) - 1
-                    place = len(self.blocks) - 1
-                    self.statements.append(
-                        Statement(digest, len(shape), place, each.lineno, max(end, each.lineno))
-                    )
+            block_lines = lines[top.lineno - 1 : top.end_lineno or top.lineno]
+            name = getattr(top, "name", "")
+            self.blocks.append(SourceBlock(name, where, top.lineno, block_lines))
+            for statement in _statements_in(top):
+                self._add_statement(statement, variables)
+
+    def _add_statement(self, statement: ast.stmt, variables: set[str]) -> None:
+        nodes = _nodes_of(statement, variables)
+        if len(nodes) < SMALLEST_STATEMENT:
+            return
+        text = repr(nodes).encode("utf-8", "replace")
+        shape = hashlib.blake2b(text, digest_size=12).digest()
+        block = len(self.blocks) - 1
+        last = _last_line_of_head(statement)
+        self.statements.append(Statement(shape, len(nodes), block, statement.lineno, last))
 
 
-def _statements(statement: ast.stmt) -> Iterator[ast.stmt]:
-    """A statement and those inside it, without definitions themselves, imports, texts that stand alone, and stubs."""
+def _variables_in(tree: ast.AST) -> set[str]:
+    """Return the names that are assigned or are arguments: these may be called anything."""
+    names = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            names.add(node.id)
+        elif isinstance(node, ast.arg):
+            names.add(node.arg)
+    return names
+
+
+def _statements_in(statement: ast.stmt) -> Iterator[ast.stmt]:
+    """Yield a statement and those inside it.
+
+    Definitions themselves, imports, texts that stand alone and stubs are left out.
+    """
     for node in ast.walk(statement):
-        alone = isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
-        skipped = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Import, ast.ImportFrom)
-        stub = isinstance(node, ast.Assign | ast.AnnAssign) and is_unfilled(node.value)
-        if isinstance(node, ast.stmt) and not (alone or stub) and not isinstance(node, skipped):
-            yield node
+        if not isinstance(node, ast.stmt) or isinstance(node, NOT_COMPARED):
+            continue
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
+            continue
+        if isinstance(node, ast.Assign | ast.AnnAssign) and is_unfilled(node.value):
+            continue
+        yield node
 
 
-def _shape(node: ast.AST, local: set[str]) -> list[str]:
-    """The tree of a statement, of a compound one its head, as a list of what its nodes are."""
-    found = [type(node).__name__]
+def _last_line_of_head(statement: ast.stmt) -> int:
+    """Return the line before the first statement inside; without any, the last line."""
+    inside = []
+    for node in ast.walk(statement):
+        if isinstance(node, ast.stmt) and node is not statement:
+            inside.append(node.lineno)
+    if not inside:
+        return statement.end_lineno or statement.lineno
+    return max(min(inside) - 1, statement.lineno)
+
+
+def _nodes_of(node: ast.AST, variables: set[str]) -> list[str]:
+    """Return the tree of a statement, of a compound one its head, as a list of its nodes."""
     if isinstance(node, ast.Name):
-        return ["variable" if node.id in local else node.id]
+        return ["variable" if node.id in variables else node.id]
     if isinstance(node, ast.Constant):
         return ["text" if isinstance(node.value, str) else repr(node.value)]
-    for name, value in ast.iter_fields(node):
-        if name in _IGNORED or (name in _BODIES and isinstance(node, ast.stmt | ast.ExceptHandler)):
+    nodes = [type(node).__name__]
+    has_bodies = isinstance(node, ast.stmt | ast.ExceptHandler)
+    for field, value in ast.iter_fields(node):
+        if field in IGNORED_FIELDS or (field in BODIES and has_bodies):
             continue
-        for each in value if isinstance(value, list) else [value]:
-            if isinstance(each, ast.AST):
-                found += _shape(each, local)
-            elif isinstance(each, str) and not isinstance(node, ast.arg | ast.ExceptHandler):
-                found.append(each)
-    return found
+        for child in value if isinstance(value, list) else [value]:
+            if isinstance(child, ast.AST):
+                nodes += _nodes_of(child, variables)
+            elif isinstance(child, str) and not isinstance(node, ast.arg | ast.ExceptHandler):
+                nodes.append(child)
+    return nodes
 
 
 @dataclass(frozen=True)
@@ -145,79 +179,95 @@ class SimilarPair:
 def similar_pairs(
     works: Mapping[int, ComparedWork], given: ComparedWork | None = None
 ) -> list[SimilarPair]:
-    """Pairs of submissions that share code which is not given and not everybody's, most similar first."""
-    known = {each.shape for each in given.statements} if given is not None else set()
-    counts = {
-        place: Counter(each.shape for each in work.statements) for place, work in works.items()
-    }
-    sizes = {each.shape: each.size for work in works.values() for each in work.statements}
+    """Return pairs of submissions that share code which is not given and not everybody's.
+
+    The most similar come first.
+    """
+    given_shapes = given.shapes if given is not None else set()
+    counts = {}
     owners: dict[bytes, list[int]] = {}
-    for place, own in counts.items():
-        for shape in own:
-            if shape not in known:
-                owners.setdefault(shape, []).append(place)
-    most = max(2, min(COMMON, len(works) // 2))
-    # 1 for a statement that two have, and near 0 for one that half of the class has.
-    rare = math.log((len(works) + 1) / 2)
-    weights = {
-        shape: sizes[shape] * math.log((len(works) + 1) / max(len(having), 2)) / rare
-        for shape, having in owners.items()
-        if len(having) <= most
-    }
-    whole = {
-        place: sum(weights.get(shape, 0.0) * n for shape, n in own.items())
-        for place, own in counts.items()
-    }
-    shared: dict[tuple[int, int], list[float]] = {}
+    for place, work in works.items():
+        counts[place] = Counter(statement.shape for statement in work.statements)
+        for shape in counts[place].keys() - given_shapes:
+            owners.setdefault(shape, []).append(place)
+    weights = _weights_of(owners, works)
+    weight_of_work = {}
+    for place, count_of in counts.items():
+        weight_of_work[place] = sum(weights.get(shape, 0.0) * n for shape, n in count_of.items())
+
+    # What each pair shares: the sum of weights, and the number of statements.
+    shared_weight: Counter[tuple[int, int]] = Counter()
+    shared_count: Counter[tuple[int, int]] = Counter()
     for shape, weight in weights.items():
         for one, other in itertools.combinations(owners[shape], 2):
             both = min(counts[one][shape], counts[other][shape])
-            sums = shared.setdefault((one, other), [0.0, 0])
-            sums[0] += weight * both
-            sums[1] += both
-    found = [
-        SimilarPair(one, other, 2 * common / (whole[one] + whole[other]), int(number))
-        for (one, other), (common, number) in shared.items()
-        if number >= FEWEST
-    ]
-    return sorted(found, key=lambda pair: (-pair.similarity, -pair.shared, pair.one, pair.other))
+            shared_weight[one, other] += weight * both  # type: ignore[assignment]  # a float
+            shared_count[one, other] += both
+
+    pairs = []
+    for (one, other), count in shared_count.items():
+        if count >= FEWEST_SHARED:
+            whole = weight_of_work[one] + weight_of_work[other]
+            similarity = 2 * shared_weight[one, other] / whole
+            pairs.append(SimilarPair(one, other, similarity, count))
+    return sorted(pairs, key=lambda pair: (-pair.similarity, -pair.shared, pair.one, pair.other))
 
 
-Shown = tuple[
-    str, list[tuple[int, str, bool]]
-]  # a title and lines: number, text, whether it is shared
+def _weights_of(
+    owners: Mapping[bytes, list[int]], works: Mapping[int, ComparedWork]
+) -> dict[bytes, float]:
+    """Return what each statement counts; those that much of the class has are left out.
+
+    It is the size times 1 for a statement that two have, and near 0 for one that half of the
+    class has.
+    """
+    sizes = {}
+    for work in works.values():
+        for statement in work.statements:
+            sizes[statement.shape] = statement.size
+    most_owners = max(2, min(MOST_OWNERS, len(works) // 2))
+    rarest = math.log((len(works) + 1) / 2)
+    weights = {}
+    for shape, places in owners.items():
+        if len(places) <= most_owners:
+            rarity = math.log((len(works) + 1) / max(len(places), 2)) / rarest
+            weights[shape] = sizes[shape] * rarity
+    return weights
+
+
+# A title and lines: number, text, whether it is shared.
+ShownBlock = tuple[str, list[tuple[int, str, bool]]]
 
 
 def side_by_side(
     one: ComparedWork, other: ComparedWork, given: ComparedWork | None = None
-) -> list[tuple[Shown | None, Shown | None]]:
-    """The blocks of both that hold what they share; those of one name are beside each other."""
-    known = {each.shape for each in given.statements} if given is not None else set()
-    common = (
-        {each.shape for each in one.statements} & {each.shape for each in other.statements}
-    ) - known
-    left = _marked(one, common)
-    right = _marked(other, common)
-    rows: list[tuple[Shown | None, Shown | None]] = []
+) -> list[tuple[ShownBlock | None, ShownBlock | None]]:
+    """Return the blocks of both that hold what they share; those of one name beside each other."""
+    common = one.shapes & other.shapes
+    if given is not None:
+        common -= given.shapes
+    left = _blocks_with(common, one)
+    right = _blocks_with(common, other)
+    rows: list[tuple[ShownBlock | None, ShownBlock | None]] = []
     for name in sorted(left.keys() | right.keys()):
         rows += itertools.zip_longest(left.get(name, []), right.get(name, []))
     return rows
 
 
-def _marked(work: ComparedWork, common: set[bytes]) -> dict[str, list[Shown]]:
-    """The blocks with something in common, by name."""
-    marks: dict[int, set[int]] = {}
-    for each in work.statements:
-        if each.shape in common:
-            marks.setdefault(each.block, set()).update(range(each.first, each.last + 1))
-    found: dict[str, list[Shown]] = {}
-    for place, lines in sorted(marks.items()):
+def _blocks_with(shapes: set[bytes], work: ComparedWork) -> dict[str, list[ShownBlock]]:
+    """Return the blocks that hold one of these statements, by name, with these lines marked."""
+    marked_lines: dict[int, set[int]] = {}
+    for statement in work.statements:
+        if statement.shape in shapes:
+            lines = marked_lines.setdefault(statement.block, set())
+            lines.update(range(statement.first, statement.last + 1))
+    blocks: dict[str, list[ShownBlock]] = {}
+    for place, marked in sorted(marked_lines.items()):
         block = work.blocks[place]
-        numbered = [(n, text, n in lines) for n, text in enumerate(block.lines, block.first)]
-        found.setdefault(block.name, []).append(
-            (f"{block.name}, {block.where}".removeprefix(", "), numbered)
-        )
-    return found
+        title = f"{block.name}, {block.where}".removeprefix(", ")
+        shown = [(line, text, line in marked) for line, text in enumerate(block.lines, block.first)]
+        blocks.setdefault(block.name, []).append((title, shown))
+    return blocks
 
 
 def similarity_page(
@@ -227,22 +277,19 @@ def similarity_page(
     students: bool,
     title: str,
 ) -> str:
-    """The text of the page; with `students`, names lead to the students' own pages."""
+    """Return the text of the page; with `students`, names lead to the students' own pages."""
     pairs = similar_pairs(works, given)
-    compared = [
-        (pair, side_by_side(works[pair.one], works[pair.other], given)) for pair in pairs[:PAIRS]
-    ]
-    values = {
-        "people": people,
-        "compared": compared,
-        "more": len(pairs[PAIRS:]),
-        "count": len(works),
-    }
+    compared = []
+    for pair in pairs[:MOST_PAIRS]:
+        compared.append((pair, side_by_side(works[pair.one], works[pair.other], given)))
     return page(
         "similarity.html",
         "class.js",
         title=title,
         students=students,
         given=given is not None,
-        **values,
+        people=people,
+        compared=compared,
+        more=len(pairs[MOST_PAIRS:]),
+        count=len(works),
     )

@@ -2,37 +2,30 @@
 
 from __future__ import annotations
 
-import contextlib
-import functools
 import itertools
 import textwrap
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, field
-from pathlib import Path, PurePosixPath
-from typing import Any, Final, NamedTuple
+from pathlib import PurePosixPath
+from typing import Final, NamedTuple
 
 from markupsafe import Markup
-from virtual_cuda.ledger import Timeline, same_call
+from virtual_cuda.ledger import Timeline
 
-from gpudojo.classes.store import Record, Store
-from gpudojo.grading.load import NotANotebook, Unparsable
-from gpudojo.model.evidence import Modelled, as_struct
-from gpudojo.model.results import CheckRow, ClassResults, Outcome, SubmissionRow, SubmissionStatus
-from gpudojo.platforms._texts import describe_lateness
-from gpudojo.report.rendering import (
-    Bar,
-    Curve,
-    Person,
-    bars,
-    curve,
-    curves,
-    drawable,
-    duration,
-    page,
-    said_once,
-    size,
+from gpudojo.model.results import (
+    CheckRow,
+    ClassResults,
+    ExerciseRow,
+    Outcome,
+    SubmissionRow,
+    SubmissionStatus,
 )
+from gpudojo.platforms._texts import describe_lateness
+from gpudojo.report.charts import Curve, bars, curves
+from gpudojo.report.people import Person
+from gpudojo.report.records import SourceLine, SubmissionRecords
+from gpudojo.report.rendering import page, status_and_reason
 from gpudojo.report.timeline_svg import (
     CallTotals,
     largest_copy,
@@ -41,231 +34,8 @@ from gpudojo.report.timeline_svg import (
     timeline_svg,
     totals,
 )
-from gpudojo.submissions.entries import SOURCES, suffix
-from gpudojo.submissions.reading import parts as source_parts
 
-Says = Callable[[str], str]
-RACERS: Final = (("the loop", "other"), ("yours", "mine"), ("the reference", "theirs"))
-NO_PICTURES: Final = "This evidence has no timeline of the reference on the public seed."
-UNKNOWN_CALL: Final = (
-    "This run did not record which call this is, so it cannot be compared with the reference's."
-)
-NOTHING_THERE: Final = "The reference has no timeline for this call: it hardly used a device, or did not make the call."
-WITHOUT: Final = "all activations stored"
-
-
-@dataclass(frozen=True)
-class TimelinePair:
-    """The timeline of a student's call and of the same call of the reference, or why that is missing."""
-
-    mine: Timeline | None
-    theirs: Timeline | None = None
-    missing: str = ""
-
-
-class SourceText(NamedTuple):
-    """The lines of a file, or of a code cell of a notebook."""
-
-    cell: int | None
-    lines: list[str]
-
-
-@dataclass(frozen=True)
-class SubmissionRecords:
-    """The record of one submission, if there is one, that of the reference in the same run, and the source."""
-
-    record: Record | None
-    reference: Record | None
-    sources: Mapping[str, bytes] = field(default_factory=dict)  # what was handed in, by path
-
-    @functools.cached_property
-    def texts(self) -> dict[str, list[SourceText]]:
-        """The text of each file, or of each code cell; without files that are long or cannot be read."""
-        found = {}
-        for path, data in self.sources.items():
-            with contextlib.suppress(Unparsable, NotANotebook, RecursionError, MemoryError):
-                if len(data) <= LARGEST and suffix(path, SOURCES):
-                    found[path] = [
-                        SourceText(cell, text.splitlines())
-                        for text, _, cell in source_parts(path, data)
-                    ]
-        return found
-
-    def timelines(self, exercise: str, function: str) -> TimelinePair:
-        """The timelines of the student's busiest call and of the same call of the reference."""
-        mine = _timeline(self.record, exercise, function)
-        if mine is None:
-            return TimelinePair(None)
-        every = self.reference.seen if self.reference is not None else {}
-        seen = every.get(f"{exercise}::{function}")
-        theirs = same_call(mine, seen.timelines) if seen is not None else None
-        if theirs is not None:
-            return TimelinePair(mine, theirs)
-        if not any(each.timelines for each in every.values()):
-            return TimelinePair(mine, missing=NO_PICTURES)
-        return TimelinePair(mine, missing=UNKNOWN_CALL if mine.place is None else NOTHING_THERE)
-
-    def race(self, exercise: str, function: str) -> list[Bar]:
-        """Modelled times of the loop, the student's code and the reference, if there are any."""
-        found, own = (
-            _modelled(record, exercise, function) for record in (self.record, self.reference)
-        )
-        if found is None or not (
-            loop := (own or found).loop
-        ):  # which is measured beside the reference
-            return []
-        times = (loop, found.student, own.student if own else None)
-        return [
-            Bar(who[0], took, duration(took), who[1])
-            for who, took in zip(RACERS, times, strict=True)
-            if took
-        ]
-
-    def peaks(self, exercise: str, function: str) -> list[Bar]:
-        """Peak memory of the plain loop, the student's code and the reference, if it was measured."""
-        for facts, case, theirs in self._cases(exercise, function):
-            plain = _number(facts, "stored")
-            peak = _number(case, "peak")
-            right = _number(theirs, "peak")
-            if plain and peak:
-                shown = (
-                    ("plain", plain, "other"),
-                    ("yours", peak, "mine"),
-                    ("the reference", right, "theirs"),
-                )
-                return [
-                    Bar(label, value, size(value), kind) for label, value, kind in shown if value
-                ]
-        return []
-
-    def curves(self, exercise: str, function: str) -> list[Curve]:
-        """Memory curves of the plain loop, the student's code and the reference; older records have none."""
-        for facts, case, theirs in self._cases(exercise, function):
-            plain = curve(WITHOUT, facts.get("stored_curve"), "other")
-            yours = curve("yours", _within(case, "curve"), "mine")
-            if plain is not None and yours is not None:
-                right = curve("the reference", _within(theirs, "curve"), "theirs")
-                return [plain, yours, *([right] if right else [])]
-        return []
-
-    def _cases(self, exercise: str, function: str) -> Iterator[tuple[Mapping[str, Any], Any, Any]]:
-        """Each fact of the student's record, with the facts it is one of, and the reference's of the same name.
-
-        Among the facts are those that only the reference's record has, such as what a plain loop takes.
-        """
-        mine, theirs = (
-            _facts(record, exercise, function) for record in (self.record, self.reference)
-        )
-        others = {
-            name: fact for facts in reversed(list(theirs.values())) for name, fact in facts.items()
-        }
-        for own in mine.values():
-            facts = {name: others.get(name) if fact is None else fact for name, fact in own.items()}
-            yield from ((facts, case, others.get(name)) for name, case in own.items())
-
-    def code(self, check: CheckRow, says: Says = str) -> list[tuple[int, str, bool]]:
-        """The lines around the one that a check names: number, text, whether it is that line."""
-        own = next(
-            (
-                each.lines
-                for each in self.texts.get(check.file or "", ())
-                if each.cell == check.cell
-            ),
-            None,
-        )
-        known = dict(enumerate(own, 1)) if own else self._drawn(check)
-        if check.line is None or check.line not in known:
-            return []
-        near = [number for number in sorted(known) if check.line - 3 <= number <= check.line + 3]
-        # Common indentation is removed.
-        texts = textwrap.dedent("\n".join(known[number].expandtabs(4) for number in near)).split(
-            "\n"
-        )
-        if len(texts) != len(near):  # a line of untrusted evidence with a line break in it
-            return []
-        return [
-            (number, says(text), number == check.line)
-            for number, text in zip(near, texts, strict=True)
-        ]
-
-    def _drawn(self, check: CheckRow) -> Mapping[int, str]:
-        """The lines that a timeline knows, where the source was not kept."""
-        timeline = _timeline(self.record, check.id.partition("::")[0], check.function)
-        if timeline is None or self.record is None:
-            return {}
-        if check.cell is None:
-            return timeline.lines
-        # A timeline counts the lines of a notebook through; the check counts in its cell.
-        ran = self.record.files.get(check.file or "")
-        if ran is None or not check.cell <= len(ran.cells):
-            return {}
-        shift = ran.cells[check.cell - 1] - 1
-        return {number - shift: text for number, text in timeline.lines.items() if number > shift}
-
-
-class RecordStore:
-    """The records beside a results file."""
-
-    def __init__(self, results: Path, reference: str) -> None:
-        self._store = Store(results.parent)
-        self.reference = self._store.record(reference) if reference else None
-        self.given = (
-            self._store.sources(reference) if reference else {}
-        )  # the reference's files, with the given code
-
-    def known(self, row: SubmissionRow) -> SubmissionRecords:
-        record = self._store.record(row.record) if row.record else None
-        # With seeds per student, each has a reference of its own.
-        reference = self._store.record(row.reference) if row.reference else self.reference
-        return SubmissionRecords(record, reference, self.sources(row))
-
-    def sources(self, row: SubmissionRow) -> dict[str, bytes]:
-        """What was handed in, by path; empty where it was not kept."""
-        return self._store.sources(row.digest) if row.digest else {}
-
-
-def _timeline(record: Record | None, exercise: str, function: str) -> Timeline | None:
-    seen = record.seen.get(f"{exercise}::{function}") if record is not None else None
-    return getattr(seen, "timeline", None)
-
-
-def _facts(record: Record | None, exercise: str, function: str) -> Mapping[str, Mapping[str, Any]]:
-    seen = record.seen.get(f"{exercise}::{function}") if record is not None else None
-    return (
-        {name: each.facts for name, each in seen.evidence.observations.items()}
-        if seen is not None
-        else {}
-    )
-
-
-def _modelled(record: Record | None, exercise: str, function: str) -> Modelled | None:
-    """The modelled times of a function, if it has any that can be drawn."""
-    every = (
-        as_struct(_within(f, "speed"), Modelled)
-        for f in _facts(record, exercise, function).values()
-    )
-    return next(
-        (
-            each
-            for each in every
-            if each and each.student and all(map(drawable, (each.loop, each.student)))
-        ),
-        None,
-    )
-
-
-def _within(facts: Any, key: str) -> Any:
-    return facts.get(key) if isinstance(facts, Mapping) else None
-
-
-def _number(facts: Any, key: str) -> float | None:
-    """A number that can be drawn."""
-    value = _within(facts, key)
-    return float(value) if drawable(value) else None
-
-
-LARGEST: Final = 400_000  # bytes of a file that is shown
-MOST_LINES: Final = 4_000  # of a submission
+MOST_LINES: Final = 4_000  # of a submission's source
 MOST_FAILED: Final = 8  # at the top of the page; the rest is below
 MOST_LETTERS: Final = 160  # of what happened, at the top
 
@@ -278,7 +48,7 @@ class CheckView:
     anchor: str
     place: str
     at: str  # the anchor of its line in the source below, if that is shown
-    code: list[tuple[int, str, bool]]
+    code: list[SourceLine]
     happened: str
     expected: str
     message: str
@@ -286,8 +56,8 @@ class CheckView:
     @property
     def in_short(self) -> str:
         """The first line of what happened."""
-        first = next(iter((self.happened or self.message).splitlines()), "")
-        return textwrap.shorten(first, MOST_LETTERS, placeholder=" …")
+        lines = (self.happened or self.message).splitlines()
+        return textwrap.shorten(lines[0], MOST_LETTERS, placeholder=" …") if lines else ""
 
 
 @dataclass(frozen=True)
@@ -310,8 +80,8 @@ class FunctionView:
     """One function of an exercise."""
 
     name: str
-    points: float
-    worth: float
+    points: float = 0.0
+    worth: float = 0.0
     checks_shown: list[CheckView] = field(default_factory=list)
     call: CallView | None = None
     race: Markup = field(default_factory=Markup)
@@ -325,17 +95,15 @@ class FunctionView:
 
     @property
     def absent(self) -> bool:
-        """Whether it was not handed in."""
+        """True if it was not handed in."""
         return any(each.check.absent for each in self.checks_shown)
 
     @property
     def to_fix(self) -> list[CheckView]:
+        if self.absent:
+            return []
         wrong = (Outcome.FAILED, Outcome.ERROR)
-        return (
-            []
-            if self.absent
-            else [each for each in self.checks_shown if each.check.outcome in wrong]
-        )
+        return [each for each in self.checks_shown if each.check.outcome in wrong]
 
     @property
     def folded(self) -> list[CheckView]:
@@ -344,25 +112,43 @@ class FunctionView:
 
     @property
     def folded_counts(self) -> str:
-        """3 passed, 2 blocked."""
-        if absent := next((each for each in self.checks_shown if each.check.absent), None):
-            return absent.in_short
-        counts = Counter(each.check.outcome for each in self.folded)
-        return ", ".join(
-            f"{counts[outcome]} {outcome.value}" for outcome in Outcome if counts[outcome]
-        )
+        """A text such as "3 passed, 2 blocked"."""
+        for view in self.checks_shown:
+            if view.check.absent:
+                return view.in_short
+        return ", ".join(f"{count} {name}" for name, count in count_outcomes(self.folded))
+
+
+class SourceLineView(NamedTuple):
+    """A line of a file, and the checks that point at it."""
+
+    number: int
+    text: str
+    anchor: str
+    marks: list[CheckView]
+
+
+class CellView(NamedTuple):
+    """A code cell of a notebook; without a number, a whole file."""
+
+    number: int | None
+    lines: list[SourceLineView]
 
 
 @dataclass(frozen=True)
 class SourceView:
-    """One file of a submission: for each line its number, text, anchor, and the checks that point at it."""
+    """One file of a submission."""
 
     name: str
-    cells: list[tuple[int | None, list[tuple[int, str, str, list[CheckView]]]]]
+    cells: list[CellView]
 
     @property
     def marks(self) -> int:
-        return sum(bool(marks) for _, lines in self.cells for *_, marks in lines)
+        """How many lines have a check that points at them."""
+        count = 0
+        for cell in self.cells:
+            count += sum(bool(line.marks) for line in cell.lines)
+        return count
 
 
 @dataclass(frozen=True)
@@ -373,26 +159,38 @@ class Neighbours:
     after: Person | None = None
 
 
+def count_outcomes(views: Iterable[CheckView]) -> list[tuple[str, int]]:
+    """Return how many checks have each outcome that occurs."""
+    counts = Counter(view.check.outcome for view in views)
+    return [(outcome.value, counts[outcome]) for outcome in Outcome if counts[outcome]]
+
+
 def student_page(
     row: SubmissionRow,
     person: Person,
     header: ClassResults,
-    known: SubmissionRecords,
+    records: SubmissionRecords,
     neighbours: Neighbours | None = None,
 ) -> str:
-    """The page's text; without neighbours it leads nowhere, and can be mailed."""
+    """Return the page's text; without neighbours it leads nowhere, and can be mailed."""
     # Where nothing could be read, all checks failed for the one reason at the top.
-    read = row.status not in (SubmissionStatus.UNREADABLE, SubmissionStatus.ABSENT)
-    exercises = [
-        (exercise, _parts(exercise.exercise, exercise.checks, person, known) if read else [])
-        for exercise in row.exercises
-    ]
-    functions = [(exercise.exercise, part) for exercise, parts in exercises for part in parts]
-    every = [view for _, part in functions for view in part.checks_shown if not part.absent]
+    could_be_read = row.status not in (SubmissionStatus.UNREADABLE, SubmissionStatus.ABSENT)
+    maker = _ViewMaker(person, records)
+    exercises = []
+    for exercise in row.exercises:
+        exercises.append((exercise, maker.functions_of(exercise) if could_be_read else []))
+    functions = []
+    for exercise, views in exercises:
+        functions += [(exercise.exercise, view) for view in views]
+
+    checks: list[CheckView] = []
+    for _, function in functions:
+        if not function.absent:
+            checks += function.checks_shown
     # Failures with a line in the student's file come first.
-    failed = [view for view in every if view.check.outcome is Outcome.FAILED]
+    failed = [view for view in checks if view.check.outcome is Outcome.FAILED]
     failed.sort(key=lambda view: view.check.line is None)
-    outcomes = Counter(view.check.outcome for view in every)
+
     return page(
         "student.html",
         "student.js",
@@ -400,142 +198,166 @@ def student_page(
         person=person,
         header=header,
         exercises=exercises,
-        read=read,
+        read=could_be_read,
         failed=failed[:MOST_FAILED],
         more=len(failed[MOST_FAILED:]),
-        counts=[(outcome.value, outcomes[outcome]) for outcome in Outcome if outcomes[outcome]],
-        stubs=[(exercise, part.name) for exercise, part in functions if part.stub],
-        absent=[(exercise, part.name) for exercise, part in functions if part.absent],
-        drawn=any(part.call for _, part in functions),
-        recorded=known.record is not None,
+        counts=count_outcomes(checks),
+        stubs=[(exercise, function.name) for exercise, function in functions if function.stub],
+        absent=[(exercise, function.name) for exercise, function in functions if function.absent],
+        drawn=any(function.call for _, function in functions),
+        recorded=records.record is not None,
         neighbours=neighbours,
         late=describe_lateness(row),
-        sources=_sources(row, every, person, known) if read else [],
-        reason=said_once(row.status.value, person.says(row.reason)) if row.reason else "",
+        sources=maker.sources_of(row, failed) if could_be_read else [],
+        reason=status_and_reason(row.status.value, person.says(row.reason)) if row.reason else "",
         output="" if person.anonymous else row.output,
     )
 
 
-def _parts(
-    exercise: str, checks: list[CheckRow], person: Person, known: SubmissionRecords
-) -> list[FunctionView]:
-    parts: dict[str, FunctionView] = {}
-    failed = {check.function for check in checks if check.outcome is Outcome.FAILED}
-    for check in checks:
-        part = parts.get(check.function)
-        if part is None:
-            part = parts[check.function] = FunctionView(check.function, 0.0, 0.0)
-            part.call = _call(
-                exercise, check.function, check.function in failed, person.says, known
-            )
-            if race := known.race(exercise, check.function):
-                part.race = bars(f"How long {check.function} takes, modelled", race)
-            part.curved = known.curves(exercise, check.function)
-            if part.curved:
-                part.curves = curves(f"Memory of {check.function}", part.curved)
-            elif peaks := known.peaks(exercise, check.function):
-                part.peaks = bars(f"Peak memory of {check.function}", peaks)
-        part.points, part.worth = part.points + check.points, part.worth + check.max_points
-        part.checks_shown.append(
-            CheckView(
-                check,
-                "at-" + check.id.replace("::", "-"),
-                place(check, person),
-                _line_anchor(check, known),
-                known.code(check, person.says) if check.outcome is Outcome.FAILED else [],
-                person.says(check.happened),
-                person.says(check.expected),
-                person.says(check.message).removeprefix(f"{check.outcome.value}: "),
-            )
+class _ViewMaker:
+    """Makes what the page shows of one submission."""
+
+    def __init__(self, person: Person, records: SubmissionRecords) -> None:
+        self.person = person
+        self.records = records
+        self.file_places = {path: place for place, path in enumerate(records.texts)}
+
+    def functions_of(self, exercise: ExerciseRow) -> list[FunctionView]:
+        """Return the functions of an exercise, in the order of its checks."""
+        checks_by_function: dict[str, list[CheckRow]] = {}
+        for check in exercise.checks:
+            checks_by_function.setdefault(check.function, []).append(check)
+        return [
+            self._function(exercise.exercise, function, checks)
+            for function, checks in checks_by_function.items()
+        ]
+
+    def _function(self, exercise: str, function: str, checks: list[CheckRow]) -> FunctionView:
+        view = FunctionView(function)
+        failed = any(check.outcome is Outcome.FAILED for check in checks)
+        view.call = self._call(exercise, function, failed)
+        race = self.records.race(exercise, function)
+        if race:
+            view.race = bars(f"How long {function} takes, modelled", race)
+        view.curved = self.records.curves(exercise, function)
+        peaks = self.records.peaks(exercise, function)
+        if view.curved:
+            view.curves = curves(f"Memory of {function}", view.curved)
+        elif peaks:
+            view.peaks = bars(f"Peak memory of {function}", peaks)
+        for check in checks:
+            view.points += check.points
+            view.worth += check.max_points
+            view.checks_shown.append(self._check(check))
+        _say_reasons_once(view.checks_shown)
+        return view
+
+    def _check(self, check: CheckRow) -> CheckView:
+        says = self.person.says
+        code = []
+        if check.outcome is Outcome.FAILED:
+            code = self.records.code(check, says)
+        return CheckView(
+            check,
+            anchor="at-" + check.id.replace("::", "-"),
+            place=describe_place(check, self.person),
+            at=self._anchor_of_line(check),
+            code=code,
+            happened=says(check.happened),
+            expected=says(check.expected),
+            message=says(check.message).removeprefix(f"{check.outcome.value}: "),
         )
-    for part in parts.values():
-        # Why checks are to do or blocked is said at the first of them.
-        for one, other in reversed(list(itertools.pairwise(part.checks_shown))):
-            if (
-                other.message == one.message
-                and other.check.outcome is one.check.outcome is not Outcome.FAILED
-            ):
-                other.message = ""
-    return list(parts.values())
+
+    def _call(self, exercise: str, function: str, failed: bool) -> CallView | None:
+        """Return the busiest call of a function; None where it has no timeline."""
+        pair = self.records.timelines(exercise, function)
+        mine = pair.mine
+        theirs = pair.theirs
+        if mine is None:
+            return None
+        highest = max(mine.peak_bytes, theirs.peak_bytes if theirs is not None else 0)
+        widest = largest_copy(mine, theirs)
+        own = totals(mine)
+        others = None
+        drawn_theirs = Markup("")
+        if theirs is not None:
+            others = totals(theirs)
+            title = f"What the reference's {function} did"
+            drawn_theirs = timeline_svg(theirs, title, highest, widest, code=False)
+        title = f"What your {function} did"
+        drawn_mine = timeline_svg(mine, title, highest, widest, self.person.says)
+        scaled = Markup("")
+        if mine.scaled is not None:
+            scaled = scaled_svg(mine.scaled, f"What your {function} would do, to scale")
+        waits_more = others is not None and own.waits > others.waits
+        return CallView(
+            mine,
+            pair.missing,
+            drawn_mine,
+            drawn_theirs,
+            own,
+            others,
+            legend(mine, theirs),
+            open=failed or waits_more,
+            scaled=scaled,
+        )
+
+    def sources_of(self, row: SubmissionRow, failed: list[CheckView]) -> list[SourceView]:
+        """Return the files that were graded, as many as fit on a page."""
+        marks: dict[str, list[CheckView]] = {}
+        for view in failed:
+            if view.at:
+                marks.setdefault(view.at, []).append(view)
+        sources: list[SourceView] = []
+        lines_left = MOST_LINES
+        for file in dict.fromkeys(definition.file for definition in row.definitions):
+            texts = self.records.texts.get(file, [])
+            lines_left -= sum(len(text.lines) for text in texts)
+            if not texts or lines_left < 0:
+                continue
+            cells = []
+            for text in texts:
+                lines = []
+                for number, line in enumerate(text.lines, 1):
+                    anchor = self._anchor(file, text.cell, number)
+                    said = self.person.says(line)
+                    lines.append(SourceLineView(number, said, anchor, marks.get(anchor, [])))
+                cells.append(CellView(text.cell, lines))
+            name = f"file {len(sources) + 1}" if self.person.anonymous else file
+            sources.append(SourceView(name, cells))
+        return sources
+
+    def _anchor(self, file: str, cell: int | None, line: int) -> str:
+        return f"line-{self.file_places[file]}-{cell or 0}-{line}"
+
+    def _anchor_of_line(self, check: CheckRow) -> str:
+        """Return where the line of a check is in the source; empty where it is not shown."""
+        if check.line is None or check.file not in self.file_places:
+            return ""
+        return self._anchor(check.file, check.cell, check.line)
 
 
-def _sources(
-    row: SubmissionRow, views: list[CheckView], person: Person, known: SubmissionRecords
-) -> list[SourceView]:
-    """The files that were graded, as many as fit on a page."""
-    marks: dict[str, list[CheckView]] = {}
-    for view in views:
-        if view.check.outcome is Outcome.FAILED and view.at:
-            marks.setdefault(view.at, []).append(view)
-    shown: list[SourceView] = []
-    left = MOST_LINES
-    for file in dict.fromkeys(each.file for each in row.definitions):
-        cells = known.texts.get(file, [])
-        left -= sum(len(each.lines) for each in cells)
-        if not cells or left < 0:
+def _say_reasons_once(views: list[CheckView]) -> None:
+    """Leave out why a check is to do or blocked where the one before it says the same."""
+    for before, view in reversed(list(itertools.pairwise(views))):
+        outcome = view.check.outcome
+        if outcome is Outcome.FAILED or outcome is not before.check.outcome:
             continue
-        name = f"file {len(shown) + 1}" if person.anonymous else file
-        place = list(known.texts).index(file)
-        numbered = [
-            (each.cell, [(n, person.says(text), at := _anchor(place, each.cell, n), marks.get(at, []))
-                         for n, text in enumerate(each.lines, 1)])
-            for each in cells
-        ]  # fmt: skip
-        shown.append(SourceView(name, numbered))
-    return shown
+        if view.message == before.message:
+            view.message = ""
 
 
-def _anchor(file: int, cell: int | None, line: int) -> str:
-    return f"line-{file}-{cell or 0}-{line}"
-
-
-def _line_anchor(check: CheckRow, known: SubmissionRecords) -> str:
-    """Where the line of a check is in the source; empty where it is not shown."""
-    if check.line is None or check.file not in known.texts:
-        return ""
-    return _anchor(list(known.texts).index(check.file), check.cell, check.line)
-
-
-def place(check: CheckRow, person: Person) -> str:
-    """Where a check points to: "line 14 of 04_loop.py", "line 3 of cell 5 of day8.ipynb"."""
+def describe_place(check: CheckRow, person: Person) -> str:
+    """Return where a check points to: "line 3 of cell 5 of day8.ipynb"; empty without a line."""
     if check.line is None:
         return ""
-    file = check.file or ""
-    if person.anonymous:  # students put their names into names of files
-        file = (
-            f"the {'notebook' if PurePosixPath(file).suffix == '.ipynb' else 'file'}"
-            if file
-            else ""
-        )
-    cell = f" of cell {check.cell}" if check.cell is not None else ""
-    return f"line {check.line}{cell}" + (f" of {file}" if file else "")
-
-
-def _call(
-    exercise: str, function: str, failed: bool, says: Says, known: SubmissionRecords
-) -> CallView | None:
-    beside = known.timelines(exercise, function)
-    mine = beside.mine
-    theirs = beside.theirs
-    if mine is None:
-        return None
-    highest = max(mine.peak_bytes, theirs.peak_bytes if theirs is not None else 0)
-    widest = largest_copy(mine, theirs)
-    own = totals(mine)
-    others = None
-    reference = Markup("")
-    if theirs is not None:
-        others = totals(theirs)
-        reference = timeline_svg(
-            theirs, f"What the reference's {function} did", highest, widest, code=False
-        )
-    drawn = timeline_svg(mine, f"What your {function} did", highest, widest, says)
-    opened = failed or (others is not None and own.waits > others.waits)
-    lanes = (
-        scaled_svg(mine.scaled, f"What your {function} would do, to scale")
-        if mine.scaled is not None
-        else Markup("")
-    )
-    return CallView(
-        mine, beside.missing, drawn, reference, own, others, legend(mine, theirs), opened, lanes
-    )
+    text = f"line {check.line}"
+    if check.cell is not None:
+        text += f" of cell {check.cell}"
+    if not check.file:
+        return text
+    if not person.anonymous:
+        return f"{text} of {check.file}"
+    # Students put their names into names of files.
+    is_notebook = PurePosixPath(check.file).suffix == ".ipynb"
+    return f"{text} of the {'notebook' if is_notebook else 'file'}"

@@ -6,7 +6,7 @@ import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Final, NamedTuple
 
 from markupsafe import Markup
 from virtual_cuda.ledger import MARKS, Scaled, Timeline, TimelineEvent, counted, mark_of
@@ -14,18 +14,41 @@ from virtual_cuda.ledger import MARKS, Scaled, Timeline, TimelineEvent, counted,
 from gpudojo.report.rendering import size, visible
 
 WIDTH: Final = 640
-LEFT = 4
-RIGHT = WIDTH - 4
-HOST, DEVICE = (12, 40), (86, 116)  # top and bottom of each lane
-MEMORY: Final = (140, 196)
 HEIGHT: Final = 204
+LEFT: Final = 4
+RIGHT: Final = WIDTH - 4
+
+
+class Lane(NamedTuple):
+    """A horizontal strip of the picture."""
+
+    top: int
+    bottom: int
+
+    @property
+    def middle(self) -> float:
+        return (self.top + self.bottom) / 2
+
+    @property
+    def height(self) -> int:
+        return self.bottom - self.top
+
+
+HOST: Final = Lane(12, 40)
+DEVICE: Final = Lane(86, 116)
+MEMORY: Final = Lane(140, 196)
+LANE_HEIGHT: Final = 22  # in the picture to scale
+LANE_GAP: Final = 4
+
 COPIES: Final = ("to device", "to host", "between devices")
-PASSES: Final = {
+# Paths around the middle of a mark.
+SHAPES_OF_PASSES: Final = {
     "forward": "M-3 -5L4 0L-3 5Z",
     "backward": "M3 -5L-4 0L3 5Z",
     "step": "M-3 -4H3V4H-3Z",
     "scaler": "M0 -5L4 0L0 5L-4 0Z",
 }
+SYMBOLS_OF_PASSES: Final = {"forward": "▸", "backward": "◂", "step": "■", "scaler": "◆"}
 WORDS: Final = {
     "sync": "the host waits for the device ({})",
     "explicit sync": "explicit synchronize: the host waits for the device ({})",
@@ -33,17 +56,19 @@ WORDS: Final = {
     "scaler": "scaler.{}",
     "backward": "backward pass",
 }
-SYMBOLS: Final = {
-    "forward": "▸",
-    "backward": "◂",
-    "step": "■",
-    "scaler": "◆",
-}  # of passes, in the legend
+ACTIVITIES: Final = {
+    "kernel": "kernels",
+    "copy": "copies",
+    "issue": "issues work",
+    "wait": "waits for the GPU",
+}
+
+Says = Callable[[str], str]
 
 
 @dataclass(frozen=True)
 class CallTotals:
-    """The numbers of a timeline: for the table beside the picture, and for readers who cannot see it."""
+    """The numbers of a timeline, for a table and for readers who cannot see the picture."""
 
     waits: int
     explicit_waits: int
@@ -55,38 +80,45 @@ class CallTotals:
     @property
     def sentence(self) -> str:
         waits = f"the host waited for a value {counted(self.waits, 'time')}"
-        explicit = (
-            f" and synchronized {counted(self.explicit_waits, 'time')}"
-            if self.explicit_waits
-            else ""
-        )
+        if self.explicit_waits:
+            waits += f" and synchronized {counted(self.explicit_waits, 'time')}"
         copies = f"{self.to_device} to the device, {self.to_host} to the host"
-        return f"{waits}{explicit}; {copies}; {counted(self.operations, 'operation')}; peak memory {self.peak}"
+        operations = counted(self.operations, "operation")
+        return f"{waits}; {copies}; {operations}; peak memory {self.peak}"
 
 
 def totals(timeline: Timeline) -> CallTotals:
-    """The numbers of a timeline, ready to show."""
-
-    def copies(kind: Literal["to device", "to host"], sent: int) -> str:
-        count = timeline.counts.get(kind, 0)
-        return f"{counted(count, 'copy', 'copies')} ({size(sent)})" if count else "no copies"
-
+    """Return the numbers of a timeline, ready to show."""
+    counts = timeline.counts
     return CallTotals(
-        timeline.wait_count,
-        timeline.counts.get("explicit sync", 0),
-        copies("to device", timeline.to_device),
-        copies("to host", timeline.to_host),
-        timeline.counts.get("op", 0),
-        size(timeline.peak_bytes),
+        waits=timeline.wait_count,
+        explicit_waits=counts.get("explicit sync", 0),
+        to_device=_describe_copies(counts.get("to device", 0), timeline.to_device),
+        to_host=_describe_copies(counts.get("to host", 0), timeline.to_host),
+        operations=counts.get("op", 0),
+        peak=size(timeline.peak_bytes),
     )
+
+
+def _describe_copies(count: int, sent: int) -> str:
+    if not count:
+        return "no copies"
+    return f"{counted(count, 'copy', 'copies')} ({size(sent)})"
 
 
 def largest_copy(*timelines: Timeline | None) -> int:
-    """The bytes of the largest copy, for arrows of comparable width."""
-    events = itertools.chain.from_iterable(
-        timeline.events for timeline in timelines if timeline is not None
-    )
-    return max((event.bytes for event in events if event.kind in COPIES), default=1)
+    """Return the bytes of the largest copy, for arrows of comparable width."""
+    largest = 1
+    for event in _events_of(timelines):
+        if event.kind in COPIES:
+            largest = max(largest, event.bytes)
+    return largest
+
+
+def _events_of(timelines: Sequence[Timeline | None]) -> Iterator[TimelineEvent]:
+    for timeline in timelines:
+        if timeline is not None:
+            yield from timeline.events
 
 
 def timeline_svg(
@@ -94,73 +126,90 @@ def timeline_svg(
     label: str,
     highest: int,
     widest: int,
-    says: Callable[[str], str] = str,
+    says: Says = str,
     code: bool = True,
 ) -> Markup:
-    """The SVG of one call; `highest` and `widest` (bytes) set the scale, so that two pictures are comparable.
+    """Return the SVG of one call.
 
-    Without `code` it shows no source lines: those of the reference are not for students. It holds no text; the page
-    puts labels beside it, because on a phone it is squeezed to a narrow strip.
+    `highest` and `widest` (bytes) set the scale, so that two pictures are comparable. Without
+    `code` it shows no source lines: those of the reference are not for students. It holds no
+    text; the page puts labels beside it, because on a phone it is squeezed to a narrow strip.
     """
-    drawing = _Drawing(timeline, max(highest, 1), max(widest, 1), says, code)
-    opening = '<svg class="call" viewBox="0 0 {} {}" preserveAspectRatio="none" role="img" aria-label="{}">'
-    lane = Markup('<rect class="lane" x="{}" y="{}" width="{}" height="{}"/>')
-    lanes = [lane.format(LEFT, top, RIGHT - LEFT, bottom - top) for top, bottom in (HOST, DEVICE)]
-    opened = Markup(opening).format(WIDTH, HEIGHT, f"{label}: {totals(timeline).sentence}.")
-    return Markup("").join([opened, *lanes, drawing.memory(), *drawing.marks(), Markup("</svg>")])
+    drawing = _CallDrawing(timeline, max(highest, 1), max(widest, 1), says, code)
+    sentence = f"{label}: {totals(timeline).sentence}."
+    shapes = [
+        _opening("call", HEIGHT, sentence),
+        _lane_ground(LEFT, HOST, RIGHT - LEFT),
+        _lane_ground(LEFT, DEVICE, RIGHT - LEFT),
+        drawing.memory(),
+        *drawing.marks(),
+        Markup("</svg>"),
+    ]
+    return Markup("").join(shapes)
 
 
-LANE_HEIGHT: Final = 22
-DOING: Final = {
-    "kernel": "kernels",
-    "copy": "copies",
-    "issue": "issues work",
-    "wait": "waits for the GPU",
-}
+def _opening(kind: str, height: int, label: str) -> Markup:
+    return Markup(
+        '<svg class="{}" viewBox="0 0 {} {}" preserveAspectRatio="none" role="img" aria-label="{}">'
+    ).format(kind, WIDTH, height, label)
+
+
+def _lane_ground(left: int, lane: Lane, width: int) -> Markup:
+    rectangle = Markup('<rect class="lane" x="{}" y="{}" width="{}" height="{}"/>')
+    return rectangle.format(left, lane.top, width, lane.height)
 
 
 def scaled_svg(scaled: Scaled, label: str) -> Markup:
-    """The lanes of host and streams to scale; the height of a mark is the share of the time."""
-    shapes = []
-    for number, lane in enumerate(scaled.lanes):
+    """Return the lanes of host and streams to scale; the height of a mark is its share of time."""
+    height = max(len(scaled.lanes), 1) * LANE_HEIGHT
+    shapes = [_opening("scaled", height, str(visible(label)))]
+    for number, row in enumerate(scaled.lanes):
         top = number * LANE_HEIGHT
-        wide = WIDTH / max(len(lane.parts), 1)
-        bottom = top + LANE_HEIGHT - 4
-        shapes.append(
-            Markup('<rect class="lane" x="0" y="{}" width="{}" height="{}"/>').format(
-                top, WIDTH, bottom - top
-            )
-        )
-        for kind, told in DOING.items():
-            marks = [
-                f"M{place * wide:.1f} {bottom}v-{(bottom - top) * max(percent, 8) / 100:.1f}h{wide:.1f}V{bottom}Z"
-                for place, (each, percent) in enumerate(lane.parts)
-                if each == kind and percent
-            ]
-            if marks:
-                path = '<path class="lane-{}" d="{}"><title>{}: {}</title></path>'
-                shapes.append(Markup(path).format(kind, "".join(marks), visible(lane.name), told))
-    opening = '<svg class="scaled" viewBox="0 0 {} {}" preserveAspectRatio="none" role="img" aria-label="{}">'
-    opened = Markup(opening).format(WIDTH, max(len(scaled.lanes), 1) * LANE_HEIGHT, visible(label))
-    return Markup("").join([opened, *shapes, Markup("</svg>")])
+        lane = Lane(top, top + LANE_HEIGHT - LANE_GAP)
+        shapes.append(_lane_ground(0, lane, WIDTH))
+        for kind, activity in ACTIVITIES.items():
+            outline = _outline_of(kind, row.parts, lane)
+            if outline:
+                path = Markup('<path class="lane-{}" d="{}"><title>{}: {}</title></path>')
+                shapes.append(path.format(kind, outline, visible(row.name), activity))
+    shapes.append(Markup("</svg>"))
+    return Markup("").join(shapes)
+
+
+def _outline_of(kind: str, parts: Sequence[tuple[str, int]], lane: Lane) -> str:
+    """Return the path of the parts of a lane in which one thing was done; empty if none."""
+    width = WIDTH / max(len(parts), 1)
+    outline = ""
+    for place, (part_kind, percent) in enumerate(parts):
+        if part_kind == kind and percent:
+            height = lane.height * max(percent, 8) / 100  # at least so much that it is seen
+            x = place * width
+            outline += f"M{x:.1f} {lane.bottom}v-{height:.1f}h{width:.1f}V{lane.bottom}Z"
+    return outline
 
 
 def legend(*timelines: Timeline | None) -> list[tuple[str, str, str]]:
-    """The marks in these pictures: class of the style sheet, symbol if it is one, and meaning."""
-    events = itertools.chain.from_iterable(
-        timeline.events for timeline in timelines if timeline is not None
-    )
-    drawn = {mark_of(event) for event in events}
-    return [
-        (kind, SYMBOLS.get(kind, ""), meaning)
-        for kind, (_, meaning) in MARKS.items()
-        if kind in drawn
-    ]
+    """Return the marks in these pictures: class of the style sheet, symbol if any, meaning."""
+    drawn = {mark_of(event) for event in _events_of(timelines)}
+    entries = []
+    for kind, (_, meaning) in MARKS.items():
+        if kind in drawn:
+            entries.append((kind, SYMBOLS_OF_PASSES.get(kind, ""), meaning))
+    return entries
 
 
-class _Drawing:
+class PlacedEvent(NamedTuple):
+    """An event, and its place in the timeline."""
+
+    place: int
+    event: TimelineEvent
+
+
+class _CallDrawing:
+    """Draws what happened in a call, each event in a slot of its own."""
+
     def __init__(
-        self, timeline: Timeline, highest: int, widest: int, says: Callable[[str], str], code: bool
+        self, timeline: Timeline, highest: int, widest: int, says: Says, code: bool
     ) -> None:
         self.timeline = timeline
         self.highest = highest
@@ -173,105 +222,121 @@ class _Drawing:
         return LEFT + (place + 0.5) * self.slot
 
     def marks(self) -> Iterator[Markup]:
-        placed = [
-            (place, event)
-            for place, event in enumerate(self.timeline.events)
-            if mark_of(event) is not None
-        ]
-        for _, run in itertools.groupby(placed, lambda pair: _group_key(*pair)):
-            yield self._mark(list(run))
+        """Yield the marks. Neighbouring operations that look alike are one mark."""
+        placed = []
+        for place, event in enumerate(self.timeline.events):
+            if mark_of(event) is not None:
+                placed.append(PlacedEvent(place, event))
+        for _, group in itertools.groupby(placed, _group_key):
+            yield self._mark(list(group))
 
-    def _mark(self, run: Sequence[tuple[int, TimelineEvent]]) -> Markup:
-        place, event = run[0]
-        x = self.x(place)
+    def _mark(self, group: Sequence[PlacedEvent]) -> Markup:
+        event = group[0].event
+        x = self.x(group[0].place)
         if event.kind == "op":
-            return self._ticks(run)
+            return self._ticks(group)
         if event.kind in COPIES:
-            shape = self._arrow(x, event)
-        elif event.kind in ("sync", "explicit sync"):
-            wide = min(max(self.slot * 0.6, 2), 4)
-            top = HOST[0] - 6
-            bottom = DEVICE[1] + 6
-            shape = f"M{x - wide / 2:.1f} {top}h{wide:.1f}V{bottom}h-{wide:.1f}Z"
-        else:
-            small = min(max(self.slot / 8, 0.6), 1.6)
-            form = Markup('<path transform="translate({:.1f} {}) scale({:.2f})" d="{}"/>')
-            shaped = form.format(x, sum(HOST) / 2, small, PASSES[event.kind])
-            return self._group(f"pass {event.kind}", _words(event, 1), event, shaped)
-        return self._group(
-            f"{mark_of(event)}", _words(event, 1), event, Markup('<path d="{}"/>').format(shape)
-        )
+            return self._with_title(str(mark_of(event)), event, _path(self._arrow(x, event)))
+        if event.kind in ("sync", "explicit sync"):
+            return self._with_title(str(mark_of(event)), event, _path(self._pillar(x)))
+        scale = min(max(self.slot / 8, 0.6), 1.6)
+        path = Markup('<path transform="translate({:.1f} {}) scale({:.2f})" d="{}"/>')
+        shape = path.format(x, HOST.middle, scale, SHAPES_OF_PASSES[event.kind])
+        return self._with_title(f"pass {event.kind}", event, shape)
 
-    def _ticks(self, run: Sequence[tuple[int, TimelineEvent]]) -> Markup:
-        event = run[0][1]
-        top = DEVICE[0] + 3 if event.grad else (DEVICE[0] + DEVICE[1]) / 2
-        ticks = "".join(f"M{self.x(place):.1f} {top:g}V{DEVICE[1] - 3}" for place, _ in run)
-        wide = min(max(self.slot * 0.55, 0.6), 3)
-        names = list(dict.fromkeys(each.name for _, each in run))
-        listed = ", ".join(names[:4]) + (", …" if len(names) > 4 else "")
-        told = f"{_words(event, len(run))} ({listed})"
-        shape = Markup('<path d="{}" stroke-width="{:.1f}"/>').format(ticks, wide)
-        return self._group(f"tick {mark_of(event)}", told, event, shape)
+    def _ticks(self, group: Sequence[PlacedEvent]) -> Markup:
+        """Return operations as short lines; those with gradients are longer."""
+        event = group[0].event
+        top = DEVICE.top + 3 if event.grad else DEVICE.middle
+        ticks = ""
+        for each in group:
+            ticks += f"M{self.x(each.place):.1f} {top:g}V{DEVICE.bottom - 3}"
+        width = min(max(self.slot * 0.55, 0.6), 3)
+        shape = Markup('<path d="{}" stroke-width="{:.1f}"/>').format(ticks, width)
+        names = list(dict.fromkeys(each.event.name for each in group))
+        listed = ", ".join(names[:4])
+        if len(names) > 4:
+            listed += ", …"
+        words = f"{_describe_operations(event, len(group))} ({listed})"
+        return self._with_title(f"tick {mark_of(event)}", event, shape, words)
+
+    def _pillar(self, x: float) -> str:
+        """Return the path of a wait, which goes through both lanes."""
+        width = min(max(self.slot * 0.6, 2), 4)
+        top = HOST.top - 6
+        bottom = DEVICE.bottom + 6
+        return f"M{x - width / 2:.1f} {top}h{width:.1f}V{bottom}h-{width:.1f}Z"
 
     def _arrow(self, x: float, event: TimelineEvent) -> str:
-        """An arrow; its width is the logarithm of the bytes."""
+        """Return the path of a copy; its width is the logarithm of the bytes."""
         carried = min(max(event.bytes, 0), self.widest)  # untrusted, and may be negative
-        wide = 1 + 5 * math.log2(1 + carried) / math.log2(1 + self.widest)
-        head = wide / 2 + 2.5
-        start, end = (
-            (DEVICE[0] - 2, HOST[1] + 2)
-            if event.kind == "to host"
-            else (HOST[1] + 2, DEVICE[0] - 2)
-        )
-        neck = end + (8 if end < start else -8)
-        half = wide / 2
-        return f"M{x - half:.1f} {start}V{neck}H{x - head:.1f}L{x:.1f} {end}L{x + head:.1f} {neck}H{x + half:.1f}V{start}Z"
+        half = (1 + 5 * math.log2(1 + carried) / math.log2(1 + self.widest)) / 2
+        head = half + 2.5
+        start = HOST.bottom + 2
+        end = DEVICE.top - 2
+        neck = end - 8
+        if event.kind == "to host":
+            start, end = end, start
+            neck = end + 8
+        shaft = f"M{x - half:.1f} {start}V{neck}"
+        tip = f"H{x - head:.1f}L{x:.1f} {end}L{x + head:.1f} {neck}"
+        return f"{shaft}{tip}H{x + half:.1f}V{start}Z"
 
-    def _group(self, kind: str, told: str, event: TimelineEvent, shape: Markup) -> Markup:
-        return Markup('<g class="mark {}"><title>{}</title>{}</g>').format(
-            kind, visible(self.says(self._where(event) + told)), shape
-        )
+    def _with_title(
+        self, kind: str, event: TimelineEvent, shape: Markup, words: str | None = None
+    ) -> Markup:
+        """Return a mark with the text that is shown when the mouse is over it."""
+        text = self._describe_line(event) + (_describe(event) if words is None else words)
+        group = Markup('<g class="mark {}"><title>{}</title>{}</g>')
+        return group.format(kind, visible(self.says(text)), shape)
 
-    def _where(self, event: TimelineEvent) -> str:
+    def _describe_line(self, event: TimelineEvent) -> str:
         if event.line is None or not self.code:
             return ""
         code = self.timeline.lines.get(event.line, "").strip()
         return f"line {event.line}: {code}\n" if code else f"line {event.line}: "
 
     def memory(self) -> Markup:
-        """The area of the memory in use after each event, and a line at the peak."""
-        top, bottom = MEMORY
-        heights = [
-            bottom - (bottom - top) * min(event.live / self.highest, 1)
-            for event in self.timeline.events
-        ]
-        steps = [f"M{LEFT} {bottom}"]
-        last = None
-        for place, height in enumerate(heights):
-            if height != last:
-                steps.append(f"H{LEFT + place * self.slot:.1f}V{height:.1f}")
-                last = height
-        steps.append(f"H{RIGHT}V{bottom}Z")
-        peak = bottom - (bottom - top) * min(self.timeline.peak_bytes / self.highest, 1)
-        return Markup(
-            '<path class="area" d="{}"/><path class="base" d="M{} {}H{}"/><path class="peak" d="M{} {:.1f}H{}"/>'
-        ).format("".join(steps), LEFT, bottom, RIGHT, LEFT, peak, RIGHT)
+        """Return the area of the memory in use after each event, and a line at the peak."""
+        area = f"M{LEFT} {MEMORY.bottom}"
+        last_y = None
+        for place, event in enumerate(self.timeline.events):
+            y = self._y_of(event.live)
+            if y != last_y:
+                area += f"H{LEFT + place * self.slot:.1f}V{y:.1f}"
+                last_y = y
+        area += f"H{RIGHT}V{MEMORY.bottom}Z"
+        base = f"M{LEFT} {MEMORY.bottom}H{RIGHT}"
+        peak = f"M{LEFT} {self._y_of(self.timeline.peak_bytes):.1f}H{RIGHT}"
+        shapes = '<path class="area" d="{}"/><path class="base" d="{}"/><path class="peak" d="{}"/>'
+        return Markup(shapes).format(area, base, peak)
+
+    def _y_of(self, count: int) -> float:
+        return MEMORY.bottom - MEMORY.height * min(count / self.highest, 1)
 
 
-def _group_key(place: int, event: TimelineEvent) -> tuple[object, ...]:
-    """What groups events: neighbouring operations that look alike are one mark, every other event is its own."""
+def _path(outline: str) -> Markup:
+    return Markup('<path d="{}"/>').format(outline)
+
+
+def _group_key(placed: PlacedEvent) -> tuple[object, ...]:
+    """Return the same for operations that look alike, and for every other event its place."""
+    event = placed.event
     if event.kind == "op":
         return ("op", event.line, event.grad, event.autocast)
-    return (place,)
+    return (placed.place,)
 
 
-def _words(event: TimelineEvent, count: int) -> str:
-    if event.kind == "op":
-        modes = [
-            "gradients on" if event.grad else "gradients off",
-            *["under autocast"] * bool(event.autocast),
-        ]
-        return ", ".join([counted(count, "operation"), *modes])
+def _describe_operations(event: TimelineEvent, count: int) -> str:
+    """Return "3 operations, gradients on", for operations that look like this one."""
+    text = f"{counted(count, 'operation')}, gradients {'on' if event.grad else 'off'}"
+    if event.autocast:
+        text += ", under autocast"
+    return text
+
+
+def _describe(event: TimelineEvent) -> str:
     if event.kind in COPIES:
         return f"{size(event.bytes)} copied {event.kind} ({event.name})"
-    return WORDS.get(event.kind, f"{event.kind} pass ({{}})").format(event.name)
+    words = WORDS.get(event.kind, f"{event.kind} pass ({{}})")
+    return words.format(event.name)

@@ -14,7 +14,7 @@ from gpudojo.classes.store import Store
 from gpudojo.cli import main
 from gpudojo.model.results import RosterRow
 from gpudojo.model.results_file import read, write
-from gpudojo.report.student_page import NO_PICTURES
+from gpudojo.report.records import NO_PICTURES
 
 from tests.gpudojo.report.classes import HOSTILE, header, record, submission
 

@@ -8,15 +8,15 @@ from typing import Any
 
 import msgspec
 import pytest
-from gpudojo.report.rendering import HEIGHT, MOST, curve, curves
-from gpudojo.report.student_page import NO_PICTURES, NOTHING_THERE, UNKNOWN_CALL, SubmissionRecords
+from gpudojo.report.charts import HEIGHT, MOST_POINTS, curve_from, curves
+from gpudojo.report.records import NO_PICTURES, NOTHING_THERE, UNKNOWN_CALL, SubmissionRecords
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.gpudojo.report.classes import LOOP, MEMORY, record, timeline
 
 GOOD = {"bytes": [1024, 4096, 2048], "backward": 2, "peak": 4096}
-points = st.lists(st.integers(0, 10**14) | st.floats(0, 1e14), min_size=2, max_size=MOST)
+points = st.lists(st.integers(0, 10**14) | st.floats(0, 1e14), min_size=2, max_size=MOST_POINTS)
 
 
 def test_three_curves_with_their_peaks() -> None:
@@ -45,8 +45,8 @@ def test_three_curves_with_their_peaks() -> None:
 
 
 def test_a_higher_curve_is_drawn_higher() -> None:
-    plain = curve("plain", GOOD | {"bytes": [0, 8192], "peak": 8192}, "other")
-    mine = curve("yours", GOOD, "mine")
+    plain = curve_from("plain", GOOD | {"bytes": [0, 8192], "peak": 8192}, "other")
+    mine = curve_from("yours", GOOD, "mine")
     assert plain is not None
     assert mine is not None
     found = re.findall(r'class="curve (\w+)" d="([^"]+)"', curves("x", [plain, mine]))
@@ -86,13 +86,13 @@ def test_the_plain_loop_may_be_in_the_reference_s_record_alone() -> None:
     [
         None, 7, [], {}, GOOD | {"bytes": "abc"}, GOOD | {"bytes": [1]}, GOOD | {"bytes": [1, "2"]},
         GOOD | {"bytes": [1, float("inf")]}, GOOD | {"bytes": [1, float("nan")]}, GOOD | {"bytes": [1, -1]},
-        GOOD | {"bytes": [True, True]}, GOOD | {"bytes": [1, 10**30]}, GOOD | {"bytes": [1] * (MOST + 1)},
+        GOOD | {"bytes": [True, True]}, GOOD | {"bytes": [1, 10**30]}, GOOD | {"bytes": [1] * (MOST_POINTS + 1)},
         GOOD | {"bytes": [0, 0]}, GOOD | {"backward": 4}, GOOD | {"backward": -1}, GOOD | {"backward": True},
         GOOD | {"peak": None}, GOOD | {"peak": float("inf")}, GOOD | {"bytes": [[1], [2]]},
     ],
 )  # fmt: skip
 def test_invalid_curves_are_not_drawn(odd: Any) -> None:
-    assert curve("yours", odd, "mine") is None
+    assert curve_from("yours", odd, "mine") is None
     mine = record(1, "mine")
     mine.seen[f"{MEMORY}::checkpointed"].evidence.observations["probe"].facts["a list"]["curve"] = (
         odd
@@ -108,7 +108,7 @@ def test_curves_stay_inside_the_chart(
     one: list[float], two: list[float], turn: int, peak: int
 ) -> None:
     made = [
-        curve("a < b", {"bytes": each, "backward": turn, "peak": peak}, "mine")
+        curve_from("a < b", {"bytes": each, "backward": turn, "peak": peak}, "mine")
         for each in (one, two)
     ]
     drawn = [each for each in made if each is not None]

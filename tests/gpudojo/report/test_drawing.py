@@ -8,22 +8,10 @@ from pathlib import Path
 import msgspec
 import pytest
 from gpudojo.model.results import CheckRow, Outcome, SubmissionRow, SubmissionStatus
-from gpudojo.report.rendering import (
-    Bar,
-    Roll,
-    anyone,
-    bars,
-    counted,
-    duration,
-    hidden,
-    histogram,
-    prose,
-    pseudonym,
-    scatter,
-    size,
-    visible,
-)
-from gpudojo.report.student_page import SubmissionRecords, TimelinePair
+from gpudojo.report.charts import Bar, Dot, bars, histogram, scatter
+from gpudojo.report.people import Roll, nameless_author, patterns_to_hide, pseudonym
+from gpudojo.report.records import SubmissionRecords, TimelinePair
+from gpudojo.report.rendering import counted, duration, prose, size, visible
 from gpudojo.report.timeline_svg import timeline_svg, totals
 from gpudojo.sandbox.protocol import Loaded
 from hypothesis import given, settings
@@ -138,7 +126,7 @@ def test_charts_have_labels() -> None:
         histogram([], 0),
         histogram([3.0], 0),
         scatter([]),
-        scatter([(0.0, 0, "graded")]),
+        scatter([Dot(0.0, 0, "graded")]),
         bars("x", []),
     ):
         assert {each.tag for each in ElementTree.fromstring(f"<p>{made}</p>")} == {"svg"}
@@ -196,8 +184,8 @@ def test_names_are_hidden_in_texts_but_words_stay() -> None:
         said
         == f"{person.shown} wrote max(x) in {person.shown}.py; {person.shown} has {person.shown} and maximum 14711"
     )
-    assert anyone(row("ada")).says("by ada, in Canada") == "by somebody, in Canada"
-    assert hidden(row(" ")) == ()
+    assert nameless_author(row("ada")).says("by ada, in Canada") == "by somebody, in Canada"
+    assert patterns_to_hide(row(" ")) == ()
 
 
 def test_lines_around_a_failure_are_dedented() -> None:

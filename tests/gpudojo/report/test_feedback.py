@@ -23,7 +23,7 @@ from gpudojo.model.results import (
     Visibility,
 )
 from gpudojo.model.results_file import write
-from gpudojo.report import writing
+from gpudojo.report import feedback_files
 
 from tests.gpudojo.report.classes import header, submission
 
@@ -185,7 +185,8 @@ def test_without_a_browser_there_is_a_sentence_and_no_pdf(
 
 
 @pytest.mark.skipif(
-    not any(map(shutil.which, writing.BROWSERS)), reason="there is no browser on this machine"
+    not any(map(shutil.which, feedback_files.BROWSERS)),
+    reason="there is no browser on this machine",
 )
 def test_a_pdf_of_one_student(tmp_path: Path) -> None:
     code, said = dojo(tmp_path, "--pdf", "--only", "＝cmd")

@@ -13,7 +13,7 @@ from typing import Any
 from urllib.parse import unquote, urlsplit
 
 import pytest
-from gpudojo.report.student_page import NOTHING_THERE
+from gpudojo.report.records import NOTHING_THERE
 from gpudojo.report.writing import ReportOptions, write_report
 
 from tests.gpudojo.report.classes import HOSTILE, WAITS, thousand

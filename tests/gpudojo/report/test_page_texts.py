@@ -21,8 +21,10 @@ from gpudojo.model.results import (
     sum_points,
 )
 from gpudojo.model.results_file import read, write
+from gpudojo.report.charts import Dot, levels_around, scatter
 from gpudojo.report.class_page import Tally
-from gpudojo.report.rendering import Roll, _levels, said_once, scatter, short_id
+from gpudojo.report.people import Roll
+from gpudojo.report.rendering import short_id, status_and_reason
 from gpudojo.report.timeline_svg import legend
 from gpudojo.report.writing import ReportOptions, write_report
 from hypothesis import given
@@ -241,8 +243,8 @@ def test_failures_are_listed_at_the_top(tmp_path: Path) -> None:
 
 
 def test_a_status_is_not_repeated() -> None:
-    assert said_once("crashed", "crashed in file 01.py") == "crashed in file 01.py"
-    assert said_once("unreadable", REASON) == f"unreadable: {REASON}"
+    assert status_and_reason("crashed", "crashed in file 01.py") == "crashed in file 01.py"
+    assert status_and_reason("unreadable", REASON) == f"unreadable: {REASON}"
 
 
 def test_short_ids_begin_with_the_exercise_number() -> None:
@@ -274,7 +276,7 @@ def test_a_legend_explains_only_what_is_drawn() -> None:
 @given(st.floats(0, 1e12), st.floats(1e-3, 1e12))
 def test_an_axis_covers_its_values_in_few_round_steps(one: float, other: float) -> None:
     lowest, highest = sorted((one, other))
-    levels = _levels(lowest, highest)
+    levels = levels_around(lowest, highest)
     assert levels[0] <= lowest * (1 + 1e-6) + 1e-9
     assert levels[-1] >= highest * (1 - 1e-6)
     assert 2 <= len(levels) <= 8
@@ -282,10 +284,10 @@ def test_an_axis_covers_its_values_in_few_round_steps(one: float, other: float) 
 
 
 def test_an_axis_of_memory_has_round_numbers() -> None:
-    drawn = scatter([(1.0, 243 << 20, "graded"), (2.0, 305 << 20, "graded")])
+    drawn = scatter([Dot(1.0, 243 << 20, "graded"), Dot(2.0, 305 << 20, "graded")])
     for label in ("240 MiB", "260 MiB", "320 MiB"):
         assert f">{label}</text>" in drawn
-    assert ">0 MiB</text>" in scatter([(1.0, 10 << 20, "graded"), (2.0, 305 << 20, "graded")])
+    assert ">0 MiB</text>" in scatter([Dot(1.0, 10 << 20, "graded"), Dot(2.0, 305 << 20, "graded")])
 
 
 def test_means_say_which_points_they_count(tmp_path: Path) -> None:

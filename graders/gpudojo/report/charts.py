@@ -1,0 +1,209 @@
+"""Charts of a report as SVG: bars, the score distribution, time and memory, memory curves."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple
+
+from markupsafe import Markup
+from virtual_cuda.ledger import counted
+
+from gpudojo.report.rendering import SIZES, draw_chart, duration, size
+
+# The chart of memory curves: its height, and where its lines begin and end.
+HEIGHT: Final = 216
+TOP: Final = 14
+BASE: Final = 174
+LINE: Final = 15  # between the feet of two labels
+MOST_POINTS: Final = 200  # that evidence may have
+LARGEST_NUMBER: Final = 1e15
+
+
+@dataclass(frozen=True)
+class Bar:
+    """One bar of several that share a scale."""
+
+    label: str
+    value: float
+    told: str  # the value, as people read it
+    kind: str = ""  # a class of the style sheet
+
+
+def bars(title: str, entries: Sequence[Bar]) -> Markup:
+    """Draw horizontal bars; the largest value is the longest."""
+    told = "; ".join(f"{entry.label}: {entry.told}" for entry in entries)
+    most = max((entry.value for entry in entries), default=0) or 1
+    return draw_chart("bars", label=f"{title}. {told}", entries=entries, most=most)
+
+
+def histogram(scores: Sequence[float], most: float, clickable: bool = False) -> Markup:
+    """Draw the score distribution, in ten equal steps of the points.
+
+    A script lets a clickable bar show whose it is.
+    """
+    counts = [0] * 10
+    for score in scores:
+        step = min(int(10 * score / most), 9) if most > 0 else 0
+        counts[step] += 1
+    edges = [most * number / 10 for number in range(11)]
+    spans = [f"{start:g} to {end:g}" for start, end in itertools.pairwise(edges)]
+    told = []
+    for span, count in zip(spans, counts, strict=True):
+        if count:
+            told.append(f"{span} points: {count}")
+    return draw_chart(
+        "histogram",
+        label=f"Score distribution. {'; '.join(told) or 'None.'}",
+        spans=spans,
+        counts=counts,
+        edges=edges,
+        marks=_marks_up_to(max(*counts, 1)),
+        clickable=clickable,
+    )
+
+
+class Dot(NamedTuple):
+    """One submission in the chart of time and memory."""
+
+    seconds: float
+    bytes: int
+    kind: str  # its status, as a class of the style sheet
+
+
+def scatter(dots: Sequence[Dot]) -> Markup:
+    """Draw one dot per submission: how long it took, and how much memory."""
+    longest = max((dot.seconds for dot in dots), default=0) or 1
+    largest = max((dot.bytes for dot in dots), default=0) or 1
+    smallest = min((dot.bytes for dot in dots), default=0)
+    unit = 0
+    while unit + 1 < len(SIZES) and largest >= 1024 ** (unit + 1):
+        unit += 1
+    bytes_of_unit = 1024**unit
+    levels = []
+    for level in levels_around(smallest / bytes_of_unit, largest / bytes_of_unit):
+        levels.append((level * bytes_of_unit, f"{level:g} {SIZES[unit]}"))
+    # Graded ones first: the others are drawn over them.
+    kinds = sorted({dot.kind for dot in dots}, key=lambda kind: (kind != "graded", kind))
+    told = f"{counted(len(dots), 'submission')}; at most {duration(longest)} and {size(largest)}"
+    return draw_chart(
+        "scatter",
+        label=f"Time and memory of each submission: {told}.",
+        points=dots,
+        kinds=kinds,
+        longest=longest,
+        marks=_marks_up_to(longest),
+        levels=levels,
+    )
+
+
+def _round_step(span: float) -> float:
+    """Return the round number of which about four make up the span."""
+    if span <= 0:
+        return 1.0
+    power: float = 10 ** math.floor(math.log10(span / 4))
+    for factor in (1, 2, 5):
+        if span / (power * factor) <= 5:
+            return power * factor
+    return power * 10
+
+
+def _marks_up_to(highest: float) -> list[float]:
+    """Return about four round numbers up to the highest, from 0."""
+    step = _round_step(highest)
+    if highest == int(highest) and step < 1 and highest <= 5:
+        step = 1  # there is no half submission
+    return [step * number for number in range(int(highest / step + 1e-9) + 1)]
+
+
+def levels_around(lowest: float, highest: float) -> list[float]:
+    """Return round numbers around all values.
+
+    They begin with 0, or just below the values where these are far from 0.
+    """
+    if lowest <= highest / 2:
+        lowest = 0.0
+    step = _round_step(highest - lowest if highest > lowest else highest)
+    first = math.floor(lowest / step + 1e-9)
+    last = max(math.ceil(highest / step - 1e-9), first + 1)
+    return [step * number for number in range(first, last + 1)]
+
+
+@dataclass(frozen=True)
+class Curve:
+    """The bytes in use after each step of a call."""
+
+    label: str
+    points: tuple[float, ...]
+    backward: int  # the step at which the backward pass begins
+    peak: float
+    kind: str  # a class of the style sheet
+
+    @property
+    def steps(self) -> int:
+        return len(self.points)
+
+    def outline(self, left: float, foot: float, wide: float, tall: float) -> str:
+        """Return the upper edge as part of a path, from the left foot of a chart.
+
+        `wide` is the width of a step, `tall` the height of a byte.
+        """
+        path = ""
+        for step, value in enumerate(self.points, 1):
+            path += f"V{foot - tall * value:.1f}H{left + wide * step:.1f}"
+        return path
+
+    @property
+    def told(self) -> str:
+        steps = f", {counted(self.steps, 'operation')}" if self.steps < MOST_POINTS else ""
+        return f"peak {size(self.peak)}{steps}"
+
+    @property
+    def highest_in(self) -> str:
+        highest = self.points.index(max(self.points))
+        return "backward" if highest >= self.backward else "forward"
+
+
+def curve_from(label: str, evidence: Any, kind: str) -> Curve | None:
+    """Return a curve from evidence, which is untrusted; None where it cannot be drawn."""
+    if not isinstance(evidence, Mapping):
+        return None
+    peak: Any = evidence.get("peak")
+    points = evidence.get("bytes")
+    backward = evidence.get("backward")
+    if not isinstance(points, list) or not 2 <= len(points) <= MOST_POINTS:
+        return None
+    if not all(map(is_drawable, points)) or max(points) < 1:
+        return None
+    if type(backward) is not int or not 0 <= backward <= len(points):
+        return None
+    if not is_drawable(peak):
+        return None
+    highest = max(float(peak), *points)
+    return Curve(label, tuple(map(float, points)), backward, highest, kind)
+
+
+def is_drawable(value: Any) -> bool:
+    """True if it is a number that fits in a picture."""
+    if type(value) not in (int, float):
+        return False
+    return math.isfinite(value) and 0 <= value < LARGEST_NUMBER
+
+
+def curves(title: str, shown: Sequence[Curve]) -> Markup:
+    """Draw several curves in one chart: areas, and the reference as a line."""
+    told = [f"{each.label}: {each.told}, highest in {each.highest_in}" for each in shown]
+    # A line at each peak, and its size at the axis. Labels do not overlap; those without room
+    # are in the list below.
+    labels: list[tuple[tuple[float, float], str]] = []
+    peaks = sorted({each.peak for each in shown}, reverse=True)
+    lowest_foot = 0.0
+    for peak in peaks:
+        y = BASE - (BASE - TOP) * peak / peaks[0]
+        foot = max(y + 4, lowest_foot)
+        if foot <= BASE:
+            labels.append(((y, foot), size(peak)))
+            lowest_foot = foot + LINE
+    return draw_chart("curves", title=title, told="; ".join(told), shown=shown, labels=labels)

@@ -1,0 +1,227 @@
+"""Writes feedback to send: pages or PDFs, Moodle's zip, a table for mail merge."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import tempfile
+import zipfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from gpudojo.model.errors import CannotReport
+from gpudojo.model.results import ClassResults, ExerciseRow, SubmissionRow, SubmissionStatus
+from gpudojo.model.results_file import (
+    format_points,
+    replacing_file,
+    spreadsheet_safe,
+    without_surrogates,
+)
+from gpudojo.platforms._files import new_name, save, save_csv
+from gpudojo.platforms._rows import VisibleRows
+from gpudojo.platforms._tables import ListedPerson, PlatformIds, match_lines, read_worksheet
+from gpudojo.platforms._texts import describe_lateness, lines_for_student, one_line
+from gpudojo.report.people import Person, name_on_pages
+from gpudojo.report.records import RecordStore
+from gpudojo.report.student_page import student_page
+
+BROWSERS: Final = (
+    "chromium",
+    "chromium-browser",
+    "google-chrome",
+    "google-chrome-stable",
+    "chrome",
+    "msedge",
+)
+SECONDS_FOR_PDF: Final = 120
+TABLE: Final = "feedback.csv"
+HEADINGS: Final = [
+    "name",
+    "email",
+    "id",
+    "section",
+    "submission",
+    "status",
+    "points",
+    "max_points",
+    "late",
+    "file",
+    "feedback",
+]
+ZIP_DATE: Final = (2020, 1, 1, 0, 0, 0)
+
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class FeedbackOptions:
+    """What to write, from which results, to which folder."""
+
+    results: Path  # results.json
+    out: Path
+    pdf: bool = False
+    only: str | None = None
+    # Moodle's, for its ids; without it they are taken from the names of files.
+    worksheet: Path | None = None
+    exercises: tuple[ExerciseRow, ...] = ()
+
+
+def write_feedback(
+    options: FeedbackOptions, header: ClassResults, rows: VisibleRows, say: Say
+) -> list[Path]:
+    """Write pages or PDFs, `feedback.csv`, and `moodle.zip` where there are ids of Moodle.
+
+    Of one student alone the latter are `feedback-NAME.csv` and `moodle-NAME.zip`. Returns the
+    files. Raises DojoError.
+    """
+    browser = find_browser() if options.pdf else None
+    ending = ".pdf" if options.pdf else ".html"
+    names = _page_names(rows)
+    people = _people_on_moodle(options, rows, names, say)
+    records = RecordStore(options.results, header.reference)
+    lines = [HEADINGS]
+    written: list[Path] = []
+    handed_in_nothing: list[str] = []
+    for row in rows:
+        if options.only not in (None, row.submission):
+            continue
+        file = ""
+        if row.status is SubmissionStatus.ABSENT and not row.overrides:
+            handed_in_nothing.append(name_on_pages(row))
+        else:
+            name = names[row.submission]
+            person = Person(without_surrogates(name_on_pages(row)), f"{name}.html")
+            text = student_page(row, person, header, records.of_submission(row))
+            path = options.out / "students" / f"{without_surrogates(name)}{ending}"
+            written.append(print_pdf(browser, text, path) if browser else save(path, text))
+            file = path.relative_to(options.out).as_posix()
+        lines.append([spreadsheet_safe(cell) for cell in _cells(row, file, options)])
+    if handed_in_nothing:
+        _say_who_has_no_page(handed_in_nothing, say)
+
+    # Files of one student have a name of their own: those of the class stay what they are.
+    of_one = "" if options.only is None else f"-{without_surrogates(names[options.only])}"
+    if people and written:
+        written.append(_write_zip(options.out / f"moodle{of_one}.zip", people, written, ending))
+    if of_one and (options.out / TABLE).exists():
+        say(f"{options.out / TABLE} is as it was; to write it again, leave out --only")
+    table = save_csv(options.out / f"{Path(TABLE).stem}{of_one}.csv", lines)
+    return [table, *written]
+
+
+def _page_names(rows: VisibleRows) -> dict[str, str]:
+    """Return the names of pages, without ending, by submission."""
+    taken: set[str] = set()
+    return {row.submission: new_name(row.submission, taken) for row in rows}
+
+
+def _say_who_has_no_page(names: list[str], say: Say) -> None:
+    shown = ", ".join(names[:5])
+    if len(names) > 5:
+        shown += ", …"
+    say(f"no page for {len(names)} on the roster, of whom nothing was handed in: {shown}")
+
+
+def _cells(row: SubmissionRow, file: str, options: FeedbackOptions) -> list[str]:
+    """Return a line of the table, as its headings say."""
+    listed = row.roster
+    about = [
+        row.student or (listed.name if listed else "") or row.submission,
+        listed.email if listed else "",
+        (listed.id if listed else row.identifier) or "",
+        row.section,
+        row.submission,
+        row.status.value,
+        format_points(row.final.points),
+        format_points(row.final.max_points),
+        describe_lateness(row),
+    ]
+    feedback = [one_line(line) for line in lines_for_student(row, options.exercises)]
+    return [*map(one_line, about), file, "\n".join(feedback)]
+
+
+def _people_on_moodle(
+    options: FeedbackOptions, rows: VisibleRows, names: dict[str, str], say: Say
+) -> dict[str, ListedPerson]:
+    """Return Moodle's id and the name of each chosen student it knows, by the name of the page."""
+    people = {}
+    if options.worksheet is not None:
+        _, listed = read_worksheet(options.worksheet)
+        for line, row in match_lines(listed, rows, "moodle", say):
+            if options.only in (None, row.submission):
+                people[names[row.submission]] = listed[line]
+        return people
+    ids = PlatformIds("moodle", rows)
+    for row in rows:
+        own_id = ids.of(row)
+        if own_id and options.only in (None, row.submission):
+            person = ListedPerson(own_id, row.student or row.submission)
+            people[names[row.submission]] = person
+    return people
+
+
+def _write_zip(
+    target: Path, people: dict[str, ListedPerson], pages: list[Path], ending: str
+) -> Path:
+    """Write a zip of folders NAME_ID_assignfeedback_file_, by which Moodle finds whose it is."""
+    with (
+        replacing_file(target, lasting=False) as file,
+        zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive,
+    ):
+        for page in pages:
+            if page.stem not in people:
+                continue
+            person = people[page.stem]
+            name = re.sub(r"[_/\\:*?\"<>|\x00-\x1f]+", " ", person.name).strip() or "participant"
+            folder = f"{name}_{person.id}_assignfeedback_file_"
+            entry = zipfile.ZipInfo(f"{folder}/feedback{ending}", ZIP_DATE)
+            entry.compress_type = zipfile.ZIP_DEFLATED
+            entry.external_attr = 0o100644 << 16
+            archive.writestr(entry, page.read_bytes())
+    return target
+
+
+def find_browser() -> str:
+    """Return a browser that prints; raises CannotReport where there is none."""
+    for name in BROWSERS:
+        path = shutil.which(name)
+        if path:
+            return path
+    raise CannotReport(
+        "PDF needs Chromium, Chrome or Edge, and none is installed; leave out --pdf for HTML pages"
+    )
+
+
+def print_pdf(browser: str, text: str, target: Path) -> Path:
+    """Write a page as PDF, and return its path. Raises CannotReport where the browser fails."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix="dojo-feedback-") as folder:
+        page = Path(folder) / "page.html"
+        page.write_text(text, encoding="utf-8", errors="backslashreplace")
+        pdf = Path(folder) / "page.pdf"
+        command = [
+            browser,
+            "--headless",
+            "--disable-gpu",
+            "--no-first-run",
+            f"--user-data-dir={folder}/profile",
+            "--no-pdf-header-footer",
+            f"--print-to-pdf={pdf}",
+        ]
+        if hasattr(os, "geteuid") and os.geteuid() == 0:
+            command.append("--no-sandbox")  # which Chromium does not have for root
+        command.append(page.as_uri())
+        try:
+            done = subprocess.run(command, capture_output=True, timeout=SECONDS_FOR_PDF)
+        except (OSError, subprocess.TimeoutExpired) as error:
+            raise CannotReport(f"{browser} could not print {target.name}: {error}") from None
+        if not pdf.is_file():
+            status = f"exit status {done.returncode}"
+            raise CannotReport(f"{browser} could not print {target.name}: {status}")
+        with replacing_file(target, lasting=False) as file:
+            file.write(pdf.read_bytes())
+    return target

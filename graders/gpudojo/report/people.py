@@ -1,0 +1,191 @@
+"""Whose page it is: names on the pages of a report, pseudonyms, and names to hide."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import hashlib
+import re
+import secrets
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+from urllib.parse import quote
+
+from gpudojo.classes.store import FOLDER, write
+from gpudojo.model.results import SubmissionRow
+from gpudojo.model.results_file import without_surrogates
+from gpudojo.platforms._files import new_name
+
+COLOURS: Final = (
+    "amber azure beige black blue bronze brown coral cream crimson cyan emerald fawn golden green "
+    "grey indigo ivory jade khaki lemon lilac lime maroon mauve mint ochre olive orange peach "
+    "pearl pink plum purple red rose ruby rust sable sand scarlet sepia silver slate tan teal "
+    "umber violet white yellow"
+).split()
+SPRITES: Final = (
+    "acorn anchor apple arrow badge bell boot bridge candle castle chest cloud coin comet crown "
+    "dice door dragon drum falcon feather flag flute fox gem ghost hammer harp hat heart helmet "
+    "horn key kite knight lamp leaf lute mask moon mushroom oak orb owl pearl potion raft ring "
+    "robot rocket scroll shell shield ship slime snail star sword tower torch wand wheel wolf"
+).split()
+# Letters of a part of a name that is hidden; shorter ones occur in ordinary words.
+SHORTEST_PART: Final = 3
+
+
+@dataclass(frozen=True)
+class Person:
+    """The name of one submission on the pages, its page, and patterns to hide."""
+
+    shown: str
+    file: str  # inside the folder of the report
+    hidden: tuple[re.Pattern[str], ...] = ()
+    anonymous: bool = False
+    sorted_as: str = ""  # where that is not as it is shown
+
+    @property
+    def link(self) -> str:
+        return quote(self.file)
+
+    def says(self, text: str) -> str:
+        """Return the text with everything hidden that would identify this person."""
+        for pattern in self.hidden:
+            text = pattern.sub(self.shown, text)
+        return text
+
+
+class Roll:
+    """The people of one class. No two share a page, even on file systems that ignore case."""
+
+    def __init__(self, secret: bytes | None) -> None:
+        self._secret = secret  # pseudonyms are made with it; None: names are shown
+        self._taken: set[str] = set()
+        self._shown_by_name: dict[str, str] = {}
+        self._owner_of: dict[str, str] = {}  # by what is shown, the first submission with it
+
+    def person(self, row: SubmissionRow) -> Person:
+        """Return who this is on the pages, and remember it for `says`."""
+        if self._secret is None:
+            return self._named_person(row)
+        return self._anonymous_person(row, self._secret)
+
+    def _named_person(self, row: SubmissionRow) -> Person:
+        file = new_name(row.submission, self._taken)
+        shown = name_on_pages(row)
+        if self._owner_of.setdefault(shown, row.submission) != row.submission:
+            shown = f"{shown} ({row.submission})"
+        if shown != row.submission:
+            self._show(shown, [row.submission, row.called])
+        family_first = ""
+        if row.roster and row.roster.family:
+            family_first = without_surrogates(row.roster.sorted_as)
+        return Person(
+            without_surrogates(shown),
+            f"students/{without_surrogates(file)}.html",
+            sorted_as=family_first,
+        )
+
+    def _anonymous_person(self, row: SubmissionRow, secret: bytes) -> Person:
+        file = new_name(pseudonym(row.submission, secret), self._taken)
+        names = {*all_names_of(row), row.called}
+        self._show(file, [name for name in names if len(name) >= SHORTEST_PART])
+        return Person(file, f"students/{file}.html", patterns_to_hide(row), anonymous=True)
+
+    def _show(self, shown: str, names: Iterable[str]) -> None:
+        for name in names:
+            self._shown_by_name[name.casefold()] = shown
+
+    def says(self, text: str) -> str:
+        """Return the text with everybody's names replaced by what is shown for them.
+
+        To be asked when all people are known.
+        """
+
+        def shown_for(match: re.Match[str]) -> str:
+            return self._shown_by_name.get(match[0].casefold(), match[0])
+
+        return self._pattern_of_names.sub(shown_for, text)
+
+    @functools.cached_property
+    def _pattern_of_names(self) -> re.Pattern[str]:
+        names = sorted(self._shown_by_name, key=len, reverse=True)
+        return re.compile("|".join(map(_whole_word, names)) or "(?!)", re.IGNORECASE)
+
+
+def name_on_pages(row: SubmissionRow) -> str:
+    """Return a student's name on the roster; without one, that of the submission."""
+    if row.roster and row.roster.name:
+        return row.roster.name
+    return row.submission
+
+
+def all_names_of(row: SubmissionRow) -> set[str]:
+    """Return everything that a student and the submissions are called."""
+    names = [row.submission, row.student or "", row.identifier or ""]
+    if row.roster:
+        listed = row.roster
+        names += [listed.id, listed.name, listed.email, listed.github, listed.login]
+    names += [attempt.submission for attempt in row.attempts]
+    return {name.strip() for name in names} - {""}
+
+
+def pseudonym(name: str, secret: bytes) -> str:
+    """Return a pseudonym, the same each time for the same name: "amber-fox-3f9a2"."""
+    data = name.encode("utf-8", "surrogatepass")
+    digest = hashlib.blake2b(data, key=secret[:64], digest_size=16).digest()
+    colour = COLOURS[int.from_bytes(digest[:4], "big") % len(COLOURS)]
+    sprite = SPRITES[int.from_bytes(digest[4:8], "big") % len(SPRITES)]
+    return f"{colour}-{sprite}-{digest[8:].hex()[:5]}"
+
+
+def nameless_author(row: SubmissionRow) -> Person:
+    """Return the author of an example, without any name."""
+    return Person("somebody", "", patterns_to_hide(row), anonymous=True)
+
+
+def patterns_to_hide(row: SubmissionRow) -> tuple[re.Pattern[str], ...]:
+    """Return patterns of what would identify a student, the longest first.
+
+    These are whole names in any case, and parts of names as they are written.
+    """
+    names = set()
+    for name in all_names_of(row):
+        if len(name) >= SHORTEST_PART or not name.isdigit():
+            names.add(name)
+    parts = set()
+    for name in names:
+        for word in re.split(r"[\W_]+", name):
+            if len(word) >= SHORTEST_PART and word[0].isupper():
+                parts.add(word)
+        parts.update(re.findall(r"\d{4,}", name))
+    patterns = []
+    for name in sorted(names, key=len, reverse=True):
+        patterns.append(re.compile(_whole_word(name), re.IGNORECASE))
+    for part in sorted(parts, key=len, reverse=True):
+        patterns.append(re.compile(_whole_word(part)))
+    return tuple(patterns)
+
+
+def _whole_word(text: str) -> str:
+    """Return a pattern that finds the text where it is no part of a longer word."""
+    return rf"(?<![^\W_]){re.escape(text)}(?![^\W_])"
+
+
+def secret_of_pseudonyms(results: Path) -> tuple[bytes, str]:
+    """Return the secret that pseudonyms are made with, and a warning if it cannot be stored.
+
+    It is kept beside the results, and made where there is none.
+    """
+    path = results.parent / FOLDER / "pseudonyms"
+    with contextlib.suppress(OSError):
+        stored = path.read_bytes()
+        if len(stored) >= 16:
+            return stored, ""
+    secret = secrets.token_bytes(32)
+    try:
+        write(path, secret)
+    except OSError as error:
+        reason = f"cannot write {path}: {error.strerror}"
+        return secret, f"the next report will use other pseudonyms: {reason}"
+    return secret, ""

@@ -1,0 +1,253 @@
+"""What is known of a submission beside its row: record, reference, sources; and charts' figures."""
+
+from __future__ import annotations
+
+import functools
+import textwrap
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from virtual_cuda.ledger import Timeline, same_call
+
+from gpudojo.classes.store import Record, Store
+from gpudojo.grading.load import NotANotebook, Unparsable
+from gpudojo.model.evidence import Modelled, as_struct
+from gpudojo.model.results import CheckRow, SubmissionRow
+from gpudojo.report.charts import Bar, Curve, curve_from, is_drawable
+from gpudojo.report.rendering import duration, size
+from gpudojo.submissions.entries import SOURCES, suffix
+from gpudojo.submissions.reading import parts
+
+NO_PICTURES: Final = "This evidence has no timeline of the reference on the public seed."
+UNKNOWN_CALL: Final = (
+    "This run did not record which call this is, so it cannot be compared with the reference's."
+)
+NOTHING_THERE: Final = (
+    "The reference has no timeline for this call: "
+    "it hardly used a device, or did not make the call."
+)
+LARGEST_FILE: Final = 400_000  # bytes of a file that is shown
+LINES_AROUND: Final = 3  # before and after the one that a check names
+
+
+@dataclass(frozen=True)
+class TimelinePair:
+    """The timeline of a student's call and of the same call of the reference."""
+
+    mine: Timeline | None
+    theirs: Timeline | None = None
+    missing: str = ""  # why there is none of the reference
+
+
+class SourceText(NamedTuple):
+    """The lines of a file, or of a code cell of a notebook."""
+
+    cell: int | None
+    lines: list[str]
+
+
+class SourceLine(NamedTuple):
+    """A line of source beside a check."""
+
+    number: int
+    text: str
+    is_named: bool  # it is the one that the check names
+
+
+class MeasuredCase(NamedTuple):
+    """A fact of the student's record that may hold measurements."""
+
+    facts: Mapping[str, Any]  # those it is one of, and those that only the reference has
+    fact: Any
+    reference: Any  # the reference's fact of the same name
+
+
+@dataclass(frozen=True)
+class SubmissionRecords:
+    """The record of one submission, if there is one, that of the reference, and the sources."""
+
+    record: Record | None
+    reference: Record | None  # of the same run
+    sources: Mapping[str, bytes] = field(default_factory=dict)  # what was handed in, by path
+
+    @functools.cached_property
+    def texts(self) -> dict[str, list[SourceText]]:
+        """The text of each file, or of each code cell.
+
+        Files that are long or cannot be read are left out.
+        """
+        texts = {}
+        for path, data in self.sources.items():
+            if len(data) > LARGEST_FILE or not suffix(path, SOURCES):
+                continue
+            try:
+                cells = [SourceText(cell, text.splitlines()) for text, _, cell in parts(path, data)]
+            except (Unparsable, NotANotebook, RecursionError, MemoryError):
+                continue
+            texts[path] = cells
+        return texts
+
+    def timelines(self, exercise: str, function: str) -> TimelinePair:
+        """Return the timelines of the student's busiest call and of the reference's same call."""
+        mine = _timeline_of(self.record, exercise, function)
+        if mine is None:
+            return TimelinePair(None)
+        seen_by_function = self.reference.seen if self.reference is not None else {}
+        seen = seen_by_function.get(f"{exercise}::{function}")
+        theirs = same_call(mine, seen.timelines) if seen is not None else None
+        if theirs is not None:
+            return TimelinePair(mine, theirs)
+        if not any(each.timelines for each in seen_by_function.values()):
+            return TimelinePair(mine, missing=NO_PICTURES)
+        if mine.place is None:
+            return TimelinePair(mine, missing=UNKNOWN_CALL)
+        return TimelinePair(mine, missing=NOTHING_THERE)
+
+    def race(self, exercise: str, function: str) -> list[Bar]:
+        """Return modelled times of the loop, the student's code and the reference, if any."""
+        mine = _modelled_times(self.record, exercise, function)
+        theirs = _modelled_times(self.reference, exercise, function)
+        if mine is None:
+            return []
+        loop = theirs.loop if theirs else mine.loop  # it is measured beside the reference
+        if not loop:
+            return []
+        bars = [Bar("the loop", loop, duration(loop), "other")]
+        if mine.student:
+            bars.append(Bar("yours", mine.student, duration(mine.student), "mine"))
+        if theirs and theirs.student:
+            bars.append(Bar("the reference", theirs.student, duration(theirs.student), "theirs"))
+        return bars
+
+    def peaks(self, exercise: str, function: str) -> list[Bar]:
+        """Return peak memory of the plain loop, the student's code and the reference, if any."""
+        for case in self._cases(exercise, function):
+            plain = _number_in(case.facts, "stored")
+            mine = _number_in(case.fact, "peak")
+            theirs = _number_in(case.reference, "peak")
+            if plain and mine:
+                bars = [Bar("plain", plain, size(plain), "other")]
+                bars.append(Bar("yours", mine, size(mine), "mine"))
+                if theirs:
+                    bars.append(Bar("the reference", theirs, size(theirs), "theirs"))
+                return bars
+        return []
+
+    def curves(self, exercise: str, function: str) -> list[Curve]:
+        """Return memory curves of the plain loop, the student's code and the reference.
+
+        Older records have none.
+        """
+        for case in self._cases(exercise, function):
+            plain = curve_from("all activations stored", case.facts.get("stored_curve"), "other")
+            mine = curve_from("yours", _value_in(case.fact, "curve"), "mine")
+            if plain is None or mine is None:
+                continue
+            theirs = curve_from("the reference", _value_in(case.reference, "curve"), "theirs")
+            return [plain, mine] if theirs is None else [plain, mine, theirs]
+        return []
+
+    def _cases(self, exercise: str, function: str) -> Iterator[MeasuredCase]:
+        reference_facts: dict[str, Any] = {}
+        for facts in _facts_of(self.reference, exercise, function):
+            reference_facts = {**facts, **reference_facts}
+        for own in _facts_of(self.record, exercise, function):
+            # What only the reference's record has, such as what a plain loop takes.
+            facts = {}
+            for name, fact in own.items():
+                facts[name] = reference_facts.get(name) if fact is None else fact
+            for name, fact in own.items():
+                yield MeasuredCase(facts, fact, reference_facts.get(name))
+
+    def code(self, check: CheckRow, says: Callable[[str], str] = str) -> list[SourceLine]:
+        """Return the lines around the one that a check names; none where it is not known."""
+        lines = self._lines_of_source(check) or self._lines_of_timeline(check)
+        if check.line is None or check.line not in lines:
+            return []
+        first = check.line - LINES_AROUND
+        last = check.line + LINES_AROUND
+        near = [number for number in sorted(lines) if first <= number <= last]
+        joined = "\n".join(lines[number].expandtabs(4) for number in near)
+        texts = textwrap.dedent(joined).split("\n")
+        if len(texts) != len(near):  # a line of untrusted evidence with a line break in it
+            return []
+        shown = []
+        for number, text in zip(near, texts, strict=True):
+            shown.append(SourceLine(number, says(text), number == check.line))
+        return shown
+
+    def _lines_of_source(self, check: CheckRow) -> Mapping[int, str]:
+        for text in self.texts.get(check.file or "", ()):
+            if text.cell == check.cell:
+                return dict(enumerate(text.lines, 1))
+        return {}
+
+    def _lines_of_timeline(self, check: CheckRow) -> Mapping[int, str]:
+        """Return the lines that a timeline knows, where the source was not kept."""
+        timeline = _timeline_of(self.record, check.id.partition("::")[0], check.function)
+        if timeline is None or self.record is None:
+            return {}
+        if check.cell is None:
+            return timeline.lines
+        # A timeline counts the lines of a notebook through; the check counts in its cell.
+        file = self.record.files.get(check.file or "")
+        if file is None or not check.cell <= len(file.cells):
+            return {}
+        shift = file.cells[check.cell - 1] - 1
+        return {number - shift: text for number, text in timeline.lines.items() if number > shift}
+
+
+class RecordStore:
+    """The records beside a results file."""
+
+    def __init__(self, results: Path, reference: str) -> None:
+        self._store = Store(results.parent)
+        self.reference = self._store.record(reference) if reference else None
+        # The reference's files, with the given code.
+        self.given = self._store.sources(reference) if reference else {}
+
+    def of_submission(self, row: SubmissionRow) -> SubmissionRecords:
+        record = self._store.record(row.record) if row.record else None
+        # With seeds per student, each has a reference of its own.
+        reference = self._store.record(row.reference) if row.reference else self.reference
+        return SubmissionRecords(record, reference, self.sources(row))
+
+    def sources(self, row: SubmissionRow) -> dict[str, bytes]:
+        """Return what was handed in, by path; empty where it was not kept."""
+        return self._store.sources(row.digest) if row.digest else {}
+
+
+def _timeline_of(record: Record | None, exercise: str, function: str) -> Timeline | None:
+    if record is None:
+        return None
+    seen = record.seen.get(f"{exercise}::{function}")
+    return seen.timeline if seen is not None else None
+
+
+def _facts_of(record: Record | None, exercise: str, function: str) -> list[Mapping[str, Any]]:
+    """Return the facts of each observation of a function."""
+    seen = record.seen.get(f"{exercise}::{function}") if record is not None else None
+    if seen is None:
+        return []
+    return [observation.facts for observation in seen.evidence.observations.values()]
+
+
+def _modelled_times(record: Record | None, exercise: str, function: str) -> Modelled | None:
+    """Return the modelled times of a function, if it has any that can be drawn."""
+    for facts in _facts_of(record, exercise, function):
+        times = as_struct(_value_in(facts, "speed"), Modelled)
+        if times and times.student and is_drawable(times.loop) and is_drawable(times.student):
+            return times
+    return None
+
+
+def _value_in(facts: Any, key: str) -> Any:
+    return facts.get(key) if isinstance(facts, Mapping) else None
+
+
+def _number_in(facts: Any, key: str) -> float | None:
+    """Return a number that can be drawn."""
+    value = _value_in(facts, key)
+    return float(value) if is_drawable(value) else None
