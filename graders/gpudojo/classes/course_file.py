@@ -19,7 +19,8 @@ from gpudojo.model.catalogue import day_names
 from gpudojo.model.errors import suggest_name
 from gpudojo.model.exercise import Exercise
 from gpudojo.model.results import AttemptRule, HandItem, Visibility, sum_points
-from gpudojo.model.results_file import COLUMNS, replacing_file
+from gpudojo.model.results_csv import HEADINGS
+from gpudojo.model.results_file import replacing_file
 from gpudojo.submissions.listing import is_submission
 
 FILE_NAME: Final = "course.toml"
@@ -272,7 +273,7 @@ class _CourseReader:
             key = name_key(item.name)
             if not key or "::" in item.name:
                 raise self.bad_setting("an item needs a name without ::, such as report", *setting)
-            if key in COLUMNS:
+            if key in HEADINGS:
                 reason = f"{item.name!r} is a column of results.csv; choose another name"
                 raise self.bad_setting(reason, *setting)
             if key in names:

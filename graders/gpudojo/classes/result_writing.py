@@ -16,14 +16,8 @@ from gpudojo.classes.score_changes import HistoryLine, append_to_history
 from gpudojo.classes.store import FOLDER, write
 from gpudojo.model.errors import BadClass, printable_text
 from gpudojo.model.results import ClassResults, SubmissionRow, SubmissionStatus
-from gpudojo.model.results_file import (
-    encode_json,
-    format_points,
-    open_results,
-    open_table,
-    spreadsheet_safe,
-    without_surrogates,
-)
+from gpudojo.model.results_csv import open_table, spreadsheet_safe
+from gpudojo.model.results_file import encode_json, format_points, open_results, without_surrogates
 from gpudojo.submissions.entries import natural
 
 RULES: Final = f"{FOLDER}/rules"  # the digest of the rules by which results were written

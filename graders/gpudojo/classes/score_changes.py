@@ -15,7 +15,8 @@ from gpudojo.classes.class_state import StoredSubmission, Student, key_of_studen
 from gpudojo.classes.gradebook import Gradebook
 from gpudojo.classes.store import write
 from gpudojo.model.results import SubmissionRow, both_names
-from gpudojo.model.results_file import format_points, spreadsheet_safe
+from gpudojo.model.results_csv import spreadsheet_safe
+from gpudojo.model.results_file import format_points
 from gpudojo.submissions.entries import SubmissionEntry
 
 HISTORY: Final = "history.csv"

@@ -36,7 +36,8 @@ from gpudojo.model.evidence import (
     validated,
 )
 from gpudojo.model.results import ExerciseRow, Override, SubmissionRow, sum_points
-from gpudojo.model.results_file import format_points, replacing_file, spreadsheet_safe
+from gpudojo.model.results_csv import spreadsheet_safe
+from gpudojo.model.results_file import format_points, replacing_file
 from gpudojo.sandbox.protocol import Chosen, Loaded
 
 VERSION: Final = 2

@@ -17,7 +17,8 @@ from typing import Final
 
 from gpudojo.model.errors import CannotExport
 from gpudojo.model.results import ClassResults, SubmissionRow, SubmissionStatus
-from gpudojo.model.results_file import format_points, spreadsheet_safe
+from gpudojo.model.results_csv import spreadsheet_safe
+from gpudojo.model.results_file import format_points
 from gpudojo.platforms import Options
 from gpudojo.platforms._files import save_csv
 from gpudojo.platforms._rows import chosen_rows, published_maximum

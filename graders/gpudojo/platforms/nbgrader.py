@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Final
 
 from gpudojo.model.results import ClassResults, SubmissionRow
-from gpudojo.model.results_file import format_points, spreadsheet_safe
+from gpudojo.model.results_csv import spreadsheet_safe
+from gpudojo.model.results_file import format_points
 from gpudojo.platforms import Options
 from gpudojo.platforms._files import save_csv
 from gpudojo.platforms._rows import chosen_rows

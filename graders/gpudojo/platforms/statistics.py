@@ -14,7 +14,8 @@ from typing import Final
 
 from gpudojo.classes.check_statistics import CheckStatistics, ClassStatistics
 from gpudojo.model.results import ClassResults, Outcome, SubmissionRow
-from gpudojo.model.results_file import format_points, spreadsheet_safe
+from gpudojo.model.results_csv import spreadsheet_safe
+from gpudojo.model.results_file import format_points
 from gpudojo.platforms import Options
 from gpudojo.platforms._files import save_csv
 from gpudojo.platforms._texts import one_line

@@ -15,12 +15,8 @@ from typing import Final
 
 from gpudojo.model.errors import CannotReport
 from gpudojo.model.results import ClassResults, ExerciseRow, SubmissionRow, SubmissionStatus
-from gpudojo.model.results_file import (
-    format_points,
-    replacing_file,
-    spreadsheet_safe,
-    without_surrogates,
-)
+from gpudojo.model.results_csv import spreadsheet_safe
+from gpudojo.model.results_file import format_points, replacing_file, without_surrogates
 from gpudojo.platforms._files import new_name, save, save_csv
 from gpudojo.platforms._rows import VisibleRows
 from gpudojo.platforms._tables import ListedPerson, PlatformIds, match_lines, read_worksheet

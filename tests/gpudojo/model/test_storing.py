@@ -15,19 +15,17 @@ import msgspec
 import pytest
 from gpudojo.model.errors import BadResults
 from gpudojo.model.results import ClassResults, SubmissionRow, SubmissionStatus
+from gpudojo.model.results_csv import LAST_COLUMNS, open_table, spreadsheet_safe
 from gpudojo.model.results_file import (
-    MORE_COLUMNS,
     SCHEMA_PATH,
     encode_json,
     format_points,
     header,
     iterate,
-    open_table,
     read,
     replacing_file,
     results_schema,
     schema_text,
-    spreadsheet_safe,
     write,
 )
 from hypothesis import given
@@ -227,7 +225,7 @@ def test_the_table_has_a_line_for_each_submission(tmp_path: Path) -> None:
     with (tmp_path / "results.csv").open(encoding="utf-8", newline="") as file:
         headings, *lines = csv.reader(file)
     first = ["submission", "student", "status", "score", "max_score", "01_one", "02_two"]
-    assert headings == [*first, *MORE_COLUMNS, "needs_human"]
+    assert headings == [*first, *(column.heading for column in LAST_COLUMNS)]
     assert {"identifier", "reason", "late", "notes"} < set(headings)
     assert len(lines) == len(CLASS.submissions)
     assert lines[0][:7] == ["ada", "Lovelace, Ada", "graded", "1.9", "3", "1.5", "0.4"]

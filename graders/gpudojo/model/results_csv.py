@@ -1,0 +1,164 @@
+"""Writes results.csv: one line for each submission. A column is one line of a table here."""
+
+from __future__ import annotations
+
+import contextlib
+import csv
+import io
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from gpudojo.model.errors import printable_text
+from gpudojo.model.results import SubmissionRow, SubmissionStatus
+from gpudojo.model.results_file import (
+    RowWriter,
+    format_points,
+    replacing_file,
+    without_surrogates,
+)
+
+# A cell that begins so would be run as a formula. Some programs drop tab and carriage return and
+# run what follows; the last four are full-width signs.
+_FORMULA_STARTS: Final = ("=", "+", "-", "@", "\t", "\r", "\uff1d", "\uff0b", "\uff0d", "\uff20")
+
+
+def spreadsheet_safe(cell: str) -> str:
+    """The text, with an apostrophe before what a spreadsheet would take for a formula.
+
+    Numbers stay numbers.
+    """
+    if not cell.startswith(_FORMULA_STARTS):
+        return cell
+    try:
+        float(cell)
+    except ValueError:
+        return "'" + cell
+    return cell
+
+
+# ---- columns -----------------------------------------------------------------------------------
+
+
+class Column(NamedTuple):
+    """A column: its heading, and how its cell is made of a row."""
+
+    heading: str
+    cell: Callable[[SubmissionRow], str]
+
+
+def _on_one_line(name: str) -> str:
+    """A name from a file system, without what cannot be printed."""
+    return printable_text(without_surrogates(name))
+
+
+def _submitted(row: SubmissionRow) -> str:
+    return row.timing.submitted if row.timing else ""
+
+
+def _lateness(row: SubmissionRow) -> str:
+    """Hours where they are known, below one hour minutes or seconds; empty where it was in time."""
+    if row.timing is None or not row.timing.late:
+        return ""
+    seconds = row.timing.late_seconds
+    if seconds is None:
+        return "late"
+    if seconds >= 3600:
+        return f"{seconds / 3600:.1f} h"
+    if seconds >= 60:
+        return f"{seconds // 60} min"
+    return f"{seconds} s"
+
+
+def _penalty(row: SubmissionRow) -> str:
+    if row.timing is None or not row.timing.penalty:
+        return ""
+    return format_points(row.timing.penalty)
+
+
+def _extended_deadline(row: SubmissionRow) -> str:
+    if row.timing is None or not row.timing.extended:
+        return ""
+    return row.timing.deadline
+
+
+def _attempts(row: SubmissionRow) -> str:
+    """How many submissions there are; `row.attempts` is empty where there is one or none."""
+    if row.attempts:
+        return str(len(row.attempts))
+    return "0" if row.status is SubmissionStatus.ABSENT else "1"
+
+
+def _overrides(row: SubmissionRow) -> str:
+    return "; ".join(f"{name}: {format_points(one.points)}" for name, one in row.overrides)
+
+
+# Before the exercises, whose columns have their points.
+FIRST_COLUMNS: Final = (
+    Column("submission", lambda row: _on_one_line(row.submission)),
+    Column("student", lambda row: _on_one_line(row.student or "")),
+    Column("status", lambda row: row.status.value),
+    Column("score", lambda row: format_points(row.score)),
+    Column("max_score", lambda row: format_points(row.max_score)),
+)
+# After the exercises.
+LAST_COLUMNS: Final = (
+    Column("identifier", lambda row: row.identifier or ""),
+    Column("section", lambda row: row.section),
+    Column("group", lambda row: row.group),
+    Column("points", lambda row: format_points(row.final.points)),
+    Column("out_of", lambda row: format_points(row.final.max_points)),
+    Column("submitted", _submitted),
+    Column("late", _lateness),
+    Column("penalty", _penalty),
+    Column("extended_to", _extended_deadline),
+    Column("attempts", _attempts),
+    Column("overrides", _overrides),
+    Column("to_grade", lambda row: "; ".join(row.to_grade)),
+    Column("reason", lambda row: row.reason),
+    Column("notes", lambda row: "; ".join(row.notes)),
+    Column("needs_human", lambda row: "; ".join(row.needs_human)),
+)
+# No exercise may have one of these names.
+HEADINGS: Final = frozenset(column.heading for column in (*FIRST_COLUMNS, *LAST_COLUMNS))
+
+
+def _exercise_column(exercise: str) -> Column:
+    """The column of an exercise (`04_…`): its points, empty where it was not graded."""
+
+    def points(row: SubmissionRow) -> str:
+        for each in row.exercises:
+            if each.exercise == exercise:
+                return format_points(each.score)
+        return ""
+
+    return Column(exercise, points)
+
+
+# ---- the file ----------------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def open_table(path: Path, exercises: Iterable[str]) -> Iterator[RowWriter]:
+    """A CSV file to write to: yields a function that writes the line of one submission.
+
+    The file takes the place of `path` at the end, and leaves no trace after an error.
+    """
+    columns = [*FIRST_COLUMNS, *map(_exercise_column, exercises), *LAST_COLUMNS]
+    with replacing_file(path) as file:
+        # A name from a file system may hold halves of characters that UTF-8 cannot write.
+        text = io.TextIOWrapper(
+            file, encoding="utf-8", errors="backslashreplace", newline="", write_through=True
+        )
+        writer = csv.writer(text)
+
+        def write_row(row: SubmissionRow) -> None:
+            cells = []
+            for column in columns:
+                cell = printable_text(without_surrogates(column.cell(row)), keep="\n")
+                cells.append(spreadsheet_safe(cell))
+            writer.writerow(cells)
+
+        writer.writerow([column.heading for column in columns])
+        yield write_row
+        text.detach()
