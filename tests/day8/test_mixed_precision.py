@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 import pytest
-from gpudojo.days.day8.mixed_precision import compare
+from gpudojo.days.day8.mixed_precision import compare_updates
 from gpudojo.model.evidence import Array
 
 
@@ -31,15 +31,15 @@ RIGHT = [0.5, -0.25], [3.0]
 def test_an_update_is_measured_in_lengths_of_the_right_one(
     found: tuple[list[float], ...], ratio: float, distance: float
 ) -> None:
-    assert compare(arrays(*found), arrays(*RIGHT)) == (ratio, distance)
+    assert compare_updates(arrays(*found), arrays(*RIGHT)) == (ratio, distance)
 
 
 @pytest.mark.parametrize("spoiled", [math.inf, -math.inf, math.nan])
 def test_numbers_that_are_not_finite_are_no_update_even_if_both_have_them(spoiled: float) -> None:
     both = [spoiled, 1.0]
-    assert compare(arrays(both), arrays(both)) == (math.inf, math.inf)
+    assert compare_updates(arrays(both), arrays(both)) == (math.inf, math.inf)
 
 
 def test_no_length_is_measured_in_lengths_of_nothing() -> None:
     with pytest.raises(ZeroDivisionError):
-        compare(arrays([0.0]), arrays([0.0]))
+        compare_updates(arrays([0.0]), arrays([0.0]))

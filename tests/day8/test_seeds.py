@@ -58,11 +58,10 @@ def test_the_largest_output_of_a_batch_counts_other_hits_in_05() -> None:
 
 def test_gradients_of_07_are_clipped_and_do_not_overflow_when_scaled_twice() -> None:
     for seed in SEEDS:
-        model = mixed_precision.watched(seed, "cpu", mixed_precision.StepLog(), overflow=False)
-        pictures, classes = mixed_precision.batch(seed)
-        mixed_precision.loss_fn(model, mixed_precision.StepLog())(
-            model(pictures), classes
-        ).backward()
+        model = torch.nn.Sequential(*mixed_precision.layers(seed))
+        pictures, classes = mixed_precision.make_batch(seed)
+        loss = torch.nn.functional.cross_entropy(model(pictures), classes)
+        (loss / mixed_precision.LESS).backward()
         gradients = [parameter.grad for parameter in model.parameters()]
         norm = torch.stack([gradient.norm() for gradient in gradients]).norm().item()
         assert 2 * mixed_precision.HARD < norm < mixed_precision.SOFTLY / 2, seed
