@@ -14,7 +14,7 @@ LABEL_STYLES: Final = {
 }
 # By the meaning of a piece of a timeline; other pieces have none.
 TIMELINE_STYLES: Final = {
-    "wait": "bold red",
+    "wait": "red bold",
     "copy": "cyan",
     "grad": "yellow",
     "no grad": "green",
