@@ -94,3 +94,18 @@ def check() -> None:
             question()
         except Exception as error:
             raise TorchUnsupported(part, torch.__version__) from error
+
+
+# ---- what differs between releases ---------------------------------------------------------------------------------
+
+
+def sparse_tensors_to_validate() -> list[Any]:
+    """The list of sparse tensors that `torch.load` has read and not yet validated; an empty one if torch has none.
+
+    torch 2.15 has one for each thread; before, there was one for all.
+    """
+    found = find_internal("torch._utils._get_sparse_tensors_to_validate", otherwise=None)
+    if found is not None:
+        waiting: list[Any] = found()
+        return waiting
+    return find_internal("torch._utils._sparse_tensors_to_validate", otherwise=[])  # type: ignore[no-any-return]
