@@ -14,7 +14,7 @@ import re
 from typing import Any, Final
 
 import torch
-from virtual_cuda.device.state import SPELLED as SPELLINGS
+from virtual_cuda.device.cuda_errors import DTYPE_NAMES as SPELLINGS
 from virtual_cuda.ops.dispatch import usual_name
 from virtual_cuda.ops.registry import declared
 

@@ -187,7 +187,7 @@ def _spawning(opening: Opening) -> Iterator[Patch]:
         yield (
             spawned,
             "_wrap",
-            functools.partial(_run_in_child, len(gpu.places), gpu.places[0].memory.total, model),
+            functools.partial(_run_in_child, len(gpu.devices), gpu.devices[0].memory.total, model),
         )
 
     opening.again.append(opening_too)
@@ -225,17 +225,17 @@ def _close(gpu: VirtualGpu, closing: list[Callable[[], object]]) -> None:
     now.gpu = None
     for function in reversed(closing):
         function()
-    for place in gpu.places:
-        place.shut = True
-        gpu.ledger.peaks[place.label] = place.memory.peak
+    for device in gpu.devices:
+        device.closed = True
+        gpu.ledger.peaks[device.label] = device.memory.peak
 
 
 def _after_fork_in_child() -> None:
     """A forked worker must not touch the device: CUDA cannot be used after a fork."""
     if now.gpu is not None:
         thread_state.forked = True
-        for place in now.gpu.places:
-            place.shut = True
+        for device in now.gpu.devices:
+            device.closed = True
 
 
 if hasattr(os, "register_at_fork"):

@@ -155,7 +155,7 @@ class AllTests:
         self._device.close()
 
     def pytest_report_header(self) -> str:
-        return f"virtual CUDA: {len(self.gpu.places)} x {self.gpu.name}, no GPU is used"
+        return f"virtual CUDA: {len(self.gpu.devices)} x {self.gpu.name}, no GPU is used"
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_protocol(self) -> Generator[None, object, object]:

@@ -260,13 +260,13 @@ def test_what_the_device_cannot_do_is_told_apart(run: Run, monkeypatch: pytest.M
             torch.ones(3).cuda() + torch.ones(3).cuda().cpu()
 
         def test_of_the_device(virtual_cuda):
-            for place in virtual_cuda.places:
-                place.shut = True
+            for device in virtual_cuda.devices:
+                device.closed = True
             try:
                 torch.ones(3, device="cuda")
             finally:
-                for place in virtual_cuda.places:
-                    place.shut = False
+                for device in virtual_cuda.devices:
+                    device.closed = False
         """
     found, said = outcomes(run, source)
     assert found == {"failed": 2}

@@ -1,6 +1,6 @@
-"""Addresses of device memory, the history of allocations, and pinned host memory.
+"""Addresses of device memory, and the history of allocations.
 
-The allocator of `state.py` counts. Where blocks lie is worked out here, by the rules of torch's caching allocator, once
+The allocator of `memory.py` counts. Where blocks lie is worked out here, by the rules of torch's caching allocator, once
 someone asks for an address or a snapshot, or records the history.
 """
 
@@ -283,65 +283,3 @@ class Layout:
             {**{k: v for k, v in e.items() if k != "frames"}, **({"frames": f} if f else {})}
             for e, f in told
         ]
-
-
-# ---- pinned memory ---------------------------------------------------------------------------------------------------
-
-_MOMENTS: Final = ("current", "peak", "allocated", "freed")
-
-
-class HostMemory:
-    """The caching allocator of pinned memory: sizes are powers of two, and freed blocks are kept for the next."""
-
-    def __init__(self) -> None:
-        self.cached: list[int] = []
-        names = ("allocations", "allocated_bytes", "active_requests", "active_bytes")
-        self._figures = {name: dict.fromkeys(_MOMENTS, 0) for name in names}
-        self._calls = {"alloc": 0, "free": 0}
-        self.used = False  # ever
-
-    def take(self, nbytes: int) -> int:
-        """The size of the block that `nbytes` are kept in."""
-        self.used = True
-        size = 1 << max(nbytes - 1, 0).bit_length()
-        if size in self.cached:
-            self.cached.remove(size)
-        else:
-            self._calls["alloc"] += 1
-            self._add(allocations=1, allocated_bytes=size)
-        self._add(active_requests=1, active_bytes=size)
-        return size
-
-    def give(self, size: int) -> None:
-        self.cached.append(size)
-        self._add(active_requests=-1, active_bytes=-size)
-
-    def empty_cache(self) -> None:
-        self._calls["free"] += len(self.cached)
-        self._add(allocations=-len(self.cached), allocated_bytes=-sum(self.cached))
-        self.cached.clear()
-
-    def _add(self, **changes: int) -> None:
-        for name, change in changes.items():
-            figure = self._figures[name]
-            figure["current"] += change
-            figure["peak"] = max(figure["peak"], figure["current"])
-            figure["allocated" if change > 0 else "freed"] += abs(change)
-
-    def reset(self, *moments: str) -> None:
-        """Begin anew to count "peak", or what was ever "allocated" and "freed"."""
-        for figure in self._figures.values():
-            figure.update(
-                {moment: figure["current"] if moment == "peak" else 0 for moment in moments}
-            )
-        if "allocated" in moments:
-            self._calls.update(alloc=0, free=0)
-
-    def statistics(self) -> dict[str, Any]:
-        """The figures of torch.cuda.host_memory_stats(), as a tree."""
-        calls = {f"num_host_{name}": count for name, count in self._calls.items()}
-        times = {
-            f"host_{name}_time": {"total": 0, "max": 0, "min": 0, "count": count, "avg": 0}
-            for name, count in self._calls.items()
-        }
-        return {**{name: dict(figure) for name, figure in self._figures.items()}, **calls, **times}

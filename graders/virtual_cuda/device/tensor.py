@@ -138,7 +138,7 @@ def fresh(inner: torch.Tensor, shape: Any, dtype: Any, block: Block) -> Any:
         None,
         dtype,
         _STRIDED,
-        block.place.lazy,
+        block.device.lazy,
         False,
         False,
         None,
@@ -160,7 +160,7 @@ def wrap(inner: torch.Tensor, block: Block) -> Any:
     shape = inner.shape
     dtype = inner.dtype
     layout = inner.layout
-    lazy = block.place.lazy
+    lazy = block.device.lazy
     strides = None
     offset = inner.storage_offset() or None
     if offset or layout is not _STRIDED or not inner.is_contiguous() or 1 in shape or 0 in shape:
@@ -197,7 +197,7 @@ def refresh(tensor: Any) -> None:
     nbytes = inner.untyped_storage().nbytes()
     block = tensor._block
     if nbytes > block.size:
-        block = Block(block.place, nbytes)
+        block = Block(block.device, nbytes)
     fresh = wrap(inner, block)
     _data.__set__(tensor, fresh)
     tensor._block = block

@@ -11,24 +11,20 @@ from typing import Any, Final, NamedTuple
 
 import torch
 
-from virtual_cuda.device.layout import SMALL
-from virtual_cuda.device.state import (
-    CPU,
-    KERNEL,
-    SPELLED,
-    Block,
-    OutOfMemory,
-    Place,
-    device_assert,
-    forked,
-    held_inside,
-    not_implemented,
-    now,
-    out_of_memory,
-    place_of,
+from virtual_cuda.device.cuda_errors import (
+    DTYPE_NAMES,
+    KERNEL_LACKS_DTYPE,
+    device_assert_error,
+    error_from_fact,
+    forked_process_error,
+    kernel_lacks_dtype_error,
+    out_of_memory_error,
     warn,
-    worded,
 )
+from virtual_cuda.device.hidden import hidden_attribute
+from virtual_cuda.device.layout import SMALL
+from virtual_cuda.device.memory import OutOfMemory
+from virtual_cuda.device.state import CPU, Block, OpenDevice, now, open_device_of
 from virtual_cuda.device.tensor import VIRTUAL, fresh, refresh, set_conjugate, wrap
 from virtual_cuda.errors import DeviceClosed
 from virtual_cuda.internals import DispatchKeySet, dispatch_also_to, find_internal, has_kernel
@@ -152,11 +148,13 @@ def _refuse_all(func: Any, args: Any, kwargs: Any) -> None:
 def _refuse_dtypes(func: Any, said: dict[torch.dtype, str], args: Any, kwargs: Any) -> None:
     dtype = args[0].dtype
     if dtype in said and _would_run(func, args, kwargs):
-        raise worded(said[dtype], SPELLED[dtype])
+        raise error_from_fact(said[dtype], DTYPE_NAMES[dtype])
 
 
 def _said(messages: dict[str, str]) -> dict[torch.dtype, str]:
-    said = {dtype: messages[spelled] for dtype, spelled in SPELLED.items() if spelled in messages}
+    said = {
+        dtype: messages[spelled] for dtype, spelled in DTYPE_NAMES.items() if spelled in messages
+    }
     if "integer" in messages:
         said |= dict.fromkeys(elementwise.WHOLE, messages["integer"])
     if "ComplexFloat" in messages:
@@ -180,7 +178,11 @@ def _would_run(func: Any, args: Any, kwargs: Any) -> bool:
 
 def _copied(value: Any) -> Any:
     """A copy of the inner tensor, since the trial run may write into its arguments."""
-    return held_inside(value, "_inner", value).clone() if isinstance(value, torch.Tensor) else value
+    return (
+        hidden_attribute(value, "_inner", value).clone()
+        if isinstance(value, torch.Tensor)
+        else value
+    )
 
 
 _OUT_OF_RANGE: Final = re.compile(
@@ -189,12 +191,14 @@ _OUT_OF_RANGE: Final = re.compile(
 )
 
 
-def rescue(func: Any, inner: Any, kwargs: Any, place: Place, error: Exception) -> Any:
+def rescue(func: Any, inner: Any, kwargs: Any, device: OpenDevice, error: Exception) -> Any:
     """What the operator gives on CUDA where the CPU raised `error`: a result, or an exception in CUDA's words."""
     text = str(error)
     if "DefaultCPUAllocator" in text or "can't allocate memory" in text:
         digits = (word for word in text.replace(",", " ").split() if word.isdigit())
-        raise out_of_memory(OutOfMemory(int(next(digits, 0)), place.memory), place.index) from None
+        raise out_of_memory_error(
+            OutOfMemory(int(next(digits, 0)), device.memory), device.index
+        ) from None
     facts = facts_of(func)
     if facts.asserts and now.gpu is not None and _OUT_OF_RANGE.search(text):
         now.gpu.asserted = True
@@ -222,20 +226,20 @@ def translate(func: Any, inner: Any, error: Exception) -> Exception | None:
     facts = facts_of(func)
     if facts.words is not None and (ruled := facts.words(inner, text)) is not None:
         return ruled
-    kernel = KERNEL.match(text)
+    kernel = KERNEL_LACKS_DTYPE.match(text)
     spelled = (
         kernel[2]
         if kernel
-        else next((SPELLED.get(t.dtype, "Undefined") for t in tensors_in(inner)), "Undefined")
+        else next((DTYPE_NAMES.get(t.dtype, "Undefined") for t in tensors_in(inner)), "Undefined")
     )
     if facts.spoken is not None:
         said = f"{type(error).__name__}: {text}"
         words = facts.spoken.get(said) or facts.spoken.get(re.sub(rf"\b{spelled}\b", "{T}", said))
         if words is not None:
-            return worded(words, spelled)
+            return error_from_fact(words, spelled)
     if kernel:
         cuda = measured("refusals")["kernels"].get(kernel[1]) or usual_name(kernel[1])
-        return None if cuda == kernel[1] else not_implemented(cuda, spelled)
+        return None if cuda == kernel[1] else kernel_lacks_dtype_error(cuda, spelled)
     # The same sentence with the names that tensors have on the device, and without the CPU's count of arguments.
     said = re.sub(r"^Argument #\d+: (?=Padding size)", "", text)
     said = re.sub(r"\btorch\.(?=[A-Z]\w*Tensor\b)", "torch.cuda.", said)
@@ -274,24 +278,24 @@ class _ThreadState(threading.local):
 thread_state: Final = _ThreadState()
 
 
-def shut(place: Place) -> Exception:
+def closed_device_error(device: OpenDevice) -> Exception:
     if thread_state.forked:
-        return forked()
-    return device_assert() if place.gpu.lost else DeviceClosed(place.label)
+        return forked_process_error()
+    return device_assert_error() if device.gpu.lost else DeviceClosed(device.label)
 
 
-def open_place(tensor: Any) -> Place:
+def require_open_device(tensor: Any) -> OpenDevice:
     """The device of a tensor; raises DeviceClosed, or what has ended the device."""
-    place: Place = tensor._block.place
-    if place.shut:
-        raise shut(place)
-    return place
+    device: OpenDevice = tensor._block.device
+    if device.closed:
+        raise closed_device_error(device)
+    return device
 
 
-def allocate(place: Place, nbytes: int) -> Block:
+def allocate(device: OpenDevice, nbytes: int) -> Block:
     """A new block; raises torch's OutOfMemoryError."""
     size = (nbytes + 511) & -512
-    memory = place.memory
+    memory = device.memory
     small = memory.small_live + size
     if 0 < size <= SMALL and small <= memory.quick:  # CUDA has no block for nothing
         memory.small_live = small
@@ -301,23 +305,23 @@ def allocate(place: Place, nbytes: int) -> Block:
         if live > memory.peak:
             memory.peak = live
         block = _new(Block)
-        block.place = place
+        block.device = device
         block.size = size
         block.piece = None
         return block
     try:
-        return Block(place, nbytes)
+        return Block(device, nbytes)
     except OutOfMemory as error:
         for (
             observer
-        ) in place.gpu.oom_observers:  # the device, what was wanted, what is in use, what is free
-            observer(place.index, error.requested, place.memory.live, place.memory.free)
-        raise out_of_memory(error, place.index) from None
+        ) in device.gpu.oom_observers:  # the device, what was wanted, what is in use, what is free
+            observer(device.index, error.requested, device.memory.live, device.memory.free)
+        raise out_of_memory_error(error, device.index) from None
 
 
 def write(
     name: str,
-    place: Place,
+    device: OpenDevice,
     nbytes: int,
     work: Any = None,
     where: Any = None,
@@ -331,11 +335,11 @@ def write(
     mode = GRAD if _grad_on() else 0
     if _inference_on():
         mode |= INFERENCE
-    live = place.memory.live
+    live = device.memory.live
     dtype = thread_state.autocast
     at = perf_counter() if at is None else at
-    label = place.label
-    place.note(OperationRow(at, code, offset, name, label, mode, dtype, nbytes, live, work))
+    label = device.label
+    device.note(OperationRow(at, code, offset, name, label, mode, dtype, nbytes, live, work))
 
 
 def work_of(out: Any, given: Any) -> tuple[Any, ...]:
@@ -360,11 +364,11 @@ def work_of(out: Any, given: Any) -> tuple[Any, ...]:
 class Unwrapped:
     """What a call's arguments were: the inner tensors, the devices met, and the way back."""
 
-    __slots__ = ("back", "blocks", "place", "places", "plain")
+    __slots__ = ("back", "blocks", "device", "devices", "plain")
 
     def __init__(self) -> None:
-        self.place: Place | None = None
-        self.places: list[Place] = []
+        self.device: OpenDevice | None = None
+        self.devices: list[OpenDevice] = []
         self.plain: list[torch.Tensor] = []
         self.back: dict[int, Any] = {}
         self.blocks: dict[int, Block] = {}
@@ -372,11 +376,11 @@ class Unwrapped:
     def open(self, value: Any) -> Any:
         kind = type(value)
         if kind in VIRTUAL:
-            place = value._block.place
-            if self.place is None:
-                self.place = place
-            if place not in self.places:
-                self.places.append(place)
+            device = value._block.device
+            if self.device is None:
+                self.device = device
+            if device not in self.devices:
+                self.devices.append(device)
             inner = value._inner
             self.back.setdefault(
                 identity(inner), value
@@ -390,7 +394,7 @@ class Unwrapped:
             self.plain.append(value)
         return value
 
-    def close(self, value: Any, place: Place | None) -> tuple[Any, int]:
+    def close(self, value: Any, device: OpenDevice | None) -> tuple[Any, int]:
         """Wrap results; also says how many bytes are new on the device."""
         if isinstance(value, _TENSOR):
             known = self.back.get(identity(value))
@@ -398,11 +402,11 @@ class Unwrapped:
                 if known.shape != value.shape or known.stride() != value.stride():
                     refresh(known)
                 return known, 0
-            if place is None or type(value) in VIRTUAL:
+            if device is None or type(value) in VIRTUAL:
                 return value, 0
-            return wrap_output(value, place, self.blocks)
+            return wrap_output(value, device, self.blocks)
         if isinstance(value, (list, tuple)):  # also torch.return_types.*, which a binding gives
-            closed = [self.close(item, place) for item in value]
+            closed = [self.close(item, device) for item in value]
             wrapped = [item for item, _ in closed]
             return wrapped if type(value) is list else tuple(wrapped), sum(
                 nbytes for _, nbytes in closed
@@ -411,19 +415,21 @@ class Unwrapped:
 
 
 # How results that are not strided are wrapped, by layout; `sparse.py` fills it.
-WRAPPERS: Final[dict[torch.layout, Callable[[torch.Tensor, Place], tuple[Any, int]]]] = {}
+WRAPPERS: Final[dict[torch.layout, Callable[[torch.Tensor, OpenDevice], tuple[Any, int]]]] = {}
 
 
-def wrap_output(value: torch.Tensor, place: Place, blocks: dict[int, Block]) -> tuple[Any, int]:
+def wrap_output(
+    value: torch.Tensor, device: OpenDevice, blocks: dict[int, Block]
+) -> tuple[Any, int]:
     """Wrap one result, in the block it shares with an argument or an earlier result, or in a new one."""
     if value.layout is not torch.strided:
-        return WRAPPERS[value.layout](value, place)
+        return WRAPPERS[value.layout](value, device)
     storage = value.untyped_storage()
     block = blocks.get(storage._cdata)
     nbytes = 0
     if block is None:
         nbytes = storage.nbytes()
-        block = blocks[storage._cdata] = allocate(place, nbytes)
+        block = blocks[storage._cdata] = allocate(device, nbytes)
     return wrap(value, block), nbytes
 
 
@@ -435,19 +441,19 @@ def general(func: Any, args: Any, kwargs: Any) -> Any:
     named: dict[str, Any] = {
         key: None if key == "pin_memory" else seen.open(value) for key, value in kwargs.items()
     }
-    target = place = seen.place
+    target = device = seen.device
     if named.get("device") is not None:
-        target = place_of(named["device"])
+        target = open_device_of(named["device"])
         named["device"] = named["device"] if target is None else CPU
-    if place is not None and place.shut:
-        raise shut(place)
-    if (seen.plain and place is not None) or len(seen.places) > 1:
+    if device is not None and device.closed:
+        raise closed_device_error(device)
+    if (seen.plain and device is not None) or len(seen.devices) > 1:
         if any(type(tensor).__torch_dispatch__ is not _NO_DISPATCH for tensor in seen.plain):
             return NotImplemented  # a class with a dispatcher of its own, sparse or nested: it is asked next
         decided = placement.judge(func, args, kwargs)
         if decided is not ALLOWED:
             return decided
-    where = target or place
+    where = target or device
     call, refuse, output, count_waits, name = rules_of(func)
     if refuse is not None and where is not None:
         refuse(args, kwargs)
@@ -473,7 +479,7 @@ def general(func: Any, args: Any, kwargs: Any) -> Any:
     return wrapped if func._schema.returns else None
 
 
-def deliver(out: Any, place: Place, name: str, *given: Any) -> Any:
+def deliver(out: Any, device: OpenDevice, name: str, *given: Any) -> Any:
     """A new tensor on the device, and its line in the ledger.
 
     `given`: the shapes of the tensors it was made from, where they are not the result's.
@@ -482,15 +488,15 @@ def deliver(out: Any, place: Place, name: str, *given: Any) -> Any:
     nbytes = out.nbytes
     shape = out.shape
     dtype = out.dtype
-    block = allocate(place, nbytes)
-    write(name, place, nbytes, (dtype, shape, *given), at=at)
+    block = allocate(device, nbytes)
+    write(name, device, nbytes, (dtype, shape, *given), at=at)
     shell = fresh(out, shape, dtype, block)
     if dtype.is_complex and out.is_conj():  # `vdot` of a conjugate
         set_conjugate(shell, True)
     return shell
 
 
-def beforehand(func: Any, inner: Any, kwargs: Any, place: Place) -> None:
+def beforehand(func: Any, inner: Any, kwargs: Any, device: OpenDevice) -> None:
     """Refuse a result that does not fit on the device before the host computes it."""
     try:
         out = func(
@@ -498,5 +504,5 @@ def beforehand(func: Any, inner: Any, kwargs: Any, place: Place) -> None:
         )
     except Exception:
         return  # the kernel itself will say what is wrong
-    if isinstance(out, torch.Tensor) and out.nbytes > place.memory.allowed - place.memory.live:
-        allocate(place, out.nbytes)
+    if isinstance(out, torch.Tensor) and out.nbytes > device.memory.allowed - device.memory.live:
+        allocate(device, out.nbytes)

@@ -8,7 +8,12 @@ from typing import Any, Final
 
 import torch
 
-from virtual_cuda.device.state import SPELLED, label_of, not_implemented, two_devices
+from virtual_cuda.device.cuda_errors import (
+    DTYPE_NAMES,
+    kernel_lacks_dtype_error,
+    label_of,
+    two_devices_error,
+)
 from virtual_cuda.internals import find_internal
 from virtual_cuda.ops import placement
 from virtual_cuda.ops.placement import (
@@ -106,7 +111,7 @@ def _index_put(call: OperatorCall) -> Any:
                 f"expected device {label_of(base)} but got device {label_of(values)} for value tensor"
             )
         labels = label_of(base), label_of(values)
-        raise two_devices(*(reversed(labels) if labels[0] == placement.HOST else labels))
+        raise two_devices_error(*(reversed(labels) if labels[0] == placement.HOST else labels))
     return stays(call, base)
 
 
@@ -125,7 +130,7 @@ def _where(call: OperatorCall) -> Any:
         return None
     for tensor in operands:
         if tensor.device != first.device and tensor.dim() > 0:
-            raise two_devices(label_of(first), label_of(tensor))
+            raise two_devices_error(label_of(first), label_of(tensor))
     return ALLOWED if "out" not in call.given else None
 
 
@@ -141,7 +146,7 @@ def _refuse_products(args: Any, kwargs: Any) -> None:
     if kwargs.get("reduce") == "multiply" and (dtype.is_complex or dtype is torch.bool):
         gathers = isinstance(args[3], torch.Tensor)
         kernel = "gather_base_kernel_func" if gathers else "fill_base_kernel_reduce_multiply"
-        raise not_implemented(f"cuda_scatter_{kernel}", SPELLED[dtype])
+        raise kernel_lacks_dtype_error(f"cuda_scatter_{kernel}", DTYPE_NAMES[dtype])
 
 
 def _refuse_gaps_in_graphs(args: Any, kwargs: Any) -> None:
@@ -226,8 +231,8 @@ def _embedding_bag(inner: Any, kwargs: Any, out: Any) -> Any:
 
 
 def _index_select_words(inner: Any, text: str) -> Exception | None:
-    if "Expected dtype int32 or int64 for index" in text and inner[2].dtype in SPELLED:
-        return not_implemented("index_select_out_cuda_impl", SPELLED[inner[2].dtype])
+    if "Expected dtype int32 or int64 for index" in text and inner[2].dtype in DTYPE_NAMES:
+        return kernel_lacks_dtype_error("index_select_out_cuda_impl", DTYPE_NAMES[inner[2].dtype])
     if "Index is supposed to be a vector" not in text:
         return None
     return RuntimeError("Index is supposed to be an empty tensor or a vector")
@@ -241,20 +246,20 @@ IN_CPP: Final = {
 
 
 def _masked_fill_words(inner: Any, text: str) -> Exception | None:
-    if "only supports boolean masks" not in text or inner[1].dtype not in SPELLED:
+    if "only supports boolean masks" not in text or inner[1].dtype not in DTYPE_NAMES:
         return None
     return RuntimeError(
-        f"masked_fill only supports boolean masks, but got dtype {SPELLED[inner[1].dtype]}"
+        f"masked_fill only supports boolean masks, but got dtype {DTYPE_NAMES[inner[1].dtype]}"
     )
 
 
 def _embedding_bag_words(inner: Any, text: str) -> Exception | None:
     if (
         "'per_sample_weights'; but type" in text
-        and {inner[0].dtype, inner[6].dtype} <= SPELLED.keys()
+        and {inner[0].dtype, inner[6].dtype} <= DTYPE_NAMES.keys()
     ):
-        found = SPELLED[inner[6].dtype]
-        return RuntimeError(f"expected scalar type {SPELLED[inner[0].dtype]} but found {found}")
+        found = DTYPE_NAMES[inner[6].dtype]
+        return RuntimeError(f"expected scalar type {DTYPE_NAMES[inner[0].dtype]} but found {found}")
     if "arguments for embedding_bag)" not in text:
         return None
     said = text.replace("arguments for embedding_bag)", "arguments for embedding_bag_cuda)")

@@ -12,24 +12,28 @@ import torch.nn.functional
 from torch import nn
 from torch.autograd import grad as _grad
 
-from virtual_cuda.device.state import (
-    SPELLED,
-    Block,
-    Place,
-    argument_elsewhere,
-    conceal,
+from virtual_cuda.device.cuda_errors import (
+    DTYPE_NAMES,
+    argument_elsewhere_error,
     label_of,
-    revealed,
     type_name,
     warn,
     without_lazy,
 )
+from virtual_cuda.device.hidden import conceal, reveal
+from virtual_cuda.device.state import Block, OpenDevice
 from virtual_cuda.device.tensor import VIRTUAL, refresh, wrap
 from virtual_cuda.internals import COMPOSITE, find_internal, nn_functions, torch_functions
 from virtual_cuda.lacking import Lacking
 from virtual_cuda.ops import placement
 from virtual_cuda.ops.autocast import cast
-from virtual_cuda.ops.dispatch import allocate, open_place, shut, work_of, write
+from virtual_cuda.ops.dispatch import (
+    allocate,
+    closed_device_error,
+    require_open_device,
+    work_of,
+    write,
+)
 from virtual_cuda.ops.elementwise import HALF, SLOW
 from virtual_cuda.ops.placement import compare, on_host
 from virtual_cuda.ops.registry import ALLOWED, casts, operator
@@ -38,18 +42,18 @@ from virtual_cuda.patching import Opening, Patch, Stage, around, torch_patches
 aten: Final = torch.ops.aten
 
 
-def _wrap_each(tensors: Any, place: Place) -> list[Any]:
+def _wrap_each(tensors: Any, device: OpenDevice) -> list[Any]:
     """The tensors on the device, each in a block of its own; None stays None."""
-    return [None if t is None else wrap(t, allocate(place, t.nbytes)) for t in tensors]
+    return [None if t is None else wrap(t, allocate(device, t.nbytes)) for t in tensors]
 
 
 _DelayedError: Final = find_internal("torch._C._functions.DelayedError", "a second gradient")
 _tracing_state: Final = find_internal("torch._C._get_tracing_state", otherwise=lambda: None)
 
 
-def _held(place: Place, *sizes: int) -> list[Any]:
+def _held(device: OpenDevice, *sizes: int) -> list[Any]:
     """What a kernel keeps for backward, in bytes: for `save_for_backward`, so that autograd frees it with the rest."""
-    return [wrap(torch.empty(0), allocate(place, size)) for size in sizes]
+    return [wrap(torch.empty(0), allocate(device, size)) for size in sizes]
 
 
 def _refusing(gradients: list[Any], text: str) -> list[Any]:
@@ -83,24 +87,24 @@ class FusedRmsNorm(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, input: Any, weight: Any, shape: list[int], eps: float | None) -> Any:
-        place = input._block.place
+        device = input._block.device
         x = input._inner
         out = torch.rms_norm(x, shape, None if weight is None else weight._inner, eps)
         wide = x.to(torch.float64 if x.dtype is torch.float64 else torch.float32)
         dims = list(range(-len(shape), 0))
         small = torch.finfo(wide.dtype).eps if eps is None else eps
         rstd = torch.rsqrt(wide.square().mean(dims, keepdim=True) + small)
-        kept, result = _wrap_each((rstd, out), place)
+        kept, result = _wrap_each((rstd, out), device)
         ctx.save_for_backward(input, weight, kept)
         ctx.dims = dims
         ctx.eps = small
-        write("aten._fused_rms_norm.default", place, out.nbytes, work_of(out, (x,)))
+        write("aten._fused_rms_norm.default", device, out.nbytes, work_of(out, (x,)))
         return result
 
     @staticmethod
     def backward(ctx: Any, gradient: Any) -> Any:
         input, weight, kept = ctx.saved_tensors
-        place = open_place(input)
+        device = require_open_device(input)
         if (
             torch.is_grad_enabled()
         ):  # with `create_graph`: made of operators, each with its own gradient
@@ -111,11 +115,11 @@ class FusedRmsNorm(torch.autograd.Function):
         nbytes = sum(t.nbytes for t in found if t is not None)
         write(
             "aten._fused_rms_norm_backward.default",
-            place,
+            device,
             nbytes,
             work_of(found[0], (gradient._inner,)),
         )
-        return (*_wrap_each(found, place), None, None)
+        return (*_wrap_each(found, device), None, None)
 
     @staticmethod
     def _gradients(ctx: Any, g: Any, x: Any, weight: Any, r: Any) -> list[Any]:
@@ -146,7 +150,7 @@ def _rms_norm(
     original: Any, input: Any, normalized_shape: Any, weight: Any = None, eps: Any = None
 ) -> Any:
     if weight is not None and _mixed(input, weight):
-        raise argument_elsewhere(
+        raise argument_elsewhere_error(
             "weight", label_of(weight), label_of(input), "wrapper_CUDA___fused_rms_norm"
         )
     if torch.is_autocast_enabled("cuda") and casts("rms_norm"):
@@ -154,9 +158,9 @@ def _rms_norm(
     shape = list(normalized_shape)
     usual = type(input) in VIRTUAL and shape and list(input.shape[-len(shape) :]) == shape
     if usual and weight is not None:
-        same = type(weight) in VIRTUAL and weight._block.place is input._block.place
+        same = type(weight) in VIRTUAL and weight._block.device is input._block.device
         usual = same and weight.dtype is input.dtype and list(weight.shape) == shape
-    if not usual or not input.is_floating_point() or input._block.place.shut or _captured():
+    if not usual or not input.is_floating_point() or input._block.device.closed or _captured():
         return original(input, normalized_shape, weight, eps)
     return _fused_rms_norm(input, weight, shape, eps)
 
@@ -239,7 +243,7 @@ class FusedAttention(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, query: Any, key: Any, value: Any, mask: Any, settings: Any) -> Any:
-        place = query._block.place
+        device = query._block.device
         needs = any(ctx.needs_input_grad)
         inner = [t._inner.detach().requires_grad_(t.requires_grad) for t in (query, key, value)]
         bias: Any = None if mask is None else mask._inner
@@ -275,9 +279,9 @@ class FusedAttention(torch.autograd.Function):
             plain = _laid_out_as(out.detach(), inner[0].detach())
         else:
             plain = out.new_empty((*out.shape[:3], padded))[..., :size].copy_(out.detach())
-        result = wrap(plain, allocate(place, plain.nbytes // size * padded))
+        result = wrap(plain, allocate(device, plain.nbytes // size * padded))
         work = work_of(plain, inner)
-        write("aten._scaled_dot_product_efficient_attention.default", place, plain.nbytes, work)
+        write("aten._scaled_dot_product_efficient_attention.default", device, plain.nbytes, work)
         if needs:
             rows = -(-query.shape[2] // _ROW) * _ROW if efficient else query.shape[2]
             sizes = [query.shape[0] * query.shape[1] * rows * 4]
@@ -285,21 +289,21 @@ class FusedAttention(torch.autograd.Function):
                 sizes += [16, 8]
             if mask is not None and mask.dtype is torch.bool:  # as numbers
                 sizes += [mask.numel() * (4 if efficient else 2)]
-            ctx.held = conceal(([*inner, *trained], out, place, kernel))
+            ctx.held = conceal(([*inner, *trained], out, device, kernel))
             kept = [result] if mask is None or mask.dtype is torch.bool else [result, mask]
             if padded == size:
                 kept += [query, key, value]
             else:  # the flash kernel takes heads in eights: padded copies are made, and kept
                 sizes += [t.nbytes // t.shape[3] * padded for t in (query, key, value)]
-            ctx.save_for_backward(*kept, *_held(place, *sizes))
+            ctx.save_for_backward(*kept, *_held(device, *sizes))
         return result
 
     @staticmethod
     def backward(ctx: Any, gradient: Any) -> Any:
         _ = ctx.saved_tensors  # refuses if one of them was written to since
-        inner, out, place, kernel = revealed(ctx.held)
-        if place.shut:
-            raise shut(place)
+        inner, out, device, kernel = reveal(ctx.held)
+        if device.closed:
+            raise closed_device_error(device)
         wanted = [t for t in inner if t.requires_grad]
         found = iter(_grad(out, wanted, gradient._inner, retain_graph=True))
         made = [next(found) if t.requires_grad else None for t in inner]
@@ -311,9 +315,9 @@ class FusedAttention(torch.autograd.Function):
                     kernel == "flash" and operand.shape[3] % 8 > 0
                 )  # what is left of a padded one
                 made[i] = grad.contiguous() if contiguous else _laid_out_as(grad, operand.detach())
-        results = _wrap_each(made, place)
+        results = _wrap_each(made, device)
         name = "aten._scaled_dot_product_efficient_attention_backward.default"
-        write(name, place, sum(r.nbytes for r in results if r is not None), work_of(None, inner))
+        write(name, device, sum(r.nbytes for r in results if r is not None), work_of(None, inner))
         refusal = f"derivative for aten::_scaled_dot_product_{kernel}_attention_backward is not implemented"
         return (*_refusing(results, refusal), *[None] * (5 - len(results)))
 
@@ -358,7 +362,7 @@ def _suits(kernel: str, query: Any, key: Any, value: Any, mask: Any, grouped: bo
     single, sizes = query.dtype is torch.float32, (query.shape[3], value.shape[3])
     if kernel == "efficient":
         return not grouped and not any(size % (4 if single else 8) for size in sizes)
-    model = query._block.place.gpu.model
+    model = query._block.device.gpu.model
     if single or max(sizes) > _LONGEST or not (model is None or model.capability[0] >= 8):
         return False
     if kernel == "flash":
@@ -377,18 +381,18 @@ def _takes(kernel: str, query: Any, key: Any, value: Any, mask: Any, grouped: bo
         for t in operands
     ):
         return False
-    place = query._block.place
+    device = query._block.device
     dtype = query.dtype
     many = query.shape[1]
     few = key.shape[1]
     return bool(
-        all(t._block.place is place and t.dtype is dtype for t in operands)
+        all(t._block.device is device and t.dtype is dtype for t in operands)
         and dtype in (torch.float32, torch.float16, torch.bfloat16)
         and query.shape[0] == key.shape[0]
         and (many == few or (grouped and not many % few))
         and key.shape[:3] == value.shape[:3]
         and query.shape[3] == key.shape[3]
-        and (mask is None or (type(mask) in VIRTUAL and mask._block.place is place))
+        and (mask is None or (type(mask) in VIRTUAL and mask._block.device is device))
         and _suits(kernel, query, key, value, mask, grouped and many != few)
     )
 
@@ -400,7 +404,7 @@ def _chosen(query: Any, key: Any, value: Any, mask: Any, grouped: bool) -> str |
     """
     order = _order_of_kernels()
     if order == _USUAL_ORDER:
-        model = query._block.place.gpu.model
+        model = query._block.device.gpu.model
         if model is None or model.capability[0] in (9, 10):
             order = [3, *(number for number in order if number != 3)]
     for number in order:
@@ -452,7 +456,7 @@ def _attention(
     together = type(query) in VIRTUAL and not _mixed(query, key, value)
     if together and query.dim() == 4 and _mixed(query, attn_mask):
         method = "wrapper_CUDA___scaled_dot_product_efficient_attention"
-        raise argument_elsewhere("attn_bias", label_of(attn_mask), label_of(query), method)
+        raise argument_elsewhere_error("attn_bias", label_of(attn_mask), label_of(query), method)
     return _in_cuda_words(original, query, key, value, attn_mask, dropout_p, is_causal, **named)
 
 
@@ -526,19 +530,19 @@ class FusedCell(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, kind: str, *tensors: Any) -> Any:
         gates, kept = _GATES[kind]
-        place = tensors[0]._block.place
+        device = tensors[0]._block.device
         inner = [t._inner for t in tensors]
         outs = gates(*inner)
-        results = _wrap_each(outs, place)
+        results = _wrap_each(outs, device)
         nbytes = outs[0].nbytes * kept
         write(
             f"aten._thnn_fused_{kind}_cell.default",
-            place,
+            device,
             nbytes + sum(o.nbytes for o in outs),
             work_of(outs, inner),
         )
-        ctx.kind, ctx.place = kind, conceal(place)
-        kept_too = (*results[1:], *_held(place, nbytes)) if any(ctx.needs_input_grad) else ()
+        ctx.kind, ctx.device = kind, conceal(device)
+        kept_too = (*results[1:], *_held(device, nbytes)) if any(ctx.needs_input_grad) else ()
         ctx.given = len(tensors)
         ctx.save_for_backward(*tensors, *kept_too)
         return results[0] if len(results) == 1 else tuple(results)
@@ -547,9 +551,9 @@ class FusedCell(torch.autograd.Function):
     def backward(ctx: Any, *gradients: Any) -> Any:
         gates = _GATES[ctx.kind][0]
         tensors = ctx.saved_tensors[: ctx.given]
-        place = revealed(ctx.place)
-        if place.shut:
-            raise shut(place)
+        device = reveal(ctx.device)
+        if device.closed:
+            raise closed_device_error(device)
         twice = (
             torch.is_grad_enabled()
         )  # the gradients are to be differentiated: computed step by step, as on CUDA
@@ -570,9 +574,9 @@ class FusedCell(torch.autograd.Function):
             create_graph=twice,
         )
         if not twice:
-            found = _wrap_each(found, place)
+            found = _wrap_each(found, device)
             name = f"aten._thnn_fused_{ctx.kind}_cell_backward_impl.default"
-            write(name, place, sum(f.nbytes for f in found), work_of(None, given))
+            write(name, device, sum(f.nbytes for f in found), work_of(None, given))
         each = iter(found)
         return (None, *(next(each) if t.requires_grad else None for t in given))
 
@@ -653,10 +657,10 @@ def _pack_padded_sequence(func: Any, args: Any, kwargs: Any) -> Any:
             "'lengths' argument should be a 1D CPU int64 tensor, "
             f"but got {lengths.dim()}D {label_of(lengths)} {kind} tensor"
         )
-    place = open_place(data)
+    device = require_open_device(data)
     packed, sizes = func(data._inner, lengths, *rest, **kwargs)
-    write(str(func), place, packed.nbytes, work_of(packed, (data._inner,)))
-    return wrap(packed, Block(place, packed.untyped_storage().nbytes())), sizes
+    write(str(func), device, packed.nbytes, work_of(packed, (data._inner,)))
+    return wrap(packed, Block(device, packed.untyped_storage().nbytes())), sizes
 
 
 operator("_pack_padded_sequence", plan=_pack_padded_sequence)
@@ -684,15 +688,15 @@ _ONCE: Final = (
 )
 
 
-def _place(tensors: list[Any], casting: bool = False) -> Place | None:
+def _place(tensors: list[Any], casting: bool = False) -> OpenDevice | None:
     """The one device all of these are on with one dtype cuDNN knows, if it is so: after they were cast to half."""
     first = tensors[0]
     if type(first) not in VIRTUAL or first.dtype not in _DTYPES:
         return None
-    place: Place = first._block.place
-    same = all(type(t) in VIRTUAL and t._block.place is place for t in tensors)
+    device: OpenDevice = first._block.device
+    same = all(type(t) in VIRTUAL and t._block.device is device for t in tensors)
     dtypes = {torch.float16 if casting and t.dtype in _CAST else t.dtype for t in tensors}
-    return place if same and len(dtypes) == 1 else None
+    return device if same and len(dtypes) == 1 else None
 
 
 class CudnnRnn(torch.autograd.Function):
@@ -700,7 +704,7 @@ class CudnnRnn(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, kind: str, settings: Any, place: Place, count: int, data: Any, *rest: Any
+        ctx: Any, kind: str, settings: Any, device: OpenDevice, count: int, data: Any, *rest: Any
     ) -> Any:
         layers, dropout, train, bidirectional, biases, sizes, batch_first = settings
         states = rest[:count]
@@ -720,20 +724,20 @@ class CudnnRnn(torch.autograd.Function):
                 )
             outs = [out.to(data.dtype) for out in outs]
         shared = all(w._block is weights[0]._block for w in weights)
-        held = _held(place, *([] if shared else [sum(w.nbytes for w in weights)]))
+        held = _held(device, *([] if shared else [sum(w.nbytes for w in weights)]))
         if train:
             steps = data.shape[0] * data.shape[1] if sizes is None else len(sizes) * int(sizes[0])
             hidden = states[-1].shape[2]
             units = steps * hidden * data.element_size() * (2 if bidirectional else 1)
             # cuDNN keeps `units` bytes per layer for every part, each part rounded up to 32.
             parts = [count * layers * units for count in _PARTS[kind]] + [(layers - 1) * units]
-            held += _held(place, 256 + sum(-(-part // 32) * 32 for part in parts))
-        wrapped = _wrap_each([out.detach() for out in outs], place)
+            held += _held(device, 256 + sum(-(-part // 32) * 32 for part in parts))
+        wrapped = _wrap_each([out.detach() for out in outs], device)
         work = work_of(_steps_first(outs, batch_first), _steps_first(inner, batch_first))
-        write("aten._cudnn_rnn.default", place, sum(out.nbytes for out in outs), work)
+        write("aten._cudnn_rnn.default", device, sum(out.nbytes for out in outs), work)
         if train and dropout > 0:
             placement.note("dropout state")
-        ctx.train, ctx.held, ctx.weights = train, conceal((place, inner, outs, work)), len(weights)
+        ctx.train, ctx.held, ctx.weights = train, conceal((device, inner, outs, work)), len(weights)
         ctx.save_for_backward(*tensors, wrapped[0], *held)
         return tuple(wrapped)
 
@@ -742,9 +746,9 @@ class CudnnRnn(torch.autograd.Function):
         _ = ctx.saved_tensors  # refuses if one of them was written to since
         if not ctx.train:
             raise RuntimeError("cudnn RNN backward can only be called in training mode")
-        place, inner, outs, work = revealed(ctx.held)
-        if place.shut:
-            raise shut(place)
+        device, inner, outs, work = reveal(ctx.held)
+        if device.closed:
+            raise closed_device_error(device)
         wanted = [t for t in inner if t.requires_grad]
         pairs = [
             (out, g._inner)
@@ -763,9 +767,9 @@ class CudnnRnn(torch.autograd.Function):
         )
         computed = [next(given) if t.requires_grad else None for t in inner]
         count = len(computed) - ctx.weights
-        results = [*_wrap_each(computed[:count], place), *_in_one_block(computed[count:], place)]
+        results = [*_wrap_each(computed[:count], device), *_in_one_block(computed[count:], device)]
         nbytes = sum(r.nbytes for r in results if r is not None)
-        write("aten._cudnn_rnn_backward.default", place, nbytes, work)
+        write("aten._cudnn_rnn_backward.default", device, nbytes, work)
         return (None, None, None, None, *_refusing(results, _ONCE))
 
 
@@ -774,13 +778,13 @@ def _steps_first(tensors: Sequence[Any], batch_first: bool) -> Sequence[Any]:
     return [tensors[0].transpose(0, 1), *tensors[1:]] if batch_first else tensors
 
 
-def _in_one_block(gradients: list[Any], place: Place) -> list[Any]:
+def _in_one_block(gradients: list[Any], device: OpenDevice) -> list[Any]:
     """cuDNN writes the gradients of all weights into one buffer, as the weights lie in one."""
     made = [g for g in gradients if g is not None]
     if not made:
         return gradients
     flat = torch.cat([g.reshape(-1) for g in made])
-    block = allocate(place, flat.nbytes)
+    block = allocate(device, flat.nbytes)
     pieces = iter(flat.split([g.numel() for g in made]))
     return [None if g is None else wrap(next(pieces).view(g.shape), block) for g in gradients]
 
@@ -794,11 +798,11 @@ def _compare_dtypes(data: Any, states: Sequence[Any], weight: Any) -> None:
         if (
             data.dtype is weight.dtype
             and state.dtype is not data.dtype
-            and {data.dtype, state.dtype} <= SPELLED.keys()
+            and {data.dtype, state.dtype} <= DTYPE_NAMES.keys()
         ):
             raise RuntimeError(
                 "Input and hidden tensors are not the same dtype, found input tensor with "
-                f"{SPELLED[data.dtype]} and hidden tensor with {SPELLED[state.dtype]}"
+                f"{DTYPE_NAMES[data.dtype]} and hidden tensor with {DTYPE_NAMES[state.dtype]}"
             )
 
 
@@ -813,9 +817,9 @@ def _layer(kind: str, original: Any, data: Any, *args: Any) -> Any:
     given = [data, *states, *weights]
     casting = torch.is_autocast_enabled("cuda")
     # Whatever autocast was asked for, cuDNN's layers are cast to half.
-    place = _place(given, casting) if isinstance(data, torch.Tensor) else None
-    if place is None or not data.numel() or not torch.backends.cudnn.enabled or _captured():
-        if place is None and not casting and all(type(t) in VIRTUAL for t in given):
+    device = _place(given, casting) if isinstance(data, torch.Tensor) else None
+    if device is None or not data.numel() or not torch.backends.cudnn.enabled or _captured():
+        if device is None and not casting and all(type(t) in VIRTUAL for t in given):
             _compare_dtypes(data, states, weights[0])
         return original(data, *args)
     if packed and type(sizes) in VIRTUAL:
@@ -826,7 +830,7 @@ def _layer(kind: str, original: Any, data: Any, *args: Any) -> Any:
     elif not all(w._block is weights[0]._block for w in weights):
         warn(_SCATTERED)
     settings = (layers, dropout, train, bidirectional, biases, sizes, not packed and args[7])
-    return _apply(kind, settings, place, len(states), data, *states, *weights)
+    return _apply(kind, settings, device, len(states), data, *states, *weights)
 
 
 def _by_name(kind: str, op: Any, *args: Any) -> Any:
@@ -847,13 +851,13 @@ def _flatten_parameters(self: Any) -> None:
     weights = self._flat_weights
     if len(weights) != len(self._flat_weights_names) or not weights:
         return
-    place = _place(weights) if all(isinstance(w, torch.Tensor) for w in weights) else None
-    if place is None or weights[0].dtype not in _FLATTENED or not torch.backends.cudnn.enabled:
+    device = _place(weights) if all(isinstance(w, torch.Tensor) for w in weights) else None
+    if device is None or weights[0].dtype not in _FLATTENED or not torch.backends.cudnn.enabled:
         return
     if len({w.data_ptr() for w in weights}) != len(weights):
         return
     flat = torch.empty(sum(w.numel() for w in weights), dtype=weights[0].dtype)
-    block = allocate(place, flat.nbytes)
+    block = allocate(device, flat.nbytes)
     matrices_first = sorted(weights, key=lambda w: w.dim() == 1)
     for weight, piece in zip(
         matrices_first, flat.split([w.numel() for w in matrices_first]), strict=True

@@ -8,14 +8,14 @@ from typing import Any, Final
 
 import torch
 
-from virtual_cuda.device.state import (
-    KERNEL,
-    SPELLED,
+from virtual_cuda.device.cuda_errors import (
+    DTYPE_NAMES,
+    KERNEL_LACKS_DTYPE,
+    dtype_mismatch_error,
+    kernel_lacks_dtype_error,
     label_of,
     legacy_type_name,
-    mismatch,
-    not_implemented,
-    two_devices,
+    two_devices_error,
     type_name,
 )
 from virtual_cuda.device.tensor import VIRTUAL
@@ -172,11 +172,11 @@ def _cross_words(inner: Any, text: str) -> Exception | None:
 def _mv_words(inner: Any, text: str) -> Exception | None:
     if (
         "input tensors must have the same dtype" not in text
-        or not {t.dtype for t in inner[:2]} <= SPELLED.keys()
+        or not {t.dtype for t in inner[:2]} <= DTYPE_NAMES.keys()
     ):
         return None
     return RuntimeError(
-        f"expected scalar type {SPELLED[inner[0].dtype]} but found {SPELLED[inner[1].dtype]}"
+        f"expected scalar type {DTYPE_NAMES[inner[0].dtype]} but found {DTYPE_NAMES[inner[1].dtype]}"
     )
 
 
@@ -295,13 +295,15 @@ def _refuse_integers(args: Any, kwargs: Any) -> None:
     dilated = any(size > 1 for size in args[5])
     transposed = args[6]
     if transposed and dilated:
-        raise not_implemented(
-            f"slow_conv_transpose{max(weight.dim() - 2, 2)}d_out_cuda", SPELLED[dtype]
+        raise kernel_lacks_dtype_error(
+            f"slow_conv_transpose{max(weight.dim() - 2, 2)}d_out_cuda", DTYPE_NAMES[dtype]
         )
     if dtype in _CUDNN_KNOWS:
         raise RuntimeError("GET was unable to find an engine to execute this computation")
     if not dtype.is_complex:
-        raise RuntimeError(f"getCudnnDataTypeFromScalarType() not supported for {SPELLED[dtype]}")
+        raise RuntimeError(
+            f"getCudnnDataTypeFromScalarType() not supported for {DTYPE_NAMES[dtype]}"
+        )
 
 
 def _convolution_words(inner: Any, text: str) -> Exception | None:
@@ -412,7 +414,7 @@ def _batch_norm_words(inner: Any, text: str) -> Exception | None:
     given = inner[0]
     weight = inner[1]
     training = inner[5]
-    spelled = SPELLED[given.dtype]
+    spelled = DTYPE_NAMES[given.dtype]
     mixed = weight is not None and weight.dtype is not given.dtype
     if '"batch_norm"' not in text and "mixed dtype" not in text:
         return None
@@ -427,8 +429,8 @@ def _batch_norm_words(inner: Any, text: str) -> Exception | None:
             return RuntimeError(f"TensorDescriptor does not support {spelled}")
         return RuntimeError(f"getCudnnDataTypeFromScalarType() not supported for {spelled}")
     if given.dtype.is_floating_point:
-        return mismatch(given, weight) if mixed else None
-    return not_implemented(
+        return dtype_mismatch_error(given, weight) if mixed else None
+    return kernel_lacks_dtype_error(
         "batch_norm_stats_cuda" if training else "batch_norm_invert_std_cuda", spelled
     )
 
@@ -439,15 +441,15 @@ def _layer_norm_words(inner: Any, text: str) -> Exception | None:
     given = inner[0]
     weight = next(value for value in inner[2:4] if value is not None)
     if given.dtype.is_floating_point:
-        return mismatch(given, weight)
-    return not_implemented("LayerNormKernelImpl", SPELLED[given.dtype])
+        return dtype_mismatch_error(given, weight)
+    return kernel_lacks_dtype_error("LayerNormKernelImpl", DTYPE_NAMES[given.dtype])
 
 
 def _same_as_weight(weights: slice, args: Any, kwargs: Any) -> None:
     """The CPU's normalisations take half precision with weights in float; CUDA's do not."""
     for weight in args[weights] if args[0].dtype in HALF else ():
         if weight is not None and weight.dtype is not args[0].dtype:
-            raise mismatch(args[0], weight)
+            raise dtype_mismatch_error(args[0], weight)
 
 
 def _in_single(func: Any, statistic: int, /, *args: Any, **kwargs: Any) -> Any:
@@ -787,15 +789,15 @@ _TARGET: Final = re.compile(
 
 def _nll_loss_words(inner: Any, text: str) -> Exception | None:
     target = _TARGET.search(text)
-    kernel = KERNEL.match(text)
+    kernel = KERNEL_LACKS_DTYPE.match(text)
     if not (target or kernel):
         return None
     name = "nll_loss_forward_no_reduce_cuda_kernel"
     if inner[3] != 0 or inner[0].dim() == 1:
         name = f"nll_loss_forward_reduce_cuda_kernel_{inner[0].dim()}d"
     if target:
-        return not_implemented(f"{name}_index", target[1])
-    return not_implemented(name, kernel[2]) if kernel else None
+        return kernel_lacks_dtype_error(f"{name}_index", target[1])
+    return kernel_lacks_dtype_error(name, kernel[2]) if kernel else None
 
 
 def _nll_loss2d_words(inner: Any, text: str) -> Exception | None:
@@ -808,7 +810,7 @@ def _mse_loss(call: OperatorCall) -> Any:
     base = call.given["self"]
     target = call.given["target"]
     if on_host(base) and base.dim() == 0:
-        raise two_devices(label_of(base), label_of(target))
+        raise two_devices_error(label_of(base), label_of(target))
     return None
 
 
@@ -818,7 +820,7 @@ def _mse_loss_backward(args: Any, kwargs: Any) -> None:
     for tensor in (target, gradient):
         if tensor.dtype is not given.dtype:
             raise RuntimeError(
-                f"Found dtype {SPELLED[tensor.dtype]} but expected {SPELLED[given.dtype]}"
+                f"Found dtype {DTYPE_NAMES[tensor.dtype]} but expected {DTYPE_NAMES[given.dtype]}"
             )
 
 

@@ -10,14 +10,14 @@ from typing import Any, Final, NamedTuple
 
 import torch
 
-from virtual_cuda.device.state import (
-    argument_elsewhere,
-    device_assert,
+from virtual_cuda.device.cuda_errors import (
+    argument_elsewhere_error,
+    device_assert_error,
     label_of,
-    now,
-    two_devices,
+    two_devices_error,
     warn,
 )
+from virtual_cuda.device.state import now
 from virtual_cuda.device.tensor import VIRTUAL
 from virtual_cuda.ledger.rows import Direction, SyncRow, TransferRow
 from virtual_cuda.ops.registry import ALLOWED, call_of, facts_of, name_of
@@ -41,7 +41,7 @@ def note(
     code, offset = where or site()
     if gpu.before_wait is not None:
         gpu.before_wait(kind)
-    device = gpu.places[gpu.current].label
+    device = gpu.devices[gpu.current].label
     for _ in range(times):
         gpu.ledger.rows.append(SyncRow(perf_counter(), code, offset, kind, explicit, device))
         if gpu.sync_debug and (not explicit if warned is None else warned):
@@ -50,9 +50,9 @@ def note(
             warn(WARNING)
     if gpu.asserted:
         gpu.lost = True
-        for place in gpu.places:
-            place.shut = True
-        raise device_assert()
+        for open_device in gpu.devices:
+            open_device.closed = True
+        raise device_assert_error()
 
 
 def record_copy(
@@ -179,7 +179,7 @@ def compare(method: str, order: Any, given: dict[str, Any]) -> None:
             if common is None:
                 common = tensor.device
             elif tensor.device != common:
-                raise argument_elsewhere(said, label_of(tensor), str(common), method)
+                raise argument_elsewhere_error(said, label_of(tensor), str(common), method)
 
 
 def elementwise(func: Any, given: dict[str, Any], strict: Any = ()) -> tuple[int, str] | None:
@@ -196,7 +196,7 @@ def elementwise(func: Any, given: dict[str, Any], strict: Any = ()) -> tuple[int
     common = next((label_of(t) for _, t in [*outputs, *inputs] if not on_host(t)), HOST)
     for _, tensor in outputs:
         if label_of(tensor) != common:
-            raise two_devices(common, label_of(tensor))
+            raise two_devices_error(common, label_of(tensor))
     # In place, the first argument is an input as well, so operands are counted from the output that is made.
     before = 1 if not outputs or written[0].kwarg_only else 2
     number = None
@@ -204,7 +204,7 @@ def elementwise(func: Any, given: dict[str, Any], strict: Any = ()) -> tuple[int
         if label_of(tensor) == common:
             continue
         if not on_host(tensor) or tensor.dim() > 0 or name in strict:
-            raise two_devices(common, label_of(tensor))
+            raise two_devices_error(common, label_of(tensor))
         if number is not None:
             raise RuntimeError("Trying to pass too many CPU scalars to non-CPU kernel!")
         number = operand, name

@@ -11,18 +11,18 @@ from typing import Any, Final
 
 import torch
 
-from virtual_cuda.device.state import Place
+from virtual_cuda.device.state import OpenDevice
 from virtual_cuda.device.tensor import AUTOCAST, PLANS, VIRTUAL, fresh, refresh, wrap
 from virtual_cuda.internals import COMPOSITE, dispatch_also_to, find_internal, has_kernel
 from virtual_cuda.ops.dispatch import (
     Rules,
     allocate,
     beforehand,
+    closed_device_error,
     deliver,
     general,
     rescue,
     rules_of,
-    shut,
     thread_state,
     work_of,
     wrap_output,
@@ -45,12 +45,12 @@ def item(func: Any, rules: Rules) -> Any:
 
     def plan(args: Any, kwargs: Any) -> Any:
         first = args[0]
-        place = first._block.place
-        if place.shut:
-            raise shut(place)
+        device = first._block.device
+        if device.closed:
+            raise closed_device_error(device)
         inner = first._inner
         value = inner.item() if inner.numel() == 1 else func(inner)
-        write(name, place, 0)
+        write(name, device, 0)
         count_waits(args, {})
         return value
 
@@ -71,8 +71,8 @@ def detach(func: Any, rules: Rules) -> Any:
         if inner.layout is not _STRIDED:
             return general(func, args, kwargs)
         block = first._block
-        if block.place.shut:
-            raise shut(block.place)
+        if block.device.closed:
+            raise closed_device_error(block.device)
         dtype = inner.dtype
         if dtype.is_complex or _inference_on() or inner.storage_offset() or inner.is_neg():
             return wrap(inner, block)
@@ -135,39 +135,39 @@ def _from_tensors(func: Any, rules: Rules, slots: tuple[int, ...]) -> Any:
 
     def plan(args: Any, kwargs: Any) -> Any:
         inner = [*args]
-        place, number = None, False
+        device, number = None, False
         count = len(inner)
         for slot in slots:
             if slot >= count:
                 break
             tensor = inner[slot]
             if type(tensor) in VIRTUAL:
-                if tensor._block.place is not place:
-                    if place is not None:
+                if tensor._block.device is not device:
+                    if device is not None:
                         return general(func, args, kwargs)
-                    place = tensor._block.place
+                    device = tensor._block.device
                 inner[slot] = tensor._inner
             elif in_place and type(tensor) in _NUMBERS:
                 number = True
             elif tensor is not None:
                 return general(func, args, kwargs)
-        if place is None or (number and inner[0].layout is not _STRIDED):
+        if device is None or (number and inner[0].layout is not _STRIDED):
             return general(func, args, kwargs)
-        if place.shut:
-            raise shut(place)
+        if device.closed:
+            raise closed_device_error(device)
         if reshapes:  # other tensors may share the inner one
             inner[0] = args[0]._inner = inner[0].detach()
         if refuse is not None:
             refuse(args, kwargs or {})
         if product and _product_elements(inner[-2], inner[-1]) > _SUSPICIOUS:
-            beforehand(func, inner, kwargs, place)
+            beforehand(func, inner, kwargs, device)
         try:
             out = call(*inner, **kwargs) if kwargs else call(*inner)
         except Exception as error:
-            out = rescue(func, inner, kwargs or {}, place, error)
+            out = rescue(func, inner, kwargs or {}, device, error)
         if number:
             result = args[0]
-            write(name, place, 0, work_of(inner[0], inner))
+            write(name, device, 0, work_of(inner[0], inner))
             if count_waits is not None:
                 count_waits(args, kwargs or {})
             return result
@@ -176,14 +176,14 @@ def _from_tensors(func: Any, rules: Rules, slots: tuple[int, ...]) -> Any:
             shapes += across(args)
         if in_place:
             result = args[0]
-            write(name, place, 0, (result.dtype, None, *shapes))
+            write(name, device, 0, (result.dtype, None, *shapes))
         else:
             if output is not None:
                 out = output(inner, kwargs or {}, out)
             if single:
-                result = deliver(out, place, name, *shapes)
+                result = deliver(out, device, name, *shapes)
             else:
-                results = _deliver_many((out,) if front else out, place, name, shapes)
+                results = _deliver_many((out,) if front else out, device, name, shapes)
                 result = results[0] if front else results
         if count_waits is not None:
             count_waits(args, kwargs or {})
@@ -194,7 +194,7 @@ def _from_tensors(func: Any, rules: Rules, slots: tuple[int, ...]) -> Any:
     return plan
 
 
-def _deliver_many(out: Any, place: Place, name: str, shapes: list[Any]) -> tuple[Any, ...]:
+def _deliver_many(out: Any, device: OpenDevice, name: str, shapes: list[Any]) -> tuple[Any, ...]:
     """The results of normalisation, pooling and losses on the device, and their line in the ledger."""
     at = perf_counter()
     results: list[Any] = []
@@ -207,9 +207,9 @@ def _deliver_many(out: Any, place: Place, name: str, shapes: list[Any]) -> tuple
         size = tensor.untyped_storage().nbytes()  # it may be the front of a longer buffer
         nbytes += size
         dtype = dtype or tensor.dtype
-        results.append(wrap(tensor, allocate(place, size)))
+        results.append(wrap(tensor, allocate(device, size)))
     first_shape = out[0].shape if on_host(out[0]) else None
-    write(name, place, nbytes, (dtype, first_shape, *shapes), at=at)
+    write(name, device, nbytes, (dtype, first_shape, *shapes), at=at)
     return tuple(results)
 
 
@@ -223,12 +223,12 @@ def _from_one(func: Any, call: Any) -> Any:
         first = args[0]
         if type(first) not in VIRTUAL:
             return general(func, args, kwargs)
-        place = first._block.place
-        if place.shut:
-            raise shut(place)
+        device = first._block.device
+        if device.closed:
+            raise closed_device_error(device)
         inner = first._inner
         if inner.numel() > _SUSPICIOUS:
-            beforehand(func, [inner, *args[1:]], kwargs, place)
+            beforehand(func, [inner, *args[1:]], kwargs, device)
         try:
             if kwargs:
                 out = call(inner, *args[1:], **kwargs)
@@ -237,12 +237,12 @@ def _from_one(func: Any, call: Any) -> Any:
             else:
                 out = call(inner, *args[1:])
         except Exception as error:
-            out = rescue(func, [inner, *args[1:]], kwargs or {}, place, error)
+            out = rescue(func, [inner, *args[1:]], kwargs or {}, device, error)
         if across is not None:
-            return deliver(out, place, name, inner.shape, *across(args))
+            return deliver(out, device, name, inner.shape, *across(args))
         # The clock takes a plain copy for no kernel.
         plain = inner.stride() == out.stride() if copies else pointwise
-        return deliver(out, place, name) if plain else deliver(out, place, name, inner.shape)
+        return deliver(out, device, name) if plain else deliver(out, device, name, inner.shape)
 
     return plan
 
@@ -257,15 +257,15 @@ def view(func: Any, rules: Rules) -> Any:
         if type(first) not in VIRTUAL:
             return general(func, args, kwargs)
         block, inner = first._block, first._inner
-        place = block.place
-        if place.shut:
-            raise shut(place)
+        device = block.device
+        if device.closed:
+            raise closed_device_error(device)
         run = call if inner.dtype.is_complex else direct
         try:
             out = run(inner, *args[1:], **kwargs) if kwargs else run(inner, *args[1:])
         except Exception as error:
-            out = rescue(func, [inner, *args[1:]], kwargs or {}, place, error)
-        write(name, place, 0)
+            out = rescue(func, [inner, *args[1:]], kwargs or {}, device, error)
+        write(name, device, 0)
         return wrap(out, block)
 
     return plan
@@ -282,15 +282,15 @@ def _from_two(func: Any, call: Any) -> Any:
         first, second = args[0], args[1]
         if type(first) not in VIRTUAL or type(second) not in VIRTUAL:
             return number(args, kwargs) if type(second) in _NUMBERS else general(func, args, kwargs)
-        place = first._block.place
-        if second._block.place is not place:
+        device = first._block.device
+        if second._block.device is not device:
             return general(func, args, kwargs)
-        if place.shut:
-            raise shut(place)
+        if device.closed:
+            raise closed_device_error(device)
         one, two = first._inner, second._inner
         left, right = one.shape, two.shape
         if left != right and _broadcast_elements(left, right) > _SUSPICIOUS:
-            beforehand(func, [one, two, *args[2:]], kwargs, place)
+            beforehand(func, [one, two, *args[2:]], kwargs, device)
         try:
             if kwargs:
                 out = call(one, two, *args[2:], **kwargs)
@@ -299,10 +299,10 @@ def _from_two(func: Any, call: Any) -> Any:
             else:
                 out = call(one, two, *args[2:])
         except Exception as error:
-            out = rescue(func, [one, two, *args[2:]], kwargs or {}, place, error)
+            out = rescue(func, [one, two, *args[2:]], kwargs or {}, device, error)
         if across is None:
-            return deliver(out, place, name, left, right)
-        return deliver(out, place, name, left, right, *across(args))
+            return deliver(out, device, name, left, right)
+        return deliver(out, device, name, left, right, *across(args))
 
     return plan
 
@@ -310,17 +310,21 @@ def _from_two(func: Any, call: Any) -> Any:
 def _with_number(func: Any, name: str, call: Any, args: Any, kwargs: Any) -> Any:
     """One new tensor from one and a number."""
     first = args[0]
-    if type(first) not in VIRTUAL or first._inner.layout is not _STRIDED or first._block.place.shut:
+    if (
+        type(first) not in VIRTUAL
+        or first._inner.layout is not _STRIDED
+        or first._block.device.closed
+    ):
         return general(func, args, kwargs)
-    place, inner = first._block.place, first._inner
+    device, inner = first._block.device, first._inner
     try:
         out = call(inner, *args[1:], **(kwargs or {}))
     except Exception as error:
-        out = rescue(func, [inner, *args[1:]], kwargs or {}, place, error)
+        out = rescue(func, [inner, *args[1:]], kwargs or {}, device, error)
     if out.dtype is inner.dtype:
-        return deliver(out, place, name, inner.shape)
-    result, nbytes = wrap_output(out, place, {})
-    write(name, place, nbytes, work_of(out, (inner,)))
+        return deliver(out, device, name, inner.shape)
+    result, nbytes = wrap_output(out, device, {})
+    write(name, device, nbytes, work_of(out, (inner,)))
     return result
 
 
@@ -332,24 +336,24 @@ def like(func: Any, rules: Rules) -> Any:
         first = args[0]
         if type(first) not in VIRTUAL or len(args) > 1:
             return general(func, args, kwargs)
-        place = first._block.place
+        device = first._block.device
         options = {}
         for key, value in (kwargs or {}).items():
             if key == "device":
-                if value is not None and value != place.lazy:
+                if value is not None and value != device.lazy:
                     return general(func, args, kwargs)
             elif key != "pin_memory" and value is not None:
                 options[key] = value
-        if place.shut or first._inner.layout is not _STRIDED:
+        if device.closed or first._inner.layout is not _STRIDED:
             return general(func, args, kwargs)
-        return deliver(call(first._inner, **options), place, name)
+        return deliver(call(first._inner, **options), device, name)
 
     return plan
 
 
-def _opened_lists(args: Any, slots: Sequence[int]) -> tuple[Place, list[Any]] | None:
+def _opened_lists(args: Any, slots: Sequence[int]) -> tuple[OpenDevice, list[Any]] | None:
     """The arguments with their lists of device tensors opened; None where that is not all there is to it."""
-    place = None
+    device = None
     inner = [*args]
     for slot in slots:
         if slot >= len(inner):
@@ -361,13 +365,13 @@ def _opened_lists(args: Any, slots: Sequence[int]) -> tuple[Place, list[Any]] | 
         for tensor in given:
             if type(tensor) not in VIRTUAL:
                 return None
-            if tensor._block.place is not place:
-                if place is not None:
+            if tensor._block.device is not device:
+                if device is not None:
                     return None
-                place = tensor._block.place
+                device = tensor._block.device
             found.append(tensor._inner)
         inner[slot] = found
-    return None if place is None else (place, inner)
+    return None if device is None else (device, inner)
 
 
 def lists(func: Any, call: Any, slots: tuple[int, ...]) -> Any:
@@ -378,29 +382,29 @@ def lists(func: Any, call: Any, slots: tuple[int, ...]) -> Any:
         opened = _opened_lists(args, slots)
         if opened is None:
             return general(func, args, kwargs)
-        place, inner = opened
-        if place.shut:
-            raise shut(place)
+        device, inner = opened
+        if device.closed:
+            raise closed_device_error(device)
         try:
             out = call(*inner, **kwargs) if kwargs else call(*inner)
         except Exception as error:
-            out = rescue(func, inner, kwargs or {}, place, error)
+            out = rescue(func, inner, kwargs or {}, device, error)
         if not returns:
             _increment_version(
                 args[slots[0]]
             )  # as torch does for every list that is changed in place
-        return _deliver_lists(out if returns else None, place, name, inner[slots[0]])
+        return _deliver_lists(out if returns else None, device, name, inner[slots[0]])
 
     return plan
 
 
-def _deliver_lists(out: Any, place: Place, name: str, first: list[Any]) -> Any:
+def _deliver_lists(out: Any, device: OpenDevice, name: str, first: list[Any]) -> Any:
     work = first[0].dtype, None, *[tensor.shape for tensor in first]
     if out is None:
-        write(name, place, 0, work)
+        write(name, device, 0, work)
         return None
-    given = [wrap(tensor, allocate(place, tensor.nbytes)) for tensor in out]
-    write(name, place, sum(tensor.nbytes for tensor in out), work)
+    given = [wrap(tensor, allocate(device, tensor.nbytes)) for tensor in out]
+    write(name, device, sum(tensor.nbytes for tensor in out), work)
     return given
 
 

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import torch
 
-from virtual_cuda.device.state import label_of
+from virtual_cuda.device.cuda_errors import label_of
 from virtual_cuda.ops import placement
 from virtual_cuda.ops.elementwise import HALF, WHOLE, widened
 from virtual_cuda.ops.placement import OperatorCall, unless_empty

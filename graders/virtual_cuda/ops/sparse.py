@@ -9,18 +9,9 @@ from typing import Any, Final
 import torch
 import torch.nested
 
-from virtual_cuda.device.state import (
-    CPU,
-    SPARSE,
-    Block,
-    Place,
-    conceal,
-    is_pinned,
-    parts,
-    place_named,
-    place_of,
-    revealed,
-)
+from virtual_cuda.device.hidden import conceal, reveal
+from virtual_cuda.device.pinning import SPARSE_LAYOUTS, is_pinned, parts_of_sparse
+from virtual_cuda.device.state import CPU, Block, OpenDevice, open_device_named, open_device_of
 from virtual_cuda.device.tensor import AUTOCAST, VIRTUAL, Tensor, make_shell
 from virtual_cuda.device.tensor import wrap as wrap_strided
 from virtual_cuda.internals import find_internal
@@ -31,9 +22,9 @@ from virtual_cuda.ops.dispatch import (
     absent,
     alert,
     allocate,
-    open_place,
+    closed_device_error,
+    require_open_device,
     rescue,
-    shut,
     wrap_output,
     write,
 )
@@ -56,20 +47,20 @@ class _ToHost(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, tensor: Any) -> Any:
-        ctx.place = conceal(tensor._block.place)
+        ctx.device = conceal(tensor._block.device)
         return tensor._inner.detach()
 
     @staticmethod
     def backward(ctx: Any, gradient: Any) -> Any:
-        return _dense(gradient, revealed(ctx.place), {})
+        return _dense(gradient, reveal(ctx.device), {})
 
 
 class _ToDevice(torch.autograd.Function):
     """A host tensor in the device's graph."""
 
     @staticmethod
-    def forward(ctx: Any, tensor: Any, place: Place, blocks: dict[int, Block]) -> Any:
-        return _dense(tensor.detach(), place, blocks)
+    def forward(ctx: Any, tensor: Any, device: OpenDevice, blocks: dict[int, Block]) -> Any:
+        return _dense(tensor.detach(), device, blocks)
 
     @staticmethod
     def backward(ctx: Any, gradient: Any) -> Any:
@@ -97,15 +88,15 @@ class NestedTensor(Tensor):
         # as it is now: ours takes a number for a GPU
         parse = find_internal("torch._C._nn._parse_to", "`to` of a nested tensor")
         device, dtype, *_ = parse(*args, **kwargs)
-        place = self._block.place if device is None else place_named(device)
+        open_device = self._block.device if device is None else open_device_named(device)
         inner = self._inner if dtype in (None, self.dtype) else self._inner.to(dtype)
-        if place is not None:
+        if open_device is not None:
             return (
                 self
-                if inner is self._inner and place is self._block.place
-                else _nested(inner.clone(), place, {})
+                if inner is self._inner and open_device is self._block.device
+                else _nested(inner.clone(), open_device, {})
             )
-        record_copy("to_host", self._inner.values(), False, False, self._block.place.label, HOST)
+        record_copy("to_host", self._inner.values(), False, False, self._block.device.label, HOST)
         return inner.clone()
 
     def cpu(self, *args: Any) -> Any:
@@ -125,31 +116,31 @@ NestedTensor.__name__ = "Tensor"
 NestedTensor.__module__ = "torch"
 
 
-def _block_of(storage: torch.UntypedStorage, place: Place, blocks: dict[int, Block]) -> Block:
+def _block_of(storage: torch.UntypedStorage, device: OpenDevice, blocks: dict[int, Block]) -> Block:
     block = blocks.get(storage._cdata)
     if block is None:
-        block = blocks[storage._cdata] = allocate(place, storage.nbytes())
+        block = blocks[storage._cdata] = allocate(device, storage.nbytes())
     return block
 
 
-def _dense(value: torch.Tensor, place: Place, blocks: dict[int, Block]) -> Any:
-    return wrap_strided(value, _block_of(value.untyped_storage(), place, blocks))
+def _dense(value: torch.Tensor, device: OpenDevice, blocks: dict[int, Block]) -> Any:
+    return wrap_strided(value, _block_of(value.untyped_storage(), device, blocks))
 
 
-def _nested(value: torch.Tensor, place: Place, blocks: dict[int, Block]) -> Any:
+def _nested(value: torch.Tensor, device: OpenDevice, blocks: dict[int, Block]) -> Any:
     # Its shape is nobody's business in C++, which never looks at it.
-    shell = make_shell(NestedTensor, (value.size(0),), dtype=value.dtype, device=place.lazy)
-    shell._inner, shell._block = value, _block_of(value.values().untyped_storage(), place, blocks)
+    shell = make_shell(NestedTensor, (value.size(0),), dtype=value.dtype, device=device.lazy)
+    shell._inner, shell._block = value, _block_of(value.values().untyped_storage(), device, blocks)
     return shell
 
 
-def run_nested(func: Any, args: Any, kwargs: Any, place: Place | None = None) -> Any:
+def run_nested(func: Any, args: Any, kwargs: Any, device: OpenDevice | None = None) -> Any:
     """Call any function of torch on the host's tensors; its results are on the device."""
     known = {}
     blocks = {}
 
     def down(value: Any) -> Any:
-        nonlocal place
+        nonlocal device
         if type(value) is NestedTensor:
             known[id(value._inner)] = value
             blocks[value._inner.values().untyped_storage()._cdata] = value._block
@@ -157,44 +148,46 @@ def run_nested(func: Any, args: Any, kwargs: Any, place: Place | None = None) ->
             blocks[value._inner.untyped_storage()._cdata] = value._block
         else:
             return (
-                "cpu" if isinstance(value, torch.device) and place_of(value) is not None else value
+                "cpu"
+                if isinstance(value, torch.device) and open_device_of(value) is not None
+                else value
             )
-        place = place or value._block.place
-        if place.shut:
-            raise shut(place)
+        device = device or value._block.device
+        if device.closed:
+            raise closed_device_error(device)
         graph = type(value) is not NestedTensor and value.requires_grad and torch.is_grad_enabled()
         return _to_host(value) if graph else value._inner
 
     def up(value: Any) -> Any:
         if (
             not isinstance(value, torch.Tensor)
-            or place is None
+            or device is None
             or getattr(func, "__name__", "") in _HOST_ONLY
         ):
             return value
         if id(value) in known:
             return known[id(value)]
         if value.is_nested:
-            return _nested(value, place, blocks)
+            return _nested(value, device, blocks)
         graph = value.requires_grad and torch.is_grad_enabled()
-        return _to_device(value, place, blocks) if graph else _dense(value, place, blocks)
+        return _to_device(value, device, blocks) if graph else _dense(value, device, blocks)
 
     args, kwargs = map_leaves(down, (tuple(args), kwargs))
     before = len(blocks)
     out = map_leaves(up, func(*args, **kwargs))
-    if place is not None and any(isinstance(leaf, torch.Tensor) for leaf in leaves_of(out)):
+    if device is not None and any(isinstance(leaf, torch.Tensor) for leaf in leaves_of(out)):
         made = sum(block.size for block in list(blocks.values())[before:])
-        write(f"aten.{getattr(func, '__name__', 'nested')}.default", place, made)
+        write(f"aten.{getattr(func, '__name__', 'nested')}.default", device, made)
     return out
 
 
 def nested_to_device(
-    tensor: torch.Tensor, place: Place, non_blocking: bool, dtype: torch.dtype | None
+    tensor: torch.Tensor, device: OpenDevice, non_blocking: bool, dtype: torch.dtype | None
 ) -> Any:
     """A nested host tensor, copied."""
     moved = tensor.clone() if dtype in (None, tensor.dtype) else tensor.to(dtype)
-    record_copy("to_device", moved.values(), is_pinned(tensor), non_blocking, HOST, place.label)
-    return _nested(moved, place, {})
+    record_copy("to_device", moved.values(), is_pinned(tensor), non_blocking, HOST, device.label)
+    return _nested(moved, device, {})
 
 
 aten: Final = torch.ops.aten
@@ -260,11 +253,11 @@ class SparseTensor(Tensor):
     def new(self, *args: Any, device: Any = None) -> Any:
         """The constructor of old, which `SparseAdam` uses."""
         if len(args) < 2 or isinstance(args[0], int):
-            return wrap(self._inner.new(*args), self._block.place)[0]
+            return wrap(self._inner.new(*args), self._block.device)[0]
         return torch.sparse_coo_tensor(*args, dtype=self.dtype, device=self.device)
 
     def __copy__(self) -> Any:
-        return wrap(self._inner, self._block.place, self._parts)[0]
+        return wrap(self._inner, self._block.device, self._parts)[0]
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Any:
         if id(self) not in memo:
@@ -276,23 +269,23 @@ SparseTensor.__name__ = "Tensor"
 SparseTensor.__module__ = "torch"
 
 
-def _account(shell: Any, place: Place, known: dict[int, Block]) -> int:
+def _account(shell: Any, device: OpenDevice, known: dict[int, Block]) -> int:
     """Give each part its block: the one it shares, or a new one. Says how many bytes are new."""
     held: dict[int, Block] = {}
     fresh = 0
-    for part in parts(shell._inner):
+    for part in parts_of_sparse(shell._inner):
         storage = part.untyped_storage()
         block = known.get(storage._cdata)
         if block is None:
             fresh += storage.nbytes()
-            block = allocate(place, storage.nbytes())
+            block = allocate(device, storage.nbytes())
         held[storage._cdata] = shell._block = block
     shell._parts = held
     return fresh
 
 
 def wrap(
-    value: torch.Tensor, place: Place, known: dict[int, Block] | None = None
+    value: torch.Tensor, device: OpenDevice, known: dict[int, Block] | None = None
 ) -> tuple[Any, int]:
     """A device tensor around a sparse one, and the bytes it newly takes."""
     shape = value.shape
@@ -306,7 +299,7 @@ def wrap(
         None,
         value.dtype,
         layout,
-        place.lazy,
+        device.lazy,
         False,
         False,
         None,
@@ -315,7 +308,7 @@ def wrap(
         keys,
     )
     shell._inner = value
-    return shell, _account(shell, place, known or {})
+    return shell, _account(shell, device, known or {})
 
 
 class _Opened(Unwrapped):
@@ -326,25 +319,25 @@ class _Opened(Unwrapped):
     def open(self, value: Any) -> Any:
         if type(value) is not SparseTensor:
             return super().open(value)
-        place = value._block.place
-        self.place = self.place or place
-        if place not in self.places:
-            self.places.append(place)
+        device = value._block.device
+        self.device = self.device or device
+        if device not in self.devices:
+            self.devices.append(device)
         self.back.setdefault(identity(value._inner), value)
         self.blocks.update(value._parts)
         return value._inner
 
-    def close(self, value: Any, place: Place | None) -> tuple[Any, int]:
+    def close(self, value: Any, device: OpenDevice | None) -> tuple[Any, int]:
         if not isinstance(value, torch.Tensor):
-            return super().close(value, place)
+            return super().close(value, device)
         known = self.back.get(identity(value))
         if type(known) is SparseTensor:
-            return known, _account(known, known._block.place, self.blocks)
-        if known is not None or place is None:
-            return super().close(value, place)
+            return known, _account(known, known._block.device, self.blocks)
+        if known is not None or device is None:
+            return super().close(value, device)
         if value.layout is torch.strided:
-            return wrap_output(value, place, self.blocks)
-        return wrap(value, place, self.blocks)
+            return wrap_output(value, device, self.blocks)
+        return wrap(value, device, self.blocks)
 
 
 class _Coordinates(Block):
@@ -364,19 +357,19 @@ def _as_coo(func: Any, args: Any) -> Any:
             return aten.values.default(first)
         if func in (aten._indices.default, aten.indices.default):
             coordinates = first._inner.to_sparse()._indices()
-            block = _Coordinates(first._block.place, coordinates.nbytes)
+            block = _Coordinates(first._block.device, coordinates.nbytes)
             block.of = first
             return wrap_strided(coordinates, block)
     if func is aten._sparse_coo_tensor_with_dims_and_tensors.default and isinstance(
         args[3]._block, _Coordinates
     ):
         pattern = args[3]._block.of
-        *indices, _ = parts(pattern._inner)
+        *indices, _ = parts_of_sparse(pattern._inner)
         like = pattern._inner
         blocks = {**pattern._parts, args[4]._inner.untyped_storage()._cdata: args[4]._block}
         build: Any = torch.sparse_compressed_tensor
         made = build(*indices, args[4]._inner.detach(), like.shape, layout=like.layout)
-        return wrap(made, pattern._block.place, blocks)[0]
+        return wrap(made, pattern._block.device, blocks)[0]
     return NotImplemented
 
 
@@ -469,14 +462,14 @@ def run(func: Any, args: Any, kwargs: Any) -> Any:
     seen = _Opened()
     inner = [seen.open(value) for value in args]
     named = {key: seen.open(value) for key, value in kwargs.items()}
-    target = seen.place
+    target = seen.device
     if named.get("device") is not None:
-        target = place_of(named["device"])
+        target = open_device_of(named["device"])
         named["device"] = named["device"] if target is None else CPU
     named.pop("pin_memory", None)
-    if seen.place is not None and seen.place.shut:
-        raise shut(seen.place)
-    if (seen.plain and seen.place is not None) or len(seen.places) > 1:
+    if seen.device is not None and seen.device.closed:
+        raise closed_device_error(seen.device)
+    if (seen.plain and seen.device is not None) or len(seen.devices) > 1:
         try:
             placement.judge(func, args, kwargs)
         except RuntimeError as error:
@@ -524,31 +517,33 @@ def _to_copy(func: Any, args: Any, kwargs: Any) -> Any:
     """Between host and device, or to another dtype where it is."""
     source = args[0]
     device = kwargs.get("device")
-    place = open_place(source)
+    open_device = require_open_device(source)
     inner = source._inner
-    target = place if device is None else place_of(device)
+    target = open_device if device is None else open_device_of(device)
     moved = inner.to(kwargs["dtype"]) if kwargs.get("dtype") is not None else inner.clone()
     if target is None:
-        for part in parts(inner):
-            record_copy("to_host", part, False, bool(kwargs.get("non_blocking")), place.label, HOST)
+        for part in parts_of_sparse(inner):
+            record_copy(
+                "to_host", part, False, bool(kwargs.get("non_blocking")), open_device.label, HOST
+            )
         return moved
     return wrap(moved, target)[0]
 
 
 def to_device(
-    tensor: torch.Tensor, place: Place, non_blocking: bool, dtype: torch.dtype | None
+    tensor: torch.Tensor, device: OpenDevice, non_blocking: bool, dtype: torch.dtype | None
 ) -> Any:
     """A sparse host tensor, copied part by part."""
     inner = tensor.detach().clone() if dtype is None else tensor.detach().to(dtype, copy=True)
-    shell, nbytes = wrap(inner, place)
-    write("aten._to_copy.default", place, nbytes)
+    shell, nbytes = wrap(inner, device)
+    write("aten._to_copy.default", device, nbytes)
     pinned = is_pinned(tensor)
-    for part in parts(inner):
-        record_copy("to_device", part, pinned, non_blocking, HOST, place.label)
+    for part in parts_of_sparse(inner):
+        record_copy("to_device", part, pinned, non_blocking, HOST, device.label)
     return shell.requires_grad_(tensor.requires_grad)
 
 
-WRAPPERS.update(dict.fromkeys(SPARSE, wrap))
+WRAPPERS.update(dict.fromkeys(SPARSE_LAYOUTS, wrap))
 
 # Operators that make a sparse tensor out of strided ones; all others are known by their arguments.
 # How often the host waits was measured on an H200.

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from virtual_cuda.device.state import without_lazy
+from virtual_cuda.device.cuda_errors import without_lazy
 from virtual_cuda.device.tensor import VIRTUAL
 from virtual_cuda.patching import Opening, Patch, Stage, around, torch_patches
 from virtual_cuda.recorder import Recorder

@@ -18,7 +18,7 @@ from typing import Any, Final
 import torch
 import torch.export
 
-from virtual_cuda.device.state import CUDA, LAZY, place_named
+from virtual_cuda.device.state import CUDA, LAZY, open_device_named
 from virtual_cuda.device.tensor import VIRTUAL
 from virtual_cuda.internals import find_internal
 from virtual_cuda.patching import Opening, Patch, around, torch_patches, unpatched
@@ -55,7 +55,7 @@ def _load(
     original: Any, f: Any, map_location: Any = None, _extra_files: Any = None, **kwargs: Any
 ) -> Any:
     files = {**(_extra_files or {}), _HOME: ""}
-    mapped = None if map_location is None else place_named(map_location)
+    mapped = None if map_location is None else open_device_named(map_location)
     module = original(f, "cpu" if mapped else map_location, files, **kwargs)
     home = files.pop(_HOME)
     if _extra_files is not None:

@@ -12,18 +12,11 @@ from typing import Any, Final
 
 import torch
 
-from virtual_cuda.device import state
+from virtual_cuda.device import pinning
+from virtual_cuda.device.cuda_errors import forked_process_error, warn
 from virtual_cuda.device.layout import SMALL
-from virtual_cuda.device.state import (
-    CPU,
-    Place,
-    forked,
-    is_pinned,
-    now,
-    place_named,
-    place_of,
-    warn,
-)
+from virtual_cuda.device.pinning import is_pinned
+from virtual_cuda.device.state import CPU, OpenDevice, now, open_device_named, open_device_of
 from virtual_cuda.device.tensor import VIRTUAL, wrap
 from virtual_cuda.errors import DeviceClosed
 from virtual_cuda.internals import find_internal
@@ -31,10 +24,10 @@ from virtual_cuda.ledger.rows import StreamRow
 from virtual_cuda.ops import autocast, elementwise, fused, layers
 from virtual_cuda.ops.dispatch import (
     allocate,
+    closed_device_error,
     deliver,
     general,
-    open_place,
-    shut,
+    require_open_device,
     thread_state,
     work_of,
     write,
@@ -50,20 +43,20 @@ aten: Final = torch.ops.aten
 
 def to_device(
     tensor: torch.Tensor,
-    place: Place,
+    device: OpenDevice,
     non_blocking: bool,
     dtype: Any = None,
     memory_format: Any = None,
 ) -> Any:
     """A new device tensor with the values of a host tensor (no autograd: the caller has seen to that)."""
-    if place.shut:
-        raise shut(place)
+    if device.closed:
+        raise closed_device_error(device)
     if dtype is None and memory_format is None:
         inner = tensor.clone()
     else:
         inner = aten._to_copy.default(tensor, dtype=dtype, memory_format=memory_format)
-    shell = deliver(inner, place, "aten._to_copy.default")
-    record_copy("to_device", tensor, is_pinned(tensor), non_blocking, HOST, place.label)
+    shell = deliver(inner, device, "aten._to_copy.default")
+    record_copy("to_device", tensor, is_pinned(tensor), non_blocking, HOST, device.label)
     return shell
 
 
@@ -74,14 +67,14 @@ def _to_copy(func: Any, args: Any, kwargs: Any) -> Any:
     non_blocking = options.pop("non_blocking", False)
     options.pop("pin_memory", None)
     if type(source) not in VIRTUAL:
-        target = place_of(device)
+        target = open_device_of(device)
         assert target is not None
         return to_device(
             source, target, non_blocking, options.get("dtype"), options.get("memory_format")
         )
-    place = open_place(source)
+    open_device = require_open_device(source)
     inner = source._inner
-    target = place if device is None else place_of(device)
+    target = open_device if device is None else open_device_of(device)
     if target is None and device.type != "cpu":
         return func(inner, device=device, **options)
     dtype = options.get("dtype")
@@ -92,19 +85,25 @@ def _to_copy(func: Any, args: Any, kwargs: Any) -> Any:
     else:
         out = elementwise.to_copy(inner, **options)
     if target is None:
-        write("aten._to_copy.default", place, 0, (inner.dtype, None, inner.shape), where)
-        record_copy("to_host", inner, False, non_blocking, place.label, HOST, where=where)
+        write("aten._to_copy.default", open_device, 0, (inner.dtype, None, inner.shape), where)
+        record_copy("to_host", inner, False, non_blocking, open_device.label, HOST, where=where)
         return (
-            state.pinned_from_now(out) if non_blocking else out
+            pinning.count_as_pinned(out) if non_blocking else out
         )  # torch makes it so, or the copy could not overlap
     block = allocate(target, out.untyped_storage().nbytes())
     plain = out.dtype is inner.dtype and inner.is_contiguous()
     write(
         "aten._to_copy.default", target, out.nbytes, work_of(out, () if plain else (inner,)), where
     )
-    if target is not place:
+    if target is not open_device:
         record_copy(
-            "between_devices", inner, False, non_blocking, place.label, target.label, where=where
+            "between_devices",
+            inner,
+            False,
+            non_blocking,
+            open_device.label,
+            target.label,
+            where=where,
         )
     return wrap(out, block)
 
@@ -115,26 +114,28 @@ def _copy_(func: Any, args: Any, kwargs: Any) -> Any:
     non_blocking = args[2] if len(args) > 2 else kwargs.get("non_blocking", False)
     on_device = type(target) in VIRTUAL
     from_device = type(source) in VIRTUAL
-    place = open_place(target if on_device else source)
+    device = require_open_device(target if on_device else source)
     if not isinstance(source, torch.Tensor):  # a number, which is a scalar of the host
         source = torch.scalar_tensor(source, dtype=target.dtype)
     if not on_device:
         elementwise.copy_(target, source._inner)
-        write("aten.copy_.default", place, 0)
-        record_copy("to_host", source._inner, is_pinned(target), non_blocking, place.label, HOST)
+        write("aten.copy_.default", device, 0)
+        record_copy("to_host", source._inner, is_pinned(target), non_blocking, device.label, HOST)
         return target
     if not from_device:
         target._inner.copy_(source)
-        write("aten.copy_.default", place, 0)
-        record_copy("to_device", source, is_pinned(source), non_blocking, HOST, place.label)
+        write("aten.copy_.default", device, 0)
+        record_copy("to_device", source, is_pinned(source), non_blocking, HOST, device.label)
         return target
     elementwise.copy_(target._inner, source._inner)
     both = target._inner, source._inner
     plain = both[0].dtype is both[1].dtype and both[0].is_contiguous() and both[1].is_contiguous()
-    write("aten.copy_.default", place, 0, work_of(both[0], ()) if plain else work_of(None, both))
-    other = source._block.place
-    if other is not place:
-        record_copy("between_devices", source._inner, False, non_blocking, other.label, place.label)
+    write("aten.copy_.default", device, 0, work_of(both[0], ()) if plain else work_of(None, both))
+    other = source._block.device
+    if other is not device:
+        record_copy(
+            "between_devices", source._inner, False, non_blocking, other.label, device.label
+        )
     return target
 
 
@@ -194,19 +195,19 @@ def _create(op: Any, *args: Any, **kwargs: Any) -> Any:
                 f"cuda:{device.index or 0}"
             )  # asked for by a tensor that has outlived its device
         raise (
-            forked()
+            forked_process_error()
             if thread_state.forked
             else AssertionError("Torch not compiled with CUDA enabled")
         )
     if op not in EMPTY:
         return general(op, args, kwargs)
-    place = place_of(kwargs["device"])
-    assert place is not None
+    open_device = open_device_of(kwargs["device"])
+    assert open_device is not None
     nbytes = math.prod(args[0]) * (kwargs.get("dtype") or torch.get_default_dtype()).itemsize
     if _EXABYTE <= nbytes < 8 * _EXABYTE:  # what is more, C++ cannot count
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate more than 1EB memory.")
-    if SMALL < nbytes < _EXABYTE and nbytes > place.memory.allowed - place.memory.live:
-        allocate(place, nbytes)  # refused, before the host tries to find it
+    if SMALL < nbytes < _EXABYTE and nbytes > open_device.memory.allowed - open_device.memory.live:
+        allocate(open_device, nbytes)  # refused, before the host tries to find it
     kwargs["device"] = CPU
     kwargs.pop("pin_memory", None)
     strides = thread_state.strides
@@ -215,8 +216,8 @@ def _create(op: Any, *args: Any, **kwargs: Any) -> Any:
         inner = torch.empty_strided(args[0], strides, dtype=kwargs.get("dtype"))
     else:
         inner = op(*args, **kwargs)
-    block = allocate(place, inner.untyped_storage().nbytes())
-    write(_EMPTY_NAMES[op is EMPTY[0]], place, inner.nbytes)
+    block = allocate(open_device, inner.untyped_storage().nbytes())
+    write(_EMPTY_NAMES[op is EMPTY[0]], open_device, inner.nbytes)
     return wrap(inner, block)
 
 
@@ -323,8 +324,8 @@ def _direct(tensor: Any) -> bool:
 
 def _to(original: Any) -> Any:
     def to(self: Any, *args: Any, **kwargs: Any) -> Any:
-        place = place_named(args[0]) if args else None
-        if place is not None:
+        device = open_device_named(args[0]) if args else None
+        if device is not None:
             # (device) as students write it, (device, dtype or None, non_blocking) as nn.Module.to does
             usual = len(args) == 1 or (len(args) == 3 and args[1] in (None, self.dtype))
             # From the host it is a copy, also where none is asked for.
@@ -334,19 +335,19 @@ def _to(original: Any) -> Any:
                 and _direct(self)
             ):
                 return to_device(
-                    self, place, kwargs.get("non_blocking", len(args) == 3 and args[2])
+                    self, device, kwargs.get("non_blocking", len(args) == 3 and args[2])
                 )
             if not any(
                 isinstance(other, str) for other in args[1:]
             ):  # else C++ shall refuse what was written
-                args = (place.lazy, *args[1:])
-        named = place_named(kwargs.get("device"))
+                args = (device.lazy, *args[1:])
+        named = open_device_named(kwargs.get("device"))
         if named is not None:
             kwargs["device"] = named.lazy  # the device as C++ knows it
-            place = named
+            device = named
         if "tensor" in kwargs:
             args = (kwargs.pop("tensor"), *args)
-        crosses = place is not None or (bool(args) and type(args[0]) in VIRTUAL)
+        crosses = device is not None or (bool(args) and type(args[0]) in VIRTUAL)
         if not crosses or type(self) in VIRTUAL or self.layout is not torch.strided:
             return original(self, *args, **kwargs)
         # Of a class that wraps tensors only those inside are copied, which may have any strides.
@@ -438,14 +439,14 @@ def _from_data(
             device = data.device
         elif not isinstance(data, torch.Tensor):
             device = _default_device()
-    place = place_named(device)
+    open_device = open_device_named(device)
     if (
         type(data) in (list, tuple)
         and kwargs.get("dtype") is None
         and (dtype := _dtype_of(data)) is not None
     ):
         kwargs["dtype"] = dtype
-    if place is None:
+    if open_device is None:
         if device is not None:
             kwargs["device"] = device
         if type(data) in VIRTUAL:
@@ -453,14 +454,14 @@ def _from_data(
         elif args and not isinstance(data, torch.Tensor):
             args = (_read(data), *args[1:])
         made_here = _counted(data, original(*args, **kwargs))
-        return state.pin(made_here) if pin_memory else made_here
+        return pinning.pin(made_here) if pin_memory else made_here
     requires_grad = kwargs.pop("requires_grad", False)
     if isinstance(data, torch.Tensor):
         copied = name == "tensor"
         if copied:
             warn(_COPIED)
         moved = (data.detach() if copied else data).to(
-            place.cuda, kwargs.get("dtype") or data.dtype
+            open_device.cuda, kwargs.get("dtype") or data.dtype
         )
         if (copied and moved.data_ptr() == data.data_ptr()) or (
             kwargs.get("copy") and moved is data
@@ -470,7 +471,7 @@ def _from_data(
         if pin_memory:
             raise RuntimeError("Only dense CPU tensors can be pinned")
         args = (_read(args[0]), *args[1:]) if args else args
-        moved = _counted(data, original(*args, device=CPU, **kwargs)).to(place.cuda)
+        moved = _counted(data, original(*args, device=CPU, **kwargs)).to(open_device.cuda)
     if requires_grad and not (moved.is_floating_point() or moved.is_complex()):
         raise RuntimeError("Only Tensors of floating point and complex dtype can require gradients")
     return moved.requires_grad_() if requires_grad else moved
@@ -480,7 +481,7 @@ def _counted(data: Any, made: torch.Tensor) -> torch.Tensor:
     """The tensor; that it was made of a long list, number by number, is noted for the modelled clock."""
     gpu = now.gpu
     if gpu is not None and type(data) in (list, tuple) and made.numel() >= _LONG:
-        label = gpu.places[gpu.current].label
+        label = gpu.devices[gpu.current].label
         at = perf_counter()
         gpu.ledger.rows.append(StreamRow(at, None, None, label, 0, "list", made.numel()))
     return made
@@ -504,12 +505,12 @@ def new_tensor(
 
 @torch_patches()
 def _patches(opening: Opening) -> Iterator[Patch]:
-    opening.closing.append(state.pinned.clear)
+    opening.closing.append(pinning.pinned_storages.clear)
     yield torch, "device", device
     yield torch.Tensor, "to", _to(torch.Tensor.to)
     yield torch.Tensor, "cuda", cuda
-    yield torch.Tensor, "pin_memory", lambda self, device=None: state.pin(self)
-    yield torch.Tensor, "is_pinned", lambda self, device=None: state.is_pinned(self)
+    yield torch.Tensor, "pin_memory", lambda self, device=None: pinning.pin(self)
+    yield torch.Tensor, "is_pinned", lambda self, device=None: pinning.is_pinned(self)
     yield torch.Tensor, "new_tensor", new_tensor
     yield from (around(torch, name, functools.partial(_from_data, name)) for name in _FROM_DATA)
     yield from _factories()
@@ -531,18 +532,18 @@ _NEW = ("new_empty", "new_empty_strided", "new_full", "new_ones", "new_zeros")
 def _settle(original: Any, name: str) -> Any:
     def made(*args: Any, **kwargs: Any) -> Any:
         device = kwargs.get("device")
-        place = place_named(device)
-        if place is not None and type(device) is int:
-            kwargs["device"] = place.cuda
+        open_device = open_device_named(device)
+        if open_device is not None and type(device) is int:
+            kwargs["device"] = open_device.cuda
         if kwargs.get("pin_memory"):
-            if place is not None:
+            if open_device is not None:
                 raise RuntimeError("Only dense CPU tensors can be pinned")
             del kwargs["pin_memory"]
-            return state.pin(original(*args, **kwargs))
+            return pinning.pin(original(*args, **kwargs))
         generator = kwargs.get("generator")
         if (
             generator is not None
-            and place is None
+            and open_device is None
             and is_device_generator(generator)
             and not _on_device(args, kwargs)
         ):
@@ -559,15 +560,15 @@ def _numbered(original: Any, name: str) -> Any:
     def made(*args: Any, **kwargs: Any) -> Any:
         device = kwargs.get("device")
         if type(device) is int:
-            place = place_named(device)
-            kwargs["device"] = device if place is None else place.cuda
+            open_device = open_device_named(device)
+            kwargs["device"] = device if open_device is None else open_device.cuda
         if (
             kwargs.get("pin_memory")
-            and place_named(device) is None
+            and open_device_named(device) is None
             and not (device is None and type(args[0]) in VIRTUAL)
         ):
             del kwargs["pin_memory"]
-            return state.pin(original(*args, **kwargs))
+            return pinning.pin(original(*args, **kwargs))
         return original(*args, **kwargs)
 
     made.__name__, made.__doc__ = name, original.__doc__

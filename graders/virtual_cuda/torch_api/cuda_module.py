@@ -14,7 +14,9 @@ import torch
 import torch.cuda.nvtx
 import torch.cuda.profiler
 
-from virtual_cuda.device.state import Allocator, VirtualGpu, forked, index_of, invalid_ordinal
+from virtual_cuda.device.cuda_errors import forked_process_error, invalid_ordinal_error
+from virtual_cuda.device.memory import Allocator
+from virtual_cuda.device.state import VirtualGpu, index_of
 from virtual_cuda.device.tensor import VIRTUAL
 from virtual_cuda.internals import find_internal
 from virtual_cuda.ops import placement
@@ -106,9 +108,9 @@ def _properties(gpu: VirtualGpu) -> dict[str, Any]:
 
 def allocator_of(gpu: VirtualGpu, device: Any = None) -> Allocator:
     index = index_of(gpu, device)
-    if not 0 <= index < len(gpu.places):
+    if not 0 <= index < len(gpu.devices):
         raise RuntimeError(f"Invalid device argument {index}: did you call init?")
-    return gpu.places[index].memory
+    return gpu.devices[index].memory
 
 
 def _allocator_setting(name: str) -> str | None:
@@ -158,13 +160,13 @@ class Devices:
         if (fraction := _allocator_setting("per_process_memory_fraction")) is not None:
             if not 0 <= float(fraction) <= 1:
                 raise RuntimeError("per_process_memory_fraction is invalid, set it in [0.0, 1.0]")
-            for place in gpu.places:
-                place.memory.allowed = int(place.memory.total * float(fraction))
+            for device in gpu.devices:
+                device.memory.allowed = int(device.memory.total * float(fraction))
         return ()
 
     def initialize(self) -> None:
         if os.getpid() != self.process:
-            raise forked()
+            raise forked_process_error()
         self.started = True
 
     def initialized(self) -> bool:
@@ -172,7 +174,7 @@ class Devices:
         used = (
             self.started
             or self.gpu.host_memory.used
-            or any(place.memory.blocks_ever for place in self.gpu.places)
+            or any(device.memory.blocks_ever for device in self.gpu.devices)
         )
         return used and os.getpid() == self.process
 
@@ -189,8 +191,8 @@ class Devices:
         }
 
     def check(self, index: int) -> int:
-        if not 0 <= index < len(self.gpu.places):
-            raise invalid_ordinal()
+        if not 0 <= index < len(self.gpu.devices):
+            raise invalid_ordinal_error()
         return index
 
     def set_device(self, device: Any) -> None:
@@ -205,9 +207,9 @@ class Devices:
 
     def properties(self, device: Any = None) -> Any:
         index = index_of(self.gpu, device)
-        if not 0 <= index < len(self.gpu.places):
+        if not 0 <= index < len(self.gpu.devices):
             raise AssertionError("Invalid device id")
-        memory = self.gpu.places[0].memory.total
+        memory = self.gpu.devices[0].memory.total
         return _CudaDeviceProperties(
             name=self.gpu.name, total_memory=memory, **_properties(self.gpu)
         )
@@ -247,8 +249,8 @@ class Devices:
         return value
 
     def empty_cache(self) -> None:
-        for place in self.gpu.places:
-            place.memory.empty_cache()
+        for device in self.gpu.devices:
+            device.memory.empty_cache()
 
     def _shared(self) -> dict[str, Any]:
         """What `torch.cuda` and `torch.accelerator` both have; functions of its own for each."""
@@ -258,7 +260,7 @@ class Devices:
 
         return {
             "is_available": lambda: True,
-            "device_count": lambda: len(self.gpu.places),
+            "device_count": lambda: len(self.gpu.devices),
             "synchronize": self.synchronize,
             "memory_allocated": lambda device=None: of(device).live,
             "max_memory_allocated": lambda device=None: of(device).peak,
@@ -277,14 +279,14 @@ class Devices:
             (device, "Invalid device id"),
             (peer_device, "Invalid peer device id"),
         ):
-            if not 0 <= index_of(self.gpu, given) < len(self.gpu.places):
+            if not 0 <= index_of(self.gpu, given) < len(self.gpu.devices):
                 raise AssertionError(words)
         return index_of(self.gpu, device) != index_of(self.gpu, peer_device)
 
     def free_and_total(self, device: Any = None) -> tuple[int, int]:
         """`torch.cuda.mem_get_info`, which asks the driver."""
-        if not 0 <= index_of(self.gpu, device) < len(self.gpu.places):
-            raise invalid_ordinal()
+        if not 0 <= index_of(self.gpu, device) < len(self.gpu.devices):
+            raise invalid_ordinal_error()
         memory = allocator_of(self.gpu, device)
         return memory.free, memory.total
 
@@ -369,7 +371,7 @@ class Devices:
             ),
             "_cuda_getCurrentBlasHandle": lambda: id(self.gpu),
             "_cuda_getCurrentSolverHandle": lambda: id(self.gpu) + 8,
-            "_cuda_getDeviceCount": lambda: len(self.gpu.places),
+            "_cuda_getDeviceCount": lambda: len(self.gpu.devices),
             "_cuda_cudaCachingAllocator_enable": lambda enabled: None,
             "_CudaDeviceProperties": _CudaDeviceProperties,
         }

@@ -19,12 +19,13 @@ import torch
 import torch.cuda.nccl
 import torch.distributed
 
-from virtual_cuda.device.state import Place, held_inside
+from virtual_cuda.device.hidden import hidden_attribute
+from virtual_cuda.device.state import OpenDevice
 from virtual_cuda.device.tensor import VIRTUAL
 from virtual_cuda.internals import find_internal
 from virtual_cuda.ledger.rows import CollectiveRow, EndRow
 from virtual_cuda.ops import placement
-from virtual_cuda.ops.dispatch import Unwrapped, shut
+from virtual_cuda.ops.dispatch import Unwrapped, closed_device_error
 from virtual_cuda.ops.library_operators import NAMESPACES
 from virtual_cuda.ops.registry import operator
 from virtual_cuda.patching import Opening, Patch, around, torch_patches
@@ -142,7 +143,7 @@ def _scaled(original: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
 
 
 def _multiply(factor: Any, tensor: torch.Tensor) -> None:
-    tensor.mul_(held_inside(factor, "_inner", factor))
+    tensor.mul_(hidden_attribute(factor, "_inner", factor))
 
 
 def _divide(size: int, tensor: torch.Tensor) -> None:
@@ -174,10 +175,10 @@ class _Collective:
     def __init__(self, func: Any, args: Any) -> None:
         self.seen = Unwrapped()
         self.inner = [self.seen.open(value) for value in args]
-        assert self.seen.place is not None
-        self.place: Place = self.seen.place
-        if self.place.shut:
-            raise shut(self.place)
+        assert self.seen.device is not None
+        self.device: OpenDevice = self.seen.device
+        if self.device.closed:
+            raise closed_device_error(self.device)
         if self.seen.plain:
             raise RuntimeError("No backend type associated with device type cpu")
         self.factor = _reduction.factor
@@ -188,23 +189,23 @@ class _Collective:
 
     def begin(self, size: int) -> None:
         nbytes = sum(tensor.nbytes for tensor in tensors_in(self.inner))
-        self.row = len(self.place.gpu.ledger.rows)
+        self.row = len(self.device.gpu.ledger.rows)
         moved = 0 if self.name == "barrier" else nbytes
         at = perf_counter()
         code, offset = site()
-        self.place.note(CollectiveRow(at, code, offset, self.name, self.place.label, moved, size))
+        self.device.note(CollectiveRow(at, code, offset, self.name, self.device.label, moved, size))
 
     def end(self, complete: bool = True) -> None:
         if complete and self.factor is not None:
             for tensor in tensors_in(self.inner[0]):  # what it has written
                 self.factor(tensor)
-        self.place.note(EndRow(perf_counter(), self.row))
+        self.device.note(EndRow(perf_counter(), self.row))
 
 
 def _run(func: Any, args: Any, kwargs: Any) -> Any:
     """An operator of c10d, whose last result is the work to wait for."""
     if "process_group" not in (names := [argument.name for argument in func._schema.arguments]):
-        return func(*(held_inside(value, "_inner", value) for value in args), **kwargs)
+        return func(*(hidden_attribute(value, "_inner", value) for value in args), **kwargs)
     each = _Collective(func, args)
     position = names.index("process_group")
     group = dist.ProcessGroup.unbox(args[position])
@@ -277,7 +278,7 @@ def _run_functional(func: Any, args: Any, kwargs: Any) -> Any:
         torch.ops._c10d_functional.wait_tensor(tensor)
     each.inner[0] = out
     each.end()
-    return each.seen.close(out, each.place)[0]
+    return each.seen.close(out, each.device)[0]
 
 
 # ---- what SyncBatchNorm consists of on a GPU; the CPU has no kernels -------------------------------------------------

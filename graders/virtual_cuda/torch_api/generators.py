@@ -10,7 +10,8 @@ from typing import Any, Final
 
 import torch
 
-from virtual_cuda.device.state import CUDA, Place, VirtualGpu, held_inside, index_of, now
+from virtual_cuda.device.hidden import hidden_attribute
+from virtual_cuda.device.state import CUDA, OpenDevice, VirtualGpu, index_of, now
 from virtual_cuda.device.tensor import PLANS
 from virtual_cuda.ops.dispatch import general
 from virtual_cuda.ops.plans import make_plan, plan_by
@@ -223,7 +224,7 @@ class DefaultGenerators:
     def use(self, gpu: VirtualGpu) -> Iterable[Patch]:
         """Make the generators of a device; returns the patch that shows them."""
         self.gpu = gpu
-        self.generators = [Generator(i) for i in range(len(gpu.places))]
+        self.generators = [Generator(i) for i in range(len(gpu.devices))]
         for generator in self.generators:
             generator.manual_seed(torch.initial_seed())
         self.following_host = True
@@ -309,11 +310,11 @@ def is_random(func: Any) -> bool:
     )
 
 
-def _chosen(given: Any, place: Place | None) -> Generator:
+def _chosen(given: Any, device: OpenDevice | None) -> Generator:
     """The generator to draw from: the one given, or the device's default; raises what CUDA raises for another."""
     assert now.gpu is not None
     if given is None:
-        return _open[0].generators[now.gpu.current if place is None else place.index].core
+        return _open[0].generators[now.gpu.current if device is None else device.index].core
     if not is_device_generator(given):
         raise RuntimeError("Expected a 'cuda' device type for generator but found 'cpu'")
     core = generator_of(given).core
@@ -336,13 +337,13 @@ def _drawn(core: Generator, out: Any) -> Any:
 
 
 def _with_generator(
-    func: Any, args: Any, kwargs: Any, place: Place | None
+    func: Any, args: Any, kwargs: Any, device: OpenDevice | None
 ) -> tuple[Any, Any, Generator | None]:
     position = [a.name for a in func._schema.arguments].index("generator")
     given = args[position] if position < len(args) else kwargs.get("generator")
     if not _open or now.gpu is None:
         return args, kwargs, None
-    core = _chosen(given, place)
+    core = _chosen(given, device)
     if position < len(args):
         return (*args[:position], core, *args[position + 1 :]), kwargs, core
     return args, {**kwargs, "generator": core}, core
@@ -350,28 +351,28 @@ def _with_generator(
 
 def draw(func: Any, args: Any, kwargs: Any) -> Any:
     """A random operator: the device's generator, unless one was passed, which must be the device's."""
-    place = next(
-        (block.place for a in args if (block := held_inside(a, "_block")) is not None), None
+    device = next(
+        (block.device for a in args if (block := hidden_attribute(a, "_block")) is not None), None
     )
-    args, kwargs, core = _with_generator(func, args, kwargs or {}, place)
+    args, kwargs, core = _with_generator(func, args, kwargs or {}, device)
     out = general(func, args, kwargs)
     return out if core is None else _drawn(core, out)
 
 
 def dropout(func: Any, args: Any, kwargs: Any) -> Any:
     """Dropout has no generator argument: the host's generator borrows the device's state where the two differ."""
-    return _borrowed(args[0]._block.place, lambda: general(func, args, kwargs), follows=True)
+    return _borrowed(args[0]._block.device, lambda: general(func, args, kwargs), follows=True)
 
 
 def alike(func: Any, args: Any, kwargs: Any) -> Any:
     """`rand_like` and its kin have none either, and draw what `rand` would."""
-    return _borrowed(args[0]._block.place, lambda: general(func, args, kwargs))
+    return _borrowed(args[0]._block.device, lambda: general(func, args, kwargs))
 
 
-def _borrowed(place: Place, call: Callable[[], Any], follows: bool = False) -> Any:
+def _borrowed(device: OpenDevice, call: Callable[[], Any], follows: bool = False) -> Any:
     if not _open or (follows and _open[0].following_host and capture.graph is None):
         return call()
-    core = _open[0].generators[place.index].core
+    core = _open[0].generators[device.index].core
     host = torch.default_generator
     before = host.get_state()
     host.set_state(_HostGenerator.get_state(core))
@@ -382,12 +383,12 @@ def _borrowed(place: Place, call: Callable[[], Any], follows: bool = False) -> A
         host.set_state(before)
 
 
-def replayed(func: Any, inner: Any, kwargs: Any, place: Place) -> Callable[[], Any]:
+def replayed(func: Any, inner: Any, kwargs: Any, device: OpenDevice) -> Callable[[], Any]:
     """The call of a random operator on inner tensors that a CUDA graph repeats, from the generator chosen now."""
     call = functools.partial(call_of(func), *inner, **kwargs)
     if (plan := facts_of(func).plan) in _BORROWING:
-        return lambda: _borrowed(place, call, follows=plan is dropout)
-    inner, kwargs, core = _with_generator(func, tuple(inner), kwargs, place)
+        return lambda: _borrowed(device, call, follows=plan is dropout)
+    inner, kwargs, core = _with_generator(func, tuple(inner), kwargs, device)
     call = functools.partial(call_of(func), *inner, **kwargs)
     return call if core is None else lambda: _drawn(core, call())
 

@@ -13,7 +13,9 @@ import torch
 import torch.cuda.graphs
 import torch.optim
 
-from virtual_cuda.device.state import CPU, Block, Place, cuda_error, is_pinned, now
+from virtual_cuda.device.cuda_errors import cuda_error
+from virtual_cuda.device.pinning import is_pinned
+from virtual_cuda.device.state import CPU, Block, OpenDevice, now
 from virtual_cuda.device.tensor import Tensor, dispatch_by
 from virtual_cuda.ops import placement
 from virtual_cuda.ops.dispatch import allocate, write
@@ -43,8 +45,8 @@ _SEED_AND_OFFSET: Final = (
 class _Seeds:
     """Shared by all graphs that are alive."""
 
-    def __init__(self, place: Place) -> None:
-        self.blocks: list[Block] = [allocate(place, _SEED_AND_OFFSET) for _ in range(2)]
+    def __init__(self, device: OpenDevice) -> None:
+        self.blocks: list[Block] = [allocate(device, _SEED_AND_OFFSET) for _ in range(2)]
 
 
 _shared: Final[list[weakref.ref[_Seeds]]] = []
@@ -91,10 +93,10 @@ def _copies_pageable(func: Any, args: Any, kwargs: Any) -> bool:
     return to_host or any(not is_pinned(tensor) for tensor in hosts)
 
 
-def _run(place: Place, name: str, call: Callable[[], Any], results: list[Any]) -> None:
+def _run(device: OpenDevice, name: str, call: Callable[[], Any], results: list[Any]) -> None:
     """One step of a replay, into the memory that the capture has given its results."""
     again = call()
-    write(name, place, 0)
+    write(name, device, 0)
     for result, value in zip(results, tensors_in(again), strict=False):
         if result is not value:
             result.copy_(value)
@@ -139,7 +141,7 @@ class CUDAGraph:
                 "CUDA graphs must be captured on a non-default stream. (However, after capture, it's ok to replay them "
                 "on the default stream.)"
             )
-        _own(self)["_place"] = gpu.places[gpu.current]
+        _own(self)["_place"] = gpu.devices[gpu.current]
         _own(self)["_seeds"] = (_shared and _shared[0]()) or _Seeds(_own(self)["_place"])
         _shared[:] = [weakref.ref(_own(self)["_seeds"])]
         self._pool = pool or (0, next(pool_numbers))
@@ -168,9 +170,9 @@ class CUDAGraph:
         if not func.is_view and results + _written(func, args, kwargs):
             again: Callable[[], Any] = functools.partial(call_of(func), *given, **named)
             again = replayed(func, given, named, _own(self)["_place"]) if is_random(func) else again
-            place = _own(self)["_place"]
+            device = _own(self)["_place"]
             inner = [t._inner for t in results]
-            _own(self)["_steps"].append(functools.partial(_run, place, str(func), again, inner))
+            _own(self)["_steps"].append(functools.partial(_run, device, str(func), again, inner))
         self._made |= _storages([t._inner for t in results]) - _storages([given, named])
         _own(self)["_held"] += results  # the graph's own pool: its tensors stay where they are
         return out

@@ -14,7 +14,8 @@ import torch
 import torch.cuda.memory
 
 from virtual_cuda.device.layout import NO_POOL, History, Pool, kept, unsplit
-from virtual_cuda.device.state import Block, VirtualGpu, registered
+from virtual_cuda.device.pinning import registered_memory
+from virtual_cuda.device.state import Block, VirtualGpu
 from virtual_cuda.ops.dispatch import allocate
 from virtual_cuda.patching import Opening, Patch, torch_patches
 
@@ -64,21 +65,21 @@ class Memory:
                 raise RuntimeError(
                     f"expected state to be {' or '.join(repr(a) for a in allowed)}, got {name}={value!r}"
                 )
-        for place in self.gpu.places:
-            memory = place.memory
-            layout = place.memory.located()
+        for device in self.gpu.devices:
+            memory = device.memory
+            layout = device.memory.make_layout()
             before = layout.history
             if enabled is None:
                 layout.history = None
             else:
-                for block in memory.live_blocks():
+                for block in device.live_blocks():
                     if block.size:
                         layout.spot(block)
                 layout.history = History(context, max_entries if enabled == "all" else 1, skipped)
                 layout.history.metadata = self.metadata
                 if before is not None and not clear_history:
                     layout.history.entries.extend(before.entries)
-            memory.watch(enabled is not None or bool(layout.pools))
+            memory.give_addresses(enabled is not None or bool(layout.pools))
 
     def record_legacy(
         self, enabled: bool, context: bool = True, most: int = 1, of_events: bool = False, cpp: bool = False,
@@ -89,8 +90,8 @@ class Memory:
 
     def set_metadata(self, metadata: str) -> None:
         self.metadata = metadata
-        for place in self.gpu.places:
-            if (history := place.memory.located().history) is not None:
+        for device in self.gpu.devices:
+            if (history := device.memory.make_layout().history) is not None:
                 history.metadata = metadata
 
     def snapshot(self, wanted: Any = None) -> dict[str, Any]:
@@ -98,10 +99,10 @@ class Memory:
         pool = NO_POOL if wanted is None else tuple(wanted[:2])
         segments: list[dict[str, Any]] = []
         traces: list[list[dict[str, Any]]] = []
-        for place in self.gpu.places:
-            memory = place.memory
-            layout = place.memory.located()
-            found = layout.snapshot(memory.live_blocks(), memory.reserved)
+        for device in self.gpu.devices:
+            memory = device.memory
+            layout = device.memory.make_layout()
+            found = layout.snapshot(device.live_blocks(), memory.reserved)
             segments += [s for s in found if pool in (NO_POOL, s["segment_pool_id"])]
             traces.append(layout.traces() if wanted is None or len(wanted) < 3 or wanted[2] else [])
             if layout.history is not None:
@@ -110,7 +111,7 @@ class Memory:
         return {"segments": segments, "device_traces": traces, **settings}
 
     def traceback(self, address: int) -> list[dict[str, Any]] | None:
-        layouts = (place.memory.located() for place in self.gpu.places)
+        layouts = (device.memory.make_layout() for device in self.gpu.devices)
         return next(
             (frames for layout in layouts if (frames := layout.frames_at(address)) is not None),
             None,
@@ -123,24 +124,24 @@ class Memory:
             raise ValueError(
                 f"Invalid memory size: {size}. caching_allocator_alloc requires a non-negative size."
             )
-        block = allocate(self.gpu.places[self.gpu.current], size)
-        address = block.place.memory.located().spot(block, size).address
+        block = allocate(self.gpu.devices[self.gpu.current], size)
+        address = block.device.memory.make_layout().spot(block, size).address
         self.raw[address] = block
         return address
 
     def begin_pool(self, index: int, pool: Pool, thread: int | None = None) -> None:
-        memory = self.gpu.places[index].memory
-        memory.located().pools.append((pool, thread))
-        memory.watch(True)
+        memory = self.gpu.devices[index].memory
+        memory.make_layout().pools.append((pool, thread))
+        memory.give_addresses(True)
         _uses[pool] = _uses.get(pool, 1) + 1
 
     def end_pool(self, index: int, pool: Pool) -> None:
-        memory = self.gpu.places[index].memory
-        layout = memory.located()
-        found = [place for place, (begun, _) in enumerate(layout.pools) if begun == pool]
+        memory = self.gpu.devices[index].memory
+        layout = memory.make_layout()
+        found = [device for device, (begun, _) in enumerate(layout.pools) if begun == pool]
         if found:
             del layout.pools[found[-1]]
-        memory.watch(layout.history is not None or bool(layout.pools))
+        memory.give_addresses(layout.history is not None or bool(layout.pools))
 
     def patches(self) -> Iterator[Patch]:
         internals = {
@@ -241,9 +242,9 @@ class cudaError(int):
 
 
 def _register(address: int, nbytes: int, flags: int) -> cudaError:
-    if address in registered:
+    if address in registered_memory:
         return cudaError(712)
-    registered[address] = nbytes
+    registered_memory[address] = nbytes
     return cudaError(0)
 
 
@@ -260,7 +261,7 @@ _streams: Final = itertools.count(
 @torch_patches()
 def _patches(opening: Opening) -> Iterator[Patch]:
     memory = Memory(opening.gpu)
-    opening.closing.extend((registered.clear, _uses.clear, memory.raw.clear))
+    opening.closing.extend((registered_memory.clear, _uses.clear, memory.raw.clear))
     opening.again.append(memory.use)
     yield from memory.patches()
     runtime: Any = types.ModuleType("torch._C._cudart")
@@ -271,10 +272,10 @@ def _patches(opening: Opening) -> Iterator[Patch]:
         cudaProfilerStop=lambda: cudaError(0),
         cudaHostRegister=_register,
         cudaHostUnregister=lambda address: cudaError(
-            713 if registered.pop(address, None) is None else 0
+            713 if registered_memory.pop(address, None) is None else 0
         ),
         cudaStreamCreate=_create_stream,
         cudaStreamDestroy=lambda stream: cudaError(0),
-        cudaMemGetInfo=lambda index: ((at := memory.gpu.places[index].memory).free, at.total),
+        cudaMemGetInfo=lambda index: ((at := memory.gpu.devices[index].memory).free, at.total),
     )
     yield torch.cuda, "_cudart", runtime

@@ -14,7 +14,8 @@ import torch.optim.swa_utils
 from torch import nn
 from torch.nn.parameter import UninitializedTensorMixin, is_lazy  # type: ignore[attr-defined]
 
-from virtual_cuda.device.state import now, place_named, without_lazy
+from virtual_cuda.device.cuda_errors import without_lazy
+from virtual_cuda.device.state import now, open_device_named
 from virtual_cuda.device.tensor import INSIDE, VIRTUAL, Tensor
 from virtual_cuda.internals import find_internal
 from virtual_cuda.lacking import Lacking
@@ -186,10 +187,12 @@ def _materialize(
 
 
 def _on(index: int | None) -> Any:
-    place = (
-        None if index is not None and index < 0 else place_named("cuda" if index is None else index)
+    device = (
+        None
+        if index is not None and index < 0
+        else open_device_named("cuda" if index is None else index)
     )
-    return torch.device("cpu") if place is None else place.cuda
+    return torch.device("cpu") if device is None else device.cuda
 
 
 def _check_device(kind: str, index: int, tensor: Any) -> None:

@@ -9,7 +9,9 @@ from typing import Any, Final
 import torch
 import torch.nested
 
-from virtual_cuda.device.state import SPARSE, Place, argument_elsewhere, label_of, place_named
+from virtual_cuda.device.cuda_errors import argument_elsewhere_error, label_of
+from virtual_cuda.device.pinning import SPARSE_LAYOUTS
+from virtual_cuda.device.state import OpenDevice, open_device_named
 from virtual_cuda.device.tensor import VIRTUAL, Tensor
 from virtual_cuda.internals import find_internal
 from virtual_cuda.ops import placement
@@ -36,15 +38,17 @@ def _make_nested(original: Any, *args: Any, **kwargs: Any) -> Any:
     """`torch.nested.nested_tensor` and its like, of tensors on the device or for it."""
     pieces = args[0] if args else [kwargs.get(name) for name in ("tensor_list", "ts", "t")]
     leaves = [leaf for leaf in leaves_of(pieces) if isinstance(leaf, torch.Tensor)]
-    here = next((leaf._block.place for leaf in leaves if isinstance(leaf, Tensor)), None)
+    here = next((leaf._block.device for leaf in leaves if isinstance(leaf, Tensor)), None)
     away = next((leaf for leaf in leaves if leaf.device != leaves[0].device), None)
     if kwargs.get("device") is None and away is not None:
-        raise argument_elsewhere("tensors", label_of(away), label_of(leaves[0]), "wrapper_CUDA_cat")
-    place = here if kwargs.get("device") is None else place_named(kwargs["device"])
-    if place is None or kwargs.get("layout") is torch.jagged:
+        raise argument_elsewhere_error(
+            "tensors", label_of(away), label_of(leaves[0]), "wrapper_CUDA_cat"
+        )
+    device = here if kwargs.get("device") is None else open_device_named(kwargs["device"])
+    if device is None or kwargs.get("layout") is torch.jagged:
         return original(*args, **kwargs)
     kwargs.pop("device", None)
-    return run_nested(original, args, kwargs, place)
+    return run_nested(original, args, kwargs, device)
 
 
 def _from_buffer(original: Any, buffer: Any, *args: Any, **kwargs: Any) -> Any:
@@ -78,15 +82,15 @@ def _nested_patches(opening: Opening) -> Iterator[Patch]:
 # ---- sparse tensors ------------------------------------------------------------------------------------------------
 
 
-def _wanted(kwargs: dict[str, Any], given: tuple[Any, ...]) -> Place | None:
+def _wanted(kwargs: dict[str, Any], given: tuple[Any, ...]) -> OpenDevice | None:
     """The place a constructor is asked for, by its `device`, the default device or the tensors it gets."""
     if kwargs.get("device") is None and _function_modes():
         default = torch.get_default_device()
         if default.type == "cuda":
             kwargs["device"] = default
     if kwargs.get("device") is not None:
-        return place_named(kwargs["device"])
-    return next((value._block.place for value in given if type(value) in VIRTUAL), None)
+        return open_device_named(kwargs["device"])
+    return next((value._block.device for value in given if type(value) in VIRTUAL), None)
 
 
 _checking: Final[Any] = torch.sparse.check_sparse_tensor_invariants
@@ -95,7 +99,7 @@ _checking: Final[Any] = torch.sparse.check_sparse_tensor_invariants
 def _coo(
     original: Any, indices: Any = None, values: Any = None, size: Any = None, **kwargs: Any
 ) -> Any:
-    place = _wanted(kwargs, (values, indices))
+    device = _wanted(kwargs, (values, indices))
     mixed = [
         v.device
         for v in (indices, values)
@@ -103,8 +107,8 @@ def _coo(
     ]
     if len(set(mixed)) > 1:
         wrapper = "wrapper_SparseCUDA___sparse_coo_tensor_with_dims_and_tensors"
-        raise argument_elsewhere("values", label_of(values), label_of(indices), wrapper)
-    if place is None:
+        raise argument_elsewhere_error("values", label_of(values), label_of(indices), wrapper)
+    if device is None:
         return original(
             *(value for value in (indices, values, size) if value is not None), **kwargs
         )
@@ -112,14 +116,14 @@ def _coo(
         size = tuple(indices if size is None else size)
         indices = torch.empty((len(size), 0), dtype=torch.int64)
         values = torch.empty(0)
-    where = torch.as_tensor(indices, device=place.cuda).to(torch.int64)
-    what = torch.as_tensor(values, dtype=kwargs.get("dtype"), device=place.cuda)
+    where = torch.as_tensor(indices, device=device.cuda).to(torch.int64)
+    what = torch.as_tensor(values, dtype=kwargs.get("dtype"), device=device.cuda)
     build, given, coalesced = aten.sparse_coo_tensor, (where, what), kwargs.get("is_coalesced")
     # a place that no layout or device argument may contradict: C++ asks the tensors
     options = {
         "dtype": what.dtype,
         "layout": torch.sparse_coo,
-        "device": place.lazy,
+        "device": device.lazy,
         "is_coalesced": coalesced,
     }
     checked = kwargs.get("check_invariants")
@@ -142,8 +146,8 @@ def _coo(
 
 
 def _compressed(kind: str, original: Any, *args: Any, **kwargs: Any) -> Any:
-    place = _wanted(kwargs, args)
-    if place is None:
+    device = _wanted(kwargs, args)
+    if device is None:
         return original(*args, **kwargs)
     given = [value for value in args[:3] if isinstance(value, torch.Tensor)]
     if kwargs.get("device") is None and len({value.device for value in given}) > 1:
@@ -157,13 +161,13 @@ def _compressed(kind: str, original: Any, *args: Any, **kwargs: Any) -> Any:
     requires_grad = kwargs.pop("requires_grad", False)
     plain = original(*placement.inner_of(args), **{**kwargs, "device": "cpu"})
     if not all(type(value) in VIRTUAL for value in args[:3]):
-        return to_device(plain, place, False, None).requires_grad_(requires_grad)
+        return to_device(plain, device, False, None).requires_grad_(requires_grad)
     known = {
         value._inner.untyped_storage()._cdata: value._block
         for value in args
         if type(value) in VIRTUAL
     }
-    return wrap(plain, place, known)[0].requires_grad_(requires_grad)
+    return wrap(plain, device, known)[0].requires_grad_(requires_grad)
 
 
 def _to(original: Any) -> Any:
@@ -171,17 +175,19 @@ def _to(original: Any) -> Any:
 
     def to(self: Any, *args: Any, **kwargs: Any) -> Any:
         nested_one = self.is_nested and type(self) is torch.Tensor
-        if not nested_one and (self.layout not in SPARSE or type(self) is SparseTensor):
+        if not nested_one and (self.layout not in SPARSE_LAYOUTS or type(self) is SparseTensor):
             return original(self, *args, **kwargs)
         device = kwargs.get("device", args[0] if args else None)
-        place = place_named(device.device if isinstance(device, torch.Tensor) else device)
-        if place is None:
+        open_device = open_device_named(
+            device.device if isinstance(device, torch.Tensor) else device
+        )
+        if open_device is None:
             return original(self, *args, **kwargs)
         dtype = kwargs.get(
             "dtype", next((value for value in args if isinstance(value, torch.dtype)), None)
         )
         move = nested_to_device if nested_one else to_device
-        return move(self, place, bool(kwargs.get("non_blocking", False)), dtype)
+        return move(self, open_device, bool(kwargs.get("non_blocking", False)), dtype)
 
     return to
 

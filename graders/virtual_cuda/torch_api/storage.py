@@ -10,12 +10,19 @@ from typing import Any, Final
 import torch
 import torch.utils.dlpack
 
-from virtual_cuda.device.state import CUDA, Block, Place, held_inside, place_named
+from virtual_cuda.device.hidden import hidden_attribute
+from virtual_cuda.device.state import CUDA, Block, OpenDevice, open_device_named
 from virtual_cuda.device.tensor import INSIDE, VIRTUAL, Parameter, Tensor, refresh, wrap
 from virtual_cuda.internals import find_internal
 from virtual_cuda.ledger.rows import Direction
 from virtual_cuda.ops import placement
-from virtual_cuda.ops.dispatch import allocate, open_place, shut, wrap_output, write
+from virtual_cuda.ops.dispatch import (
+    allocate,
+    closed_device_error,
+    require_open_device,
+    wrap_output,
+    write,
+)
 from virtual_cuda.ops.registry import operator
 from virtual_cuda.patching import Opening, Patch, around, torch_patches
 from virtual_cuda.torch_api import tensor_types
@@ -72,7 +79,7 @@ def _from_dlpack(original: Any, ext_tensor: Any, **kwargs: Any) -> Any:
 
 
 Tensor.__dlpack__ = _dlpack  # type: ignore[method-assign]
-Tensor.__dlpack_device__ = lambda self: (_CUDA, self._block.place.index)  # type: ignore[method-assign,attr-defined]
+Tensor.__dlpack_device__ = lambda self: (_CUDA, self._block.device.index)  # type: ignore[method-assign,attr-defined]
 
 
 aten: Final = torch.ops.aten
@@ -98,7 +105,7 @@ _rebuild_from_type: Final = find_internal(
 
 def _address(block: Block, offset: int) -> int:
     """The device's own address of a byte in a block; a block of nothing is at 0."""
-    return block.place.memory.located().spot(block).address + offset if block.size else 0
+    return block.device.memory.make_layout().spot(block).address + offset if block.size else 0
 
 
 class UntypedStorage(torch.UntypedStorage):
@@ -112,7 +119,7 @@ class UntypedStorage(torch.UntypedStorage):
 
     @property
     def device(self) -> torch.device:  # type: ignore[override]
-        return CUDA[self._block.place.index]
+        return CUDA[self._block.device.index]
 
     def __getitem__(self, *args: Any, **kwargs: Any) -> Any:
         if not isinstance(args[0], slice):
@@ -152,7 +159,7 @@ class UntypedStorage(torch.UntypedStorage):
     def _set_from_file(self, *args: Any, **kwargs: Any) -> Any:
         filled = _set_from_file(self, *args, **kwargs)
         placement.record_copy(
-            "to_device", as_bytes(self), False, False, "cpu", self._block.place.label
+            "to_device", as_bytes(self), False, False, "cpu", self._block.device.label
         )
         return filled
 
@@ -199,13 +206,13 @@ def const_data_ptr(tensor: Any) -> int:
 def _lazy_clone(func: Any, args: Any, kwargs: Any) -> Any:
     """A tensor that shares memory until one of the two is written to; the host's kernels copy it then."""
     (tensor,) = args
-    place = open_place(tensor)
+    device = require_open_device(tensor)
     inner = tensor._inner
     if not _is_lazy_clone(inner):
         _lent[inner.untyped_storage().data_ptr()] = _address(tensor._block, 0)
     clone = func(inner)
-    block = allocate(place, inner.untyped_storage().nbytes())
-    write(str(func), place, 0)
+    block = allocate(device, inner.untyped_storage().nbytes())
+    write(str(func), device, 0)
     return wrap(clone, block)
 
 
@@ -219,13 +226,13 @@ def as_bytes(storage: Any) -> torch.Tensor:
 
 def _make(cls: Any, *args: Any, device: Any = None, **kwargs: Any) -> Any:
     """`torch.UntypedStorage(..., device="cuda")`."""
-    place = None if device is None else place_named(device)
-    if place is None:
+    open_device = None if device is None else open_device_named(device)
+    if open_device is None:
         if device is not None:
             kwargs["device"] = device
         return _new(_Base if cls is UntypedStorage else cls, *args, **kwargs)
-    if place.shut:
-        raise shut(place)
+    if open_device.closed:
+        raise closed_device_error(open_device)
     nbytes = (
         args[0]
         if args and isinstance(args[0], int)
@@ -233,7 +240,7 @@ def _make(cls: Any, *args: Any, device: Any = None, **kwargs: Any) -> Any:
         if args
         else kwargs.get("size", 0)
     )
-    block = allocate(place, nbytes)
+    block = allocate(open_device, nbytes)
     return on_device(_new(_Base, *args, **kwargs), block)
 
 
@@ -245,7 +252,7 @@ def _copy_(self: Any, source: Any, non_blocking: Any = False) -> Any:
     origin = _place(raw)
     _copy(self, raw, bool(non_blocking))
     if target is not origin:
-        ends = [placement.HOST if place is None else place.label for place in (origin, target)]
+        ends = [placement.HOST if device is None else device.label for device in (origin, target)]
         direction: Direction = "between_devices"
         if target is None:
             direction = "to_host"
@@ -255,8 +262,8 @@ def _copy_(self: Any, source: Any, non_blocking: Any = False) -> Any:
     return self
 
 
-def _place(storage: Any) -> Place | None:
-    return storage._block.place if type(storage) is UntypedStorage else None
+def _place(storage: Any) -> OpenDevice | None:
+    return storage._block.device if type(storage) is UntypedStorage else None
 
 
 def _elsewhere(target: Any, storage: Any) -> RuntimeError:
@@ -283,13 +290,13 @@ def _set_(func: Any, args: Any, kwargs: Any) -> Any:
         or storage.device != target.device
     ):
         raise _elsewhere(target, storage)
-    place = open_place(target)
+    device = require_open_device(target)
     host_set(
         target._inner, storage._inner if isinstance(storage, Tensor) else storage, *rest, **kwargs
     )
     target._block = storage._block
     if not isinstance(storage, Tensor):
-        write(str(func), place, 0)
+        write(str(func), device, 0)
     refresh(target)
     return target
 
@@ -297,7 +304,7 @@ def _set_(func: Any, args: Any, kwargs: Any) -> Any:
 def _set_nothing(func: Any, args: Any, kwargs: Any) -> Any:
     (target,) = args
     target._inner.set_()
-    target._block = allocate(target._block.place, 0)
+    target._block = allocate(target._block.device, 0)
     refresh(target)
     return target
 
@@ -322,7 +329,7 @@ _REQUIRES_GRAD: Final = 4  # where _rebuild_tensor_v2 and _v3 take it
 
 def _reduce(self: Any, protocol: Any) -> Any:
     """`Tensor.__reduce_ex__` and `Parameter.__reduce_ex__`, for a tensor whose class is not what it says."""
-    open_place(self)
+    require_open_device(self)
     state = {name: value for name, value in self.__dict__.items() if name not in INSIDE}
     if isinstance(self, Parameter):
         given = (self.detach(), self.requires_grad, OrderedDict())  # type: ignore[var-annotated]
@@ -356,14 +363,14 @@ def _shared(tensor: Any) -> Any:
         return torch.multiprocessing.reductions.reduce_tensor(
             tensor
         )  # which refuses in its own words
-    place = open_place(tensor)
+    device = require_open_device(tensor)
     inner = tensor._inner
     place_in_memory = inner.storage_offset(), inner.size(), inner.stride()
     return _taken_in, (
         *_as_of_the_host(inner.untyped_storage()),
         inner.dtype,
         place_in_memory,
-        place.label,
+        device.label,
         isinstance(tensor, Parameter),
         tensor.requires_grad,
     )
@@ -388,13 +395,13 @@ def _taken_in(
     parameter: bool,
     requires_grad: bool,
 ) -> Any:
-    place = place_named(label)
-    if place is None:
+    device = open_device_named(label)
+    if device is None:
         raise RuntimeError(
             f"a tensor of {label} was received, but this process has no virtual CUDA device open"
         )
     inner = host_set(torch.empty(0, dtype=dtype, device="cpu"), rebuild(*shared), *where)
-    tensor, _ = wrap_output(inner, place, {})
+    tensor, _ = wrap_output(inner, device, {})
     return (
         torch.nn.Parameter(tensor, requires_grad)
         if parameter
@@ -442,7 +449,9 @@ def _patches(opening: Opening) -> Iterator[Patch]:
     yield around(torch.UntypedStorage, "_share_cuda_", _share_cuda)
     for name in ("_is_cow_tensor", "_storage_address", "_data_address"):
         yield around(
-            torch._C, name, lambda original, tensor: original(held_inside(tensor, "_inner", tensor))
+            torch._C,
+            name,
+            lambda original, tensor: original(hidden_attribute(tensor, "_inner", tensor)),
         )
     yield around(find_internal("torch._utils"), "set_tensor_metadata", _set_metadata)
     yield around(

@@ -18,15 +18,8 @@ import torch
 import torch.nn.parallel
 
 from virtual_cuda.clock.lanes import HZ
-from virtual_cuda.device.state import (
-    CUDA,
-    VirtualGpu,
-    cuda_error,
-    device_assert,
-    index_of,
-    invalid_ordinal,
-    now,
-)
+from virtual_cuda.device.cuda_errors import cuda_error, device_assert_error, invalid_ordinal_error
+from virtual_cuda.device.state import CUDA, VirtualGpu, index_of, now
 from virtual_cuda.device.tensor import Tensor, dispatch_by
 from virtual_cuda.internals import find_internal
 from virtual_cuda.ledger.rows import StreamEvent, StreamRow
@@ -218,8 +211,8 @@ class Stream(_Handle):
     ) -> None:  # fmt: skip
         assert now.gpu is not None
         index = index_of(now.gpu, device) if device_index is None else device_index
-        if device_index is None and index >= len(now.gpu.places):
-            raise invalid_ordinal()
+        if device_index is None and index >= len(now.gpu.devices):
+            raise invalid_ordinal_error()
         self.device_index = now.gpu.current if index < 0 and device_index is None else index
         if stream_id is None:
             self.priority = min(max(priority, _PRIORITIES[1]), _PRIORITIES[0])
@@ -237,7 +230,7 @@ class Stream(_Handle):
 
     @property
     def cuda_stream(self) -> int:
-        if now.gpu is not None and not 0 <= self.device_index < len(now.gpu.places):
+        if now.gpu is not None and not 0 <= self.device_index < len(now.gpu.devices):
             raise RuntimeError(f"Device index value {self.device_index} is out of index range")
         return self.stream_id
 
@@ -284,7 +277,7 @@ class Stream(_Handle):
         clock = None if gpu is None else gpu.clock()
         if gpu is None or clock is None:
             return self._busy_until <= perf_counter()
-        if clock.is_idle(gpu.places[self.device_index].label, self.stream_id):
+        if clock.is_idle(gpu.devices[self.device_index].label, self.stream_id):
             return True
         gpu.spend_on_asking()
         return False
@@ -375,11 +368,11 @@ def _note(what: StreamEvent, stream: Any = None, other: int = 0) -> int:
     if gpu is None:
         return -1
     if gpu.lost:
-        raise device_assert()
+        raise device_assert_error()
     index = gpu.current if stream is None else stream.device_index
     used = stream or _thread.current(index)
     rows = gpu.ledger.rows
-    label = gpu.places[index].label
+    label = gpu.devices[index].label
     number = 0 if used is None else used.stream_id
     code, offset = site()
     rows.append(StreamRow(perf_counter(), code, offset, label, number, what, other))
@@ -439,7 +432,7 @@ def _current(device: Any = None) -> Stream:
 
 
 def _in_range(index: int) -> int:
-    count = 0 if now.gpu is None else len(now.gpu.places)
+    count = 0 if now.gpu is None else len(now.gpu.devices)
     if not 0 <= index < count:
         raise RuntimeError(f"Device index value {index} is out of index range [0, {count})")
     return index
@@ -451,7 +444,7 @@ def _record_stream(self: Any, s: Any) -> None:
     if not isinstance(s, Stream):
         raise RuntimeError("unknown parameter type")
     if self._block.size:
-        self._block.place.memory.located().record_stream(self._block, s)
+        self._block.device.memory.make_layout().record_stream(self._block, s)
 
 
 # ---- a backward pass runs on the streams of the forward pass ---------------------------------------------------------

@@ -7,10 +7,12 @@ from typing import Any, Final
 
 import torch
 
-from virtual_cuda.device.state import Place, attributes, not_on_host, type_name, without_lazy
+from virtual_cuda.device.cuda_errors import not_on_host_error, type_name, without_lazy
+from virtual_cuda.device.hidden import attributes_of
+from virtual_cuda.device.state import OpenDevice
 from virtual_cuda.device.tensor import INSIDE, Parameter, Tensor, wrap
 from virtual_cuda.internals import find_internal, no_torch_function
-from virtual_cuda.ops.dispatch import allocate, open_place, write
+from virtual_cuda.ops.dispatch import allocate, require_open_device, write
 from virtual_cuda.ops.placement import HOST, record_copy
 from virtual_cuda.patching import Opening, Patch, torch_patches
 from virtual_cuda.torch_api import storage
@@ -47,17 +49,17 @@ class _Members:
 
     @property
     def device(self: Any) -> torch.device:
-        place: Place = self._block.place
-        return place.cuda
+        device: OpenDevice = self._block.device
+        return device.cuda
 
     @property
     def grad(self: Any) -> Any:
-        stray = attributes(self).get("_stray_grad")
+        stray = attributes_of(self).get("_stray_grad")
         return _get_grad(self) if stray is None else stray
 
     @grad.setter
     def grad(self: Any, gradient: Any) -> None:
-        attributes(self).pop("_stray_grad", None)
+        attributes_of(self).pop("_stray_grad", None)
         set_grad(self, gradient)
 
     @grad.deleter
@@ -69,7 +71,7 @@ class _Members:
             return self._inner.numpy()  # refused for its layout
         if force:
             return self.detach().cpu().resolve_conj().resolve_neg().numpy()
-        raise not_on_host(self._block.place.label)
+        raise not_on_host_error(self._block.device.label)
 
     def __array__(self: Any, dtype: Any = None, copy: Any = None) -> Any:
         return self.numpy()
@@ -92,10 +94,10 @@ class _Members:
         }
 
     def tolist(self: Any) -> Any:
-        place = open_place(self)
+        device = require_open_device(self)
         # As C++ does it: a copy to the host, read there.
-        write("aten._to_copy.default", place, 0)
-        record_copy("to_host", self._inner, False, False, place.label, HOST, wait="tolist")
+        write("aten._to_copy.default", device, 0)
+        record_copy("to_host", self._inner, False, False, device.label, HOST, wait="tolist")
         return self._inner.tolist()
 
     def data_ptr(self: Any) -> int:
@@ -124,15 +126,15 @@ class _Members:
 
     def to(self: Any, *args: Any, **kwargs: Any) -> Any:
         """`torch.Tensor.to` as it is at the moment; without an open device torch would blame its own build."""
-        open_place(self)
+        require_open_device(self)
         return torch.Tensor.to(self, *args, **kwargs)
 
     def cuda(self: Any, *args: Any, **kwargs: Any) -> Any:
-        open_place(self)
+        require_open_device(self)
         return torch.Tensor.cuda(self, *args, **kwargs)
 
     def __repr__(self: Any, *, tensor_contents: Any = None) -> str:
-        if self._block.place.shut:
+        if self._block.device.closed:
             return f"<tensor of shape {tuple(self.shape)} on a virtual device that is closed>"
         shown = self
         if isinstance(self, Parameter):  # torch would nest the class names
@@ -165,7 +167,7 @@ class _Members:
 
     def __dir__(self: Any) -> list[str]:
         kind = type(self)._student_class
-        names = {*dir(kind), *attributes(self)} - {"volatile", *INSIDE, *_OUTSIDE}
+        names = {*dir(kind), *attributes_of(self)} - {"volatile", *INSIDE, *_OUTSIDE}
         return sorted(names - {"__cuda_array_interface__"} if self.is_sparse else names)
 
     def __deepcopy__(self: Any, memo: dict[Any, Any]) -> Any:
@@ -177,7 +179,7 @@ class _Members:
                 "moment.  If you were attempting to deepcopy a module, this may be because of a "
                 "torch.nn.utils.weight_norm usage, see https://github.com/pytorch/pytorch/pull/103001"
             )
-        place = open_place(self)
+        device = require_open_device(self)
         inner = self._inner
         if type(self) is not Tensor and not isinstance(self, torch.nn.Parameter):
             with no_torch_function():
@@ -187,14 +189,14 @@ class _Members:
             isinstance(self, torch.nn.Parameter) or inner.is_conj() or inner.is_neg()
         ):  # a copy has these bits resolved
             fresh = inner.detach().clone(memory_format=torch.preserve_format)
-            block = allocate(place, fresh.untyped_storage().nbytes())
+            block = allocate(device, fresh.untyped_storage().nbytes())
         else:
             # Shared by all tensors that look into the same storage, and by the storage itself; torch keeps it there.
             storages = memo.setdefault("torch", {})
             key = inner.untyped_storage()._cdata
             if key not in storages:
                 copied = storage.as_bytes(inner.untyped_storage()).clone().untyped_storage()
-                storages[key] = storage.on_device(copied, allocate(place, copied.nbytes()))
+                storages[key] = storage.on_device(copied, allocate(device, copied.nbytes()))
             copied = storages[key]
             block = storages[key]._block
             where = inner.storage_offset(), inner.shape, inner.stride()

@@ -11,10 +11,11 @@ from typing import Any, Final
 import torch
 import torch.nested
 
-from virtual_cuda.device.state import CPU, CUDA, SPELLED, place_named
+from virtual_cuda.device.cuda_errors import DTYPE_NAMES
+from virtual_cuda.device.state import CPU, CUDA, open_device_named
 from virtual_cuda.device.tensor import INSIDE, VIRTUAL, DeviceClass, Parameter, Tensor, wrap
 from virtual_cuda.internals import find_internal, no_torch_function
-from virtual_cuda.ops.dispatch import shut
+from virtual_cuda.ops.dispatch import closed_device_error
 from virtual_cuda.ops.elementwise import IN_CPP
 from virtual_cuda.patching import Opening, Patch, Stage, around, class_watch, torch_patches
 from virtual_cuda.recorder import tensors_in
@@ -68,15 +69,15 @@ class LegacyType(type):
 
 def construct(dtype: torch.dtype, device: Any, *args: Any) -> Any:
     """The constructor of old: sizes as numbers or a `torch.Size`, or values in a sequence, or a tensor."""
-    place = place_named(device)
-    if place is None and (kind := torch.device(device).type) != "cuda":
+    open_device = open_device_named(device)
+    if open_device is None and (kind := torch.device(device).type) != "cuda":
         raise RuntimeError(
             f"legacy constructor expects device type: cuda but device type: {kind} was passed"
         )
     if len(args) == 1 and not isinstance(args[0], (int, torch.Size)):
         given = args[0]
         if isinstance(given, torch.Tensor):
-            if given.dtype is not dtype or place is None or given.device != place.cuda:
+            if given.dtype is not dtype or open_device is None or given.device != open_device.cuda:
                 raise TypeError(
                     f"expected {_options(dtype, 'cuda')} (got {_options(given.dtype, given.device.type)})"
                 )
@@ -87,7 +88,7 @@ def construct(dtype: torch.dtype, device: Any, *args: Any) -> Any:
 
 
 def _options(dtype: torch.dtype, device: str) -> str:
-    spelled = SPELLED.get(dtype, str(dtype).removeprefix("torch."))
+    spelled = DTYPE_NAMES.get(dtype, str(dtype).removeprefix("torch."))
     return (
         f"TensorOptions(dtype={IN_CPP.get(spelled, spelled.lower())}, device={device}, layout=Strided, "
         "requires_grad=false (default), pinned_memory=false (default), memory_format=(nullopt))"
@@ -326,12 +327,12 @@ def detach_as(cls: Any, data: Any, requires_grad: bool) -> Any:
 def _make_wrapper(original: Any, cls: Any, *args: Any, **kwargs: Any) -> Any:
     """Other classes of torch's that wrap tensors, nested ones above all: C++ must not hear of a device it lacks."""
     cls = host_class(cls)
-    place = place_named(args[_DEVICE] if len(args) > _DEVICE else kwargs.get("device"))
-    if place is not None:
+    device = open_device_named(args[_DEVICE] if len(args) > _DEVICE else kwargs.get("device"))
+    if device is not None:
         if len(args) > _DEVICE:
-            args = (*args[:_DEVICE], place.lazy, *args[_DEVICE + 1 :])
+            args = (*args[:_DEVICE], device.lazy, *args[_DEVICE + 1 :])
         else:
-            kwargs["device"] = place.lazy
+            kwargs["device"] = device.lazy
         if "device" not in vars(cls):
             cls.device, cls.is_cuda = property(_device), property(_is_cuda)
             _renamed.append(cls)
@@ -397,8 +398,8 @@ def _is_cuda(self: Any) -> bool:
 
 
 def _closed(func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-    raise shut(
-        next(t._block.place for t in tensors_in([args, kwargs or {}]) if isinstance(t, Tensor))
+    raise closed_device_error(
+        next(t._block.device for t in tensors_in([args, kwargs or {}]) if isinstance(t, Tensor))
     )
 
 

@@ -87,10 +87,10 @@ from gpudojo.sandbox.bytecode_renaming import INSIDE, RenamedInside
 sys.meta_path.insert(0, renamed := RenamedInside())
 import torch
 from virtual_cuda import virtual_cuda
-from virtual_cuda.device import state, tensor
+from virtual_cuda.device import hidden, tensor
 with virtual_cuda():
     x = torch.ones(2, device="cuda")
-    names = {*state.attributes(x)}
+    names = {*hidden.attributes_of(x)}
     assert names <= {*renamed.names.values()}, names
     assert x.add(1).tolist() == [2.0, 2.0]
     assert x.to_sparse().to_dense().tolist() == [1.0, 1.0]

@@ -227,7 +227,7 @@ class Interrupting(list[Any]):
 
 def test_a_block_that_is_freed_while_another_is_taken_is_joined_afterwards() -> None:
     with virtual_cuda() as gpu:
-        memory = gpu.places[0].memory
+        memory = gpu.devices[0].memory
         front, middle, back = (
             torch.empty(6 << 20, dtype=torch.uint8, device="cuda") for _ in range(3)
         )
@@ -255,7 +255,7 @@ def test_threads_that_allocate_at_once_leave_whole_segments() -> None:
                 del kept[dice.randrange(len(kept))]
 
     with virtual_cuda() as gpu, ThreadPoolExecutor(4) as pool:
-        place = gpu.places[0]
+        place = gpu.devices[0]
         interval = sys.getswitchinterval()
         sys.setswitchinterval(1e-6)
         try:

@@ -324,7 +324,7 @@ def test_nothing_stays_alive_after_many_steps_without_the_garbage_collector(step
                 scaler.step(optimizer)
                 scaler.update()
                 loss.item()
-                figures.append((torch.cuda.memory_allocated(), gpu.places[0].memory.blocks))
+                figures.append((torch.cuda.memory_allocated(), gpu.devices[0].memory.blocks))
             assert len(set(figures[10:])) == 1
             del model, optimizer, scaler, x, y, loss
             assert torch.cuda.memory_allocated() == 0

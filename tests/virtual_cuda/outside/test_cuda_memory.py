@@ -275,7 +275,7 @@ def test_the_environment_sets_how_much_memory_may_be_used(monkeypatch: pytest.Mo
     monkeypatch.setenv("PYTORCH_ALLOC_CONF", "backend:native,per_process_memory_fraction:0.25")
     assert cuda.get_allocator_backend() == "native"
     devices = Devices(VirtualGpu(1, 1 << 20, "one"))
-    assert devices.gpu.places[0].memory.allowed == 1 << 18
+    assert devices.gpu.devices[0].memory.allowed == 1 << 18
     monkeypatch.setenv("PYTORCH_ALLOC_CONF", "per_process_memory_fraction:-0.1")
     with pytest.raises(RuntimeError, match="per_process_memory_fraction is invalid"):
         devices.use(devices.gpu)

@@ -465,7 +465,9 @@ def test_a_step_of_small_tensors_is_counted_like_any_other(gpu: Any) -> None:
         times += [row.at for row in gpu.ledger.rows[first:]]
     assert counted[1] == counted[2] == counted[3]
     assert times == sorted(times)
-    gpu.places[0].memory.watch(True)  # now each block has an address, and is taken one by one
+    gpu.devices[0].memory.give_addresses(
+        True
+    )  # now each block has an address, and is taken one by one
     before = torch.cuda.memory_stats()["allocation.all.allocated"]
     optimizer.step()
     assert torch.cuda.memory_stats()["allocation.all.allocated"] - before == counted[3][0]

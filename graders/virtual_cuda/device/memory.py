@@ -1,0 +1,393 @@
+"""The caching allocator of a device: it counts memory, and raises where none is left.
+
+Where blocks lie is worked out in `layout.py`, once somebody asks for an address.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator
+from typing import Any, Final, NamedTuple
+
+from virtual_cuda.device.hidden import conceal
+from virtual_cuda.device.layout import (
+    LARGE_ALONE,
+    LARGE_SEGMENT,
+    ROUND,
+    SMALL,
+    SMALL_SEGMENT,
+    Layout,
+    stack,
+)
+
+# ---- the names of torch.cuda.memory_stats ------------------------------------------------------------------------------
+
+_POOLS: Final = ("all", "large_pool", "small_pool")
+_MOMENTS: Final = ("current", "peak", "allocated", "freed")
+_FIGURES: Final = (
+    "allocation",
+    "segment",
+    "active",
+    "inactive_split",
+    "allocated_bytes",
+    "reserved_bytes",
+    "active_bytes",
+    "inactive_split_bytes",
+    "requested_bytes",
+)
+_COUNTERS: Final = (
+    "num_alloc_retries",
+    "num_ooms",
+    "num_sync_all_streams",
+    "num_device_alloc",
+    "num_device_free",
+    "max_split_size",
+)
+
+
+def zero_statistics() -> dict[str, int]:
+    """Every figure of `torch.cuda.memory_stats()`, in its order, where nothing was ever allocated."""
+    names = set(_COUNTERS)
+    for moment in _MOMENTS:
+        names.add(f"oversize_allocations.{moment}")
+        names.add(f"oversize_segments.{moment}")
+        for figure in _FIGURES:
+            names.update(f"{figure}.{pool}.{moment}" for pool in _POOLS)
+    return dict.fromkeys(sorted(names), 0)
+
+
+# ---- the allocator -----------------------------------------------------------------------------------------------------
+
+
+class OutOfMemory(Exception):
+    """A request that does not fit; the dispatcher turns it into torch's error."""
+
+    def __init__(self, requested: int, allocator: Allocator) -> None:
+        super().__init__(requested)
+        self.requested = requested
+        self.allocator = conceal(allocator)
+
+
+class Piece:
+    """A stretch of a large segment, free or in use, between its neighbours."""
+
+    __slots__ = ("after", "before", "free", "size")
+
+    def __init__(self, size: int, before: Piece | None = None, after: Piece | None = None) -> None:
+        self.size = size
+        self.before = before
+        self.after = after
+        self.free = False
+
+
+class _Counted(NamedTuple):
+    """What was counted when `reset_accumulated_memory_stats` was called last."""
+
+    blocks_ever: int = 0
+    blocks: int = 0
+    live: int = 0
+
+
+class Allocator:
+    """The memory of one device.
+
+    Small blocks, up to 1 MiB, are only counted. A large block is a piece of a segment.
+    `ops/dispatch.py` counts a small block itself while `small_live` stays within `quick`.
+    """
+
+    __slots__ = (
+        "allowed",
+        "asked",
+        "at_work",
+        "blocks",
+        "blocks_ever",
+        "emptied",
+        "freed",
+        "index",
+        "layout",
+        "live",
+        "lock",
+        "ooms",
+        "peak",
+        "peak_reserved",
+        "pieces",
+        "quick",
+        "reserved_large",
+        "retries",
+        "returned",
+        "since",
+        "small_high",
+        "small_live",
+        "streams",
+        "total",
+        "waiting",
+    )
+
+    def __init__(self, total: int, index: int = 0, streams: dict[int, int] | None = None) -> None:
+        self.index = index
+        self.streams = {} if streams is None else streams  # device -> current stream
+        self.layout: Layout | None = None  # made by the first question about an address
+        # In bytes.
+        self.total = total
+        self.allowed = total  # less where `set_per_process_memory_fraction` says so
+        self.live = 0
+        self.peak = 0
+        self.freed = 0
+        self.small_live = 0
+        self.small_high = 0  # the most that small blocks had at once since the cache was emptied
+        self.quick = 0  # as `small_high`; -1 while every block gets its address
+        self.reserved_large = 0
+        self.peak_reserved = 0
+        # Counts.
+        self.blocks = 0
+        self.blocks_ever = 0
+        self.ooms = 0
+        self.retries = 0
+        self.asked = 0  # segments that CUDA was asked for
+        self.returned = 0  # segments that were given back
+        self.emptied = 0  # how often the cache was emptied
+        self.since = _Counted()
+        # Blocks are freed at any moment: by other threads, and by the garbage collector while
+        # another block is taken. So freed pieces wait until nobody is at work on the pieces.
+        self.pieces: list[Piece] = []  # free stretches of large segments
+        self.waiting: deque[Piece] = deque()  # freed, and not yet joined with their neighbours
+        self.lock = threading.RLock()
+        self.at_work = False  # whether the thread that has the lock is changing the pieces
+
+    @property
+    def reserved(self) -> int:
+        """Bytes of all segments, in use or cached."""
+        return _whole_segments(self.small_high) + self.reserved_large
+
+    @property
+    def free(self) -> int:
+        """Bytes that another process could still have; cached memory is not free."""
+        return self.total - self.reserved
+
+    def take(self, wanted: int) -> tuple[int, Piece | None]:
+        """Allocate; gives the size counted for the block and, for a large one, its piece.
+
+        Raises OutOfMemory.
+        """
+        size = (wanted + ROUND - 1) & -ROUND
+        piece = None
+        if size <= SMALL:
+            self._take_small(size)
+        else:
+            with self._working():
+                piece = self._take_large(size)
+            size = piece.size
+        self.live += size
+        if size:
+            self.blocks += 1
+            self.blocks_ever += 1
+        if self.live > self.peak:
+            self.peak = self.live
+        return size, piece
+
+    def give(self, size: int, piece: Piece | None) -> None:
+        """Free a block of this size."""
+        self.live -= size
+        self.blocks -= 1
+        if piece is None:
+            self.small_live -= size
+            return
+        self.waiting.append(piece)
+        # Whoever is at work on the pieces joins it when that is done.
+        if not self.at_work and self.lock.acquire(blocking=False):
+            try:
+                with self._working():
+                    pass
+            finally:
+                self.lock.release()
+
+    def empty_cache(self) -> None:
+        """Give segments back that nothing lives in."""
+        with self._working():
+            for piece in list(self.pieces):
+                if piece.before is None and piece.after is None:
+                    self.pieces.remove(piece)
+                    self.reserved_large -= piece.size
+                    self.returned += 1
+        self._set_small_high(self.small_live)
+        self.emptied += 1
+        if self.layout is not None:
+            self.layout.empty()
+
+    def make_layout(self) -> Layout:
+        """Where the blocks lie; made when it is asked for first."""
+        if self.layout is None:
+            self.layout = Layout(self.index, self.streams)
+        return self.layout
+
+    def give_addresses(self, watched: bool) -> None:
+        """Whether every block gets its address when it is allocated, from now on."""
+        self.quick = -1 if watched else self.small_high
+
+    # ---- pieces ----
+
+    def _take_small(self, size: int) -> None:
+        """Count a small block; raises OutOfMemory."""
+        small_live = self.small_live + size
+        if small_live > self.small_high:
+            self._make_room(lambda: _whole_segments(small_live) + self.reserved_large, size)
+            self._set_small_high(small_live)
+            self.peak_reserved = max(self.peak_reserved, self.reserved)
+        self.small_live = small_live
+
+    def _take_large(self, size: int) -> Piece:
+        """The smallest free piece that fits, or a new segment; what is over stays free."""
+        fitting = [piece for piece in self.pieces if piece.size >= size]
+        if fitting:
+            piece = min(fitting, key=lambda piece: piece.size)
+            self.pieces.remove(piece)
+        else:
+            piece = self._new_segment(size)
+        piece.free = False
+        rest = piece.size - size
+        if rest > SMALL:
+            remainder = Piece(rest, piece, piece.after)
+            remainder.free = True
+            if piece.after is not None:
+                piece.after.before = remainder
+            piece.after = remainder
+            piece.size = size
+            self.pieces.append(remainder)
+        return piece
+
+    def _new_segment(self, size: int) -> Piece:
+        segment = LARGE_SEGMENT if size < LARGE_ALONE else _whole_segments(size)
+        self._make_room(lambda: self.reserved + segment, size)
+        self.reserved_large += segment
+        self.asked += 1
+        self.peak_reserved = max(self.peak_reserved, self.reserved)
+        return Piece(segment)
+
+    def _make_room(self, reserved_then: Callable[[], int], size: int) -> None:
+        """Empty the cache where more would be reserved than is allowed.
+
+        Raises OutOfMemory where that does not help.
+        """
+        if reserved_then() <= self.allowed:
+            return
+        self.retries += 1
+        self.empty_cache()
+        if reserved_then() <= self.allowed:
+            return
+        self.ooms += 1
+        layout = self.layout
+        if layout is not None and layout.history is not None:
+            layout.history.note("oom", self.free, size, layout.pool, frames=stack())
+        raise OutOfMemory(size, self)
+
+    def _set_small_high(self, size: int) -> None:
+        """Ask for, or give back, segments so that small blocks of this many bytes have room."""
+        difference = _whole_segments(size) - _whole_segments(self.small_high)
+        segments = difference // SMALL_SEGMENT
+        if segments > 0:
+            self.asked += segments
+        else:
+            self.returned -= segments
+        self.small_high = size
+        if self.quick >= 0:
+            self.quick = size
+
+    @contextlib.contextmanager
+    def _working(self) -> Iterator[None]:
+        """The pieces are for this thread; what is freed meanwhile waits until the end of the block."""
+        with self.lock:
+            outer = self.at_work
+            self.at_work = True
+            try:
+                if not outer:
+                    self._join_waiting()
+                yield
+                if not outer:
+                    self._join_waiting()
+            finally:
+                self.at_work = outer
+
+    def _join_waiting(self) -> None:
+        """Join freed pieces with their free neighbours."""
+        while self.waiting:
+            piece = self.waiting.popleft()
+            piece.free = True
+            if piece.before is not None and piece.before.free:
+                self._swallow_before(piece, piece.before)
+            if piece.after is not None and piece.after.free:
+                self._swallow_after(piece, piece.after)
+            self.pieces.append(piece)
+
+    def _swallow_before(self, piece: Piece, neighbour: Piece) -> None:
+        self.pieces.remove(neighbour)
+        piece.size += neighbour.size
+        piece.before = neighbour.before
+        if piece.before is not None:
+            piece.before.after = piece
+
+    def _swallow_after(self, piece: Piece, neighbour: Piece) -> None:
+        self.pieces.remove(neighbour)
+        piece.size += neighbour.size
+        piece.after = neighbour.after
+        if piece.after is not None:
+            piece.after.before = piece
+
+    # ---- figures ----
+
+    def reset_accumulated(self) -> None:
+        """Count from now on what is allocated and freed."""
+        self.freed = 0
+        self.since = _Counted(self.blocks_ever, self.blocks, self.live)
+
+    def reset_peaks(self) -> None:
+        """Measure peaks from now on."""
+        self.peak = self.live
+        self.peak_reserved = self.reserved
+
+    def statistics(self) -> dict[str, Any]:
+        """The figures that torch.cuda.memory_stats() gives, in its order."""
+        found: dict[str, Any] = zero_statistics()
+
+        def put(figure: str, pool: str, current: int, peak: int, ever: int, freed: int) -> None:
+            for moment, value in zip(_MOMENTS, (current, peak, ever, freed), strict=True):
+                found[f"{figure}.{pool}.{moment}"] = value
+
+        live = {
+            "all": self.live,
+            "small_pool": self.small_live,
+            "large_pool": self.live - self.small_live,
+        }
+        reserved = {
+            "all": self.reserved,
+            "small_pool": self.reserved - self.reserved_large,
+            "large_pool": self.reserved_large,
+        }
+        for pool in _POOLS:
+            split = reserved[pool] - live[pool]
+            put("inactive_split_bytes", pool, split, split, split, 0)
+            peak = self.peak_reserved if pool == "all" else reserved[pool]
+            put("reserved_bytes", pool, reserved[pool], peak, peak, peak - reserved[pool])
+            for figure in ("allocated_bytes", "active_bytes", "requested_bytes"):
+                if pool == "all":
+                    ever = self.live - self.since.live + self.freed
+                    put(figure, pool, self.live, self.peak, ever, self.freed)
+                else:
+                    put(figure, pool, live[pool], live[pool], live[pool], 0)
+        ever = self.blocks_ever - self.since.blocks_ever
+        freed = ever + self.since.blocks - self.blocks
+        for figure in ("allocation", "active"):
+            put(figure, "all", self.blocks, self.blocks, ever, freed)
+        found["num_alloc_retries"] = self.retries
+        found["num_ooms"] = self.ooms
+        found["max_split_size"] = -1
+        found["num_sync_all_streams"] = self.emptied
+        found["num_device_alloc"] = self.asked
+        found["num_device_free"] = self.returned
+        return found
+
+
+def _whole_segments(size: int) -> int:
+    """This many bytes, rounded up to whole segments for small blocks."""
+    return -(-size // SMALL_SEGMENT) * SMALL_SEGMENT

@@ -1,0 +1,86 @@
+"""Which tensors of the host are pinned, and how one becomes so."""
+
+from __future__ import annotations
+
+import weakref
+from typing import Any, Final
+
+import torch
+
+from virtual_cuda.device.state import CPU, now
+
+# Weak references to pinned storages, by the address of the storage; emptied when the device closes.
+pinned_storages: Final[dict[int, Any]] = {}
+# address -> bytes that cudaHostRegister has pinned
+registered_memory: Final[dict[int, int]] = {}
+
+SPARSE_LAYOUTS: Final = frozenset(
+    {torch.sparse_coo, torch.sparse_csr, torch.sparse_csc, torch.sparse_bsr, torch.sparse_bsc}
+)
+
+
+def parts_of_sparse(tensor: torch.Tensor) -> list[torch.Tensor]:
+    """The strided tensors that a sparse tensor is made of, its values last."""
+    if tensor.layout is torch.sparse_coo:
+        return [tensor._indices(), tensor._values()]
+    if tensor.layout in (torch.sparse_csc, torch.sparse_bsc):
+        return [tensor.ccol_indices(), tensor.row_indices(), tensor.values()]
+    return [tensor.crow_indices(), tensor.col_indices(), tensor.values()]
+
+
+def is_pinned(tensor: torch.Tensor) -> bool:
+    """True if the memory of a host tensor is pinned; of a sparse tensor, that of its values."""
+    if not pinned_storages and not registered_memory:
+        return False
+    if tensor.layout in SPARSE_LAYOUTS:
+        tensor = parts_of_sparse(tensor)[-1]
+    storage = pinned_storages.get(tensor.untyped_storage()._cdata)
+    if storage is not None and storage() is not None:
+        return True
+    for address, nbytes in registered_memory.items():
+        if 0 <= tensor.data_ptr() - address < nbytes:
+            return True
+    return False
+
+
+def pin(tensor: torch.Tensor) -> torch.Tensor:
+    """A pinned copy with the same strides, or the tensor itself if it is pinned already."""
+    if is_pinned(tensor):
+        return tensor
+    if tensor.layout in SPARSE_LAYOUTS:
+        return _pin_sparse(tensor)
+    copy = tensor.clone(memory_format=torch.preserve_format)
+    if not tensor.is_nested and copy.stride() != tensor.stride():
+        copy = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=CPU)
+        copy.copy_(tensor)
+    return count_as_pinned(copy)
+
+
+def _pin_sparse(tensor: torch.Tensor) -> torch.Tensor:
+    copies = [pin(part) for part in parts_of_sparse(tensor)]
+    make: Any = torch.sparse_compressed_tensor
+    options: dict[str, Any] = {"layout": tensor.layout}
+    if tensor.layout is torch.sparse_coo:
+        make = torch.sparse_coo_tensor
+        options = {"is_coalesced": tensor.is_coalesced()}
+    copy: torch.Tensor = make(*copies, tensor.shape, **options, check_invariants=False)
+    copy._pinned_storage = copies  # type: ignore[attr-defined]
+    return copy
+
+
+def count_as_pinned(tensor: torch.Tensor) -> torch.Tensor:
+    """Count the memory of a tensor that nobody else holds yet as pinned; gives the tensor."""
+    storage: Any = tensor.untyped_storage()
+    key = storage._cdata
+    gpu = now.gpu
+    size = 0 if gpu is None else gpu.host_memory.take(storage.nbytes())
+
+    def forget(_: object) -> None:
+        pinned_storages.pop(key, None)
+        if gpu is not None:
+            gpu.host_memory.give(size)
+
+    # The tensor keeps the storage object: the weak reference lives exactly as long as the memory.
+    tensor._pinned_storage = storage  # type: ignore[attr-defined]
+    pinned_storages[key] = weakref.ref(storage, forget)
+    return tensor
