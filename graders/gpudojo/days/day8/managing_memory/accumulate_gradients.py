@@ -1,0 +1,382 @@
+"""`accumulate_gradients`: steps of an optimizer after several batches."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from virtual_cuda.ledger import Backward, Forward, OptimizerStep, Record, questions
+
+from gpudojo.days.day8.loops_over_batches import expect_ran_on, why_a_loop_raised
+from gpudojo.days.day8.managing_memory.declaration import accumulate
+from gpudojo.days.day8.sprites import CLASSES, SIZE, make_sprites
+from gpudojo.days.day8.watched_objects import Hook, WatchLog
+from gpudojo.grading.call import Call, array_of, device_name, nn, torch, try_scenarios
+from gpudojo.grading.checks import count_in_words, runs, scenario_pairs
+from gpudojo.grading.comparing import arrays_close
+from gpudojo.model.evidence import Array, Case, Cases
+from gpudojo.model.exercise import Failed, Seen
+
+FLATTEN = "0"  # the names of the model's parts
+LINEAR = "1"
+
+# ---- scenarios ---------------------------------------------------------------------------------
+
+
+class AccumulationLog(WatchLog):
+    """Records by what losses are multiplied, and whether backward passes find gradients."""
+
+    def __init__(self, call: Call) -> None:
+        super().__init__(call)
+        self.scales: list[Any] = []  # 1 / steps where the loss was divided
+        self.clean: list[bool] = []  # whether the gradients were zero before each backward pass
+        self.steps_with_gradients: list[bool] = []  # of the optimizer passed in
+
+    def backward_begins(self, gradient: Any) -> None:
+        """Record the scale of the loss, and whether the bias has a gradient: it is small."""
+        self.scales.append(gradient.detach())
+        before = self.model[1].bias.grad
+        self.clean.append(before is None or not before.any())
+
+    def step_begins(self) -> None:
+        """Record a step of the optimizer that was passed in."""
+        self.steps_with_gradients.append(self.model[1].bias.grad is not None)
+
+
+class Accumulated(Case, frozen=True):
+    """One pass over a loader."""
+
+    value: int | None
+    shown: str
+    devices: list[str]
+    wanted_device: str
+    after: list[Array]  # the weights
+    taken: int  # optimizer steps
+    own: bool  # whether it was the optimizer passed in that stepped
+    emptied: bool  # whether one of its steps found no gradients
+    step_line: int | None
+    extra_line: int | None  # of the first step without a backward pass, else of the first
+    backward_line: int | None
+    per_step: list[int]  # backward passes before each step
+    unused: int  # backward passes after the last step
+    ahead: bool  # whether a step came between a forward pass and its backward
+    scales: list[float]  # what each loss was multiplied by
+    clean: list[bool]  # for each backward pass, whether the gradients were zero before it
+    batches: int
+    steps: int
+    training: bool  # the mode before the call
+    whole: list[bool]  # whether it was in training mode, in every pass and afterwards
+    part: list[bool]  # the same of a part that was in the other mode
+    calls: int  # of the model
+
+
+def _accumulate(
+    call: Call,
+    device: Any,
+    count: int,
+    steps: int,
+    mode: bool = True,
+    moved: bool = False,
+    dirty: bool = False,
+    state: bool = False,
+) -> Accumulated:
+    """Call the student's function with this many sprites, in batches of two. Raises StudentRaised.
+
+    `mode` is whether the model is in training mode. Before the call the model may have been `moved`
+    to the device, its gradients may be `dirty`, and the optimizer may have a `state`.
+    """
+    log = AccumulationLog(call)
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(call.seed)
+        model = log.make_model(nn.Flatten(), nn.Linear(3 * SIZE * SIZE, CLASSES))
+    if moved:
+        model.to(device)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.5)
+    for parameter in model.parameters():
+        if state:  # as after earlier steps
+            optimizer.state[parameter]["momentum_buffer"] = torch.full_like(parameter, 0.25)
+        if dirty:
+            parameter.grad = torch.ones_like(parameter)
+    optimizer.register_step_pre_hook(Hook(lambda *_: log.step_begins()))
+    model.train(mode)
+    model[0].train(not mode)  # one part in the other mode, as batch norm may be for fine-tuning
+    pictures, classes = make_sprites(9, call.seed + 1)
+    loader = log.make_loader(pictures[:count], classes[:count], batch_size=2)
+    with log.explaining_errors():
+        value = call(model, loader, log.make_loss(), optimizer, device, steps)
+    records = tuple(r for r in call.ledger if isinstance(r, Forward | Backward | OptimizerStep))
+    taken = questions.optimizer_steps(records)
+    is_int = isinstance(value, int) and not isinstance(value, bool)
+    whole = [LINEAR in forward.training for forward in log.forwards]
+    part = [FLATTEN in forward.training for forward in log.forwards]
+    return Accumulated(
+        value=int(value) if is_int else None,
+        shown=f"{value!r:.60}",
+        devices=sorted({forward.input_device for forward in log.forwards}),
+        wanted_device=device_name(device),
+        after=[array_of(p) for p in model.parameters()],
+        taken=len(taken),
+        own=bool(log.steps_with_gradients),
+        emptied=False in log.steps_with_gradients,
+        step_line=call.first_line(taken),
+        extra_line=call.first_line((*questions.steps_without_backward(records), *taken)),
+        backward_line=call.first_line(questions.backward_passes(records)),
+        per_step=list(questions.backwards_per_step(records)),
+        unused=len(questions.backwards_after_last_step(records)),
+        ahead=_steps_before_backward(records),
+        scales=[round(scale.item(), 4) for scale in log.scales],
+        clean=log.clean,
+        batches=log.batches,
+        steps=steps,
+        training=mode,
+        whole=[*whole, model.training, model[1].training],
+        part=[*part, model[0].training],
+        calls=len(log.forwards),
+    )
+
+
+def _steps_before_backward(records: Sequence[Record]) -> bool:
+    """True if there were more forward passes of the model than backward passes before a step."""
+    waiting = 0
+    for record in records:
+        if isinstance(record, Forward):
+            is_loss = record.module == "CrossEntropyLoss"
+            waiting += not record.depth and not is_loss
+        elif isinstance(record, Backward):
+            waiting -= 1
+        elif waiting > 0:
+            return True
+    return False
+
+
+@accumulate.probe
+def accumulations(call: Call) -> Cases[Accumulated]:
+    """The device is tried where it matters, the counting on the CPU, where it is faster."""
+    gpu = call.device
+    return try_scenarios(
+        {
+            "model_on_the_cpu": lambda: _accumulate(call, gpu, 4, steps=2),
+            "model_already_there": lambda: _accumulate(call, str(gpu), 1, steps=2, moved=True),
+            "told_to_use_the_cpu": lambda: _accumulate(call, "cpu", 8, steps=2),
+            "dirty_gradients": lambda: _accumulate(call, gpu, 2, steps=1, dirty=True),
+            "in_evaluation_mode": lambda: _accumulate(
+                call, "cpu", 4, steps=1, mode=False, state=True
+            ),
+            "with_a_remainder": lambda: _accumulate(call, "cpu", 9, steps=3, state=True),
+        }
+    )
+
+
+@accumulate.probe(machine="two gpus", edge=True)
+def accumulations_on_the_second_gpu(call: Call) -> Cases[Accumulated]:
+    return try_scenarios({"on_the_second_gpu": lambda: _accumulate(call, "cuda:1", 2, steps=1)})
+
+
+# ---- claims ------------------------------------------------------------------------------------
+
+TRAINED = ("model_on_the_cpu", "model_already_there", "told_to_use_the_cpu")
+runs(accumulate, scenarios=TRAINED, diagnose=why_a_loop_raised)
+
+
+def _passes_over(
+    seen: Seen, wanted: Seen, *names: str
+) -> Iterator[tuple[str, Accumulated, Accumulated]]:
+    """Batches and steps, what was seen and what the reference did, for these scenarios."""
+    probes = (accumulations, accumulations_on_the_second_gpu)
+    for _, case, right in scenario_pairs(seen.cases(*probes), wanted.cases(*probes), *names):
+        yield f"({_batches(right.batches)}, steps={right.steps})", case, right
+
+
+def _batches(count: int) -> str:
+    return "1 batch" if count == 1 else f"{count} batches"
+
+
+@accumulate.check(points=0.25)
+def works_on_the_device(seen: Seen, wanted: Seen) -> None:
+    """The model is trained on the device passed in, even if another GPU is current."""
+    passes = list(_passes_over(seen, wanted, *TRAINED, "on_the_second_gpu"))
+    if not any(found.devices for _, found, _ in passes):
+        raise Failed("the model was never called", "a pass over the loader")
+    for _, found, right in passes:
+        if found.devices:
+            expect_ran_on(right.wanted_device, found.devices)
+
+
+@accumulate.check(points=0.5)
+def steps_after_every_group(seen: Seen, wanted: Seen) -> None:
+    """The optimizer steps after every `steps` batches, with the mean of their gradients."""
+    anywhere = _steps_in_any_scenario(seen)
+    names = ("model_on_the_cpu", "told_to_use_the_cpu", "in_evaluation_mode")
+    for where, found, right in _passes_over(seen, wanted, *names):
+        if found.taken != right.taken or not arrays_close(found.after, right.after):
+            raise _why_weights_differ(where, found, right, anywhere)
+
+
+def _steps_in_any_scenario(seen: Seen) -> bool:
+    """True if any pass made a step: then in one without a step, the call is there and the condition is wrong.
+
+    To be asked before the passes are looked at: the line shown for a failure is one of the pass
+    looked at last.
+    """
+    return any(found.taken for found in dict.values(seen[accumulations]))
+
+
+def _why_weights_differ(
+    where: str, found: Accumulated, right: Accumulated, steps_anywhere: bool
+) -> Failed:
+    """The failure of a pass with other weights than the reference's: the first of its causes that is found."""
+    return (
+        _something_left_out(where, found, right, steps_anywhere)
+        or _wrong_groups(where, found, right)
+        or _wrong_scales(where, found, right)
+        or _wrongly_zeroed(where, found, right)
+        or _other_weights(where)
+    )
+
+
+def _something_left_out(
+    where: str, found: Accumulated, right: Accumulated, steps_anywhere: bool
+) -> Failed | None:
+    """The failure of a pass without backward passes, some batches or steps, or with another optimizer."""
+    if not found.scales:
+        happened = f"{where} there was no backward pass"
+        expected = "a backward pass for every batch"
+        return Failed(happened, expected, misconception="missing-backward")
+    if found.batches < right.batches:
+        happened = f"{where} only {found.batches} of {right.batches} batches were used"
+        return Failed(happened, "all of them", None, "loop-left-early", ("continue", "for"))
+    if found.taken != right.taken:
+        happened = f"{where} the optimizer never stepped"
+        if found.taken:
+            happened = f"{where} the optimizer stepped {count_in_words(found.taken)}"
+        line = found.extra_line if found.taken > right.taken else found.step_line
+        key = None if steps_anywhere else "missing-step"
+        return Failed(happened, count_in_words(right.taken), line, key)
+    if not found.own:
+        stepped = "another optimizer than the one passed in stepped, without its momentum"
+        expected = "the optimizer that was passed in"
+        return Failed(f"{where} {stepped}", expected, None, "another-optimizer")
+    if found.emptied and all(found.per_step):
+        happened = f"{where} the gradients were zeroed between backward() and step()"
+        expected = "backward(), step(), zero_grad()"
+        at = ("zero_grad( 2", "zero_grad(")
+        return Failed(happened, expected, found.step_line, at=at)
+    return None
+
+
+def _has_joined_losses(found: Accumulated) -> bool:
+    """True if several losses were in one backward pass."""
+    return len(found.scales) > sum(found.per_step) + found.unused
+
+
+def _wrong_groups(where: str, found: Accumulated, right: Accumulated) -> Failed | None:
+    """The failure of steps after other numbers of batches."""
+    if found.per_step == right.per_step or _has_joined_losses(found):
+        return None
+    early = found.unused and found.ahead and found.batches == right.batches
+    groups = " and ".join(_batches(count) for count in found.per_step)
+    expected = "a step after every batch"
+    if right.steps > 1:
+        expected = f"a step after every {right.steps} batches"
+    key = "step-before-backward" if early else None
+    return Failed(f"{where} you stepped after {groups}", expected, found.step_line, key)
+
+
+def _wrong_scales(where: str, found: Accumulated, right: Accumulated) -> Failed | None:
+    """The failure of losses that were not divided, or by another number."""
+    if right.steps > 1 and all(scale == 1 for scale in found.scales):
+        too_large = f"each step is up to {right.steps} times too large"
+        happened = f"{where} the losses were not divided: {too_large}"
+        expected = f"each batch's loss divided by {right.steps}"
+        line = found.backward_line if _has_joined_losses(found) else None
+        return Failed(happened, expected, line, "loss-not-divided")
+    if found.scales != right.scales:
+        happened = f"{where} the losses were scaled by {found.scales}"
+        return Failed(happened, f"{right.scales}", at=("/", "*", "backward("))
+    return None
+
+
+def _wrongly_zeroed(where: str, found: Accumulated, right: Accumulated) -> Failed | None:
+    """The failure of gradients that were not zeroed after a step, or in the middle of a group."""
+    clean = list(zip(found.clean, right.clean, strict=False))
+    if (False, True) in clean:
+        happened = f"{where} backward() added to gradients that an earlier step had used"
+        expected = "gradients zeroed after every step"
+        return Failed(happened, expected, found.step_line, "missing-zero-grad")
+    if (True, False) in clean:
+        zeroed = "the gradients were zeroed in the middle of a group"
+        happened = f"{where} {zeroed}, so a step used its last batch only"
+        expected = f"the gradients of {right.steps} batches added up"
+        return Failed(happened, expected, at=("zero_grad( 2", "zero_grad("))
+    return None
+
+
+def _other_weights(where: str) -> Failed:
+    """The failure of weights that are wrong for another reason."""
+    scaled = "every loss was scaled as it should be"
+    happened = f"{where} {scaled}, but the weights differ from the reference's"
+    expected = "steps with the mean of the gradients, not changed otherwise"
+    at = (".grad =", "div_(", "mul_(", "clip_grad_norm_(", "clip_grad_value_(")
+    return Failed(happened, expected, at=at)
+
+
+@accumulate.check(points=0.5, needs=("runs", "steps_after_every_group"))
+def steps_for_the_remainder(seen: Seen, wanted: Seen) -> None:
+    """Batches left over at the end get one more step."""
+    anywhere = _steps_in_any_scenario(seen)
+    # The longer one first: with one batch, different mistakes look alike.
+    names = ("with_a_remainder", "model_already_there")
+    for where, found, right in _passes_over(seen, wanted, *names):
+        if found.taken < right.taken:
+            unused = right.batches - sum(found.per_step)
+            of_batches = f"{unused} of {right.batches} batches"
+            happened = f"{where} no step used the gradients of {of_batches}"
+            raise Failed(happened, "one more step for them", misconception="remainder-dropped")
+        if not arrays_close(found.after, right.after):
+            raise _why_weights_differ(where, found, right, anywhere)
+
+
+@accumulate.check(points=0.25, needs=("runs", "steps_after_every_group"))
+def starts_from_nothing(seen: Seen, wanted: Seen) -> None:
+    """Gradients from before the call do not leak into the first step."""
+    for _, found, right in _passes_over(seen, wanted, "dirty_gradients"):
+        if not arrays_close(found.after, right.after):
+            happened = "gradients from before the call went into the first step"
+            expected = "gradients zeroed before the loop"
+            raise Failed(happened, expected, found.backward_line, "stale-gradients")
+
+
+@accumulate.check(points=0.25)
+def leaves_the_mode_alone(seen: Seen, wanted: Seen) -> None:
+    """Training or evaluation mode is the caller's choice and is not changed."""
+    for _, found, right in _passes_over(seen, wanted, *TRAINED, "in_evaluation_mode"):
+        mode = "training" if right.training else "evaluation"
+        other = "evaluation" if right.training else "training"
+        if not found.calls:
+            raise Failed("the model was never called", f"a pass over the loader in {mode} mode")
+        if any(training is not right.training for training in found.whole):
+            happened = f"a model in {mode} mode was put into {other} mode"
+            raise Failed(happened, f"{mode} mode throughout")
+        if any(training is right.training for training in found.part):
+            part = f"a part in {other} mode, of a model in {mode} mode"
+            happened = f"{part}, was put into {mode} mode"
+            raise Failed(happened, "the mode of each part unchanged")
+
+
+@accumulate.check(points=0.25)
+def returns_the_number_of_steps(seen: Seen, wanted: Seen) -> None:
+    """It returns the number of optimizer steps, as an int."""
+    anywhere = _steps_in_any_scenario(seen)
+    for where, found, right in _passes_over(seen, wanted, *TRAINED):
+        if not found.taken:
+            key = None
+            if not anywhere:
+                key = "missing-step"
+            elif right.batches < right.steps:
+                # Without a remainder it steps: what is missing is the step after the loop.
+                key = "remainder-dropped"
+            happened = f"{where} the optimizer never stepped"
+            raise Failed(happened, count_in_words(right.taken), misconception=key)
+        if found.value is None or found.value != found.taken:
+            happened = f"{where} it returned {found.shown}"
+            raise Failed(happened, f"{found.taken}, the number of steps")

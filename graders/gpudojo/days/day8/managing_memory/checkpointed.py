@@ -1,0 +1,347 @@
+"""`checkpointed`: activations that are recomputed in backward instead of being stored."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import msgspec
+
+from gpudojo.days.day8.managing_memory.declaration import checkpointed
+from gpudojo.grading.call import Call, array_of, nn, run_scenarios, torch, try_scenarios
+from gpudojo.grading.checks import runs
+from gpudojo.grading.comparing import arrays_close
+from gpudojo.grading.watching import (
+    find_classes,
+    keep_state,
+    make_picklable,
+    memory_curve,
+    state_of,
+)
+from gpudojo.model.evidence import Array, Case, Cases, MemoryCurve
+from gpudojo.model.exercise import Failed, Seen, with_article
+
+KIB = 1024
+COUNT = 4  # blocks
+ROWS = 256
+WIDTH = 8
+NAMES = {"a_list": "a list", "two_blocks": "two blocks"}  # of scenarios, as students read them
+
+# ---- scenarios ---------------------------------------------------------------------------------
+
+
+@lru_cache(maxsize=1)
+def _block_class() -> tuple[Any, ...]:
+    """A class made once, and only where torch is needed."""
+
+    class CheckpointBlock(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.scale = nn.Parameter(torch.rand(4, 1, WIDTH))
+            self.key = keep_state([0])
+
+        def forward(self, x: Any) -> Any:
+            state_of(self.key)[0] += 1
+            return nn.functional.dropout((x * self.scale).tanh(), 0.3, self.training).mean(0)
+
+    return make_picklable(CheckpointBlock)
+
+
+__getattr__ = find_classes(_block_class)
+
+
+def _make_blocks(seed: int, device: Any, count: int = COUNT) -> tuple[list[Any], Any]:
+    """Blocks that count their runs, and an input.
+
+    Inside they need several times as much memory as between them.
+    """
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(seed)
+        x = torch.rand(ROWS, WIDTH).to(device)
+        return [_block_class()[0]().to(device) for _ in range(count)], x
+
+
+def _runs_of(block: Any) -> int:
+    """How often a block has run."""
+    count: int = state_of(block.key)[0]
+    return count
+
+
+def _plain_loop(blocks: Any, x: Any) -> Any:
+    for block in blocks:
+        x = block(x)
+    return x
+
+
+class Through(Case, frozen=True):
+    """Forward and backward through some blocks: the results, and the memory they took."""
+
+    kind: str
+    out: Array | None
+    device: str
+    ran: int  # blocks that ran in the forward pass
+    error: str  # of the backward pass
+    missing: int  # tensors without a gradient
+    gradients: Array | None
+    switched: bool  # the requires_grad of x
+    recomputed: int  # blocks that ran again
+    stored: int | None  # the peak after the forward pass, in bytes
+    peak: int | None
+    curve: MemoryCurve | None
+    # The plain loop on a real GPU, whose random numbers are not the virtual device's.
+    plain: Through | None = None
+
+
+class Passes(Case, frozen=True, rename=NAMES):
+    """The scenarios with blocks, and the memory in use after the plain loop's forward pass.
+
+    The plain loop runs beside the reference, and on a real GPU, where memory is measured, beside
+    the student's code.
+    """
+
+    a_list: Through
+    two_blocks: Through
+    stored: int | None = None  # bytes
+    stored_curve: MemoryCurve | None = None
+
+
+def _go_through(
+    call: Call,
+    blocks: Any,
+    x: Any,
+    gradient: bool,
+    backward: bool = True,
+    function: Callable[..., Any] | None = None,
+    drawn: bool = False,
+) -> Through:
+    """Forward and backward through some blocks, by the student's function or by another one.
+
+    `gradient`: whether x requires one. `drawn`: whether there is a curve of the memory in use.
+    Raises StudentRaised.
+    """
+    device = call.device
+    on_gpu = device.type == "cuda"
+    x = x.detach().clone().requires_grad_(gradient)
+    parameters = [p for block in blocks for p in block.parameters()]
+    for block in blocks:
+        state_of(block.key)[0] = 0
+    for parameter in parameters:
+        parameter.grad = None
+    with torch.random.fork_rng(devices=[device.index or 0] if on_gpu else []):
+        torch.manual_seed(call.seed)
+        base = 0
+        if on_gpu:
+            # The GPU's generator, which a student may restore for the second run.
+            torch.cuda.manual_seed(call.seed)
+            torch.cuda.reset_peak_memory_stats(device)
+            base = torch.cuda.memory_allocated(device)
+        # Forward
+        ledger = call.bench.ledger
+        mark = ledger.mark()
+        out = (function or call)(blocks, x)
+        forward_ledger = ledger.since(mark, ledger.mark())
+        ran = sum(_runs_of(block) > 0 for block in blocks)
+        stored = torch.cuda.max_memory_allocated(device) - base if on_gpu else None
+        # Backward
+        is_tensor = isinstance(out, torch.Tensor)
+        values = array_of(out) if is_tensor else None
+        mark = ledger.mark()  # without reading the values
+        error = _run_backward(out) if is_tensor and backward else ""
+        peak = torch.cuda.max_memory_allocated(device) - base if on_gpu else None
+        curve = None
+        if peak is not None and drawn:
+            curve = memory_curve(forward_ledger, ledger.since(mark), base, peak)
+    tensors = [*parameters, x] if gradient else parameters
+    gradients = [t.grad.flatten() for t in [*parameters, x] if t.grad is not None]
+    return Through(
+        kind=type(out).__name__,
+        out=values,
+        device=str(out.device) if is_tensor else "",
+        ran=ran,
+        error=error,
+        missing=sum(tensor.grad is None for tensor in tensors),
+        gradients=array_of(torch.cat(gradients)) if gradients else None,
+        switched=x.requires_grad is not gradient,
+        recomputed=sum(_runs_of(block) > 1 for block in blocks),
+        stored=stored,
+        peak=peak,
+        curve=curve,
+    )
+
+
+def _run_backward(out: Any) -> str:
+    """Run a backward pass; returns the error that it ended with, or nothing."""
+    try:
+        out.sum().backward()
+    except Exception as error:  # what a student's own code does in backward is the student's
+        return f"{type(error).__name__}: {str(error)[:200]}"
+    return ""
+
+
+def _go_through_beside_plain_loop(call: Call, blocks: Any, x: Any, **options: Any) -> Through:
+    """The same as `_go_through`, and on a real GPU beside the plain loop."""
+    found = _go_through(call, blocks, x, **options)
+    if call.bench.kind != "cuda":
+        return found
+    plain = _go_through(call, blocks, x, function=_plain_loop, **options)
+    return msgspec.structs.replace(found, plain=plain)
+
+
+@checkpointed.probe
+def passes(call: Call) -> Passes:
+    """A list of blocks, and a ModuleList of two with data that requires no gradient."""
+    blocks, x = _make_blocks(call.seed, call.device)
+    if call.bench.kind == "cuda":  # real libraries allocate memory of their own at the first call
+        blocks[0](x).sum().backward()
+    stored = None
+    curve = None
+    if call.reference or call.bench.kind == "cuda":
+        plain = _go_through(call, blocks, x, gradient=True, function=_plain_loop, drawn=True)
+        stored = plain.stored
+        curve = plain.curve
+    two = nn.ModuleList(blocks[:2])
+    go_through = _go_through_beside_plain_loop
+    found = run_scenarios(
+        {
+            "a_list": lambda: go_through(call, blocks, x, gradient=True, drawn=True),
+            "two_blocks": lambda: go_through(call, two, x, gradient=False),
+        }
+    )
+    return Passes(**found, stored=stored, stored_curve=curve)
+
+
+@checkpointed.probe(edge=True)
+def few_blocks(call: Call) -> Cases[Through]:
+    blocks, x = _make_blocks(call.seed, call.device, 1)
+    host_blocks, host_x = _make_blocks(call.seed, "cpu", 2)
+    go_through = _go_through_beside_plain_loop
+    return try_scenarios(
+        {
+            "one block": lambda: go_through(call, blocks, x, gradient=True, backward=False),
+            "no blocks": lambda: go_through(call, [], x, gradient=False, backward=False),
+            "on the CPU": lambda: go_through(call, host_blocks, host_x, gradient=True),
+        }
+    )
+
+
+# ---- claims ------------------------------------------------------------------------------------
+
+runs(checkpointed)
+
+
+class Compared(NamedTuple):
+    """One scenario: what was seen, what the reference did, and the pass with the right values.
+
+    Where only the reference's evidence was made on the virtual device, as in a released repository,
+    and the student's on a real GPU, the right values are those of the plain loop that ran beside
+    the student's.
+    """
+
+    found: Through
+    right: Through
+    values: Through
+
+
+def _compared(name: str, seen: Seen, wanted: Seen) -> Compared:
+    found = _pass_in(seen, name)
+    right = _pass_in(wanted, name)
+    values = right
+    if right.plain is None and found.plain is not None:
+        values = found.plain
+    return Compared(found, right, values)
+
+
+def _pass_in(seen: Seen, name: str) -> Through:
+    if name in NAMES:
+        named: Through = getattr(seen[passes], name)
+        return named
+    return seen[few_blocks][name]
+
+
+def _expect_same_output(name: str, seen: Seen, wanted: Seen) -> None:
+    """Raises Failed unless the output is that of the plain loop, on its device."""
+    found, right, values = _compared(name, seen, wanted)
+    where = f"({NAMES.get(name, name)})"
+    if found.out is None:
+        happened = f"{where} it returned {with_article(found.kind)}"
+        raise Failed(happened, "a tensor", at=("return",))
+    if found.device != right.device:
+        happened = f"{where} the output is on {found.device}"
+        raise Failed(happened, right.device, at=("cpu(", "return", "last return"))
+    if arrays_close(found.out, values.out):
+        return
+    if found.ran < right.ran:
+        happened = f"{where} {found.ran} of {right.ran} blocks ran"
+        raise Failed(happened, "all of them, one after the other", at=("for",))
+    raise Failed(f"{where} the output differs from the plain loop's", "the same values")
+
+
+@checkpointed.check(points=0.25)
+def gives_the_same_output(seen: Seen, wanted: Seen) -> None:
+    """The output is that of the plain loop."""
+    for name in NAMES:
+        _expect_same_output(name, seen, wanted)
+
+
+@checkpointed.check(points=0.25, needs=("runs", "gives_the_same_output"))
+def gives_the_same_gradients(seen: Seen, wanted: Seen) -> None:
+    """Every parameter and the input get the gradients of the plain loop, dropout included."""
+    _expect_same_gradients("(a list)", _compared("a_list", seen, wanted))
+    _expect_same_gradients("(two blocks on the CPU)", _compared("on the CPU", seen, wanted))
+
+
+def _expect_same_gradients(where: str, case: Compared, key: str | None = None) -> None:
+    """Raises Failed unless all gradients are there, with the plain loop's values."""
+    found = case.found
+    if found.error:
+        happened = f"{where} backward() raised {found.error}"
+        raise Failed(happened, "gradients", misconception=key)
+    if found.missing > case.right.missing or found.gradients is None:
+        count = "1 tensor" if found.missing == 1 else f"{found.missing} tensors"
+        happened = f"{where} {count} got no gradient"
+        raise Failed(happened, "a gradient for each", misconception=key)
+    if not arrays_close(found.gradients, case.values.gradients):
+        raise Failed(f"{where} the gradients differ from the plain loop's", "the same values")
+
+
+SAME = ("runs", "gives_the_same_output", "gives_the_same_gradients")
+
+
+@checkpointed.check(points=0.25, needs=SAME)
+def trains_on_plain_data(seen: Seen, wanted: Seen) -> None:
+    """The blocks get their gradients even if `x` is data that requires none."""
+    case = _compared("two_blocks", seen, wanted)
+    where = "(two blocks, x requires no gradient)"
+    if case.found.switched:
+        happened = f"{where} the `x` that was passed in requires one afterwards"
+        expected = "x unchanged: `use_reentrant=False` is enough"
+        raise Failed(happened, expected, None, "input-modified")
+    _expect_same_gradients(where, case, "reentrant-on-plain-data")
+
+
+@checkpointed.check(points=0.25, needs=SAME)
+def needs_less_memory(seen: Seen, wanted: Seen) -> None:
+    """Activations are recomputed in backward instead of being stored, and the peak memory is lower."""
+    found, right, _ = _compared("a_list", seen, wanted)
+    # Some ways of cutting a list into segments leave the last one out.
+    if found.recomputed < COUNT / 2:
+        blocks = f"only {found.recomputed} of {COUNT} blocks" if found.recomputed else "no block"
+        happened = f"{blocks} ran again in backward: the activations were stored"
+        raise Failed(happened, "blocks that run twice")
+    if right.peak is None:
+        return
+    stored = seen[passes].stored or wanted[passes].stored
+    assert found.peak is not None
+    assert stored is not None
+    if not found.peak <= 0.85 * stored:
+        took = f"forward and backward took {found.peak // KIB} KiB"
+        happened = f"{took}, the plain loop takes {stored // KIB}"
+        raise Failed(happened, f"about {right.peak // KIB} KiB")
+
+
+@checkpointed.check(points=0.25, needs=("runs", "gives_the_same_output"))
+def copes_with_no_blocks(seen: Seen, wanted: Seen) -> None:
+    """It works with a single block too, and without any the output is `x`."""
+    for name in ("one block", "no blocks"):
+        _expect_same_output(name, seen, wanted)

@@ -1,0 +1,301 @@
+"""`largest_batch`: the largest batch size that does not run out of memory."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+from collections.abc import Iterator
+from functools import partial
+from typing import Any
+
+from gpudojo.days.day8.managing_memory.declaration import largest_batch
+from gpudojo.days.day8.watched_objects import Sealed
+from gpudojo.grading.call import Call, StudentRaised, torch, try_scenarios
+from gpudojo.grading.checks import runs, scenario_pairs
+from gpudojo.model.evidence import Case, Cases, Raised
+from gpudojo.model.exercise import Failed, Seen
+
+ENOUGH = 40  # tries after which an endless loop is ended
+MIB = 1 << 20
+
+# ---- scenarios ---------------------------------------------------------------------------------
+
+
+class _Trial:
+    """A `try_batch` that fits up to some size, fails in a given way, and leaves something in the cache each time.
+
+    With the size `bug_at` it raises `bug` instead of an error about memory.
+    """
+
+    def __init__(self, call: Call, fits: int, bug: Exception | None, bug_at: int) -> None:
+        self.call = call
+        self.fits = fits
+        self.bug = bug
+        self.bug_at = bug_at
+        self.on_gpu = call.device.type == "cuda"
+        self.sizes: list[float] = []
+        self.lines: list[int | None] = []  # from where it was called
+        self.cached: list[int] = []  # bytes in the cache when each try began
+        self.tries_at_bug = 0
+        self.last_message = ""  # of an error about memory
+
+    def __call__(self, size: Any) -> str:
+        self.sizes.append(size if isinstance(size, (int, float)) else -1)
+        self.lines.append(self.call.line_now())
+        device = self.call.device
+        if self.on_gpu:
+            self.cached.append(torch.cuda.memory_reserved(device))
+        try:
+            self._run(size)
+        finally:
+            if self.on_gpu:  # now, not before: an allocation that fails empties the cache by itself
+                scratch = torch.empty(48 * MIB, dtype=torch.uint8, device=device)
+                del scratch
+        return "the result of try_batch is not used"
+
+    def _run(self, size: Any) -> None:
+        """Raises the bug or OutOfMemoryError, unless the batch fits."""
+        if len(self.sizes) > ENOUGH or 1 <= size <= self.fits:
+            return
+        if self.bug is not None and size == self.bug_at:
+            self.tries_at_bug = len(self.sizes)
+            raise self.bug
+        try:
+            if self.on_gpu:
+                torch.empty(1 << 50, dtype=torch.uint8, device=self.call.device)
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 1024.00 TiB.")
+        except torch.OutOfMemoryError as error:
+            self.last_message = str(error)
+            raise
+
+    def kept_in_cache(self) -> int:
+        """The most bytes in the cache when a later try began, above those at the first one."""
+        first, *later = self.cached or [0]
+        return max((cached - first for cached in later), default=0)
+
+
+class Search(Case, frozen=True):
+    """One call: what it returned or raised, and the sizes it tried."""
+
+    start: int
+    fits: int
+    value: int | None
+    shown: str
+    error: Raised | None
+    sizes: list[int | float]
+    lines: list[int | None]  # of the tries
+    kept: int  # bytes in the cache when a later try began
+    last: str  # the message of the last out-of-memory error
+    met: int  # the number of tries when another error was raised
+
+    @property
+    def tried(self) -> str:
+        """The sizes, for people."""
+        shown = ", ".join(map(str, self.sizes[:8]))
+        return f"{shown}, …" if len(self.sizes) > 8 else shown or "nothing"
+
+    @property
+    def error_line(self) -> int | None:
+        return self.error.line if self.error else None
+
+
+def _search(
+    call: Call, start: int, fits: int, bug: Exception | None = None, bug_at: int = 0
+) -> Search:
+    """Call the student's function with a `_Trial` and describe what it did.
+
+    Raises StudentRaised where the function itself is wrong: for an error that `try_batch` did not raise.
+    """
+    if call.device.type == "cuda":
+        torch.cuda.empty_cache()  # of an earlier search
+    trial = _Trial(call, fits, bug, bug_at)
+    value: Any = None
+    raised = None
+    try:
+        with _usable_empty_cache(call):
+            value = call(Sealed(trial), start)
+    except StudentRaised as error:
+        raised = error.evidence
+        expected = bug is not None or not fits or raised.type == "OutOfMemoryError"
+        if not (trial.sizes and expected):
+            raise
+    is_int = isinstance(value, int) and not isinstance(value, bool)
+    return Search(
+        start=start,
+        fits=fits,
+        value=int(value) if is_int else None,
+        shown=f"{value!r:.60}",
+        error=raised,
+        sizes=trial.sizes[: ENOUGH + 1],
+        lines=trial.lines[: ENOUGH + 1],
+        kept=trial.kept_in_cache(),
+        last=trial.last_message,
+        met=trial.tries_at_bug,
+    )
+
+
+@contextlib.contextmanager
+def _usable_empty_cache(call: Call) -> Iterator[None]:
+    """Lets `torch.accelerator.empty_cache()` do nothing on the plain CPU, where it raises.
+
+    `torch.cuda.empty_cache()` does nothing there, too.
+    """
+    from virtual_cuda import patch
+
+    with contextlib.ExitStack() as undo:
+        if call.device.type == "cpu" and hasattr(torch.accelerator, "empty_cache"):
+            patch([(torch.accelerator, "empty_cache", lambda: None)], undo)
+        yield
+
+
+def _starts_and_fits(seed: int) -> dict[str, tuple[int, int]]:
+    """Where to start, and what fits: other numbers for every seed. Odd ones are on the way, and 5, 2, 1 at its end."""
+    draw = random.Random(seed).randrange
+    odd = draw(91, 127, 2)
+    exact = 8 * draw(9, 15)
+    several = draw(odd // 8 + 1, odd // 4)
+    first = draw(50, 90)
+    return {
+        "several_halvings": (odd, several),
+        "the_first_fits": (first, first),
+        "only_one_fits": (draw(20, 24), 1),
+        "one_fits_exactly": (exact, exact // 4),
+        "start_is_one": (1, 1),
+    }
+
+
+def error_start(seed: int) -> int:
+    """Where the searches with another error start: half of it is more than ENOUGH tries away for who subtracts one."""
+    return 16 * random.Random(seed).randrange(6, 9)
+
+
+@largest_batch.probe
+def searches(call: Call) -> dict[str, Cases[Search]]:
+    """Some size fits. Nothing fits. Or try_batch has a bug: at once, after some halvings, and one about memory."""
+    draw = random.Random(call.seed).randrange
+    start = error_start(call.seed)
+    value_error = ValueError(f"{draw(100)} is an odd number of sprites")
+    shapes = f"mat1 and mat2 shapes cannot be multiplied ({draw(9)}x2 and 3x4)"
+    access = "CUDA error: an illegal memory access was encountered"
+    fitting = {}
+    for name, (begin, fits) in _starts_and_fits(call.seed).items():
+        fitting[name] = partial(_search, call, begin, fits)
+    bugs = {
+        "ValueError": partial(_search, call, start, 1, value_error, start),
+        "RuntimeError": partial(_search, call, start, 1, RuntimeError(shapes), start // 2),
+        "RuntimeError about memory": partial(
+            _search, call, start, 1, RuntimeError(access), start // 4
+        ),
+    }
+    nothing = {f"nothing_fits_{n}": partial(_search, call, n, 0) for n in (draw(10, 12), 1)}
+    return {
+        "something_fits": try_scenarios(fitting),
+        "nothing_fits": try_scenarios(nothing),
+        "another_error": try_scenarios(bugs),
+    }
+
+
+# ---- claims ------------------------------------------------------------------------------------
+
+HALVING: tuple[str, ...] = ("start =", "//", "/", "-", "except", "for", "return")
+
+runs(largest_batch, scenarios=_starts_and_fits(0))
+
+
+def _searches(seen: Seen, wanted: Seen, kind: str) -> Iterator[tuple[Search, Search]]:
+    """What was seen and what the reference did, for one kind of searches."""
+    for _, found, right in scenario_pairs(seen[searches][kind], wanted[searches][kind]):
+        yield found, right
+
+
+@largest_batch.check(points=0.5)
+def halves_until_it_fits(seen: Seen, wanted: Seen) -> None:
+    """It tries start, start // 2, ... and returns the first that does not run out of memory."""
+    for found, right in _searches(seen, wanted, "something_fits"):
+        if found.sizes != right.sizes:
+            raise _tried_other_sizes(found, right)
+        if found.value != right.value:
+            raise _returned_another_size(found, right)
+
+
+def _tried_other_sizes(found: Search, right: Search) -> Failed:
+    happened = f"(start={right.start}, {right.fits} fits) it tried {found.tried}"
+    if found.error:
+        happened += f" and raised {found.error.type}"
+    line = None
+    at = HALVING
+    if len(found.sizes) < 2:
+        line = found.error_line
+        at = ("raise", "except")
+    elif len(found.sizes) < len(right.sizes):
+        at = ("raise", *HALVING)
+    elif found.sizes[: len(right.sizes)] == right.sizes:  # it had found the size
+        line = found.lines[len(right.sizes)]
+        at = ()
+    return Failed(happened, right.tried, line, None, at)
+
+
+def _returned_another_size(found: Search, right: Search) -> Failed:
+    where = f"(start={right.start}, {right.fits} fits) it"
+    expected = f"{right.value} returned"
+    if found.error:
+        return Failed(f"{where} raised {found.error.type}", expected, found.error.line)
+    happened = f"{where} returned {found.shown}"
+    if found.shown == "None":  # the line of the try that fitted
+        line = found.lines[-1]
+        return Failed(happened, expected, line, at=("unused largest_batch(",))
+    return Failed(happened, expected, at=("return",))
+
+
+@largest_batch.check(points=0.25)
+def gives_the_cache_back(seen: Seen, wanted: Seen) -> None:
+    """Cached memory is freed between two tries."""
+    for found, right in _searches(seen, wanted, "something_fits"):
+        if len(found.sizes) < min(2, len(right.sizes)):
+            happened = f"(start={right.start}, {right.fits} fits) it tried {found.tried}"
+            raise Failed(happened, right.tried)
+        if found.kept > right.kept + 20 * MIB:
+            kept = f"{found.kept // MIB} MiB"
+            happened = f"{kept} were still in the cache when the next try began"
+            raise Failed(happened, "torch.cuda.empty_cache() first")
+
+
+@largest_batch.check(points=0.25)
+def raises_when_nothing_fits(seen: Seen, wanted: Seen) -> None:
+    """If not even 1 fits, the error of the last try is raised."""
+    expected = "the OutOfMemoryError of the last try"
+    for found, right in _searches(seen, wanted, "nothing_fits"):
+        where = f"(start={right.start})"
+        raised = found.error
+        assert right.error is not None
+        if raised is None:
+            at = () if any(size < 1 for size in found.sizes) else ("last return",)
+            happened = f"{where} nothing fits, and it returned {found.shown}"
+            raise Failed(happened, expected, at=at)
+        if raised.type != right.error.type or raised.message != found.last:
+            message = raised.message.partition(".")[0]
+            raise Failed(f"{where} it raised {raised.type}: {message}", expected, raised.line)
+        if found.sizes != right.sizes:
+            raise Failed(f"{where} it tried {found.tried}", right.tried)
+
+
+@largest_batch.check(points=0.5)
+def swallows_nothing_else(seen: Seen, wanted: Seen) -> None:
+    """Any other error is raised at once, unchanged."""
+    for found, right in _searches(seen, wanted, "another_error"):
+        raised = found.error
+        bug = right.error
+        assert bug is not None
+        if not found.met:
+            size = f"a batch of {right.sizes[-1]}, which raises a {bug.type}, was never tried"
+            raise Failed(f"{size}; tried: {found.tried}", right.tried, found.error_line)
+        if raised is None or len(found.sizes) > found.met:
+            swallowed = f"{bug.type} ({bug.message}) was taken for out of memory"
+            raise Failed(
+                f"{swallowed}; tried: {found.tried}",
+                f"the {bug.type} itself, after {right.tried}",
+                misconception="swallowed-every-error",
+            )
+        if (raised.type, raised.message) != (bug.type, bug.message):
+            happened = f"a {bug.type} was raised as {raised.type}: {raised.message}"
+            raise Failed(happened, f"{bug.type}: {bug.message}", raised.line)

@@ -1,0 +1,222 @@
+"""`peak_memory`: the most bytes that are allocated while a function runs."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from functools import partial
+from typing import Any
+
+from gpudojo.days.day8.managing_memory.declaration import peak_memory
+from gpudojo.days.day8.watched_objects import Sealed
+from gpudojo.grading.call import Call, torch, try_scenarios
+from gpudojo.grading.checks import count_in_words, runs, scenario_pairs
+from gpudojo.model.evidence import Case, Cases, Raised
+from gpudojo.model.exercise import Failed, Seen, with_article
+
+KIB = 1024
+
+# ---- scenarios ---------------------------------------------------------------------------------
+
+
+class Sizes(Case, frozen=True):
+    """Bytes that are allocated in one scenario."""
+
+    before: int  # when `fn` is called
+    highest: int  # inside `fn`, at the peak
+    left: int  # by `fn`, at its end
+    earlier: int  # long before `fn`, and free again
+
+
+class Measured(Case, frozen=True):
+    """One answer; bytes are counted from what this process had allocated before."""
+
+    kind: str
+    value: int | None
+    shown: str
+    calls: int  # of `fn`
+    sizes: Sizes
+
+
+def _draw_sizes(seed: int) -> Sizes:
+    draw = random.Random(seed).randrange
+    return Sizes(
+        before=draw(40, 90) * KIB,
+        highest=3 * draw(200, 300) * KIB,
+        left=draw(100, 160) * KIB,
+        earlier=4 * draw(900, 1000) * KIB,
+    )
+
+
+def _measure(call: Call, device: Any) -> Measured:
+    """A peak in the middle of `fn`, something allocated before, and an earlier, higher peak that is over.
+
+    All blocks are small ones, which the allocator counts to the byte whatever it has cached.
+    Raises StudentRaised.
+    """
+    sizes = _draw_sizes(call.seed)
+
+    def allocate(size: int) -> Any:
+        return torch.empty(size, dtype=torch.uint8, device=device)
+
+    calls: list[int] = []
+    left: list[Any] = []
+
+    def fn() -> str:
+        calls.append(1)
+        first = allocate(sizes.highest // 3)
+        second = allocate(sizes.highest // 3 * 2)
+        del first, second
+        left.append(allocate(sizes.left))
+        return "the result of fn is not used"
+
+    on_gpu = torch.device(device).type == "cuda"
+    base = torch.cuda.memory_allocated(device) if on_gpu else 0
+    before = allocate(sizes.before)
+    earlier = [allocate(sizes.earlier // 4) for _ in range(4)]
+    earlier.clear()
+    value = call(Sealed(fn), device)
+    del before
+    is_int = isinstance(value, int) and not isinstance(value, bool)
+    return Measured(
+        kind=type(value).__name__,
+        value=value - base if is_int else None,
+        shown=repr(value)[:60],
+        calls=len(calls),
+        sizes=sizes,
+    )
+
+
+def _measure_on(call: Call, *devices: Any) -> Cases[Measured]:
+    """One call for each way of naming a device."""
+    return try_scenarios({repr(device): partial(_measure, call, device) for device in devices})
+
+
+@peak_memory.probe
+def peaks(call: Call) -> Cases[Measured]:
+    """The device, by every name."""
+    if call.device.type == "cuda":
+        return _measure_on(call, "cuda", "cuda:0", torch.device("cuda"))
+    return _measure_on(call, "cpu")
+
+
+@peak_memory.probe(machine="two gpus", edge=True)
+def on_the_second_gpu(call: Call) -> Cases[Measured]:
+    """The first GPU, which is the current one, has another peak."""
+    other = torch.empty(300 * KIB, dtype=torch.uint8, device="cuda:0")
+    found = _measure_on(call, "cuda:1")
+    del other
+    return found
+
+
+@peak_memory.probe(edge=True)
+def on_the_cpu(call: Call) -> Cases[Measured]:
+    """On a machine that also has a GPU, with something on it."""
+    other = torch.empty(300 * KIB, dtype=torch.uint8, device=call.device)
+    found = _measure_on(call, "cpu", torch.device("cpu"))
+    del other
+    return found
+
+
+@peak_memory.probe(machine="laptop", edge=True)
+def without_a_gpu(call: Call) -> Cases[Measured]:
+    return _measure_on(call, "cpu")
+
+
+# ---- claims ------------------------------------------------------------------------------------
+
+EARLIER = "a peak that was over before `fn` was called"
+
+
+def _why_it_raised(raised: Raised, seen: Seen) -> str | None:
+    """The mistake behind an error about CUDA for the CPU, if there is one on a machine without a GPU too."""
+    message = raised.message.lower()
+    about_cuda = "cuda" in message or "nvidia" in message
+    if about_cuda and "cpu" in raised.scenario and seen[without_a_gpu].errors:
+        return "cuda-for-every-device"
+    return None
+
+
+runs(peak_memory, diagnose=_why_it_raised)
+
+
+def _what_was_measured(found: Measured, right: Measured) -> str | None:
+    """What else the allocator tells, if that is the answer; empty for the right one, None for any other number."""
+    sizes = right.sizes
+    meanings = {
+        right.value: "",
+        sizes.earlier + sizes.before: EARLIER,
+        sizes.left + sizes.before: "what is left after `fn`",
+        sizes.highest: "what `fn` added",
+        sizes.left: "what `fn` left behind",
+    }
+    return meanings.get(found.value)
+
+
+def _answers(
+    seen: Cases[Measured], wanted: Cases[Measured]
+) -> Iterator[tuple[str, Measured, Measured]]:
+    """Name, answer and right answer. Raises Failed for an answer that is no int, and if `fn` was not called once."""
+    for name, found, right in scenario_pairs(seen, wanted):
+        if found.value is None:
+            happened = f"device={name} gave {found.shown}, {with_article(found.kind)}"
+            raise Failed(happened, "a number of bytes, as an int")
+        if found.calls != 1:
+            how_often = "never called"
+            if found.calls:
+                how_often = f"called {count_in_words(found.calls)}"
+            raise Failed(f"device={name}: `fn` was {how_often}", "called once", at=("last fn(",))
+        yield name, found, right
+
+
+def _in_kib(size: int | None) -> str:
+    """A number of bytes for people; what is less than 1 KiB in bytes."""
+    size = size or 0
+    return f"{size} bytes" if 0 < size < KIB else f"{size / KIB:g} KiB"
+
+
+@peak_memory.check(points=0.5)
+def finds_the_highest_moment(seen: Seen, wanted: Seen) -> None:
+    """It calls `fn` once and returns the most bytes that were allocated meanwhile, earlier ones included."""
+    for name, found, right in _answers(seen[peaks], wanted[peaks]):
+        meaning = _what_was_measured(found, right)
+        if meaning not in ("", EARLIER):  # the second is another check's
+            note = f": {meaning}" if meaning else ""
+            happened = f"device={name} gave {_in_kib(found.value)}{note}"
+            raise Failed(happened, f"{_in_kib(right.value)}, the peak")
+
+
+@peak_memory.check(points=0.25, needs=("runs", "finds_the_highest_moment"))
+def forgets_earlier_peaks(seen: Seen, wanted: Seen) -> None:
+    """A peak from before the call does not count."""
+    for name, found, right in _answers(seen[peaks], wanted[peaks]):
+        if _what_was_measured(found, right) == EARLIER:
+            happened = f"device={name} gave {_in_kib(found.value)}, {EARLIER}"
+            raise Failed(happened, f"{_in_kib(right.value)}, the peak while `fn` ran")
+
+
+@peak_memory.check(points=0.25)
+def measures_the_right_device(seen: Seen, wanted: Seen) -> None:
+    """It measures the device passed in, even if another one is current."""
+    # What is mistaken in the same way on one GPU is another check's.
+    elsewhere = set()
+    for _, found, right in _answers(seen[peaks], wanted[peaks]):
+        elsewhere.add(_what_was_measured(found, right))
+    for name, found, right in _answers(seen[on_the_second_gpu], wanted[on_the_second_gpu]):
+        meaning = _what_was_measured(found, right)
+        if meaning is None or (meaning and meaning not in elsewhere):
+            note = f": {meaning}" if meaning else ""
+            happened = f"with two GPUs, device={name} gave {_in_kib(found.value)}{note}"
+            expected = f"{_in_kib(right.value)}: the memory of that one"
+            key = "current-gpu-used" if meaning not in elsewhere else None
+            at = ("reset_peak_memory_stats(",) if meaning == EARLIER else ()
+            raise Failed(happened, expected, None, key, at)
+
+
+@peak_memory.check(points=0.25)
+def is_nothing_on_the_cpu(seen: Seen, wanted: Seen) -> None:
+    """On the CPU `fn` is also called once, and the answer is 0."""
+    for probe in (on_the_cpu, without_a_gpu):
+        for name, found, _ in _answers(seen[probe], wanted[probe]):
+            if found.value != 0:
+                raise Failed(f"device={name} gave {found.value}", "0")
