@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from virtual_cuda.clock.advice import compare_with_cpu, what_limits
-from virtual_cuda.clock.gpu_models import gpu_named, gpus
+from virtual_cuda.clock.gpu_models import USUAL_GPU, gpu_named, gpus
 from virtual_cuda.clock.lanes import Times, times_of
 from virtual_cuda.clock.to_scale import modelled_trace, scaled
 from virtual_cuda.errors import NoSuchDevice, VirtualCudaError
@@ -52,9 +52,6 @@ DESCRIPTION: Final = """\
 Run a script on a virtual GPU: torch.cuda is available, on any machine. Then show for each line its modelled time on a
 GPU, what it copied, how often the CPU waited for the GPU, and what was allocated. Output and exit status are the
 script's own; the table goes to stderr. Options come before FILE; what follows FILE goes to the script."""
-USUAL: Final = (
-    "T4"  # the GPU whose times are modelled where none is named: that of a free notebook at Colab
-)
 USAGE: Final = "\n       ".join(
     f"%(prog)s [options] {what} [ARGS ...]" for what in ("FILE", "-m MODULE", "-c CODE")
 )
@@ -136,7 +133,7 @@ def _options(arguments: Sequence[str] | None, prog: str) -> argparse.Namespace:
     parser.add_argument(
         "--gpu",
         metavar="NAME",
-        help=f"the GPU to be, and whose times to model: {', '.join(gpus())} (times: {USUAL})",
+        help=f"the GPU to be, and whose times to model: {', '.join(gpus())} (times: {USUAL_GPU})",
     )
     parser.add_argument(
         "--compare",
@@ -380,7 +377,7 @@ class _Run:
         ):  # closed by the script, or a pipe that nobody reads
             sys.stdout.flush()
         if not self.options.real and self.ledger.rows:
-            self.times = times_of(self.ledger, gpu_named(self.options.gpu or USUAL))
+            self.times = times_of(self.ledger, gpu_named(self.options.gpu or USUAL_GPU))
         lines = list(self.report())
         for target, write in (
             (self.options.trace, self.write_trace),

@@ -47,6 +47,16 @@ class ModelledTime:
     def read_clock(self, name: str) -> float:
         """What one of Python's clocks says, in seconds; reading takes a little time itself."""
         self.clocks_read.add(name)
+        return self._reading_of(name)
+
+    def read_clock_ns(self, name: str) -> int:
+        """What one of Python's clocks says, in nanoseconds; `name` is that of the clock for seconds."""
+        self.clocks_read.add(f"{name}_ns")
+        seconds = self._reading_of(name)
+        whole = math.floor(seconds)
+        return whole * 10**9 + round((seconds - whole) * 1e9)
+
+    def _reading_of(self, name: str) -> float:
         self._clock.spend(READING)
         seconds = self._clock.now
         if name.startswith(_PROCESSOR_CLOCKS):
@@ -55,12 +65,6 @@ class ModelledTime:
         if name not in self._starts:
             self._starts[name] = float(math.ceil(_REAL_CLOCKS[name]() - exact))
         return self._starts[name] + exact
-
-    def read_clock_ns(self, name: str) -> int:
-        """What one of Python's clocks says, in nanoseconds."""
-        seconds = self.read_clock(name)
-        whole = math.floor(seconds)
-        return whole * 10**9 + round((seconds - whole) * 1e9)
 
     @property
     def was_read(self) -> bool:

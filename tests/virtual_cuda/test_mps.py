@@ -6,8 +6,9 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from virtual_cuda import no_accelerator, open_device, virtual_cuda, virtual_mps
+from virtual_cuda import open_device, virtual_cuda
 from virtual_cuda.errors import SelectionOnly
+from virtual_cuda.hooks import no_accelerator, virtual_mps
 
 
 def usual() -> str:

@@ -94,7 +94,7 @@ def test_names_are_sorted() -> None:
 
 def test_patches_that_are_kept_serve_the_next_device() -> None:
     original = torch.cuda.is_available, torch.Tensor.to, torch.nn.Module.__call__
-    with virtual_cuda.keep_patches() as restore:
+    with virtual_cuda.hooks.keep_patches() as restore:
         with virtual_cuda.virtual_cuda(2) as first:
             there = torch.ones(3, device="cuda:1")
             patched = torch.Tensor.to
@@ -112,7 +112,7 @@ def test_patches_that_are_kept_serve_the_next_device() -> None:
             torch.cuda.synchronize = None  # type: ignore[assignment]
         with virtual_cuda.virtual_cuda():
             torch.cuda.synchronize()
-        with virtual_cuda.no_accelerator():
+        with virtual_cuda.hooks.no_accelerator():
             assert not torch.cuda.is_available()
         assert (torch.cuda.is_available, torch.Tensor.to) == original[:2]
         with virtual_cuda.virtual_cuda():
@@ -130,7 +130,7 @@ def test_patches_of_modules_stay_between_devices_and_do_nothing() -> None:
     layer = torch.nn.Linear(3, 2)
     x = torch.ones(3)
     wanted = layer(x)
-    with virtual_cuda.keep_patches() as restore:
+    with virtual_cuda.hooks.keep_patches() as restore:
         put = []
         for _ in range(3):
             with virtual_cuda.virtual_cuda() as gpu:
@@ -157,7 +157,7 @@ def test_a_call_of_modules_that_was_replaced_between_devices_is_recorded(
     original = torch.nn.Module.__call__
     moved = torch.nn.Module._apply
     called = []
-    with virtual_cuda.keep_patches() as restore:
+    with virtual_cuda.hooks.keep_patches() as restore:
         for _ in range(2):
             with virtual_cuda.virtual_cuda():
                 pass
@@ -182,7 +182,7 @@ def test_patches_are_undone_where_the_next_device_cannot_open(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     original = torch.Tensor.to
-    with virtual_cuda.keep_patches():
+    with virtual_cuda.hooks.keep_patches():
         with virtual_cuda.virtual_cuda():
             pass
         monkeypatch.setattr(torch, "initial_seed", lambda: "no number")
@@ -193,7 +193,7 @@ def test_patches_are_undone_where_the_next_device_cannot_open(
 
 def test_patches_that_were_undone_serve_the_next_device() -> None:
     layer = torch.nn.Linear(3, 2)
-    with virtual_cuda.keep_patches() as restore:
+    with virtual_cuda.hooks.keep_patches() as restore:
         for devices in (2, 1):
             with virtual_cuda.virtual_cuda(devices) as gpu:
                 assert torch.cuda.device_count() == devices
@@ -230,7 +230,7 @@ def test_what_was_changed_between_two_devices_is_patched_as_it_is_then(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     asked: list[object] = []
-    with virtual_cuda.keep_patches() as restore:
+    with virtual_cuda.hooks.keep_patches() as restore:
         with virtual_cuda.virtual_cuda():
             pass
         restore()
@@ -250,7 +250,7 @@ def test_each_device_says_that_products_may_use_tf32() -> None:
     before = torch.get_float32_matmul_precision()
     torch.set_float32_matmul_precision("high")
     try:
-        with virtual_cuda.keep_patches():
+        with virtual_cuda.hooks.keep_patches():
             for _ in range(2):
                 with virtual_cuda.virtual_cuda() as gpu:
                     pass

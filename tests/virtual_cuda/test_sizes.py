@@ -8,7 +8,8 @@ from contextlib import suppress
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from virtual_cuda import errors, format_size, parse_size
+from virtual_cuda import errors
+from virtual_cuda.hooks import format_size, parse_size
 
 
 @pytest.mark.parametrize(

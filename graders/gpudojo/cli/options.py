@@ -60,8 +60,8 @@ def day_and_root(command: Command) -> Command:
 
 
 def _bytes(context: click.Context, parameter: click.Parameter, value: str) -> int:
-    from virtual_cuda import parse_size  # only for commands that grade
     from virtual_cuda.errors import BadSize
+    from virtual_cuda.hooks import parse_size  # only for commands that grade
 
     try:
         return parse_size(value)

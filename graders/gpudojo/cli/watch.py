@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 import click
 from rich.console import Console, RenderableType
-from virtual_cuda import run_script
+from virtual_cuda.hooks import run_script
 
 from gpudojo import __version__
 from gpudojo.cli import Interrupted
@@ -78,8 +78,8 @@ def watch(path: Path, plain: bool, hints: int, bench: str) -> None:
 
     course = Course(path)
     if bench in ("cuda", "mps"):
-        from virtual_cuda import device_count  # only here: it needs torch
         from virtual_cuda.errors import NoSuchDevice
+        from virtual_cuda.hooks import device_count  # only here: it needs torch
 
         if not device_count(bench):
             raise click.ClickException(f"--bench {bench}: {NoSuchDevice(bench)}")
@@ -256,7 +256,7 @@ def _torch() -> bool:
     except importlib.metadata.PackageNotFoundError:
         click.echo("torch: not installed\n  pip install torch")
         return True
-    from virtual_cuda import choose_device
+    from virtual_cuda.hooks import choose_device
 
     try:
         import torch

@@ -244,7 +244,7 @@ def _require_unchanged(argument: _Argument) -> None:
 
 def _is_students(value: Any) -> bool:
     """True for a function, method or property of a file that is no library's."""
-    from virtual_cuda import from_library
+    from virtual_cuda.hooks import from_library
 
     function = getattr(value, "fget", None) or getattr(value, "__func__", value)
     if not isinstance(function, FunctionType):
@@ -270,7 +270,7 @@ def require_plain_tensors(result: Any, depth: int = 0) -> Any:
 
 @lru_cache(maxsize=1)
 def _plain_tensor_classes() -> frozenset[type]:
-    from virtual_cuda import Parameter, Tensor
+    from virtual_cuda.hooks import Parameter, Tensor
 
     return frozenset({torch.Tensor, torch.nn.Parameter, torch.nn.Buffer, Tensor, Parameter})
 

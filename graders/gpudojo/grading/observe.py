@@ -15,8 +15,8 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 import virtual_cuda
-from virtual_cuda import nothing_above
 from virtual_cuda.errors import RealDeviceInUse
+from virtual_cuda.hooks import nothing_above
 
 from gpudojo.grading.limits import (
     UNLIMITED,
@@ -111,7 +111,7 @@ def observe_probes(
     began = _now()
     waited_before = limits.waited()
     timed_out = None
-    with virtual_cuda.keep_patches():
+    with virtual_cuda.hooks.keep_patches():
         for probe in function.probes:
             if timed_out is not None:
                 yield probe, timed_out

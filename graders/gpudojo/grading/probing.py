@@ -11,8 +11,9 @@ from typing import Any, Final
 
 import msgspec
 import virtual_cuda
-from virtual_cuda import OpenDevice, nothing_above, patch_imported_names
+from virtual_cuda import OpenDevice
 from virtual_cuda.errors import DeviceClosed
+from virtual_cuda.hooks import nothing_above, patch_imported_names
 from virtual_cuda.ledger import Ledger
 
 from gpudojo.grading.call import Call, StudentRaised, torch
@@ -42,7 +43,7 @@ def observe_here(
     if seen.raised is not None and seen.raised.type == DeviceClosed.__name__:
         # The file keeps a tensor of another probe's device. A real device would still be there:
         # begin again.
-        with virtual_cuda.keep_patches() as undo_patches:
+        with virtual_cuda.hooks.keep_patches() as undo_patches:
             undo_patches()
             submission = load_again(submission)
         student = submission.names.get(function.name, student)
@@ -133,8 +134,8 @@ def open_machine(machine: str, kind: str) -> Iterator[OpenDevice]:
 
 def _without_accelerator(machine: str) -> contextlib.AbstractContextManager[Any]:
     if machine == "mac":
-        return virtual_cuda.virtual_mps()
-    return virtual_cuda.no_accelerator(built=True)
+        return virtual_cuda.hooks.virtual_mps()
+    return virtual_cuda.hooks.no_accelerator(built=True)
 
 
 def unusable(name: str, error: Exception, line: int | None, source: str = "") -> Raised:

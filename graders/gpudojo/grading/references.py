@@ -269,7 +269,7 @@ class CachedReference:
         None where that cannot be said: on a real GPU, which need not do the same tomorrow, or with a probe that is in
         none of the day's files.
         """
-        from virtual_cuda import choose_device
+        from virtual_cuda.hooks import choose_device
 
         chosen = choose_device(kind)[0]
         day = day_of_exercise(self.exercise)
@@ -349,7 +349,7 @@ class RecordedReference:
         self.recorded = recorded
 
     def evidence(self, exercise: Exercise, function: Function, kind: str, seed: int) -> Evidence:
-        from virtual_cuda import choose_device
+        from virtual_cuda.hooks import choose_device
 
         return self.recorded.evidence_of(exercise.stem, function.name, choose_device(kind)[0], seed)
 

@@ -21,7 +21,7 @@ def trace_threads() -> None:
     Replaces the functions of `_thread` that start threads, and `threading`'s copies of them, for
     as long as the process lives: for the sandbox.
     """
-    from virtual_cuda import from_library
+    from virtual_cuda.hooks import from_library
 
     every = tracing
     trace = sys.settrace

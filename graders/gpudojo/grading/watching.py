@@ -12,6 +12,7 @@ from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+from virtual_cuda.hooks import USUAL_GPU
 from virtual_cuda.ledger import (
     MOST_CALLS,
     Scaled,
@@ -129,7 +130,6 @@ def thin_out(numbers: Sequence[int], most: int) -> list[int]:
     return [max(numbers[start:end]) for start, end in itertools.pairwise(edges)]
 
 
-MODELLED_GPU: Final = "T4"  # the GPU on which timelines are to scale
 FEWEST: Final = 5  # records of a call that is worth a picture
 
 
@@ -240,12 +240,12 @@ class Busiest(_Watching):
         from virtual_cuda import gpu_named, times_of
 
         if self._times is None and self._ledger is not None:
-            self._times = times_of(self._ledger, gpu_named(MODELLED_GPU))
+            self._times = times_of(self._ledger, gpu_named(USUAL_GPU))
         return self._times if self._times is not None and self._times.on_device else None
 
     def scaled(self) -> Scaled | None:
         """The lanes of host and device to scale."""
-        from virtual_cuda import scaled
+        from virtual_cuda.hooks import scaled
 
         times = self.times()
         return None if times is None else scaled(times)
@@ -257,7 +257,7 @@ class Busiest(_Watching):
 
     def trace(self) -> dict[str, Any]:
         """The trace of the call for Perfetto: to scale on a modelled GPU, or as it was recorded where it used none."""
-        from virtual_cuda import modelled_trace
+        from virtual_cuda.hooks import modelled_trace
 
         times = self.times()
         return (

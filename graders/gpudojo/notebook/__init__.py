@@ -70,10 +70,10 @@ def make_report(
     seconds: float = DEFAULT_SECONDS,
 ) -> CheckReport:
     """What `check` shows, as an object."""
-    from virtual_cuda import (
+    from virtual_cuda.hooks import (  # these import torch, as the first check does
         choose_device,
         device_count,
-    )  # these import torch, as the first check does
+    )
 
     if hints is not None and (isinstance(hints, bool) or not isinstance(hints, int)):
         return CheckReport(said=(f"hints is a number, as in hints=2, not {type(hints).__name__}.",))

@@ -19,6 +19,7 @@ from typing import Any, Final
 import jinja2
 from markupsafe import Markup, escape
 from virtual_cuda import ledger
+from virtual_cuda.hooks import USUAL_GPU
 from virtual_cuda.ledger import (
     Timeline,
     columns_of,
@@ -41,7 +42,7 @@ from gpudojo.grading.feedback import (
 )
 from gpudojo.grading.load import Submission, is_stub, without_magics
 from gpudojo.grading.source_patterns import pattern_lines
-from gpudojo.grading.watching import MODELLED_GPU, Busiest
+from gpudojo.grading.watching import Busiest
 from gpudojo.model.exercise import Exercise, Function
 from gpudojo.model.results import CheckResult, Outcome
 
@@ -78,7 +79,7 @@ def line_table(busiest: Busiest, live: Live) -> LineTable | None:
     hot = questions.hot_lines(questions.waits(records), at_least=2).items()
     told = "Line {} made the host wait for the device {} times."
     waits = tuple(told.format(line, count) for (file, line), count in hot if file == live.file)
-    modelled = "" if spent is None else f", and how long it would take on {MODELLED_GPU} (modelled)"
+    modelled = "" if spent is None else f", and how long it would take on {USUAL_GPU} (modelled)"
     device = f"{busiest.device}{modelled}"
     return LineTable(columns_of(spent), (*rows, ("", "total", sums)), waits, device)
 

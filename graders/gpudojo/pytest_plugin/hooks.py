@@ -104,7 +104,7 @@ class ExerciseHooks:
 
     def _start(self, files: Mapping[Path, Exercise]) -> str:
         """The line about device and seed; raises UsageError where an option asks for what is not here."""
-        from virtual_cuda import choose_device, device_count
+        from virtual_cuda.hooks import choose_device, device_count
         from virtual_cuda.ledger import write_similar
 
         if (reporter := self.config.pluginmanager.get_plugin("terminalreporter")) is not None:

@@ -267,7 +267,7 @@ def observed(
     limits: Limits,
 ) -> Generator[protocol.Glimpse, None, protocol.Saw]:
     """The evidence of one function."""
-    from virtual_cuda import device_failure
+    from virtual_cuda.hooks import device_failure
 
     from gpudojo.grading.load import describe_exception
     from gpudojo.grading.observe import observe_probes
@@ -360,7 +360,7 @@ def run(
 def _frames(
     job: protocol.Job, layers: dict[str, str], home: Path, limits: Limits
 ) -> Iterator[protocol.Frame | protocol.Glimpse]:
-    from virtual_cuda import keep_patches, limit_memory
+    from virtual_cuda.hooks import keep_patches, limit_memory
 
     try:
         if job.on_gpu:

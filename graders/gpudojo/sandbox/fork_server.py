@@ -57,7 +57,7 @@ def main(control_number: int, gpu: bool) -> None:
         import torch  # noqa: F401 - alone
 
         gc.freeze()  # so that `separate_builtins` need not look at all that torch has made
-        from virtual_cuda import keep_patches
+        from virtual_cuda.hooks import keep_patches
 
         from gpudojo.sandbox import child, integrity, reaching
 

@@ -22,7 +22,8 @@ from typing import Any, Final, NamedTuple, Protocol
 
 import numpy
 import torch
-from virtual_cuda import class_watch, device_classes, keep_patches, open_device, operators_run
+from virtual_cuda import open_device
+from virtual_cuda.hooks import class_watch, device_classes, keep_patches, operators_run
 
 from gpudojo.grading import call
 from gpudojo.model.catalogue import registered_days

@@ -34,7 +34,7 @@ from types import (
 from typing import Any, Final, NamedTuple
 
 import torch
-from virtual_cuda import CUDAGraph, Parameter, Tensor, from_library
+from virtual_cuda.hooks import CUDAGraph, Parameter, Tensor, from_library
 
 import gpudojo
 from gpudojo.grading.limits import LATE

@@ -56,8 +56,7 @@ def warm_up(for_gpu: bool = False, when_imported: Callable[[], None] = _nothing)
     """
     import torch
     from virtual_cuda import gpu_named
-
-    from gpudojo.grading.watching import MODELLED_GPU
+    from virtual_cuda.hooks import USUAL_GPU
 
     torch.set_num_threads(1)
     with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
@@ -73,7 +72,7 @@ def warm_up(for_gpu: bool = False, when_imported: Callable[[], None] = _nothing)
             _import_helpers_of_day(each.package)
         when_imported()
         _train(backward=not for_gpu)
-        gpu_named(MODELLED_GPU)  # read from a file
+        gpu_named(USUAL_GPU)  # read from a file
 
 
 def warm_up_rare() -> None:

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Final
 
 import msgspec
-from virtual_cuda import format_size
+from virtual_cuda.hooks import format_size
 
 from gpudojo.submissions import entries
 from gpudojo.submissions.entries import ReadLimits, Unreadable, natural, reason, shown, suffix

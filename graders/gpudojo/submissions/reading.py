@@ -14,7 +14,7 @@ from pathlib import Path, PurePosixPath
 from typing import Final
 
 import msgspec
-from virtual_cuda import format_size
+from virtual_cuda.hooks import format_size
 
 from gpudojo.grading import load
 from gpudojo.model.catalogue import day_names

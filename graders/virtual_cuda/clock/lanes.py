@@ -22,7 +22,7 @@ from virtual_cuda.ledger.rows import (
 )
 
 HOST: Final = "host"
-HZ: Final = 1.98e9  # cycles per second, for `torch.cuda._sleep`
+CYCLES_PER_SECOND: Final = 1.98e9  # cycles per second, for `torch.cuda._sleep`
 # Times the least time of its kind: a kernel that takes so long has work for the whole GPU.
 _FILLING: Final = 4
 # What the allocator asks CUDA for at least, so that the next tensors cost nothing.
@@ -343,7 +343,7 @@ class Clock:
             case "wait_stream":
                 free[stream] = max(free[stream], free[StreamKey(row.device, row.other)])
             case "sleep":
-                self._run(number, stream, "sleep", row.other / HZ, 1, self.now)
+                self._run(number, stream, "sleep", row.other / CYCLES_PER_SECOND, 1, self.now)
             case "synchronize_event":
                 self._awaited = self.events.get(row.other, 0.0)
             case "synchronize":

@@ -109,7 +109,8 @@ class VirtualGpu:
         self.asserted = False  # a kernel has met a bad index, and the host does not know yet
         self.lost = False  # the host knows
         self.oom_observers: list[Callable[[int, int, int, int], object]] = []
-        self.before_wait: Callable[[str], None] | None = None  # called with the kind of each wait
+        # Called with the kind of each wait before it is recorded; they may raise.
+        self.on_wait: list[Callable[[str], None]] = []
         self._current = _CurrentDevice()
 
     @property

@@ -31,6 +31,7 @@ from virtual_cuda.ledger.rows import (
     SyncRow,
     TransferRow,
 )
+from virtual_cuda.ledger.stream_waits import UselessWait, first_useless_wait
 
 _SpanRow = ForwardRow | BackwardRow | StepRow | CollectiveRow
 
@@ -127,6 +128,10 @@ class Ledger(Sequence[Record]):
             if isinstance(row, SiteRow) and not isinstance(row, StreamRow):
                 count += row.code is not None
         return count
+
+    def useless_wait(self) -> UselessWait | None:
+        """The first wait for a device or a stream without work, or event there; None if there is none."""
+        return first_useless_wait(self.rows_of_part(), self._reader.site_of)
 
     def save_trace(self, path: str | os.PathLike[str]) -> Path:
         """Writes a trace that chrome://tracing and ui.perfetto.dev open; returns its path."""
@@ -248,6 +253,10 @@ class _RowReader:
         """The number of records written before this row."""
         return row - bisect_left(self._rows_without_record, row)
 
+    def site_of(self, row: SiteRow) -> Site | None:
+        """The line that caused a row; None where none is known."""
+        return self._sites.find(row.code, row.offset)
+
     def read_new_rows(self) -> int:
         """Read the rows written since the last time; returns how many rows there are by now.
 
@@ -297,7 +306,7 @@ class _RowReader:
             raise ValueError(f"row {self._rows_read} is of no known kind: {row!r}")
         index = len(self.records)
         at = row.at - self._opened_at
-        site = self._sites.find(row.code, row.offset)
+        site = self.site_of(row)
         if isinstance(row, _SpanRow):
             self._open_spans[self._rows_read] = index
             return self._span_record_of(row, index, at, site)

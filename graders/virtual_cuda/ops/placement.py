@@ -39,8 +39,8 @@ def note(
     if gpu is None:
         return
     code, offset = where or site()
-    if gpu.before_wait is not None:
-        gpu.before_wait(kind)
+    for called in gpu.on_wait:
+        called(kind)
     device = gpu.devices[gpu.current].label
     for _ in range(times):
         gpu.ledger.rows.append(SyncRow(perf_counter(), code, offset, kind, explicit, device))

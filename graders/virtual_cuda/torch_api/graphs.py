@@ -17,7 +17,6 @@ from virtual_cuda.device.cuda_errors import cuda_error
 from virtual_cuda.device.pinning import is_pinned
 from virtual_cuda.device.state import CPU, Block, OpenDevice, now
 from virtual_cuda.device.tensor import Tensor, dispatch_by
-from virtual_cuda.ops import placement
 from virtual_cuda.ops.dispatch import allocate, write
 from virtual_cuda.ops.placement import inner_of
 from virtual_cuda.ops.registry import call_of
@@ -149,8 +148,7 @@ class CUDAGraph:
         self._undo = [(generator, generator.get_state()) for generator in known]
         capture.graph = self
         dispatch_by(_captured)
-        self._note = placement.note
-        placement.note = _refuse
+        gpu.on_wait.append(_refuse)
 
     def record(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
         if _copies_pageable(func, args, kwargs):
@@ -218,7 +216,7 @@ class CUDAGraph:
     def leave(self) -> None:
         """From now on operators run."""
         dispatch_by(_dispatch)
-        placement.note = self._note
+        _own(self)["_place"].gpu.on_wait.remove(_refuse)
         capture.graph = None
 
     def replay(self) -> None:
@@ -286,7 +284,7 @@ def _captured(func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
     return graph.record(func, types, args, kwargs or {})
 
 
-def _refuse(*args: Any, **kwargs: Any) -> None:
+def _refuse(kind: str) -> None:
     """The host cannot wait for work that is being written down."""
     if capture.graph is not None:
         capture.graph._broken = True

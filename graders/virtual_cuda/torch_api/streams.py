@@ -17,7 +17,7 @@ from typing import Any, Final
 import torch
 import torch.nn.parallel
 
-from virtual_cuda.clock.lanes import HZ
+from virtual_cuda.clock.lanes import CYCLES_PER_SECOND
 from virtual_cuda.device.cuda_errors import cuda_error, device_assert_error, invalid_ordinal_error
 from virtual_cuda.device.state import CUDA, VirtualGpu, index_of, now
 from virtual_cuda.device.tensor import Tensor, dispatch_by
@@ -403,8 +403,9 @@ def _sleep(cycles: int) -> None:
     stream = _current()
     _note("sleep", stream, cycles)
     if gpu.model is None:
-        stream._busy_until = max(stream._busy_until, perf_counter()) + cycles / HZ
-        gpu.before_wait = _before_wait
+        stream._busy_until = max(stream._busy_until, perf_counter()) + cycles / CYCLES_PER_SECOND
+        if _before_wait not in gpu.on_wait:
+            gpu.on_wait.append(_before_wait)
 
 
 # ---- what torch.cuda asks C++ for ------------------------------------------------------------------------------------
@@ -530,13 +531,6 @@ def use_streams_of_node(node: Any) -> None:
 
 _next_node_number: Final = find_internal("torch._C._autograd._get_sequence_nr", "torch.cuda.stream")
 _current_node: Final = find_internal("torch._C._current_autograd_node", otherwise=lambda: None)
-# Records that the host waited for the device; takes the arguments of `ops.placement.note`.
-record_wait: Final = placement.note
-
-
-def wait_patch(function: Any) -> Patch:
-    """The patch that hands every wait to `function`, which takes the arguments of `record_wait`."""
-    return placement, "note", function
 
 
 def tf32_allowed() -> bool:

@@ -13,11 +13,12 @@ from typing import Any
 import msgspec
 import pytest
 import torch
-from virtual_cuda import gpu_named, gpus, scaled, virtual_cuda, what_limits
+from virtual_cuda import gpu_named, gpus, virtual_cuda
 from virtual_cuda.clock.advice import compare_with_cpu
 from virtual_cuda.clock.kernels import COPY, KernelCall, kernels_of
 from virtual_cuda.clock.lanes import times_of_rows
 from virtual_cuda.errors import UnknownClock, UnknownGpu
+from virtual_cuda.hooks import scaled, what_limits
 from virtual_cuda.ledger import duration, plain_lines
 from virtual_cuda.ledger.rows import OperationRow
 from virtual_cuda.ledger.timeline import draw_scaled

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from virtual_cuda import no_accelerator, virtual_mps
+from virtual_cuda.hooks import no_accelerator, virtual_mps
 
 
 def test_a_mac_has_no_cuda_version(monkeypatch: pytest.MonkeyPatch) -> None:

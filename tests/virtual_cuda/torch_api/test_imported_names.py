@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 import torch
 import virtual_cuda
-from virtual_cuda import patch_imported_names, patching
+from virtual_cuda import patching
+from virtual_cuda.hooks import patch_imported_names
 
 FILE = """
 from torch import Generator, as_tensor, tensor
@@ -59,7 +60,7 @@ def test_a_name_the_file_binds_anew_stays(names: dict[str, Any]) -> None:
 
 
 def test_without_an_accelerator_there_is_none(names: dict[str, Any]) -> None:
-    with virtual_cuda.no_accelerator(built=True), patch_imported_names(names):
+    with virtual_cuda.hooks.no_accelerator(built=True), patch_imported_names(names):
         assert names["is_available"]() is False
 
 

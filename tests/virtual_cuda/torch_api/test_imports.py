@@ -11,7 +11,8 @@ START = """
 import sys, warnings
 import torch, torch.utils.checkpoint
 from torch.optim import SGD, Adam
-from virtual_cuda import no_accelerator, real_device, virtual_cuda
+from virtual_cuda import real_device, virtual_cuda
+from virtual_cuda.hooks import no_accelerator
 
 MAKE_GRADS = torch.autograd._make_grads
 

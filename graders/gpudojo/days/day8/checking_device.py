@@ -8,7 +8,7 @@ import types
 from functools import partial
 from typing import Any
 
-from virtual_cuda import Patch, patch, patch_imported_names
+from virtual_cuda.hooks import Patch, patch, patch_imported_names
 
 from gpudojo.grading.call import (
     Call,

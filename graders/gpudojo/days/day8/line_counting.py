@@ -59,7 +59,7 @@ def call_counting_lines(call: Call, *args: Any) -> tuple[Any, ExecutedLines]:
     Lines of files beside the student's, and of text that is executed, count under the number 0. In the sandbox lines
     of all threads count.
     """
-    from virtual_cuda import from_library  # and torch with it
+    from virtual_cuda.hooks import from_library  # and torch with it
 
     lines = ExecutedLines()
 

@@ -15,7 +15,6 @@ from gpudojo.grading.call import (
     in_sandbox,
     torch,
 )
-from gpudojo.grading.limits import Skipping, running
 from gpudojo.model.evidence import Array, Modelled, Race, Raised
 from gpudojo.model.exercise import Failed
 
@@ -27,7 +26,6 @@ ROUNDS: Final = 2
 BAR: Final = (
     3.0  # times as fast as the loop is enough; the references are 60 times as fast and more
 )
-GPU: Final = "T4"  # whose modelled times are compared
 PYTHON: Final = 0.1e-6  # seconds for each executed line of Python
 
 Inputs = Callable[[int], tuple[Any, ...]]
@@ -70,12 +68,14 @@ def modelled(call: Call, loop: Callable[..., Any], make: Inputs, pixels: int) ->
     The student's picture is `make(0)`. The loop takes as long for each pixel as for the second one of `make(2)`; only
     of a reference it is known, since student code may slow down a loop that runs beside it.
     """
+    from virtual_cuda.hooks import modelled_time, patch_imported_names
+
     given = tuple(tensor.to(call.device, copy=True) for tensor in make(0))
-    watch = Skipping()  # knows how long the student slept
     virtual = call.bench.kind == "virtual"
     before = allocated(call)
     try:
-        with running(watch):
+        names = getattr(call.function, "__globals__", {})
+        with modelled_time() as clock, patch_imported_names(names):
             result, lines = call_counting_lines(call, *given)
             after = allocated(call)
             output = arrived(result)
@@ -83,7 +83,7 @@ def modelled(call: Call, loop: Callable[..., Any], make: Inputs, pixels: int) ->
         return Modelled(0.0, 0.0, None, error.evidence)
     if not virtual:  # what a real GPU's ledger lacks for the model is measured there
         return Modelled(0.0, 0.0, output)
-    student = _seconds(call.ledger) + watch.now() + PYTHON * lines.total()
+    student = _seconds(call.ledger) + clock.slept + PYTHON * lines.total()
     if unseen(call.ledger, after - before):
         student = 0.0
     took = []
@@ -110,8 +110,9 @@ def unseen(ledger: Ledger, allocations: int) -> int:
 
 def _seconds(ledger: Ledger) -> float:
     from virtual_cuda import gpu_named, times_of
+    from virtual_cuda.hooks import USUAL_GPU
 
-    return times_of(ledger, gpu_named(GPU)).end
+    return times_of(ledger, gpu_named(USUAL_GPU)).end
 
 
 def arrived(result: Any) -> Array | None:
@@ -164,7 +165,9 @@ def judge_speed(found: Modelled, wanted: Modelled, measured: Race, reference: Ra
     The loop's time is the reference's evidence: student code may slow down a loop that runs beside it. The speedup that
     was measured on this machine is only shown; where the reference ran on a real GPU, it is judged.
     """
-    clock = f"modelled on a {GPU}"
+    from virtual_cuda.hooks import USUAL_GPU
+
+    clock = f"modelled on a {USUAL_GPU}"
     for each in (found.student, found.loop, measured.student, measured.loop):
         if not math.isfinite(each):
             raise Failed(f"a time is {each}", "a number of seconds")

@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
 import random
 import time
 from collections.abc import Callable
 from functools import partial
 from operator import itemgetter
-from typing import Any, Final, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 import msgspec
-from virtual_cuda import patch_imported_names
 
-from gpudojo.days.day8.late_work import Work, issue_time, operators_taking, working_later
+from gpudojo.days.day8.chosen_durations import operators_taking
+from gpudojo.days.day8.timed_work import (
+    HostClock,
+    HostWork,
+    Workshop,
+    issue_time,
+    open_workshop,
+)
 from gpudojo.days.day8.watched_objects import Sealed
 from gpudojo.grading.call import Call, StudentRaised, torch, try_scenarios
 from gpudojo.grading.checks import count_in_words, expect_float, runs, scenario_pairs
-from gpudojo.grading.limits import Clock, Skipping, Sleeping, running
 from gpudojo.model.evidence import Case, Cases, Raised
 from gpudojo.model.exercise import Exercise, Failed, Seen, returned_other_type, with_article
 
@@ -101,6 +105,7 @@ class Compared(Case, frozen=True):
     elsewhere: str
     line: int | None
     really: Compared | None
+    clocks: tuple[str, ...] = ()
 
 
 def _durations(call: Call, name: str, *milliseconds: float) -> list[float]:
@@ -112,59 +117,108 @@ def _durations(call: Call, name: str, *milliseconds: float) -> list[float]:
     return [value * generator.uniform(0.9, 1.1) * MILLISECOND for value in milliseconds]
 
 
-def _bounds(right: float, repeats: int, watch: Clock) -> tuple[float, float, float]:
-    """What work took that took `right` seconds per call, and the least and the most that may be returned for it."""
-    if not watch.really:
-        return right, right * 0.98, right * 1.02
-    # Oversleeping and a busy machine's odd millisecond are not the student's fault.
-    return right, right * 0.9, right * 1.25 + MILLISECOND + watch.late / repeats
+class Bounds(NamedTuple):
+    """What work took per call, and the least and the most that may be returned for it."""
+
+    right: float
+    least: float
+    most: float
+
+
+def _bounds(right: float, modelled: bool) -> Bounds:
+    """The bounds for work that took `right` seconds per call."""
+    if modelled:
+        return Bounds(right, right * 0.98, right * 1.02)
+    # That the host overslept, and a busy machine's odd millisecond, are not the student's fault.
+    return Bounds(right, right * 0.9, right * 1.5 + 2 * MILLISECOND)
 
 
 def _number(value: Any) -> float | None:
+    """The value as a float; None if it is no number."""
     return float(value) if isinstance(value, (int, float)) else None
 
 
-def _by_both_clocks(look: Callable[[Clock], T], good: Callable[[T], bool]) -> T:
-    """What is seen by a simulated clock; if none was read and the answer is wrong, also in real time, as `really`."""
-    watch = Skipping()
-    found = look(watch)
-    if not good(found) and not watch.was_read():
-        with contextlib.suppress(StudentRaised):
-            return msgspec.structs.replace(found, really=look(Sleeping()))
-    return found
+def _clocks_read(clock: HostClock) -> list[str]:
+    """The clocks that student code has read: Python's by their names, and "event"."""
+    names = set(clock.clocks_read)
+    if clock.recorded_events:
+        names.add("event")
+    return sorted(names)
 
 
-def _timed(
-    call: Call, name: str, device: Any, *milliseconds: float, later: bool = False, **options: int
-) -> Callable[[], Timed]:
-    """A scenario: one call, with calls of `fn` that take about so long."""
-    repeats = options.get("repeats", 5)
+def _is_wall_clock(name: str) -> bool:
+    return not name.startswith(("process_time", "thread_time"))
 
-    def look(watch: Clock) -> Timed:
-        with running(watch), _working(call, watch) if later else contextlib.nullcontext() as queue:
-            work = Work(
-                _durations(call, name, *milliseconds), watch, queue, device if later else None
-            )
-            value = call(Sealed(work), device, **options)
+
+def _look_by_both_clocks(look: Callable[[bool], T], is_good: Callable[[T], bool]) -> T:
+    """What `look(modelled=True)` sees; with `really`, what is seen in real time, where the modelled clock says nothing.
+
+    That is so for a wrong answer of code that has read no clock which the model moves on, but another one: that of
+    `datetime`, or one that it kept in a default argument.
+    """
+    found = look(True)
+    if is_good(found) or any(map(_is_wall_clock, found.clocks)):
+        return found
+    try:
+        return msgspec.structs.replace(found, really=look(False))
+    except StudentRaised:
+        return found
+
+
+class _Waited(NamedTuple):
+    """Where a call waited for a GPU ("gpu") or a stream ("stream") that had nothing to do; else "" and None."""
+
+    elsewhere: str
+    line: int | None
+
+
+def _waited_elsewhere_in(call: Call) -> _Waited:
+    wait = call.ledger.useless_wait()
+    if wait is None:
+        return _Waited("", None)
+    elsewhere = "stream" if wait.device_works else "gpu"
+    in_file = wait.site is not None and wait.site.file == str(call.path)
+    return _Waited(elsewhere, wait.site.line if in_file and wait.site is not None else None)
+
+
+class _TimingScenario:
+    """One call of `time_on_device`, with calls of `fn` that take about so long."""
+
+    def __init__(
+        self, call: Call, name: str, device: Any, *milliseconds: float, **options: int
+    ) -> None:
+        self.call = call
+        self.durations = _durations(call, name, *milliseconds)
+        self.device = device
+        self.options = options
+
+    def __call__(self) -> Timed:
+        return _look_by_both_clocks(self.look, lambda found: found.value is None or found.fits)
+
+    def look(self, modelled: bool) -> Timed:
+        """Call the student's function once. Raises StudentRaised."""
+        with open_workshop(self.call, modelled) as workshop:
+            work = workshop.make(self.durations, self.device)
+            value = self.call(Sealed(work), self.device, **self.options)
+            clocks = _clocks_read(workshop.clock)
+        repeats = self.options.get("repeats", 5)
         took = work.took
-        bounds = _bounds(math.fsum(took[-repeats:]) / repeats, repeats, watch)
-        where, line = queue.elsewhere() if queue is not None else ("", None)
-        kind = type(value).__name__
-        clocks = sorted(watch.read)
+        bounds = _bounds(math.fsum(took[-repeats:]) / repeats, modelled)
+        waited = _waited_elsewhere_in(self.call)
         return Timed(
-            _number(value), took[:50], *bounds, kind, len(took), repeats, clocks, where, line, None
+            value=_number(value),
+            took=took[:50],
+            right=bounds.right,
+            least=bounds.least,
+            most=bounds.most,
+            kind=type(value).__name__,
+            calls=len(took),
+            repeats=repeats,
+            clocks=clocks,
+            elsewhere=waited.elsewhere,
+            line=waited.line,
+            really=None,
         )
-
-    return lambda: _by_both_clocks(look, lambda found: found.value is None or found.fits)
-
-
-@contextlib.contextmanager
-def _working(call: Call, watch: Clock) -> Any:
-    with (
-        working_later(watch, call.line_now) as queue,
-        patch_imported_names(getattr(call.function, "__globals__", {})),
-    ):
-        yield queue
 
 
 @clock.probe(machine="one gpu")
@@ -172,13 +226,15 @@ def beside_a_gpu(call: Call) -> Cases[Timed]:
     """On the CPU: three short calls and a long one, two slow calls to warm up, the defaults. Then on the GPU."""
     return try_scenarios(
         {
-            "uneven_calls": _timed(call, "uneven", "cpu", 8, 8, 8, 40, repeats=4, warmup=0),
-            "slow_first_calls": _timed(
+            "uneven_calls": _TimingScenario(
+                call, "uneven", "cpu", 8, 8, 8, 40, repeats=4, warmup=0
+            ),
+            "slow_first_calls": _TimingScenario(
                 call, "slow", torch.device("cpu"), 50, 50, 10, repeats=3, warmup=2
             ),
-            "as_it_comes": _timed(call, "defaults", "cpu", 4),
-            "a_device_that_works_later": _timed(
-                call, "later", call.device, 40, 40, 10, later=True, repeats=4, warmup=2
+            "as_it_comes": _TimingScenario(call, "defaults", "cpu", 4),
+            "a_device_that_works_later": _TimingScenario(
+                call, "later", call.device, 40, 40, 10, repeats=4, warmup=2
             ),
         }
     )
@@ -188,82 +244,107 @@ def beside_a_gpu(call: Call) -> Cases[Timed]:
 def beside_another_gpu(call: Call) -> Cases[Timed]:
     """The first one, which is the current one, has nothing to do."""
     return try_scenarios(
-        {
-            "the_second_gpu": _timed(
-                call, "second", "cuda:1", 60, 10, later=True, repeats=4, warmup=1
-            )
-        }
+        {"the_second_gpu": _TimingScenario(call, "second", "cuda:1", 60, 10, repeats=4, warmup=1)}
     )
 
 
 @clock.probe(machine="mac", edge=True)
 def on_a_mac(call: Call) -> Cases[Timed]:
     return try_scenarios(
-        {"an_apple_gpu": _timed(call, "mac", "mps", 60, 10, later=True, repeats=4, warmup=1)}
+        {"an_apple_gpu": _TimingScenario(call, "mac", "mps", 60, 10, repeats=4, warmup=1)}
     )
 
 
 @clock.probe(machine="laptop", edge=True)
 def without_a_gpu(call: Call) -> Cases[Timed]:
-    return try_scenarios({"no_gpu": _timed(call, "laptop", "cpu", 4, repeats=3, warmup=1)})
+    return try_scenarios({"no_gpu": _TimingScenario(call, "laptop", "cpu", 4, repeats=3, warmup=1)})
 
 
-def _compared(call: Call, devices: list[Any], **options: int) -> Callable[[], Compared]:
-    repeats = options.get("repeats", 3)
+class _ComparingScenario:
+    """One call of `compare_devices`."""
 
-    def look(watch: Clock) -> Compared:
-        made: dict[str, Work] = {}
-        wrong: list[int | None] = []
+    def __init__(self, call: Call, devices: list[Any], **options: int) -> None:
+        self.call = call
+        self.devices = devices
+        self.options = options
+        self.repeats = options.get("repeats", 3)
 
-        def make_work(*devices: Any) -> Sealed:
-            if (
-                len(devices) != 1
-            ):  # perhaps it was taken for the work itself, and called by a helper
-                wrong.append(call.line_now(outermost=True))
-                raise TypeError(
-                    f"make_work() takes one device, but was called with {len(devices)} arguments"
-                )
-            device = devices[0]
-            watch.work(
-                25 * MILLISECOND
-            )  # making the work takes time too, which must not be counted
-            key = str(device)
-            on_cpu = torch.device(device).type == "cpu"
-            if key not in made:
-                durations = _durations(call, key, *((40, 4) if on_cpu else (40, 10)))
-                made[key] = Work(
-                    durations, watch, None if on_cpu else queue, None if on_cpu else device
-                )
-            return Sealed(made[key])
+    def __call__(self) -> Compared:
+        return _look_by_both_clocks(self.look, _all_fit)
 
-        with running(watch), _working(call, watch) as queue:
+    def look(self, modelled: bool) -> Compared:
+        """Call the student's function once. Raises StudentRaised."""
+        with open_workshop(self.call, modelled) as workshop:
+            maker = _WorkMaker(self.call, workshop)
             try:
-                found = call(Sealed(make_work), devices, **options)
+                found = self.call(Sealed(maker), self.devices, **self.options)
             except StudentRaised as error:
-                raise error.with_facts(line=wrong[0] if wrong else error.evidence.line) from None
+                line = maker.wrong_line or error.evidence.line
+                raise error.with_facts(line=line) from None
+            clocks = _clocks_read(workshop.clock)
+        waited = _waited_elsewhere_in(self.call)
         rows = []
-        for key, value in dict.items(found) if isinstance(found, dict) else ():
-            took = made[str(key)].took if str(key) in made else []
-            warm = took[1:]  # the first call of each device's work is the slow one
-            bounds = _bounds(math.fsum(warm) / len(warm) if warm else 0.0, repeats, watch)
-            rows.append(
-                ComparedRow(
-                    _number(value),
-                    took[:50],
-                    *bounds,
-                    str(key),
-                    isinstance(key, str),
-                    str(key) in made,
-                )
-            )
-        calls = {name: len(work.took) for name, work in made.items()}
-        where, line = queue.elsewhere()
+        if isinstance(found, dict):
+            for key, value in dict.items(found):
+                rows.append(_compared_row(key, value, maker.made, modelled))
         return Compared(
-            type(found).__name__, isinstance(found, dict), rows, repeats, calls, where, line, None
+            kind=type(found).__name__,
+            is_dict=isinstance(found, dict),
+            rows=rows,
+            repeats=self.repeats,
+            calls={name: len(work.took) for name, work in maker.made.items()},
+            clocks=tuple(clocks),
+            elsewhere=waited.elsewhere,
+            line=waited.line,
+            really=None,
         )
 
-    return lambda: _by_both_clocks(
-        look, lambda found: all(row.value is None or row.fits for row in found.rows)
+
+def _all_fit(found: Compared) -> bool:
+    return all(row.value is None or row.fits for row in found.rows)
+
+
+class _WorkMaker:
+    """What a student gets as `make_work`; remembers what it has made, by the name of the device."""
+
+    def __init__(self, call: Call, workshop: Workshop) -> None:
+        self.call = call
+        self.workshop = workshop
+        self.made: dict[str, HostWork] = {}
+        self.wrong_line: int | None = None  # where it was called with no device, or several
+
+    def __call__(self, *devices: Any) -> Sealed:
+        if len(devices) != 1:  # perhaps it was taken for the work itself, and called by a helper
+            self.wrong_line = self.wrong_line or self.call.line_now(outermost=True)
+            count = len(devices)
+            raise TypeError(f"make_work() takes one device, but was called with {count} arguments")
+        device = devices[0]
+        # Making the work takes time too, which must not be counted.
+        self.workshop.clock.sleep(25 * MILLISECOND)
+        key = str(device)
+        if key not in self.made:
+            on_cpu = torch.device(device).type == "cpu"
+            durations = _durations(self.call, key, *((40, 4) if on_cpu else (40, 10)))
+            self.made[key] = self.workshop.make(durations, device)
+        return Sealed(self.made[key])
+
+
+def _compared_row(key: Any, value: Any, made: dict[str, HostWork], modelled: bool) -> ComparedRow:
+    """What was returned for one device, beside what its work took."""
+    name = str(key)
+    took = made[name].took if name in made else []
+    warm = took[1:]  # the first call of each device's work is the slow one
+    mean = math.fsum(warm) / len(warm) if warm else 0.0
+    bounds = _bounds(mean, modelled)
+    return ComparedRow(
+        value=_number(value),
+        took=took[:50],
+        right=bounds.right,
+        least=bounds.least,
+        most=bounds.most,
+        key=name,
+        is_text=isinstance(key, str),
+        asked=name in made,
     )
 
 
@@ -272,15 +353,17 @@ def comparisons(call: Call) -> Cases[Compared]:
     """Both orders; the second as devices, and with other repeats."""
     return try_scenarios(
         {
-            "gpu_first": _compared(call, ["cuda", "cpu"]),
-            "cpu_first": _compared(call, [torch.device("cpu"), torch.device("cuda:0")], repeats=5),
+            "gpu_first": _ComparingScenario(call, ["cuda", "cpu"]),
+            "cpu_first": _ComparingScenario(
+                call, [torch.device("cpu"), torch.device("cuda:0")], repeats=5
+            ),
         }
     )
 
 
 @compare.probe(machine="two gpus", edge=True)
 def comparisons_with_two_gpus(call: Call) -> Cases[Compared]:
-    return try_scenarios({"second_gpu": _compared(call, ["cpu", "cuda:1"])})
+    return try_scenarios({"second_gpu": _ComparingScenario(call, ["cpu", "cuda:1"])})
 
 
 def _unfinished(raised: Raised, seen: Seen) -> str | None:

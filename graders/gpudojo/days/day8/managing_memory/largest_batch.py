@@ -140,7 +140,7 @@ def _usable_empty_cache(call: Call) -> Iterator[None]:
 
     `torch.cuda.empty_cache()` does nothing there, too.
     """
-    from virtual_cuda import patch
+    from virtual_cuda.hooks import patch
 
     with contextlib.ExitStack() as undo:
         if call.device.type == "cpu" and hasattr(torch.accelerator, "empty_cache"):

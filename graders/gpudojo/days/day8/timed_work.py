@@ -1,0 +1,208 @@
+"""Work for 10 whose duration is known: on the host, on a virtual GPU that works asynchronously, and on a Mac's GPU."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+from gpudojo.grading.call import Call, torch
+
+if TYPE_CHECKING:
+    from virtual_cuda.hooks import Patch
+
+
+class HostClock(Protocol):
+    """What work needs of a clock: the modelled one of `virtual_cuda`, or a RealClock."""
+
+    clocks_read: set[str]  # the names of Python's clocks that student code has asked
+
+    @property
+    def recorded_events(self) -> int: ...
+
+    def now(self) -> float: ...
+    def sleep(self, seconds: float) -> None: ...
+
+
+class RealClock:
+    """The clock of this machine. It does not know which clocks student code asks."""
+
+    # Taken before any student code is loaded: a submission that replaces them changes nothing here.
+    _now: Final = staticmethod(time.perf_counter)
+    _sleep: Final = staticmethod(time.sleep)
+
+    def __init__(self) -> None:
+        self.clocks_read: set[str] = set()
+        self.recorded_events = 0
+
+    def now(self) -> float:
+        return self._now()
+
+    def sleep(self, seconds: float) -> None:
+        self._sleep(seconds)
+
+
+def issue_time() -> float:
+    """How many seconds the host takes to give a GPU something to do, modelled."""
+    from virtual_cuda import gpu_named
+    from virtual_cuda.hooks import USUAL_GPU
+
+    seconds: float = gpu_named(USUAL_GPU).host["stream"]
+    return seconds
+
+
+class HostWork:
+    """Work of the host: the n-th call takes the n-th duration, all later ones the last. `took` is what they took."""
+
+    def __init__(self, durations: Sequence[float], clock: HostClock) -> None:
+        self.durations = durations
+        self.clock = clock
+        self.took: list[float] = []
+
+    def __call__(self) -> None:
+        began = self.clock.now()
+        self.clock.sleep(self._next_duration())
+        self.took.append(self.clock.now() - began)
+
+    def _next_duration(self) -> float:
+        place = min(len(self.took), len(self.durations) - 1)
+        return self.durations[place]
+
+
+class CudaWork(HostWork):
+    """Work of a virtual GPU, on its current stream. A call returns before the work is done."""
+
+    def __init__(self, durations: Sequence[float], clock: HostClock, device: Any) -> None:
+        super().__init__(durations, clock)
+        self.device = device
+
+    def __call__(self) -> None:
+        from virtual_cuda.hooks import CYCLES_PER_SECOND
+
+        seconds = self._next_duration()
+        with torch.cuda.device(self.device):
+            torch.cuda._sleep(round(seconds * CYCLES_PER_SECOND))
+        self.took.append(seconds)
+
+
+class AppleWork(HostWork):
+    """Work of a Mac's GPU. A call returns before the work is done."""
+
+    def __init__(self, durations: Sequence[float], gpu: AppleGpu) -> None:
+        super().__init__(durations, gpu.clock)
+        self.gpu = gpu
+
+    def __call__(self) -> None:
+        seconds = self._next_duration()
+        self.gpu.launch(seconds)
+        self.took.append(seconds)
+
+
+class AppleGpu:
+    """A Mac's GPU, which does one piece of work after the other."""
+
+    def __init__(self, clock: HostClock) -> None:
+        self.clock = clock
+        self.free_at = 0.0  # when all of its work is done
+
+    def launch(self, seconds: float) -> None:
+        """Give it work; the host needs a moment for that, by the modelled clock."""
+        if not isinstance(self.clock, RealClock):
+            self.clock.sleep(issue_time())
+        self.free_at = max(self.clock.now(), self.free_at) + seconds
+
+    def synchronize(self, *args: Any, **kwargs: Any) -> None:
+        """Wait until all work is done."""
+        self.wait_until(self.free_at)
+
+    def wait_until(self, moment: float) -> None:
+        left = moment - self.clock.now()
+        if left > 0:
+            self.clock.sleep(left)
+
+    def patches(self) -> Iterator[Patch]:
+        """The functions of torch with which one waits for this GPU, or times it."""
+        import torch as itself  # the module itself, to be patched
+
+        def event(*args: Any, enable_timing: bool = False, **options: Any) -> AppleEvent:
+            return AppleEvent(self, enable_timing)
+
+        yield torch.mps, "synchronize", self.synchronize
+        yield torch.accelerator, "synchronize", self.synchronize
+        yield itself, "Event", event
+        yield torch.mps.event, "Event", event
+        if hasattr(torch.mps, "Event"):
+            yield torch.mps, "Event", event
+
+
+class AppleEvent:
+    """A moment of a Mac's GPU, as `torch.mps.Event`."""
+
+    def __init__(self, gpu: AppleGpu, enable_timing: bool) -> None:
+        self._gpu = gpu
+        self._enable_timing = enable_timing
+        self._at: float | None = None
+
+    def record(self, stream: Any = None) -> None:
+        self._gpu.clock.clocks_read.add("event")
+        self._at = max(self._gpu.clock.now(), self._gpu.free_at)
+
+    def wait(self, stream: Any = None) -> None:
+        """Let the GPU wait for it, which has one stream alone."""
+
+    def synchronize(self) -> None:
+        self._gpu.wait_until(self._at or 0.0)
+
+    def query(self) -> bool:
+        """True if the GPU has reached it. Asking takes time, so that a loop that asks comes to an end."""
+        if self._is_reached():
+            return True
+        self._gpu.clock.sleep(issue_time())
+        return False
+
+    def elapsed_time(self, end_event: AppleEvent) -> float:
+        """Milliseconds until another event. Raises the errors of torch."""
+        if not (self._enable_timing and end_event._enable_timing):
+            raise ValueError("Both events must be created with argument 'enable_timing=True'.")
+        if self._at is None or end_event._at is None:
+            raise ValueError("Both events must be recorded before calculating elapsed time.")
+        if not (self._is_reached() and end_event._is_reached()):
+            raise RuntimeError("Both events must be completed before calculating elapsed time.")
+        return (end_event._at - self._at) * 1e3
+
+    def _is_reached(self) -> bool:
+        moment = self._at or 0.0
+        return moment <= self._gpu.clock.now() + 1e-9  # the resolution of the clock
+
+
+class Workshop:
+    """Where the work for one call of a student's function is made, by one clock."""
+
+    def __init__(self, clock: HostClock) -> None:
+        self.clock = clock
+        self.apple_gpu = AppleGpu(clock)
+
+    def make(self, durations: Sequence[float], device: Any) -> HostWork:
+        """Work for a device, by its type: "cpu", "cuda" or "mps"."""
+        kind = torch.device(device).type
+        if kind == "cuda":
+            return CudaWork(durations, self.clock, device)
+        if kind == "mps":
+            return AppleWork(durations, self.apple_gpu)
+        return HostWork(durations, self.clock)
+
+
+@contextlib.contextmanager
+def open_workshop(call: Call, modelled: bool) -> Iterator[Workshop]:
+    """For the length of a `with` block student code lives by the modelled clock, or by this machine's."""
+    from virtual_cuda.hooks import modelled_time, patch, patch_imported_names
+
+    with contextlib.ExitStack() as undo:
+        clock: HostClock = undo.enter_context(modelled_time()) if modelled else RealClock()
+        workshop = Workshop(clock)
+        if torch.backends.mps.is_available() and not torch.cuda.is_available():
+            patch(workshop.apple_gpu.patches(), undo)
+        names = getattr(call.function, "__globals__", {})
+        undo.enter_context(patch_imported_names(names))
+        yield workshop

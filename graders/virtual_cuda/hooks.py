@@ -1,0 +1,74 @@
+"""For graders: what a program that watches other code on a device needs besides `virtual_cuda` itself.
+
+docs/virtual-cuda.md says what each name is for. Names are imported when they are first used.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from virtual_cuda.lazy_names import find_lazily
+
+if TYPE_CHECKING:
+    from virtual_cuda.__main__ import run_script as run_script
+    from virtual_cuda.clock.advice import what_limits as what_limits
+    from virtual_cuda.clock.gpu_models import USUAL_GPU as USUAL_GPU
+    from virtual_cuda.clock.lanes import CYCLES_PER_SECOND as CYCLES_PER_SECOND
+    from virtual_cuda.clock.to_scale import modelled_trace as modelled_trace
+    from virtual_cuda.clock.to_scale import scaled as scaled
+    from virtual_cuda.device.tensor import Parameter as Parameter
+    from virtual_cuda.device.tensor import Tensor as Tensor
+    from virtual_cuda.device.tensor import device_classes as device_classes
+    from virtual_cuda.device.tensor import operators_run as operators_run
+    from virtual_cuda.devices import choose_device as choose_device
+    from virtual_cuda.devices import keep_patches as keep_patches
+    from virtual_cuda.modelled_time import ModelledTime as ModelledTime
+    from virtual_cuda.modelled_time import modelled_time as modelled_time
+    from virtual_cuda.patching import Patch as Patch
+    from virtual_cuda.patching import class_watch as class_watch
+    from virtual_cuda.patching import patch as patch
+    from virtual_cuda.patching import patch_imported_names as patch_imported_names
+    from virtual_cuda.real import device_count as device_count
+    from virtual_cuda.real import device_failure as device_failure
+    from virtual_cuda.real import limit_memory as limit_memory
+    from virtual_cuda.recorder import from_library as from_library
+    from virtual_cuda.recorder import nothing_above as nothing_above
+    from virtual_cuda.sizes import format_size as format_size
+    from virtual_cuda.sizes import parse_size as parse_size
+    from virtual_cuda.torch_api.graphs import CUDAGraph as CUDAGraph
+    from virtual_cuda.torch_api.other_machines import no_accelerator as no_accelerator
+    from virtual_cuda.torch_api.other_machines import virtual_mps as virtual_mps
+
+# The module of this package in which each name is defined.
+_HOMES: Final = {
+    "CUDAGraph": "torch_api.graphs",
+    "CYCLES_PER_SECOND": "clock.lanes",
+    "ModelledTime": "modelled_time",
+    "Parameter": "device.tensor",
+    "Patch": "patching",
+    "Tensor": "device.tensor",
+    "USUAL_GPU": "clock.gpu_models",
+    "choose_device": "devices",
+    "class_watch": "patching",
+    "device_classes": "device.tensor",
+    "device_count": "real",
+    "device_failure": "real",
+    "format_size": "sizes",
+    "from_library": "recorder",
+    "keep_patches": "devices",
+    "limit_memory": "real",
+    "modelled_time": "modelled_time",
+    "modelled_trace": "clock.to_scale",
+    "no_accelerator": "torch_api.other_machines",
+    "nothing_above": "recorder",
+    "operators_run": "device.tensor",
+    "parse_size": "sizes",
+    "patch": "patching",
+    "patch_imported_names": "patching",
+    "run_script": "__main__",
+    "scaled": "clock.to_scale",
+    "virtual_mps": "torch_api.other_machines",
+    "what_limits": "clock.advice",
+}
+__all__ = list(_HOMES)
+__getattr__ = find_lazily(__name__, _HOMES)

@@ -1,0 +1,49 @@
+"""Waits for devices and streams that have nothing to do: a question about rows, which no record answers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from virtual_cuda.ledger.records import Site
+from virtual_cuda.ledger.rows import OperationRow, Row, SiteRow, StreamRow, SyncRow
+
+
+class UselessWait(NamedTuple):
+    """A wait for something that was given no work, or an event there."""
+
+    site: Site | None
+    device_works: bool  # True if another stream of the same device was given work
+
+
+def first_useless_wait(
+    rows: Sequence[Row], site_of: Callable[[SiteRow], Site | None]
+) -> UselessWait | None:
+    """The first wait for a device or a stream that none of these rows gives work to, or event there; or None."""
+    busy_streams = streams_with_work(rows)
+    busy_devices = {device for device, _ in busy_streams}
+    for row in rows:
+        if isinstance(row, SyncRow) and row.what == "synchronize":
+            if row.device and row.device not in busy_devices:
+                return UselessWait(site_of(row), device_works=False)
+            continue
+        if not isinstance(row, StreamRow) or row.what not in ("record", "synchronize"):
+            continue
+        if (row.device, row.stream) not in busy_streams:
+            return UselessWait(site_of(row), device_works=row.device in busy_devices)
+    return None
+
+
+def streams_with_work(rows: Sequence[Row]) -> set[tuple[str, int]]:
+    """The devices and numbers of the streams that operators, or sleeping, were issued to."""
+    busy: set[tuple[str, int]] = set()
+    current: dict[str, int] = {}  # device → the number of its current stream; 0 is the default one
+    for row in rows:
+        if isinstance(row, OperationRow):
+            busy.add((row.device, current.get(row.device, 0)))
+        elif isinstance(row, StreamRow):
+            if row.what == "use":
+                current[row.device] = row.stream
+            elif row.what == "sleep":
+                busy.add((row.device, row.stream))
+    return busy
