@@ -21,7 +21,7 @@ from virtual_cuda.device.tensor import VIRTUAL, wrap
 from virtual_cuda.errors import DeviceClosed
 from virtual_cuda.internals import find_internal
 from virtual_cuda.ledger.rows import StreamRow
-from virtual_cuda.ops import autocast, elementwise, fused, layers
+from virtual_cuda.ops import autocast, elementwise, layers, recurrent
 from virtual_cuda.ops.dispatch import (
     allocate,
     closed_device_error,
@@ -254,7 +254,7 @@ def register_kernels() -> None:
         for name in (*_WITH_KERNELS, *(_OWN_IN_CUDA if torch.version.cuda else ())):
             _register_creator(aten_only, name, "CUDA", allow_override=True)
         autocast.register(aten_only)
-        fused.register(aten_only)
+        recurrent.register(aten_only)
         layers.register(aten_only)
     _libraries.extend((everything, aten_only))
 

@@ -17,7 +17,9 @@ from virtual_cuda.device.state import now
 from virtual_cuda.device.tensor import Tensor, dispatch_by
 from virtual_cuda.internals import find_internal
 from virtual_cuda.ledger.rows import AllocationRow, OperationRow, SyncRow, TransferRow
-from virtual_cuda.ops.fused import CudnnRnn, FusedAttention, FusedCell, FusedRmsNorm
+from virtual_cuda.ops.attention import FusedAttention
+from virtual_cuda.ops.recurrent import CudnnRnn, FusedCell
+from virtual_cuda.ops.rms_norm import FusedRmsNorm
 from virtual_cuda.patching import Opening, Patch, around, torch_patches
 
 MARK: Final = "[virtual device]"

@@ -1,0 +1,42 @@
+"""Steps of optimizers that run as one kernel for all parameters."""
+
+from __future__ import annotations
+
+import functools
+from itertools import chain
+from typing import Any, Final
+
+import torch
+import torch.nn.functional
+
+from virtual_cuda.ops import placement
+from virtual_cuda.ops.elementwise import HALF
+from virtual_cuda.ops.registry import ALLOWED, operator
+
+aten: Final = torch.ops.aten
+
+
+def _fused_step(func: Any, /, *lists: Any, **named: Any) -> None:
+    """A step, in single precision where something is narrower: some of the CPU's own kernels change no half then."""
+    wide = [
+        [tensor.float() if tensor.dtype in HALF else tensor for tensor in each] for each in lists
+    ]
+    func(*wide, **named)
+    for tensor, stepped in zip(chain(*lists), chain(*wide), strict=True):
+        if tensor is not stepped:
+            tensor.copy_(stepped)
+
+
+def _learning_rate_anywhere(call: placement.OperatorCall) -> Any:
+    """A learning rate on the host is read there, whatever its shape."""
+    placement.elementwise(call.func, {**call.given, "lr": None})
+    return ALLOWED
+
+
+for _name in ("_fused_adam_", "_fused_adamw_", "_fused_sgd_", "_fused_adagrad_"):
+    for _func in (getattr(aten, _name).default, getattr(aten, _name).tensor_lr):
+        operator(
+            f"{_name}.{_func._overloadname}",
+            kernel=functools.partial(_fused_step, _func),
+            placement=_learning_rate_anywhere,
+        )
