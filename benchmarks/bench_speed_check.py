@@ -19,7 +19,7 @@ from gpudojo.days.day8.vectorizing_pixel_loops import same
 from gpudojo.grading.load import Submission, load_submission
 from gpudojo.grading.observe import observe
 from gpudojo.model.catalogue import exercises_of
-from gpudojo.model.evidence import CallStatus, Race, typed
+from gpudojo.model.evidence import CallStatus, Race, convert_facts
 from gpudojo.model.exercise import Exercise, Failed, Function
 
 from benchmarks.tables import Table, cores, options
@@ -62,7 +62,7 @@ def timed(
     timing_only = Function(function.name, probes=[p for p in function.probes if p.name == "timed"])
     seen = observe(exercise, timing_only, submission, kind, seed).observations["timed"]
     assert seen.status is CallStatus.RETURNED, seen.raised
-    found: Race = typed(seen.facts, Race)
+    found: Race = convert_facts(seen.facts, Race)
     return found
 
 

@@ -19,8 +19,8 @@ SEEDS = range(1, 101)
 
 def test_half_precision_does_not_change_the_predictions_of_05() -> None:
     for seed in SEEDS:
-        values, pictures, logits = evaluation_loop._drawn(seed)
-        model = evaluation_loop.watched(values, evaluation_loop.EvaluationLog()).eval()
+        numbers, pictures, logits = evaluation_loop._drawn(seed)
+        model = torch.nn.Sequential(evaluation_loop.layers(numbers)).eval()
         with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
             assert torch.equal(model(pictures).argmax(dim=1), torch.tensor(logits).argmax(dim=1)), (
                 seed
@@ -46,12 +46,11 @@ def test_a_mean_loss_that_is_right_by_chance_in_half_precision_fails_in_05() -> 
 
 def test_the_largest_output_of_a_batch_counts_other_hits_in_05() -> None:
     for seed in SEEDS:
-        outputs = torch.tensor(evaluation_loop._drawn(seed)[2])
         for samples in (evaluation_loop.FEW, evaluation_loop.MOST):
-            loader, _ = evaluation_loop.batches(seed, samples)
-            batches = zip(
-                outputs[:samples].split(evaluation_loop.BATCH), (y for _, y in loader), strict=True
-            )
+            outputs = evaluation_loop._drawn(seed).outputs[:samples]
+            classes = torch.tensor(evaluation_loop.classes_of(outputs))
+            parts = (torch.tensor(outputs), classes)
+            batches = zip(*(part.split(evaluation_loop.BATCH) for part in parts), strict=True)
             hits = [[int((x.argmax(*dim) == y).sum()) for dim in ((1,), ())] for x, y in batches]
             right, of_all = map(sum, zip(*hits, strict=True))
             assert right != of_all, seed

@@ -48,7 +48,7 @@ from gpudojo.classes.reference_runs import REFERENCE, ReferenceRuns, RunSettings
 from gpudojo.classes.result_writing import write_results
 from gpudojo.classes.runners import GradingTask, Progress, Runner
 from gpudojo.classes.score_changes import GradedEntry, ScoreChange, add_to_class
-from gpudojo.classes.store import UnreadRecord
+from gpudojo.classes.store import Record
 from gpudojo.classes.submission_run import SubmissionRun
 from gpudojo.classes.verdict_store import VerdictStore, VerdictSummary
 from gpudojo.model.catalogue import exercises_of, torch_version, wrong_points
@@ -495,7 +495,7 @@ class ClassGrading:
             equal_by_key[key] = [entry]
             run = SubmissionRun(submission.digest, submission.contents, settings.run_options)
 
-            def done(record: UnreadRecord, key: str = key) -> None:
+            def done(record: Record, key: str = key) -> None:
                 self.store.keep(key, record)
                 self.ran += 1
                 self._judge(_Equal(equal_by_key.pop(key), ran=True, judge=True))

@@ -36,7 +36,7 @@ from gpudojo.classes.dask_worker import (
     versions,
 )
 from gpudojo.classes.runners import GradingTask, Progress
-from gpudojo.classes.store import Incident, IncidentKind, UnreadRecord
+from gpudojo.classes.store import Incident, IncidentKind, Record
 from gpudojo.classes.submission_run import BEFORE
 from gpudojo.model.errors import BadMessage, BadWorker, NoCluster
 from gpudojo.sandbox.layers import Layers, missing_layers
@@ -112,7 +112,7 @@ class TaskQueue:
         else:
             self.put_back(task, alone or self._losses[task] >= LOSSES)
 
-    def finish(self, task: GradingTask, record: UnreadRecord) -> None:
+    def finish(self, task: GradingTask, record: Record) -> None:
         self.done += 1
         task.done(record)
 
@@ -379,7 +379,7 @@ class DaskSession:
                 )
             except BadMessage as error:
                 answer = f"its reply is damaged: {error}"
-            if isinstance(answer, UnreadRecord):
+            if isinstance(answer, Record):
                 self._strikes[address] = 0
                 self.queue.finish(task, answer)
                 return

@@ -26,10 +26,10 @@ from gpudojo.classes.child_scheduler import ChildScheduler
 from gpudojo.classes.fingerprints import fingerprint_of_observing
 from gpudojo.classes.local_runner import fork_client_for, jobs_that_fit
 from gpudojo.classes.runners import GradingTask
-from gpudojo.classes.store import UnreadRecord, decode, decode_unread, encode
+from gpudojo.classes.store import Record, decode_whole, encode
 from gpudojo.classes.submission_run import SubmissionRun
 from gpudojo.model.errors import BadEvidence, BadMessage, DojoError
-from gpudojo.model.evidence import decoded
+from gpudojo.model.evidence import decode_untrusted
 from gpudojo.sandbox import fork_client
 from gpudojo.sandbox.layers import DEVICE, examine_layers
 from gpudojo.sandbox.protocol import WHOLE, RunOptions
@@ -112,12 +112,12 @@ def unpack(message: object, kind: type[T]) -> T:
     if not hmac.compare_digest(message[:HASH], hashlib.sha256(message[HASH:]).digest()):
         raise BadMessage("its hash does not match")
     try:
-        return decoded(msgspec.msgpack.Decoder(kind).decode, message[HASH:])
+        return decode_untrusted(msgspec.msgpack.Decoder(kind).decode, message[HASH:])
     except BadEvidence as error:
         raise BadMessage(error.reason) from None
 
 
-def unpack_reply(message: object, order: bytes, digest: str) -> UnreadRecord | str:
+def unpack_reply(message: object, order: bytes, digest: str) -> Record | str:
     """The record for an order, or the reason why there is none; raises BadMessage where it answers another order."""
     reply = unpack(message, Reply)
     if reply.refused:
@@ -125,8 +125,7 @@ def unpack_reply(message: object, order: bytes, digest: str) -> UnreadRecord | s
     if not hmac.compare_digest(reply.order, order):
         raise BadMessage("it answers another order")
     try:
-        decode(reply.record)  # all of it
-        record = decode_unread(reply.record)
+        record = decode_whole(reply.record)
     except BadEvidence as error:
         raise BadMessage(str(error)) from None
     if record.digest != digest:
@@ -144,17 +143,17 @@ class ForkServerThread:
     def __init__(self, options: RunOptions) -> None:
         self.options = options  # of the first order
         self._orders: queue.SimpleQueue[
-            tuple[Callable[[], SubmissionRun], Future[UnreadRecord]] | None
+            tuple[Callable[[], SubmissionRun], Future[Record]] | None
         ] = queue.SimpleQueue()
-        self._open: set[Future[UnreadRecord]] = set()
+        self._open: set[Future[Record]] = set()
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
         self._bell, self._rope = socket.socketpair()
         self._rope.setblocking(False)
 
-    def record(self, begin: Callable[[], SubmissionRun]) -> UnreadRecord:
+    def record(self, begin: Callable[[], SubmissionRun]) -> Record:
         """The record of a run, which begins when there is a fork server; raises where there can be none."""
-        waiting: Future[UnreadRecord] = Future()
+        waiting: Future[Record] = Future()
         with self._lock:
             if self._thread is None:
                 self._thread = threading.Thread(
@@ -177,7 +176,7 @@ class ForkServerThread:
             self._bell.close()
             self._rope.close()
 
-    def _put(self, order: tuple[Callable[[], SubmissionRun], Future[UnreadRecord]] | None) -> None:
+    def _put(self, order: tuple[Callable[[], SubmissionRun], Future[Record]] | None) -> None:
         self._orders.put(order)
         with contextlib.suppress(BlockingIOError):  # it is ringing already
             self._rope.send(b"!")
@@ -213,7 +212,7 @@ class ForkServerThread:
                 return
             begin, waiting = order
 
-            def done(record: UnreadRecord, waiting: Future[UnreadRecord] = waiting) -> None:
+            def done(record: Record, waiting: Future[Record] = waiting) -> None:
                 with self._lock:
                     self._open.discard(waiting)
                 waiting.set_result(record)

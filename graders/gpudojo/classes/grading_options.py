@@ -61,18 +61,20 @@ class RecordedReference:
 
     def record(self, exercises: Iterable[Exercise], bench: str) -> Record:
         """The record that the references would have if they had been run here."""
-        seen = {}
+        record = Record("reference", layers=examine_layers())
         for exercise in exercises:
             for function in exercise.functions:
-                if not self.shipped.has(exercise.stem, function.name):
-                    continue  # `judging.complete` says which one is missing
                 name = (exercise.stem, function.name)
-                evidence = self.shipped.evidence_of(*name, bench, self.seed)
-                drawn = self.shipped.timelines_of(*name)
-                seen["::".join(name)] = FunctionRecord(
-                    evidence, 0.0, self.shipped.signature(*name), timelines=drawn
+                if not self.shipped.has(*name):
+                    continue  # `judging.require_usable_reference` says which one is missing
+                seen = FunctionRecord(
+                    self.shipped.evidence_of(*name, bench, self.seed),
+                    0.0,
+                    self.shipped.signature(*name),
+                    timelines=self.shipped.timelines_of(*name),
                 )
-        return Record("reference", seen=seen, layers=examine_layers())
+                record.add("::".join(name), seen)
+        return record
 
 
 def recorded(day: str, bench: str, folder: Path | None = None) -> RecordedReference:

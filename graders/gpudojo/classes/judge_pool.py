@@ -111,10 +111,10 @@ def _end_with_grader() -> None:
 def _judge_reference() -> None:
     """Judge the reference itself, which imports what is needed while the grader does other things."""
     assert _verdicts is not None
-    record = _verdicts.store.unread(_verdicts.reference_key)
-    if record is not None:
+    if _verdicts.has_reference:
+        reference = _verdicts.reference
         exercises = exercises_of(_verdicts.day)
-        judging.judge_record(record, _verdicts.reference, exercises, _verdicts.only)
+        judging.judge_record(reference, reference.functions, exercises, _verdicts.only)
 
 
 def _judge(key: str) -> VerdictSummary:

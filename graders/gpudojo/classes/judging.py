@@ -12,14 +12,13 @@ from typing import Any, Final
 
 from msgspec.structs import replace
 
-from gpudojo.classes.store import Incident, IncidentKind, Record, UnreadRecord
+from gpudojo.classes.store import FunctionRecord, Incident, IncidentKind, Record
 from gpudojo.classes.submission_run import BEFORE
 from gpudojo.grading.engine import UNJUDGED, judge_function
 from gpudojo.grading.references import refuse_failing
-from gpudojo.model import evidence
 from gpudojo.model.catalogue import misconceptions
 from gpudojo.model.errors import BadClass, ReferenceFails
-from gpudojo.model.evidence import AnyEvidence, CallStatus, Evidence, Observation, Raised
+from gpudojo.model.evidence import CallStatus, Evidence, Observation, Raised
 from gpudojo.model.exercise import Exercise, Function
 from gpudojo.model.results import (
     CheckResult,
@@ -54,18 +53,16 @@ MOST_NOTES: Final = 20
 MOST_INVALID_FILES: Final = 3  # that are named for review
 THREADS: Final = "OPENBLAS_NUM_THREADS"  # is read when NumPy is imported
 
-AnyRecord = Record | UnreadRecord
-
 
 def judge_record(
-    record: AnyRecord,
-    reference: Record,
+    record: Record,
+    reference: Mapping[str, FunctionRecord],
     exercises: Iterable[Exercise],
     only: frozenset[str] = frozenset(),
 ) -> SubmissionRow:
     """Judge the record of a submission; return its row, which does not say yet whose it is.
 
-    `only` names the functions that are graded; empty: all. Raises BadEvidence where the record was
+    `reference` has the functions of the reference's record. `only` names the functions that are graded; empty: all. Raises BadEvidence where the record was
     damaged after it was kept.
     """
     definitions = _definitions(record)
@@ -120,7 +117,7 @@ def require_usable_reference(
 ) -> None:
     """Raise BadClass where the reference does not run, or a probe cannot use what it did."""
     for exercise, function in _graded_functions(exercises, only):
-        seen = reference.seen.get(f"{exercise.stem}::{function.name}")
+        seen = reference.functions.get(f"{exercise.stem}::{function.name}")
         if seen is None:
             reasons = dict.fromkeys(incident.detail for incident in reference.incidents)
             why = "; ".join(reasons) or "there is no evidence"
@@ -132,7 +129,7 @@ def require_usable_reference(
 
 
 def prepare_judging(exercises: Iterable[Exercise], only: frozenset[str] = frozenset()) -> None:
-    """Import what judging needs, and make the decoders of facts, before there is work or a fork.
+    """Import what judging needs, before there is work or a fork.
 
     NumPy is imported without threads of its own: a process with threads is not forked, and nothing
     that is judged is large enough for them.
@@ -148,7 +145,7 @@ def prepare_judging(exercises: Iterable[Exercise], only: frozenset[str] = frozen
     misconceptions()
     for _, function in _graded_functions(exercises, only):
         for probe in function.probes:
-            evidence.prepare(probe.returns)
+            _ = probe.returns  # finding out takes long the first time
 
 
 def _graded_functions(
@@ -164,7 +161,10 @@ def _graded_functions(
 
 
 def _judge_function(
-    exercise: Exercise, function: Function, record: AnyRecord, reference: Record
+    exercise: Exercise,
+    function: Function,
+    record: Record,
+    reference: Mapping[str, FunctionRecord],
 ) -> list[CheckResult]:
     """One result for each check of a function; all failed where the submission was tampered with.
 
@@ -176,18 +176,18 @@ def _judge_function(
             wanted = "a submission that leaves the grader alone"
             return _all_failed(exercise, function, happened, wanted)
     key = f"{exercise.stem}::{function.name}"
-    found = record.evidence(key)
+    found = record.function(key).evidence if key in record.seen else None
     if found is None:
         found = evidence_of_no_run(exercise, function, record)
     elif found.observations.keys() != {probe.name for probe in function.probes}:
         completed = complete_after_time_out(function, found)
         found = completed or evidence_of_no_run(exercise, function, record)
-    wanted_of = reference.seen[key]
+    wanted_of = reference[key]
     lines = partial(_lines_of_source, record, exercise, function)
     return judge_function(exercise, function, found, wanted_of.evidence, lines, wanted_of.signature)
 
 
-def complete_after_time_out(function: Function, found: AnyEvidence) -> AnyEvidence | None:
+def complete_after_time_out(function: Function, found: Evidence) -> Evidence | None:
     """Fill in the time-out for probes that were not asked any more; None where none timed out.
 
     On a real GPU several children observe a function. After a time-out in one of them no other is
@@ -202,7 +202,7 @@ def complete_after_time_out(function: Function, found: AnyEvidence) -> AnyEviden
     return replace(found, observations=whole)
 
 
-def evidence_of_no_run(exercise: Exercise, function: Function, record: AnyRecord) -> Evidence:
+def evidence_of_no_run(exercise: Exercise, function: Function, record: Record) -> Evidence:
     """Make evidence for a function whose process ended before it could send any."""
     incident = _incident_that_ended(exercise, function, record)
     status = CallStatus.RAISED
@@ -217,9 +217,7 @@ def evidence_of_no_run(exercise: Exercise, function: Function, record: AnyRecord
     return Evidence(exercise.stem, function.name, "", 0, observations)
 
 
-def _incident_that_ended(
-    exercise: Exercise, function: Function, record: AnyRecord
-) -> Incident | None:
+def _incident_that_ended(exercise: Exercise, function: Function, record: Record) -> Incident | None:
     """What ended the process in this function, in its file, or before anything began."""
     file = _graded_file(record, exercise, function)
     steps = (f"{exercise.stem}::{function.name}", f"file {file}", BEFORE)
@@ -229,7 +227,7 @@ def _incident_that_ended(
     return None
 
 
-def _graded_file(record: AnyRecord, exercise: Exercise, function: Function) -> str:
+def _graded_file(record: Record, exercise: Exercise, function: Function) -> str:
     """The file whose definition of a function was graded; empty where there is none."""
     for place in record.places:
         if (place.exercise, place.function) == (exercise.stem, function.name):
@@ -237,9 +235,7 @@ def _graded_file(record: AnyRecord, exercise: Exercise, function: Function) -> s
     return ""
 
 
-def _lines_of_source(
-    record: AnyRecord, exercise: Exercise, function: Function
-) -> Mapping[str, int]:
+def _lines_of_source(record: Record, exercise: Exercise, function: Function) -> Mapping[str, int]:
     """The lines of names and patterns in the file that was graded; raises BadEvidence."""
     file = _graded_file(record, exercise, function)
     return record.files[file].lines if file in record.files else {}
@@ -280,7 +276,7 @@ def _check_rows(
     function: Function,
     points: list[float],
     place: Definition | None,
-    record: AnyRecord,
+    record: Record,
 ) -> list[CheckRow]:
     """The rows of a function's checks; in a notebook, lines are counted within their cell."""
     mistakes = misconceptions()
@@ -291,7 +287,7 @@ def _check_rows(
     return rows
 
 
-def _with_line_in_cell(check: CheckRow, record: AnyRecord) -> CheckRow:
+def _with_line_in_cell(check: CheckRow, record: Record) -> CheckRow:
     """Change a line of a whole notebook into a line of one cell."""
     loaded = record.files.get(check.file or "")
     if loaded is None or not loaded.cells or check.line is None:
@@ -302,7 +298,7 @@ def _with_line_in_cell(check: CheckRow, record: AnyRecord) -> CheckRow:
     return replace(check, cell=cell, line=check.line - loaded.cells[cell - 1] + 1)
 
 
-def _definitions(record: AnyRecord) -> list[Definition]:
+def _definitions(record: Record) -> list[Definition]:
     """Where the functions are defined that were graded."""
     return [
         Definition(place.function, place.file, place.line, place.cell, place.note)
@@ -311,14 +307,14 @@ def _definitions(record: AnyRecord) -> list[Definition]:
     ]
 
 
-def _status(record: AnyRecord) -> SubmissionStatus:
+def _status(record: Record) -> SubmissionStatus:
     for incident in record.incidents:
         if incident.what in STATUSES:
             return STATUSES[incident.what]
     return SubmissionStatus.GRADED
 
 
-def _reason(record: AnyRecord) -> str:
+def _reason(record: Record) -> str:
     """Why not all of a submission ran; empty where all of it did."""
     ended = [i for i in record.incidents if i.what in STATUSES]
     not_run = [i for i in record.incidents if i.what is IncidentKind.NOT_RUN]
@@ -333,7 +329,7 @@ def _sentence_of(incident: Incident) -> str:
     return f"{incident.what} in {where}: {incident.detail}"
 
 
-def _notes(record: AnyRecord) -> list[str]:
+def _notes(record: Record) -> list[str]:
     """The errors with which files ended."""
     notes = []
     for name, loaded in record.files.items():
@@ -345,7 +341,7 @@ def _notes(record: AnyRecord) -> list[str]:
 # What an instructor should review before grades are published
 
 
-def _reviews_of_incidents(record: AnyRecord) -> list[str]:
+def _reviews_of_incidents(record: Record) -> list[str]:
     reviews = []
     for incident in record.incidents:
         if incident.what is IncidentKind.TAMPERED:
@@ -357,7 +353,7 @@ def _reviews_of_incidents(record: AnyRecord) -> list[str]:
     return reviews
 
 
-def _reviews_of_files(record: AnyRecord) -> list[str]:
+def _reviews_of_files(record: Record) -> list[str]:
     """Files that are no Python, functions that are nowhere, and files that are there twice."""
     invalid = []
     for name, loaded in record.files.items():

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from gpudojo.classes import judging, store
 from gpudojo.classes.runners import GradingTask
-from gpudojo.classes.store import Record, Store, UnreadRecord
+from gpudojo.classes.store import Record, Store
 from gpudojo.classes.submission_run import SubmissionRun
 from gpudojo.classes.verdict_store import VerdictStore
 from gpudojo.grading.references import PUBLIC_SEEDS
@@ -69,12 +69,11 @@ class ReferenceRuns:
             yield self._task(each, then)
 
     def _task(self, settings: RunSettings, then: Callable[[], None]) -> GradingTask:
-        def done(unread: UnreadRecord) -> None:
-            record = unread.whole()
+        def done(record: Record) -> None:
             judging.require_usable_reference(record, self.exercises, self.only)
             timelines = self.records.record(self.timelines_key)
             if timelines is not None:
-                record = _with_timelines(record, timelines)
+                _copy_timelines(timelines, record)
             self.records.keep(settings.verdicts.reference_key, record)
             then()
 
@@ -91,13 +90,13 @@ class ReferenceRuns:
         added to the records of the reference; one that still runs adds them itself.
         """
 
-        def done(unread: UnreadRecord) -> None:
-            timelines = unread.whole()
+        def done(timelines: Record) -> None:
             self.records.keep(self.timelines_key, timelines)
             for key in reference_keys():
                 record = self.records.record(key)
                 if record is not None:
-                    self.records.keep(key, _with_timelines(record, timelines))
+                    _copy_timelines(timelines, record)
+                    self.records.keep(key, record)
 
         seeds = dict.fromkeys(options.seeds, PUBLIC_SEEDS[0])
         options = replace(options, drawn=protocol.EVERY, seeds=seeds)
@@ -105,10 +104,9 @@ class ReferenceRuns:
         return GradingTask(f"timelines of {REFERENCE}", run, done, time.monotonic())
 
 
-def _with_timelines(record: Record, timelines: Record) -> Record:
-    """The record of a reference with timelines of another run of it."""
-    seen = dict(record.seen)
-    for key, function in timelines.seen.items():
-        if key in seen:
-            seen[key] = replace(seen[key], timelines=function.timelines)
-    return replace(record, seen=seen)
+def _copy_timelines(timelines: Record, record: Record) -> None:
+    """Give the record of a reference the timelines of another run of it."""
+    for key, function in timelines.functions.items():
+        if key in record.seen:
+            own = record.function(key)
+            record.add(key, replace(own, timelines=function.timelines))

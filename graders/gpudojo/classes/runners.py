@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from gpudojo.classes.store import UnreadRecord
+from gpudojo.classes.store import Record
 from gpudojo.classes.submission_run import SubmissionRun
 from gpudojo.model.results import SubmissionStatus
 from gpudojo.sandbox.fork_client import ChildPipes
@@ -21,7 +21,7 @@ class GradingTask:
 
     name: str
     run: SubmissionRun
-    done: Callable[[UnreadRecord], None]
+    done: Callable[[Record], None]
     began: float  # by `time.monotonic`
     # While it runs on this machine:
     pipes: ChildPipes | None = None

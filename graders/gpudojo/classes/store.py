@@ -6,6 +6,7 @@ import contextlib
 import csv
 import datetime
 import enum
+import functools
 import hashlib
 import io
 import itertools
@@ -17,7 +18,7 @@ import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from typing import Final, NamedTuple, TypeVar
+from typing import Final, NamedTuple
 
 import msgspec
 from msgspec.structs import replace
@@ -27,13 +28,10 @@ from gpudojo.classes.course_rules import find_exercise
 from gpudojo.classes.csv_tables import read_table
 from gpudojo.model.errors import BadClass, BadEvidence, BadFile, suggest_name
 from gpudojo.model.evidence import (
-    EVIDENCE_VERSION,
     Evidence,
-    EvidenceOutline,
-    Raised,
-    checked_timeline,
-    decoded,
-    validated,
+    check_evidence,
+    decode_untrusted,
+    require_valid_timeline,
 )
 from gpudojo.model.results import ExerciseRow, Override, SubmissionRow, sum_points
 from gpudojo.model.results_csv import spreadsheet_safe
@@ -85,8 +83,12 @@ class FunctionRecord(msgspec.Struct, frozen=True):
         )
 
 
-class _Observed(msgspec.Struct):
-    """What was observed of one submission, without its files and functions."""
+class Record(msgspec.Struct, dict=True):
+    """What was observed of one submission.
+
+    Its functions stay encoded until they are asked for: decoded, they may take ten times the
+    memory, and a grader holds the records of all submissions that are running.
+    """
 
     digest: str
     places: list[Chosen] = []
@@ -98,119 +100,52 @@ class _Observed(msgspec.Struct):
     peak_bytes: int = 0
     device_bytes: int = 0  # peak, of a real GPU
     version: int = VERSION
-
-
-class Record(_Observed):
-    """What was observed of one submission."""
-
     files: dict[str, Loaded] = {}
-    seen: dict[str, FunctionRecord] = {}  # by "exercise::function"
+    seen: dict[str, msgspec.Raw] = {}  # by "exercise::function", each an encoded FunctionRecord
 
-    def evidence(self, key: str) -> Evidence | None:
-        return self.seen[key].evidence if key in self.seen else None
+    def add(self, key: str, function: FunctionRecord) -> None:
+        """Add what was observed of a function, or replace it."""
+        self.seen[key] = msgspec.Raw(msgspec.msgpack.encode(function))
+        self.__dict__.pop("functions", None)
 
+    def function(self, key: str) -> FunctionRecord:
+        """Decode what was observed of a function. Raises KeyError, and BadEvidence if damaged."""
+        function = decode_untrusted(_function_decoder.decode, self.seen[key])
+        check_evidence(function.evidence)
+        for timeline in function.timelines:
+            require_valid_timeline(timeline)
+        if function.timeline is not None:
+            require_valid_timeline(function.timeline)
+        return function
 
-class EncodedFunction(msgspec.Struct, frozen=True):
-    """What was observed of one function, as a child has sent it."""
-
-    evidence: msgspec.Raw
-    seconds: float
-    signature: str
-    timeline: msgspec.Raw
-    timelines: list[msgspec.Raw]
-
-
-class _Evidence(msgspec.Struct):
-    """A function's evidence alone: its timelines are not judged."""
-
-    evidence: EvidenceOutline
-
-
-class UnreadFile(msgspec.Struct, frozen=True, tag="loaded"):
-    """A file that has run, whose lines are decoded when they are asked for: only failures show some."""
-
-    file: str
-    seconds: float
-    lines_: msgspec.Raw = msgspec.field(name="lines")
-    cells: list[int]
-    broken: Raised | None = None
-
-    @classmethod
-    def of(cls, file: Loaded) -> UnreadFile:
-        lines = msgspec.Raw(msgspec.msgpack.encode(file.lines))
-        return cls(file.file, file.seconds, lines, file.cells, file.broken)
-
-    @property
-    def lines(self) -> dict[str, int]:
-        """The lines of its names; raises BadEvidence."""
-        return decoded(_lines.decode, self.lines_)
-
-
-class UnreadRecord(_Observed):
-    """A record whose functions are decoded when they are asked for: most of it is theirs."""
-
-    files: dict[str, UnreadFile] = {}
-    seen: dict[str, msgspec.Raw] = {}
-
-    def evidence(self, key: str) -> EvidenceOutline | None:
-        """The evidence of a function, which was looked through when it came; raises BadEvidence."""
-        if key not in self.seen:
-            return None
-        found = decoded(_evidence.decode, self.seen[key]).evidence
-        if found.version != EVIDENCE_VERSION:
-            raise BadEvidence(f"version {found.version} is not {EVIDENCE_VERSION}")
-        return found
-
-    def add(self, key: str, seen: EncodedFunction, joined: bool) -> None:
-        """Add a function, or `joined` with what another child observed of it in other scenarios."""
-        found = msgspec.msgpack.encode(seen)
-        if joined and key in self.seen:
-            known = _checked(decoded(_function.decode, self.seen[key]))
-            found = msgspec.msgpack.encode(known.joined(_function.decode(found)))
-        self.seen[key] = msgspec.Raw(found)
-
-    def whole(self) -> Record:
-        """The record with all functions decoded; raises BadEvidence."""
-        return decode(encode(self))
+    @functools.cached_property
+    def functions(self) -> dict[str, FunctionRecord]:
+        """All functions, decoded once. Raises BadEvidence if one of them is damaged."""
+        return {key: self.function(key) for key in self.seen}
 
 
 _decoder: Final = msgspec.msgpack.Decoder(Record)
-_unread: Final = msgspec.msgpack.Decoder(UnreadRecord)
-_function: Final = msgspec.msgpack.Decoder(FunctionRecord)
-_evidence: Final = msgspec.msgpack.Decoder(_Evidence)
-_lines: Final = msgspec.msgpack.Decoder(dict[str, int])
+_function_decoder: Final = msgspec.msgpack.Decoder(FunctionRecord)
 _sources_decoder: Final = msgspec.msgpack.Decoder(dict[str, bytes])
-R = TypeVar("R", bound=_Observed)
 
 
-def encode(record: Record | UnreadRecord) -> bytes:
+def encode(record: Record) -> bytes:
     return msgspec.msgpack.encode(record)
 
 
 def decode(data: bytes) -> Record:
-    """The record in these bytes; raises BadEvidence where they hold none that can be used."""
-    record = _this_version(decoded(_decoder.decode, data))
-    for seen in record.seen.values():
-        _checked(seen)
-    return record
-
-
-def decode_unread(data: bytes) -> UnreadRecord:
-    """The same, of which each function may still be damaged."""
-    return _this_version(decoded(_unread.decode, data))
-
-
-def _this_version(record: R) -> R:
+    """Decode a record, of which each function may still be damaged. Raises BadEvidence."""
+    record = decode_untrusted(_decoder.decode, data)
     if record.version != VERSION:
         raise BadEvidence(f"version {record.version} is not {VERSION}")
     return record
 
 
-def _checked(seen: FunctionRecord) -> FunctionRecord:
-    validated(seen.evidence)
-    for timeline in (*seen.timelines, *filter(None, [seen.timeline])):
-        checked_timeline(timeline)
-    return seen
+def decode_whole(data: bytes) -> Record:
+    """Decode a record and its functions. Raises BadEvidence where anything in it is damaged."""
+    record = decode(data)
+    _ = record.functions
+    return record
 
 
 FOLDER: Final = ".dojo"
@@ -277,16 +212,9 @@ class Store:
         return self.folder / "records" / key[:2] / f"{key}.mp"
 
     def record(self, key: str) -> Record | None:
-        """The record; None where there is none that can be used."""
+        """The record, with its functions decoded; None where there is none that can be used."""
         try:
-            return decode(self.path_of(key).read_bytes())
-        except (OSError, BadEvidence):
-            return None
-
-    def unread(self, key: str) -> UnreadRecord | None:
-        """The record, of which each function may still be damaged; None where there is none that can be used."""
-        try:
-            return decode_unread(self.path_of(key).read_bytes())
+            return decode_whole(self.path_of(key).read_bytes())
         except (OSError, BadEvidence):
             return None
 
@@ -298,7 +226,7 @@ class Store:
         when = datetime.datetime.fromtimestamp(self.path_of(key).stat().st_mtime, datetime.UTC)
         return when.isoformat(timespec="seconds")
 
-    def keep(self, key: str, record: Record | UnreadRecord) -> None:
+    def keep(self, key: str, record: Record) -> None:
         """Keep a record. Threads wait for the disk; one that is torn by a power failure counts for nothing."""
         write(path := self.path_of(key), encode(record), lasting=False)
         self._disk = self._disk or ThreadPoolExecutor(DISK)
@@ -333,7 +261,7 @@ class Store:
     def sources(self, digest: str) -> dict[str, bytes]:
         """The files of a submission by path; empty where they were not kept."""
         try:
-            return decoded(
+            return decode_untrusted(
                 _sources_decoder.decode, zlib.decompress(self._sources(digest).read_bytes())
             )
         except (OSError, BadEvidence, zlib.error):

@@ -12,9 +12,9 @@ from typing import Final
 
 import msgspec
 
-from gpudojo.classes.store import EncodedFunction, Incident, IncidentKind, UnreadFile, UnreadRecord
+from gpudojo.classes.store import FunctionRecord, Incident, IncidentKind, Record
 from gpudojo.grading.limits import STRETCH
-from gpudojo.model.evidence import CallStatus, EvidenceOutline, Raised
+from gpudojo.model.evidence import CallStatus, Raised
 from gpudojo.model.time_outs import USED_UP_CPU_TIME, still_running_after
 from gpudojo.sandbox import protocol
 from gpudojo.sandbox.protocol import ALL, ELSEWHERE, HERE, WHOLE, Frames, Job, RunOptions
@@ -56,7 +56,7 @@ class SubmissionRun:
     ) -> None:
         self.files = files
         self.options = options
-        self.record = UnreadRecord(digest)
+        self.record = Record(digest)
         self.clock = clock
         self.began = clock()
         self.skip: set[str] = set()
@@ -89,7 +89,7 @@ class SubmissionRun:
     def job(self, token: bytes) -> Job:
         """What the next child is to do."""
         self._children += 1
-        self._frames = Frames(token, EVIDENCE, encoded=True)
+        self._frames = Frames(token, EVIDENCE)
         self.step = None
         self.killed_by_us = False
         self.finished = False
@@ -128,7 +128,7 @@ class SubmissionRun:
             self._reject(self._frames.problem)
         return self.trusted and not self._over
 
-    def _handle(self, frame: protocol.Received) -> bool:
+    def _handle(self, frame: protocol.Frame) -> bool:
         record = self.record
         if isinstance(frame, protocol.Isolated):
             record.layers = {
@@ -146,10 +146,10 @@ class SubmissionRun:
         elif isinstance(frame, protocol.Loaded):
             if self._late_by_our_fault([frame.broken] if frame.broken else []):
                 return False
-            record.files[frame.file] = UnreadFile.of(frame)
+            record.files[frame.file] = frame
             self._note(f"file {frame.file}", [frame.broken] if frame.broken else [])
-        elif isinstance(frame, protocol.OutlinedSaw):
-            return self._saw(*frame)
+        elif isinstance(frame, protocol.Saw):
+            return self._saw(frame)
         elif isinstance(frame, protocol.Tampered):
             self._reject(f"it changed {frame.what} of the grader while it was graded")
         elif isinstance(frame, protocol.Reached):
@@ -169,7 +169,8 @@ class SubmissionRun:
             self.finished = True
         return self.trusted
 
-    def _saw(self, frame: protocol.EncodedSaw, evidence: EvidenceOutline) -> bool:
+    def _saw(self, frame: protocol.Saw) -> bool:
+        evidence = frame.evidence
         key = f"{evidence.exercise}::{evidence.function}"
         missing = all(seen.status is CallStatus.MISSING for seen in evidence.observations.values())
         raised = [
@@ -198,10 +199,10 @@ class SubmissionRun:
         drawn = (
             frame.timelines if self.options.drawn == protocol.EVERY else []
         )  # a student's child sends none
-        seen = EncodedFunction(
-            frame.evidence, frame.seconds, frame.signature, frame.timeline, drawn
-        )
-        self.record.add(key, seen, joined=known is not None)
+        seen = FunctionRecord(evidence, frame.seconds, frame.signature, frame.timeline, drawn)
+        if known is not None:
+            seen = self.record.function(key).joined(seen)
+        self.record.add(key, seen)
         self._probes[key] = set(evidence.observations) | (known or set())
         self._received.add(key)
         self._note(key, raised)
@@ -332,7 +333,7 @@ class SubmissionRun:
         """The fork server died with its child, which then does not count."""
         self._children -= 1
 
-    def finish(self, peak_bytes: int, cpu_seconds: float, device_bytes: int = 0) -> UnreadRecord:
+    def finish(self, peak_bytes: int, cpu_seconds: float, device_bytes: int = 0) -> Record:
         """The whole record."""
         text = PATH.sub(_without_scratch, REMOVED.sub("", self._output.decode(errors="replace")))
         if self._printed > len(self._output):

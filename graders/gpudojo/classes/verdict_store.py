@@ -14,7 +14,7 @@ from gpudojo.classes import judging, store
 from gpudojo.classes.store import Record, Store
 from gpudojo.model.catalogue import exercises_of
 from gpudojo.model.errors import BadClass, BadEvidence, describe_error
-from gpudojo.model.evidence import decoded
+from gpudojo.model.evidence import decode_untrusted
 from gpudojo.model.results import SubmissionRow, SubmissionStatus
 from gpudojo.model.results_file import encode_json
 
@@ -60,7 +60,7 @@ class VerdictStore:
         """The record of the reference; raises BadClass where it cannot be read."""
         path = self.store.path_of(self.reference_key)
         try:
-            return store.decode(path.read_bytes())
+            return store.decode_whole(path.read_bytes())
         except (OSError, BadEvidence):
             raise BadClass(f"the record {path} cannot be read; run again with --fresh") from None
 
@@ -85,9 +85,9 @@ class VerdictStore:
         """
         path = self._path_of_row(key)
         record_path = self.store.path_of(key)
-        reference = self.reference
+        reference = self.reference.functions
         try:
-            record = store.decode_unread(_read(record_path))
+            record = store.decode(_read(record_path))
             row = judging.judge_record(record, reference, exercises_of(self.day), self.only)
         except BadEvidence:
             return self.judge_unreadable(
@@ -136,5 +136,5 @@ def _read(path: Path) -> bytes:
 def _decode_or_none(data: bytes, decoder: msgspec.json.Decoder[T]) -> T | None:
     """What these bytes hold; None where they hold nothing of the kind."""
     with contextlib.suppress(BadEvidence):
-        return decoded(decoder.decode, data)
+        return decode_untrusted(decoder.decode, data)
     return None

@@ -25,9 +25,9 @@ from gpudojo.model.evidence import (
     LARGEST,
     CallStatus,
     Evidence,
-    checked_timeline,
     decode_evidence,
-    decoded,
+    decode_untrusted,
+    require_valid_timeline,
 )
 from gpudojo.model.exercise import Exercise, Function
 
@@ -78,12 +78,14 @@ class ShippedEvidence(msgspec.Struct, frozen=True):
         if packed is None:
             return []
         try:
-            found = decoded(msgspec.msgpack.Decoder(list[Timeline]).decode, _unpacked(packed))
+            found = decode_untrusted(
+                msgspec.msgpack.Decoder(list[Timeline]).decode, _unpacked(packed)
+            )
         except BadEvidence as error:
             raise BadEvidence(
                 f"the timelines of {function} in this release cannot be read: {error.reason}"
             ) from None
-        return [checked_timeline(timeline) for timeline in found[:MOST_CALLS]]
+        return [require_valid_timeline(timeline) for timeline in found[:MOST_CALLS]]
 
     def refuse_unknown(self, bench: str, seed: int) -> None:
         """Raises where nothing was recorded that a run on this device with this seed could be judged by."""
@@ -128,7 +130,7 @@ def read_shipped(day: str, folder: Path = SHIPPED_FOLDER) -> ShippedEvidence | N
     except FileNotFoundError:
         return None
     try:
-        found = decoded(msgspec.msgpack.Decoder(ShippedEvidence).decode, data)
+        found = decode_untrusted(msgspec.msgpack.Decoder(ShippedEvidence).decode, data)
     except BadEvidence as error:
         raise BadEvidence(f"{path.name} of this release cannot be read: {error.reason}") from None
     if found.version != VERSION:
@@ -218,9 +220,10 @@ class CachedReference:
     def written(self) -> ReferenceSolution:
         return ReferenceSolution(self.path)
 
-    def load(self) -> None:
-        """Loads the solution now, and not when it is first run."""
-        _ = self.written
+    def load_unless_cached(self, function: Function, kind: str, seed: int) -> None:
+        """Load the solution now, and not when it is first run, if it will have to run."""
+        if not self.has(function, kind, seed):
+            _ = self.written
 
     def has(self, function: Function, kind: str, seed: int) -> bool:
         """Whether the cache has what a run needs."""
@@ -297,7 +300,7 @@ class CachedReference:
         if key not in self._known:
             with contextlib.suppress(OSError, BadEvidence):
                 data = self._place(function, key).read_bytes()
-                kept = decoded(msgspec.msgpack.Decoder(CachedEvidence).decode, data)
+                kept = decode_untrusted(msgspec.msgpack.Decoder(CachedEvidence).decode, data)
                 seen = decode_evidence(_unpacked(kept.evidence)).observations
                 if kept.key == key and seen.keys() == {probe.name for probe in function.probes}:
                     self._known[key] = kept

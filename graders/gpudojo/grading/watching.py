@@ -24,7 +24,7 @@ from virtual_cuda.ledger import (
 
 from gpudojo.grading.call import Call
 from gpudojo.model.errors import BadEvidence
-from gpudojo.model.evidence import MemoryCurve, checked_timeline
+from gpudojo.model.evidence import MemoryCurve, require_valid_timeline
 from gpudojo.model.exercise import Exercise, Function, Probe
 
 if TYPE_CHECKING:
@@ -233,7 +233,7 @@ class Busiest(_Watching):
             place=self.place,
             scaled=self.scaled(),
         )
-        return checked_timeline(made)
+        return require_valid_timeline(made)
 
     def times(self) -> Times | None:
         """The modelled times of the call; None where it used no device."""
@@ -325,7 +325,7 @@ class EveryCall(_Watching):
                 with contextlib.suppress(
                     BadEvidence
                 ):  # a picture less is no reason to have no reference
-                    self.timelines.append(checked_timeline(made))
+                    self.timelines.append(require_valid_timeline(made))
 
 
 def _weight(ledger: Ledger) -> tuple[int, int]:

@@ -133,10 +133,6 @@ class BadEvidence(DojoError, ValueError):
     text = "this is not evidence: {self.reason}"
 
 
-class DamagedEvidence(BadEvidence):
-    """Evidence that was valid when it came, and is not any more."""
-
-
 @dataclass(eq=False, repr=False)
 class NoReference(DojoError, FileNotFoundError):
     """There is nothing to judge a file against."""

@@ -1,46 +1,78 @@
-"""Evidence: what a student's function did, as plain typed data, and its encoding."""
+"""Evidence: what a student's function did, as plain typed data, and its encoding.
+
+A probe describes what it saw as structs. `plain_facts` makes plain data of them, which travels as
+msgpack; `convert_facts` makes structs of it again. In between it was in a process that ran student
+code: whoever decodes it checks its size, its types and its version, and raises BadEvidence.
+"""
 
 from __future__ import annotations
 
 import enum
-import functools
 import gc
 import itertools
 import math
-import types
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, Final, Generic, Literal, TypeVar, Union, get_args, get_origin
+from typing import Any, Final, Generic, TypeVar, get_args, get_origin
 
 import msgspec
 from virtual_cuda.errors import BadTimeline
-from virtual_cuda.ledger import Timeline, check_timeline, decode_timeline
+from virtual_cuda.ledger import Timeline, check_timeline
 
-from gpudojo.model.errors import BadEvidence, DamagedEvidence, printable_text
+from gpudojo.model.errors import BadEvidence, printable_text
 
 EVIDENCE_VERSION: Final = 1
+LARGEST: Final = 16 << 20  # bytes of one function's evidence
+LARGEST_OBSERVATION: Final = 1 << 20  # bytes; five times the largest of a reference
+DEEPEST: Final = 16  # levels of facts
+# Lists, mappings and arrays of one function; those of a reference have a thousand.
+MOST_FACTS: Final = 50_000
+DIMENSIONS: Final = 64  # of an array: as many as NumPy has
+# Bytes of one element of every dtype that probes send.
+ELEMENTS: Final = {
+    "bool": 1,
+    "int8": 1,
+    "uint8": 1,
+    "int16": 2,
+    "uint16": 2,
+    "float16": 2,
+    "int32": 4,
+    "uint32": 4,
+    "float32": 4,
+    "int64": 8,
+    "uint64": 8,
+    "float64": 8,
+    "complex64": 8,
+    "complex128": 16,
+}
+NO_MEMORY: Final = ("can't allocate memory", "DefaultCPUAllocator")
+
+T = TypeVar("T")
+C = TypeVar("C", bound="Case")
 
 
 class Array(msgspec.Struct, frozen=True, tag="array"):
-    """Values of a tensor or array: dtype by name, shape, and the bytes in row-major order, little-endian."""
+    """Values of a tensor or array: the bytes are in row-major order, little-endian."""
 
     dtype: str
     shape: tuple[int, ...]
     data: bytes
 
 
-# Any is narrowed by `decode`: None, bool, int, float, str, Array, and lists and str-keyed mappings of these.
+# None, bool, int, float, str, Array, and lists and mappings by text of these: see `check_evidence`.
 Fact = Any
+PLAIN: Final = frozenset({type(None), bool, int, float, str})
+LEAVES: Final = PLAIN | {Array}
+TEXTS: Final = frozenset({str})
 
 
 class CallStatus(enum.StrEnum):
+    """How a probe ended."""
+
     RETURNED = "returned"
     RAISED = "raised"
     TODO = "to do"
     MISSING = "missing"  # the file defines no such function
     BROKEN = "broken"  # the file itself could not be run
-
-
-NO_MEMORY: Final = ("can't allocate memory", "DefaultCPUAllocator")
 
 
 class Raised(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -50,39 +82,40 @@ class Raised(msgspec.Struct, frozen=True, omit_defaults=True):
     message: str
     line: int | None
     scenario: str = ""  # in which it was raised, where a probe has several
-    copied: dict[
-        str, int | None
-    ] = {}  # tensors that were copied just before, by name, and the lines that did it
-    source: str = (
-        ""  # file:line of the author's code that could not use what the student's function did
-    )
+    # Tensors that were copied just before, by name, and the lines that did it.
+    copied: dict[str, int | None] = {}
+    # file:line of the author's code that could not use what the student's function did.
+    source: str = ""
 
     @property
     def short(self) -> str:
         """Type and message in one line."""
-        first = (
-            self.message.splitlines()[0].removesuffix(", but expected one of:")[:200]
-            if self.message
-            else ""
-        )
-        return f"{self.type}: {first}" if first else self.type
+        if not self.message:
+            return self.type
+        first_line = self.message.splitlines()[0]
+        first_line = first_line.removesuffix(", but expected one of:")[:200]
+        return f"{self.type}: {first_line}" if first_line else self.type
 
     @property
     def out_of_memory(self) -> bool:
-        """Whether memory ran out, of the host or of a GPU. For the host's memory torch raises a RuntimeError."""
-        return self.type.endswith("MemoryError") or any(said in self.message for said in NO_MEMORY)
+        """True if memory ran out, of the host or of a GPU.
 
-
-T = TypeVar("T")
-C = TypeVar("C", bound="Case")
+        For the host's memory torch raises a RuntimeError.
+        """
+        if self.type.endswith("MemoryError"):
+            return True
+        return any(text in self.message for text in NO_MEMORY)
 
 
 class Case(msgspec.Struct, frozen=True):
-    """What was seen in one scenario. Each exercise declares its own as a subclass, beside its probes."""
+    """What was seen in one scenario. Each exercise declares its own as a subclass."""
 
 
 class ScenarioRaised(KeyError):
-    """What a check asked for is not there, because the student's function raised. Costs the points of that check."""
+    """What a check asked for is not there, because the student's function raised.
+
+    It costs the points of that check.
+    """
 
     def __init__(self, raised: Raised) -> None:
         super().__init__(raised.short)
@@ -90,8 +123,11 @@ class ScenarioRaised(KeyError):
 
 
 class Cases(dict[str, T], Generic[T]):
-    """What was seen in each scenario, by name. `errors` has the scenarios in which the student's function raised;
-    to ask for one of these by `[…]` raises ScenarioRaised.
+    """What was seen in each scenario, by name.
+
+    `errors` has the scenarios in which the student's function raised; to ask for one of these by
+    `[…]` raises ScenarioRaised. Each case that is asked for is noted, so that a failure can show
+    the lines that its calls executed.
     """
 
     def __init__(
@@ -101,21 +137,16 @@ class Cases(dict[str, T], Generic[T]):
     ) -> None:
         super().__init__(cases)
         self.errors = dict(errors)
-        # Whose scenarios they are, and where it is noted which of them was asked for last.
-        self.probe: str = ""
-        self.asked: list[str | None] | None = None
-        self._parts: list[Cases[T]] = []
+        self.probe: str = ""  # whose scenarios they are
+        self.asked: list[str | None] | None = None  # its probe and scenario were asked for last
+        self._added: list[Cases[T]] = []
 
     def __getitem__(self, name: str) -> T:
-        if (asked := self.asked) is not None:
-            asked[0] = self.probe
-            asked[1] = name
-        elif self._parts:
-            self._tell(name)
+        self._note_asked(name)
         return dict.__getitem__(self, name)
 
     def get(self, name: str, default: Any = None) -> Any:
-        self._tell(name)
+        self._note_asked(name)
         return super().get(name, default)
 
     def items(self) -> Iterator[tuple[str, T]]:  # type: ignore[override]
@@ -124,27 +155,32 @@ class Cases(dict[str, T], Generic[T]):
     def values(self) -> Iterator[T]:  # type: ignore[override]
         return (self[name] for name in self)
 
-    def _tell(self, name: str) -> None:
-        if (asked := self.asked) is not None:
-            asked[0] = self.probe
-            asked[1] = name
-        for part in self._parts:
-            if name in part or name in part.errors:
-                part._tell(name)
+    def _note_asked(self, name: str) -> None:
+        if self.asked is not None:
+            self.asked[0] = self.probe
+            self.asked[1] = name
+        for cases in self._added:
+            if name in cases or name in cases.errors:
+                cases._note_asked(name)
 
     def __missing__(self, name: str) -> T:
-        raise ScenarioRaised(self.errors[name]) if name in self.errors else KeyError(name)
+        if name in self.errors:
+            raise ScenarioRaised(self.errors[name])
+        raise KeyError(name)
 
     def add(self, other: Cases[T]) -> Cases[T]:
-        """Take over the scenarios of another probe or part of one."""
+        """Take over the scenarios of another probe or part of one, and return these cases."""
         dict.update(self, other)
         self.errors.update(other.errors)
-        self._parts.append(other)
+        self._added.append(other)
         return self
 
 
 class Race(Case, frozen=True):
-    """What a student's function and a slow loop returned, and their fastest times on this machine, for information."""
+    """What a student's function and a slow loop returned, and their fastest times.
+
+    The times are those of this machine, for information.
+    """
 
     student: float  # seconds
     loop: float
@@ -155,12 +191,14 @@ class Race(Case, frozen=True):
 
     @property
     def speedup(self) -> float:
-        """How many times as fast as the loop it was found to be; NaN where nothing was measured."""
-        return self.loop / self.student if min(self.student, self.loop) > 0 else float("nan")
+        """How many times as fast as the loop it was; NaN where nothing was measured."""
+        if min(self.student, self.loop) <= 0:
+            return float("nan")
+        return self.loop / self.student
 
 
 class Modelled(Case, frozen=True):
-    """How long a student's function and a slow loop take by the modelled clock, in seconds, and the result."""
+    """Seconds that a student's function and a slow loop take by the modelled clock, and the result."""
 
     student: float
     loop: float
@@ -176,63 +214,78 @@ class MemoryCurve(Case, frozen=True):
     peak: int
 
 
-def as_struct(facts: Any, kind: type[C]) -> C | None:
-    """Facts as a struct, or None where they do not fit."""
-    try:
-        return msgspec.convert(facts, kind)
-    except msgspec.ValidationError:
-        return None
+# Facts
 
 
-def plain(value: Any) -> Any:
-    """The facts in what a probe returned: structs become dicts, tuples become lists, arrays stay.
+def plain_facts(value: Any) -> Any:
+    """Make plain data of what a probe returned: structs become dicts, tuples lists; arrays stay.
 
     Values that stay as they are get no call of their own: every submission pays for this.
     """
     if isinstance(value, (list, tuple)):
-        same = LEAVES.issuperset(map(type, value))
-        return (
-            list(value)
-            if same
-            else [each if type(each) in LEAVES else plain(each) for each in value]
-        )
+        if LEAVES.issuperset(map(type, value)):
+            return list(value)
+        return [each if type(each) in LEAVES else plain_facts(each) for each in value]
     if isinstance(value, msgspec.Struct) and type(value) is not Array:
-        encoded = zip(
-            type(value).__struct_encode_fields__, msgspec.structs.astuple(value), strict=True
-        )
-        return {name: each if type(each) in LEAVES else plain(each) for name, each in encoded}
+        names = type(value).__struct_encode_fields__
+        values = msgspec.structs.astuple(value)
+        return _plain_mapping(zip(names, values, strict=True))
+    if isinstance(value, Cases):
+        facts = _plain_mapping(dict.items(value))
+        for name, raised in value.errors.items():
+            facts[name] = {"raised": plain_facts(raised)}
+        return facts
     if isinstance(value, dict):
-        found = {
-            name: each if type(each) in LEAVES else plain(each) for name, each in value.items()
-        }
-        return found | {
-            name: {"raised": plain(raised)} for name, raised in getattr(value, "errors", {}).items()
-        }
+        return _plain_mapping(value.items())
     return value
 
 
-def typed(facts: Any, kind: Any) -> Any:
-    """Facts as what a probe is declared to return. Raises BadEvidence where they do not fit: they are untrusted."""
+def _plain_mapping(items: Iterable[tuple[str, Any]]) -> dict[str, Any]:
+    facts = {}
+    for name, value in items:
+        facts[name] = value if type(value) in LEAVES else plain_facts(value)
+    return facts
+
+
+def convert_facts(facts: Any, kind: Any) -> Any:
+    """Make of plain facts what a probe is declared to return: a struct, Cases, or a dict of Cases.
+
+    Raises BadEvidence where they do not fit: they are untrusted.
+    """
     origin = get_origin(kind)
-    inner = get_args(kind)
     if origin is Cases and isinstance(facts, dict):
-        # In the order of the facts: a check names the first of them, and must name the same one in every process.
-        raised = {
-            name: fact["raised"]
-            for name, fact in facts.items()
-            if isinstance(fact, dict) and "raised" in fact
-        }
-        errors = {name: typed(fact, Raised) for name, fact in raised.items()}
-        return Cases(
-            {name: typed(fact, inner[0]) for name, fact in facts.items() if name not in raised},
-            errors,
-        )
-    if origin is dict and isinstance(facts, dict) and get_origin(inner[1]) is Cases:
-        return {name: typed(fact, inner[1]) for name, fact in facts.items()}
+        return _convert_cases(facts, get_args(kind)[0])
+    if origin is dict and isinstance(facts, dict):
+        kind_of_values = get_args(kind)[1]
+        if get_origin(kind_of_values) is Cases:
+            return {name: convert_facts(fact, kind_of_values) for name, fact in facts.items()}
     try:
         return msgspec.convert(facts, dict if origin is Cases else kind)
     except msgspec.ValidationError as error:
         raise BadEvidence(str(error)) from None
+
+
+def _convert_cases(facts: dict[str, Any], kind: Any) -> Cases[Any]:
+    """Make Cases of the facts of each scenario, or of the error that the student's function raised.
+
+    They keep their order: a check names the first of them, the same one in every process.
+    """
+    cases: dict[str, Any] = {}
+    errors: dict[str, Raised] = {}
+    for name, fact in facts.items():
+        if isinstance(fact, dict) and "raised" in fact:
+            errors[name] = convert_facts(fact["raised"], Raised)
+        else:
+            cases[name] = convert_facts(fact, kind)
+    return Cases(cases, errors)
+
+
+def struct_or_none(facts: Any, kind: type[C]) -> C | None:
+    """Make a struct of facts; None where they do not fit."""
+    try:
+        return msgspec.convert(facts, kind)
+    except msgspec.ValidationError:
+        return None
 
 
 class Observation(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -241,18 +294,13 @@ class Observation(msgspec.Struct, frozen=True, omit_defaults=True):
     status: CallStatus
     facts: dict[str, Fact] = {}
     raised: Raised | None = None
-    executed: dict[
-        str, list[tuple[int, int]]
-    ] = {}  # by scenario, "" for none: first and last of lines that were run
+    # By scenario, "" for none: the first and last of lines that were executed one after another.
+    executed: dict[str, list[tuple[int, int]]] = {}
 
     @property
     def timed_out(self) -> bool:
-        """Whether student code ran out of time, in the probe or when its file was loaded."""
+        """True if student code ran out of time, in the probe or when its file was loaded."""
         return self.raised is not None and self.raised.type == "TimedOut"
-
-    def typed(self, kind: Any) -> Any:
-        """The facts as what a probe is declared to return; raises BadEvidence where they do not fit."""
-        return typed(self.facts, kind)
 
 
 class Evidence(msgspec.Struct, frozen=True):
@@ -262,232 +310,89 @@ class Evidence(msgspec.Struct, frozen=True):
     function: str
     bench: str
     seed: int
-    observations: dict[str, Observation]
+    observations: dict[str, Observation]  # by probe
     version: int = EVIDENCE_VERSION
 
 
-class ObservationOutline(msgspec.Struct, frozen=True):
-    """An observation whose facts are not decoded until they are asked for."""
-
-    status: CallStatus
-    facts: msgspec.Raw = msgspec.Raw(b"\x80")  # no facts
-    raised: Raised | None = None
-    executed: dict[str, list[tuple[int, int]]] = {}
-
-    @property
-    def timed_out(self) -> bool:
-        return self.raised is not None and self.raised.type == "TimedOut"
-
-    def typed(self, kind: Any) -> Any:
-        """As that of an observation; raises DamagedEvidence where they are no facts, which was found out before."""
-        found = _typed_at_once(self.facts, kind)
-        return typed(_facts_in(self.facts), kind) if found is None else found
-
-
-def _typed_at_once(data: msgspec.Raw, kind: Any) -> Any:
-    """The same as by `typed` without lists and mappings in between; None where it may be something else.
-
-    Of what no probe returns, such as an array in the place of a struct, something else may be made: a forger who could
-    send that could as well send the other.
-    """
-    origin = get_origin(kind)
-    inner = get_args(kind)
-    try:
-        if origin is Cases:
-            return _cases_at_once(data, inner[0])
-        if origin is dict and get_origin(inner[1]) is Cases:
-            return {
-                name: _cases_at_once(part, *get_args(inner[1]))
-                for name, part in _parts.decode(data).items()
-            }
-        return _decoded_as(data, kind)
-    except Exception:  # whatever decoding raises: it is raised again, and told, by the longer way
-        return None
-
-
-def _cases_at_once(data: msgspec.Raw, kind: Any) -> Cases[Any]:
-    if RAISED not in bytes(data):
-        return Cases(_decoded_as(data, dict[str, kind]))
-    cases: Cases[Any] = Cases()
-    for name, part in _parts.decode(data).items():
-        if RAISED in bytes(part) and "raised" in (fact := _facts_in(part)):
-            cases.errors[name] = typed(fact["raised"], Raised)
-        else:
-            dict.__setitem__(cases, name, _decoded_as(part, kind))
-    return cases
-
-
-def _decoded_as(data: msgspec.Raw, kind: Any) -> Any:
-    """Raises BadEvidence for an array where there may be any fact: it is none before it is looked at."""
-    decode, anything = _typed_decoder(kind)
-    if anything and ARRAY in bytes(data):
-        raise BadEvidence("there is an array in it")
-    return decode(data)
-
-
-def prepare(kind: Any) -> None:
-    """Make the decoders of what a probe is declared to return: some take milliseconds."""
-    origin = get_origin(kind)
-    inner = get_args(kind)
-    if origin is Cases:
-        _typed_decoder(dict[str, inner[0]])  # type: ignore[valid-type]
-        _typed_decoder(inner[0])
-    elif origin is dict and get_origin(inner[1]) is Cases:
-        prepare(inner[1])
-    else:
-        _typed_decoder(kind)
-
-
-@functools.lru_cache(1000)
-def _typed_decoder(kind: Any) -> tuple[Callable[[msgspec.Raw], Any], bool]:
-    """Decodes facts of a type; and whether something of it may be any fact."""
-    return msgspec.msgpack.Decoder(kind).decode, _holds_any(kind, set())
-
-
-def _holds_any(kind: Any, known: set[Any]) -> bool:
-    """Whether a type has a part that is not known to be something else than any fact."""
-    if kind in known or kind is Array:
-        return False
-    known.add(kind)
-    if isinstance(kind, type) and issubclass(kind, msgspec.Struct):
-        return any(_holds_any(field.type, known) for field in msgspec.structs.fields(kind))
-    parts = [part for part in get_args(kind) if part is not ...]
-    if get_origin(kind) in (dict, list, tuple, Union, types.UnionType) and parts:
-        return any(_holds_any(part, known) for part in parts)
-    return get_origin(kind) is not Literal and kind not in PLAIN
-
-
-def _facts_in(data: msgspec.Raw) -> Any:
-    try:
-        found = decoded(_facts.decode, data)
-        _make_whole(found, 0, itertools.count(MOST_FACTS, -1).__next__)
-        return found
-    except BadEvidence as error:
-        raise DamagedEvidence(error.reason) from None
-
-
-class EvidenceOutline(msgspec.Struct, frozen=True):
-    """Evidence whose facts, most of its bytes, are not decoded."""
-
-    exercise: str
-    function: str
-    bench: str
-    seed: int
-    observations: dict[str, ObservationOutline]
-    version: int = EVIDENCE_VERSION
-
-
-AnyObservation = Observation | ObservationOutline
-AnyEvidence = Evidence | EvidenceOutline
-
-
-LARGEST: Final = 16 << 20
-LARGEST_OBSERVATION: Final = 1 << 20  # five times the largest of a reference
-DEEPEST: Final = 16
-MOST_FACTS: Final = (
-    50_000  # lists, mappings and arrays of one function; those of a reference have a thousand
-)
-DIMENSIONS: Final = 64  # of an array: as many as NumPy has
-_ARRAY: Final = "array"
-PLAIN: Final = frozenset({type(None), bool, int, float, str})
-LEAVES: Final = PLAIN | {Array}
-TEXTS: Final = frozenset({str})
-# Bytes of one element of every dtype that probes send.
-ELEMENTS: Final = {
-    **{"bool": 1, "int8": 1, "uint8": 1, "int16": 2, "float16": 2, "int32": 4, "float32": 4},
-    **{
-        "uint16": 2,
-        "uint32": 4,
-        "uint64": 8,
-        "int64": 8,
-        "float64": 8,
-        "complex64": 8,
-        "complex128": 16,
-    },
-}
+# Encoding
 
 
 def encode_evidence(evidence: Evidence) -> bytes:
     return msgspec.msgpack.encode(evidence)
 
 
+_decoder: Final = msgspec.msgpack.Decoder(Evidence)
+
+
 def decode_evidence(data: bytes) -> Evidence:
-    """The evidence in some bytes from an untrusted process. Raises BadEvidence."""
+    """Decode evidence from an untrusted process, and check all of it. Raises BadEvidence."""
     if len(data) > LARGEST:
         raise BadEvidence(f"{len(data)} bytes are more than {LARGEST}")
-    return validated(decoded(_decoder.decode, data))
-
-
-def outlined(data: bytes) -> EvidenceOutline:
-    """The outline of such evidence, if all of it is well-formed. Raises BadEvidence."""
-    outline = decoded(_outline.decode, data)
-    decode_evidence(data)
-    return outline
-
-
-_decoder: Final = msgspec.msgpack.Decoder(Evidence)
-_outline: Final = msgspec.msgpack.Decoder(EvidenceOutline)
-_facts: Final = msgspec.msgpack.Decoder(dict[str, Any])
-_parts: Final = msgspec.msgpack.Decoder(dict[str, msgspec.Raw])
-# What tells that a scenario ended with an error, and what an array has.
-RAISED = msgspec.msgpack.encode("raised")
-ARRAY = msgspec.msgpack.encode(_ARRAY)
-
-
-def decoded(decode: Callable[[bytes], T], data: bytes) -> T:
-    """What a decoder makes of bytes from outside. Raises BadEvidence, whatever is wrong with them."""
-    collects = gc.isenabled()
-    gc.disable()  # with millions of lists to come, it would look through them again and again
-    try:
-        return decode(data)
-    # Not only msgspec's own errors: UnicodeDecodeError, RecursionError, OverflowError, MemoryError for a size it names.
-    except Exception as error:
-        raise BadEvidence(printable_text(str(error)[:200]) or type(error).__name__) from None
-    finally:
-        if collects:
-            gc.enable()
-
-
-def validated(evidence: Evidence) -> Evidence:
-    """The evidence, after a check of its version and its facts. Raises BadEvidence."""
-    if evidence.version != EVIDENCE_VERSION:
-        raise BadEvidence(f"version {evidence.version} is not {EVIDENCE_VERSION}")
-    left = itertools.count(MOST_FACTS, -1).__next__
-    for observation in evidence.observations.values():
-        _make_whole(observation.facts, 0, left)
+    evidence = decode_untrusted(_decoder.decode, data)
+    check_evidence(evidence)
     return evidence
 
 
-def _make_whole(facts: Any, depth: int, left: Callable[[], int]) -> None:
-    """Converts arrays, in place. Raises BadEvidence for anything that is not a fact.
+def decode_untrusted(decode: Callable[[bytes], T], data: bytes) -> T:
+    """Call a decoder with bytes from outside. Raises BadEvidence, whatever is wrong with them."""
+    collects_garbage = gc.isenabled()
+    gc.disable()  # with millions of lists to come, it would look through them again and again
+    try:
+        return decode(data)
+    # Not only msgspec's own errors: UnicodeDecodeError, RecursionError, OverflowError, and
+    # MemoryError for a size that the data names.
+    except Exception as error:
+        raise BadEvidence(printable_text(str(error)[:200]) or type(error).__name__) from None
+    finally:
+        if collects_garbage:
+            gc.enable()
 
-    Plain values, nearly all there are, get no call of their own: judging a class would spend most of its time here.
+
+def check_evidence(evidence: Evidence) -> None:
+    """Check version and facts of evidence that was decoded, and put Arrays in place of their data.
+
+    Raises BadEvidence.
+    """
+    if evidence.version != EVIDENCE_VERSION:
+        raise BadEvidence(f"version {evidence.version} is not {EVIDENCE_VERSION}")
+    count_down = itertools.count(MOST_FACTS, -1).__next__
+    for observation in evidence.observations.values():
+        _check_facts(observation.facts, 0, count_down)
+
+
+def _check_facts(facts: Any, depth: int, count_down: Callable[[], int]) -> None:
+    """Check a list or a mapping, and put Arrays in place of their data.
+
+    `count_down` tells how many more lists and mappings there may be. Raises BadEvidence for
+    anything that is not a fact. Plain values, nearly all there are, get no call of their own:
+    judging a class would spend most of its time here.
     """
     if depth > DEEPEST:
         raise BadEvidence("it is nested too deeply")
-    if left() < 0:
+    if count_down() < 0:
         raise BadEvidence(f"it has more than {MOST_FACTS:,} lists and mappings")
-    named = type(facts) is dict
-    if named and not TEXTS.issuperset(map(type, facts)):
+    is_mapping = type(facts) is dict
+    if is_mapping and not TEXTS.issuperset(map(type, facts)):
         raise BadEvidence("a name that is no text is no fact")
-    if PLAIN.issuperset(map(type, facts.values() if named else facts)):
+    values = facts.values() if is_mapping else facts
+    if PLAIN.issuperset(map(type, values)):
         return
-    for key, value in facts.items() if named else enumerate(facts):
+    for key, value in facts.items() if is_mapping else enumerate(facts):
         kind = type(value)
         if kind in PLAIN:
             continue
-        if kind is dict and value.get("type") == _ARRAY and left() >= 0:
-            facts[key] = _array(value)
+        if kind is dict and value.get("type") == "array" and count_down() >= 0:
+            facts[key] = _make_array(value)
         elif kind is dict or kind is list:
-            _make_whole(value, depth + 1, left)
+            _check_facts(value, depth + 1, count_down)
         else:
             raise BadEvidence(f"a {kind.__name__} is no fact")
 
 
-def _array(value: dict[str, Any]) -> Array:
-    """An array whose number of bytes fits its shape. Raises BadEvidence for any other."""
+def _make_array(fact: dict[str, Any]) -> Array:
+    """Make an array whose number of bytes fits its shape. Raises BadEvidence for any other."""
     try:
-        array = msgspec.convert(value, Array)
+        array = msgspec.convert(fact, Array)
     except msgspec.ValidationError as error:
         raise BadEvidence(str(error)) from None
     size = ELEMENTS.get(array.dtype)
@@ -495,20 +400,15 @@ def _array(value: dict[str, Any]) -> Array:
         raise BadEvidence(f"an array of {array.dtype[:40]!r} is no fact")
     if len(array.shape) > DIMENSIONS:
         raise BadEvidence(f"an array of {len(array.shape)} dimensions is no fact")
-    if any(length < 0 for length in array.shape) or math.prod(array.shape) * size != len(
-        array.data
-    ):
+    is_negative = any(length < 0 for length in array.shape)
+    if is_negative or math.prod(array.shape) * size != len(array.data):
         raise BadEvidence(f"an array of shape {array.shape} has {len(array.data)} bytes")
     return array
 
 
-def checked_timeline(timeline: Timeline | bytes) -> Timeline:
-    """The timeline, encoded or not, if it is well-formed; raises BadEvidence."""
+def require_valid_timeline(timeline: Timeline) -> Timeline:
+    """Return a timeline from an untrusted process if it is well-formed. Raises BadEvidence."""
     try:
-        return (
-            check_timeline(timeline)
-            if isinstance(timeline, Timeline)
-            else decode_timeline(timeline)
-        )
+        return check_timeline(timeline)
     except BadTimeline as error:
         raise BadEvidence(str(error)) from None

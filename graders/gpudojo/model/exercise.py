@@ -12,13 +12,14 @@ import msgspec
 
 from gpudojo.model.errors import BadDay
 from gpudojo.model.evidence import (
-    AnyObservation,
     CallStatus,
     Cases,
     Fact,
+    Observation,
     Raised,
     ScenarioRaised,
-    plain,
+    convert_facts,
+    plain_facts,
 )
 from gpudojo.model.hints import FunctionHints, read_hints
 
@@ -114,7 +115,7 @@ class Probe(Generic[T_co]):
 
     def facts(self, call: Any) -> dict[str, Fact]:
         """What the probe saw, as plain data."""
-        found: dict[str, Fact] = plain(self.look(call))
+        found: dict[str, Fact] = plain_facts(self.look(call))
         return found
 
     @cached_property
@@ -128,7 +129,7 @@ _NOTHING: Final = "nothing was asked for"
 class Seen:
     """What the probes of one function saw. `seen[probe]` has the type that the probe returns."""
 
-    def __init__(self, observations: Mapping[str, AnyObservation]) -> None:
+    def __init__(self, observations: Mapping[str, Observation]) -> None:
         self.observations = observations
         self._asked: list[str | None] = [
             _NOTHING,
@@ -152,7 +153,7 @@ class Seen:
         seen = self.observations[name]
         if seen.status is CallStatus.RAISED and seen.raised is not None:
             raise ScenarioRaised(seen.raised)
-        made: T = seen.typed(probe.returns)
+        made: T = convert_facts(seen.facts, probe.returns)
         self._typed[name] = made
         for cases in (
             made.values() if isinstance(made, dict) and not isinstance(made, Cases) else [made]

@@ -1,13 +1,12 @@
 """The pytest plugin: collects exercise files and runs their checks.
 
-Every pytest run in an environment with gpudojo imports this module, so it imports nothing else of ours. The rest is
-loaded with the first exercise file.
+Every pytest run in an environment with gpudojo imports this module, so it imports nothing else of
+ours. The rest is loaded with the first exercise file.
 """
 
 from __future__ import annotations
 
 import argparse
-import contextlib
 import os
 import re
 from collections.abc import Sequence
@@ -24,8 +23,10 @@ DAY: Final = re.compile(rb"day[1-9]\d{0,2}")
 HOOKS: Final = "gpudojo-exercises"  # the name of the plugin that does the work
 
 
-def _count(text: str) -> int:
-    if (number := int(text)) < 0:
+def _parse_count(text: str) -> int:
+    """A number that is not negative; argparse tells the user of any other."""
+    number = int(text)
+    if number < 0:
         raise argparse.ArgumentTypeError(f"{number} is less than 0")
     return number
 
@@ -34,10 +35,11 @@ OPTIONS: Final[dict[str, dict[str, Any]]] = {
     "bench": {
         "choices": ("auto", "virtual", "cuda", "mps", "cpu"),
         "default": "auto",
-        "help": "device that student code runs on; auto: the real GPU if there is one, else the virtual GPU",
+        "help": "device that student code runs on; "
+        "auto: the real GPU if there is one, else the virtual GPU",
     },
     "hints": {
-        "type": _count,
+        "type": _parse_count,
         "default": 1,
         "metavar": "N",
         "help": "show the first N hints (default: 1)",
@@ -61,7 +63,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def short_options(parser: pytest.Parser) -> None:
-    """Adds `--bench`, `--hints`, `--seed`, `--timeline`, `--traces`. A conftest.py imports it as `pytest_addoption`."""
+    """Add `--bench`, `--hints`, `--seed`, `--timeline`, `--traces`.
+
+    A conftest.py imports it as `pytest_addoption`.
+    """
     _add_options(parser, "--")
     parser.addoption(
         "--dojo-short-options", action="store_true", default=True, help=argparse.SUPPRESS
@@ -84,49 +89,59 @@ def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> pytest.Col
 def pytest_pycollect_makemodule(
     module_path: Path, parent: pytest.Collector
 ) -> pytest.Collector | None:
-    # pytest would import a file that is named on its command line, and a student's syntax error would stop everything.
-    return (
-        _hooks(parent.config).no_module(module_path, parent) if is_exercise(module_path) else None
-    )
+    # pytest would import a file that is named on its command line, and a student's syntax error
+    # would stop everything.
+    if not is_exercise(module_path):
+        return None
+    return _hooks(parent.config).no_module(module_path, parent)
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_node_collection_finished(node: Any, ids: Sequence[str]) -> None:
     files = {node.config.rootpath / each.partition("::")[0] for each in ids}
     if any(file.suffix == ".ipynb" or is_exercise(file) for file in files):
-        _hooks(node.config).collected_by_worker(ids)
+        _hooks(node.config).add_collected_by_worker(ids)
 
 
 def is_exercise(path: Path, named: bool = False) -> bool:
-    """Whether a file is an exercise, or a notebook that may hold some; `named`: on the command line.
+    """True if a file is an exercise, or a notebook that may hold some.
 
-    It imports no day, and nothing at all for a file that is not named like an exercise.
+    `named` is whether it is named on the command line. This imports no day, and nothing at all
+    for a file that is not named like an exercise.
     """
-    notebook = path.suffix == ".ipynb"
-    if not notebook and path.suffix != ".py":
+    is_notebook = path.suffix == ".ipynb"
+    if not is_notebook and path.suffix != ".py":
         return False
     if NUMBERED.fullmatch(path.stem):
         from gpudojo.model.catalogue import day_of_file
 
         if day_of_file(path) is not None:
             return True
-    if named or not notebook:
-        return notebook
-    mentioned: set[bytes] = set()
-    with contextlib.suppress(OSError):
-        mentioned.update(DAY.findall(os.fsencode(path) + b"\n" + path.read_bytes()))
-    if mentioned:
-        from gpudojo.model.catalogue import day_names
+    if not is_notebook:
+        return False
+    return named or _mentions_day(path)
 
-        return not mentioned.isdisjoint(map(str.encode, day_names()))
-    return False
+
+def _mentions_day(notebook: Path) -> bool:
+    """True if a notebook's path or text mentions an installed day."""
+    try:
+        text = notebook.read_bytes()
+    except OSError:
+        return False
+    mentioned = {*DAY.findall(os.fsencode(notebook)), *DAY.findall(text)}
+    if not mentioned:
+        return False
+    from gpudojo.model.catalogue import day_names
+
+    return any(name.encode() in mentioned for name in day_names())
 
 
 def _hooks(config: pytest.Config) -> ExerciseHooks:
-    found: ExerciseHooks | None = config.pluginmanager.getplugin(HOOKS)
-    if found is None:
+    """The plugin that does the work; it is registered when it is first asked for."""
+    hooks: ExerciseHooks | None = config.pluginmanager.getplugin(HOOKS)
+    if hooks is None:
         from gpudojo.pytest_plugin.hooks import ExerciseHooks
 
-        found = ExerciseHooks(config)
-        config.pluginmanager.register(found, HOOKS)
-    return found
+        hooks = ExerciseHooks(config)
+        config.pluginmanager.register(hooks, HOOKS)
+    return hooks

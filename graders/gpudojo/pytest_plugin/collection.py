@@ -25,17 +25,22 @@ from gpudojo.model.catalogue import (
 from gpudojo.model.evidence import Raised
 from gpudojo.model.exercise import Check, Exercise, Function
 from gpudojo.model.results import CheckResult, Outcome
-from gpudojo.pytest_plugin import terminal
 from gpudojo.pytest_plugin.terminal import Feedback, MissingFile, ReportedCheck
+from gpudojo.pytest_plugin.timelines import records_timelines
 
 RESULT: Final = pytest.StashKey[CheckResult]()
 LIMITS: Final = pytest.StashKey[Limits]()
-CHARACTERS: Final = 1_000_000  # of output that pytest captures
+OUTPUT_CHARACTERS: Final = 1_000_000  # of output that pytest captures
 QUITTING: Final = "Quitting debugger"  # what pytest says when the user leaves the debugger
+# Options with which pytest runs only some of what it has collected.
+SELECTING_OPTIONS: Final = ("keyword", "markexpr", "lf", "deselect")
 
 
 def quit_debugger(raised: Raised) -> None:
-    """Ends the run where an exception is the user's wish to leave the debugger: to a probe it is one like any other."""
+    """End the run if an exception is the user's wish to leave the debugger.
+
+    To a probe it is one like any other.
+    """
     if (raised.type, raised.message) == ("Exit", QUITTING):
         pytest.exit(QUITTING)
 
@@ -47,6 +52,7 @@ class ExerciseFile(pytest.File):
     grader: FileGrader
 
     def collect(self) -> Iterator[pytest.Item | pytest.Collector]:
+        """One collector for each function."""
         for exercise in self.exercises:
             for function in exercise.functions:
                 yield FunctionChecks.from_parent(
@@ -61,22 +67,25 @@ class FunctionChecks(pytest.Collector):
         super().__init__(**kwargs)
         self.exercise = exercise
         self.function = function
-        # What the student's code printed: it runs in the first check, and is shown where one fails.
+        # What the student's code printed: it runs in the first check, and is shown if one fails.
         self.printed: list[tuple[str, str]] = []
 
     @property
     def file(self) -> ExerciseFile:
-        found = self.getparent(ExerciseFile)
-        assert found is not None
-        return found
+        """The file that the function is in."""
+        parent = self.getparent(ExerciseFile)
+        assert parent is not None
+        return parent
 
     def collect(self) -> Iterator[pytest.Item]:
+        """One item for each check, with our time limit unless the user has chosen one."""
         # A marker would override what the user has chosen.
-        asked = self.config.getoption("timeout", None) is not None or "PYTEST_TIMEOUT" in os.environ
-        guarded = self.config.pluginmanager.hasplugin("timeout") and not asked
+        chosen = self.config.getoption("timeout", None) is not None
+        chosen = chosen or "PYTEST_TIMEOUT" in os.environ
+        has_timeouts = self.config.pluginmanager.hasplugin("timeout")
         for check in self.function.checks:
             item = CheckItem.from_parent(self, name=check.name, check=check)
-            if guarded:
+            if has_timeouts and not chosen:
                 item.add_marker(pytest.mark.timeout(DEFAULT_SECONDS))
             yield item
 
@@ -98,15 +107,20 @@ class CheckItem(pytest.Item):
 
     @property
     def checks(self) -> FunctionChecks:
+        """The checks of the same function."""
         assert isinstance(self.parent, FunctionChecks)
         return self.parent
 
     @property
     def file(self) -> ExerciseFile:
+        """The file that the function is in."""
         return self.checks.file
 
     def runtest(self) -> None:
-        limits = self.stash.get(LIMITS, Limits(characters=CHARACTERS, on_raised=quit_debugger))
+        """Grade the function, if that is not done yet; raises NotAPass if this check fails."""
+        limits = self.stash.get(LIMITS, None)
+        if limits is None:
+            limits = Limits(characters=OUTPUT_CHARACTERS, on_raised=quit_debugger)
         results = self.file.grader.results(self.checks.exercise, self.checks.function, limits)
         result = next(result for result in results if result.check == self.check.name)
         self.stash[RESULT] = result
@@ -114,45 +128,58 @@ class CheckItem(pytest.Item):
             raise NotAPass(result)
 
     def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], style: Any = None) -> Any:
-        if isinstance(excinfo.value, NotAPass):
-            hints = int(self.config.getoption("dojo_hints"))
-            option = option_name(self.config, "hints")
-            result = excinfo.value.result
-            graded = self.file.grader.graded
-            own = (each for each in graded if each.function == result.function)
-            blocks = [each.check for each in own if each.blocked_by == result.check]
-            first = check_to_mend_first(result, graded, self.checks.exercise)
-            return Feedback(result, self.checks.exercise, self.path, hints, option, blocks, first)
-        return super().repr_failure(excinfo, style)
+        """The text of a check that did not pass; of another error, pytest's own."""
+        if not isinstance(excinfo.value, NotAPass):
+            return super().repr_failure(excinfo, style)
+        result = excinfo.value.result
+        graded = self.file.grader.graded
+        blocks = []
+        for other in graded:
+            if other.function == result.function and other.blocked_by == result.check:
+                blocks.append(other.check)
+        return Feedback(
+            result,
+            self.checks.exercise,
+            self.path,
+            hints=int(self.config.getoption("dojo_hints")),
+            option=option_name(self.config, "hints"),
+            blocks=blocks,
+            first=check_to_mend_first(result, graded, self.checks.exercise),
+        )
 
     def reportinfo(self) -> tuple[Path, int | None, str]:
-        return (
-            self.path,
-            _line(self.path, self.checks.name),
-            f"{self.checks.name}: {self.check.name}",
-        )
+        """Where the function is, and what the check is called."""
+        line = _line_of_function(self.path, self.checks.name)
+        return self.path, line, f"{self.checks.name}: {self.check.name}"
 
 
 class NoTests(pytest.File):
-    """An exercise file as pytest's own collector sees it: without test functions, and not imported."""
+    """An exercise file as pytest's own collector sees it: without tests, and not imported."""
 
     def collect(self) -> Iterator[pytest.Item]:
+        """Nothing."""
         yield from ()
 
 
 def collect_file(file_path: Path, parent: pytest.Collector) -> ExerciseFile | None:
+    """A collector for an exercise file or a notebook; None for any other file."""
     exercise = exercise_for(file_path)
-    config = parent.config
-    exercises: tuple[Exercise, ...] = (exercise,) if exercise else ()
-    if exercise is None and file_path.suffix == load.NOTEBOOK_SUFFIX:
+    exercises: tuple[Exercise, ...] = ()
+    if exercise is not None:
+        exercises = (exercise,)
+    elif file_path.suffix == load.NOTEBOOK_SUFFIX:
         exercises = exercises_in(file_path, named=parent.session.isinitpath(file_path))
     if not exercises:
         return None
+    config = parent.config
     file: ExerciseFile = ExerciseFile.from_parent(parent, path=file_path)
     file.exercises = exercises
-    kind = config.getoption("dojo_bench")
-    watching = terminal.wanted(config)
-    file.grader = FileGrader(file_path, kind, seed_of(config), watching=watching)
+    file.grader = FileGrader(
+        file_path,
+        config.getoption("dojo_bench"),
+        seed_of(config),
+        watching=records_timelines(config),
+    )
     return file
 
 
@@ -163,77 +190,91 @@ def seed_of(config: pytest.Config) -> int:
 
 
 def option_name(config: pytest.Config, name: str) -> str:
-    """How an option is written in this run: `--hints` where a conftest.py adds the short ones, else `--dojo-hints`."""
+    """How an option is written in this run: `--dojo-hints`, or `--hints` with short options.
+
+    A conftest.py adds the short ones.
+    """
     return f"--{name}" if config.getoption("dojo_short_options", False) else f"--dojo-{name}"
 
 
 def exercises_in(path: Path, named: bool) -> tuple[Exercise, ...]:
     """The exercises of which a notebook defines a function.
 
-    Many notebooks define `evaluate` or `predict`. So one that is not named on the command line counts only if its path
-    or its text mentions the day.
+    Many notebooks define `evaluate` or `predict`. So one that is not named on the command line
+    counts only if its path or its text mentions the day.
     """
     try:
         text = path.read_bytes()
     except OSError:
         return ()
-    found: list[Exercise] = []
-    for name in day_names():
-        if not (named or name in path.parts or name in path.stem or name.encode() in text):
+    exercises: list[Exercise] = []
+    for day in day_names():
+        in_name = day in path.stem
+        if not (named or in_name or day in path.parts or day.encode() in text):
             continue
         try:
             defined = load.read_notebook(path).defined()
         except load.NotANotebook:
             # Every function then fails with the reason why the file cannot be read.
-            return exercises_of(name) if named or name in path.stem else ()
-        found += [
-            e
-            for e in exercises_of(name)
-            if any(function.name in defined for function in e.functions)
-        ]
-    return tuple(found)
+            return exercises_of(day) if named or in_name else ()
+        for exercise in exercises_of(day):
+            if any(function.name in defined for function in exercise.functions):
+                exercises.append(exercise)
+    return tuple(exercises)
 
 
-def missing(checks: Sequence[ReportedCheck], config: pytest.Config) -> list[MissingFile]:
+def missing_files(checks: Sequence[ReportedCheck], config: pytest.Config) -> list[MissingFile]:
     """The exercise files that a folder lacks, in a run of whole folders.
 
-    A folder with less than half of a day's files is not taken for the whole day: there, only renamed ones are found.
+    A folder with less than half of a day's files is not taken for the whole day: there, only
+    renamed ones are found.
     """
-    chosen = any(config.getoption(name, None) for name in ("keyword", "markexpr", "lf", "deselect"))
-    named = {
-        Path(config.invocation_params.dir, argument.partition("::")[0]) for argument in config.args
-    }
-    if chosen or any(not each.is_dir() for each in named):
+    if any(config.getoption(name, None) for name in SELECTING_OPTIONS):
         return []
+    for argument in config.args:
+        if not Path(config.invocation_params.dir, argument.partition("::")[0]).is_dir():
+            return []
     graded = {check.exercise.stem for check in checks}
-    found: list[MissingFile] = []
-    for folder, name in sorted(
-        {(c.path.parent, day_of_file(c.path) or "") for c in checks if c.path.suffix == ".py"}
-    ):
-        stems = registered_days()[name].modules
-        absent = sorted(set(stems) - graded)
-        others = sorted(path.name for path in folder.glob("*.py") if path.stem not in stems)
-        for stem in absent:
-            number = re.match(r"\d+", stem)
-            instead = next(
-                (other for other in others if number and other.startswith(number[0])), ""
-            )
-            exercise = exercise_for(folder / f"{stem}.py")
-            if exercise is not None and (instead or len(absent) <= len(stems) // 2):
-                found.append(MissingFile(folder, exercise, instead))
-    return found
+    places = set()
+    for check in checks:
+        if check.path.suffix == ".py":
+            places.add((check.path.parent, day_of_file(check.path) or ""))
+    missing: list[MissingFile] = []
+    for folder, day in sorted(places):
+        missing += _files_missing_in(folder, day, graded)
+    return missing
 
 
-def _line(path: Path, function: str) -> int | None:
-    """The line of a function, counted from 0 as pytest wants it; test explorers jump there."""
+def _files_missing_in(folder: Path, day: str, graded: set[str]) -> Iterator[MissingFile]:
+    stems = registered_days()[day].modules
+    absent = sorted(set(stems) - graded)
+    others = sorted(path.name for path in folder.glob("*.py") if path.stem not in stems)
+    for stem in absent:
+        instead = _file_with_number_of(stem, others)
+        exercise = exercise_for(folder / f"{stem}.py")
+        if exercise is not None and (instead or len(absent) <= len(stems) // 2):
+            yield MissingFile(folder, exercise, instead)
+
+
+def _file_with_number_of(stem: str, names: Sequence[str]) -> str:
+    """The first name that begins with the number of an exercise; else an empty text."""
+    number = re.match(r"\d+", stem)
+    if number is None:
+        return ""
+    return next((name for name in names if name.startswith(number[0])), "")
+
+
+def _line_of_function(path: Path, function: str) -> int | None:
+    """The line of a function's last definition, counted from 0 as pytest wants it.
+
+    Test explorers jump there. None for a notebook, or if it is not found.
+    """
     if path.suffix != ".py":
         return None
     try:
         source = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError):
         return None
-    starts = [
-        found.start()
-        for found in re.finditer(rf"^(?:def {function}\b|{function}\s*[:=])", source, re.M)
-    ]
+    definition = rf"^(?:def {function}\b|{function}\s*[:=])"
+    starts = [match.start() for match in re.finditer(definition, source, re.M)]
     return source.count("\n", 0, starts[-1]) if starts else None

@@ -30,10 +30,10 @@ from gpudojo.model.evidence import (
     Evidence,
     Observation,
     Race,
+    convert_facts,
     decode_evidence,
     encode_evidence,
-    plain,
-    typed,
+    plain_facts,
 )
 from gpudojo.model.exercise import Exercise, Function
 from gpudojo.model.results import Outcome
@@ -294,8 +294,8 @@ def _portable(function: Function, found: Evidence) -> Evidence:
     for probe in function.probes:
         if probe.returns is Race:
             seen = observations[probe.name]
-            kept = msgspec.structs.replace(typed(seen.facts, Race), student=0.0, loop=0.0)
-            observations[probe.name] = Observation(seen.status, plain(kept))
+            kept = msgspec.structs.replace(convert_facts(seen.facts, Race), student=0.0, loop=0.0)
+            observations[probe.name] = Observation(seen.status, plain_facts(kept))
     return msgspec.structs.replace(found, observations=observations)
 
 

@@ -13,7 +13,7 @@ from virtual_cuda.ledger import Timeline, same_call
 
 from gpudojo.classes.store import Record, Store
 from gpudojo.grading.load import NotANotebook, Unparsable
-from gpudojo.model.evidence import Modelled, as_struct
+from gpudojo.model.evidence import Modelled, struct_or_none
 from gpudojo.model.results import CheckRow, SubmissionRow
 from gpudojo.report.charts import Bar, Curve, curve_from, is_drawable
 from gpudojo.report.rendering import duration, size
@@ -94,7 +94,7 @@ class SubmissionRecords:
         mine = _timeline_of(self.record, exercise, function)
         if mine is None:
             return TimelinePair(None)
-        seen_by_function = self.reference.seen if self.reference is not None else {}
+        seen_by_function = self.reference.functions if self.reference is not None else {}
         seen = seen_by_function.get(f"{exercise}::{function}")
         theirs = same_call(mine, seen.timelines) if seen is not None else None
         if theirs is not None:
@@ -222,13 +222,13 @@ class RecordStore:
 def _timeline_of(record: Record | None, exercise: str, function: str) -> Timeline | None:
     if record is None:
         return None
-    seen = record.seen.get(f"{exercise}::{function}")
+    seen = record.functions.get(f"{exercise}::{function}")
     return seen.timeline if seen is not None else None
 
 
 def _facts_of(record: Record | None, exercise: str, function: str) -> list[Mapping[str, Any]]:
     """Return the facts of each observation of a function."""
-    seen = record.seen.get(f"{exercise}::{function}") if record is not None else None
+    seen = record.functions.get(f"{exercise}::{function}") if record is not None else None
     if seen is None:
         return []
     return [observation.facts for observation in seen.evidence.observations.values()]
@@ -237,7 +237,7 @@ def _facts_of(record: Record | None, exercise: str, function: str) -> list[Mappi
 def _modelled_times(record: Record | None, exercise: str, function: str) -> Modelled | None:
     """Return the modelled times of a function, if it has any that can be drawn."""
     for facts in _facts_of(record, exercise, function):
-        times = as_struct(_value_in(facts, "speed"), Modelled)
+        times = struct_or_none(_value_in(facts, "speed"), Modelled)
         if times and times.student and is_drawable(times.loop) and is_drawable(times.student):
             return times
     return None

@@ -6,7 +6,7 @@ import hashlib
 import hmac
 import struct
 from enum import IntEnum
-from typing import Annotated, Final, NamedTuple
+from typing import Annotated, Final
 
 import msgspec
 from virtual_cuda.ledger import MOST_CALLS, Timeline
@@ -14,13 +14,11 @@ from virtual_cuda.ledger import MOST_CALLS, Timeline
 from gpudojo.model.errors import BadEvidence
 from gpudojo.model.evidence import (
     Evidence,
-    EvidenceOutline,
     Observation,
     Raised,
-    checked_timeline,
-    decoded,
-    outlined,
-    validated,
+    check_evidence,
+    decode_untrusted,
+    require_valid_timeline,
 )
 
 # Requests to the fork server, and its events.
@@ -46,7 +44,6 @@ ELSEWHERE = "elsewhere"
 NONE = "none"
 BUSIEST = "busiest"
 EVERY = "every"
-NIL: Final = msgspec.msgpack.encode(None)
 STRANGER: Final = "something other than the grader's code wrote to the evidence pipe"
 
 
@@ -137,25 +134,6 @@ class Saw(msgspec.Struct, frozen=True, tag="saw"):
     spent: bool = False  # the GPU is lost to this process: another child observes the rest
 
 
-class EncodedSaw(msgspec.Struct, frozen=True, tag="saw"):
-    """The same, as it came: whoever receives it stores it, and needs little more than an outline of it."""
-
-    evidence: msgspec.Raw
-    seconds: float
-    signature: str = ""
-    interrupted: bool = False
-    timeline: msgspec.Raw = msgspec.Raw(NIL)
-    timelines: Annotated[list[msgspec.Raw], msgspec.Meta(max_length=MOST_CALLS)] = []
-    spent: bool = False
-
-
-class OutlinedSaw(NamedTuple):
-    """Evidence of a function that is well-formed, and an outline of it."""
-
-    saw: EncodedSaw
-    outline: EvidenceOutline
-
-
 class Glimpse(msgspec.Struct, frozen=True):
     """What one probe observed. It stays within the child, which encodes it before more student code runs."""
 
@@ -193,23 +171,8 @@ class Finished(msgspec.Struct, frozen=True, tag="finished"):
 
 Frame = Isolated | Chosen | Began | Loaded | Saw | Tampered | Reached | Stumbled | Paused | Finished
 
-Encoded = (
-    Isolated
-    | Chosen
-    | Began
-    | Loaded
-    | EncodedSaw
-    | Tampered
-    | Reached
-    | Stumbled
-    | Paused
-    | Finished
-)
-Received = Frame | OutlinedSaw
-
 _encoder = msgspec.msgpack.Encoder()
 _decoder: msgspec.msgpack.Decoder[Frame] = msgspec.msgpack.Decoder(Frame)
-_keeper: msgspec.msgpack.Decoder[Encoded] = msgspec.msgpack.Decoder(Encoded)
 
 
 def encode_frame(frame: Frame, key: bytes, number: int) -> bytes:
@@ -225,21 +188,17 @@ def signature(key: bytes, number: int, body: bytes) -> bytes:
 
 
 class Frames:
-    """Decodes a stream of frames. After the first problem nothing more is accepted.
+    """Decodes a stream of frames. After the first problem nothing more is accepted."""
 
-    If `encoded`, evidence stays encoded, and comes with an outline of it.
-    """
-
-    def __init__(self, key: bytes, largest: int, encoded: bool = False) -> None:
+    def __init__(self, key: bytes, largest: int) -> None:
         self.key = key
         self.left = largest
-        self.encoded = encoded
         self.count = 0
         self.problem: str | None = None
         self.too_much = False  # no more than that is wrong with it
         self._bytes = bytearray()
 
-    def feed(self, data: bytes) -> list[Received]:
+    def feed(self, data: bytes) -> list[Frame]:
         if self.problem is not None:
             return []
         self.left -= len(data)
@@ -248,7 +207,7 @@ class Frames:
             self.too_much = True
             return []
         self._bytes += data
-        found: list[Received] = []
+        found: list[Frame] = []
         while len(self._bytes) >= HEAD.size:
             (size,) = HEAD.unpack_from(self._bytes)
             if size > LARGEST_FRAME:
@@ -266,35 +225,20 @@ class Frames:
                     self.problem = STRANGER
                     break
                 self.count += 1
-                found.append(_outlined(body) if self.encoded else _checked(body))
+                found.append(_decode_frame(body))
             except BadEvidence as error:
                 self.problem = str(error)
                 break
         return found
 
 
-def _checked(body: bytes) -> Frame:
-    frame = decoded(_decoder.decode, body)
+def _decode_frame(body: bytes) -> Frame:
+    """Decode a frame and check what types do not tell. Raises BadEvidence."""
+    frame = decode_untrusted(_decoder.decode, body)
     if isinstance(frame, Saw):
-        drawn = None if frame.timeline is None else checked_timeline(frame.timeline)
-        every = [checked_timeline(timeline) for timeline in frame.timelines]
-        return msgspec.structs.replace(
-            frame, evidence=validated(frame.evidence), timeline=drawn, timelines=every
-        )
+        check_evidence(frame.evidence)
+        for timeline in frame.timelines:
+            require_valid_timeline(timeline)
+        if frame.timeline is not None:
+            require_valid_timeline(frame.timeline)
     return frame
-
-
-def _outlined(body: bytes) -> Received:
-    try:
-        frame = decoded(_keeper.decode, body)
-        if not isinstance(frame, EncodedSaw):
-            return frame
-        for drawn in (
-            *frame.timelines,
-            *([] if bytes(frame.timeline) == NIL else [frame.timeline]),
-        ):
-            checked_timeline(drawn)
-        return OutlinedSaw(frame, outlined(frame.evidence))
-    except BadEvidence:
-        _checked(body)  # which says where in the whole frame it is wrong
-        raise

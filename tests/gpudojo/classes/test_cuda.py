@@ -93,8 +93,8 @@ def test_a_child_with_the_gpu_is_followed_by_one_without_and_both_count() -> Non
         Finished(),
     )
     assert one.child_exited(0) is False
-    assert set(one.record.whole().seen[KEY].evidence.observations) == {"usual", "mac", "laptop"}
-    assert one.record.whole().seen[KEY].seconds == pytest.approx(0.2)
+    assert set(one.record.functions[KEY].evidence.observations) == {"usual", "mac", "laptop"}
+    assert one.record.functions[KEY].seconds == pytest.approx(0.2)
     assert one.record.layers == {"files": "", "device memory": "why", "user": "why not"}
 
 
@@ -119,7 +119,7 @@ def test_what_a_lost_gpu_has_left_out_is_seen_by_the_next_child() -> None:
     assert (again.machines, again.done, again.skip) == (HERE, {f"{KEY}::usual"}, frozenset())
     assert say(one, Began(KEY), saw("twice"), Finished())
     assert one.child_exited(0) is True
-    assert set(one.record.whole().seen[KEY].evidence.observations) == {"usual", "twice"}
+    assert set(one.record.functions[KEY].evidence.observations) == {"usual", "twice"}
     assert one.record.incidents == []
 
 

@@ -21,7 +21,7 @@ import pytest
 from gpudojo.classes import fingerprints, judge_pool, judging, local_runner
 from gpudojo.classes.class_grading import ClassGrading, GradedClass
 from gpudojo.classes.grading_options import GradingOptions
-from gpudojo.classes.store import Store, UnreadRecord
+from gpudojo.classes.store import Record, Store
 from gpudojo.classes.verdict_store import VerdictStore, VerdictSummary
 from gpudojo.model.catalogue import exercises_of
 from gpudojo.model.errors import BadClass
@@ -281,8 +281,8 @@ def test_a_verdict_is_made_again_from_another_record(
     shutil.copytree(graded[0], out := tmp_path / "out")
     verdicts = VerdictStore(out, "day8", ONLY, graded[2].reference, "measure")
     key = by_name(graded[2])["solved"].record
-    record = verdicts.store.unread(key)
-    other = verdicts.store.unread(by_name(graded[2])["zipped"].record)
+    record = verdicts.store.record(key)
+    other = verdicts.store.record(by_name(graded[2])["zipped"].record)
     assert record is not None
     assert other is not None
     whole = verdicts.judge(key)
@@ -323,7 +323,7 @@ def test_several_processes_judge_as_one_does(
     here = list[str]()
     judged = judging.judge_record
 
-    def noted(record: UnreadRecord, *more: Any) -> SubmissionRow:
+    def noted(record: Record, *more: Any) -> SubmissionRow:
         here.append(record.digest)
         return judged(record, *more)
 
@@ -357,7 +357,7 @@ def test_facts_that_the_disk_has_damaged_cost_no_points(
     shutil.copytree(out, tmp_path / "out")
     verdicts = VerdictStore(tmp_path / "out", "day8", ONLY, results.reference, "measure")
     key = by_name(results)["solved"].record
-    record = verdicts.store.unread(key)
+    record = verdicts.store.record(key)
     assert record is not None
     name = next(each for each in record.seen if each.endswith("::train_epoch"))
     evidence = msgspec.msgpack.decode(record.seen[name])
@@ -567,7 +567,7 @@ def test_what_cannot_be_judged_needs_review_and_ends_nothing(
     judged = judging.judge_record
     bad = by_name(results)["crash"].digest
 
-    def failing(record: UnreadRecord, *more: Any) -> SubmissionRow:
+    def failing(record: Record, *more: Any) -> SubmissionRow:
         if record.digest == bad:
             raise KeyError("surprise")
         return judged(record, *more)

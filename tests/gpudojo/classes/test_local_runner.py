@@ -18,7 +18,7 @@ from typing import Any, ClassVar, cast
 import pytest
 from gpudojo.classes.child_scheduler import ChildScheduler
 from gpudojo.classes.runners import GradingTask
-from gpudojo.classes.store import UnreadRecord
+from gpudojo.classes.store import Record
 from gpudojo.model.time_outs import still_running_after
 from gpudojo.sandbox.fork_client import ChildExit, ChildPipes
 
@@ -158,7 +158,6 @@ def test_the_load_of_others_costs_nobody_points(tmp_path: Path) -> None:
     """One works for most of its time, on a processor that four share; one never ends, and is ended all the same."""
     from gpudojo.classes.grading_options import GradingOptions
     from gpudojo.classes.local_runner import fork_client_for
-    from gpudojo.classes.store import Record
     from gpudojo.classes.submission_run import SubmissionRun
     from gpudojo.model.catalogue import exercises_of
 
@@ -246,8 +245,8 @@ class Counting:
     def child_exited(self, *how: object) -> bool:
         return False
 
-    def finish(self, *used: object) -> UnreadRecord:
-        return UnreadRecord("")
+    def finish(self, *used: object) -> Record:
+        return Record("")
 
 
 def scheduled(client: Writing) -> tuple[Counting, float]:

@@ -62,13 +62,13 @@ def graded(
 def timeline(records: dict[str, Record | None], name: str) -> Timeline | None:
     record = records[name]
     assert record is not None
-    return record.seen[KEY].timeline
+    return record.functions[KEY].timeline
 
 
 def references(records: dict[str, Record | None]) -> list[Timeline]:
     record = records["the reference"]
     assert record is not None
-    return record.seen[KEY].timelines
+    return record.functions[KEY].timelines
 
 
 def test_the_busiest_call_is_kept_beside_the_evidence(
@@ -87,7 +87,7 @@ def test_the_busiest_call_is_kept_beside_the_evidence(
     ), "as it came"
     scores = {row.submission: row.score for row in results.submissions}
     assert scores["waiting"] == scores["looping"] == scores["handed_back"]
-    seen = records["waiting"].seen["01_checking_device::select_device"]  # type: ignore[union-attr]
+    seen = records["waiting"].functions["01_checking_device::select_device"]  # type: ignore[union-attr]
     assert seen.timeline is None, "there is nothing of it to be drawn"
 
 
@@ -106,10 +106,10 @@ def test_who_leaves_the_markers_in_place_still_sees_lines(
     """Marks are no sign of a reference: what is one is known by who asked for it to be run."""
     record = graded[1]["handed_back"]
     assert record is not None
-    found = record.seen[KEY].timeline
+    found = record.functions[KEY].timeline
     assert found is not None
     assert any("loss.item()" in text or ".to(device)" in text for text in found.lines.values())
-    assert record.seen[KEY].timelines == []
+    assert record.functions[KEY].timelines == []
 
 
 def test_a_reference_is_drawn_on_the_public_seed(
@@ -140,7 +140,7 @@ def test_a_student_sends_no_pictures_of_a_reference() -> None:
         one.options = msgspec.structs.replace(one.options, drawn=drawn)
         frame = msgspec.structs.replace(saw("04_loop::train"), timelines=[GOOD])
         assert say(one, Isolated({}), Began("04_loop::train"), frame)
-        assert decode(encode(one.record)).seen["04_loop::train"].timelines == kept
+        assert decode(encode(one.record)).functions["04_loop::train"].timelines == kept
 
 
 def test_much_that_happens_is_still_small(
@@ -176,7 +176,7 @@ def test_a_timeline_that_is_none_is_not_believed(change: dict[str, object]) -> N
         one = submission_run()
         frame = msgspec.structs.replace(saw("04_loop::train"), timeline=given)
         assert say(one, Isolated({}), Began("04_loop::train"), frame) is believed
-        kept = one.record.whole().seen.get("04_loop::train")
+        kept = one.record.functions.get("04_loop::train")
         assert (kept.timeline if kept else None) == (GOOD if believed else None)
 
 
@@ -188,4 +188,4 @@ def test_a_record_is_read_back_with_its_timelines(tmp_path: Path) -> None:
         Began("04_loop::train"),
         msgspec.structs.replace(saw("04_loop::train"), timeline=GOOD),
     )
-    assert decode(encode(one.record)).seen["04_loop::train"].timeline == GOOD
+    assert decode(encode(one.record)).functions["04_loop::train"].timeline == GOOD

@@ -14,7 +14,8 @@ from typing import Any
 
 import pytest
 from gpudojo.grading import engine
-from gpudojo.grading.engine import FileGrader, explained, grade_function, result_of
+from gpudojo.grading.engine import FileGrader, grade_function, result_of
+from gpudojo.grading.explain import explain
 from gpudojo.grading.limits import Limits
 from gpudojo.grading.observe import load_file, observe
 from gpudojo.grading.references import ReferenceSolution
@@ -399,4 +400,4 @@ def test_a_mistake_is_named_only_where_the_source_does_not_say_otherwise(
         Failed("it ran elsewhere", "here", 2, key, ran=ran),
     )
     lines = pattern_lines(ast.parse(SHOWN.lstrip()).body)
-    assert explained(result, function, {}, lines, "()").misconception == named
+    assert explain(result, function, {}, lines, "()").misconception == named

@@ -7,7 +7,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from gpudojo.pytest_plugin.hooks import checks_of
+from gpudojo.pytest_plugin.hooks import checks_among
 
 from tests.gpudojo.pytest_plugin.conftest import REPOSITORY, Student
 from tests.gpudojo.pytest_plugin.test_student_run import DEVICE, TRAIN, half_done
@@ -60,7 +60,7 @@ def test_a_missing_device_ends_the_run_with_a_message(student: Student) -> None:
 
 def test_checks_are_found_by_node_id() -> None:
     found = dict(
-        checks_of(
+        checks_among(
             [
                 f"day8/{DEVICE}::select_device::returns_a_device",
                 "anna/day8.ipynb::train_epoch::runs",

@@ -184,20 +184,13 @@ def record(
 
     curves = {"stored_curve": curve(16, 224 << 10)} if curved else {}
     mine = {"curve": curve(20, 137 << 10)} if curved else {}
-    return Record(
-        "digest",
-        seen={
-            f"{LOOP}::train_epoch": seen(LOOP, "train_epoch", {}, timeline(waits, text, scenario)),
-            f"{PIXELS}::grayscale": seen(
-                PIXELS, "grayscale", {"speed": {"loop": 0.02, "student": 0.001}}
-            ),
-            f"{MEMORY}::checkpointed": seen(
-                MEMORY,
-                "checkpointed",
-                {"a list": {"peak": 137 << 10, **mine}, "stored": 224 << 10, **curves},
-            ),
-        },
-    )
+    times = {"speed": {"loop": 0.02, "student": 0.001}}
+    peaks = {"a list": {"peak": 137 << 10, **mine}, "stored": 224 << 10, **curves}
+    made = Record("digest")
+    made.add(f"{LOOP}::train_epoch", seen(LOOP, "train_epoch", {}, timeline(waits, text, scenario)))
+    made.add(f"{PIXELS}::grayscale", seen(PIXELS, "grayscale", times))
+    made.add(f"{MEMORY}::checkpointed", seen(MEMORY, "checkpointed", peaks))
+    return made
 
 
 def header(**more: object) -> ClassResults:

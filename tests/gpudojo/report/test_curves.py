@@ -65,7 +65,7 @@ def test_older_evidence_has_bars_and_no_curves() -> None:
 
 def test_the_plain_loop_may_be_in_the_reference_s_record_alone() -> None:
     mine = record(1, "mine")
-    facts = mine.seen[f"{MEMORY}::checkpointed"].evidence.observations["probe"].facts
+    facts = mine.functions[f"{MEMORY}::checkpointed"].evidence.observations["probe"].facts
     facts.update(stored=None, stored_curve=None)
     assert SubmissionRecords(mine, None).peaks(MEMORY, "checkpointed") == []
     known = SubmissionRecords(mine, record(1, "theirs", reference=True))
@@ -94,9 +94,9 @@ def test_the_plain_loop_may_be_in_the_reference_s_record_alone() -> None:
 def test_invalid_curves_are_not_drawn(odd: Any) -> None:
     assert curve_from("yours", odd, "mine") is None
     mine = record(1, "mine")
-    mine.seen[f"{MEMORY}::checkpointed"].evidence.observations["probe"].facts["a list"]["curve"] = (
-        odd
-    )
+    mine.functions[f"{MEMORY}::checkpointed"].evidence.observations["probe"].facts["a list"][
+        "curve"
+    ] = odd
     known = SubmissionRecords(mine, None)
     assert known.curves(MEMORY, "checkpointed") == []
     assert len(known.peaks(MEMORY, "checkpointed")) == 2
@@ -147,9 +147,9 @@ def test_only_the_same_call_of_the_reference_is_compared() -> None:
 
 def test_a_call_without_a_number_is_not_compared() -> None:
     mine = record(64, "mine")
-    seen = mine.seen[f"{LOOP}::train_epoch"]
+    seen = mine.functions[f"{LOOP}::train_epoch"]
     unplaced = msgspec.structs.replace(timeline(64, "mine"), place=None)
-    mine.seen[f"{LOOP}::train_epoch"] = msgspec.structs.replace(seen, timeline=unplaced)
+    mine.functions[f"{LOOP}::train_epoch"] = msgspec.structs.replace(seen, timeline=unplaced)
     found = SubmissionRecords(mine, record(1, "theirs", reference=True)).timelines(
         LOOP, "train_epoch"
     )

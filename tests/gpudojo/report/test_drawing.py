@@ -113,7 +113,9 @@ def test_times_and_peaks_are_compared_with_the_reference() -> None:
 @pytest.mark.parametrize("odd", [float("inf"), float("nan"), -1.0, 0, True, "1", None, 10**30, [1]])
 def test_invalid_times_are_not_drawn(odd: object) -> None:
     mine = record(1, "mine")
-    mine.seen[f"{PIXELS}::grayscale"].evidence.observations["probe"].facts["speed"]["student"] = odd
+    mine.functions[f"{PIXELS}::grayscale"].evidence.observations["probe"].facts["speed"][
+        "student"
+    ] = odd
     assert SubmissionRecords(mine, None).race(PIXELS, "grayscale") == []
 
 
@@ -191,11 +193,11 @@ def test_names_are_hidden_in_texts_but_words_stay() -> None:
 def test_lines_around_a_failure_are_dedented() -> None:
     def around(check: CheckRow, **lines: str) -> list[tuple[int, str, bool]]:
         mine = record(1, "mine")
-        seen = mine.seen[f"{LOOP}::train_epoch"]
+        seen = mine.functions[f"{LOOP}::train_epoch"]
         assert seen.timeline is not None
         told = {int(number[1:]): text for number, text in lines.items()}
         drawn = msgspec.structs.replace(seen.timeline, lines=told)
-        mine.seen[f"{LOOP}::train_epoch"] = msgspec.structs.replace(seen, timeline=drawn)
+        mine.functions[f"{LOOP}::train_epoch"] = msgspec.structs.replace(seen, timeline=drawn)
         mine.files["n.ipynb"] = Loaded("n.ipynb", 0.0, {}, [1, 9])
         return SubmissionRecords(mine, None).code(check)
 

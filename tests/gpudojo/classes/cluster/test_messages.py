@@ -16,7 +16,7 @@ from gpudojo.classes.dask_worker import (
     unpack_reply,
     versions,
 )
-from gpudojo.classes.store import Record, UnreadRecord, encode
+from gpudojo.classes.store import Record, encode
 from gpudojo.classes.submission_run import RunOptions
 from gpudojo.model.errors import BadMessage
 from hypothesis import given
@@ -58,7 +58,7 @@ def test_no_byte_of_an_order_can_change(at: int, by: int) -> None:
 
 def test_a_reply_is_a_record_or_a_reason() -> None:
     record = unpack_reply(ANSWER, NUMBER, "digest")
-    assert isinstance(record, UnreadRecord)
+    assert isinstance(record, Record)
     assert record.output == "hello"
     assert unpack_reply(pack(Reply(NUMBER, refused="no room")), NUMBER, "digest") == "no room"
 
