@@ -15,7 +15,7 @@ import time
 from pathlib import Path
 
 from gpudojo.days.day8.pixel_race import judge_speed
-from gpudojo.days.day8.vectorizing_pixel_loops import same
+from gpudojo.days.day8.vectorizing_pixel_loops.wrong_values import have_same_values
 from gpudojo.grading.load import Submission, load_submission
 from gpudojo.grading.observe import observe
 from gpudojo.model.catalogue import exercises_of
@@ -103,7 +103,7 @@ def main() -> int:
                 found = timed(exercise, function, submission, asked.bench, number)
                 passed = True
                 try:
-                    judge_speed(found, wanted, same)
+                    judge_speed(found, wanted, have_same_values)
                 except Failed as failed:
                     passed = False
                     if right:

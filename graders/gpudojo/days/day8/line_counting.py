@@ -7,7 +7,7 @@ import os
 import sys
 from collections import Counter
 from types import CodeType, FrameType
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from gpudojo.grading.call import Call, in_sandbox
 from gpudojo.grading.thread_tracing import tracing
@@ -30,34 +30,42 @@ class ExecutedLines(Counter[int]):
         """The lines inside of loops and comprehensions: those between a jump back and its target."""
         found: set[int] = set()
         for code in self.codes:
-            every = [*dis.get_instructions(code)]
-            jumps = [(each.argval, each.offset) for each in every if each.opname in JUMPS]
-            inside = (
-                each for each in every if any(first <= each.offset <= last for first, last in jumps)
-            )
-            found |= {each.positions.lineno or 0 for each in inside if each.positions}
+            instructions = list(dis.get_instructions(code))
+            jumps = [each for each in instructions if each.opname in JUMPS]
+            for instruction in instructions:
+                inside = any(jump.argval <= instruction.offset <= jump.offset for jump in jumps)
+                if inside and instruction.positions:
+                    found.add(instruction.positions.lineno or 0)
         return found
 
 
-def _processes() -> tuple[bool, float]:
-    """Whether this process has others that run, and what those that have ended have used."""
+class Children(NamedTuple):
+    """Other processes that this one has started."""
+
+    running: bool
+    used: float  # by those that have ended: a number that grows with each
+
+
+def _children() -> Children:
+    """The processes that this one has started; none are known but on Linux."""
     if sys.platform != "linux":
-        return False, 0.0
+        return Children(False, 0.0)
     import resource
 
-    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+    used = usage.ru_utime + usage.ru_stime + usage.ru_minflt
     try:
         os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
-    except ChildProcessError:
-        return False, used.ru_utime + used.ru_stime + used.ru_minflt
-    return True, used.ru_utime + used.ru_stime + used.ru_minflt
+    except ChildProcessError:  # there is none
+        return Children(False, used)
+    return Children(True, used)
 
 
 def call_counting_lines(call: Call, *args: Any) -> tuple[Any, ExecutedLines]:
     """Call the student's function and count the executed lines; none while a debugger is tracing.
 
-    Lines of files beside the student's, and of text that is executed, count under the number 0. In the sandbox lines
-    of all threads count.
+    Lines of files beside the student's, and of text that is executed, count under the number 0. In
+    the sandbox lines of all threads count. Raises StudentRaised.
     """
     from virtual_cuda.hooks import from_library  # and torch with it
 
@@ -85,18 +93,20 @@ def call_counting_lines(call: Call, *args: Any) -> tuple[Any, ExecutedLines]:
         return None if count is None else count(frame, "line", value)
 
     def in_thread(frame: FrameType) -> None:
-        lines[frame.f_lineno if counting.get(frame.f_code.co_filename) is here else 0] += 1
+        own = counting.get(frame.f_code.co_filename) is here
+        lines[frame.f_lineno if own else 0] += 1
 
     if sys.gettrace() is not None:  # a debugger's or coverage's
         return call(*args), lines
-    before = _processes()
+    before = _children()
     sys.settrace(enter)
     tracing.append(in_thread)
     try:
         return call(*args), lines
     finally:
         tracing.remove(in_thread)
-        # In the sandbox all processes are the submission's. A notebook or a test runner may have others.
-        lines.elsewhere = _processes() != before or (before[0] and in_sandbox())
+        # In the sandbox all processes are the submission's. A notebook or a test runner may have
+        # others.
+        lines.elsewhere = _children() != before or (before.running and in_sandbox())
         if sys.gettrace() is enter:  # a `breakpoint()` in the student's code sets its own
             sys.settrace(None)

@@ -23,115 +23,139 @@ if TYPE_CHECKING:
 
 
 ROUNDS: Final = 2
-BAR: Final = (
-    3.0  # times as fast as the loop is enough; the references are 60 times as fast and more
-)
+# Times as fast as the loop is enough; the references are 60 times as fast and more.
+BAR: Final = 3.0
 PYTHON: Final = 0.1e-6  # seconds for each executed line of Python
+# Times the reference's own speedup: no kernel is that much better, but a slowed loop may be.
+TOO_GOOD: Final = 50.0
+# A busy or smaller machine may slow the loop down that much, and the student's call as well.
+SLOWED: Final = 4.0
+WIDTH: Final = 24  # of a bar
 
-Inputs = Callable[[int], tuple[Any, ...]]
+Inputs = tuple[Any, ...]
+
+# ---- beside student code -----------------------------------------------------------------------
 
 
-def race(call: Call, loop: Callable[..., Any], inputs: Inputs) -> Race:
+def race(call: Call, loop: Callable[..., Any], make: Callable[[int], Inputs]) -> Race:
     """The fastest time of student and loop on this machine, and the results of both.
 
-    The times are information; the results are judged. The loop runs in every round for a reference, and on a real GPU,
-    where its time may be judged; beside a student once, and in a class not at all. All results are compared with
-    those of the reference's loop.
+    `make` gives the inputs of each round. The times are information; the results are judged. The
+    loop runs in every round for a reference, and on a real GPU, where its time may be judged;
+    beside a student once, and in a class not at all. All results are compared with those of the
+    reference's loop. Raises StudentRaised.
     """
-    racers: dict[str, Callable[..., Any]] = {"student": call, "loop": loop}
-    fastest = dict.fromkeys(racers, math.inf)
-    kept: dict[str, list[Array | None]] = {name: [] for name in racers}
-    always = call.reference or call.bench.kind == "cuda"
-    once = not in_sandbox()
+    student_seconds = math.inf
+    loop_seconds = math.inf
+    student_outputs: list[Array | None] = []
+    loop_outputs: list[Array | None] = []
+    loop_in_every_round = call.reference or call.bench.kind == "cuda"
     for number in range(ROUNDS):
-        made = inputs(number)
-        for name, racer in racers.items():
-            if name == "loop" and not (always or (once and not number)):
-                continue
-            call.lines_under = timed_call(number + 1)
-            given = tuple(
-                tensor.clone() for tensor in made
-            )  # the same values for both, each in its own memory
-            start = perf_counter()
-            values = arrived(racer(*given))
-            took = perf_counter() - start - (call.aside if name == "student" else 0.0)
-            fastest[name] = min(fastest[name], took)
-            kept[name].append(values)
+        inputs = make(number)
+        call.lines_under = timed_call(number + 1)
+        seconds, output = _time(call, inputs)
+        student_seconds = min(student_seconds, seconds - call.aside)
+        student_outputs.append(output)
+        if loop_in_every_round or (number == 0 and not in_sandbox()):
+            seconds, output = _time(loop, inputs)
+            loop_seconds = min(loop_seconds, seconds)
+            loop_outputs.append(output)
     call.lines_under = ""
-    measured = fastest["loop"] if kept["loop"] else 0.0
-    return Race(fastest["student"], measured, ROUNDS, kept["student"], kept["loop"])
+    measured = loop_seconds if loop_outputs else 0.0
+    return Race(student_seconds, measured, ROUNDS, student_outputs, loop_outputs)
 
 
-def modelled(call: Call, loop: Callable[..., Any], make: Inputs, pixels: int) -> Modelled:
+def _time(function: Callable[..., Any], inputs: Inputs) -> tuple[float, Array | None]:
+    """Seconds and result of a call, with inputs of its own memory. Raises StudentRaised."""
+    copies = tuple(tensor.clone() for tensor in inputs)
+    start = perf_counter()
+    values = read_result(function(*copies))
+    return perf_counter() - start, values
+
+
+def timed_call(number: int) -> str:
+    """The name under which a timed call's lines are recorded."""
+    return f"timed call {number}"
+
+
+def modelled_times(
+    call: Call,
+    loop: Callable[..., Any],
+    inputs: Inputs,
+    one_pixel: Callable[[], Inputs],
+    two_pixels: Callable[[], Inputs],
+    pixels: int,
+) -> Modelled:
     """How long student and loop take on a T4 by the modelled clock, which is the same on every machine.
 
-    The student's picture is `make(0)`. The loop takes as long for each pixel as for the second one of `make(2)`; only
-    of a reference it is known, since student code may slow down a loop that runs beside it.
+    `inputs`, of so many pixels, are the student's. The loop takes as long for each pixel as for the
+    second of two; only of a reference it is known, since student code may slow down a loop that
+    runs beside it.
     """
     from virtual_cuda.hooks import modelled_time, patch_imported_names
 
-    given = tuple(tensor.to(call.device, copy=True) for tensor in make(0))
-    virtual = call.bench.kind == "virtual"
-    before = allocated(call)
+    given = tuple(tensor.to(call.device, copy=True) for tensor in inputs)
+    names = getattr(call.function, "__globals__", {})
+    before = count_allocations(call)
     try:
-        names = getattr(call.function, "__globals__", {})
         with modelled_time() as clock, patch_imported_names(names):
             result, lines = call_counting_lines(call, *given)
-            after = allocated(call)
-            output = arrived(result)
+            allocations = count_allocations(call) - before
+            output = read_result(result)
     except StudentRaised as error:
         return Modelled(0.0, 0.0, None, error.evidence)
-    if not virtual:  # what a real GPU's ledger lacks for the model is measured there
-        return Modelled(0.0, 0.0, output)
-    student = _seconds(call.ledger) + clock.slept + PYTHON * lines.total()
-    if unseen(call.ledger, after - before):
-        student = 0.0
-    took = []
-    for number in (1, 2) if call.reference else ():
-        picture = tuple(tensor.to(call.device) for tensor in make(number))
-        mark = call.bench.ledger.mark()
-        loop(*picture)
-        took.append(_seconds(call.bench.ledger.since(mark)))
-    return Modelled(student, took[0] + (took[1] - took[0]) * (pixels - 1) if took else 0.0, output)
-
-
-def allocated(call: Call) -> int:
-    """How often memory has been allocated on the virtual device so far; 0 on others."""
     if call.bench.kind != "virtual":
-        return 0
-    found: int = torch.cuda.memory_stats(call.device)["allocation.all.allocated"]
-    return found
+        # What a real GPU's ledger lacks for the model is measured there.
+        return Modelled(0.0, 0.0, output)
+    student = _seconds_on_gpu(call.ledger) + clock.slept + PYTHON * lines.total()
+    if unrecorded_allocations(call.ledger, allocations):
+        student = 0.0
+    if not call.reference:
+        return Modelled(student, 0.0, output)
+    first = _seconds_of_loop(call, loop, one_pixel())
+    both = _seconds_of_loop(call, loop, two_pixels())
+    return Modelled(student, first + (both - first) * (pixels - 1), output)
 
 
-def unseen(ledger: Ledger, allocations: int) -> int:
-    """The number of allocations where the allocator knows of work that the ledger does not have; else 0."""
-    return allocations if 2 * len(ledger.allocations()) + 16 < allocations else 0
+def _seconds_of_loop(call: Call, loop: Callable[..., Any], inputs: Inputs) -> float:
+    """The modelled seconds of the loop."""
+    picture = tuple(tensor.to(call.device) for tensor in inputs)
+    mark = call.bench.ledger.mark()
+    loop(*picture)
+    return _seconds_on_gpu(call.bench.ledger.since(mark))
 
 
-def _seconds(ledger: Ledger) -> float:
+def _seconds_on_gpu(ledger: Ledger) -> float:
     from virtual_cuda import gpu_named, times_of
     from virtual_cuda.hooks import USUAL_GPU
 
     return times_of(ledger, gpu_named(USUAL_GPU)).end
 
 
-def arrived(result: Any) -> Array | None:
+def count_allocations(call: Call) -> int:
+    """How often memory has been allocated on the virtual device so far; 0 on others."""
+    if call.bench.kind != "virtual":
+        return 0
+    count: int = torch.cuda.memory_stats(call.device)["allocation.all.allocated"]
+    return count
+
+
+def unrecorded_allocations(ledger: Ledger, allocations: int) -> int:
+    """The number of allocations where the allocator knows of work that the ledger does not have; else 0."""
+    return allocations if 2 * len(ledger.allocations()) + 16 < allocations else 0
+
+
+def read_result(result: Any) -> Array | None:
     """The values of a tensor, on the host; None for anything else. Raises StudentRaised if it cannot be read."""
     if not isinstance(result, torch.Tensor):
         return None
     try:
         return array_of(result)
-    except Exception as error:
+    except Exception as error:  # whatever the student's tensor raises is the student's
         raise StudentRaised(Raised(type(error).__name__, str(error)[:2000], None)) from None
 
 
-TOO_GOOD: Final = 50.0  # times the reference's own speedup: no kernel is that much better, but a slowed loop may be
-WIDTH: Final = 24
-
-
-def timed_call(number: int) -> str:
-    """The name under which a timed call's lines are recorded."""
-    return f"timed call {number}"
+# ---- judging -----------------------------------------------------------------------------------
 
 
 def judge_outputs(
@@ -141,73 +165,71 @@ def judge_outputs(
     about: Callable[[str], None] = lambda call: None,
 ) -> None:
     """Raises Failed where a timed result is missing or wrong. `about` is told which call a failure is about."""
-    if not timed.outputs or len(timed.outputs) != max(
-        len(timed.loop_outputs), len(wanted.loop_outputs)
-    ):
-        raise Failed(
-            f"{len(timed.outputs)} timed calls returned a result", "a result of each timed call"
-        )
+    count = len(timed.outputs)
+    if not count or count != max(len(timed.loop_outputs), len(wanted.loop_outputs)):
+        happened = f"{count} timed calls returned a result"
+        raise Failed(happened, "a result of each timed call")
     for number, found in enumerate(timed.outputs):
-        # The loop ran beside student code; where possible its result is also compared with one that did not.
+        # The loop ran beside student code; where possible its result is also compared with one
+        # that did not.
         answers = timed.loop_outputs[number : number + 1] + wanted.loop_outputs[number : number + 1]
         if not all(same(found, answer) for answer in answers):
-            about(timed_call(number + 1))
-            happened = f"the result of {timed_call(number + 1)} of {len(timed.outputs)} is wrong"
+            name = timed_call(number + 1)
+            about(name)
+            happened = f"the result of {name} of {count} is wrong"
             raise Failed(happened, "the loop's values", at=("return",))
-
-
-SLOWED: Final = 4.0  # a busy or smaller machine may slow the loop down that much, and the student's call as well
 
 
 def judge_speed(found: Modelled, wanted: Modelled, measured: Race, reference: Race) -> None:
     """Raises Failed where the student is too slow by the modelled clock, or too fast to be believed.
 
-    The loop's time is the reference's evidence: student code may slow down a loop that runs beside it. The speedup that
-    was measured on this machine is only shown; where the reference ran on a real GPU, it is judged.
+    The loop's time is the reference's evidence: student code may slow down a loop that runs beside
+    it. The speedup that was measured on this machine is only shown; where the reference ran on a
+    real GPU, it is judged.
     """
     from virtual_cuda.hooks import USUAL_GPU
 
+    for seconds in (found.student, found.loop, measured.student, measured.loop):
+        if not math.isfinite(seconds):
+            raise Failed(f"a time is {seconds}", "a number of seconds")
+    # The times to compare, and by which clock.
+    student = found.student
+    loop = wanted.loop
+    right = wanted.student
     clock = f"modelled on a {USUAL_GPU}"
-    for each in (found.student, found.loop, measured.student, measured.loop):
-        if not math.isfinite(each):
-            raise Failed(f"a time is {each}", "a number of seconds")
     if not wanted.loop:
-        seconds = min(measured.loop, SLOWED * reference.loop)
+        student = measured.student
+        loop = min(measured.loop, SLOWED * reference.loop)
+        right = loop * reference.student / reference.loop
         clock = "measured on this machine"
-        wanted = Modelled(seconds * reference.student / reference.loop, seconds)
-        found = Modelled(measured.student, seconds)
     elif math.isfinite(measured.speedup):
         clock += f"; measured on this machine's CPU: {measured.speedup:.1f} ×"
-    loop = wanted.loop
-    best = _ratio(wanted.loop, wanted.student)
-    speedup = _ratio(wanted.loop, found.student)
-    needed = min(
-        BAR, best / 3
-    )  # on a device where the reference itself gains little, less is enough
+    # The speedups
+    best = _speedup(loop, right)
+    speedup = _speedup(loop, student)
+    needed = min(BAR, best / 3)  # where the reference itself gains little, less is enough
+    bars = f"{draw_bars(loop, student, right)}\n{clock}"
     if speedup < needed:
-        shown = f"{bars(loop, found.student, wanted.student)}\n{clock}"
-        raise Failed(
-            f"{speedup:.1f} times as fast as the loop\n{shown}",
-            f"at least {needed:.1f} times as fast; the reference is {best:.0f} times as fast",
-        )
-    if min(found.student, loop) <= 0 or speedup > TOO_GOOD * best:
-        shown = f"{bars(loop, found.student, wanted.student)}\n{clock}"
-        raise Failed(
-            f"{speedup:.0f} times as fast as the loop, which is too good to be true\n{shown}",
-            f"about as fast as the reference, {best:.0f} times as fast as the loop",
-        )
+        happened = f"{speedup:.1f} times as fast as the loop\n{bars}"
+        at_least = f"at least {needed:.1f} times as fast"
+        raise Failed(happened, f"{at_least}; the reference is {best:.0f} times as fast")
+    if min(student, loop) <= 0 or speedup > TOO_GOOD * best:
+        times = f"{speedup:.0f} times as fast as the loop"
+        happened = f"{times}, which is too good to be true\n{bars}"
+        expected = f"about as fast as the reference, {best:.0f} times as fast as the loop"
+        raise Failed(happened, expected)
 
 
-def bars(loop: float, student: float, reference: float) -> str:
+def draw_bars(loop: float, student: float, reference: float) -> str:
     """Three times with a bar each."""
+    longest = max(loop, student, 1e-9)
     lines = []
     for name, seconds in (("the loop", loop), ("yours", student), ("reference", reference)):
-        filled = "█" * round(WIDTH * min(seconds / max(loop, student, 1e-9), 1.0)) or "▏"
-        lines.append(
-            f"{name:9}  {filled:{WIDTH}}  {seconds * 1000:8.2f} ms  {_ratio(loop, seconds):6.1f} ×"
-        )
+        filled = "█" * round(WIDTH * min(seconds / longest, 1.0)) or "▏"
+        times = f"{seconds * 1000:8.2f} ms  {_speedup(loop, seconds):6.1f} ×"
+        lines.append(f"{name:9}  {filled:{WIDTH}}  {times}")
     return "\n".join(lines)
 
 
-def _ratio(loop: float, seconds: float) -> float:
+def _speedup(loop: float, seconds: float) -> float:
     return loop / seconds if seconds > 0 else math.inf

@@ -1,0 +1,241 @@
+"""The checks of 06, which are the same for all three functions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+from typing import Final
+
+from gpudojo.days.day8 import pixel_loops
+from gpudojo.days.day8.pixel_race import judge_outputs, judge_speed
+from gpudojo.days.day8.vectorizing_pixel_loops.declaration import grayscale, nearest, recolor
+from gpudojo.days.day8.vectorizing_pixel_loops.inputs import (
+    GROWING,
+    LONG,
+    SIDE,
+    Size,
+    for_grayscale,
+    for_nearest,
+    for_recolor,
+)
+from gpudojo.days.day8.vectorizing_pixel_loops.pictures import (
+    Growth,
+    Picture,
+    Pictures,
+    Probes,
+    declare_probes,
+    grows,
+    usual_pictures,
+)
+from gpudojo.days.day8.vectorizing_pixel_loops.wrong_values import (
+    Explain,
+    expect_same_pictures,
+    explain_difference,
+    explain_grayscale,
+    explain_nearest,
+    explain_recolor,
+    have_same_values,
+)
+from gpudojo.grading.checks import count_in_words, runs
+from gpudojo.model.evidence import Raised
+from gpudojo.model.exercise import Failed, Function, Seen
+
+GUARD_READS: Final = 2  # numbers that a call may read back, for an assertion about its input
+# A function that does nothing has no loops and leaves all alone.
+VALUES: Final = ("runs", "right_values")
+LOOP: Final = "python-loop-over-elements"
+TRIP: Final = "trip-through-numpy"
+
+
+def _why_it_raised(raised: Raised, seen: Seen) -> str | None:
+    """Not as in a training loop: nothing has to be moved here, and the input determines the device."""
+    if "to numpy" in raised.message:
+        return "numpy-on-device-tensor"
+    first = raised.message.partition("\n")[0]
+    about_devices = "same device" in first
+    if about_devices and first.endswith("on cuda:0)"):
+        return "made-on-the-cpu"  # all inputs are on the GPU
+    about_cuda = "cuda" in first.partition(" (with ")[0].lower()
+    if first.endswith("on cpu)") and (about_devices or about_cuda):
+        return "hard-coded-cuda"
+    return None
+
+
+def declare_checks(function: Function, points: float, explain: Explain, probes: Probes) -> None:
+    """Declare the checks that all three functions have; `points` are those for right values."""
+    pictures, timed = probes
+    runs(function, diagnose=_why_it_raised)
+
+    @function.check(points=points)
+    def right_values(seen: Seen, wanted: Seen) -> None:
+        """It gives the same values as the loop, for every size."""
+        found = seen[pictures]
+        right = wanted[pictures]
+        expect_same_pictures(found.usual, usual_pictures(found, right), explain)
+        expect_same_pictures(found.on_the_cpu, right.on_the_cpu, explain)
+
+    @function.check(points=0.25, needs=VALUES)
+    def right_on_the_smallest(seen: Seen, wanted: Seen) -> None:
+        """It gives them for a single sprite, a single pixel, a single row and a palette of one colour, too."""
+        smallest = wanted[pictures].edge("smallest")
+        expect_same_pictures(seen[pictures].edge("smallest"), smallest, explain)
+
+    @function.check(points=1.25, needs=VALUES)
+    def no_loop_over_pixels(seen: Seen, wanted: Seen) -> None:
+        """The number of operations does not grow with the number or the size of the sprites."""
+        growth = seen[pictures].growth
+        operations = wanted[pictures].growth.operations[-1]
+        _expect_no_other_process(growth)
+        _expect_no_growth(growth, "operations", growth.operations, operations)
+        _expect_no_growth(growth, "lines of Python", growth.steps, operations)
+        _expect_no_single_pixels(growth, operations)
+
+    @function.check(points=0.5, needs=VALUES)
+    def stays_on_the_device(seen: Seen, wanted: Seen) -> None:
+        """The result is on the input's device, without a trip through NumPy or the host."""
+        growth = seen[pictures].growth
+        _expect_nothing_read(growth)
+        _expect_nothing_uploaded(growth)
+        for found in _all_calls(seen[pictures], wanted[pictures]):
+            if found.device != found.input_device:
+                result = found.device or "no device"
+                happened = f"the input is on {found.input_device}, the result on {result}"
+                key = "hard-coded-cuda" if found.input_device == "cpu" else TRIP
+                raise Failed(happened, found.input_device, misconception=key)
+
+    @function.check(points=0.25, needs=VALUES)
+    def leaves_its_inputs_alone(seen: Seen, wanted: Seen) -> None:
+        """What is passed in is not modified."""
+        for found in _all_calls(seen[pictures], wanted[pictures]):
+            if found.changed:
+                changed = " and ".join(f"`{name}`" for name in found.changed)
+                happened = f"after the call {changed} had other values than before"
+                line = found.changing_line
+                raise Failed(happened, "the values from before", line, "input-modified")
+
+    @function.check(points=0.75, needs=(*VALUES, "no_loop_over_pixels"))
+    def faster_than_the_loop(seen: Seen, wanted: Seen) -> None:
+        """It is several times as fast as the loop, by the modelled clock of a T4."""
+        measured = seen[timed]
+        speed = seen[pictures].speed
+        raised = measured.raised or speed.raised
+        if raised is not None:
+            # The line shown is one of that call.
+            seen.about(timed.name if measured.raised else pictures.name)
+            happened = f"a timed call raised {raised.short}"
+            raise Failed(happened, "no error", raised.line, None, ("return",))
+        judge_outputs(measured, wanted[timed], have_same_values, partial(seen.about, timed.name))
+        if not have_same_values(speed.output, wanted[pictures].speed.output):
+            happened = "the result of the timed call is wrong"
+            raise Failed(happened, "the loop's values", at=("return",))
+        judge_speed(speed, wanted[pictures].speed, measured, wanted[timed])
+
+
+def _all_calls(seen: Pictures, wanted: Pictures) -> Iterator[Picture]:
+    """Every picture that the reference has, too; without groups that ended with an error."""
+    groups = {
+        "usual": usual_pictures(seen, wanted),
+        "smallest": wanted.smallest,
+        "tied": wanted.tied,
+        "on_the_cpu": wanted.on_the_cpu,
+    }
+    for name, pictures in groups.items():
+        if name not in seen.errors:  # its own check reports it
+            for size in pictures:
+                yield getattr(seen, name)[size]
+
+
+def _expect_no_other_process(growth: Growth) -> None:
+    """Raises Failed if values went to the host while another process ran: its lines are not counted."""
+    if growth.elsewhere and any(trip.bytes for trip in growth.trips):
+        copied = "the values were copied to the host"
+        happened = f"{copied} while your code had another process running"
+        line = growth.trips[-1].line
+        raise Failed(happened, "all work in the function itself", line, LOOP)
+
+
+def _expect_no_growth(growth: Growth, what: str, counts: list[int], operations: int) -> None:
+    """Raises Failed if larger pictures took more operations or lines; the reference takes so many operations."""
+    growing = counts[: len(GROWING)]
+    if grows(growing):
+        small = f"{_sprites(GROWING[0])} took {growing[0]} {what}"
+        few, last = GROWING[-1].sprites, GROWING[-1]
+        large = f"{few} of {last.height} x {last.width} took {growing[-1]}"
+        same = "the same number for more and larger sprites"
+        expected = f"{same}; the reference takes {operations} operations"
+        raise Failed(f"{small}, {large}", expected, growth.line, LOOP)
+    # A loop may be as long as most of these pictures need, and operations for all of them be
+    # recorded in the first call. Lines that only prepare something there are no matter.
+    later = counts if what == "operations" else counts[1:]
+    later = later or [0]
+    if max(later) - min(later) >= SIDE - max(GROWING[-1]):
+        happened = f"one picture took {min(later)} {what}, another {max(later)}"
+        expected = "the same number for more and larger sprites"
+        raise Failed(happened, expected, growth.line, LOOP, ("for",))
+
+
+def _expect_no_single_pixels(growth: Growth, operations: int) -> None:
+    """Raises Failed for a loop as long as the largest picture it is meant for, whatever the size of this one."""
+    largest = GROWING[-1]
+    if growth.single >= largest.pixels:
+        took = f"{growth.single} operations on single pixels"
+        expected = f"operations on all of them; the reference takes {operations}"
+        raise Failed(f"{_sprites(largest)} took {took}", expected, growth.single_line, LOOP)
+
+
+def _sprites(size: Size) -> str:
+    return f"{size.sprites} sprites of {size.height} x {size.width} pixels"
+
+
+def _expect_nothing_read(growth: Growth) -> None:
+    """Raises Failed if values were copied to the host, or more read than an assertion needs."""
+    growing = growth.trips[: len(GROWING)]
+    # Pixels in a Python list are processed one by one, or only made a tensor again.
+    listed = all(trip.lists for trip in growing) and grows([trip.bytes for trip in growing])
+    loops = growth.mapped or grows(growth.steps[: len(GROWING)])
+    for trip in growth.trips:
+        if trip.transfers or trip.lists or trip.used or trip.reads > GUARD_READS:
+            what = "a value was read back"
+            if trip.transfers:
+                what = "copied from the device to the host"
+            happened = f"{what} {count_in_words(trip.transfers or trip.reads)} in one call"
+            key = LOOP if listed and loops else TRIP
+            raise Failed(happened, "never: every step on the device", trip.line, key)
+
+
+def _expect_nothing_uploaded(growth: Growth) -> None:
+    """Raises Failed if as many bytes as there are pixels were copied to the device, for every size.
+
+    These are the result's: weights or a palette are no more.
+    """
+    pixels = [size.pixels for size in (*GROWING, *LONG)]
+    uploaded = [trip.uploaded for trip in growth.trips]
+    pairs = zip(uploaded, pixels, strict=False)
+    if grows(uploaded[: len(GROWING)]) and all(count >= size for count, size in pairs):
+        last = len(GROWING) - 1
+        small = f"for {pixels[0]} pixels {uploaded[0]} bytes were copied to the device"
+        happened = f"{small}, for {pixels[last]} {uploaded[last]}"
+        line = growth.trips[0].uploading_line
+        raise Failed(happened, "a result made on the device", line, TRIP)
+
+
+# The timed sizes make each loop take some milliseconds: sixty times a vectorized call and more.
+GRAYSCALE = declare_probes(
+    grayscale, ("sprites",), for_grayscale, pixel_loops.grayscale_loop, Size(2, 4, 6, 2)
+)
+RECOLOR = declare_probes(
+    recolor, ("indices", "palette"), for_recolor, pixel_loops.recolor_loop, Size(2, 8, 8, 2)
+)
+NEAREST = declare_probes(
+    nearest, ("sprites", "palette"), for_nearest, pixel_loops.nearest_color_loop, Size(2, 4, 6, 2)
+)
+declare_checks(grayscale, 1, explain_grayscale, GRAYSCALE)
+declare_checks(recolor, 1, explain_recolor, RECOLOR)
+declare_checks(nearest, 0.75, explain_nearest, NEAREST)
+
+
+@nearest.check(points=0.25, needs=VALUES)
+def lowest_index_on_a_tie(seen: Seen, wanted: Seen) -> None:
+    """If several colours are equally near, it gives the lowest index."""
+    tied = wanted[NEAREST.pictures].edge("tied")
+    expect_same_pictures(seen[NEAREST.pictures].edge("tied"), tied, explain_difference)

@@ -1,0 +1,421 @@
+"""Calls a function of 06 on pictures of many sizes, and describes results, operations and copies."""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import linecache
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from gpudojo.days.day8 import pixel_race
+from gpudojo.days.day8.line_counting import ExecutedLines, call_counting_lines
+from gpudojo.days.day8.pixel_race import (
+    count_allocations,
+    modelled_times,
+    race,
+    read_result,
+    unrecorded_allocations,
+)
+from gpudojo.days.day8.vectorizing_pixel_loops.declaration import nearest, recolor
+from gpudojo.days.day8.vectorizing_pixel_loops.inputs import (
+    GROWING,
+    LONG,
+    MANY_COLORS,
+    ON_THE_CPU,
+    SMALLEST,
+    TIED,
+    MakeInputs,
+    Size,
+)
+from gpudojo.grading.call import Call, StudentRaised, array_of, torch, try_scenarios
+from gpudojo.model.evidence import Array, Case, Cases, Modelled, Race, Raised
+from gpudojo.model.exercise import Function, Probe
+
+if TYPE_CHECKING:
+    from virtual_cuda.ledger import Ledger
+
+CLOCKED: Final = 1000  # added to the seed for the pictures that are timed
+# A loop of constant length that is enough for the other pictures takes at least so many
+# operations, or lines.
+FEW_OPERATIONS: Final = max(GROWING[-1])
+FEW_LINES: Final = 3 * max(GROWING[-1])
+# Operators that make a tensor of a number, as `torch.where` does, and compute nothing.
+NUMBERS: Final = ("aten.empty.", "aten.scalar_tensor.")
+ONE_PIXEL: Final = 24  # bytes of three numbers, of the largest dtype there is
+# Functions that loop without a line of Python.
+MAPS: Final = frozenset(
+    "map filter zip enumerate sorted reduce accumulate starmap chain from_iterable itemgetter "
+    "vectorize frompyfunc fromiter apply_along_axis apply_ map_".split()
+)
+
+
+class Picture(Case, frozen=True):
+    """One call: the result, and whether the inputs were changed. The inputs themselves are the reference's evidence."""
+
+    kind: str
+    shape: list[int]
+    dtype: str
+    device: str
+    values: Array | None
+    first_input: Array | None
+    last_input: Array | None
+    input_device: str
+    given: str  # the inputs in words
+    changed: list[str]
+    changing_line: int | None
+
+
+class Trip(Case, frozen=True):
+    """What a call brought to the host, and back."""
+
+    transfers: int
+    bytes: int
+    reads: int
+    used: int  # of these, those that do more than refuse an input
+    lists: int
+    line: int | None
+    uploaded: int = 0  # bytes
+    uploading_line: int | None = None
+
+
+class Growth(Case, frozen=True):
+    """What pictures of growing size took, and then the long ones."""
+
+    operations: list[int]
+    steps: list[int]  # lines of Python executed
+    line: int | None  # the line whose count grew most
+    single: int  # operations on the largest picture that made the numbers of one pixel
+    single_line: int | None  # the line with most of them
+    trips: list[Trip]
+    mapped: bool = False  # whether it calls something of MAPS
+    elsewhere: bool = False  # whether another process was there, whose lines are not counted
+
+
+class Pictures(Case, frozen=True):
+    """The calls of one function, by size. No ties where the function has none."""
+
+    usual: dict[str, Picture]
+    on_the_cpu: dict[str, Picture]
+    growth: Growth
+    smallest: dict[str, Picture]
+    tied: dict[str, Picture]
+    errors: dict[str, Raised]  # of the last two
+    speed: Modelled
+
+    def edge(self, name: str) -> dict[str, Picture]:
+        """The smallest or the tied pictures. Raises ScenarioRaised where the student's function raised."""
+        found: dict[str, Picture] = getattr(self, name)
+        return Cases({} if name in self.errors else {name: found}, self.errors)[name]
+
+
+def grows(counts: Sequence[int]) -> bool:
+    """True if every count is larger than the one before."""
+    return all(a < b for a, b in pairwise(counts))
+
+
+def is_known_without_long_pictures(operations: list[int], steps: list[int]) -> bool:
+    """True if the growing pictures tell that there is a loop, or that there can be none."""
+    if grows(steps[: len(GROWING)]):
+        return True
+    return max(operations) < FEW_OPERATIONS and max(steps) < FEW_LINES
+
+
+def usual_pictures(seen: Pictures, wanted: Pictures) -> dict[str, Picture]:
+    """The reference's pictures of usual size; without the long ones where these were rightly left out."""
+    growth = seen.growth
+    if not is_known_without_long_pictures(growth.operations, growth.steps):
+        return wanted.usual
+    left_out = {size.name for size in LONG} - seen.usual.keys()
+    return {size: found for size, found in wanted.usual.items() if size not in left_out}
+
+
+class Painter:
+    """Calls one function on pictures of many sizes, all on one device: opening one for each would take longer."""
+
+    def __init__(self, call: Call, names: tuple[str, ...]) -> None:
+        self.call = call
+        self.names = names  # of the function's arguments
+        # Of the calls whose lines are counted:
+        self.ledgers: list[Ledger] = []
+        self.lines: list[ExecutedLines] = []
+        self.allocations: list[int] = []
+        # All inputs, alive, so that no two have one address: an answer may be cached by it.
+        self.inputs: list[Any] = []
+
+    @property
+    def operations(self) -> list[int]:
+        """For each call whose lines were counted, how many operations it took."""
+        counts = []
+        for ledger, allocations in zip(self.ledgers, self.allocations, strict=True):
+            unrecorded = unrecorded_allocations(ledger, allocations)
+            counts.append(max(len(ledger.operations()), unrecorded))
+        return counts
+
+    @property
+    def steps(self) -> list[int]:
+        """For each call whose lines were counted, how many lines it executed."""
+        return [lines.total() for lines in self.lines]
+
+    def paint_growing(self, make: MakeInputs) -> tuple[dict[str, Picture], Growth]:
+        """Pictures of growing size, and how many operations and lines of Python they took.
+
+        The long ones are left out where it is known without them whether there is a loop.
+        """
+        pictures: dict[str, Picture] = {}
+        trips: list[Trip] = []
+        for size in (*GROWING, *LONG):
+            enough = size == LONG[0] and not self.call.reference
+            if enough and is_known_without_long_pictures(self.operations, self.steps):
+                break
+            pictures[size.name] = self._paint(make(self.call.seed, size), counting=True)
+            trips.append(self._describe_trip())
+            self.ledgers.append(self.call.ledger)
+        largest = len(GROWING) - 1
+        on_single_pixels = self._lines_on_single_pixels(self.ledgers[largest])
+        names = [code.co_names for code in self.lines[largest].codes]
+        growth = Growth(
+            operations=self.operations,
+            steps=self.steps,
+            line=self._growing_line(largest),
+            single=on_single_pixels.total(),
+            single_line=_most_frequent(on_single_pixels),
+            trips=trips,
+            mapped=any(not MAPS.isdisjoint(each) for each in names),
+            elsewhere=any(lines.elsewhere for lines in self.lines),
+        )
+        return pictures, growth
+
+    def _growing_line(self, largest: int) -> int | None:
+        """The line whose operations grew most from the first picture to the largest, or its executions.
+
+        Where lines were executed more often, it is one in a loop, rather than in what the loop calls.
+        """
+        operations = {}
+        grown = self.ledgers[0].grown_lines(self.ledgers[largest])
+        for (file, line), (before, after) in grown.items():
+            if file == str(self.call.path):
+                operations[line] = after - before
+        executions = {}
+        for line, count in self.lines[largest].items():
+            executions[line] = count - self.lines[0][line]
+        chosen = operations or executions
+        if any(count > 0 for count in executions.values()):
+            loops = self.lines[largest].in_loops()
+            for counts in (operations, executions):
+                looping = {line: n for line, n in counts.items() if n > 0 and line in loops}
+                if looping:
+                    chosen = looping
+                    break
+        return _most_frequent(chosen) or None  # 0 is another file
+
+    def _lines_on_single_pixels(self, ledger: Ledger) -> Counter[int | None]:
+        """How many operations each line made on the numbers of one pixel."""
+        counts: Counter[int | None] = Counter()
+        for operation in ledger.operations():
+            if 0 < operation.bytes <= ONE_PIXEL and not operation.name.startswith(NUMBERS):
+                counts[self.call.line_of(operation)] += 1
+        return counts
+
+    def paint_sizes(
+        self, make: MakeInputs, sizes: tuple[Size, ...], device: Any = None
+    ) -> dict[str, Picture]:
+        """One picture of each size. Raises StudentRaised."""
+        pictures = {}
+        for size in sizes:
+            pictures[size.name] = self._paint(make(self.call.seed, size), device)
+        return pictures
+
+    def _paint(
+        self, inputs: tuple[Any, ...], device: Any = None, counting: bool = False
+    ) -> Picture:
+        """Call the function and describe the result; with `counting`, count lines and allocations.
+
+        Raises StudentRaised, with the inputs in its message.
+        """
+        given = tuple(tensor.to(device or self.call.device, copy=True) for tensor in inputs)
+        self.inputs.append(given)
+        words = self._in_words(inputs)
+        try:
+            result = self._call_counting(given) if counting else self.call(*given)
+            values = read_result(result)
+        except StudentRaised as error:
+            raise self._explain_error(error, f"with {words} on {given[0].device}") from None
+        changed = []
+        for name, now, before in zip(self.names, given, inputs, strict=True):
+            if not torch.equal(now.cpu(), before):
+                changed.append(name)
+        is_tensor = values is not None
+        return Picture(
+            kind="Tensor" if is_tensor else type(result).__name__,
+            shape=list(values.shape) if values is not None else [],
+            dtype=str(result.dtype).removeprefix("torch.") if is_tensor else "",
+            device=str(result.device) if is_tensor else "",
+            values=values,
+            first_input=array_of(inputs[0]) if self.call.reference else None,
+            last_input=array_of(inputs[-1]) if self.call.reference else None,
+            input_device=str(given[0].device),
+            given=words,
+            changed=changed,
+            # The names of operators that work in place end in `_`.
+            changing_line=self._only_line_of_operators("_") if changed else None,
+        )
+
+    def _in_words(self, inputs: tuple[Any, ...]) -> str:
+        """The inputs with their names and shapes."""
+        pairs = zip(self.names, inputs, strict=True)
+        words = " and ".join(f"{name} {tuple(tensor.shape)}" for name, tensor in pairs)
+        if inputs[0].is_floating_point() and inputs[0].max() > 1:
+            return f"{words} with values up to {inputs[0].max():.3g}"
+        return words
+
+    def _call_counting(self, given: tuple[Any, ...]) -> Any:
+        """Call the function, and keep how many lines and allocations it took."""
+        before = count_allocations(self.call)
+        result, lines = call_counting_lines(self.call, *given)
+        self.lines.append(lines)
+        self.allocations.append(count_allocations(self.call) - before)
+        return result
+
+    def _explain_error(self, error: StudentRaised, inputs: str) -> StudentRaised:
+        """The error with its input in the message: for another size or device it may not be raised."""
+        first, newline, rest = error.evidence.message.partition("\n")
+        if "device-side assert" in first:
+            inputs = f"most often an index out of range, {inputs}"
+        message = f"{first} ({inputs}){newline}{rest}"
+        line = error.evidence.line or self._only_line_of_operators("index")
+        return error.with_facts(message=message, line=line)
+
+    def _only_line_of_operators(self, ending: str) -> int | None:
+        """The line of the operators whose names end so; None if there are several or none."""
+        lines = set()
+        for operation in self.call.ledger.operations():
+            if operation.name.split(".")[1].endswith(ending):
+                lines.add(self.call.line_of(operation))
+        return lines.pop() if len(lines) == 1 else None
+
+    def _describe_trip(self) -> Trip:
+        """What the last call copied and read."""
+        ledger = self.call.ledger
+        to_host = ledger.transfers_to_host()
+        to_device = ledger.transfers_to_device()
+        reads = [sync for sync in ledger.syncs() if sync.what in ("item", "tolist")]
+        guards = _guard_lines("".join(linecache.getlines(str(self.call.path)))) if reads else ()
+        used = [read for read in reads if self.call.line_of(read) not in guards]
+        return Trip(
+            transfers=len(to_host),
+            bytes=sum(transfer.bytes for transfer in to_host),
+            reads=len(reads),
+            used=len(used),
+            lists=sum(read.what == "tolist" for read in reads),
+            line=self.call.first_line((*to_host, *used, *reads)),
+            uploaded=sum(transfer.bytes for transfer in to_device),
+            uploading_line=self.call.first_line(to_device),
+        )
+
+
+def _most_frequent(counts: Mapping[Any, int]) -> Any:
+    """The line with the highest count; None where there is none."""
+    return max(counts, key=lambda line: counts[line], default=None)
+
+
+def _guard_lines(source: str) -> set[int]:
+    """The lines that only refuse an input: assertions, and conditions that raise."""
+    lines: set[int] = set()
+    for node in ast.walk(ast.parse(source)):
+        refuses = isinstance(node, ast.If) and isinstance(node.body[0], ast.Raise)
+        if isinstance(node, ast.stmt) and (refuses or isinstance(node, ast.Assert)):
+            lines.update(range(node.lineno, (node.end_lineno or node.lineno) + 1))
+    return lines
+
+
+@contextlib.contextmanager
+def _one_thread() -> Iterator[None]:
+    """On a busy machine, threads would wait for each other longer than these pictures take."""
+    threads = torch.get_num_threads()
+    if threads > 1:
+        torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        if threads > 1:
+            torch.set_num_threads(threads)
+
+
+class Probes(NamedTuple):
+    """The probes of one function."""
+
+    pictures: Probe[Pictures]
+    timed: Probe[Race]
+
+
+def declare_probes(
+    function: Function,
+    names: tuple[str, ...],
+    make: MakeInputs,
+    loop: Callable[..., Any],
+    clocked: Size,
+) -> Probes:
+    """Declare the probes of a function: of its arguments' names, inputs, loop, and the size that is timed.
+
+    On the plain CPU no copy to the host could be seen, so the first probe needs a GPU.
+    """
+    on_the_cpu: tuple[Size, ...] = ON_THE_CPU
+    if function is recolor:
+        on_the_cpu = (*ON_THE_CPU, *MANY_COLORS)
+
+    def every_input(seed: int) -> Iterator[tuple[Any, ...]]:
+        yield from ((seed, size) for size in (*GROWING, *SMALLEST, *on_the_cpu))
+        if function is nearest:
+            yield from ((seed, size, True) for size in TIED)
+        yield from ((seed + CLOCKED + number, clocked) for number in range(pixel_race.ROUNDS))
+
+    make = function.draws(make, every_input)
+
+    @function.probe(machine="a gpu")
+    def pictures(call: Call) -> Pictures:
+        painter = Painter(call, names)
+        usual, growth = painter.paint_growing(make)
+        edges = {"smallest": partial(painter.paint_sizes, make, SMALLEST)}
+        if function is nearest:
+            make_tied: MakeInputs = lambda seed, size: make(seed, size, True)  # noqa: E731
+            edges["tied"] = partial(painter.paint_sizes, make_tied, TIED)
+        found = try_scenarios(edges)
+        one_pixel = Size(1, 1, 1, clocked.colors)
+        two_pixels = Size(1, 1, 2, clocked.colors)
+        seed = call.seed + CLOCKED
+        speed = modelled_times(
+            call,
+            loop,
+            inputs=make(seed, clocked),
+            one_pixel=partial(make, seed, one_pixel),
+            two_pixels=partial(make, seed, two_pixels),
+            pixels=clocked.pixels,
+        )
+        return Pictures(
+            usual=usual,
+            # After the GPU: what was made there and kept is of no use here.
+            on_the_cpu=painter.paint_sizes(make, on_the_cpu, "cpu"),
+            growth=growth,
+            smallest=found.get("smallest", {}),
+            tied=found.get("tied", {}),
+            errors=found.errors,
+            speed=speed,
+        )
+
+    @function.probe(machine="unwatched")
+    def timed(call: Call) -> Race:
+        def inputs(number: int) -> tuple[Any, ...]:
+            made = make(call.seed + CLOCKED + number, clocked)
+            return tuple(tensor.to(call.device) for tensor in made)
+
+        try:
+            with _one_thread():
+                return race(call, loop, inputs)
+        except StudentRaised as error:  # one check's matter: it ran on pictures before
+            return Race(0.0, 0.0, raised=error.evidence)
+
+    return Probes(pictures, timed)
