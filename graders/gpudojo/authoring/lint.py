@@ -33,22 +33,24 @@ from gpudojo.grading.engine import grade_function
 from gpudojo.grading.load import Unparsable, bindings, load_submission, parse_source
 from gpudojo.grading.references import Reference, ReferenceSolution
 from gpudojo.model.catalogue import (
-    LESSONS_FOLDER,
-    SETUP,
-    Snippet,
     exercises_of,
     general_mistakes,
-    lesson_path,
-    lesson_text,
-    lines_never_run,
     misconceptions_of,
     registered_days,
     size_of_complete_day,
-    snippets,
     source_files,
 )
 from gpudojo.model.errors import BadDay, BadMarkers, DojoError
 from gpudojo.model.exercise import Exercise, Function
+from gpudojo.model.lessons import (
+    LESSONS_FOLDER,
+    SETUP,
+    Snippet,
+    lesson_path,
+    lesson_text,
+    lines_never_run,
+    snippets,
+)
 from gpudojo.model.results import CheckResult
 from gpudojo.release.leaks import leaks as leaked_lines
 from gpudojo.release.stubs import solution_lines, stub_of, stubs

@@ -22,9 +22,9 @@ from gpudojo import __version__
 from gpudojo.cli import Interrupted
 from gpudojo.cli.options import FILE, processors, which_day, writing
 from gpudojo.model import catalogue
-from gpudojo.model.catalogue import lesson_of, lesson_path
 from gpudojo.model.errors import DojoError, suggest_name
 from gpudojo.model.exercise import Exercise
+from gpudojo.model.lessons import lesson_of, lesson_path
 from gpudojo.model.results_file import replacing_file
 
 if TYPE_CHECKING:

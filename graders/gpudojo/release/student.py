@@ -13,14 +13,9 @@ from pathlib import Path, PurePosixPath
 from typing import Any, Final
 
 from gpudojo.model import catalogue
-from gpudojo.model.catalogue import (
-    LESSONS_FOLDER,
-    day_title,
-    exercises_of,
-    lesson_of,
-    registered_days,
-)
+from gpudojo.model.catalogue import day_title, exercises_of, registered_days
 from gpudojo.model.errors import BadMarkers, CannotRelease
+from gpudojo.model.lessons import LESSONS_FOLDER, lesson_of, lesson_path, lesson_text
 from gpudojo.release import leaks, manifest
 from gpudojo.release.manifest import SEEDS
 from gpudojo.release.stubs import Section, Task, sections, stubs, task_text, title_text
@@ -83,8 +78,8 @@ def _whole(day: str, made: dict[str, list[Section]], package: str | None) -> Ite
 def _body(day: str, stem: str, rest: list[Section]) -> Iterator[Cell]:
     prefix = _prefix(stem)
     given = 0
-    if path := catalogue.lesson_path(day, stem):
-        text = catalogue.lesson_text(path.read_text(encoding="utf-8"), folded=True).partition("\n")[
+    if path := lesson_path(day, stem):
+        text = lesson_text(path.read_text(encoding="utf-8"), folded=True).partition("\n")[
             2
         ]  # the title is there
         yield _markdown(f"{prefix}-lesson", re.sub(r"(?m)^## ", "### ", text))

@@ -19,8 +19,8 @@ from virtual_cuda.ledger import draw_timeline, timeline_legend
 
 from gpudojo.grading.colours import style_of_label, style_of_timeline
 from gpudojo.grading.feedback import headline_and_parts, hint_parts, hints_about, progress_bar
-from gpudojo.model.catalogue import lesson_of
 from gpudojo.model.errors import suggest_name
+from gpudojo.model.lessons import lesson_of
 from gpudojo.model.results import CheckResult, Outcome
 from gpudojo.watch.course import Course, ExerciseWork
 

@@ -10,7 +10,7 @@ from click.testing import CliRunner
 from gpudojo.authoring import lint
 from gpudojo.authoring.lint import filled, problems
 from gpudojo.cli import main
-from gpudojo.model import catalogue
+from gpudojo.model import catalogue, lessons
 from gpudojo.model.catalogue import Day, exercises_of, registered_days
 from gpudojo.model.errors import BadDay
 from gpudojo.model.exercise import Exercise
@@ -25,7 +25,7 @@ def snippet(code: str, options: str = "", name: str = "right") -> str:
 
 def block(source: str) -> str:
     (found,) = (
-        one.recorded for one in catalogue.snippets(filled(source)) if one.recorded is not None
+        one.recorded for one in lessons.snippets(filled(source)) if one.recorded is not None
     )
     return found
 
@@ -86,10 +86,10 @@ def test_filling_again_changes_nothing() -> None:
 def lesson(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The lesson of 04 in a day of its own, to be spoiled."""
     folder = tmp_path / "day"
-    here = registered_days()["day8"].folder / catalogue.LESSONS_FOLDER / f"{STEM}.md"
-    (folder / catalogue.LESSONS_FOLDER).mkdir(parents=True)
-    made = Path(shutil.copy(here, folder / catalogue.LESSONS_FOLDER))
-    for module in (catalogue, lint):
+    here = registered_days()["day8"].folder / lessons.LESSONS_FOLDER / f"{STEM}.md"
+    (folder / lessons.LESSONS_FOLDER).mkdir(parents=True)
+    made = Path(shutil.copy(here, folder / lessons.LESSONS_FOLDER))
+    for module in (catalogue, lessons, lint):
         monkeypatch.setattr(
             module, "registered_days", lambda: {"day8": Day("day8", "gpudojo.days.day8", folder)}
         )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import importlib.metadata
 import os
 import re
 import subprocess
@@ -305,25 +304,3 @@ def test_entry_points_are_found_without_importing_anything(tmp_path: Path) -> No
         "('day8', 'day9') gpudojo.days.day8 day9",
         "['gpudojo', 'gpudojo.model', 'gpudojo.model.catalogue']",
     ]
-
-
-def test_what_is_installed_is_found_as_importlib_finds_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    assert catalogue.torch_version() == importlib.metadata.version("torch")
-    for count, version in enumerate(("2.99.0", "2.99.1")):
-        folder = tmp_path / "first" / f"torch-{version}.dist-info"
-        folder.mkdir(parents=True)
-        (folder / "METADATA").write_text(
-            f"Metadata-Version: 2.1\nName: torch\nVersion: {version}\n"
-        )
-        if not count:
-            monkeypatch.syspath_prepend(tmp_path / "first")
-            assert catalogue.torch_version() == "2.99.0"
-    assert catalogue.torch_version() == importlib.metadata.version("torch")
-    with zipfile.ZipFile(tmp_path / "packed.zip", "w") as packed:
-        packed.writestr("x-1.dist-info/METADATA", "Metadata-Version: 2.1\nName: x\nVersion: 1\n")
-        packed.writestr("x-1.dist-info/entry_points.txt", "[gpudojo.days]\nday77 = x.day77\n")
-    assert "day77" not in {entry.name for entry in catalogue._entry_points()}
-    monkeypatch.syspath_prepend(tmp_path / "packed.zip")
-    assert "day77" in {entry.name for entry in catalogue._entry_points()}

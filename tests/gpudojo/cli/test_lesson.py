@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 from gpudojo.cli import main
-from gpudojo.model.catalogue import exercises_of, lesson_of
+from gpudojo.model.catalogue import exercises_of
+from gpudojo.model.lessons import lesson_of
 from rich.console import Console
 
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 
 import pytest
-from gpudojo.model.catalogue import exercises_of, lesson_of, lesson_text, lines_never_run, snippets
+from gpudojo.model.catalogue import exercises_of
 from gpudojo.model.exercise import Exercise
+from gpudojo.model.lessons import lesson_of, lesson_text, lines_never_run, snippets
 
 SOURCE = """\
 # 01 A title
