@@ -19,7 +19,7 @@ LEFT: Final = 4
 RIGHT: Final = WIDTH - 4
 
 
-class Lane(NamedTuple):
+class Strip(NamedTuple):
     """A horizontal strip of the picture."""
 
     top: int
@@ -34,9 +34,9 @@ class Lane(NamedTuple):
         return self.bottom - self.top
 
 
-HOST: Final = Lane(12, 40)
-DEVICE: Final = Lane(86, 116)
-MEMORY: Final = Lane(140, 196)
+HOST: Final = Strip(12, 40)
+DEVICE: Final = Strip(86, 116)
+MEMORY: Final = Strip(140, 196)
 LANE_HEIGHT: Final = 22  # in the picture to scale
 LANE_GAP: Final = 4
 
@@ -154,7 +154,7 @@ def _opening(kind: str, height: int, label: str) -> Markup:
     ).format(kind, WIDTH, height, label)
 
 
-def _lane_ground(left: int, lane: Lane, width: int) -> Markup:
+def _lane_ground(left: int, lane: Strip, width: int) -> Markup:
     rectangle = Markup('<rect class="lane" x="{}" y="{}" width="{}" height="{}"/>')
     return rectangle.format(left, lane.top, width, lane.height)
 
@@ -165,7 +165,7 @@ def scaled_svg(scaled: Scaled, label: str) -> Markup:
     shapes = [_opening("scaled", height, str(visible(label)))]
     for number, row in enumerate(scaled.lanes):
         top = number * LANE_HEIGHT
-        lane = Lane(top, top + LANE_HEIGHT - LANE_GAP)
+        lane = Strip(top, top + LANE_HEIGHT - LANE_GAP)
         shapes.append(_lane_ground(0, lane, WIDTH))
         for kind, activity in ACTIVITIES.items():
             outline = _outline_of(kind, row.parts, lane)
@@ -176,7 +176,7 @@ def scaled_svg(scaled: Scaled, label: str) -> Markup:
     return Markup("").join(shapes)
 
 
-def _outline_of(kind: str, parts: Sequence[tuple[str, int]], lane: Lane) -> str:
+def _outline_of(kind: str, parts: Sequence[tuple[str, int]], lane: Strip) -> str:
     """Return the path of the parts of a lane in which one thing was done; empty if none."""
     width = WIDTH / max(len(parts), 1)
     outline = ""
