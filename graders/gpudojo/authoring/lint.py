@@ -53,8 +53,7 @@ from gpudojo.model.lessons import (
 )
 from gpudojo.model.results import CheckResult
 from gpudojo.release.leaks import leaks as leaked_lines
-from gpudojo.release.stubs import solution_lines, stub_of, stubs
-from gpudojo.release.stubs import solutions as solution_blocks
+from gpudojo.release.stubs import solution_blocks, stub_of, stubs_of_day, telling_lines
 
 WIDTH: Final = 76  # of a terminal with 80 columns, within the frame of a code block
 LONGEST: Final = 170  # characters of an error
@@ -195,7 +194,7 @@ def _given_away(name: str, source: str, reference: Path) -> Iterator[str]:
     with contextlib.suppress(BadMarkers):
         found = list(map(str, leaked_lines({name: source.encode()}, reference)))
         shown_anyway = {
-            line.strip() for stub in stubs(reference).values() for line in stub.splitlines()
+            line.strip() for stub in stubs_of_day(reference).values() for line in stub.splitlines()
         }
         lines = {line.strip() for line in source.splitlines()} - shown_anyway
         for path in sorted(reference.glob("*.py")) if not found else ():
@@ -572,7 +571,7 @@ def leaks(stem: str, reference: Path, stub: Path) -> Iterator[Finding]:
     if fresh != shown:
         yield Finding(stem, "the stub is stale; run: dojo release stubs")
     visible = {line.strip() for line in shown.splitlines()}
-    for number, line in solution_lines(source):
+    for number, line in telling_lines(source):
         if line in visible:
             yield Finding(stem, f"the stub shows line {number} of the solution: {line}")
 
@@ -735,7 +734,7 @@ def steep_hints(name: str, root: Path) -> Iterator[Finding]:
     """Misconceptions without three different hints, and those whose first hint shows code of a reference."""
     paths = sorted((root / "reference" / name).glob("*.py"))
     solved = "\n".join(
-        line for path in paths for _, line in solution_lines(path.read_text(encoding="utf-8"))
+        line for path in paths for _, line in telling_lines(path.read_text(encoding="utf-8"))
     )
     for key, mistake in {**general_mistakes(), **misconceptions_of(name)}.items():
         if (

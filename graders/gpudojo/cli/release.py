@@ -28,6 +28,7 @@ from gpudojo.platforms import _bundles as bundles
 from gpudojo.platforms import seals
 from gpudojo.release import stubs as stub_files
 from gpudojo.release import student as student_files
+from gpudojo.release.notebooks import notebooks_of_day, write_notebooks
 
 if TYPE_CHECKING:
     from gpudojo.release.manifest import Manifest
@@ -47,9 +48,9 @@ def stubs(check: bool, day: str, root: Path | None) -> None:
     exercises = root / "exercises" / day
     with writing(exercises):
         changed = (
-            stub_files.stale(reference, exercises)
+            stub_files.stale_stubs(reference, exercises)
             if check
-            else stub_files.write(reference, exercises)
+            else stub_files.write_stubs(reference, exercises)
         )
     left_over = [name for name in changed if not (reference / name).is_file()]
     for name in changed:
@@ -92,9 +93,9 @@ def student(target: Path, day: str, root: Path | None) -> None:
 def notebooks(day: str, root: Path | None, out: Path | None, package: str | None) -> None:
     """Make one notebook per exercise and one for the whole day from reference/."""
     root, _ = references(root, day)
-    made = student_files.of_day(root, day, package)  # all of them before the first is written
+    made = notebooks_of_day(root, day, package)  # all of them before the first is written
     with writing(out or root):
-        changed = student_files.write_notebooks(out or root, made)
+        changed = write_notebooks(out or root, made)
     for path in changed:
         click.echo(f"written: {path}")
     if not changed:
@@ -107,7 +108,7 @@ def notebooks(day: str, root: Path | None, out: Path | None, package: str | None
 def classroom50(released: Path, target: Path) -> None:
     """Make the autograder for Classroom 50 in DIR, from RELEASED, the output of `dojo release student`."""
     files = bundles.classroom50_bundle(released)
-    student_files.write(files, target)
+    student_files.write_repository(files, target)
     click.echo(f"written: {target}, {', '.join(sorted(files))}")
     click.echo("Put it into your classroom50 repository as CLASSROOM/autograders/ASSIGNMENT/.")
 
@@ -169,7 +170,7 @@ def with_image(command: Callable[..., None]) -> Callable[..., None]:
 def prairielearn(target: Path, image: str, secret: str | None, day: str, root: Path | None) -> None:
     """Make a question for PrairieLearn's external grader in DIR, and the folder of its image."""
     image = image.replace("@DAY@", day)
-    student_files.write(
+    student_files.write_repository(
         bundles.prairielearn_files(root or repository(), day, image, secret), target
     )
     click.echo(f"written: {target}")
@@ -182,7 +183,9 @@ def prairielearn(target: Path, image: str, secret: str | None, day: str, root: P
 def autolab(target: Path, image: str, secret: str | None, day: str, root: Path | None) -> None:
     """Make an assessment for Autolab in DIR, and the folder of its image, which is built on Tango's."""
     image = image.replace("@DAY@", day)
-    student_files.write(bundles.autolab_files(root or repository(), day, image, secret), target)
+    student_files.write_repository(
+        bundles.autolab_files(root or repository(), day, image, secret), target
+    )
     click.echo(f"written: {target}")
     click.echo(f"Build the image where Tango runs: docker build -t {image} {target / 'image'}")
     click.echo(
@@ -233,7 +236,7 @@ def classroom(
     from gpudojo.model.errors import DojoError
     from gpudojo.platforms._autograder import choose_what_to_judge_by, grade_checkout
     from gpudojo.platforms.github_classroom import reporting
-    from gpudojo.release.manifest import changes
+    from gpudojo.release.manifest import find_changes
 
     if out.exists() and not out.is_dir():
         raise click.BadParameter(f"{out} is not a folder", param_hint="--out")
@@ -255,7 +258,7 @@ def classroom(
             notes.append(
                 f"This is gpudojo {found.results.gpudojo}, and the release was made for {manifest.grader}."
             )
-        changed = None if manifest is None else tuple(changes(folder, manifest))
+        changed = None if manifest is None else tuple(find_changes(folder, manifest))
         report = reporting.Report(found, changed, tuple(notes), _inside(folder, environment))
         for line in report.log(environment.get("GITHUB_ACTIONS") == "true"):
             click.echo(line)
@@ -277,18 +280,18 @@ def _manifest(given: str | None) -> Manifest | None:
     """The manifest: from its text, where a workflow passes that, from a file, or made of a folder."""
     from gpudojo.model.errors import CannotRelease
     from gpudojo.platforms.github_classroom.workflow import add_workflow
-    from gpudojo.release.manifest import LARGEST, loaded, of_folder
+    from gpudojo.release.manifest import LARGEST_FILE, decode_manifest, manifest_of_folder
 
     if not given:
         return None
     if given.lstrip().startswith("{"):
-        return add_workflow(loaded(given))
+        return add_workflow(decode_manifest(given))
     path = Path(given)
     if path.is_dir():
-        return of_folder(path)
-    if not path.is_file() or path.stat().st_size > LARGEST:
+        return manifest_of_folder(path)
+    if not path.is_file() or path.stat().st_size > LARGEST_FILE:
         raise CannotRelease(f"there is no release at {given}")
-    return loaded(path.read_text(encoding="utf-8", errors="replace"))
+    return decode_manifest(path.read_text(encoding="utf-8", errors="replace"))
 
 
 def _inside(folder: Path, environment: Mapping[str, str]) -> str:

@@ -20,12 +20,13 @@ from typing import Any, Final
 
 from gpudojo.classes import store
 from gpudojo.classes.grading_options import number
-from gpudojo.grading.references import SHIPPED_SUFFIX
+from gpudojo.grading.references import PUBLIC_SEEDS, SHIPPED_SUFFIX
 from gpudojo.model.catalogue import day_title, exercises_of
 from gpudojo.model.errors import CannotRelease
-from gpudojo.release import leaks, manifest
+from gpudojo.release import leaks, recording
+from gpudojo.release.manifest import LARGEST_FILE, encode_manifest, manifest_of_folder
 from gpudojo.release.student import requirements
-from gpudojo.release.wheel import wheel
+from gpudojo.release.wheel import build_wheel
 from gpudojo.submissions.archives import fetch
 from gpudojo.submissions.entries import Unreadable
 
@@ -44,14 +45,14 @@ def classroom50_bundle(released: Path) -> Files:
 
     Raises CannotRelease where the repository is not whole.
     """
-    release = manifest.of_folder(released)
+    release = manifest_of_folder(released)
     try:
-        wheel_data = fetch(released / release.wheel, manifest.LARGEST)
+        wheel_data = fetch(released / release.wheel, LARGEST_FILE)
     except Unreadable as error:
         raise CannotRelease(f"{release.wheel} of {released} {error}") from None
     return {
         "autograder.py": _filled_template("classroom50/autograder.py"),
-        "release.json": f"{manifest.dumped(release)}\n".encode(),
+        "release.json": f"{encode_manifest(release)}\n".encode(),
         PurePosixPath(release.wheel).name: wheel_data,
     }
 
@@ -164,7 +165,7 @@ def _as_json(value: Any) -> bytes:
 
 def _grader_files(day: str) -> Files:
     """Return the grader, what it needs, and the script that installs both."""
-    name, data = wheel(day)
+    name, data = build_wheel(day)
     pins = [line for line in requirements(day, name).splitlines() if not line.startswith("./")]
     digest = hashlib.sha256(data).hexdigest()
     return {
@@ -181,10 +182,10 @@ def _evidence_files(root: Path, day: str, secret: str | None, platform: str) -> 
     if not reference.is_dir():
         raise CannotRelease(f"there is no folder {reference} to record evidence from")
     if secret is None:
-        seed = manifest.SEEDS[-1]
+        seed = PUBLIC_SEEDS[-1]
     else:
         seed = number(secret, f"{platform} {day}")
-    return {f"evidence/{day}{SHIPPED_SUFFIX}": manifest.recorded(reference, day, (seed,))}
+    return {f"evidence/{day}{SHIPPED_SUFFIX}": recording.record_evidence(reference, day, (seed,))}
 
 
 def _image_files(platform: str, day: str, image: str) -> Files:

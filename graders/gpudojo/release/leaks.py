@@ -13,17 +13,34 @@ import zlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
-from gpudojo.release.stubs import TELLING, solution_lines, solutions, stubs
+from gpudojo.release.stubs import (
+    SHORTEST_TELLING_LINE,
+    solution_blocks,
+    stubs_of_day,
+    telling_lines,
+)
 
 DEEPEST: Final = 4  # archives in archives
 LARGEST: Final = 256 << 20
-LONG: Final = 24  # in the grader's own code, shorter lines (`total, count = 0.0, 0`) occur anyway
-_HEADS: Final = re.compile(rb"\x78[\x01\x9c\xda]|\x1f\x8b\x08")
-_STRING: Final = re.compile(r'"(?:[^"\\]|\\.)*"')
-_STATEMENTS: Final = (ast.Module, ast.Expr, ast.Assign, ast.Return, ast.Yield, ast.YieldFrom)
-_IDIOM: Final = (*_STATEMENTS, ast.Name, ast.Attribute, ast.Call, ast.expr_context)
+# In the grader's own code, shorter lines (`total, count = 0.0, 0`) occur anyway.
+SHORTEST_IN_GRADER: Final = 24
+LONG_SOLUTION: Final = 2 * SHORTEST_IN_GRADER  # letters
+HEADS_OF_COMPRESSED: Final = re.compile(rb"\x78[\x01\x9c\xda]|\x1f\x8b\x08")  # zlib, gzip
+JSON_STRING: Final = re.compile(r'"(?:[^"\\]|\\.)*"')
+NODES_OF_IDIOMS: Final = (
+    ast.Module,
+    ast.Expr,
+    ast.Assign,
+    ast.Return,
+    ast.Yield,
+    ast.YieldFrom,
+    ast.Name,
+    ast.Attribute,
+    ast.Call,
+    ast.expr_context,
+)
 
 
 @dataclass(frozen=True)
@@ -36,135 +53,168 @@ class Leak:
     text: str
 
     def __str__(self) -> str:
-        return (
-            f"{self.path} shows line {self.line} of the solution in {self.reference}: {self.text}"
-        )
+        where = f"line {self.line} of the solution in {self.reference}"
+        return f"{self.path} shows {where}: {self.text}"
 
 
 @dataclass(frozen=True)
 class Secret:
-    """A line, or with all lines up to the end marker a whole solution, that must not be found."""
+    """A line of a solution, or a whole solution, that must not be found."""
 
     reference: str
     line: int
     text: str
-    squeezed: str
-    idiom: bool = False
+    squeezed: str  # what is searched for: no white space; of a whole solution, with line ends
+    idiom: bool = False  # it may stand in the grader's own code for reasons of its own
 
-    @property
-    def long(self) -> bool:
-        return len(self.squeezed) >= 2 * LONG
+
+class Secrets(NamedTuple):
+    """The lines that would give something away, and the solutions as a whole."""
+
+    lines: list[Secret]
+    blocks: list[Secret]
 
 
 def leaks(files: Mapping[str, bytes], reference: Path) -> list[Leak]:
-    """Every line of a solution that can be read in the files, in the order of the files."""
-    lines, blocks = secrets(reference)
+    """Return every line of a solution that can be read in the files, in the order of the files."""
+    secrets = secrets_of(reference)
     found = []
     for path, data in sorted(files.items()):
-        for inner, text in texts(path, data):
-            ours = ".whl: " in inner and inner.endswith(
-                (".py", ".toml")
-            )  # the grader's code, the day's, and its hints
-            found += [
-                Leak(inner, s.reference, s.line, s.text) for s in _shown(text, lines, blocks, ours)
-            ]
+        for inner_path, text in texts_in(path, data):
+            # The grader's code, the day's, and its hints.
+            in_grader = ".whl: " in inner_path and inner_path.endswith((".py", ".toml"))
+            for secret in _secrets_shown(text, secrets, in_grader):
+                leak = Leak(inner_path, secret.reference, secret.line, secret.text)
+                found.append(leak)
     return found
 
 
-def secrets(reference: Path) -> tuple[list[Secret], list[Secret]]:
-    """The lines that would give something away, and the solutions as a whole."""
-    visible = "\n".join(stubs(reference).values())
-    shown_lines = set(_lines(visible))
-    shown = squeezed(visible)
-    lines = []
-    blocks = []
+def secrets_of(reference: Path) -> Secrets:
+    """Return what of a day's references must not be found.
+
+    What stands in the stubs, too, is no secret.
+    """
+    stubs = "\n".join(stubs_of_day(reference).values())
+    lines_of_stubs = set(_squeezed_lines(stubs))
+    squeezed_stubs = squeeze(stubs)
+    secrets = Secrets([], [])
     for path in sorted(reference.glob("*.py")):
         source = path.read_text(encoding="utf-8")
-        for number, text in solution_lines(source):
-            bare = squeezed(_without_comment(text))
-            if len(bare) >= TELLING * 3 // 4 and bare not in shown:
-                lines.append(
-                    Secret(path.name, number, text, bare, len(bare) < LONG or is_idiom(text))
-                )
-        for block in filter(None, solutions(source)):
-            bare = "\n".join(_lines("\n".join(line for _, line in block)))
-            if len(bare) >= TELLING and not set(bare.split("\n")) <= shown_lines:
-                first = next(line.strip() for _, line in block if line.strip())
-                blocks.append(Secret(path.name, block[0][0], first, f"\n{bare}\n"))
-    return lines, blocks
+        for number, text in telling_lines(source):
+            squeezed = squeeze(_without_comment(text))
+            long_enough = len(squeezed) >= SHORTEST_TELLING_LINE * 3 // 4
+            if long_enough and squeezed not in squeezed_stubs:
+                idiom = len(squeezed) < SHORTEST_IN_GRADER or is_idiom(text)
+                secrets.lines.append(Secret(path.name, number, text, squeezed, idiom))
+        for block in solution_blocks(source):
+            if not block:
+                continue
+            lines = _squeezed_lines("\n".join(line.text for line in block))
+            squeezed = "\n".join(lines)
+            if len(squeezed) >= SHORTEST_TELLING_LINE and not set(lines) <= lines_of_stubs:
+                first = next(line.text.strip() for line in block if line.text.strip())
+                secrets.blocks.append(Secret(path.name, block[0].number, first, f"\n{squeezed}\n"))
+    return secrets
 
 
-def _shown(text: str, lines: list[Secret], blocks: list[Secret], ours: bool) -> Iterator[Secret]:
-    # Also as it would be printed: a solution may stand in a string of JSON or Python.
-    for variant in dict.fromkeys(
-        (text, text.replace("\\n", "\n").replace('\\"', '"').replace("\\'", "'"))
-    ):
-        bare = squeezed(variant)
-        found = [s for s in lines if s.squeezed in bare and not (ours and s.idiom)]
-        whole = "\n".join(["", *_lines(variant), ""])
-        joined = whole.replace("\n", "")
-        # A long solution counts wherever it begins; a short one only between line ends, as it may be part of anything.
-        found += [
-            s
-            for s in blocks
-            if s.squeezed in whole or (s.long and s.squeezed.replace("\n", "") in joined)
-        ]
-        if found:
-            yield from found
-            return
+def _secrets_shown(text: str, secrets: Secrets, in_grader: bool) -> list[Secret]:
+    """Return the secrets that a text shows, as it is or as it would be printed.
+
+    A solution may stand in a string of JSON or Python.
+    """
+    found = _secrets_in(text, secrets, in_grader)
+    if found:
+        return found
+    printed = text.replace("\\n", "\n").replace('\\"', '"').replace("\\'", "'")
+    return _secrets_in(printed, secrets, in_grader) if printed != text else []
 
 
-def texts(path: str, data: bytes, depth: int = 0) -> Iterator[tuple[str, str]]:
-    """A file's text, and that of everything packed into it."""
+def _secrets_in(text: str, secrets: Secrets, in_grader: bool) -> list[Secret]:
+    squeezed = squeeze(text)
+    found = []
+    for secret in secrets.lines:
+        if secret.squeezed in squeezed and not (in_grader and secret.idiom):
+            found.append(secret)
+    lines = "\n".join(["", *_squeezed_lines(text), ""])
+    joined = lines.replace("\n", "")
+    for secret in secrets.blocks:
+        # A long solution counts wherever it begins; a short one only between line ends, as it
+        # may be part of anything.
+        is_long = len(secret.squeezed) >= LONG_SOLUTION
+        if secret.squeezed in lines or (is_long and secret.squeezed.replace("\n", "") in joined):
+            found.append(secret)
+    return found
+
+
+def texts_in(path: str, data: bytes, depth: int = 0) -> Iterator[tuple[str, str]]:
+    """Yield a file's text, and that of everything packed into it, with the paths."""
     encoding = "utf-16" if data[:2] in (b"\xff\xfe", b"\xfe\xff") else "utf-8"
     yield path, data.decode(encoding, errors="replace")
     if path.endswith((".ipynb", ".json")):
-        yield path, "\n".join(_strings(data.decode("utf-8", "replace")))
+        yield path, "\n".join(_strings_of_json(data.decode("utf-8", "replace")))
     elif path.endswith(".py"):
-        yield path, _constants(data)
+        yield path, _strings_of_python(data)
     if depth >= DEEPEST:
         return
     if zipfile.is_zipfile(io.BytesIO(data)):
         with zipfile.ZipFile(io.BytesIO(data)) as archive:
             for member in sorted(archive.namelist()):
-                yield from texts(f"{path}: {member}", archive.read(member), depth + 1)
-    for inner in inflated(data):
-        yield from texts(path, inner, depth + 1)
+                yield from texts_in(f"{path}: {member}", archive.read(member), depth + 1)
+    for inner in decompressed_parts(data):
+        yield from texts_in(path, inner, depth + 1)
 
 
-def inflated(data: bytes) -> Iterator[bytes]:
-    """What zlib or gzip packed, wherever in a file it begins: evidence is many such pieces, one after the other."""
+def decompressed_parts(data: bytes) -> Iterator[bytes]:
+    """Yield what zlib or gzip packed, wherever in a file it begins.
+
+    Evidence is many such pieces, one after the other.
+    """
     position = 0
-    while head := _HEADS.search(data, position):
+    while True:
+        head = HEADS_OF_COMPRESSED.search(data, position)
+        if head is None:
+            return
         position = head.start() + 1
         reader = zlib.decompressobj(wbits=47)  # either of the two, told by its head
-        with contextlib.suppress(zlib.error):
-            if inner := reader.decompress(data[head.start() :], LARGEST):
-                yield inner
-                position = len(data) - len(reader.unused_data) if reader.eof else position
+        try:
+            inner = reader.decompress(data[head.start() :], LARGEST)
+        except zlib.error:
+            continue  # it only looked like a head
+        if inner:
+            yield inner
+            if reader.eof:
+                position = len(data) - len(reader.unused_data)
 
 
-def squeezed(text: str) -> str:
+def squeeze(text: str) -> str:
+    """Return the text without white space."""
     return "".join(text.split())
 
 
 def is_idiom(line: str) -> bool:
-    """Whether a line is one chain of attributes and calls on plain names."""
+    """True if a line is one chain of attributes and calls on plain names."""
     try:
         tree = ast.parse(line)
     except SyntaxError:
         return False
-    return all(
-        isinstance(node, _IDIOM) and not getattr(node, "keywords", None) for node in ast.walk(tree)
-    )
+    for node in ast.walk(tree):
+        if not isinstance(node, NODES_OF_IDIOMS) or getattr(node, "keywords", None):
+            return False
+    return True
 
 
-def _lines(text: str) -> list[str]:
-    """The lines of a text without white space, quoting and comments: a solution may stand in a comment."""
-    found = (
-        squeezed(_without_comment(line.strip().lstrip("#>").strip())) for line in text.splitlines()
-    )
-    return [line for line in found if line]
+def _squeezed_lines(text: str) -> list[str]:
+    """Return the lines of a text without white space, quoting and comments.
+
+    A solution may stand in a comment.
+    """
+    lines = []
+    for line in text.splitlines():
+        unquoted = line.strip().lstrip("#>").strip()
+        squeezed = squeeze(_without_comment(unquoted))
+        if squeezed:
+            lines.append(squeezed)
+    return lines
 
 
 def _without_comment(line: str) -> str:
@@ -173,21 +223,24 @@ def _without_comment(line: str) -> str:
 
 
 @functools.lru_cache(1000)  # several bundles of one run hold the same files
-def _constants(data: bytes) -> str:
-    """Every string of a Python file, as it would be printed."""
+def _strings_of_python(data: bytes) -> str:
+    """Return every string of a Python file, as it would be printed; empty if it is no Python."""
     try:
-        nodes = ast.walk(ast.parse(data))
+        tree = ast.parse(data)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return ""
-    return "\n".join(
-        node.value
-        for node in nodes
-        if isinstance(node, ast.Constant) and isinstance(node.value, str)
-    )
+    strings = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str):
+            strings.append(node.value)
+    return "\n".join(strings)
 
 
-def _strings(text: str) -> Iterator[str]:
-    """Every string of a JSON text, as it would be printed; those of a list, such as a notebook's lines, in a row."""
-    for literal in _STRING.findall(text):
+def _strings_of_json(text: str) -> Iterator[str]:
+    """Yield every string of a JSON text, as it would be printed.
+
+    Those of a list, such as a notebook's lines, come in a row.
+    """
+    for literal in JSON_STRING.findall(text):
         with contextlib.suppress(ValueError):
             yield json.loads(literal, strict=False)

@@ -1,7 +1,8 @@
-"""Builds the wheel that students install: the grader, one day, and the evidence of that day's references.
+"""Builds the wheel that students install: the grader, one day, and the evidence of its references.
 
-Other days stay out of it. A day from another distribution is shipped under its own import name and registered by an
-entry point, as it is where it comes from; so it may import nothing of its distribution but its own package.
+Other days stay out of it. A day from another distribution is shipped under its own import name
+and registered by an entry point, as it is where it comes from; so it may import nothing of its
+distribution but its own package.
 """
 
 from __future__ import annotations
@@ -22,26 +23,29 @@ from gpudojo.model.errors import CannotRelease
 
 SOURCES: Final = Path(__file__).resolve().parents[2]
 PROJECT: Final = SOURCES.parent
-EPOCH: Final = (
-    "1577836800"  # the first second of 2020: no zip can tell an earlier one on every system
-)
+# The first second of 2020: no zip can tell an earlier one on every system.
+EPOCH: Final = "1577836800"
 LEFT_OUT: Final = re.compile(r"(^|/)(__pycache__|\..*)(/|$)|\.py[co]$|~$")
-PACKAGES: Final = re.compile(r"(?m)^(packages = \[.*)\]$")
+PACKAGES_LINE: Final = re.compile(r"(?m)^(packages = \[.*)\]$")
+README_LINE: Final = re.compile(r"(?m)^readme = .*\n")  # it is for those who have the clone
+VERSION_LINE: Final = re.compile(r'(?m)^(__version__ = "[^"+]+)"')
 
 
-def wheel(day: str, evidence: bytes | None = None) -> tuple[str, bytes]:
-    """The wheel's name and bytes; raises CannotRelease where it cannot be built."""
+def build_wheel(day: str, evidence: bytes | None = None) -> tuple[str, bytes]:
+    """Return the wheel's name and bytes; raises CannotRelease where it cannot be built."""
     try:
         from hatchling.builders.wheel import WheelBuilder
     except ImportError:
-        said = "the wheel is built by hatchling, which is not installed; run: pip install -c constraints.txt hatchling"
-        raise CannotRelease(said) from None
-    with tempfile.TemporaryDirectory() as folder, _epoch():
+        raise CannotRelease(
+            "the wheel is built by hatchling, which is not installed; "
+            "run: pip install -c constraints.txt hatchling"
+        ) from None
+    with tempfile.TemporaryDirectory() as folder, _fixed_date():
         root = Path(folder) / "gpudojo"
-        target = Path(folder) / "made"
-        write_files(root, staged(day, evidence))
-        (made,) = WheelBuilder(str(root)).build(directory=str(target), versions=["standard"])
-        return Path(made).name, Path(made).read_bytes()
+        target = Path(folder) / "built"
+        write_files(root, files_of_wheel(day, evidence))
+        (built,) = WheelBuilder(str(root)).build(directory=str(target), versions=["standard"])
+        return Path(built).name, Path(built).read_bytes()
 
 
 def write_files(folder: Path, files: Mapping[str, bytes]) -> None:
@@ -52,96 +56,121 @@ def write_files(folder: Path, files: Mapping[str, bytes]) -> None:
         path.write_bytes(data)
 
 
-def staged(day: str, evidence: bytes | None = None) -> dict[str, bytes]:
-    """The files the wheel is built from, by path."""
+def files_of_wheel(day: str, evidence: bytes | None = None) -> dict[str, bytes]:
+    """Return the files the wheel is built from, by path; raises CannotRelease."""
     for name in ("pyproject.toml", "LICENSE"):
         if not (PROJECT / name).is_file():
             raise CannotRelease(
-                f"a release is made from a clone of gpudojo, and {PROJECT} is none: it has no {name}"
+                f"a release is made from a clone of gpudojo, and {PROJECT} is none: "
+                f"it has no {name}"
             )
     files = {"LICENSE": (PROJECT / "LICENSE").read_bytes()}
-    # The README is for those who have the clone.
-    project = re.sub(
-        r"(?m)^readme = .*\n", "", (PROJECT / "pyproject.toml").read_text(encoding="utf-8")
-    )
     wanted = registered_days()[day]
-    for path, name in _files(SOURCES, PurePosixPath("graders")):
-        of_a_day = path.is_relative_to(BUILT_IN) and path.parent != BUILT_IN
-        if path.parent != SHIPPED_FOLDER and (not of_a_day or path.is_relative_to(wanted.folder)):
+    for path, name in _shipped_files(SOURCES, PurePosixPath("graders")):
+        of_another_day = (
+            path.is_relative_to(BUILT_IN)
+            and path.parent != BUILT_IN
+            and not path.is_relative_to(wanted.folder)
+        )
+        if path.parent != SHIPPED_FOLDER and not of_another_day:
             files[name] = path.read_bytes()
+    project = (PROJECT / "pyproject.toml").read_text(encoding="utf-8")
+    project = README_LINE.sub("", project)
     if not wanted.built_in:
-        files |= _from_outside(wanted)
+        files |= _files_of_outside_day(wanted)
         top = wanted.package.partition(".")[0]
-        project = PACKAGES.sub(rf'\1, "graders/{top}"]', project)
+        project = PACKAGES_LINE.sub(rf'\1, "graders/{top}"]', project)
         project += f'\n[project.entry-points."{GROUP}"]\n{day} = "{wanted.package}"\n'
     files["pyproject.toml"] = project.encode()
     if evidence is not None:
-        files[f"{SHIPPED_FOLDER.relative_to(PROJECT).as_posix()}/{day}{SHIPPED_SUFFIX}"] = evidence
-    return _labelled(files)
+        folder = SHIPPED_FOLDER.relative_to(PROJECT).as_posix()
+        files[f"{folder}/{day}{SHIPPED_SUFFIX}"] = evidence
+    return _with_own_version(files)
 
 
-def _files(folder: Path, inside: PurePosixPath) -> Iterator[tuple[Path, str]]:
-    """Every file below a folder that belongs into a wheel, with its path there."""
+def _shipped_files(folder: Path, inside: PurePosixPath) -> Iterator[tuple[Path, str]]:
+    """Yield every file below a folder that belongs into a wheel, with its path there."""
     for path in sorted(folder.rglob("*")):
         name = path.relative_to(folder).as_posix()
         if path.is_file() and not LEFT_OUT.search(name):
             yield path, (inside / name).as_posix()
 
 
-def _from_outside(day: Day) -> dict[str, bytes]:
-    """A day's package, and what makes those above it packages; raises where the day needs more than that."""
-    *above, _ = day.package.split(".")
-    place = PurePosixPath("graders", *day.package.split("."))
-    files = {name: path.read_bytes() for path, name in _files(day.folder, place)}
-    for depth in range(1, len(above) + 1):
-        init = day.folder.parents[len(above) - depth] / "__init__.py"
+def _files_of_outside_day(day: Day) -> dict[str, bytes]:
+    """Return a day's package, and what makes those above it packages.
+
+    Raises CannotRelease where the day imports more than that of its distribution.
+    """
+    parts = day.package.split(".")
+    files = {}
+    for path, name in _shipped_files(day.folder, PurePosixPath("graders", *parts)):
+        files[name] = path.read_bytes()
+    packages_above = parts[:-1]
+    for depth in range(1, len(packages_above) + 1):
+        init = day.folder.parents[len(packages_above) - depth] / "__init__.py"
         if init.is_file():
-            files[str(PurePosixPath("graders", *above[:depth], "__init__.py"))] = init.read_bytes()
-    modules = {
-        name.removeprefix("graders/").removesuffix(".py").removesuffix("/__init__")
-        for name in files
-    }
-    modules |= {str(parent) for module in modules for parent in PurePosixPath(module).parents}
+            place = PurePosixPath("graders", *packages_above[:depth], "__init__.py")
+            files[str(place)] = init.read_bytes()
+    _require_own_imports(day, files)
+    return files
+
+
+def _require_own_imports(day: Day, files: Mapping[str, bytes]) -> None:
+    """Raise CannotRelease where a file imports a module of its distribution that is not shipped."""
+    modules = set()
+    for name in files:
+        module = name.removeprefix("graders/").removesuffix(".py").removesuffix("/__init__")
+        modules.add(module)
+        modules.update(str(parent) for parent in PurePosixPath(module).parents)
+    own_top = day.package.partition(".")[0]
     for name, data in files.items():
-        for module, line in _imported(name, data) if name.endswith(".py") else ():
-            if module.partition("/")[0] == day.package.partition(".")[0] and module not in modules:
+        if not name.endswith(".py"):
+            continue
+        for module, line in _imports_of(name, data):
+            if module.partition("/")[0] == own_top and module not in modules:
                 where = f"{name.removeprefix('graders/')}, line {line}"
                 dotted = module.replace("/", ".")
                 raise CannotRelease(
                     f"{where}: students get only {day.package}, and it imports {dotted}"
                 )
-    return files
 
 
-def _imported(name: str, data: bytes) -> Iterator[tuple[str, int]]:
-    """The modules that a file imports, as paths, with the lines."""
+def _imports_of(name: str, data: bytes) -> Iterator[tuple[str, int]]:
+    """Yield the modules that a file imports, as paths, with the lines."""
     folder = PurePosixPath(name.removeprefix("graders/")).parent
     for node in ast.walk(ast.parse(data, name)):
         if isinstance(node, ast.Import):
-            yield from ((alias.name.replace(".", "/"), node.lineno) for alias in node.names)
+            for alias in node.names:
+                yield alias.name.replace(".", "/"), node.lineno
         elif isinstance(node, ast.ImportFrom):
-            base = (node.module or "").replace(".", "/")
-            start = (folder, *folder.parents)[node.level - 1] if node.level else PurePosixPath()
-            yield str(start / base), node.lineno
+            start = PurePosixPath()
+            if node.level:
+                start = (folder, *folder.parents)[node.level - 1]
+            module = (node.module or "").replace(".", "/")
+            yield str(start / module), node.lineno
 
 
-def _labelled(files: Mapping[str, bytes]) -> dict[str, bytes]:
-    """The files with a version that ends in a hash of them, so that pip installs a newer release over an older one."""
+def _with_own_version(files: Mapping[str, bytes]) -> dict[str, bytes]:
+    """Return the files with a version that ends in a hash of them.
+
+    So pip installs a newer release over an older one. Raises CannotRelease without a version.
+    """
     digest = hashlib.sha256()
     for name, data in sorted(files.items()):
         digest.update(f"{name}\0{len(data)}\0".encode() + data)
     name = "graders/gpudojo/__init__.py"
     source = files[name].decode()
-    changed = re.sub(r'(?m)^(__version__ = "[^"+]+)"', rf'\1+{digest.hexdigest()[:8]}"', source)
-    if changed == source:
+    versioned = VERSION_LINE.sub(rf'\1+{digest.hexdigest()[:8]}"', source)
+    if versioned == source:
         raise CannotRelease(
             f'{name} has no line `__version__ = "…"` that a release could be told apart by'
         )
-    return {**files, name: changed.encode()}
+    return {**files, name: versioned.encode()}
 
 
 @contextlib.contextmanager
-def _epoch() -> Iterator[None]:
+def _fixed_date() -> Iterator[None]:
+    """Let everything that is built have the same date, so that it has the same bytes."""
     before = os.environ.get("SOURCE_DATE_EPOCH")
     os.environ["SOURCE_DATE_EPOCH"] = EPOCH
     try:

@@ -213,7 +213,7 @@ def test_a_day_that_needs_more_than_its_package_is_refused(
         CannotRelease,
         match=rf"my_course/day9/x\.py, line \d: students get only .* imports {module}$",
     ):
-        wheel.staged("day9")
+        wheel.files_of_wheel("day9")
 
 
 def test_a_day_may_import_its_own_modules(outside: Path) -> None:
@@ -222,7 +222,7 @@ def test_a_day_may_import_its_own_modules(outside: Path) -> None:
         "from . import tools\nfrom .tools import Exercise\nimport my_course.day9.tools\n"
     )
     assert {"graders/my_course/__init__.py", "graders/my_course/day9/x.py"} <= set(
-        wheel.staged("day9")
+        wheel.files_of_wheel("day9")
     )
 
 

@@ -19,7 +19,7 @@ from gpudojo.model.catalogue import exercises_of
 from gpudojo.model.errors import NoReference
 from gpudojo.model.results import Outcome
 from gpudojo.model.time_outs import describe_time_out, still_running_after
-from gpudojo.release.manifest import _drawn
+from gpudojo.release.recording import _timelines_of_calls
 from virtual_cuda.ledger.timeline import NOTHING_BESIDE
 
 from tests.gpudojo.notebook.conftest import Session
@@ -85,7 +85,7 @@ def test_without_a_reference_its_recorded_calls_are_compared(
     written = references.ReferenceSolution(ROOT / "reference" / "day8" / f"{exercise.stem}.py")
     key = f"{exercise.stem}::train_epoch"
     evidence = {f"8/virtual/{key}": compress(written.evidence(exercise, function, "virtual", 8))}
-    drawn = compress(_drawn(exercise, function, written))
+    drawn = compress(_timelines_of_calls(exercise, function, written))
     packed = encode_shipped(
         ShippedEvidence("day8", (8,), {key: "(…)"}, evidence, timelines={key: drawn})
     )

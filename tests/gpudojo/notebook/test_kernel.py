@@ -8,7 +8,7 @@ from typing import Any
 
 import nbformat
 import pytest
-from gpudojo.release.student import of_day
+from gpudojo.release.notebooks import notebooks_of_day
 from nbclient import NotebookClient
 
 from tests.gpudojo.notebook.solving import ROOT, answers, reference
@@ -30,7 +30,7 @@ def code(source: str, **metadata: Any) -> Any:
 @pytest.fixture(scope="module")
 def seen(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Any]]:
     """Every code cell's outputs, by its id: the notebook of 04 as it is, then what a student may try."""
-    made = of_day(ROOT, "day8")["notebooks/day8/04_modifying_training_loop_gpu.ipynb"]
+    made = notebooks_of_day(ROOT, "day8")["notebooks/day8/04_modifying_training_loop_gpu.ipynb"]
     notebook = nbformat.reads(made.decode(), as_version=4)
     more = {
         "wrong": code(answers(WRONG)["train_epoch"]),

@@ -12,7 +12,7 @@ from gpudojo.cli import main
 from gpudojo.model.catalogue import exercises_of
 from gpudojo.model.results import Outcome
 from gpudojo.model.results_file import read
-from gpudojo.release.student import of_day
+from gpudojo.release.notebooks import notebooks_of_day
 
 from tests.gpudojo.notebook.solving import REFERENCE, ROOT, filled, reference
 from tests.sharing import WarmPython
@@ -28,7 +28,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A class: files, notebooks and one notebook for the day, all solved; and a notebook and files with mistakes."""
     made = tmp_path_factory.mktemp("class")
     answers = reference()
-    for name, data in of_day(ROOT, "day8").items():
+    for name, data in notebooks_of_day(ROOT, "day8").items():
         whole = name.endswith("day8.ipynb")
         _write(made / ("days" if whole else "sheets") / Path(name).name, filled(data, answers))
         if whole:

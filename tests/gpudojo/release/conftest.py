@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 from gpudojo.platforms import seals
-from gpudojo.release import manifest, student
-from gpudojo.release.stubs import stubs
+from gpudojo.release import recording, student
+from gpudojo.release.stubs import stubs_of_day
 
 from tests.sharing import once
 
@@ -41,7 +41,7 @@ def released(tmp_path_factory: pytest.TempPathFactory) -> Released:
 def release(folder: Path) -> Released:
     """A release in a new folder beneath this one."""
     kept: list[bytes] = []
-    record = manifest.recorded
+    record = recording.record_evidence
 
     def recorded(*given: object) -> bytes:
         kept.append(record(*given))  # type: ignore[arg-type]
@@ -49,7 +49,7 @@ def release(folder: Path) -> Released:
 
     began = time.perf_counter()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(manifest, "recorded", recorded)
+        patch.setattr(recording, "record_evidence", recorded)
         files = student.release(ROOT, "day8", folder / "day8", seals())
     return Released(folder / "day8", files, kept[0], time.perf_counter() - began)
 
@@ -59,6 +59,6 @@ def copied_reference(tmp_path: Path) -> Path:
     """A root with references of its own, to be spoiled."""
     folder = tmp_path / "root" / "reference" / "day8"
     folder.mkdir(parents=True)
-    for name in stubs(REFERENCE):
+    for name in stubs_of_day(REFERENCE):
         (folder / name).write_bytes((REFERENCE / name).read_bytes())
     return folder

@@ -14,19 +14,19 @@ from pathlib import Path
 
 import pytest
 from gpudojo.release import leaks
-from gpudojo.release.leaks import Secret, is_idiom, secrets
-from gpudojo.release.stubs import solutions
-from gpudojo.release.wheel import staged
+from gpudojo.release.leaks import Secret, is_idiom, secrets_of
+from gpudojo.release.stubs import solution_blocks
+from gpudojo.release.wheel import files_of_wheel
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from .conftest import REFERENCE, Released
 
-LINES, BLOCKS = secrets(REFERENCE)
+LINES, BLOCKS = secrets_of(REFERENCE)
 SOLUTIONS = {
     (path.name, block[0][0]): textwrap.dedent("\n".join(line for _, line in block))
     for path in sorted(REFERENCE.glob("*.py"))
-    for block in solutions(path.read_text(encoding="utf-8"))
+    for block in solution_blocks(path.read_text(encoding="utf-8"))
 }
 
 
@@ -34,7 +34,7 @@ SOLUTIONS = {
 def secrets_read_once() -> Iterator[None]:
     """Hundreds of searches for the same solutions."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(leaks, "secrets", functools.cache(secrets))
+        patch.setattr(leaks, "secrets_of", functools.cache(secrets_of))
         yield
 
 
@@ -165,7 +165,7 @@ def test_a_leak_says_where_it_is() -> None:
 
 
 def test_the_wheel_is_made_without_references_and_tests() -> None:
-    names = set(staged("day8", b""))
+    names = set(files_of_wheel("day8", b""))
     assert "graders/gpudojo/grading/of_reference/day8.mp" in names
     assert not [
         name

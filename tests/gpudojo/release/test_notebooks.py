@@ -17,7 +17,7 @@ from click.testing import CliRunner
 from gpudojo.cli import main
 from gpudojo.model.catalogue import exercises_of
 from gpudojo.model.errors import BadMarkers
-from gpudojo.release import stubs, student
+from gpudojo.release import notebooks, sections, stubs
 
 ROOT = Path(__file__).parents[3]
 REFERENCE = ROOT / "reference" / "day8"
@@ -26,7 +26,7 @@ WHOLE = "notebooks/day8/day8.ipynb"
 
 @pytest.fixture(scope="module")
 def made() -> dict[str, bytes]:
-    return student.of_day(ROOT, "day8")
+    return notebooks.notebooks_of_day(ROOT, "day8")
 
 
 def cells(data: bytes, kind: str | None = None) -> list[dict[str, Any]]:
@@ -73,8 +73,8 @@ def test_they_are_valid_and_empty_of_outputs(made: dict[str, bytes]) -> None:
 
 def test_the_bytes_depend_on_nothing_but_the_stub(made: dict[str, bytes], tmp_path: Path) -> None:
     program = (
-        "import hashlib, pathlib, sys; from gpudojo.release.student import of_day;"
-        "made = of_day(pathlib.Path(sys.argv[1]), 'day8'); print('torch' in sys.modules);"
+        "import hashlib, pathlib, sys; from gpudojo.release.notebooks import notebooks_of_day;"
+        "made = notebooks_of_day(pathlib.Path(sys.argv[1]), 'day8'); print('torch' in sys.modules);"
         "print(hashlib.sha256(b''.join(made.values())).hexdigest())"
     )
     # Another solution below the same stub, another folder and another hash seed.
@@ -106,7 +106,7 @@ def test_no_line_of_a_solution_is_in_any_cell(made: dict[str, bytes]) -> None:
         for line in path.read_text(encoding="utf-8").splitlines():
             if line.strip() in (stubs.BEGIN, stubs.END):
                 inside = line.strip() == stubs.BEGIN
-            elif inside and line.strip() and not line.strip().startswith(stubs.OTHERWISE):
+            elif inside and line.strip() and not line.strip().startswith(stubs.INSTEAD):
                 solution.append(line.strip())
         stub = [
             line.strip() for line in stubs.stub_of(path.read_text(encoding="utf-8")).splitlines()
@@ -119,7 +119,7 @@ def test_no_line_of_a_solution_is_in_any_cell(made: dict[str, bytes]) -> None:
             # The whole day shows the stubs of other exercises, too, where a line may stand that is a solution here.
             found -= {
                 line
-                for other in (stubs.stubs(REFERENCE).values())
+                for other in (stubs.stubs_of_day(REFERENCE).values())
                 for line in map(str.strip, other.splitlines())
             }
             assert found == set(), name
@@ -140,7 +140,7 @@ def test_every_task_has_its_text_above_and_its_check_below(made: dict[str, bytes
             assert text(below) == f"check({function.name})"
             (statement,) = ast.parse(text(task)).body
             if isinstance(statement, ast.FunctionDef):
-                assert stubs.INSTEAD in text(task)
+                assert stubs.IN_STUB in text(task)
                 assert (
                     "About " in text(above)
                     or "line. Read" in text(above)
@@ -156,7 +156,7 @@ def test_every_task_has_its_text_above_and_its_check_below(made: dict[str, bytes
 
 
 def test_a_notebook_defines_what_the_stub_defines(made: dict[str, bytes]) -> None:
-    for name, stub in stubs.stubs(REFERENCE).items():
+    for name, stub in stubs.stubs_of_day(REFERENCE).items():
         data = made[f"notebooks/day8/{name.removesuffix('.py')}.ipynb"]
         code = "\n\n".join(
             text(cell)
@@ -164,7 +164,7 @@ def test_a_notebook_defines_what_the_stub_defines(made: dict[str, bytes]) -> Non
             if not cell["id"].endswith(("-check", "-opening"))
         )
         wanted, found = (_without_docstrings(source) for source in (stub, code))
-        assert found == wanted.replace(stubs.IN_A_FILE, stubs.IN_A_NOTEBOOK), name
+        assert found == wanted.replace(sections.IN_A_FILE, sections.IN_A_NOTEBOOK), name
 
 
 def _without_docstrings(source: str) -> str:
@@ -190,7 +190,10 @@ def opened(
     monkeypatch.setattr("subprocess.run", run)
     monkeypatch.chdir(folder)
     try:
-        exec(student.OPENING.format(package=package), names := {"__name__": "somewhere"})
+        exec(
+            notebooks.OPENING_CELL.read_text(encoding="utf-8").format(package=package),
+            names := {"__name__": "somewhere"},
+        )
         assert callable(names["check"])
     finally:
         monkeypatch.undo()
@@ -261,7 +264,7 @@ def test_a_reference_that_cannot_be_used_is_a_sentence_and_no_file(
     assert f"Error: {folder / 'bad.py'}:{why}" in said
     assert not (tmp_path / "out").exists()
     with pytest.raises(BadMarkers):
-        student.of_day(tmp_path, "day8")
+        notebooks.notebooks_of_day(tmp_path, "day8")
 
 
 def test_a_file_without_a_title_or_a_demo_is_still_a_notebook(tmp_path: Path) -> None:
@@ -271,13 +274,13 @@ def test_a_file_without_a_title_or_a_demo_is_still_a_notebook(tmp_path: Path) ->
         '    """Add * to <b>.\n\n    2 lines. Read: https://example.org/a_b\n    """\n'
         "    # BEGIN SOLUTION\n    return x\n    # END SOLUTION\n"
     )
-    title, given, task = stubs.sections(path)
+    title, given, task = sections.split_into_sections(path)
     assert title.text == "new one"
     assert given.code == "import torch\n\n# what this is for\nLIMIT = 3"
-    assert isinstance(task, stubs.Task)
+    assert isinstance(task, sections.Task)
     assert task.code == (
         '@torch.no_grad()\ndef f(x: int, *, y=LIMIT):\n    """Add * to <b>."""\n    raise NotImplementedError'
     )
-    assert student.task_text(task) == (
+    assert sections.task_text(task) == (
         "### `f(x: int, *, y=LIMIT)`\n\nAdd \\* to \\<b>.\n\n*2 lines.* Read: <https://example.org/a_b>"
     )

@@ -12,7 +12,7 @@ from gpudojo.cli import main
 from gpudojo.model.catalogue import exercises_of
 from gpudojo.model.errors import CannotRelease
 from gpudojo.platforms.github_classroom import workflow
-from gpudojo.release import manifest, student, wheel
+from gpudojo.release import recording, student, wheel
 
 from .conftest import ROOT
 
@@ -23,7 +23,7 @@ EXERCISE = "04_modifying_training_loop_gpu.py"
 def quick(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
     """The references are not run, unless a test is about that."""
     if "references_run" not in request.fixturenames:
-        monkeypatch.setattr(manifest, "recorded", lambda *given: b"evidence")
+        monkeypatch.setattr(recording, "record_evidence", lambda *given: b"evidence")
 
 
 @pytest.fixture
@@ -75,7 +75,7 @@ def test_a_disk_that_fills_up_on_the_way(tmp_path: Path, monkeypatch: pytest.Mon
 
     monkeypatch.setattr(Path, "write_bytes", full)
     with pytest.raises(CannotRelease, match="No space left on device"):
-        student.write({"a": b"1", "deep/b": b"2"}, tmp_path / "new" / "out")
+        student.write_repository({"a": b"1", "deep/b": b"2"}, tmp_path / "new" / "out")
     assert written
     assert list(tmp_path.iterdir()) == []
 
@@ -83,13 +83,13 @@ def test_a_disk_that_fills_up_on_the_way(tmp_path: Path, monkeypatch: pytest.Mon
 @pytest.mark.parametrize("name", ["/etc/passwd", "../x", "a/../../x", "a\\b", ""])
 def test_a_path_that_leads_out(tmp_path: Path, name: str) -> None:
     with pytest.raises(CannotRelease, match="is not a path inside"):
-        student.write({name: b""}, tmp_path / "out")
+        student.write_repository({name: b""}, tmp_path / "out")
     assert list(tmp_path.iterdir()) == []
 
 
 def test_an_empty_folder_is_taken(tmp_path: Path) -> None:
     (tmp_path / "out").mkdir()
-    student.write({"deep/a.txt": b"1"}, tmp_path / "out")
+    student.write_repository({"deep/a.txt": b"1"}, tmp_path / "out")
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
     assert (tmp_path / "out" / "deep" / "a.txt").read_bytes() == b"1"
 

@@ -14,7 +14,7 @@ ROOT = Path(__file__).parents[3]
 
 
 def test_the_committed_stubs_are_fresh() -> None:
-    stale = stubs.stale(ROOT / "reference" / "day8", ROOT / "exercises" / "day8")
+    stale = stubs.stale_stubs(ROOT / "reference" / "day8", ROOT / "exercises" / "day8")
     assert stale == [], "run: dojo release stubs"
 
 
@@ -53,8 +53,8 @@ def test_writing_says_what_changed(tmp_path: Path) -> None:
     reference = tmp_path / "reference"
     reference.mkdir()
     (reference / "a.py").write_text("# BEGIN SOLUTION\nx = 1\n# END SOLUTION\n")
-    assert stubs.write(reference, tmp_path / "exercises") == ["a.py"]
-    assert stubs.write(reference, tmp_path / "exercises") == []
+    assert stubs.write_stubs(reference, tmp_path / "exercises") == ["a.py"]
+    assert stubs.write_stubs(reference, tmp_path / "exercises") == []
     assert (tmp_path / "exercises" / "a.py").read_text() == "raise NotImplementedError\n"
 
 
@@ -82,7 +82,7 @@ def test_the_command_writes_and_checks(tmp_path: Path) -> None:
 
 
 def test_stubs_are_the_same_bytes_on_every_machine(tmp_path: Path) -> None:
-    for name, text in stubs.stubs(ROOT / "reference" / "day8").items():
+    for name, text in stubs.stubs_of_day(ROOT / "reference" / "day8").items():
         assert "\r" not in text
         assert text.endswith("\n"), name
         assert not text.endswith("\n\n"), name

@@ -16,7 +16,7 @@ import pytest
 from gpudojo.model.catalogue import exercises_of
 from gpudojo.model.errors import CannotRelease
 from gpudojo.platforms import seals
-from gpudojo.release import manifest, student
+from gpudojo.release import recording, student
 
 from tests.gpudojo.pytest_plugin.test_timelines import WAITING
 from tests.sharing import WarmPython, once
@@ -191,10 +191,10 @@ def test_no_reference_is_run_and_none_is_there(
 
 @pytest.mark.slow
 def test_the_same_bytes_every_time(released: Released) -> None:
-    again = manifest.recorded(REFERENCE, "day8")
+    again = recording.record_evidence(REFERENCE, "day8")
     assert again == released.evidence
-    exercises = student.open_stubs(REFERENCE, "day8")
-    assert student.repository(ROOT, "day8", exercises, again, seals()) == released.files
+    exercises = student.stubs_for_students(REFERENCE, "day8")
+    assert student.repository_files(ROOT, "day8", exercises, again, seals()) == released.files
 
 
 def test_what_is_written_is_what_was_made(released: Released) -> None:
@@ -239,4 +239,4 @@ def test_requirements_name_no_host_and_every_dependency(released: Released) -> N
 def test_platforms_add_files_without_being_listed_and_replace_none() -> None:
     assert "gpudojo.platforms.github_classroom.workflow" in {seal.__module__ for seal in seals()}
     with pytest.raises(CannotRelease, match=r"README\.md would be written twice"):
-        student.repository(ROOT, "day8", {}, b"", [lambda files, name: {"README.md": b""}])
+        student.repository_files(ROOT, "day8", {}, b"", [lambda files, name: {"README.md": b""}])

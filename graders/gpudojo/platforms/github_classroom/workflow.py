@@ -15,7 +15,13 @@ from typing import Final
 import msgspec
 
 from gpudojo.model.catalogue import exercises_of
-from gpudojo.release.manifest import WORKFLOW, Manifest, dumped, hashed, manifest
+from gpudojo.release.manifest import (
+    WORKFLOW,
+    Manifest,
+    encode_manifest,
+    hash_of,
+    make_manifest,
+)
 
 TEMPLATE: Final = Path(__file__).with_name("classroom.yml")
 PYTHON: Final = "3.12"
@@ -23,7 +29,7 @@ PYTHON: Final = "3.12"
 
 def seal(files: Mapping[str, bytes], day: str) -> dict[str, bytes]:
     """Return the workflow, for a repository that is otherwise complete."""
-    return {WORKFLOW: workflow_text(manifest(files, day)).encode()}
+    return {WORKFLOW: workflow_text(make_manifest(files, day)).encode()}
 
 
 def workflow_text(released: Manifest) -> str:
@@ -41,7 +47,7 @@ def workflow_text(released: Manifest) -> str:
         "@HASH@": released.files[released.wheel],
         "@WHEEL@": released.wheel,
         "@REQUIREMENTS@": _indent(released.requirements, 12),
-        "@MANIFEST@": dumped(without_workflow).replace("'", "''"),
+        "@MANIFEST@": encode_manifest(without_workflow).replace("'", "''"),
         "@RESULTS@": _indent(results, 10),
         "@RUNNERS@": ",".join(runners),
     }
@@ -51,7 +57,7 @@ def workflow_text(released: Manifest) -> str:
 
 def add_workflow(released: Manifest) -> Manifest:
     """Return the manifest with the hash of the workflow that it stands in."""
-    digest = hashed(workflow_text(released).encode())
+    digest = hash_of(workflow_text(released).encode())
     return msgspec.structs.replace(released, files=released.files | {WORKFLOW: digest})
 
 

@@ -18,7 +18,7 @@ from gpudojo.cli import main
 from gpudojo.cli.release import IMAGE
 from gpudojo.model.catalogue import exercises_of
 from gpudojo.platforms import _autograder, _bundles
-from gpudojo.release import manifest
+from gpudojo.release import recording
 
 from tests.gpudojo.platforms.classroom.checkouts import FIRST, REFERENCE
 from tests.gpudojo.platforms.classroom.conftest import ROOT, bare, environment_at
@@ -41,7 +41,7 @@ def made(tmp_path_factory: pytest.TempPathFactory, evidence: bytes) -> dict[str,
     """The folders that the commands write."""
     folder = tmp_path_factory.mktemp("bundles")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(manifest, "recorded", lambda *_: evidence)
+        patch.setattr(recording, "record_evidence", lambda *_: evidence)
         for name in ("prairielearn", "autolab"):
             done = CliRunner().invoke(
                 main, ["release", name, str(folder / name), "--root", str(ROOT)]

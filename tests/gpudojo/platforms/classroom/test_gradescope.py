@@ -24,7 +24,7 @@ from gpudojo.model.results import (
 )
 from gpudojo.platforms import Options, _bundles, exporter
 from gpudojo.platforms import _autograder as harness
-from gpudojo.release import manifest
+from gpudojo.release import manifest, recording
 
 from tests.gpudojo.platforms.classroom.checkouts import FIRST, REFERENCE
 from tests.gpudojo.platforms.classroom.conftest import ROOT, bare, environment_at
@@ -231,7 +231,7 @@ def test_the_zip_holds_two_scripts_no_reference_and_the_same_bytes(
     )
     assert not [name for name in inner if "reference/" in name or name.endswith(".mp")]
     # That the evidence is recorded to the same bytes is tested with the students' release.
-    monkeypatch.setattr(manifest, "recorded", lambda *_: evidence)
+    monkeypatch.setattr(recording, "record_evidence", lambda *_: evidence)
     assert _bundles.gradescope_zip(ROOT, "day8", "a secret") == autograder.archive
 
 
@@ -242,8 +242,8 @@ def test_another_secret_is_another_seed(monkeypatch: pytest.MonkeyPatch) -> None
         asked.append(seeds)
         return b"evidence"
 
-    monkeypatch.setattr(manifest, "recorded", recorded)
-    monkeypatch.setattr(_bundles, "wheel", lambda *_: ("grader.whl", b""))
+    monkeypatch.setattr(recording, "record_evidence", recorded)
+    monkeypatch.setattr(_bundles, "build_wheel", lambda *_: ("grader.whl", b""))
     for secret in ("one", "two", "one", None):
         _bundles.gradescope_zip(ROOT, "day8", secret)
     assert asked[0] == asked[2] != asked[1]
@@ -254,7 +254,7 @@ def test_bad_input_is_a_sentence_and_writes_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(manifest, "recorded", lambda *_: b"evidence")
+    monkeypatch.setattr(recording, "record_evidence", lambda *_: b"evidence")
     (tmp_path / "file").write_text("")
     for options, said in (
         (["--out", "autograder.tar"], "does not end in .zip"),

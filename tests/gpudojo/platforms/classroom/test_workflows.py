@@ -37,7 +37,7 @@ def parsed(text: str) -> dict[str, Any]:
 
 @pytest.fixture
 def workflow() -> str:
-    return workflows.workflow_text(manifests.manifest(FILES, "day8"))
+    return workflows.workflow_text(manifests.make_manifest(FILES, "day8"))
 
 
 def test_it_validates_against_the_published_schema(released: Path) -> None:
@@ -99,32 +99,32 @@ def test_it_may_only_read_and_ends_in_time(workflow: str) -> None:
 
 
 def test_the_manifest_in_it_knows_the_workflow_it_stands_in(released: Path) -> None:
-    known = workflows.add_workflow(manifests.loaded(manifest_in(released)))
-    assert known.files[WORKFLOW] == manifests.hashed((released / WORKFLOW).read_bytes())
-    assert known == manifests.of_folder(released)
-    assert manifests.changes(released, known) == []
+    known = workflows.add_workflow(manifests.decode_manifest(manifest_in(released)))
+    assert known.files[WORKFLOW] == manifests.hash_of((released / WORKFLOW).read_bytes())
+    assert known == manifests.manifest_of_folder(released)
+    assert manifests.find_changes(released, known) == []
     data = (released / known.wheel).read_bytes()
     assert known.files[known.wheel] == hashlib.sha256(data).hexdigest()
 
 
 def test_line_ends_of_another_system_are_no_change(tmp_path: Path) -> None:
-    known = manifests.manifest(FILES, "day8")
+    known = manifests.make_manifest(FILES, "day8")
     for path, data in FILES.items():
         (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / path).write_bytes(
             data if path.endswith(".whl") else data.replace(b"\n", b"\r\n")
         )
-    assert manifests.changes(tmp_path, known) == []
+    assert manifests.find_changes(tmp_path, known) == []
 
 
 def test_links_and_pipes_in_place_of_a_file_are_changes_and_hold_nobody_up(tmp_path: Path) -> None:
     import os
 
-    known = manifests.manifest(FILES, "day8")
+    known = manifests.make_manifest(FILES, "day8")
     (tmp_path / "vendor").symlink_to("/")
     (tmp_path / "requirements.txt").symlink_to("/dev/zero")
     os.mkfifo(tmp_path / "pytest.ini")
-    found = {change.path: change.what for change in manifests.changes(tmp_path, known)}
+    found = {change.path: change.what for change in manifests.find_changes(tmp_path, known)}
     assert found["requirements.txt"] == found["pytest.ini"] == "changed"
     assert found[known.wheel] == "deleted"
 

@@ -1,0 +1,170 @@
+"""Records the evidence of a day's references for public seeds, as a release ships it.
+
+`record_evidence` does it in a new process, which has done nothing else before:
+`python -m gpudojo.release.recording REFERENCE DAY TARGET SEED...`.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from gpudojo.grading.engine import judge_function
+from gpudojo.grading.references import (
+    PUBLIC_SEEDS,
+    ReferenceSolution,
+    ShippedEvidence,
+    compress,
+    encode_shipped,
+)
+from gpudojo.model.catalogue import exercises_of
+from gpudojo.model.errors import CannotRelease, DojoError
+from gpudojo.model.evidence import (
+    Evidence,
+    Observation,
+    Race,
+    convert_facts,
+    decode_evidence,
+    encode_evidence,
+    plain_facts,
+)
+from gpudojo.model.exercise import Exercise, Function
+from gpudojo.model.results import Outcome
+
+if TYPE_CHECKING:
+    from virtual_cuda.ledger import Timeline
+
+GRADERS: Final = Path(__file__).resolve().parents[2]
+# The process's exit status where the reference does not pass; its last line says why.
+REFUSED: Final = 3
+
+
+def record_evidence(reference: Path, day: str, seeds: Sequence[int] = PUBLIC_SEEDS) -> bytes:
+    """Run a day's references in a new process and return their evidence.
+
+    Raises CannotRelease where they cannot be run or do not pass.
+    """
+    paths = [str(GRADERS)]
+    if os.environ.get("PYTHONPATH"):
+        paths.append(os.environ["PYTHONPATH"])
+    environment = os.environ | {
+        "CUDA_VISIBLE_DEVICES": "",
+        "OMP_NUM_THREADS": "1",
+        "PYTHONHASHSEED": "0",
+        "PYTHONPATH": os.pathsep.join(paths),
+    }
+    with tempfile.TemporaryDirectory() as folder:
+        target = Path(folder) / "evidence"
+        command = [sys.executable, "-m", __name__, str(reference.resolve()), day, str(target)]
+        command += [str(seed) for seed in seeds]
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, cwd=folder)
+        lines = done.stderr.strip().splitlines() or ["it said nothing"]
+        if done.returncode == REFUSED:
+            raise CannotRelease(lines[-1])
+        if done.returncode or not target.is_file():
+            raise CannotRelease(f"the references could not be run: {lines[-1]}")
+        return target.read_bytes()
+
+
+def record_here(reference: Path, day: str, seeds: Sequence[int]) -> ShippedEvidence:
+    """Run a day's references in this process, which should have done nothing else before.
+
+    Raises DojoError where a reference does not pass.
+    """
+    signatures = {}
+    evidence = {}
+    timelines = {}
+    for exercise in exercises_of(day):
+        solution = ReferenceSolution(reference / f"{exercise.stem}.py")
+        for function in exercise.functions:
+            key = f"{exercise.stem}::{function.name}"
+            signatures[key] = solution.signature(exercise, function)
+            for seed in seeds:
+                on_virtual = _observe(exercise, function, solution, "virtual", seed)
+                on_cpu = _observe(exercise, function, solution, "cpu", seed)
+                seen_on = {"virtual": on_virtual, "cpu": _only_of_bench(function, on_cpu)}
+                for bench, seen in seen_on.items():
+                    if seen.observations:
+                        evidence[f"{seed}/{bench}/{key}"] = compress(seen)
+            calls = _timelines_of_calls(exercise, function, solution)
+            if calls:
+                timelines[key] = compress(calls)
+    return ShippedEvidence(day, tuple(seeds), signatures, evidence, timelines=timelines)
+
+
+def _only_of_bench(function: Function, evidence: Evidence) -> Evidence:
+    """Return what probes saw that run on the chosen device: all others see the virtual one."""
+    names = {probe.name for probe in function.probes if probe.machine == "bench"}
+    observations = {name: seen for name, seen in evidence.observations.items() if name in names}
+    return msgspec.structs.replace(evidence, observations=observations)
+
+
+def _timelines_of_calls(
+    exercise: Exercise, function: Function, solution: ReferenceSolution
+) -> list[Timeline]:
+    """Return what the reference's calls do on the public seed.
+
+    The seeds of the evidence may be a secret.
+    """
+    from gpudojo.grading.watching import EveryCall
+
+    calls = EveryCall(function.name)
+    solution.evidence(exercise, calls.over(function), "virtual", PUBLIC_SEEDS[0])
+    return calls.timelines
+
+
+def _observe(
+    exercise: Exercise, function: Function, solution: ReferenceSolution, bench: str, seed: int
+) -> Evidence:
+    """Return what the reference does, once it is known to pass all that students have to.
+
+    Raises CannotRelease where it does not.
+    """
+    import torch  # only in the process that records
+
+    place = f"{solution.path.name}: `{function.name}`"
+    torch.manual_seed(seed)  # for what may draw numbers as it likes, such as a shuffled loader
+    try:
+        seen = solution.evidence(exercise, function, bench, seed)
+        evidence = decode_evidence(encode_evidence(seen))
+    except DojoError as error:
+        raise CannotRelease(f"{place}: {error}") from None
+    for result in judge_function(exercise, function, evidence, evidence):
+        if result.outcome is not Outcome.PASSED:
+            reason = f": {result.happened}" if result.happened else ""
+            raise CannotRelease(
+                f"{place}: the reference does not pass its own check {result.check}{reason}"
+            )
+    return _without_times(function, evidence)
+
+
+def _without_times(function: Function, evidence: Evidence) -> Evidence:
+    """Return the evidence without what this machine's clock says."""
+    observations = dict(evidence.observations)
+    for probe in function.probes:
+        if probe.returns is Race:
+            seen = observations[probe.name]
+            race = msgspec.structs.replace(convert_facts(seen.facts, Race), student=0.0, loop=0.0)
+            observations[probe.name] = Observation(seen.status, plain_facts(race))
+    return msgspec.structs.replace(evidence, observations=observations)
+
+
+def main(reference: str, day: str, target: str, *seeds: str) -> None:
+    """Write the evidence to a file, or a sentence to standard error and exit with REFUSED."""
+    try:
+        evidence = record_here(Path(reference), day, [int(seed) for seed in seeds])
+    except DojoError as error:
+        print(" ".join(str(error).split()), file=sys.stderr)
+        raise SystemExit(REFUSED) from None
+    Path(target).write_bytes(encode_shipped(evidence))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
