@@ -15,7 +15,7 @@ from typing import Any, Final
 
 import torch
 from virtual_cuda.device.cuda_errors import DTYPE_NAMES as SPELLINGS
-from virtual_cuda.ops.dispatch import usual_name
+from virtual_cuda.ops.cpu_errors import usual_cuda_name
 from virtual_cuda.ops.registry import declared
 
 from tools.probe import SHORT
@@ -103,14 +103,14 @@ def words(probe: dict[str, Any]) -> tuple[dict[str, str], dict[str, dict[str, st
             dev = devs.most_common(1)[0][0]
             kernel = KERNEL.match(cpu.replace("'{T}'", "'T'"))
             if kernel and dev == cpu.replace(
-                f'"{kernel[1]}"', f'"{kernels.get(kernel[1]) or usual_name(kernel[1])}"'
+                f'"{kernel[1]}"', f'"{kernels.get(kernel[1]) or usual_cuda_name(kernel[1])}"'
             ):
                 continue
             if not re.search(
                 r"\[\d|\{\[", cpu + dev
             ):  # a message with sizes is one call's, not the operator's
                 spoken.setdefault(overload, {})[cpu] = dev
-    return {cpu: cuda for cpu, cuda in kernels.items() if cuda != usual_name(cpu)}, spoken
+    return {cpu: cuda for cpu, cuda in kernels.items() if cuda != usual_cuda_name(cpu)}, spoken
 
 
 def refusals(probe: Table) -> Table:

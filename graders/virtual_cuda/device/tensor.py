@@ -123,7 +123,7 @@ def dispatch_by(function: Any) -> None:
         Tensor.__torch_dispatch__ = staticmethod(function)  # type: ignore[method-assign]
 
 
-def fresh(inner: torch.Tensor, shape: Any, dtype: Any, block: Block) -> Any:
+def wrap_new(inner: torch.Tensor, shape: Any, dtype: Any, block: Block) -> Any:
     """The same as `wrap` for a strided tensor that a kernel has just made; `shape` and `dtype` are its own."""
     # Strides left out are contiguous ones, which take less time. Sizes of 0 and 1 may have any stride.
     strides = (
@@ -191,13 +191,13 @@ def wrap(inner: torch.Tensor, block: Block) -> Any:
     return shell
 
 
-def refresh(tensor: Any) -> None:
+def update_shell(tensor: Any) -> None:
     """Make a wrapper say what its inner tensor has become: `resize_`, `t_`, `set_` and `out=` change it in place."""
     inner = tensor._inner
     nbytes = inner.untyped_storage().nbytes()
     block = tensor._block
     if nbytes > block.size:
         block = Block(block.device, nbytes)
-    fresh = wrap(inner, block)
-    _data.__set__(tensor, fresh)
+    other = wrap(inner, block)
+    _data.__set__(tensor, other)
     tensor._block = block

@@ -17,12 +17,7 @@ from virtual_cuda.device.cuda_errors import (
 from virtual_cuda.device.hidden import conceal, reveal
 from virtual_cuda.device.tensor import VIRTUAL, wrap
 from virtual_cuda.internals import find_internal
-from virtual_cuda.ops.dispatch import (
-    allocate,
-    closed_device_error,
-    work_of,
-    write,
-)
+from virtual_cuda.ops.dispatch import allocate, closed_device_error, record_operation, work_of
 from virtual_cuda.ops.elementwise import SLOW
 from virtual_cuda.ops.whole_kernels import (
     are_on_several_devices,
@@ -121,7 +116,9 @@ class FusedAttention(torch.autograd.Function):
             plain = out.new_empty((*out.shape[:3], padded))[..., :size].copy_(out.detach())
         result = wrap(plain, allocate(device, plain.nbytes // size * padded))
         work = work_of(plain, inner)
-        write("aten._scaled_dot_product_efficient_attention.default", device, plain.nbytes, work)
+        record_operation(
+            "aten._scaled_dot_product_efficient_attention.default", device, plain.nbytes, work
+        )
         if needs:
             rows = -(-query.shape[2] // _ROW) * _ROW if efficient else query.shape[2]
             sizes = [query.shape[0] * query.shape[1] * rows * 4]
@@ -157,7 +154,9 @@ class FusedAttention(torch.autograd.Function):
                 made[i] = grad.contiguous() if contiguous else _laid_out_as(grad, operand.detach())
         results = wrap_each(made, device)
         name = "aten._scaled_dot_product_efficient_attention_backward.default"
-        write(name, device, sum(r.nbytes for r in results if r is not None), work_of(None, inner))
+        record_operation(
+            name, device, sum(r.nbytes for r in results if r is not None), work_of(None, inner)
+        )
         refusal = f"derivative for aten::_scaled_dot_product_{kernel}_attention_backward is not implemented"
         return (*refuse_second_gradients(results, refusal), *[None] * (5 - len(results)))
 

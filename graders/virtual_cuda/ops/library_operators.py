@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from virtual_cuda.internals import DispatchKeySet, find_internal, has_kernel
-from virtual_cuda.ops.dispatch import general
+from virtual_cuda.ops.dispatch import run_any
 
 # Namespaces with a function of their own: function(func, args, kwargs). `torch_api/distributed.py` adds one.
 NAMESPACES: Final[dict[str, Callable[[Any, Any, Any], Any]]] = {}
@@ -33,4 +33,4 @@ def run_library_operator(func: Any, args: Any, kwargs: Any) -> Any:
         return func.redispatch(DispatchKeySet(_CUDA), *args, **kwargs)
     if not any(has_kernel(name, key) for key in ("CPU", "CompositeExplicitAutograd")):
         raise NotImplementedError(_ONLY_CUDA.format(name))
-    return general(func, args, kwargs)
+    return run_any(func, args, kwargs)

@@ -1,4 +1,13 @@
-"""The one way of every operator: a plan, made once for each from its schema and its entry in the registry."""
+"""The one way of every operator: a plan, made once for each from its schema and its entry.
+
+A plan is a function(args, kwargs) that `Tensor.__torch_dispatch__` calls. Most operators have one of
+a few forms, and a plan that looks only at what this form can have: two tensors, a list of tensors, …
+Where the arguments turn out to be others, on two devices for instance, a plan hands the call to
+`run_any` of `dispatch.py`, which can run all operators.
+
+A plan does what `run_any` does: it calls the CPU's kernel with the inner tensors, allocates memory
+for the results, wraps them and records the operation.
+"""
 
 from __future__ import annotations
 
@@ -7,40 +16,95 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import zip_longest
 from time import perf_counter
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import torch
 
 from virtual_cuda.device.state import OpenDevice
-from virtual_cuda.device.tensor import AUTOCAST, PLANS, VIRTUAL, fresh, refresh, wrap
+from virtual_cuda.device.tensor import AUTOCAST, PLANS, VIRTUAL, update_shell, wrap, wrap_new
 from virtual_cuda.internals import COMPOSITE, dispatch_also_to, find_internal, has_kernel
+from virtual_cuda.ops.cpu_errors import handle_cpu_error
 from virtual_cuda.ops.dispatch import (
-    Rules,
     allocate,
-    beforehand,
     closed_device_error,
-    deliver,
-    general,
-    rescue,
-    rules_of,
+    put_on_device,
+    record_operation,
+    refuse_if_too_large,
+    run_any,
     thread_state,
     work_of,
-    wrap_output,
-    write,
+    wrap_result,
 )
 from virtual_cuda.ops.library_operators import run_library_operator
 from virtual_cuda.ops.placement import on_host
 from virtual_cuda.ops.registry import call_of, facts_of
+from virtual_cuda.ops.rules import Rules, rules_of
+
+Plan = Callable[[Any, Any], Any]  # function(args, kwargs) -> results
 
 _STRIDED: Final = torch.strided
 _NUMBERS: Final = (int, float, bool)
-_grad_on: Final = torch.is_grad_enabled
-_inference_on: Final = torch.is_inference_mode_enabled
+_is_inference_mode: Final = torch.is_inference_mode_enabled
+_increment_version: Final = find_internal(
+    "torch._C._increment_version", otherwise=lambda tensors: None
+)
+# Results of more elements are tried on the meta device first: the host might not have the memory
+# to find out that the device has not.
+_MANY_ELEMENTS: Final = 1 << 27
 
 
-def item(func: Any, rules: Rules) -> Any:
+# ---- what operators look at ------------------------------------------------------------------------------------------
+
+
+def _elements_of_product(left: torch.Tensor, right: torch.Tensor) -> int:
+    """How many elements a matrix product has; 0 for vectors."""
+    if left.dim() < 2 or right.dim() < 2:
+        return 0
+    rows = left.numel() // max(left.shape[-1], 1)
+    return rows * int(right.shape[-1])
+
+
+def _elements_of_broadcast(left: Any, right: Any) -> int:
+    """How many elements two shapes have when each is stretched to the other."""
+    pairs = zip_longest(reversed(left), reversed(right), fillvalue=1)
+    return math.prod(max(pair) for pair in pairs)
+
+
+def _strided_dim_of(func: Any) -> Callable[[Any], tuple[int, ...]] | None:
+    """For operators along a dimension: a function(args) that gives it, if it is not the last.
+
+    The clock wants to know: the memory of other dimensions is read in strides.
+    None for operators without such an argument.
+    """
+    types = ("int", "List[int]", "Optional[int]", "Optional[List[int]]")
+    position = 0
+    for index, argument in enumerate(func._schema.arguments):
+        if argument.name == "dim" and str(argument.type) in types:
+            position = index
+            break
+    if position == 0:
+        return None
+
+    def strided_dim(args: Any) -> tuple[int, ...]:
+        dim: Any = args[position] if len(args) > position else -1
+        last = args[0].dim() - 1
+        if dim == -1 or dim == last:
+            return ()
+        dims: Any = dim if type(dim) in (list, tuple) else (dim,)
+        if not dims or any(each in (None, -1, last) for each in dims):
+            return ()
+        return (dims[0],)
+
+    return strided_dim
+
+
+# ---- plans for a single operator -------------------------------------------------------------------------------------
+
+
+def _plan_item(func: Any, rules: Rules) -> Plan:
     """`item()`: the one operator whose result is a Python number."""
-    name, count_waits = str(func), rules.count_waits
+    name = rules.name
+    count_waits = rules.count_waits
     assert count_waits is not None
 
     def plan(args: Any, kwargs: Any) -> Any:
@@ -50,447 +114,506 @@ def item(func: Any, rules: Rules) -> Any:
             raise closed_device_error(device)
         inner = first._inner
         value = inner.item() if inner.numel() == 1 else func(inner)
-        write(name, device, 0)
+        record_operation(name, device, 0)
         count_waits(args, {})
         return value
 
     return plan
 
 
-def detach(func: Any, rules: Rules) -> Any:
-    """Another shell around the same inner tensor. Operators that change a tensor's shape in place unshare it first.
+def _plan_detach(func: Any, rules: Rules) -> Plan:
+    """`detach`: another device tensor around the same inner tensor.
 
-    Not written down: autograd detaches what it saves, which for plain tensors never reaches a dispatcher.
+    It is not recorded: autograd detaches what it saves, which for plain tensors never reaches a
+    dispatcher. Operators that change a tensor's shape in place unshare the inner tensor first.
     """
 
     def plan(args: Any, kwargs: Any) -> Any:
         first = args[0]
         if type(first) not in VIRTUAL:
-            return general(func, args, kwargs)
+            return run_any(func, args, kwargs)
         inner = first._inner
         if inner.layout is not _STRIDED:
-            return general(func, args, kwargs)
+            return run_any(func, args, kwargs)
         block = first._block
         if block.device.closed:
             raise closed_device_error(block.device)
         dtype = inner.dtype
-        if dtype.is_complex or _inference_on() or inner.storage_offset() or inner.is_neg():
+        if dtype.is_complex or _is_inference_mode() or inner.storage_offset() or inner.is_neg():
             return wrap(inner, block)
-        return fresh(inner, inner.shape, dtype, block)  # most are the gradients of leaves
+        return wrap_new(inner, inner.shape, dtype, block)
 
     return plan
 
 
-# More elements than this are looked at on the meta device first, so that the host does not try what the device refuses.
-_SUSPICIOUS: Final = 1 << 27
-
-
-def _product_elements(left: torch.Tensor, right: torch.Tensor) -> int:
-    """How many elements a matrix product has; looking at it costs nothing beside the product."""
-    return (
-        left.numel() // max(left.shape[-1], 1) * right.shape[-1]
-        if left.dim() > 1 and right.dim() > 1
-        else 0
-    )
-
-
-def _broadcast_elements(left: Any, right: Any) -> int:
-    """How many elements two shapes have when each is stretched to the other."""
-    return math.prod(
-        max(pair) for pair in zip_longest(reversed(left), reversed(right), fillvalue=1)
-    )
-
-
-def _across(func: Any) -> Callable[[Any], tuple[int, ...]] | None:
-    """For operators along a dimension: gives it, if it is not the last, for the clock; the memory is then strided."""
-    kinds = ("int", "List[int]", "Optional[int]", "Optional[List[int]]")
-    place = next(
-        (
-            i
-            for i, a in enumerate(func._schema.arguments)
-            if a.name == "dim" and str(a.type) in kinds
-        ),
-        0,
-    )
-
-    def across(args: Any) -> tuple[int, ...]:
-        given: Any = args[place] if len(args) > place else -1
-        last = args[0].dim() - 1
-        if given == -1 or given == last:
-            return ()
-        dims: Any = given if type(given) in (list, tuple) else (given,)
-        return () if not dims or any(dim in (None, -1, last) for dim in dims) else (dims[0],)
-
-    return across if place else None
-
-
-def _from_tensors(func: Any, rules: Rules, slots: tuple[int, ...]) -> Any:
-    """Tensors given by position, all on one device: one is changed and returned, or new ones are made."""
-    returns = func._schema.returns
-    call, refuse, output, count_waits, name = rules
-    product, front = facts_of(func).product, facts_of(func).front
-    in_place, single = returns[0].alias_info is not None, len(returns) == 1 and not front
-    reshapes = torch.Tag.inplace_view in func.tags
-    across = _across(func)
-
-    def plan(args: Any, kwargs: Any) -> Any:
-        inner = [*args]
-        device, number = None, False
-        count = len(inner)
-        for slot in slots:
-            if slot >= count:
-                break
-            tensor = inner[slot]
-            if type(tensor) in VIRTUAL:
-                if tensor._block.device is not device:
-                    if device is not None:
-                        return general(func, args, kwargs)
-                    device = tensor._block.device
-                inner[slot] = tensor._inner
-            elif in_place and type(tensor) in _NUMBERS:
-                number = True
-            elif tensor is not None:
-                return general(func, args, kwargs)
-        if device is None or (number and inner[0].layout is not _STRIDED):
-            return general(func, args, kwargs)
-        if device.closed:
-            raise closed_device_error(device)
-        if reshapes:  # other tensors may share the inner one
-            inner[0] = args[0]._inner = inner[0].detach()
-        if refuse is not None:
-            refuse(args, kwargs or {})
-        if product and _product_elements(inner[-2], inner[-1]) > _SUSPICIOUS:
-            beforehand(func, inner, kwargs, device)
-        try:
-            out = call(*inner, **kwargs) if kwargs else call(*inner)
-        except Exception as error:
-            out = rescue(func, inner, kwargs or {}, device, error)
-        if number:
-            result = args[0]
-            write(name, device, 0, work_of(inner[0], inner))
-            if count_waits is not None:
-                count_waits(args, kwargs or {})
-            return result
-        shapes = [inner[slot].shape for slot in slots if slot < count and inner[slot] is not None]
-        if across is not None:
-            shapes += across(args)
-        if in_place:
-            result = args[0]
-            write(name, device, 0, (result.dtype, None, *shapes))
-        else:
-            if output is not None:
-                out = output(inner, kwargs or {}, out)
-            if single:
-                result = deliver(out, device, name, *shapes)
-            else:
-                results = _deliver_many((out,) if front else out, device, name, shapes)
-                result = results[0] if front else results
-        if count_waits is not None:
-            count_waits(args, kwargs or {})
-        if reshapes:
-            refresh(result)
-        return result
-
-    return plan
-
-
-def _deliver_many(out: Any, device: OpenDevice, name: str, shapes: list[Any]) -> tuple[Any, ...]:
-    """The results of normalisation, pooling and losses on the device, and their line in the ledger."""
-    at = perf_counter()
-    results: list[Any] = []
-    nbytes = 0
-    dtype = None
-    for tensor in out:
-        if not on_host(tensor):
-            results.append(tensor)
-            continue
-        size = tensor.untyped_storage().nbytes()  # it may be the front of a longer buffer
-        nbytes += size
-        dtype = dtype or tensor.dtype
-        results.append(wrap(tensor, allocate(device, size)))
-    first_shape = out[0].shape if on_host(out[0]) else None
-    write(name, device, nbytes, (dtype, first_shape, *shapes), at=at)
-    return tuple(results)
-
-
-def _from_one(func: Any, call: Any) -> Any:
-    """One new tensor from one; the same as above without what such operators do not need."""
-    name = str(func)
-    copies, pointwise = func is torch.ops.aten.clone.default, torch.Tag.pointwise in func.tags
-    across = _across(func)
-
-    def plan(args: Any, kwargs: Any) -> Any:
-        first = args[0]
-        if type(first) not in VIRTUAL:
-            return general(func, args, kwargs)
-        device = first._block.device
-        if device.closed:
-            raise closed_device_error(device)
-        inner = first._inner
-        if inner.numel() > _SUSPICIOUS:
-            beforehand(func, [inner, *args[1:]], kwargs, device)
-        try:
-            if kwargs:
-                out = call(inner, *args[1:], **kwargs)
-            elif len(args) == 1:
-                out = call(inner)
-            else:
-                out = call(inner, *args[1:])
-        except Exception as error:
-            out = rescue(func, [inner, *args[1:]], kwargs or {}, device, error)
-        if across is not None:
-            return deliver(out, device, name, inner.shape, *across(args))
-        # The clock takes a plain copy for no kernel.
-        plain = inner.stride() == out.stride() if copies else pointwise
-        return deliver(out, device, name) if plain else deliver(out, device, name, inner.shape)
-
-    return plan
-
-
-def view(func: Any, rules: Rules) -> Any:
-    """A view of one tensor."""
-    name, call = str(func), rules.call
-    direct = call_of(func)  # without the care that conjugated numbers need
-
-    def plan(args: Any, kwargs: Any) -> Any:
-        first = args[0]
-        if type(first) not in VIRTUAL:
-            return general(func, args, kwargs)
-        block, inner = first._block, first._inner
-        device = block.device
-        if device.closed:
-            raise closed_device_error(device)
-        run = call if inner.dtype.is_complex else direct
-        try:
-            out = run(inner, *args[1:], **kwargs) if kwargs else run(inner, *args[1:])
-        except Exception as error:
-            out = rescue(func, [inner, *args[1:]], kwargs or {}, device, error)
-        write(name, device, 0)
-        return wrap(out, block)
-
-    return plan
-
-
-def _from_two(func: Any, call: Any) -> Any:
-    """One new tensor from two."""
-    name, across = str(func), _across(func)
-    number = partial(_with_number, func, name, call)
-
-    def plan(args: Any, kwargs: Any) -> Any:
-        if len(args) < 2:
-            return general(func, args, kwargs)
-        first, second = args[0], args[1]
-        if type(first) not in VIRTUAL or type(second) not in VIRTUAL:
-            return number(args, kwargs) if type(second) in _NUMBERS else general(func, args, kwargs)
-        device = first._block.device
-        if second._block.device is not device:
-            return general(func, args, kwargs)
-        if device.closed:
-            raise closed_device_error(device)
-        one, two = first._inner, second._inner
-        left, right = one.shape, two.shape
-        if left != right and _broadcast_elements(left, right) > _SUSPICIOUS:
-            beforehand(func, [one, two, *args[2:]], kwargs, device)
-        try:
-            if kwargs:
-                out = call(one, two, *args[2:], **kwargs)
-            elif len(args) == 2:
-                out = call(one, two)
-            else:
-                out = call(one, two, *args[2:])
-        except Exception as error:
-            out = rescue(func, [one, two, *args[2:]], kwargs or {}, device, error)
-        if across is None:
-            return deliver(out, device, name, left, right)
-        return deliver(out, device, name, left, right, *across(args))
-
-    return plan
-
-
-def _with_number(func: Any, name: str, call: Any, args: Any, kwargs: Any) -> Any:
-    """One new tensor from one and a number."""
-    first = args[0]
-    if (
-        type(first) not in VIRTUAL
-        or first._inner.layout is not _STRIDED
-        or first._block.device.closed
-    ):
-        return general(func, args, kwargs)
-    device, inner = first._block.device, first._inner
-    try:
-        out = call(inner, *args[1:], **(kwargs or {}))
-    except Exception as error:
-        out = rescue(func, [inner, *args[1:]], kwargs or {}, device, error)
-    if out.dtype is inner.dtype:
-        return deliver(out, device, name, inner.shape)
-    result, nbytes = wrap_output(out, device, {})
-    write(name, device, nbytes, work_of(out, (inner,)))
-    return result
-
-
-def like(func: Any, rules: Rules) -> Any:
-    """`zeros_like` and its kin where they stay on the device: everything else they may be asked is rare."""
-    name, call = str(func), rules.call
+def _plan_like(func: Any, rules: Rules) -> Plan:
+    """`zeros_like` and its kin where they stay on the device: all else they may be asked is rare."""
+    name = rules.name
+    call = rules.call
 
     def plan(args: Any, kwargs: Any) -> Any:
         first = args[0]
         if type(first) not in VIRTUAL or len(args) > 1:
-            return general(func, args, kwargs)
+            return run_any(func, args, kwargs)
         device = first._block.device
         options = {}
         for key, value in (kwargs or {}).items():
             if key == "device":
                 if value is not None and value != device.lazy:
-                    return general(func, args, kwargs)
+                    return run_any(func, args, kwargs)
             elif key != "pin_memory" and value is not None:
                 options[key] = value
-        if device.closed or first._inner.layout is not _STRIDED:
-            return general(func, args, kwargs)
-        return deliver(call(first._inner, **options), device, name)
+        inner = first._inner
+        if device.closed or inner.layout is not _STRIDED:
+            return run_any(func, args, kwargs)
+        return put_on_device(call(inner, **options), device, name)
 
     return plan
 
 
-def _opened_lists(args: Any, slots: Sequence[int]) -> tuple[OpenDevice, list[Any]] | None:
-    """The arguments with their lists of device tensors opened; None where that is not all there is to it."""
+# ---- plans for operators of one form ---------------------------------------------------------------------------------
+
+
+def _plan_view(func: Any, rules: Rules) -> Plan:
+    """A view of one tensor."""
+    name = rules.name
+    call_for_complex = rules.call
+    call_for_real = call_of(func)  # without the care that conjugated numbers need
+
+    def plan(args: Any, kwargs: Any) -> Any:
+        first = args[0]
+        if type(first) not in VIRTUAL:
+            return run_any(func, args, kwargs)
+        block = first._block
+        inner = first._inner
+        device = block.device
+        if device.closed:
+            raise closed_device_error(device)
+        call = call_for_complex if inner.dtype.is_complex else call_for_real
+        try:
+            result = call(inner, *args[1:], **(kwargs or {}))
+        except Exception as error:
+            result = handle_cpu_error(func, [inner, *args[1:]], kwargs or {}, device, error)
+        record_operation(name, device, 0)
+        return wrap(result, block)
+
+    return plan
+
+
+def _plan_one_tensor(func: Any, call: Any) -> Plan:
+    """One new tensor from one."""
+    name = str(func)
+    is_copy = func is torch.ops.aten.clone.default
+    is_pointwise = torch.Tag.pointwise in func.tags
+    strided_dim = _strided_dim_of(func)
+
+    def plan(args: Any, kwargs: Any) -> Any:
+        first = args[0]
+        if type(first) not in VIRTUAL:
+            return run_any(func, args, kwargs)
+        device = first._block.device
+        if device.closed:
+            raise closed_device_error(device)
+        inner = first._inner
+        rest = args[1:]
+        if inner.numel() > _MANY_ELEMENTS:
+            refuse_if_too_large(func, [inner, *rest], kwargs, device)
+        try:
+            result = call(inner, *rest, **kwargs) if kwargs else call(inner, *rest)
+        except Exception as error:
+            result = handle_cpu_error(func, [inner, *rest], kwargs or {}, device, error)
+        if strided_dim is not None:
+            return put_on_device(result, device, name, inner.shape, *strided_dim(args))
+        # The clock takes a copy with the same strides, without a shape, for no kernel.
+        has_shape_of_result = is_pointwise
+        if is_copy:
+            has_shape_of_result = inner.stride() == result.stride()
+        if has_shape_of_result:
+            return put_on_device(result, device, name)
+        return put_on_device(result, device, name, inner.shape)
+
+    return plan
+
+
+def _plan_two_tensors(func: Any, call: Any) -> Plan:
+    """One new tensor from two, or from one and a number."""
+    name = str(func)
+    strided_dim = _strided_dim_of(func)
+    run_with_number = partial(_run_with_number, func, name, call)
+
+    def plan(args: Any, kwargs: Any) -> Any:
+        if len(args) < 2:
+            return run_any(func, args, kwargs)
+        first = args[0]
+        second = args[1]
+        if type(second) in _NUMBERS:
+            return run_with_number(args, kwargs)
+        if type(first) not in VIRTUAL or type(second) not in VIRTUAL:
+            return run_any(func, args, kwargs)
+        device = first._block.device
+        if second._block.device is not device:
+            return run_any(func, args, kwargs)
+        if device.closed:
+            raise closed_device_error(device)
+        left = first._inner
+        right = second._inner
+        rest = args[2:]
+        shapes = (left.shape, right.shape)
+        if shapes[0] != shapes[1] and _elements_of_broadcast(*shapes) > _MANY_ELEMENTS:
+            refuse_if_too_large(func, [left, right, *rest], kwargs, device)
+        try:
+            result = call(left, right, *rest, **kwargs) if kwargs else call(left, right, *rest)
+        except Exception as error:
+            result = handle_cpu_error(func, [left, right, *rest], kwargs or {}, device, error)
+        if strided_dim is None:
+            return put_on_device(result, device, name, *shapes)
+        return put_on_device(result, device, name, *shapes, *strided_dim(args))
+
+    return plan
+
+
+def _run_with_number(func: Any, name: str, call: Any, args: Any, kwargs: Any) -> Any:
+    """Run an operator of two tensors on one tensor and a number."""
+    first = args[0]
+    if type(first) not in VIRTUAL:
+        return run_any(func, args, kwargs)
+    device = first._block.device
+    inner = first._inner
+    if inner.layout is not _STRIDED or device.closed:
+        return run_any(func, args, kwargs)
+    try:
+        result = call(inner, *args[1:], **(kwargs or {}))
+    except Exception as error:
+        result = handle_cpu_error(func, [inner, *args[1:]], kwargs or {}, device, error)
+    if result.dtype is inner.dtype:
+        return put_on_device(result, device, name, inner.shape)
+    # The work is told in the dtype of the argument.
+    wrapped, nbytes = wrap_result(result, device, {})
+    record_operation(name, device, nbytes, work_of(result, (inner,)))
+    return wrapped
+
+
+def _plan_changed_tensor(func: Any, rules: Rules, slots: tuple[int, ...]) -> Plan:
+    """Tensors at these positions, all on one device: the first is changed in place and returned."""
+    name = rules.name
+    is_product = facts_of(func).product
+    reshapes = torch.Tag.inplace_view in func.tags
+    strided_dim = _strided_dim_of(func)
+
+    def plan(args: Any, kwargs: Any) -> Any:
+        opened = _open_tensors(args, slots, numbers_allowed=True)
+        if opened is None:
+            return run_any(func, args, kwargs)
+        device = opened.device
+        inner = opened.inner
+        first = args[0]
+        if opened.has_number and inner[0].layout is not _STRIDED:
+            return run_any(func, args, kwargs)
+        if device.closed:
+            raise closed_device_error(device)
+        if reshapes:  # other device tensors may share the inner one
+            inner[0] = first._inner = inner[0].detach()
+        _compute(func, rules, args, kwargs, opened, is_product)
+        if opened.has_number:
+            work = work_of(inner[0], inner)
+        else:
+            work = (first.dtype, None, *opened.shapes(slots))
+            if strided_dim is not None:
+                work += strided_dim(args)
+        record_operation(name, device, 0, work)
+        if rules.count_waits is not None:
+            rules.count_waits(args, kwargs or {})
+        if reshapes:
+            update_shell(first)
+        return first
+
+    return plan
+
+
+def _plan_new_tensors(func: Any, rules: Rules, slots: tuple[int, ...]) -> Plan:
+    """Tensors at these positions, all on one device: one new tensor or several are made."""
+    name = rules.name
+    is_product = facts_of(func).product
+    is_front = facts_of(func).front
+    is_single = len(func._schema.returns) == 1
+    strided_dim = _strided_dim_of(func)
+
+    def plan(args: Any, kwargs: Any) -> Any:
+        opened = _open_tensors(args, slots, numbers_allowed=False)
+        if opened is None:
+            return run_any(func, args, kwargs)
+        device = opened.device
+        if device.closed:
+            raise closed_device_error(device)
+        results = _compute(func, rules, args, kwargs, opened, is_product)
+        shapes = opened.shapes(slots)
+        if strided_dim is not None:
+            shapes += strided_dim(args)
+        if rules.output is not None:
+            results = rules.output(opened.inner, kwargs or {}, results)
+        wrapped: Any
+        if is_single and is_front:
+            wrapped = _put_all_on_device((results,), device, name, shapes)[0]
+        elif is_single:
+            wrapped = put_on_device(results, device, name, *shapes)
+        else:
+            wrapped = _put_all_on_device(results, device, name, shapes)
+        if rules.count_waits is not None:
+            rules.count_waits(args, kwargs or {})
+        return wrapped
+
+    return plan
+
+
+class _Opened(NamedTuple):
+    """The arguments of an operator with inner tensors in the place of device tensors."""
+
+    device: OpenDevice
+    inner: list[Any]
+    has_number: bool = False  # whether there is a number where a tensor could be
+
+    def shapes(self, slots: tuple[int, ...]) -> list[Any]:
+        """The shapes of the tensors at these positions."""
+        given = [self.inner[slot] for slot in slots if slot < len(self.inner)]
+        return [tensor.shape for tensor in given if tensor is not None]
+
+
+def _open_tensors(args: Any, slots: tuple[int, ...], numbers_allowed: bool) -> _Opened | None:
+    """Open the tensors at these positions; None unless all are on one device, or None themselves."""
+    device = None
+    has_number = False
+    inner = [*args]
+    for slot in slots:
+        if slot >= len(inner):
+            break
+        tensor = inner[slot]
+        if type(tensor) in VIRTUAL:
+            if tensor._block.device is not device:
+                if device is not None:
+                    return None
+                device = tensor._block.device
+            inner[slot] = tensor._inner
+        elif numbers_allowed and type(tensor) in _NUMBERS:
+            has_number = True
+        elif tensor is not None:
+            return None
+    return None if device is None else _Opened(device, inner, has_number)
+
+
+def _compute(
+    func: Any, rules: Rules, args: Any, kwargs: Any, opened: _Opened, is_product: bool
+) -> Any:
+    """Refuse what CUDA refuses, and call the kernel with the inner tensors."""
+    inner = opened.inner
+    if rules.refuse is not None:
+        rules.refuse(args, kwargs or {})
+    if is_product and _elements_of_product(*inner[-2:]) > _MANY_ELEMENTS:
+        refuse_if_too_large(func, inner, kwargs, opened.device)
+    try:
+        return rules.call(*inner, **kwargs) if kwargs else rules.call(*inner)
+    except Exception as error:
+        return handle_cpu_error(func, inner, kwargs or {}, opened.device, error)
+
+
+def _put_all_on_device(
+    results: Any, device: OpenDevice, name: str, shapes: list[Any]
+) -> tuple[Any, ...]:
+    """Several results of one operator on the device, and its line in the ledger."""
+    at = perf_counter()
+    wrapped: list[Any] = []
+    nbytes = 0
+    dtype = None
+    for result in results:
+        if not on_host(result):
+            wrapped.append(result)
+            continue
+        size = result.untyped_storage().nbytes()  # it may be the front of a longer buffer
+        nbytes += size
+        dtype = dtype or result.dtype
+        wrapped.append(wrap(result, allocate(device, size)))
+    first_shape = results[0].shape if on_host(results[0]) else None
+    record_operation(name, device, nbytes, (dtype, first_shape, *shapes), at=at)
+    return tuple(wrapped)
+
+
+# ---- lists of tensors ------------------------------------------------------------------------------------------------
+
+
+def _open_lists(args: Any, slots: Sequence[int]) -> _Opened | None:
+    """Open the lists of tensors at these positions; None unless all tensors are on one device."""
     device = None
     inner = [*args]
     for slot in slots:
         if slot >= len(inner):
             break
-        given = inner[slot]
-        if type(given) is not list and type(given) is not tuple:
+        tensors = inner[slot]
+        if type(tensors) is not list and type(tensors) is not tuple:
             return None
-        found = []
-        for tensor in given:
+        opened = []
+        for tensor in tensors:
             if type(tensor) not in VIRTUAL:
                 return None
             if tensor._block.device is not device:
                 if device is not None:
                     return None
                 device = tensor._block.device
-            found.append(tensor._inner)
-        inner[slot] = found
-    return None if device is None else (device, inner)
+            opened.append(tensor._inner)
+        inner[slot] = opened
+    return None if device is None else _Opened(device, inner)
 
 
-def lists(func: Any, call: Any, slots: tuple[int, ...]) -> Any:
-    """`_foreach_*`: lists of tensors in, a list of new tensors out, or lists changed in place and nothing returned."""
-    name, returns = str(func), bool(func._schema.returns)
+def _plan_lists(func: Any, call: Any, slots: tuple[int, ...]) -> Plan:
+    """`_foreach_*`: lists in; a list of new tensors out, or lists are changed in place."""
+    name = str(func)
+    makes_tensors = bool(func._schema.returns)
 
     def plan(args: Any, kwargs: Any) -> Any:
-        opened = _opened_lists(args, slots)
+        opened = _open_lists(args, slots)
         if opened is None:
-            return general(func, args, kwargs)
-        device, inner = opened
+            return run_any(func, args, kwargs)
+        device = opened.device
+        inner = opened.inner
         if device.closed:
             raise closed_device_error(device)
         try:
-            out = call(*inner, **kwargs) if kwargs else call(*inner)
+            results = call(*inner, **kwargs) if kwargs else call(*inner)
         except Exception as error:
-            out = rescue(func, inner, kwargs or {}, device, error)
-        if not returns:
-            _increment_version(
-                args[slots[0]]
-            )  # as torch does for every list that is changed in place
-        return _deliver_lists(out if returns else None, device, name, inner[slots[0]])
+            results = handle_cpu_error(func, inner, kwargs or {}, device, error)
+        first = inner[slots[0]]
+        work = (first[0].dtype, None, *[tensor.shape for tensor in first])
+        if not makes_tensors:
+            _increment_version(args[slots[0]])  # as torch does for a list that is changed in place
+            record_operation(name, device, 0, work)
+            return None
+        wrapped = []
+        nbytes = 0
+        for result in results:
+            wrapped.append(wrap(result, allocate(device, result.nbytes)))
+            nbytes += result.nbytes
+        record_operation(name, device, nbytes, work)
+        return wrapped
 
     return plan
 
 
-def _deliver_lists(out: Any, device: OpenDevice, name: str, first: list[Any]) -> Any:
-    work = first[0].dtype, None, *[tensor.shape for tensor in first]
-    if out is None:
-        write(name, device, 0, work)
-        return None
-    given = [wrap(tensor, allocate(device, tensor.nbytes)) for tensor in out]
-    write(name, device, sum(tensor.nbytes for tensor in out), work)
-    return given
+# ---- the choice ------------------------------------------------------------------------------------------------------
 
 
-_increment_version: Final = find_internal(
-    "torch._C._increment_version", otherwise=lambda tensors: None
-)
-_FEW: Final = {(0,): _from_one, (0, 1): _from_two}
-_FAST_PATHS: Final = {"detach": detach, "item": item, "like": like, "view": view}
-
-
-def plan_by(function: Any, func: Any) -> Any:
-    """A plan that is written by hand: function(func, args, kwargs)."""
+def plan_by_hand(function: Any, func: Any) -> Plan:
+    """A plan that calls function(func, args, kwargs)."""
     return lambda args, kwargs: function(func, args, kwargs or {})
 
 
-def _taken_apart(func: Any) -> Any:
-    """A plan for `to`, `item`, `linear`, …: autograd takes them apart, but in inference mode they arrive whole.
+def _plan_parts(func: Any) -> Plan:
+    """`to`, `item`, `linear`, …: operators that C++ makes of others.
 
-    C++ takes them apart here, too: `func.decompose` prefers versions in Python, which a GPU never runs, and some import
-    sympy. What arrives here has left autocast behind: it is turned on again for the parts of operators that autocast
-    has nothing to do with, as they would find it on a GPU.
+    Autograd takes them apart; in inference mode they arrive whole. C++ takes them apart here, too:
+    `func.decompose` prefers versions in Python, which a GPU never runs, and some import sympy.
+    What arrives here has left autocast behind. It is turned on again for the parts of operators
+    that autocast has nothing to do with, as they would find it on a GPU.
     """
-    apart = partial(func._op_dk, COMPOSITE)
-    known = has_kernel(func.name(), "AutocastCUDA")
-    state = thread_state
+    run_parts = partial(func._op_dk, COMPOSITE)
+    is_cast_itself = has_kernel(func.name(), "AutocastCUDA")
 
     def plan(args: Any, kwargs: Any) -> Any:
-        if state.autocast is None or state.cast:
-            return apart(*args, **(kwargs or {}))
-        if known:
-            state.cast = True
+        kwargs = kwargs or {}
+        if thread_state.autocast is None or thread_state.cast:
+            return run_parts(*args, **kwargs)
+        if is_cast_itself:
+            thread_state.cast = True
             try:
-                return apart(*args, **(kwargs or {}))
+                return run_parts(*args, **kwargs)
             finally:
-                state.cast = False
+                thread_state.cast = False
         with dispatch_also_to(AUTOCAST):
-            return apart(*args, **(kwargs or {}))
+            return run_parts(*args, **kwargs)
 
     return plan
 
 
-def make_plan(func: Any) -> Any:
-    """A function(args, kwargs) that runs this operator: the shortest way that its schema and its entry allow."""
+_BY_ENTRY: Final = {
+    "detach": _plan_detach,
+    "item": _plan_item,
+    "like": _plan_like,
+    "view": _plan_view,
+}
+
+
+def make_plan(func: Any) -> Plan:
+    """The plan of an operator: what its entry says, or what suits its schema."""
     facts = facts_of(func)
     if facts.plan is not None:
-        return plan_by(facts.plan, func)
+        return plan_by_hand(facts.plan, func)
     if func.namespace not in ("aten", "prims"):
-        return plan_by(run_library_operator, func)
-    composite = has_kernel(func.name(), "CompositeImplicitAutograd")
-    if composite and not facts.whole:
-        return _taken_apart(func)
-    rules = rules_of(func)
+        return plan_by_hand(run_library_operator, func)
+    if has_kernel(func.name(), "CompositeImplicitAutograd") and not facts.whole:
+        return _plan_parts(func)
     if facts.fast_path is not None:
-        return _FAST_PATHS[facts.fast_path](func, rules)
+        return _BY_ENTRY[facts.fast_path](func, rules_of(func))
+    return _plan_by_schema(func) or partial(run_any, func)
+
+
+def _plan_by_schema(func: Any) -> Plan | None:
+    """The plan for operators of this form; None where only `run_any` will do."""
     schema = func._schema
-    arguments, returns = schema.arguments, schema.returns
-    kinds = [str(a.type) for a in arguments]
-    slots = tuple(
-        i
-        for i, a in enumerate(arguments)
-        if kinds[i] in ("Tensor", "Optional[Tensor]") and not a.kwarg_only
-    )
-    list_slots = tuple(i for i, k in enumerate(kinds) if "List[" in k and "Tensor" in k)
-    loose = any(
-        a.kwarg_only and ("Tensor" in k or a.name in ("device", "generator"))
-        for a, k in zip(arguments, kinds, strict=True)
-    )
-    in_general = partial(general, func)
-    if loose or any("Generator" in k for k in kinds) or func.namespace != "aten":
-        return in_general
+    rules = rules_of(func)
+    if func.namespace != "aten" or _takes_tensors_by_name(schema):
+        return None
+    slots = []  # the positions of tensors
+    list_slots = []  # the positions of lists of tensors
+    for index, argument in enumerate(schema.arguments):
+        kind = str(argument.type)
+        if "List[" in kind and "Tensor" in kind:
+            list_slots.append(index)
+        elif kind in ("Tensor", "Optional[Tensor]") and not argument.kwarg_only:
+            slots.append(index)
+    returns = schema.returns
     if list_slots:
-        whole = schema.name.startswith("aten::_foreach_") and not slots and rules.refuse is None
-        simple = not returns or (len(returns) == 1 and not schema.is_mutable)
-        return lists(func, rules.call, list_slots) if whole and simple else in_general
-    tensors = bool(returns) and all(str(r.type) == "Tensor" for r in returns)
-    fresh = not schema.is_mutable and all(r.alias_info is None for r in returns)
-    if len(returns) > 1 and tensors and slots and fresh:
-        return _from_tensors(func, rules, slots)
-    if len(returns) != 1 or not tensors or slots[:1] != (0,):
-        return in_general
-    if fresh and slots in _FEW and rules[1:4] == (None, None, None) and not facts_of(func).front:
-        return _FEW[slots](func, rules.call)
+        is_foreach = schema.name.startswith("aten::_foreach_") and not slots
+        returns_one_list = len(returns) == 1 and not schema.is_mutable
+        if is_foreach and rules.refuse is None and (not returns or returns_one_list):
+            return _plan_lists(func, rules.call, tuple(list_slots))
+        return None
+    if not returns or not slots or any(str(each.type) != "Tensor" for each in returns):
+        return None
+    return _plan_by_results(func, rules, tuple(slots))
+
+
+def _takes_tensors_by_name(schema: Any) -> bool:
+    """True if tensors, devices or generators come by keyword: `out=`, `device=`, `generator=`."""
+    for argument in schema.arguments:
+        kind = str(argument.type)
+        if "Generator" in kind:
+            return True
+        by_name = "Tensor" in kind or argument.name in ("device", "generator")
+        if argument.kwarg_only and by_name:
+            return True
+    return False
+
+
+def _plan_by_results(func: Any, rules: Rules, slots: tuple[int, ...]) -> Plan | None:
+    """The plan for an operator with tensors at these positions that returns tensors."""
+    schema = func._schema
+    returns = schema.returns
+    makes_new = not schema.is_mutable and all(each.alias_info is None for each in returns)
+    if len(returns) > 1:
+        return _plan_new_tensors(func, rules, slots) if makes_new else None
+    if slots[0] != 0:
+        return None
+    if makes_new:
+        is_plain = rules.refuse is None and rules.output is None and rules.count_waits is None
+        if is_plain and not facts_of(func).front:
+            if slots == (0,):
+                return _plan_one_tensor(func, rules.call)
+            if slots == (0, 1):
+                return _plan_two_tensors(func, rules.call)
+        return _plan_new_tensors(func, rules, slots)
     alias = returns[0].alias_info
-    if fresh or (alias is not None and alias.is_write):
-        return _from_tensors(func, rules, slots)
-    return view(func, rules) if alias is not None and len(slots) == 1 else in_general
+    if alias is None:
+        return None
+    if alias.is_write:
+        return _plan_changed_tensor(func, rules, slots)
+    return _plan_view(func, rules) if len(slots) == 1 else None
 
 
 PLANS.maker = make_plan

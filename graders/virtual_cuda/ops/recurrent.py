@@ -18,16 +18,16 @@ from virtual_cuda.device.cuda_errors import (
 )
 from virtual_cuda.device.hidden import conceal, reveal
 from virtual_cuda.device.state import Block, OpenDevice
-from virtual_cuda.device.tensor import VIRTUAL, refresh, wrap
+from virtual_cuda.device.tensor import VIRTUAL, update_shell, wrap
 from virtual_cuda.internals import COMPOSITE, torch_functions
 from virtual_cuda.ops import placement
 from virtual_cuda.ops.autocast import cast
 from virtual_cuda.ops.dispatch import (
     allocate,
     closed_device_error,
+    record_operation,
     require_open_device,
     work_of,
-    write,
 )
 from virtual_cuda.ops.elementwise import SLOW
 from virtual_cuda.ops.placement import compare, on_host
@@ -76,7 +76,7 @@ class FusedCell(torch.autograd.Function):
         outs = gates(*inner)
         results = wrap_each(outs, device)
         nbytes = outs[0].nbytes * kept
-        write(
+        record_operation(
             f"aten._thnn_fused_{kind}_cell.default",
             device,
             nbytes + sum(o.nbytes for o in outs),
@@ -117,7 +117,7 @@ class FusedCell(torch.autograd.Function):
         if not twice:
             found = wrap_each(found, device)
             name = f"aten._thnn_fused_{ctx.kind}_cell_backward_impl.default"
-            write(name, device, sum(f.nbytes for f in found), work_of(None, given))
+            record_operation(name, device, sum(f.nbytes for f in found), work_of(None, given))
         each = iter(found)
         return (None, *(next(each) if t.requires_grad else None for t in given))
 
@@ -185,7 +185,7 @@ def _pack_padded_sequence(func: Any, args: Any, kwargs: Any) -> Any:
         )
     device = require_open_device(data)
     packed, sizes = func(data._inner, lengths, *rest, **kwargs)
-    write(str(func), device, packed.nbytes, work_of(packed, (data._inner,)))
+    record_operation(str(func), device, packed.nbytes, work_of(packed, (data._inner,)))
     return wrap(packed, Block(device, packed.untyped_storage().nbytes())), sizes
 
 
@@ -262,7 +262,7 @@ class CudnnRnn(torch.autograd.Function):
             held += hold_memory(device, 256 + sum(-(-part // 32) * 32 for part in parts))
         wrapped = wrap_each([out.detach() for out in outs], device)
         work = work_of(_steps_first(outs, batch_first), _steps_first(inner, batch_first))
-        write("aten._cudnn_rnn.default", device, sum(out.nbytes for out in outs), work)
+        record_operation("aten._cudnn_rnn.default", device, sum(out.nbytes for out in outs), work)
         if train and dropout > 0:
             placement.note("dropout state")
         ctx.train, ctx.held, ctx.weights = train, conceal((device, inner, outs, work)), len(weights)
@@ -297,7 +297,7 @@ class CudnnRnn(torch.autograd.Function):
         count = len(computed) - ctx.weights
         results = [*wrap_each(computed[:count], device), *_in_one_block(computed[count:], device)]
         nbytes = sum(r.nbytes for r in results if r is not None)
-        write("aten._cudnn_rnn_backward.default", device, nbytes, work)
+        record_operation("aten._cudnn_rnn_backward.default", device, nbytes, work)
         return (None, None, None, None, *refuse_second_gradients(results, _ONCE))
 
 
@@ -397,4 +397,4 @@ def flatten_parameters(self: Any) -> None:
     ):
         weight._inner = piece.view(weight.shape).copy_(weight._inner)
         weight._block = block
-        refresh(weight)
+        update_shell(weight)

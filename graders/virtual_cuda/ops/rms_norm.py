@@ -13,11 +13,7 @@ from virtual_cuda.device.cuda_errors import (
 )
 from virtual_cuda.device.tensor import VIRTUAL
 from virtual_cuda.ops.autocast import cast
-from virtual_cuda.ops.dispatch import (
-    require_open_device,
-    work_of,
-    write,
-)
+from virtual_cuda.ops.dispatch import record_operation, require_open_device, work_of
 from virtual_cuda.ops.registry import casts
 from virtual_cuda.ops.whole_kernels import (
     are_on_several_devices,
@@ -44,7 +40,7 @@ class FusedRmsNorm(torch.autograd.Function):
         ctx.save_for_backward(input, weight, kept)
         ctx.dims = dims
         ctx.eps = small
-        write("aten._fused_rms_norm.default", device, out.nbytes, work_of(out, (x,)))
+        record_operation("aten._fused_rms_norm.default", device, out.nbytes, work_of(out, (x,)))
         return result
 
     @staticmethod
@@ -59,7 +55,7 @@ class FusedRmsNorm(torch.autograd.Function):
         inner = (None if t is None else t._inner for t in (gradient, input, weight, kept))
         found = FusedRmsNorm._gradients(ctx, *inner)
         nbytes = sum(t.nbytes for t in found if t is not None)
-        write(
+        record_operation(
             "aten._fused_rms_norm_backward.default",
             device,
             nbytes,

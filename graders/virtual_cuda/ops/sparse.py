@@ -16,21 +16,20 @@ from virtual_cuda.device.tensor import AUTOCAST, VIRTUAL, Tensor, make_shell
 from virtual_cuda.device.tensor import wrap as wrap_strided
 from virtual_cuda.internals import find_internal
 from virtual_cuda.ops import placement
+from virtual_cuda.ops.cpu_errors import handle_cpu_error
 from virtual_cuda.ops.dispatch import (
     WRAPPERS,
     Unwrapped,
-    absent,
-    alert,
     allocate,
     closed_device_error,
+    record_operation,
     require_open_device,
-    rescue,
-    wrap_output,
-    write,
+    wrap_result,
 )
 from virtual_cuda.ops.elementwise import in_single
 from virtual_cuda.ops.placement import HOST, record_copy, waits_of
 from virtual_cuda.ops.registry import NOT_EMULATED, call_of, facts_of, operator
+from virtual_cuda.ops.rules import alert_nondeterministic, no_kernel_error
 from virtual_cuda.patching import identity
 from virtual_cuda.trees import leaves_of, map_leaves, map_only
 
@@ -177,7 +176,7 @@ def run_nested(func: Any, args: Any, kwargs: Any, device: OpenDevice | None = No
     out = map_leaves(up, func(*args, **kwargs))
     if device is not None and any(isinstance(leaf, torch.Tensor) for leaf in leaves_of(out)):
         made = sum(block.size for block in list(blocks.values())[before:])
-        write(f"aten.{getattr(func, '__name__', 'nested')}.default", device, made)
+        record_operation(f"aten.{getattr(func, '__name__', 'nested')}.default", device, made)
     return out
 
 
@@ -336,7 +335,7 @@ class _Opened(Unwrapped):
         if known is not None or device is None:
             return super().close(value, device)
         if value.layout is torch.strided:
-            return wrap_output(value, device, self.blocks)
+            return wrap_result(value, device, self.blocks)
         return wrap(value, device, self.blocks)
 
 
@@ -485,9 +484,9 @@ def run(func: Any, args: Any, kwargs: Any) -> Any:
             raise RuntimeError(re.sub(r"wrapper_CUDA_\w+", wrapper + name, str(error))) from None
     facts = facts_of(func)
     if facts.nondeterministic is not None:
-        alert(facts, args, kwargs)
+        alert_nondeterministic(facts, args, kwargs)
     if facts.absent:
-        raise absent(
+        raise no_kernel_error(
             func,
             "SparseCsrCUDA"
             if any(type(v) is SparseTensor and not v.is_sparse for v in args)
@@ -504,10 +503,10 @@ def run(func: Any, args: Any, kwargs: Any) -> Any:
         if out is NOT_EMULATED:
             out = _product(func, inner, named, error)
         if out is NOT_EMULATED:
-            out = rescue(func, inner, named, target, error)
+            out = handle_cpu_error(func, inner, named, target, error)
     closed, nbytes = seen.close(out, target)
     if target is not None and isinstance(out, (torch.Tensor, list, tuple)):
-        write(str(func), target, nbytes)
+        record_operation(str(func), target, nbytes)
         if (count_waits := waits_of(func)) is not None:
             count_waits(args, kwargs)
     return closed
@@ -536,7 +535,7 @@ def to_device(
     """A sparse host tensor, copied part by part."""
     inner = tensor.detach().clone() if dtype is None else tensor.detach().to(dtype, copy=True)
     shell, nbytes = wrap(inner, device)
-    write("aten._to_copy.default", device, nbytes)
+    record_operation("aten._to_copy.default", device, nbytes)
     pinned = is_pinned(tensor)
     for part in parts_of_sparse(inner):
         record_copy("to_device", part, pinned, non_blocking, HOST, device.label)

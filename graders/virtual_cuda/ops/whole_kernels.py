@@ -13,9 +13,7 @@ from virtual_cuda.device.cuda_errors import (
 from virtual_cuda.device.state import OpenDevice
 from virtual_cuda.device.tensor import VIRTUAL, wrap
 from virtual_cuda.internals import find_internal
-from virtual_cuda.ops.dispatch import (
-    allocate,
-)
+from virtual_cuda.ops.dispatch import allocate
 
 
 def wrap_each(tensors: Any, device: OpenDevice) -> list[Any]:

@@ -25,12 +25,12 @@ from virtual_cuda.ops import autocast, elementwise, layers, recurrent
 from virtual_cuda.ops.dispatch import (
     allocate,
     closed_device_error,
-    deliver,
-    general,
+    put_on_device,
+    record_operation,
     require_open_device,
+    run_any,
     thread_state,
     work_of,
-    write,
 )
 from virtual_cuda.ops.placement import HOST, record_copy
 from virtual_cuda.ops.registry import declared, operator
@@ -55,7 +55,7 @@ def to_device(
         inner = tensor.clone()
     else:
         inner = aten._to_copy.default(tensor, dtype=dtype, memory_format=memory_format)
-    shell = deliver(inner, device, "aten._to_copy.default")
+    shell = put_on_device(inner, device, "aten._to_copy.default")
     record_copy("to_device", tensor, is_pinned(tensor), non_blocking, HOST, device.label)
     return shell
 
@@ -85,14 +85,16 @@ def _to_copy(func: Any, args: Any, kwargs: Any) -> Any:
     else:
         out = elementwise.to_copy(inner, **options)
     if target is None:
-        write("aten._to_copy.default", open_device, 0, (inner.dtype, None, inner.shape), where)
+        record_operation(
+            "aten._to_copy.default", open_device, 0, (inner.dtype, None, inner.shape), where
+        )
         record_copy("to_host", inner, False, non_blocking, open_device.label, HOST, where=where)
         return (
             pinning.count_as_pinned(out) if non_blocking else out
         )  # torch makes it so, or the copy could not overlap
     block = allocate(target, out.untyped_storage().nbytes())
     plain = out.dtype is inner.dtype and inner.is_contiguous()
-    write(
+    record_operation(
         "aten._to_copy.default", target, out.nbytes, work_of(out, () if plain else (inner,)), where
     )
     if target is not open_device:
@@ -119,18 +121,20 @@ def _copy_(func: Any, args: Any, kwargs: Any) -> Any:
         source = torch.scalar_tensor(source, dtype=target.dtype)
     if not on_device:
         elementwise.copy_(target, source._inner)
-        write("aten.copy_.default", device, 0)
+        record_operation("aten.copy_.default", device, 0)
         record_copy("to_host", source._inner, is_pinned(target), non_blocking, device.label, HOST)
         return target
     if not from_device:
         target._inner.copy_(source)
-        write("aten.copy_.default", device, 0)
+        record_operation("aten.copy_.default", device, 0)
         record_copy("to_device", source, is_pinned(source), non_blocking, HOST, device.label)
         return target
     elementwise.copy_(target._inner, source._inner)
     both = target._inner, source._inner
     plain = both[0].dtype is both[1].dtype and both[0].is_contiguous() and both[1].is_contiguous()
-    write("aten.copy_.default", device, 0, work_of(both[0], ()) if plain else work_of(None, both))
+    record_operation(
+        "aten.copy_.default", device, 0, work_of(both[0], ()) if plain else work_of(None, both)
+    )
     other = source._block.device
     if other is not device:
         record_copy(
@@ -200,7 +204,7 @@ def _create(op: Any, *args: Any, **kwargs: Any) -> Any:
             else AssertionError("Torch not compiled with CUDA enabled")
         )
     if op not in EMPTY:
-        return general(op, args, kwargs)
+        return run_any(op, args, kwargs)
     open_device = open_device_of(kwargs["device"])
     assert open_device is not None
     nbytes = math.prod(args[0]) * (kwargs.get("dtype") or torch.get_default_dtype()).itemsize
@@ -217,7 +221,7 @@ def _create(op: Any, *args: Any, **kwargs: Any) -> Any:
     else:
         inner = op(*args, **kwargs)
     block = allocate(open_device, inner.untyped_storage().nbytes())
-    write(_EMPTY_NAMES[op is EMPTY[0]], open_device, inner.nbytes)
+    record_operation(_EMPTY_NAMES[op is EMPTY[0]], open_device, inner.nbytes)
     return wrap(inner, block)
 
 

@@ -13,8 +13,8 @@ import torch
 from virtual_cuda.device.hidden import hidden_attribute
 from virtual_cuda.device.state import CUDA, OpenDevice, VirtualGpu, index_of, now
 from virtual_cuda.device.tensor import PLANS
-from virtual_cuda.ops.dispatch import general
-from virtual_cuda.ops.plans import make_plan, plan_by
+from virtual_cuda.ops.dispatch import run_any
+from virtual_cuda.ops.plans import make_plan, plan_by_hand
 from virtual_cuda.ops.registry import call_of, facts_of, operator
 from virtual_cuda.patching import Opening, Patch, around, torch_patches
 from virtual_cuda.recorder import tensors_in
@@ -355,18 +355,18 @@ def draw(func: Any, args: Any, kwargs: Any) -> Any:
         (block.device for a in args if (block := hidden_attribute(a, "_block")) is not None), None
     )
     args, kwargs, core = _with_generator(func, args, kwargs or {}, device)
-    out = general(func, args, kwargs)
+    out = run_any(func, args, kwargs)
     return out if core is None else _drawn(core, out)
 
 
 def dropout(func: Any, args: Any, kwargs: Any) -> Any:
     """Dropout has no generator argument: the host's generator borrows the device's state where the two differ."""
-    return _borrowed(args[0]._block.device, lambda: general(func, args, kwargs), follows=True)
+    return _borrowed(args[0]._block.device, lambda: run_any(func, args, kwargs), follows=True)
 
 
 def alike(func: Any, args: Any, kwargs: Any) -> Any:
     """`rand_like` and its kin have none either, and draw what `rand` would."""
-    return _borrowed(args[0]._block.device, lambda: general(func, args, kwargs))
+    return _borrowed(args[0]._block.device, lambda: run_any(func, args, kwargs))
 
 
 def _borrowed(device: OpenDevice, call: Callable[[], Any], follows: bool = False) -> Any:
@@ -396,7 +396,7 @@ def replayed(func: Any, inner: Any, kwargs: Any, device: OpenDevice) -> Callable
 def make_random_plan(func: Any) -> Any:
     """The plan of an operator; random ones are recognised by their schema."""
     random = any(a.name == "generator" for a in func._schema.arguments)
-    return plan_by(draw, func) if random and facts_of(func).plan is None else make_plan(func)
+    return plan_by_hand(draw, func) if random and facts_of(func).plan is None else make_plan(func)
 
 
 _BORROWING: Final = (dropout, alike)

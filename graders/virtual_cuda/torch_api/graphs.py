@@ -17,7 +17,7 @@ from virtual_cuda.device.cuda_errors import cuda_error
 from virtual_cuda.device.pinning import is_pinned
 from virtual_cuda.device.state import CPU, Block, OpenDevice, now
 from virtual_cuda.device.tensor import Tensor, dispatch_by
-from virtual_cuda.ops.dispatch import allocate, write
+from virtual_cuda.ops.dispatch import allocate, record_operation
 from virtual_cuda.ops.placement import inner_of
 from virtual_cuda.ops.registry import call_of
 from virtual_cuda.patching import Opening, Patch, around, torch_patches
@@ -95,7 +95,7 @@ def _copies_pageable(func: Any, args: Any, kwargs: Any) -> bool:
 def _run(device: OpenDevice, name: str, call: Callable[[], Any], results: list[Any]) -> None:
     """One step of a replay, into the memory that the capture has given its results."""
     again = call()
-    write(name, device, 0)
+    record_operation(name, device, 0)
     for result, value in zip(results, tensors_in(again), strict=False):
         if result is not value:
             result.copy_(value)

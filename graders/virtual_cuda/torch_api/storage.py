@@ -12,16 +12,16 @@ import torch.utils.dlpack
 
 from virtual_cuda.device.hidden import hidden_attribute
 from virtual_cuda.device.state import CUDA, Block, OpenDevice, open_device_named
-from virtual_cuda.device.tensor import INSIDE, VIRTUAL, Parameter, Tensor, refresh, wrap
+from virtual_cuda.device.tensor import INSIDE, VIRTUAL, Parameter, Tensor, update_shell, wrap
 from virtual_cuda.internals import find_internal
 from virtual_cuda.ledger.rows import Direction
 from virtual_cuda.ops import placement
 from virtual_cuda.ops.dispatch import (
     allocate,
     closed_device_error,
+    record_operation,
     require_open_device,
-    wrap_output,
-    write,
+    wrap_result,
 )
 from virtual_cuda.ops.registry import operator
 from virtual_cuda.patching import Opening, Patch, around, torch_patches
@@ -212,7 +212,7 @@ def _lazy_clone(func: Any, args: Any, kwargs: Any) -> Any:
         _lent[inner.untyped_storage().data_ptr()] = _address(tensor._block, 0)
     clone = func(inner)
     block = allocate(device, inner.untyped_storage().nbytes())
-    write(str(func), device, 0)
+    record_operation(str(func), device, 0)
     return wrap(clone, block)
 
 
@@ -296,8 +296,8 @@ def _set_(func: Any, args: Any, kwargs: Any) -> Any:
     )
     target._block = storage._block
     if not isinstance(storage, Tensor):
-        write(str(func), device, 0)
-    refresh(target)
+        record_operation(str(func), device, 0)
+    update_shell(target)
     return target
 
 
@@ -305,7 +305,7 @@ def _set_nothing(func: Any, args: Any, kwargs: Any) -> Any:
     (target,) = args
     target._inner.set_()
     target._block = allocate(target._block.device, 0)
-    refresh(target)
+    update_shell(target)
     return target
 
 
@@ -401,7 +401,7 @@ def _taken_in(
             f"a tensor of {label} was received, but this process has no virtual CUDA device open"
         )
     inner = host_set(torch.empty(0, dtype=dtype, device="cpu"), rebuild(*shared), *where)
-    tensor, _ = wrap_output(inner, device, {})
+    tensor, _ = wrap_result(inner, device, {})
     return (
         torch.nn.Parameter(tensor, requires_grad)
         if parameter

@@ -12,7 +12,7 @@ from virtual_cuda.device.hidden import attributes_of
 from virtual_cuda.device.state import OpenDevice
 from virtual_cuda.device.tensor import INSIDE, Parameter, Tensor, wrap
 from virtual_cuda.internals import find_internal, no_torch_function
-from virtual_cuda.ops.dispatch import allocate, require_open_device, write
+from virtual_cuda.ops.dispatch import allocate, record_operation, require_open_device
 from virtual_cuda.ops.placement import HOST, record_copy
 from virtual_cuda.patching import Opening, Patch, torch_patches
 from virtual_cuda.torch_api import storage
@@ -96,7 +96,7 @@ class _Members:
     def tolist(self: Any) -> Any:
         device = require_open_device(self)
         # As C++ does it: a copy to the host, read there.
-        write("aten._to_copy.default", device, 0)
+        record_operation("aten._to_copy.default", device, 0)
         record_copy("to_host", self._inner, False, False, device.label, HOST, wait="tolist")
         return self._inner.tolist()
 

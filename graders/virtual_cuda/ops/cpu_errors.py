@@ -1,0 +1,126 @@
+"""What CUDA does where a CPU kernel raises: a result, an assertion on the device, or other words."""
+
+from __future__ import annotations
+
+import re
+from typing import Any, Final
+
+import torch
+
+from virtual_cuda.device.cuda_errors import (
+    DTYPE_NAMES,
+    KERNEL_LACKS_DTYPE,
+    error_from_fact,
+    kernel_lacks_dtype_error,
+    out_of_memory_error,
+)
+from virtual_cuda.device.memory import OutOfMemory
+from virtual_cuda.device.state import OpenDevice, now
+from virtual_cuda.ops.registry import NOT_EMULATED, facts_of, measured
+from virtual_cuda.recorder import tensors_in
+from virtual_cuda.trees import map_only
+
+# Complaints of CPU kernels about values, which CUDA finds on the device.
+_BAD_VALUE: Final = re.compile(
+    r"out of bounds(?! for dimension with size 0)|out of range|between 0 and 1|"
+    r"`inf`, `nan` or element < 0|invalid multinomial|nonzero value"
+)
+
+
+def handle_cpu_error(
+    func: Any, inner: Any, kwargs: Any, device: OpenDevice, error: Exception
+) -> Any:
+    """The result that an operator gives on CUDA although the CPU raised `error`.
+
+    Where CUDA raises as well, this raises: the error in CUDA's words, or `error` itself.
+    """
+    text = str(error)
+    if "DefaultCPUAllocator" in text or "can't allocate memory" in text:
+        numbers = [int(word) for word in text.replace(",", " ").split() if word.isdigit()]
+        wanted = numbers[0] if numbers else 0
+        raise out_of_memory_error(OutOfMemory(wanted, device.memory), device.index) from None
+    facts = facts_of(func)
+    if facts.asserts and now.gpu is not None and _BAD_VALUE.search(text):
+        now.gpu.asserted = True
+        return _result_before_assertion(func, inner, kwargs)
+    if facts.emulate is not None:
+        emulated = facts.emulate(func, inner, kwargs, error)
+        if emulated is not NOT_EMULATED:
+            return emulated
+    try:
+        raise _translated(func, inner, error) or error from None
+    finally:
+        del error  # it would keep this frame, and the frame it
+
+
+def _result_before_assertion(func: Any, inner: Any, kwargs: Any) -> Any:
+    """What a launch gives although its kernel will assert: zeros, or what was to be changed."""
+    schema = func._schema
+    if schema.is_mutable:
+        return inner[0]
+    if not schema.returns:
+        return None
+    named = {key: value for key, value in kwargs.items() if key != "generator"}
+    args, named = map_only(torch.Tensor, lambda tensor: tensor.to("meta"), (tuple(inner), named))
+    return map_only(
+        torch.Tensor,
+        lambda tensor: torch.zeros(tensor.shape, dtype=tensor.dtype),
+        func(*args, **named),
+    )
+
+
+def _translated(func: Any, inner: Any, error: Exception) -> Exception | None:
+    """CUDA's exception for a CPU kernel's; None where both say the same."""
+    text = str(error)
+    facts = facts_of(func)
+    # A rule of the operator's own goes first.
+    if facts.words is not None:
+        by_rule = facts.words(inner, text)
+        if by_rule is not None:
+            return by_rule
+    # Then what was measured on a GPU for this operator.
+    kernel = KERNEL_LACKS_DTYPE.match(text)
+    dtype_name = kernel[2] if kernel else _first_dtype_name(inner)
+    if facts.spoken is not None:
+        key = f"{type(error).__name__}: {text}"
+        with_placeholder = re.sub(rf"\b{dtype_name}\b", "{T}", key)
+        words = facts.spoken.get(key) or facts.spoken.get(with_placeholder)
+        if words is not None:
+            return error_from_fact(words, dtype_name)
+    # Then kernels' names, and what all messages have in common.
+    if kernel:
+        cpu_name = kernel[1]
+        cuda_name = measured("refusals")["kernels"].get(cpu_name) or usual_cuda_name(cpu_name)
+        if cuda_name == cpu_name:
+            return None
+        return kernel_lacks_dtype_error(cuda_name, dtype_name)
+    in_cuda_words = _in_cuda_words(text)
+    return None if in_cuda_words == text else type(error)(in_cuda_words)
+
+
+def _first_dtype_name(inner: Any) -> str:
+    for tensor in tensors_in(inner):
+        return DTYPE_NAMES.get(tensor.dtype, "Undefined")
+    return "Undefined"
+
+
+def _in_cuda_words(text: str) -> str:
+    """A message with the names that tensors have on the device, and without the CPU's details."""
+    text = re.sub(r"^Argument #\d+: (?=Padding size)", "", text)
+    text = re.sub(r"\btorch\.(?=[A-Z]\w*Tensor\b)", "torch.cuda.", text)
+    text = re.sub(r"\bCPU(?=[A-Z]\w*Type\b)", "CUDA", text)
+    text = re.sub(r"(?<=from the ')(\w*)CPU(?=' backend)", r"\1CUDA", text)
+    text = text.replace("_out_cpu_template()", "_out_cuda_template()")
+    text = text.removesuffix(" or input should be a MKLDNN tensor and weight is a dense tensor")
+    return text.replace("expected m1 and m2 to have", "expected mat1 and mat2 to have")
+
+
+def usual_cuda_name(cpu_name: str) -> str:
+    """The name of CUDA's kernel for the CPU's, if nothing else is known.
+
+    `tools/make_facts.py` leaves these names out of the measured ones.
+    """
+    name = cpu_name.replace("_vml_cpu", "_cuda").replace("_cpu", "_cuda")
+    if name.startswith("upsample_"):
+        name = name.replace("_channels_last", "_out_frame")
+    return name
