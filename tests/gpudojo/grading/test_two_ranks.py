@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from gpudojo.days.day8 import multiple_gpus
+from gpudojo.days.day8.multiple_gpus import two_ranks
 from gpudojo.grading.call import StudentRaised
 from gpudojo.grading.load import load_submission
 
@@ -26,7 +26,7 @@ def average_gradients(model):
 def ranks(folder: Path, before: str) -> list[dict[str, Any]]:
     path = folder / "student.py"
     path.write_text(MEAN.format(before=before), encoding="utf-8")
-    return multiple_gpus.two_ranks(
+    return two_ranks.run_in_two_ranks(
         load_submission(path).names["average_gradients"], path, "average_gradients"
     )
 
@@ -56,27 +56,27 @@ def test_a_rank_that_waits_for_nobody_is_told_where_it_stands(tmp_path: Path) ->
     began = time.monotonic()
     with pytest.raises(StudentRaised) as caught:
         ranks(tmp_path, "if dist.get_rank() == 1: return")
-    assert (caught.value.evidence.message, caught.value.evidence.line) == (multiple_gpus.ALONE, 7)
+    assert (caught.value.evidence.message, caught.value.evidence.line) == (two_ranks.ALONE, 7)
     assert time.monotonic() - began < 30
 
 
 def test_two_that_wait_for_each_other(tmp_path: Path) -> None:
     with pytest.raises(StudentRaised) as caught:
         ranks(tmp_path, "dist.recv(next(model.parameters()).grad, 1 - dist.get_rank())")
-    assert (caught.value.evidence.message, caught.value.evidence.line) == (multiple_gpus.ALONE, 4)
+    assert (caught.value.evidence.message, caught.value.evidence.line) == (two_ranks.ALONE, 4)
 
 
 def test_a_slow_rank_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(multiple_gpus, "LOOKS", 5)
+    monkeypatch.setattr(two_ranks, "LOOKS", 5)
     busy = "import time; until = time.process_time() + dist.get_rank()\n    while time.process_time() < until: pass"
     assert ranks(tmp_path, busy)[0]["some"]["weights_kept"]
 
 
 def test_an_endless_rank_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(multiple_gpus, "ENDLESS", 1.0)
+    monkeypatch.setattr(two_ranks, "ENDLESS", 1.0)
     with pytest.raises(StudentRaised) as caught:
         ranks(tmp_path, "while True: pass")
-    assert caught.value.evidence.message == multiple_gpus.STUCK
+    assert caught.value.evidence.message == two_ranks.STUCK
 
 
 def test_an_error_says_more_than_its_echo(tmp_path: Path) -> None:
@@ -88,10 +88,10 @@ def test_an_error_says_more_than_its_echo(tmp_path: Path) -> None:
 def test_a_process_that_leaves(tmp_path: Path) -> None:
     with pytest.raises(StudentRaised) as caught:
         ranks(tmp_path, "import os; os._exit(0)")
-    assert caught.value.evidence.message == multiple_gpus.GONE
+    assert caught.value.evidence.message == two_ranks.GONE
 
 
-@pytest.mark.parametrize("said", multiple_gpus.BROKEN)
+@pytest.mark.parametrize("said", two_ranks.BROKEN)
 def test_an_error_says_more_than_a_broken_connection(tmp_path: Path, said: str) -> None:
     late = "import time; time.sleep(0.3); raise KeyError('mine')"
     with pytest.raises(StudentRaised) as caught:

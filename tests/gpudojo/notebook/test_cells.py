@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from gpudojo.days.day8 import multiple_gpus
+from gpudojo.days.day8.multiple_gpus import two_ranks
 from gpudojo.grading import observe, subprocess_probe
 from gpudojo.model.results import Outcome
 from gpudojo.notebook.cells import definitions, live, only_definitions
@@ -103,7 +103,7 @@ def test_two_processes_where_the_system_does_not_fork(
     session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """On a Mac and on Windows each process has to find the function by itself, from cells that are in no file."""
-    monkeypatch.setattr(multiple_gpus, "FORKS", False)
+    monkeypatch.setattr(two_ranks, "FORKS", False)
     session.run("import torch.distributed as dist", "def size():\n    return dist.get_world_size()")
     session.run(reference()["average_gradients"].replace("dist.get_world_size()", "size()"))
     report = session.check("average_gradients")

@@ -1,0 +1,123 @@
+"""`unwrap`: the model inside a wrapper."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+from gpudojo.days.day8.multiple_gpus.declaration import unwrap
+from gpudojo.days.day8.multiple_gpus.small_model import make_model
+from gpudojo.grading.call import Call, nn, try_scenarios
+from gpudojo.grading.checks import runs, scenario_pairs
+from gpudojo.model.evidence import Case, Cases
+from gpudojo.model.exercise import Failed, Seen, returned_other_type, with_article
+
+
+class Inside(Case, frozen=True):
+    """The result for one model."""
+
+    kind: str
+    inside: str  # the type of the model inside
+    same: bool
+    training: bool
+    parameters: list[str]  # the dtypes and devices of the model's, and whether they need gradients
+
+
+def _own_module() -> Any:
+    """A model that is not wrapped, with a part called `module`."""
+    model = nn.Module()
+    model.module = nn.Linear(2, 2)
+    return model
+
+
+def _inside(call: Call, wrap: Any, plain: Any) -> Inside:
+    plain.to(call.device).train()
+    found = call(wrap(plain))
+    kept = {
+        f"{p.dtype} on {p.device}{', frozen' * (not p.requires_grad)}" for p in plain.parameters()
+    }
+    return Inside(
+        type(found).__name__, type(plain).__name__, found is plain, plain.training, sorted(kept)
+    )
+
+
+def _judge_state(found: Inside, right: Inside, which: str) -> None:
+    """Raises Failed where the call changed the mode of the model or where, or of which dtype, its parameters are."""
+    if not found.training:
+        raise Failed(f"{which} was switched to evaluation mode", "its mode unchanged")
+    if found.parameters != right.parameters:
+        happened = f"after the call the parameters of {which} are {', '.join(found.parameters)}"
+        at = ("cpu(", "to(", "cuda(", "half(", "requires_grad_(", "return")
+        raise Failed(happened, f"{', '.join(right.parameters)}, as before", at=at)
+
+
+def _distributed(model: Any) -> Any:
+    """A DistributedDataParallel around a model, without the process group that its constructor needs."""
+    wrapper = nn.parallel.DistributedDataParallel.__new__(nn.parallel.DistributedDataParallel)
+    nn.Module.__init__(wrapper)
+    wrapper.module = model
+    return wrapper
+
+
+@unwrap.probe(machine="one gpu")
+def wrappers(call: Call) -> Cases[Inside]:
+    return try_scenarios(
+        {
+            "DataParallel": lambda: _inside(call, nn.DataParallel, make_model()),
+            "DistributedDataParallel": lambda: _inside(call, _distributed, make_model()),
+            "DataParallel around a model with a `module`": lambda: _inside(
+                call, nn.DataParallel, _own_module()
+            ),
+        }
+    )
+
+
+@unwrap.probe(machine="one gpu", edge=True)
+def plain_models(call: Call) -> Cases[Inside]:
+    branches = type("ParallelBranches", (nn.Sequential,), {})(
+        make_model()
+    )  # a name says nothing about a class
+    models = {"a Sequential called `ParallelBranches`": branches, "a Linear": nn.Linear(2, 2)}
+    models["a model with a part called `module`"] = _own_module()
+    return try_scenarios(
+        {name: partial(_inside, call, lambda model: model, model) for name, model in models.items()}
+    )
+
+
+runs(unwrap)
+
+
+@unwrap.check(points=0.25)
+def finds_the_model_inside(seen: Seen, wanted: Seen) -> None:
+    """It returns the model inside `DataParallel` and `DistributedDataParallel`."""
+    for name, found, right in scenario_pairs(seen[wrappers], wanted[wrappers]):
+        if not found.same:
+            shown = (
+                f"another {found.kind}" if found.kind == found.inside else with_article(found.kind)
+            )
+            key = "wrapper-guessed-by-attribute" if "`module`" in name else None
+            kept = found.kind in ("DataParallel", "DistributedDataParallel")
+            at = () if kept else ("deepcopy(", "return")
+            raise Failed(
+                f"for {name} it returned {shown}", "the same model that was wrapped", None, key, at
+            )
+        _judge_state(found, right, f"the model inside {name}")
+
+
+@unwrap.check(points=0.25)
+def leaves_other_models_whole(seen: Seen, wanted: Seen) -> None:
+    """A model that is not wrapped is returned unchanged; of one that is, the model inside."""
+    if not any(found.same for found in seen[wrappers].values()):
+        raise Failed(
+            "no wrapper was taken off, so it is not known which models have one",
+            "the model inside a wrapper",
+        )
+    for name, error in seen[plain_models].errors.items():
+        seen.about(plain_models.name, name)
+        at = () if "`module`" in name else ("== .__name__", ".__name__")
+        raise Failed(f"for {name} it raised {error.short}", "the model itself", error.line, at=at)
+    for name, found, right in scenario_pairs(seen[plain_models], wanted[plain_models]):
+        if not found.same:
+            key = "wrapper-guessed-by-attribute" if "`module`" in name else None
+            raise returned_other_type(found.kind, "the model itself", f"for {name} ", key)
+        _judge_state(found, right, name)
