@@ -9,6 +9,8 @@ from typing import Any, Final
 
 from gpudojo.model.evidence import ELEMENTS, Array
 
+FLOATS: Final = {"float16": "e", "float32": "f", "float64": "d"}  # their letters for `struct`
+
 
 def numpy_values(found: Array) -> Any:
     """The values of an array, for NumPy."""
@@ -18,50 +20,58 @@ def numpy_values(found: Array) -> Any:
 
 
 def arrays_close(found: Any, right: Any, rtol: float = 1e-3, atol: float = 1e-5) -> bool:
-    """Whether two arrays, or two lists of arrays, have the same dtypes and shapes and nearly the same values."""
+    """True if two arrays, or two lists of arrays, have nearly the same values.
+
+    Their dtypes and shapes have to be the same.
+    """
     if isinstance(right, Array):
         return isinstance(found, Array) and arrays_close([found], [right], rtol, atol)
     if [(a.dtype, a.shape) for a in found] != [(b.dtype, b.shape) for b in right]:
         return False
-    others = [(a, b) for a, b in zip(found, right, strict=True) if not arrays_identical(a, b)]
-    if not others:
+    found_data: dict[str, list[bytes]] = {}  # by dtype, of those that are not identical
+    right_data: dict[str, list[bytes]] = {}
+    for one, other in zip(found, right, strict=True):
+        if not arrays_identical(one, other):
+            found_data.setdefault(other.dtype, []).append(one.data)
+            right_data.setdefault(other.dtype, []).append(other.data)
+    if not right_data:
         return True
     import numpy as np
 
-    # All arrays of one dtype at once: comparing a few numbers takes as long as comparing all of them.
-    for dtype in {each.dtype for _, each in others}:
-        one, other = (
-            b"".join(pair[side].data for pair in others if pair[side].dtype == dtype)
-            for side in (0, 1)
-        )
-        if not values_close(np.frombuffer(one, dtype), np.frombuffer(other, dtype), rtol, atol):
+    # All arrays of one dtype at once: to compare a few numbers takes as long as to compare all.
+    for dtype in right_data:
+        one = np.frombuffer(b"".join(found_data[dtype]), dtype)
+        other = np.frombuffer(b"".join(right_data[dtype]), dtype)
+        if not values_close(one, other, rtol, atol):
             return False
     return True
 
 
 def arrays_identical(found: Array, right: Array) -> bool:
-    """Whether two arrays are the same number for number, as most are: this takes no NumPy. NaN is equal to nothing."""
-    return (
-        found.data == right.data
-        and found.dtype == right.dtype
-        and found.shape == right.shape
-        and _all_numbers(right.dtype, right.data)
-    )
+    """True if two arrays are the same number for number, as most are. NaN is equal to nothing.
+
+    This needs no NumPy.
+    """
+    if found.data != right.data or found.dtype != right.dtype or found.shape != right.shape:
+        return False
+    return _has_no_nan(right.dtype, right.data)
 
 
-@functools.lru_cache(512)
-def _all_numbers(dtype: str, data: bytes) -> bool:
-    """Whether no value in a reference's array is NaN."""
-    if (letter := FLOATS.get(dtype)) is None:
+@functools.lru_cache(512)  # a reference's array is compared with those of many submissions
+def _has_no_nan(dtype: str, data: bytes) -> bool:
+    """True if no value in an array is NaN; False for complex numbers, which are not looked at."""
+    letter = FLOATS.get(dtype)
+    if letter is None:
         return not dtype.startswith("complex")
-    return not any(map(math.isnan, struct.unpack(f"<{len(data) // ELEMENTS[dtype]}{letter}", data)))
-
-
-FLOATS: Final = {"float16": "e", "float32": "f", "float64": "d"}  # their letters for `struct`
+    count = len(data) // ELEMENTS[dtype]
+    return not any(map(math.isnan, struct.unpack(f"<{count}{letter}", data)))
 
 
 def values_close(found: Any, right: Any, rtol: float, atol: float) -> bool:
-    """As `numpy.allclose`, which takes several times as long, above all where all numbers are equal."""
+    """True if two NumPy arrays have nearly the same values, by the rule of `numpy.allclose`.
+
+    That takes several times as long, above all where all numbers are equal.
+    """
     import numpy as np
 
     equal = found == right

@@ -1,7 +1,7 @@
 """What students read about a failed check: its texts, and their layout for terminal, notebook and watch.
 
-`headline_and_parts` makes a headline and labelled parts of a result; `hint_parts` makes the parts of its hints; `lay_out_part` puts a
-part into lines for a terminal.
+`headline_and_parts` makes a headline and labelled parts of a result; `hint_parts` makes the parts
+of its hints; `lay_out_part` puts a part into lines for a terminal.
 """
 
 from __future__ import annotations
@@ -33,71 +33,96 @@ NOT_RUN: Final = "not run"
 MISSING: Final = "missing"
 ALL_PASSED: Final = "Everything passes. Well done!"
 Part = tuple[str, str]  # a label and its text
+_SCENARIO_RAISED: Final = re.compile(r"scenario `(\w+)` raised: ")
 
 
 def headline_and_parts(
     result: CheckResult, place: str = "", file: str = ""
 ) -> tuple[str, list[Part]]:
-    """A headline, and the parts below it; `place` is the line to show, `file` the student's file."""
+    """A headline about a check that did not pass, and the parts below it.
+
+    `place` is the line to show, `file` the student's file.
+    """
     if result.outcome is Outcome.TODO:
-        stub = f"`{result.function}` is still a stub" + (f" in {file}" if file else "")
-        return f"to do: {result.happened or stub}.", []
+        where = f" in {file}" if file else ""
+        what = result.happened or f"`{result.function}` is still a stub{where}"
+        return f"to do: {what}.", []
     if result.outcome is Outcome.BLOCKED:
         return describe_blocked(result), []
     if result.outcome is Outcome.ERROR:
         return NOT_YOUR_ERROR, [("claim", result.claim), ("happened", result.happened)]
-    parts: list[Part] = [
-        ("happened", result.happened),
-        ("expected", result.expected),
-        ("line", place),
-    ]
-    if known := misconceptions().get(result.misconception or ""):
-        parts += [("mistake", known.name), ("why", " ".join(known.why.split()))]
+    parts = _parts_of_failure(result, place)
+    raised = _SCENARIO_RAISED.match(result.happened)
+    if raised is None or result.check == "runs":
+        return result.claim, parts
+    # The claim itself has not been looked at.
+    headline = f"`{result.function}` runs in scenario `{raised[1]}` without an error."
+    return headline, [("claim", result.claim), *parts]
+
+
+def _parts_of_failure(result: CheckResult, place: str) -> list[Part]:
+    """What happened, what was expected, the line, the named mistake, the points: what there is."""
+    parts = [("happened", result.happened), ("expected", result.expected), ("line", place)]
+    mistake = misconceptions().get(result.misconception or "")
+    if mistake is not None:
+        parts.append(("mistake", mistake.name))
+        parts.append(("why", " ".join(mistake.why.split())))
     if result.max_points:
-        parts.append(
-            ("worth", f"{result.max_points:g} {'point' if result.max_points == 1 else 'points'}")
-        )
-    parts = [part for part in parts if part[1]]
-    raised = re.match(r"scenario `(\w+)` raised: ", result.happened)
-    if raised and result.check != "runs":  # the claim itself has not been looked at
-        parts.insert(0, ("claim", result.claim))
-        return f"`{result.function}` runs in scenario `{raised[1]}` without an error.", parts
-    return result.claim, parts
+        unit = "point" if result.max_points == 1 else "points"
+        parts.append(("worth", f"{result.max_points:g} {unit}"))
+    return [(label, text) for label, text in parts if text]
 
 
 def check_to_mend_first(
     result: CheckResult, results: Sequence[CheckResult], exercise: Exercise
 ) -> str | None:
-    """An earlier check that fails by the same mistake, and is to be mended first.
+    """An earlier check that fails by the same mistake, and is to be mended first; None for none.
 
-    It fails at the same line, and the mistake, the error or the hints are the same; or, if it is one of another
-    function, at a line that the failing call has executed, by the same mistake or as the line shown.
+    One of another function is named as `function::check`.
     """
-    hints = next((f.hints_for for f in exercise.functions if f.name == result.function), None)
-    for other in results[: results.index(result)]:
-        if (
-            other.outcome is not Outcome.FAILED
-            or len({other.misconception, result.misconception} - {None}) > 1
-        ):
+    for earlier in results[: results.index(result)]:
+        if earlier.outcome is not Outcome.FAILED:
             continue
-        same = other.misconception == result.misconception is not None
-        there = other.line == result.line is not None
-        if other.function == result.function and there:
-            keys = (each.about or each.check for each in (other, result))
-            if (
-                same
-                or " raised" in result.happened
-                or hints is None
-                or len(set(map(hints, keys))) == 1
-            ):
-                return other.check
-        elif (
-            other.function != result.function
-            and was_executed(other.line or 0, result.ran or ())
-            and (same or there)
-        ):
-            return f"{other.function}::{other.check}"
+        named = {earlier.misconception, result.misconception} - {None}
+        if len(named) > 1:  # two different mistakes
+            continue
+        if earlier.function == result.function:
+            if _fails_alike(earlier, result, exercise):
+                return earlier.check
+        elif _fails_in_helper(earlier, result):
+            return f"{earlier.function}::{earlier.check}"
     return None
+
+
+def _same_mistake(one: CheckResult, other: CheckResult) -> bool:
+    return one.misconception is not None and one.misconception == other.misconception
+
+
+def _same_line(one: CheckResult, other: CheckResult) -> bool:
+    return one.line is not None and one.line == other.line
+
+
+def _fails_alike(earlier: CheckResult, result: CheckResult, exercise: Exercise) -> bool:
+    """True if two checks of a function fail at one line by one mistake, error or with one hint."""
+    if not _same_line(earlier, result):
+        return False
+    if _same_mistake(earlier, result) or " raised" in result.happened:
+        return True
+    for function in exercise.functions:
+        if function.name == result.function:
+            hints_of_earlier = function.hints_for(earlier.about or earlier.check)
+            return hints_of_earlier == function.hints_for(result.about or result.check)
+    return True
+
+
+def _fails_in_helper(earlier: CheckResult, result: CheckResult) -> bool:
+    """True if another function fails at a line that this failing call has executed.
+
+    It has to be the same mistake, or the line that is shown.
+    """
+    if not was_executed(earlier.line or 0, result.ran or ()):
+        return False
+    return _same_mistake(earlier, result) or _same_line(earlier, result)
 
 
 def hints_about(result: CheckResult, function: Function) -> tuple[str, ...]:
@@ -105,69 +130,82 @@ def hints_about(result: CheckResult, function: Function) -> tuple[str, ...]:
     return hints_for_result(result, function, misconceptions().get(result.misconception or ""))
 
 
-def hint_parts(every: Sequence[str], exercise: Exercise, count: int, more: str) -> list[Part]:
-    """The first `count` hints. `more` says how to see one more; after the last one comes what to read."""
-    shown = every[: max(count, 0)]
-    parts = [
-        (f"hint {number}" if len(shown) > 1 else "hint", hint)
-        for number, hint in enumerate(shown, 1)
-    ]
-    if 0 < len(shown) < len(every):
-        parts.append(("", f"(hint {len(shown)} of {len(every)}; one more with {more})"))
-    elif shown and exercise.reading:
-        parts.append(
-            ("read", "\n".join(DOCS + page.removeprefix(DOCS) for page in exercise.reading))
-        )
+def hint_parts(hints: Sequence[str], exercise: Exercise, count: int, more: str) -> list[Part]:
+    """The first `count` hints, and after the last of all what to read.
+
+    `more` says how to see one more.
+    """
+    chosen = hints[: max(count, 0)]
+    parts: list[Part] = []
+    for number, hint in enumerate(chosen, 1):
+        label = f"hint {number}" if len(chosen) > 1 else "hint"
+        parts.append((label, hint))
+    if 0 < len(chosen) < len(hints):
+        parts.append(("", f"(hint {len(chosen)} of {len(hints)}; one more with {more})"))
+    elif chosen and exercise.reading:
+        pages = [DOCS + page.removeprefix(DOCS) for page in exercise.reading]
+        parts.append(("read", "\n".join(pages)))
     return parts
 
 
 def describe_line(path: Path, line: int) -> str:
-    """A line of the student's file and its text; in a notebook by cell."""
+    """The place of a line of the student's file, and below it its text; in a notebook by cell.
+
+    The text is left out where the file cannot be read or the line is empty.
+    """
     name = os.path.relpath(path)
-    try:
-        if path.suffix == load.NOTEBOOK_SUFFIX:
+    if path.suffix == load.NOTEBOOK_SUFFIX:
+        try:
             notebook = load.read_notebook(path)
-            lines = notebook.source.split("\n")
-            cell, number = notebook.place(line)
-            name = f"{name}, code cell {cell}, line {number}"
-        else:
-            lines = (
-                path.read_bytes()
-                .decode("utf-8", errors="replace")
-                .replace("\r\n", "\n")
-                .split("\n")
-            )
-            name = f"{name}:{line}"
-            number = line
-        text = lines[line - 1].strip().replace("\0", "\N{SYMBOL FOR NULL}")
-    except (OSError, IndexError, load.NotANotebook):
-        return name if path.suffix == load.NOTEBOOK_SUFFIX else f"{os.path.relpath(path)}:{line}"
-    return f"{name}\n{number:>4} | {text}" if text else name
+        except (OSError, load.NotANotebook):
+            return name
+        source = notebook.source
+        cell, number = notebook.place(line)
+        place = f"{name}, code cell {cell}, line {number}"
+    else:
+        number = line
+        place = f"{name}:{line}"
+        try:
+            source = path.read_bytes().decode("utf-8", errors="replace")
+        except OSError:
+            return place
+    lines = source.replace("\r\n", "\n").split("\n")
+    if line > len(lines):
+        return place
+    text = lines[line - 1].strip().replace("\0", "\N{SYMBOL FOR NULL}")
+    return f"{place}\n{number:>4} | {text}" if text else place
 
 
-def lay_out_part(name: str, text: str, width: int = WIDTH) -> list[str]:
-    """A label, and its text beside it, at most `width` characters wide; the lines of the text stay lines."""
-    first = f"  {name:9} "
+def lay_out_part(label: str, text: str, width: int = WIDTH) -> list[str]:
+    """A label and its text beside it, in lines of at most `width` characters.
+
+    The lines of the text stay lines: code and drawings are aligned. Words are not broken: a broken
+    web address is of no use.
+    """
+    indent = f"  {label:9} "
+    after = " " * len(indent)
     lines: list[str] = []
     for line in text.splitlines():
-        # Code and drawings are aligned, and a web address is of no use when it is broken.
-        after = " " * len(first)
         lines += textwrap.wrap(
             line,
             width,
-            initial_indent=first,
+            initial_indent=indent,
             subsequent_indent=after,
             break_long_words=False,
             break_on_hyphens=False,
         )
-        first = after
+        indent = after
     return lines
 
 
 def progress_bar(points: float, most: float, width: int = BAR_WIDTH) -> str:
     """A bar of so many characters: full only with all points, and empty only with none."""
     share = points / most if most else 0.0
-    filled = width if share >= 1 else min(max(round(width * share), int(share > 0)), width - 1)
+    if share >= 1:
+        filled = width
+    else:
+        least = 1 if share > 0 else 0
+        filled = min(max(round(width * share), least), width - 1)
     return "█" * filled + "░" * (width - filled)
 
 
@@ -181,18 +219,25 @@ class ExercisePoints:
     outcomes: Counter[str] = field(default_factory=Counter)
 
     def add(self, max_points: float, result: CheckResult | None) -> None:
-        """Counts one check; None: it has not run."""
+        """Count one check; None: it has not run."""
         self.max_points += max_points
-        self.points += result.points if result is not None else 0.0
-        self.outcomes[result.outcome if result is not None else NOT_RUN] += 1
+        if result is None:
+            self.outcomes[NOT_RUN] += 1
+        else:
+            self.points += result.points
+            self.outcomes[result.outcome] += 1
 
     @property
     def state(self) -> str:
+        """How far the exercise is: done, to do, missing, or its outcomes, each with a count."""
         if set(self.outcomes) <= {Outcome.PASSED}:
             return "done"
         if set(self.outcomes) == {Outcome.TODO}:
             return "to do"
         if MISSING in self.outcomes:
             return MISSING
-        names = (Outcome.FAILED, Outcome.ERROR, Outcome.BLOCKED, Outcome.TODO, NOT_RUN)
-        return ", ".join(f"{self.outcomes[name]} {name}" for name in names if self.outcomes[name])
+        counts = []
+        for name in (Outcome.FAILED, Outcome.ERROR, Outcome.BLOCKED, Outcome.TODO, NOT_RUN):
+            if self.outcomes[name]:
+                counts.append(f"{self.outcomes[name]} {name}")
+        return ", ".join(counts)
