@@ -1,7 +1,8 @@
 """Runs submissions on the workers of a Dask cluster.
 
-Dask chooses the worker that runs a submission, and another one where a worker is lost. What is done here: workers are
-examined, no more is sent than fits, replies are checked, and a lost scheduler is reached again.
+Dask chooses the worker that runs a submission, and another one where a worker is lost. What is done
+here: workers are examined, no more is sent than fits, replies are checked, and a lost scheduler is
+reached again.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import re
 import time
 import uuid
 import warnings
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,7 +26,7 @@ from distributed.client import FutureCancelledError, FuturesCancelledError
 from distributed.versions import VersionMismatchWarning
 
 from gpudojo.classes.child_scheduler import TICK
-from gpudojo.classes.dask_worker import (
+from gpudojo.classes.dask_messages import (
     HASH,
     Introduction,
     Order,
@@ -33,11 +34,11 @@ from gpudojo.classes.dask_worker import (
     pack,
     unpack,
     unpack_reply,
-    versions,
+    versions_here,
 )
+from gpudojo.classes.dask_queue import MOST_REFUSALS, TaskQueue
 from gpudojo.classes.runners import GradingTask, Progress
-from gpudojo.classes.store import Incident, IncidentKind, Record
-from gpudojo.classes.submission_run import BEFORE
+from gpudojo.classes.store import Record
 from gpudojo.model.errors import BadMessage, BadWorker, NoCluster
 from gpudojo.sandbox.layers import Layers, missing_layers
 from gpudojo.sandbox.protocol import RunOptions
@@ -45,19 +46,20 @@ from gpudojo.sandbox.protocol import RunOptions
 if TYPE_CHECKING:
     from distributed import Future
 
-PER_THREAD: Final = 2  # submissions: one runs, and one is there when it ends
-REFUSALS: Final = 4  # of one submission, after which no worker can run it
-LOSSES: Final = 2  # of a submission with its worker, after which it runs alone; and as many again, then it is given up
-STRIKES: Final = 3  # refusals by one worker in a row, after which it is not used
-INTRODUCTION: Final = 60.0  # seconds: a worker tries out its isolation first
-POLLED: Final = 0.5  # seconds between two looks at which workers there are
-ANSWER: Final = 30.0  # seconds for the scheduler to say so
-FIRST: Final = 10.0  # seconds to reach a scheduler that has not been reached before
-ONCE: Final = 5.0  # seconds for one try of several
-AGAIN: Final = 0.5  # seconds between two tries
-SETBACKS: Final = 5  # connections lost in a row without any result
+TASKS_PER_THREAD: Final = 2  # one runs, and one is there when it ends
+MOST_STRIKES: Final = 3  # refusals by one worker in a row, after which it is not used
+MOST_SETBACKS: Final = 5  # connections lost in a row without any result
+# Seconds
+INTRODUCTION: Final = 60.0  # for a worker to answer: it tries out its isolation first
+BETWEEN_LOOKS: Final = 0.5  # at which workers there are
+ANSWER_OF_SCHEDULER: Final = 30.0
+FIRST_CONNECTION: Final = 10.0  # to a scheduler that has not been reached before
+ONE_TRY: Final = 5.0  # to connect
+BETWEEN_TRIES: Final = 0.5
 # What a client raises where its scheduler is gone; AttributeError: it has closed itself.
 LOST: Final = (OSError, TimeoutError, RuntimeError, AttributeError)
+# What a client raises for an address that it does not understand.
+BAD_ADDRESS: Final = (ValueError, TypeError, RuntimeError, ImportError)
 INSIDE_DASK: Final = re.compile(r"^in <[^>]*>: ")
 T = TypeVar("T")
 
@@ -66,99 +68,58 @@ class Disconnected(Exception):
     """The scheduler is gone, or has forgotten what it was asked."""
 
 
-class TaskQueue:
-    """Tasks to send: first those that came back, then new ones, and last, one at a time, those under suspicion."""
-
-    def __init__(self, tasks: Iterator[GradingTask]) -> None:
-        self._tasks = tasks
-        self._back: deque[GradingTask] = deque()
-        self._suspects: deque[GradingTask] = deque()
-        self._refusals: Counter[GradingTask] = Counter()
-        self._losses: Counter[GradingTask] = Counter()
-        self.done = 0
-
-    def take(self, idle: bool) -> tuple[GradingTask, bool] | None:
-        """The next task, and whether it must run alone; `idle` means that nothing else is under way."""
-        if not self.left():
-            return None
-        if self._back:
-            return self._back.popleft(), False
-        return (self._suspects.popleft(), True) if idle else None
-
-    def left(self) -> bool:
-        """Whether anything is left to send."""
-        if not self._back and (task := next(self._tasks, None)) is not None:
-            self._back.append(task)
-        return bool(self._back or self._suspects)
-
-    def put_back(self, task: GradingTask, alone: bool = False) -> None:
-        (self._suspects if alone else self._back).append(task)
-
-    def refuse(self, task: GradingTask, why: str) -> None:
-        """A worker could not run it: it is sent again, or given up."""
-        self._refusals[task] += 1
-        if self._refusals[task] >= REFUSALS:
-            self.give_up(task, f"no worker could run it: {why}")
-        else:
-            self.put_back(task)
-
-    def lose(self, task: GradingTask, alone: bool, times: int = 1) -> None:
-        """It was lost with its worker, and may be why: it is sent again, alone where that happened before."""
-        self._losses[task] += times
-        if alone and self._losses[task] >= 2 * LOSSES:
-            self.give_up(
-                task, f"the worker it ran on was lost, {self._losses[task]} times in a row"
-            )
-        else:
-            self.put_back(task, alone or self._losses[task] >= LOSSES)
-
-    def finish(self, task: GradingTask, record: Record) -> None:
-        self.done += 1
-        task.done(record)
-
-    def give_up(self, task: GradingTask, why: str) -> None:
-        """Its result says why it could not be run, and needs review."""
-        task.run.record.incidents.append(Incident(IncidentKind.CRASHED, BEFORE, why))
-        self.finish(task, task.run.finish(0, 0.0))
+# Workers
 
 
-def objection(answer: Introduction | str, ours: Versions, require_isolation: bool) -> str | None:
-    """Why a worker may not grade, or None."""
+def objection_to(answer: Introduction | str, ours: Versions, require_isolation: bool) -> str | None:
+    """Why a worker may not grade, or None; an answer that is a text is such a reason."""
     if isinstance(answer, str):
         return answer
-    lacking = missing_layers(answer.layers) if require_isolation else []
-    return ours.difference(answer.versions) or (
-        f"--require-isolation: {'; '.join(lacking)}" if lacking else None
-    )
+    difference = ours.difference(answer.versions)
+    if difference is not None:
+        return difference
+    lacking = missing_layers(answer.layers)
+    if require_isolation and lacking:
+        return f"--require-isolation: {'; '.join(lacking)}"
+    return None
 
 
-def held_by_all(workers: Mapping[str, Layers]) -> Layers:
-    """The layers of a cluster: one holds if it does on every worker; otherwise the reason names a worker."""
-    found: Layers = {}
+def layers_of_all(workers: Mapping[str, Layers]) -> Layers:
+    """The layers of a cluster: one holds if it does on every worker.
+
+    Otherwise the reason names a worker on which it does not.
+    """
+    layers_of_cluster: Layers = {}
     for worker, layers in workers.items():
         for name, why in layers.items():
-            found[name] = found.get(name) or (f"{why} (on {worker})" if why else "")
-    return found
+            if why and not layers_of_cluster.get(name):
+                layers_of_cluster[name] = f"{why} (on {worker})"
+            else:
+                layers_of_cluster.setdefault(name, "")
+    return layers_of_cluster
 
 
 # Functions for workers are nested, so that they are sent by value: gpudojo may be missing there.
 
 
-def _introduce() -> Callable[..., Awaitable[Any]]:
+def _make_introduce() -> Callable[..., Awaitable[Any]]:
     async def introduce(day: str, dask_worker: Any) -> Any:
         try:
             from gpudojo.classes import dask_worker as module
 
             return await module.introduce(dask_worker, day)
         except ImportError as error:
-            return f"gpudojo with its extra `cluster` is not installed there, or another version ({error})"
-        except Exception as error:
+            return (
+                "gpudojo with its extra `cluster` is not installed there, "
+                f"or another version ({error})"
+            )
+        except Exception as error:  # whatever it is, this worker is not used
             return f"it could not be examined ({type(error).__name__}: {error})"
 
     return introduce
 
 
-def _grade() -> Callable[[bytes], tuple[str, bytes | str]]:
+def _make_grade() -> Callable[[bytes], tuple[str, bytes | str]]:
     def grade(message: bytes) -> tuple[str, bytes | str]:
         from distributed import get_worker
 
@@ -166,64 +127,70 @@ def _grade() -> Callable[[bytes], tuple[str, bytes | str]]:
         try:
             from gpudojo.classes import dask_worker
 
-            return worker.address, dask_worker.graded(message, dask_worker.wanted_on(worker))
-        except (
-            Exception
-        ) as error:  # Dask would pickle it, and a client that cannot unpickle it waits for ever
+            is_wanted = dask_worker.DaskTask(worker).is_wanted
+            return worker.address, dask_worker.run_order(message, is_wanted)
+        except Exception as error:
+            # Dask would pickle it, and a client that cannot unpickle it waits for ever.
             return worker.address, f"{type(error).__name__}: {error}"
 
     return grade
 
 
-async def introductions(
+async def ask_for_introductions(
     client: Client, workers: list[str], options: RunOptions
 ) -> dict[str, Introduction | str]:
-    """What each worker is, or why that is unknown; nothing of workers that are gone before they answer."""
+    """What each worker is, or why that is unknown; raises one of LOST.
+
+    Workers that are gone before they answer are left out.
+    """
     try:
-        asking = client.run(_introduce(), options.day, workers=workers, on_error="return")
+        asking = client.run(_make_introduce(), options.day, workers=workers, on_error="return")
         answers = await asyncio.wait_for(asking, INTRODUCTION)
     except TimeoutError:
-        return (
-            dict.fromkeys(workers, f"it did not answer within {INTRODUCTION:g} s")
-            if len(workers) == 1
-            else {}
-        )
-    found: dict[str, Introduction | str] = {}
+        if len(workers) > 1:
+            return {}  # one of them did not answer, and it is not known which
+        return {workers[0]: f"it did not answer within {INTRODUCTION:g} s"}
+    introductions: dict[str, Introduction | str] = {}
     for worker, answer in answers.items():
-        try:
-            if not isinstance(answer, OSError):
-                found[worker] = (
-                    answer
-                    if isinstance(answer, str)
-                    else unpack(answer, Introduction).on(options.bench)
-                )
-        except BadMessage as error:
-            found[worker] = f"its introduction is damaged: {error}"
-    return found
+        if isinstance(answer, str):
+            introductions[worker] = answer
+        elif not isinstance(answer, OSError):
+            try:
+                introductions[worker] = unpack(answer, Introduction).on(options.bench)
+            except BadMessage as error:
+                introductions[worker] = f"its introduction is damaged: {error}"
+    return introductions
 
 
-async def threads_of(client: Client) -> dict[str, int]:
-    """The addresses of all workers, each with its number of threads; raises Disconnected without a scheduler."""
+async def threads_by_worker(client: Client) -> dict[str, int]:
+    """The number of threads of all workers, by address; raises Disconnected."""
     try:
         scheduler: Any = client.scheduler
-        found = await asyncio.wait_for(scheduler.identity(n_workers=-1), ANSWER)
-        return {address: max(1, known["nthreads"]) for address, known in found["workers"].items()}
+        asking = scheduler.identity(n_workers=-1)
+        identity = await asyncio.wait_for(asking, ANSWER_OF_SCHEDULER)
+        threads = {}
+        for address, worker in identity["workers"].items():
+            threads[address] = max(1, worker["nthreads"])
+        return threads
     except LOST as error:
         raise Disconnected(str(error) or "it does not answer") from None
 
 
-async def _fetched(future: Future[Any]) -> Any:
-    """The reply, or the error in its place."""
+# Sending and receiving
+
+
+async def _reply_or_error(future: Future[Any]) -> Any:
+    """The reply of a worker, or the error in its place."""
     try:
         return await future.result()
     except (FutureCancelledError, FuturesCancelledError) as error:
         return Disconnected(str(error))
-    except Exception as error:
+    except Exception as error:  # of the worker, or of Dask: `_handle_reply` decides
         return error
 
 
 @dataclass(eq=False)
-class Sent:
+class SentTask:
     """A submission that was sent to the cluster."""
 
     task: GradingTask
@@ -242,172 +209,205 @@ class DaskSession:
     cluster: Cluster
     queue: TaskQueue
     threads: dict[str, int] = field(default_factory=dict)  # of the workers that may grade
-    sent: dict[asyncio.Task[Any], Sent] = field(default_factory=dict)
+    sent: dict[asyncio.Task[Any], SentTask] = field(
+        default_factory=dict
+    )  # by waiting for its reply
 
     def __post_init__(self) -> None:
-        self._known: dict[
-            str, str
-        ] = {}  # of workers that were examined: why one may not grade, or ""
-        self._meeting: dict[str, asyncio.Task[None]] = {}
+        # Of workers that were examined: why one may not grade, or "".
+        self._objections: dict[str, str] = {}
+        self._examinations: dict[str, asyncio.Task[None]] = {}
         self._strikes: Counter[str] = Counter()
 
     async def run(self) -> None:
-        """Until nothing is left; raises Disconnected, and has put back then what was not done."""
-        polling = asyncio.create_task(self._poll())
+        """Have all tasks done.
+
+        Raises Disconnected, and NoCluster if workers are missing for too long; what was not done
+        has been put back into the queue then.
+        """
+        following = asyncio.create_task(self._follow_workers())
         try:
-            while self.sent or self.queue.left():
+            while self.sent or self.queue.has_more():
                 self._send_what_fits()
                 done, _ = await asyncio.wait(
-                    {polling, *self.sent}, timeout=TICK, return_when=asyncio.FIRST_COMPLETED
+                    {following, *self.sent}, timeout=TICK, return_when=asyncio.FIRST_COMPLETED
                 )
-                if polling in done:
-                    polling.result()
-                for fetching in done & self.sent.keys():
-                    self._returned(fetching)
-                running = list(self.sent.values())[: sum(self.threads.values())]
-                for sent in running:
-                    if not sent.runs:
-                        sent.runs, sent.task.began = True, time.monotonic()
-                self.cluster.progress.under_way([sent.task for sent in running])
-        finally:  # also after Ctrl-C: workers end what is released
-            for task in (polling, *self._meeting.values()):
-                task.cancel()
-            for sent in map(self._forget, list(self.sent)):
+                if following in done:
+                    following.result()  # raises: it never ends otherwise
+                for waiting in done & self.sent.keys():
+                    self._handle_reply(waiting)
+                self._report_running()
+        finally:
+            # Also after Ctrl-C: workers end what is released.
+            following.cancel()
+            for examination in self._examinations.values():
+                examination.cancel()
+            for waiting in list(self.sent):
+                sent = self._release(waiting)
                 self.queue.put_back(sent.task, sent.alone)
 
-    async def _poll(self) -> None:
-        """Follow which workers there are, and examine new ones; raises Disconnected, and NoCluster without any."""
-        last = time.monotonic()  # when there was a worker
+    def _report_running(self) -> None:
+        """Tell the display what runs: of those sent first, as many as there are threads."""
+        running = list(self.sent.values())[: sum(self.threads.values())]
+        for sent in running:
+            if not sent.runs:
+                sent.runs = True
+                sent.task.began = time.monotonic()
+        self.cluster.progress.under_way([sent.task for sent in running])
+
+    async def _follow_workers(self) -> None:
+        """Follow which workers there are, and examine new ones, for ever.
+
+        Raises Disconnected, and NoCluster if there is none to use for too long.
+        """
+        last_usable = time.monotonic()
         while True:
-            threads = await threads_of(self.client)
-            self._known = {
-                address: why for address, why in self._known.items() if address in threads
-            }
-            for address in threads.keys() - self._known.keys() - self._meeting.keys():
-                self._meeting[address] = asyncio.create_task(self._meet(address))
-            self.threads = {
-                address: count
-                for address, count in threads.items()
-                if self._known.get(address) == ""
-            }
-            for lost in [
-                one for one, sent in self.sent.items() if not sent.workers & self.threads.keys()
-            ]:
-                sent = self._forget(lost)
-                self.queue.lose(sent.task, sent.alone)
-            refused = [why for why in self._known.values() if why]
-            if len(refused) < len(threads):  # also where one is still being examined
-                last = time.monotonic()
-            elif time.monotonic() - last > self.cluster.wait:
-                more = f"; one that is there cannot be used: {refused[0]}" if refused else ""
-                why = f"has had no workers for {self.cluster.wait:g} s{more}"
+            threads = await threads_by_worker(self.client)
+            self._update_workers(threads)
+            self._take_back_lost()
+            objections = [why for why in self._objections.values() if why]
+            if len(objections) < len(threads):  # also where one is still being examined
+                last_usable = time.monotonic()
+            elif time.monotonic() - last_usable > self.cluster.wait:
+                why = f"has had no workers for {self.cluster.wait:g} s"
+                if objections:
+                    why += f"; one that is there cannot be used: {objections[0]}"
                 raise NoCluster(self.cluster.address, why, kept=True)
-            await asyncio.sleep(POLLED)
+            await asyncio.sleep(BETWEEN_LOOKS)
 
-    async def _meet(self, address: str) -> None:
+    def _update_workers(self, threads: Mapping[str, int]) -> None:
+        """Forget workers that are gone, and begin to examine new ones."""
+        for address in self._objections.keys() - threads.keys():
+            del self._objections[address]
+        for address in threads.keys() - self._objections.keys() - self._examinations.keys():
+            self._examinations[address] = asyncio.create_task(self._examine(address))
+        self.threads = {}
+        for address, count in threads.items():
+            if self._objections.get(address) == "":
+                self.threads[address] = count
+
+    def _take_back_lost(self) -> None:
+        """Send again what was sent to workers of which none is there any more."""
+        for waiting, sent in list(self.sent.items()):
+            if sent.workers.isdisjoint(self.threads):
+                self._release(waiting)
+                self.queue.lose(sent.task, sent.alone)
+
+    async def _examine(self, address: str) -> None:
         """Examine a worker, and admit or refuse it."""
+        cluster = self.cluster
         try:
-            answer = (await introductions(self.client, [address], self.cluster.options)).get(
-                address
-            )
-            if answer is not None:
-                self._decide(
-                    address,
-                    objection(answer, self.cluster.versions, self.cluster.require_isolation),
-                )
+            answers = await ask_for_introductions(self.client, [address], cluster.options)
+            if address in answers:
+                why = objection_to(answers[address], cluster.versions, cluster.require_isolation)
+                self._decide(address, why or "")
         except LOST:
-            pass  # the worker is gone, or the scheduler, which polling notices
+            pass  # the worker is gone; or the scheduler, which `_follow_workers` notices
         finally:
-            del self._meeting[address]
+            del self._examinations[address]
 
-    def _decide(self, address: str, why: str | None) -> None:
-        self._known[address] = why or ""
-        if why:
+    def _decide(self, address: str, objection: str) -> None:
+        """Admit a worker, or refuse it for a reason, which is shown."""
+        self._objections[address] = objection
+        if objection:
             self.threads.pop(address, None)
-            self.cluster.progress.prepares(f"the worker {address} is not used: {why}")
+            self.cluster.progress.prepares(f"the worker {address} is not used: {objection}")
 
     def _send_what_fits(self) -> None:
-        while len(self.sent) < PER_THREAD * sum(self.threads.values()) and not any(
-            s.alone for s in self.sent.values()
-        ):
-            found = self.queue.take(idle=not self.sent)
-            if found is None:
+        """Send tasks as long as there is room; raises Disconnected."""
+        room = TASKS_PER_THREAD * sum(self.threads.values())
+        while len(self.sent) < room:
+            if any(sent.alone for sent in self.sent.values()):
                 return
-            self._send(*found)
+            following = self.queue.take(idle=not self.sent)
+            if following is None:
+                return
+            self._send(following.task, following.alone)
 
     def _send(self, task: GradingTask, alone: bool) -> None:
-        message = pack(
-            Order(self.cluster.versions, task.run.record.digest, task.run.files, task.run.options)
-        )
-        key = (
-            f"dojo-{uuid.uuid4().hex}"  # a new one each time: no old result is taken for a new one
-        )
+        """Send a task; raises Disconnected, and has put it back then."""
+        run = task.run
+        message = pack(Order(self.cluster.versions, run.record.digest, run.files, run.options))
+        # A new key each time: no old result is taken for a new one.
+        key = f"dojo-{uuid.uuid4().hex}"
+        workers = list(self.threads)
         try:
             future = self.client.submit(
-                _grade(), message, key=key, workers=list(self.threads), retries=REFUSALS
+                _make_grade(), message, key=key, workers=workers, retries=MOST_REFUSALS
             )
         except Exception as error:  # of any kind, where a client has closed itself
             self.queue.put_back(task, alone)
             raise Disconnected(str(error)) from None
-        sent = Sent(task, alone, message[:HASH], future, frozenset(self.threads))
-        self.sent[asyncio.create_task(_fetched(future))] = sent
+        waiting = asyncio.create_task(_reply_or_error(future))
+        self.sent[waiting] = SentTask(task, alone, message[:HASH], future, frozenset(workers))
 
-    def _forget(self, fetching: asyncio.Task[Any]) -> Sent:
-        sent = self.sent.pop(fetching)
-        # It also ends the fetching; to cancel that would cancel what Dask fetches together with it.
+    def _release(self, waiting: asyncio.Task[Any]) -> SentTask:
+        """Take a task out of `sent`, and let Dask forget it."""
+        sent = self.sent.pop(waiting)
+        # It also ends the waiting; to cancel that would cancel what Dask fetches together with it.
         sent.future.release()  # type: ignore[no-untyped-call]
         return sent
 
-    def _returned(self, fetching: asyncio.Task[Any]) -> None:
-        """Something came back from the cluster."""
-        reply = Disconnected("it was closed") if fetching.cancelled() else fetching.result()
+    def _handle_reply(self, waiting: asyncio.Task[Any]) -> None:
+        """Finish a task, or put it back into the queue; raises Disconnected."""
+        if waiting.cancelled():
+            raise Disconnected("it was closed")
+        reply = waiting.result()
         if isinstance(reply, Disconnected):
             raise reply
-        sent = self._forget(fetching)
-        task = sent.task
+        sent = self._release(waiting)
         if isinstance(reply, KilledWorker):
-            self.queue.lose(task, sent.alone, reply.allowed_failures + 1)
+            self.queue.lose(sent.task, sent.alone, reply.allowed_failures + 1)
         elif isinstance(reply, Exception):
-            self.queue.refuse(task, f"{type(reply).__name__}: {reply}")
+            self.queue.refuse(sent.task, f"{type(reply).__name__}: {reply}")
         else:
             address, answer = reply
+            self._handle_answer(sent, address, answer)
+
+    def _handle_answer(self, sent: SentTask, address: str, answer: bytes | str) -> None:
+        """Finish a task with the record in an answer, or count a strike against the worker."""
+        result: Record | str
+        if isinstance(answer, str):
+            result = answer
+        else:
             try:
-                answer = (
-                    answer
-                    if isinstance(answer, str)
-                    else unpack_reply(answer, sent.order, task.run.record.digest)
-                )
+                result = unpack_reply(answer, sent.order, sent.task.run.record.digest)
             except BadMessage as error:
-                answer = f"its reply is damaged: {error}"
-            if isinstance(answer, Record):
-                self._strikes[address] = 0
-                self.queue.finish(task, answer)
-                return
-            self._strikes[address] += 1
-            if self._strikes[address] == STRIKES:
-                self._decide(address, answer)
-            self.queue.refuse(task, answer)
+                result = f"its reply is damaged: {error}"
+        if isinstance(result, Record):
+            self._strikes[address] = 0
+            self.queue.finish(sent.task, result)
+            return
+        self._strikes[address] += 1
+        if self._strikes[address] == MOST_STRIKES:
+            self._decide(address, result)
+        self.queue.refuse(sent.task, result)
 
 
 class Cluster:
     """A runner of tasks: the workers of a Dask scheduler, whoever has started them."""
 
     def __init__(self, address: str, wait: float = 60.0, require_isolation: bool = False) -> None:
+        """`address` may be a scheduler file; raises NoCluster where that has none."""
         self.address = address_of(address)
         self.wait = wait
         self.require_isolation = require_isolation
 
     def start(self, options: RunOptions, progress: Progress) -> Layers:
+        """Examine all workers; returns the layers of isolation that hold on each of them.
+
+        Raises NoCluster, and BadWorker where one cannot be used, before anything is sent.
+        """
         self.progress = progress
         self.options = options
-        self.versions = versions(options.day)
+        self.versions = versions_here(options.day)
         progress.prepares(f"looking for workers at {self.address}")
         # A wrong address is reported soon; a scheduler that has been there is waited for.
-        return asyncio.run(
-            self._persistently(self._examine, min(FIRST, self.wait), lambda: 0, kept=False)
-        )
+        seconds = min(FIRST_CONNECTION, self.wait)
+        return asyncio.run(self._persistently(self._examine, seconds, lambda: 0, kept=False))
 
     def run(self, tasks: Iterator[GradingTask]) -> None:
+        """Run all tasks; raises NoCluster where the cluster is lost for too long."""
         queue = TaskQueue(tasks)
 
         async def session(client: Client) -> None:
@@ -416,135 +416,135 @@ class Cluster:
         asyncio.run(self._persistently(session, self.wait, lambda: queue.done, kept=True))
 
     def close(self) -> None:
-        """Connections last as long as a run, and the workers are not ours: there is nothing to end."""
+        """Does nothing: connections last as long as a run, and the workers are not ours."""
 
     async def _examine(self, client: Client) -> Layers:
-        """The layers of all workers; raises BadWorker before anything is sent where one cannot be used."""
+        """Wait for workers, and examine them; returns the layers that hold on all.
+
+        Raises Disconnected, NoCluster without workers, and BadWorker where one cannot be used.
+        """
         until = time.monotonic() + self.wait
-        waiting = f"waiting for workers at {self.address}"
+        is_waiting = False
         while True:
-            threads = await threads_of(client)
-            try:
-                found = await introductions(client, list(threads), self.options) if threads else {}
-            except LOST as error:
-                raise Disconnected(str(error)) from None
-            if found:
+            threads = await threads_by_worker(client)
+            introductions: dict[str, Introduction | str] = {}
+            if threads:
+                try:
+                    introductions = await ask_for_introductions(client, list(threads), self.options)
+                except LOST as error:
+                    raise Disconnected(str(error)) from None
+            if introductions:
                 break
             if time.monotonic() > until:
-                raise NoCluster(
-                    self.address,
-                    f"has no workers, and had none for {self.wait:g} s: start some first",
-                )
-            if waiting:
-                self.progress.prepares(waiting)
-                waiting = ""
-            await asyncio.sleep(AGAIN)
-        for worker, answer in found.items():
-            why = objection(answer, self.versions, self.require_isolation)
-            if why is not None:
-                raise BadWorker(worker, why)
-        at_once = sum(threads[worker] for worker in found)
-        self.progress.prepares(
-            f"{len(found)} worker{'s' * (len(found) != 1)}, {at_once} submissions at once"
-        )
-        return held_by_all(
-            {
-                worker: said.layers
-                for worker, said in found.items()
-                if isinstance(said, Introduction)
-            }
-        )
+                why = f"has no workers, and had none for {self.wait:g} s: start some first"
+                raise NoCluster(self.address, why)
+            if not is_waiting:
+                self.progress.prepares(f"waiting for workers at {self.address}")
+                is_waiting = True
+            await asyncio.sleep(BETWEEN_TRIES)
+        layers = {}
+        for worker, answer in introductions.items():
+            objection = objection_to(answer, self.versions, self.require_isolation)
+            if isinstance(answer, str) or objection is not None:
+                raise BadWorker(worker, objection or "")
+            layers[worker] = answer.layers
+        at_once = sum(threads[worker] for worker in introductions)
+        workers = "1 worker" if len(introductions) == 1 else f"{len(introductions)} workers"
+        self.progress.prepares(f"{workers}, {at_once} submissions at once")
+        return layers_of_all(layers)
 
     async def _persistently(
         self,
         action: Callable[[Client], Awaitable[T]],
         seconds: float,
-        done: Callable[[], int],
+        count_done: Callable[[], int],
         kept: bool,
     ) -> T:
         """What an action returns; it is repeated over another connection where one is lost.
 
         The scheduler is looked for so many seconds; once it has been there, for `wait` seconds.
+        `kept`: the message of NoCluster says that what has run is kept. Raises NoCluster after too
+        many losses without anything done in between, and what the action raises.
         """
-        asyncio.get_running_loop().set_exception_handler(_ignore_dask)
+        asyncio.get_running_loop().set_exception_handler(_ignore_errors_of_dask)
         warnings.simplefilter("ignore", VersionMismatchWarning)  # workers are examined by us
         warnings.filterwarnings(
             "ignore", "Sending large graph"
         )  # a submission is as large as it is
         setbacks = 0
         while True:
-            before = done()
-            client = await self._reached(seconds, kept)
+            done_before = count_done()
+            client = await self._connect(seconds, kept)
             try:
                 return await action(client)
             except Disconnected as lost:
-                setbacks = 1 if done() > before else setbacks + 1
-                if setbacks > SETBACKS:
-                    raise NoCluster(
-                        self.address, f"was lost {setbacks} times in a row ({lost})", kept
-                    ) from None
+                setbacks = 1 if count_done() > done_before else setbacks + 1
+                if setbacks > MOST_SETBACKS:
+                    why = f"was lost {setbacks} times in a row ({lost})"
+                    raise NoCluster(self.address, why, kept) from None
                 seconds = self.wait
                 self.progress.prepares(
                     f"the scheduler at {self.address} is lost; trying to reach it again"
                 )
             finally:
                 await _close(client)
-            await asyncio.sleep(AGAIN)
+            await asyncio.sleep(BETWEEN_TRIES)
 
-    async def _reached(self, seconds: float, kept: bool) -> Client:
-        """A client that is connected; raises NoCluster where that took longer than so many seconds."""
+    async def _connect(self, seconds: float, kept: bool) -> Client:
+        """A client that is connected; raises NoCluster after so many seconds without."""
         until = time.monotonic() + seconds
         while True:
-            once = max(0.1, min(ONCE, until - time.monotonic()))
-            client = Client(self.address, asynchronous=True, timeout=once, set_as_default=False)  # type: ignore[no-untyped-call]
+            timeout = max(0.1, min(ONE_TRY, until - time.monotonic()))
+            client = Client(  # type: ignore[no-untyped-call]
+                self.address, asynchronous=True, timeout=timeout, set_as_default=False
+            )
             try:
                 with warnings.catch_warnings():
-                    warnings.simplefilter(
-                        "ignore", VersionMismatchWarning
-                    )  # workers are examined by us
+                    warnings.simplefilter("ignore", VersionMismatchWarning)
                     await client
-                for name in list(
-                    logging.root.manager.loggerDict
-                ):  # the display says what matters of it
-                    if name.partition(".")[0] == "distributed":
-                        logging.getLogger(name).setLevel(logging.CRITICAL + 1)
+                _silence_dask()
                 return client
-            except BaseException as error:
+            except OSError as error:  # TimeoutError is one
                 await _close(client)
-                if isinstance(error, OSError) and time.monotonic() > until:  # TimeoutError is one
-                    why = (
-                        INSIDE_DASK.sub("", str(error.__cause__ or error)).strip()
-                        or "it does not answer"
-                    )
-                    raise NoCluster(
-                        self.address, f"cannot be reached, tried for {seconds:g} s ({why})", kept
-                    ) from None
-                if isinstance(error, ValueError | TypeError | RuntimeError | ImportError):
-                    raise NoCluster(
-                        self.address, f"cannot be connected to: {error}", kept
-                    ) from None
-                if not isinstance(error, OSError):
-                    raise
-            await asyncio.sleep(AGAIN)
+                if time.monotonic() > until:
+                    cause = INSIDE_DASK.sub("", str(error.__cause__ or error)).strip()
+                    reason = cause or "it does not answer"
+                    why = f"cannot be reached, tried for {seconds:g} s ({reason})"
+                    raise NoCluster(self.address, why, kept) from None
+            except BAD_ADDRESS as error:
+                await _close(client)
+                why = f"cannot be connected to: {error}"
+                raise NoCluster(self.address, why, kept) from None
+            except BaseException:  # Ctrl-C, say
+                await _close(client)
+                raise
+            await asyncio.sleep(BETWEEN_TRIES)
+
+
+def _silence_dask() -> None:
+    """Turn off Dask's loggers: the display says what matters of it."""
+    for name in list(logging.root.manager.loggerDict):
+        if name.partition(".")[0] == "distributed":
+            logging.getLogger(name).setLevel(logging.CRITICAL + 1)
 
 
 async def _close(client: Client) -> None:
-    with contextlib.suppress(OSError, TimeoutError, RuntimeError):
-        await client.close(timeout=ONCE)  # type: ignore[no-untyped-call]
+    with contextlib.suppress(OSError, TimeoutError, RuntimeError):  # its scheduler is gone
+        await client.close(timeout=ONE_TRY)  # type: ignore[no-untyped-call]
 
 
-def address_of(given: str) -> str:
-    """The address itself, or the one in a scheduler file; raises NoCluster where the file has none."""
-    path = Path(given)
+def address_of(address: str) -> str:
+    """The address itself, or the one in a scheduler file; raises NoCluster if that has none."""
+    path = Path(address)
     if not path.is_file():
-        return given
+        return address
     try:
         return str(json.loads(path.read_bytes())["address"])
     except (OSError, ValueError, KeyError, TypeError):
-        raise NoCluster(given, "has no address: the file is not a scheduler file") from None
+        raise NoCluster(address, "has no address: the file is not a scheduler file") from None
 
 
-def _ignore_dask(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-    """Dask leaves tasks whose errors nobody awaits, when data is lost with a worker."""
+def _ignore_errors_of_dask(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    """Ignore Dask's own errors: it leaves tasks that nobody awaits when data is lost."""
     if not type(context.get("exception")).__module__.startswith("distributed"):
         loop.default_exception_handler(context)

@@ -10,7 +10,8 @@ import click
 
 from gpudojo import __version__
 
-# The parts of `dojo --help`, which imports no other module: by command, its module in this package and its line there.
+# The parts of `dojo --help`, which imports no other module: by command, its module in this package
+# and its line there.
 PARTS: Final = {
     "For students": {
         "watch": ("watch", "Grade what you save; show what to fix."),
@@ -42,7 +43,10 @@ class Interrupted(BaseException):
 
 
 class LazyGroup(click.Group):
-    """A group that imports its commands when they are used. Errors of gpudojo become messages, not tracebacks."""
+    """A group that imports its commands when they are used.
+
+    Errors of gpudojo become messages, not tracebacks.
+    """
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(COMMANDS)
@@ -50,31 +54,35 @@ class LazyGroup(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in COMMANDS:
             return None
-        command: click.Command = getattr(
-            importlib.import_module(f"{__name__}.{COMMANDS[cmd_name][0]}"), cmd_name
-        )
+        module_name, _ = COMMANDS[cmd_name]
+        module = importlib.import_module(f"{__name__}.{module_name}")
+        command: click.Command = getattr(module, cmd_name)
         return command
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        if args[0] not in COMMANDS and not args[0].startswith("-") and not ctx.resilient_parsing:
+        """The command that is named first; raises UsageError with a suggestion."""
+        name = args[0]
+        if name not in COMMANDS and not name.startswith("-") and not ctx.resilient_parsing:
             from gpudojo.model.errors import suggest_name  # only here: `dojo --help` does without
 
-            raise click.UsageError(
-                f"No such command {args[0]!r}{suggest_name(args[0], COMMANDS, '') or '.'}", ctx
-            )
+            hint = suggest_name(name, COMMANDS, "") or "."
+            raise click.UsageError(f"No such command {name!r}{hint}", ctx)
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        wide = max(map(len, COMMANDS))
+        """Write the parts of the help, from the table alone."""
+        width = max(len(name) for name in COMMANDS)
         for title, part in PARTS.items():
+            lines = [(f"{name:{width}}", line) for name, (_, line) in part.items()]
             with formatter.section(title):
-                formatter.write_dl([(f"{name:{wide}}", line) for name, (_, line) in part.items()])
+                formatter.write_dl(lines)
 
     def main(self, *args: Any, **more: Any) -> Any:
-        of_a_script = sys.argv[1:2] == ["run"]  # its output is its own
-        if not of_a_script and "utf" not in (sys.stdout.encoding or "").lower():
+        """Run the command; texts are written with other characters where the output lacks ours."""
+        runs_script = sys.argv[1:2] == ["run"]  # a script's output is its own
+        if not runs_script and "utf" not in (sys.stdout.encoding or "").lower():
             from virtual_cuda.ledger import write_similar
 
             write_similar(sys.stdout, sys.stderr)
@@ -84,19 +92,18 @@ class LazyGroup(click.Group):
             raise KeyboardInterrupt from None
 
     def invoke(self, ctx: click.Context) -> object:
+        """Run a subcommand; raises ClickException for errors that a user can mend."""
         try:
             return super().invoke(ctx)
-        except Exception as error:
+        except Exception as error:  # others than these two are raised again
             from gpudojo.model.errors import DojoError  # only here: `dojo --help` does without
 
             if isinstance(error, DojoError):
                 raise click.ClickException(str(error)) from error
-            if (
-                isinstance(error, OSError) and error.filename and ctx.invoked_subcommand != "run"
-            ):  # else a script's own
-                raise click.ClickException(
-                    f"cannot use {error.filename}: {error.strerror}"
-                ) from error
+            is_of_script = ctx.invoked_subcommand == "run"
+            if isinstance(error, OSError) and error.filename and not is_of_script:
+                reason = f"cannot use {error.filename}: {error.strerror}"
+                raise click.ClickException(reason) from error
             raise
 
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 from rich.console import Console
@@ -21,14 +23,18 @@ from gpudojo.authoring.new import (
 )
 from gpudojo.cli.options import (
     FOLDER,
-    day_and_root,
-    processors,
-    references,
-    repository,
-    which_root,
-    writing,
+    count_of_processors,
+    explain_write_errors,
+    find_reference,
+    find_repository,
+    root_option,
+    with_day_and_root,
 )
 from gpudojo.model.catalogue import exercises_of
+
+if TYPE_CHECKING:
+    from gpudojo.authoring.fairness import FairnessRow
+    from gpudojo.authoring.lint import LintRow
 
 
 @click.group()
@@ -46,13 +52,16 @@ def new() -> None:
     "--points", default=5, show_default=True, type=click.IntRange(min=1), help="Its points."
 )
 @click.option("--title", help="Its title (default: from NAME).")
-@which_root
+@root_option
 def exercise(
     day: str, name: str, functions: str | None, points: int, title: str | None, root: Path | None
 ) -> None:
     """Make the exercise NAME, such as brightest_sprite, as the next one of DAY."""
-    words = () if functions is None else tuple(word.strip() for word in functions.split(","))
-    _write(root, lambda known: exercise_files(Plan(day, name, words, points, title), known))
+    names: tuple[str, ...] = ()
+    if functions is not None:
+        names = tuple(function.strip() for function in functions.split(","))
+    plan = Plan(day, name, names, points, title)
+    _write_files(root, lambda known: exercise_files(plan, known))
     click.echo(f"To see what to do next, run: dojo lint --day {day}")
 
 
@@ -69,18 +78,21 @@ def exercise(
 @click.option(
     "--points", default=100, show_default=True, type=click.IntRange(min=1), help="The day's points."
 )
-@which_root
+@root_option
 def day_(name: str, title: str | None, exercises: int, points: int, root: Path | None) -> None:
     """Make the day NAME, such as day9, without exercises."""
-    _write(root, lambda known: day_files(name, known, title, exercises, points))
+    _write_files(root, lambda known: day_files(name, known, title, exercises, points))
     click.echo(f"Make its first exercise with: dojo new exercise {name} NAME")
 
 
-def _write(root: Path | None, files: Callable[[Surroundings], dict[str, str | None]]) -> None:
-    root = (root or repository()).resolve()
-    inside = Path.cwd().is_relative_to(root)
-    for path in write_new(root, files(surroundings(root))):
-        click.echo(f"written: {path if inside else root / path}")
+def _write_files(
+    root: Path | None, make_files: Callable[[Surroundings], dict[str, str | None]]
+) -> None:
+    """Write new files into the repository, and print their paths."""
+    root = (root or find_repository()).resolve()
+    is_here = Path.cwd().is_relative_to(root)
+    for path in write_new(root, make_files(surroundings(root))):
+        click.echo(f"written: {path if is_here else root / path}")
 
 
 @click.command()
@@ -93,13 +105,13 @@ def _write(root: Path | None, files: Callable[[Surroundings], dict[str, str | No
     help="Number of submissions.",
 )
 @click.option("--seed", default=8, show_default=True, help="The same seed makes the same class.")
-@day_and_root
+@with_day_and_root
 def sample(folder: Path, students: int, seed: int, day: str, root: Path | None) -> None:
     """Make a sample class in FOLDER from the right and wrong solutions of this repository."""
     if folder.exists() and any(folder.iterdir()):
         raise click.ClickException(f"{folder} is not empty")
-    with writing(folder):
-        known = sampling.corpus(root or repository(), day)
+    with explain_write_errors(folder):
+        known = sampling.corpus(root or find_repository(), day)
         folder.mkdir(parents=True, exist_ok=True)
         for made in sampling.sample(known, students, seed):
             sampling.hand_in(made, folder)
@@ -133,7 +145,7 @@ def sample(folder: Path, students: int, seed: int, day: str, root: Path | None) 
 @click.option(
     "--out", type=FOLDER, help="With --mutants: where results are kept (default: build/mutants)."
 )
-@day_and_root
+@with_day_and_root
 def lint(
     quick: bool,
     mutants: bool,
@@ -145,37 +157,50 @@ def lint(
     root: Path | None,
 ) -> None:
     """Check that a day is ready for students: points, hints, references, right and wrong solutions."""
-    from gpudojo.authoring.lint import (
-        lint as examine,
-    )  # only here: `dojo new` does not need the grading engine
-
     if (only or limit or jobs or out) and not mutants:
         raise click.UsageError("--exercise, --limit, --jobs and --out go with --mutants")
-    root = references(root, day)[0] if exercises_of(day) else root or repository()
+    root = root or find_repository()
+    if exercises_of(day):
+        find_reference(root, day)  # raises where there is none
     if mutants:
-        _mutants(day, root, only, limit, jobs or processors(), out or root / "build" / "mutants")
-        return
+        out = out or root / "build" / "mutants"
+        has_problems = _grade_mutants(day, root, only, limit, jobs or count_of_processors(), out)
+    else:
+        has_problems = _examine_day(day, root, quick)
+    if has_problems:
+        raise SystemExit(1)
+
+
+def _examine_day(day: str, root: Path, quick: bool) -> bool:
+    """Print what is wrong with a day; True if it is not ready for students."""
+    # Only here: `dojo new` does not need the grading engine.
+    from gpudojo.authoring.lint import lint as examine
+
     report = examine(day, root, quick)
-    console, headings = Console(highlight=False), ("points", "functions", "checks", "wrong")
+    console = Console(highlight=False)
+    headings = ("points", "functions", "checks", "wrong")
     table = _table(f"dojo lint: {day}", console, headings, 13)
     table.add_column("result", no_wrap=True, min_width=10)
     for row in report.rows:
-        problems = sum(not finding.warning for finding in row.findings)
-        fine = "[yellow]unfinished[/]" if row.notes else "[green]ok[/]"
-        verdict = f"[red]{problems} problem{'s' * (problems > 1)}[/]" if problems else fine
         numbers = (row.points, row.functions, row.checks, row.wrong)
-        table.add_row(row.stem, *(f"{number:g}" for number in numbers), verdict)
+        table.add_row(row.stem, *(f"{number:g}" for number in numbers), _describe_result(row))
     sums = [sum(getattr(row, name) for row in report.rows) for name in headings]
-    for column, text in zip(
-        table.columns, ["total", *(f"{number:g}" for number in sums)], strict=False
-    ):
-        column.footer = text
+    _set_footer(table, ["total", *(f"{number:g}" for number in sums)])
     console.print(table)
     for finding in sorted(report.findings, key=lambda finding: finding.warning):
         kind = "warning" if finding.warning else "problem"
         console.print(f"{kind}: {finding.exercise}: {finding.text}", markup=False, soft_wrap=True)
-    if report.problems:
-        raise SystemExit(1)
+    return bool(report.problems)
+
+
+def _describe_result(row: LintRow) -> str:
+    """Whether an exercise is ready, with Rich's markup."""
+    problems = sum(not finding.warning for finding in row.findings)
+    if problems == 1:
+        return "[red]1 problem[/]"
+    if problems:
+        return f"[red]{problems} problems[/]"
+    return "[yellow]unfinished[/]" if row.notes else "[green]ok[/]"
 
 
 def _table(title: str, console: Console, headings: tuple[str, ...], more: int = 0) -> Table:
@@ -191,9 +216,19 @@ def _table(title: str, console: Console, headings: tuple[str, ...], more: int = 
     return table
 
 
-def _mutants(
+def _set_footer(table: Table, texts: Sequence[str]) -> None:
+    """Set the last line of the first columns."""
+    for column, text in zip(table.columns, texts, strict=False):
+        column.footer = text
+
+
+def _grade_mutants(
     day: str, root: Path, only: tuple[str, ...], limit: int | None, jobs: int, out: Path
-) -> None:
+) -> bool:
+    """Grade mutants and rewrites, and print how many are judged wrongly; True if any is.
+
+    Writes `alive.toml` into `out`. After Ctrl-C the command ends with 130.
+    """
     if not hasattr(os, "fork"):
         raise click.ClickException(
             "--mutants grades a class, which needs Linux or macOS; on Windows, use WSL"
@@ -201,53 +236,56 @@ def _mutants(
     from gpudojo.authoring import fairness
     from gpudojo.classes.display import Display
 
+    exercises = [each for each in exercises_of(day) if not only or each.stem.startswith(only)]
+    if not exercises:
+        raise click.UsageError(f"{day} has no exercise that begins with {' or '.join(only)}")
     console = Console(highlight=False)
     headings = ("mutants", "dead", "equivalent", "alive", "rewrites", "failing")
     table = _table(f"dojo lint --mutants: {day}", console, headings)
-    sums = [0] * len(headings)
+    sums: Counter[str] = Counter()
     problems = []
     survivors = ""
-    exercises = [
-        exercise for exercise in exercises_of(day) if not only or exercise.stem.startswith(only)
-    ]
-    if not exercises:
-        raise click.UsageError(f"{day} has no exercise that begins with {' or '.join(only)}")
     for exercise in exercises:
         console.print(exercise.stem, style="bold")
-        display = Display(console)
         try:
-            with display:
+            with Display(console) as display:
                 row = fairness.examine(day, exercise, root, out, display, jobs, limit)
         except KeyboardInterrupt:
             click.echo("\nStopped. Run the same command again to resume.", err=True)
             raise SystemExit(130) from None
-        dead = row.mutants - len(row.equivalent) - len(row.alive)
-        numbers = (
-            row.mutants,
-            dead,
-            len(row.equivalent),
-            len(row.alive),
-            row.rewrites,
-            len(row.failing),
-        )
-        sums = [one + other for one, other in zip(sums, numbers, strict=True)]
-        table.add_row(row.stem, *map(str, numbers))
-        problems += [f"{found.exercise}: {found.text}" for found in row.findings]
-        problems += [
-            f"{row.stem}: a mutant of {one.solution} is alive ({one.kind}, {', '.join(one.functions)}):\n{one.diff}"
-            for one in row.alive
-        ]
-        problems += [
-            f"{row.stem}: a rewrite of {one.solution} fails ({one.kind}): {check.id}: {check.message}\n{one.diff}"
-            for one, check in row.failing
-        ]
+        numbers = {
+            "mutants": row.mutants,
+            "dead": row.mutants - len(row.equivalent) - len(row.alive),
+            "equivalent": len(row.equivalent),
+            "alive": len(row.alive),
+            "rewrites": row.rewrites,
+            "failing": len(row.failing),
+        }
+        sums.update(numbers)
+        table.add_row(row.stem, *(str(numbers[heading]) for heading in headings))
+        problems += _problems_of_variants(row)
         survivors += fairness.as_entries(row)
-    for column, text in zip(table.columns, ["total", *map(str, sums)], strict=True):
-        column.footer = text
+    _set_footer(table, ["total", *(str(sums[heading]) for heading in headings)])
     console.print(table)
     for text in problems:
         console.print(f"problem: {text}", markup=False, soft_wrap=True)
-    with writing(out):
+    with explain_write_errors(out):
         (out / "alive.toml").write_text(survivors, encoding="utf-8")
-    if problems:
-        raise SystemExit(1)
+    return bool(problems)
+
+
+def _problems_of_variants(row: FairnessRow) -> list[str]:
+    """Findings, mutants that are alive and rewrites that fail, in sentences with their changes."""
+    problems = [f"{finding.exercise}: {finding.text}" for finding in row.findings]
+    for mutant in row.alive:
+        functions = ", ".join(mutant.functions)
+        problems.append(
+            f"{row.stem}: a mutant of {mutant.solution} is alive ({mutant.kind}, {functions}):\n"
+            f"{mutant.diff}"
+        )
+    for rewrite, check in row.failing:
+        problems.append(
+            f"{row.stem}: a rewrite of {rewrite.solution} fails ({rewrite.kind}): "
+            f"{check.id}: {check.message}\n{rewrite.diff}"
+        )
+    return problems

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from gpudojo.cli.options import FOLDER, which_day, writing
+from gpudojo.cli.options import FOLDER, day_option, explain_write_errors
 from gpudojo.model.errors import printable_text, suggest_name
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.argument("folder", type=FOLDER, default=Path())
-@which_day
+@day_option
 def init(folder: Path, day: str) -> None:
     """Write a course file, course.toml, into FOLDER (here by default), beside the submissions.
 
@@ -31,7 +31,7 @@ def init(folder: Path, day: str) -> None:
 
     path = folder / FILE_NAME
     if not path.exists():
-        with writing(path):
+        with explain_write_errors(path):
             folder.mkdir(parents=True, exist_ok=True)
             write_template(path, day, exercises_of(day))
         click.echo(

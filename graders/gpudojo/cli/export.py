@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sized
 from datetime import UTC, datetime
 from pathlib import Path
 
 import click
 
-from gpudojo.cli.options import FOLDER, THAT, THAT_FILE, results_file, writing
+from gpudojo.cli.options import (
+    EXISTING_FILE,
+    EXISTING_PATH,
+    FOLDER,
+    explain_write_errors,
+    find_results_file,
+    print_note,
+)
 from gpudojo.model import catalogue
-from gpudojo.model.errors import printable_text
 from gpudojo.model.results import (
     ClassResults,
     ExerciseRow,
@@ -41,7 +47,7 @@ class _Described(click.Command):
 
 
 @click.command(cls=_Described)
-@click.argument("results", type=THAT)
+@click.argument("results", type=EXISTING_PATH)
 @click.option(
     "--to",
     "format_",
@@ -52,11 +58,11 @@ class _Described(click.Command):
 @click.option("--out", required=True, type=FOLDER, help="The folder to write to.")
 @click.option(
     "--worksheet",
-    type=THAT_FILE,
+    type=EXISTING_FILE,
     help="A grading worksheet downloaded from Moodle, to be filled in.",
 )
 @click.option(
-    "--gradebook", type=THAT_FILE, help="A gradebook downloaded from Canvas, to be filled in."
+    "--gradebook", type=EXISTING_FILE, help="A gradebook downloaded from Canvas, to be filled in."
 )
 @click.option("--title", help="The name of the assignment on Canvas or in nbgrader.")
 @click.option(
@@ -72,63 +78,86 @@ def export(
     submission: str | None,
 ) -> None:
     """Write RESULTS, a results.json of `dojo grade` or its folder, for another program."""
-
-    def say(sentence: str) -> None:
-        click.echo(f"note: {printable_text(sentence)}", err=True)
-
-    for name, given in {"worksheet": worksheet, "gradebook": gradebook, "title": title}.items():
-        if given is not None and name not in options_used_by(format_):
-            raise click.UsageError(f"--{name} does not go with --to {format_}")
+    _refuse_unused(format_, {"worksheet": worksheet, "gradebook": gradebook, "title": title})
     if submission is not None and is_about_the_class(format_):
         raise click.UsageError(
             f"--submission does not go with --to {format_}, which is about the whole class"
         )
-    results = results_file(results)
-    with writing(out):
-        head = header(results)
-        rows = VisibleRows(head, StoredRows(results), datetime.now(UTC))
-        # All of them, before a line is written: the file may be truncated.
-        reviews = [
-            bool(row.review)
-            for row in rows
-            if row.review or row.status is not SubmissionStatus.ABSENT
-        ]
+    file = find_results_file(results)
+    with explain_write_errors(out):
+        head = header(file)
+        rows = VisibleRows(head, StoredRows(file), datetime.now(UTC))
+        # All rows are read before a line is written: the file may be truncated.
+        review = _describe_reviews(rows, file)
         if submission is not None:
-            submission = submission_named(submission, rows, results)
-        if withheld := rows.describe_withheld():
-            say(f"{withheld}; this export does not hide them, unless the platform does.")
-        known = parts(head, rows)
-        environment = dict(os.environ)
+            submission = submission_named(submission, rows, file)
+        withheld = rows.describe_withheld()
+        if withheld:
+            print_note(f"{withheld}; this export does not hide them, unless the platform does.")
         options = Options(
-            worksheet, gradebook, title, submission, known, results.parent, environment, say=say
+            worksheet,
+            gradebook,
+            title,
+            submission,
+            exercises_of_class(head, rows),
+            file.parent,
+            dict(os.environ),
+            say=print_note,
         )
         out.mkdir(parents=True, exist_ok=True)
         written = exporter(format_)(head, rows, out, options)
-    if review := sum(reviews):
-        verb = "needs" if review == 1 else "need"
-        say(
-            f"{review} of {len(reviews)} submissions {verb} review; the reasons are in {results.with_suffix('.csv')}."
-        )
-    click.echo(f"{len(written)} file{'s' * (len(written) != 1)} written to {out}.")
+    if review:
+        print_note(review)
+    click.echo(f"{_count(written, 'file')} written to {out}.")
 
 
-def parts(header: ClassResults, rows: Iterable[SubmissionRow]) -> tuple[ExerciseRow, ...]:
-    """The exercises of the day, for submissions that could not be graded: from other rows or the catalogue."""
-    every = (each for row in rows for each in row.exercises)
-    known = {
-        each.exercise: ExerciseRow(each.exercise, each.title, 0.0, each.max_score) for each in every
-    }
-    seen = tuple(part for _, part in sorted(known.items()))
-    if (
-        sum_points(part.max_score for part in seen) == header.max_score
-        or header.day not in catalogue.day_names()
-    ):
-        return seen
-    return exercises_of_day(header.day)
+def _refuse_unused(format_: str, options: Mapping[str, Path | str | None]) -> None:
+    """Raises UsageError for an option that the format would not use."""
+    for name, value in options.items():
+        if value is not None and name not in options_used_by(format_):
+            raise click.UsageError(f"--{name} does not go with --to {format_}")
+
+
+def _describe_reviews(rows: Iterable[SubmissionRow], results: Path) -> str:
+    """How many submissions need review, in a sentence; empty if none does."""
+    count = 0
+    reviews = 0
+    for row in rows:
+        if row.review:
+            reviews += 1
+        if row.review or row.status is not SubmissionStatus.ABSENT:
+            count += 1
+    if not reviews:
+        return ""
+    verb = "needs" if reviews == 1 else "need"
+    table = results.with_suffix(".csv")
+    return f"{reviews} of {count} submissions {verb} review; the reasons are in {table}."
+
+
+def _count(things: Sized, singular: str) -> str:
+    return f"1 {singular}" if len(things) == 1 else f"{len(things)} {singular}s"
+
+
+def exercises_of_class(
+    head: ClassResults, rows: Iterable[SubmissionRow]
+) -> tuple[ExerciseRow, ...]:
+    """The exercises of the day without points, for submissions that could not be graded.
+
+    They come from rows of others, or from the catalogue where these do not have all of them.
+    """
+    by_name = {}
+    for row in rows:
+        for each in row.exercises:
+            by_name[each.exercise] = ExerciseRow(each.exercise, each.title, 0.0, each.max_score)
+    exercises = tuple(exercise for _, exercise in sorted(by_name.items()))
+    is_whole = sum_points(each.max_score for each in exercises) == head.max_score
+    if is_whole or head.day not in catalogue.day_names():
+        return exercises
+    return exercises_of_day(head.day)
 
 
 @click.command()
-@click.argument("results", type=THAT)
+@click.argument("results", type=EXISTING_PATH)
 @click.option(
     "--out", type=FOLDER, help="The folder for the pages (default: `report` beside the results)."
 )
@@ -157,22 +186,20 @@ def report(
         raise click.UsageError(
             "--only writes one student's page and --no-students none: choose one"
         )
-    results = results_file(results)
-    target = out or results.parent / "report"
+    file = find_results_file(results)
+    target = out or file.parent / "report"
     if similarity and (anonymous or only is not None):
         raise click.UsageError(
             "--similarity names pairs of students: leave out --anonymous and --only"
         )
-    options = ReportOptions(results, target, anonymous, not class_only, only, similarity)
-    with writing(target):
-        written = write_report(
-            options, lambda sentence: click.echo(f"note: {printable_text(sentence)}", err=True)
-        )
-    click.echo(f"{len(written)} page{'s' * (len(written) != 1)} written; open {written[0]}.")
+    options = ReportOptions(file, target, anonymous, not class_only, only, similarity)
+    with explain_write_errors(target):
+        pages = write_report(options, print_note)
+    click.echo(f"{_count(pages, 'page')} written; open {pages[0]}.")
 
 
 @click.command()
-@click.argument("results", type=THAT)
+@click.argument("results", type=EXISTING_PATH)
 @click.option("--out", required=True, type=FOLDER, help="The folder to write to.")
 @click.option(
     "--pdf", is_flag=True, help="PDF files instead of HTML pages; needs Chromium or Chrome."
@@ -182,7 +209,7 @@ def report(
 )
 @click.option(
     "--worksheet",
-    type=THAT_FILE,
+    type=EXISTING_FILE,
     help="Moodle's grading worksheet, to find each student's id for the zip.",
 )
 @click.option("--early", is_flag=True, help="Also before the course shows results.")
@@ -197,27 +224,23 @@ def feedback(
     # Only here: the templates take a while.
     from gpudojo.report.feedback_files import FeedbackOptions, write_feedback
 
-    file = results_file(results)
+    file = find_results_file(results)
     head = header(file)
-    now = datetime.now(UTC)
-    rows = VisibleRows(head, StoredRows(file), now, early)
+    rows = VisibleRows(head, StoredRows(file), datetime.now(UTC), early)
     withheld = "" if early else rows.describe_withheld()
-    if withheld and not any(True for _ in rows):
-        raise click.ClickException(f"{withheld}; use --early to write feedback all the same")
     if withheld:
-        click.echo(
-            f"note: {withheld} and get no feedback now; use --early to write it all the same",
-            err=True,
-        )
+        if next(iter(rows), None) is None:
+            raise click.ClickException(f"{withheld}; use --early to write feedback all the same")
+        print_note(f"{withheld} and get no feedback now; use --early to write it all the same")
     if only is not None:
         only = submission_named(only, rows, file)
-    with writing(out):
+    with explain_write_errors(out):
         out.mkdir(parents=True, exist_ok=True)
-        options = FeedbackOptions(file, out, pdf, only, worksheet, parts(head, rows))
-        written = write_feedback(
-            options, head, rows, lambda said: click.echo(f"note: {printable_text(said)}", err=True)
-        )
-    for path in written[:1] + [path for path in written if path.suffix == ".zip"]:
-        click.echo(path)
-    count = sum(path.parent.name == "students" for path in written)
-    click.echo(f"{count} {'PDF' if pdf else 'page'}{'s' * (count != 1)} in {out / 'students'}.")
+        exercises = exercises_of_class(head, rows)
+        options = FeedbackOptions(file, out, pdf, only, worksheet, exercises)
+        written = write_feedback(options, head, rows, print_note)
+    for number, path in enumerate(written):
+        if number == 0 or path.suffix == ".zip":
+            click.echo(path)
+    students = [path for path in written if path.parent.name == "students"]
+    click.echo(f"{_count(students, 'PDF' if pdf else 'page')} in {out / 'students'}.")

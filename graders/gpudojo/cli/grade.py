@@ -13,17 +13,17 @@ from typing import TYPE_CHECKING, Any, Final, get_args
 import click
 
 from gpudojo.cli.options import (
+    EXISTING_FILE,
+    EXISTING_FOLDER,
+    EXISTING_PATH,
     FOLDER,
-    THAT,
-    THAT_FILE,
-    THAT_FOLDER,
-    bytes_option,
-    given,
-    limits,
-    processors,
-    repository,
-    secret_seed,
-    which_day,
+    count_of_processors,
+    day_option,
+    find_repository,
+    seed_option,
+    size_option,
+    was_given,
+    with_limits,
 )
 from gpudojo.model.results import AttemptRule
 
@@ -49,18 +49,18 @@ WAIT: Final = "Seconds to wait for a scheduler or workers that are gone."
 
 
 @click.command()
-@click.argument("submissions", nargs=-1, required=True, type=THAT)
+@click.argument("submissions", nargs=-1, required=True, type=EXISTING_PATH)
 @click.option(
     "--out",
     required=True,
     type=FOLDER,
     help="The folder of the class: results, records, overrides.",
 )
-@which_day
+@day_option
 @click.option(
     "--bench", default="virtual", show_default=True, type=DEVICES, help="Where student code runs."
 )
-@secret_seed(
+@seed_option(
     help="A secret the scenarios are drawn from (default: the one of the last run, or a new one)."
 )
 @click.option(
@@ -74,16 +74,18 @@ WAIT: Final = "Seconds to wait for a scheduler or workers that are gone."
 @click.option(
     "--wait", default=60.0, show_default=True, type=click.FloatRange(min=0), metavar="S", help=WAIT
 )
-@limits
-@bytes_option("--gpu-memory-limit", help="GPU memory, with --bench cuda.")
+@with_limits
+@size_option("--gpu-memory-limit", help="GPU memory, with --bench cuda.")
 @click.option("--only", multiple=True, metavar="NAME", help=ONLY)
 @click.option("--rejudge", is_flag=True, help="Judge stored evidence again; no student code runs.")
 @click.option("--fresh", is_flag=True, help="Run everything again.")
-@click.option("--reference", type=THAT_FOLDER, help=REFERENCE)
+@click.option("--reference", type=EXISTING_FOLDER, help=REFERENCE)
 @click.option(
-    "--course", type=THAT_FILE, help="The course file (default: course.toml beside SUBMISSIONS)."
+    "--course",
+    type=EXISTING_FILE,
+    help="The course file (default: course.toml beside SUBMISSIONS).",
 )
-@click.option("--roster", type=THAT_FILE, help=ROSTER)
+@click.option("--roster", type=EXISTING_FILE, help=ROSTER)
 @click.option(
     "--attempt",
     type=click.Choice(get_args(AttemptRule)),
@@ -157,16 +159,16 @@ def _refuse_contradictions(asked: GradeArguments) -> None:
 def _options(asked: GradeArguments, context: click.Context) -> GradingOptions:
     from gpudojo.classes.grading_options import GradingOptions
 
-    names_given = {name for option, name in KEPT_OPTIONS.items() if given(context, option)}
+    names_given = {name for option, name in KEPT_OPTIONS.items() if was_given(context, option)}
     return GradingOptions(
         submissions=asked.submissions,
         out=asked.out,
         reference=asked.reference,
-        references=repository() / "reference" if asked.reference is None else None,
+        references=find_repository() / "reference" if asked.reference is None else None,
         day=asked.day,
         bench=asked.bench,
         secret=asked.secret,
-        jobs=asked.jobs or processors(),
+        jobs=asked.jobs or count_of_processors(),
         seconds=asked.time_limit,
         memory=asked.memory_limit,
         gpu_memory=asked.gpu_memory_limit,
@@ -242,7 +244,7 @@ def _local_runner(asked: GradeArguments) -> Runner:
     """
     from gpudojo.classes.local_runner import LocalRunner
 
-    runner = LocalRunner(asked.jobs or processors())
+    runner = LocalRunner(asked.jobs or count_of_processors())
     if asked.is_new_class_here:
         runner.start_early(asked.bench)
     return runner

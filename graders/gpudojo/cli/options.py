@@ -1,4 +1,4 @@
-"""What several commands share: options, the repository's folder, and messages for files that cannot be written."""
+"""What several commands share: options, the repository's folder, messages about files."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from click.core import ParameterSource
 
 from gpudojo.grading.limits import DEFAULT_SECONDS
 from gpudojo.model.catalogue import day_names
-from gpudojo.model.errors import suggest_name
+from gpudojo.model.errors import printable_text, suggest_name
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 # The default day must not change because another day is begun.
-USUAL: Final = "day8" if "day8" in day_names() else next(iter(day_names()), None)
+DEFAULT_DAY: Final = "day8" if "day8" in day_names() else next(iter(day_names()), None)
 
 
 class _Existing(click.Path):
@@ -28,38 +28,42 @@ class _Existing(click.Path):
         super().__init__(exists=True, path_type=Path, **kind)
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """The path; raises BadParameter."""
         try:
             return super().convert(value, param, ctx)
         except click.BadParameter as error:
             path = Path(value)
-            if not path.exists() and path.parent.is_dir():
-                near = suggest_name(path.name, [each.name for each in path.parent.iterdir()], "")
-                raise click.BadParameter(
-                    error.message.rstrip(".") + (near or "."), ctx, param
-                ) from None
-            raise
+            if path.exists() or not path.parent.is_dir():
+                raise
+            names = [each.name for each in path.parent.iterdir()]
+            hint = suggest_name(path.name, names, "") or "."
+            raise click.BadParameter(error.message.rstrip(".") + hint, ctx, param) from None
 
 
 FILE: Final = click.Path(dir_okay=False, path_type=Path)
 FOLDER: Final = click.Path(file_okay=False, path_type=Path)
-THAT: Final = _Existing()
-THAT_FILE: Final = _Existing(dir_okay=False)
-THAT_FOLDER: Final = _Existing(file_okay=False)
+EXISTING_PATH: Final = _Existing()
+EXISTING_FILE: Final = _Existing(dir_okay=False)
+EXISTING_FOLDER: Final = _Existing(file_okay=False)
 
-FOUND: Final = "The repository (default: the folder with `reference`, here or above)."
-which_root = click.option("--root", type=THAT_FOLDER, help=FOUND)
-which_day = click.option(
-    "--day", default=USUAL, show_default=True, type=click.Choice(day_names()), help="The day."
+root_option = click.option(
+    "--root",
+    type=EXISTING_FOLDER,
+    help="The repository (default: the folder with `reference`, here or above).",
 )
-secret_seed = partial(click.option, "--seed", "secret", envvar="DOJO_SEED", metavar="SECRET")
+day_option = click.option(
+    "--day", default=DEFAULT_DAY, show_default=True, type=click.Choice(day_names()), help="The day."
+)
+seed_option = partial(click.option, "--seed", "secret", envvar="DOJO_SEED", metavar="SECRET")
 
 
-def day_and_root(command: Command) -> Command:
+def with_day_and_root(command: Command) -> Command:
     """Adds `--day` and `--root`."""
-    return which_day(which_root(command))
+    return day_option(root_option(command))
 
 
-def _bytes(context: click.Context, parameter: click.Parameter, value: str) -> int:
+def _parse_bytes(context: click.Context, parameter: click.Parameter, value: str) -> int:
+    """The bytes of a size such as 2 GiB; raises BadParameter."""
     from virtual_cuda.errors import BadSize
     from virtual_cuda.hooks import parse_size  # only for commands that grade
 
@@ -70,34 +74,38 @@ def _bytes(context: click.Context, parameter: click.Parameter, value: str) -> in
 
 
 # Options for sizes, such as 2 GiB, of which a command gets the bytes.
-bytes_option = partial(click.option, default="2 GiB", show_default=True, callback=_bytes)
+size_option = partial(click.option, default="2 GiB", show_default=True, callback=_parse_bytes)
 
 
-def limits(command: Command) -> Command:
+def with_limits(command: Command) -> Command:
     """Adds `--time-limit`, `--memory-limit` and `--require-isolation`."""
-    refuse = "Refuse to grade where a layer of isolation is missing."
-    command = click.option("--require-isolation", is_flag=True, help=refuse)(command)
-    command = bytes_option("--memory-limit", help="Memory each submission may take.")(command)
-    seconds = click.FloatRange(min=0.1)
-    told = "Seconds each function may take."
-    limit = click.option(
+    isolation = click.option(
+        "--require-isolation",
+        is_flag=True,
+        help="Refuse to grade where a layer of isolation is missing.",
+    )
+    memory = size_option("--memory-limit", help="Memory each submission may take.")
+    time = click.option(
         "--time-limit",
         default=DEFAULT_SECONDS,
         show_default=True,
-        type=seconds,
+        type=click.FloatRange(min=0.1),
         metavar="S",
-        help=told,
+        help="Seconds each function may take.",
     )
-    return limit(command)
+    return time(memory(isolation(command)))
 
 
-def given(context: click.Context, option: str) -> bool:
-    """Whether the user gave an option, on the command line or in the environment."""
+def was_given(context: click.Context, option: str) -> bool:
+    """True if the user gave an option, on the command line or in the environment."""
     return context.get_parameter_source(option) is not ParameterSource.DEFAULT
 
 
-def repository() -> Path:
-    """The folder with `reference`: here, in a folder above, or where this package is."""
+def find_repository() -> Path:
+    """The folder with `reference`: here, in a folder above, or where this package is.
+
+    Raises ClickException where there is none.
+    """
     here = Path.cwd()
     for folder in (here, *here.parents, Path(__file__).resolve().parents[3]):
         if (folder / "reference").is_dir():
@@ -105,33 +113,36 @@ def repository() -> Path:
     raise click.ClickException(f"no folder `reference` in {here} or above it; use --root")
 
 
-def references(root: Path | None, day: str) -> tuple[Path, Path]:
-    """The repository, and its folder of reference solutions."""
-    root = root or repository()
-    if not (root / "reference" / day).is_dir():
-        raise click.ClickException(f"there is no folder {root / 'reference' / day}")
-    return root, root / "reference" / day
+def find_reference(root: Path, day: str) -> Path:
+    """The folder of a day's reference solutions; raises ClickException where there is none."""
+    folder = root / "reference" / day
+    if not folder.is_dir():
+        raise click.ClickException(f"there is no folder {folder}")
+    return folder
 
 
-def results_file(given: Path) -> Path:
-    """The file of results: given itself, or in the folder that is given; ends the command where there is none."""
-    path = given / "results.json" if given.is_dir() else given
-    if not path.exists():
-        said = f"{given} has no results.json; give the folder that `dojo grade --out` made"
+def find_results_file(path: Path) -> Path:
+    """The file of results: the path itself, or the file in the folder that it is.
+
+    Raises ClickException where there is none, or a CSV file is given.
+    """
+    file = path / "results.json" if path.is_dir() else path
+    if not file.exists():
+        folders = sorted(str(each.parent) for each in path.glob("*/results.json"))
         raise click.ClickException(
-            said
-            + suggest_name("", sorted(str(each.parent) for each in given.glob("*/results.json")))
+            f"{path} has no results.json; give the folder that `dojo grade --out` made"
+            + suggest_name("", folders)
         )
-    if path.suffix == ".csv":
+    if file.suffix == ".csv":
         raise click.ClickException(
-            f"{path} is not a file of results: it is not JSON; give results.json or its folder"
+            f"{file} is not a file of results: it is not JSON; give results.json or its folder"
         )
-    return path
+    return file
 
 
 @contextlib.contextmanager
-def writing(target: Path) -> Iterator[None]:
-    """Reports files that cannot be written with one sentence."""
+def explain_write_errors(target: Path) -> Iterator[None]:
+    """Turns an OSError inside into a ClickException that names the file, or else `target`."""
     try:
         yield
     except OSError as error:
@@ -140,6 +151,13 @@ def writing(target: Path) -> Iterator[None]:
         ) from error
 
 
-def processors() -> int:
+def print_note(sentence: str) -> None:
+    """Print something that the user should know, to the standard error."""
+    click.echo(f"note: {printable_text(sentence)}", err=True)
+
+
+def count_of_processors() -> int:
     """The number of processors that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import click
 
-from gpudojo.cli.options import FOLDER, THAT_FILE
+from gpudojo.cli.options import EXISTING_FILE, FOLDER
 from gpudojo.model.errors import BadClass, BadFile, printable_text, suggest_name
 from gpudojo.model.results import Grade, HandItem, SubmissionRow, SubmissionStatus
 from gpudojo.model.results_file import format_points
@@ -41,7 +41,7 @@ WIDTH: Final = 100
 @click.option(
     "--from",
     "file",
-    type=THAT_FILE,
+    type=EXISTING_FILE,
     help="Many at once: a CSV file with student, item, points, comment.",
 )
 @click.option("--undo", is_flag=True, help="Take one back; without words, undo the last command.")

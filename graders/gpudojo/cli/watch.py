@@ -11,16 +11,16 @@ import os
 import platform
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 from rich.console import Console, RenderableType
-from virtual_cuda.hooks import run_script
 
 from gpudojo import __version__
 from gpudojo.cli import Interrupted
-from gpudojo.cli.options import FILE, processors, which_day, writing
+from gpudojo.cli.options import FILE, count_of_processors, day_option, explain_write_errors
 from gpudojo.model import catalogue
 from gpudojo.model.errors import DojoError, suggest_name
 from gpudojo.model.exercise import Exercise
@@ -44,14 +44,16 @@ if TYPE_CHECKING:
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 def run(arguments: tuple[str, ...]) -> None:
     """Run a script on a virtual GPU."""
+    from virtual_cuda.hooks import run_script
+
     try:
         sys.exit(run_script(arguments, "dojo run"))
     except KeyboardInterrupt:
         raise Interrupted from None
 
 
-DEVICES = ("auto", "virtual", "cuda", "mps", "cpu")
-MORE = "The full-screen app needs two more packages: pip install 'gpudojo[watch]'"
+BENCHES = ("auto", "virtual", "cuda", "mps", "cpu")
+FULL_SCREEN_NEEDS = "The full-screen app needs two more packages: pip install 'gpudojo[watch]'"
 
 
 @click.command()
@@ -66,7 +68,7 @@ MORE = "The full-screen app needs two more packages: pip install 'gpudojo[watch]
     help="With --plain: show the first N hints.",
 )
 @click.option(
-    "--bench", default="auto", type=click.Choice(DEVICES), help="The device that your code runs on."
+    "--bench", default="auto", type=click.Choice(BENCHES), help="The device that your code runs on."
 )
 def watch(path: Path, plain: bool, hints: int, bench: str) -> None:
     """Grade what you save, at once, and show the first thing to fix.
@@ -77,56 +79,82 @@ def watch(path: Path, plain: bool, hints: int, bench: str) -> None:
     from gpudojo.watch.session import has_full_screen
 
     course = Course(path)
-    if bench in ("cuda", "mps"):
-        from virtual_cuda.errors import NoSuchDevice
-        from virtual_cuda.hooks import device_count  # only here: it needs torch
+    _refuse_missing_device(bench)
+    is_terminal = sys.stdin.isatty() and sys.stdout.isatty() and os.environ.get("TERM") != "dumb"
+    note = ""
+    if is_terminal and not plain:
+        if has_full_screen():
+            from gpudojo.watch.app import run_app
 
-        if not device_count(bench):
-            raise click.ClickException(f"--bench {bench}: {NoSuchDevice(bench)}")
-    terminal = sys.stdin.isatty() and sys.stdout.isatty() and os.environ.get("TERM") != "dumb"
-    if terminal and not plain and has_full_screen():
-        from gpudojo.watch.app import run_app
-
-        run_app(course, bench)
-    else:
-        print_lines(course, bench, hints, MORE if terminal and not plain else "")
+            run_app(course, bench)
+            return
+        note = FULL_SCREEN_NEEDS
+    LinePrinter(course, bench, hints).run(note)
 
 
-def print_lines(course: Course, kind: str, hints: int, note: str = "") -> None:
-    """Line mode: prints each verdict below the last one, until Ctrl-C."""
-    from gpudojo.watch import view
-    from gpudojo.watch.session import Session
+def _refuse_missing_device(bench: str) -> None:
+    """Raises ClickException for a real device that this machine does not have."""
+    if bench not in ("cuda", "mps"):
+        return
+    from virtual_cuda.errors import NoSuchDevice
+    from virtual_cuda.hooks import device_count  # only here: it needs torch
 
-    console = Console(highlight=False)
+    if not device_count(bench):
+        raise click.ClickException(f"--bench {bench}: {NoSuchDevice(bench)}")
 
-    def say(*parts: RenderableType) -> None:
-        with console.capture() if not console.is_terminal else contextlib.nullcontext() as caught:
-            console.print(*parts, sep="\n")
-        if caught is not None:  # without the spaces that fill a line
-            console.file.write("".join(f"{line.rstrip()}\n" for line in caught.get().splitlines()))
-            console.file.flush()
 
-    def show(event: Event, work: ExerciseWork) -> None:
+class LinePrinter:
+    """`dojo watch` in line mode: prints each verdict below the last one, until Ctrl-C."""
+
+    def __init__(self, course: Course, kind: str, hints: int) -> None:
+        from gpudojo.watch.session import Session
+
+        self.course = course
+        self.hints = hints
+        self.console = Console(highlight=False)
+        self.session = Session(course, self._show, kind)
+
+    def run(self, note: str) -> None:
+        """Grade what is there, and then what is saved; a note, if there is one, comes first."""
+        title = f"{self.course.title}: {self.course.folder}"
+        self.console.print(title, markup=False, soft_wrap=True)
+        if note:
+            self.console.print(note, markup=False)
+        self.console.print(
+            "First what is here now, then what you save. Ctrl-C ends this.", markup=False
+        )
+        with contextlib.suppress(KeyboardInterrupt):
+            self.session.loop()
+
+    def _show(self, event: Event, work: ExerciseWork) -> None:
+        """Print a verdict, and what keeps the session from grading."""
+        from gpudojo.watch import view
+
+        session = self.session
         if session.trouble:
-            console.print(f"cannot grade: {session.trouble}", style="red", markup=False)
+            self.console.print(f"cannot grade: {session.trouble}", style="red", markup=False)
         if event != "verdict":
             return
-        took = f", graded in {session.took:.2f} s" if session.saved_at else ""
-        console.rule(
-            f"{work.path.name}, {time.strftime('%H:%M:%S')}{took}", characters="-", align="left"
-        )
-        say(
-            view.panel(course, hints, f"--hints {hints + 1}", dark=True),
-            view.aside(course),
-            view.score_line(course),
+        title = f"{work.path.name}, {time.strftime('%H:%M:%S')}"
+        if session.saved_at:
+            title += f", graded in {session.took:.2f} s"
+        self.console.rule(title, characters="-", align="left")
+        self._print(
+            view.panel(self.course, self.hints, f"--hints {self.hints + 1}", dark=True),
+            view.aside(self.course),
+            view.score_line(self.course),
         )
 
-    session = Session(course, show, kind)
-    console.print(f"{course.title}: {course.folder}", markup=False, soft_wrap=True)
-    said = "First what is here now, then what you save. Ctrl-C ends this."
-    console.print(*filter(None, [note, said]), sep="\n", markup=False)
-    with contextlib.suppress(KeyboardInterrupt):
-        session.loop()
+    def _print(self, *parts: RenderableType) -> None:
+        """Print parts below each other; to a file, without the spaces that fill a line."""
+        if self.console.is_terminal:
+            self.console.print(*parts, sep="\n")
+            return
+        with self.console.capture() as captured:
+            self.console.print(*parts, sep="\n")
+        for line in captured.get().splitlines():
+            self.console.file.write(f"{line.rstrip()}\n")
+        self.console.file.flush()
 
 
 @click.command()
@@ -139,7 +167,7 @@ def print_lines(course: Course, kind: str, hints: int, note: str = "") -> None:
     is_flag=True,
     help="For authors: run the snippets, and write what they did into the lesson.",
 )
-@which_day
+@day_option
 def lesson(number: str | None, html: Path | None, remake: bool, day: str) -> None:
     """Show the lesson of an exercise, such as 04; without NUMBER, list the lessons.
 
@@ -147,79 +175,94 @@ def lesson(number: str | None, html: Path | None, remake: bool, day: str) -> Non
     """
     if remake and html is not None:
         raise click.UsageError("--remake does not go with --html")
-    chosen = _chosen(day, number)
+    exercises = _exercises_with_lesson(day, number)
     if remake:
-        _remake(day, chosen)
+        _remake_lessons(day, exercises)
     elif html is not None:
-        with writing(html), replacing_file(html, lasting=False) as file:
-            file.write(_page(day, chosen).encode())
+        with explain_write_errors(html), replacing_file(html, lasting=False) as file:
+            file.write(_page_of_lessons(day, exercises).encode())
         click.echo(f"written: {html}")
     elif number is None:
-        for exercise in chosen:
+        for exercise in exercises:
             click.echo(f"{exercise.number}  {exercise.title}")
-        click.echo(f"To read one, run: dojo lesson {chosen[0].number}")
+        click.echo(f"To read one, run: dojo lesson {exercises[0].number}")
     else:
-        from gpudojo.watch import view
-
-        console = Console()
-        for text in filter(None, map(lesson_of, chosen)):
-            # Colours of the terminal itself, which fit a light and a dark one; in a file, the source.
-            console.print(view.LessonPage(text, dark=True)) if console.is_terminal else click.echo(
-                text
-            )
+        _print_lessons(exercises)
 
 
-def _chosen(day: str, number: str | None) -> list[Exercise]:
-    """The exercises with a lesson, or the one that a number, a name, a file's name or a function stands for."""
-    having = [
-        each for each in catalogue.exercises_of(day) if lesson_path(day, each.stem) is not None
-    ]
-    name = None if number is None else Path(number).stem
-    called = {
-        each.stem: (each.number, each.number.lstrip("0"), *(f.name for f in each.functions))
-        for each in having
-    }
-    found = [each for each in having if name in (None, each.stem, *called[each.stem])]
-    if not found:
-        there = ", ".join(each.number for each in having)
-        names = [
-            one for stem, names in called.items() for one in (stem, *names) if not one.isdigit()
-        ]
-        near = suggest_name(name or "", names, "") or f"; there are: {there}"
-        raise click.ClickException(
-            f"{day} has no lesson {number}{near}" if there else f"{day} has no lessons"
-        )
-    return found
+def _exercises_with_lesson(day: str, name: str | None) -> list[Exercise]:
+    """The exercises with a lesson, or the one that is meant by a name.
+
+    A name is a number, a stem, the name of a file or of a function. Raises ClickException where no
+    lesson has it.
+    """
+    exercises = []
+    for exercise in catalogue.exercises_of(day):
+        if lesson_path(day, exercise.stem) is not None:
+            exercises.append(exercise)
+    if not exercises:
+        raise click.ClickException(f"{day} has no lessons")
+    if name is None:
+        return exercises
+    stem = Path(name).stem
+    names = []
+    for exercise in exercises:
+        functions = [function.name for function in exercise.functions]
+        if stem in (exercise.number, exercise.number.lstrip("0"), exercise.stem, *functions):
+            return [exercise]
+        names += [exercise.stem, *functions]
+    hint = suggest_name(stem, names, "")
+    if not hint:
+        hint = f"; there are: {', '.join(exercise.number for exercise in exercises)}"
+    raise click.ClickException(f"{day} has no lesson {name}{hint}")
 
 
-def _remake(day: str, chosen: list[Exercise]) -> None:
+def _print_lessons(exercises: Sequence[Exercise]) -> None:
+    """Print lessons: in a terminal laid out, in a file as they are written."""
+    from gpudojo.watch import view
+
+    console = Console()
+    for exercise in exercises:
+        text = lesson_of(exercise)
+        if text and console.is_terminal:
+            # Colours of the terminal itself, which fit a light and a dark one.
+            console.print(view.LessonPage(text, dark=True))
+        elif text:
+            click.echo(text)
+
+
+def _remake_lessons(day: str, exercises: Sequence[Exercise]) -> None:
+    """Run the snippets of lessons, write what they did into them, and print what changed."""
     from gpudojo.authoring.lint import remake  # only here: it needs torch
 
-    changed = [path for each in chosen if (path := remake(day, each.stem)) is not None]
-    for path in changed:
-        click.echo(f"written: {path}")
-    if not changed:
+    has_changed = False
+    for exercise in exercises:
+        path = remake(day, exercise.stem)
+        if path is not None:
+            click.echo(f"written: {path}")
+            has_changed = True
+    if not has_changed:
         click.echo("Everything that was recorded is up to date.")
 
 
-def _page(day: str, chosen: list[Exercise]) -> str:
+def _page_of_lessons(day: str, exercises: Sequence[Exercise]) -> str:
+    """One HTML page with these lessons."""
     from markdown_it import MarkdownIt
     from markupsafe import Markup
 
     from gpudojo.report.rendering import page
 
-    made = (
-        MarkdownIt("commonmark").render(text)
-        for each in chosen
-        if (text := lesson_of(each, folded=True))
-    )
-    texts = [
-        text.replace("<pre>", '<pre tabindex="0">') for text in made
-    ]  # wide ones are scrolled, by keyboard too
-    title = (
-        f"{chosen[0].number} {chosen[0].title}" if len(chosen) == 1 else catalogue.day_title(day)
-    )
-    return page("lesson.html", "", title=title, lessons=[Markup(text) for text in texts])
+    lessons = []
+    for exercise in exercises:
+        text = lesson_of(exercise, folded=True)
+        if text:
+            html = MarkdownIt("commonmark").render(text)
+            # Wide ones are scrolled, by keyboard too.
+            lessons.append(Markup(html.replace("<pre>", '<pre tabindex="0">')))
+    title = catalogue.day_title(day)
+    if len(exercises) == 1:
+        title = f"{exercises[0].number} {exercises[0].title}"
+    return page("lesson.html", "", title=title, lessons=lessons)
 
 
 @click.command()
@@ -228,50 +271,47 @@ def doctor() -> None:
     from gpudojo.sandbox.layers import ADVICE, PURPOSE, examine_layers
 
     system = f"Python {platform.python_version()} on {platform.system()} {platform.machine()}"
-    click.echo(f"gpudojo {__version__}, {system}, {processors()} processors")
-    problems = _torch()
+    click.echo(f"gpudojo {__version__}, {system}, {count_of_processors()} processors")
+    can_run = _describe_torch()
     click.echo("isolation:")
     layers = examine_layers()
     for name, why in layers.items():
-        mark = click.style("ok", fg="green") if not why else click.style("--", fg="yellow")
+        mark = click.style("--", fg="yellow") if why else click.style("ok", fg="green")
         click.echo(f"  {mark}  {name}: {PURPOSE.get(name, '')}")
         if why:
             click.echo(f"      missing: {why}")
             if name in ADVICE:
                 click.echo(f"      {ADVICE[name]}")
     lacking = ", ".join(name for name, why in layers.items() if why)
-    click.echo(
-        f"  --require-isolation would refuse to grade here: {lacking}"
-        if lacking
-        else "  every layer holds"
-    )
-    if problems:
+    if lacking:
+        click.echo(f"  --require-isolation would refuse to grade here: {lacking}")
+    else:
+        click.echo("  every layer holds")
+    if not can_run:
         sys.exit(1)
 
 
-def _torch() -> bool:
-    """Prints two lines about torch and the device; True if exercises cannot run at all."""
+def _describe_torch() -> bool:
+    """Print two or three lines about torch and the device; False if exercises cannot run at all."""
     try:
         version = importlib.metadata.version("torch")
     except importlib.metadata.PackageNotFoundError:
         click.echo("torch: not installed\n  pip install torch")
-        return True
-    from virtual_cuda.hooks import choose_device
-
+        return False
     try:
         import torch
+        from virtual_cuda import virtual_cuda
+        from virtual_cuda.hooks import choose_device
 
         kind, why = choose_device("auto")
         built = "with CUDA" if torch.version.cuda else "without CUDA"
         click.echo(f"torch: {version}, built {built}")
         click.echo(f"device: {kind} ({why})")
-        from virtual_cuda import virtual_cuda
-
         if kind == "virtual":
             with virtual_cuda():
                 torch.ones(2, device="cuda").sum().item()
             click.echo("  the virtual CUDA device opens, computes and closes")
     except (DojoError, ImportError, OSError) as error:
         click.echo(f"torch: {version}, which does not work here: {error}")
-        return True
-    return False
+        return False
+    return True

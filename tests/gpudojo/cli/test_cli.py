@@ -126,7 +126,7 @@ def test_the_fork_server_starts_with_the_command_where_something_will_run_here(
 
 @pytest.mark.parametrize("bench", ["cuda", "mps"])
 def test_watch_says_that_a_device_is_not_here(bench: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("virtual_cuda.device_count", lambda kind: 0)
+    monkeypatch.setattr("virtual_cuda.hooks.device_count", lambda kind: 0)
     code, said = dojo("watch", str(REPOSITORY / "exercises" / "day8"), "--plain", "--bench", bench)
     assert code == 1
     assert said.startswith(
@@ -140,7 +140,7 @@ def test_no_command_ends_with_a_traceback_for_a_file(
     def broken(*words: object) -> None:
         raise OSError(30, "Read-only file system", "some/file")
 
-    monkeypatch.setattr("gpudojo.cli.watch._chosen", broken)
+    monkeypatch.setattr("gpudojo.cli.watch._exercises_with_lesson", broken)
     assert dojo("lesson", "04") == (1, "Error: cannot use some/file: Read-only file system\n")
     (tmp_path / "reference").mkdir()
     (tmp_path / "reference" / "day8").symlink_to(REPOSITORY / "reference" / "day8")

@@ -89,7 +89,7 @@ def test_a_page_is_written_whole_or_not_at_all(
 ) -> None:
     page = tmp_path / "page.html"
     page.write_text("before", encoding="utf-8")
-    monkeypatch.setattr("gpudojo.cli.watch._page", lambda day, chosen: "\ud800")
+    monkeypatch.setattr("gpudojo.cli.watch._page_of_lessons", lambda day, chosen: "\ud800")
     assert dojo("04", "--html", str(page)).exit_code == 1
     assert page.read_text(encoding="utf-8") == "before"
     assert "--remake does not go with --html" in dojo("04", "--remake", "--html", str(page)).output

@@ -107,7 +107,7 @@ def test_results_and_export_do_not_import_torch() -> None:
     question = (
         "import sys, gpudojo.model, gpudojo.platforms as e; [e.exporter(f) for f in e.formats()]; "
         "import gpudojo.cli.export as c; from tests.gpudojo.platforms.export.classes import CLASS; "
-        "assert len(c.parts(CLASS, CLASS.submissions)) == 2; print('torch' in sys.modules)"
+        "assert len(c.exercises_of_class(CLASS, CLASS.submissions)) == 2; print('torch' in sys.modules)"
     )
     answer = subprocess.run(
         [sys.executable, "-c", question],

@@ -24,30 +24,30 @@ from tests.gpudojo.classes.cluster.machines import (
 FRAGILE = """
 import os
 from gpudojo.classes import dask_worker
-whole = dask_worker.__dict__.setdefault("whole", dask_worker.graded)  # Dask imports this file more than once
+whole = dask_worker.__dict__.setdefault("whole", dask_worker.run_order)  # Dask imports this file more than once
 def graded(message, wanted):
     if b"# 3" in message:
         os._exit(9)
     return whole(message, wanted)
-dask_worker.graded = graded
+dask_worker.run_order = graded
 """
 # A worker whose first replies are damaged on the way.
 TAMPERED = """
 from gpudojo.classes import dask_worker
-whole, left = dask_worker.__dict__.setdefault("whole", dask_worker.graded), [{count}]
+whole, left = dask_worker.__dict__.setdefault("whole", dask_worker.run_order), [{count}]
 def graded(message, wanted):
     reply = bytearray(whole(message, wanted))
     left[0] -= 1
     if left[0] >= 0:
         reply[len(reply) // 2] ^= 1
     return bytes(reply)
-dask_worker.graded = graded
+dask_worker.run_order = graded
 """
 # A worker that writes down what it has begun, and is held at the third of them for as long as a file is there.
 COUNTING = """
 import os, time
 from gpudojo.classes import dask_worker
-whole = dask_worker.__dict__.setdefault("whole", dask_worker.graded)  # Dask imports this file more than once
+whole = dask_worker.__dict__.setdefault("whole", dask_worker.run_order)  # Dask imports this file more than once
 def graded(message, wanted):
     order = dask_worker.unpack(message, dask_worker.Order)
     with open({path!r}, "a") as file:
@@ -55,7 +55,7 @@ def graded(message, wanted):
     while os.path.exists({held!r}) and sum(each != "reference" for each in open({path!r}).read().split()) > 2:
         time.sleep(0.02)
     return whole(message, wanted)
-dask_worker.graded = graded
+dask_worker.run_order = graded
 """
 
 
@@ -111,7 +111,7 @@ def test_no_more_is_sent_than_fits(
     monkeypatch.setattr(dask_client.DaskSession, "_send", counted)
     _, _, results = grade(slow, tmp_path, machines.address)
     assert rows(results) == slow_rows
-    assert max(most) <= dask_client.PER_THREAD
+    assert max(most) <= dask_client.TASKS_PER_THREAD
 
 
 @pytest.mark.slow

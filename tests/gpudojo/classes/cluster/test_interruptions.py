@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from gpudojo.classes import dask_worker
-from gpudojo.classes.dask_worker import HASH, Order, pack, unpack_reply, versions
+from gpudojo.classes.dask_messages import HASH, Order, pack, unpack_reply, versions_here
 from gpudojo.classes.runners import GradingTask
 from gpudojo.model.errors import NoCluster
 
@@ -132,12 +132,12 @@ def test_what_a_grader_has_left_is_ended_on_the_workers(
 
 def test_there_is_no_record_of_what_was_ended_early(monkeypatch: pytest.MonkeyPatch) -> None:
     """It would look like a submission that took too long."""
-    message = pack(Order(versions("day8"), "1", {}, options()))
+    message = pack(Order(versions_here("day8"), "1", {}, options()))
     key = "dojo-1"
     tasks = {key: SimpleNamespace(state="executing")}
-    wanted = dask_worker.wanted_on(
+    wanted = dask_worker.DaskTask(
         SimpleNamespace(state=SimpleNamespace(tasks=tasks), get_current_task=lambda: key)
-    )
+    ).is_wanted
 
     class Stopped:
         def record(self, begin: Any) -> Any:
@@ -156,7 +156,7 @@ def test_there_is_no_record_of_what_was_ended_early(monkeypatch: pytest.MonkeyPa
 
     monkeypatch.setitem(dask_worker.fork_servers.threads, "virtual", Stopped())
     for _ in ("under way", "late"):
-        reply = dask_worker.graded(message, wanted)
+        reply = dask_worker.run_order(message, wanted)
         assert unpack_reply(reply, message[:HASH], "1") == "the grader no longer waits for it"
         monkeypatch.setitem(dask_worker.fork_servers.threads, "virtual", None)
 

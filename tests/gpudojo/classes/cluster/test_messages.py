@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import msgspec
 import pytest
-from gpudojo.classes.dask_client import held_by_all, objection
-from gpudojo.classes.dask_worker import (
+from gpudojo.classes.dask_client import layers_of_all, objection_to
+from gpudojo.classes.dask_messages import (
     HASH,
     Introduction,
     Order,
@@ -14,7 +14,7 @@ from gpudojo.classes.dask_worker import (
     pack,
     unpack,
     unpack_reply,
-    versions,
+    versions_here,
 )
 from gpudojo.classes.store import Record, encode
 from gpudojo.classes.submission_run import RunOptions
@@ -103,16 +103,17 @@ def test_the_difference_is_named_with_both_values(
 ) -> None:
     theirs = msgspec.structs.replace(OURS, **changed)
     assert OURS.difference(theirs) == said
-    assert objection(Introduction(theirs, {"files": ""}), OURS, False) == said
+    assert objection_to(Introduction(theirs, {"files": ""}), OURS, False) == said
 
 
 def test_isolation_is_asked_for_or_not() -> None:
     bare = Introduction(OURS, {"files": "no Landlock", "limits": ""})
-    assert objection(bare, OURS, require_isolation=False) is None
+    assert objection_to(bare, OURS, require_isolation=False) is None
     assert (
-        objection(bare, OURS, require_isolation=True) == "--require-isolation: files: no Landlock"
+        objection_to(bare, OURS, require_isolation=True)
+        == "--require-isolation: files: no Landlock"
     )
-    assert objection("it said nothing", OURS, False) == "it said nothing"
+    assert objection_to("it said nothing", OURS, False) == "it said nothing"
 
 
 def test_a_layer_holds_where_it_holds_everywhere() -> None:
@@ -120,12 +121,12 @@ def test_a_layer_holds_where_it_holds_everywhere() -> None:
         "tcp://a:1": {"files": "", "network": ""},
         "tcp://b:2": {"files": "no Landlock", "network": ""},
     }
-    assert held_by_all(workers) == {"files": "no Landlock (on tcp://b:2)", "network": ""}
-    assert held_by_all(dict(reversed(workers.items()))) == held_by_all(workers)
+    assert layers_of_all(workers) == {"files": "no Landlock (on tcp://b:2)", "network": ""}
+    assert layers_of_all(dict(reversed(workers.items()))) == layers_of_all(workers)
 
 
 def test_a_build_of_torch_does_not_matter_and_its_release_does() -> None:
-    found = versions("day8")
+    found = versions_here("day8")
     assert "+" not in found.torch
     assert found.difference(found) is None
 
@@ -133,7 +134,7 @@ def test_a_build_of_torch_does_not_matter_and_its_release_does() -> None:
 def test_the_layer_of_a_real_gpu_counts_only_where_one_is_used() -> None:
     with_gpu = Introduction(OURS, {"files": "", "device memory": "no NVML"})
     assert (
-        objection(with_gpu.on("cuda"), OURS, require_isolation=True)
+        objection_to(with_gpu.on("cuda"), OURS, require_isolation=True)
         == "--require-isolation: device memory: no NVML"
     )
-    assert objection(with_gpu.on("virtual"), OURS, require_isolation=True) is None
+    assert objection_to(with_gpu.on("virtual"), OURS, require_isolation=True) is None

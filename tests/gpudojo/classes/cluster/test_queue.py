@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from gpudojo.classes import judging
-from gpudojo.classes.dask_client import LOSSES, REFUSALS, TaskQueue
+from gpudojo.classes.dask_queue import LOSSES_BEFORE_ALONE, MOST_REFUSALS, TaskQueue
 from gpudojo.classes.runners import GradingTask
 from gpudojo.classes.store import Record
 from gpudojo.classes.submission_run import SubmissionRun
@@ -31,8 +31,8 @@ def take(queue: TaskQueue, idle: bool = False) -> tuple[GradingTask, bool]:
 def test_the_next_one_is_taken_when_there_is_room_for_it() -> None:
     taken: list[int] = []
     queue = TaskQueue(tasks(5, [], taken))
-    assert queue.left()
-    assert queue.left()
+    assert queue.has_more()
+    assert queue.has_more()
     assert taken == [0]
     assert [take(queue)[0].name for _ in range(2)] == ["0", "1"]
     assert taken == [0, 1]
@@ -52,30 +52,30 @@ def test_one_under_suspicion_runs_last_and_alone() -> None:
     queue.put_back(suspect, alone=True)
     assert take(queue, idle=True)[0].name == "1"
     assert queue.take(idle=False) is None
-    assert queue.left()
+    assert queue.has_more()
     assert queue.take(idle=True) == (suspect, True)
-    assert not queue.left()
+    assert not queue.has_more()
 
 
 def test_so_many_refusals_are_enough() -> None:
     done: list[Record] = []
     queue = TaskQueue(tasks(1, done, []))
-    for _ in range(REFUSALS):
+    for _ in range(MOST_REFUSALS):
         assert done == []
         queue.refuse(take(queue)[0], "there is no room")
-    assert not queue.left()
+    assert not queue.has_more()
     assert done[0].incidents[0].detail == "no worker could run it: there is no room"
 
 
 def test_one_that_is_lost_again_and_again_runs_alone_before_it_is_given_up() -> None:
     done: list[Record] = []
     queue = TaskQueue(tasks(1, done, []))
-    for number in range(2 * LOSSES):
+    for number in range(2 * LOSSES_BEFORE_ALONE):
         assert done == []
         task, alone = take(queue, idle=True)
-        assert alone == (number >= LOSSES)
+        assert alone == (number >= LOSSES_BEFORE_ALONE)
         queue.lose(task, alone)
-    assert not queue.left()
+    assert not queue.has_more()
     assert done[0].incidents[0].detail == "the worker it ran on was lost, 4 times in a row"
 
 

@@ -18,8 +18,8 @@ from gpudojo.model.errors import BadWorker, NoCluster
 from tests.gpudojo.classes.cluster.machines import GRADERS, Machines, Watching, grade, rows
 
 OLDER = """
-from gpudojo.classes import dask_worker
-dask_worker.__version__ = "0.0.9"
+from gpudojo.classes import dask_messages
+dask_messages.__version__ = "0.0.9"
 """
 # What a machine without Landlock and seccomp would be like: for the process that tries them, and for the fork server.
 BARE = """
@@ -36,7 +36,7 @@ def graded(message, wanted):
     while os.path.exists({path!r}):
         time.sleep(0.02)
     return dask_worker.whole(message, wanted)
-dask_worker.graded = graded
+dask_worker.run_order = graded
 """
 
 

@@ -12,15 +12,8 @@ from pathlib import Path
 import msgspec
 import pytest
 from gpudojo.classes import dask_worker
-from gpudojo.classes.dask_worker import (
-    HASH,
-    ForkServerThread,
-    Order,
-    Reply,
-    pack,
-    unpack_reply,
-    versions,
-)
+from gpudojo.classes.dask_messages import HASH, Order, Reply, pack, unpack_reply, versions_here
+from gpudojo.classes.dask_worker import ForkServerThread
 from gpudojo.classes.grading_options import seeds
 from gpudojo.classes.store import Record, decode
 from gpudojo.classes.submission_run import RunOptions, SubmissionRun
@@ -91,8 +84,8 @@ def test_a_worker_without_a_fork_server_says_so_and_tries_again(
         with pytest.raises(ForkServerFailed):
             thread.record(lambda: submission_run(1))
         patched.setitem(dask_worker.fork_servers.threads, "virtual", thread)
-        message = pack(Order(versions("day8"), "1", {}, options()))
-        found = unpack_reply(dask_worker.graded(message, always), message[:HASH], "1")
+        message = pack(Order(versions_here("day8"), "1", {}, options()))
+        found = unpack_reply(dask_worker.run_order(message, always), message[:HASH], "1")
         assert found == "the process that runs submissions did not start: there is no room for it"
     assert KEY in thread.record(lambda: submission_run(1)).seen
 
@@ -124,15 +117,15 @@ def test_threads_share_a_fork_server_and_survive_its_death(
 
 
 def test_a_worker_refuses_what_was_damaged_and_who_has_other_versions() -> None:
-    ours = versions("day8")
+    ours = versions_here("day8")
     message = pack(Order(ours, "1", {}, options()))
     damaged = bytearray(message)
     damaged[-1] ^= 1
-    said = unpack_reply(dask_worker.graded(bytes(damaged), always), message[:HASH], "1")
+    said = unpack_reply(dask_worker.run_order(bytes(damaged), always), message[:HASH], "1")
     assert isinstance(said, str)
     assert "the worker received a damaged message" in said
     older = pack(Order(msgspec.structs.replace(ours, gpudojo="0.0.9"), "1", {}, options()))
-    assert unpack_reply(dask_worker.graded(older, always), older[:HASH], "1") == (
+    assert unpack_reply(dask_worker.run_order(older, always), older[:HASH], "1") == (
         f"it has gpudojo {ours.gpudojo}, and the grader 0.0.9"
     )
 
@@ -145,8 +138,8 @@ def test_an_error_of_our_own_is_sent_in_words_and_never_pickled(
             raise ZeroDivisionError("by our fault", threading.Lock())
 
     monkeypatch.setitem(dask_worker.fork_servers.threads, "virtual", Failing())
-    message = pack(Order(versions("day8"), "1", {}, options()))
-    reply = dask_worker.graded(message, always)
+    message = pack(Order(versions_here("day8"), "1", {}, options()))
+    reply = dask_worker.run_order(message, always)
     assert type(reply) is bytes
     found = unpack_reply(reply, message[:HASH], "1")
     assert isinstance(found, str)
@@ -158,7 +151,7 @@ def test_a_record_is_the_bytes_that_a_store_keeps(
 ) -> None:
     monkeypatch.setitem(dask_worker.fork_servers.threads, "virtual", thread)
     text = (REFERENCE / FIRST).read_bytes()
-    message = pack(Order(versions("day8"), "1", {FIRST: text}, options()))
-    reply = msgspec.msgpack.decode(dask_worker.graded(message, always)[HASH:], type=Reply)
+    message = pack(Order(versions_here("day8"), "1", {FIRST: text}, options()))
+    reply = msgspec.msgpack.decode(dask_worker.run_order(message, always)[HASH:], type=Reply)
     record = decode(reply.record)
     assert (record.digest, list(record.seen)) == ("1", [KEY])

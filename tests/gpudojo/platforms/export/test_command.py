@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner
 from gpudojo.classes.store import Store
 from gpudojo.cli import main
-from gpudojo.cli.export import parts
+from gpudojo.cli.export import exercises_of_class
 from gpudojo.model.catalogue import exercises_of
 from gpudojo.model.results import SubmissionRow, SubmissionStatus
 from gpudojo.model.results_file import write
@@ -103,10 +103,12 @@ def test_one_submission(results: Path) -> None:
 
 
 def test_a_day_s_exercises_come_from_the_class_or_the_curriculum() -> None:
-    assert parts(CLASS, CLASS.submissions) == EXERCISES
+    assert exercises_of_class(CLASS, CLASS.submissions) == EXERCISES
     alone = msgspec.structs.replace(CLASS, submissions=CLASS.submissions[4:5])
-    assert parts(alone, alone.submissions) == ()
-    known = parts(msgspec.structs.replace(alone, day="day8", max_score=100.0), alone.submissions)
+    assert exercises_of_class(alone, alone.submissions) == ()
+    known = exercises_of_class(
+        msgspec.structs.replace(alone, day="day8", max_score=100.0), alone.submissions
+    )
     assert [part.exercise for part in known] == [exercise.stem for exercise in exercises_of("day8")]
     assert sum(part.max_score for part in known) == 100
 

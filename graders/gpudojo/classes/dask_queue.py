@@ -1,0 +1,93 @@
+"""Which submission is sent to a cluster next, and when one is given up."""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Iterator
+from typing import Final, NamedTuple
+
+from gpudojo.classes.runners import GradingTask
+from gpudojo.classes.store import Incident, IncidentKind, Record
+from gpudojo.classes.submission_run import BEFORE
+
+MOST_REFUSALS: Final = 4  # of one submission, after which no worker can run it
+# Of a submission with its worker, after which it runs alone; after as many more it is given up.
+LOSSES_BEFORE_ALONE: Final = 2
+
+
+class NextTask(NamedTuple):
+    """A task to send; `alone`: nothing else may be under way."""
+
+    task: GradingTask
+    alone: bool
+
+
+class TaskQueue:
+    """Tasks to send to a cluster.
+
+    First come those that came back, then new ones, and last, one at a time, those that may be why
+    a worker was lost.
+    """
+
+    def __init__(self, tasks: Iterator[GradingTask]) -> None:
+        self._tasks = tasks
+        self._ready: deque[GradingTask] = deque()
+        self._suspects: deque[GradingTask] = deque()
+        self._refusals: Counter[GradingTask] = Counter()
+        self._losses: Counter[GradingTask] = Counter()
+        self.done = 0
+
+    def take(self, idle: bool) -> NextTask | None:
+        """The next task, None if there is none now; `idle` means that nothing is under way."""
+        if not self.has_more():
+            return None
+        if self._ready:
+            return NextTask(self._ready.popleft(), alone=False)
+        if idle:
+            return NextTask(self._suspects.popleft(), alone=True)
+        return None
+
+    def has_more(self) -> bool:
+        """True if anything is left to send; a new task is taken from the iterator if need be."""
+        if not self._ready:
+            task = next(self._tasks, None)
+            if task is not None:
+                self._ready.append(task)
+        return bool(self._ready or self._suspects)
+
+    def put_back(self, task: GradingTask, alone: bool = False) -> None:
+        """Send a task again."""
+        if alone:
+            self._suspects.append(task)
+        else:
+            self._ready.append(task)
+
+    def refuse(self, task: GradingTask, why: str) -> None:
+        """Send a task again that a worker could not run, or give it up after too many."""
+        self._refusals[task] += 1
+        if self._refusals[task] >= MOST_REFUSALS:
+            self.give_up(task, f"no worker could run it: {why}")
+        else:
+            self.put_back(task)
+
+    def lose(self, task: GradingTask, alone: bool, times: int = 1) -> None:
+        """Send a task again that was lost with its worker, or give it up after too many.
+
+        It may be why the worker was lost, and runs alone where that happened before.
+        """
+        self._losses[task] += times
+        losses = self._losses[task]
+        if alone and losses >= 2 * LOSSES_BEFORE_ALONE:
+            self.give_up(task, f"the worker it ran on was lost, {losses} times in a row")
+        else:
+            self.put_back(task, alone or losses >= LOSSES_BEFORE_ALONE)
+
+    def finish(self, task: GradingTask, record: Record) -> None:
+        """Hand over the record of a task."""
+        self.done += 1
+        task.done(record)
+
+    def give_up(self, task: GradingTask, why: str) -> None:
+        """Finish a task with a record that says why it could not be run; it needs review."""
+        task.run.record.incidents.append(Incident(IncidentKind.CRASHED, BEFORE, why))
+        self.finish(task, task.run.finish(0, 0.0))
