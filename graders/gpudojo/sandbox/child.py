@@ -5,15 +5,12 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import gc
-import hashlib
 import inspect
 import itertools
-import mmap
 import os
 import random
 import resource
 import sys
-import threading
 import time
 import traceback
 from collections.abc import Callable, Generator, Iterator
@@ -25,10 +22,11 @@ import msgspec
 from gpudojo.model.catalogue import exercises_of
 from gpudojo.model.errors import describe_error
 from gpudojo.model.evidence import CallStatus, Evidence, Observation, Raised
-from gpudojo.model.exercise import Drawing, Exercise, Function, Probe
+from gpudojo.model.exercise import Exercise, Function, Probe
 from gpudojo.sandbox import integrity, protocol
+from gpudojo.sandbox.evidence_pipe import ProbeObservation, Sent, make_sender
 from gpudojo.sandbox.integrity import Changed
-from gpudojo.submissions.reading import choose
+from gpudojo.submissions.reading import Choice, choose
 
 if TYPE_CHECKING:
     from gpudojo.grading.limits import Limits
@@ -36,291 +34,11 @@ if TYPE_CHECKING:
     from gpudojo.sandbox.isolation import Isolation
     from gpudojo.sandbox.reaching import Reaching
 
-
-def sender(
-    end: int, key: bytes, changed: Changed
-) -> Callable[[protocol.Frame | protocol.Glimpse], None]:
-    """A function that signs frames and writes them to a pipe. The key is kept only within a hash object.
-
-    In place of evidence that changed code may have made, the function sends what has changed and ends the process.
-    """
-    keyed = hashlib.blake2b(key=key, digest_size=protocol.TOKEN)
-    # By local names: student code may replace those of modules. A closure, since it could replace a method.
-    encode = msgspec.msgpack.Encoder().encode
-    count = itertools.count().__next__
-    pack = protocol.HEAD.pack
-    number = protocol.NUMBER.pack
-    write = os.write
-    leave = os._exit
-    own_number = os.getpid
-    own = os.getpid()
-    size = len
-    view = memoryview
-    kind = type
-    saw = protocol.Saw
-    stumbled = protocol.Stumbled
-    tampered = protocol.Tampered
-    glimpse = protocol.Glimpse
-    raw = msgspec.Raw
-    replace = msgspec.structs.replace
-    reached = protocol.Reached
-    began = protocol.Began
-    running = False  # whether student code has run since things were compared
-    seen: dict[str, msgspec.Raw] = {}  # of the function that is being observed
-    one_at_a_time = threading.RLock()  # what is reached for is told by the thread that does it
-
-    def emit(frame: protocol.Frame | protocol.Glimpse) -> None:
-        if own_number() != own:  # a copy of this process that student code has forked
-            leave(0)
-        with one_at_a_time:
-            signed_and_written(frame)
-
-    def signed_and_written(frame: protocol.Frame | protocol.Glimpse) -> None:
-        nonlocal running
-        what = None
-        if kind(frame) is glimpse:
-            seen[frame.probe] = raw(encode(frame.seen))  # type: ignore[union-attr]
-            return
-        if kind(frame) is stumbled:  # our own code failed, perhaps because it was changed
-            what = changed()
-        if kind(frame) is saw:
-            # A function that is missing begins nothing, and from a step that did not begin nothing else is accepted.
-            what = changed() if running and not frame.interrupted else None  # type: ignore[union-attr]
-            running = False
-            frame = replace(frame, evidence=replace(frame.evidence, observations=seen))  # type: ignore[union-attr]
-        running = running or kind(frame) is began
-        body = encode(frame if what is None else tampered(what))
-        if kind(frame) is not reached:
-            seen.clear()
-        signed = keyed.copy()
-        signed.update(number(count()))
-        signed.update(body)
-        data = view(pack(size(body)) + signed.digest() + body)
-        while data:
-            data = data[write(end, data) :]
-        if what is not None:
-            leave(0)
-
-    return emit
-
-
-class Drawings:
-    """Draws what children with the same seeds would all draw: once, in the fork server, before they are forked.
-
-    The process of one submission must not hold what belongs to another one: seeds are drawn from when they come a
-    second time, as those of a class do, and what was drawn is dropped when others come. Of a job, which has a student's
-    files in it, nothing but the seeds is copied.
-    """
-
-    def __init__(self) -> None:
-        self._number = 0
-        self._done = False
-        self._made: list[Drawing] = []
-
-    def prepare(self, number: int, job_end: int) -> bool:
-        """Draw for the job, whose seeds have this number, if need be; True if something was drawn."""
-        if number != self._number:
-            self._number = number
-            self._done = False
-            while self._made:
-                self._made.pop().draw.cache_clear()
-            return False
-        if self._done:
-            return False
-        self._done = True
-        with contextlib.suppress(Exception):  # then each child draws for itself
-            with mmap.mmap(job_end, 0, access=mmap.ACCESS_READ) as data:
-                job = msgspec.msgpack.decode(data, type=protocol.Seeds)
-            for exercise in exercises_of(job.day):
-                for function in exercise.functions:
-                    keys = (
-                        f"{exercise.stem}::{function.name}::{probe.name}"
-                        for probe in function.probes
-                    )
-                    for seed in {job.seeds[key]: None for key in keys if key in job.seeds}:
-                        for drawing in function.drawings:
-                            self._made.append(drawing)
-                            drawing.make(seed)
-        return True
-
-
-LINES = 2000  # a notebook with all functions of a day has some 700, most of them what sources show
-
-
-def grade(
-    job: protocol.Job, home: Path, limits: Limits, restore: Callable[..., None]
-) -> Generator[protocol.Frame | protocol.Glimpse, None, bool]:
-    """Load each file that matters and look at each function in it; True if another child has to go on.
-
-    Files are loaded without the patches of a virtual device, which `restore` undoes.
-    """
-    from gpudojo.grading.observe import load_file
-
-    exercises = exercises_of(job.day)
-    loaded: dict[str, Submission] = {}
-    trees: Trees = {}
-    gc.disable()  # trees are many small objects, none of them garbage
-    choice = choose(job.files, exercises, trees)
-    gc.freeze()
-    gc.enable()
-    asked = [(e, f) for e in exercises for f in e.functions if not job.only or f.name in job.only]
-    if job.drawn == protocol.EVERY:
-        asked = [(e, _called(f)) for e, f in asked]
-    if job.bench == "cuda":
-        asked = [(e, left) for e, f in asked if (left := _left(job, e, f)).probes]
-    if job.machines == protocol.ELSEWHERE:
-        job = msgspec.structs.replace(job, bench="virtual")  # as there is no GPU in this process
-    for exercise, function in asked:
-        if (one := choice.of(function.name)) is not None:
-            note = one.note[: protocol.MESSAGE]
-            yield protocol.Chosen(
-                exercise.stem, function.name, one.file, one.line, one.cell, note, one.versions[:9]
-            )
-    for exercise, function in asked:
-        key = f"{exercise.stem}::{function.name}"
-        one = choice.of(function.name)
-        file = one.file if one is not None else None
-        if key in job.skip:
-            continue
-        if file is None:
-            yield from (
-                protocol.Glimpse(probe.name, Observation(CallStatus.MISSING))
-                for probe in function.probes
-            )
-            yield protocol.Saw(Evidence(exercise.stem, function.name, job.bench, 0, {}), 0.0)
-            continue
-        if f"file {file}" in job.skip:
-            continue
-        if file not in loaded:
-            yield protocol.Began(f"file {file}")
-            restore(modules=False)
-            began = time.perf_counter()
-            loaded[file] = read = load_file(home / file, limits, trees)
-            broken = None if read.broken is None else _plain(read.broken, home)
-            lines = dict(itertools.islice(read.lines.items(), LINES))
-            yield protocol.Loaded(
-                file, time.perf_counter() - began, lines, read.cells[:LINES], broken
-            )
-        yield protocol.Began(key)
-        saw = yield from observed(job, exercise, function, loaded[file], home, limits)
-        yield saw
-        if saw.interrupted or saw.spent:
-            return True
-    return False
-
-
-def _called(function: Function) -> Function:
-    """The function with those of its probes that call it on a device."""
-    return dataclasses.replace(
-        function, probes=[p for p in function.probes if p.machine not in ("value", "reference")]
-    )
-
-
-def _left(job: protocol.Job, exercise: Exercise, function: Function) -> Function:
-    """The function with those of its probes that this child can be the machine for, and that none has looked with."""
-    key = f"{exercise.stem}::{function.name}"
-    elsewhere = job.machines == protocol.ELSEWHERE
-    here = [p for p in function.probes if job.machines == protocol.ALL or p.elsewhere == elsewhere]
-    return dataclasses.replace(
-        function, probes=[p for p in here if f"{key}::{p.name}" not in job.done]
-    )
-
-
-def _waiting_for_others() -> Callable[[], float]:
-    """A function that returns how long this process waited for a processor while others, not its own, used them all."""
-    if sys.platform != "linux":
-        return lambda: 0.0
-    try:
-        end = os.open("/proc/thread-self/schedstat", os.O_RDONLY | os.O_CLOEXEC)
-    except OSError:  # a kernel that does not count it
-        return lambda: 0.0
-    read = os.pread
-    process = time.process_time
-    thread = time.thread_time
-    usage = resource.getrusage
-    wait = os.waitid
-    every = os.P_ALL
-    how = os.WEXITED | os.WNOHANG | os.WNOWAIT
-
-    def waited() -> float:
-        try:
-            nanoseconds = int(read(end, 100, 0).split()[1])
-        except (OSError, ValueError, IndexError):  # closed by student code
-            return 0.0
-        try:
-            wait(every, 0, how)
-        except ChildProcessError:  # there are none
-            ended = usage(resource.RUSAGE_CHILDREN)
-            own = process() - thread() + ended.ru_utime + ended.ru_stime
-            return max(0.0, nanoseconds / 1e9 - own)
-        return 0.0
-
-    return waited
-
-
-def observed(
-    job: protocol.Job,
-    exercise: Exercise,
-    function: Function,
-    submission: Submission,
-    home: Path,
-    limits: Limits,
-) -> Generator[protocol.Glimpse, None, protocol.Saw]:
-    """The evidence of one function."""
-    from virtual_cuda.hooks import device_failure
-
-    from gpudojo.grading.load import describe_exception
-    from gpudojo.grading.observe import observe_probes
-    from gpudojo.grading.watching import Busiest, EveryCall
-
-    def seed_of(probe: Probe[Any]) -> int:
-        return job.seeds[f"{exercise.stem}::{function.name}::{probe.name}"]
-
-    began = time.perf_counter()
-    late: Observation | None = None
-    spent = False
-    busiest = Busiest()
-    every = EveryCall(function.name)
-    if job.drawn != protocol.NONE:
-        function = (busiest if job.drawn == protocol.BUSIEST else every).over(function)
-    for probe, seen in observe_probes(exercise, function, submission, job.bench, seed_of, limits):
-        if seen.raised is not None:
-            seen = msgspec.structs.replace(seen, raised=_plain(seen.raised, home))
-        late = seen if seen.timed_out else None
-        if job.on_gpu and not spent and (error := device_failure()) is not None:
-            spent = True
-            if seen.raised is None:  # it came up after everything had been observed
-                seen = Observation(
-                    CallStatus.RAISED,
-                    raised=_plain(describe_exception(error, submission.path), home),
-                )
-        yield protocol.Glimpse(probe.name, seen)
-        if spent and late is None:
-            break
-    evidence = Evidence(
-        exercise.stem, function.name, job.bench, 0, {}
-    )  # its observations are out already
-    signature = ""
-    with contextlib.suppress(
-        Exception
-    ):  # of what has none, or of a default whose repr is the student's code
-        text = str(inspect.signature(submission.names[function.name]))[:200]
-        signature = text.encode("utf-8", "backslashreplace").decode()
-    interrupted = late is not None and late.status is CallStatus.RAISED
-    seconds = time.perf_counter() - began
-    timeline = None
-    if late is None:
-        # For the report: whatever student code has done to what it is made of, its evidence is worth the same without.
-        with contextlib.suppress(Exception):
-            timeline = busiest.timeline(function.name)
-    return protocol.Saw(evidence, seconds, signature, interrupted, timeline, every.timelines, spent)
-
-
-def _plain(error: Raised, home: Path) -> Raised:
-    """Without the name of the scratch folder, which tells a student nothing and is another one in every run."""
-    return msgspec.structs.replace(
-        error, message=error.message.replace(f"{home}{os.sep}", "")[: protocol.MESSAGE]
-    )
+# Lines of names that are sent; a notebook with all functions of a day has some 700, most of them
+# what sources show.
+MOST_LINES = 2000
+MOST_VERSIONS = 9  # of a file, that are named
+LONGEST_SIGNATURE = 200  # characters
 
 
 def run(
@@ -332,7 +50,10 @@ def run(
     reaching: Reaching,
     changed: Changed | None,
 ) -> None:
-    """Everything a child does. An exception of our own goes to its output, and the grader sees that it crashed."""
+    """Do everything a child does.
+
+    An exception of our own goes to its output, and the grader sees that it crashed.
+    """
     from gpudojo.grading.limits import Limits
 
     if sys.platform == "win32":
@@ -341,44 +62,295 @@ def run(
         file.seek(0)
         job = msgspec.msgpack.decode(file.read(), type=protocol.Job)
     evidence_end = _close_descriptors(evidence_end, output_end)
-    waited = _waiting_for_others()  # now, as it reads a file of the system
+    waited = _make_clock_of_waits()  # now, as it reads a file of the system
     seconds = protocol.WHOLE * job.seconds
     layers = isolation.confine(number, job.memory, job.scratch, seconds, job.files, job.on_gpu)
-    os.register_at_fork(after_in_child=_closing(evidence_end))
-    emit = sender(
-        evidence_end,
-        job.token,
-        changed or integrity.watch(reaching.remove_tracers, reaching.rewritten, reaching.memory),
-    )
-    reaching.tell_to(lambda what, file, line: emit(protocol.Reached(what[:300], file[:300], line)))
+    os.register_at_fork(after_in_child=_make_closer(evidence_end))
+    if changed is None:
+        changed = integrity.watch(reaching.remove_tracers, reaching.rewritten, reaching.memory)
+    send = make_sender(evidence_end, job.token, changed)
+    reaching.tell_to(lambda what, file, line: send(protocol.Reached(what[:300], file[:300], line)))
     job = msgspec.structs.replace(job, token=b"")
     limits = Limits(job.seconds, shared=True, interruptible=False, waited=waited)
     for frame in _frames(job, layers, Path(os.getcwd()), limits):
-        emit(frame)
+        send(frame)
 
 
 def _frames(
     job: protocol.Job, layers: dict[str, str], home: Path, limits: Limits
-) -> Iterator[protocol.Frame | protocol.Glimpse]:
+) -> Iterator[Sent]:
+    """Run the submission; yield what is to be sent, from its isolation to its end."""
     from virtual_cuda.hooks import keep_patches, limit_memory
 
     try:
         if job.on_gpu:
             limit_memory(job.gpu_memory)
         yield protocol.Isolated(layers)
-        with keep_patches() as restore:  # from one function to the next
-            paused = yield from grade(job, home, limits, restore)
-    except (
-        Exception
-    ) as error:  # errors of student code are evidence: this is our own, or was provoked
+        with keep_patches() as undo_patches:  # from one function to the next
+            is_paused = yield from _observe_submission(job, home, limits, undo_patches)
+    except Exception as error:  # errors of student code are evidence: this is ours, or was provoked
         yield protocol.Stumbled(": ".join(describe_error(error))[: protocol.MESSAGE])
         traceback.print_exc()
         return
-    yield protocol.Paused() if paused else protocol.Finished()
+    yield protocol.Paused() if is_paused else protocol.Finished()
 
 
-def _closing(end: int) -> Callable[[], None]:
-    """A function that closes it once: in a copy of a copy the number may belong to something else."""
+# The submission
+
+
+def _observe_submission(
+    job: protocol.Job, home: Path, limits: Limits, undo_patches: Callable[..., None]
+) -> Generator[Sent, None, bool]:
+    """Load each file that matters and observe each function in it.
+
+    Returns True if another child has to go on. Files are loaded without the patches of a virtual
+    device.
+    """
+    from gpudojo.grading.observe import load_file
+
+    exercises = exercises_of(job.day)
+    trees: Trees = {}
+    choice = _choose_without_collecting(job, exercises, trees)
+    functions = _functions_to_observe(job, exercises)
+    if job.machines == protocol.ELSEWHERE:
+        job = msgspec.structs.replace(job, bench="virtual")  # there is no GPU in this process
+    yield from _tell_choices(functions, choice)
+    loaded: dict[str, Submission] = {}
+    for exercise, function in functions:
+        key = f"{exercise.stem}::{function.name}"
+        if key in job.skip:
+            continue
+        chosen = choice.of(function.name)
+        file = chosen.file if chosen is not None else None
+        if file is None:
+            yield from _tell_missing(job, exercise, function)
+            continue
+        if f"file {file}" in job.skip:
+            continue
+        if file not in loaded:
+            yield protocol.Began(f"file {file}")
+            undo_patches(modules=False)
+            began = time.perf_counter()
+            loaded[file] = load_file(home / file, limits, trees)
+            yield _loaded_frame(file, loaded[file], time.perf_counter() - began, home)
+        yield protocol.Began(key)
+        saw = yield from _observe_function(job, exercise, function, loaded[file], home, limits)
+        yield saw
+        if saw.interrupted or saw.spent:
+            return True
+    return False
+
+
+def _choose_without_collecting(
+    job: protocol.Job, exercises: tuple[Exercise, ...], trees: Trees
+) -> Choice:
+    """Choose the definition of each function, and fill `trees`.
+
+    Trees are many small objects, none of them garbage: they are not looked through.
+    """
+    gc.disable()
+    choice = choose(job.files, exercises, trees)
+    gc.freeze()
+    gc.enable()
+    return choice
+
+
+def _functions_to_observe(
+    job: protocol.Job, exercises: tuple[Exercise, ...]
+) -> list[tuple[Exercise, Function]]:
+    """The functions that this child observes, each with the probes that it can run."""
+    functions = []
+    for exercise in exercises:
+        for function in exercise.functions:
+            if job.only and function.name not in job.only:
+                continue
+            if job.drawn == protocol.EVERY:
+                function = _with_probes_that_call(function)
+            if job.bench == "cuda":
+                function = _with_probes_left(job, exercise, function)
+                if not function.probes:
+                    continue
+            functions.append((exercise, function))
+    return functions
+
+
+def _with_probes_that_call(function: Function) -> Function:
+    """The function with those of its probes that call it on a device."""
+    probes = [each for each in function.probes if each.machine not in ("value", "reference")]
+    return dataclasses.replace(function, probes=probes)
+
+
+def _with_probes_left(job: protocol.Job, exercise: Exercise, function: Function) -> Function:
+    """The function with the probes that are left for the machine that this child is."""
+    elsewhere = job.machines == protocol.ELSEWHERE
+    probes = []
+    for probe in function.probes:
+        is_ours = job.machines == protocol.ALL or probe.elsewhere == elsewhere
+        if is_ours and f"{exercise.stem}::{function.name}::{probe.name}" not in job.done:
+            probes.append(probe)
+    return dataclasses.replace(function, probes=probes)
+
+
+def _tell_choices(
+    functions: list[tuple[Exercise, Function]], choice: Choice
+) -> Iterator[protocol.Chosen]:
+    """Which definition of each function is graded."""
+    for exercise, function in functions:
+        chosen = choice.of(function.name)
+        if chosen is not None:
+            yield protocol.Chosen(
+                exercise.stem,
+                function.name,
+                chosen.file,
+                chosen.line,
+                chosen.cell,
+                chosen.note[: protocol.MESSAGE],
+                chosen.versions[:MOST_VERSIONS],
+            )
+
+
+def _tell_missing(job: protocol.Job, exercise: Exercise, function: Function) -> Iterator[Sent]:
+    """The evidence of a function that is in none of the files."""
+    for probe in function.probes:
+        yield ProbeObservation(probe.name, Observation(CallStatus.MISSING))
+    yield protocol.Saw(Evidence(exercise.stem, function.name, job.bench, 0, {}), 0.0)
+
+
+def _loaded_frame(file: str, submission: Submission, seconds: float, home: Path) -> protocol.Loaded:
+    broken = submission.broken
+    if broken is not None:
+        broken = _without_scratch_folder(broken, home)
+    lines = dict(itertools.islice(submission.lines.items(), MOST_LINES))
+    return protocol.Loaded(file, seconds, lines, submission.cells[:MOST_LINES], broken)
+
+
+def _observe_function(
+    job: protocol.Job,
+    exercise: Exercise,
+    function: Function,
+    submission: Submission,
+    home: Path,
+    limits: Limits,
+) -> Generator[ProbeObservation, None, protocol.Saw]:
+    """Observe one function: yield what each probe saw, and return the evidence without that."""
+    from virtual_cuda.hooks import device_failure
+
+    from gpudojo.grading.load import describe_exception
+    from gpudojo.grading.observe import observe_probes
+    from gpudojo.grading.watching import Busiest, EveryCall
+
+    def seed_of(probe: Probe[Any]) -> int:
+        return job.seeds[f"{exercise.stem}::{function.name}::{probe.name}"]
+
+    began = time.perf_counter()
+    late: Observation | None = None
+    gpu_is_lost = False
+    # Watch the calls that are to be drawn.
+    busiest = Busiest()
+    every = EveryCall(function.name)
+    watched = function
+    if job.drawn == protocol.BUSIEST:
+        watched = busiest.over(function)
+    elif job.drawn == protocol.EVERY:
+        watched = every.over(function)
+    # Run the probes.
+    for probe, seen in observe_probes(exercise, watched, submission, job.bench, seed_of, limits):
+        if seen.raised is not None:
+            without = _without_scratch_folder(seen.raised, home)
+            seen = msgspec.structs.replace(seen, raised=without)
+        late = seen if seen.timed_out else None
+        error = device_failure() if job.on_gpu and not gpu_is_lost else None
+        if error is not None:
+            gpu_is_lost = True
+            if seen.raised is None:  # it came up after everything had been observed
+                without = _without_scratch_folder(describe_exception(error, submission.path), home)
+                seen = Observation(CallStatus.RAISED, raised=without)
+        yield ProbeObservation(probe.name, seen)
+        if gpu_is_lost and late is None:
+            break
+    # Put the evidence together; the observations are out already.
+    evidence = Evidence(exercise.stem, function.name, job.bench, 0, {})
+    seconds = time.perf_counter() - began
+    timeline = None
+    if late is None:
+        # For the report: whatever student code has done to what it is made of, the evidence is
+        # worth the same without.
+        with contextlib.suppress(Exception):
+            timeline = busiest.timeline(function.name)
+    return protocol.Saw(
+        evidence,
+        seconds,
+        _signature_of(submission.names.get(function.name)),
+        late is not None and late.status is CallStatus.RAISED,
+        timeline,
+        every.timelines,
+        gpu_is_lost,
+    )
+
+
+def _signature_of(student: Any) -> str:
+    """The signature of the student's function as text; empty where it has none."""
+    # Whatever it raises: what is called may be no function, and the repr of a default is the
+    # student's code.
+    with contextlib.suppress(Exception):
+        text = str(inspect.signature(student))[:LONGEST_SIGNATURE]
+        return text.encode("utf-8", "backslashreplace").decode()
+    return ""
+
+
+def _without_scratch_folder(error: Raised, home: Path) -> Raised:
+    """The error without the name of the scratch folder.
+
+    That tells a student nothing, and is another one in every run.
+    """
+    message = error.message.replace(f"{home}{os.sep}", "")[: protocol.MESSAGE]
+    return msgspec.structs.replace(error, message=message)
+
+
+# The process
+
+
+def _make_clock_of_waits() -> Callable[[], float]:
+    """Make a function that returns how long this process waited for a processor.
+
+    It counts seconds in which other processes, not its own threads and children, used them all.
+    """
+    if sys.platform != "linux":
+        return lambda: 0.0
+    try:
+        end = os.open("/proc/thread-self/schedstat", os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:  # a kernel that does not count it
+        return lambda: 0.0
+    # By local names: student code may replace those of modules.
+    read = os.pread
+    process_time = time.process_time
+    thread_time = time.thread_time
+    usage_of = resource.getrusage
+    wait = os.waitid
+    every_child = os.P_ALL
+    without_waiting = os.WEXITED | os.WNOHANG | os.WNOWAIT
+
+    def waited() -> float:
+        try:
+            nanoseconds = int(read(end, 100, 0).split()[1])
+        except (OSError, ValueError, IndexError):  # closed by student code
+            return 0.0
+        try:
+            wait(every_child, 0, without_waiting)
+        except ChildProcessError:  # there are none
+            ended = usage_of(resource.RUSAGE_CHILDREN)
+            own = process_time() - thread_time() + ended.ru_utime + ended.ru_stime
+            return max(0.0, nanoseconds / 1e9 - own)
+        return 0.0
+
+    return waited
+
+
+def _make_closer(end: int) -> Callable[[], None]:
+    """Make a function that closes a descriptor once.
+
+    In a copy of a copy the number may belong to something else.
+    """
     left = [end]
 
     def close() -> None:
@@ -389,7 +361,10 @@ def _closing(end: int) -> Callable[[], None]:
 
 
 def _close_descriptors(evidence_end: int, output_end: int) -> int:
-    """Close all but the two pipes; returns the new number of the evidence pipe."""
+    """Close all but the two pipes; return the new number of the evidence pipe.
+
+    The output pipe becomes standard output and standard error.
+    """
     nothing = os.open(os.devnull, os.O_RDWR)
     os.dup2(nothing, 0)
     os.dup2(output_end, 1)

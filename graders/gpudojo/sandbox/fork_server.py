@@ -60,6 +60,7 @@ def main(control_number: int, gpu: bool) -> None:
         from virtual_cuda.hooks import keep_patches
 
         from gpudojo.sandbox import child, integrity, reaching
+        from gpudojo.sandbox.shared_drawings import SharedDrawings
 
         changed = None
         if LINUX:  # elsewhere a process that has imported torch does not survive being forked
@@ -81,7 +82,7 @@ def main(control_number: int, gpu: bool) -> None:
         gc.freeze()
         gc.enable()
         run = functools.partial(child.run, isolation=isolation, reaching=reached, changed=changed)
-        prepare = child.Drawings().prepare if LINUX else prepare_nothing
+        prepare = SharedDrawings().prepare if LINUX else prepare_nothing
         ForkServer(control, isolation, run, prepare).serve()
 
 

@@ -14,7 +14,6 @@ from virtual_cuda.ledger import MOST_CALLS, Timeline
 from gpudojo.model.errors import BadEvidence
 from gpudojo.model.evidence import (
     Evidence,
-    Observation,
     Raised,
     check_evidence,
     decode_untrusted,
@@ -132,13 +131,6 @@ class Saw(msgspec.Struct, frozen=True, tag="saw"):
         list[Timeline], msgspec.Meta(max_length=MOST_CALLS)
     ] = []  # of a reference: of every call
     spent: bool = False  # the GPU is lost to this process: another child observes the rest
-
-
-class Glimpse(msgspec.Struct, frozen=True):
-    """What one probe observed. It stays within the child, which encodes it before more student code runs."""
-
-    probe: str
-    seen: Observation
 
 
 class Tampered(msgspec.Struct, frozen=True, tag="tampered"):

@@ -105,21 +105,21 @@ def ran(seconds: float, waited: Callable[[], float]) -> float:
 
 
 def test_a_child_knows_how_long_others_had_the_processor() -> None:
-    from gpudojo.sandbox.child import _waiting_for_others
+    from gpudojo.sandbox.child import _make_clock_of_waits
 
     with busy(3):
-        assert in_a_copy(lambda: ran(0.2, _waiting_for_others())) > 0.5
+        assert in_a_copy(lambda: ran(0.2, _make_clock_of_waits())) > 0.5
 
 
 @pytest.mark.parametrize("own", ["processes", "ended processes", "threads"])
 def test_its_own_processes_and_threads_are_no_others(own: str) -> None:
     """On one processor, no more can have been waited for others than the time in which nothing of its own ran."""
-    from gpudojo.sandbox.child import _waiting_for_others
+    from gpudojo.sandbox.child import _make_clock_of_waits
     from gpudojo.sandbox.memory_watch import seconds_waited
 
     def too_much() -> float:
         os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
-        waited = _waiting_for_others()
+        waited = _make_clock_of_waits()
         began = time.monotonic()
         if own == "threads":
             over = threading.Event()

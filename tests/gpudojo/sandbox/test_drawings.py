@@ -13,8 +13,8 @@ from gpudojo.grading.load import load_submission
 from gpudojo.grading.observe import observe
 from gpudojo.model.catalogue import exercises_of
 from gpudojo.model.exercise import Drawing, Exercise, Function
-from gpudojo.sandbox.child import Drawings
 from gpudojo.sandbox.protocol import Job
+from gpudojo.sandbox.shared_drawings import SharedDrawings
 
 DRAWN = [(e, f, d) for e in exercises_of("day8") for f in e.functions for d in f.drawings]
 
@@ -57,7 +57,7 @@ def job(path: Path, seed: int) -> int:
 def test_seeds_are_drawn_from_when_they_come_a_second_time_and_forgotten_when_others_come(
     tmp_path: Path,
 ) -> None:
-    drawings = Drawings()
+    drawings = SharedDrawings()
     first = job(tmp_path / "first", 3)
     other = job(tmp_path / "other", 4)
     try:
@@ -77,7 +77,7 @@ def test_a_job_that_cannot_be_read_is_left_to_the_children(tmp_path: Path) -> No
     (tmp_path / "job").write_bytes(b"no job")
     end = os.open(tmp_path / "job", os.O_RDONLY)
     try:
-        drawings = Drawings()
+        drawings = SharedDrawings()
         drawings.prepare(1, end)
         drawings.prepare(1, end)
         assert kept() == 0

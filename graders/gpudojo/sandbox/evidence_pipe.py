@@ -1,0 +1,99 @@
+"""A child's end of the pipe that evidence is sent through."""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import os
+import threading
+from collections.abc import Callable
+from typing import NamedTuple
+
+import msgspec
+
+from gpudojo.model.evidence import Observation
+from gpudojo.sandbox import protocol
+from gpudojo.sandbox.integrity import Changed
+
+
+class ProbeObservation(NamedTuple):
+    """What one probe saw. It is encoded at once, and sent with the evidence of its function."""
+
+    probe: str
+    seen: Observation
+
+
+Sent = protocol.Frame | ProbeObservation
+
+
+def make_sender(end: int, key: bytes, changed: Changed) -> Callable[[Sent], None]:
+    """Make a function that signs frames and writes them to a pipe.
+
+    The key is kept only within a hash object. In place of evidence that changed code may have made,
+    the function sends what has changed, as `changed` tells it, and ends the process. What a probe
+    saw is encoded when the function gets it, before more student code runs.
+    """
+    keyed_hash = hashlib.blake2b(key=key, digest_size=protocol.TOKEN)
+    # By local names: student code may replace those of modules. A closure, since it could replace
+    # a method.
+    encode = msgspec.msgpack.Encoder().encode
+    next_number = itertools.count().__next__
+    pack_head = protocol.HEAD.pack
+    pack_number = protocol.NUMBER.pack
+    write = os.write
+    exit_process = os._exit
+    process_number = os.getpid
+    own_process_number = os.getpid()
+    size_of = len
+    view_of = memoryview
+    type_of = type
+    Saw = protocol.Saw
+    Stumbled = protocol.Stumbled
+    Tampered = protocol.Tampered
+    Reached = protocol.Reached
+    Began = protocol.Began
+    Probed = ProbeObservation
+    Raw = msgspec.Raw
+    replace = msgspec.structs.replace
+    student_code_ran = False  # since things were compared
+    observations: dict[str, msgspec.Raw] = {}  # of the function that is being observed, encoded
+    # What student code reaches for is told by the thread that does it.
+    one_at_a_time = threading.RLock()
+
+    def send(frame: Sent) -> None:
+        if process_number() != own_process_number:  # a copy that student code has forked
+            exit_process(0)
+        with one_at_a_time:
+            if type_of(frame) is Probed:
+                observations[frame.probe] = Raw(encode(frame.seen))  # type: ignore[union-attr]
+            else:
+                send_frame(frame)  # type: ignore[arg-type]
+
+    def send_frame(frame: protocol.Frame) -> None:
+        nonlocal student_code_ran
+        what_changed = None
+        if type_of(frame) is Stumbled:  # our own code failed, perhaps because it was changed
+            what_changed = changed()
+        if type_of(frame) is Saw:
+            # A function that is missing begins nothing, and from a step that did not begin nothing
+            # else is accepted.
+            if student_code_ran and not frame.interrupted:  # type: ignore[union-attr]
+                what_changed = changed()
+            student_code_ran = False
+            evidence = replace(frame.evidence, observations=observations)  # type: ignore[union-attr]
+            frame = replace(frame, evidence=evidence)
+        if type_of(frame) is Began:
+            student_code_ran = True
+        body = encode(frame if what_changed is None else Tampered(what_changed))
+        if type_of(frame) is not Reached:
+            observations.clear()
+        signature = keyed_hash.copy()
+        signature.update(pack_number(next_number()))
+        signature.update(body)
+        data = view_of(pack_head(size_of(body)) + signature.digest() + body)
+        while data:
+            data = data[write(end, data) :]
+        if what_changed is not None:
+            exit_process(0)
+
+    return send
