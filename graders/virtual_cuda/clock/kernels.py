@@ -1,4 +1,8 @@
-"""What CUDA launches for an operator: the kernels, and what each of them has to do."""
+"""What CUDA launches for an operator: the kernels, and what each of them has to do.
+
+A rule, `@_rule("clone", "copy_")`, yields the kernels of one family of operators. Operators without a rule are one pass
+over their tensors.
+"""
 
 from __future__ import annotations
 
@@ -8,12 +12,18 @@ from typing import Final, NamedTuple
 
 Shape = tuple[int, ...]
 
-ITEM: Final = {
+# Bytes of an element.
+ITEM_SIZES: Final = {
     "float64": 8, "int64": 8, "complex64": 8, "complex128": 16, "float32": 4, "int32": 4,
     "float16": 2, "bfloat16": 2, "int16": 2, "int8": 1, "uint8": 1, "bool": 1,
 }  # fmt: skip
 HALF: Final = ("float16", "bfloat16")
 COPY: Final = "copy on the device"  # done by a copy engine or the driver: not a kernel
+
+
+def item_size(dtype: str) -> int:
+    """Bytes of an element; 4 for a dtype that is not known."""
+    return ITEM_SIZES.get(dtype, 4)
 
 
 class Kernel(NamedTuple):
@@ -30,14 +40,30 @@ class KernelCall(NamedTuple):
 
     name: str  # without "aten." and without the overload
     dtype: str
-    out: Shape | None
-    given: Sequence[Shape]
+    out: Shape | None  # of the result; None where it makes none
+    given: Sequence[Shape]  # of the tensors it was given
     bytes: int  # newly allocated by it
     dim: int | None = None  # what it works along, where that is not the last dimension
 
     @property
     def item(self) -> int:
-        return ITEM.get(self.dtype, 4)
+        """Bytes of an element."""
+        return item_size(self.dtype)
+
+    @property
+    def first(self) -> Shape:
+        """The shape of the first tensor given; () where there is none."""
+        return self.given[0] if self.given else ()
+
+    @property
+    def first_elements(self) -> int:
+        """Elements of the first tensor given; 1 where there is none."""
+        return math.prod(self.first)
+
+    @property
+    def out_elements(self) -> int:
+        """Elements of the result; 1 where there is none."""
+        return math.prod(self.out or ())
 
     @property
     def largest(self) -> int:
@@ -45,12 +71,17 @@ class KernelCall(NamedTuple):
         return max(map(math.prod, (*self.given, self.out or ())), default=1)
 
     @property
+    def rows(self) -> int:
+        """How often the last dimension of the first tensor fits into the largest one."""
+        length = self.first[-1] if self.first else 1
+        return self.largest // max(length, 1)
+
+    @property
     def moved(self) -> float:
         """Bytes read and written when each tensor is touched once."""
-        read = sum(map(math.prod, self.given)) if self.given else math.prod(self.out or ())
-        return read * self.item + (
-            self.bytes or math.prod(self.given[0] if self.given else ()) * self.item
-        )
+        read = sum(map(math.prod, self.given)) if self.given else self.out_elements
+        written = self.bytes or self.first_elements * self.item
+        return read * self.item + written
 
     @property
     def along(self) -> tuple[int, int, int]:
@@ -58,14 +89,14 @@ class KernelCall(NamedTuple):
         shape = self.given[0] if self.given else self.out or ()
         if not shape:
             return 1, 1, 1
-        dim = (len(shape) - 1 if self.dim is None else self.dim) % len(shape)
+        dim = len(shape) - 1 if self.dim is None else self.dim % len(shape)
         return math.prod(shape[:dim]), max(shape[dim], 1), math.prod(shape[dim + 1 :])
 
 
 class Chip(NamedTuple):
     """What the rules must know of a GPU."""
 
-    sms: int
+    sms: int  # multiprocessors
     flops: dict[str, float]  # by unit, per second
     bandwidth: float
     tf32: bool = False  # for products; convolutions may always use it where there is such a unit
@@ -77,6 +108,8 @@ _RULES: Final[dict[str, Rule]] = {}
 
 
 def _rule(*names: str) -> Callable[[Rule], Rule]:
+    """Register the decorated function as the rule of these operators; an operator has one rule only."""
+
     def register(rule: Rule) -> Rule:
         for name in names:
             assert name not in _RULES, f"two rules for {name}"
@@ -99,27 +132,33 @@ VIEWS: Final = frozenset(
 
 
 def kernels_of(call: KernelCall, chip: Chip) -> list[Kernel]:
-    """What is launched for one operator; those that no rule knows are one pass over their tensors."""
-    if call.name in VIEWS or (call.out is not None and 0 in call.out):
+    """What is launched for one operator; nothing for views and empty results."""
+    if call.name in VIEWS:
         return []
-    if call.name.startswith("_foreach_") or call.name.startswith("_fused_"):
-        return list(_lists(call, chip))
+    if call.out is not None and 0 in call.out:
+        return []
+    if call.name.startswith(("_foreach_", "_fused_")):
+        return list(_multi_tensor_kernels(call, chip))
     rule = _RULES.get(call.name)
+    if rule is None:
+        return [_pointwise(call)]
     try:
-        return list(rule(call, chip) if rule else _pointwise(call))
+        return list(rule(call, chip))
     except (IndexError, ValueError):  # of sparse and nested tensors the ledger has no shapes
-        return list(_pointwise(call))
+        return [_pointwise(call)]
 
 
-def _pointwise(call: KernelCall) -> Iterator[Kernel]:
+def _pointwise(call: KernelCall) -> Kernel:
     """One pass; where a tensor is stretched to the shape of another, elements are found one by one."""
-    whole = call.out or (call.given[0] if call.given else ())
-    stretched = any(shape != whole and math.prod(shape) > 1 for shape in call.given)
-    yield Kernel("stretched" if stretched else "pointwise", call.moved)
+    whole = call.out or call.first
+    for shape in call.given:
+        if shape != whole and math.prod(shape) > 1:
+            return Kernel("stretched", call.moved)
+    return Kernel("pointwise", call.moved)
 
 
-def _seconds(kind: str, seconds: float, chip: Chip, size: float = 0.0) -> Kernel:
-    """A kernel that is bound by what follows one after the other, so long on a GPU like the H200."""
+def _kernel_of_seconds(kind: str, seconds: float, chip: Chip, size: float = 0.0) -> Kernel:
+    """A kernel that takes so long on a GPU like the H200, because its steps follow one after the other."""
     return Kernel(kind, size, seconds * chip.flops["float32"])
 
 
@@ -128,130 +167,150 @@ def _seconds(kind: str, seconds: float, chip: Chip, size: float = 0.0) -> Kernel
 
 @_rule("clone", "copy_", "_to_copy")
 def _copies(call: KernelCall, chip: Chip) -> Iterator[Kernel]:
+    """A copy as it lies, or a kernel for another dtype or other strides; to the host, the copy is a row of its own."""
     if call.out is not None and not call.given:
-        yield Kernel(COPY, 2 * math.prod(call.out) * call.item)
-    elif (
-        call.out is not None or len(call.given) > 1
-    ):  # another dtype or other strides; to the host, the copy follows
-        strided = call.name == "clone" or call.out is None
-        yield Kernel("strided copy" if strided else "pointwise", call.moved)
+        yield Kernel(COPY, 2 * call.out_elements * call.item)
+    elif call.name == "clone" and call.out is not None:
+        yield Kernel("strided copy", call.moved)
+    elif call.out is not None:
+        yield Kernel("pointwise", call.moved)
+    elif len(call.given) > 1:
+        yield Kernel("strided copy", call.moved)
 
 
 @_rule("_local_scalar_dense")
 def _item(call: KernelCall, chip: Chip) -> Iterator[Kernel]:
+    """One number is copied to the host."""
     yield Kernel(COPY)
 
 
 @_rule("select_backward", "slice_backward", "diagonal_backward")
 def _view_backward(call: KernelCall, chip: Chip) -> Iterator[Kernel]:
+    """The gradient is cleared, then the part that the view showed is copied into it."""
     yield Kernel("pointwise", call.bytes)
     yield Kernel(COPY, 2 * math.prod(call.given[0]) * call.item)
 
 
 @_rule("zeros_like", "zero_", "zeros", "new_zeros")
-def _filled(call: KernelCall, chip: Chip) -> Iterator[Kernel]:
-    yield Kernel(
-        "pointwise", math.prod(call.out or (call.given[0] if call.given else ())) * call.item
-    )
+def _zeros(call: KernelCall, chip: Chip) -> Iterator[Kernel]:
+    """One pass that only writes."""
+    shape = call.out or call.first
+    yield Kernel("pointwise", math.prod(shape) * call.item)
 
 
-_OTHER_RESULT: Final = (
-    "argmin",
-    "argmax",
-    "any",
-    "all",
-    "count_nonzero",
-)  # of another dtype than what is read
+# Reductions whose result is of another dtype than what is read.
+_OTHER_RESULT: Final = ("argmin", "argmax", "any", "all", "count_nonzero")
+# Reductions that tell a place as well, or two figures: loads do not run ahead.
+_SLOW_COLUMNS: Final = ("max", "min", "argmax", "argmin", "var", "std")
 _ONE_BLOCK: Final = 8192  # elements that one block adds up for one result
-_REDUCTIONS: Final = (
-    "sum mean argmin argmax max min any all prod amax amin norm linalg_vector_norm std var"
-)
-
-
-@_rule(*_REDUCTIONS.split(), "std_mean", "var_mean", "aminmax", "nansum", "count_nonzero")
-def _reduction(call: KernelCall, chip: Chip) -> Iterator[Kernel]:
-    elements = math.prod(call.given[0]) if call.given else 1
-    item = 4 if call.name in _OTHER_RESULT else call.item
-    results = max(math.prod(call.out or ()), 1)
-    if call.dtype == "bool" and call.name == "sum":  # as integers first
-        yield Kernel("pointwise", elements * 9)
-    kept = call.out or ()
-    while kept and kept[-1] == 1:
-        kept = kept[:-1]
-    shape, length = (
-        call.given[0] if call.given else (),
-        max(elements // results, 1),
-    )  # also where nothing is added up
-    size = elements * item + call.bytes
-    if call.dim is None and shape[: len(kept)] == kept:  # what is added up lies side by side
-        if length > _ONE_BLOCK:  # several blocks share the work for one result
-            yield Kernel("shared reduction", size)
-        else:  # a warp, or what is needed of one, for each result
-            lanes = min(1 << (length.bit_length() - 1), _WARP)
-            placed = call.name.startswith("arg") or (
-                call.name in ("max", "min") and kept
-            )  # finds the place as well
-            yield Kernel(
-                "arg reduction" if placed else "reduction",
-                size + _WARP_BYTES * results * lanes / _WARP,
-            )
-    elif len(kept) == 1 < len(shape) - 1 and shape[1:2] == kept:  # all but the channels
-        yield Kernel("channel reduction", size)
-    else:  # a thread adds up what lies apart, one after the other; if that is much, several blocks share it
-        each = length / max(_COLUMN_THREADS // max(min(results // 4, _WARP), 1), 1)
-        each = _SHARE if each >= _MUCH or length > _ONE_BLOCK else each
-        # Where the place is asked for as well, loads do not run ahead.
-        slow = 3.5 if call.name in ("max", "min", "argmax", "argmin", "var", "std") else 1.0
-        yield _seconds("column reduction", each * 50e-9 * slow, chip, size)
-
-
 _WARP: Final = 32
 _WARP_BYTES: Final = 1000  # what memory could move in the time that a warp takes for one result
 _COLUMN_THREADS: Final = 128
-_MUCH: Final = 256
-_SHARE: Final = 100
+_MANY_STEPS: Final = 256  # of one thread, from which several blocks share a column
+_SHARED_STEPS: Final = 100
+
+
+@_rule(
+    *"sum mean argmin argmax max min any all prod amax amin norm linalg_vector_norm std var".split(),
+    *"std_mean var_mean aminmax nansum count_nonzero".split(),
+)
+def _reduction(call: KernelCall, chip: Chip) -> Iterator[Kernel]:
+    """A kernel that depends on how what is added up lies in memory: side by side, or apart."""
+    elements = call.first_elements
+    item = 4 if call.name in _OTHER_RESULT else call.item
+    results = max(call.out_elements, 1)
+    length = max(elements // results, 1)  # of what makes one result
+    size = elements * item + call.bytes
+    if call.dtype == "bool" and call.name == "sum":  # as integers first
+        yield Kernel("pointwise", elements * 9)
+    shape = call.first
+    kept = _without_trailing_ones(call.out or ())
+    if call.dim is None and shape[: len(kept)] == kept:
+        yield _reduction_of_neighbours(call, kept, results, length, size)
+    elif len(kept) == 1 < len(shape) - 1 and shape[1:2] == kept:  # all but the channels
+        yield Kernel("channel reduction", size)
+    else:
+        yield _reduction_of_columns(call, chip, results, length, size)
+
+
+def _without_trailing_ones(shape: Shape) -> Shape:
+    while shape and shape[-1] == 1:
+        shape = shape[:-1]
+    return shape
+
+
+def _reduction_of_neighbours(
+    call: KernelCall, kept: Shape, results: int, length: int, size: float
+) -> Kernel:
+    """What is added up lies side by side: several blocks share a long result, a warp or less makes a short one."""
+    if length > _ONE_BLOCK:
+        return Kernel("shared reduction", size)
+    lanes = min(1 << (length.bit_length() - 1), _WARP)
+    finds_place = call.name.startswith("arg") or (call.name in ("max", "min") and bool(kept))
+    kind = "arg reduction" if finds_place else "reduction"
+    return Kernel(kind, size + _WARP_BYTES * results * lanes / _WARP)
+
+
+def _reduction_of_columns(
+    call: KernelCall, chip: Chip, results: int, length: int, size: float
+) -> Kernel:
+    """A thread adds up what lies apart, one after the other; if that is much, several blocks share it."""
+    lanes = max(min(results // 4, _WARP), 1)
+    steps: float = length / max(_COLUMN_THREADS // lanes, 1)
+    if steps >= _MANY_STEPS or length > _ONE_BLOCK:
+        steps = _SHARED_STEPS
+    slower = 3.5 if call.name in _SLOW_COLUMNS else 1.0
+    return _kernel_of_seconds("column reduction", steps * 50e-9 * slower, chip, size)
 
 
 @_rule("cumsum", "cumprod", "logcumsumexp", "cummax", "cummin")
 def _scan(call: KernelCall, chip: Chip) -> Iterator[Kernel]:
+    """Running sums: down a column, row by row, or over all in two kernels."""
     moved = 2 * call.largest * call.item
     if call.dim is not None:  # a thread goes down a column
-        yield _seconds("column scan", call.along[1] * 0.15e-6, chip)
-        return
-    if len(call.given[0] if call.given else ()) > 1:  # row by row
+        _, length, _ = call.along
+        yield _kernel_of_seconds("column scan", length * 0.15e-6, chip)
+    elif len(call.first) > 1:
         yield Kernel("row scan", moved)
-        return
-    yield Kernel("scan", 0)
-    yield Kernel("scan", moved)
+    else:
+        yield Kernel("scan", 0)
+        yield Kernel("scan", moved)
+
+
+_BLOCK_SORTS: Final = (128, 1024, 4096)  # elements for which one block has room
 
 
 @_rule("sort", "argsort", "kthvalue", "median", "mode", "msort", "nanmedian")
 def _sort(call: KernelCall, chip: Chip) -> Iterator[Kernel]:
+    """One value of each row, a sort of each row by one block, or a radix sort of everything."""
     elements = call.largest
-    last = call.along[1]
-    if (
-        call.name in ("kthvalue", "median", "nanmedian") and last < elements
-    ):  # a block finds one value of each row
-        yield _one_of_each_row(elements // last, last, chip)
+    _, length, _ = call.along
+    if call.name in ("kthvalue", "median", "nanmedian") and length < elements:
+        yield _one_of_each_row(elements // length, length, chip)
         return
-    if last <= 4096:  # one block sorts a row in shared memory; keys and places are copied beside it
+    if length <= _BLOCK_SORTS[-1]:
+        # One block sorts a row in shared memory; keys and places are copied beside it.
         for _ in range(3):
             yield Kernel(COPY, elements * 8)
         for _ in range(2):
             yield Kernel("pointwise", elements * 8)
-        room = next(size for size in (128, 1024, 4096) if last <= size)
-        yield Kernel("block sort", elements // last * room * 90)
+        room = next(size for size in _BLOCK_SORTS if length <= size)
+        yield Kernel("block sort", elements // length * room * 90)
         return
     yield Kernel(COPY, elements * 8)
     yield Kernel("pointwise", elements * 8)
-    yield from _radix(elements, ITEM.get(call.dtype, 4) + (3 if elements > last else 0))
+    passes = call.item + (3 if elements > length else 0)
+    yield from _radix_sort(elements, passes)
     if call.name not in ("sort", "argsort", "msort"):
         for _ in range(2):
             yield Kernel("pointwise", 0)
 
 
-def _radix(elements: int, passes: int) -> Iterator[Kernel]:
-    """A radix sort: a histogram and its sums, then a pass for each byte of a key."""
+_ONE_TILE: Final = 2048  # elements that one block sorts by itself
+
+
+def _radix_sort(elements: int, passes: int) -> Iterator[Kernel]:
+    """A histogram and its sums, then a pass for each byte of a key."""
     if elements <= _ONE_TILE:
         yield Kernel("radix sort", elements * 24)
         return
@@ -263,16 +322,18 @@ def _radix(elements: int, passes: int) -> Iterator[Kernel]:
 
 def _one_of_each_row(rows: int, length: int, chip: Chip) -> Kernel:
     """A block for each row counts digits and goes over the row again and again."""
-    return _seconds("row selection", -(-rows // chip.sms) * (2e-6 + length * 9e-9), chip)
+    waves = -(-rows // chip.sms)
+    return _kernel_of_seconds("row selection", waves * (2e-6 + length * 9e-9), chip)
 
 
 @_rule("topk")
 def _selection(call: KernelCall, chip: Chip) -> Iterator[Kernel]:
+    """Short rows by a block each; of long ones several blocks count digits, a byte at a time."""
     elements = call.largest
-    last = call.along[1]
-    if last <= 1024:
-        yield _one_of_each_row(elements // last, last, chip)
-    else:  # several blocks for a row count digits, a byte at a time
+    _, length, _ = call.along
+    if length <= 1024:
+        yield _one_of_each_row(elements // length, length, chip)
+    else:
         for _ in range(4):
             yield Kernel("selection", elements * call.item)
             for _ in range(3):
@@ -284,46 +345,48 @@ def _selection(call: KernelCall, chip: Chip) -> Iterator[Kernel]:
 
 @_rule("_unique2", "unique_consecutive", "unique_dim", "_unique")
 def _unique(call: KernelCall, chip: Chip) -> Iterator[Kernel]:
-    elements = math.prod(call.given[0]) if call.given else 1
+    """A sort, then neighbours are compared; the host is told how many there are."""
+    elements = call.first_elements
     if call.name != "unique_consecutive":
-        yield from _radix(elements, call.item)
+        yield from _radix_sort(elements, call.item)
     yield Kernel("scan", 0)
     yield Kernel("scan", elements * call.item)
-    yield Kernel(COPY)  # how many there are
-
-
-_ONE_TILE: Final = 2048  # elements that one block sorts by itself
+    yield Kernel(COPY)
 
 
 @_rule("randperm")
 def _permutation(call: KernelCall, chip: Chip) -> Iterator[Kernel]:
-    elements = math.prod(call.out or ())
+    """Random keys are sorted."""
+    elements = call.out_elements
     for _ in range(3):
         yield Kernel("random", elements * 8)
-    yield from _radix(elements, 5)
+    yield from _radix_sort(elements, 5)
     yield Kernel("pointwise", 0)
 
 
 @_rule("multinomial")
-def _draws(call: KernelCall, chip: Chip) -> Iterator[Kernel]:
+def _multinomial(call: KernelCall, chip: Chip) -> Iterator[Kernel]:
+    """Sums of the weights, and draws among them."""
     for _ in range(4):
         yield Kernel("scan", 2 * call.largest * call.item)
 
 
 @_rule("histc")
 def _histogram_between(call: KernelCall, chip: Chip) -> Iterator[Kernel]:
+    """The counts are cleared, then each element is counted."""
     yield Kernel("pointwise", call.bytes)
-    yield Kernel("scatter", math.prod(call.given[0]) * call.item if call.given else 0)
+    yield Kernel("scatter", call.first_elements * call.item if call.given else 0)
 
 
 @_rule("bincount")
 def _histogram(call: KernelCall, chip: Chip) -> Iterator[Kernel]:
-    elements = math.prod(call.given[0]) if call.given else 1
+    """The host reads the least and the largest element; then each element is counted."""
+    size = call.first_elements * call.item
     for _ in range(2):
-        yield Kernel("shared reduction", elements * call.item)
+        yield Kernel("shared reduction", size)
         yield Kernel(COPY)
     yield Kernel("pointwise", call.bytes)
-    yield Kernel("scatter", elements * call.item)
+    yield Kernel("scatter", size)
 
 
 @_rule(
@@ -331,87 +394,87 @@ def _histogram(call: KernelCall, chip: Chip) -> Iterator[Kernel]:
     *"exponential_ random_ native_dropout".split(),
 )
 def _random(call: KernelCall, chip: Chip) -> Iterator[Kernel]:
+    """One pass that draws numbers."""
     yield Kernel("random", call.moved)
 
 
 @_rule("embedding", "take")
 def _gather(call: KernelCall, chip: Chip) -> Iterator[Kernel]:
-    yield Kernel("gather", 2 * math.prod(call.out or ()) * call.item)
+    """Rows are copied as they lie."""
+    yield Kernel("gather", 2 * call.out_elements * call.item)
 
 
 @_rule("gather", "index_select")
 def _select_rows(call: KernelCall, chip: Chip) -> Iterator[Kernel]:
-    yield Kernel("index", 2 * math.prod(call.out or ()) * call.item)
+    """Elements are found one by one."""
+    yield Kernel("index", 2 * call.out_elements * call.item)
+
+
+_MANY_ELEMENTS: Final = 1 << 20
 
 
 @_rule("index", "_unsafe_index")
 def _index(call: KernelCall, chip: Chip) -> Iterator[Kernel]:
-    masked = (
-        len(call.given) > 1
-        and len(call.given[0]) > 0
-        and call.given[1] == call.given[0][: len(call.given[1])]
-    )
-    if masked and call.out is not None and math.prod(call.out) != math.prod(call.given[0]):
+    """By a mask, which is counted first; or by numbers, where whole rows are copied as they lie."""
+    size = 2 * call.out_elements * call.item
+    if _is_by_mask(call):
         yield from _nonzero(call, chip)
-        yield Kernel("gather", 2 * math.prod(call.out) * call.item)
-    else:  # whole rows are copied as they lie
-        rows = (
-            len(call.given) == 2
-            and len(call.given[0]) > 1
-            and len(call.out or ()) > len(call.given[1])
-        )
-        rows = rows and math.prod(call.out or ()) < _MANY
-        yield Kernel("gather" if rows else "index", 2 * math.prod(call.out or ()) * call.item)
+        yield Kernel("gather", size)
+    elif _takes_few_rows(call):
+        yield Kernel("gather", size)
+    else:
+        yield Kernel("index", size)
 
 
-_MANY: Final = 1 << 20
+def _is_by_mask(call: KernelCall) -> bool:
+    """True if the index has the shape of the tensor, or of its first dimensions, and selects a part of it."""
+    if len(call.given) < 2 or not call.first or call.out is None:
+        return False
+    index = call.given[1]
+    return index == call.first[: len(index)] and call.out_elements != call.first_elements
+
+
+def _takes_few_rows(call: KernelCall) -> bool:
+    if len(call.given) != 2 or len(call.first) < 2:
+        return False
+    return len(call.out or ()) > len(call.given[1]) and call.out_elements < _MANY_ELEMENTS
 
 
 @_rule("nonzero", "masked_select")
 def _nonzero(call: KernelCall, chip: Chip) -> Iterator[Kernel]:
-    elements = math.prod(call.given[0]) if call.given else 1
+    """Those that count are counted, the host is told how many, and their places are written."""
+    elements = call.first_elements
     for _ in range(2):
         yield Kernel("scan", elements)
-    yield Kernel(COPY)  # how many there are
+    yield Kernel(COPY)
     yield Kernel("scan", elements * 8)
     yield Kernel("pointwise", elements * 8)
 
 
+_CROWD: Final = 100  # elements that are added to one place, from which they wait for each other
+
+
 @_rule(
-    "index_add",
-    "index_add_",
-    "scatter_add",
-    "scatter_add_",
-    "index_put",
-    "index_put_",
-    "_index_put_impl_",
-    "scatter",
+    *"index_add index_add_ scatter_add scatter_add_ index_put index_put_ _index_put_impl_ scatter".split()
 )
 def _scatter(call: KernelCall, chip: Chip) -> Iterator[Kernel]:
+    """A copy, unless it is in place; then elements are written or added where the index says."""
     if not call.name.endswith("_"):
         yield Kernel(COPY, 2 * call.bytes)
-    # Where many are added to few places, they wait for each other.
     added = math.prod(call.given[-1]) if call.given else 1
-    places = math.prod(call.given[0]) if call.given else 1
-    crowded = "_add" in call.name and added > _CROWD * places
-    yield (
-        _seconds("atomic scatter", added * 85e-12, chip)
-        if crowded
-        else Kernel(
-            "row scatter" if call.name.startswith("index_add") else "scatter",
-            2 * call.largest * call.item,
-        )
-    )
-
-
-_CROWD: Final = 100
+    if "_add" in call.name and added > _CROWD * call.first_elements:
+        yield _kernel_of_seconds("atomic scatter", added * 85e-12, chip)
+        return
+    kind = "row scatter" if call.name.startswith("index_add") else "scatter"
+    yield Kernel(kind, 2 * call.largest * call.item)
 
 
 @_rule("embedding_dense_backward")
 def _embedding_backward(call: KernelCall, chip: Chip) -> Iterator[Kernel]:
+    """Many indices are sorted first, so that rows of the same index are added up together."""
     indices = math.prod(call.given[1]) if len(call.given) > 1 else 1
-    if indices > 3072:  # sorted first, so that rows of the same index are added up together
-        yield from _radix(indices, 8)
+    if indices > 3072:
+        yield from _radix_sort(indices, 8)
         for _ in range(6):
             yield Kernel("scan", indices * 8)
     yield Kernel("pointwise", call.bytes)
@@ -423,36 +486,30 @@ def _embedding_backward(call: KernelCall, chip: Chip) -> Iterator[Kernel]:
 
 @_rule("_softmax", "_log_softmax", "_softmax_backward_data", "_log_softmax_backward_data")
 def _softmax(call: KernelCall, chip: Chip) -> Iterator[Kernel]:
+    """One pass along the last dimension; along another one, threads go down it, three times."""
     if call.dim is None:
         yield Kernel("softmax", call.moved)
         return
-    _, length, inner = (
-        call.along
-    )  # a thread goes along the dimension, three times; with few of them, several do
-    threads = 1
-    while (
-        min(inner, 64) == inner
-        and length >= 64
-        and inner * threads * 2 <= 1024
-        and threads * 2 <= length
-    ):
-        threads *= 2
-    each = 0.21e-6 if "backward" in call.name else 0.55e-6
-    yield _seconds("softmax", length / threads * each, chip, call.moved)
+    _, length, inner = call.along
+    threads = 1  # for each column; with few columns, several
+    if inner <= 64 <= length:
+        while inner * threads * 2 <= 1024 and threads * 2 <= length:
+            threads *= 2
+    seconds_a_step = 0.21e-6 if "backward" in call.name else 0.55e-6
+    yield _kernel_of_seconds("softmax", length / threads * seconds_a_step, chip, call.moved)
 
 
 @_rule("logsumexp")
 def _log_of_sum(call: KernelCall, chip: Chip) -> Iterator[Kernel]:
-    sizes = (
-        math.prod(call.given[0] if call.given else ()) * call.item,
-        math.prod(call.out or ()) * call.item,
-    )
-    for size in sizes:
-        yield Kernel("reduction", sizes[0])
+    """The largest is found and taken off, then exponentials are added up."""
+    whole = call.first_elements * call.item
+    result = call.out_elements * call.item
+    for size in (whole, result):
+        yield Kernel("reduction", whole)
         for _ in range(2):
             yield Kernel("pointwise", 2 * size)
     for _ in range(3):
-        yield Kernel("pointwise", 2 * sizes[1])
+        yield Kernel("pointwise", 2 * result)
 
 
 # Losses whose mean or sum is a kernel of its own; the number of passes before it.
@@ -464,6 +521,7 @@ _LOSSES: Final = {
 
 @_rule(*_LOSSES)
 def _mean_loss(call: KernelCall, chip: Chip) -> Iterator[Kernel]:
+    """Passes over all elements, then their mean, if one is asked for."""
     for _ in range(_LOSSES[call.name]):
         yield Kernel("pointwise", call.moved)
     if not call.out:
@@ -472,51 +530,52 @@ def _mean_loss(call: KernelCall, chip: Chip) -> Iterator[Kernel]:
 
 @_rule("mse_loss_backward", "smooth_l1_loss_backward", "huber_loss_backward")
 def _mean_loss_backward(call: KernelCall, chip: Chip) -> Iterator[Kernel]:
+    """The gradient is cleared, then written."""
     yield Kernel("pointwise", call.bytes)
     yield Kernel("stretched", call.moved)
 
 
 @_rule("allclose", "equal")
-def _compared(call: KernelCall, chip: Chip) -> Iterator[Kernel]:
+def _comparison(call: KernelCall, chip: Chip) -> Iterator[Kernel]:
+    """Elements are compared, and the host is told the answer."""
     for _ in range(13 if call.name == "allclose" else 1):
         yield Kernel("pointwise", call.moved)
     yield Kernel("shared reduction", call.largest)
-    yield Kernel(COPY)  # the answer
+    yield Kernel(COPY)
 
 
 @_rule("nll_loss_forward", "nll_loss2d_forward")
-def _loss(call: KernelCall, chip: Chip) -> Iterator[Kernel]:
-    yield Kernel(
-        "loss",
-        call.largest // max(call.given[0][-1] if call.given and call.given[0] else 1, 1) * 64,
-    )
+def _nll_loss(call: KernelCall, chip: Chip) -> Iterator[Kernel]:
+    """One block picks the figure of each target."""
+    yield Kernel("loss", call.rows * 64)
 
 
 @_rule("nll_loss_backward", "nll_loss2d_backward")
-def _loss_backward(call: KernelCall, chip: Chip) -> Iterator[Kernel]:
-    # The gradient is cleared, then written where the targets are.
+def _nll_loss_backward(call: KernelCall, chip: Chip) -> Iterator[Kernel]:
+    """The gradient is cleared, then written where the targets are."""
     yield Kernel("pointwise", call.bytes)
-    yield from _loss(call, chip)
+    yield from _nll_loss(call, chip)
 
 
 @_rule("native_layer_norm", "_fused_rms_norm")
 def _layer_norm(call: KernelCall, chip: Chip) -> Iterator[Kernel]:
-    rows = call.largest // max(call.given[0][-1] if call.given and call.given[0] else 1, 1)
-    yield _seconds(
-        "norm", rows * 2.1e-9, chip, 2 * call.largest * call.item
-    )  # a block for each row
+    """A block for each row."""
+    moved = 2 * call.largest * call.item
+    yield _kernel_of_seconds("norm", call.rows * 2.1e-9, chip, moved)
 
 
 @_rule("native_layer_norm_backward", "_fused_rms_norm_backward")
 def _layer_norm_backward(call: KernelCall, chip: Chip) -> Iterator[Kernel]:
+    """The gradient of the input, and those of weight and bias, in two passes."""
     moved = 3 * call.largest * call.item
     yield Kernel("norm", moved)
-    yield Kernel("norm gradient", moved)  # of weight and bias, in two passes
+    yield Kernel("norm gradient", moved)
     yield Kernel("reduction", 0)
 
 
 @_rule("native_group_norm")
 def _group_norm(call: KernelCall, chip: Chip) -> Iterator[Kernel]:
+    """Means of the groups, factors of the channels, one pass."""
     size = call.largest * call.item
     yield Kernel("reduction", size)
     yield Kernel("pointwise", 0)
@@ -525,21 +584,26 @@ def _group_norm(call: KernelCall, chip: Chip) -> Iterator[Kernel]:
 
 @_rule("native_batch_norm", "cudnn_batch_norm", "_native_batch_norm_legit")
 def _batch_norm(call: KernelCall, chip: Chip) -> Iterator[Kernel]:
-    size = math.prod(call.out or ()) * call.item
-    if call.out is not None and call.bytes < size + 8 * (call.out[1] if len(call.out) > 1 else 1):
-        yield Kernel("stretched", 2 * size)  # nothing is kept for backward: evaluation
-        return
-    if call.given and len(call.given[0]) == 2:  # not by cuDNN
-        yield Kernel("column reduction", call.largest * call.item)
+    """One pass in evaluation; in training by cuDNN, or without pixels by kernels of torch's own."""
+    size = call.out_elements * call.item
+    moved = call.largest * call.item
+    if call.out is not None:
+        channels = call.out[1] if len(call.out) > 1 else 1
+        if call.bytes < size + 8 * channels:  # nothing is kept for backward: evaluation
+            yield Kernel("stretched", 2 * size)
+            return
+    if call.given and len(call.given[0]) == 2:
+        yield Kernel("column reduction", moved)
         yield Kernel("pointwise", 0)
-        yield Kernel("stretched", 2 * call.largest * call.item)
+        yield Kernel("stretched", 2 * moved)
         return
-    yield Kernel("batch norm", 2 * call.largest * call.item * _few_channels(call, chip))
+    yield Kernel("batch norm", 2 * moved * _few_channels(call, chip))
 
 
 def _few_channels(call: KernelCall, chip: Chip) -> float:
-    """One block sees to one channel: with few of them, not all multiprocessors have work."""
-    return max(chip.sms / max(call.given[0][1] if len(call.given[0]) > 1 else 1, 1), 1.0)
+    """How much slower few channels are: one block sees to one of them, so that multiprocessors have no work."""
+    channels = call.given[0][1] if len(call.given[0]) > 1 else 1
+    return max(chip.sms / max(channels, 1), 1.0)
 
 
 @_rule(
@@ -547,28 +611,29 @@ def _few_channels(call: KernelCall, chip: Chip) -> float:
     *"upsample_bilinear2d upsample_nearest2d upsample_bicubic2d grid_sampler_2d".split(),
 )
 def _pool(call: KernelCall, chip: Chip) -> Iterator[Kernel]:
-    yield Kernel(
-        "pool",
-        math.prod(call.given[0]) * call.item
-        + (call.bytes or math.prod(call.out or ()) * call.item),
-    )
+    """One pass over windows of the input."""
+    written = call.bytes or call.out_elements * call.item
+    yield Kernel("pool", math.prod(call.given[0]) * call.item + written)
 
 
 @_rule("constant_pad_nd")
 def _pad(call: KernelCall, chip: Chip) -> Iterator[Kernel]:
+    """The result is filled, then the input is copied into it."""
     yield Kernel("pointwise", call.bytes)
     yield Kernel("strided copy", 2 * math.prod(call.given[0]) * call.item)
 
 
 @_rule("im2col", "col2im")
 def _columns(call: KernelCall, chip: Chip) -> Iterator[Kernel]:
-    count = call.given[0][0] if call.given and len(call.given[0]) > 2 else 1
-    for _ in range(count):  # picture by picture
+    """A kernel for each picture."""
+    count = call.first[0] if len(call.first) > 2 else 1
+    for _ in range(count):
         yield Kernel("pool", call.moved / count)
 
 
 @_rule("max_pool2d_with_indices_backward", "avg_pool2d_backward", "_adaptive_avg_pool2d_backward")
 def _pool_backward(call: KernelCall, chip: Chip) -> Iterator[Kernel]:
+    """A pass over the gradient, which is cleared before for a maximum."""
     if call.name.startswith("max"):
         yield Kernel("pointwise", call.bytes)
     yield Kernel("pool gradient", call.moved)
@@ -576,7 +641,9 @@ def _pool_backward(call: KernelCall, chip: Chip) -> Iterator[Kernel]:
 
 @_rule("native_batch_norm_backward", "cudnn_batch_norm_backward", "native_group_norm_backward")
 def _batch_norm_backward(call: KernelCall, chip: Chip) -> Iterator[Kernel]:
-    yield Kernel("batch norm gradient", 3 * call.largest * call.item * _few_channels(call, chip))
+    """One kernel, with a block for each channel."""
+    moved = 3 * call.largest * call.item
+    yield Kernel("batch norm gradient", moved * _few_channels(call, chip))
 
 
 # ---- optimizers ------------------------------------------------------------------------------------------------------
@@ -585,107 +652,137 @@ _CHUNK: Final = 65536  # elements that one block of a multi-tensor kernel handle
 _BLOCKS: Final = 320  # of one launch
 _TENSORS: Final = (110, 64, 48, 36, 30)  # of one launch, by the number of lists
 _LISTS: Final = {
-    "lerp": 2,
-    "addcmul": 3,
-    "addcdiv": 3,
-    "sqrt": 2,
-    "copy": 2,
-    "add.List": 2,
-    "neg": 2,
-    "mul.List": 2,
-}
+    "lerp": 2, "addcmul": 3, "addcdiv": 3, "sqrt": 2, "copy": 2, "add.List": 2, "neg": 2, "mul.List": 2,
+}  # fmt: skip
 
 
-def _lists(call: KernelCall, chip: Chip) -> Iterator[Kernel]:
-    """Multi-tensor kernels: a launch takes so many tensors, and so many pieces of them."""
+def _multi_tensor_kernels(call: KernelCall, chip: Chip) -> Iterator[Kernel]:
+    """Launches for lists of tensors: each takes so many tensors, and so many pieces of them."""
     stem = call.name.removeprefix("_foreach_").removeprefix("_fused_").rstrip("_")
-    depth = 5 if call.name.startswith("_fused_") else _LISTS.get(stem, 1 + (call.bytes > 0))
-    passes = depth + (0 if call.bytes else 1)
-    tensors = blocks = elements = longest = 0
+    lists = _LISTS.get(stem, 2 if call.bytes > 0 else 1)
+    if call.name.startswith("_fused_"):
+        lists = 5
+    passes = lists if call.bytes else lists + 1
+    most_tensors = _TENSORS[lists - 1]
+    # What is in the launch that is being filled.
+    tensors = 0
+    pieces: list[int] = []
     for shape in call.given:
         count = math.prod(shape)
         tensors += 1
         for start in range(0, count, _CHUNK):
-            blocks += 1
-            piece = min(_CHUNK, count - start)
-            elements += piece
-            longest = max(longest, piece)
-            if blocks == _BLOCKS or (tensors == _TENSORS[depth - 1] and start + _CHUNK >= count):
-                yield _multi(stem, elements, longest, passes, call.item, chip)
-                tensors = 0 if start + _CHUNK >= count else 1
-                blocks = elements = longest = 0
-    if blocks:
-        yield _multi(stem, elements, longest, passes, call.item, chip)
+            pieces.append(min(_CHUNK, count - start))
+            is_last_piece = start + _CHUNK >= count
+            if len(pieces) == _BLOCKS or (tensors == most_tensors and is_last_piece):
+                yield _multi_tensor_kernel(stem, pieces, passes * call.item, chip)
+                tensors = 0 if is_last_piece else 1
+                pieces = []
+    if pieces:
+        yield _multi_tensor_kernel(stem, pieces, passes * call.item, chip)
 
 
-def _multi(stem: str, elements: int, longest: int, passes: int, item: int, chip: Chip) -> Kernel:
-    # A multiprocessor has its share of the bandwidth: few blocks take as long as all of them would.
+def _multi_tensor_kernel(stem: str, pieces: list[int], item: int, chip: Chip) -> Kernel:
+    """One launch over pieces of so many elements, with so many bytes moved for each of them.
+
+    A multiprocessor has its share of the bandwidth: few blocks take as long as all of them would.
+    """
     kind = "multi-tensor" if stem in ("add", "mul", "sub") else "multi-tensor function"
-    return Kernel(kind, max(elements, longest * chip.sms / 4) * passes * item)
+    return Kernel(kind, max(sum(pieces), max(pieces) * chip.sms / 4) * item)
 
 
 @_rule("_amp_foreach_non_finite_check_and_unscale_")
 def _unscale(call: KernelCall, chip: Chip) -> Iterator[Kernel]:
-    yield from _lists(call._replace(name="_foreach_mul_", given=call.given[:-2]), chip)
+    """A multi-tensor product; the last two tensors are the scale and what is found."""
+    listed = call._replace(name="_foreach_mul_", given=call.given[:-2])
+    yield from _multi_tensor_kernels(listed, chip)
 
 
 # ---- products --------------------------------------------------------------------------------------------------------
 
 
 def _unit(dtype: str, chip: Chip, tf32: bool) -> str:
-    """What computes products of this dtype."""
-    if dtype in HALF:
-        return "float16" if dtype == "float16" or chip.bfloat16 else "float32"
-    return "tf32" if tf32 and dtype == "float32" and "tf32" in chip.flops else dtype
+    """What computes products of this dtype: a unit of `Chip.flops`."""
+    if dtype == "float16" or (dtype == "bfloat16" and chip.bfloat16):
+        return "float16"
+    if dtype == "bfloat16":
+        return "float32"
+    if tf32 and dtype == "float32" and "tf32" in chip.flops:
+        return "tf32"
+    return dtype
+
+
+class Tile(NamedTuple):
+    """A part of the result of a product that one block makes."""
+
+    rows: int
+    columns: int
+    efficiency: float
+
+
+_TENSOR_CORE_TILES: Final = (
+    Tile(128, 256, 1.0),
+    Tile(128, 128, 0.9),
+    Tile(128, 64, 0.8),
+    Tile(64, 64, 0.7),
+)
+_PLAIN_TILES: Final = (Tile(64, 64, 1.0),)
+_SHORTEST: Final = 128  # the least depth of a part when a product is split along it
+_FREE: Final = 2  # tiles are doubled by splits while so many times more would fit
 
 
 def product(
     m: int, n: int, k: int, batch: int, dtype: str, chip: Chip, tf32: bool = False
 ) -> list[Kernel]:
-    """A matrix product: tiles of the result, in waves over the multiprocessors; few rows are read like vectors."""
-    item = ITEM.get(dtype, 4)
+    """The kernels of `batch` products of an m × k with a k × n matrix; the first one multiplies.
+
+    Tiles of the result are made in waves over the multiprocessors; few rows are read like vectors.
+    """
+    item = item_size(dtype)
     moved = batch * (m * k + k * n + m * n) * item
     if min(m, n) == 1:
         return [Kernel("vector product", moved)]
     unit = _unit(dtype, chip, tf32)
-    rate = chip.flops.get(unit, chip.flops["float32"])
-    tiles = (
-        ((128, 256, 1.0), (128, 128, 0.9), (128, 64, 0.8), (64, 64, 0.7))
-        if unit in ("float16", "tf32")
-        else _SIMT
-    )
     best = math.inf
     splits = 1
-    for rows, columns, efficiency in tiles:
-        count = batch * -(-m // rows) * -(-n // columns)
-        split = 1
-        while count * split * _FREE <= chip.sms and k // (split * 2) >= _SHORTEST:
-            split *= 2
-        waves = -(-count * split // chip.sms)
-        flops = waves * chip.sms * rows * columns * -(-k // split) * 2 / efficiency
-        if waves < 3:  # too few tiles to hide that they wait for memory
-            flops *= 1.2
+    for tile in _TENSOR_CORE_TILES if unit in ("float16", "tf32") else _PLAIN_TILES:
+        split, flops = _tiled(m, n, k, batch, tile, chip)
         if flops < best:
             best = flops
             splits = split
+    rate = chip.flops.get(unit, chip.flops["float32"])
     kind = "half product" if unit == "float16" else "product"
-    found = [Kernel(kind, 0.0, max(best, moved * rate / chip.bandwidth), unit)]
+    kernels = [Kernel(kind, 0.0, max(best, moved * rate / chip.bandwidth), unit)]
     # Of small products in single precision cuBLAS adds up parts in another kernel, unless there are few rows.
-    few = -(-m // 64) * -(-n // 64) * 2 <= chip.sms and batch == 1
-    if unit == "float32" and (splits > 1 or (few and min(m, k) > 16 and max(n, k) < 4096)):
-        found.append(Kernel("split product", m * n * batch * item * splits))
-    return found
+    few_tiles = -(-m // 64) * -(-n // 64) * 2 <= chip.sms and batch == 1
+    is_small = few_tiles and min(m, k) > 16 and max(n, k) < 4096
+    if unit == "float32" and (splits > 1 or is_small):
+        kernels.append(Kernel("split product", m * n * batch * item * splits))
+    return kernels
 
 
-_SIMT: Final = ((64, 64, 1.0),)
-_SHORTEST: Final = 128  # the least depth of a part when a product is split along it
-_FREE: Final = 2  # tiles are doubled by splits while so many times more would fit
+def _tiled(m: int, n: int, k: int, batch: int, tile: Tile, chip: Chip) -> tuple[int, float]:
+    """In how many parts the depth of a product is split with this tile, and the FLOPs that whole waves compute."""
+    tiles = batch * -(-m // tile.rows) * -(-n // tile.columns)
+    split = 1
+    while tiles * split * _FREE <= chip.sms and k // (split * 2) >= _SHORTEST:
+        split *= 2
+    waves = -(-tiles * split // chip.sms)
+    depth = -(-k // split)
+    flops = waves * chip.sms * tile.rows * tile.columns * depth * 2 / tile.efficiency
+    if waves < 3:  # too few tiles to hide that they wait for memory
+        flops *= 1.2
+    return split, flops
+
+
+# Elements of the result for each one of the depth: with fewer, there are not enough tiles.
+_DEEP: Final = 128
 
 
 @_rule(
     "mm", "addmm", "bmm", "baddbmm", "addmv", "mv", "dot", "_addmm_activation", "linear", "matmul"
 )
 def _products(call: KernelCall, chip: Chip) -> Iterator[Kernel]:
+    """The product of the last two tensors given; with a bias to add, the depth is not split."""
     left = call.given[-2]
     right = call.given[-1]
     m = math.prod(left[-2:-1]) if len(left) > 1 else 1
@@ -696,113 +793,114 @@ def _products(call: KernelCall, chip: Chip) -> Iterator[Kernel]:
         yield Kernel("reduction", 2 * k * call.item)
         yield Kernel("reduction", 0)
         return
-    made = product(m, n, k, batch, call.dtype, chip, chip.tf32)
-    if (
-        call.name == "addmm" and len(made) > 1 and max(m, n // 8) >= 64
-    ):  # with a bias to add, the depth is not split
-        deep = k * _DEEP >= m * n
-        made = [Kernel("linear product", 0.0, chip.sms * 32 * 64 * k * 2.0) if deep else made[0]]
-        if m >= 64 and deep:  # the result is cleared before, and the bias added behind
-            made = [Kernel("pointwise"), *made, Kernel("pointwise", 2 * m * n * call.item)]
-    yield from made
-
-
-_DEEP: Final = (
-    128  # elements of the result for each one of the depth: with fewer, there are not enough tiles
-)
+    kernels = product(m, n, k, batch, call.dtype, chip, chip.tf32)
+    if call.name != "addmm" or len(kernels) == 1 or max(m, n // 8) < 64:
+        yield from kernels
+    elif k * _DEEP < m * n:
+        yield kernels[0]
+    else:
+        linear = Kernel("linear product", 0.0, chip.sms * 32 * 64 * k * 2.0)
+        if m < 64:
+            yield linear
+            return
+        # The result is cleared before, and the bias added behind.
+        yield Kernel("pointwise")
+        yield linear
+        yield Kernel("pointwise", 2 * m * n * call.item)
 
 
 @_rule("convolution", "cudnn_convolution", "_convolution")
 def _convolution(call: KernelCall, chip: Chip) -> Iterator[Kernel]:
+    """A product, or a kernel of its own for one channel; then the bias, and changes of the layout around it."""
     source = call.given[0]
     weight = call.given[1]
     assert call.out is not None
-    inside = math.prod(source) * call.item
-    outside = math.prod(call.out) * call.item
-    if (
-        weight[1] == 1 and len(source) > 1 and source[1] > 1 and weight[0] >= source[1]
-    ):  # one channel each: no product at all
-        yield Kernel("depthwise", inside + outside)
+    size_in = math.prod(source) * call.item
+    size_out = math.prod(call.out) * call.item
+    is_depthwise = weight[1] == 1 and len(source) > 1 and source[1] > 1 and weight[0] >= source[1]
+    if is_depthwise:  # one channel each: no product at all
+        yield Kernel("depthwise", size_in + size_out)
         return
     if source[1] == 1:  # pixel by pixel, without tensor cores
         pixels = math.prod(call.out) / weight[0]
-        each = 64e-12 + 0.34e-12 * math.prod(weight)
-        yield _seconds("direct convolution", pixels * each, chip)
+        seconds_a_pixel = 64e-12 + 0.34e-12 * math.prod(weight)
+        yield _kernel_of_seconds("direct convolution", pixels * seconds_a_pixel, chip)
     else:
-        yield from _as_product(call.out, weight, source, call.dtype, chip)
+        yield _convolution_as_product(call.out, weight, source, call.dtype, chip)
     if len(call.given) > 2:
-        yield Kernel("stretched", 2 * outside)
-    if _relaid(source, weight, call.dtype):
-        for size in (inside, outside):
-            yield Kernel("layout", 2 * size)
+        yield Kernel("stretched", 2 * size_out)
+    if _is_layout_changed(source, weight):
+        yield Kernel("layout", 2 * size_in)
+        yield Kernel("layout", 2 * size_out)
         yield Kernel("layout", 2 * math.prod(weight) * call.item)
 
 
-def _relaid(source: Shape, weight: Shape, dtype: str) -> bool:
-    """Whether cuDNN changes the layout for tensor cores, which want the channels last."""
-    deep = source[1] >= 16 or math.prod(weight[1:]) >= 128
-    return deep and math.prod(source) >= 3 << 17 and math.prod(weight[2:]) > 1
+def _is_layout_changed(source: Shape, weight: Shape) -> bool:
+    """True if cuDNN changes the layout for tensor cores, which want the channels last."""
+    is_deep = source[1] >= 16 or math.prod(weight[1:]) >= 128
+    has_window = math.prod(weight[2:]) > 1
+    return is_deep and math.prod(source) >= 3 << 17 and has_window
 
 
-def _as_product(out: Shape, weight: Shape, source: Shape, dtype: str, chip: Chip) -> list[Kernel]:
-    item = ITEM.get(dtype, 4)
-    turned = (
-        len(out) > 1 and out[1] != weight[0]
-    )  # a transposed one goes from its result to its input
-    flops = 2.0 * math.prod(source if turned else out) * math.prod(weight[1:])
-    moved = (math.prod(out) + math.prod(source)) * item
-    return [
-        Kernel(
-            "half convolution" if dtype in HALF else "convolution",
-            moved,
-            flops,
-            _unit(dtype, chip, True),
-        )
-    ]
+def _convolution_as_product(
+    out: Shape, weight: Shape, source: Shape, dtype: str, chip: Chip
+) -> Kernel:
+    """One kernel with the FLOPs of all windows; a transposed convolution goes from its result to its input."""
+    is_transposed = len(out) > 1 and out[1] != weight[0]
+    pixels = math.prod(source if is_transposed else out)
+    flops = 2.0 * pixels * math.prod(weight[1:])
+    moved = (math.prod(out) + math.prod(source)) * item_size(dtype)
+    kind = "half convolution" if dtype in HALF else "convolution"
+    return Kernel(kind, moved, flops, _unit(dtype, chip, tf32=True))
 
 
 @_rule("convolution_backward", "cudnn_convolution_backward")
 def _convolution_backward(call: KernelCall, chip: Chip) -> Iterator[Kernel]:
+    """Gradients of the input, if it is asked for, of the weights in parts that are added up, and of the bias."""
     gradient, source, weight = call.given[:3]
-    dtype = call.dtype if call.dtype in ITEM else "float32"
-    item = ITEM[dtype]
-    relaid = math.prod(gradient) >= 1 << 18
-    kernel = _as_product(gradient, weight, source, dtype, chip)[0]
-    sizes = []
+    dtype = call.dtype if call.dtype in ITEM_SIZES else "float32"
+    item = ITEM_SIZES[dtype]
+    weight_size = 2 * math.prod(weight) * item
+    kernel = _convolution_as_product(gradient, weight, source, dtype, chip)
+    kernel = kernel._replace(kind=f"{kernel.kind} gradient")
+    laid_out_anew = [source, gradient]
     if call.out is not None:  # of the input
-        yield kernel._replace(kind=f"{kernel.kind} gradient")
-        yield Kernel("layout", 2 * math.prod(weight) * item)
-        sizes += [source]
-    yield kernel._replace(
-        kind=f"{kernel.kind} gradient"
-    )  # of the weights, in parts that are added up
-    yield Kernel("reduction", 2 * math.prod(weight) * item)
-    yield Kernel("layout", 2 * math.prod(weight) * item)
-    for shape in [*sizes, source, gradient] if relaid else ():
-        yield Kernel("layout", 2 * math.prod(shape) * item)
+        yield kernel
+        yield Kernel("layout", weight_size)
+        laid_out_anew.insert(0, source)
+    yield kernel
+    yield Kernel("reduction", weight_size)
+    yield Kernel("layout", weight_size)
+    if math.prod(gradient) >= 1 << 18:
+        for shape in laid_out_anew:
+            yield Kernel("layout", 2 * math.prod(shape) * item)
     yield Kernel("channel reduction", math.prod(gradient) * item)
 
 
 # ---- attention and recurrent layers ----------------------------------------------------------------------------------
 
+_SHORTEST_HEAD: Final = 64  # shorter heads leave threads without work
+
+
+def _attention_kernel(call: KernelCall, moved: float, flops: float) -> Kernel:
+    """The kernel of attention, on tensor cores for half precision."""
+    if call.dtype in HALF:
+        return Kernel("half attention", moved, flops, "float16")
+    return Kernel("attention", moved, flops, "float32")
+
+
+def _attention_products(query: Shape, key: Shape) -> float:
+    """Multiplications and additions of one of the two products of attention, counted once each."""
+    return math.prod(query[:-1]) * max(query[-1], _SHORTEST_HEAD) * key[-2]
+
 
 @_rule("_scaled_dot_product_efficient_attention", "_scaled_dot_product_flash_attention")
 def _attention(call: KernelCall, chip: Chip) -> Iterator[Kernel]:
-    query = call.given[0]
-    key = call.given[1]
-    flops = 4.0 * math.prod(query[:-1]) * max(query[-1], _HEAD) * key[-2]
-    half = call.dtype in HALF
-    if len(call.given) > 3:  # a mask is made into what is added
+    """One kernel; a mask is made into what is added before."""
+    flops = 4.0 * _attention_products(call.given[0], call.given[1])
+    if len(call.given) > 3:
         yield Kernel("stretched", math.prod(call.given[3]) * 5)
-    yield Kernel(
-        "half attention" if half else "attention",
-        call.moved,
-        flops,
-        "float16" if half else "float32",
-    )
-
-
-_HEAD: Final = 64  # shorter heads leave threads without work
+    yield _attention_kernel(call, call.moved, flops)
 
 
 @_rule(
@@ -810,14 +908,12 @@ _HEAD: Final = 64  # shorter heads leave threads without work
     "_scaled_dot_product_flash_attention_backward",
 )
 def _attention_backward(call: KernelCall, chip: Chip) -> Iterator[Kernel]:
+    """Sums of the gradient for each row, then one kernel."""
     query = call.given[0]
-    key = call.given[1]
-    flops = 10.0 * math.prod(query[:-1]) * max(query[-1], _HEAD) * key[-2]
-    half = call.dtype in HALF
-    unit = "float16" if half else "float32"
+    flops = 10.0 * _attention_products(query, call.given[1])
     yield Kernel("pointwise", 3 * math.prod(query) * call.item)
     yield Kernel("reduction", math.prod(query) * call.item)
-    yield Kernel("half attention" if half else "attention", call.moved, flops, unit)
+    yield _attention_kernel(call, call.moved, flops)
 
 
 @_rule("_transformer_encoder_layer_fwd")
@@ -831,12 +927,7 @@ def _encoder_layer(call: KernelCall, chip: Chip) -> Iterator[Kernel]:
     for shape in weights[:1]:
         yield from product(rows, shape[0], shape[1], 1, call.dtype, chip, chip.tf32)
     yield Kernel("pointwise", 6 * size)
-    heads = (*source[:-1], width)
-    flops = 4.0 * rows * width * heads[-2]
-    half = call.dtype in HALF
-    yield Kernel(
-        "half attention" if half else "attention", 4 * size, flops, "float16" if half else "float32"
-    )
+    yield _attention_kernel(call, 4 * size, 4.0 * rows * width * source[-2])
     for shape in weights[1:]:
         yield from product(rows, shape[0], shape[1], 1, call.dtype, chip, chip.tf32)
     yield Kernel("pointwise", 3 * size)
@@ -845,55 +936,90 @@ def _encoder_layer(call: KernelCall, chip: Chip) -> Iterator[Kernel]:
 
 
 @_rule(
-    *(f"_thnn_fused_{kind}_cell{way}" for kind in ("lstm", "gru") for way in ("", "_backward_impl"))
+    "_thnn_fused_lstm_cell",
+    "_thnn_fused_lstm_cell_backward_impl",
+    "_thnn_fused_gru_cell",
+    "_thnn_fused_gru_cell_backward_impl",
 )
 def _cell(call: KernelCall, chip: Chip) -> Iterator[Kernel]:
+    """The gates of one step; backward also sums for the biases."""
     yield Kernel("gates", call.moved)
     if call.name.endswith("impl"):
-        yield Kernel("column reduction", math.prod(call.given[0]) * call.item)  # for the biases
+        yield Kernel("column reduction", math.prod(call.given[0]) * call.item)
 
 
 @_rule("_cudnn_rnn")
 def _recurrent(call: KernelCall, chip: Chip) -> Iterator[Kernel]:
-    yield from _rnn(call, chip, backward=False)
+    """All layers and steps of a recurrent network."""
+    yield from _recurrent_layers(call, chip, backward=False)
 
 
 @_rule("_cudnn_rnn_backward")
 def _recurrent_backward(call: KernelCall, chip: Chip) -> Iterator[Kernel]:
-    yield from _rnn(call, chip, backward=True)
+    """All layers and steps of a recurrent network, backwards."""
+    yield from _recurrent_layers(call, chip, backward=True)
 
 
 _PERSISTENT: Final = 1 << 17  # weights that multiprocessors keep while they make all steps
 
 
-def _rnn(call: KernelCall, chip: Chip, backward: bool) -> Iterator[Kernel]:
-    """For each layer a product over all steps; for each step a product with the state, and the gates."""
+def _recurrent_layers(call: KernelCall, chip: Chip, backward: bool) -> Iterator[Kernel]:
+    """Layer by layer; a layer with few weights is one kernel that makes all steps."""
     data = call.given[0]
     steps, batch = (data[0], data[1]) if len(data) == 3 else (1, data[0])
     weights = [shape for shape in call.given[1:] if len(shape) == 2]
-    for inner, state in zip(weights[::2], weights[1::2], strict=False):
-        gates, hidden = state
-        if gates * hidden <= _PERSISTENT:  # one kernel keeps the weights and makes all steps
-            if gates == 3 * hidden:  # a GRU adds its biases apart
-                yield Kernel("pointwise", steps * batch * gates * call.item)
-            for _ in range(3 if backward else 1):
-                yield from product(steps * batch, inner[0], inner[1], 1, call.dtype, chip)[:1]
-            yield _seconds("persistent steps", steps * (0.25e-6 + 35e-12 * gates * hidden), chip)
-            if backward:
-                for _ in range(2):
-                    yield Kernel("gates", steps * batch * gates * call.item)
-                yield Kernel("reduction", steps * batch * gates * call.item)
-            continue
-        for _ in range(2 if backward else 1):
-            for kernel in product(steps * batch, inner[0], inner[1], 1, call.dtype, chip):
-                yield kernel
-        for kernel in product(batch, gates, hidden, 1, call.dtype, chip)[:1]:
-            for _ in range(steps):
-                yield kernel._replace(kind="step product")
-        for _ in range(steps):
-            yield Kernel("gates", batch * gates * call.item * 2)
-        if backward:
-            yield from product(gates, hidden, steps * batch, 1, call.dtype, chip)
+    for of_input, of_state in zip(weights[::2], weights[1::2], strict=False):
+        gates, hidden = of_state
+        if gates * hidden <= _PERSISTENT:
+            yield from _persistent_layer(call, chip, steps, batch, of_input, of_state, backward)
+        else:
+            yield from _stepwise_layer(call, chip, steps, batch, of_input, of_state, backward)
+
+
+def _persistent_layer(
+    call: KernelCall,
+    chip: Chip,
+    steps: int,
+    batch: int,
+    of_input: Shape,
+    of_state: Shape,
+    backward: bool,
+) -> Iterator[Kernel]:
+    """A product over all steps, and one kernel that keeps the weights and makes all steps."""
+    gates, hidden = of_state
+    size = steps * batch * gates * call.item
+    if gates == 3 * hidden:  # a GRU adds its biases apart
+        yield Kernel("pointwise", size)
+    for _ in range(3 if backward else 1):
+        yield product(steps * batch, of_input[0], of_input[1], 1, call.dtype, chip)[0]
+    seconds_a_step = 0.25e-6 + 35e-12 * gates * hidden
+    yield _kernel_of_seconds("persistent steps", steps * seconds_a_step, chip)
+    if backward:
+        yield Kernel("gates", size)
+        yield Kernel("gates", size)
+        yield Kernel("reduction", size)
+
+
+def _stepwise_layer(
+    call: KernelCall,
+    chip: Chip,
+    steps: int,
+    batch: int,
+    of_input: Shape,
+    of_state: Shape,
+    backward: bool,
+) -> Iterator[Kernel]:
+    """A product over all steps; for each step a product with the state, and the gates."""
+    gates, hidden = of_state
+    for _ in range(2 if backward else 1):
+        yield from product(steps * batch, of_input[0], of_input[1], 1, call.dtype, chip)
+    step = product(batch, gates, hidden, 1, call.dtype, chip)[0]
+    for _ in range(steps):
+        yield step._replace(kind="step product")
+    for _ in range(steps):
+        yield Kernel("gates", batch * gates * call.item * 2)
+    if backward:
+        yield from product(gates, hidden, steps * batch, 1, call.dtype, chip)
 
 
 # ---- linear algebra --------------------------------------------------------------------------------------------------
@@ -910,31 +1036,26 @@ _BY_COLUMN: Final = {
 
 @_rule(*_BY_COLUMN)
 def _factorisation(call: KernelCall, chip: Chip) -> Iterator[Kernel]:
-    shape = call.given[0] if call.given and len(call.given[0]) > 1 else (1, 1)
+    """Kernels that go column by column; matrices of a batch are handled beside each other."""
+    shape = call.first if len(call.first) > 1 else (1, 1)
     columns = min(shape[-2:])
     batch = math.prod(shape[:-2])
     seconds, together = _BY_COLUMN[call.name]
     launches = max(round(columns / together), 3)
-    # Matrices of a batch are handled beside each other, as many as there are multiprocessors.
-    total = (
-        seconds
-        * columns
-        * max(batch / chip.sms, 1)
-        * _H200_CLOCK_RATE
-        / max(chip.flops["float32"], 1)
-        * chip.sms
-    )
+    waves = max(batch / chip.sms, 1)  # as many matrices at a time as there are multiprocessors
+    slower = _H200_FLOPS_OF_ONE / max(chip.flops["float32"], 1) * chip.sms
+    total = seconds * columns * waves * slower
     for _ in range(launches):
         yield Kernel("factorisation", 0.0, total / launches * chip.flops["float32"])
 
 
-_H200_CLOCK_RATE: Final = (
-    51e12 / 132
-)  # FLOPs of one multiprocessor: one column after the other is its work
+# FLOPs of one multiprocessor: one column after the other is its work.
+_H200_FLOPS_OF_ONE: Final = 51e12 / 132
 
 
 @_rule("_fft_r2c", "_fft_c2c", "_fft_c2r")
 def _fourier(call: KernelCall, chip: Chip) -> Iterator[Kernel]:
+    """One pass, or three where it does not fit into shared memory."""
     for _ in range(3 if call.largest > 1 << 14 else 1):
         yield Kernel("pointwise", 2 * call.largest * call.item)
 
@@ -955,4 +1076,4 @@ def _distances(call: KernelCall, chip: Chip) -> Iterator[Kernel]:
         left[-2], right[-2], left[-1] + 2, math.prod(left[:-2]), call.dtype, chip, chip.tf32
     )[:1]
     for _ in range(2):
-        yield Kernel("pointwise", 2 * math.prod(call.out or ()) * call.item)
+        yield Kernel("pointwise", 2 * call.out_elements * call.item)
