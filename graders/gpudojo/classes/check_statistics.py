@@ -106,6 +106,7 @@ class ClassStatistics:
             self.add(row)
 
     def add(self, row: SubmissionRow) -> None:
+        """Count a row: an outcome in each check, or an absence."""
         if row.status is SubmissionStatus.UNREADABLE:
             self.unread += 1
             return
@@ -124,6 +125,7 @@ class ClassStatistics:
                     statistics.add(check.outcome, row.score - check.points)
 
     def _statistics_of(self, check: CheckRow) -> CheckStatistics:
+        """The statistics of a check; new ones where it is met for the first time."""
         statistics = self.checks.get(check.id)
         if statistics is None:
             statistics = CheckStatistics(

@@ -171,7 +171,7 @@ class ChildScheduler:
         return len(data)
 
     def _finish_child(self, child: ChildExit) -> None:
-        """Read the rest of what a child wrote; start another one for its task, or finish the task."""
+        """Read the rest of what a child wrote; finish its task, or start another child for it."""
         task = self.under_way.get(child.number)
         if task is None:
             return
@@ -192,6 +192,7 @@ class ChildScheduler:
             task.done(task.run.finish(task.peak_bytes, task.cpu_seconds, task.device_bytes))
 
     def _close_pipes(self, task: GradingTask) -> None:
+        """Stop reading from the child of a task, and close its pipes."""
         assert task.pipes is not None
         self._unregister(task.pipes.evidence)
         self._unregister(task.pipes.output)

@@ -255,6 +255,7 @@ class ClassGrading:
         state.reference = self._settings_of_secret(self.secret).verdicts.reference_key
 
     def _make_settings(self, secret: str) -> RunSettings:
+        """What submissions run with and are judged by, for a secret."""
         options = self.options
         conditions = options.conditions(secret, self.recorded)
         files = [SourceFile(name, data) for name, data in self.reference_files.items()]

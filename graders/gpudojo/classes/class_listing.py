@@ -47,6 +47,7 @@ class ClassListing:
         return Listing(tuple(entries), listing.ignored)
 
     def _refuse_results(self) -> None:
+        """Raises BadClass for a folder with results of another class."""
         for path in self.options.submissions:
             if _holds_results(path) and path.resolve() != self.options.out.resolve():
                 raise BadClass(
@@ -83,6 +84,7 @@ class ClassListing:
 
 
 def _is_nothing_but(student: Student, zips: set[Path]) -> bool:
+    """True if all that a student handed in are these zips, which could not be read as such."""
     for submission in student.sent:
         if not submission.problem or Path(submission.origin) not in zips:
             return False

@@ -66,6 +66,7 @@ class ClassTally:
 
 
 def _describe_points(row: SubmissionRow) -> str:
+    """The points of a row in words; its status, too, where it was not simply graded."""
     text = (
         f"{row.called}: {format_points(row.final.points)} of {format_points(row.final.max_points)}"
     )

@@ -94,6 +94,7 @@ class _CourseReader:
         self.bad_setting = CourseRules(path, text=text).bad_setting
 
     def read(self) -> CourseRules:
+        """The rules; raises BadFile for the first bad setting."""
         settings = self.settings
         self._check_day()
         self.zone = self._read_zone()
@@ -126,6 +127,7 @@ class _CourseReader:
         )
 
     def _check_day(self) -> None:
+        """Raises BadFile for a day that is not installed."""
         day = self.settings.day
         if day is not None and day not in day_names():
             raise self.bad_setting(
@@ -249,6 +251,7 @@ class _CourseReader:
         return groups
 
     def _check_visibility(self) -> None:
+        """Raises BadFile for "after deadline" without a deadline."""
         visibility = self.settings.visibility
         for name, when in (("results", visibility.results), ("hints", visibility.hints)):
             if when == "after deadline" and self.deadline is None:
@@ -256,6 +259,7 @@ class _CourseReader:
                 raise self.bad_setting(reason, "visibility", name)
 
     def _check_late_rule(self) -> None:
+        """Raises BadFile for percents and minutes that are out of range."""
         late = self.settings.late
         for name, value in (("penalty", late.penalty), ("grace", late.grace), ("cap", late.cap)):
             if not 0 <= value < math.inf:
@@ -266,6 +270,9 @@ class _CourseReader:
             raise self.bad_setting(reason, "late", "cap")
 
     def _read_items_by_hand(self) -> tuple[HandItem, ...]:
+        """What people grade; every item has a name of its own. An item without a title gets its
+        name.
+        """
         items = []
         names = set()
         for number, item in enumerate(self.settings.by_hand):

@@ -103,6 +103,11 @@ def layers_of_all(workers: Mapping[str, Layers]) -> Layers:
 
 
 def _make_introduce() -> Callable[..., Awaitable[Any]]:
+    """A function that a worker runs to introduce itself.
+
+    It returns a packed Introduction, or the reason why there is none.
+    """
+
     async def introduce(day: str, dask_worker: Any) -> Any:
         try:
             from gpudojo.classes import dask_worker as module
@@ -120,6 +125,11 @@ def _make_introduce() -> Callable[..., Awaitable[Any]]:
 
 
 def _make_grade() -> Callable[[bytes], tuple[str, bytes | str]]:
+    """A function that a worker runs for an order.
+
+    It returns the address of the worker and a packed reply, or the reason why there is none.
+    """
+
     def grade(message: bytes) -> tuple[str, bytes | str]:
         from distributed import get_worker
 

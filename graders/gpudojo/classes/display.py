@@ -87,6 +87,7 @@ class Display:
     # While it runs
 
     def __enter__(self) -> Display:
+        """Show the picture, if there is a terminal."""
         if self.console is not None and self.console.is_terminal:
             from rich.live import Live
 
@@ -144,6 +145,7 @@ class Display:
         return slowest
 
     def _picture(self) -> RenderableType:
+        """The bar, the counts and the slowest submissions, as they are now."""
         from rich.console import Group
         from rich.progress_bar import ProgressBar
         from rich.table import Table
@@ -190,6 +192,7 @@ class Display:
         self._print_list("Needs review", _indented(reviews), not_listed)
 
     def _print_counts(self, outcome: GradedClass) -> None:
+        """Print how many there are of each status, how many ran, and what is special about some."""
         tally = outcome.tally
         are_students = tally.shared or "absent" in tally.statuses
         whole = _count(tally.statuses.total(), "student" if are_students else "submission")
@@ -226,6 +229,7 @@ class Display:
             self._print(f"{name:>8}  {bar} {count or ''}".rstrip())
 
     def _print_hardest_checks(self, tally: ClassTally) -> None:
+        """Print the checks that most students missed."""
         hardest = tally.statistics.hardest[:5]
         if not hardest:
             return
@@ -235,6 +239,7 @@ class Display:
         self._print_list("Most-missed checks", lines)
 
     def _print_misconceptions(self, tally: ClassTally) -> None:
+        """Print the misconceptions that most submissions show."""
         lines = []
         for id_, count in tally.mistakes.most_common(5):
             misconception = misconceptions().get(id_)
@@ -266,6 +271,7 @@ def _counts_of_statuses(statuses: Counter[str]) -> str:
 
 
 def _duration(seconds: float) -> str:
+    """Seconds in words: 5.0 s, or 1:05."""
     if seconds < 60:
         return f"{seconds:.1f} s"
     minutes, rest = divmod(round(seconds), 60)

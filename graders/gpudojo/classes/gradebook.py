@@ -217,6 +217,7 @@ class Gradebook:
         return self._make_rows(participants)
 
     def _make_rows(self, participants: Sequence[Participant]) -> Iterator[SubmissionRow]:
+        """The rows of these participants; each says who else handed in the same."""
         counted = [self.counted_submission(each) for each in participants]
         by_content: dict[str, list[Participant]] = defaultdict(list)
         for participant, submission in zip(participants, counted, strict=True):

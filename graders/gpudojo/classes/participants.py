@@ -58,6 +58,7 @@ class Participant:
         return self._all_names
 
     def _names_of_submission(self) -> list[str]:
+        """The names that files, platforms and overrides have for the participant."""
         names = [self.name, *self.keys]
         if self.student is not None:
             names += [self.student.name, self.student.student, self.student.identifier or ""]
@@ -66,6 +67,7 @@ class Participant:
         return names
 
     def _names_on_roster(self) -> list[str]:
+        """Ids and names on the roster; none where the participant is not on it."""
         row = self.roster
         if row is None:
             return []
@@ -139,6 +141,7 @@ class GroupWork:
         self._group_of: dict[Participant, str] = {}
 
     def share(self, groups: Mapping[str, Sequence[str]]) -> None:
+        """Find the members of all groups, and give them what was handed in for the group."""
         for group, names in groups.items():
             members = []
             for name in names:

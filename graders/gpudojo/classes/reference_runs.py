@@ -69,6 +69,8 @@ class ReferenceRuns:
             yield self._task(each, then)
 
     def _task(self, settings: RunSettings, then: Callable[[], None]) -> GradingTask:
+        """The task that runs the reference with these settings, checks its record and keeps it."""
+
         def done(record: Record) -> None:
             judging.require_usable_reference(record, self.exercises, self.only)
             timelines = self.records.record(self.timelines_key)

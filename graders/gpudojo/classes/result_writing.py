@@ -159,6 +159,7 @@ def _published_points(row: SubmissionRow) -> PublishedPoints:
 
 
 def _describe_change(row: SubmissionRow, old: PublishedPoints, new: PublishedPoints) -> str:
+    """How published points changed, for the summary."""
     before = old.points
     if old.out_of != new.out_of:
         before += f" of {old.out_of}"
@@ -166,6 +167,7 @@ def _describe_change(row: SubmissionRow, old: PublishedPoints, new: PublishedPoi
 
 
 def _history_line(row: SubmissionRow, old: PublishedPoints, new: PublishedPoints) -> HistoryLine:
+    """The line of history.csv for points that changed by new rules."""
     return HistoryLine(
         submission=row.submission,
         student=row.student or "",

@@ -116,6 +116,7 @@ class _Headings(NamedTuple):
 
 @functools.cache
 def _known_headings() -> _Headings:
+    """The headings, read from their file once."""
     file = tomllib.loads(HEADINGS_FILE.read_text(encoding="utf-8"))
     by_column = file["columns"]
     ids = frozenset(by_column["id"]) | frozenset(file["more"]["ids"])
@@ -132,6 +133,7 @@ class _RosterReader:
         self._line_of_id: dict[str, int] = {}
 
     def read(self) -> Roster:
+        """The roster; raises BadFile."""
         first, *lines = read_table(self.path)
         self._find_columns(first)
         for line in lines:
@@ -162,6 +164,7 @@ class _RosterReader:
             )
 
     def _add_student(self, line: TableLine) -> None:
+        """Add the student of a line, with the date if there is one; raises BadFile."""
         self._refuse_several_lines_in_a_cell(line)
         name, family = self._name_and_family(line)
         email = self._cell(line, "email")
@@ -202,6 +205,7 @@ class _RosterReader:
         return f"{self._cell(line, 'first')} {family}".strip(), family
 
     def _refuse_several_lines_in_a_cell(self, line: TableLine) -> None:
+        """Raises BadFile for a name or id with a line break: a quotation mark was not closed."""
         for column in (*self.id_columns, *self.columns.values()):
             if column < len(line.cells) and "\n" in line.cells[column].strip():
                 reason = f"a name or id has several lines; {UNCLOSED}"

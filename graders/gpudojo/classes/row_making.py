@@ -124,6 +124,7 @@ class RowMaker:
     def _timing(
         self, participant: Participant, submission: StoredSubmission | None
     ) -> Timing | None:
+        """When the submission was handed in, and whether that was late."""
         # All names of everybody take more memory than the rest of a class.
         names = participant.all_names if self.course.extensions else frozenset[str]()
         if submission is None:

@@ -1,4 +1,4 @@
-"""What a class is graded with: tasks, a runner that runs them, and progress that is told of them."""
+"""Tasks of a class, a runner that runs them, and progress that is told of them."""
 
 from __future__ import annotations
 

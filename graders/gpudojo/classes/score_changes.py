@@ -43,6 +43,7 @@ class ScoreChange(NamedTuple):
     called: str  # the submission, with the name on the roster
 
     def __str__(self) -> str:
+        """The change in words, with the first three checks."""
         text = f"{self.called}: {format_points(self.before)} → {format_points(self.after)}"
         if not self.checks:
             return text
@@ -160,6 +161,7 @@ def _merge(
 
 
 def _same_grading(before: StoredSubmission, after: StoredSubmission) -> bool:
+    """True if both were made from the same record in the same way."""
     return (
         before.record == after.record
         and before.reference == after.reference
@@ -185,6 +187,7 @@ def _changed_checks(before: SubmissionRow | None, after: SubmissionRow) -> list[
 
 
 def _history_line(change: ScoreChange) -> HistoryLine:
+    """The line of history.csv for a change by a new grading."""
     return HistoryLine(
         submission=change.submission,
         student=change.student,

@@ -128,6 +128,7 @@ class _SettingError:
         return f"{self._name}: {message[:1].lower()}{message[1:]}"
 
     def _wrong_type(self, expected: str, got: str) -> str:
+        """The sentence for a value of another type, in words for types that teachers know."""
         types = [part for part in expected.split(" | ") if part != "null"]
         wanted = " or ".join(_WORD_OF_TYPE.get(part, part) for part in types)
         reason = f"{self._must_be}{wanted}, not {_WORD_OF_TYPE.get(got, got)}"

@@ -156,7 +156,9 @@ def lint(
     day: str,
     root: Path | None,
 ) -> None:
-    """Check that a day is ready for students: points, hints, references, right and wrong solutions."""
+    """Check that a day is ready for students: points, hints, references, right and wrong
+    solutions.
+    """
     if (only or limit or jobs or out) and not mutants:
         raise click.UsageError("--exercise, --limit, --jobs and --out go with --mutants")
     root = root or find_repository()

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 def init(folder: Path, day: str) -> None:
     """Write a course file, course.toml, into FOLDER (here by default), beside the submissions.
 
-    It shows every setting: weights, points, deadline, extensions, groups, items graded by hand. Where there is one, it
-    is checked.
+    It shows every setting: weights, points, deadline, extensions, groups, items graded by hand.
+    Where there is one, it is checked.
     """
     from gpudojo.classes.course_file import FILE_NAME, load_course, write_template
     from gpudojo.classes.roster import read_roster

@@ -175,9 +175,11 @@ def report(
     similarity: bool,
     class_only: bool,
 ) -> None:
-    """Make HTML pages of RESULTS, a results.json or its folder: one for the class, and one for each student.
+    """Make HTML pages of RESULTS, a results.json or its folder: one for the class, and one for each
+    student.
 
-    Each page is one file that loads nothing else. With --anonymous, pages and file names contain no names.
+    Each page is one file that loads nothing else. With --anonymous, pages and file names contain no
+    names.
     """
     # Only here: `dojo export` needs no templates.
     from gpudojo.report.writing import ReportOptions, write_report
@@ -216,10 +218,12 @@ def report(
 def feedback(
     results: Path, out: Path, pdf: bool, only: str | None, worksheet: Path | None, early: bool
 ) -> None:
-    """Write what students get from RESULTS, a results.json or its folder: a page each, and how to send it.
+    """Write what students get from RESULTS, a results.json or its folder: a page each, and how to
+    send it.
 
-    A page is one file that needs nothing else. feedback.csv is for mail merge: who, points, and the file to attach.
-    Where students are known by Moodle's ids, moodle.zip is for "Upload multiple feedback files in a zip".
+    A page is one file that needs nothing else. feedback.csv is for mail merge: who, points, and the
+    file to attach. Where students are known by Moodle's ids, moodle.zip is for "Upload multiple
+    feedback files in a zip".
     """
     # Only here: the templates take a while.
     from gpudojo.report.feedback_files import FeedbackOptions, write_feedback

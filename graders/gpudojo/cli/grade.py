@@ -96,10 +96,10 @@ WAIT: Final = "Seconds to wait for a scheduler or workers that are gone."
 def grade(context: click.Context, /, **arguments: Any) -> None:
     """Grade SUBMISSIONS: folders, .zip, .tar.gz, .py and .ipynb files, or folders of these.
 
-    Each submission runs in an isolated process. Run the same command again to resume after an interruption;
-    submissions that have not changed are not run again. Day, device, seed, limits, course file, roster and --attempt
-    are those of the last run with this --out, unless they are given. Results of other students are kept: to grade one
-    again, give its folder alone.
+    Each submission runs in an isolated process. Run the same command again to resume after an
+    interruption; submissions that have not changed are not run again. Day, device, seed, limits,
+    course file, roster and --attempt are those of the last run with this --out, unless they are
+    given. Results of other students are kept: to grade one again, give its folder alone.
     """
     asked = GradeArguments(**arguments)
     _refuse_contradictions(asked)
@@ -145,7 +145,7 @@ class GradeArguments:
 
 
 def _refuse_contradictions(asked: GradeArguments) -> None:
-    """Raises a ClickException for a system that cannot grade, and for options that exclude another."""
+    """Raises ClickException for a system that cannot grade, and for options that clash."""
     if not hasattr(os, "fork"):
         raise click.ClickException("grading a class needs Linux or macOS; on Windows, use WSL")
     if asked.rejudge and asked.fresh:
@@ -157,6 +157,7 @@ def _refuse_contradictions(asked: GradeArguments) -> None:
 
 
 def _options(asked: GradeArguments, context: click.Context) -> GradingOptions:
+    """The options of the run; raises ClickException where references are not found."""
     from gpudojo.classes.grading_options import GradingOptions
 
     names_given = {name for option, name in KEPT_OPTIONS.items() if was_given(context, option)}
@@ -184,6 +185,7 @@ def _options(asked: GradeArguments, context: click.Context) -> GradingOptions:
 
 
 def _display(quiet: bool) -> Display:
+    """What shows progress: nothing with --quiet."""
     from gpudojo.classes.display import Display
 
     if quiet:

@@ -50,11 +50,12 @@ WIDTH: Final = 100
 @click.option("--by", default=None, help="Who gives it (default: your login name).")
 @click.option("--out", type=FOLDER, help=HERE)
 def override(**arguments: Any) -> None:
-    """Give points in place of the grader's, for a check, a whole exercise, or an item that people grade.
+    """Give points in place of the grader's, for a check, a whole exercise, or an item that people
+    grade.
 
-    STUDENT is an id, a name, an e-mail address or the name of the submission. A check may be named by its end, such as
-    train_epoch::runs, and an exercise by its number. What is given survives regrading. Without words, the overrides are
-    listed, and what is still to grade by hand.
+    STUDENT is an id, a name, an e-mail address or the name of the submission. A check may be named
+    by its end, such as train_epoch::runs, and an exercise by its number. What is given survives
+    regrading. Without words, the overrides are listed, and what is still to grade by hand.
     """
     if sys.platform == "win32":
         raise click.ClickException("a class needs Linux or macOS; on Windows, use WSL")
@@ -458,6 +459,7 @@ def _print_items_to_grade(book: Gradebook) -> None:
 
 
 def _print_item_to_grade(item: HandItem, handed_in: Sequence[str], absent: Sequence[str]) -> None:
+    """Print one item, and the names of those whose points for it are missing."""
     about = [item.title, f"{format_points(item.points)} points", item.rubric]
     students = "1 student" if len(handed_in) == 1 else f"{len(handed_in)} students"
     heading = f"  {item.name} ({'; '.join(filter(None, about))}): {students}"
@@ -471,6 +473,7 @@ def _print_item_to_grade(item: HandItem, handed_in: Sequence[str], absent: Seque
 
 
 def _print_log(book: Gradebook) -> None:
+    """Print every command that gave or took back points."""
     from gpudojo.classes.store import SET
 
     for entry in book.overrides.log:
@@ -484,6 +487,7 @@ def _print_log(book: Gradebook) -> None:
 
 
 def _print_items(book: Gradebook) -> None:
+    """Print the names of all exercises and checks, and their points."""
     for exercise in _largest_row(book).exercises:
         click.echo(f"{format_points(exercise.max_score):>8}  {exercise.exercise}")
         for check in exercise.checks:

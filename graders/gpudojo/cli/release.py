@@ -1,4 +1,4 @@
-"""`dojo release` makes stubs, notebooks, students' repositories and autograders; `dojo classroom`."""
+"""`dojo release`: what students and platforms get; and `dojo classroom`."""
 
 from __future__ import annotations
 
@@ -72,10 +72,11 @@ def stubs(check: bool, day: str, root: Path | None) -> None:
 @click.argument("target", metavar="DIR", type=click.Path(path_type=Path))
 @with_day_and_root
 def student(target: Path, day: str, root: Path | None) -> None:
-    """Make a student's repository in DIR: stubs, notebooks, settings, and the grader as a wheel without solutions.
+    """Make a student's repository in DIR: stubs, notebooks, settings, and the grader as a wheel
+    without solutions.
 
-    The references are run and graded first, and every file is searched for lines of a solution. This takes about 15
-    seconds, needs no network, and gives the same bytes every time.
+    The references are run and graded first, and every file is searched for lines of a solution.
+    This takes about 15 seconds, needs no network, and gives the same bytes every time.
     """
     files = student_files.release(root or find_repository(), day, target, seals())
     [wheel] = [path for path in files if path.startswith("vendor/")]
@@ -112,7 +113,9 @@ def notebooks(day: str, root: Path | None, out: Path | None, package: str | None
 @click.argument("released", type=EXISTING_FOLDER)
 @click.argument("target", metavar="DIR", type=click.Path(path_type=Path))
 def classroom50(released: Path, target: Path) -> None:
-    """Make the autograder for Classroom 50 in DIR, from RELEASED, the output of `dojo release student`."""
+    """Make the autograder for Classroom 50 in DIR, from RELEASED, the output of `dojo release
+    student`.
+    """
     files = bundles.classroom50_bundle(released)
     student_files.write_repository(files, target)
     click.echo(f"written: {target}, {', '.join(sorted(files))}")
@@ -126,7 +129,9 @@ def classroom50(released: Path, target: Path) -> None:
 @seed_option(help="A secret from which scenarios are made.")
 @with_day_and_root
 def gradescope(out: Path, secret: str | None, day: str, root: Path | None) -> None:
-    """Make the autograder for Gradescope: a zip with the grader and recorded evidence, without solutions."""
+    """Make the autograder for Gradescope: a zip with the grader and recorded evidence, without
+    solutions.
+    """
     if out.suffix != ".zip":
         raise click.BadParameter(
             f"{out} does not end in .zip, which Gradescope requires", param_hint="--out"
@@ -143,7 +148,7 @@ IMAGE: Final = re.compile(r"(?:[\w.-]+(?::\d+)?/)?[a-z0-9][a-z0-9._/-]*(?::[\w.-
 
 
 def _check_image(context: click.Context, parameter: click.Parameter, value: str) -> str:
-    """The name of an image, as it is; raises BadParameter, since it goes into files and commands."""
+    """The name of an image, as it is; raises BadParameter: it goes into files and commands."""
     name = value.replace("@DAY@", "day")
     if not IMAGE.fullmatch(name):
         raise click.BadParameter(
@@ -182,7 +187,9 @@ def prairielearn(target: Path, image: str, secret: str | None, day: str, root: P
 @release.command()
 @with_image
 def autolab(target: Path, image: str, secret: str | None, day: str, root: Path | None) -> None:
-    """Make an assessment for Autolab in DIR, and the folder of its image, which is built on Tango's."""
+    """Make an assessment for Autolab in DIR, and the folder of its image, which is built on
+    Tango's.
+    """
     image = image.replace("@DAY@", day)
     student_files.write_repository(
         bundles.autolab_files(root or find_repository(), day, image, secret), target
@@ -222,8 +229,8 @@ REFERENCE: Final = (
 def classroom(**arguments: Any) -> None:
     """Grade the checkout in FOLDER, and report to GitHub Classroom's Actions or Classroom 50.
 
-    Student code runs in an isolated process, and nothing in FOLDER can change how it is graded. The exit status is 0
-    whenever grading ran, whatever the result.
+    Student code runs in an isolated process, and nothing in FOLDER can change how it is graded. The
+    exit status is 0 whenever grading ran, whatever the result.
     """
     asked = ClassroomArguments(**arguments)
     environment = dict(os.environ)

@@ -267,7 +267,9 @@ def _page_of_lessons(day: str, exercises: Sequence[Exercise]) -> str:
 
 @click.command()
 def doctor() -> None:
-    """Show what this machine has, torch, device and isolation, and what to do about what is missing."""
+    """Show what this machine has, torch, device and isolation, and what to do about what is
+    missing.
+    """
     from gpudojo.sandbox.layers import ADVICE, PURPOSE, examine_layers
 
     system = f"Python {platform.python_version()} on {platform.system()} {platform.machine()}"
