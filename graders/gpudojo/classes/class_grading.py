@@ -61,10 +61,10 @@ from gpudojo.submissions.entries import (
     ReadSubmission,
     SourceFile,
     SubmissionEntry,
-    digest,
+    digest_of,
 )
 from gpudojo.submissions.listing import list_one
-from gpudojo.submissions.reading import read
+from gpudojo.submissions.reading import read_submission
 
 FEW: Final = 5  # submissions whose scores are listed when they are graded again
 JOBS_PER_JUDGE: Final = 8  # children for which a process that judges is worth its start
@@ -259,7 +259,7 @@ class ClassGrading:
         options = self.options
         conditions = options.conditions(secret, self.recorded)
         files = [SourceFile(name, data) for name, data in self.reference_files.items()]
-        solutions = digest(files) if files else "evidence"
+        solutions = digest_of(files) if files else "evidence"
         reference_key = store.key_of(solutions, "reference", *conditions)
         measure = store.key_of(reference_key, fingerprints.fingerprint_of_judging(options.day))
         return RunSettings(
@@ -344,7 +344,7 @@ class ClassGrading:
 
     def _read(self, entry: SubmissionEntry) -> ReadSubmission | None:
         """Read a submission; None where nothing of it can be graded. `_stored` gets its entry."""
-        submission = read(entry)
+        submission = read_submission(entry)
         settings = self._settings_for(entry)
         notes = list(submission.notes)
         if entry.late:

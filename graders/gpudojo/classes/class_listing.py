@@ -10,7 +10,7 @@ from gpudojo.classes.class_state import STATE, ClassState, Student, key_of_stude
 from gpudojo.classes.grading_options import GradingOptions
 from gpudojo.model.errors import BadClass
 from gpudojo.submissions.entries import Kind, Listing, SubmissionEntry
-from gpudojo.submissions.listing import is_submission, list_submissions, unpacked
+from gpudojo.submissions.listing import is_submission, list_submissions, unpack_class
 
 
 class ClassListing:
@@ -61,14 +61,14 @@ class ClassListing:
         by itself before.
         """
         for path in self.options.submissions:
-            self._content_of[Path(os.path.abspath(path))] = unpacked(path, self.folder)
+            self._content_of[Path(os.path.abspath(path))] = unpack_class(path, self.folder)
         listing = list_submissions(list(self._content_of.values()))
         if not self.folder.is_dir():
             return listing
         opened_before = False
         for entry in listing.entries:
             if entry.kind is Kind.ZIP:
-                content = unpacked(entry.origin, self.folder, known=True)
+                content = unpack_class(entry.origin, self.folder, known=True)
                 if content != entry.origin:
                     self._content_of[entry.origin] = content
                     opened_before = True

@@ -19,7 +19,9 @@ from gpudojo.model.errors import BadClass, BadEvidence
 from gpudojo.model.evidence import decode_untrusted
 from gpudojo.model.results import AttemptRule, RosterRow, RunLimits
 from gpudojo.model.results_file import encode_json, replacing_file
-from gpudojo.submissions.entries import Naming, SubmissionEntry, Submitter, folded
+from gpudojo.submissions.entries import Naming, SubmissionEntry
+from gpudojo.submissions.names import fold_case
+from gpudojo.submissions.submitters import Submitter
 
 STATE: Final = f"{FOLDER}/class.json"
 
@@ -139,8 +141,8 @@ def key_of_student(entry: SubmissionEntry) -> str:
         people = [name_key(who.sid or who.email or who.name) for who in entry.people]
         return f"gradescope:{'&'.join(people)}"
     if entry.identifier and entry.naming is not Naming.GRADESCOPE:
-        return f"{entry.naming}:{folded(entry.identifier)}"
-    return f"plain:{folded(entry.name)}"
+        return f"{entry.naming}:{fold_case(entry.identifier)}"
+    return f"plain:{fold_case(entry.name)}"
 
 
 def utc_now(timespec: str = "seconds") -> str:

@@ -23,7 +23,7 @@ from gpudojo.classes.store import EVERYONE, LogEntry, Overrides
 from gpudojo.model.catalogue import exercises_of
 from gpudojo.model.errors import suggest_name
 from gpudojo.model.results import AttemptRule, SubmissionRow, both_names
-from gpudojo.submissions.entries import folded, natural
+from gpudojo.submissions.names import fold_case, natural_key
 
 
 class Gradebook:
@@ -78,7 +78,7 @@ class Gradebook:
         self.unmatched = []
         participants: list[Participant] = []
         by_row: dict[int, Participant] = {}
-        students = sorted(self.state.students.items(), key=lambda item: natural(item[1].name))
+        students = sorted(self.state.students.items(), key=lambda item: natural_key(item[1].name))
         for key, student in students:
             matched = self.match_on_roster(student)
             if not matched.rows:
@@ -184,7 +184,7 @@ class Gradebook:
         if self.roster is not None:
             known |= {f"roster:{name_key(row.id)}" for row in self.roster.rows}
         for members in self.course.groups.values():
-            known |= {f"plain:{folded(member)}" for member in members}
+            known |= {f"plain:{fold_case(member)}" for member in members}
         former: dict[str, list[str]] = {}
         for entry in self.overrides.current().values():
             if entry.key not in known:

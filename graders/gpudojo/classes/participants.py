@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from gpudojo.classes.class_state import StoredSubmission, Student
 from gpudojo.classes.names import name_key
 from gpudojo.model.results import RosterRow, both_names
-from gpudojo.submissions.entries import folded, natural
+from gpudojo.submissions.names import fold_case, natural_key
 
 
 @dataclass(eq=False, slots=True)
@@ -99,15 +99,15 @@ def with_unique_names(participants: list[Participant]) -> list[Participant]:
     used: set[str] = set()
     for participant in participants:
         name = participant.name
-        if folded(name) in used and participant.roster is not None:
+        if fold_case(name) in used and participant.roster is not None:
             name = f"{participant.name} ({participant.roster.id})"
         number = 2
-        while folded(name) in used:
+        while fold_case(name) in used:
             name = f"{participant.name} ({number})"
             number += 1
         participant.name = name
-        used.add(folded(name))
-    return sorted(participants, key=lambda each: natural(each.sort_name))
+        used.add(fold_case(name))
+    return sorted(participants, key=lambda each: natural_key(each.sort_name))
 
 
 def describe_namesakes(name: str, participants: Sequence[Participant]) -> str:
@@ -161,7 +161,7 @@ class GroupWork:
         if matching:
             member = matching[0]
         else:
-            member = Participant(name, [f"plain:{folded(name)}"])
+            member = Participant(name, [f"plain:{fold_case(name)}"])
             if self.has_roster:
                 self.notice(f"nobody is called {name!r}", "groups", group)
         other = self._group_of.get(member)

@@ -18,7 +18,7 @@ from gpudojo.model.errors import BadClass, printable_text
 from gpudojo.model.results import ClassResults, SubmissionRow, SubmissionStatus
 from gpudojo.model.results_csv import open_table, spreadsheet_safe
 from gpudojo.model.results_file import encode_json, format_points, open_results, without_surrogates
-from gpudojo.submissions.entries import natural
+from gpudojo.submissions.names import natural_key
 
 RULES: Final = f"{FOLDER}/rules"  # the digest of the rules by which results were written
 RULES_CHANGED: Final = "Changed by the course file, the roster or the choice of attempts"
@@ -105,7 +105,7 @@ def _header(book: Gradebook) -> ClassResults:
         attempt=book.attempt,
         visibility=course.visibility,
         by_hand=list(course.by_hand),
-        sections=sorted(sections, key=natural),
+        sections=sorted(sections, key=natural_key),
         unmatched=book.unmatched,
     )
 

@@ -16,7 +16,7 @@ from gpudojo.classes.names import name_key, spellings
 from gpudojo.classes.roster_dates import parse_date
 from gpudojo.model.errors import BadFile, suggest_name
 from gpudojo.model.results import RosterRow
-from gpudojo.submissions.entries import Submitter
+from gpudojo.submissions.submitters import Submitter
 
 HEADINGS_FILE: Final = Path(__file__).with_name("roster_headings.toml")
 _SHORTEST_ID: Final = 4  # letters of an id that is looked for inside of a longer name

@@ -27,7 +27,7 @@ from gpudojo.release import leaks, recording
 from gpudojo.release.manifest import LARGEST_FILE, encode_manifest, manifest_of_folder
 from gpudojo.release.student import requirements
 from gpudojo.release.wheel import build_wheel
-from gpudojo.submissions.archives import fetch
+from gpudojo.submissions.archives import read_file
 from gpudojo.submissions.entries import Unreadable
 
 HERE: Final = Path(__file__).parent
@@ -47,7 +47,7 @@ def classroom50_bundle(released: Path) -> Files:
     """
     release = manifest_of_folder(released)
     try:
-        wheel_data = fetch(released / release.wheel, LARGEST_FILE)
+        wheel_data = read_file(released / release.wheel, LARGEST_FILE)
     except Unreadable as error:
         raise CannotRelease(f"{release.wheel} of {released} {error}") from None
     return {

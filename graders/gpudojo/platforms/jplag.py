@@ -17,8 +17,8 @@ from gpudojo.model.errors import CannotExport
 from gpudojo.model.results import ClassResults, SubmissionRow
 from gpudojo.platforms import Options
 from gpudojo.platforms._files import new_name, save
-from gpudojo.submissions.entries import SOURCES, suffix
-from gpudojo.submissions.reading import parts
+from gpudojo.submissions.choosing import source_parts
+from gpudojo.submissions.names import SOURCES, ending_of
 
 OF_CLASS: Final = True
 
@@ -57,10 +57,10 @@ def _write_sources(folder: Path, sources: dict[str, bytes]) -> list[Path]:
     taken: set[str] = set()
     written = []
     for path, data in sorted(sources.items()):
-        if not suffix(path, SOURCES):
+        if not ending_of(path, SOURCES):
             continue
         try:
-            texts = [text for text, _, _ in parts(path, data)]
+            texts = [text for text, _, _ in source_parts(path, data)]
         except (Unparsable, NotANotebook, RecursionError, MemoryError):
             continue
         stem = path.removesuffix(NOTEBOOK_SUFFIX).removesuffix(".py")

@@ -15,8 +15,9 @@ import msgspec
 
 from gpudojo.model.catalogue import day_names
 from gpudojo.model.errors import CannotRelease
-from gpudojo.submissions.archives import fetch
-from gpudojo.submissions.entries import Unreadable, is_junk
+from gpudojo.submissions.archives import read_file
+from gpudojo.submissions.entries import Unreadable
+from gpudojo.submissions.names import is_junk
 
 WORKFLOW: Final = ".github/workflows/classroom.yml"
 GUARDED_FOLDERS: Final = ("vendor", ".github")
@@ -98,7 +99,7 @@ def manifest_of_folder(folder: Path) -> Manifest:
     files = {}
     for path in guarded:
         with contextlib.suppress(Unreadable):
-            files[path] = fetch(folder / path, LARGEST_FILE)
+            files[path] = read_file(folder / path, LARGEST_FILE)
     days = [day for day in day_names() if (folder / "exercises" / day).is_dir()]
     if not days or not any(path.endswith(".whl") for path in files):
         raise CannotRelease(
@@ -142,7 +143,7 @@ def find_changes(folder: Path, released: Manifest) -> list[Change]:
             continue
         data = b""
         with contextlib.suppress(Unreadable):
-            data = fetch(folder / path, LARGEST_FILE)
+            data = read_file(folder / path, LARGEST_FILE)
         if hash_of(data) != wanted:
             changes.append(Change(path, "changed"))
     for path in _walk(folder):

@@ -26,7 +26,7 @@ from gpudojo.report.charts import Dot, histogram, scatter
 from gpudojo.report.people import Person, nameless_author
 from gpudojo.report.records import RecordStore
 from gpudojo.report.rendering import page
-from gpudojo.submissions.entries import natural
+from gpudojo.submissions.names import natural_key
 
 ABSENT: Final = SubmissionStatus.ABSENT
 
@@ -183,7 +183,7 @@ class Tally:
     @property
     def sections(self) -> list[SectionLine]:
         names = {line.section for line in self.lines if line.section}
-        return [self._section(name) for name in sorted(names, key=natural)]
+        return [self._section(name) for name in sorted(names, key=natural_key)]
 
     def _section(self, name: str) -> SectionLine:
         section = SectionLine(name, [], [], [], [])

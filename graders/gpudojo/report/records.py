@@ -17,8 +17,8 @@ from gpudojo.model.evidence import Modelled, struct_or_none
 from gpudojo.model.results import CheckRow, SubmissionRow
 from gpudojo.report.charts import Bar, Curve, curve_from, is_drawable
 from gpudojo.report.rendering import duration, size
-from gpudojo.submissions.entries import SOURCES, suffix
-from gpudojo.submissions.reading import parts
+from gpudojo.submissions.choosing import source_parts
+from gpudojo.submissions.names import SOURCES, ending_of
 
 NO_PICTURES: Final = "This evidence has no timeline of the reference on the public seed."
 UNKNOWN_CALL: Final = (
@@ -80,10 +80,13 @@ class SubmissionRecords:
         """
         texts = {}
         for path, data in self.sources.items():
-            if len(data) > LARGEST_FILE or not suffix(path, SOURCES):
+            if len(data) > LARGEST_FILE or not ending_of(path, SOURCES):
                 continue
             try:
-                cells = [SourceText(cell, text.splitlines()) for text, _, cell in parts(path, data)]
+                cells = [
+                    SourceText(cell, text.splitlines())
+                    for text, _, cell in source_parts(path, data)
+                ]
             except (Unparsable, NotANotebook, RecursionError, MemoryError):
                 continue
             texts[path] = cells

@@ -22,8 +22,8 @@ from typing import Final, NamedTuple
 from gpudojo.grading.load import NotANotebook, Unparsable, is_demo, parse_source
 from gpudojo.report.people import Person
 from gpudojo.report.rendering import page
-from gpudojo.submissions.entries import SOURCES, suffix
-from gpudojo.submissions.reading import PARSED, PARSED_IN_ALL, is_unfilled, parts
+from gpudojo.submissions.choosing import PARSED_CHARACTERS, PARSED_IN_ALL, is_unfilled, source_parts
+from gpudojo.submissions.names import SOURCES, ending_of
 
 # Nodes of a statement that is compared: `x = x.to(device)` has as many.
 SMALLEST_STATEMENT: Final = 7
@@ -70,10 +70,10 @@ class ComparedWork:
         bytes_left = PARSED_IN_ALL
         for path, data in files.items():
             bytes_left -= len(data)
-            if not suffix(path, SOURCES) or len(data) > PARSED or bytes_left <= 0:
+            if not ending_of(path, SOURCES) or len(data) > PARSED_CHARACTERS or bytes_left <= 0:
                 continue
             try:
-                for text, _, cell in parts(path, data):
+                for text, _, cell in source_parts(path, data):
                     where = path if cell is None else f"{path}, cell {cell}"
                     self._add(where, text)
             except (Unparsable, NotANotebook, RecursionError, MemoryError):

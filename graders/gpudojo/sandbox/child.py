@@ -26,7 +26,7 @@ from gpudojo.model.exercise import Exercise, Function, Probe
 from gpudojo.sandbox import integrity, protocol
 from gpudojo.sandbox.evidence_pipe import ProbeObservation, Sent, make_sender
 from gpudojo.sandbox.integrity import Changed
-from gpudojo.submissions.reading import Choice, choose
+from gpudojo.submissions.choosing import Choice, choose_definitions
 
 if TYPE_CHECKING:
     from gpudojo.grading.limits import Limits
@@ -149,7 +149,7 @@ def _choose_without_collecting(
     Trees are many small objects, none of them garbage: they are not looked through.
     """
     gc.disable()
-    choice = choose(job.files, exercises, trees)
+    choice = choose_definitions(job.files, exercises, trees)
     gc.freeze()
     gc.enable()
     return choice

@@ -21,8 +21,16 @@ from typing import Final
 import msgspec
 from virtual_cuda.hooks import format_size
 
-from gpudojo.submissions import entries
-from gpudojo.submissions.entries import ReadLimits, Unreadable, natural, reason, shown, suffix
+from gpudojo.submissions.entries import ReadLimits, Unreadable
+from gpudojo.submissions.names import (
+    ARCHIVES,
+    SOURCES,
+    ending_of,
+    is_junk,
+    name_in_text,
+    natural_key,
+    reason_of,
+)
 
 NOT_A_FILE: Final = "is neither a file nor a folder but a pipe, socket or device"
 _LINK: Final = "is a link, which is not followed"
@@ -54,10 +62,11 @@ class Contents:
 
     def place(self, name: str, limits: ReadLimits, on_disk: bool = False) -> str | None:
         """The relative path for a file; None for junk. Raises Unreadable for a path that leads out."""
-        path, other = _placed_on_disk(name, limits) if on_disk else _placed(name, name, limits)
+        path, other = _place_on_disk(name, limits) if on_disk else _place(name, name, limits)
         if other:
             self.refuse(
-                name, f"is read as {shown(path or '')}, because not every system can store its name"
+                name,
+                f"is read as {name_in_text(path or '')}, because not every system can store its name",
             )
         return path
 
@@ -80,23 +89,23 @@ class Contents:
             self.files[path] = ListedFile(path, size, fetch)
 
     def refuse(self, name: str, reason: object) -> None:
-        self.notes.append(f"{shown(name)} {reason}.")
+        self.notes.append(f"{name_in_text(name)} {reason}.")
 
 
 @functools.lru_cache(1024)
-def _placed_on_disk(name: str, limits: ReadLimits) -> tuple[str | None, bool]:
+def _place_on_disk(name: str, limits: ReadLimits) -> tuple[str | None, bool]:
     # In an archive a backslash separates and a colon follows a drive; on disk both are part of a name.
-    return _placed(re.sub(r"[\\:]", "_", name), name, limits)
+    return _place(re.sub(r"[\\:]", "_", name), name, limits)
 
 
-def _placed(name: str, shown_as: str, limits: ReadLimits) -> tuple[str | None, bool]:
+def _place(name: str, shown_as: str, limits: ReadLimits) -> tuple[str | None, bool]:
     """As `placed`, and whether the path of something that is read is another one than the name that is shown."""
-    path = placed(name, limits)
+    path = storable_path(name, limits)
     other = path is not None and path != "/".join(_parts(shown_as))
-    return path, other and bool(suffix(path or "", (*entries.SOURCES, *entries.ARCHIVES)))
+    return path, other and bool(ending_of(path or "", (*SOURCES, *ARCHIVES)))
 
 
-def placed(name: str, limits: ReadLimits) -> str | None:
+def storable_path(name: str, limits: ReadLimits) -> str | None:
     """A relative path that every system can store; None for junk. Raises Unreadable for one that leads out."""
     too_long = Unreadable(f"has a path of more than {limits.path_length} bytes")
     if len(name) > LONGEST_NAME * limits.path_length:  # before anything is done with it
@@ -108,7 +117,7 @@ def placed(name: str, limits: ReadLimits) -> str | None:
     parts = _parts(name)
     if ".." in parts:
         raise Unreadable("has a path with `..`, which leads out of the submission")
-    if any(entries.is_junk(part) for part in parts):
+    if any(is_junk(part) for part in parts):
         return None
     if len(parts) - 1 > limits.depth:
         raise Unreadable(f"lies more than {limits.depth} folders deep")
@@ -152,9 +161,9 @@ def folder_listing(root: Path, limits: ReadLimits) -> Contents:
         try:
             with os.scandir(folder) as listing:
                 some = itertools.islice(listing, limits.entries + 1)
-                children = sorted(some, key=lambda child: natural(child.name))
+                children = sorted(some, key=lambda child: natural_key(child.name))
         except OSError as error:
-            contents.refuse(inside or "The folder", f"cannot be read: {reason(error)}")
+            contents.refuse(inside or "The folder", f"cannot be read: {reason_of(error)}")
             continue
         if any(child.name == "pyvenv.cfg" for child in children):
             continue  # a virtual environment
@@ -165,7 +174,7 @@ def folder_listing(root: Path, limits: ReadLimits) -> Contents:
                     f"There are more than {limits.entries} files; the rest was ignored."
                 )
                 return contents
-            if entries.is_junk(child.name):
+            if is_junk(child.name):
                 continue
             name = f"{inside}/{child.name}" if inside else child.name
             try:
@@ -180,23 +189,23 @@ def folder_listing(root: Path, limits: ReadLimits) -> Contents:
                     if path := contents.place(name, limits, on_disk=True):
                         size = child.stat(follow_symlinks=False).st_size
                         contents.files[name] = ListedFile(
-                            path, size, partial(fetch, folder / child.name)
+                            path, size, partial(read_file, folder / child.name)
                         )
                 else:
                     contents.refuse(name, NOT_A_FILE)
             except Unreadable as error:
                 contents.refuse(name, error)
             except OSError as error:
-                contents.refuse(name, f"cannot be read: {reason(error)}")
+                contents.refuse(name, f"cannot be read: {reason_of(error)}")
     return contents
 
 
-def fetch(path: Path, most: int) -> bytes:
+def read_file(path: Path, most: int) -> bytes:
     """The bytes of a regular file, up to one more than `most`, which shows that there are more; raises Unreadable."""
     try:
         descriptor = os.open(path, _FLAGS)
     except (OSError, ValueError) as error:
-        raise Unreadable(f"cannot be read: {reason(error)}") from None
+        raise Unreadable(f"cannot be read: {reason_of(error)}") from None
     try:
         found = os.fstat(descriptor)
         if not stat.S_ISREG(found.st_mode):
@@ -209,7 +218,7 @@ def fetch(path: Path, most: int) -> bytes:
             left -= len(part)
         return b"".join(parts)
     except OSError as error:
-        raise Unreadable(f"cannot be read: {reason(error)}") from None
+        raise Unreadable(f"cannot be read: {reason_of(error)}") from None
     finally:
         os.close(descriptor)
 
@@ -325,7 +334,7 @@ def is_tar(data: bytes) -> bool:
     return len(data) >= _BLOCK and _checksum_fits(data[:_BLOCK])
 
 
-def unpacked(data: bytes, limits: ReadLimits) -> tuple[bytes, str]:
+def unpack_gzip(data: bytes, limits: ReadLimits) -> tuple[bytes, str]:
     """The content of a gzip up to the limit, and a remark where that is not all of it."""
     found = bytearray()
     at = 0
@@ -355,7 +364,7 @@ def tar_listing(data: bytes, limits: ReadLimits) -> Contents:
     contents = Contents()
     if data[:2] == b"\x1f\x8b":
         packed = len(data)
-        data, remark = unpacked(data, limits)
+        data, remark = unpack_gzip(data, limits)
         contents.unpacked = len(data)
         if len(data) > limits.ratio_from and len(data) > limits.ratio * packed:
             raise Unreadable(

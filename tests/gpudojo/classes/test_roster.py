@@ -10,7 +10,7 @@ from gpudojo.classes.names import name_key
 from gpudojo.classes.roster import Roster, read_roster
 from gpudojo.model.errors import BadFile
 from gpudojo.model.results import RosterRow
-from gpudojo.submissions.entries import Submitter
+from gpudojo.submissions.submitters import Submitter
 
 CANVAS = """Student,ID,SIS User ID,SIS Login ID,Section,Day 8 (17)
     Points Possible,,,,,20

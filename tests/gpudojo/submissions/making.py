@@ -10,7 +10,7 @@ from pathlib import Path
 
 from gpudojo.submissions.entries import Kind, ReadLimits, ReadSubmission, SubmissionEntry
 from gpudojo.submissions.listing import list_submissions
-from gpudojo.submissions.reading import read
+from gpudojo.submissions.reading import read_submission
 
 SOURCE = b"def train_epoch(model, loader, loss_fn, optimizer, device):\n    return 0.0\n"
 STUB = b'def train_epoch(model, loader, loss_fn, optimizer, device):\n    """To do."""\n    raise NotImplementedError\n'
@@ -68,7 +68,7 @@ def entry(path: Path) -> SubmissionEntry:
 
 
 def submitted(path: Path, limits: ReadLimits | None = None) -> ReadSubmission:
-    return read(entry(path), limits)
+    return read_submission(entry(path), limits)
 
 
 def paths(submission: ReadSubmission) -> list[str]:

@@ -11,7 +11,7 @@ import pytest
 from gpudojo.grading import load
 from gpudojo.model.catalogue import exercises_of
 from gpudojo.model.exercise import Exercise
-from gpudojo.submissions.reading import Choice, ChosenDefinition, State, choose
+from gpudojo.submissions.choosing import Choice, ChosenDefinition, State, choose_definitions
 
 from tests.gpudojo.submissions.making import FILE, SOURCE, STUB, notebook
 
@@ -23,8 +23,8 @@ STUB_BOOK = notebook(STUB.decode())
 
 
 def chosen(files: dict[str, bytes], exercise: Exercise = TRAINING) -> ChosenDefinition:
-    found = choose(files, [exercise]).definitions
-    assert found == choose(dict(reversed(files.items())), [exercise]).definitions, (
+    found = choose_definitions(files, [exercise]).definitions
+    assert found == choose_definitions(dict(reversed(files.items())), [exercise]).definitions, (
         "the order of the files is nothing"
     )
     return found[0]
@@ -126,7 +126,7 @@ def test_what_counts_as_a_definition(source: str, line: int | None, state: State
 def test_other_files_with_the_same_function_are_other_versions(
     other: dict[str, bytes], versions: tuple[str, ...]
 ) -> None:
-    (found,) = choose({"final.py": SOURCE, **other}, [TRAINING]).definitions
+    (found,) = choose_definitions({"final.py": SOURCE, **other}, [TRAINING]).definitions
     assert found.versions == versions
 
 
@@ -143,7 +143,9 @@ def test_a_notebook_names_cell_and_line_and_the_last_sound_definition_counts() -
     assert (found.cell, found.line, found.state) == (1, 1, State.DEFINED)
     found = chosen({"day8.ipynb": notebook("x = 1", STUB.decode(), "\n" + BROKEN.decode())})
     assert (found.cell, found.line, found.state) == (3, 2, State.BROKEN)
-    choice = choose({"day8.ipynb": notebook("x = 1", "\n" + BROKEN.decode())}, [TRAINING])
+    choice = choose_definitions(
+        {"day8.ipynb": notebook("x = 1", "\n" + BROKEN.decode())}, [TRAINING]
+    )
     assert choice.unreadable == (("day8.ipynb", "'(' was never closed in line 2 of cell 2"),)
     assert (
         choice.problem == "day8.ipynb could not be read: '(' was never closed in line 2 of cell 2."
@@ -152,7 +154,7 @@ def test_a_notebook_names_cell_and_line_and_the_last_sound_definition_counts() -
 
 def test_every_function_is_answered_and_the_note_tells_what_was_passed_over() -> None:
     files = {FILE: STUB, "a.py": SOURCE, "b.py": SOURCE, "c.py": SOURCE, "d/d.py": SOURCE}
-    choice = choose(files, exercises_of("day8"))
+    choice = choose_definitions(files, exercises_of("day8"))
     functions = [
         function.name for exercise in exercises_of("day8") for function in exercise.functions
     ]
@@ -251,7 +253,7 @@ def test_hostile_sources_cost_little_and_leave_the_others(file: str, data: bytes
     hostile = {file: data}
     tracemalloc.start()
     begin = time.process_time()
-    alone = choose(hostile, [TRAINING])
+    alone = choose_definitions(hostile, [TRAINING])
     seconds, (_, peak) = time.process_time() - begin, tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert seconds < 20
@@ -264,14 +266,14 @@ def test_hostile_sources_cost_little_and_leave_the_others(file: str, data: bytes
         assert alone.problem is not None
     else:
         assert alone.definitions[0].state in (State.DEFINED, State.STUB)
-    beside = choose({**hostile, FILE: SOURCE}, [TRAINING])
+    beside = choose_definitions({**hostile, FILE: SOURCE}, [TRAINING])
     assert beside.definitions[0].file == FILE
     assert beside.problem is None
 
 
 def test_there_is_an_end_to_how_much_is_parsed() -> None:
     files = {f"{number:03}.py": b"train_epoch = 1\n" + b"# \n" * 100_000 for number in range(30)}
-    choice = choose(files, [TRAINING])
+    choice = choose_definitions(files, [TRAINING])
     assert choice.definitions[0].file == "000.py"
     assert 0 < len(choice.unreadable) < 30
     assert choice.unreadable[0][1] == "it was not read, because there is too much Python beside it"
@@ -283,7 +285,7 @@ def test_what_was_parsed_to_choose_is_not_parsed_again_to_load(tmp_path: Path) -
         "one.py": b"def move_batch(batch, device):\n    return 1\n",
         "two.py": b"x = '\\d'  # move_model\n",
     }
-    choose(files, exercises_of("day8"), trees)
+    choose_definitions(files, exercises_of("day8"), trees)
     assert len(trees) == 1, "the warning about the escape is to be printed when that file is loaded"
     (tmp_path / "one.py").write_bytes(files["one.py"])
     tree = trees[files["one.py"].decode(), 1]

@@ -8,9 +8,10 @@ import sys
 from pathlib import Path
 
 import pytest
-from gpudojo.submissions.entries import Kind, natural, plain
-from gpudojo.submissions.listing import list_submissions, unpacked
-from gpudojo.submissions.reading import read
+from gpudojo.submissions.entries import Kind
+from gpudojo.submissions.listing import list_submissions, unpack_class
+from gpudojo.submissions.names import curriculum_name, natural_key
+from gpudojo.submissions.reading import read_submission
 
 from tests.gpudojo.submissions.making import FILE, SOURCE, notebook, write, zipped
 
@@ -186,7 +187,9 @@ def test_links_and_pipes_in_a_class_are_left_out(tmp_path: Path) -> None:
 def test_natural_order_is_total_and_plain_names_are_found() -> None:
     names = ["a10", "a2", "A2", "a", "2", "10", "a2b", "é", "", "²"]
     for pair in itertools.permutations(names, 2):
-        assert (natural(pair[0]) < natural(pair[1])) != (natural(pair[1]) < natural(pair[0]))
+        assert (natural_key(pair[0]) < natural_key(pair[1])) != (
+            natural_key(pair[1]) < natural_key(pair[0])
+        )
     stem = FILE.removesuffix(".py")
     for name in (
         FILE,
@@ -203,16 +206,16 @@ def test_natural_order_is_total_and_plain_names_are_found() -> None:
         "04-modifying-training-loop-gpu.py",
         "04 Modifying Training Loop GPU.py",
     ):
-        assert plain(name) == stem, name
-    assert plain(f"my_{FILE}") != stem
+        assert curriculum_name(name) == stem, name
+    assert curriculum_name(f"my_{FILE}") != stem
     assert (
-        plain("day8.py")
-        == plain("Day8 (2).ipynb")
-        == plain("Day 8.ipynb")
-        == plain("day-8-2.py")
+        curriculum_name("day8.py")
+        == curriculum_name("Day8 (2).ipynb")
+        == curriculum_name("Day 8.ipynb")
+        == curriculum_name("day-8-2.py")
         == "day8"
     )
-    assert plain("day88.py") != "day8"
+    assert curriculum_name("day88.py") != "day8"
 
 
 @pytest.mark.parametrize(
@@ -255,9 +258,9 @@ def test_a_class_is_opened_as_a_platform_packs_it(tmp_path: Path) -> None:
     for number, files in enumerate((canvas, moodle, gradescope)):
         path = write(tmp_path / f"{number}.zip", zipped(*files, ("../../outside.py", SOURCE)))
         for _ in range(2):  # the second time it is there already
-            found = list_submissions([unpacked(path, below)])
+            found = list_submissions([unpack_class(path, below)])
             assert len(found.entries) == 2, files
-            assert all(len(read(entry).files) == 1 for entry in found.entries)
+            assert all(len(read_submission(entry).files) == 1 for entry in found.entries)
         if files is canvas:
             assert [(entry.student, entry.identifier, entry.late) for entry in found.entries] == [
                 ("examplead", "101", True), ("samplebo", "102", False)
@@ -267,5 +270,5 @@ def test_a_class_is_opened_as_a_platform_packs_it(tmp_path: Path) -> None:
     # One student's own zip, and what is none, stay as they are.
     for data in (zipped((FILE, SOURCE)), b"no zip", zipped((f"examplead_101_9001_{FILE}", SOURCE))):
         path = write(tmp_path / "one.zip", data)
-        assert unpacked(path, below) == path
-    assert unpacked(tmp_path, below) == tmp_path
+        assert unpack_class(path, below) == path
+    assert unpack_class(tmp_path, below) == tmp_path

@@ -13,17 +13,18 @@ from pathlib import Path
 
 import pytest
 from gpudojo.model.catalogue import exercises_of
+from gpudojo.submissions.choosing import choose_definitions
 from gpudojo.submissions.entries import (
     Kind,
     ReadLimits,
     ReadSubmission,
     SourceFile,
     SubmissionEntry,
-    digest,
-    shown,
+    digest_of,
 )
 from gpudojo.submissions.listing import list_submissions
-from gpudojo.submissions.reading import choose, read
+from gpudojo.submissions.names import name_in_text
+from gpudojo.submissions.reading import read_submission
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -49,7 +50,7 @@ TRIED = settings(max_examples=settings().max_examples // 2)
 @pytest.fixture(scope="module", autouse=True)
 def _imported() -> None:
     """What is imported at the first notebook is none of the watch's business."""
-    choose({"day8.ipynb": notebook(SOURCE.decode())}, EXERCISES)
+    choose_definitions({"day8.ipynb": notebook(SOURCE.decode())}, EXERCISES)
 
 
 def test_the_watch_sees_what_it_should(tmp_path: Path) -> None:
@@ -88,7 +89,7 @@ def examined(found: ReadSubmission, limits: ReadLimits) -> None:
             "it stays where it is put"
         )
         assert not set(file.path) & set('\\:<>"|?*')
-    assert found.digest == digest(found.files)
+    assert found.digest == digest_of(found.files)
 
 
 def tried(name: str, data: bytes) -> ReadSubmission:
@@ -96,9 +97,9 @@ def tried(name: str, data: bytes) -> ReadSubmission:
         folder = Path(os.path.realpath(made))
         one = entry(write(folder / name, data))
         with watched(folder):
-            found = read(one, LIMITS)
+            found = read_submission(one, LIMITS)
         examined(found, LIMITS)
-        assert read(one, LIMITS) == found
+        assert read_submission(one, LIMITS) == found
         assert os.listdir(folder) == [name]
     return found
 
@@ -243,8 +244,8 @@ BOOK = st.fixed_dictionaries(
 def chosen(files: tuple[SourceFile, ...]) -> None:
     given_in = {file.path: file.data for file in files}
     with tempfile.TemporaryDirectory() as nowhere, watched(Path(nowhere)):
-        choice = choose(given_in, EXERCISES)
-    assert choice == choose(dict(reversed(given_in.items())), EXERCISES)
+        choice = choose_definitions(given_in, EXERCISES)
+    assert choice == choose_definitions(dict(reversed(given_in.items())), EXERCISES)
     assert len(choice.definitions) == sum(len(exercise.functions) for exercise in EXERCISES)
     for one in choice.definitions:
         assert one.file is None or one.file in given_in
@@ -313,15 +314,15 @@ def test_any_class_is_listed_with_each_thing_once(children: dict[str, bool], dat
         for one in found.entries:
             assert one.name.isprintable()
             assert one.student
-            examined(read(one, LIMITS), LIMITS)
+            examined(read_submission(one, LIMITS), LIMITS)
 
 
 def test_an_entry_made_by_hand_is_read_too(tmp_path: Path) -> None:
     write(tmp_path / FILE)
-    assert read(SubmissionEntry("x", "x", tmp_path, Kind.FOLDER)).files[0].path == FILE
+    assert read_submission(SubmissionEntry("x", "x", tmp_path, Kind.FOLDER)).files[0].path == FILE
 
 
 @pytest.mark.parametrize("name", ["\0" * 80, "a\0" * 500, "\u202e" * 38 + "x" * 1000])
 def test_a_name_of_invisible_characters_is_shown_short(name: str) -> None:
-    assert shown(name).isprintable()
-    assert len(shown(name)) <= 120
+    assert name_in_text(name).isprintable()
+    assert len(name_in_text(name)) <= 120

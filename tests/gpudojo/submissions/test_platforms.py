@@ -7,8 +7,10 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from gpudojo.submissions.entries import Kind, Naming, SubmissionEntry, Submitter
-from gpudojo.submissions.listing import commit_time, list_submissions
+from gpudojo.submissions.commits import commit_time
+from gpudojo.submissions.entries import Kind, Naming, SubmissionEntry
+from gpudojo.submissions.listing import list_submissions
+from gpudojo.submissions.submitters import Submitter
 
 from tests.gpudojo.submissions.making import FILE, write
 

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 from gpudojo.submissions import archives
-from gpudojo.submissions.entries import ReadLimits, SourceFile, Unreadable, digest
+from gpudojo.submissions.entries import ReadLimits, SourceFile, Unreadable, digest_of
 from gpudojo.submissions.listing import list_submissions
-from gpudojo.submissions.reading import read
+from gpudojo.submissions.reading import read_submission
 
 from tests.gpudojo.submissions.making import (
     FILE,
@@ -61,7 +61,7 @@ def test_what_holds_nothing_says_so(tmp_path: Path) -> None:
     write(tmp_path / "none.zip", zipped())
     write(tmp_path / "nil.zip", b"")
     write(tmp_path / "old.rar", b"Rar!")
-    said = {one.name: read(one) for one in list_submissions([tmp_path]).entries}
+    said = {one.name: read_submission(one) for one in list_submissions([tmp_path]).entries}
     assert {name: one.problem for name, one in said.items()} == {
         "empty": "It is empty.",
         "others": "There is no Python file or notebook among the 2 files.",
@@ -80,13 +80,13 @@ def test_platform_files_are_read_under_the_names_students_gave(tmp_path: Path) -
         zipped(("helper.py", SOURCE), ("in.zip", zipped())),
     )
     (found,) = list_submissions([tmp_path]).entries
-    assert paths(read(found)) == [FILE, "more.zip/helper.py"]
+    assert paths(read_submission(found)) == [FILE, "more.zip/helper.py"]
     write(
         tmp_path / "m" / "Ada Example_12_assignsubmission_file_" / "work.zip",
         zipped((FILE, SOURCE)),
     )
     (found,) = list_submissions([tmp_path / "m"]).entries
-    assert paths(read(found)) == [f"work.zip/{FILE}"]
+    assert paths(read_submission(found)) == [f"work.zip/{FILE}"]
 
 
 def test_the_digest_is_of_the_content_alone(tmp_path: Path) -> None:
@@ -100,7 +100,7 @@ def test_the_digest_is_of_the_content_alone(tmp_path: Path) -> None:
         one.digest
         != submitted(write(tmp_path / "c.zip", zipped(("x/a.py", b"2"), ("b.py", b"1")))).digest
     )
-    assert digest([SourceFile("ab", b"c")]) != digest([SourceFile("a", b"bc")])
+    assert digest_of([SourceFile("ab", b"c")]) != digest_of([SourceFile("a", b"bc")])
 
 
 @pytest.mark.parametrize(
@@ -169,8 +169,8 @@ def test_a_file_swapped_after_it_was_listed_is_not_followed(tmp_path: Path) -> N
     os.mkfifo(tmp_path / "pipe.py")
     for name in ("link.py", "pipe.py", "nobody.py"):
         with pytest.raises(Unreadable):
-            archives.fetch(tmp_path / name, 10)
-    assert archives.fetch(tmp_path / "secret.py", 10) == SOURCE[:11], (
+            archives.read_file(tmp_path / name, 10)
+    assert archives.read_file(tmp_path / "secret.py", 10) == SOURCE[:11], (
         "one more, which shows that there is more"
     )
 
@@ -226,13 +226,13 @@ def test_an_entry_that_vanishes_is_a_problem(tmp_path: Path) -> None:
     for path in (write(tmp_path / "a.py"), write(tmp_path / "b.zip")):
         found = entry(path)
         path.unlink()
-        assert read(found).problem == f"{path.name} cannot be read: it does not exist."
+        assert read_submission(found).problem == f"{path.name} cannot be read: it does not exist."
 
 
 def test_nothing_is_raised_whatever_breaks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     found = entry(write(tmp_path / "a.zip", zipped((FILE, SOURCE))))
     monkeypatch.setattr("gpudojo.submissions.archives.zip_listing", lambda *_: 1 / 0)
-    assert read(found).problem == "It could not be read (ZeroDivisionError)."
+    assert read_submission(found).problem == "It could not be read (ZeroDivisionError)."
 
 
 @LINUX

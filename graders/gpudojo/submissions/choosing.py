@@ -1,0 +1,402 @@
+"""Chooses which definition of each function is graded."""
+
+from __future__ import annotations
+
+import ast
+import enum
+import re
+import warnings
+from collections.abc import Iterable, Mapping
+from pathlib import PurePosixPath
+from typing import Final, NamedTuple
+
+import msgspec
+
+from gpudojo.grading import load
+from gpudojo.model.catalogue import day_names
+from gpudojo.model.exercise import Exercise
+from gpudojo.submissions.names import (
+    ASIDE,
+    SOURCES,
+    copy_number,
+    curriculum_name,
+    depth_key,
+    ending_of,
+    name_in_text,
+)
+
+# A syntax tree takes a hundred times the memory of its source, and seconds for each megabyte.
+PARSED_CHARACTERS: Final = 400_000
+PARSED_IN_ALL: Final = 4_000_000
+CELLS_AT_MOST: Final = 2_000
+_WITHOUT_STATEMENTS: Final = (ast.Assign, ast.AnnAssign, ast.Import, ast.ImportFrom, ast.Expr)
+# Not the real name: to show the line of a syntax error, Python opens the file of that name.
+_NOWHERE: Final = PurePosixPath("<submission>")
+_TEST_FILE: Final = re.compile(r"test_.*|.*_tests?|conftest")
+
+
+class State(enum.StrEnum):
+    """What is known of a definition."""
+
+    DEFINED = "defined"
+    BROKEN = "broken"  # in a file or cell that is not valid Python
+    STUB = "stub"
+    MISSING = "missing"
+
+
+_STATES_IN_ORDER: Final = (State.DEFINED, State.BROKEN, State.STUB)  # the best first
+
+
+class Candidate(msgspec.Struct, frozen=True):
+    """A definition that can be chosen."""
+
+    file: str
+    line: int | None  # of the file, or of the cell
+    cell: int | None  # of a notebook, among its code cells
+    state: State
+    imported: bool = False
+
+
+# The last binding of each function's name, by file.
+_Bindings = Mapping[str, Mapping[str, Candidate]]
+
+
+class ChosenDefinition(msgspec.Struct, frozen=True):
+    """The definition that is graded.
+
+    If there is none, `file` is the one that should have it, if known.
+    """
+
+    exercise: str
+    function: str
+    file: str | None
+    line: int | None
+    cell: int | None
+    named: bool  # whether the file is named for the exercise
+    state: State
+    passed_over: tuple[Candidate, ...] = ()
+    versions: tuple[str, ...] = ()  # other versions of its file, which have work in them, too
+
+    @property
+    def note(self) -> str:
+        """What is worth knowing about the choice; empty if it is the obvious one."""
+        if self.file is None or self.state is State.MISSING:
+            return ""
+        sentences = []
+        if not self.named:
+            sentences.append(f"It was taken from {name_in_text(self.file)}.")
+        if self.passed_over:
+            others = []
+            for other in self.passed_over[:3]:
+                stub = " (a stub)" if other.state is State.STUB else ""
+                others.append(f"{name_in_text(other.file)}{stub}")
+            left_out = len(self.passed_over) - len(others)
+            more = f" and {left_out} more" if left_out else ""
+            sentences.append(f"It is defined in {', '.join(others)}{more}, too.")
+        return " ".join(sentences)
+
+
+class Choice(msgspec.Struct, frozen=True):
+    """The definitions that are graded of a submission."""
+
+    definitions: tuple[ChosenDefinition, ...]
+    unreadable: tuple[tuple[str, str], ...] = ()  # files that could not be parsed, and why
+    problem: str | None = None  # why nothing could be found, if the files have it
+
+    def of(self, function: str) -> ChosenDefinition | None:
+        """The definition of a function; None for one that no exercise has."""
+        for definition in self.definitions:
+            if definition.function == function:
+                return definition
+        return None
+
+
+def choose_definitions(
+    files: Mapping[str, bytes], exercises: Iterable[Exercise], trees: load.Trees | None = None
+) -> Choice:
+    """Choose a definition of every function; the same for the same files. Raises nothing.
+
+    Syntax trees are put into `trees`, for who loads the files next.
+    """
+    exercises = tuple(exercises)
+    names = {function.name for exercise in exercises for function in exercise.functions}
+    if trees is None:
+        trees = {}
+    bindings: dict[str, dict[str, Candidate]] = {}
+    unreadable: dict[str, str] = {}
+    bytes_left = PARSED_IN_ALL
+    for path in sorted(files, key=depth_key):
+        data = files[path]
+        if not ending_of(path, SOURCES) or not _may_name_any(data, names):
+            continue
+        bytes_left -= min(len(data), PARSED_CHARACTERS)
+        if bytes_left < 0:
+            unreadable[path] = "it was not read, because there is too much Python beside it"
+            continue
+        bindings[path], reason = _bindings_in_file(path, data, names, trees)
+        if reason:
+            unreadable[path] = reason
+    versions = _versions_of_files(bindings)
+    definitions = []
+    for exercise in exercises:
+        for function in exercise.functions:
+            chooser = _Chooser(exercise, function.name, versions)
+            definitions.append(chooser.choose(files, bindings))
+    problem = None
+    if all(chosen.state in (State.MISSING, State.BROKEN) for chosen in definitions):
+        for path, reason in unreadable.items():
+            problem = f"{name_in_text(path)} could not be read: {reason}."
+            break
+    return Choice(tuple(definitions), tuple(unreadable.items()), problem)
+
+
+def _may_name_any(data: bytes, names: set[str]) -> bool:
+    """False if a file names none of the functions: it is not parsed then."""
+    return b"\\u" in data or any(name.encode() in data for name in names)
+
+
+def _versions_of_files(bindings: _Bindings) -> dict[str, tuple[str, ...]]:
+    """For a file that is one of several versions, `day8.py` and `day8 (1).py`: all of them.
+
+    Of these one is graded, the one with most work in it, or else the latest: what counts is never
+    put together of two attempts. It is the file that comes first in the result.
+    """
+    work = {}  # by file: how many functions it defines
+    groups: dict[tuple[str, str], list[str]] = {}
+    for path, candidates in bindings.items():
+        work[path] = sum(one.state is State.DEFINED for one in candidates.values())
+        if work[path] and not _is_aside(path):
+            key = (curriculum_name(path), ending_of(path, SOURCES))
+            groups.setdefault(key, []).append(path)
+    versions: dict[str, tuple[str, ...]] = {}
+    for group in groups.values():
+        if len(group) > 1:
+            ordered = sorted(
+                group, key=lambda path: (-work[path], -copy_number(path), depth_key(path))
+            )
+            versions |= dict.fromkeys(group, tuple(ordered))
+    return versions
+
+
+class _NameRank(NamedTuple):
+    """How well a file's name fits an exercise; less is better."""
+
+    rank: int  # 0: it is named for the exercise, 1: for the day, 2: neither
+    is_notebook: bool
+
+
+class _Chooser:
+    """Chooses the definition of one function."""
+
+    def __init__(
+        self, exercise: Exercise, function: str, versions: Mapping[str, tuple[str, ...]]
+    ) -> None:
+        self._exercise = exercise
+        self._function = function
+        self._versions = versions  # by file that has several: all, the one that is graded first
+
+    def choose(self, files: Mapping[str, bytes], bindings: _Bindings) -> ChosenDefinition:
+        """The best definition in all files; with `State.MISSING` if there is none."""
+        candidates = []
+        for names in bindings.values():
+            if self._function in names:
+                candidates.append(names[self._function])
+        if not candidates:
+            return self._missing(files)
+        best, *others = sorted(candidates, key=self._rank)
+        named = self._rank_name(best.file).rank == 0
+        versions = [path for path in self._versions.get(best.file, ()) if path != best.file]
+        if not named and best.state is State.DEFINED:
+            # Whichever file is meant, perhaps old.py or final.py: ask a person.
+            for other in others:
+                if _are_rivals(best, other) and other.file not in versions:
+                    versions.append(other.file)
+        return ChosenDefinition(
+            self._exercise.stem,
+            self._function,
+            best.file,
+            best.line,
+            best.cell,
+            named,
+            best.state,
+            tuple(others),
+            tuple(versions),
+        )
+
+    def _rank(self, one: Candidate) -> tuple[object, ...]:
+        """A sort key that puts the best candidate first."""
+        best_version = self._versions.get(one.file, (one.file,))[0]
+        return (
+            one.file != best_version,
+            _is_aside(one.file),
+            _STATES_IN_ORDER.index(one.state),
+            *self._rank_name(one.file),
+            one.imported,
+            *depth_key(one.file),
+        )
+
+    def _rank_name(self, path: str) -> _NameRank:
+        name = curriculum_name(path)
+        is_notebook = bool(ending_of(path, (load.NOTEBOOK_SUFFIX,)))
+        if name == self._exercise.stem.casefold():
+            return _NameRank(0, is_notebook)
+        return _NameRank(1 if name in day_names() else 2, is_notebook)
+
+    def _missing(self, files: Mapping[str, bytes]) -> ChosenDefinition:
+        """That there is no definition, with the file that should have it, if that is known."""
+        file = min(
+            files,
+            key=lambda path: (_is_aside(path), *self._rank_name(path), *depth_key(path)),
+            default=None,
+        )
+        if file is not None:
+            has_other_name = self._rank_name(file).rank == 2
+            if _is_aside(file) or (has_other_name and len(files) > 1):
+                file = None
+        named = file is not None and self._rank_name(file).rank == 0
+        return ChosenDefinition(
+            self._exercise.stem, self._function, file, None, None, named, State.MISSING
+        )
+
+
+def _are_rivals(one: Candidate, other: Candidate) -> bool:
+    """True if two files each have work on a function; not for a notebook and its export."""
+    for each in (one, other):
+        if each.state is not State.DEFINED or each.imported or _is_aside(each.file):
+            return False
+    return curriculum_name(one.file) != curriculum_name(other.file)
+
+
+def _is_aside(path: str) -> bool:
+    """True if a file's definitions are probably not meant to be graded."""
+    folders = PurePosixPath(path).parts[:-1]
+    if any(folder.casefold() in ASIDE for folder in folders):
+        return True
+    return bool(_TEST_FILE.fullmatch(curriculum_name(path)))
+
+
+class SourcePart(NamedTuple):
+    """The text of a Python file, or of a code cell of a notebook."""
+
+    source: str
+    first_line: int  # counted over all cells
+    cell: int | None  # its number
+
+
+def source_parts(path: str, data: bytes) -> list[SourcePart]:
+    """The text of a file, or of each code cell of a notebook.
+
+    Raises load.Unparsable, load.NotANotebook, RecursionError or MemoryError.
+    """
+    if not ending_of(path, (load.NOTEBOOK_SUFFIX,)):
+        return [SourcePart(load.decode_source(data), 1, None)]
+    if data.count(b'"cell_type"') > CELLS_AT_MOST:
+        raise load.NotANotebook(f"it has more than {CELLS_AT_MOST} cells")
+    cells = load.parse_notebook(data).cells
+    return [SourcePart(cell.source, cell.first, cell.number) for cell in cells]
+
+
+def _bindings_in_file(
+    path: str, data: bytes, names: set[str], trees: load.Trees
+) -> tuple[dict[str, Candidate], str]:
+    """The last binding of each name in a file, and what is wrong with the file."""
+    found: dict[str, Candidate] = {}
+    broken: dict[str, Candidate] = {}
+    reason = ""
+    try:
+        for part in source_parts(path, data):
+            try:
+                tree = _parse_part(part, trees)
+            except load.Unparsable as error:
+                line = error.evidence.line
+                if line is not None:
+                    line -= part.first_line - 1
+                reason = reason or f"{error}{_place_in_words(line, part.cell)}"
+                for name in _names_that_look_bound(part.source, names):
+                    broken[name] = Candidate(path, line, part.cell, State.BROKEN)
+                continue
+            found |= _bindings_in_tree(path, part, tree, names)
+    except (load.Unparsable, load.NotANotebook) as error:
+        return {}, str(error)
+    except (RecursionError, MemoryError):
+        return {}, "it is nested too deeply"
+    for name, candidate in broken.items():
+        if name not in found or found[name].state is State.STUB:
+            found[name] = candidate
+    return found, reason
+
+
+def _parse_part(part: SourcePart, trees: load.Trees) -> ast.Module:
+    """The syntax tree of a text, also put into `trees`; raises load.Unparsable.
+
+    Not if there are warnings, about escapes and comparisons: they belong to the output of the
+    student's file, and come when it is parsed again.
+    """
+    if len(part.source) > PARSED_CHARACTERS:
+        size = f"{PARSED_CHARACTERS // 1000} kB"
+        raise load.Unparsable(f"its Python is longer than {size}", None)
+    with warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("always")
+        tree = load.parse_source(part.source, _NOWHERE, part.first_line)
+    if not warned:
+        trees[part.source, part.first_line] = tree
+    return tree
+
+
+def _place_in_words(line: int | None, cell: int | None) -> str:
+    if line is None:
+        return ""
+    return f" in line {line} of cell {cell}" if cell else f" in line {line}"
+
+
+def _bindings_in_tree(
+    path: str, part: SourcePart, tree: ast.Module, names: set[str]
+) -> dict[str, Candidate]:
+    """The last binding of each name in a syntax tree."""
+    marked = _find_marked_lines(tree)
+    found = {}
+    for name, line, is_stub in load.bindings(tree):
+        if name in names:
+            state = State.STUB if is_stub or line in marked.unfilled else State.DEFINED
+            own_line = line - part.first_line + 1
+            imported = line in marked.imported
+            found[name] = Candidate(path, own_line, part.cell, state, imported)
+    return found
+
+
+def _names_that_look_bound(source: str, names: set[str]) -> set[str]:
+    """The names that a text which is not valid Python seems to define."""
+    any_name = "|".join(sorted(map(re.escape, names)))
+    heads = rf"^(?:(?:async[ \t]+)?(?:def|class)[ \t]+({any_name})\b|({any_name})[ \t]*[:=])"
+    return {head[1] or head[2] for head in re.finditer(heads, source, re.M)}
+
+
+class _MarkedLines(NamedTuple):
+    """Lines of imports, and of assignments in which there is nothing but None yet."""
+
+    imported: set[int]
+    unfilled: set[int]
+
+
+def _find_marked_lines(tree: ast.Module) -> _MarkedLines:
+    marked = _MarkedLines(set(), set())
+    for statement in tree.body:
+        if load.is_demo(statement):
+            continue
+        # An assignment has no statements inside, and may be a long table.
+        nodes: Iterable[ast.AST] = (statement,)
+        if not isinstance(statement, _WITHOUT_STATEMENTS):
+            nodes = load.in_scope(statement)
+        for node in nodes:
+            if isinstance(node, ast.Import | ast.ImportFrom):
+                marked.imported.add(node.lineno)
+            elif isinstance(node, ast.Assign | ast.AnnAssign) and is_unfilled(node.value):
+                marked.unfilled.add(node.lineno)
+    return marked
+
+
+def is_unfilled(value: ast.expr | None) -> bool:
+    """True if there is nothing in a value but None yet, as in the answers of a stub."""
+    if isinstance(value, ast.Dict):
+        return bool(value.values) and all(is_unfilled(one) for one in value.values)
+    return value is None or (isinstance(value, ast.Constant) and value.value in (None, ...))

@@ -1,0 +1,220 @@
+"""What the names of files and folders tell: kinds, platforms, students, exercises, copies."""
+
+from __future__ import annotations
+
+import functools
+import re
+import unicodedata
+from collections.abc import Iterable
+from pathlib import PurePosixPath
+from typing import Final, NamedTuple
+
+from gpudojo.model.catalogue import day_names
+from gpudojo.model.errors import printable_text
+from gpudojo.submissions.entries import Naming
+
+SOURCES: Final = (".py", ".ipynb")
+ZIPS: Final = (".zip",)
+TARS: Final = (".tar", ".tar.gz", ".tgz")
+ARCHIVES: Final = (*TARS, *ZIPS)
+STRANGE_ARCHIVES: Final = tuple(
+    ".rar .7z .tar.bz2 .tbz2 .tar.xz .txz .tar.zst .gz .bz2 .xz".split()  # longer endings first
+)
+
+# Made by tools, never by a student; also every name that begins with a dot.
+JUNK: Final = frozenset(
+    """
+    __pycache__ __macosx venv env virtualenv site-packages node_modules build dist htmlcov
+    thumbs.db desktop.ini lib64 wandb lightning_logs mlruns
+    """.split()
+)
+# Folders whose definitions are not the student's, or not meant to be handed in.
+ASIDE: Final = frozenset(
+    "reference references test tests testing grader graders conformance".split()
+)
+
+# Canvas's numbers are long: `lab_8_2_name.py` is not from Canvas.
+_CANVAS: Final = re.compile(
+    r"(?P<student>[^_\s]+)_(?P<late>LATE_)?(?P<id>\d{2,})_(?P<file>\d{3,})_(?P<rest>.+)", re.S
+)
+_CANVAS_ANONYMOUS: Final = re.compile(
+    r"anon_(?P<id>\w{3,8}?)_(?P<late>LATE_)?(?P<file>\d{3,})_(?P<rest>.+)", re.S
+)
+_MOODLE: Final = re.compile(
+    r"(?P<student>.+?)_(?P<id>\d+)_assignsubmission_[a-z]+_?(?P<rest>.*)", re.S
+)
+_GRADESCOPE: Final = re.compile(r"submission_(?P<id>\d+)")
+_DAY_SPELT: Final = re.compile(r"^(day)[\s_+-](\d+)")
+# Added by browsers, file managers and platforms to a name that is taken:
+# " (1)", "-2", "-Copy1", " - Copy".
+_COPY: Final = re.compile(r"(?:[\s_+]*\(\d{1,3}\)|[-_\s]\d{1,2}|[\s_-]+copy[\s_-]*\d*)$")
+_COPY_OF: Final = re.compile(r"^(?:copy[\s_+]of[\s_+])+")
+_LONGEST_SHOWN: Final = 80  # characters of a name in a sentence
+
+
+class ParsedName(NamedTuple):
+    """What a name given by a platform says."""
+
+    naming: Naming
+    student: str
+    identifier: str | None
+    rest: str  # the student's own name of the file; empty for a folder
+    late: bool = False
+    file: int = 0  # the platform's number of the file
+
+
+@functools.lru_cache(1024)  # a class has the same names again and again
+def natural_key(name: str) -> tuple[tuple[tuple[int, int, str], ...], str]:
+    """A sort key that puts `student-2` before `student-10`, the same on every machine."""
+    keys = []
+    for index, part in enumerate(re.split(r"(\d{1,18})", fold_case(name))):
+        is_number = index % 2 == 1
+        if part:
+            keys.append((0, int(part), "") if is_number else (1, 0, part))
+    return tuple(keys), name
+
+
+def depth_key(path: str) -> tuple[int, object]:
+    """A sort key that puts the shallowest files first."""
+    return path.count("/"), natural_key(path)
+
+
+@functools.lru_cache(1024)
+def is_junk(name: str) -> bool:
+    """True for what tools make and no student hands in."""
+    folded = name.casefold()
+    if folded.startswith(".") or folded in JUNK:
+        return True
+    return folded.endswith((".egg-info", ".pyc", ".ipynb_checkpoints"))
+
+
+@functools.lru_cache(1024)
+def ending_of(name: str, endings: tuple[str, ...]) -> str:
+    """The first of these endings that a name has, or an empty text; a name is more than that."""
+    folded = name.casefold()
+    for ending in endings:
+        if folded.endswith(ending) and len(folded) > len(ending):
+            return ending
+    return ""
+
+
+@functools.lru_cache(1024)
+def parse_platform_name(name: str, is_folder: bool) -> ParsedName | None:
+    """What a name given by Canvas, Moodle or Gradescope says; None for other names."""
+    moodle = _MOODLE.fullmatch(name)
+    if moodle:
+        return ParsedName(Naming.MOODLE, moodle["student"].strip(), moodle["id"], moodle["rest"])
+    if is_folder:
+        gradescope = _GRADESCOPE.fullmatch(name)
+        if gradescope:
+            return ParsedName(Naming.GRADESCOPE, name, gradescope["id"], "")
+        return None
+    canvas = _CANVAS.fullmatch(name) or _CANVAS_ANONYMOUS.fullmatch(name)
+    if canvas:
+        student = canvas.groupdict().get("student") or f"anon_{canvas['id']}"
+        late = bool(canvas["late"])
+        number = int(canvas["file"])
+        return ParsedName(Naming.CANVAS, student, canvas["id"], canvas["rest"], late, number)
+    return None
+
+
+def people_in(paths: Iterable[str]) -> set[tuple[str, str | None]]:
+    """The students, with their identifiers, whose work an archive holds.
+
+    They are known by names that a platform gives; with several, it is that of a whole class.
+    """
+    parts = {part for path in paths for part in path.split("/")}
+    people = set()
+    for part in parts:
+        is_folder = not ending_of(part, (*SOURCES, *ARCHIVES))
+        parsed = parse_platform_name(part, is_folder)
+        if parsed is not None:
+            people.add((parsed.student, parsed.identifier))
+    return people
+
+
+def parse_repository_name(name: str, folder: str) -> ParsedName | None:
+    """What the name of a repository says, in a folder of that name; None for other names.
+
+    Known are `day8-account`, `spring-day8-account`, and `x-account` in `x-submissions`.
+    """
+    account = ""
+    assignment = folder.removesuffix("-submissions")
+    if assignment != folder and assignment and name.startswith(f"{assignment}-"):
+        account = name.removeprefix(f"{assignment}-")
+    if not account:
+        found = _repository_pattern().fullmatch(name.casefold())
+        if found:
+            account = name[len(name) - len(found["id"]) :]
+    return ParsedName(Naming.CLASSROOM, account, account, "") if account else None
+
+
+@functools.cache
+def _repository_pattern() -> re.Pattern[str]:
+    """Matches names like `spring-day8-account`, with the days that are installed."""
+    days = "|".join(re.sub(r"(\d+)", r"[-_]?\1", day) for day in day_names())
+    return re.compile(rf"(?:.+[-_])??(?:{days})-(?P<id>.+)")
+
+
+def curriculum_name(name: str) -> str:
+    """The name of a file as in the curriculum.
+
+    It is without ending, prefix of a platform, and mark of a copy.
+    """
+    stem = _stem_of(name)
+    parsed = parse_platform_name(stem, is_folder=False)
+    if parsed is not None and parsed.rest:
+        stem = parsed.rest
+    stem = _without_copy_of(stem)
+    while True:
+        shorter = _COPY.sub("", stem)
+        if shorter == stem or not shorter:
+            break
+        stem = shorter
+    return re.sub(r"[\s+-]+", "_", stem.strip())
+
+
+def copy_number(name: str) -> int:
+    """The number of a copy: 0 for `day8.py`, 2 for `day8 (2).py`, 1 if a copy has none."""
+    mark = _COPY.search(_without_copy_of(_stem_of(name)))
+    if mark is None:
+        return 0
+    digits = re.sub(r"\D", "", mark[0])
+    return int(digits) if digits else 1
+
+
+def _stem_of(path: str) -> str:
+    """The name of a file without the ending of a source."""
+    name = PurePosixPath(path).name
+    return name[: len(name) - len(ending_of(name, SOURCES))]
+
+
+def _without_copy_of(stem: str) -> str:
+    """A stem in one case, without "Copy of " in front.
+
+    Its day is spelt `day8`, or else the number would be taken for the mark of a copy.
+    """
+    return _DAY_SPELT.sub(r"\1\2", _COPY_OF.sub("", fold_case(stem).strip()))
+
+
+def fold_case(name: str) -> str:
+    """A name as it is compared where case and the encoding of accents do not count."""
+    return unicodedata.normalize("NFC", name).casefold()
+
+
+def reason_of(error: Exception) -> str:
+    """Why something cannot be read."""
+    if isinstance(error, FileNotFoundError):
+        return "it does not exist"
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror
+    return type(error).__name__
+
+
+def name_in_text(name: str) -> str:
+    """A name for use in a sentence: short, on one line, without invisible characters."""
+    if len(name) > _LONGEST_SHOWN:
+        name = f"{name[:38]}…{name[-38:]}"
+    text = printable_text(name)
+    # An invisible character is told in eight.
+    return text if len(text) <= 120 else f"{text[:58]}…{text[-58:]}"
