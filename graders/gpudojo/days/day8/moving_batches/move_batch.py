@@ -1,0 +1,436 @@
+"""`move_batch`: a batch on the device, whatever it is made of."""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from gpudojo.days.day8.moving_batches.batches import Alone, Masked, Sprite, make_pair
+from gpudojo.days.day8.moving_batches.declaration import move_batch
+from gpudojo.days.day8.moving_batches.structures import (
+    BatchPlace,
+    compare_batches,
+    first_changed,
+    state_of_parts,
+)
+from gpudojo.grading.call import (
+    Call,
+    call_and_restore_settings,
+    device_name,
+    torch,
+    try_scenarios,
+)
+from gpudojo.grading.checks import expect_settings_kept, runs
+from gpudojo.model.evidence import Case, Cases, Raised
+from gpudojo.model.exercise import Failed, Seen
+
+TENSOR = ("if Tensor", "if is_tensor", "to(")
+
+
+class Moved(Case, frozen=True):
+    """A batch after the move."""
+
+    places: list[BatchPlace]
+    device: str  # the one that was asked for
+    changed: str | None  # the first part of the batch passed in that is not as before
+    copies: int
+    waits: list[bool]  # of each copy to the device
+    line: int | None  # of the first copy
+    settings: list[str]
+
+
+def _move(call: Call, batch: Any, device: Any, **options: Any) -> Moved:
+    """Call the student's function and describe what became of the batch. Raises StudentRaised."""
+    before = state_of_parts(batch)
+    value, settings = call_and_restore_settings(call, batch, device, **options)
+    copies = call.ledger.transfers()
+    return Moved(
+        places=list(compare_batches(batch, value)),
+        device=device_name(device),
+        changed=first_changed(before, state_of_parts(batch)),
+        copies=len(copies),
+        # Only copies to the device: `asyncio.run` reads the result of a task on its way out.
+        waits=[not copy.non_blocking for copy in call.ledger.transfers_to_device()],
+        line=call.first_line(copies),
+        settings=settings,
+    )
+
+
+def _move_group(
+    call: Call, device: Any, batches: Mapping[str, Any], **options: Any
+) -> Cases[Moved]:
+    """Each batch of a group. The group that an error is in decides which check it belongs to."""
+    moving = {
+        name: functools.partial(_move, call, batch, device, **options)
+        for name, batch in batches.items()
+    }
+    return try_scenarios(moving)
+
+
+def _nested(seed: int) -> Any:
+    sprites, classes = make_pair(seed)
+    return {
+        "images": [sprites, (sprites > 0.5, classes.to(torch.uint8))],
+        "deeper": {"labels": classes, 7: {"one": (classes.sum(),)}},
+        ("a", 1): (sprites.half(), [torch.zeros(0, 3), [classes + 1]]),
+    }
+
+
+@move_batch.probe
+def moved(call: Call) -> dict[str, Cases[Moved]]:
+    """From the CPU to the device, which is given as an object, and once as a string."""
+    seed = call.seed
+    device = call.device
+    sprites, classes = make_pair(seed)
+    empty: dict[str, Any] = {"list": [], "tuple": (), "dict": {}, "in": [[], ({},)]}
+    inside = [Masked({"a": Alone(sprites)}, (classes,)), {"s": Masked(classes, [])}]
+    named = {
+        "images": sprites,
+        "title": "mushroom",
+        "count": 2,
+        "score": 0.5,
+        "mask": None,
+        "new": True,
+    }
+    listed = [classes, "mushroom", 7, None, b"png", object(), ("", "m", -1.5, 1j)]
+    there, there_too = (tensor.to(device) for tensor in make_pair(seed))
+    batches: dict[str, dict[str, Any]] = {
+        "nested": {"a nested batch": _nested(seed), "empty containers": empty}
+        | {"an empty list": [], "an empty tuple": (), "an empty dict": {}},
+        "named_tuples": {
+            "a named tuple": Masked(sprites, sprites > 0.5),
+            "a named tuple of one field": Alone(make_pair(seed)[0]),
+            "named tuples inside": inside,
+        },
+        "other_things": {"a dict with other things": named, "a list with other things": listed}
+        | {"a string": "mushroom", "a number": 3, "None": None},
+        "a_sprite_with_title": {
+            "a named tuple with a string": Sprite(*make_pair(seed), "mushroom")
+        },
+    }
+    pairs = _move_group(
+        call, device, {"a list": list(make_pair(seed)), "a tensor": make_pair(seed)[1]}
+    )
+    # Tensors that are already there, by either name of the device (`cuda` and `cuda:0`).
+    already = _move_group(call, device, {"a tensor that is there": there})
+    already.add(_move_group(call, device.type, {"by its type": [there, there[:1], there.mT]}))
+    already.add(_move_group(call, str(device), {"half of the pair": [there, make_pair(seed)[1]]}))
+    already.add(_move_group(call, "cpu", {"on the CPU": list(make_pair(seed))}))
+    # Containers of all kinds: the code for one may have another device than that for the others.
+    back = _move_group(call, torch.device("cpu"), {"from the device": (there, there_too)})
+    back.add(
+        _move_group(
+            call,
+            "cpu",
+            {"to the CPU, non_blocking=True": {"a": there, "b": there_too}},
+            non_blocking=True,
+        )
+    )
+    back.add(_move_group(call, "cpu", {"a named tuple to the CPU": Masked(there, there_too)}))
+    return {
+        "a_pair": pairs.add(_move_group(call, str(device), {"a tuple": make_pair(seed)})),
+        **{name: _move_group(call, device, group) for name, group in batches.items()},
+        "already_there": already,
+        "back_to_the_cpu": back,
+        "without_waiting": _without_waiting(call),
+    }
+
+
+def _without_waiting(call: Call) -> Cases[Moved]:
+    """Pinned where that exists, since only then a copy can run without the host waiting."""
+    sprites, classes = make_pair(call.seed)
+    if call.device.type == "cuda":
+        sprites = sprites.pin_memory()
+        classes = classes.pin_memory()
+    both = [sprites, classes]
+    nested = {"images": [sprites], "labels": (classes, Alone(sprites))}
+    asked = {"a pair, non_blocking=True": both, "nested, non_blocking=True": nested}
+    found = _move_group(call, call.device, asked, non_blocking=True)
+    found.add(_move_group(call, call.device, {"a pair, by default": both}))
+    return found.add(
+        _move_group(call, call.device, {"nested, non_blocking=False": nested}, non_blocking=False)
+    )
+
+
+@move_batch.probe(machine="two gpus")
+def moved_to_the_second_gpu(call: Call) -> dict[str, Cases[Moved]]:
+    here = make_pair(call.seed)
+    first = [tensor.to("cuda:0") for tensor in make_pair(call.seed)]
+    found = _move_group(
+        call, "cuda:1", {"from the CPU": {"a": here[0], "b": here[1]}}, non_blocking=True
+    )
+    return {
+        "to_the_second_gpu": found.add(
+            _move_group(call, torch.device("cuda", 1), {"from the first": Masked(*first)})
+        )
+    }
+
+
+PAIRS = ("a list", "a tuple")
+BASIC = (
+    "a list",
+    "a tuple",
+    "a tensor",
+    "a tensor that is there",
+    "by its type",
+    "half of the pair",
+    "on the CPU",
+)
+runs(move_batch, scenarios=(*BASIC, "from the device"))
+
+
+def _cases_in(seen: Seen, *groups: str) -> Cases[Moved]:
+    """The calls of some groups, or of all."""
+    every = seen[moved] | seen[moved_to_the_second_gpu]
+    found: Cases[Moved] = Cases()
+    for group in groups or every:
+        found.add(every[group])
+    return found
+
+
+def _patterns_of_kind(was: str) -> tuple[str, ...]:
+    """Source patterns for the code that handles a kind of thing: "a tuple", "a named tuple Masked"."""
+    kind = "named tuple" if "named tuple" in was else was.rpartition(" ")[2]
+    lists = ("if list", "if tuple", "for", "return")
+    return {
+        "named tuple": ("if _fields", "_make(", "if tuple", *lists),
+        "tuple": ("if tuple", *lists),
+        "list": lists,
+        "dict": ("if dict", "if Mapping", "items(", *lists),
+    }.get(kind, lists)
+
+
+def _patterns_of_holder(case: Moved, path: str) -> tuple[str, ...]:
+    """Source patterns for the container that a part of the batch is in."""
+    outside = re.sub(r"(\[[^\[\]]*\]|\.\w+)$", "", path)
+    return _patterns_of_kind(
+        next((place.was for place in case.places if place.path == outside), "")
+    )
+
+
+def _depth(path: str) -> int:
+    return path.count("[") + path.count(".")
+
+
+def _expect_no_errors(seen: Seen, group: str, expected: str) -> None:
+    for name, raised in _cases_in(seen, group).errors.items():
+        seen.about(None, name)
+        # Something that is no tensor was moved, turned into one, or searched for tensors without end.
+        made = "invalid data type" in raised.message or "infer dtype" in raised.message
+        taken = made or raised.type in ("AttributeError", "RecursionError")
+        key = (
+            "everything-a-tensor"
+            if taken and group in ("other_things", "a_sprite_with_title")
+            else None
+        )
+        raise Failed(f"{name} raised {raised.short}", expected, raised.line, key)
+
+
+@move_batch.check(points=1.5)
+def moves_a_pair(seen: Seen, wanted: Seen) -> None:
+    """Inputs and targets of a plain pair are on the device, with their values and dtypes."""
+    for name in PAIRS:
+        _expect_all_moved(name, seen[moved]["a_pair"][name], wanted[moved]["a_pair"][name])
+
+
+MOVED = ("runs", "moves_a_pair")
+
+
+def _built_from_one_sequence(seen: Seen) -> list[tuple[str, Raised]]:
+    """The named tuples that were built from one sequence."""
+    errors = _cases_in(seen, "named_tuples").errors.items()
+    return [
+        each
+        for each in errors
+        if each[1].type == "TypeError" and "positional argument" in each[1].message
+    ]
+
+
+@move_batch.check(points=1, needs=MOVED)
+def keeps_the_structure(seen: Seen, wanted: Seen) -> None:
+    """Lists stay lists, tuples tuples, named tuples named tuples, dicts dicts with the same keys."""
+    for name, raised in _built_from_one_sequence(seen):
+        expected = "the same named tuple, built from its fields"
+        raise Failed(
+            f"{name} raised {raised.short}", expected, raised.line, "named-tuple-constructor"
+        )
+    right = _cases_in(wanted)
+    for name, case in _cases_in(seen).items():
+        for place in case.places:
+            if place.role == "other" or (place.fits and place.alike):
+                continue
+            happened = f"{name}: `{place.path}` was {place.was} and became {place.found}"
+            if place.was == place.found:
+                happened = f"{name}: the keys or the number of items of `{place.path}` changed"
+            made = place.found.rpartition(" ")[2]
+            at = (
+                f"{made}(",
+                *(("_asdict(",) if made == "dict" else ()),
+                *_patterns_of_kind(place.was),
+            )
+            raise Failed(happened, "the same structure", None, "structure-changed", at)
+        if [place.path for place in case.places] != [place.path for place in right[name].places]:
+            raise Failed(
+                f"{name}: not all of the batch came back",
+                "the same structure",
+                None,
+                "structure-changed",
+            )
+    if not _cases_in(seen, "nested").errors:  # those are the next check's
+        _expect_no_errors(seen, "named_tuples", "the same named tuple")
+
+
+@move_batch.check(points=1, needs=MOVED)
+def moves_every_tensor(seen: Seen, wanted: Seen) -> None:
+    """Every tensor is on the device, at every depth, with its values and its dtype."""
+    _expect_no_errors(seen, "nested", "every tensor moved, at any depth")
+    groups = ["a_pair", "nested", "without_waiting"]
+    if not _cases_in(seen, "named_tuples").errors:  # those are another check's
+        groups.append("named_tuples")
+    for group in groups:
+        for name, case in seen[moved][group].items():
+            _expect_all_moved(
+                name,
+                case,
+                wanted[moved][group][name],
+                "named-tuple-constructor" if _built_from_one_sequence(seen) else None,
+            )
+
+
+def _expect_all_moved(name: str, case: Moved, reference: Moved, instead: str | None = None) -> None:
+    """Raises Failed for a tensor that was not moved; `instead` is the mistake if there is something else in a tuple."""
+    found = {place.path: place for place in case.places}
+    for right in reference.places:
+        if right.role != "tensor":
+            continue
+        place = found.get(right.path)
+        if place is None:
+            raise _tensor_missing(name, case, right)
+        if not place.fits:
+            raise _no_tensor(name, case, place, instead)
+        if place.device != right.device:
+            raise _not_moved(name, case, place, right)
+        if place.value != right.value:
+            happened = f"{name}: the values or the dtype of `{place.path}` changed"
+            raise Failed(happened, "only the device changed", at=TENSOR)
+
+
+def _tensor_missing(name: str, case: Moved, right: BatchPlace) -> Failed:
+    """The failure of a result that has nothing where a tensor should be."""
+    root = case.places[0]
+    happened = f"it returned {root.found}"
+    if root.found == root.was:
+        happened = f"{happened} without `{right.path}`"
+    # None is a forgotten return; anything else instead of a list is another structure.
+    key = None if root.found in ("None", root.was) else "structure-changed"
+    at = ("return",) if root.found == "None" else _patterns_of_holder(case, right.path)
+    expected = f"{root.was} with all of its tensors, moved"
+    return Failed(f"{name}: {happened}", expected, None, key, at)
+
+
+def _no_tensor(name: str, case: Moved, place: BatchPlace, instead: str | None) -> Failed:
+    """The failure of something else where a tensor should be."""
+    at = ("return",) if place.found == "None" else _patterns_of_holder(case, place.path)
+    if place is case.places[0]:
+        happened = f"{name}: it returned {place.found}"
+        return Failed(happened, "a tensor, moved", at=at)
+    happened = f"{name}: `{place.path}` is {place.found}"
+    return Failed(happened, "a tensor, moved", None, instead, at)
+
+
+def _not_moved(name: str, case: Moved, place: BatchPlace, right: BatchPlace) -> Failed:
+    """The failure of a tensor on another device."""
+    happened = f"{name}: `{place.path}` is on {place.device}"
+    expected = str(right.device)
+    moved_any = any(each.device == case.device for each in case.places)
+    if case.copies and not moved_any:
+        return Failed(happened, expected, case.line, "result-thrown-away")
+    holder = ("for", *_patterns_of_holder(case, right.path))
+    if name in PAIRS and right.path == "batch[1]":
+        return Failed(happened, expected, None, "targets-on-cpu", holder)
+    # Where others inside a container were moved, it is how this tensor is treated.
+    depth = _depth(right.path)
+    as_deep = [each for each in case.places if _depth(each.path) >= depth]
+    moved_as_deep = any(each.device == case.device for each in as_deep)
+    return Failed(happened, expected, at=TENSOR if moved_as_deep else holder)
+
+
+@move_batch.check(points=1, needs=MOVED)
+def leaves_other_things_alone(seen: Seen, wanted: Seen) -> None:
+    """Strings, numbers, None and everything else that is no tensor come back unchanged."""
+    expected = "what is no tensor, list, tuple or dict comes back unchanged"
+    _expect_no_errors(seen, "other_things", expected)
+    for name, case in _cases_in(seen).items():
+        for place in case.places:
+            if place.role == "other" and not place.fits:
+                key = "everything-a-tensor" if place.found == "a tensor" else None
+                copied = place.text == place.wanted
+                became, wished = (
+                    ("a copy of it", "the same object") if copied else (place.text, place.wanted)
+                )
+                at = ("end",) if became == "None" else ()
+                raise Failed(f"{name}: `{place.path}` became {became}", wished, None, key, at)
+    # A named tuple with a string needs both; errors with named tuples have been reported already.
+    if not _cases_in(seen, "named_tuples").errors:
+        _expect_no_errors(seen, "a_sprite_with_title", expected)
+
+
+@move_batch.check(points=0.5, needs=MOVED)
+def leaves_the_input_alone(seen: Seen, wanted: Seen) -> None:
+    """The batch that was passed in is not modified, nor are the settings of torch."""
+    for name, case in _cases_in(seen).items():
+        if case.changed is not None:
+            happened = f"{name}: the call changed `{case.changed}` of the batch passed in"
+            raise Failed(
+                happened, "a new structure, the old one unchanged", misconception="input-modified"
+            )
+        expect_settings_kept(case.settings, name)
+
+
+@move_batch.check(points=0.5, needs=MOVED)
+def does_not_copy_what_is_there(seen: Seen, wanted: Seen) -> None:
+    """A tensor that is already on the device is not copied."""
+    for name, case in seen[moved]["already_there"].items():
+        references = {place.path: place for place in wanted[moved]["already_there"][name].places}
+        for place in case.places:
+            right = references[place.path]
+            if place.copied and not right.copied and place.device == right.device:
+                happened = f"{name}: `{place.path}` was on {right.device} already and was copied"
+                raise Failed(happened, "the tensor itself", case.line, "already-there-copied")
+
+
+@move_batch.check(points=0.5, needs=MOVED)
+def uses_the_device_it_is_given(seen: Seen, wanted: Seen) -> None:
+    """Tensors end up on exactly the device passed in, whatever this machine has."""
+    second = seen[moved_to_the_second_gpu]["to_the_second_gpu"]
+    elsewhere = _cases_in(seen, "already_there", "back_to_the_cpu", "to_the_second_gpu")
+    for name, raised in elsewhere.errors.items():
+        if not _cases_in(seen, "nested", "named_tuples").errors:  # those are another check's
+            raise Failed(f"{name} raised {raised.short}", "no error", raised.line)
+    for name, case in elsewhere.items():
+        for place in case.places:
+            if place.device in (None, case.device):
+                continue
+            key = None
+            if place.device.startswith("cuda") and name.endswith(
+                ("on the CPU", "to the CPU", "to the CPU, non_blocking=True")
+            ):
+                key = "hard-coded-cuda"
+            elif name in second and place.device == "cuda:0":
+                key = "device-index-dropped"
+            happened = f"with device={case.device!r}, `{place.path}` ended up on {place.device}"
+            raise Failed(happened, f"{case.device}, as asked", case.line if key else None, key)
+
+
+@move_batch.check(points=0.5, needs=MOVED)
+def passes_non_blocking_on(seen: Seen, wanted: Seen) -> None:
+    """Every copy uses the `non_blocking` value you were given."""
+    for name, case in seen[moved]["without_waiting"].items():
+        asked = "non_blocking=True" in name
+        if wrong := case.waits.count(asked):
+            happened = f"{name}: {wrong} of {len(case.waits)} copies had non_blocking={not asked}"
+            key = "non-blocking-dropped" if asked else "always-non-blocking"
+            raise Failed(happened, f"non_blocking={asked} for all of them", case.line, key)
+    _expect_no_errors(seen, "without_waiting", "no error")
