@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 from gpudojo.cli import main
+from gpudojo.grading.references import PUBLIC_SEEDS
 from gpudojo.model.results import (
     CheckRow,
     ClassResults,
@@ -24,7 +25,7 @@ from gpudojo.model.results import (
 )
 from gpudojo.platforms import Options, _bundles, exporter
 from gpudojo.platforms import _autograder as harness
-from gpudojo.release import manifest, recording
+from gpudojo.release import recording
 
 from tests.gpudojo.platforms.classroom.checkouts import FIRST, REFERENCE
 from tests.gpudojo.platforms.classroom.conftest import ROOT, bare, environment_at
@@ -247,7 +248,7 @@ def test_another_secret_is_another_seed(monkeypatch: pytest.MonkeyPatch) -> None
     for secret in ("one", "two", "one", None):
         _bundles.gradescope_zip(ROOT, "day8", secret)
     assert asked[0] == asked[2] != asked[1]
-    assert asked[3] == (manifest.SEEDS[-1],)
+    assert asked[3] == (PUBLIC_SEEDS[-1],)
 
 
 def test_bad_input_is_a_sentence_and_writes_nothing(
