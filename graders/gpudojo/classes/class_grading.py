@@ -44,11 +44,11 @@ from gpudojo.classes.grading_options import GradingOptions, name_of, recorded
 from gpudojo.classes.judge_pool import POOL_ERRORS, JudgePool
 from gpudojo.classes.local_runner import LocalRunner
 from gpudojo.classes.names import name_key
+from gpudojo.classes.records import Record
 from gpudojo.classes.reference_runs import REFERENCE, ReferenceRuns, RunSettings
 from gpudojo.classes.result_writing import write_results
 from gpudojo.classes.runners import GradingTask, Progress, Runner
 from gpudojo.classes.score_changes import GradedEntry, ScoreChange, add_to_class
-from gpudojo.classes.store import Record
 from gpudojo.classes.submission_run import SubmissionRun
 from gpudojo.classes.verdict_store import VerdictStore, VerdictSummary
 from gpudojo.model.catalogue import exercises_of, torch_version, wrong_points
@@ -218,7 +218,7 @@ class ClassGrading:
             self.reference_files,
             self.exercises,
             options.only,
-            timelines_key=store.key_of(self.state.reference, protocol.EVERY),
+            timelines_key=store.record_key(self.state.reference, protocol.EVERY),
         )
 
     def _read_reference_files(self) -> dict[str, bytes]:
@@ -260,8 +260,8 @@ class ClassGrading:
         conditions = options.conditions(secret, self.recorded)
         files = [SourceFile(name, data) for name, data in self.reference_files.items()]
         solutions = digest_of(files) if files else "evidence"
-        reference_key = store.key_of(solutions, "reference", *conditions)
-        measure = store.key_of(reference_key, fingerprints.fingerprint_of_judging(options.day))
+        reference_key = store.record_key(solutions, "reference", *conditions)
+        measure = store.record_key(reference_key, fingerprints.fingerprint_of_judging(options.day))
         return RunSettings(
             conditions=conditions,
             run_options=options.run_options(self.exercises, secret, self.recorded),

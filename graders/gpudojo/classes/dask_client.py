@@ -37,8 +37,8 @@ from gpudojo.classes.dask_messages import (
     versions_here,
 )
 from gpudojo.classes.dask_queue import MOST_REFUSALS, TaskQueue
+from gpudojo.classes.records import Record
 from gpudojo.classes.runners import GradingTask, Progress
-from gpudojo.classes.store import Record
 from gpudojo.model.errors import BadMessage, BadWorker, NoCluster
 from gpudojo.sandbox.layers import Layers, missing_layers
 from gpudojo.sandbox.protocol import RunOptions

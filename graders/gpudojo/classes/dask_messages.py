@@ -16,7 +16,7 @@ import msgspec
 
 from gpudojo import __version__
 from gpudojo.classes.fingerprints import fingerprint_of_observing
-from gpudojo.classes.store import Record, decode_whole
+from gpudojo.classes.records import Record, decode_whole_record
 from gpudojo.model.errors import BadEvidence, BadMessage
 from gpudojo.model.evidence import decode_untrusted
 from gpudojo.sandbox.layers import DEVICE
@@ -121,7 +121,7 @@ def unpack_reply(message: object, order: bytes, digest: str) -> Record | str:
     if not hmac.compare_digest(reply.order, order):
         raise BadMessage("it answers another order")
     try:
-        record = decode_whole(reply.record)
+        record = decode_whole_record(reply.record)
     except BadEvidence as error:
         raise BadMessage(str(error)) from None
     if record.digest != digest:

@@ -6,8 +6,8 @@ from collections import Counter, deque
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
+from gpudojo.classes.records import Incident, IncidentKind, Record
 from gpudojo.classes.runners import GradingTask
-from gpudojo.classes.store import Incident, IncidentKind, Record
 from gpudojo.classes.submission_run import BEFORE
 
 MOST_REFUSALS: Final = 4  # of one submission, after which no worker can run it

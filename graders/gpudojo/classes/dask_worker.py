@@ -28,8 +28,8 @@ from gpudojo.classes.dask_messages import (
     versions_here,
 )
 from gpudojo.classes.local_runner import fork_client_for, jobs_that_fit
+from gpudojo.classes.records import Record, encode_record
 from gpudojo.classes.runners import GradingTask
-from gpudojo.classes.store import Record, encode
 from gpudojo.classes.submission_run import SubmissionRun
 from gpudojo.model.errors import BadMessage, DojoError
 from gpudojo.sandbox import fork_client
@@ -238,4 +238,4 @@ def run_order(message: bytes, is_wanted: Callable[[], bool]) -> bytes:
     if not is_wanted():
         # Ended early, it would look like a submission that took too long.
         return pack(Reply(order_hash, refused=NOT_WANTED))
-    return pack(Reply(order_hash, encode(record)))
+    return pack(Reply(order_hash, encode_record(record)))

@@ -10,6 +10,7 @@ from pathlib import Path
 from gpudojo.classes.class_state import ClassState, StoredSubmission, Student
 from gpudojo.classes.course_rules import CourseRules
 from gpudojo.classes.names import name_key
+from gpudojo.classes.overrides import EVERYONE, LogEntry, Overrides
 from gpudojo.classes.participants import (
     GroupWork,
     Participant,
@@ -19,7 +20,6 @@ from gpudojo.classes.participants import (
 )
 from gpudojo.classes.roster import MatchedPeople, Roster
 from gpudojo.classes.row_making import RowMaker
-from gpudojo.classes.store import EVERYONE, LogEntry, Overrides
 from gpudojo.model.catalogue import exercises_of
 from gpudojo.model.errors import suggest_name
 from gpudojo.model.results import AttemptRule, SubmissionRow, both_names

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from gpudojo.classes.fingerprints import fingerprint_of_observing
-from gpudojo.classes.store import FunctionRecord, Record
+from gpudojo.classes.records import FunctionRecord, Record
 from gpudojo.grading.references import SHIPPED_FOLDER as SHIPPED
 from gpudojo.grading.references import SHIPPED_SUFFIX, ShippedEvidence, encode_shipped, read_shipped
 from gpudojo.model.catalogue import torch_version

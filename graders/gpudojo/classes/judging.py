@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from msgspec.structs import replace
 
-from gpudojo.classes.store import FunctionRecord, Incident, IncidentKind, Record
+from gpudojo.classes.records import FunctionRecord, Incident, IncidentKind, Record
 from gpudojo.classes.submission_run import BEFORE
 from gpudojo.grading.engine import UNJUDGED, judge_function
 from gpudojo.grading.references import refuse_failing

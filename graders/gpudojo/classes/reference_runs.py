@@ -10,8 +10,9 @@ from typing import Final
 from msgspec.structs import replace
 
 from gpudojo.classes import judging, store
+from gpudojo.classes.records import Record
 from gpudojo.classes.runners import GradingTask
-from gpudojo.classes.store import Record, Store
+from gpudojo.classes.store import Store
 from gpudojo.classes.submission_run import SubmissionRun
 from gpudojo.classes.verdict_store import VerdictStore
 from gpudojo.grading.references import PUBLIC_SEEDS
@@ -35,7 +36,7 @@ class RunSettings:
 
     def record_key(self, digest: str) -> str:
         """The key of the record of a submission with that digest."""
-        return store.key_of(digest, *self.conditions)
+        return store.record_key(digest, *self.conditions)
 
 
 class ReferenceRuns:

@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 from gpudojo.classes.class_tally import ClassTally
 from gpudojo.classes.gradebook import Gradebook
 from gpudojo.classes.score_changes import HistoryLine, append_to_history
-from gpudojo.classes.store import FOLDER, write
+from gpudojo.classes.store import FOLDER, write_file
 from gpudojo.model.errors import BadClass, printable_text
 from gpudojo.model.results import ClassResults, SubmissionRow, SubmissionStatus
 from gpudojo.model.results_csv import open_table, spreadsheet_safe
@@ -70,7 +70,7 @@ def write_results(
         if lines:
             append_to_history(book.out, lines)
         if published or not (book.out / RULES).exists():
-            write(book.out / RULES, rules.encode(), lasting=False)
+            write_file(book.out / RULES, rules.encode(), lasting=False)
     except OSError as error:
         raise BadClass(
             f"cannot write {path}: {error.strerror}; what has been run is kept"

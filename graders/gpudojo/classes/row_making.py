@@ -12,8 +12,8 @@ from msgspec.structs import replace
 from gpudojo.classes.class_state import ClassState, StoredSubmission
 from gpudojo.classes.course_rules import CourseRules, Worth, weigh_exercise
 from gpudojo.classes.judging import NO_FUNCTIONS
+from gpudojo.classes.overrides import Overrides, apply_overrides
 from gpudojo.classes.participants import Participant
-from gpudojo.classes.store import Overrides, applied
 from gpudojo.classes.verdict_store import VerdictStore
 from gpudojo.model.catalogue import exercises_of
 from gpudojo.model.results import (
@@ -82,7 +82,7 @@ class RowMaker:
             verdict = self.verdict(submission) if submission else _absent(participant)
         exercises = self._weigh(verdict) + self._items_by_hand()
         overrides = self.overrides.of(participant.keys, everyone=submission is not None)
-        exercises, problems_of_overrides = applied(exercises, overrides)
+        exercises, problems_of_overrides = apply_overrides(exercises, overrides)
         timing = self._timing(participant, submission)
 
         review = _explain_missing_functions(verdict.needs_human, submission)

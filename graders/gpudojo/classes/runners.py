@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from gpudojo.classes.store import Record
+from gpudojo.classes.records import Record
 from gpudojo.classes.submission_run import SubmissionRun
 from gpudojo.model.results import SubmissionStatus
 from gpudojo.sandbox.fork_client import ChildPipes

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from gpudojo.classes.class_state import StoredSubmission, Student, key_of_student, utc_now
 from gpudojo.classes.gradebook import Gradebook
-from gpudojo.classes.store import write
+from gpudojo.classes.store import write_file
 from gpudojo.model.results import SubmissionRow, both_names
 from gpudojo.model.results_csv import spreadsheet_safe
 from gpudojo.model.results_file import format_points
@@ -207,4 +207,4 @@ def append_to_history(out: Path, lines: Iterable[HistoryLine]) -> None:
     time = utc_now()
     for line in lines:
         writer.writerow([spreadsheet_safe(cell) for cell in (time, *line)])
-    write(path, (old + text.getvalue()).encode("utf-8", "backslashreplace"))
+    write_file(path, (old + text.getvalue()).encode("utf-8", "backslashreplace"))

@@ -12,7 +12,7 @@ from typing import Final
 
 import msgspec
 
-from gpudojo.classes.store import FunctionRecord, Incident, IncidentKind, Record
+from gpudojo.classes.records import FunctionRecord, Incident, IncidentKind, Record
 from gpudojo.grading.limits import STRETCH
 from gpudojo.model.evidence import CallStatus, Raised
 from gpudojo.model.time_outs import USED_UP_CPU_TIME, still_running_after

@@ -11,7 +11,8 @@ from typing import Final, TypeVar
 import msgspec
 
 from gpudojo.classes import judging, store
-from gpudojo.classes.store import Record, Store
+from gpudojo.classes.records import Record, decode_record, decode_whole_record
+from gpudojo.classes.store import Store
 from gpudojo.model.catalogue import exercises_of
 from gpudojo.model.errors import BadClass, BadEvidence, describe_error
 from gpudojo.model.evidence import decode_untrusted
@@ -60,7 +61,7 @@ class VerdictStore:
         """The record of the reference; raises BadClass where it cannot be read."""
         path = self.store.path_of(self.reference_key)
         try:
-            return store.decode_whole(path.read_bytes())
+            return decode_whole_record(path.read_bytes())
         except (OSError, BadEvidence):
             raise BadClass(f"the record {path} cannot be read; run again with --fresh") from None
 
@@ -87,7 +88,7 @@ class VerdictStore:
         record_path = self.store.path_of(key)
         reference = self.reference.functions
         try:
-            record = store.decode(_read(record_path))
+            record = decode_record(_read(record_path))
             row = judging.judge_record(record, reference, exercises_of(self.day), self.only)
         except BadEvidence:
             return self.judge_unreadable(
@@ -99,7 +100,7 @@ class VerdictStore:
             return self.judge_unreadable(f"the grader could not judge it ({why})")
         text = encode_json(row)
         if _read(path) != text:  # replacing a file by its equal takes longer than judging
-            store.write(path, text, lasting=False)  # not lasting: it can be made again
+            store.write_file(path, text, lasting=False)  # not lasting: it can be made again
         return row
 
     def judge_unreadable(self, problem: str) -> SubmissionRow:

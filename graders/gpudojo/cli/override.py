@@ -22,8 +22,8 @@ from gpudojo.model.results_file import format_points
 
 if TYPE_CHECKING:
     from gpudojo.classes.gradebook import Gradebook
+    from gpudojo.classes.overrides import LogEntry
     from gpudojo.classes.participants import Participant
-    from gpudojo.classes.store import LogEntry
 
 HERE: Final = "The folder that `dojo grade --out` made (default: this one, or the only one in it)."
 MOST_LINES: Final = 20  # about students whose points changed
@@ -61,9 +61,9 @@ def override(**arguments: Any) -> None:
         raise click.ClickException("a class needs Linux or macOS; on Windows, use WSL")
     asked = OverrideArguments(**arguments)
     _refuse_contradictions(asked)
-    from gpudojo.classes.store import points_in
+    from gpudojo.classes.overrides import parse_points
 
-    points = None if asked.points is None else points_in(asked.points, "--points")
+    points = None if asked.points is None else parse_points(asked.points, "--points")
     with _open_class(asked.out) as book:
         _override(book, asked, points)
 
@@ -192,7 +192,7 @@ class GivenPoints(NamedTuple):
 
 
 def _log_entry(at: str, by: str, given: GivenPoints) -> LogEntry:
-    from gpudojo.classes.store import SET, LogEntry
+    from gpudojo.classes.overrides import SET, LogEntry
 
     return LogEntry(at, by, SET, *given)
 
@@ -201,7 +201,7 @@ def _entry_for_words(
     book: Gradebook, asked: OverrideArguments, points: float | None, at: str, by: str
 ) -> LogEntry:
     """The entry for a student, or everyone, and an item that are named on the command line."""
-    from gpudojo.classes.store import UNDO, LogEntry
+    from gpudojo.classes.overrides import UNDO, LogEntry
 
     if len(asked.words) != (1 if asked.everyone else 2):
         raise click.UsageError("give STUDENT and CHECK or EXERCISE, or --all and one of these")
@@ -224,7 +224,7 @@ def _entry_for_words(
 
 def _name_and_key(participant: Participant | None) -> tuple[str, str]:
     """How the log calls a participant, and its key; None is everyone."""
-    from gpudojo.classes.store import EVERYONE
+    from gpudojo.classes.overrides import EVERYONE
 
     if participant is None:
         return "everyone", EVERYONE
@@ -236,7 +236,7 @@ def _entries_to_undo(book: Gradebook, at: str, by: str) -> list[LogEntry]:
 
     All that it gave is taken back, and what held before is given again.
     """
-    from gpudojo.classes.store import UNDO
+    from gpudojo.classes.overrides import UNDO
 
     last = book.overrides.last()
     if not last:
@@ -284,10 +284,10 @@ def _find_participant(book: Gradebook, name: str) -> Participant:
 
 def _find_item(book: Gradebook, participant: Participant | None, name: str) -> tuple[str, float]:
     """The name of a check, exercise or item, and what it is worth; raises BadClass."""
-    from gpudojo.classes.store import item_named
+    from gpudojo.classes.overrides import find_item
 
     row = _largest_row(book) if participant is None else book.row(participant)
-    return item_named(name, row)
+    return find_item(name, row)
 
 
 def _largest_row(book: Gradebook) -> SubmissionRow:
@@ -328,7 +328,7 @@ def _read_file(book: Gradebook, path: Path) -> list[GivenPoints]:
 
 def _read_line(book: Gradebook, path: Path, number: int, cells: Mapping[str, str]) -> GivenPoints:
     """What one line gives; raises BadFile."""
-    from gpudojo.classes.store import EVERYONE, points_in
+    from gpudojo.classes.overrides import EVERYONE, parse_points
 
     for name in ("student", "item"):
         if not cells.get(name):
@@ -340,7 +340,7 @@ def _read_line(book: Gradebook, path: Path, number: int, cells: Mapping[str, str
         item, max_points = _find_item(book, participant, cells["item"])
     except BadClass as error:
         raise BadFile(str(path), number, str(error)) from None
-    points = points_in(cells["points"], str(path), number)
+    points = parse_points(cells["points"], str(path), number)
     if points > max_points:
         reason = f"{item} is worth {max_points:g} points, not {points:g}"
         raise BadFile(str(path), number, reason)
@@ -353,8 +353,8 @@ def _read_line(book: Gradebook, path: Path, number: int, cells: Mapping[str, str
 
 def _add_to_log(book: Gradebook, entries: Sequence[LogEntry]) -> None:
     """Write the log and the results, and print whose points changed; raises BadClass."""
+    from gpudojo.classes.overrides import EVERYONE, SET
     from gpudojo.classes.result_writing import RULES_CHANGED, write_results
-    from gpudojo.classes.store import EVERYONE, SET
 
     keys = {entry.key for entry in entries}
     concerned = []
@@ -474,7 +474,7 @@ def _print_item_to_grade(item: HandItem, handed_in: Sequence[str], absent: Seque
 
 def _print_log(book: Gradebook) -> None:
     """Print every command that gave or took back points."""
-    from gpudojo.classes.store import SET
+    from gpudojo.classes.overrides import SET
 
     for entry in book.overrides.log:
         what = "undone"

@@ -242,6 +242,6 @@ def _make_tar(files: Mapping[str, bytes]) -> bytes:
 def write(path: Path, data: bytes) -> None:
     """Write a file, all of it or nothing; raises CannotRelease."""
     try:
-        store.write(path, data)
+        store.write_file(path, data)
     except OSError as error:
         raise CannotRelease(f"cannot write {path}: {error.strerror}") from None

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import msgspec
 
-from gpudojo.classes.store import write
+from gpudojo.classes.store import write_file
 from gpudojo.model.results import SubmissionRow
 from gpudojo.model.results_file import encode_json
 
@@ -59,7 +59,7 @@ def file_names(rows: Iterable[SubmissionRow]) -> list[str]:
 
 def save(path: Path, text: str) -> Path:
     """Write a text file, and return its path."""
-    write(path, text.encode("utf-8", "backslashreplace"), lasting=False)
+    write_file(path, text.encode("utf-8", "backslashreplace"), lasting=False)
     return path
 
 

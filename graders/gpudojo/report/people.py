@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import quote
 
-from gpudojo.classes.store import FOLDER, write
+from gpudojo.classes.store import FOLDER, write_file
 from gpudojo.model.results import SubmissionRow
 from gpudojo.model.results_file import without_surrogates
 from gpudojo.platforms._files import new_name
@@ -184,7 +184,7 @@ def secret_of_pseudonyms(results: Path) -> tuple[bytes, str]:
             return stored, ""
     secret = secrets.token_bytes(32)
     try:
-        write(path, secret)
+        write_file(path, secret)
     except OSError as error:
         reason = f"cannot write {path}: {error.strerror}"
         return secret, f"the next report will use other pseudonyms: {reason}"

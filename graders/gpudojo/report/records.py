@@ -11,7 +11,8 @@ from typing import Any, Final, NamedTuple
 
 from virtual_cuda.ledger import Timeline, same_call
 
-from gpudojo.classes.store import Record, Store
+from gpudojo.classes.records import Record
+from gpudojo.classes.store import Store
 from gpudojo.grading.load import NotANotebook, Unparsable
 from gpudojo.model.evidence import Modelled, struct_or_none
 from gpudojo.model.results import CheckRow, SubmissionRow

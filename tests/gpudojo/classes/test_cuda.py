@@ -13,7 +13,7 @@ import torch
 from gpudojo.classes import judging
 from gpudojo.classes.class_grading import ClassGrading
 from gpudojo.classes.grading_options import GradingOptions
-from gpudojo.classes.store import Incident, IncidentKind
+from gpudojo.classes.records import Incident, IncidentKind
 from gpudojo.classes.submission_run import SubmissionRun
 from gpudojo.model.catalogue import exercises_of
 from gpudojo.model.evidence import CallStatus, Evidence, Observation, Raised

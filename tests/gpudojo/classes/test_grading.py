@@ -21,7 +21,8 @@ import pytest
 from gpudojo.classes import fingerprints, judge_pool, judging, local_runner
 from gpudojo.classes.class_grading import ClassGrading, GradedClass
 from gpudojo.classes.grading_options import GradingOptions
-from gpudojo.classes.store import Record, Store
+from gpudojo.classes.records import Record
+from gpudojo.classes.store import Store
 from gpudojo.classes.verdict_store import VerdictStore, VerdictSummary
 from gpudojo.model.catalogue import exercises_of
 from gpudojo.model.errors import BadClass

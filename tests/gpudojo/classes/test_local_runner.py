@@ -17,8 +17,8 @@ from typing import Any, ClassVar, cast
 
 import pytest
 from gpudojo.classes.child_scheduler import ChildScheduler
+from gpudojo.classes.records import Record
 from gpudojo.classes.runners import GradingTask
-from gpudojo.classes.store import Record
 from gpudojo.model.time_outs import still_running_after
 from gpudojo.sandbox.fork_client import ChildExit, ChildPipes
 

@@ -8,17 +8,14 @@ from pathlib import Path
 
 import pytest
 from gpudojo.classes.grading_options import name_of, seeds
-from gpudojo.classes.store import (
-    KEEPING,
+from gpudojo.classes.records import (
     FunctionRecord,
     Record,
-    Store,
-    decode,
-    decode_whole,
-    encode,
-    key_of,
-    write,
+    decode_record,
+    decode_whole_record,
+    encode_record,
 )
+from gpudojo.classes.store import KEEPING, Store, record_key, write_file
 from gpudojo.model.catalogue import exercises_of
 from gpudojo.model.errors import BadClass, BadEvidence
 from gpudojo.model.evidence import CallStatus, Evidence, Observation, Raised
@@ -29,7 +26,7 @@ from hypothesis import strategies as st
 def test_a_record_comes_back(tmp_path: Path) -> None:
     store = Store(tmp_path)
     store.open()
-    key = key_of("digest", "a", "b")
+    key = record_key("digest", "a", "b")
     assert store.record(key) is None
     store.keep(key, Record("digest", output="hello"))
     found = store.record(key)
@@ -41,14 +38,22 @@ def test_a_record_comes_back(tmp_path: Path) -> None:
 @pytest.mark.parametrize("damage", [b"", b"\x00" * 10, b"half"])
 def test_a_damaged_record_counts_for_nothing(tmp_path: Path, damage: bytes) -> None:
     store = Store(tmp_path)
-    key = key_of("digest")
-    write(store.path_of(key), damage)
+    key = record_key("digest")
+    write_file(store.path_of(key), damage)
     assert store.record(key) is None
 
 
 def test_conditions_make_other_keys() -> None:
     assert (
-        len({key_of("d"), key_of("d", "a"), key_of("d", "b"), key_of("da"), key_of("d", "a", "")})
+        len(
+            {
+                record_key("d"),
+                record_key("d", "a"),
+                record_key("d", "b"),
+                record_key("da"),
+                record_key("d", "a", ""),
+            }
+        )
         == 5
     )
 
@@ -57,14 +62,14 @@ def test_a_write_that_fails_leaves_what_was_there(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "x"
-    write(path, b"old")
+    write_file(path, b"old")
 
     def full(descriptor: int) -> None:
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(OSError, match="space"):
-        write(path, b"new")
+        write_file(path, b"new")
     assert path.read_bytes() == b"old"
     assert os.listdir(tmp_path) == ["x"]
 
@@ -84,7 +89,7 @@ def test_sources_are_kept_by_threads_and_told_if_not(
     def full(*args: object, **more: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("gpudojo.classes.store.write", full)
+    monkeypatch.setattr("gpudojo.classes.store.write_file", full)
     store.keep_sources_soon("f" * 64, {"01.py": b"x = 1\n"})
     with pytest.raises(OSError, match="space"):
         store.sources_kept()
@@ -139,16 +144,16 @@ def test_seeds_differ_by_scenario_and_by_secret() -> None:
     "damage",
     [
         b"\xa2\xff\xfe",
-        encode(Record("digest", output="xyz")).replace(b"xyz", b"x\xff\xfe"),
+        encode_record(Record("digest", output="xyz")).replace(b"xyz", b"x\xff\xfe"),
         b"\x91" * 100_000,
         b"\xdd\xff\xff\xff\xff",
         b"\xdf\xff\xff\xff\xff\xa0",
-        encode(Record("digest"))[:-1],
+        encode_record(Record("digest"))[:-1],
     ],
 )
 def test_whatever_is_wrong_with_a_record_is_bad_evidence(damage: bytes) -> None:
     with pytest.raises(BadEvidence):
-        decode(damage)
+        decode_record(damage)
 
 
 @given(at=st.integers(0, 10_000), by=st.integers(1, 255), cut=st.integers(0, 200))
@@ -160,7 +165,7 @@ def test_a_record_with_other_bytes_is_a_record_or_bad_evidence(at: int, by: int,
     }
     record = Record("digest", output="o")
     record.add("01::f", FunctionRecord(Evidence("01", "f", "virtual", 1, seen), 0.5))
-    data = bytearray(encode(record))
+    data = bytearray(encode_record(record))
     data[at % len(data)] ^= by
     with contextlib.suppress(BadEvidence):
-        assert isinstance(decode_whole(bytes(data[: len(data) - cut % 3])), Record)
+        assert isinstance(decode_whole_record(bytes(data[: len(data) - cut % 3])), Record)

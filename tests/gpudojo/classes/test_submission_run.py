@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 
 import pytest
-from gpudojo.classes.store import IncidentKind, decode, encode
+from gpudojo.classes.records import IncidentKind, decode_record, encode_record
 from gpudojo.classes.submission_run import (
     AGAIN,
     EVIDENCE,
@@ -77,7 +77,7 @@ def test_what_a_child_says_ends_up_in_the_record() -> None:
     assert said
     one.add_output(b"hello")
     assert one.child_exited(0) is False
-    record = decode(encode(one.finish(1 << 20, 0.5)))
+    record = decode_record(encode_record(one.finish(1 << 20, 0.5)))
     assert set(record.seen) == {"04_loop::train"}
     assert record.places[0].note == "the last of two"
     assert (record.output, record.peak_bytes, record.incidents) == ("hello", 1 << 20, [])

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from gpudojo.classes.store import Record, Store, decode, encode
+from gpudojo.classes.records import Record, decode_record, encode_record
+from gpudojo.classes.store import Store
 from gpudojo.grading.load import load_submission
 from gpudojo.grading.observe import observe
 from gpudojo.grading.references import PUBLIC_SEEDS
@@ -140,7 +141,9 @@ def test_a_student_sends_no_pictures_of_a_reference() -> None:
         one.options = msgspec.structs.replace(one.options, drawn=drawn)
         frame = msgspec.structs.replace(saw("04_loop::train"), timelines=[GOOD])
         assert say(one, Isolated({}), Began("04_loop::train"), frame)
-        assert decode(encode(one.record)).functions["04_loop::train"].timelines == kept
+        assert (
+            decode_record(encode_record(one.record)).functions["04_loop::train"].timelines == kept
+        )
 
 
 def test_much_that_happens_is_still_small(
@@ -188,4 +191,4 @@ def test_a_record_is_read_back_with_its_timelines(tmp_path: Path) -> None:
         Began("04_loop::train"),
         msgspec.structs.replace(saw("04_loop::train"), timeline=GOOD),
     )
-    assert decode(encode(one.record)).functions["04_loop::train"].timeline == GOOD
+    assert decode_record(encode_record(one.record)).functions["04_loop::train"].timeline == GOOD

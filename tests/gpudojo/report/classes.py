@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
-from gpudojo.classes.store import FunctionRecord, Record, Store
+from gpudojo.classes.records import FunctionRecord, Record
+from gpudojo.classes.store import Store
 from gpudojo.model.evidence import CallStatus as Saw
 from gpudojo.model.evidence import Evidence, Observation
 from gpudojo.model.results import (

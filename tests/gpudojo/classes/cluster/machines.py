@@ -31,10 +31,10 @@ LOOPBACK = ("--host", "127.0.0.1", "--dashboard-address", "127.0.0.1:0")
 # fork server, which takes seconds to start.
 RECALLING = """
 import pathlib, time
-from gpudojo.classes.store import decode
+from gpudojo.classes.records import decode_record
 from gpudojo.classes import dask_worker
 kept = [path.read_bytes() for path in pathlib.Path({known!r}, ".dojo", "records").rglob("*.mp")]
-records = {{decode(data).digest: data for data in kept}}
+records = {{decode_record(data).digest: data for data in kept}}
 def recalled(message, wanted):
     order = dask_worker.unpack(message, dask_worker.Order)
     time.sleep(0.3)

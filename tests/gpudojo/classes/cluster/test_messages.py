@@ -16,7 +16,7 @@ from gpudojo.classes.dask_messages import (
     unpack_reply,
     versions_here,
 )
-from gpudojo.classes.store import Record, encode
+from gpudojo.classes.records import Record, encode_record
 from gpudojo.classes.submission_run import RunOptions
 from gpudojo.model.errors import BadMessage
 from hypothesis import given
@@ -33,7 +33,7 @@ OPTIONS = RunOptions(
 ORDER = Order(OURS, "digest", {"01.py": b"x = 1\n\xff"}, OPTIONS)
 MESSAGE = pack(ORDER)
 NUMBER = MESSAGE[:HASH]
-ANSWER = pack(Reply(NUMBER, encode(Record("digest", output="hello"))))
+ANSWER = pack(Reply(NUMBER, encode_record(Record("digest", output="hello"))))
 
 
 def test_an_order_arrives_whole() -> None:
@@ -66,8 +66,8 @@ def test_a_reply_is_a_record_or_a_reason() -> None:
 @pytest.mark.parametrize(
     ("message", "said"),
     [
-        (pack(Reply(bytes(HASH), encode(Record("digest")))), "another order"),
-        (pack(Reply(NUMBER, encode(Record("someone else")))), "another submission"),
+        (pack(Reply(bytes(HASH), encode_record(Record("digest")))), "another order"),
+        (pack(Reply(NUMBER, encode_record(Record("someone else")))), "another submission"),
         (pack(Reply(NUMBER, b"\x93")), "not evidence"),
         (pack(Introduction(OURS, {})), "missing required field"),
         (ANSWER[:20], "not a message"),

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 from gpudojo.classes import judging
 from gpudojo.classes.dask_queue import LOSSES_BEFORE_ALONE, MOST_REFUSALS, TaskQueue
+from gpudojo.classes.records import Record
 from gpudojo.classes.runners import GradingTask
-from gpudojo.classes.store import Record
 from gpudojo.classes.submission_run import SubmissionRun
 from gpudojo.model.catalogue import exercises_of
 from gpudojo.model.results import SubmissionStatus

@@ -15,7 +15,7 @@ from gpudojo.classes import dask_worker
 from gpudojo.classes.dask_messages import HASH, Order, Reply, pack, unpack_reply, versions_here
 from gpudojo.classes.dask_worker import ForkServerThread
 from gpudojo.classes.grading_options import seeds
-from gpudojo.classes.store import Record, decode
+from gpudojo.classes.records import Record, decode_record
 from gpudojo.classes.submission_run import RunOptions, SubmissionRun
 from gpudojo.model.catalogue import exercises_of
 from gpudojo.model.errors import ForkServerFailed
@@ -153,5 +153,5 @@ def test_a_record_is_the_bytes_that_a_store_keeps(
     text = (REFERENCE / FIRST).read_bytes()
     message = pack(Order(versions_here("day8"), "1", {FIRST: text}, options()))
     reply = msgspec.msgpack.decode(dask_worker.run_order(message, always)[HASH:], type=Reply)
-    record = decode(reply.record)
+    record = decode_record(reply.record)
     assert (record.digest, list(record.seen)) == ("1", [KEY])

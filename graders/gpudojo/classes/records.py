@@ -1,0 +1,127 @@
+"""What was observed of a submission, and its encoding."""
+
+from __future__ import annotations
+
+import enum
+import functools
+from typing import Final
+
+import msgspec
+from virtual_cuda.ledger import Timeline
+
+from gpudojo.model.errors import BadEvidence
+from gpudojo.model.evidence import (
+    Evidence,
+    check_evidence,
+    decode_untrusted,
+    require_valid_timeline,
+)
+from gpudojo.sandbox.protocol import Chosen, Loaded
+
+VERSION: Final = 2
+
+
+class IncidentKind(enum.StrEnum):
+    """What can happen to a submission while it runs."""
+
+    TIMED_OUT = "timed out"
+    CRASHED = "crashed"
+    OUT_OF_MEMORY = "out of memory"
+    TAMPERED = "tampered"
+    REACHED = "reached"  # for the grader or for Python's inside, which may be harmless
+    NOT_RUN = "not run"
+
+
+class Incident(msgspec.Struct, frozen=True):
+    """Something that happened in one step."""
+
+    what: IncidentKind
+    step: str  # "exercise::function" or "file PATH"
+    detail: str
+
+
+class FunctionRecord(msgspec.Struct, frozen=True):
+    """What was observed of one function."""
+
+    evidence: Evidence
+    seconds: float
+    signature: str = ""
+    timeline: Timeline | None = None  # of a student's busiest call
+    timelines: list[
+        Timeline
+    ] = []  # of a reference's calls on the public seed, without lines of code
+
+    def joined(self, other: FunctionRecord) -> FunctionRecord:
+        """With what another child observed of the same function, in other scenarios."""
+        both = {**self.evidence.observations, **other.evidence.observations}
+        return FunctionRecord(
+            msgspec.structs.replace(self.evidence, observations=both),
+            self.seconds + other.seconds,
+            self.signature or other.signature,
+            self.timeline or other.timeline,
+            [*self.timelines, *other.timelines],
+        )
+
+
+class Record(msgspec.Struct, dict=True):
+    """What was observed of one submission.
+
+    Its functions stay encoded until they are asked for: decoded, they may take ten times the
+    memory, and a grader holds the records of all submissions that are running.
+    """
+
+    digest: str
+    places: list[Chosen] = []
+    incidents: list[Incident] = []
+    layers: dict[str, str] = {}
+    output: str = ""
+    seconds: float = 0.0
+    cpu_seconds: float = 0.0
+    peak_bytes: int = 0
+    device_bytes: int = 0  # peak, of a real GPU
+    version: int = VERSION
+    files: dict[str, Loaded] = {}
+    seen: dict[str, msgspec.Raw] = {}  # by "exercise::function", each an encoded FunctionRecord
+
+    def add(self, key: str, function: FunctionRecord) -> None:
+        """Add what was observed of a function, or replace it."""
+        self.seen[key] = msgspec.Raw(msgspec.msgpack.encode(function))
+        self.__dict__.pop("functions", None)
+
+    def function(self, key: str) -> FunctionRecord:
+        """Decode what was observed of a function. Raises KeyError, and BadEvidence if damaged."""
+        function = decode_untrusted(_function_decoder.decode, self.seen[key])
+        check_evidence(function.evidence)
+        for timeline in function.timelines:
+            require_valid_timeline(timeline)
+        if function.timeline is not None:
+            require_valid_timeline(function.timeline)
+        return function
+
+    @functools.cached_property
+    def functions(self) -> dict[str, FunctionRecord]:
+        """All functions, decoded once. Raises BadEvidence if one of them is damaged."""
+        return {key: self.function(key) for key in self.seen}
+
+
+_decoder: Final = msgspec.msgpack.Decoder(Record)
+_function_decoder: Final = msgspec.msgpack.Decoder(FunctionRecord)
+
+
+def encode_record(record: Record) -> bytes:
+    return msgspec.msgpack.encode(record)
+
+
+def decode_record(data: bytes) -> Record:
+    """Decode a record, of which each function may still be damaged. Raises BadEvidence."""
+    record = decode_untrusted(_decoder.decode, data)
+    if record.version != VERSION:
+        raise BadEvidence(f"version {record.version} is not {VERSION}")
+    return record
+
+
+def decode_whole_record(data: bytes) -> Record:
+    """Decode a record and its functions. Raises BadEvidence where anything in it is damaged."""
+    record = decode_record(data)
+    _ = record.functions
+    return record
