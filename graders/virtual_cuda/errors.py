@@ -57,6 +57,12 @@ class UnknownGpu(_Unknown):
     text = "there are no figures for a GPU {self.name!r}"
 
 
+class UnknownInLedger(_Unknown):
+    """A question about a ledger names something that no ledger has: a typo would else be answered with nothing."""
+
+    text = "no ledger has {self.name!r}"
+
+
 class UnknownClock(_Unknown):
     """There is no such clock."""
 

@@ -29,6 +29,7 @@ from virtual_cuda.ledger.timeline import shown as printable
 
 
 def _size(bytes_: int) -> str:
+    """A cell with a size; empty for 0."""
     return size(bytes_) if bytes_ else ""
 
 
@@ -49,7 +50,9 @@ TIMES: Final = ("host", "GPU")
 
 def columns_of(spent: Spent | None) -> tuple[str, ...]:
     """The headings of a table: with modelled times, those come first."""
-    return (*(TIMES if spent is not None else ()), *COLUMNS)
+    if spent is None:
+        return tuple(COLUMNS)
+    return (*TIMES, *COLUMNS)
 
 
 @dataclass(frozen=True)
@@ -65,11 +68,12 @@ def line_rows(
     records: Records, file: str, code: Iterable[str], first: int = 1, spent: Spent | None = None
 ) -> list[LineRow]:
     """A row for every line of the code, which begins at line `first` of the file."""
-    found = by_line(records)
-    return [
-        LineRow(number, text.rstrip(), totals(found.get((file, number), ()), spent))
-        for number, text in enumerate(code, first)
-    ]
+    records_of_lines = by_line(records)
+    rows = []
+    for number, text in enumerate(code, first):
+        cells = totals(records_of_lines.get((file, number), ()), spent)
+        rows.append(LineRow(number, text.rstrip(), cells))
+    return rows
 
 
 def by_line(records: Records) -> dict[SourceLine | None, list[Record]]:
@@ -82,15 +86,21 @@ def by_line(records: Records) -> dict[SourceLine | None, list[Record]]:
 
 
 def totals(records: Records, spent: Spent | None = None) -> tuple[str, ...]:
-    """A text for each column, over all of the records."""
-    counted = tuple(answer(records) for answer in COLUMNS.values())
+    """A text for each column of `columns_of(spent)`, over all of the records."""
+    cells = [answer(records) for answer in COLUMNS.values()]
     if spent is None:
-        return counted
-    sums = [
-        sum(spent.get(record.index, (0.0, 0.0))[lane] for record in records)
-        for lane in range(len(TIMES))
-    ]
-    return (*(duration(round(seconds * 1e9)) if seconds else "" for seconds in sums), *counted)
+        return tuple(cells)
+    host = 0.0
+    device = 0.0
+    for record in records:
+        host_seconds, device_seconds = spent.get(record.index, (0.0, 0.0))
+        host += host_seconds
+        device += device_seconds
+    return (_time_cell(host), _time_cell(device), *cells)
+
+
+def _time_cell(seconds: float) -> str:
+    return duration(round(seconds * 1e9)) if seconds else ""
 
 
 ELSEWHERE: Final = "(in libraries)"  # instead of a file: what no line of the user's caused
@@ -103,11 +113,10 @@ def file_rows(records: Records, spent: Spent | None = None) -> dict[str, list[Li
     """The lines that did something on a device, in order, by file."""
     found: dict[str, list[LineRow]] = {}
     lines = by_line(records)
-    for place in sorted(lines, key=lambda place: place or (ELSEWHERE, 0)):
-        file, number = place or (ELSEWHERE, 0)
-        row = LineRow(
-            number, printable(linecache.getline(file, number).strip()), totals(lines[place], spent)
-        )
+    for line in sorted(lines, key=lambda line: line or (ELSEWHERE, 0)):
+        file, number = line or (ELSEWHERE, 0)
+        code = printable(linecache.getline(file, number).strip())
+        row = LineRow(number, code, totals(lines[line], spent))
         if any(row.cells):
             found.setdefault(file, []).append(row)
     return found
@@ -120,53 +129,93 @@ def draw_table(
     headings: Sequence[str] = tuple(COLUMNS),
 ) -> list[str]:
     """The lines of a table, at most `width` characters wide; columns without any figure are left out."""
-    rows = [row for each in files.values() for row in each]
-    wide = [
-        max(len(text) for text in (h, sums[i], *(r.cells[i] for r in rows)))
-        for i, h in enumerate(headings)
-    ]
-    shown = [i for i, _ in enumerate(headings) if sums[i] or any(row.cells[i] for row in rows)]
-    number = max([len(str(row.number)) for row in rows], default=1) + 2
-    longest = max(
-        [*(len(file) - number - 2 for file in files), *(len(row.code) for row in rows)], default=0
-    )
-
-    def room() -> int:
-        return width - number - 2 - sum(wide[i] + 2 for i in shown)
-
-    for name in DISPENSABLE:
-        if room() < min(CODE, longest) and headings.index(name) in shown:
-            shown.remove(headings.index(name))
-    code = min(room(), longest)
-    lines: list[str] = []
-    if code < min(NARROW, longest):
-        for file, found in files.items():
-            lines.append(cut(file, width))
-            for row in found:
-                lines.append(cut(f"{row.number or '':>{number}}  {row.code}".rstrip(), width))
-                cells = [row.cells[i] if i in shown else "" for i in range(len(wide))]
-                lines += _figures(headings, cells, number + 4, width)
-        return [*lines, "total", *_figures(headings, sums, number + 4, width)]
-    first = number + 2 + code
-
-    def line(text: str, cells: Sequence[str]) -> str:
-        return (
-            cut(text, first).ljust(first) + "".join(f"  {cells[i]:>{wide[i]}}" for i in shown)
-        ).rstrip()
-
-    for file, found in files.items():
-        lines.append(line(file, headings))
-        lines += [line(f"{row.number or '':>{number}}  {row.code}", row.cells) for row in found]
-    return [*lines, line("total", sums)]
+    return _Table(files, sums, width, headings).draw()
 
 
-def _figures(headings: Sequence[str], cells: Sequence[str], indent: int, width: int) -> list[str]:
-    pairs = zip(headings, cells, strict=True)
-    told = ", ".join(f"{h}\N{NO-BREAK SPACE}{c}".replace(" ", "\xa0") for h, c in pairs if c)
-    wrapped = textwrap.wrap(
-        told, max(width - indent, 20), break_long_words=False, break_on_hyphens=False
-    )
-    return [" " * indent + text.replace("\xa0", " ") for text in wrapped]
+class _Table:
+    """Rows of files to be drawn, and how wide its columns are."""
+
+    def __init__(
+        self,
+        files: Mapping[str, Sequence[LineRow]],
+        sums: Sequence[str],
+        width: int,
+        headings: Sequence[str],
+    ) -> None:
+        self.files = files
+        self.sums = sums
+        self.width = width
+        self.headings = headings
+        rows = [row for file_rows in files.values() for row in file_rows]
+        self.number_width = max([len(str(row.number)) for row in rows], default=1) + 2
+        self.column_widths: list[int] = []
+        self.shown: list[int] = []  # the numbers of the columns
+        for column, heading in enumerate(headings):
+            cells = [sums[column], *(row.cells[column] for row in rows)]
+            self.column_widths.append(max(map(len, [heading, *cells])))
+            if any(cells):
+                self.shown.append(column)
+        lengths = [len(row.code) for row in rows]
+        lengths += [len(file) - self.number_width - 2 for file in files]
+        self.longest = max(lengths, default=0)  # of code, and of names of files beside it
+
+    def draw(self) -> list[str]:
+        """The lines: figures beside the code, or below it where the code would have too little room."""
+        for name in DISPENSABLE:
+            column = self.headings.index(name)
+            if self._code_room() < min(CODE, self.longest) and column in self.shown:
+                self.shown.remove(column)
+        code_width = min(self._code_room(), self.longest)
+        if code_width < min(NARROW, self.longest):
+            return self._draw_narrow()
+        return self._draw_wide(self.number_width + 2 + code_width)
+
+    def _code_room(self) -> int:
+        """Characters that the columns which are shown leave for code."""
+        columns = sum(self.column_widths[column] + 2 for column in self.shown)
+        return self.width - self.number_width - 2 - columns
+
+    def _code_line(self, row: LineRow) -> str:
+        return f"{row.number or '':>{self.number_width}}  {row.code}"
+
+    def _draw_wide(self, first_width: int) -> list[str]:
+        lines = []
+        for file, rows in self.files.items():
+            lines.append(self._line(file, self.headings, first_width))
+            for row in rows:
+                lines.append(self._line(self._code_line(row), row.cells, first_width))
+        lines.append(self._line("total", self.sums, first_width))
+        return lines
+
+    def _line(self, text: str, cells: Sequence[str], first_width: int) -> str:
+        line = cut(text, first_width).ljust(first_width)
+        for column in self.shown:
+            line += f"  {cells[column]:>{self.column_widths[column]}}"
+        return line.rstrip()
+
+    def _draw_narrow(self) -> list[str]:
+        lines = []
+        for file, rows in self.files.items():
+            lines.append(cut(file, self.width))
+            for row in rows:
+                lines.append(cut(self._code_line(row).rstrip(), self.width))
+                lines += self._figures(row.cells)
+        return [*lines, "total", *self._figures(self.sums, all_columns=True)]
+
+    def _figures(self, cells: Sequence[str], all_columns: bool = False) -> list[str]:
+        """The cells with their headings, in indented lines; a figure is not torn from its heading."""
+        figures = []
+        for column, heading in enumerate(self.headings):
+            if cells[column] and (all_columns or column in self.shown):
+                figures.append(f"{heading} {cells[column]}".replace(" ", "\xa0"))
+        indent = self.number_width + 4
+        wrapped = textwrap.wrap(
+            ", ".join(figures),
+            max(self.width - indent, 20),
+            break_long_words=False,
+            break_on_hyphens=False,
+        )
+        return [" " * indent + text.replace("\xa0", " ") for text in wrapped]
 
 
 TraceEvent = dict[str, Any]
@@ -195,24 +244,35 @@ def named_tracks(tracks: Mapping[int, str]) -> list[TraceEvent]:
 
 def trace_of(records: Sequence[Record]) -> dict[str, list[TraceEvent]]:
     """The trace events of the records, track names first."""
-    devices = sorted({r.device for r in records if isinstance(r, Operation)})
     tracks = {HOST: "host", COPIES: "copies", SYNCS: "synchronisations"}
-    tracks |= {tid: f"operations on {device}" for tid, device in enumerate(devices, FIRST_DEVICE)}
-    device_tracks = {device: tid for tid, device in enumerate(devices, FIRST_DEVICE)}
+    device_tracks: dict[str, int] = {}
+    devices = sorted({r.device for r in records if isinstance(r, Operation)})
+    for track, device in enumerate(devices, FIRST_DEVICE):
+        tracks[track] = f"operations on {device}"
+        device_tracks[device] = track
     events = named_tracks(tracks)
     events += _host_events([r for r in records if isinstance(r, Span)], _moments(records))
     events += _short_events(records, device_tracks)
-    events += [
-        _event(r, "i", _microseconds(r.at), HOST, s="t")
-        for r in records
-        if isinstance(r, ScalerCall)
-    ]
+    for record in records:
+        if isinstance(record, ScalerCall):
+            events.append(_event(record, "i", _microseconds(record.at), HOST, s="t"))
     for record in records:
         if isinstance(record, Operation | Allocation):
-            where = {"ph": "C", "ts": _microseconds(record.at), "pid": PROCESS, "tid": HOST}
-            title = {"name": f"live bytes on {record.device}", "cat": "memory"}
-            events.append({**title, **where, "args": {"bytes": record.live}})
+            events.append(_memory_event(record))
     return {"traceEvents": events}
+
+
+def _memory_event(record: Operation | Allocation) -> TraceEvent:
+    """A point of the curve of memory on a device."""
+    return {
+        "name": f"live bytes on {record.device}",
+        "cat": "memory",
+        "ph": "C",
+        "ts": _microseconds(record.at),
+        "pid": PROCESS,
+        "tid": HOST,
+        "args": {"bytes": record.live},
+    }
 
 
 def _host_events(spans: Sequence[Span], moments: Sequence[float]) -> list[TraceEvent]:

@@ -1,4 +1,7 @@
-"""Questions about ledger records: copies, waits, operations, memory, training. Pure functions."""
+"""Questions about ledger records: copies, waits, operations, memory, training. Pure functions.
+
+A question about a device, a direction, a dtype or a call of a scaler that no ledger has raises UnknownInLedger.
+"""
 
 from __future__ import annotations
 
@@ -6,8 +9,9 @@ from bisect import bisect_left
 from collections import Counter
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import Final, TypeVar
+from typing import Final, TypeVar, get_args
 
+from virtual_cuda.errors import UnknownInLedger
 from virtual_cuda.ledger.records import (
     Allocation,
     Backward,
@@ -27,6 +31,11 @@ Records = Sequence[Record]
 SourceLine = tuple[str, int]
 K = TypeVar("K")
 R = TypeVar("R", bound=Record)
+
+DIRECTIONS: Final = get_args(Direction)
+DEVICE_TYPES: Final = ("cuda", "mps", "cpu")
+AUTOCAST_DTYPES: Final = ("float16", "bfloat16", "float32", "float64")
+SCALER_CALLS: Final = ("scale", "unscale_", "step", "update")
 
 
 # Parts of a ledger
@@ -92,6 +101,7 @@ def hot_lines(records: Records, at_least: int) -> dict[SourceLine, int]:
 
 def transfers(records: Records, direction: Direction | None = None) -> tuple[Transfer, ...]:
     """All copies from one device to another, or those in one direction."""
+    _require_known(direction, DIRECTIONS)
     return tuple(t for t in _only(Transfer, records) if direction in (None, t.direction))
 
 
@@ -207,6 +217,7 @@ def operation_counts(records: Records) -> Counter[str]:
 
 def operations_on(records: Records, device: str) -> tuple[Operation, ...]:
     """The operations that ran on a device."""
+    _require_device(device)
     return tuple(o for o in operations(records) if is_on(o.device, device))
 
 
@@ -217,6 +228,7 @@ def operations_building_graph(records: Records) -> tuple[Operation, ...]:
 
 def operations_under_autocast(records: Records, dtype: str | None = None) -> tuple[Operation, ...]:
     """The operations that ran under autocast, to any dtype or to this one ("float16")."""
+    _require_known(dtype, AUTOCAST_DTYPES)
     return tuple(
         o for o in operations(records) if o.autocast is not None and dtype in (None, o.autocast)
     )
@@ -237,12 +249,15 @@ def grown_lines(smaller: Records, larger: Records) -> dict[SourceLine, tuple[int
     return _grown(per_line(operations(smaller)), per_line(operations(larger)))
 
 
-# Memory
+# Exchanges with other ranks
 
 
 def collectives(records: Records, name: str = "") -> tuple[Collective, ...]:
     """The exchanges with other ranks, or those of one name: "allreduce", "broadcast", "barrier", …"""
     return tuple(each for each in _only(Collective, records) if name in ("", each.name))
+
+
+# Memory
 
 
 def allocations(records: Records, device: str = "cuda") -> tuple[Operation | Allocation, ...]:
@@ -272,6 +287,19 @@ def _only(kind: type[R], records: Records) -> tuple[R, ...]:
     return tuple(r for r in records if isinstance(r, kind))
 
 
+def _require_known(name: str | None, known: tuple[str, ...]) -> None:
+    """Raises UnknownInLedger for a name that is none of these; None stands for all of them."""
+    if name is not None and name not in known:
+        raise UnknownInLedger(name, known)
+
+
+def _require_device(device: str) -> None:
+    """Raises UnknownInLedger for a device of another type than ledgers have: "gpu", "GPU 0"."""
+    kind, _, index = str(device).partition(":")
+    if kind not in DEVICE_TYPES or (index and not index.isdigit()):
+        raise UnknownInLedger(device, DEVICE_TYPES)
+
+
 def _position(moment: Record | int) -> int:
     return moment if isinstance(moment, int) else moment.index
 
@@ -282,7 +310,7 @@ def _at_or_after(records: Records, index: int) -> int:
 
 
 def is_on(device: str, wanted: str) -> bool:
-    """Whether a device is the wanted one, or one of the wanted type."""
+    """True if a device is the wanted one, or one of the wanted type."""
     return device == wanted or device.partition(":")[0] == wanted
 
 
@@ -297,6 +325,8 @@ def _grown(smaller: Counter[K], larger: Counter[K]) -> dict[K, tuple[int, int]]:
 
 
 def _memory_events(records: Records, device: str) -> tuple[Operation | Allocation, ...]:
+    """The records that say how much is allocated on a device."""
+    _require_device(device)
     return tuple(
         r for r in records if isinstance(r, Operation | Allocation) and is_on(r.device, device)
     )
@@ -328,6 +358,7 @@ def forwards_in_training_mode(records: Records) -> tuple[Forward, ...]:
 
 def forwards_on(records: Records, device: str) -> tuple[Forward, ...]:
     """The top-level forward passes with all parameters and inputs on this device."""
+    _require_device(device)
     return tuple(
         f for f in forwards(records) if f.devices and all(is_on(d, device) for d in f.devices)
     )
@@ -398,6 +429,7 @@ def backwards_after_last_step(records: Records) -> tuple[Backward, ...]:
 
 def scaler_calls(records: Records, call: str | None = None) -> tuple[ScalerCall, ...]:
     """All calls of a gradient scaler, or those of one method: "scale", "unscale_", "step", "update"."""
+    _require_known(call, SCALER_CALLS)
     return tuple(c for c in _only(ScalerCall, records) if call in (None, c.call))
 
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import msgspec
-from virtual_cuda.ledger import questions
+import pytest
+from virtual_cuda.errors import UnknownInLedger
+from virtual_cuda.ledger import Ledger, questions
 from virtual_cuda.ledger import questions as ask
 from virtual_cuda.ledger.records import (
     Allocation,
@@ -492,3 +494,20 @@ def test_memory_is_counted_from_operations_and_other_allocations() -> None:
     assert ask.peak_bytes(records, "cuda:0") == 1536
     assert ask.peak_bytes(records) == 4096
     assert ask.peak_bytes((), "cuda:0") == 0
+
+
+@pytest.mark.parametrize(
+    "question",
+    [
+        lambda ledger: ledger.transfers("to_gpu"),
+        lambda ledger: ledger.operations_on("gpu"),
+        lambda ledger: ledger.forwards_on("cuda:first"),
+        lambda ledger: ledger.peak_bytes("GPU 0"),
+        lambda ledger: ledger.allocated_bytes("gpu"),
+        lambda ledger: ledger.operations_under_autocast("half"),
+        lambda ledger: ledger.scaler_calls("unscale"),
+    ],
+)
+def test_a_question_about_what_no_ledger_has_is_refused(question: Any) -> None:
+    with pytest.raises(UnknownInLedger, match=r"no ledger has '.*'; choose one of "):
+        question(Ledger())
