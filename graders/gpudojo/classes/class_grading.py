@@ -57,6 +57,7 @@ from gpudojo.model.results import RunLimits
 from gpudojo.sandbox import protocol
 from gpudojo.sandbox.layers import missing_layers
 from gpudojo.submissions.entries import (
+    IgnoredPath,
     Listing,
     ReadSubmission,
     SourceFile,
@@ -296,25 +297,41 @@ class ClassGrading:
     def _grade(self, listing: Listing) -> list[GradedEntry]:
         """Give every entry a verdict; see `_run_and_judge` for what it raises."""
         entries = listing.entries
-        if self.options.rejudge and self.course.seed == "per-class":
-            # Before submissions are read, so that the processes are small.
-            judging.prepare_judging(self.exercises, self.options.only)
-            verdicts = self._settings_for(entries[0]).verdicts
-            self._judges = JudgePool(verdicts, len(entries), self.options.jobs)
-        ready = {} if self.options.fresh else self._find_ready(entries)
+        if self.options.rejudge:
+            self._prepare_judging_again(entries)
+        ready: dict[str, str] = {}
+        if not self.options.fresh:
+            ready = self._find_ready(entries)
         if self.course.path is not None:
             self.progress.prepares(f"course file: {self.course.path}")
-        ours = set()
-        for path in (self.course.path, self.course.roster, self.options.roster):
-            if path is not None:
-                ours.add(path.resolve())
-        ignored = [each for each in listing.ignored if each.path.resolve() not in ours]
-        self.progress.begins(len(entries), len(ready), ignored)
+        self.progress.begins(len(entries), len(ready), self._strange_paths(listing))
         self._run_and_judge(entries, ready)
         if self.reference_files:
             self._keep_sources(self.state.reference, self.reference_files)
         self.state.layers = self.layers or self._layers_of_reference(entries)
-        return [GradedEntry(entry, self._stored.pop(entry.name)) for entry in entries]
+        graded = []
+        for entry in entries:
+            graded.append(GradedEntry(entry, self._stored.pop(entry.name)))
+        return graded
+
+    def _prepare_judging_again(self, entries: Sequence[SubmissionEntry]) -> None:
+        """Start other processes that judge, before submissions are read: so they are small."""
+        if self.course.seed == "per-class":
+            judging.prepare_judging(self.exercises, self.options.only)
+            verdicts = self._settings_for(entries[0]).verdicts
+            self._judges = JudgePool(verdicts, len(entries), self.options.jobs)
+
+    def _strange_paths(self, listing: Listing) -> list[IgnoredPath]:
+        """What lies among the submissions and is none, but for the course file and the roster."""
+        ours = set()
+        for path in (self.course.path, self.course.roster, self.options.roster):
+            if path is not None:
+                ours.add(path.resolve())
+        strange = []
+        for ignored in listing.ignored:
+            if ignored.path.resolve() not in ours:
+                strange.append(ignored)
+        return strange
 
     def _layers_of_reference(self, entries: Sequence[SubmissionEntry]) -> dict[str, str]:
         return dict(self._settings_for(entries[0]).verdicts.reference.layers)

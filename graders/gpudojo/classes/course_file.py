@@ -313,11 +313,14 @@ def write_template(path: Path, day: str, exercises: Sequence[Exercise]) -> None:
 
 def template(day: str, exercises: Sequence[Exercise]) -> str:
     """A course file in which nothing is set yet, and every setting is shown."""
-    width = max((len(exercise.stem) for exercise in exercises), default=0) + 2
+    longest = max((len(exercise.stem) for exercise in exercises), default=0)
+    width = longest + len('""')
     lines = []
     worths = []
     for exercise in exercises:
-        checks = [check for function in exercise.functions for check in function.checks]
+        checks = []
+        for function in exercise.functions:
+            checks += function.checks
         points = sum_points(check.points for check in checks)
         quoted = f'"{exercise.stem}"'
         lines.append(f"# {quoted:{width}} = {points:g}")

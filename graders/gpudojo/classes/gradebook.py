@@ -218,15 +218,16 @@ class Gradebook:
 
     def _make_rows(self, participants: Sequence[Participant]) -> Iterator[SubmissionRow]:
         """The rows of these participants; each says who else handed in the same."""
-        counted = [self.counted_submission(each) for each in participants]
+        counted = {each: self.counted_submission(each) for each in participants}
         by_content: dict[str, list[Participant]] = defaultdict(list)
-        for participant, submission in zip(participants, counted, strict=True):
+        for participant, submission in counted.items():
             if submission is not None:
                 by_content[submission.content].append(participant)
-        for participant, submission in zip(participants, counted, strict=True):
+        for participant, submission in counted.items():
             twins: list[str] = []
             if submission is not None:
-                twins = _names_of_twins(participant, by_content[submission.content])
+                same = by_content[submission.content]
+                twins = _names_of_twins(participant, same)
             yield self.row_maker.row(participant, submission, twins)
 
     # What the teacher should know

@@ -84,11 +84,14 @@ class _SettingError:
     """Says in a sentence what msgspec says of a value."""
 
     def __init__(self, kind: Any, setting: Sequence[str], message: str) -> None:
-        place = re.search(r" - at `\$(.*)`$", message)
         self.kind = kind
-        self.within = list(re.findall(r"\w+", place[1])) if place else []
-        self.setting = [*setting, *self.within]
-        self.message = message.replace(place[0], "") if place else message
+        self.message = message
+        self.within: list[str] = []  # from the value that was converted
+        place = re.search(r" - at `\$(.*)`$", message)
+        if place:
+            self.message = message.replace(place[0], "")
+            self.within = re.findall(r"\w+", place[1])
+        self.setting = [*setting, *self.within]  # from the root of the file
 
     def as_bad_file(self, path: Path, text: str) -> BadFile:
         reason = self._reason()
@@ -97,9 +100,12 @@ class _SettingError:
     @property
     def _name(self) -> str:
         """The setting, as a sentence calls it."""
-        if self.within and self.within[-1].isdigit():
-            return f"entry {int(self.within[-1]) + 1} of `{self.setting[-2]}`"
-        return f"`{self.setting[-1]}`" if self.setting else "the file"
+        if not self.setting:
+            return "the file"
+        last = self.setting[-1]
+        if self.within and last.isdigit():
+            return f"entry {int(last) + 1} of `{self.setting[-2]}`"
+        return f"`{last}`"
 
     @property
     def _must_be(self) -> str:
@@ -111,21 +117,29 @@ class _SettingError:
     def _reason(self) -> str:
         """The sentence; adds the name of an unknown setting to `setting`."""
         message = self.message
-        if unknown := re.search(r"Object contains unknown field `(.*)`", message):
-            hint = suggest_name(unknown[1], self._known_settings())
-            self.setting.append(unknown[1])
-            return f"there is no setting `{unknown[1]}` here{hint}"
-        if types := re.search(r"Expected `(.+)`, got `(.+)`", message):
+        unknown = re.search(r"Object contains unknown field `(.*)`", message)
+        if unknown:
+            return self._unknown_setting(unknown[1])
+        types = re.search(r"Expected `(.+)`, got `(.+)`", message)
+        if types:
             return self._wrong_type(types[1], types[2])
-        if least := re.search(r"Expected `.+` >= ([0-9.]+)", message):
+        least = re.search(r"Expected `.+` >= ([0-9.]+)", message)
+        if least:
             return f"{self._name} must be {float(least[1]):g} or more"
-        if missing := re.search(r"Object missing required field `(.+)`", message):
+        missing = re.search(r"Object missing required field `(.+)`", message)
+        if missing:
             return f"`{missing[1]}` is missing"
-        if message.startswith("Invalid enum value"):
-            return self._no_choice(message.removeprefix("Invalid enum value ").strip("'"))
+        if message.startswith("Invalid enum value "):
+            value = message.removeprefix("Invalid enum value ").strip("'")
+            return self._no_choice(value)
         if "RFC3339" in message or self.kind is datetime.datetime:
             return f"{self._must_be}{_DATE}"
         return f"{self._name}: {message[:1].lower()}{message[1:]}"
+
+    def _unknown_setting(self, name: str) -> str:
+        hint = suggest_name(name, self._known_settings())
+        self.setting.append(name)
+        return f"there is no setting `{name}` here{hint}"
 
     def _wrong_type(self, expected: str, got: str) -> str:
         """The sentence for a value of another type, in words for types that teachers know."""

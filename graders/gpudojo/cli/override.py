@@ -306,15 +306,13 @@ def _read_file(book: Gradebook, path: Path) -> list[GivenPoints]:
 
     first, *lines = read_table(path)
     columns = [heading.strip().casefold() for heading in first.cells]
-    missing = sorted({"student", "item", "points"} - set(columns))
-    if missing:
-        hints = [suggest_name(heading, missing, "") for heading in columns]
-        reason = f"there is no column {missing[0]!r}; student, item and points are needed"
-        raise BadFile(str(path), first.number, reason + next(filter(None, hints), ""))
+    _refuse_missing_columns(path, first.number, columns)
     given = []
     line_of: dict[tuple[str, str], int] = {}
     for line in lines:
-        cells = {name: cell.strip() for name, cell in zip(columns, line.cells, strict=False)}
+        cells = {}
+        for column, cell in zip(columns, line.cells, strict=False):
+            cells[column] = cell.strip()
         if not cells.get("points"):
             continue  # not graded yet
         points = _read_line(book, path, line.number, cells)
@@ -324,6 +322,19 @@ def _read_file(book: Gradebook, path: Path) -> list[GivenPoints]:
             reason = f"{points.item} of {points.student} is in line {other_line}, too"
             raise BadFile(str(path), line.number, reason)
     return given
+
+
+def _refuse_missing_columns(path: Path, line: int, columns: Sequence[str]) -> None:
+    """Raises BadFile, with a suggestion, if one of the columns that are needed is not there."""
+    missing = sorted({"student", "item", "points"} - set(columns))
+    if not missing:
+        return
+    reason = f"there is no column {missing[0]!r}; student, item and points are needed"
+    for heading in columns:
+        hint = suggest_name(heading, missing, "")
+        if hint:
+            raise BadFile(str(path), line, reason + hint)
+    raise BadFile(str(path), line, reason)
 
 
 def _read_line(book: Gradebook, path: Path, number: int, cells: Mapping[str, str]) -> GivenPoints:
@@ -460,10 +471,11 @@ def _print_items_to_grade(book: Gradebook) -> None:
 
 def _print_item_to_grade(item: HandItem, handed_in: Sequence[str], absent: Sequence[str]) -> None:
     """Print one item, and the names of those whose points for it are missing."""
-    about = [item.title, f"{format_points(item.points)} points", item.rubric]
+    about = f"{item.title}; {format_points(item.points)} points"
+    if item.rubric:
+        about += f"; {item.rubric}"
     students = "1 student" if len(handed_in) == 1 else f"{len(handed_in)} students"
-    heading = f"  {item.name} ({'; '.join(filter(None, about))}): {students}"
-    click.echo(printable_text(heading))
+    click.echo(printable_text(f"  {item.name} ({about}): {students}"))
     texts = [", ".join(handed_in)]
     if absent:
         texts.append(f"{len(absent)} more handed in nothing: {', '.join(absent)}")
