@@ -3,23 +3,29 @@
 from __future__ import annotations
 
 import inspect
+import runpy
 import secrets
 from collections.abc import Mapping
 from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
+from importlib.util import find_spec
+from pathlib import Path
 from types import CodeType, ModuleType
-from typing import Any, Final
+from typing import Any
 
-# What a tensor on the virtual device has inside, its values on the host and its memory, and a graph its steps.
-INSIDE: Final = (
-    "_inner",
-    "_block",
-    "_parts",
-    "_steps",
-    "_before",
-    "_held",
-    "_place",
-    "_seeds",
-)
+
+def hidden_names() -> tuple[str, ...]:
+    """The attributes of device tensors and graphs that no submission is to know.
+
+    The file that lists them is run by itself: no module of the package may be loaded before it is
+    loaded with other names. Raises ImportError where `virtual_cuda` is not installed.
+    """
+    package = find_spec("virtual_cuda")
+    if package is None or not package.submodule_search_locations:
+        raise ImportError("virtual_cuda is not installed")
+    path = Path(package.submodule_search_locations[0], "device", "hidden_names.py")
+    lists = runpy.run_path(str(path))
+    names: tuple[str, ...] = lists["HIDDEN_IN_TENSORS"] + lists["HIDDEN_IN_GRAPHS"]
+    return names
 
 
 class RenamedInside:
@@ -29,7 +35,7 @@ class RenamedInside:
     """
 
     def __init__(self) -> None:
-        self.names = dict(zip(INSIDE, (f"_{secrets.token_hex(8)}" for _ in INSIDE), strict=True))
+        self.names = {name: f"_{secrets.token_hex(8)}" for name in hidden_names()}
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
         found = (

@@ -25,7 +25,7 @@ LAZY: Final = [torch.device("lazy", index) for index in range(MOST_DEVICES)]
 CPU: Final = torch.device("cpu")
 
 
-class OpenDevice:
+class VirtualDevice:
     """One virtual device, from opening to closing; tensors keep it beyond that."""
 
     __slots__ = ("closed", "cuda", "gpu", "index", "label", "lazy", "memory", "note")
@@ -54,7 +54,7 @@ class Block:
 
     __slots__ = ("device", "piece", "size")
 
-    def __init__(self, device: OpenDevice, wanted: int) -> None:
+    def __init__(self, device: VirtualDevice, wanted: int) -> None:
         """Allocate; raises OutOfMemory."""
         self.device = device
         self.size = 0
@@ -103,7 +103,7 @@ class VirtualGpu:
         self.ledger = Ledger()
         self._clock: Clock | None = None
         self.streams: dict[int, int] = {}  # device -> the stream that is used there now
-        self.devices = [OpenDevice(self, index, memory) for index in range(devices)]
+        self.devices = [VirtualDevice(self, index, memory) for index in range(devices)]
         self.host_memory = HostMemory()
         self.sync_debug = 0  # 0 default, 1 warn, 2 error: torch.cuda.set_sync_debug_mode
         self.asserted = False  # a kernel has met a bad index, and the host does not know yet
@@ -176,7 +176,7 @@ class _Now:
 now: Final = _Now()
 
 
-def open_device_of(device: torch.device) -> OpenDevice | None:
+def open_device_of(device: torch.device) -> VirtualDevice | None:
     """The open device that a torch.device names; None for the host and foreign devices.
 
     Raises CUDA's error for an index that is not there.
@@ -190,7 +190,7 @@ def open_device_of(device: torch.device) -> OpenDevice | None:
     return gpu.devices[index]
 
 
-def open_device_named(device: Any) -> OpenDevice | None:
+def open_device_named(device: Any) -> VirtualDevice | None:
     """The open device that "cuda", "cuda:1", 0 or a torch.device names; None for all else.
 
     Raises CUDA's error for an index that is not there.

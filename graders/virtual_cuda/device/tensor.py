@@ -26,7 +26,6 @@ make_shell: Final = find_internal("torch.Tensor._make_wrapper_subclass")
 set_conjugate: Final = find_internal("torch._C._set_conj", "a conjugate view")
 _set_neg: Final = find_internal("torch._C._set_neg", "a negated view")
 _data: Final[Any] = torch.Tensor.data
-INSIDE: Final = ("_inner", "_block", "_parts")  # attributes that are ours
 
 
 class Plans(dict[int, Any]):

@@ -15,7 +15,7 @@ from virtual_cuda.device.cuda_errors import (
     out_of_memory_error,
 )
 from virtual_cuda.device.memory import OutOfMemory
-from virtual_cuda.device.state import OpenDevice, now
+from virtual_cuda.device.state import VirtualDevice, now
 from virtual_cuda.ops.registry import NOT_EMULATED, facts_of, measured
 from virtual_cuda.recorder import tensors_in
 from virtual_cuda.trees import map_only
@@ -28,7 +28,7 @@ _BAD_VALUE: Final = re.compile(
 
 
 def handle_cpu_error(
-    func: Any, inner: Any, kwargs: Any, device: OpenDevice, error: Exception
+    func: Any, inner: Any, kwargs: Any, device: VirtualDevice, error: Exception
 ) -> Any:
     """The result that an operator gives on CUDA although the CPU raised `error`.
 

@@ -19,7 +19,7 @@ from virtual_cuda.device.cuda_errors import (
 )
 from virtual_cuda.device.layout import ROUND, SMALL
 from virtual_cuda.device.memory import OutOfMemory
-from virtual_cuda.device.state import CPU, Block, OpenDevice, open_device_of
+from virtual_cuda.device.state import CPU, Block, VirtualDevice, open_device_of
 from virtual_cuda.device.tensor import VIRTUAL, set_conjugate, update_shell, wrap, wrap_new
 from virtual_cuda.errors import DeviceClosed
 from virtual_cuda.ledger.rows import GRAD, INFERENCE, OperationRow
@@ -55,7 +55,7 @@ thread_state: Final = _ThreadState()
 # ---- devices, memory and records -------------------------------------------------------------------------------------
 
 
-def closed_device_error(device: OpenDevice) -> Exception:
+def closed_device_error(device: VirtualDevice) -> Exception:
     """The error for a tensor whose device is no longer open: what has ended it, or DeviceClosed."""
     if thread_state.forked:
         return forked_process_error()
@@ -64,15 +64,15 @@ def closed_device_error(device: OpenDevice) -> Exception:
     return DeviceClosed(device.label)
 
 
-def require_open_device(tensor: Any) -> OpenDevice:
+def require_open_device(tensor: Any) -> VirtualDevice:
     """The device of a tensor; raises DeviceClosed, or what has ended the device."""
-    device: OpenDevice = tensor._block.device
+    device: VirtualDevice = tensor._block.device
     if device.closed:
         raise closed_device_error(device)
     return device
 
 
-def allocate(device: OpenDevice, nbytes: int) -> Block:
+def allocate(device: VirtualDevice, nbytes: int) -> Block:
     """A new block; raises torch's OutOfMemoryError."""
     memory = device.memory
     size = (nbytes + ROUND - 1) & -ROUND
@@ -100,7 +100,7 @@ def allocate(device: OpenDevice, nbytes: int) -> Block:
 
 def record_operation(
     name: str,
-    device: OpenDevice,
+    device: VirtualDevice,
     nbytes: int,
     work: Any = None,
     where: Any = None,
@@ -141,7 +141,7 @@ def work_of(results: Any, arguments: Any) -> tuple[Any, ...]:
     return dtype, None, *shapes
 
 
-def put_on_device(result: Any, device: OpenDevice, name: str, *shapes: Any) -> Any:
+def put_on_device(result: Any, device: VirtualDevice, name: str, *shapes: Any) -> Any:
     """A device tensor around a new strided result, and the operation's line in the ledger.
 
     `shapes`: those of the tensors it was made from, where they are not the result's.
@@ -158,7 +158,7 @@ def put_on_device(result: Any, device: OpenDevice, name: str, *shapes: Any) -> A
     return shell
 
 
-def refuse_if_too_large(func: Any, inner: Any, kwargs: Any, device: OpenDevice) -> None:
+def refuse_if_too_large(func: Any, inner: Any, kwargs: Any, device: VirtualDevice) -> None:
     """Raise torch's OutOfMemoryError for a result that does not fit, before the host computes it."""
     on_meta = [value.to("meta") if isinstance(value, torch.Tensor) else value for value in inner]
     try:
@@ -179,8 +179,8 @@ class Unwrapped:
     __slots__ = ("back", "blocks", "device", "devices", "plain")
 
     def __init__(self) -> None:
-        self.device: OpenDevice | None = None  # the first one met
-        self.devices: list[OpenDevice] = []
+        self.device: VirtualDevice | None = None  # the first one met
+        self.devices: list[VirtualDevice] = []
         self.plain: list[torch.Tensor] = []  # tensors that are not on the device
         self.back: dict[int, Any] = {}  # by the identity of an inner tensor: its device tensor
         self.blocks: dict[int, Block] = {}  # by the address of a storage
@@ -209,7 +209,7 @@ class Unwrapped:
             self.blocks[inner.untyped_storage()._cdata] = tensor._block
         return inner
 
-    def close(self, value: Any, device: OpenDevice | None) -> tuple[Any, int]:
+    def close(self, value: Any, device: VirtualDevice | None) -> tuple[Any, int]:
         """The results on the device, and how many bytes are new there.
 
         An inner tensor that was an argument becomes that argument again.
@@ -227,7 +227,7 @@ class Unwrapped:
         # A binding gives torch.return_types.*, which become tuples.
         return results if type(value) is list else tuple(results), nbytes
 
-    def _close_tensor(self, tensor: torch.Tensor, device: OpenDevice | None) -> tuple[Any, int]:
+    def _close_tensor(self, tensor: torch.Tensor, device: VirtualDevice | None) -> tuple[Any, int]:
         known = self.back.get(identity(tensor))
         if known is not None:
             if known.shape != tensor.shape or known.stride() != tensor.stride():
@@ -239,11 +239,11 @@ class Unwrapped:
 
 
 # How results that are not strided are wrapped, by layout; `sparse.py` fills it.
-WRAPPERS: Final[dict[torch.layout, Callable[[torch.Tensor, OpenDevice], tuple[Any, int]]]] = {}
+WRAPPERS: Final[dict[torch.layout, Callable[[torch.Tensor, VirtualDevice], tuple[Any, int]]]] = {}
 
 
 def wrap_result(
-    tensor: torch.Tensor, device: OpenDevice, blocks: dict[int, Block]
+    tensor: torch.Tensor, device: VirtualDevice, blocks: dict[int, Block]
 ) -> tuple[Any, int]:
     """A device tensor around a result, and how many bytes are new.
 

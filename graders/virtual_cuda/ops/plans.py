@@ -20,7 +20,7 @@ from typing import Any, Final, NamedTuple
 
 import torch
 
-from virtual_cuda.device.state import OpenDevice
+from virtual_cuda.device.state import VirtualDevice
 from virtual_cuda.device.tensor import AUTOCAST, PLANS, VIRTUAL, update_shell, wrap, wrap_new
 from virtual_cuda.internals import COMPOSITE, dispatch_also_to, find_internal, has_kernel
 from virtual_cuda.ops.cpu_errors import handle_cpu_error
@@ -368,7 +368,7 @@ def _plan_new_tensors(func: Any, rules: Rules, slots: tuple[int, ...]) -> Plan:
 class _Opened(NamedTuple):
     """The arguments of an operator with inner tensors in the place of device tensors."""
 
-    device: OpenDevice
+    device: VirtualDevice
     inner: list[Any]
     has_number: bool = False  # whether there is a number where a tensor could be
 
@@ -416,7 +416,7 @@ def _compute(
 
 
 def _put_all_on_device(
-    results: Any, device: OpenDevice, name: str, shapes: list[Any]
+    results: Any, device: VirtualDevice, name: str, shapes: list[Any]
 ) -> tuple[Any, ...]:
     """Several results of one operator on the device, and its line in the ledger."""
     at = perf_counter()

@@ -17,7 +17,7 @@ from virtual_cuda.device.cuda_errors import (
     warn,
 )
 from virtual_cuda.device.hidden import conceal, reveal
-from virtual_cuda.device.state import Block, OpenDevice
+from virtual_cuda.device.state import Block, VirtualDevice
 from virtual_cuda.device.tensor import VIRTUAL, update_shell, wrap
 from virtual_cuda.internals import COMPOSITE, torch_functions
 from virtual_cuda.ops import placement
@@ -214,12 +214,12 @@ _ONCE: Final = (
 )
 
 
-def _common_device(tensors: list[Any], casting: bool = False) -> OpenDevice | None:
+def _common_device(tensors: list[Any], casting: bool = False) -> VirtualDevice | None:
     """The one device all of these are on with one dtype cuDNN knows, if it is so: after they were cast to half."""
     first = tensors[0]
     if type(first) not in VIRTUAL or first.dtype not in _DTYPES:
         return None
-    device: OpenDevice = first._block.device
+    device: VirtualDevice = first._block.device
     same = all(type(t) in VIRTUAL and t._block.device is device for t in tensors)
     dtypes = {torch.float16 if casting and t.dtype in _CAST else t.dtype for t in tensors}
     return device if same and len(dtypes) == 1 else None
@@ -230,7 +230,7 @@ class CudnnRnn(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, kind: str, settings: Any, device: OpenDevice, count: int, data: Any, *rest: Any
+        ctx: Any, kind: str, settings: Any, device: VirtualDevice, count: int, data: Any, *rest: Any
     ) -> Any:
         layers, dropout, train, bidirectional, biases, sizes, batch_first = settings
         states = rest[:count]
@@ -306,7 +306,7 @@ def _steps_first(tensors: Sequence[Any], batch_first: bool) -> Sequence[Any]:
     return [tensors[0].transpose(0, 1), *tensors[1:]] if batch_first else tensors
 
 
-def _in_one_block(gradients: list[Any], device: OpenDevice) -> list[Any]:
+def _in_one_block(gradients: list[Any], device: VirtualDevice) -> list[Any]:
     """cuDNN writes the gradients of all weights into one buffer, as the weights lie in one."""
     made = [g for g in gradients if g is not None]
     if not made:

@@ -11,7 +11,7 @@ import torch.nested
 
 from virtual_cuda.device.hidden import conceal, reveal
 from virtual_cuda.device.pinning import SPARSE_LAYOUTS, is_pinned, parts_of_sparse
-from virtual_cuda.device.state import CPU, Block, OpenDevice, open_device_named, open_device_of
+from virtual_cuda.device.state import CPU, Block, VirtualDevice, open_device_named, open_device_of
 from virtual_cuda.device.tensor import AUTOCAST, VIRTUAL, Tensor, make_shell
 from virtual_cuda.device.tensor import wrap as wrap_strided
 from virtual_cuda.internals import find_internal
@@ -58,7 +58,7 @@ class _ToDevice(torch.autograd.Function):
     """A host tensor in the device's graph."""
 
     @staticmethod
-    def forward(ctx: Any, tensor: Any, device: OpenDevice, blocks: dict[int, Block]) -> Any:
+    def forward(ctx: Any, tensor: Any, device: VirtualDevice, blocks: dict[int, Block]) -> Any:
         return _dense(tensor.detach(), device, blocks)
 
     @staticmethod
@@ -115,25 +115,27 @@ NestedTensor.__name__ = "Tensor"
 NestedTensor.__module__ = "torch"
 
 
-def _block_of(storage: torch.UntypedStorage, device: OpenDevice, blocks: dict[int, Block]) -> Block:
+def _block_of(
+    storage: torch.UntypedStorage, device: VirtualDevice, blocks: dict[int, Block]
+) -> Block:
     block = blocks.get(storage._cdata)
     if block is None:
         block = blocks[storage._cdata] = allocate(device, storage.nbytes())
     return block
 
 
-def _dense(value: torch.Tensor, device: OpenDevice, blocks: dict[int, Block]) -> Any:
+def _dense(value: torch.Tensor, device: VirtualDevice, blocks: dict[int, Block]) -> Any:
     return wrap_strided(value, _block_of(value.untyped_storage(), device, blocks))
 
 
-def _nested(value: torch.Tensor, device: OpenDevice, blocks: dict[int, Block]) -> Any:
+def _nested(value: torch.Tensor, device: VirtualDevice, blocks: dict[int, Block]) -> Any:
     # Its shape is nobody's business in C++, which never looks at it.
     shell = make_shell(NestedTensor, (value.size(0),), dtype=value.dtype, device=device.lazy)
     shell._inner, shell._block = value, _block_of(value.values().untyped_storage(), device, blocks)
     return shell
 
 
-def run_nested(func: Any, args: Any, kwargs: Any, device: OpenDevice | None = None) -> Any:
+def run_nested(func: Any, args: Any, kwargs: Any, device: VirtualDevice | None = None) -> Any:
     """Call any function of torch on the host's tensors; its results are on the device."""
     known = {}
     blocks = {}
@@ -181,7 +183,7 @@ def run_nested(func: Any, args: Any, kwargs: Any, device: OpenDevice | None = No
 
 
 def nested_to_device(
-    tensor: torch.Tensor, device: OpenDevice, non_blocking: bool, dtype: torch.dtype | None
+    tensor: torch.Tensor, device: VirtualDevice, non_blocking: bool, dtype: torch.dtype | None
 ) -> Any:
     """A nested host tensor, copied."""
     moved = tensor.clone() if dtype in (None, tensor.dtype) else tensor.to(dtype)
@@ -268,7 +270,7 @@ SparseTensor.__name__ = "Tensor"
 SparseTensor.__module__ = "torch"
 
 
-def _account(shell: Any, device: OpenDevice, known: dict[int, Block]) -> int:
+def _account(shell: Any, device: VirtualDevice, known: dict[int, Block]) -> int:
     """Give each part its block: the one it shares, or a new one. Says how many bytes are new."""
     held: dict[int, Block] = {}
     fresh = 0
@@ -284,7 +286,7 @@ def _account(shell: Any, device: OpenDevice, known: dict[int, Block]) -> int:
 
 
 def wrap(
-    value: torch.Tensor, device: OpenDevice, known: dict[int, Block] | None = None
+    value: torch.Tensor, device: VirtualDevice, known: dict[int, Block] | None = None
 ) -> tuple[Any, int]:
     """A device tensor around a sparse one, and the bytes it newly takes."""
     shape = value.shape
@@ -326,7 +328,7 @@ class _Opened(Unwrapped):
         self.blocks.update(value._parts)
         return value._inner
 
-    def close(self, value: Any, device: OpenDevice | None) -> tuple[Any, int]:
+    def close(self, value: Any, device: VirtualDevice | None) -> tuple[Any, int]:
         if not isinstance(value, torch.Tensor):
             return super().close(value, device)
         known = self.back.get(identity(value))
@@ -530,7 +532,7 @@ def _to_copy(func: Any, args: Any, kwargs: Any) -> Any:
 
 
 def to_device(
-    tensor: torch.Tensor, device: OpenDevice, non_blocking: bool, dtype: torch.dtype | None
+    tensor: torch.Tensor, device: VirtualDevice, non_blocking: bool, dtype: torch.dtype | None
 ) -> Any:
     """A sparse host tensor, copied part by part."""
     inner = tensor.detach().clone() if dtype is None else tensor.detach().to(dtype, copy=True)

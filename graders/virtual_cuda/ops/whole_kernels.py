@@ -10,13 +10,13 @@ import torch.nn.functional
 from virtual_cuda.device.cuda_errors import (
     without_lazy,
 )
-from virtual_cuda.device.state import OpenDevice
+from virtual_cuda.device.state import VirtualDevice
 from virtual_cuda.device.tensor import VIRTUAL, wrap
 from virtual_cuda.internals import find_internal
 from virtual_cuda.ops.dispatch import allocate
 
 
-def wrap_each(tensors: Any, device: OpenDevice) -> list[Any]:
+def wrap_each(tensors: Any, device: VirtualDevice) -> list[Any]:
     """The tensors on the device, each in a block of its own; None stays None."""
     return [None if t is None else wrap(t, allocate(device, t.nbytes)) for t in tensors]
 
@@ -25,7 +25,7 @@ _DelayedError: Final = find_internal("torch._C._functions.DelayedError", "a seco
 _tracing_state: Final = find_internal("torch._C._get_tracing_state", otherwise=lambda: None)
 
 
-def hold_memory(device: OpenDevice, *sizes: int) -> list[Any]:
+def hold_memory(device: VirtualDevice, *sizes: int) -> list[Any]:
     """What a kernel keeps for backward, in bytes: for `save_for_backward`, so that autograd frees it with the rest."""
     return [wrap(torch.empty(0), allocate(device, size)) for size in sizes]
 

@@ -16,7 +16,7 @@ from virtual_cuda.device import pinning
 from virtual_cuda.device.cuda_errors import forked_process_error, warn
 from virtual_cuda.device.layout import SMALL
 from virtual_cuda.device.pinning import is_pinned
-from virtual_cuda.device.state import CPU, OpenDevice, now, open_device_named, open_device_of
+from virtual_cuda.device.state import CPU, VirtualDevice, now, open_device_named, open_device_of
 from virtual_cuda.device.tensor import VIRTUAL, wrap
 from virtual_cuda.errors import DeviceClosed
 from virtual_cuda.internals import find_internal
@@ -43,7 +43,7 @@ aten: Final = torch.ops.aten
 
 def to_device(
     tensor: torch.Tensor,
-    device: OpenDevice,
+    device: VirtualDevice,
     non_blocking: bool,
     dtype: Any = None,
     memory_format: Any = None,

@@ -20,7 +20,7 @@ import torch.cuda.nccl
 import torch.distributed
 
 from virtual_cuda.device.hidden import hidden_attribute
-from virtual_cuda.device.state import OpenDevice
+from virtual_cuda.device.state import VirtualDevice
 from virtual_cuda.device.tensor import VIRTUAL
 from virtual_cuda.internals import find_internal
 from virtual_cuda.ledger.rows import CollectiveRow, EndRow
@@ -176,7 +176,7 @@ class _Collective:
         self.seen = Unwrapped()
         self.inner = [self.seen.open(value) for value in args]
         assert self.seen.device is not None
-        self.device: OpenDevice = self.seen.device
+        self.device: VirtualDevice = self.seen.device
         if self.device.closed:
             raise closed_device_error(self.device)
         if self.seen.plain:

@@ -11,7 +11,7 @@ from typing import Any, Final
 import torch
 
 from virtual_cuda.device.hidden import hidden_attribute
-from virtual_cuda.device.state import CUDA, OpenDevice, VirtualGpu, index_of, now
+from virtual_cuda.device.state import CUDA, VirtualDevice, VirtualGpu, index_of, now
 from virtual_cuda.device.tensor import PLANS
 from virtual_cuda.ops.dispatch import run_any
 from virtual_cuda.ops.plans import make_plan, plan_by_hand
@@ -310,7 +310,7 @@ def is_random(func: Any) -> bool:
     )
 
 
-def _chosen(given: Any, device: OpenDevice | None) -> Generator:
+def _chosen(given: Any, device: VirtualDevice | None) -> Generator:
     """The generator to draw from: the one given, or the device's default; raises what CUDA raises for another."""
     assert now.gpu is not None
     if given is None:
@@ -337,7 +337,7 @@ def _drawn(core: Generator, out: Any) -> Any:
 
 
 def _with_generator(
-    func: Any, args: Any, kwargs: Any, device: OpenDevice | None
+    func: Any, args: Any, kwargs: Any, device: VirtualDevice | None
 ) -> tuple[Any, Any, Generator | None]:
     position = [a.name for a in func._schema.arguments].index("generator")
     given = args[position] if position < len(args) else kwargs.get("generator")
@@ -369,7 +369,7 @@ def alike(func: Any, args: Any, kwargs: Any) -> Any:
     return _borrowed(args[0]._block.device, lambda: run_any(func, args, kwargs))
 
 
-def _borrowed(device: OpenDevice, call: Callable[[], Any], follows: bool = False) -> Any:
+def _borrowed(device: VirtualDevice, call: Callable[[], Any], follows: bool = False) -> Any:
     if not _open or (follows and _open[0].following_host and capture.graph is None):
         return call()
     core = _open[0].generators[device.index].core
@@ -383,7 +383,7 @@ def _borrowed(device: OpenDevice, call: Callable[[], Any], follows: bool = False
         host.set_state(before)
 
 
-def replayed(func: Any, inner: Any, kwargs: Any, device: OpenDevice) -> Callable[[], Any]:
+def replayed(func: Any, inner: Any, kwargs: Any, device: VirtualDevice) -> Callable[[], Any]:
     """The call of a random operator on inner tensors that a CUDA graph repeats, from the generator chosen now."""
     call = functools.partial(call_of(func), *inner, **kwargs)
     if (plan := facts_of(func).plan) in _BORROWING:

@@ -15,7 +15,7 @@ import torch.optim
 
 from virtual_cuda.device.cuda_errors import cuda_error
 from virtual_cuda.device.pinning import is_pinned
-from virtual_cuda.device.state import CPU, Block, OpenDevice, now
+from virtual_cuda.device.state import CPU, Block, VirtualDevice, now
 from virtual_cuda.device.tensor import Tensor, dispatch_by
 from virtual_cuda.ops.dispatch import allocate, record_operation
 from virtual_cuda.ops.placement import inner_of
@@ -44,7 +44,7 @@ _SEED_AND_OFFSET: Final = (
 class _Seeds:
     """Shared by all graphs that are alive."""
 
-    def __init__(self, device: OpenDevice) -> None:
+    def __init__(self, device: VirtualDevice) -> None:
         self.blocks: list[Block] = [allocate(device, _SEED_AND_OFFSET) for _ in range(2)]
 
 
@@ -92,7 +92,7 @@ def _copies_pageable(func: Any, args: Any, kwargs: Any) -> bool:
     return to_host or any(not is_pinned(tensor) for tensor in hosts)
 
 
-def _run(device: OpenDevice, name: str, call: Callable[[], Any], results: list[Any]) -> None:
+def _run(device: VirtualDevice, name: str, call: Callable[[], Any], results: list[Any]) -> None:
     """One step of a replay, into the memory that the capture has given its results."""
     again = call()
     record_operation(name, device, 0)

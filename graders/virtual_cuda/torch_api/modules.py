@@ -15,8 +15,9 @@ from torch import nn
 from torch.nn.parameter import UninitializedTensorMixin, is_lazy  # type: ignore[attr-defined]
 
 from virtual_cuda.device.cuda_errors import without_lazy
+from virtual_cuda.device.hidden_names import HIDDEN_IN_TENSORS
 from virtual_cuda.device.state import now, open_device_named
-from virtual_cuda.device.tensor import INSIDE, VIRTUAL, Tensor
+from virtual_cuda.device.tensor import VIRTUAL, Tensor
 from virtual_cuda.internals import find_internal
 from virtual_cuda.lacking import Lacking
 from virtual_cuda.patching import Opening, Patch, around, torch_patches
@@ -55,7 +56,7 @@ def exchange(tensor: Any, fresh: Any, requires_grad: bool) -> Any:
             other.__class__ = (device_class if type(other) in VIRTUAL else host_class)(type(tensor))
     else:
         other = fresh.requires_grad_(requires_grad)
-    extra = {k: v for k, v in tensor.__dict__.items() if k not in INSIDE}
+    extra = {k: v for k, v in tensor.__dict__.items() if k not in HIDDEN_IN_TENSORS}
     both = [(each, type(each), each.__dict__) for each in (tensor, other)]
     try:
         torch.utils.swap_tensors(tensor, other)

@@ -11,7 +11,7 @@ import torch.nested
 
 from virtual_cuda.device.cuda_errors import argument_elsewhere_error, label_of
 from virtual_cuda.device.pinning import SPARSE_LAYOUTS
-from virtual_cuda.device.state import OpenDevice, open_device_named
+from virtual_cuda.device.state import VirtualDevice, open_device_named
 from virtual_cuda.device.tensor import VIRTUAL, Tensor
 from virtual_cuda.internals import find_internal
 from virtual_cuda.ops import placement
@@ -82,7 +82,7 @@ def _nested_patches(opening: Opening) -> Iterator[Patch]:
 # ---- sparse tensors ------------------------------------------------------------------------------------------------
 
 
-def _wanted(kwargs: dict[str, Any], given: tuple[Any, ...]) -> OpenDevice | None:
+def _wanted(kwargs: dict[str, Any], given: tuple[Any, ...]) -> VirtualDevice | None:
     """The place a constructor is asked for, by its `device`, the default device or the tensors it gets."""
     if kwargs.get("device") is None and _function_modes():
         default = torch.get_default_device()

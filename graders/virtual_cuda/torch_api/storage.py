@@ -11,8 +11,9 @@ import torch
 import torch.utils.dlpack
 
 from virtual_cuda.device.hidden import hidden_attribute
-from virtual_cuda.device.state import CUDA, Block, OpenDevice, open_device_named
-from virtual_cuda.device.tensor import INSIDE, VIRTUAL, Parameter, Tensor, update_shell, wrap
+from virtual_cuda.device.hidden_names import HIDDEN_IN_TENSORS
+from virtual_cuda.device.state import CUDA, Block, VirtualDevice, open_device_named
+from virtual_cuda.device.tensor import VIRTUAL, Parameter, Tensor, update_shell, wrap
 from virtual_cuda.internals import find_internal
 from virtual_cuda.ledger.rows import Direction
 from virtual_cuda.ops import placement
@@ -262,7 +263,7 @@ def _copy_(self: Any, source: Any, non_blocking: Any = False) -> Any:
     return self
 
 
-def _place(storage: Any) -> OpenDevice | None:
+def _place(storage: Any) -> VirtualDevice | None:
     return storage._block.device if type(storage) is UntypedStorage else None
 
 
@@ -330,7 +331,7 @@ _REQUIRES_GRAD: Final = 4  # where _rebuild_tensor_v2 and _v3 take it
 def _reduce(self: Any, protocol: Any) -> Any:
     """`Tensor.__reduce_ex__` and `Parameter.__reduce_ex__`, for a tensor whose class is not what it says."""
     require_open_device(self)
-    state = {name: value for name, value in self.__dict__.items() if name not in INSIDE}
+    state = {name: value for name, value in self.__dict__.items() if name not in HIDDEN_IN_TENSORS}
     if isinstance(self, Parameter):
         given = (self.detach(), self.requires_grad, OrderedDict())  # type: ignore[var-annotated]
         if not state:

@@ -9,8 +9,9 @@ import torch
 
 from virtual_cuda.device.cuda_errors import not_on_host_error, type_name, without_lazy
 from virtual_cuda.device.hidden import attributes_of
-from virtual_cuda.device.state import OpenDevice
-from virtual_cuda.device.tensor import INSIDE, Parameter, Tensor, wrap
+from virtual_cuda.device.hidden_names import HIDDEN_IN_TENSORS
+from virtual_cuda.device.state import VirtualDevice
+from virtual_cuda.device.tensor import Parameter, Tensor, wrap
 from virtual_cuda.internals import find_internal, no_torch_function
 from virtual_cuda.ops.dispatch import allocate, record_operation, require_open_device
 from virtual_cuda.ops.placement import HOST, record_copy
@@ -49,7 +50,7 @@ class _Members:
 
     @property
     def device(self: Any) -> torch.device:
-        device: OpenDevice = self._block.device
+        device: VirtualDevice = self._block.device
         return device.cuda
 
     @property
@@ -167,7 +168,7 @@ class _Members:
 
     def __dir__(self: Any) -> list[str]:
         kind = type(self)._student_class
-        names = {*dir(kind), *attributes_of(self)} - {"volatile", *INSIDE, *_OUTSIDE}
+        names = {*dir(kind), *attributes_of(self)} - {"volatile", *HIDDEN_IN_TENSORS, *_OUTSIDE}
         return sorted(names - {"__cuda_array_interface__"} if self.is_sparse else names)
 
     def __deepcopy__(self: Any, memo: dict[Any, Any]) -> Any:
@@ -205,7 +206,7 @@ class _Members:
         if self.grad is not None:
             twin.grad = copy.deepcopy(self.grad, memo)
         for name, value in list(self.__dict__.items()):
-            if name not in INSIDE:
+            if name not in HIDDEN_IN_TENSORS:
                 twin.__dict__[name] = copy.deepcopy(value, memo)
         memo[id(self)] = twin
         return twin

@@ -12,8 +12,9 @@ import torch
 import torch.nested
 
 from virtual_cuda.device.cuda_errors import DTYPE_NAMES
+from virtual_cuda.device.hidden_names import HIDDEN_IN_TENSORS
 from virtual_cuda.device.state import CPU, CUDA, open_device_named
-from virtual_cuda.device.tensor import INSIDE, VIRTUAL, DeviceClass, Parameter, Tensor, wrap
+from virtual_cuda.device.tensor import VIRTUAL, DeviceClass, Parameter, Tensor, wrap
 from virtual_cuda.internals import find_internal, no_torch_function
 from virtual_cuda.ops.dispatch import closed_device_error
 from virtual_cuda.ops.elementwise import IN_CPP
@@ -216,7 +217,7 @@ def _past_inside(cls: Any, name: str) -> Any:
     own = getattr(cls, name)
 
     def method(self: Any, name: str, *value: Any) -> Any:
-        return (plain if name in INSIDE else own)(self, name, *value)
+        return (plain if name in HIDDEN_IN_TENSORS else own)(self, name, *value)
 
     return plain if own is getattr(torch.Tensor, name) else method
 

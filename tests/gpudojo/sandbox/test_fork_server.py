@@ -83,19 +83,20 @@ def test_modules_of_the_device_are_loaded_with_names_that_nobody_knows() -> None
     """In a process of its own, since modules are loaded once."""
     code = """
 import sys
-from gpudojo.sandbox.bytecode_renaming import INSIDE, RenamedInside
+from gpudojo.sandbox.bytecode_renaming import RenamedInside, hidden_names
 sys.meta_path.insert(0, renamed := RenamedInside())
 import torch
 from virtual_cuda import virtual_cuda
 from virtual_cuda.device import hidden, tensor
+from virtual_cuda.device.hidden_names import HIDDEN_IN_TENSORS
 with virtual_cuda():
     x = torch.ones(2, device="cuda")
     names = {*hidden.attributes_of(x)}
     assert names <= {*renamed.names.values()}, names
     assert x.add(1).tolist() == [2.0, 2.0]
     assert x.to_sparse().to_dense().tolist() == [1.0, 1.0]
-assert {*tensor.INSIDE} <= {*renamed.names.values()}, tensor.INSIDE
-assert names.isdisjoint(INSIDE)
+assert {*HIDDEN_IN_TENSORS} <= {*renamed.names.values()}, HIDDEN_IN_TENSORS
+assert names.isdisjoint(hidden_names())
 read = tensor.__loader__.get_code(tensor.__name__)
 assert names.isdisjoint(repr(each) for each in read.co_names), "what it was loaded with"
 assert all(name not in str(read.co_consts) for name in names)
