@@ -105,6 +105,7 @@ def virtual_cuda(
     size = parse_size(memory)
     with contextlib.ExitStack() as undo:
         undo.enter_context(claim("virtual CUDA device"))
+        _watch_forks()
         opened = VirtualGpu(devices, size, name, model)
         patched = _patched(opened)
         undo.callback(_leave, patched)
@@ -238,8 +239,11 @@ def _after_fork_in_child() -> None:
             device.closed = True
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork_in_child)
+@functools.cache
+def _watch_forks() -> None:
+    """Shut the device in every process that is forked from now on; done once per process."""
+    if hasattr(os, "register_at_fork"):
+        os.register_at_fork(after_in_child=_after_fork_in_child)
 
 
 @dataclass(frozen=True)

@@ -83,8 +83,11 @@ def _after_fork_in_child() -> None:
         observer.open = False
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork_in_child)
+@functools.cache
+def _watch_forks() -> None:
+    """Stop recording in every process that is forked from now on; done once per process."""
+    if hasattr(os, "register_at_fork"):
+        os.register_at_fork(after_in_child=_after_fork_in_child)
 
 
 def _patches(observer: Observer) -> Iterator[Patch]:
@@ -149,6 +152,7 @@ def real_device(kind: str = "cuda") -> Iterator[RealDevice]:
         undo.enter_context(claim(f"real {kind} device"))
         undo.enter_context(few_imports())
         real = RealDevice(kind)
+        _watch_forks()
         observer = Observer(kind, real.ledger.rows)
         patch(_patches(observer), undo)
         undo.enter_context(observer.passes.hooked())

@@ -18,7 +18,7 @@ from virtual_cuda.device.hidden import conceal, reveal
 from virtual_cuda.device.tensor import VIRTUAL, wrap
 from virtual_cuda.internals import find_internal
 from virtual_cuda.ops.dispatch import allocate, closed_device_error, record_operation, work_of
-from virtual_cuda.ops.elementwise import SLOW
+from virtual_cuda.ops.elementwise import is_slow_on_host
 from virtual_cuda.ops.whole_kernels import (
     are_on_several_devices,
     call_in_cuda_words,
@@ -99,7 +99,7 @@ class FusedAttention(torch.autograd.Function):
                 causal = False
             operands = inner
             dtype = query.dtype
-            if dtype in SLOW:
+            if is_slow_on_host(dtype):
                 operands = [t.float() for t in inner]
                 bias = bias if bias is None or bias.dtype is torch.bool else bias.float()
             out = _attend_on_host(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from functools import partial
 from typing import Any, Final
@@ -353,17 +354,18 @@ _bf16_in_mkldnn: Final = find_internal(
 )
 
 
-def _in_single_precision() -> tuple[torch.dtype, ...]:
-    """The dtypes whose products are computed in single precision and rounded once, as GPUs do it.
+@functools.cache
+def is_slow_on_host(dtype: torch.dtype) -> bool:
+    """True for a dtype whose products are computed in single precision and rounded once, as GPUs do it.
 
     CPUs without units for a dtype take a hundred times as long otherwise. torch does not say whether there are any for
     float16; those for bfloat16 add up in single precision, too.
     """
-    known = torch.backends.mkldnn.is_available() and _bf16_in_mkldnn()
-    return (torch.float16,) if known else (torch.float16, torch.bfloat16)
+    if dtype is torch.bfloat16:
+        return not (torch.backends.mkldnn.is_available() and _bf16_in_mkldnn())
+    return dtype is torch.float16
 
 
-SLOW: Final = _in_single_precision()
 WHOLE: Final = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
 _NARROW: Final = (torch.int8, torch.int16, torch.int32)
 

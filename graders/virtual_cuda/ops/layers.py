@@ -21,7 +21,7 @@ from virtual_cuda.device.cuda_errors import (
 from virtual_cuda.device.tensor import VIRTUAL
 from virtual_cuda.internals import find_internal, torch_functions
 from virtual_cuda.ops import placement
-from virtual_cuda.ops.elementwise import HALF, SLOW, WHOLE, in_single, widened
+from virtual_cuda.ops.elementwise import HALF, WHOLE, in_single, is_slow_on_host, widened
 from virtual_cuda.ops.placement import (
     OperatorCall,
     anywhere,
@@ -120,7 +120,7 @@ def _into(name: str, /, *args: Any, out: Any = None, **named: Any) -> Any:
 def _in_single_product(product: Any, *operands: Any, **named: Any) -> Any:
     """A product; in half precision it is computed in single precision and rounded once, as GPUs do it."""
     dtype = operands[-1].dtype
-    if dtype not in SLOW or any(tensor.dtype is not dtype for tensor in operands):
+    if not is_slow_on_host(dtype) or any(tensor.dtype is not dtype for tensor in operands):
         return product(*operands, **named)
     return product(*(tensor.float() for tensor in operands), **named).to(dtype)
 

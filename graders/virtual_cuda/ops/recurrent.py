@@ -29,7 +29,7 @@ from virtual_cuda.ops.dispatch import (
     require_open_device,
     work_of,
 )
-from virtual_cuda.ops.elementwise import SLOW
+from virtual_cuda.ops.elementwise import is_slow_on_host
 from virtual_cuda.ops.placement import compare, on_host
 from virtual_cuda.ops.registry import operator
 from virtual_cuda.ops.whole_kernels import (
@@ -239,7 +239,7 @@ class CudnnRnn(torch.autograd.Function):
         inner = [t._inner.detach().requires_grad_(t.requires_grad) for t in tensors]
         function = getattr(torch_functions, kind)
         with torch.enable_grad() if any(ctx.needs_input_grad) else torch.no_grad():
-            given = [t.float() for t in inner] if data.dtype in SLOW else inner
+            given = [t.float() for t in inner] if is_slow_on_host(data.dtype) else inner
             state = tuple(given[1 : 1 + count]) if kind == "lstm" else given[1]
             tail = (given[1 + count :], biases, layers, dropout, train, bidirectional)
             if sizes is not None:
