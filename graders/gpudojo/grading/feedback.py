@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from gpudojo.grading import load
+from gpudojo.grading import notebooks
 from gpudojo.model.catalogue import misconceptions
 from gpudojo.model.exercise import Exercise, Function, was_executed
 from gpudojo.model.results import (
@@ -154,10 +154,10 @@ def describe_line(path: Path, line: int) -> str:
     The text is left out where the file cannot be read or the line is empty.
     """
     name = os.path.relpath(path)
-    if path.suffix == load.NOTEBOOK_SUFFIX:
+    if path.suffix == notebooks.NOTEBOOK_SUFFIX:
         try:
-            notebook = load.read_notebook(path)
-        except (OSError, load.NotANotebook):
+            notebook = notebooks.read_notebook(path)
+        except (OSError, notebooks.NotANotebook):
             return name
         source = notebook.source
         cell, number = notebook.place(line)

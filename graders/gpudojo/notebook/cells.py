@@ -40,7 +40,8 @@ from gpudojo.grading.feedback import (
     lay_out_part,
     progress_bar,
 )
-from gpudojo.grading.load import Submission, is_stub, without_magics
+from gpudojo.grading.load import Submission, is_stub
+from gpudojo.grading.notebooks import without_magics
 from gpudojo.grading.source_patterns import pattern_lines
 from gpudojo.grading.watching import Busiest
 from gpudojo.model.exercise import Exercise, Function

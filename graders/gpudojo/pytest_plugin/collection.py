@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import pytest
 
-from gpudojo.grading import load
+from gpudojo.grading import load, notebooks
 from gpudojo.grading.engine import FileGrader
 from gpudojo.grading.feedback import check_to_mend_first
 from gpudojo.grading.limits import DEFAULT_SECONDS, Limits
@@ -167,7 +167,7 @@ def collect_file(file_path: Path, parent: pytest.Collector) -> ExerciseFile | No
     exercises: tuple[Exercise, ...] = ()
     if exercise is not None:
         exercises = (exercise,)
-    elif file_path.suffix == load.NOTEBOOK_SUFFIX:
+    elif file_path.suffix == notebooks.NOTEBOOK_SUFFIX:
         exercises = exercises_in(file_path, named=parent.session.isinitpath(file_path))
     if not exercises:
         return None
@@ -213,8 +213,8 @@ def exercises_in(path: Path, named: bool) -> tuple[Exercise, ...]:
         if not (named or in_name or day in path.parts or day.encode() in text):
             continue
         try:
-            defined = load.read_notebook(path).defined()
-        except load.NotANotebook:
+            defined = load.names_in_notebook(notebooks.read_notebook(path))
+        except notebooks.NotANotebook:
             # Every function then fails with the reason why the file cannot be read.
             return exercises_of(day) if named or in_name else ()
         for exercise in exercises_of(day):

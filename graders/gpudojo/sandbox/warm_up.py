@@ -189,7 +189,7 @@ def read_notebooks() -> None:
 
     nbformat compiles a validator when it meets a version for the first time.
     """
-    from gpudojo.grading.load import parse_notebook
+    from gpudojo.grading.notebooks import parse_notebook
 
     for minor in NOTEBOOK_MINORS:
         parse_notebook(

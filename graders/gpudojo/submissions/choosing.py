@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from gpudojo.grading import load
+from gpudojo.grading import load, notebooks
 from gpudojo.model.catalogue import day_names
 from gpudojo.model.exercise import Exercise
 from gpudojo.submissions.names import (
@@ -237,7 +237,7 @@ class _Chooser:
 
     def _rank_name(self, path: str) -> _NameRank:
         name = curriculum_name(path)
-        is_notebook = bool(ending_of(path, (load.NOTEBOOK_SUFFIX,)))
+        is_notebook = bool(ending_of(path, (notebooks.NOTEBOOK_SUFFIX,)))
         if name == self._exercise.stem.casefold():
             return _NameRank(0, is_notebook)
         return _NameRank(1 if name in day_names() else 2, is_notebook)
@@ -286,13 +286,13 @@ class SourcePart(NamedTuple):
 def source_parts(path: str, data: bytes) -> list[SourcePart]:
     """The text of a file, or of each code cell of a notebook.
 
-    Raises load.Unparsable, load.NotANotebook, RecursionError or MemoryError.
+    Raises load.Unparsable, notebooks.NotANotebook, RecursionError or MemoryError.
     """
-    if not ending_of(path, (load.NOTEBOOK_SUFFIX,)):
+    if not ending_of(path, (notebooks.NOTEBOOK_SUFFIX,)):
         return [SourcePart(load.decode_source(data), 1, None)]
     if data.count(b'"cell_type"') > CELLS_AT_MOST:
-        raise load.NotANotebook(f"it has more than {CELLS_AT_MOST} cells")
-    cells = load.parse_notebook(data).cells
+        raise notebooks.NotANotebook(f"it has more than {CELLS_AT_MOST} cells")
+    cells = notebooks.parse_notebook(data).cells
     return [SourcePart(cell.source, cell.first, cell.number) for cell in cells]
 
 
@@ -316,7 +316,7 @@ def _bindings_in_file(
                     broken[name] = Candidate(path, line, part.cell, State.BROKEN)
                 continue
             found |= _bindings_in_tree(path, part, tree, names)
-    except (load.Unparsable, load.NotANotebook) as error:
+    except (load.Unparsable, notebooks.NotANotebook) as error:
         return {}, str(error)
     except (RecursionError, MemoryError):
         return {}, "it is nested too deeply"

@@ -7,7 +7,8 @@ import json
 from pathlib import Path
 
 import pytest
-from gpudojo.grading.load import asks_about_machine, load_again, load_submission, mentions_machine
+from gpudojo.grading.load import load_again, load_submission
+from gpudojo.grading.machine_questions import asks_about_machine, mentions_machine
 
 REMEMBERING = {
     "a constant": "import torch\nCUDA = torch.cuda.is_available()\n",

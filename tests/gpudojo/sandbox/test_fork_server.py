@@ -161,7 +161,7 @@ def test_it_forks_from_one_thread_and_no_function_of_ours_has_pythons_builtins()
 def test_validators_of_notebooks_are_made_before_children_need_them(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    from gpudojo.grading.load import parse_notebook
+    from gpudojo.grading.notebooks import parse_notebook
     from gpudojo.sandbox import warm_up
     from nbformat import validator
 
