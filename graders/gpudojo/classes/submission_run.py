@@ -22,30 +22,44 @@ from gpudojo.sandbox.protocol import ALL, ELSEWHERE, HERE, WHOLE, Frames, Job, R
 GRACE: Final = 2.0  # seconds in which a child itself notices that a function is out of time
 STARTING: Final = 30.0  # seconds before the first step
 AGAIN: Final = 3  # times that a child killed by something else is run again
-CHILDREN: Final = 24
+CHILDREN: Final = 24  # at most, for one submission
 INCIDENTS: Final = 500  # that are told of a submission
-OUTPUT: Final = 64 << 10
-GAP: Final = (
-    1.0  # seconds for which the grader was stopped, after which a child's own clock is not trusted
-)
-# Not printed by student code: a message of torch's profiler in a process that cannot read its own name.
+OUTPUT: Final = 64 << 10  # bytes that are kept
+# Seconds for which the grader was stopped, after which a child's own clock is not trusted.
+GAP: Final = 1.0
+# Not printed by student code: a message of torch's profiler in a process that cannot read its own
+# name.
 REMOVED: Final = re.compile(r"^Failed to read process name for pid \d+\n", re.MULTILINE)
-# Different in every run: the folder a child runs in. Found in two steps, each of which looks at a character once.
+# Different in every run: the folder a child runs in. Found in two steps, each of which looks at a
+# character once.
 PATH: Final = re.compile(r"[\w/.-]+")
 SCRATCH: Final = re.compile(r"/dojo-\w{8}(?=/)")
-EVIDENCE: Final = 64 << 20
+EVIDENCE: Final = 64 << 20  # bytes of a submission
+TOO_MUCH: Final = (
+    f"what it did or returned takes more than the {EVIDENCE >> 20} MB "
+    "that are recorded of a submission"
+)
 BEFORE: Final = "before anything"  # the step of a child that ended before its first one
 STUMBLED: Final = "the grader's own code failed, which may not be the submission's fault"
+OUT_OF_MEMORY: Final = "it asked for more memory than allowed"
+KILLED_BY_SYSTEM: Final = "the system killed it, most likely for lack of memory"
 ENDS: Final = {
     "SIGSEGV": "a segmentation fault",
     "SIGBUS": "a bus error",
-    # See `kernel.seccomp_filter`: where there is no filter, a child in a process namespace aborts by SIGTRAP on ARM.
-    **dict.fromkeys(("SIGABRT", "SIGSYS", "SIGTRAP"), "it aborted"),
+    "SIGABRT": "it aborted",
+    "SIGSYS": "it aborted",
+    # See `kernel.seccomp_filter`: where there is no filter, a child in a process namespace aborts
+    # by SIGTRAP on ARM.
+    "SIGTRAP": "it aborted",
 }
 
 
 class SubmissionRun:
-    """Runs one submission in as many children as it takes, and collects its record."""
+    """Runs one submission in as many children as it takes, and collects its record.
+
+    It starts no process itself: `job` says what the next child is to do; `receive` and `add_output`
+    take in what it sends and prints; `child_exited` decides whether another child is to continue.
+    """
 
     def __init__(
         self,
@@ -59,108 +73,93 @@ class SubmissionRun:
         self.record = Record(digest)
         self.clock = clock
         self.began = clock()
-        self.skip: set[str] = set()
+        self.skip: set[str] = set()  # steps that no other child is to try
+        self.trusted = True  # false once it tampered with the grader
+        # With a real GPU two kinds of children observe, each the machines that the other cannot
+        # stand for.
+        self._machines = [HERE, ELSEWHERE] if options.bench == "cuda" else [ALL]
+        self._chosen: set[tuple[str, str]] = set()  # functions whose place is known
+        self._probes: dict[str, set[str]] = {}  # by function, those that have observed it
+        self._killed: Counter[str] = Counter()  # by step, how often something else ended a child
+        self._children = 0
+        self._output = bytearray()
+        self._printed = 0  # bytes, with those that are not kept
+        self._forget_child(b"")
+
+    # One child
+
+    def _forget_child(self, token: bytes) -> None:
+        """Forget what was known of the last child; the next one signs by this token."""
         self.step: str | None = None
-        self.deadline = 0.0
         self.killed_by_us = False
         self.finished = False
         self.paused = False
         self.stumbled = ""
         self.stood_still = False  # the grader did, while this child ran
-        self.trusted = True
-        # With a real GPU two kinds of children observe, each the machines that the other cannot stand for.
-        self._machines = [HERE, ELSEWHERE] if options.bench == "cuda" else [ALL]
-        self._received: set[str] = set()  # from this child
-        self._chosen: set[tuple[str, str]] = set()  # functions whose place is known
-        self._probes: dict[str, set[str]] = {}  # by function, those that have observed it
-        self._waited = self._spare = (
-            0.0  # seconds: that this child waited, and by which its step may still be prolonged
-        )
-        self._killed: Counter[str] = Counter()
-        self._over = False  # nothing more of this child counts
-        self._again = False  # and it is run again
-        self._children = 0
-        self._frames = Frames(b"", 0)
-        self._output = bytearray()
-        self._printed = 0
-
-    # one child
+        self._ignores_child = False  # nothing more of this child counts
+        self._repeats_child = False  # and it is run again
+        self._received: set[str] = set()  # functions, from this child
+        self._frames = Frames(token, EVIDENCE)
+        self._waited = 0.0  # seconds that this child waited for a processor
+        self._begin_step(STARTING)
 
     def job(self, token: bytes) -> Job:
-        """What the next child is to do."""
+        """What the next child is to do; it signs what it sends by `token`."""
         self._children += 1
-        self._frames = Frames(token, EVIDENCE)
-        self.step = None
-        self.killed_by_us = False
-        self.finished = False
-        self.paused = False
-        self.stumbled = ""
-        self.stood_still = False
-        self._over = False
-        self._again = False
-        self._waited = 0.0
-        self._begin(STARTING)
-        self._received = set()
+        self._forget_child(token)
         complete = set(self.record.seen) if self.options.bench != "cuda" else set()
+        done = []
+        for key, probes in self._probes.items():
+            done += [f"{key}::{probe}" for probe in probes]
         return Job(
             **msgspec.structs.asdict(self.options),
             token=token,
             files=self.files,
             skip=frozenset(self.skip | complete),
             machines=self._machines[0],
-            done=frozenset(
-                f"{key}::{probe}" for key, probes in self._probes.items() for probe in probes
-            ),
+            done=frozenset(done),
         )
 
     def receive(self, data: bytes) -> bool:
         """Take in what a child has sent; False if the child is to be ended."""
-        if self._over:
+        if self._ignores_child:
             return False
         for frame in self._frames.feed(data):
             if not self._handle(frame):
                 return False
         if self._frames.too_much:
-            self._over = True
-            most = f"what it did or returned takes more than the {EVIDENCE >> 20} MB that are recorded of a submission"
-            self._end_step(self.step or BEFORE, IncidentKind.CRASHED, most)
+            self._ignores_child = True
+            self._end_step(self.step or BEFORE, IncidentKind.CRASHED, TOO_MUCH)
         elif self._frames.problem is not None:
             self._reject(self._frames.problem)
-        return self.trusted and not self._over
+        return self.trusted and not self._ignores_child
 
     def _handle(self, frame: protocol.Frame) -> bool:
-        record = self.record
+        """Take in one message; False if the child is to be ended."""
         if isinstance(frame, protocol.Isolated):
-            record.layers = {
-                name: record.layers.get(name) or why
-                for name, why in (record.layers | frame.layers).items()
-            }
-            self._begin(self.options.seconds + GRACE)
+            self._note_layers(frame.layers)
+            self._begin_step(self.options.seconds + GRACE)
         elif isinstance(frame, protocol.Chosen):
-            if (which := (frame.exercise, frame.function)) not in self._chosen:
-                self._chosen.add(which)
-                record.places.append(frame)
+            function = (frame.exercise, frame.function)
+            if function not in self._chosen:
+                self._chosen.add(function)
+                self.record.places.append(frame)
         elif isinstance(frame, protocol.Began):
             self.step = frame.step
-            self._begin(self.options.seconds + GRACE)
+            self._begin_step(self.options.seconds + GRACE)
         elif isinstance(frame, protocol.Loaded):
-            if self._late_by_our_fault([frame.broken] if frame.broken else []):
+            errors = [frame.broken] if frame.broken else []
+            if self._is_late_by_our_fault(errors):
                 return False
-            record.files[frame.file] = frame
-            self._note(f"file {frame.file}", [frame.broken] if frame.broken else [])
+            self.record.files[frame.file] = frame
+            self._note_limits_reached(f"file {frame.file}", errors)
         elif isinstance(frame, protocol.Saw):
-            return self._saw(frame)
+            return self._take_evidence(frame)
         elif isinstance(frame, protocol.Tampered):
             self._reject(f"it changed {frame.what} of the grader while it was graded")
         elif isinstance(frame, protocol.Reached):
-            where = (
-                f"{frame.file} line {frame.line} "
-                if frame.line
-                else f"{frame.file} "
-                if frame.file
-                else "it "
-            )
-            self._add(Incident(IncidentKind.REACHED, self.step or "", where + frame.what))
+            detail = f"{_place_of(frame)} {frame.what}"
+            self._add(Incident(IncidentKind.REACHED, self.step or "", detail))
         elif isinstance(frame, protocol.Stumbled):
             self.stumbled = frame.why
         elif isinstance(frame, protocol.Paused):
@@ -169,111 +168,140 @@ class SubmissionRun:
             self.finished = True
         return self.trusted
 
-    def _saw(self, frame: protocol.Saw) -> bool:
+    def _note_layers(self, layers: dict[str, str]) -> None:
+        """Note the isolation of a child; a layer that one child lacked counts as missing."""
+        known = self.record.layers
+        every = known | layers
+        self.record.layers = {name: known.get(name) or why for name, why in every.items()}
+
+    def _take_evidence(self, frame: protocol.Saw) -> bool:
+        """Add the evidence of a function to the record, if it was asked for; False if it was not."""
         evidence = frame.evidence
         key = f"{evidence.exercise}::{evidence.function}"
-        missing = all(seen.status is CallStatus.MISSING for seen in evidence.observations.values())
-        raised = [
+        observations = evidence.observations.values()
+        errors = [
             seen.raised
-            for seen in evidence.observations.values()
-            if seen.raised and seen.status != "broken"
+            for seen in observations
+            if seen.raised and seen.status is not CallStatus.BROKEN
         ]
-        if self._late_by_our_fault(raised):
+        if self._is_late_by_our_fault(errors):
             return False
         # A child does not compare its code where it was interrupted: then nothing can be earned.
-        unchecked = frame.interrupted and not any(error.type == "TimedOut" for error in raised)
-        known = self._probes.get(key)
-        # With a real GPU a second child adds the rest of a function that an earlier one began, from other probes.
-        adds = known is None or (
-            self.options.bench == "cuda" and not known & set(evidence.observations)
-        )
-        again = key in self._received or not adds
-        if (
-            key not in self.options.known
-            or again
-            or (self.step != key and not missing)
-            or unchecked
-        ):
+        timed_out = any(error.type == "TimedOut" for error in errors)
+        is_unchecked = frame.interrupted and not timed_out
+        is_missing = all(seen.status is CallStatus.MISSING for seen in observations)
+        is_in_turn = self.step == key or is_missing
+        if not self._is_new(key, set(evidence.observations)) or not is_in_turn or is_unchecked:
             self._reject("it sent evidence that the grader did not ask for")
             return False
-        drawn = (
-            frame.timelines if self.options.drawn == protocol.EVERY else []
-        )  # a student's child sends none
-        seen = FunctionRecord(evidence, frame.seconds, frame.signature, frame.timeline, drawn)
-        if known is not None:
-            seen = self.record.function(key).joined(seen)
-        self.record.add(key, seen)
-        self._probes[key] = set(evidence.observations) | (known or set())
+        # A student's child sends no timelines of all calls.
+        timelines = frame.timelines if self.options.drawn == protocol.EVERY else []
+        function = FunctionRecord(
+            evidence, frame.seconds, frame.signature, frame.timeline, timelines
+        )
+        if key in self._probes:
+            function = self.record.function(key).joined(function)
+        self.record.add(key, function)
+        self._probes.setdefault(key, set()).update(evidence.observations)
         self._received.add(key)
-        self._note(key, raised)
+        self._note_limits_reached(key, errors)
         return True
 
-    def _late_by_our_fault(self, raised: Sequence[Raised]) -> bool:
-        """Whether time ran out in a child while the grader stood still: it may have waited for us, and is run again."""
-        late = self.stood_still and any(error.type == "TimedOut" for error in raised)
-        self._over = self._again = late and self._killed[self.step or BEFORE] < AGAIN
-        return self._again
+    def _is_new(self, key: str, probes: set[str]) -> bool:
+        """True for a function that is graded and not known yet.
 
-    def _note(self, step: str, raised: Sequence[Raised]) -> None:
+        With a real GPU a second child adds the rest of a function that an earlier one began, from
+        other probes.
+        """
+        if key not in self.options.known or key in self._received:
+            return False
+        known_probes = self._probes.get(key)
+        if known_probes is None:
+            return True
+        return self.options.bench == "cuda" and not known_probes & probes
+
+    def _is_late_by_our_fault(self, errors: Sequence[Raised]) -> bool:
+        """True if time ran out in a child while the grader stood still.
+
+        It may have waited for us: nothing more of it counts, and it is run again.
+        """
+        is_late = self.stood_still and any(error.type == "TimedOut" for error in errors)
+        repeats = is_late and self._killed[self.step or BEFORE] < AGAIN
+        self._ignores_child = repeats
+        self._repeats_child = repeats
+        return repeats
+
+    def _note_limits_reached(self, step: str, errors: Sequence[Raised]) -> None:
         """Note time and memory that ran out, where Python itself reported it."""
-        for error in raised:
+        for error in errors:
             if error.type == "TimedOut":
                 self._add(Incident(IncidentKind.TIMED_OUT, step, error.message))
                 if self.options.bench == "cuda" and step in self.options.known:
                     self.skip.add(step)  # out of time in one scenario: the others are not run
                 return
             if error.out_of_memory:
-                self._add(
-                    Incident(
-                        IncidentKind.OUT_OF_MEMORY, step, "it asked for more memory than allowed"
-                    )
-                )
+                self._add(Incident(IncidentKind.OUT_OF_MEMORY, step, OUT_OF_MEMORY))
                 return
 
     def _add(self, incident: Incident) -> None:
         """Add it once: with a real GPU a file is run by several children."""
-        if len(self.record.incidents) < INCIDENTS and incident not in self.record.incidents:
-            self.record.incidents.append(incident)
+        incidents = self.record.incidents
+        if len(incidents) < INCIDENTS and incident not in incidents:
+            incidents.append(incident)
 
     def _reject(self, why: str) -> None:
+        """Note that it tampered with the grader: nothing of it is graded."""
         self.trusted = False
         self.record.incidents.append(Incident(IncidentKind.TAMPERED, self.step or "", why))
 
     def add_output(self, data: bytes) -> None:
+        """Keep what a child has printed, up to a limit."""
         self._printed += len(data)
         self._output += data[: max(0, OUTPUT - len(self._output))]
 
-    def _begin(self, seconds: float) -> None:
-        self.deadline, self._spare = self.clock() + seconds, (STRETCH - 1) * self.options.seconds
+    # Time
+
+    def _begin_step(self, seconds: float) -> None:
+        self.deadline = self.clock() + seconds
+        # Seconds by which the step may still be prolonged for waiting.
+        self._spare = (STRETCH - 1) * self.options.seconds
 
     def postpone(self, seconds: float) -> None:
-        """The grader was stopped for so long (Ctrl-Z, a stalled machine): no time has run out meanwhile."""
+        """Put off the deadline: the grader was stopped for so long (Ctrl-Z, a stalled machine)."""
         self._put_off(seconds)
         self.stood_still = self.stood_still or seconds >= GAP
 
     def waited(self, seconds: float) -> None:
-        """The child has waited so long, in all, for a processor that others used: that is no time of its own."""
+        """Put off the deadline: the child has waited so long, in all, for a processor.
+
+        Others used it: that is no time of its own.
+        """
         more = min(seconds - self._waited, self._spare)
-        self._waited, self._spare = seconds, self._spare - more
+        self._waited = seconds
+        self._spare -= more
         self._put_off(more)
 
     def _put_off(self, seconds: float) -> None:
         self.deadline += seconds
-        # Some of it may have been before the beginning, or counted already: the grader is stopped while a child waits.
+        # Some of it may have been before the beginning, or counted already: the grader is stopped
+        # while a child waits.
         self.began = min(self.began + seconds, self.clock())
 
     def overdue(self, now: float) -> bool:
-        return (
-            now > self.deadline
-            or now - self.began > WHOLE * self.options.seconds + GRACE + STARTING
-        )
+        """True if the step, or the whole submission, is out of time."""
+        whole = WHOLE * self.options.seconds + GRACE + STARTING
+        return now > self.deadline or now - self.began > whole
 
-    # between children
+    # Between children
 
     def child_exited(
         self, code: int | None, over_memory: bool = False, on_gpu: bool = False
     ) -> bool:
-        """A child has ended; True if another one is to continue. `on_gpu`: the limit was the GPU's."""
+        """Note how a child ended; True if another one is to continue.
+
+        `code` is the exit code, negative for a signal, None where it is not known. `over_memory`:
+        it was ended for its memory, that of the GPU if `on_gpu`.
+        """
         if sys.platform == "win32":
             raise NotImplementedError
         if not self.trusted:
@@ -282,64 +310,58 @@ class SubmissionRun:
             self._machines.pop(0)
             return bool(self._machines)
         step = self.step or BEFORE
-        if self._again:
+        if self._repeats_child:
             self._killed[step] += 1
             return True
-        if self.paused or self._over:
-            pass
+        if self.paused or self._ignores_child:
+            pass  # it has said why
         elif self.killed_by_us:
-            self._end_step(
-                step,
-                IncidentKind.TIMED_OUT,
-                still_running_after(self.options.seconds),
-            )
+            why = still_running_after(self.options.seconds)
+            self._end_step(step, IncidentKind.TIMED_OUT, why)
         elif over_memory:
             which = "GPU memory" if on_gpu else "memory"
-            self._end_step(
-                step,
-                IncidentKind.OUT_OF_MEMORY,
-                f"its processes together took more {which} than allowed",
-            )
+            why = f"its processes together took more {which} than allowed"
+            self._end_step(step, IncidentKind.OUT_OF_MEMORY, why)
         elif code in (None, -signal.SIGKILL):
             # Something else may have killed it; if it was for want of memory, it happens again.
             self._killed[step] += 1
             if self._killed[step] <= AGAIN:
                 return True
-            self._end_step(
-                step,
-                IncidentKind.OUT_OF_MEMORY,
-                "the system killed it, most likely for lack of memory",
-            )
+            self._end_step(step, IncidentKind.OUT_OF_MEMORY, KILLED_BY_SYSTEM)
         elif code == -signal.SIGXCPU:
             self._end_step(step, IncidentKind.TIMED_OUT, USED_UP_CPU_TIME)
         else:
-            how = f"{STUMBLED}: {self.stumbled}" if self.stumbled else how_it_ended(code)
-            self._end_step(step, IncidentKind.CRASHED, how)
+            why = f"{STUMBLED}: {self.stumbled}" if self.stumbled else how_it_ended(code)
+            self._end_step(step, IncidentKind.CRASHED, why)
+        return self._may_continue()
+
+    def _may_continue(self) -> bool:
+        """True if another child may continue; else what was not run is noted."""
         used_up = self.clock() - self.began > WHOLE * self.options.seconds
-        if self.step is None or self._children >= CHILDREN or used_up:
-            left = sorted(self.options.known - set(self.record.seen) - self.skip)
-            if left:
-                self._add(
-                    Incident(IncidentKind.NOT_RUN, left[0], f"{len(left)} functions were not run")
-                )
-            return False
-        return True
+        if self.step is not None and self._children < CHILDREN and not used_up:
+            return True
+        left = sorted(self.options.known - set(self.record.seen) - self.skip)
+        if left:
+            detail = f"{len(left)} functions were not run"
+            self._add(Incident(IncidentKind.NOT_RUN, left[0], detail))
+        return False
 
     def _end_step(self, step: str, what: IncidentKind, detail: str) -> None:
+        """Note what ended a child in a step, which no other child is to try."""
         self.skip.add(step)
         self.record.incidents.append(Incident(what, step, detail))
 
     def child_lost(self) -> None:
-        """The fork server died with its child, which then does not count."""
+        """Do not count the last child: the fork server died with it."""
         self._children -= 1
 
     def finish(self, peak_bytes: int, cpu_seconds: float, device_bytes: int = 0) -> Record:
-        """The whole record."""
-        text = PATH.sub(_without_scratch, REMOVED.sub("", self._output.decode(errors="replace")))
+        """Put output, time and memory into the record, and return it."""
+        text = REMOVED.sub("", self._output.decode(errors="replace"))
+        text = PATH.sub(_without_scratch, text)
         if self._printed > len(self._output):
-            text += (
-                f"\n… {self._printed - len(self._output):,} more bytes were printed and not kept\n"
-            )
+            left_out = self._printed - len(self._output)
+            text += f"\n… {left_out:,} more bytes were printed and not kept\n"
         self.record.output = text
         self.record.seconds = self.clock() - self.began
         self.record.peak_bytes = peak_bytes
@@ -348,11 +370,19 @@ class SubmissionRun:
         return self.record
 
 
+def _place_of(frame: protocol.Reached) -> str:
+    if frame.line:
+        return f"{frame.file} line {frame.line}"
+    return frame.file or "it"
+
+
 def _without_scratch(path: re.Match[str]) -> str:
     """A path without all that comes before the files of a submission."""
     text = path[0]
     first = text.find("/")
-    ends = [found.end() + 1 for found in SCRATCH.finditer(text, first + 1)] if first >= 0 else []
+    if first < 0:
+        return text
+    ends = [found.end() + 1 for found in SCRATCH.finditer(text, first + 1)]
     return text[:first] + text[ends[-1] :] if ends else text
 
 
@@ -364,6 +394,6 @@ def how_it_ended(code: int) -> str:
         name = signal.Signals(-code).name
     except ValueError:
         name = f"signal {-code}"
-    return (
-        f"its process ended: {ENDS[name]}" if name in ENDS else f"its process was ended by {name}"
-    )
+    if name in ENDS:
+        return f"its process ended: {ENDS[name]}"
+    return f"its process was ended by {name}"
