@@ -29,7 +29,6 @@ exercise = Exercise(
     reading=("tensor_attributes.html", "notes/cuda.html", "notes/mps.html"),
 )
 select = exercise.function("select_device")
-ASKING = ("is_available not called", "is_available(", "return")
 
 PREFERENCES = ("cpu", "cuda", "cuda:0", "cuda:1", "cuda:2", "mps")
 
@@ -43,66 +42,59 @@ class DeviceAnswer(Case, frozen=True):
     settings: list[str]
 
 
-def _answer(call: Call, *prefer: Any) -> DeviceAnswer:
+def _ask(call: Call, *prefer: Any) -> DeviceAnswer:
     value, changed = call_and_restore_settings(call, *prefer)
     return DeviceAnswer(type(value).__name__, str(value), isinstance(value, torch.device), changed)
 
 
-def _answers(call: Call) -> Cases[DeviceAnswer]:
+def _ask_all(call: Call) -> Cases[DeviceAnswer]:
     """The answers on one machine. A function that cannot be called with a preference at all ends the probe."""
-    _load_again(call)
+    _load_file_again(call)
     drawn = random.Random(call.seed)
-    found = Cases({"best": _answer(call)})
+    found = Cases({"best": _ask(call)})
     asked: dict[str, Any] = {"prefer None": None}
     for prefer in PREFERENCES:
         asked |= {f"prefer {prefer}": prefer, f"prefer device {prefer}": torch.device(prefer)}
-    asked["nonsense"] = "".join(
-        drawn.choices("bdfgjk", k=7)
-    )  # the name of no device has these letters only
+    # The name of no device has these letters only.
+    asked["nonsense"] = "".join(drawn.choices("bdfgjk", k=7))
     for _ in range(drawn.randrange(4)):  # so that to count calls does not tell the machine
-        _answer(call)
-    found.add(
-        try_scenarios(
-            {name: partial(_answer, call, prefer) for name, prefer in asked.items()}, call.seed
-        )
-    )
+        _ask(call)
+    scenarios = {name: partial(_ask, call, prefer) for name, prefer in asked.items()}
+    found.add(try_scenarios(scenarios, call.seed))
     refused = found.errors.get("prefer None")
     if refused is not None and refused.type == "TypeError" and refused.line is None:
         raise StudentRaised(refused)
     return found
 
 
-def _load_again(call: Call) -> None:
+def _load_file_again(call: Call) -> None:
     """A file that asked torch when it was imported did so on another machine: run it again on this one."""
-    if _remembers(call.function):
+    if _may_remember(call.function):
         again = load_again(call.submission).names.get(select.name)
         if callable(again):
             call.function = again
 
 
-def _remembers(function: Any) -> bool:
-    """Whether a function, or one that it calls, may use an earlier answer: a constant, a default, a cache."""
+def _may_remember(function: Any) -> bool:
+    """True if a function, or one that it calls, may use an earlier answer: a constant, a default, a cache."""
     waiting = [function]
     seen = set()
     while waiting:
-        found = waiting.pop()
-        if (
-            isinstance(found, (types.ModuleType, types.BuiltinFunctionType, type))
-            or id(found) in seen
-        ):
+        value = waiting.pop()
+        if isinstance(value, (types.ModuleType, types.BuiltinFunctionType, type)):
             continue
-        if not isinstance(found, types.FunctionType) or any(
-            value is not None for value in found.__defaults__ or ()
-        ):
+        if id(value) in seen:
+            continue
+        seen.add(id(value))
+        if not isinstance(value, types.FunctionType):
             return True
-        seen.add(id(found))
-        if found.__module__ == function.__module__:  # not in libraries
-            waiting += [cell.cell_contents for cell in found.__closure__ or ()]
-            waiting += [
-                found.__globals__[name]
-                for name in _names_in(found.__code__)
-                if name in found.__globals__
-            ]
+        if any(default is not None for default in value.__defaults__ or ()):
+            return True
+        if value.__module__ == function.__module__:  # not in libraries
+            waiting += [cell.cell_contents for cell in value.__closure__ or ()]
+            for name in _names_in(value.__code__):
+                if name in value.__globals__:
+                    waiting.append(value.__globals__[name])
     return False
 
 
@@ -113,49 +105,43 @@ def _names_in(code: types.CodeType) -> set[str]:
 
 @select.probe(machine="one gpu")
 def one_gpu(call: Call) -> Cases[DeviceAnswer]:
-    found = _answers(call)
+    found = _ask_all(call)
     # No machine has both CUDA and MPS, but the order in which a student asks is part of the contract.
     owners = [owner for owner in (torch.backends.mps, torch.mps) if hasattr(owner, "is_available")]
     changes: list[Patch] = [(owner, "is_available", lambda: True) for owner in owners]
     with contextlib.ExitStack() as undo:
         patch([*changes, (torch.mps, "device_count", lambda: 1)], undo)
-        _load_again(call)
-        return found.add(try_scenarios({"best of both": lambda: _answer(call)}))
+        _load_file_again(call)
+        return found.add(try_scenarios({"best of both": lambda: _ask(call)}))
 
 
 @select.probe(machine="two gpus")
 def two_gpus(call: Call) -> Cases[DeviceAnswer]:
-    return _answers(call)
+    return _ask_all(call)
 
 
 @select.probe(machine="mac")
 def mac(call: Call) -> Cases[DeviceAnswer]:
-    return _answers(call)
+    return _ask_all(call)
 
 
 @select.probe(machine="laptop")
 def laptop(call: Call) -> Cases[DeviceAnswer]:
     with contextlib.ExitStack() as undo:
-        patch(
-            [(torch.version, "cuda", "12.8")], undo
-        )  # this torch was built with CUDA, but the machine has no GPU
-        found = _answers(call)
+        # This torch was built with CUDA, but the machine has no GPU.
+        patch([(torch.version, "cuda", "12.8")], undo)
+        found = _ask_all(call)
         # If this makes a wrong answer right, it was an answer to what torch was built for.
-        changes: list[Patch] = [(torch.version, "cuda", None)]
-        changes += [
-            (owner, "is_built", lambda: False)
-            for owner in (torch.backends.cuda, torch.backends.mps)
+        changes: list[Patch] = [
+            (torch.version, "cuda", None),
+            (torch.backends.cuda, "is_built", lambda: False),
+            (torch.backends.mps, "is_built", lambda: False),
+            (torch.accelerator, "current_accelerator", lambda check_available=False: None),
         ]
-        patch(
-            [
-                *changes,
-                (torch.accelerator, "current_accelerator", lambda check_available=False: None),
-            ],
-            undo,
-        )
+        patch(changes, undo)
         undo.enter_context(patch_imported_names(getattr(call.function, "__globals__", {})))
-        _load_again(call)
-        return found.add(try_scenarios({"best unbuilt": lambda: _answer(call)}))
+        _load_file_again(call)
+        return found.add(try_scenarios({"best unbuilt": lambda: _ask(call)}))
 
 
 Machine = Probe[Cases[DeviceAnswer]]
@@ -183,9 +169,8 @@ def depends_on_the_machine(seen: Seen, wanted: Seen) -> None:
         shown = answers.pop() if answers else "nothing"
         key = {"cpu": "never-the-gpu", "cuda": "hard-coded-cuda"}.get(shown.partition(":")[0])
         happened = f"it returned {shown} on every machine, whatever was preferred"
-        raise Failed(
-            happened, "the best device of the machine, or the preferred one", misconception=key
-        )
+        expected = "the best device of the machine, or the preferred one"
+        raise Failed(happened, expected, misconception=key)
 
 
 CHOSEN = ("runs", "depends_on_the_machine")
@@ -200,11 +185,9 @@ def returns_a_device(seen: Seen, wanted: Seen) -> None:
                 continue
             answer = seen[machine][name]
             if not answer.is_device:
-                asked = (
-                    f" for {name.replace('prefer ', 'prefer=')}"
-                    if name.startswith("prefer ")
-                    else ""
-                )
+                asked = ""
+                if name.startswith("prefer "):
+                    asked = f" for {name.replace('prefer ', 'prefer=')}"
                 shown = with_article(answer.kind)
                 key = None
                 if answer.kind == "str":
@@ -220,14 +203,14 @@ def _best(seen: Seen, machine: Machine, name: str = "best") -> str:
     return "an error" if answer is None else answer.text
 
 
-def _best_on(machine: Machine, seen: Seen, wanted: Seen) -> None:
+def _expect_best_on(machine: Machine, seen: Seen, wanted: Seen) -> None:
+    """Raises Failed unless the best device of a machine is chosen there."""
     why = _why_not_the_best(machine, seen)
     answer = _best(seen, machine)
     right = _best(wanted, machine)
     if not _same(answer, right):
-        raise Failed(
-            f"on a machine with {MACHINES[machine]} it chose {answer}", right, misconception=why
-        )
+        happened = f"on a machine with {MACHINES[machine]} it chose {answer}"
+        raise Failed(happened, right, misconception=why)
 
 
 def _why_not_the_best(machine: Machine, seen: Seen) -> str | None:
@@ -236,82 +219,85 @@ def _why_not_the_best(machine: Machine, seen: Seen) -> str | None:
         return "never-the-gpu"
     if machine is laptop and _best(seen, machine, "best unbuilt") == "cpu":
         return "built-is-not-available"
-    return (
-        "hard-coded-cuda"
-        if machine in (mac, laptop) and _best(seen, machine).startswith("cuda")
-        else None
-    )
+    if machine in (mac, laptop) and _best(seen, machine).startswith("cuda"):
+        return "hard-coded-cuda"
+    return None
 
 
 @select.check(points=1.5, needs=CHOSEN)
 def takes_the_gpu(seen: Seen, wanted: Seen) -> None:
     """If there is a CUDA GPU, it is chosen."""
-    _best_on(one_gpu, seen, wanted)
-    _best_on(two_gpus, seen, wanted)
+    _expect_best_on(one_gpu, seen, wanted)
+    _expect_best_on(two_gpus, seen, wanted)
     both = _best(seen, one_gpu, "best of both")
     right = _best(wanted, one_gpu, "best of both")
     if not _same(both, right):
         seen.about(one_gpu.name, "best of both")
         happened = f"where both CUDA and MPS are available, it chose {both}"
-        raise Failed(
-            happened, "CUDA, else MPS, else the CPU", at=(f'"{both.partition(":")[0]}"', "return")
-        )
+        kind = both.partition(":")[0]
+        raise Failed(happened, "CUDA, else MPS, else the CPU", at=(f'"{kind}"', "return"))
 
 
 @select.check(points=1, needs=CHOSEN)
 def takes_apples_gpu(seen: Seen, wanted: Seen) -> None:
     """On a Mac without CUDA, MPS is chosen."""
-    _best_on(mac, seen, wanted)
+    _expect_best_on(mac, seen, wanted)
 
 
 @select.check(points=1, needs=CHOSEN)
 def falls_back_to_the_cpu(seen: Seen, wanted: Seen) -> None:
     """Without a GPU the CPU is chosen, even if torch was built with CUDA."""
-    _best_on(laptop, seen, wanted)
+    _expect_best_on(laptop, seen, wanted)
 
 
-def _preferences(seen: Seen, wanted: Seen, present: bool) -> None:
-    for machine, words in MACHINES.items():
+def _expect_preferences(seen: Seen, wanted: Seen, present: bool) -> None:
+    """Raises Failed for a wrong answer to a preference, of devices that are present or that are not."""
+    for machine in MACHINES:
         for name, right in wanted[machine].items():
             if not name.startswith("prefer "):
                 continue
             asked = name.removeprefix("prefer ").removeprefix("device ")
-            there = asked == "None" or _same(right.text, asked)
-            if there is not present:
-                continue
-            expected = right.text if present else f"{right.text}, the best device of this machine"
-            shown = (
-                f"torch.device({asked!r})"
-                if "device " in name
-                else repr(None if asked == "None" else asked)
-            )
-            asking = f"on a machine with {words}, prefer={shown}"
-            if (raised := seen[machine].errors.get(name)) is not None:
-                raise Failed(f"{asking} raised {raised.short}", expected, raised.line)
-            answer = seen[machine][name].text
-            exactly = present and asked.endswith(":1")
-            if answer == right.text or (not exactly and _same(answer, right.text)):
-                continue
-            mistaken = asked == "None" or (not present and _same(answer, _best(seen, machine)))
-            why = (
-                _why_not_the_best(machine, seen)
-                if mistaken
-                else _why(machine, asked, answer, present, seen)
-            )
-            seen.about(machine.name, "best")
-            usual = seen.ran or ()
-            seen.about(machine.name, name)
-            # Better a line that only this call has executed than one that also runs where nothing is preferred.
-            own = (
-                tuple(each for each in seen.ran or () if each not in usual)
-                if why == "device-index-dropped"
-                else ()
-            )
-            at = ("device_count(",) if why == "index-not-checked" else ()
-            raise Failed(f"{asking} returned {answer}", expected, None, why, at, own or None)
+            is_there = asked == "None" or _same(right.text, asked)
+            if is_there is present:
+                _expect_preferred(machine, name, asked, right.text, present, seen)
 
 
-def _why(machine: Machine, asked: str, answer: str, present: bool, seen: Seen) -> str | None:
+def _expect_preferred(
+    machine: Machine, name: str, asked: str, right: str, present: bool, seen: Seen
+) -> None:
+    """Raises Failed unless the call of this name returned the right device."""
+    shown = repr(None if asked == "None" else asked)
+    if "device " in name:
+        shown = f"torch.device({asked!r})"
+    happened = f"on a machine with {MACHINES[machine]}, prefer={shown}"
+    expected = right if present else f"{right}, the best device of this machine"
+    raised = seen[machine].errors.get(name)
+    if raised is not None:
+        raise Failed(f"{happened} raised {raised.short}", expected, raised.line)
+    answer = seen[machine][name].text
+    exactly = present and asked.endswith(":1")
+    if answer == right or (not exactly and _same(answer, right)):
+        return
+    if asked == "None" or (not present and _same(answer, _best(seen, machine))):
+        key = _why_not_the_best(machine, seen)
+    else:
+        key = _why_not_the_preferred(machine, asked, answer, present, seen)
+    # Better a line that only this call has executed than one that also runs where nothing is
+    # preferred.
+    seen.about(machine.name, "best")
+    usual = seen.ran or ()
+    seen.about(machine.name, name)
+    own = None
+    if key == "device-index-dropped":
+        own = tuple(each for each in seen.ran or () if each not in usual) or None
+    at = ("device_count(",) if key == "index-not-checked" else ()
+    raise Failed(f"{happened} returned {answer}", expected, None, key, at, own)
+
+
+def _why_not_the_preferred(
+    machine: Machine, asked: str, answer: str, present: bool, seen: Seen
+) -> str | None:
+    """The misconception behind another device than the one preferred, or than the best one without it."""
     kind = asked.partition(":")[0]
     if present and asked.endswith(":1") and _same(answer, kind):
         first = seen[machine].get("prefer cuda:0")
@@ -319,24 +305,22 @@ def _why(machine: Machine, asked: str, answer: str, present: bool, seen: Seen) -
     if not present and answer == asked and machine is one_gpu and kind == "cuda":
         asks = "prefer mps" in seen[machine] and seen[machine]["prefer mps"].text != "mps"
         return "index-not-checked" if asks else None
-    # On machines with other GPUs it knew that this one is missing. Here torch was built for it.
-    return (
-        "built-is-not-available"
-        if not present and machine is laptop and _same(answer, asked)
-        else None
-    )
+    if not present and machine is laptop and _same(answer, asked):
+        # On machines with other GPUs it knew that this one is missing. Here torch was built for it.
+        return "built-is-not-available"
+    return None
 
 
 @select.check(points=1.5, needs=CHOSEN)
 def keeps_what_is_preferred(seen: Seen, wanted: Seen) -> None:
     """If this machine has the preferred device, that device is returned, with its index."""
-    _preferences(seen, wanted, present=True)
+    _expect_preferences(seen, wanted, present=True)
 
 
 @select.check(points=1, needs=CHOSEN)
 def replaces_what_is_absent(seen: Seen, wanted: Seen) -> None:
     """If this machine lacks the preferred device, the best one is returned, without an error."""
-    _preferences(seen, wanted, present=False)
+    _expect_preferences(seen, wanted, present=False)
 
 
 @select.check(points=1, needs=CHOSEN)

@@ -18,33 +18,23 @@ def why_a_loop_raised(raised: Raised, seen: Seen) -> str | None:
     if raised.scenario == "on_the_second_gpu" and is_between_gpus(raised.message):
         return "device-index-dropped"
     key = device_mistake(raised)
-    if (
-        raised.scenario == "told_to_use_the_cpu" and key is not None
-    ):  # nothing should have been on a GPU
-        return "hard-coded-cuda"
-    return (
-        "model-not-moved"
-        if raised.scenario == "model_already_there" and key == "inputs-on-cpu"
-        else key
-    )
+    if raised.scenario == "told_to_use_the_cpu" and key is not None:
+        return "hard-coded-cuda"  # nothing should have been on a GPU
+    if raised.scenario == "model_already_there" and key == "inputs-on-cpu":
+        return "model-not-moved"
+    return key
 
 
 def expect_ran_on(device: str, used: Collection[str], line: int | None = None) -> None:
     """Raises Failed unless a model ran on this device, and on no other."""
-    if set(used) != {device}:
-        where = " and ".join(sorted(used)) or "no device"
-        key = (
-            "hard-coded-cuda"
-            if device == "cpu"
-            else "model-not-moved"
-            if set(used) == {"cpu"}
-            else None
-        )
-        key = (
-            "device-index-dropped"
-            if device == "cuda:1" and set(used) == {"cuda:0"}
-            else key
-            if used
-            else None
-        )
-        raise Failed(f"with device={device!r}, the model ran on {where}", device, line, key)
+    if set(used) == {device}:
+        return
+    where = " and ".join(sorted(used)) or "no device"
+    key = None
+    if used and device == "cpu":
+        key = "hard-coded-cuda"
+    elif set(used) == {"cpu"}:
+        key = "model-not-moved"
+    elif device == "cuda:1" and set(used) == {"cuda:0"}:
+        key = "device-index-dropped"
+    raise Failed(f"with device={device!r}, the model ran on {where}", device, line, key)

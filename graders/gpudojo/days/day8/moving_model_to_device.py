@@ -27,20 +27,8 @@ exercise = Exercise(
     points=8,
     reading=("generated/torch.nn.Module.html", "notes/cuda.html"),
 )
-move = exercise.function("move_model")
-tell = exercise.function("parameter_devices")
-CHANGING = (
-    "set_default_device(",
-    "eval(",
-    "train(",
-    "half(",
-    "requires_grad_(",
-    "zero_(",
-    "to_empty(",
-    "to(",
-)
-BUFFERS = ("named_buffers(", "named_parameters(", "return")
-
+move_model = exercise.function("move_model")
+parameter_devices = exercise.function("parameter_devices")
 
 NAMES = (
     "encoder",
@@ -89,11 +77,11 @@ def _numbers(seed: int) -> Any:
     return torch.rand(15, generator=torch.Generator().manual_seed(seed))
 
 
-def _sprite_model(seed: int) -> Any:
+def _make_model(seed: int) -> Any:
     return _model_class()[0](_numbers(seed), random.Random(seed))
 
 
-def _named(model: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+def _parameters_and_buffers(model: Any) -> tuple[dict[str, Any], dict[str, Any]]:
     """Every parameter and every buffer by each of its names."""
     parameters = dict(model.named_parameters(remove_duplicate=False))
     return parameters, dict(model.named_buffers(remove_duplicate=False))
@@ -121,21 +109,26 @@ class MovedModel(Case, frozen=True):
     settings: list[str]
 
 
-def _moved(call: Call, device: Any, start: Any = "cpu", model: Any = None) -> MovedModel:
-    model = _sprite_model(call.seed) if model is None else model
+def _move(call: Call, device: Any, start: Any = "cpu", model: Any = None) -> MovedModel:
+    """Call the student's function and describe the model afterwards. Raises StudentRaised.
+
+    `start` is where the model is before; `model` is one of sprites unless another is given.
+    """
+    if model is None:
+        model = _make_model(call.seed)
     if start == "cpu":
         model.eval()
     else:
         model.to(start)
         next(model.children())[1].eval()  # one batch norm frozen, as for fine-tuning
-    # What an optimizer built now would hold. Kept alive: a new parameter may get the address of one that is gone.
-    held = {id(parameter): parameter for parameter in model.parameters()}
-    value, changed = call_and_restore_settings(call, model, device)
+    # What an optimizer built now would hold. Kept alive: a new parameter may get the address of one
+    # that is gone.
+    parameters_before = {id(parameter): parameter for parameter in model.parameters()}
+    value, settings = call_and_restore_settings(call, model, device)
     copies = call.ledger.transfers()
-    found = (
-        value if type(value) is type(model) else model
-    )  # one mistake is enough: the rest is judged on the model
-    parameters, buffers = _named(found)
+    # One mistake is enough: where something else came back, the rest is judged on the model.
+    found = value if type(value) is type(model) else model
+    parameters, buffers = _parameters_and_buffers(found)
     return MovedModel(
         same=value is model,
         kind=type(value).__name__,
@@ -148,30 +141,30 @@ def _moved(call: Call, device: Any, start: Any = "cpu", model: Any = None) -> Mo
         values={name: values_of(tensor) for name, tensor in (parameters | buffers).items()},
         modes={name or "the model": module.training for name, module in found.named_modules()},
         learnable={name: p.requires_grad for name, p in parameters.items()},
-        replaced=[name for name, p in parameters.items() if id(p) not in held],
+        replaced=[name for name, p in parameters.items() if id(p) not in parameters_before],
         tied=len({id(p) for p in parameters.values()}) < len(parameters),
-        settings=changed,
+        settings=settings,
     )
 
 
-@move.probe
+@move_model.probe
 def moved(call: Call) -> Cases[MovedModel]:
     """To the device, by either of its names (`cuda` for `cuda:0`), and back."""
     without_parameters = nn.Sequential(nn.Flatten(), nn.ReLU())
     return try_scenarios(
         {
-            "model_starts_on_the_cpu": lambda: _moved(call, call.device),
-            "already_there": lambda: _moved(call, call.device.type, start=call.device),
-            "stays_on_the_cpu": lambda: _moved(call, "cpu"),
-            "back_to_the_cpu": lambda: _moved(call, torch.device("cpu"), start=call.device),
-            "nothing_to_move": lambda: _moved(call, call.device, model=without_parameters),
+            "model_starts_on_the_cpu": lambda: _move(call, call.device),
+            "already_there": lambda: _move(call, call.device.type, start=call.device),
+            "stays_on_the_cpu": lambda: _move(call, "cpu"),
+            "back_to_the_cpu": lambda: _move(call, torch.device("cpu"), start=call.device),
+            "nothing_to_move": lambda: _move(call, call.device, model=without_parameters),
         }
     )
 
 
-@move.probe(machine="two gpus")
+@move_model.probe(machine="two gpus")
 def moved_to_the_second_gpu(call: Call) -> Cases[MovedModel]:
-    return try_scenarios({"to_the_second_gpu": lambda: _moved(call, "cuda:1")})
+    return try_scenarios({"to_the_second_gpu": lambda: _move(call, "cuda:1")})
 
 
 MOVES = (
@@ -181,26 +174,27 @@ MOVES = (
     "back_to_the_cpu",
     "to_the_second_gpu",
 )
-runs(move, scenarios=MOVES)
+runs(move_model, scenarios=MOVES)
 
 
 def _moves(seen: Seen) -> Cases[MovedModel]:
     return seen.cases(moved, moved_to_the_second_gpu)
 
 
-def _left(devices: dict[str, str], wanted: str) -> list[str]:
+def _names_elsewhere(devices: dict[str, str], wanted: str) -> list[str]:
     return [name for name, device in devices.items() if device != wanted]
 
 
-def _forgotten(left: list[str]) -> str:
+def _mistake_of_buffers(left: list[str]) -> str:
+    """Which mistake it is that these buffers were left where they were."""
     return "state-dict-is-not-all" if left == ["palette"] else "buffers-forgotten"
 
 
-@move.check(points=1.25)
+@move_model.check(points=1.25)
 def moves_every_parameter(seen: Seen, wanted: Seen) -> None:
     """Every parameter is on the device afterwards."""
     case = seen[moved]["model_starts_on_the_cpu"]
-    left = _left(case.parameters, case.wanted_device)
+    left = _names_elsewhere(case.parameters, case.wanted_device)
     if not left:
         return
     happened = f"the parameter `{left[0]}` is on {case.parameters[left[0]]}"
@@ -218,88 +212,82 @@ def moves_every_parameter(seen: Seen, wanted: Seen) -> None:
 MOVED = ("runs", "moves_every_parameter")
 
 
-@move.check(points=1, needs=MOVED)
+@move_model.check(points=1, needs=MOVED)
 def returns_the_same_model(seen: Seen, wanted: Seen) -> None:
     """It returns the model it was given, not another one."""
     for name in MOVES:
-        if not (case := _moves(seen)[name]).same:
-            shown = with_article(case.kind)
-            line = None
-            key = None
-            if case.copied:
-                shown = f"another {case.kind}"
-                line = case.line
-                key = "model-copied"
-            raise Failed(
-                f"scenario `{name}` returned {shown}",
-                "the same object that was passed in",
-                line,
-                key,
-            )
+        case = _moves(seen)[name]
+        expected = "the same object that was passed in"
+        if case.copied:
+            happened = f"scenario `{name}` returned another {case.kind}"
+            raise Failed(happened, expected, case.line, "model-copied")
+        if not case.same:
+            raise Failed(f"scenario `{name}` returned {with_article(case.kind)}", expected)
 
 
-@move.check(points=1, needs=MOVED)
+@move_model.check(points=1, needs=MOVED)
 def moves_every_buffer(seen: Seen, wanted: Seen) -> None:
     """Every buffer is on the device afterwards, including those that are not in `state_dict()`."""
     case = seen[moved]["model_starts_on_the_cpu"]
-    left = _left(case.buffers, case.wanted_device)
+    left = _names_elsewhere(case.buffers, case.wanted_device)
     if left:
         happened = f"the buffer `{left[0]}` is on {case.buffers[left[0]]}"
-        raise Failed(
-            happened, f"every buffer on {case.wanted_device}", misconception=_forgotten(left)
-        )
+        expected = f"every buffer on {case.wanted_device}"
+        raise Failed(happened, expected, misconception=_mistake_of_buffers(left))
 
 
-@move.check(points=0.5, needs=MOVED)
+@move_model.check(points=0.5, needs=MOVED)
 def uses_the_device_it_is_given(seen: Seen, wanted: Seen) -> None:
     """The model ends up on exactly the device passed in, whatever this machine has."""
     for name in ("stays_on_the_cpu", "back_to_the_cpu", "to_the_second_gpu", "already_there"):
         case = _moves(seen)[name]
         devices = case.parameters | case.buffers
-        left = _left(devices, case.wanted_device)
+        left = _names_elsewhere(devices, case.wanted_device)
         if not left:
             continue
-        misconception = None
+        first = left[0]
+        key = None
         if set(left) <= set(case.buffers):
-            misconception = _forgotten(left)
+            key = _mistake_of_buffers(left)
         elif name == "stays_on_the_cpu":
-            misconception = "hard-coded-cuda"
-        elif name == "to_the_second_gpu" and devices[left[0]] == "cuda:0":
-            misconception = "device-index-dropped"
-        happened = f"with device={case.wanted_device!r}, the model's `{left[0]}` ended up on {devices[left[0]]}"
-        raise Failed(happened, f"{case.wanted_device}, as asked", case.line, misconception)
+            key = "hard-coded-cuda"
+        elif name == "to_the_second_gpu" and devices[first] == "cuda:0":
+            key = "device-index-dropped"
+        ended = f"the model's `{first}` ended up on {devices[first]}"
+        happened = f"with device={case.wanted_device!r}, {ended}"
+        raise Failed(happened, f"{case.wanted_device}, as asked", case.line, key)
 
 
-@move.check(points=0.5, needs=(*MOVED, "returns_the_same_model"))
+@move_model.check(points=0.5, needs=(*MOVED, "returns_the_same_model"))
 def keeps_the_optimizer_working(seen: Seen, wanted: Seen) -> None:
     """An optimizer that was built before still updates the model."""
     for name, case in _moves(seen).items():
         if case.replaced:
             what = f"after the move, `{case.replaced[0]}` is a new parameter"
-            happened = f"{what}, so an optimizer that was built before no longer updates it (scenario `{name}`)"
-            raise Failed(
-                happened, "the same parameter objects as before", case.line, "parameters-replaced"
-            )
+            then = "so an optimizer that was built before no longer updates it"
+            expected = "the same parameter objects as before"
+            happened = f"{what}, {then} (scenario `{name}`)"
+            raise Failed(happened, expected, case.line, "parameters-replaced")
 
 
 _MODES = {True: "training", False: "evaluation", None: "no"}
 
 
-@move.check(points=0.5, needs=MOVED)
+@move_model.check(points=0.5, needs=MOVED)
 def changes_nothing_else(seen: Seen, wanted: Seen) -> None:
     """Values, training mode, shared weights and the settings of torch stay as they were."""
     for name, case, right in scenario_pairs(_moves(seen), _moves(wanted), *MOVES):
         where = f"(scenario `{name}`)"
         for module, mode in right.modes.items():
             if case.modes.get(module) != mode:
-                shown = _MODES[case.modes.get(module)]
-                right_one = _MODES[mode]
-                raise Failed(f"afterwards {module} is in {shown} mode {where}", f"{right_one} mode")
+                found = _MODES[case.modes.get(module)]
+                happened = f"afterwards {module} is in {found} mode {where}"
+                raise Failed(happened, f"{_MODES[mode]} mode")
         for tensor, value in right.values.items():
-            if case.values.get(tensor) != value:
-                raise Failed(
-                    f"{_changed(tensor, case.values.get(tensor), value)} {where}", "no change"
-                )
+            found_value = case.values.get(tensor)
+            if found_value != value:
+                change = _describe_change(tensor, found_value, value)
+                raise Failed(f"{change} {where}", "no change")
         if case.learnable != right.learnable:
             raise Failed(f"`requires_grad` of a parameter changed {where}", "no change")
         if case.tied != right.tied:
@@ -308,18 +296,16 @@ def changes_nothing_else(seen: Seen, wanted: Seen) -> None:
         expect_settings_kept(case.settings, name)
 
 
-@move.check(points=0.25, needs=MOVED)
+@move_model.check(points=0.25, needs=MOVED)
 def copes_with_nothing(seen: Seen, wanted: Seen) -> None:
     """A model without parameters and buffers is returned as it is."""
     case = seen[moved]["nothing_to_move"]
     if not case.same:
-        raise Failed(
-            f"for a model without parameters it returned {with_article(case.kind)}",
-            "the model itself",
-        )
+        happened = f"for a model without parameters it returned {with_article(case.kind)}"
+        raise Failed(happened, "the model itself")
 
 
-def _changed(tensor: str, found: Values | None, right: Values) -> str:
+def _describe_change(tensor: str, found: Values | None, right: Values) -> str:
     if found is None or found.values is None:
         return f"`{tensor}` has no values any more"
     if found.dtype != right.dtype:
@@ -345,16 +331,25 @@ class Told(Case, frozen=True):
     moved: list[str]
     settings: list[str]
 
+    def missing_parameters(self) -> list[str]:
+        """The first name of each parameter that the answer has under none of its names."""
+        return [names[0] for names in self.parameters if self.told.keys().isdisjoint(names)]
 
-def _told(call: Call, model: Any) -> Told:
-    parameters, buffers = _named(model)
+
+def _ask(call: Call, model: Any) -> Told:
+    """Call the student's function and describe the answer. Raises StudentRaised."""
+    parameters, buffers = _parameters_and_buffers(model)
     actual = {name: str(tensor.device) for name, tensor in (parameters | buffers).items()}
     names: dict[int, list[str]] = {}
     for name, parameter in parameters.items():
         names.setdefault(id(parameter), []).append(name)
     value, changed = call_and_restore_settings(call, model)
     items = [(str(key), told) for key, told in value.items()] if isinstance(value, dict) else []
-    now = {name: str(tensor.device) for part in _named(model) for name, tensor in part.items()}
+    now = {
+        name: str(tensor.device)
+        for part in _parameters_and_buffers(model)
+        for name, tensor in part.items()
+    }
     return Told(
         kind=type(value).__name__,
         is_dict=isinstance(value, dict),
@@ -370,31 +365,32 @@ def _told(call: Call, model: Any) -> Told:
     )
 
 
-@tell.probe
+@parameter_devices.probe
 def told(call: Call) -> Cases[Told]:
     return try_scenarios(
         {
-            "all_in_one_place": lambda: _told(call, _sprite_model(call.seed).to(call.device)),
-            "nothing_to_tell": lambda: _told(call, nn.ReLU()),
+            "all_in_one_place": lambda: _ask(call, _make_model(call.seed).to(call.device)),
+            "nothing_to_tell": lambda: _ask(call, nn.ReLU()),
         }
     )
 
 
-@tell.probe(machine="two gpus")
+@parameter_devices.probe(machine="two gpus")
 def told_of_two_gpus(call: Call) -> Cases[Told]:
-    model = _sprite_model(call.seed)
+    model = _make_model(call.seed)
     drawn = random.Random(call.seed)
     drawn.choice(list(model.children())).to("cuda:1")
     model.palette = model.palette.to(drawn.choice(["cuda:0", "cuda:1"]))
-    return try_scenarios({"spread_out": lambda: _told(call, model)})
+    return try_scenarios({"spread_out": lambda: _ask(call, model)})
 
 
 # A model with nothing in it comes last: more instructive mistakes show there too.
 TOLD = ("all_in_one_place", "spread_out")
-runs(tell, scenarios=TOLD)
+runs(parameter_devices, scenarios=TOLD)
 
 
-def _described(seen: Seen) -> dict[str, Told]:
+def _answers(seen: Seen) -> dict[str, Told]:
+    """The answers by scenario. Raises Failed for one that is no dict."""
     found = seen.cases(told, told_of_two_gpus)
     for name in TOLD:
         if not found[name].is_dict:
@@ -403,54 +399,43 @@ def _described(seen: Seen) -> dict[str, Told]:
     return {name: found[name] for name in TOLD}
 
 
-@tell.check(points=1.5)
+@parameter_devices.check(points=1.5)
 def names_every_parameter(seen: Seen, wanted: Seen) -> None:
     """Every parameter is included, by its qualified name, and nothing that is not in the model."""
-    for case in _described(seen).values():
+    for case in _answers(seen).values():
         strangers = [name for name in case.told if name not in case.actual]
         if strangers:
             right = max(case.actual, key=lambda name: name.count("."))
             happened = f"it names `{strangers[0]}`, which this model does not have"
-            raise Failed(
-                happened, f"names such as `{right}`", at=("[] =", "setdefault(", "append(")
-            )
-        missing = [
-            names[0] for names in case.parameters if not any(name in case.told for name in names)
-        ]
+            adding = ("[] =", "setdefault(", "append(")
+            raise Failed(happened, f"names such as `{right}`", at=adding)
+        missing = case.missing_parameters()
         if missing:
-            at = (
-                ("return",)
-                if len(missing) == len(case.parameters)
-                else (".requires_grad", "recurse=")
-            )
+            all_missing = len(missing) == len(case.parameters)
+            at = ("return",) if all_missing else (".requires_grad", "recurse=")
             happened = f"the parameter `{missing[0]}` is missing"
             raise Failed(happened, "every parameter of the model", None, "loop-left-early", at)
 
 
-@tell.check(points=1)
+@parameter_devices.check(points=1)
 def names_every_buffer(seen: Seen, wanted: Seen) -> None:
     """Buffers are included too."""
-    for case in _described(seen).values():
+    for case in _answers(seen).values():
         missing = [name for name in case.buffers if name not in case.told]
         if missing:
             key = "loop-left-early"
             if not any(name in case.saved for name in missing):
                 key = "state-dict-is-not-all"
-            elif missing == case.buffers and all(
-                any(name in case.told for name in names) for names in case.parameters
-            ):
+            elif missing == case.buffers and not case.missing_parameters():
                 key = "buffers-forgotten"
-            raise Failed(
-                f"the buffer `{missing[0]}` is missing",
-                "every buffer of the model",
-                misconception=key,
-            )
+            happened = f"the buffer `{missing[0]}` is missing"
+            raise Failed(happened, "every buffer of the model", misconception=key)
 
 
-@tell.check(points=0.5, needs=("runs", "names_every_parameter"))
+@parameter_devices.check(points=0.5, needs=("runs", "names_every_parameter"))
 def tells_the_device(seen: Seen, wanted: Seen) -> None:
     """Each value is the tensor's own torch.device, with its index, and no tensor is moved."""
-    for scenario, case in _described(seen).items():
+    for scenario, case in _answers(seen).items():
         for name in case.no_device:
             kind = case.kinds[name]
             shown = repr(case.told[name]) if kind == "str" else case.told[name]
@@ -461,20 +446,21 @@ def tells_the_device(seen: Seen, wanted: Seen) -> None:
             actual = case.actual.get(name)
             if actual is not None and device.removesuffix(":0") != actual.removesuffix(":0"):
                 happened = f"the value for `{name}` is {device} (scenario `{scenario}`)"
-                raise Failed(happened, actual, misconception=_why(case, device, actual))
+                raise Failed(
+                    happened, actual, misconception=_mistake_of_device(case, device, actual)
+                )
         if case.moved:
-            raise Failed(
-                f"the call moved `{case.moved[0]}` (scenario `{scenario}`)",
-                "tensors left where they are",
-            )
+            happened = f"the call moved `{case.moved[0]}` (scenario `{scenario}`)"
+            raise Failed(happened, "tensors left where they are")
         expect_settings_kept(case.settings, scenario)
-    if strangers := seen[told]["nothing_to_tell"].told:
-        raise Failed(
-            f"for a model without tensors it names `{next(iter(strangers))}`", "an empty dict"
-        )
+    strangers = list(seen[told]["nothing_to_tell"].told)
+    if strangers:
+        happened = f"for a model without tensors it names `{strangers[0]}`"
+        raise Failed(happened, "an empty dict")
 
 
-def _why(case: Told, device: str, actual: str) -> str | None:
+def _mistake_of_device(case: Told, device: str, actual: str) -> str | None:
+    """The misconception behind another device than a tensor's own."""
     if len(set(case.told.values())) == 1 and len(set(case.actual.values())) > 1:
         return "first-tensor-only"
     dropped = actual != "cpu" and device.removesuffix(":0") == actual.partition(":")[0]
