@@ -22,17 +22,17 @@ from gpudojo.model.results_file import format_points
 
 NAME: Final = "overrides.csv"
 COLUMNS: Final = ("at", "by", "action", "student", "item", "points", "comment", "key")
-EVERYONE: Final = "*"
-SET = "set"
-UNDO = "undo"
+EVERYONE: Final = "*"  # stands for the student
+SET: Final = "set"
+UNDO: Final = "undo"
 
 
 class LogEntry(NamedTuple):
-    """A line of the log."""
+    """A line of the log: the cells of COLUMNS."""
 
     at: str
     by: str
-    action: str
+    action: str  # SET or UNDO
     student: str
     item: str
     points: float
@@ -41,67 +41,58 @@ class LogEntry(NamedTuple):
 
 
 class Overrides:
-    """The log of one class."""
+    """The log of points that people gave in one class; what was set last holds until it is undone."""
 
     def __init__(self, out: Path) -> None:
-        """Reads the log, if there is one; raises BadFile."""
+        """Read the log, if there is one; raises BadFile."""
         self.path = out / NAME
         self.log = self._read() if self.path.exists() else []
         self._by_key: dict[str, dict[str, LogEntry]] | None = None
 
     def _read(self) -> list[LogEntry]:
-        (at, headings), *lines = read_table(self.path)
+        (line_of_headings, headings), *rows = read_table(self.path)
+        file = str(self.path)
         if tuple(headings) != COLUMNS:
-            raise BadFile(str(self.path), at, f"the columns must be {', '.join(COLUMNS)}")
-        found = []
-        for line, cells in lines:
+            columns = ", ".join(COLUMNS)
+            raise BadFile(file, line_of_headings, f"the columns must be {columns}")
+        entries = []
+        for line, cells in rows:
             if len(cells) != len(COLUMNS) or cells[2] not in (SET, UNDO):
-                raise BadFile(
-                    str(self.path),
-                    line,
-                    f"{len(COLUMNS)} cells are needed, the third {SET} or {UNDO}",
-                )
-            points = parse_points(cells[5], str(self.path), line) if cells[2] == SET else 0.0
-            unquoted = [
-                cell[1:] if cell.startswith("'") and spreadsheet_safe(cell[1:]) == cell else cell
-                for cell in cells
-            ]
-            at_, by, action, student, item, _, comment, whose = unquoted
-            found.append(LogEntry(at_, by, action, student, item, points, comment, whose))
-        return found
+                needed = f"{len(COLUMNS)} cells are needed, the third {SET} or {UNDO}"
+                raise BadFile(file, line, needed)
+            at, by, action, student, item, points_text, comment, key = map(_unquote, cells)
+            points = parse_points(points_text, file, line) if action == SET else 0.0
+            entries.append(LogEntry(at, by, action, student, item, points, comment, key))
+        return entries
 
     def current(self) -> dict[tuple[str, str], LogEntry]:
-        """By key of the student and item, what holds."""
-        return self._held(self.log)
+        """What holds now, by the student's key and the item."""
+        return _entries_in_force(self.log)
 
     def before(self, at: str) -> dict[tuple[str, str], LogEntry]:
-        """The same, before the command of a time."""
-        return self._held(itertools.takewhile(lambda entry: entry.at != at, self.log))
-
-    @staticmethod
-    def _held(log: Iterable[LogEntry]) -> dict[tuple[str, str], LogEntry]:
-        found: dict[tuple[str, str], LogEntry] = {}
-        for entry in log:
-            found.pop((entry.key, entry.item), None)
-            if entry.action == SET:
-                found[entry.key, entry.item] = entry
-        return found
+        """What held before the command of this time, by the student's key and the item."""
+        earlier = itertools.takewhile(lambda entry: entry.at != at, self.log)
+        return _entries_in_force(earlier)
 
     def of(self, keys: Iterable[str], everyone: bool = True) -> dict[str, LogEntry]:
-        """By item, what holds for a student: the student's own before what everyone gets who handed something in.
+        """What holds for the student with these keys, by item.
 
-        Of what was given by several keys, as before and after the student was on a roster, the last holds."""
+        The student's own points come before those of everyone who handed something in, which are
+        left out unless `everyone`. Of what was given by several keys, as before and after the
+        student was on a roster, the last holds.
+        """
         if self._by_key is None:
             self._by_key = {}
-            for (who, item), entry in self.current().items():
-                self._by_key.setdefault(who, {})[item] = entry
-        known = self._by_key
-        own = sorted(
-            (entry for who in keys for entry in known.get(who, {}).values()),
-            key=lambda entry: entry.at,
-        )
-        given = known.get(EVERYONE, {}) if everyone else {}
-        return given | {entry.item: entry for entry in own}
+            for (key, item), entry in self.current().items():
+                self._by_key.setdefault(key, {})[item] = entry
+        own: list[LogEntry] = []
+        for key in keys:
+            own += self._by_key.get(key, {}).values()
+        own.sort(key=lambda entry: entry.at)
+        by_item = dict(self._by_key.get(EVERYONE, {})) if everyone else {}
+        for entry in own:
+            by_item[entry.item] = entry
+        return by_item
 
     def last(self) -> list[LogEntry]:
         """What the last command set; nothing where it took something back."""
@@ -117,8 +108,25 @@ class Overrides:
         writer.writerow(COLUMNS)
         for entry in self.log:
             points = format_points(entry.points) if entry.action == SET else ""
-            writer.writerow([spreadsheet_safe(cell) for cell in (*entry[:5], points, *entry[6:])])
+            cells = entry._replace(points=points)  # type: ignore[arg-type]
+            writer.writerow([spreadsheet_safe(cell) for cell in cells])  # type: ignore[arg-type]
         write_file(self.path, text.getvalue().encode("utf-8", "backslashreplace"))
+
+
+def _unquote(cell: str) -> str:
+    """A cell without the quote that keeps a spreadsheet from taking it for a formula."""
+    is_quoted = cell.startswith("'") and spreadsheet_safe(cell[1:]) == cell
+    return cell[1:] if is_quoted else cell
+
+
+def _entries_in_force(log: Iterable[LogEntry]) -> dict[tuple[str, str], LogEntry]:
+    """The entries that hold after a log, by the student's key and the item; the last set is last."""
+    entries: dict[tuple[str, str], LogEntry] = {}
+    for entry in log:
+        entries.pop((entry.key, entry.item), None)
+        if entry.action == SET:
+            entries[entry.key, entry.item] = entry
+    return entries
 
 
 def parse_points(text: str, file: str, line: int | None = None) -> float:
@@ -133,55 +141,70 @@ def parse_points(text: str, file: str, line: int | None = None) -> float:
 
 
 def find_item(name: str, row: SubmissionRow) -> tuple[str, float]:
-    """The name of a check, exercise or item of a row, and what it is worth; raises BadClass with a suggestion.
+    """Find a check, exercise or item of a row; return its full name and what it is worth.
 
-    A check may be named by its end: `runs`, `train_epoch::runs`; an exercise by its number.
+    A check may be named by its end: `runs`, `train_epoch::runs`; an exercise by its number. Raises
+    BadClass, with a suggestion, for a name that is unknown or means several checks.
     """
-    worth = {exercise.exercise: exercise.max_score for exercise in row.exercises}
-    checks = {check.id: check.max_points for exercise in row.exercises for check in exercise.checks}
-    stem = find_exercise(name, worth)
+    exercises = {exercise.exercise: exercise.max_score for exercise in row.exercises}
+    checks: dict[str, float] = {}
+    for exercise in row.exercises:
+        for check in exercise.checks:
+            checks[check.id] = check.max_points
+    stem = find_exercise(name, exercises)
     if stem is not None:
-        return stem, worth[stem]
-    found = [id_ for id_ in checks if id_ == name or id_.endswith(f"::{name}")]
+        return stem, exercises[stem]
+    found = [check for check in checks if check == name or check.endswith(f"::{name}")]
     if len(found) == 1:
         return found[0], checks[found[0]]
     if found:
-        some = ", ".join(id_.partition("::")[2] for id_ in found[:5])
-        raise BadClass(
-            f"{len(found)} checks are called {name!r}; write more of it: {some}{', …' * (len(found) > 5)}"
-        )
-    ends = [id_.partition("::")[2] for id_ in checks]
-    every = [*worth, *ends, *(id_.rpartition("::")[2] for id_ in checks)]
-    hint = suggest_name(name, every, "") or "; see: dojo override --items"
+        some = ", ".join(_without_exercise(check) for check in found[:5])
+        more = ", …" if len(found) > 5 else ""
+        raise BadClass(f"{len(found)} checks are called {name!r}; write more of it: {some}{more}")
+    names = list(exercises)
+    names += [_without_exercise(check) for check in checks]
+    names += [check.rpartition("::")[2] for check in checks]
+    hint = suggest_name(name, names, "") or "; see: dojo override --items"
     raise BadClass(f"there is no check, exercise or item {name!r}{hint}")
 
 
-def apply_overrides(
-    exercises: Sequence[ExerciseRow], holds: dict[str, LogEntry]
-) -> tuple[list[ExerciseRow], list[str]]:
-    """The exercises with what people gave; and sentences about what could not be given as it was written."""
-    said: list[str] = []
-    if not holds:
-        return list(exercises), said
+def _without_exercise(check: str) -> str:
+    """The function and the name of a check: "train_epoch::runs"."""
+    return check.partition("::")[2]
 
-    def override(item: str, graded: float | None, most: float) -> Override | None:
-        entry = holds.get(item)
+
+def apply_overrides(
+    exercises: Sequence[ExerciseRow], entries: dict[str, LogEntry]
+) -> tuple[list[ExerciseRow], list[str]]:
+    """Put what people gave, by item, into the rows of exercises.
+
+    Returns the new rows, and a sentence about each item that was given more than it is worth.
+    """
+    problems: list[str] = []
+    if not entries:
+        return list(exercises), problems
+
+    def find_override(item: str, graded: float | None, most: float) -> Override | None:
+        entry = entries.get(item)
         if entry is None:
             return None
         if entry.points > most:
-            said.append(
-                f"an override gives {format_points(entry.points)} of {format_points(most)} points for {item}; it was cut"
-            )
+            given = f"{format_points(entry.points)} of {format_points(most)} points"
+            problems.append(f"an override gives {given} for {item}; it was cut")
         return Override(min(entry.points, most), graded, entry.comment, entry.by, entry.at)
 
-    found = []
+    rows = []
     for exercise in exercises:
         checks = []
         for check in exercise.checks:
-            given = override(check.id, check.points, check.max_points)
-            checks.append(replace(check, override=given, points=given.points) if given else check)
+            override = find_override(check.id, check.points, check.max_points)
+            if override is not None:
+                check = replace(check, override=override, points=override.points)
+            checks.append(check)
         score = sum_points(check.points for check in checks) if checks else exercise.score
-        whole = override(exercise.exercise, None if exercise.by_hand else score, exercise.max_score)
-        score = whole.points if whole else score
-        found.append(replace(exercise, checks=checks, score=score, override=whole))
-    return found, said
+        graded = None if exercise.by_hand else score
+        override = find_override(exercise.exercise, graded, exercise.max_score)
+        if override is not None:
+            score = override.points
+        rows.append(replace(exercise, checks=checks, score=score, override=override))
+    return rows, problems

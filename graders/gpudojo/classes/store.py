@@ -18,9 +18,7 @@ import msgspec
 
 from gpudojo.classes.records import Record, decode_whole_record, encode_record
 from gpudojo.model.errors import BadClass, BadEvidence
-from gpudojo.model.evidence import (
-    decode_untrusted,
-)
+from gpudojo.model.evidence import decode_untrusted
 from gpudojo.model.results_file import replacing_file
 
 _sources_decoder: Final = msgspec.msgpack.Decoder(dict[str, bytes])
@@ -30,7 +28,7 @@ KEEPING: Final = 16  # submissions whose sources are held in memory until they a
 
 
 class Store:
-    """The records of one output folder."""
+    """The records, sources and rows of one output folder."""
 
     def __init__(self, out: Path) -> None:
         self.out = out
@@ -66,7 +64,10 @@ class Store:
             self._lock = None
 
     def secret(self, given: str | None, keep: bool = True) -> str:
-        """The one given, or the one of the last run, or a new one; it is kept for later runs, for its owner alone."""
+        """The secret given, or that of the last run, or a new one.
+
+        Unless `keep` is false, it is kept for later runs, in a file for its owner alone.
+        """
         path = self.folder / "secret"
         with contextlib.suppress(FileNotFoundError):
             with contextlib.suppress(PermissionError):
@@ -81,7 +82,7 @@ class Store:
 
     @property
     def used(self) -> bool:
-        """Whether there may be a record."""
+        """True if there may be a record."""
         return (self.folder / "records").exists()
 
     def path_of(self, key: str) -> Path:
@@ -103,8 +104,12 @@ class Store:
         return when.isoformat(timespec="seconds")
 
     def keep(self, key: str, record: Record) -> None:
-        """Keep a record. Threads wait for the disk; one that is torn by a power failure counts for nothing."""
-        write_file(path := self.path_of(key), encode_record(record), lasting=False)
+        """Write a record; a thread waits until it is on the disk.
+
+        One that is torn by a power failure counts for nothing.
+        """
+        path = self.path_of(key)
+        write_file(path, encode_record(record), lasting=False)
         self._disk = self._disk or ThreadPoolExecutor(DISK)
         self._disk.submit(_wait_for_disk, path)
 
@@ -113,13 +118,18 @@ class Store:
 
     def keep_sources(self, digest: str, files: Mapping[str, bytes]) -> None:
         """Keep what was handed in, once: pages show it, and submissions are compared by it."""
-        if not (path := self._sources(digest)).is_file():
+        path = self._sources(digest)
+        if not path.is_file():
             _write_packed(path, files)
 
     def keep_sources_soon(self, digest: str, files: Mapping[str, bytes]) -> None:
-        """The same, by a thread. Raises OSError where one could not keep earlier ones; so does `sources_kept`."""
+        """Have a thread keep what was handed in.
+
+        Raises OSError where a thread could not keep earlier ones; so does `sources_kept`.
+        """
         self._wait_for_sources(KEEPING)
-        if digest not in self._keeping and not (path := self._sources(digest)).is_file():
+        path = self._sources(digest)
+        if digest not in self._keeping and not path.is_file():
             self._disk = self._disk or ThreadPoolExecutor(DISK)
             self._keeping[digest] = self._disk.submit(_write_packed, path, files)
 
@@ -128,7 +138,7 @@ class Store:
         self._wait_for_sources(0)
 
     def _wait_for_sources(self, most: int) -> None:
-        """Wait for all but so many, and see to those that are done."""
+        """Wait for all but so many. Raises OSError where one that is done has failed."""
         for digest, kept in list(self._keeping.items()):
             if kept.done() or len(self._keeping) > most:
                 kept.result()
@@ -137,9 +147,8 @@ class Store:
     def sources(self, digest: str) -> dict[str, bytes]:
         """The files of a submission by path; empty where they were not kept."""
         try:
-            return decode_untrusted(
-                _sources_decoder.decode, zlib.decompress(self._sources(digest).read_bytes())
-            )
+            packed = self._sources(digest).read_bytes()
+            return decode_untrusted(_sources_decoder.decode, zlib.decompress(packed))
         except (OSError, BadEvidence, zlib.error):
             return {}
 
@@ -162,7 +171,10 @@ def record_key(digest: str, *conditions: str) -> str:
 
 
 def write_file(path: Path, data: bytes, lasting: bool = True, mode: int = 0o666) -> None:
-    """Write the whole file or nothing, in a folder that is made if needed; `lasting` waits for the disk."""
+    """Write the whole file or nothing, in a folder that is made if needed.
+
+    With `lasting`, wait until it is on the disk. Raises OSError.
+    """
     for again in (False, True):
         try:
             with replacing_file(path, lasting, mode) as file:
