@@ -62,7 +62,7 @@ def count(submission: Path, only: str | None) -> Counter:
     found = Counter()
     digests = []
     heard = SubmissionRun.receive
-    tell = class_grading.ClassGrading._report
+    tell = class_grading.ClassGrading._report_verdict
 
     def first_heard(self: SubmissionRun, data: bytes) -> bool:
         if self.record.digest not in ("reference", *digests):
@@ -76,7 +76,7 @@ def count(submission: Path, only: str | None) -> Counter:
         tell(self, *arguments, **named)
         found.end()
 
-    SubmissionRun.receive, class_grading.ClassGrading._report = first_heard, told  # type: ignore[method-assign]
+    SubmissionRun.receive, class_grading.ClassGrading._report_verdict = first_heard, told  # type: ignore[method-assign]
     with tempfile.TemporaryDirectory() as out:
         words = [
             "grade",

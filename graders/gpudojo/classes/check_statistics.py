@@ -51,15 +51,15 @@ class CheckStatistics:
         return self.absent + self.failed + self.outcomes[Outcome.BLOCKED]
 
     @property
-    def _judged(self) -> int:
+    def _count_of_judged(self) -> int:
         return self.attempted - self.outcomes[Outcome.ERROR]
 
     @property
     def difficulty(self) -> float | None:
         """The share that passed of those who attempted it: 1 is easy. None where nobody did."""
-        if not self._judged:
+        if not self._count_of_judged:
             return None
-        return self.outcomes[Outcome.PASSED] / self._judged
+        return self.outcomes[Outcome.PASSED] / self._count_of_judged
 
     @property
     def discrimination(self) -> float | None:
@@ -67,7 +67,7 @@ class CheckStatistics:
 
         None where all passed, none passed, or all have the same score.
         """
-        count = self._judged
+        count = self._count_of_judged
         passed = self.outcomes[Outcome.PASSED]
         failed = count - passed
         if passed == 0 or failed == 0:

@@ -93,10 +93,10 @@ class ChildScheduler:
                 return False
             if task is None:
                 return True
-            self._start(task)
+            self._start_child(task)
         return True
 
-    def _start(self, task: GradingTask) -> None:
+    def _start_child(self, task: GradingTask) -> None:
         """Start a child for a task, if need be with another fork server."""
         while True:
             try:
@@ -121,7 +121,7 @@ class ChildScheduler:
             elif key.fileobj is not self.client:
                 end = key.data
                 if end.task.pipes is end.pipes:  # else it has ended since
-                    self._read(end.task, end.stream, key.fd)
+                    self._read_pipe(end.task, end.stream, key.fd)
             elif not self._handle_exits():
                 return
 
@@ -154,7 +154,7 @@ class ChildScheduler:
             for task in self.under_way.values():
                 task.run.postpone(seconds)
 
-    def _read(self, task: GradingTask, stream: str, file: int) -> int:
+    def _read_pipe(self, task: GradingTask, stream: str, file: int) -> int:
         """Take in what is in a pipe; returns how many bytes that was."""
         try:
             data = os.read(file, CHUNK)
@@ -179,7 +179,7 @@ class ChildScheduler:
         self._deaths = 0
         for file, stream in ((task.pipes.evidence, "evidence"), (task.pipes.output, "output")):
             if file in self._selector.get_map():
-                while self._read(task, stream, file):
+                while self._read_pipe(task, stream, file):
                     pass
         del self.under_way[child.number]
         self._close_pipes(task)
@@ -187,7 +187,7 @@ class ChildScheduler:
         task.device_bytes = max(task.device_bytes, child.device_bytes)
         task.cpu_seconds += child.cpu_seconds
         if task.run.child_exited(child.code, child.over_memory, child.on_gpu):
-            self._start(task)
+            self._start_child(task)
         else:
             task.done(task.run.finish(task.peak_bytes, task.cpu_seconds, task.device_bytes))
 
@@ -221,4 +221,4 @@ class ChildScheduler:
         self._selector.register(self.client, selectors.EVENT_READ)
         for task in lost:
             task.run.child_lost()
-            self._start(task)
+            self._start_child(task)

@@ -147,7 +147,7 @@ class ClassGrading:
         try:
             self._open_class()
             # Entries of a large class take many megabytes: nothing holds them after this.
-            graded = self._grade(listing)
+            graded = self._grade_entries(listing)
             del listing
             changes = add_to_class(self.gradebook, graded)
             count = len(graded)
@@ -177,7 +177,7 @@ class ClassGrading:
     def _list_submissions(self) -> Listing:
         if self.options.alone:
             return list_one(self.options.submissions[0])
-        return ClassListing(self.options, self.state, self.store.folder / "unpacked").list()
+        return ClassListing(self.options, self.state, self.store.folder / "unpacked").list_class()
 
     def _refuse_unusable_options(self, listing: Listing) -> None:
         """Raises BadClass for what cannot be graded so, before anything is written."""
@@ -277,7 +277,7 @@ class ClassGrading:
         roster = self.gradebook.roster
         if roster is not None:
             names = (entry.student, entry.name)
-            rows = roster.people(entry.identifier, names, entry.people).rows
+            rows = roster.match_people(entry.identifier, names, entry.people).rows
             if len(rows) == 1:
                 student = f"roster:{name_key(roster.rows[rows[0]].id)}"
         return self._settings_of_secret(f"{self.secret}\0{student}")
@@ -294,7 +294,7 @@ class ClassGrading:
 
     # Reading
 
-    def _grade(self, listing: Listing) -> list[GradedEntry]:
+    def _grade_entries(self, listing: Listing) -> list[GradedEntry]:
         """Give every entry a verdict; see `_run_and_judge` for what it raises."""
         entries = listing.entries
         if self.options.rejudge:
@@ -342,7 +342,7 @@ class ClassGrading:
         if not self.recorded and not self.store.used:
             return ready  # nothing has run: each submission is read when it is its turn
         for entry in entries:
-            submission = self._read(entry)
+            submission = self._read_submission(entry)
             if submission is None:
                 continue
             settings = self._settings_for(entry)
@@ -359,7 +359,7 @@ class ClassGrading:
                 self._keep_sources(submission.digest, submission.contents)
         return ready
 
-    def _read(self, entry: SubmissionEntry) -> ReadSubmission | None:
+    def _read_submission(self, entry: SubmissionEntry) -> ReadSubmission | None:
         """Read a submission; None where nothing of it can be graded. `_stored` gets its entry."""
         submission = read_submission(entry)
         settings = self._settings_for(entry)
@@ -410,7 +410,7 @@ class ClassGrading:
             self._begin_judging(entries, ready)
             self._report_not_run(left)
         else:
-            self._run(entries, ready, left, references)
+            self._run_and_judge_left(entries, ready, left, references)
 
     def _settings_without_reference(self, entries: Sequence[SubmissionEntry]) -> list[RunSettings]:
         """The settings for which the reference has to run."""
@@ -426,7 +426,7 @@ class ClassGrading:
 
     def _refuse_to_run(self, left: Sequence[SubmissionEntry], reference: bool) -> None:
         """Raises BadClass if --rejudge finds entries, or a reference, that have no record."""
-        without_record = [entry.name for entry in left if self._read(entry) is not None]
+        without_record = [entry.name for entry in left if self._read_submission(entry) is not None]
         if without_record:
             what = f"{len(without_record)} submissions (first: {without_record[0]})"
         elif reference:
@@ -443,7 +443,7 @@ class ClassGrading:
         stored = self._stored.get(entry.name)
         return stored is not None and bool(stored.problem)
 
-    def _run(
+    def _run_and_judge_left(
         self,
         entries: Sequence[SubmissionEntry],
         ready: Mapping[str, str],
@@ -460,17 +460,17 @@ class ClassGrading:
             if references:
                 students = f" for {len(references)} students" if len(references) > 1 else ""
                 self.progress.prepares(f"running {REFERENCE}{students}")
-            submissions = self._tasks(left)
+            submissions = self._tasks_for(left)
             timelines = self._timelines_tasks(options, entries)
             begin_judging = functools.partial(self._begin_judging, entries, ready)
             if len(references) == 1 and not self.options.require_isolation:
                 # Submissions run beside it; what they did is judged once it is done.
                 self._held = []
-                reference = self._references.tasks(references, then=begin_judging)
+                reference = self._references.reference_tasks(references, then=begin_judging)
                 first = itertools.islice(submissions, 1)
                 self.runner.run(itertools.chain(reference, first, timelines, submissions))
             else:
-                self.runner.run(self._references.tasks(references))
+                self.runner.run(self._references.reference_tasks(references))
                 begin_judging()
                 self.runner.run(itertools.chain(timelines, submissions))
             self._report_judged(wait=True)
@@ -489,14 +489,14 @@ class ClassGrading:
         reference_keys = functools.partial(self._settings_by_reference, entries)
         yield self._references.timelines_task(options, reference_keys)
 
-    def _tasks(self, entries: Sequence[SubmissionEntry]) -> Iterator[GradingTask]:
+    def _tasks_for(self, entries: Sequence[SubmissionEntry]) -> Iterator[GradingTask]:
         """A task for each entry that has to run; it is read when it is its turn.
 
         Of entries with equal content one is run.
         """
         equal_by_key: dict[str, list[SubmissionEntry]] = {}  # of those under way
         for entry in entries:
-            submission = self._read(entry)
+            submission = self._read_submission(entry)
             if submission is None:
                 self._report_not_run([entry])
                 continue
@@ -516,7 +516,7 @@ class ClassGrading:
             def done(record: Record, key: str = key) -> None:
                 self.store.keep(key, record)
                 self.ran += 1
-                self._judge(_Equal(equal_by_key.pop(key), ran=True, judge=True))
+                self._judge_or_hold(_Equal(equal_by_key.pop(key), ran=True, judge=True))
 
             yield GradingTask(entry.name, run, done, time.monotonic())
 
@@ -544,7 +544,7 @@ class ClassGrading:
             # This process has to keep children busy, and must not grow.
             self._judges = JudgePool(verdicts, len(entries) - len(ready), self._most_judges)
         for equal in held:
-            self._judge(equal)
+            self._judge_or_hold(equal)
 
     @property
     def _most_judges(self) -> int:
@@ -564,15 +564,15 @@ class ClassGrading:
             if entry.name in ready:
                 equal_by_key.setdefault(ready[entry.name], []).append(entry)
         for equal in equal_by_key.values():
-            self._judge(_Equal(equal, ran=False, judge=True))
+            self._judge_or_hold(_Equal(equal, ran=False, judge=True))
         self._report_judged(wait=True)
 
     def _report_not_run(self, entries: Sequence[SubmissionEntry]) -> None:
         """Report entries that have a verdict already, or cannot be read."""
         for entry in entries:
-            self._judge(_Equal([entry], ran=False, judge=False))
+            self._judge_or_hold(_Equal([entry], ran=False, judge=False))
 
-    def _judge(self, equal: _Equal) -> None:
+    def _judge_or_hold(self, equal: _Equal) -> None:
         """Have a record judged, if that is to do, and report what is done by now."""
         if self._held is not None:
             self._held.append(equal)
@@ -583,7 +583,7 @@ class ClassGrading:
             self._report_judged(wait=False)
         else:
             for entry in equal.entries:
-                self._report(entry, self._summary_of(entry), ran=False)
+                self._report_verdict(entry, self._summary_of(entry), ran=False)
 
     def _report_judged(self, wait: bool) -> None:
         """Report verdicts in the order in which judging began; `wait` for all, else for none.
@@ -603,7 +603,7 @@ class ClassGrading:
                 row = self._settings_for(first).verdicts.judge(self._stored[first.name].record)
                 summary = VerdictSummary.of(row)
             for entry in equal.entries:
-                self._report(entry, summary, ran=equal.ran and entry is first)
+                self._report_verdict(entry, summary, ran=equal.ran and entry is first)
 
     def _summary_of(self, entry: SubmissionEntry) -> VerdictSummary:
         """The verdict on an entry that did not run: the one that is kept, or "unreadable"."""
@@ -613,7 +613,7 @@ class ClassGrading:
             return verdicts.summary(stored.record)
         return VerdictSummary.of(verdicts.judge_unreadable(stored.problem))
 
-    def _report(self, entry: SubmissionEntry, summary: VerdictSummary, ran: bool) -> None:
+    def _report_verdict(self, entry: SubmissionEntry, summary: VerdictSummary, ran: bool) -> None:
         """Tell the display of a verdict, which is on disk, and note its score."""
         stored = self._stored[entry.name]
         stored.score = summary.score

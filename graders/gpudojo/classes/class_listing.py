@@ -22,7 +22,7 @@ class ClassListing:
         self.folder = folder
         self._content_of: dict[Path, Path] = {}  # by path: the folder it was unpacked to, or itself
 
-    def list(self) -> Listing:
+    def list_class(self) -> Listing:
         """The submissions; raises BadClass for results of a class and files that cannot be written.
 
         Students of whom nothing is known but a zip that turned out to be a whole class are taken

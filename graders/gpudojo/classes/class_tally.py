@@ -49,11 +49,11 @@ class ClassTally:
         self.statistics.add(row)
         if row.status is not SubmissionStatus.ABSENT:
             self.scaled |= row.scaled
-            self.shares.append(_percent(row))
+            self.shares.append(_percent_of(row))
             self.to_grade += bool(row.to_grade)
         if row.status is not SubmissionStatus.UNREADABLE:
             # Of unreadable ones all checks failed, whatever the code is.
-            self.mistakes.update(_misconceptions(row))
+            self.mistakes.update(_misconceptions_of(row))
         if row.review:
             self.reviews += 1
             if len(self.review) < MOST_REVIEWS:
@@ -75,13 +75,13 @@ def _describe_points(row: SubmissionRow) -> str:
     return text
 
 
-def _percent(row: SubmissionRow) -> float:
+def _percent_of(row: SubmissionRow) -> float:
     if not row.final.max_points:
         return 0.0
     return 100 * row.final.points / row.final.max_points
 
 
-def _misconceptions(row: SubmissionRow) -> set[str]:
+def _misconceptions_of(row: SubmissionRow) -> set[str]:
     """The misconceptions behind the checks that failed, each once."""
     names = set()
     for exercise in row.exercises:

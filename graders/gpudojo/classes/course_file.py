@@ -14,7 +14,7 @@ import msgspec
 from gpudojo.classes.course_rules import CourseRules, SeedRule, Worth
 from gpudojo.classes.lateness import LateRule
 from gpudojo.classes.names import name_key
-from gpudojo.classes.toml_mistakes import convert, parse_toml
+from gpudojo.classes.toml_mistakes import convert_setting, parse_toml
 from gpudojo.model.catalogue import day_names
 from gpudojo.model.errors import suggest_name
 from gpudojo.model.exercise import Exercise
@@ -80,7 +80,7 @@ def find_course_file(submissions: Sequence[Path]) -> Path | None:
 def load_course(path: Path) -> CourseRules:
     """The rules in a course file; raises BadFile with the line and a suggestion."""
     tables, text = parse_toml(path)
-    settings = convert(path, text, tables, _Settings)
+    settings = convert_setting(path, text, tables, _Settings)
     return _CourseReader(path, text, settings).read()
 
 
@@ -188,7 +188,7 @@ class _CourseReader:
                 value = {}
             elif isinstance(value, int | float):
                 value = {"points": value}
-            worth = convert(self.path, self.text, value, Worth, "exercises", name)
+            worth = convert_setting(self.path, self.text, value, Worth, "exercises", name)
             if worth.points is not None:
                 hint = "; leave an exercise out that does not count"
                 self._check_points(worth.points, hint, "exercises", name)
@@ -219,7 +219,7 @@ class _CourseReader:
             listed.add(name_key(who))
             in_days = isinstance(value, int | float) and not isinstance(value, bool)
             if not in_days:
-                date = convert(self.path, self.text, value, datetime.datetime, *setting)
+                date = convert_setting(self.path, self.text, value, datetime.datetime, *setting)
                 ends[who] = self._with_zone(date, *setting)
             elif self.deadline is None:
                 raise self.bad_setting("an extension in days needs a deadline", *setting)
@@ -235,7 +235,7 @@ class _CourseReader:
         groups: dict[str, tuple[str, ...]] = {}
         group_of: dict[str, str] = {}
         for group, value in self.settings.groups.items():
-            members = convert(self.path, self.text, value, list[str], "groups", group)
+            members = convert_setting(self.path, self.text, value, list[str], "groups", group)
             for member in members:
                 key = name_key(member)
                 other = group_of.get(key)

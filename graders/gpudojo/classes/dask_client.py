@@ -253,7 +253,7 @@ class DaskSession:
             for examination in self._examinations.values():
                 examination.cancel()
             for waiting in list(self.sent):
-                sent = self._release(waiting)
+                sent = self._release_task(waiting)
                 self.queue.put_back(sent.task, sent.alone)
 
     def _report_running(self) -> None:
@@ -300,7 +300,7 @@ class DaskSession:
         """Send again what was sent to workers of which none is there any more."""
         for waiting, sent in list(self.sent.items()):
             if sent.workers.isdisjoint(self.threads):
-                self._release(waiting)
+                self._release_task(waiting)
                 self.queue.lose(sent.task, sent.alone)
 
     async def _examine(self, address: str) -> None:
@@ -310,13 +310,13 @@ class DaskSession:
             answers = await ask_for_introductions(self.client, [address], cluster.options)
             if address in answers:
                 why = objection_to(answers[address], cluster.versions, cluster.require_isolation)
-                self._decide(address, why or "")
+                self._admit_or_refuse(address, why or "")
         except LOST:
             pass  # the worker is gone; or the scheduler, which `_follow_workers` notices
         finally:
             del self._examinations[address]
 
-    def _decide(self, address: str, objection: str) -> None:
+    def _admit_or_refuse(self, address: str, objection: str) -> None:
         """Admit a worker, or refuse it for a reason, which is shown."""
         self._objections[address] = objection
         if objection:
@@ -332,9 +332,9 @@ class DaskSession:
             following = self.queue.take(idle=not self.sent)
             if following is None:
                 return
-            self._send(following.task, following.alone)
+            self._send_task(following.task, following.alone)
 
-    def _send(self, task: GradingTask, alone: bool) -> None:
+    def _send_task(self, task: GradingTask, alone: bool) -> None:
         """Send a task; raises Disconnected, and has put it back then."""
         run = task.run
         message = pack(Order(self.cluster.versions, run.record.digest, run.files, run.options))
@@ -351,7 +351,7 @@ class DaskSession:
         waiting = asyncio.create_task(_reply_or_error(future))
         self.sent[waiting] = SentTask(task, alone, message[:HASH], future, frozenset(workers))
 
-    def _release(self, waiting: asyncio.Task[Any]) -> SentTask:
+    def _release_task(self, waiting: asyncio.Task[Any]) -> SentTask:
         """Take a task out of `sent`, and let Dask forget it."""
         sent = self.sent.pop(waiting)
         # It also ends the waiting; to cancel that would cancel what Dask fetches together with it.
@@ -365,7 +365,7 @@ class DaskSession:
         reply = waiting.result()
         if isinstance(reply, Disconnected):
             raise reply
-        sent = self._release(waiting)
+        sent = self._release_task(waiting)
         if isinstance(reply, KilledWorker):
             self.queue.lose(sent.task, sent.alone, reply.allowed_failures + 1)
         elif isinstance(reply, Exception):
@@ -390,7 +390,7 @@ class DaskSession:
             return
         self._strikes[address] += 1
         if self._strikes[address] == MOST_STRIKES:
-            self._decide(address, result)
+            self._admit_or_refuse(address, result)
         self.queue.refuse(sent.task, result)
 
 
@@ -414,7 +414,7 @@ class Cluster:
         progress.prepares(f"looking for workers at {self.address}")
         # A wrong address is reported soon; a scheduler that has been there is waited for.
         seconds = min(FIRST_CONNECTION, self.wait)
-        return asyncio.run(self._persistently(self._examine, seconds, lambda: 0, kept=False))
+        return asyncio.run(self._repeat_when_lost(self._examine, seconds, lambda: 0, kept=False))
 
     def run(self, tasks: Iterator[GradingTask]) -> None:
         """Run all tasks; raises NoCluster where the cluster is lost for too long."""
@@ -423,7 +423,7 @@ class Cluster:
         async def session(client: Client) -> None:
             await DaskSession(client, self, queue).run()
 
-        asyncio.run(self._persistently(session, self.wait, lambda: queue.done, kept=True))
+        asyncio.run(self._repeat_when_lost(session, self.wait, lambda: queue.done, kept=True))
 
     def close(self) -> None:
         """Does nothing: connections last as long as a run, and the workers are not ours."""
@@ -463,7 +463,7 @@ class Cluster:
         self.progress.prepares(f"{workers}, {at_once} submissions at once")
         return layers_of_all(layers)
 
-    async def _persistently(
+    async def _repeat_when_lost(
         self,
         action: Callable[[Client], Awaitable[T]],
         seconds: float,
@@ -497,7 +497,7 @@ class Cluster:
                     f"the scheduler at {self.address} is lost; trying to reach it again"
                 )
             finally:
-                await _close(client)
+                await _close_client(client)
             await asyncio.sleep(BETWEEN_TRIES)
 
     async def _connect(self, seconds: float, kept: bool) -> Client:
@@ -515,18 +515,18 @@ class Cluster:
                 _silence_dask()
                 return client
             except OSError as error:  # TimeoutError is one
-                await _close(client)
+                await _close_client(client)
                 if time.monotonic() > until:
                     cause = INSIDE_DASK.sub("", str(error.__cause__ or error)).strip()
                     reason = cause or "it does not answer"
                     why = f"cannot be reached, tried for {seconds:g} s ({reason})"
                     raise NoCluster(self.address, why, kept) from None
             except BAD_ADDRESS as error:
-                await _close(client)
+                await _close_client(client)
                 why = f"cannot be connected to: {error}"
                 raise NoCluster(self.address, why, kept) from None
             except BaseException:  # Ctrl-C, say
-                await _close(client)
+                await _close_client(client)
                 raise
             await asyncio.sleep(BETWEEN_TRIES)
 
@@ -538,7 +538,7 @@ def _silence_dask() -> None:
             logging.getLogger(name).setLevel(logging.CRITICAL + 1)
 
 
-async def _close(client: Client) -> None:
+async def _close_client(client: Client) -> None:
     with contextlib.suppress(OSError, TimeoutError, RuntimeError):  # its scheduler is gone
         await client.close(timeout=ONE_TRY)  # type: ignore[no-untyped-call]
 

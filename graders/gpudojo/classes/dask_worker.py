@@ -69,11 +69,11 @@ class ForkServerThread:
         with self._lock:
             if self._thread is None:
                 self._thread = threading.Thread(
-                    target=self._work, name="dojo fork server", daemon=True
+                    target=self._run_queue, name="dojo fork server", daemon=True
                 )
                 self._thread.start()
             self._awaited.add(record)
-            self._put(_QueuedRun(begin, record))
+            self._put_and_ring(_QueuedRun(begin, record))
             # On a GPU they may have to take turns.
             seconds = len(self._awaited) * longest_run(self.options)
         return record.result(seconds)
@@ -82,20 +82,20 @@ class ForkServerThread:
         """End the fork server when nothing is under way; `wait` until then."""
         thread = self._thread
         if thread is not None:
-            self._put(None)
+            self._put_and_ring(None)
         if wait:
             if thread is not None:
                 thread.join()
             self._bell.close()
             self._rope.close()
 
-    def _put(self, run: _QueuedRun | None) -> None:
+    def _put_and_ring(self, run: _QueuedRun | None) -> None:
         """Queue a run, or None for the end, and wake up the scheduler."""
         self._queue.put(run)
         with contextlib.suppress(BlockingIOError):  # it is ringing already
             self._rope.send(b"!")
 
-    def _work(self) -> None:
+    def _run_queue(self) -> None:
         """Run what is queued until the end.
 
         After any error, whoever waits gets it, and the next run a new thread and fork server.
@@ -105,7 +105,7 @@ class ForkServerThread:
             with contextlib.closing(fork_client_for(self.options.bench)) as client:
                 client.start_and_wait()
                 jobs = jobs_that_fit(self.options, UNLIMITED)
-                ChildScheduler(client, jobs, bell=self._bell).run(self._tasks())
+                ChildScheduler(client, jobs, bell=self._bell).run(self._queued_tasks())
         except BaseException as raised:
             error = raised
         with self._lock:
@@ -116,7 +116,7 @@ class ForkServerThread:
         for record in awaited:
             record.set_exception(error)
 
-    def _tasks(self) -> Iterator[GradingTask | None]:
+    def _queued_tasks(self) -> Iterator[GradingTask | None]:
         """What is queued, as tasks; None where there is nothing at the moment."""
         while True:
             try:
@@ -203,13 +203,13 @@ class DaskTask:
     """The task of Dask that this thread of a worker computes."""
 
     def __init__(self, worker: Any) -> None:
-        self._tasks = worker.state.tasks
+        self._queued_tasks = worker.state.tasks
         self._key = worker.get_current_task()
         self._wanted = True
 
     def is_wanted(self) -> bool:
         """True until the grader has stopped; once it is not wanted, it never is again."""
-        task = self._tasks.get(self._key)
+        task = self._queued_tasks.get(self._key)
         if task is None or task.state != "executing":
             self._wanted = False
         return self._wanted

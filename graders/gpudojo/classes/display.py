@@ -56,23 +56,23 @@ class Display:
     def begins(self, count: int, known: int, ignored: Sequence[IgnoredPath]) -> None:
         self.count = count
         self.known = known
-        text = _count(count, "submission")
+        text = _count_of(count, "submission")
         if known:
             text += f", {known} already run"
-        self._print(text)
+        self._print_text(text)
         for each in ignored[:IGNORED_SHOWN]:
-            self._print(f"ignored: {each.path.name}: {each.reason}")
+            self._print_text(f"ignored: {each.path.name}: {each.reason}")
         if len(ignored) > IGNORED_SHOWN:
-            self._print(f"ignored: {len(ignored) - IGNORED_SHOWN} more")
+            self._print_text(f"ignored: {len(ignored) - IGNORED_SHOWN} more")
 
     def prepares(self, what: str) -> None:
         self.doing = what
-        self._print(what)
+        self._print_text(what)
 
     def isolated(self, layers: dict[str, str]) -> None:
         self.doing = "grading"
         self._start_of_grading = time.monotonic()
-        self._print(describe_layers(layers), style="yellow" if missing_layers(layers) else "")
+        self._print_text(describe_layers(layers), style="yellow" if missing_layers(layers) else "")
 
     def under_way(self, tasks: Sequence[GradingTask]) -> None:
         self.tasks = tasks
@@ -105,7 +105,7 @@ class Display:
             self._live.stop()
             self._live = None
 
-    def _print(self, text: str, style: str = "") -> None:
+    def _print_text(self, text: str, style: str = "") -> None:
         """Print a text as it is: what names of students hold is no markup, and does nothing."""
         if self.console is not None:
             text = printable_text(text, keep="\n")
@@ -119,13 +119,13 @@ class Display:
         if now - self._time_of_line < LINE_SECONDS:
             return
         self._time_of_line = now
-        line = f"{self.done}/{self.count} graded{self._speed()}"
+        line = f"{self.done}/{self.count} graded{self._describe_speed()}"
         slowest = self._slowest_tasks()
         if slowest:
             line += f"; running: {', '.join(slowest)}"
-        self._print(line)
+        self._print_text(line)
 
-    def _speed(self) -> str:
+    def _describe_speed(self) -> str:
         """Submissions a second and the time that is left, to be appended; empty at first."""
         seconds = time.monotonic() - self._start_of_grading
         if self._ran < 3 or seconds <= 0:
@@ -156,7 +156,7 @@ class Display:
         bar.add_row(
             Text(f"{self.done}/{self.count}", style="bold"),
             ProgressBar(total=max(self.count, 1), completed=self.done, width=BAR_WIDTH),
-            Text(f"{_duration(seconds)}{self._speed()}"),
+            Text(f"{_duration(seconds)}{self._describe_speed()}"),
         )
         lines: list[RenderableType] = [bar]
         lines.append(Text(_counts_of_statuses(self.statuses) or self.doing, style="dim"))
@@ -180,27 +180,29 @@ class Display:
         self._print_hardest_checks(tally)
         self._print_misconceptions(tally)
         if outcome.count < tally.statuses.total():
-            self._print_list("Graded now", _indented(tally.now))
-        self._print_list("Changed", _indented(map(str, outcome.changes)))
-        self._print_list(RULES_CHANGED, _indented(tally.settled))
+            self._print_list("Graded now", _indent_lines(tally.now))
+        self._print_list("Changed", _indent_lines(map(str, outcome.changes)))
+        self._print_list(RULES_CHANGED, _indent_lines(tally.settled))
         gone = "Gone: the files are no longer there, the results are kept"
-        self._print_list(gone, _indented(tally.gone))
-        self._print_list("Not on the roster", _indented(outcome.unmatched))
-        self._print_list("Settings and files to look at", _indented(outcome.notices))
+        self._print_list(gone, _indent_lines(tally.gone))
+        self._print_list("Not on the roster", _indent_lines(outcome.unmatched))
+        self._print_list("Settings and files to look at", _indent_lines(outcome.notices))
         reviews = [f"{review.called}: {review.reason}" for review in tally.review]
         not_listed = tally.reviews - len(tally.review)
-        self._print_list("Needs review", _indented(reviews), not_listed)
+        self._print_list("Needs review", _indent_lines(reviews), not_listed)
 
     def _print_counts(self, outcome: GradedClass) -> None:
         """Print how many there are of each status, how many ran, and what is special about some."""
         tally = outcome.tally
         are_students = tally.shared or "absent" in tally.statuses
-        whole = _count(tally.statuses.total(), "student" if are_students else "submission")
+        whole = _count_of(tally.statuses.total(), "student" if are_students else "submission")
         rate = ""
         if outcome.ran > 1 and outcome.seconds > 0:
             rate = f" ({outcome.ran / outcome.seconds:.1f}/s)"
         graded = f"{outcome.ran} graded in {_duration(outcome.seconds)}{rate}"
-        self._print(f"\n{whole}: {_counts_of_statuses(tally.statuses)}. {graded}.", style="bold")
+        self._print_text(
+            f"\n{whole}: {_counts_of_statuses(tally.statuses)}. {graded}.", style="bold"
+        )
         counts = {
             "late": tally.late,
             "with overrides": tally.overridden,
@@ -208,7 +210,7 @@ class Display:
         }
         texts = [f"{count} {what}" for what, count in counts.items() if count]
         if texts:
-            self._print(f"{', '.join(texts)}.")
+            self._print_text(f"{', '.join(texts)}.")
 
     def _print_distribution(self, tally: ClassTally) -> None:
         """Print the mean and a bar for each tenth of the points."""
@@ -218,7 +220,7 @@ class Display:
         if tally.scaled:
             title = "Published points in percent, of those who handed in"
         mean = sum(tally.shares) / len(tally.shares)
-        self._print(f"\n{title}: mean {mean:.1f}", style="bold")
+        self._print_text(f"\n{title}: mean {mean:.1f}", style="bold")
         tenths = Counter(min(int(share // 10), 9) for share in tally.shares)
         most = max(tenths.values())
         for tenth in range(10):
@@ -226,7 +228,7 @@ class Display:
             last = 100 if tenth == 9 else tenth * 10 + 9
             name = f"{tenth * 10:>3}–{last}"
             bar = "█" * round(BAR_WIDTH * count / most)
-            self._print(f"{name:>8}  {bar} {count or ''}".rstrip())
+            self._print_text(f"{name:>8}  {bar} {count or ''}".rstrip())
 
     def _print_hardest_checks(self, tally: ClassTally) -> None:
         """Print the checks that most students missed."""
@@ -250,19 +252,19 @@ class Display:
         """Print a list, if there is anything in it, and how many more there are."""
         if not lines:
             return
-        self._print(f"\n{title}", style="bold")
+        self._print_text(f"\n{title}", style="bold")
         for line in lines[:LINES_OF_LIST]:
-            self._print(line)
+            self._print_text(line)
         more = not_listed + max(0, len(lines) - LINES_OF_LIST)
         if more:
-            self._print(f"{INDENT}… and {more} more: see results.csv")
+            self._print_text(f"{INDENT}… and {more} more: see results.csv")
 
 
-def _indented(lines: Iterable[str]) -> list[str]:
+def _indent_lines(lines: Iterable[str]) -> list[str]:
     return [f"{INDENT}{line}" for line in lines]
 
 
-def _count(number: int, what: str) -> str:
+def _count_of(number: int, what: str) -> str:
     return f"{number} {what}" if number == 1 else f"{number} {what}s"
 
 

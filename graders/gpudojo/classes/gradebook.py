@@ -64,10 +64,12 @@ class Gradebook:
         if self.attempt == "first":
             return submissions[0]
         if self.attempt == "best" and len(submissions) > 1:
-            return max(reversed(submissions), key=functools.partial(self._points, participant))
+            return max(
+                reversed(submissions), key=functools.partial(self._points_if_counted, participant)
+            )
         return submissions[-1]
 
-    def _points(self, participant: Participant, submission: StoredSubmission) -> float:
+    def _points_if_counted(self, participant: Participant, submission: StoredSubmission) -> float:
         return self.row_maker.row_if_counted(participant, submission).final.points
 
     # Who has a row
@@ -96,7 +98,7 @@ class Gradebook:
         groups = GroupWork(
             participants, self.unmatched, self.roster is not None, self._notice_setting
         )
-        groups.share(self.course.groups)
+        groups.share_submissions(self.course.groups)
         self._add_former_keys(participants)
         return with_unique_names(participants)
 
@@ -116,7 +118,7 @@ class Gradebook:
         if self.roster is None:
             return MatchedPeople([], "")
         names = (student.student, student.name)
-        return self.roster.people(student.identifier, names, student.people)
+        return self.roster.match_people(student.identifier, names, student.people)
 
     def name_of_people(self, student: Student) -> str:
         """The names on the roster, or on Gradescope's own list, of those who handed in."""

@@ -21,7 +21,7 @@ def name_key(name: str) -> str:
     return " ".join(name.split()).casefold()
 
 
-def spellings(name: str) -> list[str]:
+def spellings_of(name: str) -> list[str]:
     """A name as letters alone, in each order in which platforms write its words.
 
     "Ada Example" and "Example, Ada" are both ["adaexample", "exampleada"].

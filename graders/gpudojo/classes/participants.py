@@ -140,7 +140,7 @@ class GroupWork:
         self.notice = notice
         self._group_of: dict[Participant, str] = {}
 
-    def share(self, groups: Mapping[str, Sequence[str]]) -> None:
+    def share_submissions(self, groups: Mapping[str, Sequence[str]]) -> None:
         """Find the members of all groups, and give them what was handed in for the group."""
         for group, names in groups.items():
             members = []

@@ -59,7 +59,7 @@ class ReferenceRuns:
         self.only = only
         self.timelines_key = timelines_key
 
-    def tasks(
+    def reference_tasks(
         self, settings: Iterable[RunSettings], then: Callable[[], None] = lambda: None
     ) -> Iterator[GradingTask]:
         """A task for each of the settings; `then` is called after each one.
@@ -67,9 +67,9 @@ class ReferenceRuns:
         A task raises BadClass where the reference cannot be used.
         """
         for each in settings:
-            yield self._task(each, then)
+            yield self._reference_task(each, then)
 
-    def _task(self, settings: RunSettings, then: Callable[[], None]) -> GradingTask:
+    def _reference_task(self, settings: RunSettings, then: Callable[[], None]) -> GradingTask:
         """The task that runs the reference with these settings, checks its record and keeps it."""
 
         def done(record: Record) -> None:

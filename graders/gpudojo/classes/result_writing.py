@@ -56,7 +56,7 @@ def write_results(
     try:
         with (
             open_table(book.out / "results.csv", exercises) as write_line,
-            open_results(path, _header(book)) as write_row,
+            open_results(path, _make_header(book)) as write_row,
         ):
             for row in rows:
                 write_row(row)
@@ -78,7 +78,7 @@ def write_results(
     return WrittenResults(path, tally)
 
 
-def _header(book: Gradebook) -> ClassResults:
+def _make_header(book: Gradebook) -> ClassResults:
     """What the file says of the class as a whole."""
     state = book.state
     course = book.course

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from gpudojo.classes.csv_tables import UNCLOSED, TableLine, read_table
-from gpudojo.classes.names import name_key, spellings
+from gpudojo.classes.names import name_key, spellings_of
 from gpudojo.classes.roster_dates import parse_date
 from gpudojo.model.errors import BadFile, suggest_name
 from gpudojo.model.results import RosterRow
@@ -47,11 +47,11 @@ class Roster:
         for id_ in (row.id, row.email, row.github, row.login, *more_ids):
             if id_:
                 self._rows_by_id.setdefault(name_key(id_), set()).add(number)
-        for spelling in spellings(row.name):
+        for spelling in spellings_of(row.name):
             self._rows_by_name.setdefault(spelling, set()).add(number)
         return number
 
-    def match(self, identifier: str | None, *names: str) -> set[int]:
+    def find_rows(self, identifier: str | None, *names: str) -> set[int]:
         """The rows of a student, several where the roster has several that fit.
 
         They are looked for by id, then by name, then by an id that is part of a name.
@@ -61,7 +61,7 @@ class Roster:
             if id_ and name_key(id_) in self._rows_by_id:
                 return self._rows_by_id[name_key(id_)]
         for name in known_names:
-            for spelling in spellings(name):
+            for spelling in spellings_of(name):
                 if spelling in self._rows_by_name:
                     return self._rows_by_name[spelling]
         rows = set()
@@ -71,7 +71,7 @@ class Roster:
                     rows |= self._rows_by_id.get(name_key(part), set())
         return rows
 
-    def people(
+    def match_people(
         self, identifier: str | None, names: Sequence[str], people: Sequence[Submitter]
     ) -> MatchedPeople:
         """The rows of those who handed in one submission.
@@ -84,9 +84,11 @@ class Roster:
         for person in people or [Submitter("")]:
             matching: set[int] = set()
             if person.name:
-                matching = self.match(person.sid or person.email or None, person.email, person.name)
+                matching = self.find_rows(
+                    person.sid or person.email or None, person.email, person.name
+                )
             if not matching and len(people) < 2:
-                matching = self.match(identifier, *names)
+                matching = self.find_rows(identifier, *names)
             called = person.name or names[0]
             if len(matching) == 1:
                 rows += matching.difference(rows)
@@ -167,10 +169,10 @@ class _RosterReader:
         """Add the student of a line, with the date if there is one; raises BadFile."""
         self._refuse_several_lines_in_a_cell(line)
         name, family = self._name_and_family(line)
-        email = self._cell(line, "email")
-        github = self._cell(line, "github")
-        login = self._cell(line, "login")
-        id_ = _without_participant(self._cell(line, "id")) or email or github or name
+        email = self._cell_in(line, "email")
+        github = self._cell_in(line, "github")
+        login = self._cell_in(line, "login")
+        id_ = _without_participant(self._cell_in(line, "id")) or email or github or name
         self._refuse_unusable_id(line, id_, name)
         # The tables of Canvas and GitHub Classroom have no addresses, but logins or identifiers
         # that often are.
@@ -178,7 +180,7 @@ class _RosterReader:
             email = login
         elif not email and "@" in id_:
             email = id_
-        row = RosterRow(id_, name, email, self._cell(line, "section"), github, login, family)
+        row = RosterRow(id_, name, email, self._cell_in(line, "section"), github, login, family)
         more_ids = []
         for column in self.id_columns:
             if column < len(line.cells):
@@ -186,7 +188,7 @@ class _RosterReader:
         number = self.roster.add(row, more_ids)
         self._add_date(line, number)
 
-    def _cell(self, line: TableLine, column: str) -> str:
+    def _cell_in(self, line: TableLine, column: str) -> str:
         """What a line has in a column, on one line; empty where there is no such column."""
         position = self.columns.get(column)
         if position is None or position >= len(line.cells):
@@ -195,14 +197,14 @@ class _RosterReader:
 
     def _name_and_family(self, line: TableLine) -> tuple[str, str]:
         """The whole name, first name first; and the family name, empty where it is not known."""
-        name = self._cell(line, "name")
+        name = self._cell_in(line, "name")
         last, comma, first = name.partition(",")
         if comma:
             return f"{first.strip()} {last}".strip(), last.strip()
         if name:
             return name, ""
-        family = self._cell(line, "last")
-        return f"{self._cell(line, 'first')} {family}".strip(), family
+        family = self._cell_in(line, "last")
+        return f"{self._cell_in(line, 'first')} {family}".strip(), family
 
     def _refuse_several_lines_in_a_cell(self, line: TableLine) -> None:
         """Raises BadFile for a name or id with a line break: a quotation mark was not closed."""
@@ -218,7 +220,7 @@ class _RosterReader:
             raise BadFile(str(self.path), line.number, reason)
         other_line = self._line_of_id.setdefault(name_key(id_), line.number)
         if other_line != line.number:
-            relation = "the id of" if self._cell(line, "id") else "in"
+            relation = "the id of" if self._cell_in(line, "id") else "in"
             advice = "; give both an id" if id_ == name else ""
             reason = f"{id_!r} is {relation} line {other_line}, too{advice}"
             raise BadFile(str(self.path), line.number, reason)

@@ -52,7 +52,7 @@ def _date_in_words(text: str) -> datetime.datetime | None:
         parts = pattern.fullmatch(text)
         if parts is None:
             continue
-        month = _months().get(parts["month"].casefold())
+        month = _numbers_of_months().get(parts["month"].casefold())
         if month is None:
             continue
         hour = int(parts["hour"])
@@ -83,7 +83,7 @@ def _date_in_figures(text: str) -> datetime.datetime | None:
 
 
 @functools.cache
-def _months() -> dict[str, int]:
+def _numbers_of_months() -> dict[str, int]:
     """The number of a month, by its name in any of the languages."""
     languages = tomllib.loads(MONTHS_FILE.read_text(encoding="utf-8"))
     numbers = {}

@@ -64,7 +64,7 @@ class RowMaker:
         row = self.row_if_counted(participant, counted, twins=twins)
         if len(participant.submissions) < 2:
             return row
-        return replace(row, attempts=self._attempts(participant, counted, row))
+        return replace(row, attempts=self._list_attempts(participant, counted, row))
 
     def row_if_counted(
         self,
@@ -79,16 +79,16 @@ class RowMaker:
         the submission, if the caller has it.
         """
         if verdict is None:
-            verdict = self.verdict(submission) if submission else _absent(participant)
-        exercises = self._weigh(verdict) + self._items_by_hand()
+            verdict = self.verdict(submission) if submission else _absent_verdict(participant)
+        exercises = self._weigh_exercises(verdict) + self._items_by_hand()
         overrides = self.overrides.of(participant.keys, everyone=submission is not None)
         exercises, problems_of_overrides = apply_overrides(exercises, overrides)
-        timing = self._timing(participant, submission)
+        timing = self._timing_of(participant, submission)
 
         review = _explain_missing_functions(verdict.needs_human, submission)
         review += participant.review
         if twins and submission is not None and not submission.problem and _was_tried(verdict):
-            review.append(f"the same files as {_shorten(twins)}")
+            review.append(f"the same files as {_first_names(twins)}")
         if submission is not None and self.course.late.penalty:
             review += _doubts_about_lateness(participant, submission, timing)
         review += problems_of_overrides
@@ -104,13 +104,15 @@ class RowMaker:
             needs_human=review,
             roster=participant.roster,
             group=participant.group,
-            **_who(participant),
+            **_fields_of_participant(participant),
         )
         if submission is not None:
-            row = replace(row, **self._about(submission, verdict))
+            row = replace(row, **self._fields_of_submission(submission, verdict))
         return self.course.with_published_points(row, timing)
 
-    def _about(self, submission: StoredSubmission, verdict: SubmissionRow) -> dict[str, object]:
+    def _fields_of_submission(
+        self, submission: StoredSubmission, verdict: SubmissionRow
+    ) -> dict[str, object]:
         """The fields of a row that say what was handed in and graded."""
         own_reference = submission.reference != self.state.reference
         return {
@@ -121,7 +123,7 @@ class RowMaker:
             "gone": _is_gone(Path(submission.origin)),
         }
 
-    def _timing(
+    def _timing_of(
         self, participant: Participant, submission: StoredSubmission | None
     ) -> Timing | None:
         """When the submission was handed in, and whether that was late."""
@@ -135,7 +137,7 @@ class RowMaker:
             told_by = _source_of_time(participant, submission)
         return self.course.timing_of(submitted, told_by, submission.late, names)
 
-    def _attempts(
+    def _list_attempts(
         self, participant: Participant, counted: StoredSubmission | None, row: SubmissionRow
     ) -> list[Attempt]:
         """All submissions with their points in the course; `row` is that of the one that counts."""
@@ -207,7 +209,7 @@ class RowMaker:
         exercises = [*self._weigh_absent(), *self._items_by_hand()]
         return sum_points(exercise.max_score for exercise in exercises if not exercise.extra)
 
-    def _weigh(self, verdict: SubmissionRow) -> list[ExerciseRow]:
+    def _weigh_exercises(self, verdict: SubmissionRow) -> list[ExerciseRow]:
         """The exercises of a verdict that are graded, with their points in the course."""
         if verdict.status is SubmissionStatus.ABSENT:
             return self._weigh_absent()
@@ -258,13 +260,13 @@ class RowMaker:
         return VerdictStore(self.out, self.state.day, frozenset(only), reference, measure)
 
 
-def _absent(participant: Participant) -> SubmissionRow:
+def _absent_verdict(participant: Participant) -> SubmissionRow:
     return SubmissionRow(
         participant.name, SubmissionStatus.ABSENT, 0.0, 0.0, reason="Nothing was handed in."
     )
 
 
-def _who(participant: Participant) -> dict[str, object]:
+def _fields_of_participant(participant: Participant) -> dict[str, object]:
     """The fields of a row that say whose it is."""
     student = participant.student
     roster = participant.roster
@@ -318,7 +320,7 @@ def _explain_missing_functions(
     return explained
 
 
-def _shorten(names: Sequence[str]) -> str:
+def _first_names(names: Sequence[str]) -> str:
     """The first three names, and how many more there are."""
     text = ", ".join(names[:3])
     if len(names) > 3:

@@ -100,7 +100,7 @@ def _add_to_student(book: Gradebook, key: str, graded: Sequence[GradedEntry]) ->
         naming=str(entry.naming),
         identifier=entry.identifier,
         people=list(entry.people),
-        sent=_merge(known_submissions, [each.submission for each in graded]),
+        sent=_merge_submissions(known_submissions, [each.submission for each in graded]),
     )
     book.state.students[key] = student
     participant = book.participant_for(key, student)
@@ -134,7 +134,7 @@ def _add_to_student(book: Gradebook, key: str, graded: Sequence[GradedEntry]) ->
     )
 
 
-def _merge(
+def _merge_submissions(
     known: Sequence[StoredSubmission], graded: Sequence[StoredSubmission]
 ) -> list[StoredSubmission]:
     """All submissions of a student, the latest last; of equal ones, the last grading.

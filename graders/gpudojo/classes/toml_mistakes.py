@@ -69,7 +69,7 @@ def _syntax_error(path: Path, text: str, message: str) -> BadFile:
     return BadFile(str(path), line, f"this is not TOML: {message}{hint}")
 
 
-def convert(path: Path, text: str, value: Any, kind: type[_Kind], *setting: str) -> _Kind:
+def convert_setting(path: Path, text: str, value: Any, kind: type[_Kind], *setting: str) -> _Kind:
     """The value of a setting as `kind`; raises BadFile with its line and what it must be.
 
     `text` is that of the whole file, and `setting` leads to the value from its root.
@@ -94,11 +94,11 @@ class _SettingError:
         self.setting = [*setting, *self.within]  # from the root of the file
 
     def as_bad_file(self, path: Path, text: str) -> BadFile:
-        reason = self._reason()
+        reason = self._make_reason()
         return BadFile(str(path), line_of_setting(text, self.setting), reason)
 
     @property
-    def _name(self) -> str:
+    def _name_of_setting(self) -> str:
         """The setting, as a sentence calls it."""
         if not self.setting:
             return "the file"
@@ -111,10 +111,10 @@ class _SettingError:
     def _must_be(self) -> str:
         """How a sentence about what is expected begins: an extension may be in days, too."""
         if self.setting[:1] == ["extensions"]:
-            return f"{self._name} must be a number of days, or "
-        return f"{self._name} must be "
+            return f"{self._name_of_setting} must be a number of days, or "
+        return f"{self._name_of_setting} must be "
 
-    def _reason(self) -> str:
+    def _make_reason(self) -> str:
         """The sentence; adds the name of an unknown setting to `setting`."""
         message = self.message
         unknown = re.search(r"Object contains unknown field `(.*)`", message)
@@ -125,7 +125,7 @@ class _SettingError:
             return self._wrong_type(types[1], types[2])
         least = re.search(r"Expected `.+` >= ([0-9.]+)", message)
         if least:
-            return f"{self._name} must be {float(least[1]):g} or more"
+            return f"{self._name_of_setting} must be {float(least[1]):g} or more"
         missing = re.search(r"Object missing required field `(.+)`", message)
         if missing:
             return f"`{missing[1]}` is missing"
@@ -134,7 +134,7 @@ class _SettingError:
             return self._no_choice(value)
         if "RFC3339" in message or self.kind is datetime.datetime:
             return f"{self._must_be}{_DATE}"
-        return f"{self._name}: {message[:1].lower()}{message[1:]}"
+        return f"{self._name_of_setting}: {message[:1].lower()}{message[1:]}"
 
     def _unknown_setting(self, name: str) -> str:
         hint = suggest_name(name, self._known_settings())
@@ -153,7 +153,9 @@ class _SettingError:
     def _no_choice(self, value: str) -> str:
         choices = _choices_of(self._type_of_setting())
         hint = suggest_name(value, choices, "")
-        return f"{self._name} cannot be {value!r}; it is one of {', '.join(choices)}{hint}"
+        return (
+            f"{self._name_of_setting} cannot be {value!r}; it is one of {', '.join(choices)}{hint}"
+        )
 
     def _type_of_setting(self) -> Any:
         """The type of the setting in the structs; an entry of a list has that of the list."""

@@ -181,7 +181,7 @@ def _examine_day(day: str, root: Path, quick: bool) -> bool:
     report = examine(day, root, quick)
     console = Console(highlight=False)
     headings = ("points", "functions", "checks", "wrong")
-    table = _table(f"dojo lint: {day}", console, headings, 13)
+    table = _make_table(f"dojo lint: {day}", console, headings, 13)
     table.add_column("result", no_wrap=True, min_width=10)
     for row in report.rows:
         numbers = (row.points, row.functions, row.checks, row.wrong)
@@ -205,7 +205,7 @@ def _describe_result(row: LintRow) -> str:
     return "[yellow]unfinished[/]" if row.notes else "[green]ok[/]"
 
 
-def _table(title: str, console: Console, headings: tuple[str, ...], more: int = 0) -> Table:
+def _make_table(title: str, console: Console, headings: tuple[str, ...], more: int = 0) -> Table:
     """A table with a row for each exercise, whose name is shortened where the terminal is narrow.
 
     `more`: how wide columns are that are added later.
@@ -243,7 +243,7 @@ def _grade_mutants(
         raise click.UsageError(f"{day} has no exercise that begins with {' or '.join(only)}")
     console = Console(highlight=False)
     headings = ("mutants", "dead", "equivalent", "alive", "rewrites", "failing")
-    table = _table(f"dojo lint --mutants: {day}", console, headings)
+    table = _make_table(f"dojo lint --mutants: {day}", console, headings)
     sums: Counter[str] = Counter()
     problems = []
     survivors = ""

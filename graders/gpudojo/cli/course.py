@@ -40,12 +40,12 @@ def init(folder: Path, day: str) -> None:
         return
     rules = load_course(path)
     roster = read_roster(rules.roster, rules.zone) if rules.roster else None
-    click.echo(f"{path} is valid: {', '.join(_describe(rules, roster, day))}.")
-    for note in _doubts(rules, roster):
+    click.echo(f"{path} is valid: {', '.join(_describe_rules(rules, roster, day))}.")
+    for note in _doubts_about_rules(rules, roster):
         click.echo(f"note: {note}", err=True)
 
 
-def _describe(rules: CourseRules, roster: Roster | None, day: str) -> list[str]:
+def _describe_rules(rules: CourseRules, roster: Roster | None, day: str) -> list[str]:
     """What a course file says; raises BadFile for names of exercises that there are not."""
     from gpudojo.model.catalogue import exercises_of
 
@@ -57,15 +57,15 @@ def _describe(rules: CourseRules, roster: Roster | None, day: str) -> list[str]:
         parts.append(f"due {rules.deadline:%Y-%m-%d %H:%M %Z}")
     if rules.late.penalty:
         parts.append(rules.late.describe())
-    parts += _count(rules.extensions, "extension")
-    parts += _count(rules.groups, "group")
-    parts += _count(rules.by_hand, "item", " to grade by hand")
+    parts += _count_in_words(rules.extensions, "extension")
+    parts += _count_in_words(rules.groups, "group")
+    parts += _count_in_words(rules.by_hand, "item", " to grade by hand")
     if roster is not None:
         parts.append(f"{len(roster.rows)} students on the roster")
     return parts
 
 
-def _count(things: Collection[object], singular: str, more: str = "") -> list[str]:
+def _count_in_words(things: Collection[object], singular: str, more: str = "") -> list[str]:
     """How many things there are, in words; nothing for none."""
     if not things:
         return []
@@ -73,7 +73,7 @@ def _count(things: Collection[object], singular: str, more: str = "") -> list[st
     return [f"{len(things)} {singular}{plural}{more}"]
 
 
-def _doubts(rules: CourseRules, roster: Roster | None) -> list[str]:
+def _doubts_about_rules(rules: CourseRules, roster: Roster | None) -> list[str]:
     """What is valid, and may be a mistake all the same."""
     notes = []
     if rules.late.penalty and rules.deadline is None:
@@ -91,7 +91,7 @@ def _doubts(rules: CourseRules, roster: Roster | None) -> list[str]:
 
 def _doubts_about_name(name: str, roster: Roster) -> list[str]:
     """What to say of a name in a course file that nobody has, or several."""
-    matching = roster.match(name, name)
+    matching = roster.find_rows(name, name)
     shown = printable_text(name)
     if len(matching) == 1:
         return []

@@ -108,7 +108,7 @@ def export(
         written = exporter(format_)(head, rows, out, options)
     if review:
         print_note(review)
-    click.echo(f"{_count(written, 'file')} written to {out}.")
+    click.echo(f"{_count_of(written, 'file')} written to {out}.")
 
 
 def _refuse_unused(format_: str, options: Mapping[str, Path | str | None]) -> None:
@@ -134,7 +134,7 @@ def _describe_reviews(rows: Iterable[SubmissionRow], results: Path) -> str:
     return f"{reviews} of {count} submissions {verb} review; the reasons are in {table}."
 
 
-def _count(things: Sized, singular: str) -> str:
+def _count_of(things: Sized, singular: str) -> str:
     return f"1 {singular}" if len(things) == 1 else f"{len(things)} {singular}s"
 
 
@@ -197,7 +197,7 @@ def report(
     options = ReportOptions(file, target, anonymous, not class_only, only, similarity)
     with explain_write_errors(target):
         pages = write_report(options, print_note)
-    click.echo(f"{_count(pages, 'page')} written; open {pages[0]}.")
+    click.echo(f"{_count_of(pages, 'page')} written; open {pages[0]}.")
 
 
 @click.command()
@@ -247,4 +247,4 @@ def feedback(
         if number == 0 or path.suffix == ".zip":
             click.echo(path)
     students = [path for path in written if path.parent.name == "students"]
-    click.echo(f"{_count(students, 'PDF' if pdf else 'page')} in {out / 'students'}.")
+    click.echo(f"{_count_of(students, 'PDF' if pdf else 'page')} in {out / 'students'}.")

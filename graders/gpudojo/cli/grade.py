@@ -103,9 +103,9 @@ def grade(context: click.Context, /, **arguments: Any) -> None:
     """
     asked = GradeArguments(**arguments)
     _refuse_contradictions(asked)
-    with contextlib.closing(_runner(asked)) as runner:
-        display = _display(asked.quiet)
-        outcome = _grade(_options(asked, context), display, runner)
+    with contextlib.closing(_make_runner(asked)) as runner:
+        display = _make_display(asked.quiet)
+        outcome = _grade_class(_make_options(asked, context), display, runner)
     display.summary(outcome)
     if not asked.quiet:
         click.echo(f"\n{outcome.path}")
@@ -156,7 +156,7 @@ def _refuse_contradictions(asked: GradeArguments) -> None:
         )
 
 
-def _options(asked: GradeArguments, context: click.Context) -> GradingOptions:
+def _make_options(asked: GradeArguments, context: click.Context) -> GradingOptions:
     """The options of the run; raises ClickException where references are not found."""
     from gpudojo.classes.grading_options import GradingOptions
 
@@ -184,7 +184,7 @@ def _options(asked: GradeArguments, context: click.Context) -> GradingOptions:
     )
 
 
-def _display(quiet: bool) -> Display:
+def _make_display(quiet: bool) -> Display:
     """What shows progress: nothing with --quiet."""
     from gpudojo.classes.display import Display
 
@@ -195,7 +195,7 @@ def _display(quiet: bool) -> Display:
     return Display(Console(highlight=False))
 
 
-def _grade(options: GradingOptions, display: Display, runner: Runner) -> GradedClass:
+def _grade_class(options: GradingOptions, display: Display, runner: Runner) -> GradedClass:
     """Grade a class and show progress; raises ClickException where results cannot be written.
 
     After Ctrl-C the command ends with 130.
@@ -223,7 +223,7 @@ def _how_far(display: Display) -> str:
     return f"{display.done} of {display.count} are graded and kept"
 
 
-def _runner(asked: GradeArguments) -> Runner:
+def _make_runner(asked: GradeArguments) -> Runner:
     """What runs submissions: this machine, or the workers of a Dask scheduler."""
     if asked.scheduler is None or asked.rejudge:
         return _local_runner(asked)

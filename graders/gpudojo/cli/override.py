@@ -65,7 +65,7 @@ def override(**arguments: Any) -> None:
 
     points = None if asked.points is None else parse_points(asked.points, "--points")
     with _open_class(asked.out) as book:
-        _override(book, asked, points)
+        _do_what_was_asked(book, asked, points)
 
 
 @dataclass(frozen=True)
@@ -148,7 +148,7 @@ def _class_folder(out: Path | None) -> Path:
     raise click.ClickException(f"--out is missing: the folder that `dojo grade --out` made{which}")
 
 
-def _override(book: Gradebook, asked: OverrideArguments, points: float | None) -> None:
+def _do_what_was_asked(book: Gradebook, asked: OverrideArguments, points: float | None) -> None:
     """Do what was asked; raises UsageError, ClickException, BadClass and BadFile."""
     from gpudojo.classes.class_state import utc_now
 

@@ -235,7 +235,7 @@ def classroom(**arguments: Any) -> None:
     asked = ClassroomArguments(**arguments)
     environment = dict(os.environ)
     if not hasattr(os, "fork"):
-        _stop("grading needs Linux or macOS; on Windows, use WSL", environment)
+        _stop_with_error("grading needs Linux or macOS; on Windows, use WSL", environment)
     from gpudojo.model.errors import DojoError
     from gpudojo.platforms.github_classroom import reporting
 
@@ -244,13 +244,15 @@ def classroom(**arguments: Any) -> None:
     try:
         _grade_checkout(asked, environment)
     except DojoError as error:
-        _stop(str(error), environment)
+        _stop_with_error(str(error), environment)
     except OSError as error:
-        _stop(f"cannot use {error.filename or asked.out}: {error.strerror}", environment)
+        _stop_with_error(f"cannot use {error.filename or asked.out}: {error.strerror}", environment)
     except Exception as error:  # of ours: it must not become a student's grade
         for line in reporting.log_of_output(traceback.format_exc()):
             click.echo(line, err=True)
-        _stop(f"this is a bug in gpudojo ({type(error).__name__}); please report it", environment)
+        _stop_with_error(
+            f"this is a bug in gpudojo ({type(error).__name__}); please report it", environment
+        )
 
 
 @dataclass(frozen=True)
@@ -340,7 +342,7 @@ def _path_in_workspace(folder: Path, environment: Mapping[str, str]) -> str:
     return checkout.relative_to(Path(workspace).resolve()).as_posix().removeprefix(".")
 
 
-def _stop(why: str, environment: Mapping[str, str]) -> NoReturn:
+def _stop_with_error(why: str, environment: Mapping[str, str]) -> NoReturn:
     """End the command with a message, and without a result.
 
     An error of the grader must not become a student's grade.

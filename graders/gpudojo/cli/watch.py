@@ -112,7 +112,7 @@ class LinePrinter:
         self.course = course
         self.hints = hints
         self.console = Console(highlight=False)
-        self.session = Session(course, self._show, kind)
+        self.session = Session(course, self._show_verdict, kind)
 
     def run(self, note: str) -> None:
         """Grade what is there, and then what is saved; a note, if there is one, comes first."""
@@ -126,7 +126,7 @@ class LinePrinter:
         with contextlib.suppress(KeyboardInterrupt):
             self.session.loop()
 
-    def _show(self, event: Event, work: ExerciseWork) -> None:
+    def _show_verdict(self, event: Event, work: ExerciseWork) -> None:
         """Print a verdict, and what keeps the session from grading."""
         from gpudojo.watch import view
 
@@ -139,13 +139,13 @@ class LinePrinter:
         if session.saved_at:
             title += f", graded in {session.took:.2f} s"
         self.console.rule(title, characters="-", align="left")
-        self._print(
+        self._print_parts(
             view.panel(self.course, self.hints, f"--hints {self.hints + 1}", dark=True),
             view.aside(self.course),
             view.score_line(self.course),
         )
 
-    def _print(self, *parts: RenderableType) -> None:
+    def _print_parts(self, *parts: RenderableType) -> None:
         """Print parts below each other; to a file, without the spaces that fill a line."""
         if self.console.is_terminal:
             self.console.print(*parts, sep="\n")

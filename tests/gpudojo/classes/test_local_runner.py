@@ -303,7 +303,7 @@ def test_a_stop_is_noticed_before_what_has_arrived_meanwhile_is_taken_in() -> No
     for part in (b"first", b"second"):
         os.write(end, part)
         if part == b"first":
-            scheduler._read(task, "evidence", evidence)
+            scheduler._read_pipe(task, "evidence", evidence)
     os.close(end)
     os.close(other)
     scheduler._finish_child(ChildExit(1, 0, 0, 0.0))

@@ -168,20 +168,20 @@ def test_names_are_compared_however_they_are_written(name: str) -> None:
 def test_by_id_then_by_name(
     tmp_path: Path, identifier: str | None, name: str, rows: set[int]
 ) -> None:
-    assert read(tmp_path, CANVAS).match(identifier, name) == rows
+    assert read(tmp_path, CANVAS).find_rows(identifier, name) == rows
 
 
 def test_two_of_one_name_are_not_guessed(tmp_path: Path) -> None:
     roster = read(tmp_path, "id,name\n1,Ada Example\n2,Ada Example\n")
-    rows, said = roster.people(None, ("Ada Example",), ())
+    rows, said = roster.match_people(None, ("Ada Example",), ())
     assert (rows, said) == ([], "several on the roster match Ada Example: 1, 2")
 
 
 def test_all_who_handed_in_together(tmp_path: Path) -> None:
     roster = read(tmp_path, "id,name,email\n1,Ada Example,a@x.org\n2,Bo Sample,b@x.org\n")
     both = [Submitter("A. Example", "1"), Submitter("B. Sample", "", "b@x.org")]
-    assert roster.people("5", ("A & B",), both) == ([0, 1], "")
-    rows, said = roster.people("5", ("A & B",), [*both, Submitter("Cy")])
+    assert roster.match_people("5", ("A & B",), both) == ([0, 1], "")
+    rows, said = roster.match_people("5", ("A & B",), [*both, Submitter("Cy")])
     assert (rows, said) == ([0, 1], "nobody on the roster matches Cy")
 
 

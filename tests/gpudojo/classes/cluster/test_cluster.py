@@ -102,13 +102,13 @@ def test_no_more_is_sent_than_fits(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     most = []
-    send = dask_client.DaskSession._send
+    send = dask_client.DaskSession._send_task
 
     def counted(self: dask_client.DaskSession, task: Any, alone: bool) -> None:
         send(self, task, alone)
         most.append(len(self.sent) / sum(self.threads.values()))
 
-    monkeypatch.setattr(dask_client.DaskSession, "_send", counted)
+    monkeypatch.setattr(dask_client.DaskSession, "_send_task", counted)
     _, _, results = grade(slow, tmp_path, machines.address)
     assert rows(results) == slow_rows
     assert max(most) <= dask_client.TASKS_PER_THREAD
