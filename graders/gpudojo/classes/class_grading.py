@@ -40,7 +40,7 @@ from gpudojo.classes.class_state import (
     version_on_disk,
 )
 from gpudojo.classes.class_tally import ClassTally
-from gpudojo.classes.grading_options import GradingOptions, name_of, recorded
+from gpudojo.classes.grading_options import GradingOptions, name_of_secret, read_recorded_reference
 from gpudojo.classes.judge_pool import POOL_ERRORS, JudgePool
 from gpudojo.classes.local_runner import LocalRunner
 from gpudojo.classes.names import name_key
@@ -121,7 +121,9 @@ class ClassGrading:
         self.runner = runner or LocalRunner(self.options.jobs)
         self.recorded = None
         if self.options.reference is None:
-            self.recorded = recorded(self.options.day, self.options.bench, self.options.evidence)
+            self.recorded = read_recorded_reference(
+                self.options.day, self.options.bench, self.options.evidence
+            )
             if self.course.seed == "per-student":
                 raise self.course.bad_setting(
                     "seeds per student need the reference solutions, not recorded evidence", "seed"
@@ -239,7 +241,7 @@ class ClassGrading:
         state.day = options.day
         state.bench = options.bench
         state.only = sorted(options.only)
-        state.seed = self.recorded.name if self.recorded else name_of(self.secret)
+        state.seed = self.recorded.name if self.recorded else name_of_secret(self.secret)
         if self.course.seed == "per-student":
             state.seed = f"per student: {state.seed}"
         state.limits = RunLimits(options.seconds, options.memory, options.gpu_memory)

@@ -23,24 +23,27 @@ from gpudojo.sandbox.protocol import RunOptions
 BITS: Final = 31  # accepted by every generator
 
 
-def seeds(secret: str, exercises: Iterable[Exercise]) -> dict[str, int]:
+def seeds_of_probes(secret: str, exercises: Iterable[Exercise]) -> dict[str, int]:
     """A seed for each "exercise::function::probe"."""
-    return {key: number(secret, key) for key in _probes(exercises)}
+    return {key: derive_number(secret, key) for key in _probe_keys(exercises)}
 
 
-def _probes(exercises: Iterable[Exercise]) -> list[str]:
-    return [
-        f"{e.stem}::{f.name}::{p.name}" for e in exercises for f in e.functions for p in f.probes
-    ]
+def _probe_keys(exercises: Iterable[Exercise]) -> list[str]:
+    """The "exercise::function::probe" of every probe."""
+    keys = []
+    for exercise in exercises:
+        for function in exercise.functions:
+            keys += [f"{exercise.stem}::{function.name}::{each.name}" for each in function.probes]
+    return keys
 
 
-def number(secret: str, key: str) -> int:
-    """A number from which the secret cannot be found."""
+def derive_number(secret: str, key: str) -> int:
+    """A number that depends on both, from which the secret cannot be found."""
     digest = hmac.digest(secret.encode(), key.encode(), hashlib.sha256)
     return int.from_bytes(digest[:8], "big") % (1 << BITS)
 
 
-def name_of(secret: str) -> str:
+def name_of_secret(secret: str) -> str:
     """A name that tells secrets apart and does not reveal them."""
     return hashlib.sha256(f"gpudojo seed {secret}".encode()).hexdigest()[:16]
 
@@ -55,9 +58,8 @@ class RecordedReference:
     @property
     def name(self) -> str:
         """Tells it apart from other evidence."""
-        return (
-            f"evidence {self.seed} {hashlib.sha256(encode_shipped(self.shipped)).hexdigest()[:16]}"
-        )
+        digest = hashlib.sha256(encode_shipped(self.shipped)).hexdigest()
+        return f"evidence {self.seed} {digest[:16]}"
 
     def record(self, exercises: Iterable[Exercise], bench: str) -> Record:
         """The record that the references would have if they had been run here."""
@@ -77,20 +79,24 @@ class RecordedReference:
         return record
 
 
-def recorded(day: str, bench: str, folder: Path | None = None) -> RecordedReference:
-    """The evidence in a folder, or in this installation; raises BadClass where there is none to use."""
-    found = read_shipped(day, folder or SHIPPED)
-    if found is None:
-        where = (
-            f"in {folder} ({day}{SHIPPED_SUFFIX})" if folder else "in this installation of gpudojo"
-        )
+def read_recorded_reference(day: str, bench: str, folder: Path | None = None) -> RecordedReference:
+    """Read the evidence in a folder, or in this installation.
+
+    Raises BadClass where there is none, and where it is not of this device.
+    """
+    shipped = read_shipped(day, folder or SHIPPED)
+    if shipped is None:
+        where = "in this installation of gpudojo"
+        if folder:
+            where = f"in {folder} ({day}{SHIPPED_SUFFIX})"
         raise BadClass(
             f"there are no reference solutions, and no recorded evidence of them {where}"
         )
-    # Not the first, which students use themselves: a solution for these numbers alone fails with others.
-    seed = found.seeds[-1]
-    found.refuse_unknown(bench, seed)
-    return RecordedReference(found, seed)
+    # Not the first, which students use themselves: a solution for these numbers alone fails with
+    # others.
+    seed = shipped.seeds[-1]
+    shipped.refuse_unknown(bench, seed)
+    return RecordedReference(shipped, seed)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,46 +105,46 @@ class GradingOptions:
 
     submissions: Sequence[Path]
     out: Path
-    reference: Path | None = (
-        None  # a folder of solutions; None: recorded evidence is used, which has its own seed
-    )
+    # A folder of solutions; None: recorded evidence is used, which has its own seed.
+    reference: Path | None = None
     day: str = "day8"
     bench: str = "virtual"
     secret: str | None = None
     jobs: int = 1
     seconds: float = 10.0  # for each function
-    memory: int = 2 << 30
-    gpu_memory: int = 2 << 30  # of a real GPU
-    only: frozenset[str] = (
-        frozenset()
-    )  # functions, or exercises before a class is graded; empty: all
+    memory: int = 2 << 30  # bytes
+    gpu_memory: int = 2 << 30  # bytes of a real GPU
+    # Functions, or exercises before a class is graded; empty: all.
+    only: frozenset[str] = frozenset()
     rejudge: bool = False
     fresh: bool = False
     require_isolation: bool = False
     evidence: Path | None = None  # the folder of recorded evidence; None: this installation's
-    alone: bool = False  # the one folder given is one submission, whatever is in it, and the grader keeps nothing
-    references: Path | None = (
-        None  # a folder with one of solutions for each day, where `reference` is None
-    )
+    # The one folder given is one submission, whatever is in it, and the grader keeps nothing.
+    alone: bool = False
+    # A folder with one of solutions for each day, where `reference` is None.
+    references: Path | None = None
     course: Path | None = None  # None: the course file beside the submissions, if there is one
     roster: Path | None = None
     attempt: AttemptRule | None = None
-    asked: frozenset[str] | None = (
-        None  # options that the user gave: others are as in the last run. None: all
-    )
+    # Options that the user gave: others are as in the last run. None: all.
+    asked: frozenset[str] | None = None
 
     @staticmethod
     def chosen(only: Iterable[str], exercises: Sequence[Exercise]) -> frozenset[str]:
-        """The functions that are meant: by their own names, or by an exercise's (`04_…`, `04` or `4`)."""
-        found: set[str] = set()
+        """The functions that are meant by names: their own, or an exercise's (`04_…`, `04`, `4`).
+
+        A name that means nothing stays: `functions` refuses it.
+        """
+        functions: set[str] = set()
         for name in only:
-            number = name.rjust(2, "0") if name.isdecimal() else name.removesuffix(".py")
-            meant = [
-                each for each in exercises if number in (each.stem, each.stem.partition("_")[0])
-            ]
-            found.update(each.name for exercise in meant for each in exercise.functions)
-            found.update([] if meant else [name])
-        return frozenset(found)
+            stem = name.rjust(2, "0") if name.isdecimal() else name.removesuffix(".py")
+            meant = [each for each in exercises if stem in (each.stem, each.number)]
+            if not meant:
+                functions.add(name)
+            for exercise in meant:
+                functions.update(function.name for function in exercise.functions)
+        return frozenset(functions)
 
     def functions(self, exercises: Sequence[Exercise]) -> list[tuple[Exercise, Function]]:
         """The functions that are graded; raises BadClass for an unknown name."""
@@ -147,37 +153,33 @@ class GradingOptions:
         unknown = sorted(self.only - names)
         if unknown:
             stems = [each.stem for each in exercises]
-            hint = (
-                suggest_name(unknown[0], [*names, *stems], "")
-                or f"; the exercises are {', '.join(stems)}"
-            )
+            hint = suggest_name(unknown[0], [*names, *stems], "")
+            if not hint:
+                hint = f"; the exercises are {', '.join(stems)}"
             raise BadClass(f"{self.day} has no function or exercise {unknown[0]}{hint}")
-        return [
-            (exercise, function)
-            for exercise, function in every
-            if not self.only or function.name in self.only
-        ]
+        if not self.only:
+            return every
+        return [pair for pair in every if pair[1].name in self.only]
 
     def worth(self, exercises: Sequence[Exercise]) -> float:
-        """The points of these functions."""
-        return sum_points(
-            check.points for _, function in self.functions(exercises) for check in function.checks
-        )
+        """The points of the functions that are graded."""
+        graded = [function for _, function in self.functions(exercises)]
+        return sum_points(check.points for function in graded for check in function.checks)
 
     def run_options(
         self, exercises: Sequence[Exercise], secret: str, recorded: RecordedReference | None
     ) -> RunOptions:
-        """What every submission is run with."""
+        """What every submission is run with; seeds are the secret's, or that of recorded evidence."""
+        if recorded is None:
+            seeds = seeds_of_probes(secret, exercises)
+        else:
+            seeds = dict.fromkeys(_probe_keys(exercises), recorded.seed)
+        graded = self.functions(exercises)
         return RunOptions(
             day=self.day,
             bench=self.bench,
-            seeds=dict.fromkeys(_probes(exercises), recorded.seed)
-            if recorded
-            else seeds(secret, exercises),
-            known=frozenset(
-                f"{exercise.stem}::{function.name}"
-                for exercise, function in self.functions(exercises)
-            ),
+            seeds=seeds,
+            known=frozenset(f"{exercise.stem}::{function.name}" for exercise, function in graded),
             seconds=self.seconds,
             memory=self.memory,
             only=self.only,
@@ -186,12 +188,14 @@ class GradingOptions:
 
     def conditions(self, secret: str, recorded: RecordedReference | None) -> tuple[str, ...]:
         """What a record depends on beside the submission itself; part of its key."""
+        limits = f"{self.seconds:g} {self.memory}"
+        if self.bench == "cuda":
+            limits += f" {self.gpu_memory}"
         return (
             self.day,
             self.bench,
-            recorded.name if recorded else name_of(secret),
+            recorded.name if recorded else name_of_secret(secret),
             fingerprint_of_observing(self.day, torch_version()),
-            f"{self.seconds:g} {self.memory}"
-            + (f" {self.gpu_memory}" if self.bench == "cuda" else ""),
+            limits,
             " ".join(sorted(self.only)),
         )

@@ -109,7 +109,7 @@ def _end_with_grader() -> None:
 
 
 def _judge_reference() -> None:
-    """Judge the reference itself, which imports what is needed while the grader does other things."""
+    """Judge the reference itself, which imports what is needed before there is work."""
     assert _verdicts is not None
     if _verdicts.has_reference:
         reference = _verdicts.reference

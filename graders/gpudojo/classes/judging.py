@@ -1,4 +1,4 @@
-"""Judges what was recorded of a submission: its points, its status, and what a person should review."""
+"""Judges what was recorded of a submission: points, status, and what a person should review."""
 
 from __future__ import annotations
 

@@ -198,7 +198,7 @@ class Race(Case, frozen=True):
 
 
 class Modelled(Case, frozen=True):
-    """Seconds that a student's function and a slow loop take by the modelled clock, and the result."""
+    """Modelled seconds of a student's function and of a slow loop, and the result."""
 
     student: float
     loop: float

@@ -19,7 +19,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any, Final
 
 from gpudojo.classes import store
-from gpudojo.classes.grading_options import number
+from gpudojo.classes.grading_options import derive_number
 from gpudojo.grading.references import PUBLIC_SEEDS, SHIPPED_SUFFIX
 from gpudojo.model.catalogue import day_title, exercises_of
 from gpudojo.model.errors import CannotRelease
@@ -184,7 +184,7 @@ def _evidence_files(root: Path, day: str, secret: str | None, platform: str) -> 
     if secret is None:
         seed = PUBLIC_SEEDS[-1]
     else:
-        seed = number(secret, f"{platform} {day}")
+        seed = derive_number(secret, f"{platform} {day}")
     return {f"evidence/{day}{SHIPPED_SUFFIX}": recording.record_evidence(reference, day, (seed,))}
 
 

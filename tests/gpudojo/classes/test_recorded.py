@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from gpudojo.classes.grading_options import GradingOptions, recorded
+from gpudojo.classes.grading_options import GradingOptions, read_recorded_reference
 from gpudojo.grading.references import ShippedEvidence, compress, encode_shipped
 from gpudojo.model.catalogue import exercises_of
 from gpudojo.model.errors import BadClass, NotRecorded
@@ -32,7 +32,7 @@ def stored(folder: Path) -> Path:
 
 
 def test_the_last_seed_is_everybodys(tmp_path: Path) -> None:
-    found = recorded("day8", "virtual", stored(tmp_path))
+    found = read_recorded_reference("day8", "virtual", stored(tmp_path))
     assert found.seed == 11
     exercises = exercises_of("day8")
     options = GradingOptions(submissions=[], out=tmp_path)
@@ -48,21 +48,21 @@ def test_the_last_seed_is_everybodys(tmp_path: Path) -> None:
 
 def test_other_evidence_has_another_name(tmp_path: Path) -> None:
     (tmp_path / "other").mkdir()
-    first = recorded("day8", "virtual", stored(tmp_path))
+    first = read_recorded_reference("day8", "virtual", stored(tmp_path))
     (tmp_path / "other" / "day8.mp").write_bytes(
         encode_shipped(ShippedEvidence("day8", (8, 11), {}, {}))
     )
-    assert recorded("day8", "virtual", tmp_path / "other").name != first.name
+    assert read_recorded_reference("day8", "virtual", tmp_path / "other").name != first.name
 
 
 def test_no_evidence_and_no_such_bench_are_sentences(tmp_path: Path) -> None:
     with pytest.raises(BadClass, match="no recorded evidence of them in this installation"):
-        recorded("day8", "virtual")
+        read_recorded_reference("day8", "virtual")
     with pytest.raises(BadClass, match=r"day8\.mp"):
-        recorded("day8", "virtual", tmp_path)
+        read_recorded_reference("day8", "virtual", tmp_path)
     (tmp_path / "some").mkdir()
     with pytest.raises(NotRecorded):
-        recorded("day8", "mps", stored(tmp_path / "some"))
+        read_recorded_reference("day8", "mps", stored(tmp_path / "some"))
 
 
 def test_a_folder_may_be_one_submission_whatever_lies_in_it(tmp_path: Path) -> None:

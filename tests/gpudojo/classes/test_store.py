@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 
 import pytest
-from gpudojo.classes.grading_options import name_of, seeds
+from gpudojo.classes.grading_options import name_of_secret, seeds_of_probes
 from gpudojo.classes.records import (
     FunctionRecord,
     Record,
@@ -127,9 +127,9 @@ def test_a_secret_is_kept_for_its_owner_alone_and_used_until_another_is_given(
 
 def test_seeds_differ_by_scenario_and_by_secret() -> None:
     exercises = exercises_of("day8")
-    mine = seeds("mine", exercises)
-    again = seeds("mine", exercises)
-    other = seeds("other", exercises)
+    mine = seeds_of_probes("mine", exercises)
+    again = seeds_of_probes("mine", exercises)
+    other = seeds_of_probes("other", exercises)
     assert mine == again
     assert (
         len(set(mine.values()))
@@ -137,7 +137,7 @@ def test_seeds_differ_by_scenario_and_by_secret() -> None:
         == sum(len(f.probes) for e in exercises for f in e.functions)
     )
     assert not set(mine.values()) & set(other.values())
-    assert name_of("mine") != name_of("other")
+    assert name_of_secret("mine") != name_of_secret("other")
 
 
 @pytest.mark.parametrize(

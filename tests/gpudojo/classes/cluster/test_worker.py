@@ -14,7 +14,7 @@ import pytest
 from gpudojo.classes import dask_worker
 from gpudojo.classes.dask_messages import HASH, Order, Reply, pack, unpack_reply, versions_here
 from gpudojo.classes.dask_worker import ForkServerThread
-from gpudojo.classes.grading_options import seeds
+from gpudojo.classes.grading_options import seeds_of_probes
 from gpudojo.classes.records import Record, decode_record
 from gpudojo.classes.submission_run import RunOptions, SubmissionRun
 from gpudojo.model.catalogue import exercises_of
@@ -28,7 +28,7 @@ SLOW = "import time\ntime.sleep(1.5)\n"
 
 
 def options() -> RunOptions:
-    drawn = seeds("secret", exercises_of("day8"))
+    drawn = seeds_of_probes("secret", exercises_of("day8"))
     return RunOptions(
         day="day8",
         bench="virtual",
