@@ -12,7 +12,9 @@ from typing import Final
 import msgspec
 
 from gpudojo.authoring.lint import Finding, solutions
-from gpudojo.authoring.variants import Variant, chosen, mutants, rewrites
+from gpudojo.authoring.mutants import mutants
+from gpudojo.authoring.rewrites import rewrites
+from gpudojo.authoring.variants import Variant, choose_variants
 from gpudojo.classes.class_grading import ClassGrading
 from gpudojo.classes.grading_options import GradingOptions
 from gpudojo.classes.runners import Progress
@@ -125,9 +127,9 @@ def examine(
     """Grade an exercise's mutants, at most `limit`, and rewrites, a third as many; what was graded is not run again."""
     every = all_mutants(day, exercise, root)
     names = [function.name for function in exercise.functions]
-    changed = chosen(every, limit)
+    changed = choose_variants(every, limit)
     written = [rewrites(source, name, names) for name, source in originals(day, exercise, root)]
-    same = chosen(written, limit and -(-limit // 3))
+    same = choose_variants(written, limit and -(-limit // 3))
     row = FairnessRow(exercise.stem, len(changed), len(same))
     entries = [
         each

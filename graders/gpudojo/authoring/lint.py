@@ -27,7 +27,7 @@ from virtual_cuda.ledger import (
     timeline_of,
 )
 
-from gpudojo.authoring.variants import parsed
+from gpudojo.authoring.variants import parse_solution
 from gpudojo.grading.call import restore_shared_modules
 from gpudojo.grading.engine import grade_function
 from gpudojo.grading.load import Unparsable, bindings, load_submission, parse_source
@@ -659,7 +659,7 @@ def tried_out(
 
 def idle_answers(reference: str, function: str) -> Iterator[tuple[str, str]]:
     """Answers to a function that do nothing, made from its signature: what is written, and the file."""
-    tree = parsed(reference)
+    tree = parse_solution(reference)
     head = "".join(
         f"{ast.unparse(one)}\n" for one in tree.body if isinstance(one, ast.Import | ast.ImportFrom)
     )

@@ -1,0 +1,454 @@
+"""Makes mutants of a solution by its syntax tree: wrong solutions, each by one change."""
+
+from __future__ import annotations
+
+import ast
+import copy
+import itertools
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from types import CodeType
+from typing import Any, Final, NamedTuple
+
+from gpudojo.authoring.variants import (
+    Variant,
+    changed_lines,
+    digest_of,
+    is_text,
+    names_bound_by,
+    names_in,
+    parse_solution,
+    text_of_tree,
+)
+
+OPPOSITES: Final[dict[type[ast.AST], type[ast.AST]]] = {
+    ast.Lt: ast.LtE,
+    ast.LtE: ast.Lt,
+    ast.Gt: ast.GtE,
+    ast.GtE: ast.Gt,
+    ast.Eq: ast.NotEq,
+    ast.NotEq: ast.Eq,
+    ast.Is: ast.IsNot,
+    ast.IsNot: ast.Is,
+    ast.In: ast.NotIn,
+    ast.NotIn: ast.In,
+    ast.And: ast.Or,
+    ast.Or: ast.And,
+    ast.Add: ast.Sub,
+    ast.Sub: ast.Add,
+    ast.Mult: ast.Div,
+    ast.Div: ast.Mult,
+    ast.FloorDiv: ast.Div,
+    ast.Mod: ast.FloorDiv,
+    ast.Pow: ast.Mult,
+    ast.BitAnd: ast.BitOr,
+    ast.BitOr: ast.BitAnd,
+}
+# Names that are taken for one another.
+CONFUSED_PAIRS: Final = (
+    ("train", "eval"),
+    ("parameters", "buffers"),
+    ("named_parameters", "named_buffers"),
+    ("sum", "mean"),
+    ("argmin", "argmax"),
+    ("min", "max"),
+    ("no_grad", "enable_grad"),
+    ("inference_mode", "enable_grad"),
+    ("append", "extend"),
+    ("keys", "values"),
+    ("all", "any"),
+    ("floor", "ceil"),
+    ("max_memory_allocated", "memory_allocated"),
+    ("memory_reserved", "memory_allocated"),
+    ("list", "tuple"),
+    ("split", "splitlines"),
+)
+# Methods that must be called in order, though no name shows it.
+ORDERED_METHODS: Final = frozenset(
+    {
+        "backward",
+        "step",
+        "update",
+        "unscale_",
+        "zero_grad",
+        "clip_grad_norm_",
+        "synchronize",
+        "reset_peak_memory_stats",
+        "all_reduce",
+    }
+)
+DEVICES: Final = ("cuda", "cpu")
+MODULES: Final = frozenset(
+    {"torch", "nn", "F", "dist", "time", "gc", "np", "itertools", "functools", "copy"}
+)
+UNTOUCHED_FIELDS: Final = frozenset(
+    {"annotation", "returns", "ctx", "decorator_list", "type_params", "names"}
+)
+IMPORTS: Final = (ast.Import, ast.ImportFrom)
+NEVER_MOVED: Final = (*IMPORTS, ast.Pass, ast.Return, ast.Global, ast.Nonlocal)
+FOR_PEOPLE: Final = (
+    *IMPORTS,
+    ast.Raise,
+    ast.Assert,
+    ast.JoinedStr,
+    ast.Global,
+    ast.Nonlocal,
+)
+
+# A kind of change, and the node or statements in place of another.
+Replacement = tuple[str, Any]
+
+
+def _confused_names() -> dict[str, str]:
+    names = {}
+    for one, other in CONFUSED_PAIRS:
+        names[one] = other
+        names[other] = one
+    return names
+
+
+CONFUSED: Final = _confused_names()
+
+
+def mutants(source: str, solution: str, functions: Sequence[str], given: str = "") -> list[Variant]:
+    """Return the wrong solutions that one change makes of a right one.
+
+    Those that compile to the same code are left out. What also stands in `given`, the stub that
+    students get, is left as it is.
+    """
+    tree = parse_solution(source)
+    given_statements = {ast.unparse(statement) for statement in parse_solution(given).body}
+    texts = [ast.unparse(statement) for statement in tree.body]
+    forms = [text_of_tree(statement) for statement in tree.body]
+    found = []
+    for index, statement in enumerate(tree.body):
+        if isinstance(statement, IMPORTS) or texts[index] in given_statements:
+            continue
+        concern = _concern_of(tree, statement, functions)
+        # The functions that are not needed would be run for nothing.
+        is_kept = [
+            not isinstance(each, ast.FunctionDef) or each.name in concern.needed
+            for each in tree.body
+        ]
+        for change in _changes_of(statement):
+            new_texts = [*texts[:index], change.text, *texts[index + 1 :]]
+            new_forms = [*forms[:index], change.form, *forms[index + 1 :]]
+            variant = Variant(
+                solution,
+                change.kind,
+                concern.functions,
+                diff=changed_lines(texts[index], change.text),
+                source="\n\n".join(itertools.compress(new_texts, is_kept)) + "\n",
+                digest=digest_of(*itertools.compress(new_forms, is_kept)),
+            )
+            found.append(variant)
+    return found
+
+
+class _Change(NamedTuple):
+    """A changed statement."""
+
+    kind: str
+    text: str
+    form: str
+
+
+def _changes_of(statement: ast.stmt) -> Iterator[_Change]:
+    """Yield the statement with one change after another, each that compiles to new code."""
+    known_codes = {_code_of(statement)}
+    for kind, undo in _apply_changes(statement):
+        text = ast.unparse(ast.fix_missing_locations(statement))
+        form = text_of_tree(statement)
+        try:
+            code = _code_of(statement)
+        except (SyntaxError, ValueError):
+            # A `yield` outside a function, or a name that is now nonlocal of nothing.
+            code = None
+        undo()
+        if code is not None and code not in known_codes:
+            known_codes.add(code)
+            yield _Change(kind, text, form)
+
+
+def _code_of(statement: ast.stmt) -> Any:
+    """Return what is the same for two statements that run alike."""
+    with warnings.catch_warnings():
+        # A mutant may compare by `is` with a constant, or call a tuple.
+        warnings.simplefilter("ignore")
+        return _code_without_lines(compile(ast.Module([statement], []), "", "exec"))
+
+
+def _code_without_lines(code: CodeType) -> Any:
+    constants = []
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            constants.append(_code_without_lines(constant))
+        else:
+            constants.append((type(constant), repr(constant)))
+    return (
+        code.co_code,
+        code.co_names,
+        code.co_varnames,
+        code.co_exceptiontable,
+        *constants,
+    )
+
+
+class _Concern(NamedTuple):
+    """What a top-level statement may change."""
+
+    functions: tuple[str, ...]  # of the exercise
+    needed: set[str]  # all names that those need
+
+
+def _concern_of(tree: ast.Module, changed: ast.stmt, functions: Sequence[str]) -> _Concern:
+    used_by = {}
+    for statement in tree.body:
+        for name in names_bound_by(statement):
+            used_by[name] = names_in(statement)
+    needed_by = {name: _reachable_from(name, used_by) for name in used_by}
+    own_names = set(names_bound_by(changed))
+    present = [name for name in functions if name in used_by]
+    concerned = [name for name in present if own_names & (needed_by[name] | {name})]
+    concerned = concerned or present
+    needed = set(own_names)
+    for name in concerned:
+        needed |= needed_by[name]
+    return _Concern(tuple(concerned), needed)
+
+
+def _reachable_from(name: str, used_by: dict[str, set[str]]) -> set[str]:
+    """Return the name, what it uses, what that uses, and so on."""
+    reached = {name}
+    waiting = [name]
+    while waiting:
+        new = used_by.get(waiting.pop(), set()) - reached
+        reached |= new
+        waiting += new
+    return reached
+
+
+class _Place(NamedTuple):
+    """Where a node stands: in a field of its parent, in a list if it has a position."""
+
+    parent: ast.AST
+    field: str
+    position: int | None
+    node: ast.AST
+
+
+def _apply_changes(root: ast.stmt) -> Iterator[tuple[str, Callable[[], None]]]:
+    """Make one change after another in the tree; each must be undone before the next."""
+    for place in list(_places_in(root)):
+        for kind, other in [*_replacements(place.node), *_replacements_by_place(place)]:
+            yield kind, _put(place.parent, place.field, place.position, other)
+    for owner in ast.walk(root):
+        for field in ("body", "orelse", "finalbody"):
+            body = getattr(owner, field, None)
+            if isinstance(body, list):
+                for kind, changed in _other_orders(body):
+                    yield kind, _put(owner, field, None, changed)
+
+
+def _put(parent: Any, field: str, index: int | None, other: Any) -> Callable[[], None]:
+    """Replace a node by another one, or by the statements of a list. Returns what undoes it."""
+    before = getattr(parent, field)
+    if index is None:
+        setattr(parent, field, other)
+    else:
+        others = other if isinstance(other, list) else [other]
+        setattr(parent, field, [*before[:index], *others, *before[index + 1 :]])
+    return lambda: setattr(parent, field, before)
+
+
+def _places_in(node: ast.AST) -> Iterator[_Place]:
+    """Yield where something can be changed: no texts for people, no type hints."""
+    if isinstance(node, FOR_PEOPLE) or _is_call_for_people(node):
+        return
+    for field, value in ast.iter_fields(node):
+        if field in UNTOUCHED_FIELDS:
+            continue
+        children: list[tuple[int | None, Any]] = [(None, value)]
+        if isinstance(value, list):
+            children = list(enumerate(value))
+        for index, child in children:
+            if not isinstance(child, ast.AST) or is_text(child):
+                continue
+            if isinstance(child, ast.expr | ast.stmt | ast.comprehension):
+                yield _Place(node, field, index, child)
+            yield from _places_in(child)
+
+
+def _is_call_for_people(node: ast.AST) -> bool:
+    if not isinstance(node, ast.Call):
+        return False
+    return ast.unparse(node.func).rpartition(".")[2] in ("print", "warn")
+
+
+def _other_orders(body: list[Any]) -> Iterator[tuple[str, list[Any]]]:
+    """Yield a list of statements with one of them dropped, or two neighbours exchanged."""
+    for index, statement in enumerate(body):
+        if not isinstance(statement, ast.stmt) or isinstance(statement, NEVER_MOVED):
+            continue
+        if is_text(statement):
+            continue
+        before = body[:index]
+        after = body[index + 1 :]
+        yield "statement dropped", [*before, *after] or [ast.Pass()]
+        if after and _order_may_matter(statement, after[0]):
+            yield "statements exchanged", [*before, after[0], statement, *after[1:]]
+
+
+def _order_may_matter(one: ast.stmt, other: ast.stmt) -> bool:
+    for statement in (one, other):
+        if isinstance(statement, ast.Return | ast.FunctionDef | ast.ClassDef):
+            return False
+    if set(names_bound_by(one)) & names_in(other) or set(names_bound_by(other)) & names_in(one):
+        return True
+    return _calls_ordered_method(one) and _calls_ordered_method(other)
+
+
+def _calls_ordered_method(statement: ast.stmt) -> bool:
+    for node in ast.walk(statement):
+        if isinstance(node, ast.Attribute) and node.attr in ORDERED_METHODS:
+            return True
+    return False
+
+
+def _replacements_by_place(place: _Place) -> Iterator[Replacement]:
+    """Yield changes that depend on where the node stands."""
+    parent = place.parent
+    node = place.node
+    is_called = isinstance(parent, ast.Call) and place.field == "func"
+    may_be_confused = is_called or isinstance(parent, ast.Tuple | ast.Attribute)
+    match node:
+        case ast.Name(id=name, ctx=ast.Load()) if name.endswith("device") and not is_called:
+            for device in DEVICES:
+                yield "device constant", ast.Constant(device)
+        case ast.Attribute(attr=name) if name in CONFUSED and may_be_confused:
+            attribute = copy.copy(node)
+            attribute.attr = CONFUSED[name]
+            yield "other name", attribute
+        case ast.Name(id=name, ctx=ast.Load()) if name in CONFUSED and may_be_confused:
+            yield "other name", ast.Name(CONFUSED[name], ast.Load())
+        case ast.Constant(value=str() as text) if text and isinstance(
+            parent, ast.expr | ast.keyword | ast.comprehension
+        ):
+            yield "constant", ast.Constant(_other_text(text))
+
+
+def _other_text(text: str) -> str:
+    if text.startswith("cuda"):
+        return "cpu"
+    if text.startswith("cpu"):
+        return "cuda"
+    return f"{text}_"
+
+
+def _opposite(operator: ast.AST) -> Any:
+    return OPPOSITES[type(operator)]()
+
+
+def _replacements(node: ast.AST) -> Iterator[Replacement]:
+    """Yield what a node may be replaced by; a list of statements in place of one."""
+    match node:
+        case ast.Constant():
+            yield from _other_constants(node.value)
+        case ast.Compare(left=left, ops=[operator], comparators=comparators):
+            yield "comparison", ast.Compare(left, [_opposite(operator)], comparators)
+        case ast.BoolOp(op=operator, values=values):
+            yield "and, or", ast.BoolOp(_opposite(operator), values)
+            for index in range(len(values)):
+                rest = _without(values, index)
+                dropped = rest[0] if len(rest) == 1 else ast.BoolOp(operator, rest)
+                yield "condition dropped", dropped
+        case ast.UnaryOp(op=ast.Not() | ast.USub(), operand=operand):
+            yield "sign dropped", operand
+        case ast.BinOp(left=left, op=operator, right=right) if type(operator) in OPPOSITES:
+            yield "operator", ast.BinOp(left, _opposite(operator), right)
+            yield "operand dropped", left
+            if isinstance(operator, ast.Sub | ast.Div | ast.FloorDiv):
+                yield "operands exchanged", ast.BinOp(right, operator, left)
+        case ast.AugAssign(target=target, op=operator, value=value) if type(operator) in OPPOSITES:
+            yield "operator", ast.AugAssign(target, _opposite(operator), value)
+            yield "sum forgotten", ast.Assign([target], value)
+        case ast.IfExp(body=body, orelse=orelse):
+            yield "branch dropped", body
+            yield "branch dropped", orelse
+        case ast.comprehension(ifs=[_, *_]):
+            yield "condition dropped", ast.comprehension(node.target, node.iter, [], node.is_async)
+        case ast.Subscript(value=value, slice=ast.Slice()):
+            yield "slice dropped", value
+        case ast.Return(value=ast.expr() as value):
+            yield "return forgotten", ast.Expr(value)
+        case ast.With(body=body):
+            yield "with unwrapped", body
+        case ast.If(test=test, body=body, orelse=orelse):
+            yield "condition negated", ast.If(ast.UnaryOp(ast.Not(), test), body, orelse)
+            yield "condition dropped", body
+            if orelse:
+                yield "branch dropped", ast.If(test, body, [])
+        case ast.Try(body=body):
+            yield "try unwrapped", body
+        case ast.Call():
+            yield from _other_calls(node)
+
+
+def _other_constants(value: Any) -> Iterator[Replacement]:
+    if isinstance(value, bool):
+        yield "constant", ast.Constant(not value)
+    elif isinstance(value, int):
+        yield "off by one", ast.Constant(value + 1)
+        if value == 0:
+            yield "off by one", ast.UnaryOp(ast.USub(), ast.Constant(1))
+        else:
+            yield "off by one", ast.Constant(value - 1)
+    elif isinstance(value, float):
+        yield "constant", ast.Constant(value * 1.5 + 0.5)
+
+
+def _other_calls(call: ast.Call) -> Iterator[Replacement]:
+    """Yield a call with an argument less, with two exchanged, or its object alone."""
+    name = ast.unparse(call.func)
+    if name in ("isinstance", "hasattr", "getattr"):
+        yield from _fewer_types(call)
+        return
+    if isinstance(call.func, ast.Attribute) and name.partition(".")[0] not in MODULES:
+        yield "call dropped", call.func.value
+    elif len(call.args) == 1 and not call.keywords:
+        yield "call dropped", call.args[0]
+    if name == "range":
+        yield from _other_ranges(call)
+        return
+    arguments = call.args
+    for index in range(len(arguments)):
+        fewer = _without(arguments, index)
+        yield "argument dropped", ast.Call(call.func, fewer, call.keywords)
+    for index in range(len(arguments) - 1):
+        exchanged = list(arguments)
+        exchanged[index : index + 2] = [arguments[index + 1], arguments[index]]
+        yield "arguments exchanged", ast.Call(call.func, exchanged, call.keywords)
+    for index in range(len(call.keywords)):
+        fewer_keywords = _without(call.keywords, index)
+        yield "keyword dropped", ast.Call(call.func, arguments, fewer_keywords)
+
+
+def _fewer_types(call: ast.Call) -> Iterator[Replacement]:
+    """Yield `isinstance(x, (A, B))` with one type less."""
+    if len(call.args) != 2 or not isinstance(call.args[1], ast.Tuple):
+        return
+    value = call.args[0]
+    for index in range(len(call.args[1].elts)):
+        fewer = ast.Tuple(_without(call.args[1].elts, index), ast.Load())
+        yield "type dropped", ast.Call(call.func, [value, fewer], [])
+
+
+def _other_ranges(call: ast.Call) -> Iterator[Replacement]:
+    earlier_stop = ast.BinOp(call.args[-1], ast.Sub(), ast.Constant(1))
+    yield "off by one", ast.Call(call.func, [*call.args[:-1], earlier_stop], [])
+    if len(call.args) == 1:
+        yield "off by one", ast.Call(call.func, [ast.Constant(1), *call.args], [])
+
+
+def _without(items: Sequence[Any], index: int) -> list[Any]:
+    return [*items[:index], *items[index + 1 :]]
