@@ -1,6 +1,7 @@
 """Starts the fork server, and starts and ends children through it.
 
-Few modules are imported until it is started: it takes longest of all, and they can be imported meanwhile.
+Few modules are imported until it is started: it takes longest of all, and they can be imported
+meanwhile.
 """
 
 from __future__ import annotations
@@ -66,7 +67,10 @@ class ChildWaited(NamedTuple):
 
 
 class ForkClient:
-    """Starts the fork server, and children through it. `gpu` lets children use the machine's real GPU."""
+    """Starts the fork server, and children through it.
+
+    `gpu` lets children use the machine's real GPU.
+    """
 
     def __init__(self, gpu: bool = False) -> None:
         self.gpu = gpu
@@ -129,7 +133,10 @@ class ForkClient:
         self._received.clear()
 
     def start_and_wait(self) -> None:
-        """Start the fork server, if that is still to do, again where it was killed; raises ForkServerFailed."""
+        """Start the fork server, if that is still to do, and again where it was killed.
+
+        Raises ForkServerFailed where it ends with a message, or is killed too often.
+        """
         from gpudojo.model.errors import ForkServerFailed
 
         for left in reversed(range(STARTS)):
@@ -144,6 +151,7 @@ class ForkClient:
                     raise
 
     def wait_ready(self) -> None:
+        """Wait until the fork server can start children; raises ForkServerFailed."""
         from gpudojo.model.errors import ForkServerFailed
         from gpudojo.sandbox.protocol import EVENT, Event
 
@@ -199,11 +207,14 @@ class ForkClient:
         return pipes
 
     def _number_of(self, seeds: dict[str, int]) -> int:
+        """A number that is another one where the seeds are not those of the job before."""
         if seeds != self._seeds:
-            self._seeds, self._seeds_number = seeds, self._seeds_number + 1
+            self._seeds = seeds
+            self._seeds_number += 1
         return self._seeds_number
 
     def kill(self, number: int) -> None:
+        """End a child; nothing happens where the fork server is gone."""
         from gpudojo.sandbox.protocol import REQUEST, Request
 
         assert self._control is not None
@@ -211,7 +222,10 @@ class ForkClient:
             self._control.sendall(REQUEST.pack(Request.KILL, number, 0, 0, 0))
 
     def events(self) -> list[ChildExit | ChildWaited] | None:
-        """What became of children, to be called when the client is readable; None where the fork server has ended."""
+        """What became of children; None where the fork server has ended.
+
+        To be called when the client is readable.
+        """
         from gpudojo.sandbox.protocol import EVENT, Event
 
         assert self._control is not None
@@ -257,6 +271,7 @@ class ForkClient:
             self._log = None
 
     def restart(self) -> None:
+        """End the fork server at once, and start another one; raises ForkServerFailed."""
         if self._process is not None:
             with contextlib.suppress(OSError):
                 self._process.kill()
@@ -265,7 +280,7 @@ class ForkClient:
 
 
 def _enlarge(end: int) -> None:
-    """Let a pipe hold more: a child that prints a lot waits less often for a grader that waits for a processor."""
+    """Let a pipe hold more: a child that prints a lot waits less often for a busy grader."""
     if sys.platform == "linux":
         import fcntl
 
@@ -276,7 +291,7 @@ def _enlarge(end: int) -> None:
 # The source root holds the two packages and nothing else: no solutions, no tests.
 _START: Final = """
 import gc, sys
-gc.disable()  # until all is imported: little of it is garbage, and to look for it takes a tenth of the start
+gc.disable()  # until all is imported: little is garbage, and to look for it takes a tenth of the time
 if sys.argv[1] not in sys.path:  # not another gpudojo than the one that asks
     sys.path.insert(0, sys.argv[1])
 from gpudojo.sandbox.fork_server import main

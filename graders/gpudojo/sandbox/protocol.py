@@ -23,23 +23,27 @@ from gpudojo.model.evidence import (
 # Requests to the fork server, and its events.
 Request = IntEnum("Request", "SPAWN KILL")
 Event = IntEnum("Event", "READY EXITED FAILED OVER_MEMORY OVER_GPU_MEMORY WAITED")
-# Request, number of the child, its limits in bytes: of the host and of a GPU; a number for its seeds, which is another
-# one where they are not those of the child before.
+# Request, number of the child, its limits in bytes: of the host and of a GPU; a number for its
+# seeds, which is another one where they are not those of the child before.
 REQUEST: Final = struct.Struct("<BQQQQ")
-# Event, number of the child, exit code, peak KiB, µs of CPU (or waited for a CPU), peak KiB of the GPU.
+# Event, number of the child, exit code, peak KiB, µs of CPU (or waited for a CPU), peak KiB of the
+# GPU.
 EVENT: Final = struct.Struct("<BQiQQQ")
+# Of a frame: the size of its body, and its number, which is signed with it.
 HEAD: Final = struct.Struct("<I")
 NUMBER: Final = struct.Struct("<Q")
-TOKEN: Final = 16
-LARGEST_FRAME: Final = 8 << 20
+TOKEN: Final = 16  # bytes of the key that signs frames, and of a signature
+LARGEST_FRAME: Final = 8 << 20  # bytes
 MOST_FRAMES: Final = 5000  # of one child; a day with thirty functions takes some hundred
 WHOLE: Final = 6  # times the limit of a function: what a whole submission may take
 MESSAGE: Final = 2000  # characters of a text from a child
-# Which machines a child observes: the one it runs on, or those that a process with a real GPU cannot stand for.
+# Which machines a child observes: the one it runs on, or those that a process with a real GPU
+# cannot stand for.
 ALL = "all"
 HERE = "here"
 ELSEWHERE = "elsewhere"
-# Of a student's calls of a function the busiest is drawn; of a reference's none, or every one on the public seed.
+# Of a student's calls of a function the busiest is drawn; of a reference's none, or every one on
+# the public seed.
 NONE = "none"
 BUSIEST = "busiest"
 EVERY = "every"
@@ -47,7 +51,7 @@ STRANGER: Final = "something other than the grader's code wrote to the evidence 
 
 
 class RunOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """How submissions are run: the same for every submission of a class, on this machine or on a cluster."""
+    """How submissions are run: the same for all of a class, on this machine or on a cluster."""
 
     day: str
     bench: str
@@ -134,13 +138,13 @@ class Saw(msgspec.Struct, frozen=True, tag="saw"):
 
 
 class Tampered(msgspec.Struct, frozen=True, tag="tampered"):
-    """The name of something of the grader's, or that it relies on, that has changed since before student code ran."""
+    """Something of the grader's, or that it relies on, was changed while student code ran."""
 
     what: str
 
 
 class Reached(msgspec.Struct, frozen=True, tag="reached"):
-    """Student code reached for the grader or for Python's inside: sent at once, from wherever it did."""
+    """Student code reached for the grader or for Python's inside: sent at once."""
 
     what: Annotated[str, msgspec.Meta(max_length=300)]
     file: Annotated[str, msgspec.Meta(max_length=300)]
@@ -154,7 +158,10 @@ class Stumbled(msgspec.Struct, frozen=True, tag="stumbled"):
 
 
 class Paused(msgspec.Struct, frozen=True, tag="paused"):
-    """This child ends, and another one is to continue: a time limit may have interrupted code that restores things."""
+    """This child ends, and another one is to continue.
+
+    A time limit may have interrupted code that restores things.
+    """
 
 
 class Finished(msgspec.Struct, frozen=True, tag="finished"):
@@ -168,12 +175,13 @@ _decoder: msgspec.msgpack.Decoder[Frame] = msgspec.msgpack.Decoder(Frame)
 
 
 def encode_frame(frame: Frame, key: bytes, number: int) -> bytes:
-    """The n-th frame of a child, from 0, signed."""
+    """Encode and sign the n-th frame of a child, from 0."""
     body = _encoder.encode(frame)
     return HEAD.pack(len(body)) + signature(key, number, body) + body
 
 
 def signature(key: bytes, number: int, body: bytes) -> bytes:
+    """The signature of the n-th frame of a child."""
     signed = hashlib.blake2b(NUMBER.pack(number), key=key, digest_size=TOKEN)
     signed.update(body)
     return signed.digest()
@@ -183,14 +191,16 @@ class Frames:
     """Decodes a stream of frames. After the first problem nothing more is accepted."""
 
     def __init__(self, key: bytes, largest: int) -> None:
+        """Frames are signed by `key`, and have at most `largest` bytes together."""
         self.key = key
         self.left = largest
         self.count = 0
         self.problem: str | None = None
         self.too_much = False  # no more than that is wrong with it
-        self._bytes = bytearray()
+        self._bytes = bytearray()  # of a frame that is not whole yet
 
     def feed(self, data: bytes) -> list[Frame]:
+        """Take in bytes; return the frames that they complete, and set `problem` if one is bad."""
         if self.problem is not None:
             return []
         self.left -= len(data)
@@ -199,29 +209,41 @@ class Frames:
             self.too_much = True
             return []
         self._bytes += data
-        found: list[Frame] = []
-        while len(self._bytes) >= HEAD.size:
-            (size,) = HEAD.unpack_from(self._bytes)
-            if size > LARGEST_FRAME:
-                self.problem = STRANGER
-                break
-            end = HEAD.size + TOKEN + size
-            if len(self._bytes) < end:
-                break
-            with memoryview(self._bytes) as view:
-                signed = bytes(view[HEAD.size : end - size])
-                body = bytes(view[end - size : end])
-            del self._bytes[:end]
-            try:
-                if not hmac.compare_digest(signed, signature(self.key, self.count, body)):
-                    self.problem = STRANGER
-                    break
-                self.count += 1
-                found.append(_decode_frame(body))
-            except BadEvidence as error:
-                self.problem = str(error)
-                break
-        return found
+        frames: list[Frame] = []
+        try:
+            body = self._next_body()
+            while body is not None:
+                frames.append(_decode_frame(body))
+                body = self._next_body()
+        except BadEvidence as error:
+            self.problem = str(error)
+        except _BadSignature:
+            self.problem = STRANGER
+        return frames
+
+    def _next_body(self) -> bytes | None:
+        """Take the next whole frame; None where there is none. Raises _BadSignature."""
+        if len(self._bytes) < HEAD.size:
+            return None
+        (size,) = HEAD.unpack_from(self._bytes)
+        if size > LARGEST_FRAME:
+            raise _BadSignature
+        start = HEAD.size + TOKEN
+        end = start + size
+        if len(self._bytes) < end:
+            return None
+        with memoryview(self._bytes) as view:
+            signed = bytes(view[HEAD.size : start])
+            body = bytes(view[start:end])
+        del self._bytes[:end]
+        if not hmac.compare_digest(signed, signature(self.key, self.count, body)):
+            raise _BadSignature
+        self.count += 1
+        return body
+
+
+class _BadSignature(Exception):
+    """What arrived was not sent by the grader's own code in the child."""
 
 
 def _decode_frame(body: bytes) -> Frame:
