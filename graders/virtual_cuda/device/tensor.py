@@ -29,11 +29,15 @@ _data: Final[Any] = torch.Tensor.data
 
 
 class Plans(dict[int, Any]):
-    """How each operator is run on the virtual device; by identity, as an operator's own hash is a Python function."""
+    """The plans of operators: functions(args, kwargs) that run them; `ops/plans.py` makes them.
 
-    maker: Any = None
+    They are found by identity: an operator's own hash is a Python function, which takes long.
+    """
+
+    maker: Any = None  # function(operator) -> plan
 
     def of(self, func: Any) -> Any:
+        """The plan of an operator, made when it is asked for first."""
         plan = self.get(identity(func))
         if plan is None:
             plan = self[identity(func)] = self.maker(func)
@@ -48,7 +52,7 @@ _plan_of: Final = PLANS.get
 
 
 def operators_run() -> list[Any]:
-    """The operators of torch that have been run on a virtual device so far; the list grows with them."""
+    """The operators that have been run on a virtual device so far; the list grows with them."""
     return PLANS.operators
 
 
@@ -94,7 +98,7 @@ class Tensor(torch.Tensor, metaclass=DeviceClass):
 
 
 class Parameter(Tensor):
-    """The same, where `type(p)` is asked of a parameter."""
+    """A parameter on a virtual device."""
 
     _student_class = torch.nn.Parameter
     _is_param = True
@@ -123,7 +127,10 @@ def dispatch_by(function: Any) -> None:
 
 
 def wrap_new(inner: torch.Tensor, shape: Any, dtype: Any, block: Block) -> Any:
-    """The same as `wrap` for a strided tensor that a kernel has just made; `shape` and `dtype` are its own."""
+    """A device tensor around a strided tensor that a kernel has just made.
+
+    It is `wrap` without what only other tensors need. `shape` and `dtype` are those of `inner`.
+    """
     # Strides left out are contiguous ones, which take less time. Sizes of 0 and 1 may have any stride.
     strides = (
         None if inner.is_contiguous() and 1 not in shape and 0 not in shape else inner.stride()
@@ -191,7 +198,10 @@ def wrap(inner: torch.Tensor, block: Block) -> Any:
 
 
 def update_shell(tensor: Any) -> None:
-    """Make a wrapper say what its inner tensor has become: `resize_`, `t_`, `set_` and `out=` change it in place."""
+    """Make a device tensor say what its inner tensor has become; it gets a larger block if need be.
+
+    `resize_`, `t_`, `set_` and `out=` change the inner one in place.
+    """
     inner = tensor._inner
     nbytes = inner.untyped_storage().nbytes()
     block = tensor._block
