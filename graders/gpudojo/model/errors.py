@@ -17,25 +17,34 @@ from virtual_cuda.errors import VirtualCudaError
 
 
 def printable_text(text: str, keep: str = "", instead: str = "⟨U+{:04X}⟩") -> str:
-    """Foreign text, such as a name, as it may be printed anywhere: on a terminal, in a table, on a page.
+    """Foreign text, such as a name, as it may be printed on a terminal, in a table or on a page.
 
-    Control characters, marks that turn the direction of writing and halves of characters are shown as code points, but
-    for those to keep.
+    Control characters, marks that turn the direction of writing and halves of characters are shown
+    as code points, but for those to keep.
     """
     if text.isprintable():
         return text
-    spaced = (" " if category(c) == "Zs" and c not in keep else c for c in text)
-    return "".join(c if c.isprintable() or c in keep else instead.format(ord(c)) for c in spaced)
+    found = []
+    for character in text:
+        if character in keep:
+            found.append(character)
+        elif category(character) == "Zs":
+            found.append(" ")
+        elif character.isprintable():
+            found.append(character)
+        else:
+            found.append(instead.format(ord(character)))
+    return "".join(found)
 
 
 def describe_error(error: BaseException, most: int = 2000) -> tuple[str, str]:
-    """The name of an exception's class and its text: plain, of a limited length, and such that UTF-8 can write them.
+    """The name of an exception's class and its text, cut off and such that UTF-8 can write them.
 
-    The class may be a student's own: whatever it has made of its methods, no error comes out of them.
+    The class may be a student's own: whatever its methods raise, no error comes out of them.
     """
     try:
         text = str(error)
-    except (Exception, SystemExit):
+    except (Exception, SystemExit):  # whatever a student's class may raise
         text = "its text could not be made"
     name = type.__dict__["__name__"].__get__(type(error))
     return _plain(name, 100), _plain(text, most)
@@ -89,10 +98,9 @@ class ForkServerFailed(DojoError):
     log: str = ""
 
     def __str__(self) -> str:
-        last = self.log.splitlines()[-1] if self.log else ""
-        return f"the process that runs submissions did not start: {self.why}" + (
-            f" ({last})" if last else ""
-        )
+        lines = self.log.splitlines()
+        last = f" ({lines[-1]})" if lines and lines[-1] else ""
+        return f"the process that runs submissions did not start: {self.why}{last}"
 
 
 @dataclass(eq=False, repr=False)
@@ -104,11 +112,9 @@ class NoCluster(DojoError):
     kept: bool = False  # something may have been graded before it happened
 
     def __str__(self) -> str:
-        more = (
-            "; what has been graded is kept: run the same command again to resume"
-            if self.kept
-            else ""
-        )
+        more = ""
+        if self.kept:
+            more = "; what has been graded is kept: run the same command again to resume"
         return f"the scheduler at {self.address} {self.why}{more}"
 
 
@@ -160,9 +166,9 @@ class NoSuchSeed(DojoError, ValueError):
 
     def __str__(self) -> str:
         *most, last = map(str, self.seeds)
-        there = f"{', '.join(most)} and {last}" if most else last
+        seeds = f"{', '.join(most)} and {last}" if most else last
         return (
-            f"what the reference does is recorded here for the seeds {there}, not for {self.seed}"
+            f"what the reference does is recorded here for the seeds {seeds}, not for {self.seed}"
         )
 
 
@@ -172,8 +178,8 @@ class NotRecorded(DojoError):
 
     bench: str
     text = (
-        "what the reference does is recorded here for CUDA and for the plain CPU, not for {self.bench!r}; "
-        "choose virtual or cpu"
+        "what the reference does is recorded here for CUDA and for the plain CPU, "
+        "not for {self.bench!r}; choose virtual or cpu"
     )
 
 
@@ -188,7 +194,10 @@ class ReferenceFails(DojoError):
 
     def __str__(self) -> str:
         where = f" (raised at {self.source})" if self.source else ""
-        return f"the reference solution of `{self.function}` does not run in `{self.scenario}`: {self.raised}{where}"
+        return (
+            f"the reference solution of `{self.function}` does not run in `{self.scenario}`:"
+            f" {self.raised}{where}"
+        )
 
 
 @dataclass(eq=False, repr=False)
@@ -215,28 +224,32 @@ class _AtLine(DojoError):
     reason: str
 
     def __str__(self) -> str:
-        return f"{self.file}{'' if self.line is None else f', line {self.line}'}: {self.reason}"
+        line = "" if self.line is None else f", line {self.line}"
+        return f"{self.file}{line}: {self.reason}"
 
 
 class BadFile(_AtLine, ValueError):
-    """A file that an instructor wrote or downloaded cannot be used as it is: a course, a roster, overrides."""
+    """A file that an instructor wrote or downloaded cannot be used: a course, a roster, overrides."""
 
 
 def suggest_name(
     name: str, names: Iterable[str], instead: str = "; there are {}", most: int = 12
 ) -> str:
-    """What to write in place of an unknown name: the one that begins so, the most similar one, or else all, unless
-    there are too many."""
+    """What to write in place of an unknown name, as the end of a sentence.
+
+    That is the only name that begins so, else the most similar one, else all, by `instead`; empty
+    where there are more than `most`.
+    """
     known = sorted(set(names))
     folded = {each.casefold(): each for each in reversed(known)}
-    longer = [each for each in folded if name and each.startswith(name.casefold())]
-    if (
-        near := longer
-        if len(longer) == 1
-        else difflib.get_close_matches(name.casefold(), list(folded), 1, 0.6)
-    ):
-        return f"; did you mean {folded[near[0]]}?"
-    return instead.format(", ".join(known)) if 0 < len(known) <= most and instead else ""
+    similar = [each for each in folded if name and each.startswith(name.casefold())]
+    if len(similar) != 1:
+        similar = difflib.get_close_matches(name.casefold(), list(folded), 1, 0.6)
+    if similar:
+        return f"; did you mean {folded[similar[0]]}?"
+    if not instead or not 0 < len(known) <= most:
+        return ""
+    return instead.format(", ".join(known))
 
 
 @dataclass(eq=False, repr=False)
@@ -274,32 +287,39 @@ _FRAMEWORK: Final = ("gpudojo.grading.", "gpudojo.model.")
 
 
 def author_line(error: BaseException, student: Path | None = None) -> str:
-    """`file:line` of the author's code that raised an error: of the probe or check, or of what it called nearby."""
-    places = list(traceback.walk_tb(error.__traceback__))
-    ours = [
-        place
-        for place in places
-        if str(place[0].f_globals.get("__name__", "")).startswith(_FRAMEWORK)
-    ]
-    theirs = [
-        place
-        for place in places
-        if place not in ours and place[0].f_code.co_filename != str(student)
-    ]
-    # The first is the probe or check itself; below it may be torch's frames, which say nothing to an author.
-    home = os.path.dirname(theirs[0][0].f_code.co_filename) if theirs else ""
-    near = (
-        [place for place in theirs if os.path.dirname(place[0].f_code.co_filename) == home]
-        or ours
-        or places
-    )
-    return f"{_shown_path(near[-1][0].f_code.co_filename)}:{near[-1][1]}" if near else ""
+    """`file:line` of the author's code that raised an error; "" where there is no traceback.
+
+    That is a line of the probe or check itself, or of what it called in the same folder: below it
+    may be frames of torch, which say nothing to an author. Frames of `student` do not count.
+    """
+    frames = []  # each a file and a line
+    of_authors = []
+    of_framework = []
+    for frame, line in traceback.walk_tb(error.__traceback__):
+        place = frame.f_code.co_filename, line
+        frames.append(place)
+        if str(frame.f_globals.get("__name__", "")).startswith(_FRAMEWORK):
+            of_framework.append(place)
+        elif place[0] != str(student):
+            of_authors.append(place)
+    if not frames:
+        return ""
+    if of_authors:
+        home = os.path.dirname(of_authors[0][0])
+        near = [place for place in of_authors if os.path.dirname(place[0]) == home]
+    else:
+        near = of_framework or frames
+    file, line = near[-1]
+    return f"{_relative_path(file)}:{line}"
 
 
-def _shown_path(file: str) -> str:
-    """Relative to where the user is, or to where the package is installed: the same on every machine."""
+def _relative_path(file: str) -> str:
+    """A path relative to where the user is or where the package is: the same on every machine."""
     folders = [folder for folder in sys.path if folder]
     with contextlib.suppress(OSError):  # student code may have removed the folder it runs in
         folders.insert(0, os.getcwd())
-    folder = next((folder for folder in folders if file.startswith(os.path.join(folder, ""))), None)
-    return file if folder is None else file[len(os.path.join(folder, "")) :]
+    for folder in folders:
+        start = os.path.join(folder, "")
+        if file.startswith(start):
+            return file.removeprefix(start)
+    return file

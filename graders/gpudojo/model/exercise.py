@@ -43,38 +43,36 @@ NO_HINTS: Final = FunctionHints()
 
 
 class Misconception(msgspec.Struct, frozen=True):
-    """A common mistake with a name, and why it matters. `at` and `cause` are patterns for `grading.source_patterns`."""
+    """A common mistake with a name, and why it matters.
+
+    `at`, `cause` and `unless` are patterns, which `grading.source_patterns` finds.
+    """
 
     name: str
     why: str
     at: tuple[str, ...] = ()  # where to look in the source when no record tells the line
     cause: tuple[str, ...] = ()  # the mistake itself, better than the line where it was noticed
-    hints: tuple[
-        str, ...
-    ] = ()  # three steps: a question that gives nothing away, a pointer, nearly the answer
-    rather: str = (
-        ""  # the mistake that it is if the source shows that one's cause and not this one's
-    )
-    from_source: bool = (
-        False  # whether it is named only where the source shows its cause: others look the same
-    )
-    unless: tuple[
-        str, ...
-    ] = ()  # patterns with which it is not named: what it says is missing is there
+    # Three steps: a question that gives nothing away, a pointer, nearly the answer.
+    hints: tuple[str, ...] = ()
+    # The mistake that it is if the source shows that one's cause and not this one's.
+    rather: str = ""
+    # Whether it is named only where the source shows its cause: others look the same.
+    from_source: bool = False
+    # Patterns with which it is not named: what it says is missing is there.
+    unless: tuple[str, ...] = ()
 
 
 @dataclass(eq=False)
 class Failed(Exception):
-    """Raised by a check whose claim does not hold: what happened, what was expected, and the line if it is known."""
+    """Raised by a check whose claim does not hold: what happened, and what was expected."""
 
     happened: str
     expected: str
-    line: int | None = None
+    line: int | None = None  # to show, if it is known
     misconception: str | None = None
     at: tuple[str, ...] = ()  # patterns for `grading.source_patterns`, where no line is known
-    ran: tuple[tuple[int, int], ...] | None = (
-        None  # the lines that the failing call executed, where they are recorded
-    )
+    # The lines that the failing call executed, where they are recorded.
+    ran: tuple[tuple[int, int], ...] | None = None
     about: str = ""  # the check whose hints are shown, where that is another one
 
 
@@ -102,15 +100,16 @@ class Probe(Generic[T_co]):
     """Calls the student's function in some scenarios and describes what it did, without judging it."""
 
     name: str
-    look: Callable[
-        [Any], T_co
-    ]  # gets a `Call`; its declared return type tells how evidence is read
+    look: Callable[[Any], T_co]  # gets a `Call`; its return type tells how evidence is read
     machine: str = "bench"  # which machine it needs, see `grading.probing.open_machine`
     edge: bool = False  # whether it only tries edge cases: the check `runs` does not look at it
 
     @property
     def elsewhere(self) -> bool:
-        """Whether it needs a machine that a process with a real GPU cannot be; a reference's probe tries several."""
+        """True if it needs a machine that a process with a real GPU cannot be.
+
+        A reference's probe tries several.
+        """
         return self.machine in (*OTHERS, "reference")
 
     def facts(self, call: Any) -> dict[str, Fact]:
@@ -131,10 +130,8 @@ class Seen:
 
     def __init__(self, observations: Mapping[str, Observation]) -> None:
         self.observations = observations
-        self._asked: list[str | None] = [
-            _NOTHING,
-            None,
-        ]  # the probe and the scenario that a check asked for last
+        # The probe and the scenario that a check asked for last.
+        self._asked: list[str | None] = [_NOTHING, None]
         self._typed: dict[str, Any] = {}
         self._joined: dict[tuple[str, ...], Any] = {}
 
@@ -163,7 +160,10 @@ class Seen:
         return made
 
     def about(self, probe: str | None, scenario: str | None = None) -> None:
-        """Note what is asked about, in one probe or any: a failure shows a line that these calls executed."""
+        """Note what is asked about, in one probe or any.
+
+        A failure shows a line that these calls executed.
+        """
         self._asked[:] = probe, scenario
 
     @property
@@ -208,9 +208,8 @@ class Seen:
 
 
 Judge = Callable[[Seen, Seen], None]  # gets the student's and the reference's; raises Failed
-Diagnose = Callable[
-    [Raised, Seen], str | None
-]  # the misconception behind an error of the student's function
+# The misconception behind an error of the student's function.
+Diagnose = Callable[[Raised, Seen], str | None]
 
 
 @dataclass(frozen=True)
@@ -221,8 +220,8 @@ class Check:
     claim: str
     points: float
     judge: Judge
-    # Checks of the same function that must pass first. A claim that something is not done needs one that something is
-    # done in the same calls: doing nothing earns no points.
+    # Checks of the same function that must pass first. A claim that something is not done needs one
+    # that something is done in the same calls: doing nothing earns no points.
     needs: tuple[str, ...] = ()
 
 
@@ -239,9 +238,9 @@ def line_to_show(
 ) -> int | None:
     """The line of the first of these patterns that the failing call executed; None where there is none.
 
-    Of several places the first one counts, of `return` and of those that begin with `last ` the last one. `skipped to(`
-    is the condition by which a place was left out, and the empty pattern where the function begins. Without a record
-    of what ran, any place will do.
+    Of several places the first one counts, of `return` and of those that begin with `last ` the
+    last one. `skipped to(` is the condition by which a place was left out, and the empty pattern
+    where the function begins. Without a record of what ran, any place will do.
     """
     for pattern in patterns:
         skipped = pattern.startswith("skipped ")
@@ -266,12 +265,14 @@ def line_to_show(
 
 def _guard(line: int, lines: Mapping[str, int], ran: Lines) -> int:
     """The innermost condition around a line that was executed; 0 where none was."""
-    while (line := lines.get(f"guard {line}", 0)) and not was_executed(line, ran):
-        pass
-    return line
+    while True:
+        line = lines.get(f"guard {line}", 0)
+        if not line or was_executed(line, ran):
+            return line
 
 
 def was_executed(line: int, ran: Lines) -> bool:
+    """True if a line is in one of the runs of executed lines."""
     return any(first <= line <= last for first, last in ran)
 
 
@@ -337,10 +338,11 @@ class Function:
         draw: Callable[..., T],
         every: Callable[[int], Iterable[tuple[Any, ...]]] = lambda seed: [(seed,)],
     ) -> Callable[..., T]:
-        """Declare what scenarios are made of: drawn from a seed alone, by a function whose results are kept.
+        """Declare what scenarios are made of: drawn from a seed alone, and kept.
 
-        `every` gives the arguments that it is called with for the seed of a probe. Where many submissions have the same
-        seeds, it is drawn once for all of them, before they run. Who passes a result to student code passes a copy.
+        `every` gives the arguments that `draw` is called with for the seed of a probe. Where many
+        submissions have the same seeds, it is drawn once for all of them, before they run. Who
+        passes a result to student code passes a copy.
         """
         kept = lru_cache(maxsize=DRAWINGS)(draw)
         self.drawings.append(Drawing(kept, every))
@@ -359,9 +361,10 @@ class Function:
         machine: str = "bench",
         edge: bool = False,
     ) -> Any:
-        """Declare a probe under its function's name. It returns a struct, `Cases` of structs, or a dict of `Cases`.
+        """Declare a probe under its function's name.
 
-        One that tries edge cases only comes last: after a time-out, no other is run.
+        It returns a struct, `Cases` of structs, or a dict of `Cases`. One that tries edge cases
+        only comes last: after a time-out, no other is run.
         """
 
         def declare(function: Callable[[Any], Any]) -> Probe[Any]:
@@ -371,7 +374,10 @@ class Function:
         return declare if look is None else declare(look)
 
     def check(self, points: float, needs: tuple[str, ...] = ("runs",)) -> Callable[[Judge], Judge]:
-        """Declare a check under its function's name; its claim is the docstring. Raises ValueError without one."""
+        """Declare a check under its function's name; its claim is the docstring.
+
+        Raises ValueError without one.
+        """
 
         def declare(judge: Judge) -> Judge:
             claim = " ".join((judge.__doc__ or "").split())

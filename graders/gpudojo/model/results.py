@@ -118,9 +118,8 @@ class ExerciseRow(msgspec.Struct, frozen=True):
     checks: list[CheckRow] = []
     extra: bool = False  # extra credit: its points count, and its maximum does not
     by_hand: bool = False  # graded by a person: to do as long as there is no override
-    override: Override | None = (
-        None  # of the whole exercise; `score` is already this, whatever the checks have
-    )
+    # Of the whole exercise; `score` is already this, whatever the checks have.
+    override: Override | None = None
 
     @property
     def heading(self) -> str:
@@ -162,16 +161,16 @@ class RosterRow(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 def both_names(name: str, submission: str) -> str:
-    """A student's name and that of the submission, "Fay Bauer (bauerfay)"; one where they are the same."""
-    return (
-        f"{name} ({submission})"
-        if name and name.casefold() != submission.casefold()
-        else name or submission
-    )
+    """A student's name and that of the submission, "Fay Bauer (bauerfay)"; one if they are equal."""
+    if not name:
+        return submission
+    if name.casefold() == submission.casefold():
+        return name
+    return f"{name} ({submission})"
 
 
 class Timing(msgspec.Struct, frozen=True, omit_defaults=True):
-    """When a submission was handed in, against the deadline that holds for its student. Times are ISO 8601."""
+    """When a submission was handed in, against its student's deadline. Times are ISO 8601."""
 
     submitted: str = ""  # empty where it is not known
     told_by: str = ""  # canvas, gradescope, moodle, commit
@@ -183,7 +182,10 @@ class Timing(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Attempt(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One submission of a student who handed in several, the oldest first. One of them counts: the row is about it."""
+    """One submission of a student who handed in several, the oldest first.
+
+    One of them counts: the row is about it.
+    """
 
     submission: str  # the name of the file or folder
     digest: str
@@ -203,9 +205,11 @@ class Grade(msgspec.Struct, frozen=True):
 
 
 class SubmissionRow(msgspec.Struct, frozen=True):
-    """One submission. A status that is not graded has a reason; it may still have exercises that were graded before.
+    """One submission.
 
-    `score` and `max_score` are in the points of the exercises, overrides and weights included; `final` is published.
+    A status that is not graded has a reason; it may still have exercises that were graded before.
+    `score` and `max_score` are in the points of the exercises, overrides and weights included;
+    `final` is published.
     """
 
     submission: str
@@ -226,15 +230,13 @@ class SubmissionRow(msgspec.Struct, frozen=True):
     output: str = ""  # what the student's code printed, cut off where it was too much
     layers: list[str] = []  # the layers of isolation that held for it
     record: str = ""  # the key of what is kept of its run, beside the results
-    reference: str = (
-        ""  # the key of the reference it was judged against, where it is not the header's
-    )
+    # The key of the reference it was judged against, where it is not the header's.
+    reference: str = ""
     graded_at: str = ""  # ISO 8601, UTC
     timing: Timing | None = None  # None where nothing is known of deadlines and dates
     attempts: list[Attempt] = []  # where there is more than one grading
-    roster: RosterRow | None = (
-        None  # of Gradescope's list where there is none, or nobody on it matches; else None
-    )
+    # Of Gradescope's list where there is none, or nobody on it matches; else None.
+    roster: RosterRow | None = None
     group: str = ""
     gone: bool = False  # its files are no longer where they were; what was graded is kept
     grade: Grade | None = None  # None where it is the score
@@ -317,7 +319,10 @@ class Visibility(msgspec.Struct, frozen=True):
     hints: When = "always"
 
     def shows(self, what: When, deadline: str, now: datetime.datetime) -> bool:
-        """Whether something with this visibility is shown at a time; without a deadline, "after" it is at once."""
+        """True if something with this visibility is shown at a time.
+
+        Without a deadline, "after deadline" is at once.
+        """
         passed = not deadline or now >= datetime.datetime.fromisoformat(deadline)
         return what == "always" or (what == "after deadline" and passed)
 
@@ -330,16 +335,14 @@ class ClassResults(msgspec.Struct, frozen=True):
     torch: str
     gpudojo: str
     max_score: Points
-    layers: dict[
-        str, str
-    ] = {}  # a layer of isolation -> "" if it held, otherwise the reason why not
+    # By layer of isolation: "" if it held, otherwise the reason why not.
+    layers: dict[str, str] = {}
     reference: str = ""  # the key of what is kept of the reference's run
     title: str = ""  # of the course
     graded_at: str = ""  # when results last changed; ISO 8601, UTC
     python: str = ""
-    seed: str = (
-        ""  # tells seeds apart and does not reveal them; "per student: …" where each has another
-    )
+    # Tells seeds apart and does not reveal them; "per student: …" where each has another.
+    seed: str = ""
     limits: RunLimits | None = None
     only: list[str] = []  # the functions graded; empty: all
     scale: Points | None = None  # what `max_score` is worth on the platform; None: `max_score`
@@ -372,10 +375,11 @@ def rows_of(
     misconceptions: Mapping[str, Misconception] | None = None,
     definitions: Iterable[Definition] = (),
 ) -> list[ExerciseRow]:
-    """A row for each of the exercises that has results, in the order of `exercises`; results keep their order.
+    """A row for each of the exercises that has results, in the order of `exercises`.
 
-    `hints` is how many of a function's hints are shown where a check failed. A check's file and cell are those of
-    the graded definition of its function, where `definitions` names one.
+    Results keep their order. `hints` is how many of a function's hints are shown where a check
+    failed. A check's file and cell are those of the graded definition of its function, where
+    `definitions` names one. Raises ValueError for results of other exercises.
     """
     places = {definition.function: definition for definition in definitions}
     by_exercise: dict[str, list[CheckResult]] = {}
