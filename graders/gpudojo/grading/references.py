@@ -1,4 +1,4 @@
-"""What a file is judged by: the reference solution, or evidence of it that a release ships or a cache keeps."""
+"""What a file is judged by: the reference solution, or evidence of it from a release or a cache."""
 
 from __future__ import annotations
 
@@ -39,16 +39,15 @@ PUBLIC_SEEDS: Final = (8, 9, 10)
 
 
 class ShippedEvidence(msgspec.Struct, frozen=True):
-    """A day's evidence."""
+    """The evidence of a day's reference solutions, as a release ships it."""
 
     day: str
     seeds: tuple[int, ...]
     signatures: dict[str, str]  # "04_…::train_epoch": "(model, loader, …)"
     evidence: dict[str, bytes]  # "8/virtual/04_…::train_epoch": compressed
     version: int = VERSION
-    timelines: dict[
-        str, bytes
-    ] = {}  # "04_…::train_epoch": of its calls on the first public seed, compressed
+    # "04_…::train_epoch": of its calls on the first public seed, compressed.
+    timelines: dict[str, bytes] = {}
 
     def has(self, exercise: str, function: str) -> bool:
         return f"{exercise}::{function}" in self.signatures
@@ -307,9 +306,8 @@ class CachedReference:
         return self._known.get(key)
 
 
-OLDER_KEPT: Final = (
-    7  # files of a function that the cache keeps beside a new one, of other seeds and versions
-)
+# Files of a function that the cache keeps beside a new one, of other seeds and versions.
+OLDER_KEPT: Final = 7
 
 
 def cache_folder() -> Path:
