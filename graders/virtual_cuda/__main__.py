@@ -40,7 +40,7 @@ from virtual_cuda.ledger import (
     timeline_of,
 )
 from virtual_cuda.ledger.exports import LineRow, columns_of, totals
-from virtual_cuda.ledger.timeline import duration
+from virtual_cuda.ledger.texts import duration, with_similar_signs
 from virtual_cuda.patching import around, patch
 from virtual_cuda.sizes import format_size, parse_size
 
@@ -393,7 +393,7 @@ class _Run:
         with suppress(OSError, ValueError, AttributeError):
             text = "\n".join(["", *lines, ""])
             coding = sys.stderr.encoding or "utf-8"
-            sys.stderr.write(text.encode(coding, "similar").decode(coding))
+            sys.stderr.write(with_similar_signs(text, coding))
             sys.stderr.flush()
 
     def tables(self) -> dict[str, list[LineRow]]:

@@ -19,7 +19,7 @@ from virtual_cuda.ledger.rows import (
     SyncRow,
     TransferRow,
 )
-from virtual_cuda.ledger.timeline import counted, duration
+from virtual_cuda.ledger.texts import counted, duration
 
 # The share of the time from which copies, or a GPU that waits, are what limits a program.
 MUCH: Final = 0.4

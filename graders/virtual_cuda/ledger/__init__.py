@@ -27,24 +27,24 @@ from virtual_cuda.ledger.records import (
     Sync,
     Transfer,
 )
+from virtual_cuda.ledger.texts import counted, duration, write_similar
 from virtual_cuda.ledger.timeline import (
-    MARKS,
     MOST_CALLS,
     Lane,
     Scaled,
     Timeline,
     TimelineEvent,
     check_timeline,
-    counted,
     decode_timeline,
+    same_call,
+    timeline_of,
+)
+from virtual_cuda.ledger.timeline_text import (
+    MARKS,
     draw_timeline,
-    duration,
     mark_of,
     plain_lines,
-    same_call,
     timeline_legend,
-    timeline_of,
-    write_similar,
 )
 
 __all__ = [

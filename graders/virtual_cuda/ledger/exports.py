@@ -24,13 +24,12 @@ from virtual_cuda.ledger.records import (
     Sync,
     Transfer,
 )
-from virtual_cuda.ledger.timeline import cut, duration, size
-from virtual_cuda.ledger.timeline import shown as printable
+from virtual_cuda.ledger.texts import cut, duration, printable, short_size
 
 
 def _size(bytes_: int) -> str:
     """A cell with a size; empty for 0."""
-    return size(bytes_) if bytes_ else ""
+    return short_size(bytes_) if bytes_ else ""
 
 
 COLUMNS: Final[dict[str, Callable[[Records], str]]] = {

@@ -20,7 +20,7 @@ from gpudojo.model.errors import NoReference
 from gpudojo.model.results import Outcome
 from gpudojo.model.time_outs import describe_time_out, still_running_after
 from gpudojo.release.recording import _timelines_of_calls
-from virtual_cuda.ledger.timeline import NOTHING_BESIDE
+from virtual_cuda.ledger.timeline_text import NOTHING_BESIDE
 
 from tests.gpudojo.notebook.conftest import Session
 from tests.gpudojo.notebook.solving import ROOT, answers, reference

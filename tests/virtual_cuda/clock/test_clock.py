@@ -21,7 +21,7 @@ from virtual_cuda.errors import UnknownClock, UnknownGpu
 from virtual_cuda.hooks import scaled, what_limits
 from virtual_cuda.ledger import duration, plain_lines
 from virtual_cuda.ledger.rows import OperationRow
-from virtual_cuda.ledger.timeline import draw_scaled
+from virtual_cuda.ledger.timeline_text import draw_scaled
 
 from tests.virtual_cuda.clock.__main__ import (
     MIXES,

@@ -9,19 +9,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from virtual_cuda.ledger import LineRow, draw_table
-from virtual_cuda.ledger.timeline import (
+from virtual_cuda.ledger.texts import short_size, write_similar
+from virtual_cuda.ledger.timeline import Timeline, TimelineEvent
+from virtual_cuda.ledger.timeline_text import (
     NARROWEST,
     NOTHING_BESIDE,
-    Timeline,
-    TimelineEvent,
     columns,
     compared,
     draw_timeline,
     mark_of,
     plain_lines,
-    size,
     timeline_legend,
-    write_similar,
 )
 
 
@@ -168,7 +166,7 @@ def test_every_event_stands_in_one_column_in_order(
 
 
 def test_sizes_are_short() -> None:
-    assert [size(n) for n in (0, 512, 1023, 1024, 1536, 1 << 20, 1023 << 20, 5 << 50)] == [
+    assert [short_size(n) for n in (0, 512, 1023, 1024, 1536, 1 << 20, 1023 << 20, 5 << 50)] == [
         *("0 B", "512 B", "1023 B", "1 KiB", "1.5 KiB", "1 MiB", "1023 MiB", "5120 TiB"),
     ]
 

@@ -1,0 +1,88 @@
+"""Short texts for tables and pictures: sizes, durations, counts, and signs for outputs that have few of them."""
+
+from __future__ import annotations
+
+import codecs
+from typing import Any, Final
+
+
+def short_size(count: int) -> str:
+    """A number of bytes with three digits: "512 B", "1.5 KiB"."""
+    units = ("B", "KiB", "MiB", "GiB", "TiB")
+    place = min(max(count.bit_length() - 1, 0) // 10, len(units) - 1)
+    value = count / 1024**place
+    digits = f"{value:.3g}" if value < 1000 else f"{value:.0f}"
+    return f"{digits} {units[place]}"
+
+
+def duration(nanoseconds: int) -> str:
+    """A time with three digits: "12.3 ms"."""
+    for unit, scale in (("s", 1e9), ("ms", 1e6), ("µs", 1e3)):
+        if nanoseconds >= scale * 0.9995:
+            value = nanoseconds / scale
+            return f"{value:.3g} {unit}" if value < 999.5 else f"{value:,.0f} {unit}"
+    return f"{nanoseconds} ns"
+
+
+def counted(count: int, one: str, several: str = "") -> str:
+    """A number and what is counted: "1 wait", "64 waits"."""
+    word = one if count == 1 else several or f"{one}s"
+    return f"{count:,} {word}"
+
+
+def cut(text: str, width: int) -> str:
+    """The text, or its beginning with an ellipsis, in so many characters."""
+    return text if len(text) <= width else f"{text[: width - 1]}…"
+
+
+def printable(text: str) -> str:
+    """Foreign text for a terminal: characters that would move the cursor or turn the line around are replaced."""
+    replacement = "\N{REPLACEMENT CHARACTER}"
+    return "".join(sign if sign.isprintable() else replacement for sign in text)
+
+
+# What is written instead where an output has not all characters, such as a file in a Windows code page.
+_SIMILAR_SIGNS: Final = {
+    "#": "█▓▇■",
+    "=": "▒▆▅",
+    ".": "░▄▃▂▁·…",
+    "-": "─━╌–—",
+    "|": "│┃║┊╎",
+    "+": "┌┐└┘├┤┬┴┼╭╮╰╯✓✔",
+    "v": "↓▼▽",
+    "^": "↑▲△",
+    ">": "→▶▸❱›",
+    "<": "←◀",
+    "x": "↔×✗✘",
+    "*": "•●★",
+    "A": "◆",
+    "a": "◇",
+    "u": "µ",
+    '"': "“”",
+}
+SIMILAR: Final = {sign: similar for similar, signs in _SIMILAR_SIGNS.items() for sign in signs}
+_HANDLER: Final = "similar"  # as Python's codecs call it
+
+
+def _similar_signs(error: UnicodeError) -> tuple[str, int]:
+    """What a codec writes instead of signs that it does not have, and where it goes on."""
+    assert isinstance(error, UnicodeEncodeError)
+    missing = error.object[error.start : error.end]
+    return "".join(SIMILAR.get(sign, "?") for sign in missing), error.end
+
+
+def with_similar_signs(text: str, encoding: str) -> str:
+    """The text, with similar signs instead of those that the encoding does not have."""
+    codecs.register_error(_HANDLER, _similar_signs)
+    return text.encode(encoding, _HANDLER).decode(encoding)
+
+
+def write_similar(*streams: Any) -> None:
+    """Let text streams without all characters write similar ones instead of raising an error."""
+    codecs.register_error(_HANDLER, _similar_signs)
+    for stream in streams:
+        try:
+            "█".encode(stream.encoding or "ascii")
+        except (UnicodeEncodeError, LookupError, AttributeError):
+            if hasattr(stream, "reconfigure"):
+                stream.reconfigure(errors=_HANDLER)

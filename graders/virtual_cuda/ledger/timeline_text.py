@@ -1,0 +1,363 @@
+"""A timeline drawn as lines of text: host, copies, device and memory, and lanes to scale."""
+
+from __future__ import annotations
+
+import re
+import textwrap
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from operator import itemgetter
+from typing import Final
+
+from virtual_cuda.ledger.texts import counted, cut, duration, printable, short_size
+from virtual_cuda.ledger.timeline import Lane, LaneKind, Scaled, Timeline, TimelineEvent
+
+# Of the columns, at most, for events that have one each; the rest is for operations.
+SHARE: Final = 0.75
+
+# A text and its meaning: "", "wait", "copy", "grad", "no grad", "autocast", "pass" or "memory".
+Fragment = tuple[str, str]
+DrawnLine = tuple[Fragment, ...]
+
+LABEL: Final = 9
+NARROWEST: Final = 40
+WIDEST: Final = 160
+BARS: Final = "▁▂▃▄▅▆▇█"
+WAIT = "│"
+WAITS = "║"
+EXPLICIT = "┊"
+LANE: Final = "─"
+ARROWS: Final = {"↓": "to device", "↑": "to host", "↔": "between devices"}
+# The marks of a timeline by kind: the sign in text, and the meaning. Pages draw the same kinds in their own shapes.
+MARKS: Final = {
+    "wait": (WAIT, "the host waits to read from the device"),
+    "explicit-wait": (EXPLICIT, "an explicit synchronize"),
+    "to-device": ("↓", "copy to the device"),
+    "to-host": ("↑", "copy to the host"),
+    "between-devices": ("↔", "copy between devices"),
+    "forward": ("F", "forward"),
+    "backward": ("B", "backward"),
+    "step": ("S", "optimizer step"),
+    "scaler": ("s", "scaler"),
+    "grad": ("•", "operation, grad on"),
+    "no-grad": ("·", "operation, grad off"),
+    "grad-autocast": ("◆", "autocast, grad on"),
+    "no-grad-autocast": ("◇", "autocast, grad off"),
+}
+MEANINGS: Final = {"•": "grad", "·": "no grad", "◆": "autocast", "◇": "autocast"}
+LINES: Final = 5  # that made the host wait, the worst first
+NOTHING_BESIDE: Final = "The reference has nothing to draw for the same call."
+LEGEND: Final = (f"{WAITS} several waits", *(f"{sign} {words}" for sign, words in MARKS.values()))
+
+
+def mark_of(event: TimelineEvent) -> str | None:
+    """The kind of mark that an event has, a key of MARKS.
+
+    None where it has none: it shows in the memory, or inside a pass or a copy that is drawn.
+    """
+    match event.kind:
+        case "op":
+            mark = "grad" if event.grad else "no-grad"
+            return f"{mark}-autocast" if event.autocast else mark
+        case "sync":
+            return "wait"
+        case "explicit sync":
+            return "explicit-wait"
+        case "memory" | "inner forward" | "upload sync":
+            return None
+    return event.kind.replace(" ", "-")
+
+
+# ---- columns ---------------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Column:
+    """Some events that follow one another."""
+
+    events: list[TimelineEvent]
+    live: int = 0  # bytes, the most in it
+
+    def count(self, *kinds: str) -> int:
+        """How many of its events are of these kinds."""
+        return sum(event.kind in kinds for event in self.events)
+
+    def bytes(self, kind: str) -> int:
+        """What its events of this kind copied, or took."""
+        return sum(event.bytes for event in self.events if event.kind == kind)
+
+    @property
+    def waits(self) -> int:
+        """How often the host waited here."""
+        return self.count("sync", "explicit sync")
+
+
+def columns(timeline: Timeline, room: int) -> list[Column]:
+    """At most `room` columns. Copies and waits have one each as long as there are enough."""
+    drawn = [event for event in timeline.events if mark_of(event) is not None]
+    by_place: dict[int, Column] = {}
+    for event, place in zip(drawn, _places(drawn, max(room, 1)), strict=True):
+        by_place.setdefault(place, Column([])).events.append(event)
+    found = list(by_place.values())
+    if not found:
+        return []
+    # Each column's memory: the most from its first event to the next column's.
+    starts = [column.events[0].at for column in found]
+    for event in timeline.events:
+        column = found[max(bisect_right(starts, event.at) - 1, 0)]
+        column.live = max(column.live, event.live)
+    return found
+
+
+def _places(events: Sequence[TimelineEvent], room: int) -> list[int]:
+    """The number of the column for each event, ascending: operations share what other events leave of the room."""
+    if len(events) <= room:
+        return list(range(len(events)))
+    others = sum(event.kind != "op" for event in events)
+    operations = len(events) - others
+    if others > room * SHARE or not operations:
+        return [place * room // len(events) for place in range(len(events))]
+    room_left = room - others
+    places = []
+    others_before = 0
+    operations_before = 0
+    for event in events:
+        places.append(others_before + operations_before * room_left // operations)
+        if event.kind == "op":
+            operations_before += 1
+        else:
+            others_before += 1
+    return places
+
+
+# ---- the picture -----------------------------------------------------------------------------------------------------
+
+
+def draw_timeline(
+    timeline: Timeline, width: int, theirs: Timeline | None = None
+) -> list[DrawnLine]:
+    """The lines of the picture, `width` characters wide, with a heading and a comparison with the reference."""
+    width = min(max(width, NARROWEST), WIDEST)
+    lines = [_plain_line(cut(_heading(timeline), width))]
+    lines += _draw_columns(timeline, columns(timeline, width - LABEL))
+    for text in (*_describe_copies(timeline), *_describe_waits(timeline)):
+        lines.append(_plain_line(cut(text, width)))
+    if timeline.scaled is not None:
+        lines += draw_scaled(timeline.scaled, width)
+    if not timeline.scenario:  # a whole program, which has no reference
+        return lines + [_plain_line(text) for text in timeline_legend(width)]
+    last = compared(timeline, theirs) if theirs is not None else NOTHING_BESIDE
+    wrapped = textwrap.wrap(last, width, subsequent_indent="  ")
+    return lines + [_plain_line(text) for text in wrapped]
+
+
+def _plain_line(text: str) -> DrawnLine:
+    return ((text, ""),)
+
+
+def _heading(timeline: Timeline) -> str:
+    waits = counted(timeline.wait_count, "wait")
+    events = counted(sum(timeline.counts.values()), "event")
+    heading = f"{printable(timeline.function)}: {waits}, {events}"
+    if timeline.left_out:
+        heading += f" ({timeline.left_out:,} of them not drawn)"
+    if timeline.scenario:
+        scenario = printable(timeline.scenario)
+        heading += f" in its busiest call (scenario “{scenario}”, on {printable(timeline.device)})"
+    return heading
+
+
+def _draw_columns(timeline: Timeline, found: Sequence[Column]) -> list[DrawnLine]:
+    """Lanes of host, copies and device, and bars for the memory; nothing where there are no columns."""
+    if not found:
+        return []
+    highest = max([timeline.peak_bytes, 1, *(column.live for column in found)])
+    bars = ""
+    for column in found:
+        bars += BARS[min(len(BARS) * column.live // highest, len(BARS) - 1)]
+    return [
+        _lane("host", found, _sign_on_host, "pass"),
+        _lane("", found, _sign_of_copies, "copy"),
+        _lane("device", found, _sign_on_device, ""),
+        (_label("memory"), (bars, "memory")),
+    ]
+
+
+def _label(text: str) -> Fragment:
+    return f"{text:>{LABEL - 1}} ", ""
+
+
+def _lane(
+    label: str, found: Sequence[Column], sign_of: Callable[[Column], str], meaning: str
+) -> DrawnLine:
+    """One sign for each column; waits go through all lanes. Without a label it is the lane of copies."""
+    pieces = [_label(label)]
+    for column in found:
+        if column.waits:
+            pieces.append((_sign_of_waits(column), "wait"))
+            continue
+        sign = sign_of(column)
+        is_empty = sign in (LANE, " ")
+        pieces.append((sign, MEANINGS.get(sign, "" if is_empty else meaning)))
+    if not label:
+        pieces = _with_sizes(pieces, found)
+    return tuple(_join_neighbours(pieces))
+
+
+def _sign_of_waits(column: Column) -> str:
+    implicit = column.count("sync")
+    if implicit > 1:
+        return WAITS
+    return WAIT if implicit else EXPLICIT
+
+
+def _sign_on_host(column: Column) -> str:
+    for kind in ("forward", "backward", "step", "scaler"):
+        if column.count(kind):
+            return MARKS[kind][0]
+    return LANE
+
+
+def _sign_of_copies(column: Column) -> str:
+    to_device = column.count("to device")
+    to_host = column.count("to host")
+    if to_device and to_host:
+        return "↕"
+    if to_device:
+        return "↓"
+    if to_host:
+        return "↑"
+    return "↔" if column.count("between devices") else " "
+
+
+def _sign_on_device(column: Column) -> str:
+    """The most frequent mark of its operations."""
+    signs = [MARKS[mark_of(event) or ""][0] for event in column.events if event.kind == "op"]
+    return max(set(signs), key=signs.count) if signs else LANE
+
+
+def _with_sizes(pieces: list[Fragment], found: Sequence[Column]) -> list[Fragment]:
+    """Arrows with their bytes beside them, where nothing else stands."""
+    cells = [text for text, _ in pieces]
+    for place, column in enumerate(found, 1):
+        if cells[place] not in ARROWS:
+            continue
+        copied = column.bytes(ARROWS[cells[place]])
+        if not copied:
+            continue
+        label = short_size(copied)
+        after = cells[place + 1 : place + 2 + len(label)]
+        if all(cell == " " for cell in after) and len(after) >= len(label):
+            cells[place + 1 : place + 1 + len(label)] = list(label)
+    labelled = [pieces[0]]
+    for cell, (_, meaning) in zip(cells[1:], pieces[1:], strict=True):
+        labelled.append((cell, meaning or ("copy" if cell.strip() else "")))
+    return labelled
+
+
+def _join_neighbours(pieces: Iterable[Fragment]) -> Iterator[Fragment]:
+    """Neighbours of one meaning as one piece: fewer escape sequences."""
+    for meaning, group in groupby(pieces, key=itemgetter(1)):
+        text = "".join(text for text, _ in group)
+        if text:
+            yield text, meaning
+
+
+def _describe_copies(timeline: Timeline) -> Iterator[str]:
+    """One line on the peak of memory and the copies, if there is anything to say."""
+    parts = []
+    if timeline.peak_bytes:
+        parts.append(f"peak {short_size(timeline.peak_bytes)}")
+    if down := timeline.counts.get("to device", 0):
+        parts.append(f"↓ {counted(down, 'copy', 'copies')}, {short_size(timeline.to_device)}")
+    if up := timeline.counts.get("to host", 0):
+        parts.append(f"↑ {counted(up, 'copy', 'copies')}, {short_size(timeline.to_host)}")
+    if parts:
+        yield f"{'':{LABEL}}{'   '.join(parts)}"
+
+
+def _describe_waits(timeline: Timeline) -> Iterator[str]:
+    """A line for each of the lines that made the host wait most often."""
+    worst = sorted(timeline.waits.items(), key=lambda wait: (-wait[1], wait[0]))
+    for line, count in worst[:LINES]:
+        text = printable(timeline.lines.get(line, "").strip())
+        code = f": {text}" if text else ""
+        yield f"{'':{LABEL}}{count:,} × │ line {line}{code}"
+    if len(worst) > LINES:
+        more = counted(len(worst) - LINES, "line")
+        yield f"{'':{LABEL}}… and {more} more that made the host wait"
+
+
+def compared(yours: Timeline, theirs: Timeline) -> str:
+    """One line on what differs from the reference's run."""
+    parts = [f"{counted(yours.wait_count, 'wait')} (reference: {theirs.wait_count})"]
+    for what, mine, other in (
+        ("to the device", yours.to_device, theirs.to_device),
+        ("to the host", yours.to_host, theirs.to_host),
+        ("peak", yours.peak_bytes, theirs.peak_bytes),
+    ):
+        if mine != other:
+            parts.append(f"{what} {short_size(mine)} (reference: {short_size(other)})")
+    return f"Your code: {', '.join(parts)}"
+
+
+def timeline_legend(width: int) -> list[str]:
+    """The meaning of the signs, in lines of at most `width` characters."""
+    lines = [""]
+    for entry in LEGEND:
+        longer = f"{lines[-1]}   {entry}".strip()
+        if len(longer) <= width or not lines[-1]:
+            lines[-1] = longer
+        else:
+            lines.append(entry)
+    return lines
+
+
+def plain_lines(lines: Sequence[DrawnLine]) -> list[str]:
+    """The text of the lines, without the meanings."""
+    return ["".join(text for text, _ in line).rstrip() for line in lines]
+
+
+# ---- to scale --------------------------------------------------------------------------------------------------------
+
+# Of a lane to scale: the signs for what fills little of a column, more, and most of it.
+FILLED: Final[dict[LaneKind, str]] = {"kernel": "░▒▓█", "copy": "▽▼", "issue": "░▒▓█", "wait": "╎┃"}
+SHADES: Final = {"kernel": "grad", "copy": "copy", "issue": "pass", "wait": "wait"}
+FILLINGS: Final = "░▒▓█ works little, more, all of the time   ▽▼ copies   ╎┃ waits for the GPU"
+
+
+def draw_scaled(scaled: Scaled, width: int) -> list[DrawnLine]:
+    """The lanes of host and streams to scale, the meaning of the signs, and what limits the code."""
+    room = max(width - LABEL, 1)
+    end = duration(scaled.end)
+    gpu = printable(scaled.gpu)
+    heading = f"modelled on {gpu}, to scale: {end}, GPU idle {scaled.idle} % of the time"
+    lines = [_plain_line(cut(heading, width))]
+    for lane in scaled.lanes:
+        name = re.sub(r"^cuda:(\d+) stream ", r"GPU \1 s", printable(lane.name))
+        label = _label(cut(name.removesuffix(" s0"), LABEL - 1))
+        lines.append(tuple(_join_neighbours([label, *_fill_lane(lane, room)])))
+    lines.append(_plain_line(f"{'':{LABEL}}0{end:>{room - 1}}"))
+    lines.append(_plain_line(f"{'':{LABEL}}{cut(FILLINGS, room)}"))
+    wrapped = textwrap.wrap(printable(scaled.limit), width)
+    return lines + [_plain_line(text) for text in wrapped]
+
+
+def _fill_lane(lane: Lane, room: int) -> Iterator[Fragment]:
+    """A sign and its meaning for each of `room` columns; nothing for a lane without parts."""
+    count = len(lane.parts)
+    if not count:
+        return
+    for column in range(room):
+        first = column * count // room
+        until = max((column + 1) * count // room, first + 1)
+        parts = lane.parts[first:until]
+        share = sum(percent for _, percent in parts) / len(parts)
+        if not share:
+            yield LANE, ""
+            continue
+        kind, _ = max(parts, key=itemgetter(1))
+        signs = FILLED[kind]
+        yield signs[min(int(share * len(signs) / 100), len(signs) - 1)], SHADES[kind]
