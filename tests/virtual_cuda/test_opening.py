@@ -8,6 +8,7 @@ import weakref
 import pytest
 import torch
 import virtual_cuda
+import virtual_cuda.hooks
 from virtual_cuda.errors import AlreadyOpen, BadDeviceCount, BadSize, DeviceError, NoSuchDevice
 from virtual_cuda.ledger.rows import StreamRow
 

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 import virtual_cuda
+import virtual_cuda.hooks
 from virtual_cuda import patching
 from virtual_cuda.hooks import patch_imported_names
 
