@@ -153,7 +153,7 @@ SCALER_CALLS: Final = ("scale", "unscale_", "step", "update")
 _STEP: Final = "Optimizer.step#"  # how torch names a step to its profiler
 
 
-class _Running(threading.local):
+class _PassesOfThread(threading.local):
     """What is under way in this thread."""
 
     def __init__(self) -> None:
@@ -163,7 +163,7 @@ class _Running(threading.local):
         self.steps: list[tuple[int, str]] = []  # row and optimizer of the steps inside one another
 
 
-_running: Final = _Running()
+_running: Final = _PassesOfThread()
 
 
 class Recorder:
