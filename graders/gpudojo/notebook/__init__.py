@@ -1,4 +1,4 @@
-"""Checks in a notebook: `check(train_epoch)` in a cell shows the results of a function, with reasons.
+"""Checks in a notebook: `check(train_epoch)` in a cell shows a function's results, with reasons.
 
 The function is the one in the session, as it is now; nothing is read from a file.
 """
@@ -22,21 +22,23 @@ from gpudojo.model.catalogue import every_exercise
 from gpudojo.model.errors import NoSuchSeed
 from gpudojo.model.exercise import Exercise, Function
 from gpudojo.model.results import Outcome
-from gpudojo.notebook.cells import (
-    NOWHERE,
+from gpudojo.notebook.reports import (
     STOPPED,
     CheckReport,
     FunctionReport,
     PointsTable,
-    definitions,
-    function_report,
     line_table,
-    live,
+    report_function,
+)
+from gpudojo.notebook.session_functions import (
+    NO_SOURCE,
+    cells_to_run,
+    find_source,
     recording_lines,
 )
 
 SEED: Final = PUBLIC_SEEDS[0]
-CHARACTERS: Final = 20_000  # of what student code prints; a notebook stores its output
+OUTPUT_CHARACTERS: Final = 20_000  # of what student code prints; a notebook stores its output
 Task = tuple[Exercise, Function]
 
 
@@ -49,7 +51,8 @@ def check(
 ) -> None:
     """Check functions of this notebook, `check(train_epoch)`, or everything it defines, `check()`.
 
-    `hints=2` shows two hints. `seconds` is the time limit of each function; interrupting the cell ends the check.
+    `hints=2` shows two hints. `seconds` is the time limit of each function; interrupting the cell
+    ends the check.
     """
     namespace = sys._getframe(1).f_globals
     if namespace.get("__name__") != "__main__":
@@ -81,15 +84,15 @@ def make_report(
         bench in ("cuda", "mps") and not device_count(bench)
     ):
         return CheckReport(said=(f"{NoSuchDevice(bench)}.",))
-    tasks = _tasks()
+    tasks = _tasks_by_name()
     said: list[str] = []
     wanted: list[tuple[str, Any]] = []
     for thing in things:
-        name = _name(thing, namespace, tasks)
+        name = _name_of_task(thing, namespace, tasks)
         if isinstance(thing, str) and name in namespace:
             thing = namespace[name]
         if name is None:
-            said.append(_refusal(thing, tasks))
+            said.append(_why_not_checked(thing, tasks))
         elif isinstance(thing, str):
             said.append(f"`{name}` is not defined here yet: run its cell first.")
         else:
@@ -100,19 +103,21 @@ def make_report(
             said.append("Nothing to check yet: run the cells above first, from the top.")
     found: list[FunctionReport] = []
     for exercise in {tasks[name][0].stem: tasks[name][0] for name, _ in wanted}.values():
-        seeds = known_seeds(Path.cwd() / NOWHERE, exercise)
+        seeds = known_seeds(Path.cwd() / NO_SOURCE, exercise)
         if seeds is not None and seed not in seeds:
             return CheckReport(said=(f"{NoSuchSeed(seed, seeds)}.",))
     kind = choose_device(bench)[0]
     count = 1 if hints is None else hints
     try:
         for name, thing in wanted:
-            found.append(_checked(name, thing, namespace, tasks[name], count, seed, kind, seconds))
+            found.append(
+                _check_function(name, thing, namespace, tasks[name], count, seed, kind, seconds)
+            )
     except KeyboardInterrupt:
         said.append(STOPPED.format(name=wanted[len(found)][0]))
     if things:
         return CheckReport(tuple(found), said=tuple(said))
-    return CheckReport(table=_table(found, tasks) if found else None, said=tuple(said))
+    return CheckReport(table=_make_points_table(found, tasks) if found else None, said=tuple(said))
 
 
 def show(report: CheckReport) -> None:
@@ -131,7 +136,7 @@ def show(report: CheckReport) -> None:
         print(text.encode(encoding, "replace").decode(encoding))
 
 
-def _tasks() -> dict[str, Task]:
+def _tasks_by_name() -> dict[str, Task]:
     return {
         function.name: (exercise, function)
         for _, exercise in every_exercise()
@@ -139,7 +144,7 @@ def _tasks() -> dict[str, Task]:
     }
 
 
-def _name(thing: Any, namespace: dict[str, Any], tasks: dict[str, Task]) -> str | None:
+def _name_of_task(thing: Any, namespace: dict[str, Any], tasks: dict[str, Task]) -> str | None:
     """The task that an object is for: by its name in the notebook, or by its own name."""
     if isinstance(thing, str):
         return thing if thing in tasks else None
@@ -150,7 +155,7 @@ def _name(thing: Any, namespace: dict[str, Any], tasks: dict[str, Task]) -> str 
     return here or (own if callable(thing) and isinstance(own, str) and own in tasks else None)
 
 
-def _refusal(thing: Any, tasks: dict[str, Task]) -> str:
+def _why_not_checked(thing: Any, tasks: dict[str, Task]) -> str:
     """Why an argument of `check` cannot be checked."""
     own = thing if isinstance(thing, str) else getattr(thing, "__name__", None)
     if isinstance(own, str) and (isinstance(thing, str) or callable(thing)):
@@ -166,7 +171,7 @@ def _refusal(thing: Any, tasks: dict[str, Task]) -> str:
     )
 
 
-def _checked(
+def _check_function(
     name: str,
     thing: Any,
     namespace: dict[str, Any],
@@ -179,13 +184,13 @@ def _checked(
     import torch  # not before the first check
 
     exercise, function = task
-    student = live(name, thing)
+    student = find_source(name, thing)
     submission = student.submission(namespace)
-    load.leave_cells(student.file, definitions(student, namespace))
+    load.leave_cells(student.file, cells_to_run(student, namespace))
     grader = FileGrader(submission.path, kind, seed, submission, watching=True)
     state = torch.get_rng_state()  # a check does not change the random numbers of the next cell
     try:
-        with bounded_output(CHARACTERS), recording_lines(student, submission.names):
+        with bounded_output(OUTPUT_CHARACTERS), recording_lines(student, submission.names):
             results = grader.results(exercise, function, Limits(seconds, shared=True))
     finally:
         torch.set_rng_state(state)
@@ -193,10 +198,10 @@ def _checked(
         function.name
     )  # None if it was not run, for example because there is no reference
     recorded = (line_table(pair.yours, student), pair.timelines()) if pair is not None else ()
-    return function_report(student, exercise, function, results, hints, *recorded)
+    return report_function(student, exercise, function, results, hints, *recorded)
 
 
-def _table(found: Sequence[FunctionReport], tasks: dict[str, Task]) -> PointsTable:
+def _make_points_table(found: Sequence[FunctionReport], tasks: dict[str, Task]) -> PointsTable:
     results = {one.name: {result.check: result for result in one.results} for one in found}
     rows: dict[str, ExercisePoints] = {}
     for stem in dict.fromkeys(one.exercise for one in found):

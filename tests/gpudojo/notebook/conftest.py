@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from gpudojo.notebook import make_report
-from gpudojo.notebook.cells import CheckReport
+from gpudojo.notebook.reports import CheckReport
 
 _numbers = itertools.count(1)
 

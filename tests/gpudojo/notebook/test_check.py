@@ -341,7 +341,7 @@ def test_output_is_shown_and_limited(session: Session, capsys: pytest.CaptureFix
     session.check("select_device")
     printed = capsys.readouterr().out
     assert printed.startswith("hellohello")
-    assert len(printed) < 2 * notebook.CHARACTERS
+    assert len(printed) < 2 * notebook.OUTPUT_CHARACTERS
 
 
 def test_an_endless_function_times_out(session: Session) -> None:

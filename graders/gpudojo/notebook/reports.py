@@ -1,0 +1,314 @@
+"""Reports of checks in a notebook: data, plain text and HTML."""
+
+from __future__ import annotations
+
+import functools
+import linecache
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple
+
+import jinja2
+from markupsafe import Markup, escape
+from virtual_cuda import ledger
+from virtual_cuda.hooks import USUAL_GPU
+from virtual_cuda.ledger import (
+    Timeline,
+    columns_of,
+    draw_timeline,
+    line_rows,
+    questions,
+    timeline_legend,
+)
+
+from gpudojo.grading.feedback import (
+    BAR_WIDTH,
+    ExercisePoints,
+    Part,
+    headline_and_parts,
+    hint_parts,
+    hints_about,
+    lay_out_part,
+    progress_bar,
+)
+from gpudojo.grading.watching import Busiest
+from gpudojo.model.exercise import Exercise, Function
+from gpudojo.model.results import CheckResult, Outcome
+from gpudojo.notebook.session_functions import SessionFunction, cell_name
+
+DONE: Final = "Everything that is defined here passes. Well done!"
+STUB: Final = "still to do: fill in its cell, run it, and check again."
+STOPPED: Final = (
+    "Interrupted while `{name}` was checked. "
+    "It has no result, and neither have the functions after it."
+)
+CODE_WIDTH: Final = 60  # characters of a line of code
+DRAWING_WIDTH: Final = 110  # characters
+MARKS: Final = {
+    Outcome.PASSED: "passed",
+    Outcome.FAILED: "FAILED",
+    Outcome.TODO: "to do",
+    Outcome.BLOCKED: "blocked",
+    Outcome.ERROR: "error",
+}
+Timelines = tuple[Timeline, Timeline | None]  # of the student's function and of the reference
+
+
+class LineRow(NamedTuple):
+    """A line of code and what it did; the last row of a table has the sums."""
+
+    number: str  # of the line; for another cell with the name of the cell
+    code: str
+    cells: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class LineTable:
+    """What each line of a function did on the device, and how long a GPU would take for it."""
+
+    headings: tuple[str, ...]
+    rows: tuple[LineRow, ...]
+    waits: tuple[str, ...]  # a sentence for each line at which the host waited more than once
+    device: str
+
+
+def line_table(busiest: Busiest, function: SessionFunction) -> LineTable | None:
+    """The table of the busiest call; None if it did not use a device."""
+    records = tuple(record for record in busiest.records if record.site is not None)
+    spent = busiest.spent()
+    sums = ledger.totals(records, spent)
+    if not any(sums):
+        return None
+    rows = []
+    for row in line_rows(records, function.file, function.source, function.first, spent):
+        rows.append(LineRow(str(row.number), row.code, row.cells))
+    # Lines of other cells that did something.
+    for file, line in sorted(questions.per_line(records)):
+        if file == function.file:
+            continue
+        number = f"{cell_name(file)}:{line}".lstrip(":")
+        for row in line_rows(records, file, [linecache.getline(file, line)], line, spent):
+            if any(row.cells):
+                rows.append(LineRow(number, row.code, row.cells))
+    rows.append(LineRow("", "total", sums))
+    waits = []
+    hot = questions.hot_lines(questions.waits(records), at_least=2)
+    for (file, line), count in hot.items():
+        if file == function.file:
+            waits.append(f"Line {line} made the host wait for the device {count} times.")
+    device = busiest.device
+    if spent is not None:
+        device = f"{device}, and how long it would take on {USUAL_GPU} (modelled)"
+    return LineTable(columns_of(spent), tuple(rows), tuple(waits), device)
+
+
+@dataclass(frozen=True)
+class FunctionReport:
+    """The results of one function, and the texts about them."""
+
+    name: str
+    exercise: str
+    title: str
+    results: tuple[CheckResult, ...]
+    parts: tuple[tuple[Part, ...], ...]  # the texts about each result
+    hints: tuple[Part, ...] = ()
+    lines: LineTable | None = None
+    timelines: Timelines | None = None
+
+    @property
+    def points(self) -> float:
+        """The points that were reached."""
+        return sum(result.points for result in self.results)
+
+    @property
+    def most(self) -> float:
+        """The points that can be reached."""
+        return sum(result.max_points for result in self.results)
+
+    @property
+    def outcomes(self) -> set[Outcome]:
+        """Which outcomes there are among the results."""
+        return {result.outcome for result in self.results}
+
+    @property
+    def to_do(self) -> bool:
+        """True if the function is still a stub."""
+        return self.outcomes == {Outcome.TODO}
+
+
+@dataclass(frozen=True)
+class PointsTable:
+    """The points of every exercise of which something is defined."""
+
+    rows: tuple[ExercisePoints, ...]
+    following: str  # what to check next, as code; empty when nothing is left
+
+    @property
+    def points(self) -> float:
+        """The points that were reached."""
+        return sum(row.points for row in self.rows)
+
+    @property
+    def max_points(self) -> float:
+        """The points that can be reached."""
+        return sum(row.max_points for row in self.rows)
+
+    @property
+    def done(self) -> bool:
+        """True if every check of these exercises passes."""
+        return bool(self.rows) and all(row.state == "done" for row in self.rows)
+
+
+@dataclass(frozen=True)
+class CheckReport:
+    """The output of one call of `check`, as text and as HTML."""
+
+    checked: tuple[FunctionReport, ...] = ()
+    table: PointsTable | None = None
+    said: tuple[str, ...] = ()
+
+    def __repr__(self) -> str:
+        return report_as_text(self)
+
+    def _repr_html_(self) -> str:
+        return report_as_html(self)
+
+    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, str]:
+        return {"text/plain": repr(self), "text/html": self._repr_html_()}
+
+
+def report_function(
+    student: SessionFunction,
+    exercise: Exercise,
+    function: Function,
+    results: Sequence[CheckResult],
+    hints: int,
+    lines: LineTable | None = None,
+    timelines: Timelines | None = None,
+) -> FunctionReport:
+    """The report of one function: results, texts, hints, and what its busiest call did."""
+    parts = tuple(_parts_about(result, student) for result in results)
+    failed = next((result for result in results if result.outcome is Outcome.FAILED), None)
+    passed = all(result.outcome is Outcome.PASSED for result in results)
+    count = hints if failed or (hints > 1 and not passed) else 0
+    every = hints_about(failed, function) if failed else function.hints
+    more = f"check({student.name}, hints={count + 1})"
+    return FunctionReport(
+        function.name,
+        exercise.stem,
+        exercise.title,
+        tuple(results),
+        parts,
+        tuple(hint_parts(every, exercise, count, more)),
+        lines,
+        timelines,
+    )
+
+
+def _parts_about(result: CheckResult, student: SessionFunction) -> tuple[Part, ...]:
+    """The labelled texts about one result."""
+    place = student.describe_line(result.line) if result.line is not None else ""
+    headline, parts = headline_and_parts(result, place)
+    if result.outcome is Outcome.BLOCKED:
+        parts = [("blocked by", f"`{result.blocked_by}`, which has to pass first")]
+    elif result.outcome is Outcome.ERROR:
+        parts = [("our fault", headline), *(part for part in parts if part[0] == "happened")]
+    elif result.outcome is Outcome.TODO:
+        parts = [("to do", result.happened)] if result.happened else []
+    return tuple(parts)
+
+
+def report_as_text(report: CheckReport) -> str:
+    """A report as lines of text."""
+    lines: list[str] = []
+    for checked in report.checked:
+        lines += [*_function_lines(checked), ""]
+    if report.table is not None:
+        lines += [*_points_lines(report.table), ""]
+    lines += report.said
+    return "\n".join(lines).rstrip()
+
+
+def _function_lines(checked: FunctionReport) -> Iterator[str]:
+    yield f"{checked.name}: {checked.points:g} of {checked.most:g} points ({checked.exercise})"
+    if checked.to_do:
+        yield f"  {STUB}"
+    else:
+        for result, parts in zip(checked.results, checked.parts, strict=True):
+            yield f"  {MARKS[result.outcome]:8} {result.claim}"
+            for label, content in parts:
+                for line in lay_out_part(label, content):
+                    yield f"  {line}"
+    for label, content in checked.hints:
+        yield from lay_out_part(label, content)
+    if checked.lines is not None:
+        yield from _table_lines(checked.lines)
+    if checked.timelines is not None:
+        yours, theirs = checked.timelines
+        drawing = ledger.plain_lines(draw_timeline(yours, DRAWING_WIDTH, theirs))
+        for line in (*drawing, *timeline_legend(DRAWING_WIDTH)):
+            yield f"  {line}"
+
+
+def _table_lines(table: LineTable) -> Iterator[str]:
+    """The table of what each line did, its columns as wide as they need to be."""
+    rows = [LineRow("", "", table.headings)]
+    for row in table.rows:
+        code = row.code
+        if len(code) > CODE_WIDTH:
+            code = f"{code[: CODE_WIDTH - 1]}…"
+        rows.append(row._replace(code=code))
+    number_width = max(len(row.number) for row in rows)
+    code_width = max(len(row.code) for row in rows)
+    widths = [max(map(len, column)) for column in zip(*(row.cells for row in rows), strict=True)]
+    yield f"  What each line did in the busiest call, on {table.device}:"
+    for row in rows:
+        cells = [cell.rjust(width) for cell, width in zip(row.cells, widths, strict=True)]
+        counts = "  ".join(cells)
+        yield f"  {row.number:>{number_width}}  {row.code:{code_width}}  {counts}".rstrip()
+    for sentence in table.waits:
+        yield f"  {sentence}"
+
+
+def _points_lines(table: PointsTable) -> Iterator[str]:
+    width = max((len(row.exercise) for row in table.rows), default=0)
+    for row in table.rows:
+        bar = progress_bar(row.points, row.max_points)
+        points = f"{row.points:5.4g} of {row.max_points:<4g}"
+        yield f"{row.exercise:{width}}  {bar}  {points}  {row.state}"
+    yield f"{'total':{width}}  {'':{BAR_WIDTH}}  {table.points:5.4g} of {table.max_points:g}"
+    if table.following:
+        yield f"next: {table.following}"
+    elif table.done:
+        yield DONE
+
+
+def report_as_html(report: CheckReport) -> str:
+    """A report as HTML for the output of a cell."""
+    return _html_template().render(report=report)
+
+
+@functools.cache
+def _html_template() -> jinja2.Template:
+    environment = jinja2.Environment(
+        loader=jinja2.PackageLoader("gpudojo.notebook"),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters["prose"] = _mark_code
+    environment.globals.update(
+        draw_timeline=draw_timeline,
+        timeline_legend=timeline_legend,
+        width=DRAWING_WIDTH,
+        to_do=STUB,
+        done=DONE,
+    )
+    return environment.get_template("check.html")
+
+
+def _mark_code(text: str) -> Markup:
+    """A text in which `code` is marked, and everything is escaped."""
+    return Markup(re.sub(r"`([^`]*)`", r"<code>\1</code>", str(escape(text))))

@@ -1,0 +1,295 @@
+"""Functions of a running notebook session: their source, their lines, and the cells they need."""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import functools
+import inspect
+import linecache
+import sys
+import textwrap
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import CodeType, FunctionType, MethodType
+from typing import Any, Final
+
+from gpudojo.grading.executed_lines import compile_with_marks
+from gpudojo.grading.load import Submission, is_stub
+from gpudojo.grading.notebooks import without_magics
+from gpudojo.grading.source_patterns import pattern_lines
+
+NO_SOURCE: Final = "<no source>"
+# So that its lines are not mistaken for those of the function's own cell.
+OTHER_CELL: Final = "<another cell>"
+WRAPPERS_AT_MOST: Final = 20  # nested decorators that are unwrapped
+_SCOPES: Final = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+# What parsing a student's text may raise.
+_PARSING_ERRORS: Final = (SyntaxError, ValueError, RecursionError, MemoryError)
+
+
+@dataclass(frozen=True)
+class SessionFunction:
+    """A function or value of the session, under the name of a task."""
+
+    name: str
+    thing: Any
+    file: str  # the file name of the code object; a cell has a made-up one
+    first: int  # the line at which `source` begins; lines are counted within the cell
+    source: tuple[str, ...]
+    line: int | None  # of its `def`
+    stub: bool
+
+    def submission(self, namespace: dict[str, Any]) -> Submission:
+        """The session as a submission, which is what probes run."""
+        names = getattr(_unwrap(self.thing), "__globals__", namespace)
+        if names.get(self.name) is not self.thing:
+            names = {**names, self.name: self.thing}
+        todo = frozenset({self.name} if self.stub else ())
+        lines = {} if self.line is None else {self.name: self.line}
+        node = _parse_definition(self.source)
+        if node is not None:
+            lines |= pattern_lines([ast.increment_lineno(node, self.first - 1)])
+        return Submission(Path(self.file), names, todo=todo, lines=lines)
+
+    def describe_line(self, line: int) -> str:
+        """A line and its text, for the reader."""
+        cell = cell_name(self.file)
+        place = f"{cell}, line {line}" if cell else f"line {line}"
+        text = linecache.getline(self.file, line).strip()
+        return f"{place}\n{line:>4} | {text}" if text else place
+
+    def cell_text(self) -> str:
+        """The text of its cell, or at least the function at its lines."""
+        text = "".join(linecache.getlines(self.file))
+        return text or "\n" * (self.first - 1) + "\n".join(self.source)
+
+
+def find_source(name: str, thing: Any) -> SessionFunction:
+    """An object of the session with its source, as far as that is known."""
+    function = _unwrap(thing)
+    if function is None:
+        return SessionFunction(name, thing, NO_SOURCE, 1, (), None, False)
+    code: CodeType = function.__code__
+    source = tuple(_source_lines(code))
+    first = code.co_firstlineno
+    node = _parse_definition(source)
+    if node is None:
+        return SessionFunction(
+            name, thing, code.co_filename, first, source, first, _only_raises(code)
+        )
+    line = first + node.lineno - 1
+    return SessionFunction(name, thing, code.co_filename, first, source, line, is_stub(node))
+
+
+def _only_raises(code: CodeType) -> bool:
+    """True for code that only raises NotImplementedError: without source, that is a stub."""
+    variables = code.co_nlocals - code.co_argcount - code.co_kwonlyargcount
+    return code.co_names == ("NotImplementedError",) and not variables
+
+
+def cell_name(file: str) -> str:
+    """The name of a cell, `In[5]`, or of a file; empty if there is none."""
+    shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
+    format_name = getattr(getattr(shell, "compile", None), "format_code_name", None)
+    if format_name is not None:
+        name = format_name(file)
+        if name:
+            return str(name[-1])
+    return Path(file).name if Path(file).is_file() else ""
+
+
+def _unwrap(thing: Any) -> FunctionType | None:
+    """The student's own function inside decorators, partials, methods and callable objects."""
+    for _ in range(WRAPPERS_AT_MOST):
+        inner: Any = None
+        if isinstance(thing, functools.partial):
+            inner = thing.func
+        elif isinstance(thing, MethodType):
+            inner = thing.__func__
+        elif isinstance(thing, FunctionType):
+            inner = next(_inner_functions(thing), None)
+            if inner is None:
+                return thing
+        elif not isinstance(thing, type):
+            call = inspect.getattr_static(type(thing), "__call__", None)
+            inner = call if isinstance(call, FunctionType) else None
+        if inner is None:
+            return None
+        thing = inner
+    return None
+
+
+def _inner_functions(function: FunctionType) -> Iterator[Any]:
+    """The functions inside a decorator's wrapper, also if there is no `__wrapped__`.
+
+    A wrapper of an installed package is known by where its code is; one that is elsewhere is taken
+    for the student's own function.
+    """
+    named = vars(function).get("__wrapped__")
+    if callable(named):
+        yield named
+    code = function.__code__
+    if code.co_freevars and code.co_filename.startswith(sys.prefix):
+        for cell in function.__closure__ or ():
+            with contextlib.suppress(ValueError):  # not bound yet
+                if isinstance(cell.cell_contents, FunctionType):
+                    yield cell.cell_contents
+
+
+def _source_lines(code: CodeType) -> list[str]:
+    """The lines of a function; none if its source is not known."""
+    cell_lines = linecache.getlines(code.co_filename)
+    try:
+        if cell_lines:
+            lines = inspect.getblock(cell_lines[code.co_firstlineno - 1 :])
+        else:  # this knows where newer prompts keep what was typed
+            lines = inspect.getsourcelines(code)[0]
+    except (OSError, SyntaxError, IndexError, TypeError):
+        return []
+    return [line.rstrip("\n") for line in lines]
+
+
+def _parse_definition(source: tuple[str, ...]) -> ast.FunctionDef | None:
+    """The syntax tree of a function; None if the text is anything else."""
+    try:
+        body = ast.parse(textwrap.dedent("\n".join(source))).body
+    except _PARSING_ERRORS:
+        return None
+    if len(body) == 1 and isinstance(body[0], ast.FunctionDef):
+        return body[0]
+    return None
+
+
+@contextlib.contextmanager
+def recording_lines(function: SessionFunction, names: Mapping[str, Any]) -> Iterator[None]:
+    """While it is open, the functions of the cell record the lines that they execute.
+
+    Their code is exchanged, if their source is known, and restored at the end.
+    """
+    marked = _codes_with_marks(function)
+    before: dict[FunctionType, CodeType] = {}
+    for thing in (_unwrap(function.thing), *names.values()):
+        if not isinstance(thing, FunctionType) or thing in before:
+            continue
+        code = thing.__code__
+        if code.co_filename != function.file:
+            continue
+        new_code = marked.get((code.co_qualname, code.co_firstlineno))
+        if new_code is not None and new_code.co_freevars == code.co_freevars:
+            before[thing] = code
+            thing.__code__ = new_code
+    try:
+        yield
+    finally:
+        for thing, code in before.items():
+            thing.__code__ = code
+
+
+def _codes_with_marks(function: SessionFunction) -> dict[tuple[str, int], CodeType]:
+    """The code of all functions in a cell, which records lines, by name and first line."""
+    codes: dict[tuple[str, int], CodeType] = {}
+    with contextlib.suppress(*_PARSING_ERRORS):
+        waiting = [compile_with_marks(ast.parse(function.cell_text()), function.file)]
+        for code in waiting:  # the list grows meanwhile
+            codes[code.co_qualname, code.co_firstlineno] = code
+            waiting += (inner for inner in code.co_consts if isinstance(inner, CodeType))
+    return codes
+
+
+# The cells that a function needs in another process
+
+
+def cells_to_run(function: SessionFunction, namespace: dict[str, Any]) -> list[str]:
+    """The code to run in another process: what the function uses of other cells, then its own.
+
+    The function's own cell keeps its lines.
+    """
+    if function.file == NO_SOURCE:
+        is_table = isinstance(function.thing, dict)
+        return [f"{function.name} = {function.thing!r}"] if is_table else []
+    own = function.cell_text()
+    history = namespace.get("In")
+    texts = []
+    if isinstance(history, list):
+        # It has a cell once for each time it ran. The last one counts, so the own cell comes last.
+        for cell in history:
+            if isinstance(cell, str) and cell.strip() != own.strip():
+                texts.append(cell)
+    used = names_needed(function.name, [*texts, own])
+    code = []
+    for text in texts:
+        kept = only_definitions(text, used)
+        if kept.strip():
+            code.append(f"exec(compile({kept!r}, {OTHER_CELL!r}, 'exec'))")
+    code.append(only_definitions(own, used))
+    return code
+
+
+def names_needed(name: str, texts: Iterable[str]) -> set[str]:
+    """A name, and all names that its definition uses, directly or indirectly."""
+    statements = [statement for text in texts for statement in _parse_cell(text).body]
+    needed = {name}
+    count = 0
+    while len(needed) > count:
+        count = len(needed)
+        for statement in statements:
+            if needed.intersection(_names_bound_by(statement)):
+                needed |= _names_used_by(statement)
+    return needed
+
+
+def only_definitions(source: str, used: set[str]) -> str:
+    """A cell with only its imports and the functions, classes and values that are used.
+
+    Removed lines are left empty, so that the others keep their numbers.
+    """
+    text = without_magics(source)
+    lines = text.splitlines()
+    for statement in _parse_cell(text).body:
+        if isinstance(statement, (ast.Import, ast.ImportFrom)):
+            continue
+        if used.isdisjoint(_names_bound_by(statement)):
+            decorators = getattr(statement, "decorator_list", ())
+            first = min([statement.lineno, *(each.lineno for each in decorators)])
+            for number in range(first - 1, statement.end_lineno or statement.lineno):
+                lines[number] = ""
+    return "\n".join(lines)
+
+
+def _names_bound_by(statement: ast.stmt) -> set[str]:
+    """The names that a definition or an assignment binds."""
+    if isinstance(statement, _SCOPES):
+        return {statement.name}
+    targets: list[ast.expr] = []
+    if isinstance(statement, ast.Assign):
+        targets = statement.targets
+    elif isinstance(statement, ast.AnnAssign):
+        targets = [statement.target]
+    names = set()
+    for target in targets:
+        for node in ast.walk(target):
+            if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+                names.add(node.id)
+    return names
+
+
+def _names_used_by(statement: ast.stmt) -> set[str]:
+    """The names a statement reads that are not its own."""
+    nodes = list(ast.walk(statement))
+    names = [node for node in nodes if isinstance(node, ast.Name)]
+    read = {name.id for name in names if isinstance(name.ctx, ast.Load)}
+    if not isinstance(statement, _SCOPES):
+        return read
+    arguments = {node.arg for node in nodes if isinstance(node, ast.arg)}
+    assigned = {name.id for name in names if not isinstance(name.ctx, ast.Load)}
+    return read - arguments - assigned
+
+
+def _parse_cell(source: str) -> ast.Module:
+    """The syntax tree of a cell; an empty one if it is not valid Python."""
+    try:
+        return ast.parse(without_magics(source))
+    except _PARSING_ERRORS:
+        return ast.Module([], [])
