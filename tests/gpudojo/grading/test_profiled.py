@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from gpudojo.days.day8.chosen_durations import operators_taking
+from gpudojo.days.day8.timing_and_profiling.chosen_durations import operators_taking
 from gpudojo.grading.probing import open_machine
 
 TAKING = {"aten::mm": 5000.0, "aten::exp": 300.0, "aten::add": 2.0}

@@ -6,7 +6,13 @@ import time
 from pathlib import Path
 
 import pytest
-from gpudojo.days.day8.timed_work import AppleEvent, AppleGpu, AppleWork, HostWork, RealClock
+from gpudojo.days.day8.timing_and_profiling.timed_work import (
+    AppleEvent,
+    AppleGpu,
+    AppleWork,
+    HostWork,
+    RealClock,
+)
 from gpudojo.grading.load import load_submission
 from virtual_cuda.hooks import modelled_time
 

@@ -1,19 +1,17 @@
-"""10: timing and profiling."""
+"""`time_on_device` and `compare_devices`: seconds per call."""
 
 from __future__ import annotations
 
 import math
 import random
-import time
 from collections.abc import Callable
 from functools import partial
-from operator import itemgetter
 from typing import Any, Final, NamedTuple, TypeVar
 
 import msgspec
 
-from gpudojo.days.day8.chosen_durations import operators_taking
-from gpudojo.days.day8.timed_work import (
+from gpudojo.days.day8.timing_and_profiling.declaration import compare_devices, time_on_device
+from gpudojo.days.day8.timing_and_profiling.timed_work import (
     HostClock,
     HostWork,
     Workshop,
@@ -24,28 +22,10 @@ from gpudojo.days.day8.watched_objects import Sealed
 from gpudojo.grading.call import Call, StudentRaised, torch, try_scenarios
 from gpudojo.grading.checks import count_in_words, expect_float, runs, scenario_pairs
 from gpudojo.model.evidence import Case, Cases, Raised
-from gpudojo.model.exercise import Exercise, Failed, Seen, returned_other_type, with_article
+from gpudojo.model.exercise import Failed, Seen, returned_other_type
 
-exercise = Exercise(
-    "10_timing_and_profiling",
-    "How long does it take, and what takes so long?",
-    points=4,
-    reading=(
-        "notes/cuda.html#asynchronous-execution",
-        "profiler.html",
-        "generated/torch.cuda.synchronize.html",
-    ),
-)
-clock = exercise.function("time_on_device")
-compare = exercise.function("compare_devices")
-top = exercise.function("top_operations")
-smi = exercise.function("read_nvidia_smi")
 CLOCKS = ("perf_counter(", "time(", "monotonic(", "now(", "record(")
 LAST = (*(f"last {name}" for name in CLOCKS), *CLOCKS)  # where it is stopped
-
-
-# ---- time_on_device and compare_devices ------------------------------------------------------------------------------
-
 MILLISECOND: Final = 1e-3
 _near: Final = partial(math.isclose, rel_tol=0.05)
 T = TypeVar("T", "Timed", "Compared")
@@ -221,7 +201,7 @@ class _TimingScenario:
         )
 
 
-@clock.probe(machine="one gpu")
+@time_on_device.probe(machine="one gpu")
 def beside_a_gpu(call: Call) -> Cases[Timed]:
     """On the CPU: three short calls and a long one, two slow calls to warm up, the defaults. Then on the GPU."""
     return try_scenarios(
@@ -240,7 +220,7 @@ def beside_a_gpu(call: Call) -> Cases[Timed]:
     )
 
 
-@clock.probe(machine="two gpus", edge=True)
+@time_on_device.probe(machine="two gpus", edge=True)
 def beside_another_gpu(call: Call) -> Cases[Timed]:
     """The first one, which is the current one, has nothing to do."""
     return try_scenarios(
@@ -248,14 +228,14 @@ def beside_another_gpu(call: Call) -> Cases[Timed]:
     )
 
 
-@clock.probe(machine="mac", edge=True)
+@time_on_device.probe(machine="mac", edge=True)
 def on_a_mac(call: Call) -> Cases[Timed]:
     return try_scenarios(
         {"an_apple_gpu": _TimingScenario(call, "mac", "mps", 60, 10, repeats=4, warmup=1)}
     )
 
 
-@clock.probe(machine="laptop", edge=True)
+@time_on_device.probe(machine="laptop", edge=True)
 def without_a_gpu(call: Call) -> Cases[Timed]:
     return try_scenarios({"no_gpu": _TimingScenario(call, "laptop", "cpu", 4, repeats=3, warmup=1)})
 
@@ -348,7 +328,7 @@ def _compared_row(key: Any, value: Any, made: dict[str, HostWork], modelled: boo
     )
 
 
-@compare.probe(machine="one gpu")
+@compare_devices.probe(machine="one gpu")
 def comparisons(call: Call) -> Cases[Compared]:
     """Both orders; the second as devices, and with other repeats."""
     return try_scenarios(
@@ -361,7 +341,7 @@ def comparisons(call: Call) -> Cases[Compared]:
     )
 
 
-@compare.probe(machine="two gpus", edge=True)
+@compare_devices.probe(machine="two gpus", edge=True)
 def comparisons_with_two_gpus(call: Call) -> Cases[Compared]:
     return try_scenarios({"second_gpu": _ComparingScenario(call, ["cpu", "cuda:1"])})
 
@@ -377,7 +357,7 @@ ON_THE_CPU: Final = {
     "slow_first_calls": "repeats=3, warmup=2",
     "uneven_calls": "repeats=4, warmup=0",
 }
-runs(clock, scenarios=(*ON_THE_CPU, "a_device_that_works_later"), diagnose=_unfinished)
+runs(time_on_device, scenarios=(*ON_THE_CPU, "a_device_that_works_later"), diagnose=_unfinished)
 
 
 def _ms(seconds: float) -> str:
@@ -401,7 +381,7 @@ def _slip(value: float, right: float, repeats: int) -> str | None:
     return "that is in nanoseconds" if _near(value, right * 1e9) else None
 
 
-@clock.check(points=0.25)
+@time_on_device.check(points=0.25)
 def calls_it_as_often_as_asked(seen: Seen, wanted: Seen) -> None:
     """`fn` is called exactly `warmup + repeats` times."""
     every = list(scenario_pairs(seen[beside_a_gpu], wanted[beside_a_gpu], *ON_THE_CPU))
@@ -424,7 +404,7 @@ def calls_it_as_often_as_asked(seen: Seen, wanted: Seen) -> None:
             raise Failed(happened, f"{right.calls} calls", at=at, ran=shown)
 
 
-@clock.check(points=0.25)
+@time_on_device.check(points=0.25)
 def gives_the_mean_per_call(seen: Seen, wanted: Seen) -> None:
     """It returns the mean number of seconds per call, as a float."""
     found = seen[beside_a_gpu]["uneven_calls"]
@@ -445,7 +425,7 @@ def gives_the_mean_per_call(seen: Seen, wanted: Seen) -> None:
     raise Failed(happened, f"their mean in seconds: {found.right:.4f}")
 
 
-@clock.check(points=0.25, needs=("runs", "gives_the_mean_per_call"))
+@time_on_device.check(points=0.25, needs=("runs", "gives_the_mean_per_call"))
 def leaves_the_warm_up_out(seen: Seen, wanted: Seen) -> None:
     """The warm-up calls are not timed."""
     found = seen[beside_a_gpu]["slow_first_calls"]
@@ -471,7 +451,7 @@ def _spread(found: Timed) -> str:
     )
 
 
-@clock.check(points=0.5, needs=("runs", "gives_the_mean_per_call"))
+@time_on_device.check(points=0.5, needs=("runs", "gives_the_mean_per_call"))
 def waits_for_the_device(seen: Seen, wanted: Seen) -> None:
     """The device is synchronised before the clock is started and before it is stopped."""
     found = seen[beside_a_gpu]["a_device_that_works_later"]
@@ -479,7 +459,7 @@ def waits_for_the_device(seen: Seen, wanted: Seen) -> None:
         raise _not_waited(found.best, "the GPU")
 
 
-@clock.check(points=0.25, needs=("runs", "waits_for_the_device"))
+@time_on_device.check(points=0.25, needs=("runs", "waits_for_the_device"))
 def waits_for_an_apple_gpu(seen: Seen, wanted: Seen) -> None:
     """For "mps" it waits for the Mac's GPU, and does not call CUDA."""
     found = _no_error(seen[on_a_mac], "an_apple_gpu", 'device="mps" on a Mac')
@@ -530,7 +510,7 @@ def _no_error(cases: Cases[Timed], name: str, what: str) -> Timed:
     return cases[name]
 
 
-@clock.check(points=0.25)
+@time_on_device.check(points=0.25)
 def works_without_a_gpu(seen: Seen, wanted: Seen) -> None:
     """With "cpu" it also works on a machine without a GPU."""
     found = _no_error(seen[without_a_gpu], "no_gpu", 'device="cpu" on a machine without a GPU')
@@ -539,7 +519,7 @@ def works_without_a_gpu(seen: Seen, wanted: Seen) -> None:
         raise Failed(happened, "the time of its calls, as with a GPU")
 
 
-@clock.check(points=0.25, needs=("runs", "waits_for_the_device"))
+@time_on_device.check(points=0.25, needs=("runs", "waits_for_the_device"))
 def waits_for_the_right_gpu(seen: Seen, wanted: Seen) -> None:
     """With "cuda:1" it waits for the second GPU, even if the first one is current."""
     found = seen[beside_another_gpu]["the_second_gpu"]
@@ -547,10 +527,10 @@ def waits_for_the_right_gpu(seen: Seen, wanted: Seen) -> None:
         raise _not_waited(found.best, "the second GPU")
 
 
-runs(compare)
+runs(compare_devices)
 
 
-@compare.check(points=0.25)
+@compare_devices.check(points=0.25)
 def names_every_device_in_order(seen: Seen, wanted: Seen) -> None:
     """The keys are the devices as strings, in the order given."""
     for _, found, right in scenario_pairs(seen[comparisons], wanted[comparisons]):
@@ -566,7 +546,7 @@ def names_every_device_in_order(seen: Seen, wanted: Seen) -> None:
             raise Failed(f"the keys are {keys}", f"{wished}")
 
 
-@compare.check(points=0.25, needs=("runs", "names_every_device_in_order"))
+@compare_devices.check(points=0.25, needs=("runs", "names_every_device_in_order"))
 def times_each_as_it_should(seen: Seen, wanted: Seen) -> None:
     """Each value is that device's own seconds per call, over `repeats` calls, with warm-up and waiting for it."""
     for found in seen[comparisons].values():
@@ -633,323 +613,3 @@ def _mistimed(row: ComparedRow, value: float, found: Compared) -> Failed:
         said += _issued(value)
         at = LAST if misconception != "timed-the-warm-up" and late else ("warmup=", *CLOCKS)
     return Failed(said, expected, None, misconception, at)
-
-
-# ---- top_operations --------------------------------------------------------------------------------------------------
-
-# Microseconds per call, in the simulation: the first takes longest in total, the second longest per call, and the third
-# is called first and most often.
-TAKING: Final = (700.0, 2000.0, 10.0)
-ALIKE: Final = ("exp", "sin", "cos", "tanh", "log")  # take about equally long
-OTHERS: Final = ("abs", "neg", "floor", "sign")  # are called once and take no time
-MOST: Final = 8  # attempts
-UNNOTICED: Final = 0.0003  # seconds lost to other processes that cannot change the order
-
-
-def _work(
-    device: Any, operators: list[str], calls: tuple[int, int, int], sizes: tuple[int, int, int]
-) -> Any:
-    """Calls of three operators, so many of each and on so many numbers; the last one first. And one of each other."""
-    parts = []
-    more = zip(OTHERS, (1, 1, 1, 1), (2, 2, 2, 2), strict=True)
-    for name, count, size in (*zip(operators, calls, sizes, strict=True), *more):
-        # Looked up here: a profiler that records stacks would see it.
-        parts.append(
-            (
-                getattr(torch, name),
-                count,
-                torch.ones(size).to(device),
-                torch.empty(size, device=device),
-            )
-        )
-
-    def work() -> None:
-        for operator, count, numbers, out in reversed(parts):
-            for _ in range(count):
-                operator(numbers, out=out)
-
-    return work
-
-
-class Names(Case, frozen=True):
-    """One answer."""
-
-    kind: str
-    texts: bool
-    names: list[str]
-
-
-class Ranked(Case, frozen=True):
-    """The answers with a `count`, with a large one and without one, and in real time if the first was unexpected."""
-
-    operators: list[str]
-    some: Names
-    every: Names | None
-    default: Names | None
-    really: list[str] | None
-    recorded: bool = (
-        True  # where there were no names: whether `fn` ran while the profiler was recording
-    )
-
-
-def _names(call: Call, work: Any, **options: int) -> Names:
-    value = call(work, **options)
-    names = value if isinstance(value, (list, tuple)) else ()
-    return Names(
-        type(value).__name__,
-        all(isinstance(name, str) for name in names),
-        list(map(str, names))[:60],
-    )
-
-
-def _ranked(call: Call, device: Any, count: int, default: bool = False) -> Ranked:
-    operators = random.Random(f"{call.seed} {device}").sample(ALIKE, 3)
-    right = [f"aten::{name}" for name in operators]
-    with operators_taking(dict(zip(right, TAKING, strict=True))):
-        work = _work(device, operators, calls=(9, 1, 20), sizes=(2, 2, 2))
-        some = _names(call, work, count=count)
-        every = None
-        unasked = None
-        if default:
-            every = _names(call, work, count=50)
-            unasked = _names(call, work)
-        recorded = bool(some.names) or _recorded(call, work, count)
-    really = None
-    if some.names[:3] != right[: len(some.names)]:
-        # It may read the profiler's records in its own way. In real time each takes several times the next one.
-        work = _work(device, operators, calls=(64, 1, 60), sizes=(32_768, 327_680, 2))
-        work()
-        really = _undisturbed(lambda: _names(call, work, count=count).names)
-    return Ranked(right, some, every, unasked, really, recorded)
-
-
-def _recorded(call: Call, work: Any, count: int) -> bool:
-    """Asked in a call of its own: a profiler that records stacks would see this function."""
-    found: list[bool] = []
-
-    def fn() -> None:
-        found.append(torch._C._autograd._profiler_enabled())
-        work()
-
-    call(fn, count=count)
-    return any(found)
-
-
-def _undisturbed(look: Callable[[], list[str]]) -> list[str]:
-    """The result of the attempt that lost least time to other processes on this machine."""
-    found: list[tuple[float, list[str]]] = []
-    while len(found) < MOST and not any(lost < UNNOTICED for lost, _ in found):
-        began = time.perf_counter()
-        own = time.thread_time()
-        names = look()
-        found.append((time.perf_counter() - began - (time.thread_time() - own), names))
-    return min(found, key=itemgetter(0))[1]
-
-
-@top.probe(machine="laptop")
-def on_the_cpu(call: Call) -> Ranked:
-    return _ranked(call, "cpu", count=3, default=True)
-
-
-@top.probe(machine="one gpu")
-def on_the_gpu(call: Call) -> Ranked:
-    return _ranked(call, call.device, count=2)
-
-
-runs(top)
-
-
-@top.check(points=0.25)
-def gives_as_many_names_as_asked(seen: Seen, wanted: Seen) -> None:
-    """It returns a list of `count` names such as "aten::mm"."""
-    for probe, count in ((on_the_cpu, 3), (on_the_gpu, 2)):
-        answer = seen[probe].some
-        if answer.kind != "list":
-            raise returned_other_type(answer.kind, "a list of strings")
-        if not answer.texts:
-            raise Failed(
-                f"it returned a list of other things: {answer.names[:1]}", "a list of strings"
-            )
-        if len(answer.names) != count:
-            happened = f"count={count} gave {len(answer.names)} names"
-            if not seen[probe].recorded:
-                happened += ": `fn` did not run while the profiler was recording"
-                raise Failed(happened, f"{count}", at=("fn(", "profile("))
-            raise Failed(happened, f"{count}")
-        strange = [operator for operator in answer.names if "::" not in operator]
-        if strange:
-            raise Failed(
-                f"one of the names is {strange[0]!r}",
-                "an operator's name from the profiler: aten::mm",
-            )
-    unasked = seen[on_the_cpu].default
-    every = seen[on_the_cpu].every
-    right = wanted[on_the_cpu].every
-    assert unasked is not None
-    assert every is not None
-    assert right is not None
-    if len(unasked.names) != 5:
-        raise Failed(f"without `count` it gave {len(unasked.names)} names", "5", at=("",))
-    if set(every.names) != set(right.names):  # names given twice are another check's
-        happened = f"count=50 gave {len(every.names)} names: {', '.join(every.names)}"
-        expected = f"the {len(right.names)} operators that there are: {', '.join(right.names)}"
-        raise Failed(happened, expected, at=("record_function(",))
-
-
-@top.check(points=0.5, needs=("runs", "gives_as_many_names_as_asked"))
-def puts_the_longest_first(seen: Seen, wanted: Seen) -> None:
-    """The operator that took most time in total comes first."""
-    for probe, place in ((on_the_cpu, "the CPU"), (on_the_gpu, "the GPU")):
-        found = seen[probe]
-        right = wanted[probe].some.names
-        if right not in (found.some.names, found.really):
-            most, longest, often = (name.removeprefix("aten::") for name in wanted[probe].operators)
-            work = f"20 short `{often}`, one long `{longest}` and 9 `{most}` on {place}"
-            turned = right[::-1] in (found.some.names, found.really)
-            happened = f"{work} gave {', '.join(found.some.names)}{': in reverse order' * turned}"
-            at = ("reversed(", "[::-1]", "reverse(") if turned else ()
-            raise Failed(happened, f"{', '.join(right)}: by the time of all calls together", at=at)
-
-
-# ---- read_nvidia_smi -------------------------------------------------------------------------------------------------
-
-
-class GpuRow(Case, frozen=True):
-    """One item of the list: its type, and each value with its type, because 3 and "3" print alike."""
-
-    kind: str
-    values: dict[str, tuple[str, str | None]]
-
-    def __str__(self) -> str:
-        if self.kind != "dict":
-            return with_article(self.kind)
-        values = [
-            (key, kind, repr(text) if kind == "str" else text)
-            for key, (kind, text) in self.values.items()
-        ]
-        return (
-            "{"
-            + ", ".join(
-                f"{k}: {text} ({kind})" if text else f"{k}: None" for k, kind, text in values
-            )
-            + "}"
-        )
-
-
-class Read(Case, frozen=True):
-    """What one text gave."""
-
-    text: str
-    kind: str
-    gpus: list[GpuRow]
-
-
-def _read(call: Call, text: str) -> Read:
-    try:
-        answer = call(text)
-    except StudentRaised as error:
-        raise error.with_facts(
-            message=f"{error.evidence.message} (for the text {text!r})"
-        ) from None
-
-    def row(gpu: Any) -> GpuRow:
-        values = dict.items(gpu) if isinstance(gpu, dict) else ()
-        shown = {str(k): (type(v).__name__, None if v is None else str(v)) for k, v in values}
-        return GpuRow("dict" if isinstance(gpu, dict) else type(gpu).__name__, shown)
-
-    return Read(
-        text, type(answer).__name__, list(map(row, answer)) if isinstance(answer, list) else []
-    )
-
-
-MODELS: Final = (
-    "NVIDIA H200",
-    "NVIDIA A100-SXM4-80GB",
-    "Tesla T4",
-    "NVIDIA GeForce RTX 4090",
-    "NVIDIA GB10",
-)
-
-
-def _texts(seed: int) -> dict[str, str]:
-    """What nvidia-smi may print; the last GPU of `several` comes first, as with `nvidia-smi -i`.
-
-    Only `blank` ends with an end of line: who splits at those gets an empty line, which is the subject of one check.
-    """
-    draw = random.Random(seed)
-    names = draw.sample(MODELS, 5)
-    used = draw.sample(range(1, 9_999), 5)
-    total = draw.sample(range(10_000, 150_000), 5)
-    rows = [f"{index}, {names[index]}, {used[index]}, {total[index]}\n" for index in range(5)]
-    return {
-        "one": rows[0].strip(),
-        "several": f"{draw.randrange(10, 99)}, {names[4]}, 0, {total[4]}\n{rows[0]}{rows[1].strip()}",
-        "unknown": f"0, {names[3]}, [N/A], [N/A]\n1, {names[2]}, [N/A], {total[2]}",
-        "blank": f"\n{rows[0]}\n\n{rows[1]}\n",
-        "nothing": "",
-    }
-
-
-@smi.probe(machine="laptop")
-def texts(call: Call) -> Cases[Read]:
-    return try_scenarios(
-        {name: partial(_read, call, text) for name, text in _texts(call.seed).items()}
-    )
-
-
-runs(smi, scenarios=("one", "several"))
-
-
-def _same_gpus(seen: Seen, wanted: Seen, *names: str) -> None:
-    usual = [
-        gpu for name in ("one", "several") if name in seen[texts] for gpu in seen[texts][name].gpus
-    ]
-    for name in names:
-        right = wanted[texts][name]
-        if (raised := seen[texts].errors.get(name)) is not None:
-            raise Failed(f"it raised {raised.short}", "no error", raised.line)
-        found = seen[texts][name]
-        if found.kind != "list":
-            raise returned_other_type(found.kind, "a list of dicts")
-        if (count := len(found.gpus)) != len(right.gpus):
-            happened = f"{right.text!r} gave {count} dict{'s' * (count != 1)}"
-            raise Failed(happened, f"{len(right.gpus)}", at=("first return",))
-        for gpu, wished in zip(found.gpus, right.gpus, strict=True):
-            if gpu != wished:
-                elsewhere = (
-                    ("sorted(", "sort(") if gpu in right.gpus else ()
-                )  # that GPU is another line's
-                unlike = {key for key in wished.values if gpu.values.get(key) != wished.values[key]}
-                kinds = {gpu.values.get(key, ("", None))[0] for key in unlike}
-                number = unlike <= {"used_mib", "total_mib"} and kinds <= {"int", "NoneType"}
-                memory = (
-                    ('== "[N/A]"', "int(")
-                    if number
-                    else ("last split(",)
-                    if unlike == {"name"}
-                    else ()
-                )
-                about = (
-                    "reads_every_gpu" if gpu in usual else ""
-                )  # what is as wrong there is that check's
-                raise Failed(
-                    f"{right.text!r} gave {gpu}", str(wished), at=elsewhere or memory, about=about
-                )
-
-
-@smi.check(points=0.25)
-def reads_every_gpu(seen: Seen, wanted: Seen) -> None:
-    """One dict per GPU, in the order of the lines, with its name and its numbers as ints."""
-    _same_gpus(seen, wanted, "one", "several")
-
-
-@smi.check(points=0.25)
-def reads_missing_values(seen: Seen, wanted: Seen) -> None:
-    """`[N/A]` becomes None."""
-    _same_gpus(seen, wanted, "unknown")
-
-
-@smi.check(points=0.25)
-def skips_blank_lines(seen: Seen, wanted: Seen) -> None:
-    """Empty lines are skipped; an empty text gives an empty list."""
-    _same_gpus(seen, wanted, "blank", "nothing")
