@@ -14,6 +14,7 @@ import torch
 import torch.cuda.nvtx
 import torch.cuda.profiler
 
+from virtual_cuda.clock.gpu_models import gpu_named
 from virtual_cuda.device.cuda_errors import forked_process_error, invalid_ordinal_error
 from virtual_cuda.device.memory import Allocator
 from virtual_cuda.device.state import VirtualGpu, index_of
@@ -70,40 +71,21 @@ _SENSORS: Final = {
     "power_draw": 75_000,
     "clock_rate": 1980,
 }
-# By capability: threads of a multiprocessor, shared memory that a block may ask for and that a multiprocessor has.
-_BLOCKS: Final = {
-    (7, 5): (1024, 65536, 65536),
-    (8, 0): (2048, 166912, 167936),
-    (8, 9): (1536, 101376, 102400),
-    (9, 0): (2048, 232448, 233472),
-}
-# By name: the greatest clocks of the multiprocessors and of the memory in kHz, and the bits of its bus.
-_CLOCKS: Final = {
-    "H200": (1_980_000, 3_201_000, 6144),
-    "A100": (1_410_000, 1_593_000, 5120),
-    "T4": (1_590_000, 5_001_000, 256),
-    "L4": (2_040_000, 6_251_000, 192),
-    "RTX 4060 laptop": (2_370_000, 8_001_000, 128),
-}
 
 
 def _properties(gpu: VirtualGpu) -> dict[str, Any]:
     """The properties of the GPU that was chosen; without one, those of an H200."""
-    clock, memory_clock, width = _CLOCKS["H200" if gpu.model is None else gpu.model.name]
-    usual = {
-        **_PROPERTIES,
-        "clock_rate": clock,
-        "memory_clock_rate": memory_clock,
-        "memory_bus_width": width,
-    }
     if gpu.model is None:
-        return usual
-    (major, minor), (threads, most, shared) = gpu.model.capability, _BLOCKS[gpu.model.capability]
+        return {**_PROPERTIES, **gpu_named("H200").properties}
+    major, minor = gpu.model.capability
     return {
-        **usual, "major": major, "minor": minor, "multi_processor_count": gpu.model.sms,
-        "L2_cache_size": gpu.model.l2, "max_threads_per_multi_processor": threads,
-        "shared_memory_per_block_optin": most, "shared_memory_per_multiprocessor": shared,
-    }  # fmt: skip
+        **_PROPERTIES,
+        **gpu.model.properties,
+        "major": major,
+        "minor": minor,
+        "multi_processor_count": gpu.model.sms,
+        "L2_cache_size": gpu.model.l2,
+    }
 
 
 def allocator_of(gpu: VirtualGpu, device: Any = None) -> Allocator:

@@ -477,7 +477,7 @@ def test_memory_and_name_can_be_told_apart_from_the_gpu() -> None:
 def test_an_unknown_gpu_lists_those_there_are() -> None:
     with pytest.raises(
         UnknownGpu,
-        match="no figures for a GPU 'RTX 9090'; choose one of H200, A100, T4, L4, RTX 4060 ",
+        match=f"no figures for a GPU 'RTX 9090'; choose one of {', '.join(gpus())}",
     ):
         gpu_named("RTX 9090")
     with pytest.raises(UnknownGpu), virtual_cuda(gpu=""):
