@@ -28,7 +28,7 @@ from gpudojo.model.errors import BadClass, BadName, CannotBegin, NameTaken
 from gpudojo.release.stubs import stub_of
 
 DAYS_FOLDER: Final = "graders/gpudojo/days"
-LONGEST: Final = 40  # as a file name, and so that a line with two of them is not too long
+LONGEST: Final = 30  # as a file name, and so that a line with two of them is not too long
 _EXERCISE: Final = re.compile(r"[a-z](?:_?[a-z0-9])*")
 _FUNCTION: Final = re.compile(r"[A-Za-z](?:_?[A-Za-z0-9])*")
 # A file of such a name cannot be made on Windows, whatever its suffix.

@@ -80,8 +80,8 @@ def test_points_are_shared_out_without_a_remainder(count: int) -> None:
         assert min(shares(points, count)) > 0
 
 
-NAMES = st.from_regex(r"[a-z](_?[a-z0-9]){0,39}", fullmatch=True).filter(
-    lambda name: len(name) <= 40
+NAMES = st.from_regex(r"[a-z](_?[a-z0-9]){0,29}", fullmatch=True).filter(
+    lambda name: len(name) <= 30
 )
 
 
@@ -105,9 +105,9 @@ def test_whatever_it_is_called_it_is_python(name: str, functions: list[str], tit
 def test_files_of_short_long_few_and_many_names_are_clean(tmp_path: Path) -> None:
     plans = [
         Plan("day9", "a", ("d",), points=1, title="C"),
-        Plan("day9", "b" * 40, ("c" * 40,), points=3, title="d" * 80),
+        Plan("day9", "b" * 30, ("c" * 30,), points=3, title="d" * 80),
         Plan(
-            "day9", "y2", tuple(f"{letter * 39}{letter.upper()}" for letter in "zyxwvut"), points=8
+            "day9", "y2", tuple(f"{letter * 29}{letter.upper()}" for letter in "zyxwvut"), points=8
         ),
         Plan("day9", "q", ("zebra", "ANSWERS", "apple"), points=7, title="Naïve: 50 % of 'em"),
         Plan("day9", "r", ("m10", "m2", "m1x", "m1y"), points=7),
@@ -144,7 +144,7 @@ REFUSED = [
     (Plan("day8", "class"), "no keyword of Python"),
     (Plan("day8", "nul"), "Windows reserves that name"),
     (Plan("day8", "day3"), "a file with that name is taken for a whole day"),
-    (Plan("day8", "x" * 41), "it is longer than 40 letters"),
+    (Plan("day8", "x" * 31), "it is longer than 30 letters"),
     (Plan("day8", "odd_one"), "odd_one already exists: graders/gpudojo/days/day8/odd_one"),
     (Plan("day8", "second"), "second already exists: day8 has an exercise 02_second"),
     (Plan("day9", "first"), "first already exists: day8 has an exercise 01_first"),

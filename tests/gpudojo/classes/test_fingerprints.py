@@ -52,7 +52,7 @@ class MadeDay:
         package.__file__ = str(root / "code" / "__init__.py")
         day = Day("day8", "gpudojo.days.day8", root / "day")
         monkeypatch.setattr(fingerprints, "OBSERVING", (package,))
-        monkeypatch.setattr(fingerprints, "registered", lambda: {"day8": day})
+        monkeypatch.setattr(fingerprints, "registered_days", lambda: {"day8": day})
 
     def write(self, name: str, text: str) -> None:
         path = self.root / name
@@ -150,8 +150,8 @@ def outside(files: set[Path], folders: set[Path]) -> set[str]:
 
 def test_every_module_that_judges_is_in_the_fingerprint() -> None:
     files = modules_after(
-        "from gpudojo.classes import judging\nfrom gpudojo.model.catalogue import day\n"
-        "judging.prepare_judging(day('day8'))"
+        "from gpudojo.classes import judging\nfrom gpudojo.model.catalogue import exercises_of\n"
+        "judging.prepare_judging(exercises_of('day8'))"
     )
     ours = Path(fingerprints.__file__).parent
     folders = {*folders_of_observing(), ours, ours.parent / "days" / "day8"}
