@@ -49,7 +49,7 @@ def name_of_secret(secret: str) -> str:
 
 
 @dataclass(frozen=True)
-class RecordedReference:
+class ChosenRecording:
     """Recorded evidence of a day's references, and the one of its seeds that is used."""
 
     shipped: ShippedEvidence
@@ -79,7 +79,7 @@ class RecordedReference:
         return record
 
 
-def read_recorded_reference(day: str, bench: str, folder: Path | None = None) -> RecordedReference:
+def read_recorded_reference(day: str, bench: str, folder: Path | None = None) -> ChosenRecording:
     """Read the evidence in a folder, or in this installation.
 
     Raises BadClass where there is none, and where it is not of this device.
@@ -96,7 +96,7 @@ def read_recorded_reference(day: str, bench: str, folder: Path | None = None) ->
     # others.
     seed = shipped.seeds[-1]
     shipped.refuse_unknown(bench, seed)
-    return RecordedReference(shipped, seed)
+    return ChosenRecording(shipped, seed)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -167,7 +167,7 @@ class GradingOptions:
         return sum_points(check.points for function in graded for check in function.checks)
 
     def run_options(
-        self, exercises: Sequence[Exercise], secret: str, recorded: RecordedReference | None
+        self, exercises: Sequence[Exercise], secret: str, recorded: ChosenRecording | None
     ) -> RunOptions:
         """What every submission is run with; seeds are the secret's, or that of recorded evidence."""
         if recorded is None:
@@ -186,7 +186,7 @@ class GradingOptions:
             gpu_memory=self.gpu_memory,
         )
 
-    def conditions(self, secret: str, recorded: RecordedReference | None) -> tuple[str, ...]:
+    def conditions(self, secret: str, recorded: ChosenRecording | None) -> tuple[str, ...]:
         """What a record depends on beside the submission itself; part of its key."""
         limits = f"{self.seconds:g} {self.memory}"
         if self.bench == "cuda":

@@ -128,8 +128,9 @@ def main() -> None:
 
 
 def _answer_in_child(question: dict[str, Any], answers: IO[str]) -> None:
-    """Answer in a forked process; an empty line where that fails."""
-    assert sys.platform != "win32"
+    """Answer in a forked process; an empty line where that fails. Only on Linux."""
+    if sys.platform == "win32":
+        raise NotImplementedError("there is no fork on Windows")
     pid = os.fork()
     if pid == 0:
         _answer(question, answers)

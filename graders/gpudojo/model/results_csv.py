@@ -40,7 +40,7 @@ def spreadsheet_safe(cell: str) -> str:
 # ---- columns -----------------------------------------------------------------------------------
 
 
-class Column(NamedTuple):
+class CsvColumn(NamedTuple):
     """A column: its heading, and how its cell is made of a row."""
 
     heading: str
@@ -95,35 +95,35 @@ def _overrides(row: SubmissionRow) -> str:
 
 # Before the exercises, whose columns have their points.
 FIRST_COLUMNS: Final = (
-    Column("submission", lambda row: _on_one_line(row.submission)),
-    Column("student", lambda row: _on_one_line(row.student or "")),
-    Column("status", lambda row: row.status.value),
-    Column("score", lambda row: format_points(row.score)),
-    Column("max_score", lambda row: format_points(row.max_score)),
+    CsvColumn("submission", lambda row: _on_one_line(row.submission)),
+    CsvColumn("student", lambda row: _on_one_line(row.student or "")),
+    CsvColumn("status", lambda row: row.status.value),
+    CsvColumn("score", lambda row: format_points(row.score)),
+    CsvColumn("max_score", lambda row: format_points(row.max_score)),
 )
 # After the exercises.
 LAST_COLUMNS: Final = (
-    Column("identifier", lambda row: row.identifier or ""),
-    Column("section", lambda row: row.section),
-    Column("group", lambda row: row.group),
-    Column("points", lambda row: format_points(row.final.points)),
-    Column("out_of", lambda row: format_points(row.final.max_points)),
-    Column("submitted", _submitted),
-    Column("late", _lateness),
-    Column("penalty", _penalty),
-    Column("extended_to", _extended_deadline),
-    Column("attempts", _attempts),
-    Column("overrides", _overrides),
-    Column("to_grade", lambda row: "; ".join(row.to_grade)),
-    Column("reason", lambda row: row.reason),
-    Column("notes", lambda row: "; ".join(row.notes)),
-    Column("needs_human", lambda row: "; ".join(row.needs_human)),
+    CsvColumn("identifier", lambda row: row.identifier or ""),
+    CsvColumn("section", lambda row: row.section),
+    CsvColumn("group", lambda row: row.group),
+    CsvColumn("points", lambda row: format_points(row.final.points)),
+    CsvColumn("out_of", lambda row: format_points(row.final.max_points)),
+    CsvColumn("submitted", _submitted),
+    CsvColumn("late", _lateness),
+    CsvColumn("penalty", _penalty),
+    CsvColumn("extended_to", _extended_deadline),
+    CsvColumn("attempts", _attempts),
+    CsvColumn("overrides", _overrides),
+    CsvColumn("to_grade", lambda row: "; ".join(row.to_grade)),
+    CsvColumn("reason", lambda row: row.reason),
+    CsvColumn("notes", lambda row: "; ".join(row.notes)),
+    CsvColumn("needs_human", lambda row: "; ".join(row.needs_human)),
 )
 # No exercise may have one of these names.
 HEADINGS: Final = frozenset(column.heading for column in (*FIRST_COLUMNS, *LAST_COLUMNS))
 
 
-def _exercise_column(exercise: str) -> Column:
+def _exercise_column(exercise: str) -> CsvColumn:
     """The column of an exercise (`04_…`): its points, empty where it was not graded."""
 
     def points(row: SubmissionRow) -> str:
@@ -132,7 +132,7 @@ def _exercise_column(exercise: str) -> Column:
                 return format_points(each.score)
         return ""
 
-    return Column(exercise, points)
+    return CsvColumn(exercise, points)
 
 
 # ---- the file ----------------------------------------------------------------------------------

@@ -55,7 +55,7 @@ MARKS: Final = {
 Timelines = tuple[Timeline, Timeline | None]  # of the student's function and of the reference
 
 
-class LineRow(NamedTuple):
+class CellLine(NamedTuple):
     """A line of code and what it did; the last row of a table has the sums."""
 
     number: str  # of the line; for another cell with the name of the cell
@@ -68,7 +68,7 @@ class LineTable:
     """What each line of a function did on the device, and how long a GPU would take for it."""
 
     headings: tuple[str, ...]
-    rows: tuple[LineRow, ...]
+    rows: tuple[CellLine, ...]
     waits: tuple[str, ...]  # a sentence for each line at which the host waited more than once
     device: str
 
@@ -82,7 +82,7 @@ def line_table(busiest: Busiest, function: SessionFunction) -> LineTable | None:
         return None
     rows = []
     for row in line_rows(records, function.file, function.source, function.first, spent):
-        rows.append(LineRow(str(row.number), row.code, row.cells))
+        rows.append(CellLine(str(row.number), row.code, row.cells))
     # Lines of other cells that did something.
     for file, line in sorted(questions.per_line(records)):
         if file == function.file:
@@ -90,8 +90,8 @@ def line_table(busiest: Busiest, function: SessionFunction) -> LineTable | None:
         number = f"{cell_name(file)}:{line}".lstrip(":")
         for row in line_rows(records, file, [linecache.getline(file, line)], line, spent):
             if any(row.cells):
-                rows.append(LineRow(number, row.code, row.cells))
-    rows.append(LineRow("", "total", sums))
+                rows.append(CellLine(number, row.code, row.cells))
+    rows.append(CellLine("", "total", sums))
     waits = []
     hot = questions.hot_lines(questions.waits(records), at_least=2)
     for (file, line), count in hot.items():
@@ -253,7 +253,7 @@ def _function_lines(checked: FunctionReport) -> Iterator[str]:
 
 def _table_lines(table: LineTable) -> Iterator[str]:
     """The table of what each line did, its columns as wide as they need to be."""
-    rows = [LineRow("", "", table.headings)]
+    rows = [CellLine("", "", table.headings)]
     for row in table.rows:
         code = row.code
         if len(code) > CODE_WIDTH:

@@ -29,7 +29,7 @@ PROGRESS_FILE: Final = Path(".dojo", "watch.json")  # in the student's folder
 OUTCOMES_TO_FIX: Final = (Outcome.FAILED, Outcome.TODO, Outcome.ERROR)
 
 
-class TimelinePair(NamedTuple):
+class BusiestCalls(NamedTuple):
     """What the busiest call of a function did, and the same call of the reference."""
 
     yours: Timeline
@@ -51,7 +51,7 @@ class ExerciseWork:
     results: dict[str, list[CheckResult]] = field(default_factory=dict)
     about: dict[str, str] = field(default_factory=dict)
     printed: dict[str, str] = field(default_factory=dict)
-    timelines: dict[str, TimelinePair] = field(default_factory=dict)
+    timelines: dict[str, BusiestCalls] = field(default_factory=dict)
     last: str = ""  # the function that was graded last
 
     @property

@@ -16,9 +16,17 @@ from gpudojo.grading.references import PUBLIC_SEEDS
 from gpudojo.model.exercise import Failed
 from gpudojo.model.results import CheckResult, Outcome
 from gpudojo.model.time_outs import EXPECTED_TO_END, describe_time_out, still_running_after
-from gpudojo.watch.course import Course, ExerciseWork, TimelinePair
+from gpudojo.watch.course import BusiestCalls, Course, ExerciseWork
 from gpudojo.watch.saves import saves
-from gpudojo.watch.standby import Drawn, Ended, Frame, Ready, Standby, StandbyJob, StandbyResult
+from gpudojo.watch.standby import (
+    DrawnTimelines,
+    Ended,
+    Frame,
+    Ready,
+    Standby,
+    StandbyJob,
+    StandbyResult,
+)
 
 # Without a frame for so long, a process is ended: loading, a call, and some.
 HANGING_SECONDS: Final = 2 * DEFAULT_SECONDS + 5
@@ -251,9 +259,9 @@ class Session:
                 self._show("changed", self.course.current)
             case StandbyResult():
                 self._take_verdict(frame)
-            case Drawn():
+            case DrawnTimelines():
                 work = self._work(frame.stem)
-                work.timelines[frame.function] = TimelinePair(frame.yours, frame.theirs)
+                work.timelines[frame.function] = BusiestCalls(frame.yours, frame.theirs)
                 self._show("changed", work)
             case Ended():
                 self._handle_end_of_running(process, frame, hung)

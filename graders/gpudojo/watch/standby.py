@@ -60,7 +60,7 @@ class StandbyResult(msgspec.Struct, frozen=True, tag=True):
     stopped: Raised | None = None
 
 
-class Drawn(msgspec.Struct, frozen=True, tag=True):
+class DrawnTimelines(msgspec.Struct, frozen=True, tag=True):
     """What the busiest call of a function did, and the same call of the reference."""
 
     stem: str
@@ -79,7 +79,7 @@ class Ended(msgspec.Struct, frozen=True, tag=True):
     said: str = ""
 
 
-Frame = Ready | StandbyResult | Drawn | Ended
+Frame = Ready | StandbyResult | DrawnTimelines | Ended
 
 
 def _send(stream: IO[bytes], content: object) -> None:
@@ -302,7 +302,7 @@ def _grade(
         _send(answers, StandbyResult(job.stem, name, results, printed.getvalue(), stopped))
         timelines = grader.pairs[name].timelines() if name in grader.pairs else None
         if timelines is not None:
-            _send(answers, Drawn(job.stem, name, *timelines))
+            _send(answers, DrawnTimelines(job.stem, name, *timelines))
 
 
 @contextlib.contextmanager

@@ -312,7 +312,7 @@ def wrap(
     return shell, _account(shell, device, known or {})
 
 
-class _Opened(Unwrapped):
+class _OpenedSparse(Unwrapped):
     """Arguments of which some are sparse."""
 
     __slots__ = ()
@@ -460,7 +460,7 @@ def run(func: Any, args: Any, kwargs: Any) -> Any:
         return _to_copy(func, args, kwargs)
     if (answer := _as_coo(func, args)) is not NotImplemented:
         return answer
-    seen = _Opened()
+    seen = _OpenedSparse()
     inner = [seen.open(value) for value in args]
     named = {key: seen.open(value) for key, value in kwargs.items()}
     target = seen.device

@@ -28,7 +28,7 @@ CLOCKS = ("perf_counter(", "time(", "monotonic(", "now(", "record(")
 LAST = (*(f"last {name}" for name in CLOCKS), *CLOCKS)  # where it is stopped
 MILLISECOND: Final = 1e-3
 _near: Final = partial(math.isclose, rel_tol=0.05)
-T = TypeVar("T", "Timed", "Compared")
+T = TypeVar("T", "Timed", "ComparedDevices")
 
 
 class Bounded(Case, frozen=True):
@@ -74,7 +74,7 @@ class ComparedRow(Bounded, frozen=True):
     asked: bool  # whether `make_work` was called for it
 
 
-class Compared(Case, frozen=True):
+class ComparedDevices(Case, frozen=True):
     """One call of `compare_devices`."""
 
     kind: str
@@ -84,7 +84,7 @@ class Compared(Case, frozen=True):
     calls: dict[str, int]
     elsewhere: str
     line: int | None
-    really: Compared | None
+    really: ComparedDevices | None
     clocks: tuple[str, ...] = ()
 
 
@@ -249,10 +249,10 @@ class _ComparingScenario:
         self.options = options
         self.repeats = options.get("repeats", 3)
 
-    def __call__(self) -> Compared:
+    def __call__(self) -> ComparedDevices:
         return _look_by_both_clocks(self.look, _all_fit)
 
-    def look(self, modelled: bool) -> Compared:
+    def look(self, modelled: bool) -> ComparedDevices:
         """Call the student's function once. Raises StudentRaised."""
         with open_workshop(self.call, modelled) as workshop:
             maker = _WorkMaker(self.call, workshop)
@@ -267,7 +267,7 @@ class _ComparingScenario:
         if isinstance(found, dict):
             for key, value in dict.items(found):
                 rows.append(_compared_row(key, value, maker.made, modelled))
-        return Compared(
+        return ComparedDevices(
             kind=type(found).__name__,
             is_dict=isinstance(found, dict),
             rows=rows,
@@ -280,7 +280,7 @@ class _ComparingScenario:
         )
 
 
-def _all_fit(found: Compared) -> bool:
+def _all_fit(found: ComparedDevices) -> bool:
     return all(row.value is None or row.fits for row in found.rows)
 
 
@@ -329,7 +329,7 @@ def _compared_row(key: Any, value: Any, made: dict[str, HostWork], modelled: boo
 
 
 @compare_devices.probe(machine="one gpu")
-def comparisons(call: Call) -> Cases[Compared]:
+def comparisons(call: Call) -> Cases[ComparedDevices]:
     """Both orders; the second as devices, and with other repeats."""
     return try_scenarios(
         {
@@ -342,7 +342,7 @@ def comparisons(call: Call) -> Cases[Compared]:
 
 
 @compare_devices.probe(machine="two gpus", edge=True)
-def comparisons_with_two_gpus(call: Call) -> Cases[Compared]:
+def comparisons_with_two_gpus(call: Call) -> Cases[ComparedDevices]:
     return try_scenarios({"second_gpu": _ComparingScenario(call, ["cpu", "cuda:1"])})
 
 
@@ -567,7 +567,7 @@ def times_each_as_it_should(seen: Seen, wanted: Seen) -> None:
     _every_row(second)
 
 
-def _every_row(found: Compared) -> None:
+def _every_row(found: ComparedDevices) -> None:
     """Raises Failed for a wrong time; the CPU's first, which needs no waiting, so that a mistake has fewer causes."""
     really = found.really or found
     best = really if all(row.fits for row in really.rows) else found
@@ -585,7 +585,7 @@ def _every_row(found: Compared) -> None:
             raise _mistimed(row, row.value, best)
 
 
-def _mistimed(row: ComparedRow, value: float, found: Compared) -> Failed:
+def _mistimed(row: ComparedRow, value: float, found: ComparedDevices) -> Failed:
     repeats = found.repeats
     at: tuple[str, ...] = ()
     said = f"{row.key} needed {_ms(row.right)} per call, and its value is {_ms(value)}"
