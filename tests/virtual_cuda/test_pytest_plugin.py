@@ -176,7 +176,9 @@ def test_a_project_that_does_not_use_it_loads_one_thin_module(tmp_path: Path) ->
         text=True,
         check=True,
     )
-    assert "['virtual_cuda', 'virtual_cuda.pytest_plugin']" in done.stdout
+    assert (
+        "['virtual_cuda', 'virtual_cuda.lazy_names', 'virtual_cuda.pytest_plugin']" in done.stdout
+    )
 
 
 SKIPPING = """

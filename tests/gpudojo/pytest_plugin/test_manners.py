@@ -22,7 +22,7 @@ PLUGINS = {
     "rerunfailures": ("pytest_rerunfailures", "--reruns", "1"),
 }
 THIN = ["gpudojo", "gpudojo.pytest_plugin"]
-DEVICE = ["virtual_cuda", "virtual_cuda.pytest_plugin"]
+DEVICE = ["virtual_cuda", "virtual_cuda.lazy_names", "virtual_cuda.pytest_plugin"]
 CATALOGUE = ["gpudojo.model", "gpudojo.model.catalogue"]  # asked only about files named 01_x.py
 CONFTEST = """
 def pytest_addoption(parser):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from virtual_cuda import virtual_cuda
-from virtual_cuda.device.tensor import INSIDE
+from virtual_cuda.device.hidden_names import HIDDEN_IN_TENSORS
 
 
 def test_methods_of_the_class_take_device_tensors() -> None:
@@ -59,7 +59,7 @@ def test_a_subclass_is_not_told_what_the_device_keeps_in_a_tensor() -> None:
             "cuda",
         )
         assert "tag" in asked
-        assert asked.isdisjoint(INSIDE)
+        assert asked.isdisjoint(HIDDEN_IN_TENSORS)
         with pytest.raises(TypeError, match="__slotnames__"):
             object.__getstate__(x)  # type: ignore[attr-defined,unused-ignore]
 
