@@ -273,15 +273,21 @@ def solutions(folder: Path, exercise: str = "*") -> list[Solution]:
         for path in sorted((folder / kind).glob(f"{exercise}/*.py"))
     ]
     shared = [
-        one for path in sorted(folder.glob(f"{SHARED}{exercise}.py")) for one in _copied_out(path)
+        one
+        for path in sorted(folder.glob(f"{SHARED}{exercise}.py"))
+        for one in _split_shared_file(path)
     ]
     return sorted([*found, *shared], key=lambda solution: (solution.wrong, solution.exercise))
 
 
-def _copied_out(path: Path) -> list[Solution]:
+def _split_shared_file(path: Path) -> list[Solution]:
+    """Write each solution of a shared file to a file of its own, and return them.
+
+    The files lie below a folder that is removed when Python exits.
+    """
     text = path.read_text(encoding="utf-8")
     starts = [match.start() for match in _EXPECTED.finditer(text)]
-    target = Path(tempfile.mkdtemp(dir=_folder())) / path.parent.name
+    target = Path(tempfile.mkdtemp(dir=_folder_until_exit())) / path.parent.name
     found = []
     for start, end in zip(starts, [*starts[1:], len(text)], strict=True):
         header, _, body = text[start:end].partition("\n")
@@ -301,7 +307,7 @@ def _copied_out(path: Path) -> list[Solution]:
 
 
 @functools.cache
-def _folder() -> str:
+def _folder_until_exit() -> str:
     folder = tempfile.mkdtemp(prefix="gpudojo-solutions-")
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     return folder

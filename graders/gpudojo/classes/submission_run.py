@@ -135,7 +135,11 @@ class SubmissionRun:
         return self.trusted and not self._ignores_child
 
     def _handle(self, frame: protocol.Frame) -> bool:
-        """Take in one message; False if the child is to be ended."""
+        """Put one message of the child into the record.
+
+        Returns False if the child is to be ended: it tampered, sent what nobody asked for, or ran out
+        of time while the grader itself stood still. In that case it is run again.
+        """
         if isinstance(frame, protocol.Isolated):
             self._note_layers(frame.layers)
             self._begin_step(self.options.seconds + GRACE)
@@ -149,7 +153,7 @@ class SubmissionRun:
             self._begin_step(self.options.seconds + GRACE)
         elif isinstance(frame, protocol.Loaded):
             errors = [frame.broken] if frame.broken else []
-            if self._is_late_by_our_fault(errors):
+            if self._repeat_child_if_we_stood_still(errors):
                 return False
             self.record.files[frame.file] = frame
             self._note_limits_reached(f"file {frame.file}", errors)
@@ -184,7 +188,7 @@ class SubmissionRun:
             for seen in observations
             if seen.raised and seen.status is not CallStatus.BROKEN
         ]
-        if self._is_late_by_our_fault(errors):
+        if self._repeat_child_if_we_stood_still(errors):
             return False
         # A child does not compare its code where it was interrupted: then nothing can be earned.
         timed_out = any(error.type == "TimedOut" for error in errors)
@@ -220,7 +224,7 @@ class SubmissionRun:
             return True
         return self.options.bench == "cuda" and not known_probes & probes
 
-    def _is_late_by_our_fault(self, errors: Sequence[Raised]) -> bool:
+    def _repeat_child_if_we_stood_still(self, errors: Sequence[Raised]) -> bool:
         """True if time ran out in a child while the grader stood still.
 
         It may have waited for us: nothing more of it counts, and it is run again.

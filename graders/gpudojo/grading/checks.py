@@ -297,7 +297,11 @@ def _for_each(
 
 
 def same_as_reference(function: Function, probe: Ready, points: float, claim: str = "") -> None:
-    """Declare that every scenario returns what the reference returns: equal plain data, or arrays with close values."""
+    """Add a check, which needs `runs`: every scenario returns what the reference returns.
+
+    That is equal plain data, or arrays with close values. `claim` is the line that students read,
+    instead of "It returns the right values.".
+    """
 
     @_for_each(function, probe, points, claim)
     def same_as_reference(scenario: str, found: Ran, right: Ran) -> None:

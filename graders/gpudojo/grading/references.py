@@ -56,10 +56,12 @@ class ShippedEvidence(msgspec.Struct, frozen=True):
         return self.signatures.get(f"{exercise}::{function}", "(…)")
 
     def evidence_of(self, exercise: str, function: str, bench: str, seed: int) -> Evidence:
-        """What the reference did on a device.
+        """Return what the reference did on a device.
 
-        A real GPU does what the virtual one does, within the tolerance of the checks. On the plain CPU only the probes
-        that run on the chosen device see something else. MPS has neither CUDA's names nor its memory.
+        A real GPU does what the virtual one does, within the tolerance of the checks. On the plain
+        CPU only the probes that run on the chosen device see something else. Raises NoSuchSeed,
+        NotRecorded for MPS, which has neither CUDA's names nor its memory, and BadEvidence where
+        nothing readable is stored.
         """
         self.refuse_unknown(bench, seed)
         name = f"{exercise}::{function}"

@@ -57,7 +57,7 @@ def plural(count: float, noun: str) -> str:
 
 
 def points_and_reason(row: SubmissionRow) -> str:
-    """Return the points of a submission, and why it has no others where it was not graded.
+    """Return the points of a submission, and the reason where it was not graded.
 
     It is for the student: nothing that only a teacher should read is in it.
     """

@@ -73,7 +73,7 @@ def record_evidence(reference: Path, day: str, seeds: Sequence[int] = PUBLIC_SEE
         return target.read_bytes()
 
 
-def record_here(reference: Path, day: str, seeds: Sequence[int]) -> ShippedEvidence:
+def run_and_record(reference: Path, day: str, seeds: Sequence[int]) -> ShippedEvidence:
     """Run a day's references in this process, which should have done nothing else before.
 
     Raises DojoError where a reference does not pass.
@@ -157,9 +157,13 @@ def _without_times(function: Function, evidence: Evidence) -> Evidence:
 
 
 def main(reference: str, day: str, target: str, *seeds: str) -> None:
-    """Write the evidence to a file, or a sentence to standard error and exit with REFUSED."""
+    """Run the references of a day, such as "day8", for these seeds, and write their evidence.
+
+    `reference` is the folder of the references, `target` the file to write. Where one does not pass
+    its own checks, a sentence goes to standard error, and the exit status is REFUSED.
+    """
     try:
-        evidence = record_here(Path(reference), day, [int(seed) for seed in seeds])
+        evidence = run_and_record(Path(reference), day, [int(seed) for seed in seeds])
     except DojoError as error:
         print(" ".join(str(error).split()), file=sys.stderr)
         raise SystemExit(REFUSED) from None

@@ -71,12 +71,16 @@ class Roll:
         return self._anonymous_person(row, self._secret)
 
     def _named_person(self, row: SubmissionRow) -> Person:
+        """Return who this is, by name.
+
+        Reserves the name of the page, and remembers what `says` puts in place of other names.
+        """
         file = new_name(row.submission, self._taken)
         shown = name_on_pages(row)
         if self._owner_of.setdefault(shown, row.submission) != row.submission:
             shown = f"{shown} ({row.submission})"
         if shown != row.submission:
-            self._show(shown, [row.submission, row.called])
+            self._replace_in_texts(shown, [row.submission, row.called])
         family_first = ""
         if row.roster and row.roster.family:
             family_first = without_surrogates(row.roster.sorted_as)
@@ -89,10 +93,10 @@ class Roll:
     def _anonymous_person(self, row: SubmissionRow, secret: bytes) -> Person:
         file = new_name(pseudonym(row.submission, secret), self._taken)
         names = {*all_names_of(row), row.called}
-        self._show(file, [name for name in names if len(name) >= SHORTEST_PART])
+        self._replace_in_texts(file, [name for name in names if len(name) >= SHORTEST_PART])
         return Person(file, f"students/{file}.html", patterns_to_hide(row), anonymous=True)
 
-    def _show(self, shown: str, names: Iterable[str]) -> None:
+    def _replace_in_texts(self, shown: str, names: Iterable[str]) -> None:
         for name in names:
             self._shown_by_name[name.casefold()] = shown
 

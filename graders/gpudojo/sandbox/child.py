@@ -232,7 +232,11 @@ def _observe_function(
     home: Path,
     limits: Limits,
 ) -> Generator[ProbeObservation, None, protocol.Saw]:
-    """Observe one function: yield what each probe saw, and return the evidence without that."""
+    """Observe one function: yield what each probe saw, and return the evidence without that.
+
+    Where `interrupted` or `spent` is set in it, another child must go on. Raises what
+    `observe_probes` raises.
+    """
     from virtual_cuda.hooks import device_failure
 
     from gpudojo.grading.load import describe_exception

@@ -165,7 +165,7 @@ def _versions_of_files(bindings: _Bindings) -> dict[str, tuple[str, ...]]:
     groups: dict[tuple[str, str], list[str]] = {}
     for path, candidates in bindings.items():
         work[path] = sum(one.state is State.DEFINED for one in candidates.values())
-        if work[path] and not _is_aside(path):
+        if work[path] and not _is_test_or_backup(path):
             key = (curriculum_name(path), ending_of(path, SOURCES))
             groups.setdefault(key, []).append(path)
     versions: dict[str, tuple[str, ...]] = {}
@@ -224,11 +224,15 @@ class _Chooser:
         )
 
     def _rank(self, one: Candidate) -> tuple[object, ...]:
-        """A sort key that puts the best candidate first."""
+        """Return a sort key that puts the best candidate first.
+
+        Best is what stands in the version that is graded, not in a test file or a backup folder; then
+        by state, by the name of the file, defined rather than only imported, and least deep.
+        """
         best_version = self._versions.get(one.file, (one.file,))[0]
         return (
             one.file != best_version,
-            _is_aside(one.file),
+            _is_test_or_backup(one.file),
             _STATES_IN_ORDER.index(one.state),
             *self._rank_name(one.file),
             one.imported,
@@ -246,12 +250,12 @@ class _Chooser:
         """That there is no definition, with the file that should have it, if that is known."""
         file = min(
             files,
-            key=lambda path: (_is_aside(path), *self._rank_name(path), *depth_key(path)),
+            key=lambda path: (_is_test_or_backup(path), *self._rank_name(path), *depth_key(path)),
             default=None,
         )
         if file is not None:
             has_other_name = self._rank_name(file).rank == 2
-            if _is_aside(file) or (has_other_name and len(files) > 1):
+            if _is_test_or_backup(file) or (has_other_name and len(files) > 1):
                 file = None
         named = file is not None and self._rank_name(file).rank == 0
         return ChosenDefinition(
@@ -262,12 +266,12 @@ class _Chooser:
 def _are_rivals(one: Candidate, other: Candidate) -> bool:
     """True if two files each have work on a function; not for a notebook and its export."""
     for each in (one, other):
-        if each.state is not State.DEFINED or each.imported or _is_aside(each.file):
+        if each.state is not State.DEFINED or each.imported or _is_test_or_backup(each.file):
             return False
     return curriculum_name(one.file) != curriculum_name(other.file)
 
 
-def _is_aside(path: str) -> bool:
+def _is_test_or_backup(path: str) -> bool:
     """True if a file's definitions are probably not meant to be graded."""
     folders = PurePosixPath(path).parts[:-1]
     if any(folder.casefold() in ASIDE for folder in folders):

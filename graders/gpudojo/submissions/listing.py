@@ -52,9 +52,10 @@ _CLASS_LIMITS: Final = ReadLimits(entries=200_000, archive_bytes=1 << 30, total_
 
 
 def list_submissions(paths: Sequence[Path]) -> Listing:
-    """The submissions at these paths in natural order, each name once.
+    """Return the submissions at these paths, in natural order.
 
-    What was ignored comes with the reason.
+    Those with the same name are renamed, and none is left out. Raises nothing: a path that cannot
+    be read is among the ignored, with the reason.
     """
     lister = _Lister()
     for path in paths:

@@ -125,7 +125,11 @@ def is_known_without_long_pictures(operations: list[int], steps: list[int]) -> b
 
 
 def usual_pictures(seen: Pictures, wanted: Pictures) -> dict[str, Picture]:
-    """The reference's pictures of usual size; without the long ones where these were rightly left out."""
+    """Return the reference's pictures of usual size that a student's run can be compared with.
+
+    The long ones are left out where the run skipped them, because the growing ones had told already
+    whether it loops.
+    """
     growth = seen.growth
     if not is_known_without_long_pictures(growth.operations, growth.steps):
         return wanted.usual
@@ -298,12 +302,20 @@ class Painter:
         return lines.pop() if len(lines) == 1 else None
 
     def _describe_trip(self) -> Trip:
-        """What the last call copied and read."""
+        """Return what the last call copied and read.
+
+        `used` counts the reads outside of assertions and of conditions that raise; `line` is that of
+        the first copy, or else of the first read.
+        """
         ledger = self.call.ledger
         to_host = ledger.transfers_to_host()
         to_device = ledger.transfers_to_device()
         reads = [sync for sync in ledger.syncs() if sync.what in ("item", "tolist")]
-        guards = _guard_lines("".join(linecache.getlines(str(self.call.path)))) if reads else ()
+        guards = (
+            _lines_that_refuse_input("".join(linecache.getlines(str(self.call.path))))
+            if reads
+            else ()
+        )
         used = [read for read in reads if self.call.line_of(read) not in guards]
         return Trip(
             transfers=len(to_host),
@@ -322,7 +334,7 @@ def _most_frequent(counts: Mapping[Any, int]) -> Any:
     return max(counts, key=lambda line: counts[line], default=None)
 
 
-def _guard_lines(source: str) -> set[int]:
+def _lines_that_refuse_input(source: str) -> set[int]:
     """The lines that only refuse an input: assertions, and conditions that raise."""
     lines: set[int] = set()
     for node in ast.walk(ast.parse(source)):
