@@ -1,4 +1,6 @@
-"""`python -m virtual_cuda FILE`: runs a script on the virtual CUDA device, and shows what each line did there."""
+"""`python -m virtual_cuda FILE`: runs a script on the virtual CUDA device, and shows what each line
+did there.
+"""
 
 from __future__ import annotations
 
@@ -60,8 +62,9 @@ USAGE: Final = "\n       ".join(
 def run_script(arguments: Sequence[str] | None = None, prog: str = "python -m virtual_cuda") -> int:
     """Runs the script that the arguments name, as `python` would; returns its exit status.
 
-    The device stays open until the process ends, and the table is printed then. SystemExit and KeyboardInterrupt of the
-    script are raised; other exceptions are printed by `sys.excepthook`, without frames of this package.
+    The device stays open until the process ends, and the table is printed then. SystemExit and
+    KeyboardInterrupt of the script are raised; other exceptions are printed by `sys.excepthook`,
+    without frames of this package.
     """
     options = _options(arguments, prog)
     from virtual_cuda.devices import (
@@ -70,7 +73,8 @@ def run_script(arguments: Sequence[str] | None = None, prog: str = "python -m vi
     from virtual_cuda.recorder import nothing_above
 
     nothing_above(__file__)
-    # About the CPU that computes for the device: sixty lines, the first time that bfloat16 is multiplied on some.
+    # About the CPU that computes for the device: sixty lines, the first time that bfloat16 is
+    # multiplied on some.
     warnings.filterwarnings("ignore", "mkldnn_matmul failed")
     device = ExitStack()
     try:
@@ -208,7 +212,9 @@ def _kind(real: bool) -> DeviceKind:
 
 
 class _Opening:
-    """What a process of `multiprocessing` unpickles first, before it imports the script: so it opens the device."""
+    """What a process of `multiprocessing` unpickles first, before it imports the script: so it
+    opens the device.
+    """
 
     def __init__(self, gpus: int, memory: int | None, gpu: str | None) -> None:
         self._asked = gpus, memory, gpu
@@ -220,7 +226,9 @@ class _Opening:
 
 
 def _opening_first(opening: _Opening, original: Any, name: str) -> dict[str, Any]:
-    """Spawned processes open the device, too, and those of a fork server; what they do there is not recorded."""
+    """Spawned processes open the device, too, and those of a fork server; what they do there is not
+    recorded.
+    """
     return {"virtual_cuda": opening, **original(name)}
 
 
@@ -228,7 +236,9 @@ _WITH_VALUE: Final = ("-W", "-X")  # options of Python that are two words
 
 
 def _on_device(command: Any, folder: Any, options: list[str]) -> Any:
-    """A command that runs this Python on a script, a module or code, with the device open there; others as they are."""
+    """A command that runs this Python on a script, a module or code, with the device open there;
+    others as they are.
+    """
     if isinstance(command, (str, bytes, os.PathLike)):
         return command
     words = [os.fspath(word) for word in command]
@@ -251,7 +261,9 @@ def _on_device(command: Any, folder: Any, options: list[str]) -> Any:
 
 
 def _strip(error: BaseException, seen: set[int] | None = None) -> None:
-    """Removes the frames of this package from the tracebacks of an exception and of those that led to it."""
+    """Removes the frames of this package from the tracebacks of an exception and of those that led
+    to it.
+    """
     seen = set() if seen is None else seen
     if id(error) in seen:
         return
@@ -299,7 +311,9 @@ class _Run:
         return None if self.times is None else self.times.by_record(self.ledger)
 
     def start_child(self, original: Any, popen: Any, args: Any, *rest: Any, **kwargs: Any) -> None:
-        """`Popen`, which is how launchers start ranks: Python has the same device there, if it runs something."""
+        """`Popen`, which is how launchers start ranks: Python has the same device there, if it runs
+        something.
+        """
         options = self.options
         passed = [
             "--child",
@@ -315,7 +329,10 @@ class _Run:
         original(popen, command, *rest, **kwargs)
 
     def load(self, prog: str) -> types.CodeType:
-        """The script's code. From here on `__main__`, `sys.argv` and `sys.path` are as `python FILE` makes them."""
+        """The script's code.
+
+        From here on `__main__`, `sys.argv` and `sys.path` are as `python FILE` makes them.
+        """
         from virtual_cuda.recorder import student_file
 
         main = types.ModuleType("__main__")

@@ -79,11 +79,12 @@ def virtual_cuda(
 ) -> Iterator[VirtualGpu]:
     """Give this process virtual CUDA devices for the length of a `with` block.
 
-    `memory` is the size of each device, 8 GiB if nothing is said. `gpu` names a GPU of which the devices have the
-    properties and the memory; events and the profiler tell its modelled times then. With `clock="modelled"`,
-    `time.perf_counter` does so, too, on an H200 if no GPU is named. Raises BadDeviceCount, BadSize, UnknownGpu,
-    UnknownClock, AlreadyOpen, RealDeviceInUse where the process already uses a real GPU, and TorchUnsupported where
-    this release of torch lacks an internal that is needed.
+    `memory` is the size of each device, 8 GiB if nothing is said. `gpu` names a GPU of which the
+    devices have the properties and the memory; events and the profiler tell its modelled times
+    then. With `clock="modelled"`, `time.perf_counter` does so, too, on an H200 if no GPU is named.
+    Raises BadDeviceCount, BadSize, UnknownGpu, UnknownClock, AlreadyOpen, RealDeviceInUse where the
+    process already uses a real GPU, and TorchUnsupported where this release of torch lacks an
+    internal that is needed.
     """
     if clock not in CLOCKS:
         raise UnknownClock(clock, CLOCKS)
@@ -119,11 +120,13 @@ def virtual_cuda(
 
 @contextlib.contextmanager
 def keep_patches() -> Iterator[Callable[..., None]]:
-    """Leave the patches of torch in place from one virtual device to the next, for the length of a `with` block.
+    """Leave the patches of torch in place from one virtual device to the next, for the length of a
+    `with` block.
 
-    Gives the function that restores torch before that: to be called where other code is to run between two devices.
-    Where another kind of device opens, that is done anyway. `modules=False` leaves those of `nn.Module` in place, which
-    do nothing without a device: to restore them takes longer than all others.
+    Gives the function that restores torch before that: to be called where other code is to run
+    between two devices. Where another kind of device opens, that is done anyway. `modules=False`
+    leaves those of `nn.Module` in place, which do nothing without a device: to restore them takes
+    longer than all others.
     """
     before = kept.keeping
     kept.keeping = True
@@ -202,7 +205,9 @@ def _run_in_child(devices: int, memory: int, gpu: str | None, *args: Any) -> Non
 
 @contextlib.contextmanager
 def _pinning_after(imports: OriginalImports) -> Iterator[None]:
-    """An import puts the patches aside, also for the thread of a DataLoader that pins batches: it waits meanwhile."""
+    """An import puts the patches aside, also for the thread of a DataLoader that pins batches: it
+    waits meanwhile.
+    """
     with contextlib.ExitStack() as undo:
         patch(
             [around(_pinning, "pin_memory", functools.partial(_after_imports, imports.lock))], undo
@@ -216,7 +221,9 @@ def _after_imports(lock: Any, original: Any, *args: Any, **kwargs: Any) -> Any:
 
 
 def _leave(patched: Patched) -> None:
-    """Undo the patches, unless they are kept in place; the device and its ledger are its user's alone from now on."""
+    """Undo the patches, unless they are kept in place; the device and its ledger are its user's
+    alone from now on.
+    """
     kept.leave(patched)
     if not kept.keeping:
         patched.hand_over(VirtualGpu(1, 0, ""))
@@ -257,7 +264,9 @@ class OpenDevice:
 
 
 def choose_device(kind: str, devices: int = 1) -> tuple[str, str]:
-    """The kind of device that is meant, and why: for "auto" real GPUs if there are enough of them, else virtual."""
+    """The kind of device that is meant, and why: for "auto" real GPUs if there are enough of them,
+    else virtual.
+    """
     if kind != "auto":
         return str(kind), f"{_NAMES.get(kind, kind)} was asked for"
     kept.restore()
@@ -287,8 +296,8 @@ def open_device(
 ) -> Iterator[OpenDevice]:
     """Open a device for the length of a `with` block; `memory` and `gpu` are as for `virtual_cuda`.
 
-    "auto" takes the machine's own GPUs and falls back on virtual ones. Raises BadDeviceCount, BadSize, UnknownGpu,
-    AlreadyOpen, and NoSuchDevice where this machine does not have the device.
+    "auto" takes the machine's own GPUs and falls back on virtual ones. Raises BadDeviceCount,
+    BadSize, UnknownGpu, AlreadyOpen, and NoSuchDevice where this machine does not have the device.
     """
     if isinstance(devices, bool) or not isinstance(devices, int) or devices < 1:
         raise BadDeviceCount(devices)

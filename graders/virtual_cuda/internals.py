@@ -1,11 +1,13 @@
 """Private names of torch: found by their dotted path, or refused when they are used.
 
 torch may rename what it does not document. So modules here do not write `torch._C._name`: they ask
-`find_internal("torch._C._name", "what needs it")`. Where this torch lacks the name, they get a stand-in, and the one
-feature that needs it raises `TorchLacks` when it is used; everything else works. A name that every program needs is
-found with `otherwise`, what to use in its place. A patch of something that torch lacks is left out.
+`find_internal("torch._C._name", "what needs it")`. Where this torch lacks the name, they get a
+stand-in, and the one feature that needs it raises `TorchLacks` when it is used; everything else
+works. A name that every program needs is found with `otherwise`, what to use in its place. A patch
+of something that torch lacks is left out.
 
-What the device cannot be without is `INDISPENSABLE`: where one of these is missing, it refuses to open.
+What the device cannot be without is `INDISPENSABLE`: where one of these is missing, it refuses to
+open.
 """
 
 from __future__ import annotations
@@ -34,8 +36,8 @@ _REFUSE: Final = object()
 def find_internal(path: str, feature: str = "", otherwise: Any = _REFUSE) -> Any:
     """What stands under a dotted name of torch, its module imported if need be.
 
-    Where there is nothing: `otherwise`, if that is given, else a stand-in that raises TorchLacks, with `feature`, when
-    it is used. Raises TorchUnsupported for a name that is indispensable.
+    Where there is nothing: `otherwise`, if that is given, else a stand-in that raises TorchLacks,
+    with `feature`, when it is used. Raises TorchUnsupported for a name that is indispensable.
     """
     try:
         return _resolve(path)
@@ -63,7 +65,7 @@ def _resolve(path: str) -> Any:
     return pkgutil.resolve_name(path)
 
 
-# ---- names that several modules use --------------------------------------------------------------------------------
+# ---- names that several modules use --------------------------------------------------------------
 
 DispatchKeySet: Final = find_internal("torch._C.DispatchKeySet")
 # The key under which C++ keeps how an operator is made of others.
@@ -78,7 +80,8 @@ no_torch_function: Final = find_internal(
 has_kernel: Final = find_internal(
     "torch._C._dispatch_has_kernel_for_dispatch_key", otherwise=lambda name, key: key == "CPU"
 )
-# What `torch.add`, `torch.mm`, … are while nothing is patched, and the same of `torch.nn.functional`.
+# What `torch.add`, `torch.mm`, … are while nothing is patched, and the same of
+# `torch.nn.functional`.
 torch_functions: Final = find_internal("torch._C._VariableFunctions", otherwise=torch)
 nn_functions: Final = find_internal("torch._C._nn")
 _keys_included: Final = find_internal("torch._C._dispatch_tls_local_include_set", "dispatch keys")
@@ -87,5 +90,7 @@ _use_keys: Final = find_internal("torch._C._ForceDispatchKeyGuard", "dispatch ke
 
 
 def dispatch_also_to(keys: Any) -> Any:
-    """A `with` block in which these dispatch keys are not left out, as they are inside `__torch_dispatch__`."""
+    """A `with` block in which these dispatch keys are not left out, as they are inside
+    `__torch_dispatch__`.
+    """
     return _use_keys(_keys_included(), _keys_excluded() - keys)

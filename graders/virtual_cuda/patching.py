@@ -1,4 +1,6 @@
-"""Replaces attributes of torch for a while and restores them; the registry of what the virtual device replaces."""
+"""Replaces attributes of torch for a while and restores them; the registry of what the virtual
+device replaces.
+"""
 
 from __future__ import annotations
 
@@ -79,7 +81,9 @@ class_watch: Final = ClassWatch()
 
 
 def patch(patches: Iterable[Patch], undo: contextlib.ExitStack) -> list[Replaced]:
-    """Replace attributes; `undo` restores them in reverse order. Returns what was there before, for `aside`.
+    """Replace attributes; `undo` restores them in reverse order.
+
+    Returns what was there before, for `aside`.
 
     A function that a package has from one of its modules is replaced in the module, too.
     """
@@ -95,7 +99,8 @@ def patch(patches: Iterable[Patch], undo: contextlib.ExitStack) -> list[Replaced
         for owner, name, value in patches:
             if value is LEFT_OUT or isinstance(owner, Lacking):
                 continue
-            # vars() and not getattr: an attribute that a class inherits has to be inherited again afterwards.
+            # vars() and not getattr: an attribute that a class inherits has to be inherited again
+            # afterwards.
             before = vars(owner).get(name, _MISSING)
             put = like(owner, name, along.pop((identity(owner), name), before), value)
             done.append(Replaced(owner, name, before, put))
@@ -130,7 +135,9 @@ def _in_modules(done: list[Replaced]) -> dict[int, Replaced]:
 
 
 def patches_in_force() -> list[Replaced]:
-    """Everything that `patch` has replaced and not yet restored, in the order in which that was done."""
+    """Everything that `patch` has replaced and not yet restored, in the order in which that was
+    done.
+    """
     return [one for done in _in_force.values() for one in done]
 
 
@@ -138,7 +145,9 @@ _PLAIN: Final = frozenset({int, float, str, type(None)})
 
 
 def _without_object(value: Any) -> Any:
-    """A function in the place of a method or a partial function, which would lead to objects of the device's."""
+    """A function in the place of a method or a partial function, which would lead to objects of the
+    device's.
+    """
     held = (
         value.__self__
         if isinstance(value, MethodType)
@@ -168,8 +177,8 @@ def _without_object(value: Any) -> Any:
 class _Like:
     """Makes the functions that replace torch's, with their names, documentation and signatures.
 
-    What is one function in two modules of torch is one here, too. None has a `__wrapped__`: who follows that would go
-    around the device.
+    What is one function in two modules of torch is one here, too. None has a `__wrapped__`: who
+    follows that would go around the device.
     """
 
     def __init__(self) -> None:
@@ -208,7 +217,9 @@ def _parts(value: Any) -> Iterator[int]:
 
 
 def _is_its_own(function: FunctionType) -> bool:
-    """Whether a function uses itself, to be handed to a `__torch_function__`: then it was made for one of torch's."""
+    """Whether a function uses itself, to be handed to a `__torch_function__`: then it was made for
+    one of torch's.
+    """
     return any(cell.cell_contents is function for cell in function.__closure__ or ())
 
 
@@ -234,7 +245,9 @@ def _copy(function: FunctionType) -> Any:
 
 
 def _name(function: FunctionType, before: Any, module: str | None) -> None:
-    """Give a function the names of this one of torch's; `module` is where pickle finds one that is not Python's."""
+    """Give a function the names of this one of torch's; `module` is where pickle finds one that is
+    not Python's.
+    """
     function.__name__, function.__doc__ = before.__name__, before.__doc__
     function.__qualname__ = before.__qualname__ if module is None else before.__name__
     function.__module__ = module or getattr(before, "__module__", None) or function.__module__
@@ -256,7 +269,8 @@ def _signature(function: FunctionType) -> inspect.Signature | None:
 def around(owner: Any, name: str, function: Callable[..., Any]) -> Patch:
     """The patch that calls `function` with what is there now as its first argument.
 
-    Where nothing is there, as in a release of torch without the function, `patch` will leave it out.
+    Where nothing is there, as in a release of torch without the function, `patch` will leave it
+    out.
     """
     if isinstance(owner, Lacking) or not hasattr(owner, name):
         return owner, name, LEFT_OUT
@@ -270,7 +284,9 @@ def around(owner: Any, name: str, function: Callable[..., Any]) -> Patch:
 
 
 def unpatched(function: Any) -> Any:
-    """What a function of ours stands for, with the same object if it is a method; any other one as it is."""
+    """What a function of ours stands for, with the same object if it is a method; any other one as
+    it is.
+    """
     if isinstance(function, MethodType):
         return MethodType(unpatched(function.__func__), function.__self__)
     for done in reversed(_in_force.values()):
@@ -324,9 +340,11 @@ def _put_back(done: list[Replaced]) -> None:
 
 @contextlib.contextmanager
 def patch_imported_names(names: dict[str, Any]) -> Iterator[None]:
-    """Apply the patches in force to the global names of a file that was run before the device was opened.
+    """Apply the patches in force to the global names of a file that was run before the device was
+    opened.
 
-    `from torch.cuda import is_available` at the top of such a file, or a table of such functions, holds the original.
+    `from torch.cuda import is_available` at the top of such a file, or a table of such functions,
+    holds the original.
     """
     held = list(_held(names))
     own = {identity(value) for _, _, value in held}
@@ -352,7 +370,9 @@ def patch_imported_names(names: dict[str, Any]) -> Iterator[None]:
 
 
 def _held(holder: Any, depth: int = 0) -> Iterator[tuple[Any, Any, Any]]:
-    """Every function in a file's names, and in the lists and dicts among them, each with its holder and its key."""
+    """Every function in a file's names, and in the lists and dicts among them, each with its holder
+    and its key.
+    """
     for key, value in holder.items() if type(holder) is dict else enumerate(holder):
         if type(value) is dict or type(value) is list:
             if depth < DEEPEST and key != "__builtins__":
@@ -361,11 +381,14 @@ def _held(holder: Any, depth: int = 0) -> Iterator[tuple[Any, Any, Any]]:
             yield holder, key, value
 
 
-# ---- the registry of the virtual device's patches ------------------------------------------------------------------
+# ---- the registry of the virtual device's patches ------------------------------------------------
 
 
 class Stage(enum.IntEnum):
-    """The order of the patches. One stage patches a target at most once; a later stage wraps an earlier one's patch."""
+    """The order of the patches.
+
+    One stage patches a target at most once; a later stage wraps an earlier one's patch.
+    """
 
     REPLACE = 0  # the device's own version of a function
     WRAP = 1  # around functions of torch, and around those of the first stage
@@ -374,7 +397,10 @@ class Stage(enum.IntEnum):
 
 @dataclass
 class Opening:
-    """What a function that makes patches may use. Patches may stay for another device: see `Kept`."""
+    """What a function that makes patches may use.
+
+    Patches may stay for another device: see `Kept`.
+    """
 
     gpu: VirtualGpu  # the first device; later the one they are used for
     undo: contextlib.ExitStack
@@ -387,18 +413,21 @@ class Opening:
     awaited: dict[str, Callable[[ModuleType], Iterable[Patch]]] = field(
         default_factory=dict
     )  # see `when_imported`
-    # Classes with so many subclasses that to change one takes long. Where patches are kept, theirs stay in place
-    # between devices: without one, they must do what they replace does.
+    # Classes with so many subclasses that to change one takes long. Where patches are kept, theirs
+    # stay in place between devices: without one, they must do what they replace does.
     lasting: list[type] = field(default_factory=list)
 
     def enter(self, context: Callable[[], AbstractContextManager[object]]) -> None:
-        """Enter this context now, and whenever the patches are put in place again; it is left when they are undone."""
+        """Enter this context now, and whenever the patches are put in place again; it is left when
+        they are undone.
+        """
         self.around.append(context)
         self.undo.enter_context(context())
 
 
 class _Values:
-    """Values that names of modules and classes should have; `_MISSING` is for those that there should not be.
+    """Values that names of modules and classes should have; `_MISSING` is for those that there
+    should not be.
 
     All are compared at once: this is done for every device that opens.
     """
@@ -448,7 +477,10 @@ class _Target:
         return all(map(is_, map(self.held.get, values), values.values()))
 
     def fill(self, values: dict[str, Any]) -> None:
-        """Give the names these values. All at once in a plain module: this is done for every device that opens."""
+        """Give the names these values.
+
+        All at once in a plain module: this is done for every device that opens.
+        """
         if self.plain:
             self.held.update(values)
         elif values:
@@ -488,7 +520,9 @@ class Patched:
         self._read_patches()
 
     def _read_patches(self) -> None:
-        """Note what is to be restored, again where modules of torch have changed it when they were imported."""
+        """Note what is to be restored, again where modules of torch have changed it when they were
+        imported.
+        """
         if len(self._read) == len(self._patches) and all(map(is_, self._read, self._patches)):
             return
         self._read, known, self._targets = [*self._patches], self._targets, {}
@@ -523,7 +557,9 @@ class Patched:
             self._lasting.put(target.owner, name, value)
 
     def renew(self, gpu: VirtualGpu) -> None:
-        """Use the patches, which are in place, for another device; those that somebody has replaced are put back."""
+        """Use the patches, which are in place, for another device; those that somebody has replaced
+        are put back.
+        """
         with class_watch:
             for target in () if self._put.in_place else self._targets.values():
                 if not target.holds(target.put):
@@ -536,7 +572,9 @@ class Patched:
                 setattr(owner, name, value)
 
     def hand_over(self, gpu: VirtualGpu) -> list[Patch]:
-        """Use the patches for another device, so that they do not keep the last one; returns those that differ."""
+        """Use the patches for another device, so that they do not keep the last one; returns those
+        that differ.
+        """
         self.opening.gpu = gpu
         made = (patch for renewed in self.opening.again for patch in renewed(gpu))
         changed = []
@@ -554,7 +592,9 @@ class Patched:
         return changed
 
     def put_again(self, gpu: VirtualGpu) -> bool:
-        """Put them in place after they were undone; False where what they replace has changed since they were made."""
+        """Put them in place after they were undone; False where what they replace has changed since
+        they were made.
+        """
         self._read_patches()
         targets = [
             target for target in self._targets.values() if not (self._stayed and target.lasting)
@@ -599,7 +639,9 @@ class Patched:
 
 
 class Kept:
-    """Patches of a closed device that are still in place, or undone: to make them takes longer than many calls do."""
+    """Patches of a closed device that are still in place, or undone: to make them takes longer than
+    many calls do.
+    """
 
     def __init__(self) -> None:
         self.keeping = False
@@ -675,8 +717,8 @@ class PatchRegistry:
     def patches(self, opening: Opening) -> Iterator[Patch]:
         """Every patch, stage by stage, to be applied while iterating; raises DuplicatePatch.
 
-        The patches of a stage are made before the first of them is applied, so that the order of the modules does not
-        matter.
+        The patches of a stage are made before the first of them is applied, so that the order of
+        the modules does not matter.
         """
         for makers in self.makers.values():
             made = [
@@ -702,7 +744,7 @@ registry: Final = PatchRegistry()
 torch_patches: Final = registry.register
 
 
-# ---- one device at a time ------------------------------------------------------------------------------------------
+# ---- one device at a time ------------------------------------------------------------------------
 
 
 _claimed: str | None = None  # the device that is open in this process
@@ -710,7 +752,9 @@ _claimed: str | None = None  # the device that is open in this process
 
 @contextlib.contextmanager
 def claim(device: str) -> Iterator[None]:
-    """Let no other device open while this one is: two recorders would each see half of what happens."""
+    """Let no other device open while this one is: two recorders would each see half of what
+    happens.
+    """
     global _claimed
     if _claimed is not None:
         raise AlreadyOpen(_claimed)

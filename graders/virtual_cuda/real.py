@@ -1,4 +1,6 @@
-"""Records the operators that run on a real device, the memory in use there, and when the host waits for it."""
+"""Records the operators that run on a real device, the memory in use there, and when the host waits
+for it.
+"""
 
 from __future__ import annotations
 
@@ -78,7 +80,9 @@ _open: Final[list[Observer]] = []  # the observer of the open device, for a fork
 
 
 def _after_fork_in_child() -> None:
-    """A loader's worker inherits the observer, whose device it must not touch and whose ledger is not read."""
+    """A loader's worker inherits the observer, whose device it must not touch and whose ledger is
+    not read.
+    """
     for observer in _open:
         observer.open = False
 
@@ -104,7 +108,9 @@ def _patches(observer: Observer) -> Iterator[Patch]:
         return given
 
     def tolist(original: Any, tensor: Any) -> Any:
-        """`tolist` is a copy to the host under another name; on the host itself it is recorded as a wait."""
+        """`tolist` is a copy to the host under another name; on the host itself it is recorded as a
+        wait.
+        """
         before = observer.thread.reading
         observer.thread.reading = "tolist"
         try:
@@ -115,7 +121,9 @@ def _patches(observer: Observer) -> Iterator[Patch]:
             observer.thread.reading = before
 
     def run(original: Any, thread: Any) -> None:
-        """A dispatch mode holds in one thread only, so that every thread the student starts is given its own."""
+        """A dispatch mode holds in one thread only, so that every thread the student starts is
+        given its own.
+        """
         with RecordingMode(observer):
             original(thread)
 
@@ -141,7 +149,8 @@ def _patches(observer: Observer) -> Iterator[Patch]:
 
 @contextlib.contextmanager
 def real_device(kind: str = "cuda") -> Iterator[RealDevice]:
-    """Record this process on a real device ("cuda", "mps" or "cpu") for the length of a `with` block.
+    """Record this process on a real device ("cuda", "mps" or "cpu") for the length of a `with`
+    block.
 
     Raises NoSuchDevice and AlreadyOpen.
     """
@@ -159,8 +168,9 @@ def real_device(kind: str = "cuda") -> Iterator[RealDevice]:
         undo.callback(_close, observer, real.ledger)
         _open.append(observer)
         if kind == "cuda":
-            # Convolutions without TF32, as on every other device. cuDNN uses it by default, for some sizes of a batch
-            # only: a right result then differs between one batch and two by more than many mistakes do.
+            # Convolutions without TF32, as on every other device. cuDNN uses it by default, for
+            # some sizes of a batch only: a right result then differs between one batch and two by
+            # more than many mistakes do.
             try:
                 before = _tf32_in_cudnn()
             except RuntimeError:  # torch does not say, where a file has set its newer settings
@@ -190,7 +200,9 @@ def limit_memory(memory: int) -> None:
 
 
 def device_failure() -> Exception | None:
-    """The error that has broken this process's CUDA context, or None; waits until the device has finished."""
+    """The error that has broken this process's CUDA context, or None; waits until the device has
+    finished.
+    """
     if not torch.cuda.is_initialized():
         return None
     try:
@@ -200,7 +212,7 @@ def device_failure() -> Exception | None:
     return None
 
 
-# ---- waits -----------------------------------------------------------------------------------------------------------
+# ---- waits ---------------------------------------------------------------------------------------
 
 _ALWAYS: Final = ("always", re.compile(WARNING), UserWarning, None, 0)
 COPIES: Final = frozenset({"_to_copy", "copy_"})
@@ -219,7 +231,9 @@ def kind_of(func: Any) -> str:
 
 
 class KnownWaits:
-    """Counts the waits of a device that does not report them: by what is known of each operator on CUDA."""
+    """Counts the waits of a device that does not report them: by what is known of each operator on
+    CUDA.
+    """
 
     def run(self, func: Any, args: Any, kwargs: Any) -> tuple[Any, int]:
         """What the operator returns, and how often the host waited for it."""
@@ -251,21 +265,25 @@ def _expected(func: Any, args: Any, kwargs: Any) -> int:
 
 
 def _set_filters(filters: Any) -> None:
-    # Assigned, not inserted: inserting would make Python forget which warnings it has already shown.
+    # Assigned, not inserted: inserting would make Python forget which warnings it has already
+    # shown.
     warnings.filters = filters
 
 
 class _Tally(threading.local):
-    """The warnings of the operator now running in this thread; None while the student's own code runs."""
+    """The warnings of the operator now running in this thread; None while the student's own code
+    runs.
+    """
 
     count: int | None = None
 
 
 class CudaWaits(KnownWaits):
-    """Counts the warnings of CUDA's sync debug mode, which is on while an operator runs, and only then.
+    """Counts the warnings of CUDA's sync debug mode, which is on while an operator runs, and only
+    then.
 
-    Off in between, because warnings and warning filters belong to the student. The mode that the student sets is kept
-    and honoured.
+    Off in between, because warnings and warning filters belong to the student. The mode that the
+    student sets is kept and honoured.
     """
 
     def __init__(self) -> None:
@@ -295,8 +313,8 @@ class CudaWaits(KnownWaits):
         self.tally.count = 0
         self.set_mode(1)
         try:
-            # C++ keeps warnings back until the outermost binding returns. `apply_` is a binding that calls Python,
-            # so they are out when it is done, in autograd's threads too.
+            # C++ keeps warnings back until the outermost binding returns. `apply_` is a binding
+            # that calls Python, so they are out when it is done, in autograd's threads too.
             self.binding.apply_(call)
             count = self.tally.count
         finally:
@@ -324,14 +342,17 @@ class CudaWaits(KnownWaits):
 
     def patches(self) -> Iterator[Patch]:
         yield warnings, "filters", [_ALWAYS, *warnings.filters]
-        # Not `showwarning`: that one is replaced by `catch_warnings(record=True)`, which students use.
+        # Not `showwarning`: that one is replaced by `catch_warnings(record=True)`, which students
+        # use.
         yield around(warnings, "_showwarnmsg", self.show)
         yield torch.cuda, "set_sync_debug_mode", self.choose
         yield torch.cuda, "get_sync_debug_mode", lambda: self.students
 
 
 def explicit_waits(kind: str) -> Iterator[tuple[Any, str, str]]:
-    """The functions that tell the host to wait: owner, attribute, and what the ledger calls the wait."""
+    """The functions that tell the host to wait: owner, attribute, and what the ledger calls the
+    wait.
+    """
     yield torch.accelerator, "synchronize", "synchronize"
     if kind == "cuda":
         yield torch.cuda, "synchronize", "synchronize"
@@ -344,7 +365,7 @@ def explicit_waits(kind: str) -> Iterator[tuple[Any, str, str]]:
         yield torch.cpu, "synchronize", "synchronize"
 
 
-# ---- memory ----------------------------------------------------------------------------------------------------------
+# ---- memory --------------------------------------------------------------------------------------
 
 
 def storage_behind(tensor: torch.Tensor) -> Any:
@@ -353,7 +374,10 @@ def storage_behind(tensor: torch.Tensor) -> Any:
 
 
 class MemoryUsage:
-    """The memory of a kind of device. This one is Metal's: its allocator keeps no peak of its own."""
+    """The memory of a kind of device.
+
+    This one is Metal's: its allocator keeps no peak of its own.
+    """
 
     def __init__(self) -> None:
         self.highest = 0
@@ -379,7 +403,9 @@ class MemoryUsage:
 
 
 class CudaUsage(MemoryUsage):
-    """As CUDA's caching allocator counts it, temporaries inside an operator included, since the device was opened."""
+    """As CUDA's caching allocator counts it, temporaries inside an operator included, since the
+    device was opened.
+    """
 
     def __init__(self) -> None:
         torch.cuda.init()
@@ -387,7 +413,8 @@ class CudaUsage(MemoryUsage):
         self.peak = dict.fromkeys(self.devices, 0)
         self.before = dict.fromkeys(self.devices, 0)
         for index in self.devices:
-            # cuBLAS takes 32 MiB with its first product in each thread; taken now, no line of the student's is charged.
+            # cuBLAS takes 32 MiB with its first product in each thread; taken now, no line of the
+            # student's is charged.
             with torch.inference_mode(False), torch.enable_grad():
                 row = torch.ones(1, 16, device=f"cuda:{index}", requires_grad=True)
                 total = torch.nn.functional.linear(
@@ -409,7 +436,9 @@ class CudaUsage(MemoryUsage):
         return {f"cuda:{index}": peak for index, peak in self.peak.items()}
 
     def patches(self) -> Iterator[Patch]:
-        """A student who measures a peak resets it first; the ledger's own peak must not be lost by that."""
+        """A student who measures a peak resets it first; the ledger's own peak must not be lost by
+        that.
+        """
         for home in (torch.cuda, torch.cuda.memory):
             yield around(home, "reset_peak_memory_stats", self.reset)
 
@@ -444,7 +473,8 @@ class HostUsage(MemoryUsage):
             del self.known[key]
             self.now -= size
 
-        # A storage's Python object lives as long as the storage does, however often it is fetched anew.
+        # A storage's Python object lives as long as the storage does, however often it is fetched
+        # anew.
         self.known[key] = weakref.ref(storage, gone)
         self.now += size
         self.highest = max(self.highest, self.now)
@@ -460,7 +490,7 @@ class HostUsage(MemoryUsage):
 USAGE = {"cuda": CudaUsage, "mps": MemoryUsage, "cpu": HostUsage}  # by kind of device
 
 
-# ---- operators -------------------------------------------------------------------------------------------------------
+# ---- operators -----------------------------------------------------------------------------------
 
 _KEYS: Final = {
     "cuda": find_internal("torch._C.DispatchKey.CUDA", _REAL),
@@ -469,7 +499,8 @@ _KEYS: Final = {
 }
 _UNSET: Final = object()
 
-# Operators of cuDNN are recorded under the name that they have on every other device, so that one check serves all.
+# Operators of cuDNN are recorded under the name that they have on every other device, so that one
+# check serves all.
 _ALSO_KNOWN_AS: Final = {
     "aten.cudnn_batch_norm.default": "aten.native_batch_norm.default",
     "aten.cudnn_batch_norm_backward.default": "aten.native_batch_norm_backward.default",
@@ -477,7 +508,9 @@ _ALSO_KNOWN_AS: Final = {
 
 
 class _ObservedThread(threading.local):
-    """The autocast dtype, what a copy is made for, and whether nothing is recorded; for each thread."""
+    """The autocast dtype, what a copy is made for, and whether nothing is recorded; for each
+    thread.
+    """
 
     autocast: Any = _UNSET
     reading: str | None = None
@@ -485,7 +518,10 @@ class _ObservedThread(threading.local):
 
 
 class RecordingMode(_Mode):
-    """Hands every operator of one thread to the observer. Autograd takes it along into its own threads."""
+    """Hands every operator of one thread to the observer.
+
+    Autograd takes it along into its own threads.
+    """
 
     def __init__(self, observer: Observer) -> None:
         require_internal(_MODE, _REAL)
@@ -565,7 +601,9 @@ class Observer:
         return torch.device(self.kind, torch.cuda.current_device() if self.kind == "cuda" else 0)
 
     def _lifted(self, func: Any, args: Any, kwargs: Any) -> Any:
-        """`torch.tensor(data, device=…)`: made on the host and copied where no mode can see it, then shown here."""
+        """`torch.tensor(data, device=…)`: made on the host and copied where no mode can see it,
+        then shown here.
+        """
         out = func(*args, **kwargs)
         key = _storage_key(out)
         if self.kind != "cpu" and key is not None and key != self._moved:
@@ -587,7 +625,8 @@ class Observer:
             non_blocking = kwargs.get("non_blocking", False)
         if target.device == source.device:
             return
-        # Whether a cast comes before the copy or after depends on the device: the source's size is recorded.
+        # Whether a cast comes before the copy or after depends on the device: the source's size is
+        # recorded.
         size = source.nbytes
         ends = str(source.device), str(target.device)
         if target.device.type == "cpu":
@@ -636,7 +675,9 @@ class Observer:
             self.waits.complain()
 
     def remember_autocast(self, original: Any, *args: Any, **kwargs: Any) -> Any:
-        """Runs a backward pass, whose operators are recorded with the autocast dtype that it was started under."""
+        """Runs a backward pass, whose operators are recorded with the autocast dtype that it was
+        started under.
+        """
         before = self.backward_autocast
         now = self.thread.autocast
         self.backward_autocast = before if now is _UNSET else now
@@ -664,5 +705,7 @@ def _is_made_of_others(func: Any, kind: str) -> bool:
 
 @functools.cache
 def _is_shorthand(func: Any) -> bool:
-    """`to`, `item`, `linear`, …: autograd takes them apart, but in inference mode they arrive whole."""
+    """`to`, `item`, `linear`, …: autograd takes them apart, but in inference mode they arrive
+    whole.
+    """
     return bool(_has_kernel(func.name(), "CompositeImplicitAutograd"))

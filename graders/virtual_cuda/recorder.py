@@ -1,4 +1,6 @@
-"""Records what torch does beside operators: forward and backward passes, optimizer steps, scaler calls."""
+"""Records what torch does beside operators: forward and backward passes, optimizer steps, scaler
+calls.
+"""
 
 from __future__ import annotations
 
@@ -71,7 +73,10 @@ def from_library(filename: str) -> bool:
 
 
 class _Files(dict[str, bool | None]):
-    """Whether a file is a student's; None for those given to `nothing_above`. A code object takes longer to hash."""
+    """Whether a file is a student's; None for those given to `nothing_above`.
+
+    A code object takes longer to hash.
+    """
 
     def __missing__(self, filename: str) -> bool:
         student = self[filename] = not from_library(filename)
@@ -82,7 +87,9 @@ student_file: Final = _Files()
 
 
 def nothing_above(filename: str) -> None:
-    """Look for students' frames only below those of this file, which calls student code and is not called by it."""
+    """Look for students' frames only below those of this file, which calls student code and is not
+    called by it.
+    """
     student_file[filename] = None
 
 
@@ -90,11 +97,12 @@ Instruction = tuple[CodeType | None, int | None]  # its code object and its offs
 
 
 def _finder() -> Generator[Instruction, None, None]:
-    """Answers each `next` with the code object and instruction offset of the innermost frame that is not a library's.
+    """Answers each `next` with the code object and instruction offset of the innermost frame that
+    is not a library's.
 
-    A generator's frame leads to the one that resumes it. `sys._getframe`, and `f_code` and `id` too, raise audit
-    events: where these are watched, each takes as long as an operation. The lines of passes under way are known: what
-    calls them is not looked at again.
+    A generator's frame leads to the one that resumes it. `sys._getframe`, and `f_code` and `id`
+    too, raise audit events: where these are watched, each takes as long as an operation. The lines
+    of passes under way are known: what calls them is not looked at again.
     """
     own: Any = sys._getframe()
     of_passes = identity(own.f_globals), identity(_run_engine.__globals__)
@@ -157,7 +165,8 @@ class _PassesOfThread(threading.local):
     """What is under way in this thread."""
 
     def __init__(self) -> None:
-        # Lines of the forward passes inside one another, of backward passes, and whether they are this thread's.
+        # Lines of the forward passes inside one another, of backward passes, and whether they are
+        # this thread's.
         self.passes: list[tuple[CodeType | None, int | None, bool]] = []
         self.backwards: list[tuple[CodeType | None, int | None, bool]] = []
         self.steps: list[tuple[int, str]] = []  # row and optimizer of the steps inside one another
@@ -167,16 +176,21 @@ _running: Final = _PassesOfThread()
 
 
 class Recorder:
-    """Patches the functions that training code calls. Each span it opens is closed, also by an exception."""
+    """Patches the functions that training code calls.
+
+    Each span it opens is closed, also by an exception.
+    """
 
     def __init__(
         self, rows: list[Row], reword: Callable[[Exception], Exception | None] | None = None
     ) -> None:
         self.rows = rows
         self.off = False  # whether there is no device, so that a forward pass is not recorded
-        # Makes the error to raise instead where C++ has another name for the device than the student; else None.
+        # Makes the error to raise instead where C++ has another name for the device than the
+        # student; else None.
         self.reword = reword
-        # The line that started the backward pass now running: autograd's own threads have no student frame.
+        # The line that started the backward pass now running: autograd's own threads have no
+        # student frame.
         self.backward_site: Instruction = (None, None)
 
     def here(self) -> Instruction:
@@ -204,7 +218,8 @@ class Recorder:
         grad_on = torch.is_grad_enabled
         inference_on = torch.is_inference_mode_enabled
 
-        # It must be called `self`: the profiler, with_stack=True, looks for that name in the frame and crashes without.
+        # It must be called `self`: the profiler, with_stack=True, looks for that name in the frame
+        # and crashes without.
         def call(self: Any, *args: Any, **kwargs: Any) -> Any:
             if recorder.off:
                 return original(self, *args, **kwargs)
@@ -215,7 +230,8 @@ class Recorder:
             offset: int | None = frame.f_lasti
             known = True
             if not student_file[frame.f_code.co_filename]:
-                # Called by torch, as layers are by nn.Sequential: the line is that of the pass around it.
+                # Called by torch, as layers are by nn.Sequential: the line is that of the pass
+                # around it.
                 if passes:
                     code, offset, known = passes[-1]
                 else:
@@ -240,7 +256,9 @@ class Recorder:
 
     @contextlib.contextmanager
     def backward_pass(self) -> Iterator[None]:
-        """Record one backward pass, for the length of a `with` block; an error in it may be reworded."""
+        """Record one backward pass, for the length of a `with` block; an error in it may be
+        reworded.
+        """
         outer = self.backward_site
         found = site()
         self.backward_site = outer if found[0] is None else found
@@ -277,7 +295,9 @@ class Recorder:
             self.rows.append(EndRow(perf_counter(), steps.pop()[0]))
 
     def leave(self, original: Any, region: Any, kind: Any, *rest: Any) -> Any:
-        """A step that raises does not reach its hooks, but it does leave the profiler's region around it."""
+        """A step that raises does not reach its hooks, but it does leave the profiler's region
+        around it.
+        """
         if kind is not None and region.name.startswith(_STEP):
             self.close_step(region.name.removeprefix(_STEP).rpartition(".")[0])
         return original(region, kind, *rest)
@@ -287,7 +307,9 @@ class Recorder:
         return original(*args, **kwargs)
 
     def backward_patches(self) -> Iterator[Patch]:
-        """Record backward passes; `torch_api/backward.py` does it where it has to do more than that."""
+        """Record backward passes; `torch_api/backward.py` does it where it has to do more than
+        that.
+        """
         yield around(torch.autograd, "backward", self._record_backward)
         yield around(torch.autograd, "grad", self._record_backward)
 
@@ -322,7 +344,8 @@ _FORWARD: Final = next(
 
 
 def autocast_patches(thread: Any, kind: str) -> Iterator[Patch]:
-    """Keep in `thread.autocast` the dtype that operators on a kind of device are cast to, None where they are not.
+    """Keep in `thread.autocast` the dtype that operators on a kind of device are cast to, None
+    where they are not.
 
     torch's own answer is "none" inside an operator that has just been cast.
     """
@@ -343,7 +366,9 @@ def autocast_patches(thread: Any, kind: str) -> Iterator[Patch]:
 
 
 def devices_of(module: Any, args: Any, kwargs: Any) -> tuple[torch.device, ...]:
-    """The devices of a module's inputs and first parameter; where one layer is elsewhere, the call itself fails."""
+    """The devices of a module's inputs and first parameter; where one layer is elsewhere, the call
+    itself fails.
+    """
     found: dict[torch.device, None] = {}
     for value in (*args, *kwargs.values()) if kwargs else args:
         if isinstance(value, torch.Tensor):

@@ -1,6 +1,8 @@
-"""The one wrapper of `torch.autograd.backward` and `grad`: it records, checks devices and chooses streams.
+"""The one wrapper of `torch.autograd.backward` and `grad`: it records, checks devices and chooses
+streams.
 
-What runs inside is torch's own engine. It calls `Tensor.__torch_dispatch__` for each operator of the graph.
+What runs inside is torch's own engine. It calls `Tensor.__torch_dispatch__` for each operator of
+the graph.
 """
 
 from __future__ import annotations
@@ -70,7 +72,9 @@ def _device_of_input(node: Any, slot: int) -> torch.device:
 
 
 def _run_custom_backward(original: Any, self: Any, *args: Any) -> Any:
-    """Call a student's own `autograd.Function.backward`; what it returns must be where the inputs are."""
+    """Call a student's own `autograd.Function.backward`; what it returns must be where the inputs
+    are.
+    """
     use_streams_of_node(self)
     returned = original(self, *args)
     pairs = zip(_as_list(returned), self.next_functions, strict=False)

@@ -1,7 +1,8 @@
 """Checks, once per process, that this torch does what the device is built on.
 
-Names that a release of torch lacks are `internals.find_internal`'s; here is what has to behave as it did. Where
-releases differ and code is needed for it, that is here as well, with the release and the reason.
+Names that a release of torch lacks are `internals.find_internal`'s; here is what has to behave as
+it did. Where releases differ and code is needed for it, that is here as well, with the release and
+the reason.
 """
 
 from __future__ import annotations
@@ -74,8 +75,8 @@ def _modes() -> None:
 
 CHECKS: Final[dict[str, Callable[[], object]]] = {
     "the arguments of Tensor._make_wrapper_subclass": _shells,
-    # C++'s device has a guard on every build. An event needs one too, and where there is none it raises; a node of the
-    # graph would end the process.
+    # C++'s device has a guard on every build. An event needs one too, and where there is none it
+    # raises; a node of the graph would end the process.
     "the device guard of lazy tensors": lambda: torch.Event(device="lazy:0"),
     "torch.utils.swap_tensors": _swaps,
     "torch.library.Library": _fallbacks,
@@ -86,7 +87,10 @@ CHECKS: Final[dict[str, Callable[[], object]]] = {
 
 @functools.cache
 def check() -> None:
-    """Raises TorchUnsupported with the name of the first part that has changed. Done once per process."""
+    """Raises TorchUnsupported with the name of the first part that has changed.
+
+    Done once per process.
+    """
     for path in INDISPENSABLE:
         find_internal(path)
     for part, question in CHECKS.items():
@@ -96,11 +100,12 @@ def check() -> None:
             raise TorchUnsupported(part, torch.__version__) from error
 
 
-# ---- what differs between releases ---------------------------------------------------------------------------------
+# ---- what differs between releases ---------------------------------------------------------------
 
 
 def sparse_tensors_to_validate() -> list[Any]:
-    """The list of sparse tensors that `torch.load` has read and not yet validated; an empty one if torch has none.
+    """The list of sparse tensors that `torch.load` has read and not yet validated; an empty one if
+    torch has none.
 
     torch 2.15 has one for each thread; before, there was one for all.
     """

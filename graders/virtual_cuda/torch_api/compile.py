@@ -1,7 +1,8 @@
-"""`torch.compile`, `torch.export`, saved scripts, fake tensors and flex_attention on the virtual device.
+"""`torch.compile`, `torch.export`, saved scripts, fake tensors and flex_attention on the virtual
+device.
 
-Nothing is compiled for it: a compiled function runs as it is written, and the ledger records what it does. Kernels that
-Inductor or Triton would make for a GPU are refused.
+Nothing is compiled for it: a compiled function runs as it is written, and the ledger records what
+it does. Kernels that Inductor or Triton would make for a GPU are refused.
 """
 
 from __future__ import annotations
@@ -71,7 +72,10 @@ def _shown(original: Any, self: Any) -> str:
 
 
 def _annotation(original: Any, ann: Any, *args: Any, **kwargs: Any) -> Any:
-    """The type of an argument of a script. One that was written before the device was opened has torch's own class."""
+    """The type of an argument of a script.
+
+    One that was written before the device was opened has torch's own class.
+    """
     device = torch.device
     return original(device if isinstance(ann, type) and ann == device else ann, *args, **kwargs)
 
@@ -86,7 +90,10 @@ def _patches(opening: Opening) -> Iterator[Patch]:
         eager = frames.DynamoStance("force_eager")
 
         def callback(compiler: Any) -> None:
-            """Asked before each call of a compiled function. None runs it as it is; False and None do so, too."""
+            """Asked before each call of a compiled function.
+
+            None runs it as it is; False and None do so, too.
+            """
             frames._stance = eager  # also where the program has set another one
             if compiler not in (False, None) and not said:
                 said.append(EAGER)
@@ -152,7 +159,9 @@ def _refuse(said: str, original: Any, *args: Any, **kwargs: Any) -> Any:
 
 
 def _compiler(find: Callable[[], Any]) -> Any:
-    """CUDA's compiler, which finds mistakes in a kernel; where it is not installed, no kernel can run anyway."""
+    """CUDA's compiler, which finds mistakes in a kernel; where it is not installed, no kernel can
+    run anyway.
+    """
     try:
         return find()
     except OSError:
@@ -200,7 +209,10 @@ def _fake_tensors(module: Any) -> Iterator[Patch]:
 
 
 def _may_turn_constant(original: Any, self: Any, tensor: Any) -> bool:
-    """Whether fake tensors keep this value. One of the device cannot be computed with while dispatch is off."""
+    """Whether fake tensors keep this value.
+
+    One of the device cannot be computed with while dispatch is off.
+    """
     return type(tensor) not in VIRTUAL and original(self, tensor)
 
 
@@ -215,7 +227,9 @@ _TRANSFORMS: Final = (
 
 
 def _dispatch(original: Any, self: Any, key: Any, *args: Any, **kwargs: Any) -> Any:
-    """An operator that takes functions, as `torch.cond` or flex_attention: its body in plain operators."""
+    """An operator that takes functions, as `torch.cond` or flex_attention: its body in plain
+    operators.
+    """
     if (
         key in _TRANSFORMS
         or _BODY not in self.py_kernels
@@ -226,7 +240,7 @@ def _dispatch(original: Any, self: Any, key: Any, *args: Any, **kwargs: Any) -> 
     return self.py_kernels[_BODY](*args, **kwargs)
 
 
-# ---- TorchScript: it compiles the functions of torch by what they are, and ours have to be taken for these ----
+# ---- TorchScript: it compiles torch's functions by identity, so ours must be taken for them ----
 
 
 _builtin_functions: Final = find_internal("torch._C._VariableFunctions", otherwise=None)

@@ -48,7 +48,9 @@ def to_device(
     dtype: Any = None,
     memory_format: Any = None,
 ) -> Any:
-    """A new device tensor with the values of a host tensor (no autograd: the caller has seen to that)."""
+    """A new device tensor with the values of a host tensor (no autograd: the caller has seen to
+    that).
+    """
     if device.closed:
         raise closed_device_error(device)
     if dtype is None and memory_format is None:
@@ -233,13 +235,17 @@ _OWN_IN_CUDA: Final = (
     "tril_indices",
     "triu_indices",
 )
-# C++ makes these of other operators and of a kernel that it looks for by its own name of the device.
+# C++ makes these of other operators and of a kernel that it looks for by its own name of the
+# device.
 _WITH_KERNELS: Final = ("kaiser_window", "kaiser_window.periodic", "kaiser_window.beta")
 _libraries: Final[list[torch.library.Library]] = []  # empty unless the kernels are registered
 
 
 def register_kernels() -> None:
-    """Register the kernels that make C++ ask us. Done once: they do nothing while no virtual device is open."""
+    """Register the kernels that make C++ ask us.
+
+    Done once: they do nothing while no virtual device is open.
+    """
     if _libraries:
         return
     everything = torch.library.Library("_", "IMPL")
@@ -264,20 +270,27 @@ def register_kernels() -> None:
 
 
 def _operator_named(name: str) -> Any:
-    """The overload of aten with this name, "empty.memory_format" or "dropout"; None if this torch has none."""
+    """The overload of aten with this name, "empty.memory_format" or "dropout"; None if this torch
+    has none.
+    """
     base, _, overload = name.partition(".")
     return getattr(getattr(aten, base, None), overload or "default", None)
 
 
 def _register_creator(library: Any, name: str, key: str, **options: Any) -> None:
-    """Have `_create` called for an operator on tensors with a dispatch key, if this torch has the operator."""
+    """Have `_create` called for an operator on tensors with a dispatch key, if this torch has the
+    operator.
+    """
     operator = _operator_named(name)
     if operator is not None:
         library.impl(name, functools.partial(_create, operator), key, **options)
 
 
 def withdraw_kernels() -> None:
-    """Where there is a real GPU its own kernels come back. Elsewhere ours may stay: nothing reaches them."""
+    """Where there is a real GPU its own kernels come back.
+
+    Elsewhere ours may stay: nothing reaches them.
+    """
     for library in _libraries:
         library._destroy()
     _libraries.clear()
@@ -289,7 +302,8 @@ _COPIED: Final = (
 )
 
 
-# Where this torch lacks one of these, a tensor is copied as if there were no profiler, mode or transform.
+# Where this torch lacks one of these, a tensor is copied as if there were no profiler, mode or
+# transform.
 _transform: Final = find_internal("torch._C._functorch.maybe_current_level", otherwise=lambda: None)
 _is_wrapped: Final = find_internal(
     "torch._C._functorch.is_functorch_wrapped_tensor", otherwise=lambda tensor: False
@@ -330,7 +344,8 @@ def _to(original: Any) -> Any:
     def to(self: Any, *args: Any, **kwargs: Any) -> Any:
         device = open_device_named(args[0]) if args else None
         if device is not None:
-            # (device) as students write it, (device, dtype or None, non_blocking) as nn.Module.to does
+            # (device) as students write it, (device, dtype or None, non_blocking) as nn.Module.to
+            # does
             usual = len(args) == 1 or (len(args) == 3 and args[1] in (None, self.dtype))
             # From the host it is a copy, also where none is asked for.
             if (
@@ -367,7 +382,10 @@ def _to(original: Any) -> Any:
 
 
 def _preserved(tensor: torch.Tensor) -> Any:
-    """The strides of a copy. Transforms of torch.func copy the tensor inside, which may have more dimensions."""
+    """The strides of a copy.
+
+    Transforms of torch.func copy the tensor inside, which may have more dimensions.
+    """
     while _transform() is not None and _is_wrapped(tensor):
         tensor = _unwrapped(tensor)
     with _no_dispatch_modes() if _dispatch_modes() else contextlib.nullcontext():
@@ -482,7 +500,9 @@ def _from_data(
 
 
 def _counted(data: Any, made: torch.Tensor) -> torch.Tensor:
-    """The tensor; that it was made of a long list, number by number, is noted for the modelled clock."""
+    """The tensor; that it was made of a long list, number by number, is noted for the modelled
+    clock.
+    """
     gpu = now.gpu
     if gpu is not None and type(data) in (list, tuple) and made.numel() >= _LONG:
         label = gpu.devices[gpu.current].label
@@ -580,14 +600,18 @@ def _numbered(original: Any, name: str) -> Any:
 
 
 def _on_device(args: Any, kwargs: Any) -> bool:
-    """Whether values come to the device without its being named: by the default, into `out`, or beside a tensor."""
+    """Whether values come to the device without its being named: by the default, into `out`, or
+    beside a tensor.
+    """
     beside = any(type(given) in VIRTUAL for given in (*args, *kwargs.values()))
     return beside or torch.get_default_device().type == "cuda"
 
 
 @functools.cache
 def _factories() -> tuple[Patch, ...]:
-    """Every function of `torch` that takes a device; searched once, because torch has a thousand names."""
+    """Every function of `torch` that takes a device; searched once, because torch has a thousand
+    names.
+    """
     constructors = {id(function) for function in _device_constructors()}
     found = {
         name: f

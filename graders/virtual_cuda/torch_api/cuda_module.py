@@ -152,7 +152,10 @@ class Devices:
         self.started = True
 
     def initialized(self) -> bool:
-        """Whether the program has used the device. Some set up each process's GPU only if it has not."""
+        """Whether the program has used the device.
+
+        Some set up each process's GPU only if it has not.
+        """
         used = (
             self.started
             or self.gpu.host_memory.used
@@ -206,7 +209,9 @@ class Devices:
         }
 
     def dtypes_of(self, device: Any = None, /) -> dict[str, Any]:
-        """`torch.accelerator.get_device_capability`; torch's own would remember the answer beyond the virtual device."""
+        """`torch.accelerator.get_device_capability`; torch's own would remember the answer beyond
+        the virtual device.
+        """
         return self.dtypes(_index_of_accelerator(device, optional=True))
 
     def synchronize(self, device: Any = None) -> None:
@@ -291,7 +296,8 @@ class Devices:
             "_lazy_call": lambda callable, **kwargs: (
                 callable()
             ),  # torch would keep it until CUDA starts
-            "_initialized": True,  # checkpointing asks here whether the device has generators to restore
+            # Checkpointing asks here whether the device has generators to restore.
+            "_initialized": True,
             "_is_in_bad_fork": lambda: os.getpid() != self.process,
             "get_device_name": lambda device=None: self.properties(device).name,
             "get_device_properties": self.properties,
@@ -324,7 +330,8 @@ class Devices:
         accelerator = {
             **self._shared(),
             "get_device_capability": self.dtypes_of,
-            "empty_cache": self.empty_cache,  # torch.cuda has its own, which a history of memory shows
+            # torch.cuda has its own, which a history of memory shows.
+            "empty_cache": self.empty_cache,
             "current_accelerator": lambda check_available=False: torch.device("cuda"),
             "current_device_index": lambda: self.gpu.current,
             "current_device_idx": lambda: self.gpu.current,
@@ -389,7 +396,9 @@ def _convolution_backend(
     original: Any, input: Any, weight: Any, bias: Any, stride: Any, padding: Any, dilation: Any, transposed: bool,
     output_padding: Any, groups: int, bias_sizes: Any = None,
 ) -> Any:  # fmt: skip
-    """Which library would compute a convolution on a GPU; `torch.backends.cudnn.enabled` decides, too."""
+    """Which library would compute a convolution on a GPU; `torch.backends.cudnn.enabled` decides,
+    too.
+    """
     if type(input) not in VIRTUAL:
         return original(
             input,

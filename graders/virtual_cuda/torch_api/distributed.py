@@ -1,7 +1,7 @@
 """`torch.distributed` between processes with a virtual device each.
 
-Gloo stands in for NCCL: it exchanges the CPU tensors inside the device's. The ledger records every collective, with its
-bytes and how long it took until it was complete on this rank.
+Gloo stands in for NCCL: it exchanges the CPU tensors inside the device's. The ledger records every
+collective, with its bytes and how long it took until it was complete on this rank.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def _backend_class() -> Any:
     return ProcessGroupNCCL
 
 
-# ---- the groups that carry the inner tensors -------------------------------------------------------------------------
+# ---- the groups that carry the inner tensors -----------------------------------------------------
 
 _kept: Final[list[Any]] = []  # C++ keeps a backend, but not its Python class
 _INSIDE: Final = "/inside"
@@ -81,14 +81,17 @@ _twins: Final[
 
 
 def _twin(group: Any) -> Any:
-    """A group of the same ranks, in which the backend that the group has for CUDA serves CPU tensors."""
+    """A group of the same ranks, in which the backend that the group has for CUDA serves CPU
+    tensors.
+    """
     backend = group._get_backend(torch.device("cuda"))
     known, twin = _twins.get(group.group_name, (None, None))
     if known is not backend:
         twin = dist.ProcessGroup(group.get_group_store(), group.rank(), group.size())
         twin._set_default_backend(dist.ProcessGroup.BackendType.GLOO)
         twin._register_backend(_CPU, dist.ProcessGroup.BackendType.GLOO, backend)
-        # The backend knows its group's name, so the twin has no other: only the registry of names has.
+        # The backend knows its group's name, so the twin has no other: only the registry of names
+        # has.
         name = group.group_name + _INSIDE
         if known is not None:
             internals._unregister_process_group(name)
@@ -110,7 +113,7 @@ def _destroy(original: Any, group: Any = None) -> None:
     original(group)
 
 
-# ---- collective operations -------------------------------------------------------------------------------------------
+# ---- collective operations -----------------------------------------------------------------------
 
 
 class _Reduction(threading.local):
@@ -123,7 +126,9 @@ _reduction: Final = _Reduction()
 
 
 def _scaled(original: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
-    """A method of ProcessGroup that reduces device tensors: an average is a sum that is divided afterwards."""
+    """A method of ProcessGroup that reduces device tensors: an average is a sum that is divided
+    afterwards.
+    """
     options = next((each for each in (*args, *kwargs.values()) if hasattr(each, "reduceOp")), None)
     if options is None or not any(type(tensor) in VIRTUAL for tensor in tensors_in(args)):
         return original(self, *args, **kwargs)
@@ -214,7 +219,8 @@ def _run(func: Any, args: Any, kwargs: Any) -> Any:
         each.inner[:2] = [map_only(torch.Tensor, _flat, value) for value in each.inner[:2]]
     each.begin(group.size())
     out = func(*each.inner, **kwargs)
-    # Gloo's thread lets go of the tensors when it is done, and must not be the last that knows the group.
+    # Gloo's thread lets go of the tensors when it is done, and must not be the last that knows the
+    # group.
     each.inner[position] = None
     if not func._schema.returns:  # a barrier that has waited
         each.end()
@@ -281,7 +287,7 @@ def _run_functional(func: Any, args: Any, kwargs: Any) -> Any:
     return each.seen.close(out, each.device)[0]
 
 
-# ---- what SyncBatchNorm consists of on a GPU; the CPU has no kernels -------------------------------------------------
+# ---- what SyncBatchNorm consists of on a GPU; the CPU has no kernels -----------------------------
 
 
 def _wide(tensor: torch.Tensor) -> torch.Tensor:
@@ -377,7 +383,7 @@ operator("batch_norm_backward_elemt", kernel=_apply_gradient)
 NAMESPACES.update(c10d=_run, _c10d_functional=_run_functional)
 
 
-# ---- patches ---------------------------------------------------------------------------------------------------------
+# ---- patches -------------------------------------------------------------------------------------
 
 _REDUCING: Final = """
     allreduce allreduce_coalesced reduce reduce_scatter reduce_scatter_single reduce_scatter_single_coalesced

@@ -22,7 +22,8 @@ from virtual_cuda.torch_api.streams import capture
 
 aten: Final = torch.ops.aten
 _HostGenerator = torch.Generator
-# Device and host streams differ on hardware for the same seed; here because one is seeded with another number.
+# Device and host streams differ on hardware for the same seed; here because one is seeded with
+# another number.
 _OTHER: Final = 0x5EED
 _WORD: Final = 0xFFFFFFFFFFFFFFFF
 _STATE: Final = _HostGenerator().get_state().numel()
@@ -45,7 +46,9 @@ def generator_of(generator: Any) -> Generator:
 
 
 class Generator(_HostGenerator):
-    """`torch.Generator(device="cuda")`: a host generator that says where it is, and counts how far it has come."""
+    """`torch.Generator(device="cuda")`: a host generator that says where it is, and counts how far
+    it has come.
+    """
 
     index: int | None = None
 
@@ -96,7 +99,8 @@ class Generator(_HostGenerator):
         return self.core._seed
 
     def get_state(self) -> torch.Tensor:
-        """The seed and the offset, as on a GPU; behind them, in the same storage, the host generator's state.
+        """The seed and the offset, as on a GPU; behind them, in the same storage, the host
+        generator's state.
 
         Whoever saves or copies the tensor saves its storage, too.
         """
@@ -155,7 +159,9 @@ class Generator(_HostGenerator):
         return self.core.offset
 
     def set_offset(self, offset: int) -> Generator:
-        """Go to where `get_offset` was asked; elsewhere, to a state of its own for each seed and offset."""
+        """Go to where `get_offset` was asked; elsewhere, to a state of its own for each seed and
+        offset.
+        """
         if offset % 4:
             raise RuntimeError("offset must be a multiple of 4")
         core = self.core
@@ -216,7 +222,9 @@ class _AnyGenerator(type):
 
 
 class DefaultGenerators:
-    """The default generators of the open devices, and the functions of torch.cuda that address them."""
+    """The default generators of the open devices, and the functions of torch.cuda that address
+    them.
+    """
 
     def __init__(self, gpu: VirtualGpu) -> None:
         self.use(gpu)
@@ -276,7 +284,8 @@ class DefaultGenerators:
         again = torch.cuda.random
         yield from ((again, name, value) for name, value in cuda.items() if hasattr(again, name))
         yield from (around(home, "manual_seed", self.seed_both) for home in (torch, torch.random))
-        # For devices that are not there torch would keep each seed, with a formatted stack: most of a call's time.
+        # For devices that are not there torch would keep each seed, with a formatted stack: most of
+        # a call's time.
         absent = [home for home in (torch.xpu, torch.mtia) if not home.is_available()]
         yield from ((home, "manual_seed_all", lambda seed: None) for home in absent)
         yield torch, "Generator", _AnyGenerator("Generator", (), {})
@@ -311,7 +320,9 @@ def is_random(func: Any) -> bool:
 
 
 def _chosen(given: Any, device: VirtualDevice | None) -> Generator:
-    """The generator to draw from: the one given, or the device's default; raises what CUDA raises for another."""
+    """The generator to draw from: the one given, or the device's default; raises what CUDA raises
+    for another.
+    """
     assert now.gpu is not None
     if given is None:
         return _open[0].generators[now.gpu.current if device is None else device.index].core
@@ -360,7 +371,9 @@ def draw(func: Any, args: Any, kwargs: Any) -> Any:
 
 
 def dropout(func: Any, args: Any, kwargs: Any) -> Any:
-    """Dropout has no generator argument: the host's generator borrows the device's state where the two differ."""
+    """Dropout has no generator argument: the host's generator borrows the device's state where the
+    two differ.
+    """
     return _borrowed(args[0]._block.device, lambda: run_any(func, args, kwargs), follows=True)
 
 
@@ -384,7 +397,9 @@ def _borrowed(device: VirtualDevice, call: Callable[[], Any], follows: bool = Fa
 
 
 def replayed(func: Any, inner: Any, kwargs: Any, device: VirtualDevice) -> Callable[[], Any]:
-    """The call of a random operator on inner tensors that a CUDA graph repeats, from the generator chosen now."""
+    """The call of a random operator on inner tensors that a CUDA graph repeats, from the generator
+    chosen now.
+    """
     call = functools.partial(call_of(func), *inner, **kwargs)
     if (plan := facts_of(func).plan) in _BORROWING:
         return lambda: _borrowed(device, call, follows=plan is dropout)

@@ -59,7 +59,8 @@ def _written(func: Any, args: Any, kwargs: Any) -> list[Any]:
     """The device tensors an operator changes."""
     found: list[Any] = []
     for position, argument in enumerate(func._schema.arguments):
-        # Of a list torch does not say from Python whether it is written to: of an operator that writes, it may be.
+        # Of a list torch does not say from Python whether it is written to: of an operator that
+        # writes, it may be.
         listed = func._schema.is_mutable and "List[" in str(argument.type)
         if not listed and (argument.alias_info is None or not argument.alias_info.is_write):
             continue

@@ -1,9 +1,11 @@
-"""Modules of torch that are imported while the device is open, and those that then need not be imported.
+"""Modules of torch that are imported while the device is open, and those that then need not be
+imported.
 
-torch imports `torch._dynamo` with its first optimizer, checkpoint, profile or `torch.func.grad`, sympy with the first
-backward pass that is given a gradient, and `torch.distributed.tensor` with the first operation on a tensor subclass.
-Together they take longer than `import torch`, and only code that uses them needs them. The functions of torch that
-would import them ask a stand-in instead, until someone imports the real ones.
+torch imports `torch._dynamo` with its first optimizer, checkpoint, profile or `torch.func.grad`,
+sympy with the first backward pass that is given a gradient, and `torch.distributed.tensor` with the
+first operation on a tensor subclass. Together they take longer than `import torch`, and only code
+that uses them needs them. The functions of torch that would import them ask a stand-in instead,
+until someone imports the real ones.
 """
 
 from __future__ import annotations
@@ -92,13 +94,16 @@ def _found_by(finder: _Finder) -> Iterator[None]:
             sys.meta_path.remove(finder)
 
 
-# Where modules of torch ask, while they are imported, whether there is a device and what it can do. Not where they ask
-# how torch was built: they import names then that this build of torch does not have.
+# Where modules of torch ask, while they are imported, whether there is a device and what it can do.
+# Not where they ask how torch was built: they import names then that this build of torch does not
+# have.
 _ASKED: Final = (torch.cuda, torch.accelerator, torch.version, torch.backends.cudnn)
 
 
 def _answers(patch: Replaced) -> bool:
-    """Whether a patch answers questions about the device; classes and all else are in torch's tables as they were."""
+    """Whether a patch answers questions about the device; classes and all else are in torch's
+    tables as they were.
+    """
     return any(patch.owner is home for home in _ASKED) and not isinstance(patch.put, type)
 
 
@@ -107,9 +112,11 @@ _patches_of: Final[weakref.WeakKeyDictionary[_Finder, list[Replaced]]] = weakref
 
 
 class OriginalImports(_Finder):
-    """While the device is open: runs torch's own modules, and all that they import, with most patches put aside.
+    """While the device is open: runs torch's own modules, and all that they import, with most
+    patches put aside.
 
-    What they learn about the device stays with them; functions of ours that they have imported by name do not.
+    What they learn about the device stays with them; functions of ours that they have imported by
+    name do not.
     """
 
     def __init__(self, patches: list[Replaced]) -> None:
@@ -150,7 +157,9 @@ class OriginalImports(_Finder):
                 self.loaded += [module, *(sys.modules[name] for name in names)]
 
     def _close(self) -> None:
-        """Give modules that were imported meanwhile the functions that they would have without the device."""
+        """Give modules that were imported meanwhile the functions that they would have without the
+        device.
+        """
         first: dict[tuple[int, str], Any] = {}  # a function may be patched more than once
         for one in _patches_of[self]:
             first.setdefault((id(one.owner), one.name), one.before)
@@ -189,19 +198,21 @@ def _awaiting(opening: Opening) -> Iterator[None]:
 def when_imported(
     opening: Opening, name: str, maker: Callable[[ModuleType], Iterable[Patch]]
 ) -> Iterable[Patch]:
-    """The patches of a module, if that is imported already; else they are made and applied when it is."""
+    """The patches of a module, if that is imported already; else they are made and applied when it
+    is.
+    """
     if name in sys.modules:
         return maker(sys.modules[name])
     opening.awaited[name] = maker
     return ()
 
 
-# ---- torch._dynamo -------------------------------------------------------------------------------------------------
+# ---- torch._dynamo -------------------------------------------------------------------------------
 
 STAND_IN: Final = "_without_dynamo"  # the attribute of torch that stands for `torch._dynamo`
 SHAPES: Final = "torch.fx.experimental.symbolic_shapes"
-# Names in torch's code, and what they are while nobody uses dynamo. The profiler asks whether torch has `_inductor`,
-# which is imported by that question.
+# Names in torch's code, and what they are while nobody uses dynamo. The profiler asks whether torch
+# has `_inductor`, which is imported by that question.
 _NAMES: Final = {DYNAMO: "torch", "_dynamo": STAND_IN, SHAPES: __name__}
 _CONSTANTS: Final = {"_inductor": "_without_inductor"}
 _HOMES: Final = (
@@ -211,7 +222,10 @@ _HOMES: Final = (
 
 
 def sym_eq(one: Any, other: Any) -> Any:
-    """Whether two shapes are equal. Where there are symbolic ones, torch's own function has been imported."""
+    """Whether two shapes are equal.
+
+    Where there are symbolic ones, torch's own function has been imported.
+    """
     return getattr(sys.modules.get(SHAPES), "sym_eq", operator.eq)(one, other)
 
 
@@ -222,7 +236,9 @@ def expect_true(condition: Any) -> bool:
 
 
 class WithoutDynamo:
-    """What torch asks of `torch._dynamo` where nothing is compiled; for anything else, that is imported."""
+    """What torch asks of `torch._dynamo` where nothing is compiled; for anything else, that is
+    imported.
+    """
 
     class config:
         error_on_nested_fx_trace = (
@@ -256,7 +272,9 @@ class _Asks(NamedTuple):
 
 @functools.cache
 def _asking() -> list[_Asks]:
-    """The functions of optimizers, checkpoints, autograd and the profiler that ask; empty where this torch has none."""
+    """The functions of optimizers, checkpoints, autograd and the profiler that ask; empty where
+    this torch has none.
+    """
     homes = [module for name, module in sys.modules.items() if name.startswith(_HOMES)]
     values = {id(value): value for home in homes for value in vars(home).values()}.values()
     inside = [each for value in values if isinstance(value, type) for each in vars(value).values()]
@@ -311,7 +329,9 @@ class _DynamoImport(_Finder):
 
 @contextlib.contextmanager
 def few_imports() -> Iterator[None]:
-    """Keeps torch from importing, for the length of a `with` block, what only compiled and distributed code needs."""
+    """Keeps torch from importing, for the length of a `with` block, what only compiled and
+    distributed code needs.
+    """
     _stand_in_for_dtensor()
     if DYNAMO in sys.modules or hasattr(torch, STAND_IN):
         yield
@@ -335,11 +355,13 @@ def _patches(opening: Opening) -> Iterator[Patch]:
     yield from ()
 
 
-# ---- torch.distributed.tensor --------------------------------------------------------------------------------------
+# ---- torch.distributed.tensor --------------------------------------------------------------------
 
 
 class _DTensorImport(_Finder):
-    """Waits for the first import of DTensor, and makes `stand_in` a base of it: C++ then takes one for the other."""
+    """Waits for the first import of DTensor, and makes `stand_in` a base of it: C++ then takes one
+    for the other.
+    """
 
     def __init__(self, stand_in: Any) -> None:
         self.stand_in = stand_in
@@ -362,7 +384,9 @@ class _DTensorImport(_Finder):
 
 @functools.cache
 def _stand_in_for_dtensor() -> None:
-    """Lets torch's C++, which looks for the class once per process, find one that costs nothing to import."""
+    """Lets torch's C++, which looks for the class once per process, find one that costs nothing to
+    import.
+    """
     if DTENSOR in sys.modules:
         return
     asked: list[type] = []
@@ -385,10 +409,11 @@ def _stand_in_for_dtensor() -> None:
 
 
 def _first_operation() -> None:
-    """Runs an operation on a tensor subclass. torch's C++ keeps what it asks before the first one of a process.
+    """Runs an operation on a tensor subclass. torch's C++ keeps what it asks before the first one
+    of a process.
 
-    That is also the function that looks for rules of a class, which takes longer than some operations, and there are
-    none for the device's own.
+    That is also the function that looks for rules of a class, which takes longer than some
+    operations, and there are none for the device's own.
     """
 
     class Subclass(torch.Tensor):

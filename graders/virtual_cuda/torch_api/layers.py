@@ -47,7 +47,9 @@ def _compute_cross_entropy(
     *rest: Any,
     **named: Any,
 ) -> Any:
-    """Smoothed and weighted, the mean is over the weights of the targets that count, which a mask selects."""
+    """Smoothed and weighted, the mean is over the weights of the targets that count, which a mask
+    selects.
+    """
     out = original(input, target, weight, reduction, *rest, **named)
     smoothed = (
         weight is not None and (rest[1] if len(rest) > 1 else named.get("label_smoothing", 0.0)) > 0
@@ -58,7 +60,9 @@ def _compute_cross_entropy(
 
 
 def _make_one_hot(original: Any, tensor: Any, num_classes: int = -1) -> Any:
-    """On CUDA the range of the classes is not checked beforehand, which would wait; `scatter_` asserts."""
+    """On CUDA the range of the classes is not checked beforehand, which would wait; `scatter_`
+    asserts.
+    """
     if type(tensor) not in VIRTUAL or tensor.dtype is not torch.int64 or tensor.numel() == 0:
         return original(tensor, num_classes)
     if num_classes == -1:
@@ -90,7 +94,9 @@ _NAMING_DEVICES: Final = ("cdist", "gru", "istft", "lstm", "rnn_relu", "rnn_tanh
 
 
 def _overridable(owners: Sequence[Any], name: str, function: Any) -> list[Patch]:
-    """As `around`, one function for all owners; a `__torch_function__` is asked first, and told of this function."""
+    """As `around`, one function for all owners; a `__torch_function__` is asked first, and told of
+    this function.
+    """
     owners = [owner for owner in owners if not isinstance(owner, Lacking) and hasattr(owner, name)]
     if not owners:
         return []

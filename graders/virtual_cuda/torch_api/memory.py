@@ -1,4 +1,6 @@
-"""What `torch.cuda.memory` and the CUDA runtime module ask C++ for: snapshots, history, pools, pinned memory."""
+"""What `torch.cuda.memory` and the CUDA runtime module ask C++ for: snapshots, history, pools,
+pinned memory.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,8 @@ _SETTINGS: Final[dict[str, Any]] = {
     "pinned_use_cuda_host_register": False, "graph_capture_record_stream_reuse": False, "max_round_threshold": -1,
     "max_cached_size": -1, "roundup_power2_divisions": {str(1 << power): 0 for power in range(16)},
 }  # fmt: skip
-# They take blocks of CUDA's own allocator; in a build that has them they would end a process without a GPU.
+# They take blocks of CUDA's own allocator; in a build that has them they would end a process
+# without a GPU.
 _REFUSED: Final = """
     _cuda_getCheckpointState _cuda_setCheckpointPoolState _cuda_checkPoolLiveAllocations
     _construct_CUDA_Tensor_From_Storage_And_Metadata _free_And_Remove_DeleterFn
@@ -95,7 +98,9 @@ class Memory:
                 history.metadata = metadata
 
     def snapshot(self, wanted: Any = None) -> dict[str, Any]:
-        """Of one pool, where `wanted` is its id and whether traces are wanted; of (0, 0) or None, of everything."""
+        """Of one pool, where `wanted` is its id and whether traces are wanted; of (0, 0) or None,
+        of everything.
+        """
         pool = NO_POOL if wanted is None else tuple(wanted[:2])
         segments: list[dict[str, Any]] = []
         traces: list[list[dict[str, Any]]] = []
@@ -216,7 +221,7 @@ class MemPool:
 MemPool.__module__ = "torch.cuda.memory"
 
 
-# ---- the CUDA runtime ------------------------------------------------------------------------------------------------
+# ---- the CUDA runtime ----------------------------------------------------------------------------
 
 _ERRORS: Final = {
     0: "no error",

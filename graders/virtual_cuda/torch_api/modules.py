@@ -34,7 +34,9 @@ _wraps_tensors: Final = find_internal(
 
 
 def set_grad(self: Any, gradient: Any) -> None:
-    """A tensor is given a gradient; where that is elsewhere, C++ refuses it by the name it has for the device."""
+    """A tensor is given a gradient; where that is elsewhere, C++ refuses it by the name it has for
+    the device.
+    """
     try:
         _grad.__set__(self, gradient)
     except RuntimeError as error:
@@ -69,7 +71,8 @@ def exchange(tensor: Any, fresh: Any, requires_grad: bool) -> Any:
         ) in both:  # which torch exchanges before it finds that a profiler holds the C++ tensor
             each.__class__ = kind
             each.__dict__ = names
-        # A graph or a weak reference holds the C++ tensor. Put the new one wherever Python holds the old one.
+        # A graph or a weak reference holds the C++ tensor. Put the new one wherever Python holds
+        # the old one.
         for holder in gc.get_referrers(tensor):
             if isinstance(holder, (dict, list)):
                 for key, value in list(
@@ -85,7 +88,9 @@ def exchange(tensor: Any, fresh: Any, requires_grad: bool) -> Any:
 
 
 def _stays(parameter: Any, moved: Any) -> bool:
-    """Whether torch gives a parameter new content; else the module gets a new parameter, as one that leaves "meta"."""
+    """Whether torch gives a parameter new content; else the module gets a new parameter, as one
+    that leaves "meta".
+    """
     if torch.__future__.get_swap_module_params_on_conversion():
         return True
     alike = (parameter.device.type == "meta") is (moved.device.type == "meta")
@@ -93,7 +98,9 @@ def _stays(parameter: Any, moved: Any) -> bool:
 
 
 def _consists_of_others(parameter: Any, moved: Any) -> bool:
-    """Whether a parameter is of a class that wraps tensors, or fake: torch exchanges these as a whole."""
+    """Whether a parameter is of a class that wraps tensors, or fake: torch exchanges these as a
+    whole.
+    """
     fake = sys.modules.get("torch._subclasses.fake_tensor")
     return _wraps_tensors(moved) or (fake is not None and isinstance(parameter, fake.FakeTensor))
 
@@ -184,7 +191,7 @@ def _materialize(
     exchange(self, fresh, self.requires_grad)
 
 
-# ---- torch.cuda.comm: torch's own functions check most arguments, and call these in C++ ----------------------------
+# ---- torch.cuda.comm: torch's own functions check most arguments, and call these in C++ ----------
 
 
 def _on(index: int | None) -> Any:
@@ -316,7 +323,10 @@ def _gathered(tensors: Any, dim: int) -> list[int]:
 
 
 class _GradAttribute(property):
-    """In place of `Tensor.grad`. `torch._dynamo` asks the attributes of tensors for their class and name."""
+    """In place of `Tensor.grad`.
+
+    `torch._dynamo` asks the attributes of tensors for their class and name.
+    """
 
     __objclass__ = torch.Tensor.__base__
     __name__ = "grad"
@@ -357,7 +367,9 @@ def _patches(opening: Opening) -> Iterator[Patch]:
 
 
 def _kernels_for_lists() -> Iterator[Patch]:
-    """Gradient clipping and optimizers ask which classes and devices have kernels for lists of tensors."""
+    """Gradient clipping and optimizers ask which classes and devices have kernels for lists of
+    tensors.
+    """
     devices = "_get_foreach_kernels_supported_devices"
     for home in (foreach, swa_utils):
         yield around(home, devices, lambda original: [*original(), "lazy"])

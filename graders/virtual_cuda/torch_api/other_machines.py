@@ -27,14 +27,18 @@ def _names_mps(value: Any) -> bool:
 
 
 def _asked_for(args: Any, kwargs: Any) -> bool:
-    # Only where a device may stand: an einsum's text or a dict's key may say "mps" and mean something else.
+    # Only where a device may stand: an einsum's text or a dict's key may say "mps" and mean
+    # something else.
     return _names_mps(kwargs.get("device")) or any(
         isinstance(a, torch.device) and a.type == "mps" for a in args
     )
 
 
 class MpsTensor(torch.Tensor):
-    """A tensor of a virtual Mac's GPU, held by the host. It can be made, computed with and read, but not trained."""
+    """A tensor of a virtual Mac's GPU, held by the host.
+
+    It can be made, computed with and read, but not trained.
+    """
 
     held: torch.Tensor
 
@@ -55,7 +59,9 @@ class MpsTensor(torch.Tensor):
 
 
 def _computed(func: Any, args: Any, kwargs: Any) -> Any:
-    """An operator whose tensors of the Mac's GPU are the host's, and the result there again, unless it is sent back."""
+    """An operator whose tensors of the Mac's GPU are the host's, and the result there again, unless
+    it is sent back.
+    """
     there = _asked_for(args, kwargs)
     if not there:
         if not any(isinstance(each, MpsTensor) for each in leaves_of((args, kwargs))):
@@ -94,7 +100,9 @@ class _Functions(TorchFunctionMode):
 
 @functools.cache
 def _operators_mode() -> Any:
-    """The class of a mode that sees operators, where a default device was set by code the mode above does not see."""
+    """The class of a mode that sees operators, where a default device was set by code the mode
+    above does not see.
+    """
     base: Any = require_internal("torch.utils._python_dispatch.TorchDispatchMode", "a Mac's GPU")
 
     class Operators(base):  # type: ignore[misc]
@@ -140,7 +148,9 @@ def _availability(
 
 @contextlib.contextmanager
 def virtual_mps() -> Iterator[torch.device]:
-    """A Mac's answers to "which device is there?" for the length of a `with` block: MPS, and no CUDA."""
+    """A Mac's answers to "which device is there?" for the length of a `with` block: MPS, and no
+    CUDA.
+    """
     with few_imports(), contextlib.ExitStack() as undo:
         patch(_availability(cuda_built=False, mps_built=True, mps=True, accelerator=MPS), undo)
         undo.enter_context(_operators_mode()())
@@ -152,8 +162,9 @@ def virtual_mps() -> Iterator[torch.device]:
 def no_accelerator(built: bool = False) -> Iterator[torch.device]:
     """The answers of a machine with neither CUDA nor MPS, also on one that has them.
 
-    With `built`, torch has been built for both and only the devices are missing, as after `pip install torch` on a
-    machine without a GPU: `is_built` is True there, and so is `torch.accelerator.current_accelerator()`.
+    With `built`, torch has been built for both and only the devices are missing, as after `pip
+    install torch` on a machine without a GPU: `is_built` is True there, and so is
+    `torch.accelerator.current_accelerator()`.
     """
     accelerator = torch.device("cuda") if built else None
     with few_imports(), contextlib.ExitStack() as undo:

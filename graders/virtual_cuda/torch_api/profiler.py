@@ -1,4 +1,7 @@
-"""`torch.profiler` on the virtual device. Where a GPU was chosen, the times of the device are modelled ones."""
+"""`torch.profiler` on the virtual device.
+
+Where a GPU was chosen, the times of the device are modelled ones.
+"""
 
 from __future__ import annotations
 
@@ -68,7 +71,8 @@ def _marking(function: Any) -> Any:
     return staticmethod(marked)
 
 
-# What is one operator of CUDA and not one of torch's dispatcher here; their functions are marked while recording.
+# What is one operator of CUDA and not one of torch's dispatcher here; their functions are marked
+# while recording.
 _FUSED: Final = {
     cls: {name: vars(cls)[name] for name in ("forward", "backward")}
     for cls in (FusedRmsNorm, FusedAttention, FusedCell, CudnnRnn)
@@ -121,7 +125,9 @@ def _modelled(mark: str) -> list[Interval] | None:
 
 
 def _transparent(name: str) -> bool:
-    """Whether only a tensor subclass has such events: its dispatch, and the functions of this package."""
+    """Whether only a tensor subclass has such events: its dispatch, and the functions of this
+    package.
+    """
     return name == "PythonSubclass" or _OURS in name or name.removesuffix("Backward") in _NAMES
 
 
@@ -129,7 +135,9 @@ _NAMES: Final = frozenset(cls.__name__ for cls in _FUSED)
 
 
 class _EventTree:
-    """The events of one thread, as a tree; which are ours, which are the device's, and what time they leave."""
+    """The events of one thread, as a tree; which are ours, which are the device's, and what time
+    they leave.
+    """
 
     def __init__(self) -> None:
         self.open: list[tuple[Any, int]] = []

@@ -31,7 +31,7 @@ aten: Final = torch.ops.aten
 _function_modes: Final = find_internal("torch._C._len_torch_function_stack", otherwise=lambda: 1)
 
 
-# ---- nested tensors ------------------------------------------------------------------------------------------------
+# ---- nested tensors ------------------------------------------------------------------------------
 
 
 def _make_nested(original: Any, *args: Any, **kwargs: Any) -> Any:
@@ -59,12 +59,16 @@ def _from_buffer(original: Any, buffer: Any, *args: Any, **kwargs: Any) -> Any:
 
 
 def _has_function(original: Any, values: Any) -> bool:
-    """Layers ask whether some class wants to see the call before they take the fast path, which runs here as well."""
+    """Layers ask whether some class wants to see the call before they take the fast path, which
+    runs here as well.
+    """
     return bool(original(tuple(value for value in values if type(value) is not NestedTensor)))
 
 
 def _forget_loaded() -> None:
-    """Sparse tensors that were unpickled wait for the next `torch.load` to be validated: not on a closed device."""
+    """Sparse tensors that were unpickled wait for the next `torch.load` to be validated: not on a
+    closed device.
+    """
     waiting = sparse_tensors_to_validate()
     waiting[:] = [tensor for tensor in waiting if type(tensor) is not SparseTensor]
 
@@ -79,11 +83,13 @@ def _nested_patches(opening: Opening) -> Iterator[Patch]:
     yield around(torch.overrides, "has_torch_function", _has_function)
 
 
-# ---- sparse tensors ------------------------------------------------------------------------------------------------
+# ---- sparse tensors ------------------------------------------------------------------------------
 
 
 def _wanted(kwargs: dict[str, Any], given: tuple[Any, ...]) -> VirtualDevice | None:
-    """The place a constructor is asked for, by its `device`, the default device or the tensors it gets."""
+    """The place a constructor is asked for, by its `device`, the default device or the tensors it
+    gets.
+    """
     if kwargs.get("device") is None and _function_modes():
         default = torch.get_default_device()
         if default.type == "cuda":
@@ -193,7 +199,9 @@ def _to(original: Any) -> Any:
 
 
 def _validate(original: Any, *args: Any, **kwargs: Any) -> Any:
-    """`torch._validate_sparse_…_args`, which `torch.load` asks: the check reads the indices, so that the CPU waits."""
+    """`torch._validate_sparse_…_args`, which `torch.load` asks: the check reads the indices, so
+    that the CPU waits.
+    """
     if any(type(value) in VIRTUAL for value in args):
         placement.note("item")
     return original(*placement.inner_of(args), **kwargs)

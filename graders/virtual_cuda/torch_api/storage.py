@@ -49,7 +49,10 @@ def _exported(tensor: Any) -> Any:
 
 
 def _dlpack(self: Any, **kwargs: Any) -> Any:
-    """Asked by every library that is not torch. All there can be here are host libraries, NumPy above all."""
+    """Asked by every library that is not torch.
+
+    All there can be here are host libraries, NumPy above all.
+    """
     _exported(self)
     raise BufferError("Unsupported device in DLTensor.")
 
@@ -205,7 +208,9 @@ def const_data_ptr(tensor: Any) -> int:
 
 
 def _lazy_clone(func: Any, args: Any, kwargs: Any) -> Any:
-    """A tensor that shares memory until one of the two is written to; the host's kernels copy it then."""
+    """A tensor that shares memory until one of the two is written to; the host's kernels copy it
+    then.
+    """
     (tensor,) = args
     device = require_open_device(tensor)
     inner = tensor._inner
@@ -318,8 +323,9 @@ operator("_has_compatible_shallow_copy_type", plan=lambda func, args, kwargs: Tr
 # Asked by forward-mode differentiation, also of tensors on two devices.
 operator("_has_same_storage_numel", plan=lambda func, args, kwargs: func(*placement.inner_of(args)))
 
-# Forward-mode differentiation makes zeros that have no memory. The key that stands for them is off while an inner
-# kernel runs, and the kernel would read from nowhere: the process dies. So they are real zeros here.
+# Forward-mode differentiation makes zeros that have no memory. The key that stands for them is off
+# while an inner kernel runs, and the kernel would read from nowhere: the process dies. So they are
+# real zeros here.
 operator("_efficientzerotensor", kernel=aten.zeros.default)
 
 Tensor.untyped_storage = storage_of  # type: ignore[method-assign,assignment]
@@ -329,7 +335,9 @@ _REQUIRES_GRAD: Final = 4  # where _rebuild_tensor_v2 and _v3 take it
 
 
 def _reduce(self: Any, protocol: Any) -> Any:
-    """`Tensor.__reduce_ex__` and `Parameter.__reduce_ex__`, for a tensor whose class is not what it says."""
+    """`Tensor.__reduce_ex__` and `Parameter.__reduce_ex__`, for a tensor whose class is not what it
+    says.
+    """
     require_open_device(self)
     state = {name: value for name, value in self.__dict__.items() if name not in HIDDEN_IN_TENSORS}
     if isinstance(self, Parameter):
@@ -359,7 +367,9 @@ Tensor.__reduce_ex__ = _reduce  # type: ignore[method-assign]
 
 
 def _shared(tensor: Any) -> Any:
-    """Hands a tensor to another process, which sees the same memory; that process needs the device, too."""
+    """Hands a tensor to another process, which sees the same memory; that process needs the device,
+    too.
+    """
     if tensor.requires_grad and not tensor.is_leaf:
         return torch.multiprocessing.reductions.reduce_tensor(
             tensor
@@ -378,7 +388,9 @@ def _shared(tensor: Any) -> Any:
 
 
 def _as_of_the_host(storage: Any) -> Any:
-    """How torch hands a storage of the host to another process, also one that says that it is on the device."""
+    """How torch hands a storage of the host to another process, also one that says that it is on
+    the device.
+    """
     kind = type(storage)
     storage.__class__ = _Base
     try:

@@ -86,7 +86,10 @@ class AnyEvent(_Handle):
             _note("wait", stream, self._row)
 
     def query(self) -> bool:
-        """True if the device has reached it. Asking takes modelled time, so that a loop that asks comes to an end."""
+        """True if the device has reached it.
+
+        Asking takes modelled time, so that a loop that asks comes to an end.
+        """
         if self._is_reached():
             return True
         if now.gpu is not None:
@@ -184,7 +187,10 @@ class Event(AnyEvent):
 
     @classmethod
     def from_ipc_handle(cls, device: Any, handle: bytes) -> Any:
-        """An event of another process. What that recorded is done: nothing runs later than the call that starts it."""
+        """An event of another process.
+
+        What that recorded is done: nothing runs later than the call that starts it.
+        """
         if len(handle) != _HANDLE:
             raise RuntimeError(
                 f"cudaIpcEventHandle_t expects byte-like object of size {_HANDLE}, but got {len(handle)}"
@@ -201,7 +207,10 @@ class Event(AnyEvent):
 
 
 class Stream(_Handle):
-    """`torch.cuda.Stream`: in order by nature. Two objects of one device and id are the same stream."""
+    """`torch.cuda.Stream`: in order by nature.
+
+    Two objects of one device and id are the same stream.
+    """
 
     device_type = 1
 
@@ -342,7 +351,8 @@ class _Thread(threading.local):
         self.gpu: Any = None
         self.streams: dict[int, Stream] = {}
         self.outer: list[Any] = []
-        # When these changed, in autograd's numbers of the thread's nodes, and what they were from then on.
+        # When these changed, in autograd's numbers of the thread's nodes, and what they were from
+        # then on.
         self.changes: list[tuple[int, dict[int, Stream]]] = []
 
     def current(self, index: int) -> Stream | None:
@@ -363,7 +373,9 @@ _thread: Final = _Thread()
 
 
 def _note(what: StreamEvent, stream: Any = None, other: int = 0) -> int:
-    """Write about a stream, or else the current one, into the ledger of the open device; gives the row's number."""
+    """Write about a stream, or else the current one, into the ledger of the open device; gives the
+    row's number.
+    """
     gpu = now.gpu
     if gpu is None:
         return -1
@@ -386,7 +398,9 @@ def _wait_until(at: float) -> None:
 
 
 def _before_wait(kind: str) -> None:
-    """Before a wait is recorded: for all streams, for the current one, or for nothing, if that was waited for."""
+    """Before a wait is recorded: for all streams, for the current one, or for nothing, if that was
+    waited for.
+    """
     gpu = now.gpu
     assert gpu is not None
     if kind == "synchronize":
@@ -408,7 +422,7 @@ def _sleep(cycles: int) -> None:
             gpu.on_wait.append(_before_wait)
 
 
-# ---- what torch.cuda asks C++ for ------------------------------------------------------------------------------------
+# ---- what torch.cuda asks C++ for ----------------------------------------------------------------
 
 
 def _packed(stream: Stream | None, index: int) -> tuple[int, int, int]:
@@ -448,7 +462,7 @@ def _record_stream(self: Any, s: Any) -> None:
         self._block.device.memory.make_layout().record_stream(self._block, s)
 
 
-# ---- a backward pass runs on the streams of the forward pass ---------------------------------------------------------
+# ---- a backward pass runs on the streams of the forward pass -------------------------------------
 
 
 class _Backward:
@@ -508,7 +522,9 @@ def _dispatched(func: Any, types: Any, args: Any = (), kwargs: Any = None) -> An
 
 @contextlib.contextmanager
 def on_streams_of_forward() -> Iterator[None]:
-    """Run a backward pass on the streams that its forward pass used, for the length of a `with` block."""
+    """Run a backward pass on the streams that its forward pass used, for the length of a `with`
+    block.
+    """
     _thread.current(0)
     if not _thread.changes or capture.graph is not None or _running.backward is not None:
         yield
@@ -534,7 +550,10 @@ _current_node: Final = find_internal("torch._C._current_autograd_node", otherwis
 
 
 def tf32_allowed() -> bool:
-    """Whether products of float32 may use tensor cores. The old name may raise once the new one was used."""
+    """Whether products of float32 may use tensor cores.
+
+    The old name may raise once the new one was used.
+    """
     return bool(torch.backends.cuda.matmul.fp32_precision == "tf32")
 
 

@@ -43,7 +43,10 @@ _DATA: Final = property(_Base.data.__get__, _set_data)
 
 
 class _Members:
-    """Everything a device tensor has or does in its own way. Copied into `Tensor`, which torch must find bare."""
+    """Everything a device tensor has or does in its own way.
+
+    Copied into `Tensor`, which torch must find bare.
+    """
 
     data = _DATA
     is_cuda = property(lambda self: True)
@@ -126,7 +129,9 @@ class _Members:
         return self.to(wanted) if "cuda" in name else self.cpu().to(wanted)
 
     def to(self: Any, *args: Any, **kwargs: Any) -> Any:
-        """`torch.Tensor.to` as it is at the moment; without an open device torch would blame its own build."""
+        """`torch.Tensor.to` as it is at the moment; without an open device torch would blame its
+        own build.
+        """
         require_open_device(self)
         return torch.Tensor.to(self, *args, **kwargs)
 
@@ -155,7 +160,9 @@ class _Members:
         return object.__format__(self, spec)
 
     def __setitem__(self: Any, index: Any, value: Any) -> None:
-        """A number becomes a host scalar first, as for CUDA: writing one element waits, filling a row does not."""
+        """A number becomes a host scalar first, as for CUDA: writing one element waits, filling a
+        row does not.
+        """
         if isinstance(value, (int, float, complex)):
             value = torch.scalar_tensor(value, dtype=self.dtype, device="cpu")
         try:
@@ -192,7 +199,8 @@ class _Members:
             fresh = inner.detach().clone(memory_format=torch.preserve_format)
             block = allocate(device, fresh.untyped_storage().nbytes())
         else:
-            # Shared by all tensors that look into the same storage, and by the storage itself; torch keeps it there.
+            # Shared by all tensors that look into the same storage, and by the storage itself;
+            # torch keeps it there.
             storages = memo.setdefault("torch", {})
             key = inner.untyped_storage()._cdata
             if key not in storages:

@@ -1,4 +1,6 @@
-"""Legacy tensor types, students' tensor subclasses and dispatch modes, and methods called through `torch.Tensor`."""
+"""Legacy tensor types, students' tensor subclasses and dispatch modes, and methods called through
+`torch.Tensor`.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +39,9 @@ _PREFIX: Final = "torch.cuda."
 
 
 class LegacyType(type):
-    """The type of `torch.cuda.FloatTensor`: a name for a dtype on the device, not a class that tensors have."""
+    """The type of `torch.cuda.FloatTensor`: a name for a dtype on the device, not a class that
+    tensors have.
+    """
 
     dtype: torch.dtype
     layout: torch.layout
@@ -69,7 +73,9 @@ class LegacyType(type):
 
 
 def construct(dtype: torch.dtype, device: Any, *args: Any) -> Any:
-    """The constructor of old: sizes as numbers or a `torch.Size`, or values in a sequence, or a tensor."""
+    """The constructor of old: sizes as numbers or a `torch.Size`, or values in a sequence, or a
+    tensor.
+    """
     open_device = open_device_named(device)
     if open_device is None and (kind := torch.device(device).type) != "cuda":
         raise RuntimeError(
@@ -130,7 +136,9 @@ TYPES: Final = {
 
 
 def _dtype_on_device(named: Any) -> torch.dtype | None:
-    """The dtype that a type of `torch.cuda` names, given as a class or in words; None for any other."""
+    """The dtype that a type of `torch.cuda` names, given as a class or in words; None for any
+    other.
+    """
     if isinstance(named, LegacyType):
         return named.dtype
     if isinstance(named, str) and named.startswith(_PREFIX):
@@ -196,7 +204,9 @@ _DEVICE: Final = 6  # where _make_wrapper_subclass takes the device, counted aft
 
 
 class _Bridge(Tensor):
-    """Where `super().__torch_function__` of a student's class arrives: torch's own, which keeps the class."""
+    """Where `super().__torch_function__` of a student's class arrives: torch's own, which keeps the
+    class.
+    """
 
 
 _Bridge.__torch_function__ = classmethod(torch.Tensor.__torch_function__.__func__)  # type: ignore[attr-defined]
@@ -212,7 +222,9 @@ Tensor.__new__ = lambda cls, *args, **kwargs: student_class(cls)(*args, **kwargs
 
 
 def _past_inside(cls: Any, name: str) -> Any:
-    """A student's own `__getattribute__` or `__setattr__`, which is not asked for what is inside of a tensor."""
+    """A student's own `__getattribute__` or `__setattr__`, which is not asked for what is inside of
+    a tensor.
+    """
     plain = getattr(Tensor, name)
     own = getattr(cls, name)
 
@@ -223,7 +235,8 @@ def _past_inside(cls: Any, name: str) -> Any:
 
 
 class _StudentClass(DeviceClass):
-    """The class of the classes that are made of students': what code sets there is set in the student's class.
+    """The class of the classes that are made of students': what code sets there is set in the
+    student's class.
 
     On a GPU the two are one: `type(self).calls += 1` counts for tensors on the host, too.
     """
@@ -266,8 +279,9 @@ def _device_class(cls: Any) -> Any:
         # Not by calling `kind`: a metaclass of the student's would choose what the class has.
         found = type.__new__(kind, cls.__name__, bases, {**named, **ours})
         type(torch.Tensor).__init__(found, cls.__name__, bases, {})
-        # Set afterwards: torch's metaclass turns __torch_function__ off where it finds a __torch_dispatch__, and a
-        # student's `__init_subclass__` may have put something else into the class.
+        # Set afterwards: torch's metaclass turns __torch_function__ off where it finds a
+        # __torch_dispatch__, and a student's `__init_subclass__` may have put something else into
+        # the class.
         ours["__slotnames__"] = Tensor.__slotnames__
         if (
             cls.__torch_dispatch__ is torch.Tensor.__torch_dispatch__
@@ -326,7 +340,9 @@ def detach_as(cls: Any, data: Any, requires_grad: bool) -> Any:
 
 
 def _make_wrapper(original: Any, cls: Any, *args: Any, **kwargs: Any) -> Any:
-    """Other classes of torch's that wrap tensors, nested ones above all: C++ must not hear of a device it lacks."""
+    """Other classes of torch's that wrap tensors, nested ones above all: C++ must not hear of a
+    device it lacks.
+    """
     cls = host_class(cls)
     device = open_device_named(args[_DEVICE] if len(args) > _DEVICE else kwargs.get("device"))
     if device is not None:
@@ -341,12 +357,15 @@ def _make_wrapper(original: Any, cls: Any, *args: Any, **kwargs: Any) -> Any:
     return original(cls, *args, **kwargs)
 
 
-# Classes of tensors and modes that see operators, and the `__torch_dispatch__` of each; None where it is inherited.
+# Classes of tensors and modes that see operators, and the `__torch_dispatch__` of each; None where
+# it is inherited.
 _translated: Final[dict[Any, Any]] = {}
 
 
 def _translate(cls: Any) -> None:
-    """Have the `__torch_dispatch__` of a class told the names that a GPU's tensors and devices have."""
+    """Have the `__torch_dispatch__` of a class told the names that a GPU's tensors and devices
+    have.
+    """
     if cls in _translated:
         return
     found = inspect.getattr_static(cls, "__torch_dispatch__")
