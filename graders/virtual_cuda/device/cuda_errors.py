@@ -28,18 +28,21 @@ _MEMORY_MANAGEMENT: Final = (
 )
 
 
-# ---- the device ------------------------------------------------------------------------------------------------------
+# ---- the device ----------------------------------------------------------------------------------
 
 
 def accelerator_error(text: str) -> RuntimeError:
-    """torch's error for what CUDA itself reports; older releases have no class of their own for it."""
+    """torch's error class for what CUDA itself reports, with this text.
+
+    Older releases of torch have no such class; there it is a RuntimeError.
+    """
     error_class: Any = getattr(torch, "AcceleratorError", RuntimeError)
     error: RuntimeError = error_class(text)
     return error
 
 
 def cuda_error(text: str, name: str) -> RuntimeError:
-    """What torch makes of an error of CUDA, which has a text and a name."""
+    """The error that torch makes of CUDA's own, which has a text and a name."""
     return accelerator_error(
         f"CUDA error: {text}\nSearch for `cudaError{name}' in {_CUDA_TYPES}{_REPORTED_LATER}"
     )
@@ -54,7 +57,10 @@ def invalid_ordinal_error() -> RuntimeError:
 
 
 def device_assert_error() -> RuntimeError:
-    """The error at the first wait after a kernel has met a bad index, and at every call from then on."""
+    """The error after a kernel has met a bad index.
+
+    It is raised at the first wait of the host, and at every call from then on.
+    """
     return cuda_error("device-side assert triggered", "Assert")
 
 
@@ -86,7 +92,7 @@ def out_of_memory_error(error: OutOfMemory, index: int) -> RuntimeError:
     )
 
 
-# ---- tensors on several devices --------------------------------------------------------------------------------------
+# ---- tensors on several devices ------------------------------------------------------------------
 
 
 def two_devices_error(first: str, second: str) -> RuntimeError:
@@ -100,7 +106,10 @@ def two_devices_error(first: str, second: str) -> RuntimeError:
 def argument_elsewhere_error(
     argument: str, device: str, other_device: str, method: str
 ) -> RuntimeError:
-    """The error that names the one argument that is on another device than the others."""
+    """The error that names the one argument on another device than the others.
+
+    `method` is the C++ function that compares the devices.
+    """
     return RuntimeError(
         f"Expected all tensors to be on the same device, but got {argument} is on {device}, "
         f"different from other tensors on {other_device} (when checking argument in method {method})"
@@ -120,7 +129,7 @@ def label_of(tensor: Any) -> str:
     return str(tensor.device)
 
 
-# ---- dtypes ----------------------------------------------------------------------------------------------------------
+# ---- dtypes --------------------------------------------------------------------------------------
 
 # How C++ spells dtypes.
 DTYPE_NAMES: Final = {
@@ -138,7 +147,8 @@ DTYPE_NAMES: Final = {
     torch.int64: "Long",
     torch.uint8: "Byte",
 }
-# C++ calls tensors of these by their Python type, and others by backend and dtype: `CUDABFloat16Type`.
+# C++ calls tensors of these by their Python type,
+# and others by backend and dtype: `CUDABFloat16Type`.
 _WITH_PYTHON_TYPE: Final = frozenset(
     {"Byte", "Char", "Double", "Float", "Half", "Int", "Long", "Short"}
 )
@@ -162,14 +172,14 @@ def kernel_lacks_dtype_error(kernel: str, dtype_name: str) -> NotImplementedErro
 
 
 def dtype_mismatch_error(expected: Any, found: Any) -> RuntimeError:
-    """The error for a tensor that has not the dtype of another."""
+    """The error for a tensor whose dtype is not that of another."""
     return RuntimeError(
         f"expected scalar type {DTYPE_NAMES[expected.dtype]} but found {DTYPE_NAMES[found.dtype]}"
     )
 
 
 def type_name(tensor: Any) -> str:
-    """What `tensor.type()` gives: `torch.cuda.FloatTensor` for one on the device.
+    """The text that `tensor.type()` gives: `torch.cuda.FloatTensor` for one on the device.
 
     Raises RuntimeError for compressed sparse tensors, which have no such type on any device.
     """
@@ -184,20 +194,27 @@ def type_name(tensor: Any) -> str:
 
 
 def legacy_type_name(tensor: Any) -> str:
-    """A device tensor's type as C++ spells it in messages: `torch.cuda.FloatTensor`, `CUDABoolType`."""
+    """The type of a device tensor as C++ spells it in messages.
+
+    It is `torch.cuda.FloatTensor`, or `CUDABoolType` for a dtype without a Python type of its own.
+    """
     dtype_name = DTYPE_NAMES.get(tensor.dtype, "Undefined")
     if dtype_name in _WITH_PYTHON_TYPE:
         return f"torch.cuda.{dtype_name}Tensor"
     return f"CUDA{dtype_name}Type"
 
 
-# ---- where and how they are told -------------------------------------------------------------------------------------
+# ---- where and how they are told -----------------------------------------------------------------
 
 _PACKAGE: Final = os.path.join(os.path.dirname(os.path.dirname(__file__)), "")
 
 
 def warn(text: str) -> None:
-    """Warn at the line that called the device, as C++ does: Python shows a warning once for each line."""
+    """Warn at the line that called the device.
+
+    Python shows a warning once for each line, so the line is the student's, as with C++'s warnings.
+    It is the nearest caller outside of this package.
+    """
     distance = 2
     frame = sys._getframe(1)
     while frame.f_back is not None and frame.f_code.co_filename.startswith(_PACKAGE):
@@ -207,7 +224,11 @@ def warn(text: str) -> None:
 
 
 def without_lazy(error: Exception) -> Exception | None:
-    """The error in a student's words; None where C++ has not used its own name for the device."""
+    """A new error of the same class that says "cuda" where this one says "lazy".
+
+    "Lazy" is the name that C++ has for our device (see `LAZY` in `state.py`). None where the text
+    does not contain it, or the error is neither a RuntimeError nor a TypeError.
+    """
     text = str(error)
     if "azy" not in text or not isinstance(error, (RuntimeError, TypeError)):
         return None

@@ -1,4 +1,4 @@
-"""Keeps what is inside of device tensors out of sight of a program that looks around."""
+"""Keeps the inside of device tensors out of sight of a program that looks around."""
 
 from __future__ import annotations
 
@@ -8,7 +8,10 @@ import torch
 
 
 class Hidden:
-    """Holds one value that only `reveal` can read; graphs and errors are looked into by programs."""
+    """Holds one value that only `reveal` can read.
+
+    It is used where a program may look: in the attributes of graphs and of errors.
+    """
 
     __slots__ = ("value",)
 
@@ -30,7 +33,7 @@ attributes_of: Final = vars(torch.Tensor)["__dict__"].__get__
 
 
 def hidden_attribute(value: Any, name: str, default: Any = None) -> Any:
-    """What a device tensor has inside under this name; `default` for everything else.
+    """The attribute of this name inside a device tensor; `default` for everything else.
 
     The value's own `__getattr__` is not called.
     """

@@ -8,7 +8,11 @@ _MOMENTS: Final = ("current", "peak", "allocated", "freed")
 
 
 class HostMemory:
-    """The caching allocator of pinned memory: sizes are powers of two, and freed blocks are kept for the next."""
+    """The caching allocator of pinned memory.
+
+    The sizes of its blocks are powers of two. A freed block is kept for the next request of its
+    size.
+    """
 
     def __init__(self) -> None:
         self.cached: list[int] = []
@@ -18,7 +22,10 @@ class HostMemory:
         self.used = False  # ever
 
     def take(self, nbytes: int) -> int:
-        """The size of the block that `nbytes` are kept in."""
+        """Take a block for `nbytes`, and return the size of the block.
+
+        A cached block of that size is used, or a new one is counted.
+        """
         self.used = True
         size = 1 << max(nbytes - 1, 0).bit_length()
         if size in self.cached:
@@ -30,15 +37,18 @@ class HostMemory:
         return size
 
     def give(self, size: int) -> None:
+        """Free a block of this size: it is cached for the next request."""
         self.cached.append(size)
         self._add(active_requests=-1, active_bytes=-size)
 
     def empty_cache(self) -> None:
+        """Give all cached blocks back."""
         self._calls["free"] += len(self.cached)
         self._add(allocations=-len(self.cached), allocated_bytes=-sum(self.cached))
         self.cached.clear()
 
     def _add(self, **changes: int) -> None:
+        """Add to these figures, and update their peak and their totals."""
         for name, change in changes.items():
             figure = self._figures[name]
             figure["current"] += change
@@ -46,7 +56,11 @@ class HostMemory:
             figure["allocated" if change > 0 else "freed"] += abs(change)
 
     def reset(self, *moments: str) -> None:
-        """Begin anew to count "peak", or what was ever "allocated" and "freed"."""
+        """Restart the counting of "peak", or of all that was ever "allocated" and "freed".
+
+        With "allocated" among the moments, the calls of the allocator are counted from 0 again,
+        too.
+        """
         for figure in self._figures.values():
             figure.update(
                 {moment: figure["current"] if moment == "peak" else 0 for moment in moments}

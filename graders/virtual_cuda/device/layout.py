@@ -1,7 +1,10 @@
 """Addresses of device memory, and the history of allocations.
 
-The allocator of `memory.py` counts. Where blocks lie is worked out here, by the rules of torch's caching allocator, once
-someone asks for an address or a snapshot, or records the history.
+The allocator of `memory.py` counts. Where blocks lie is worked out here, by the rules of torch's
+caching allocator, once someone asks for an address or a snapshot, or records the history.
+
+A segment is memory that CUDA was asked for at once; blocks are parts of segments. A pool is a group
+of segments that only share memory among themselves.
 """
 
 from __future__ import annotations
@@ -32,7 +35,10 @@ unsplit: Final[set[Pool]] = set()  # of these, those with a segment for each blo
 
 
 def stack() -> Frames:
-    """File, line and function of the calling frames outside this package, the innermost first."""
+    """File, line and function of the calling frames, the innermost first.
+
+    Frames inside this package are left out.
+    """
     frame: Any = sys._getframe(1)
     found = []
     while frame is not None:
@@ -44,6 +50,7 @@ def stack() -> Frames:
 
 
 def frames_as_dicts(frames: Frames) -> list[dict[str, Any]]:
+    """The frames in the form that torch's memory snapshots have."""
     return [{"filename": filename, "line": line, "name": name} for filename, line, name in frames]
 
 
@@ -74,6 +81,11 @@ class Segment:
         stream: int = 0,
         frames: Frames = (),
     ) -> None:
+        """Describe a segment that is free as a whole.
+
+        `total` is its size in bytes; `small` says whether blocks of at most 1 MiB lie in it;
+        `frames` are those of the program that made the allocator ask for it.
+        """
         self.total = total
         self.small = small
         self.pool = pool
@@ -82,6 +94,7 @@ class Segment:
         self.spots = [Spot(address, total)]
 
     def as_dict(self, device: int) -> dict[str, Any]:
+        """The segment and its blocks in the form that torch's memory snapshots have."""
         used = sum(spot.size for spot in self.spots if spot.used)
         return {
             "device": device, "address": self.spots[0].address, "total_size": self.total, "allocated_size": used,
@@ -97,10 +110,12 @@ class Segment:
 
 
 class History:
-    """What `torch.cuda.memory._record_memory_history` asks for."""
+    """The events that `torch.cuda.memory._record_memory_history` asks for."""
 
     def __init__(self, context: str | None, most: int, skipped: Iterable[str] = ()) -> None:
-        self.context = context  # whose calling frames are kept: "state", "alloc" also of events, "all" also of frees
+        # Whose calling frames are kept: "state" those of blocks,
+        # "alloc" also those of allocations among the events, "all" those of every event.
+        self.context = context
         self.skipped = frozenset(skipped)
         self.entries: deque[dict[str, Any]] = deque(maxlen=min(most, sys.maxsize))
         self.metadata = ""
@@ -114,6 +129,11 @@ class History:
         stream: int = 0,
         frames: Frames = (),
     ) -> None:
+        """Append one event, unless its action is one of those to skip.
+
+        `address` is the free memory of the device, in bytes, where the action is "oom". The frames
+        are kept only where `context` asks for them.
+        """
         if action in self.skipped:
             return
         told = self.context == "all" or (
@@ -132,13 +152,16 @@ class Layout:
     """Where the blocks of one device lie."""
 
     def __init__(self, index: int, streams: dict[int, int]) -> None:
+        """Begin without segments, at the first address of this device.
+
+        `streams` gives the current stream of each device; it is read whenever a block is placed.
+        """
         self.index = index
         self._streams = streams  # device -> current stream
         self.segments: list[Segment] = []
         self.history: History | None = None
-        self.pools: list[
-            tuple[Pool, int | None]
-        ] = []  # in use, the innermost last; by the thread, if it is one's own
+        # Pools in use, the innermost last; each with its thread, or None for all threads.
+        self.pools: list[tuple[Pool, int | None]] = []
         self._next = _FIRST + (index << 38)
         self._known: dict[int, tuple[Segment, Spot]] = {}  # by the identity of a block
         self._users: dict[int, list[Any]] = {}  # likewise: other streams that work on it
@@ -146,12 +169,15 @@ class Layout:
 
     @property
     def pool(self) -> Pool:
-        """Of the blocks that this thread allocates now."""
+        """The pool of the blocks that this thread allocates now."""
         mine = (None, threading.get_ident())
         return next((pool for pool, thread in reversed(self.pools) if thread in mine), NO_POOL)
 
     def spot(self, block: Any, requested: int | None = None) -> Spot:
-        """Where a block lies; it is given a place if it has none."""
+        """The stretch of memory of a block; it is given one if it has none.
+
+        `requested` is how many bytes the program asked for, if that is less than the block's size.
+        """
         known = self._known.get(identity(block))
         return (
             self._put(block, block.size if requested is None else requested)
@@ -160,6 +186,10 @@ class Layout:
         )
 
     def _put(self, block: Any, requested: int) -> Spot:
+        """Give a block its stretch of memory, and return it.
+
+        This may add a segment. Both are noted in the history, if one is recorded.
+        """
         size = block.size
         history = self.history
         frames = stack() if history is not None and history.context is not None else ()
@@ -167,6 +197,7 @@ class Layout:
         stream = self._streams.get(self.index, 0)
         self._release_waiting()
         pool = self.pool
+        # The smallest free stretch that fits, the lowest address first; or a new segment.
         free = [
             (spot.size, spot.address, segment, spot)
             for segment in self.segments
@@ -185,6 +216,7 @@ class Layout:
             spot = segment.spots[0]
             if history is not None:
                 history.note("segment_alloc", spot.address, total, pool, stream, frames)
+        # What is over becomes a free stretch of its own, if it is large enough.
         rest = spot.size - size
         if pool not in unsplit and (rest >= ROUND if small else rest > SMALL):
             segment.spots.insert(segment.spots.index(spot) + 1, Spot(spot.address + size, rest))
@@ -198,7 +230,11 @@ class Layout:
         return spot
 
     def release(self, block: Any) -> None:
-        """The block's place is free again; nothing happens if it has none."""
+        """Free the memory of a block; nothing happens if it has no address.
+
+        Where another stream still works on it (see `record_stream`), it stays in use until that is
+        done.
+        """
         found = self._known.pop(identity(block), None)
         if found is None:
             return
@@ -212,11 +248,16 @@ class Layout:
             self._free(*found)
 
     def record_stream(self, block: Any, stream: Any) -> None:
-        """When the block is freed, it is not used again before the stream has done what it then has to do."""
+        """Note that another stream works on a block.
+
+        When the block is freed, its memory is not used again before the stream has done what it
+        then has to do.
+        """
         self.spot(block)
         self._users.setdefault(identity(block), []).append(stream)
 
     def _release_waiting(self) -> None:
+        """Free the stretches whose streams have done their work."""
         waiting = self._waiting
         self._waiting = []
         for until, segment, spot in waiting:
@@ -226,11 +267,13 @@ class Layout:
                 self._free(segment, spot)
 
     def _note_free(self, action: str, segment: Segment, spot: Spot) -> None:
+        """Note in the history, if one is recorded, that a block was freed."""
         if (history := self.history) is not None:
             frames = stack() if history.context == "all" else ()
             history.note(action, spot.address, spot.requested, segment.pool, segment.stream, frames)
 
     def _free(self, segment: Segment, spot: Spot) -> None:
+        """Mark a stretch as free, and join it with free neighbours."""
         self._note_free("free_completed", segment, spot)
         spot.used, spot.requested, spot.frames = False, 0, ()
         place = segment.spots.index(spot)
@@ -244,7 +287,10 @@ class Layout:
                 segment.spots.remove(spot)
 
     def empty(self) -> None:
-        """Give segments back that nothing lies in, but those of pools that may be used again."""
+        """Give segments back that nothing lies in.
+
+        Segments of pools that a program holds stay. Each one given back is noted in the history.
+        """
         self._release_waiting()
         for segment in [
             s
@@ -260,12 +306,19 @@ class Layout:
                 )
 
     def frames_at(self, address: int) -> list[dict[str, Any]] | None:
-        """The frames that allocated the block at an address; None where there is none, or none were recorded."""
+        """The frames that allocated the block at an address.
+
+        None where no block begins there, or no frames were recorded.
+        """
         frames = next((s.frames for _, s in self._known.values() if s.address == address), ())
         return frames_as_dicts(frames) if frames else None
 
     def snapshot(self, blocks: Iterable[Any], reserved: int) -> list[dict[str, Any]]:
-        """All segments, with `blocks` in them; cached memory that no address was asked of is in the last."""
+        """All segments, as dictionaries, with these blocks in them.
+
+        Blocks without an address are given one. `reserved` is how many bytes all segments have;
+        cached memory that has no address yet is told as one more segment, the last.
+        """
         for block in blocks:
             if block.size:
                 self.spot(block)
@@ -275,6 +328,7 @@ class Layout:
         return found
 
     def traces(self) -> list[dict[str, Any]]:
+        """The events of the history, as dictionaries; an empty list if none is recorded."""
         entries = (
             () if self.history is None else list(self.history.entries)
         )  # other threads allocate meanwhile

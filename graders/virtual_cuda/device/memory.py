@@ -1,6 +1,7 @@
 """The caching allocator of a device: it counts memory, and raises where none is left.
 
-Where blocks lie is worked out in `layout.py`, once somebody asks for an address.
+A segment is memory that CUDA was asked for at once; blocks are parts of segments. Where blocks lie
+is worked out in `layout.py`, once somebody asks for an address.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from virtual_cuda.device.layout import (
     stack,
 )
 
-# ---- the names of torch.cuda.memory_stats ------------------------------------------------------------------------------
+# ---- the names of torch.cuda.memory_stats --------------------------------------------------------
 
 _POOLS: Final = ("all", "large_pool", "small_pool")
 _MOMENTS: Final = ("current", "peak", "allocated", "freed")
@@ -48,7 +49,10 @@ _COUNTERS: Final = (
 
 
 def zero_statistics() -> dict[str, int]:
-    """Every figure of `torch.cuda.memory_stats()`, in its order, where nothing was ever allocated."""
+    """The figures of `torch.cuda.memory_stats()` before anything was allocated.
+
+    They stand in its order, and all are 0.
+    """
     names = set(_COUNTERS)
     for moment in _MOMENTS:
         names.add(f"oversize_allocations.{moment}")
@@ -58,11 +62,11 @@ def zero_statistics() -> dict[str, int]:
     return dict.fromkeys(sorted(names), 0)
 
 
-# ---- the allocator -----------------------------------------------------------------------------------------------------
+# ---- the allocator -------------------------------------------------------------------------------
 
 
 class OutOfMemory(Exception):
-    """A request that does not fit; the dispatcher turns it into torch's error."""
+    """A request does not fit; the dispatcher turns this into torch's error."""
 
     def __init__(self, requested: int, allocator: Allocator) -> None:
         super().__init__(requested)
@@ -83,7 +87,7 @@ class Piece:
 
 
 class _Counted(NamedTuple):
-    """What was counted when `reset_accumulated_memory_stats` was called last."""
+    """The counts at the last call of `reset_accumulated_memory_stats`."""
 
     blocks_ever: int = 0
     blocks: int = 0
@@ -126,6 +130,10 @@ class Allocator:
     )
 
     def __init__(self, total: int, index: int = 0, streams: dict[int, int] | None = None) -> None:
+        """Begin with `total` bytes, all of them free.
+
+        `index` is the device's; `streams` gives the current stream of each device, for addresses.
+        """
         self.index = index
         self.streams = {} if streams is None else streams  # device -> current stream
         self.layout: Layout | None = None  # made by the first question about an address
@@ -167,7 +175,7 @@ class Allocator:
         return self.total - self.reserved
 
     def take(self, wanted: int) -> tuple[int, Piece | None]:
-        """Allocate; gives the size counted for the block and, for a large one, its piece.
+        """Allocate a block; gives the size counted for it and, for a large one, its piece.
 
         Raises OutOfMemory.
         """
@@ -188,7 +196,11 @@ class Allocator:
         return size, piece
 
     def give(self, size: int, piece: Piece | None) -> None:
-        """Free a block of this size."""
+        """Free a block of this size.
+
+        A piece of a large segment is joined with free neighbours at once, or later by the thread
+        that is at work on the pieces.
+        """
         self.live -= size
         self.blocks -= 1
         if piece is None:
@@ -204,7 +216,7 @@ class Allocator:
                 self.lock.release()
 
     def empty_cache(self) -> None:
-        """Give segments back that nothing lives in."""
+        """Give segments back that nothing lives in, also those of the layout."""
         with self._working():
             for piece in list(self.pieces):
                 if piece.before is None and piece.after is None:
@@ -217,19 +229,19 @@ class Allocator:
             self.layout.empty()
 
     def make_layout(self) -> Layout:
-        """Where the blocks lie; made when it is asked for first."""
+        """The addresses of the blocks; made when they are asked for first."""
         if self.layout is None:
             self.layout = Layout(self.index, self.streams)
         return self.layout
 
     def give_addresses(self, watched: bool) -> None:
-        """Whether every block gets its address when it is allocated, from now on."""
+        """Set whether every block gets its address when it is allocated, from now on."""
         self.quick = -1 if watched else self.small_high
 
     # ---- pieces ----
 
     def _take_small(self, size: int) -> None:
-        """Count a small block; raises OutOfMemory."""
+        """Count a small block. Raises OutOfMemory."""
         small_live = self.small_live + size
         if small_live > self.small_high:
             self._make_room(lambda: _whole_segments(small_live) + self.reserved_large, size)
@@ -238,7 +250,10 @@ class Allocator:
         self.small_live = small_live
 
     def _take_large(self, size: int) -> Piece:
-        """The smallest free piece that fits, or a new segment; what is over stays free."""
+        """The smallest free piece that fits, or one of a new segment.
+
+        It is no longer free; what is over becomes a free piece. Raises OutOfMemory.
+        """
         fitting = [piece for piece in self.pieces if piece.size >= size]
         if fitting:
             piece = min(fitting, key=lambda piece: piece.size)
@@ -258,6 +273,10 @@ class Allocator:
         return piece
 
     def _new_segment(self, size: int) -> Piece:
+        """A piece that is a whole new segment, large enough for this size.
+
+        Raises OutOfMemory.
+        """
         segment = LARGE_SEGMENT if size < LARGE_ALONE else _whole_segments(size)
         self._make_room(lambda: self.reserved + segment, size)
         self.reserved_large += segment
@@ -268,7 +287,8 @@ class Allocator:
     def _make_room(self, reserved_then: Callable[[], int], size: int) -> None:
         """Empty the cache where more would be reserved than is allowed.
 
-        Raises OutOfMemory where that does not help.
+        `reserved_then` says how many bytes would be reserved after the request; `size` is what is
+        wanted. Raises OutOfMemory where that does not help, and notes it in the history.
         """
         if reserved_then() <= self.allowed:
             return
@@ -296,7 +316,10 @@ class Allocator:
 
     @contextlib.contextmanager
     def _working(self) -> Iterator[None]:
-        """The pieces are for this thread; what is freed meanwhile waits until the end of the block."""
+        """Reserve the pieces for this thread during a `with` block.
+
+        What is freed meanwhile waits until the end of the block.
+        """
         with self.lock:
             outer = self.at_work
             self.at_work = True
@@ -321,6 +344,7 @@ class Allocator:
             self.pieces.append(piece)
 
     def _swallow_before(self, piece: Piece, neighbour: Piece) -> None:
+        """Join a piece with the free one before it."""
         self.pieces.remove(neighbour)
         piece.size += neighbour.size
         piece.before = neighbour.before
@@ -328,6 +352,7 @@ class Allocator:
             piece.before.after = piece
 
     def _swallow_after(self, piece: Piece, neighbour: Piece) -> None:
+        """Join a piece with the free one after it."""
         self.pieces.remove(neighbour)
         piece.size += neighbour.size
         piece.after = neighbour.after
@@ -337,7 +362,7 @@ class Allocator:
     # ---- figures ----
 
     def reset_accumulated(self) -> None:
-        """Count from now on what is allocated and freed."""
+        """Count what is allocated and freed from 0 again."""
         self.freed = 0
         self.since = _Counted(self.blocks_ever, self.blocks, self.live)
 
@@ -354,6 +379,7 @@ class Allocator:
             for moment, value in zip(_MOMENTS, (current, peak, ever, freed), strict=True):
                 found[f"{figure}.{pool}.{moment}"] = value
 
+        # Bytes; of the pools, only the present state is known.
         live = {
             "all": self.live,
             "small_pool": self.small_live,
@@ -375,6 +401,7 @@ class Allocator:
                     put(figure, pool, self.live, self.peak, ever, self.freed)
                 else:
                     put(figure, pool, live[pool], live[pool], live[pool], 0)
+        # Counts.
         ever = self.blocks_ever - self.since.blocks_ever
         freed = ever + self.since.blocks - self.blocks
         for figure in ("allocation", "active"):

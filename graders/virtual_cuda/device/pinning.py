@@ -1,4 +1,7 @@
-"""Which tensors of the host are pinned, and how one becomes so."""
+"""The tensors of the host that are pinned, and how one becomes so.
+
+Pinned memory is host memory that the GPU can copy by itself, while the host goes on.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +47,10 @@ def is_pinned(tensor: torch.Tensor) -> bool:
 
 
 def pin(tensor: torch.Tensor) -> torch.Tensor:
-    """A pinned copy with the same strides, or the tensor itself if it is pinned already."""
+    """A pinned copy with the same strides, or the tensor itself if it is pinned already.
+
+    The copy is counted in the pinned memory of the open GPU.
+    """
     if is_pinned(tensor):
         return tensor
     if tensor.layout in SPARSE_LAYOUTS:
@@ -57,6 +63,7 @@ def pin(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _pin_sparse(tensor: torch.Tensor) -> torch.Tensor:
+    """A sparse tensor of pinned copies of the parts, which it keeps alive."""
     copies = [pin(part) for part in parts_of_sparse(tensor)]
     make: Any = torch.sparse_compressed_tensor
     options: dict[str, Any] = {"layout": tensor.layout}
@@ -69,7 +76,11 @@ def _pin_sparse(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def count_as_pinned(tensor: torch.Tensor) -> torch.Tensor:
-    """Count the memory of a tensor that nobody else holds yet as pinned; gives the tensor."""
+    """Count the memory of a tensor as pinned until it is freed, and return the tensor.
+
+    Nobody else may hold the tensor's memory yet. The tensor gets an attribute that keeps its
+    storage.
+    """
     storage: Any = tensor.untyped_storage()
     key = storage._cdata
     gpu = now.gpu

@@ -31,6 +31,7 @@ class VirtualDevice:
     __slots__ = ("closed", "cuda", "gpu", "index", "label", "lazy", "memory", "note")
 
     def __init__(self, gpu: VirtualGpu, index: int, total: int) -> None:
+        """Make device number `index` of a virtual GPU, with `total` bytes of memory."""
         self.gpu = gpu
         self.index = index
         self.cuda = CUDA[index]  # its name for a program
@@ -41,7 +42,10 @@ class VirtualDevice:
         self.closed = False
 
     def live_blocks(self) -> list[Block]:
-        """All blocks in use on it; found by asking the garbage collector, which takes long."""
+        """All blocks in use on the device.
+
+        They are found by asking the garbage collector for all objects, which takes long.
+        """
         found = []
         for each in gc.get_objects():
             if type(each) is Block and each.device is self:
@@ -55,22 +59,27 @@ class Block:
     __slots__ = ("device", "piece", "size")
 
     def __init__(self, device: VirtualDevice, wanted: int) -> None:
-        """Allocate; raises OutOfMemory."""
+        """Allocate this many bytes. Raises OutOfMemory."""
         self.device = device
         self.size = 0
         self.piece: Piece | None = None
         self._allocate(wanted)
 
     def _allocate(self, wanted: int) -> None:
+        """Take memory from the device; and an address, if every block gets one now.
+
+        Raises OutOfMemory.
+        """
         memory = self.device.memory
         self.size, self.piece = memory.take(wanted)
         if memory.quick < 0 and self.size:
             memory.make_layout().spot(self, wanted)
 
     def resize(self, wanted: int) -> None:
-        """Free the memory and allocate as much as is wanted now; raises OutOfMemory.
+        """Free the memory and allocate as much as is wanted now.
 
-        The block stays the same: every tensor that looks into the storage holds it.
+        The block stays the same object: every tensor that looks into the storage holds it. Raises
+        OutOfMemory.
         """
         self.__del__()
         self.size = 0
@@ -94,9 +103,17 @@ class _CurrentDevice(threading.local):
 
 
 class VirtualGpu:
-    """What `with virtual_cuda() as gpu` gives: the ledger, and the facts about the device."""
+    """The object that `with virtual_cuda() as gpu` gives.
+
+    It has the ledger, which is the list of everything that was recorded, and the facts about the
+    devices.
+    """
 
     def __init__(self, devices: int, memory: int, name: str, model: Gpu | None = None) -> None:
+        """Make `devices` devices with `memory` bytes each.
+
+        Nothing is opened by this: `now` holds the GPU that is open.
+        """
         self.name = name
         # The GPU whose times are modelled; without one, times are those of this machine.
         self.model = model
@@ -115,7 +132,7 @@ class VirtualGpu:
 
     @property
     def current(self) -> int:
-        """The index of the current device; as in CUDA, each thread has its own."""
+        """The index of the current device. Each thread has its own, as in CUDA."""
         return self._current.index
 
     @current.setter
@@ -155,9 +172,10 @@ class VirtualGpu:
             self._clock = outer_clock
 
     def times(self, first: int = 0, until: int | None = None, gpu: Gpu | None = None) -> Times:
-        """The modelled times of a part of the ledger on the chosen GPU, or another one.
+        """The modelled times of a part of the ledger on a GPU.
 
-        `first` and `until` are marks of the ledger.
+        `first` and `until` are marks of the ledger. The GPU is `gpu`, else the chosen one, else an
+        H200.
         """
         model = gpu or self.model or gpu_named("H200")
         return times_of_rows(self.ledger.rows, model, first, until)
@@ -179,7 +197,7 @@ now: Final = _Now()
 def open_device_of(device: torch.device) -> VirtualDevice | None:
     """The open device that a torch.device names; None for the host and foreign devices.
 
-    Raises CUDA's error for an index that is not there.
+    Raises CUDA's error, of `invalid_ordinal_error`, for an index that is not there.
     """
     gpu = now.gpu
     if gpu is None or device.type not in ("cuda", "lazy"):
@@ -193,7 +211,7 @@ def open_device_of(device: torch.device) -> VirtualDevice | None:
 def open_device_named(device: Any) -> VirtualDevice | None:
     """The open device that "cuda", "cuda:1", 0 or a torch.device names; None for all else.
 
-    Raises CUDA's error for an index that is not there.
+    Raises CUDA's error, of `invalid_ordinal_error`, for an index that is not there.
     """
     if isinstance(device, str):
         if device == "cuda" and now.gpu is not None:
@@ -209,7 +227,7 @@ def open_device_named(device: Any) -> VirtualDevice | None:
 def index_of(gpu: VirtualGpu, device: Any = None) -> int:
     """The index that a device argument of torch.cuda names, the current one for None.
 
-    Raises ValueError for what names no device of CUDA, in torch's words.
+    Raises ValueError, in torch's words, for what names no device of CUDA.
     """
     if device is None:
         return gpu.current

@@ -1,4 +1,8 @@
-"""The tensor of the virtual device."""
+"""The tensor of the virtual device.
+
+It is a shell: C++ sees its shape, strides and dtype. Its values are in a CPU tensor inside, the
+inner tensor, and its memory is counted by a block.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +23,8 @@ else:
 
 _KeySet: Final = find_internal("torch._C.DispatchKeySet")
 _AUTOCAST_KEY: Final = find_internal("torch._C.DispatchKey.AutocastCUDA", otherwise=None)
-# The keys that a device tensor has besides those of its class; without one, autocast does not see it.
+# The dispatch keys that a device tensor has besides those of its class.
+# Without this one, autocast does not see it.
 AUTOCAST: Final = None if _AUTOCAST_KEY is None else _KeySet(_AUTOCAST_KEY)
 _STRIDED: Final = torch.strided
 make_shell: Final = find_internal("torch.Tensor._make_wrapper_subclass")
@@ -29,9 +34,10 @@ _data: Final[Any] = torch.Tensor.data
 
 
 class Plans(dict[int, Any]):
-    """The plans of operators: functions(args, kwargs) that run them; `ops/plans.py` makes them.
+    """The plans of operators, by the identity of the operator.
 
-    They are found by identity: an operator's own hash is a Python function, which takes long.
+    A plan is a function(args, kwargs) that runs the operator; `ops/plans.py` makes them. An
+    operator's own hash is a Python function, which takes long, so they are not found by that.
     """
 
     maker: Any = None  # function(operator) -> plan
@@ -60,10 +66,11 @@ _MERGING: Final = vars(functools)["_c3_merge"].__code__
 
 
 class DeviceClass(_TensorMeta):
-    """The class of the classes that device tensors have. Each equals the one it stands for: on a GPU they are one.
+    """The class of the classes that device tensors have.
 
-    Their hashes differ, so a set tells them apart. So does `singledispatch`, which puts the bases of a class in order
-    and finds none where two of them are equal.
+    Each of these equals the class it stands for: on a GPU they are one. Their hashes differ, so a
+    set tells them apart. So does `singledispatch`, which puts the bases of a class in order and
+    finds no order where two of them are equal.
     """
 
     _student_class: type
@@ -116,12 +123,18 @@ VIRTUAL: Final[set[type]] = {
 
 
 def device_classes() -> set[type]:
-    """The classes that tensors on the device have now, those that were made of students' classes among them."""
+    """The classes that tensors on the device have now.
+
+    Those that were made of students' classes are among them.
+    """
     return VIRTUAL
 
 
 def dispatch_by(function: Any) -> None:
-    """Have this function called for every operator on a tensor of the device."""
+    """Have this function called for every operator on a tensor of the device.
+
+    It replaces `Tensor.__torch_dispatch__`.
+    """
     with class_watch:
         Tensor.__torch_dispatch__ = staticmethod(function)  # type: ignore[method-assign]
 
@@ -131,7 +144,8 @@ def wrap_new(inner: torch.Tensor, shape: Any, dtype: Any, block: Block) -> Any:
 
     It is `wrap` without what only other tensors need. `shape` and `dtype` are those of `inner`.
     """
-    # Strides left out are contiguous ones, which take less time. Sizes of 0 and 1 may have any stride.
+    # Strides left out are contiguous ones, which take less time.
+    # Sizes of 0 and 1 may have any stride.
     strides = (
         None if inner.is_contiguous() and 1 not in shape and 0 not in shape else inner.stride()
     )
@@ -160,7 +174,8 @@ def wrap_new(inner: torch.Tensor, shape: Any, dtype: Any, block: Block) -> Any:
 def wrap(inner: torch.Tensor, block: Block) -> Any:
     """A device tensor around `inner`, whose memory is `block`."""
     if _inference_on() and not inner.is_inference():
-        # A view of a tensor from outside inference mode is an ordinary tensor, and so must its shell be.
+        # A view of a tensor from outside inference mode is an ordinary tensor,
+        # and so must its shell be.
         with torch.inference_mode(False):
             return wrap(inner, block)
     shape = inner.shape
@@ -187,7 +202,8 @@ def wrap(inner: torch.Tensor, block: Block) -> Any:
         False,
         AUTOCAST,
     )
-    # C++ resolves the conjugate and the negative bit of the shell before an operator arrives here; a view keeps both.
+    # C++ resolves the conjugate and the negative bit of the shell before an operator arrives
+    # here; a view keeps both.
     if inner.is_conj():
         set_conjugate(shell, True)
     if inner.is_neg():
@@ -198,9 +214,10 @@ def wrap(inner: torch.Tensor, block: Block) -> Any:
 
 
 def update_shell(tensor: Any) -> None:
-    """Make a device tensor say what its inner tensor has become; it gets a larger block if need be.
+    """Make a device tensor say what its inner tensor has become.
 
-    `resize_`, `t_`, `set_` and `out=` change the inner one in place.
+    `resize_`, `t_`, `set_` and `out=` change the inner one in place. The tensor gets a larger block
+    if need be. Raises OutOfMemory where there is no room for it.
     """
     inner = tensor._inner
     nbytes = inner.untyped_storage().nbytes()

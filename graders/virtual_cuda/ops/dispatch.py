@@ -52,7 +52,7 @@ class _ThreadState(threading.local):
 thread_state: Final = _ThreadState()
 
 
-# ---- devices, memory and records -------------------------------------------------------------------------------------
+# ---- devices, memory and records -----------------------------------------------------------------
 
 
 def closed_device_error(device: VirtualDevice) -> Exception:
@@ -170,7 +170,7 @@ def refuse_if_too_large(func: Any, inner: Any, kwargs: Any, device: VirtualDevic
         allocate(device, result.nbytes)
 
 
-# ---- any operator ----------------------------------------------------------------------------------------------------
+# ---- any operator --------------------------------------------------------------------------------
 
 
 class Unwrapped:

@@ -36,7 +36,7 @@ aten: Final = torch.ops.aten
 _MASKS: Final = (torch.bool, torch.uint8)
 
 
-# ---- waits -----------------------------------------------------------------------------------------------------------
+# ---- waits ---------------------------------------------------------------------------------------
 
 
 def _indices(indices: Any) -> int:
@@ -72,7 +72,7 @@ def _where_waits(given: dict[str, Any]) -> int:
     return sum(map(on_host, operands)) if any(map(on_device, operands)) else 0
 
 
-# ---- placement -------------------------------------------------------------------------------------------------------
+# ---- placement -----------------------------------------------------------------------------------
 
 
 def _index(call: OperatorCall) -> Any:
@@ -160,7 +160,7 @@ def _refuse_gaps_in_graphs(args: Any, kwargs: Any) -> None:
         )
 
 
-# ---- kernels and outputs ---------------------------------------------------------------------------------------------
+# ---- kernels and outputs -------------------------------------------------------------------------
 
 
 def _index_put_(self: Any, indices: Any, values: Any, accumulate: bool = False) -> Any:
@@ -228,7 +228,7 @@ def _embedding_bag(inner: Any, kwargs: Any, out: Any) -> Any:
     return (result, bag_of, sizes, largest if mode == 2 else largest.new_empty(0))
 
 
-# ---- entries ---------------------------------------------------------------------------------------------------------
+# ---- entries -------------------------------------------------------------------------------------
 
 
 def _index_select_words(inner: Any, text: str) -> Exception | None:
@@ -370,7 +370,7 @@ WHOLE: Final = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
 _NARROW: Final = (torch.int8, torch.int16, torch.int32)
 
 
-# ---- dtypes the CPU has no kernel for --------------------------------------------------------------------------------
+# ---- dtypes the CPU has no kernel for ------------------------------------------------------------
 
 
 def widened(
@@ -400,7 +400,7 @@ def widened(
     return emulate
 
 
-# ---- integers --------------------------------------------------------------------------------------------------------
+# ---- integers ------------------------------------------------------------------------------------
 
 
 def _divided_by_zero(func: Any, inner: Any, kwargs: Any, error: Exception) -> Any:
@@ -474,7 +474,7 @@ def copy_(target: torch.Tensor, source: torch.Tensor, non_blocking: bool = False
     return target.copy_(_before_cast(source, target.dtype))
 
 
-# ---- placement -------------------------------------------------------------------------------------------------------
+# ---- placement -----------------------------------------------------------------------------------
 
 
 def _addcmul(call: OperatorCall) -> Any:
@@ -497,7 +497,7 @@ def _copies(call: OperatorCall) -> Any:
     return stays(call, base)
 
 
-# ---- entries ---------------------------------------------------------------------------------------------------------
+# ---- entries -------------------------------------------------------------------------------------
 
 operator(
     *(

@@ -36,7 +36,7 @@ from virtual_cuda.ops.registry import ALLOWED, name_of, operator
 aten: Final = torch.ops.aten
 
 
-# ---- kernels. Some record their waits themselves, since they may raise and have waited by then ----------------------
+# ---- kernels. Some record their waits themselves, since they may raise and have waited by then ---
 
 
 def _check_errors(info: Any, api_name: str, *, is_matrix: bool) -> Any:
@@ -125,7 +125,7 @@ def _in_single_product(product: Any, *operands: Any, **named: Any) -> Any:
     return product(*(tensor.float() for tensor in operands), **named).to(dtype)
 
 
-# ---- placement -------------------------------------------------------------------------------------------------------
+# ---- placement -----------------------------------------------------------------------------------
 
 
 def _cholesky_solve(call: OperatorCall) -> Any:
@@ -180,7 +180,7 @@ def _mv_words(inner: Any, text: str) -> Exception | None:
     )
 
 
-# ---- entries ---------------------------------------------------------------------------------------------------------
+# ---- entries -------------------------------------------------------------------------------------
 
 for _name in ("mm", "bmm", "addmm", "baddbmm"):
     _single = partial(_in_single_product, getattr(torch_functions, _name))
@@ -228,7 +228,7 @@ operator(
 _CUDNN_KNOWS: Final = (torch.uint8, torch.int8, torch.int32)
 
 
-# ---- convolution -----------------------------------------------------------------------------------------------------
+# ---- convolution ---------------------------------------------------------------------------------
 
 
 def _convolution(call: OperatorCall) -> Any:
@@ -316,7 +316,7 @@ def _convolution_words(inner: Any, text: str) -> Exception | None:
     )
 
 
-# ---- normalisation ---------------------------------------------------------------------------------------------------
+# ---- normalisation -------------------------------------------------------------------------------
 
 
 def _wide(tensor: torch.Tensor) -> torch.Tensor:
@@ -497,7 +497,7 @@ def _channel_shuffle(self: torch.Tensor, groups: int) -> torch.Tensor:
     return parts.permute(0, 2, 1, 3).contiguous().reshape(self.shape)
 
 
-# ---- other kernels ---------------------------------------------------------------------------------------------------
+# ---- other kernels -------------------------------------------------------------------------------
 
 
 def _convolved(image: Any, weight: Any, bias: Any, *settings: Any) -> Any:
@@ -631,7 +631,7 @@ def _in_single_backward(func: Any, *args: Any) -> Any:
     return tuple(None if out is None else out.to(half) for out in outs)
 
 
-# ---- entries ---------------------------------------------------------------------------------------------------------
+# ---- entries -------------------------------------------------------------------------------------
 
 operator(
     "convolution",

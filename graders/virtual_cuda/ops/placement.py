@@ -98,7 +98,7 @@ def waits_of(func: Any) -> Callable[[Any, Any], None] | None:
     return record
 
 
-# ---- counts that several families use; each takes the arguments by name --------------------------------------------
+# ---- counts that several families use; each takes the arguments by name --------------------------
 
 
 def on_device(value: Any) -> bool:
@@ -168,7 +168,7 @@ def _without_values(func: Any, args: Any, kwargs: Any) -> Any:
     return out if all(tensor.is_meta for tensor in tensors_in(out)) else ALLOWED
 
 
-# ---- the general rules -----------------------------------------------------------------------------------------------
+# ---- the general rules ---------------------------------------------------------------------------
 
 
 def compare(method: str, order: Any, given: dict[str, Any]) -> None:
@@ -225,7 +225,7 @@ def _outputs_first(func: Any, given: dict[str, Any]) -> None:
                 )
 
 
-# ---- what the operators' own rules use -------------------------------------------------------------------------------
+# ---- what the operators' own rules use -----------------------------------------------------------
 
 
 def anywhere(call: OperatorCall) -> Any:
@@ -277,7 +277,7 @@ def stays(call: OperatorCall, base: Any) -> Any:
     return out
 
 
-# ---- lists of tensors ------------------------------------------------------------------------------------------------
+# ---- lists of tensors ----------------------------------------------------------------------------
 
 
 def _one_by_one(func: Any, args: Any, kwargs: Any) -> Any:

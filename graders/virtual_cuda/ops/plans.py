@@ -53,7 +53,7 @@ _increment_version: Final = find_internal(
 _MANY_ELEMENTS: Final = 1 << 27
 
 
-# ---- what operators look at ------------------------------------------------------------------------------------------
+# ---- what operators look at ----------------------------------------------------------------------
 
 
 def _elements_of_product(left: torch.Tensor, right: torch.Tensor) -> int:
@@ -98,7 +98,7 @@ def _strided_dim_of(func: Any) -> Callable[[Any], tuple[int, ...]] | None:
     return strided_dim
 
 
-# ---- plans for a single operator -------------------------------------------------------------------------------------
+# ---- plans for a single operator -----------------------------------------------------------------
 
 
 def _plan_item(func: Any, rules: Rules) -> Plan:
@@ -171,7 +171,7 @@ def _plan_like(func: Any, rules: Rules) -> Plan:
     return plan
 
 
-# ---- plans for operators of one form ---------------------------------------------------------------------------------
+# ---- plans for operators of one form -------------------------------------------------------------
 
 
 def _plan_view(func: Any, rules: Rules) -> Plan:
@@ -436,7 +436,7 @@ def _put_all_on_device(
     return tuple(wrapped)
 
 
-# ---- lists of tensors ------------------------------------------------------------------------------------------------
+# ---- lists of tensors ----------------------------------------------------------------------------
 
 
 def _open_lists(args: Any, slots: Sequence[int]) -> _Opened | None:
@@ -496,7 +496,7 @@ def _plan_lists(func: Any, call: Any, slots: tuple[int, ...]) -> Plan:
     return plan
 
 
-# ---- the choice ------------------------------------------------------------------------------------------------------
+# ---- the choice ----------------------------------------------------------------------------------
 
 
 def plan_by_hand(function: Any, func: Any) -> Plan:

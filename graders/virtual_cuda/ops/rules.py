@@ -87,7 +87,7 @@ def _refusal_of(func: Any, facts: Operator) -> Refuse | None:
     return refuse
 
 
-# ---- determinism -----------------------------------------------------------------------------------------------------
+# ---- determinism ---------------------------------------------------------------------------------
 
 _NOT_DETERMINISTIC: Final = (
     "{} does not have a deterministic implementation, but you set "
@@ -125,7 +125,7 @@ def _are_all_integers(values: tuple[Any, ...]) -> bool:
     return not any(tensor.is_floating_point() or tensor.is_complex() for tensor in tensors)
 
 
-# ---- dtypes ----------------------------------------------------------------------------------------------------------
+# ---- dtypes --------------------------------------------------------------------------------------
 
 _NO_KERNEL: Final = (
     "Could not run '{0}' with arguments from the '{1}' backend. This could be because the operator "

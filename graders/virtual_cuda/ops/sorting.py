@@ -16,7 +16,7 @@ from virtual_cuda.ops.registry import NOT_EMULATED, operator
 aten: Final = torch.ops.aten
 
 
-# ---- ties ------------------------------------------------------------------------------------------------------------
+# ---- ties ----------------------------------------------------------------------------------------
 
 
 def _sort(self: torch.Tensor, dim: int = -1, descending: bool = False) -> Any:
@@ -45,7 +45,7 @@ def _equal_one(func: Any, dim_at: int, /, *args: Any, **kwargs: Any) -> Any:
     return values, same.to(torch.uint8).argmax(dim, keepdim=keep)
 
 
-# ---- counting --------------------------------------------------------------------------------------------------------
+# ---- counting ------------------------------------------------------------------------------------
 
 
 def _bincount(self: Any, weights: Any = None, minlength: int = 0) -> Any:
@@ -107,7 +107,7 @@ def _prod(func: Any, self: Any, *args: Any, dtype: torch.dtype | None = None) ->
     return func(self, *args, dtype=dtype)
 
 
-# ---- placement -------------------------------------------------------------------------------------------------------
+# ---- placement -----------------------------------------------------------------------------------
 
 
 def _segment_reduce(call: OperatorCall) -> Any:
@@ -131,7 +131,7 @@ def _searchsorted(call: OperatorCall) -> Any:
     return None
 
 
-# ---- entries ---------------------------------------------------------------------------------------------------------
+# ---- entries -------------------------------------------------------------------------------------
 
 _BOOL: Final = widened((torch.bool,), torch.uint8)
 
