@@ -1,7 +1,8 @@
 """Fits the figures of a GPU to a record: programs, and the times that the GPU took for them.
 
-Everything that is fitted enters the model linearly, so that a fit is a least-squares problem over relative errors, with
-weights that make it robust and a small pull towards usual figures for what the record says little about.
+Everything that is fitted enters the model linearly, so that a fit is a least-squares problem over
+relative errors, with weights that make it robust and a small pull towards usual figures for what
+the record says little about.
 
     python -m tools.fitting RECORD.json [RECORD.json ...]
 """
@@ -109,7 +110,7 @@ def read_record(path: str | Path) -> ClockRecord:
     return msgspec.structs.replace(record, programs=ran)
 
 
-# ---- running the programs --------------------------------------------------------------------------------------------
+# ---- running the programs ------------------------------------------------------------------------
 
 FEWEST: Final = 20
 _WARM_UP: Final = 1
@@ -250,7 +251,7 @@ def _rows(program: Program, name: str, gpu: VirtualGpu) -> Ran:
     return [*before, *rows[first:]], first
 
 
-# ---- agreement -------------------------------------------------------------------------------------------------------
+# ---- agreement -----------------------------------------------------------------------------------
 
 
 class Agreement(msgspec.Struct, frozen=True):
@@ -286,14 +287,16 @@ def _errors(pairs: Sequence[tuple[float, float]]) -> tuple[float, float]:
     return (median(factors), float(np.percentile(factors, 90))) if factors else (1.0, 1.0)
 
 
-# ---- the fit ---------------------------------------------------------------------------------------------------------
+# ---- the fit -------------------------------------------------------------------------------------
 
 _PULL: Final = 0.02
 _ROUNDS: Final = 30
-# The least share of the usual figure: of times, and of what bytes and FLOPs cost. No kernel beats the memory by much,
-# also where the record has small ones only; some algorithms need fewer FLOPs than are counted.
+# The least share of the usual figure: of times, and of what bytes and FLOPs cost. No kernel beats
+# the memory by much, also where the record has small ones only; some algorithms need fewer FLOPs
+# than are counted.
 _LEAST: Final = (0.25, 0.8, 0.5)
-# Usual figures, in seconds. Of kernels: the least time; bytes and FLOPs take what the peak rates say.
+# Usual figures, in seconds. Of kernels: the least time; bytes and FLOPs take what the peak rates
+# say.
 _USUAL: Final = {
     "event": 9e-6, "module": 4e-6, "backward": 100e-6, "step": 100e-6, "scaler": 30e-6,
     "transfer": 10e-6, "launch": 4e-6, "recurrent launch": 8e-6,
@@ -302,8 +305,8 @@ _USUAL: Final = {
     "operator gradient": 15e-6, "operator backward": 20e-6, "cuBLAS": 8e-6,
     "cuDNN": 20e-6, "cuDNN norm": 20e-6, "cuDNN recurrent": 100e-6, "attention": 20e-6, "indexing": 10e-6,
 }  # fmt: skip
-# What programs on a busy host do not tell: waits, what is rare or small, and what of an optimizer's step comes between
-# its kernels and not before them: the profiler's ranges of steps say that.
+# What programs on a busy host do not tell: waits, what is rare or small, and what of an optimizer's
+# step comes between its kernels and not before them: the profiler's ranges of steps say that.
 _FIXED: Final = {
     "item": 4e-6, "wait": 1e-6, "stream": 3e-6, "synchronize": 9e-6, "cudaMalloc": 150e-6, "list": 17e-6,
     "list tensor": 2e-6, "list number": 0.17e-6, "reduction": 4e-6,

@@ -125,7 +125,7 @@ def refusals(probe: Table) -> Table:
     return {"forbidden": forbidden(probe), "kernels": kernels, "spoken": spoken, "absent": absent}
 
 
-# ---- placement.json --------------------------------------------------------------------------------------------------
+# ---- placement.json ------------------------------------------------------------------------------
 
 WRAPPER = re.compile(r"but got (\w+) is on (\S+), different from .* in method (wrapper_CUDA_\w+)\)")
 ARGUMENT = re.compile(r"(\w+)=\w+\[([\d,]*)\]")
@@ -186,7 +186,7 @@ def placement(probe: Table, checked: Table) -> Table:
     return {"delegated": delegated, "strict": strict}
 
 
-# ---- operators.json --------------------------------------------------------------------------------------------------
+# ---- operators.json ------------------------------------------------------------------------------
 
 HEADER = pathlib.Path(torch.__file__).parent / "include" / "ATen" / "autocast_mode.h"
 POLICIES = {

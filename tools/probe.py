@@ -1,8 +1,9 @@
 """Records what a real GPU refuses: dtypes, operators it lacks, and its words for arguments on another device.
 
-Every sample input of torch's own test suite runs on the CPU and on the device, and each operator that a call reaches
-is compared. Then every operator seen runs again with one argument after another left on the CPU. The result is the
-input of `make_facts.py`. This file needs torch and numpy only, so that it runs on a machine without this package:
+Every sample input of torch's own test suite runs on the CPU and on the device, and each operator
+that a call reaches is compared. Then every operator seen runs again with one argument after another
+left on the CPU. The result is the input of `make_facts.py`. This file needs torch and numpy only,
+so that it runs on a machine without this package:
 
     python -P tools/probe.py probe.json --jobs 8
     python -m tools.make_facts probe.json
@@ -192,7 +193,7 @@ def _named(func: Any, args: Any, kwargs: Any) -> list[tuple[str, torch.Tensor]]:
     return found
 
 
-# ---- torch's own samples ---------------------------------------------------------------------------------------------
+# ---- torch's own samples -------------------------------------------------------------------------
 
 
 def database() -> dict[str, Any]:
@@ -238,7 +239,7 @@ def _calls(info: Any, dtype: torch.dtype) -> Iterator[tuple[Any, Any, Any]]:
             yield function, (sample.input, *sample.args), dict(sample.kwargs)
 
 
-# ---- workers ---------------------------------------------------------------------------------------------------------
+# ---- workers -------------------------------------------------------------------------------------
 
 
 def _work(names: list[str], out: pathlib.Path, device: str) -> None:
@@ -287,10 +288,10 @@ def _chunk(names: list[str], device: str) -> tuple[list[Table], list[str]]:
 def tables(records: list[Table]) -> Table:
     """What all records say, in the shape that `make_facts.py` reads:
 
-    dtype_diff: {overload: {dtype: [{dev, cpu: messages or "", cpu_ov: the overload that raised on the CPU, n}]}}
-    ok_dtypes: {overload: {"f32,i64": calls on the device that succeeded}}
-    cmp_raised_only_dev: {overload: {msg}}
-    mixed: {overload: {argument: {"one_cpu": {message: [example, …]}}}}
+    dtype_diff: {overload: {dtype: [{dev, cpu: messages or "", cpu_ov: the overload that raised on
+    the CPU, n}]}} ok_dtypes: {overload: {"f32,i64": calls on the device that succeeded}}
+    cmp_raised_only_dev: {overload: {msg}} mixed: {overload: {argument: {"one_cpu": {message:
+    [example, …]}}}}
     """
     differing: dict[tuple[str, ...], Table] = {}
     whole: Table = {"torch": torch.__version__, "dtype_diff": {}, "ok_dtypes": {}, "mixed": {}}

@@ -293,7 +293,8 @@ def _split_shared_file(path: Path) -> list[Solution]:
         header, _, body = text[start:end].partition("\n")
         line = text.count("\n", 0, start) + 1
         wrong = header.startswith("# fails")
-        # As in the other layout, DAY/KIND/EXERCISE/NAME.py: who reads a solution need not know which it is.
+        # As in the other layout, DAY/KIND/EXERCISE/NAME.py: who reads a solution need not know
+        # which it is.
         file = (
             target
             / ("wrong" if wrong else "right")

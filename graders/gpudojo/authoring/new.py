@@ -227,7 +227,8 @@ def refuse_exercise(name: str, day: str, stem: str, known: Surroundings) -> None
         raise NameTaken(name, f"{known.folder(day)}/{name}")
     for other, stems in known.stems.items():
         for taken in stems:
-            # With the same number it would be the same file name, by which a submission's exercise is known.
+            # With the same number it would be the same file name, by which a submission's exercise
+            # is known.
             if taken == stem or (other == day and taken[3:] == name):
                 raise NameTaken(name, f"{other} has an exercise {taken}")
     if stem[2] != "_":
@@ -358,13 +359,15 @@ def corpus(root: Path, day: str) -> Corpus:
     }
     wrong: dict[str, list[str]] = {stem: [] for stem in stubs}
     for one in tried:
-        # A file with an import that must stand first cannot be put below another; an attack is no honest mistake.
+        # A file with an import that must stand first cannot be put below another; an attack is no
+        # honest mistake.
         if (
             one.exercise in stubs
             and "from __future__" not in one.source
             and not ATTACK.search(one.source)
         ):
-            # Who answers one function of several has the others still as stubs; the last definition counts.
+            # Who answers one function of several has the others still as stubs; the last definition
+            # counts.
             text = f"{_without_demo(stubs[one.exercise])}\n\n{one.source}"
             (wrong if one.wrong else right)[one.exercise].append(text)
     return Corpus(stubs, right, wrong)

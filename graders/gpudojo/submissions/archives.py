@@ -94,7 +94,8 @@ class Contents:
 
 @functools.lru_cache(1024)
 def _place_on_disk(name: str, limits: ReadLimits) -> tuple[str | None, bool]:
-    # In an archive a backslash separates and a colon follows a drive; on disk both are part of a name.
+    # In an archive a backslash separates and a colon follows a drive; on disk both are part of a
+    # name.
     return _place(re.sub(r"[\\:]", "_", name), name, limits)
 
 
@@ -144,7 +145,8 @@ def _storable(part: str) -> str:
 
 
 SMALLEST: Final = 4096  # bytes that are read at a time: some file systems know of no size
-# O_NONBLOCK: a FIFO would wait for a writer. O_NOFOLLOW: a file may have been replaced by a link since it was listed.
+# O_NONBLOCK: a FIFO would wait for a writer. O_NOFOLLOW: a file may have been replaced by a link
+# since it was listed.
 _FLAGS: Final = sum(
     getattr(os, name, 0)
     for name in ("O_RDONLY", "O_NOFOLLOW", "O_NONBLOCK", "O_BINARY", "O_CLOEXEC")
@@ -210,7 +212,8 @@ def read_file(path: Path, most: int) -> bytes:
         found = os.fstat(descriptor)
         if not stat.S_ISREG(found.st_mode):
             raise Unreadable("is not a regular file")
-        # As much as there is, and no more memory: to ask for `most` would set that aside for every file.
+        # As much as there is, and no more memory: to ask for `most` would set that aside for every
+        # file.
         parts = []
         left = most + 1
         while left and (part := os.read(descriptor, min(left, max(found.st_size, SMALLEST)))):

@@ -226,8 +226,8 @@ class _Chooser:
     def _rank(self, one: Candidate) -> tuple[object, ...]:
         """Return a sort key that puts the best candidate first.
 
-        Best is what stands in the version that is graded, not in a test file or a backup folder; then
-        by state, by the name of the file, defined rather than only imported, and least deep.
+        Best is what stands in the version that is graded, not in a test file or a backup folder;
+        then by state, by the name of the file, defined rather than only imported, and least deep.
         """
         best_version = self._versions.get(one.file, (one.file,))[0]
         return (

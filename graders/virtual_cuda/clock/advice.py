@@ -90,7 +90,7 @@ def _copy_shares(times: Times) -> CopyShares:
     return CopyShares(pageable / times.end, pinned / times.end)
 
 
-# ---- the same program on a CPU ---------------------------------------------------------------------------------------
+# ---- the same program on a CPU -------------------------------------------------------------------
 
 
 class OnCpu(NamedTuple):

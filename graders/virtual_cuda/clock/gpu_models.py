@@ -31,7 +31,8 @@ class Gpu(msgspec.Struct, frozen=True, kw_only=True):
     capability: tuple[int, int]
     sms: int
     l2: int
-    # What else torch.cuda.get_device_properties() says, by torch's names: clocks in kHz, the bus in bits.
+    # What else torch.cuda.get_device_properties() says, by torch's names: clocks in kHz, the bus in
+    # bits.
     properties: dict[str, int]
     bandwidth: float  # of the memory, as reached by kernels
     flops: dict[

@@ -24,7 +24,8 @@ from virtual_cuda.ledger.rows import (
 
 Cost = tuple[str, float]
 
-# Operators whose functions do more on the host than to launch a kernel, by the library or the checks behind them.
+# Operators whose functions do more on the host than to launch a kernel, by the library or the
+# checks behind them.
 _LIBRARIES: Final = {
     "cuBLAS": ("mm", "addmm", "bmm", "baddbmm", "mv", "addmv", "dot"),
     "cuDNN": ("convolution", "convolution_backward"),

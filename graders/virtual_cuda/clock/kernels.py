@@ -1,7 +1,7 @@
 """What CUDA launches for an operator: the kernels, and what each of them has to do.
 
-A rule, `@_rule("clone", "copy_")`, yields the kernels of one family of operators. Operators without a rule are one pass
-over their tensors.
+A rule, `@_rule("clone", "copy_")`, yields the kernels of one family of operators. Operators without
+a rule are one pass over their tensors.
 """
 
 from __future__ import annotations
@@ -162,7 +162,7 @@ def _kernel_of_seconds(kind: str, seconds: float, chip: Chip, size: float = 0.0)
     return Kernel(kind, size, seconds * chip.flops["float32"])
 
 
-# ---- copies, reductions, indexing ------------------------------------------------------------------------------------
+# ---- copies, reductions, indexing ----------------------------------------------------------------
 
 
 @_rule("clone", "copy_", "_to_copy")
@@ -481,7 +481,7 @@ def _embedding_backward(call: KernelCall, chip: Chip) -> Iterator[Kernel]:
     yield Kernel("embedding gradient", 2 * math.prod(call.given[0]) * call.item)
 
 
-# ---- losses and normalisation ----------------------------------------------------------------------------------------
+# ---- losses and normalisation --------------------------------------------------------------------
 
 
 @_rule("_softmax", "_log_softmax", "_softmax_backward_data", "_log_softmax_backward_data")
@@ -646,7 +646,7 @@ def _batch_norm_backward(call: KernelCall, chip: Chip) -> Iterator[Kernel]:
     yield Kernel("batch norm gradient", moved * _few_channels(call, chip))
 
 
-# ---- optimizers ------------------------------------------------------------------------------------------------------
+# ---- optimizers ----------------------------------------------------------------------------------
 
 _CHUNK: Final = 65536  # elements that one block of a multi-tensor kernel handles
 _BLOCKS: Final = 320  # of one launch
@@ -697,7 +697,7 @@ def _unscale(call: KernelCall, chip: Chip) -> Iterator[Kernel]:
     yield from _multi_tensor_kernels(listed, chip)
 
 
-# ---- products --------------------------------------------------------------------------------------------------------
+# ---- products ------------------------------------------------------------------------------------
 
 
 def _unit(dtype: str, chip: Chip, tf32: bool) -> str:
@@ -752,7 +752,8 @@ def product(
     rate = chip.flops.get(unit, chip.flops["float32"])
     kind = "half product" if unit == "float16" else "product"
     kernels = [Kernel(kind, 0.0, max(best, moved * rate / chip.bandwidth), unit)]
-    # Of small products in single precision cuBLAS adds up parts in another kernel, unless there are few rows.
+    # Of small products in single precision cuBLAS adds up parts in another kernel, unless there are
+    # few rows.
     few_tiles = -(-m // 64) * -(-n // 64) * 2 <= chip.sms and batch == 1
     is_small = few_tiles and min(m, k) > 16 and max(n, k) < 4096
     if unit == "float32" and (splits > 1 or is_small):
@@ -877,7 +878,7 @@ def _convolution_backward(call: KernelCall, chip: Chip) -> Iterator[Kernel]:
     yield Kernel("channel reduction", math.prod(gradient) * item)
 
 
-# ---- attention and recurrent layers ----------------------------------------------------------------------------------
+# ---- attention and recurrent layers --------------------------------------------------------------
 
 _SHORTEST_HEAD: Final = 64  # shorter heads leave threads without work
 
@@ -1022,9 +1023,10 @@ def _stepwise_layer(
         yield from product(gates, hidden, steps * batch, 1, call.dtype, chip)
 
 
-# ---- linear algebra --------------------------------------------------------------------------------------------------
+# ---- linear algebra ------------------------------------------------------------------------------
 
-# Factorisations go column by column: seconds for each, on a GPU like the H200, and how many columns a kernel handles.
+# Factorisations go column by column: seconds for each, on a GPU like the H200, and how many columns
+# a kernel handles.
 _BY_COLUMN: Final = {
     "linalg_inv_ex": (1.9e-6, 14), "linalg_lu_factor_ex": (1.4e-6, 30), "_linalg_solve_ex": (2.1e-6, 26),
     "linalg_cholesky_ex": (0.34e-6, 100), "linalg_qr": (2.8e-6, 8), "geqrf": (2.4e-6, 16), "_linalg_svd": (16e-6, 0.5),

@@ -292,7 +292,8 @@ class Clock:
         host_seconds, device_seconds = self.gpu.copy(
             row.direction, row.bytes, row.pinned, into_used
         )
-        # Memory that is not pinned is copied by the host, piece by piece, into a buffer that is, or out of it.
+        # Memory that is not pinned is copied by the host, piece by piece, into a buffer that is, or
+        # out of it.
         staged = self.now + max(host_seconds - device_seconds, 0.0)
         free = max(self._stream_free[stream], self._engine_free[engine], staged)
         self._stream_free[stream] = free

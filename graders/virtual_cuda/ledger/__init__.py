@@ -1,4 +1,8 @@
-"""The ledger of a device: its records, questions about them, and pictures of them. Public, and free of torch."""
+"""The ledger of a device: its records, questions about them, and pictures of them.
+
+A ledger is the list of everything that a virtual device did. This package is public, and free of
+torch.
+"""
 
 from __future__ import annotations
 

@@ -48,7 +48,7 @@ TIMES: Final = ("host", "GPU")
 
 
 def columns_of(spent: Spent | None) -> tuple[str, ...]:
-    """The headings of a table: with modelled times, those come first."""
+    """The headings of a table; modelled times, where there are any, come first."""
     if spent is None:
         return tuple(COLUMNS)
     return (*TIMES, *COLUMNS)
@@ -66,7 +66,7 @@ class LineRow:
 def line_rows(
     records: Records, file: str, code: Iterable[str], first: int = 1, spent: Spent | None = None
 ) -> list[LineRow]:
-    """A row for every line of the code, which begins at line `first` of the file."""
+    """One row for every line of the code, which begins at line `first` of the file."""
     records_of_lines = by_line(records)
     rows = []
     for number, text in enumerate(code, first):
@@ -127,7 +127,10 @@ def draw_table(
     width: int,
     headings: Sequence[str] = tuple(COLUMNS),
 ) -> list[str]:
-    """The lines of a table, at most `width` characters wide; columns without any figure are left out."""
+    """The lines of a table, at most `width` characters wide.
+
+    Columns without any figure are left out. `sums` are the cells of the last line, the total.
+    """
     return _Table(files, sums, width, headings).draw()
 
 
@@ -159,7 +162,11 @@ class _Table:
         self.longest = max(lengths, default=0)  # of code, and of names of files beside it
 
     def draw(self) -> list[str]:
-        """The lines: figures beside the code, or below it where the code would have too little room."""
+        """The lines of the table.
+
+        Figures stand beside the code, or below it where the code would have too little room. Drops
+        the columns of DISPENSABLE from `shown` where the code needs their room.
+        """
         for name in DISPENSABLE:
             column = self.headings.index(name)
             if self._code_room() < min(CODE, self.longest) and column in self.shown:
@@ -202,7 +209,11 @@ class _Table:
         return [*lines, "total", *self._figures(self.sums, all_columns=True)]
 
     def _figures(self, cells: Sequence[str], all_columns: bool = False) -> list[str]:
-        """The cells with their headings, in indented lines; a figure is not torn from its heading."""
+        """The cells with their headings, in indented lines.
+
+        A line never ends between a figure and its heading. `all_columns` adds those that are not
+        shown.
+        """
         figures = []
         for column, heading in enumerate(self.headings):
             if cells[column] and (all_columns or column in self.shown):
@@ -225,8 +236,9 @@ COPIES: Final = 2
 SYNCS: Final = 3
 FIRST_DEVICE: Final = 4
 
-# All in microseconds, the unit of the format. A ledger knows when something began, not how long it took: it is
-# drawn until the next thing happened, but no longer than this, because the gap may be the student's own Python.
+# All in microseconds, the unit of the format. A ledger knows when something began, not how long it
+# took: it is drawn until the next thing happened, but no longer than this, because the gap may be
+# the student's own Python.
 SHORTEST: Final = 1.0
 LONGEST: Final = 10_000.0
 
@@ -242,7 +254,7 @@ def named_tracks(tracks: Mapping[int, str]) -> list[TraceEvent]:
 
 
 def trace_of(records: Sequence[Record]) -> dict[str, list[TraceEvent]]:
-    """The trace events of the records, track names first."""
+    """The trace of the records, as Perfetto reads it: the names of its tracks, then the events."""
     tracks = {HOST: "host", COPIES: "copies", SYNCS: "synchronisations"}
     device_tracks: dict[str, int] = {}
     devices = sorted({r.device for r in records if isinstance(r, Operation)})
@@ -275,14 +287,18 @@ def _memory_event(record: Operation | Allocation) -> TraceEvent:
 
 
 def _host_events(spans: Sequence[Span], moments: Sequence[float]) -> list[TraceEvent]:
-    """Passes and steps as nested slices: one never sticks out of the one it began in."""
+    """Passes and steps as slices, one inside the other.
+
+    A slice never lasts longer than the one it began in.
+    """
     events: list[TraceEvent] = []
     enclosing: list[float] = []  # ends of the spans around this one, outermost first
     for span in spans:
         start = _microseconds(span.at)
         while enclosing and enclosing[-1] <= start:
             enclosing.pop()
-        # A span without an end raised; a span of another thread may outlive the one it is drawn inside.
+        # A span without an end raised; a span of another thread may outlive the one it is drawn
+        # inside.
         end = moments[-1] if span.seconds is None else _microseconds(span.at + span.seconds)
         end = min([max(end, start + SHORTEST), *enclosing[-1:]])
         enclosing.append(end)
@@ -306,7 +322,8 @@ def _short_events(records: Sequence[Record], device_tracks: dict[str, int]) -> l
             case _:
                 continue
         began = _microseconds(record.at)
-        # Slices that overlap without nesting are drawn wrongly, and two rows can be closer than the shortest slice.
+        # Slices that overlap without nesting are drawn wrongly, and two rows can be closer than the
+        # shortest slice.
         start = max(began, free_from.get(tid, began))
         following = bisect_right(moments, began)
         end = moments[following] if following < len(moments) else start

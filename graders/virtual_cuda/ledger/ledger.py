@@ -1,4 +1,8 @@
-"""The ledger of an open device. Rows become records when they are read."""
+"""The ledger of an open device: the list of everything the device did.
+
+The device writes rows, which are cheap to write. They become records, which are easy to read, when
+somebody asks for them.
+"""
 
 from __future__ import annotations
 
@@ -37,10 +41,11 @@ _SpanRow = ForwardRow | BackwardRow | StepRow | CollectiveRow
 
 
 class Ledger(Sequence[Record]):
-    """The records of a device, or of a part of its work, and every question of `questions.py` as a method.
+    """The records of a device, or of a part of its work.
 
-    The device appends rows to `rows`, and puts the highest number of bytes allocated on each device into `peaks`.
-    Records keep their `index` when they are read through a part of the ledger.
+    Every question of `questions.py` is a method. The device appends rows to `rows`, and puts the
+    highest number of bytes allocated on each device into `peaks`. Records keep their `index` when
+    they are read through a part of the ledger.
     """
 
     def __init__(self, opened_at: float | None = None) -> None:
@@ -60,7 +65,10 @@ class Ledger(Sequence[Record]):
 
     @property
     def records(self) -> tuple[Record, ...]:
-        """The records up to now."""
+        """The records of this part up to now.
+
+        Reads the rows written since the last time. Raises ValueError for a row of no known kind.
+        """
         rows_read = self._reader.read_new_rows()
         if self._cached_at != rows_read:
             first = self._reader.count_records_before(self._first)
@@ -72,11 +80,14 @@ class Ledger(Sequence[Record]):
         return self._cached_records
 
     def mark(self) -> int:
-        """This moment, for `since`. Cheap: nothing is read."""
+        """A mark for this moment, to be given to `since`. Cheap: no row is read."""
         return len(self.rows)
 
     def since(self, mark: int, until: int | None = None) -> Ledger:
-        """The part of the ledger written after a mark, up to another one or still growing."""
+        """The part of the ledger written after a mark.
+
+        It ends at the mark `until`, or grows with the ledger where that is None.
+        """
         part = Ledger(self.opened_at)
         part._reader = self._reader
         part._first = max(mark, self._first)
@@ -86,15 +97,21 @@ class Ledger(Sequence[Record]):
 
     @property
     def bounds(self) -> tuple[int, int | None]:
-        """The first of `rows` that is in this part, and the one after its last; None while it grows."""
+        """The number of the first row of this part, and the number after its last row.
+
+        The second is None while the part grows.
+        """
         return self._first, self._until
 
     def rows_of_part(self) -> list[Row]:
-        """The rows of this part: for frequent questions, where making records would take too long."""
+        """The rows of this part.
+
+        For questions that are asked often, where making records would take too long.
+        """
         return self.rows[self._first : self._until]
 
     def records_by_row(self) -> dict[int, Record]:
-        """The records of this part, each under the number of its row: not every row is a record."""
+        """The records of this part by the number of their row; not every row has a record."""
         found = self.records
         numbers = []
         for number, row in enumerate(self.rows_of_part(), self._first):
@@ -104,15 +121,19 @@ class Ledger(Sequence[Record]):
         return dict(zip(numbers, found, strict=False))
 
     def live_bytes_in_order(self) -> list[int]:
-        """What was allocated after each operation and allocation of this part. Cheap: no records are made.
+        """The bytes allocated after each operation and allocation of this part, in order.
 
-        Of several devices each figure is that of the device of its row.
+        Cheap: no records are made. With several devices, each figure is that of the device of its
+        row.
         """
         rows = self.rows_of_part()
         return [row.live for row in rows if isinstance(row, (OperationRow, AllocationRow))]
 
     def moved_bytes(self) -> int:
-        """How much a known line copied between host and devices, either way. Cheap: no records are made."""
+        """The bytes that known lines copied between the host and devices, in both directions.
+
+        A line is known if the row says which instruction caused it. Cheap: no records are made.
+        """
         moved = 0
         for row in self.rows_of_part():
             if not isinstance(row, TransferRow) or row.code is None:
@@ -122,7 +143,7 @@ class Ledger(Sequence[Record]):
         return moved
 
     def count_with_line(self) -> int:
-        """How many of its records a known line caused. Cheap: no records are made."""
+        """The number of records that a known line caused. Cheap: no records are made."""
         count = 0
         for row in self.rows_of_part():
             if isinstance(row, SiteRow) and not isinstance(row, StreamRow):
@@ -130,17 +151,24 @@ class Ledger(Sequence[Record]):
         return count
 
     def useless_wait(self) -> UselessWait | None:
-        """The first wait for a device or a stream without work, or event there; None if there is none."""
+        """The first wait for a device or a stream that was given no work; None if there is none.
+
+        Recording an event in a stream without work counts as such a wait.
+        """
         return first_useless_wait(self.rows_of_part(), self._reader.site_of)
 
     def save_trace(self, path: str | os.PathLike[str]) -> Path:
-        """Writes a trace that chrome://tracing and ui.perfetto.dev open; returns its path."""
+        """Write a trace that chrome://tracing and ui.perfetto.dev open; returns its path."""
         path = Path(path)
         path.write_bytes(msgspec.json.encode(exports.trace_of(self.records)))
         return path
 
     def peak_bytes(self, device: str = "cuda") -> int:
-        """The most that was allocated on a device, what was there before this part of the ledger included."""
+        """The most bytes that were allocated on a device at one time.
+
+        What was there before this part of the ledger is included. Raises UnknownInLedger for a
+        device of no known type.
+        """
         figures = [questions.peak_bytes(self.records, device)]
         if self._first:
             count = self._reader.count_records_before(self._first)
@@ -229,14 +257,17 @@ class Ledger(Sequence[Record]):
 
 
 def records_of(rows: Sequence[Row], opened_at: float = 0.0) -> tuple[Record, ...]:
-    """The records that the rows of a whole ledger stand for."""
+    """The records of the rows of a whole ledger.
+
+    Raises ValueError for a row of no known kind.
+    """
     reader = _RowReader(opened_at, rows)
     reader.read_new_rows()
     return tuple(reader.records)
 
 
 class _RowReader:
-    """Reads each row once, however often the ledger is asked; a ledger and its parts share one."""
+    """Makes records of rows, each row once; a ledger and its parts share one reader."""
 
     def __init__(self, opened_at: float, rows: Sequence[Row] = ()) -> None:
         self.rows: list[Row] = list(rows)
@@ -301,15 +332,20 @@ class _RowReader:
         self.records[position] = msgspec.structs.replace(span, end=end, seconds=seconds)
 
     def _record_of(self, row: Row) -> Record:
-        """The record of a row that is no EndRow and no StreamRow; raises ValueError for an unknown one."""
+        """The record of a row that is neither an EndRow nor a StreamRow.
+
+        A row that begins something is noted as open. Raises ValueError for a row of no known kind.
+        """
         if not isinstance(row, SiteRow):
             raise ValueError(f"row {self._rows_read} is of no known kind: {row!r}")
         index = len(self.records)
         at = row.at - self._opened_at
         site = self.site_of(row)
+        # What lasts: its record gets its end when an EndRow is read.
         if isinstance(row, _SpanRow):
             self._open_spans[self._rows_read] = index
             return self._span_record_of(row, index, at, site)
+        # What happens at one moment.
         match row:
             case OperationRow():
                 return records.Operation(
@@ -346,8 +382,12 @@ class _RowReader:
                 raise ValueError(f"row {self._rows_read} is of no known kind: {row!r}")
 
     def _span_record_of(self, row: _SpanRow, index: int, at: float, site: Site | None) -> Span:
-        """The record of something that lasts, still without its end; notes passes as enclosing what follows."""
+        """The record of something that lasts, still without its end.
+
+        Notes forward and backward passes as enclosing the rows that follow.
+        """
         match row:
+            # Passes enclose what follows; steps and exchanges with other ranks do not.
             case ForwardRow():
                 depth = len(self._enclosing)
                 self._enclosing.append(self._rows_read)
@@ -388,8 +428,9 @@ class _Sites:
     """Finds the line of an instruction; each code object's table is unpacked once."""
 
     def __init__(self) -> None:
-        # By identity: code objects compare by content without their file name, so that two students' identical
-        # files would be taken for one. The code is kept, so that its identity is not given to another.
+        # By identity: code objects compare by content without their file name, so that two
+        # students' identical files would be taken for one. The code is kept, so that its identity
+        # is not given to another.
         self._tables: dict[int, _LineTable] = {}
         self._found: dict[tuple[int, int], Site] = {}
 
@@ -410,7 +451,8 @@ class _Sites:
             self._tables[_identity(code)] = table
         place = bisect_right(table.starts, offset) - 1
         if place < 0:
-            # Before the first instruction (a frame that has not begun) the line of the `def` is the best answer.
+            # Before the first instruction (a frame that has not begun) the line of the `def` is the
+            # best answer.
             return code.co_firstlineno
         return table.lines[place]
 

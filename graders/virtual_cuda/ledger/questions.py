@@ -1,6 +1,7 @@
-"""Questions about ledger records: copies, waits, operations, memory, training. Pure functions.
+"""Questions about the records of a ledger: copies, waits, operations, memory, training.
 
-A question about a device, a direction, a dtype or a call of a scaler that no ledger has raises UnknownInLedger.
+All are pure functions. A question raises UnknownInLedger if it names a device, a direction, a dtype
+or a call of a scaler that no ledger has.
 """
 
 from __future__ import annotations
@@ -66,7 +67,10 @@ def within(records: Records, span: Span) -> tuple[Record, ...]:
 
 
 def rounds(records: Records, starts: Sequence[Record]) -> tuple[tuple[Record, ...], ...]:
-    """A loop's records round by round: each of `starts` begins a round, and the last one runs to the end."""
+    """A loop's records, round by round.
+
+    Each of `starts` begins a round; the last round goes on to the end of the records.
+    """
     cuts = [_at_or_after(records, start.index) for start in starts]
     return tuple(tuple(records[cut:end]) for cut, end in pairwise([*cuts, len(records)]))
 
@@ -131,7 +135,10 @@ def non_blocking_transfers(records: Records) -> tuple[Transfer, ...]:
 
 
 def repeated_transfers(records: Records, at_least: int = 2) -> tuple[tuple[Transfer, ...], ...]:
-    """Groups of copies of the same size in the same direction from the same line: something copied in a loop."""
+    """Groups of at least so many equal copies: something is copied in a loop.
+
+    Copies are equal if line, direction and size are the same.
+    """
     groups: dict[tuple[object, ...], list[Transfer]] = {}
     for transfer in transfers(records):
         if transfer.site is not None:
@@ -162,7 +169,10 @@ def syncs(
 
 
 def waits(records: Records) -> tuple[Sync, ...]:
-    """The implicit waits in which the host reads from a device: those for copies to a device are left out."""
+    """The implicit waits in which the host reads from a device.
+
+    Waits for a copy to a device are left out.
+    """
     found: list[Sync] = []
     before: Record | None = None
     for record in records:
@@ -197,7 +207,10 @@ def syncs_within(records: Records, span: Span) -> tuple[Sync, ...]:
 def syncs_per_round(
     records: Records, starts: Sequence[Record], besides: Sequence[str] = ()
 ) -> tuple[int, ...]:
-    """The number of implicit synchronisations in each round of a loop; what follows the loop is in the last."""
+    """The number of implicit synchronisations in each round of a loop.
+
+    What follows the loop counts for the last round.
+    """
     return tuple(len(syncs(part, besides=besides)) for part in rounds(records, starts))
 
 
@@ -240,12 +253,15 @@ def autocast_dtypes(records: Records) -> Counter[str]:
 
 
 def grown_operations(smaller: Records, larger: Records) -> dict[str, tuple[int, int]]:
-    """The operations that ran more often on the larger input, and how often each time: a loop over elements."""
+    """The operations that ran more often on the larger input, with both counts.
+
+    Such an operation stands in a loop over elements.
+    """
     return _grown(operation_counts(smaller), operation_counts(larger))
 
 
 def grown_lines(smaller: Records, larger: Records) -> dict[SourceLine, tuple[int, int]]:
-    """The lines that caused more operations on the larger input, and how many each time."""
+    """The lines that caused more operations on the larger input, with both counts."""
     return _grown(per_line(operations(smaller)), per_line(operations(larger)))
 
 
@@ -253,7 +269,10 @@ def grown_lines(smaller: Records, larger: Records) -> dict[SourceLine, tuple[int
 
 
 def collectives(records: Records, name: str = "") -> tuple[Collective, ...]:
-    """The exchanges with other ranks, or those of one name: "allreduce", "broadcast", "barrier", …"""
+    """The exchanges with other ranks, all or those of one name.
+
+    Names are "allreduce", "broadcast", "barrier" and so on.
+    """
     return tuple(each for each in _only(Collective, records) if name in ("", each.name))
 
 
@@ -276,7 +295,10 @@ def live_bytes(records: Records, device: str = "cuda") -> dict[str, int]:
 
 
 def peak_bytes(records: Records, device: str = "cuda") -> int:
-    """The most that was allocated on a device after any record; of several devices, the fullest one's."""
+    """The most bytes that were allocated on a device after any record.
+
+    Of several devices, the figure of the fullest one.
+    """
     return max((r.live for r in _memory_events(records, device)), default=0)
 
 
@@ -305,7 +327,8 @@ def _position(moment: Record | int) -> int:
 
 
 def _at_or_after(records: Records, index: int) -> int:
-    # A part of a ledger keeps the indices of the whole, so a position in `records` has to be looked up.
+    # A part of a ledger keeps the indices of the whole, so a position in `records` has to be looked
+    # up.
     return bisect_left(records, index, key=lambda record: record.index)
 
 
@@ -341,7 +364,10 @@ _NORMS: Final = frozenset({"norm", "linalg_norm", "linalg_vector_norm", "_foreac
 def forwards(
     records: Records, module: str | None = None, top_level_only: bool = True
 ) -> tuple[Forward, ...]:
-    """The forward passes, of any module or of one class; with `top_level_only`, not those inside another pass."""
+    """The forward passes, of all modules or of one class.
+
+    With `top_level_only`, those inside another pass are left out.
+    """
     wanted = (f for f in _only(Forward, records) if module in (None, f.module))
     return tuple(f for f in wanted if not (top_level_only and f.depth))
 
@@ -412,7 +438,10 @@ def backwards_per_step(records: Records) -> tuple[int, ...]:
 
 
 def steps_without_backward(records: Records) -> tuple[OptimizerStep, ...]:
-    """The optimizer steps that no backward pass led up to: a step before backward, or two in a row."""
+    """The optimizer steps that no backward pass led up to.
+
+    That is a step before the backward pass, or two steps in a row.
+    """
     counts = backwards_per_step(records)
     return tuple(
         step for step, count in zip(optimizer_steps(records), counts, strict=True) if not count
@@ -428,13 +457,19 @@ def backwards_after_last_step(records: Records) -> tuple[Backward, ...]:
 
 
 def scaler_calls(records: Records, call: str | None = None) -> tuple[ScalerCall, ...]:
-    """All calls of a gradient scaler, or those of one method: "scale", "unscale_", "step", "update"."""
+    """The calls of a gradient scaler, all or those of one method.
+
+    The methods are "scale", "unscale_", "step" and "update"; others raise UnknownInLedger.
+    """
     _require_known(call, SCALER_CALLS)
     return tuple(c for c in _only(ScalerCall, records) if call in (None, c.call))
 
 
 def backwards_without_scale(records: Records) -> tuple[Backward, ...]:
-    """The backward passes for which no loss was scaled: every `scale` before a pass answers for one pass."""
+    """The backward passes for which no loss was scaled.
+
+    Every `scale` before a pass counts for one pass.
+    """
     found: list[Backward] = []
     scaled = 0
     for record in records:
@@ -464,7 +499,10 @@ def steps_outside_scaler(records: Records) -> tuple[OptimizerStep, ...]:
 
 
 def scaler_steps_without_update(records: Records) -> tuple[ScalerCall, ...]:
-    """The `scaler.step` calls after which the next loss was scaled, or the records ended, without an `update`."""
+    """The `scaler.step` calls that no `update` followed in time.
+
+    In time is before the next loss is scaled, and before the records end.
+    """
     unsettled: list[ScalerCall] = []
     waiting: list[ScalerCall] = []
     for call in scaler_calls(records):

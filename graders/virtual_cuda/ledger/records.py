@@ -1,4 +1,7 @@
-"""Records of a ledger: what a row says, with its line and for good. Frozen, and free of torch."""
+"""Records of a ledger: what a row says, with the line of code that caused it.
+
+Records are frozen, and free of torch.
+"""
 
 from __future__ import annotations
 
@@ -7,8 +10,9 @@ import msgspec
 from virtual_cuda.ledger.rows import Direction
 
 
-# gc=False throughout: records hold only texts, numbers and other records, so they cannot be part of a cycle, and
-# a ledger of a hundred thousand of them does not slow down the garbage collector of the code it watches.
+# gc=False throughout: records hold only texts, numbers and other records, so they cannot be part of
+# a cycle, and a ledger of a hundred thousand of them does not slow down the garbage collector of
+# the code it watches.
 class Site(msgspec.Struct, frozen=True, gc=False):
     """A line of the student's code, and the function it is in."""
 
@@ -77,7 +81,7 @@ class Forward(_Entry, frozen=True, gc=False):
 
     @property
     def builds_graph(self) -> bool:
-        """True if the pass leaves an autograd graph behind, given anything that requires a gradient."""
+        """True if the pass leaves an autograd graph, given anything that requires a gradient."""
         return self.grad and not self.inference
 
 
@@ -111,7 +115,10 @@ class Allocation(_Entry, frozen=True, gc=False):
 
 
 class Collective(_Entry, frozen=True, gc=False):
-    """One exchange with other ranks, until it was complete here: the rank that comes last waits least."""
+    """One exchange with other ranks, until it was complete here.
+
+    The rank that comes last waits least.
+    """
 
     name: str
     device: str

@@ -1,7 +1,8 @@
 """Rows: what a device appends to its ledger while code runs. `ledger.py` reads them into records.
 
-A row is written for every operator, so it holds what is at hand at that moment: a code object and an offset instead
-of a line, bits instead of names. Rows and records differ so that writing is cheap and reading is convenient.
+A row is written for every operator, so it holds what is at hand at that moment: a code object and
+an offset instead of a line, bits instead of names. Rows and records differ so that writing is cheap
+and reading is convenient.
 """
 
 from __future__ import annotations
@@ -18,8 +19,9 @@ GRAD: Final = 1
 INFERENCE: Final = 2
 
 
-# gc=False: rows hold only texts, numbers, shapes and code objects, so they cannot be part of a cycle, and a ledger of
-# a hundred thousand of them does not slow down the garbage collector of the code it watches.
+# gc=False: rows hold only texts, numbers, shapes and code objects, so they cannot be part of a
+# cycle, and a ledger of a hundred thousand of them does not slow down the garbage collector of the
+# code it watches.
 class Row(msgspec.Struct, frozen=True, gc=False):
     """One entry of a ledger; `at` is a time of `time.perf_counter`."""
 
@@ -42,8 +44,9 @@ class OperationRow(SiteRow, frozen=True, gc=False):
     autocast: Any  # the dtype that inputs are cast to, or None
     bytes: int  # what its outputs newly occupy on the device
     live: int  # what is allocated there afterwards
-    # What `virtual_cuda.clock` reads: (dtype, shape of the result or None, shape of each tensor given, …), or None.
-    # At its end stands the number of the dimension it works along, if that is not the last.
+    # What `virtual_cuda.clock` reads: (dtype, shape of the result or None, shape of each tensor
+    # given, …), or None. At its end stands the number of the dimension it works along, if that is
+    # not the last.
     work: tuple[Any, ...] | None = None
 
     @property
@@ -130,7 +133,7 @@ class StreamRow(SiteRow, frozen=True, gc=False):
     device: str
     stream: int
     what: StreamEvent
-    # Of "wait" and "synchronize_event": the row that recorded the event. Of "wait_stream": the stream waited for.
-    # Of "sleep": cycles. Of "tf32": whether matrix products may use TF32 from here on. Of "list": how many numbers of
-    # a list were made into a tensor.
+    # Of "wait" and "synchronize_event": the row that recorded the event. Of "wait_stream": the
+    # stream waited for. Of "sleep": cycles. Of "tf32": whether matrix products may use TF32 from
+    # here on. Of "list": how many numbers of a list were made into a tensor.
     other: int = 0

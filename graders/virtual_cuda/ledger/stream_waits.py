@@ -1,4 +1,7 @@
-"""Waits for devices and streams that have nothing to do: a question about rows, which no record answers."""
+"""Waits for devices and streams that have nothing to do.
+
+This is a question about rows: streams leave no records.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ from virtual_cuda.ledger.rows import OperationRow, Row, SiteRow, StreamRow, Sync
 
 
 class UselessWait(NamedTuple):
-    """A wait for something that was given no work, or an event there."""
+    """A wait for a device or a stream that was given no work, or an event recorded there."""
 
     site: Site | None
     device_works: bool  # True if another stream of the same device was given work
@@ -19,7 +22,10 @@ class UselessWait(NamedTuple):
 def first_useless_wait(
     rows: Sequence[Row], site_of: Callable[[SiteRow], Site | None]
 ) -> UselessWait | None:
-    """The first wait for a device or a stream that none of these rows gives work to, or event there; or None."""
+    """The first wait for a device or a stream without work in these rows; None if there is none.
+
+    Recording an event in a stream without work counts as such a wait.
+    """
     busy_streams = streams_with_work(rows)
     busy_devices = {device for device, _ in busy_streams}
     for row in rows:
@@ -35,7 +41,7 @@ def first_useless_wait(
 
 
 def streams_with_work(rows: Sequence[Row]) -> set[tuple[str, int]]:
-    """The devices and numbers of the streams that operators, or sleeping, were issued to."""
+    """The streams that were given an operator or a sleep, as pairs of device and number."""
     busy: set[tuple[str, int]] = set()
     current: dict[str, int] = {}  # device → the number of its current stream; 0 is the default one
     for row in rows:

@@ -1,4 +1,7 @@
-"""Short texts for tables and pictures: sizes, durations, counts, and signs for outputs that have few of them."""
+"""Short texts for tables and pictures: sizes, durations and counts.
+
+Some outputs do not have all characters; for these, similar signs are written instead.
+"""
 
 from __future__ import annotations
 
@@ -36,12 +39,16 @@ def cut(text: str, width: int) -> str:
 
 
 def printable(text: str) -> str:
-    """Foreign text for a terminal: characters that would move the cursor or turn the line around are replaced."""
+    """The text, with replacements for characters that a terminal would obey.
+
+    Such characters move the cursor or turn the line around.
+    """
     replacement = "\N{REPLACEMENT CHARACTER}"
     return "".join(sign if sign.isprintable() else replacement for sign in text)
 
 
-# What is written instead where an output has not all characters, such as a file in a Windows code page.
+# What is written instead where an output has not all characters, such as a file in a Windows code
+# page.
 _SIMILAR_SIGNS: Final = {
     "#": "█▓▇■",
     "=": "▒▆▅",
@@ -72,13 +79,16 @@ def _similar_signs(error: UnicodeError) -> tuple[str, int]:
 
 
 def with_similar_signs(text: str, encoding: str) -> str:
-    """The text, with similar signs instead of those that the encoding does not have."""
+    """The text, with similar signs for those that the encoding does not have."""
     codecs.register_error(_HANDLER, _similar_signs)
     return text.encode(encoding, _HANDLER).decode(encoding)
 
 
 def write_similar(*streams: Any) -> None:
-    """Let text streams without all characters write similar ones instead of raising an error."""
+    """Let text streams that lack characters write similar ones instead of raising an error.
+
+    Changes the error handler of each stream that lacks some.
+    """
     codecs.register_error(_HANDLER, _similar_signs)
     for stream in streams:
         try:

@@ -1,4 +1,4 @@
-"""The timeline of one call: its records in order, as plain data, thinned to a size that can be sent."""
+"""The timeline of one call: its records in order, as plain data, thinned out to be sent."""
 
 from __future__ import annotations
 
@@ -62,7 +62,10 @@ class TimelineEvent(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class Lane(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """What the host or one stream did in each of so many equal parts of the time, and the percentage of it."""
+    """What the host or one stream did in each of so many equal parts of the time.
+
+    Each part has the kind of work that took most of it, and the percentage in which there was any.
+    """
 
     name: ShortText
     parts: Annotated[list[tuple[LaneKind, Percentage]], msgspec.Meta(max_length=PARTS)]
@@ -79,7 +82,10 @@ class Scaled(msgspec.Struct, frozen=True, gc=False):
 
 
 class Timeline(msgspec.Struct, frozen=True):
-    """One call of one function. The sums are those of all that happened, whatever was left out of the events."""
+    """One call of one function.
+
+    The sums are those of all that happened, also of events that were left out.
+    """
 
     function: ShortText
     scenario: ShortText
@@ -114,14 +120,16 @@ def timeline_of(
     place: int | None = None,
     scaled: Scaled | None = None,
 ) -> Timeline:
-    """The timeline of a call's records: lines are those of `file`, whose text is `source`.
+    """The timeline of a call's records, thinned out to at most `limit` events and LARGEST bytes.
 
-    `peak_bytes` is what the device knows beyond the records: the peaks inside an operation.
+    Line numbers are those of `file`, whose text is `source`. `peak_bytes` is what the device knows
+    beyond the records: the peaks inside an operation.
     """
     every = _events(ledger, file)
     waits = Counter(
         event.line for event in every if event.kind == "sync" and event.line is not None
     )
+    # Sums over all events, before any is left out.
     whole = Timeline(
         function=_text(function),
         scenario=_text(scenario),
@@ -136,6 +144,7 @@ def timeline_of(
         place=place,
         scaled=scaled,
     )
+    # Leave out more and more until the bytes are few enough.
     while True:
         events = _thinned(every, limit)
         made = msgspec.structs.replace(whole, events=events, left_out=len(every) - len(events))
@@ -145,7 +154,10 @@ def timeline_of(
 
 
 def same_call(timeline: Timeline, others: Iterable[Timeline]) -> Timeline | None:
-    """The call among `others` with the same place, scenario and device; None if there is none to compare with."""
+    """The call among `others` with the same place, scenario and device.
+
+    None if there is no such call, or the place of this one is unknown.
+    """
     if timeline.place is None:
         return None
     wanted = (timeline.scenario, timeline.place, timeline.device)
@@ -163,7 +175,7 @@ def encoded(timeline: Timeline) -> bytes:
 
 
 def check_timeline(timeline: Timeline) -> Timeline:
-    """The timeline, if it is well-formed beyond what its types say; raises BadTimeline."""
+    """The timeline, if it is well-formed beyond its types; raises BadTimeline if not."""
     try:
         data = encoded(timeline)
     except (msgspec.MsgspecError, TypeError, ValueError, OverflowError, RecursionError) as error:
@@ -189,7 +201,8 @@ def decode_timeline(data: bytes) -> Timeline:
 
 def _events(ledger: Sequence[Record], file: str) -> list[TimelineEvent]:
     ledger = tuple(ledger)
-    # What was on each device when the call began: what is there after its first record, without what that took.
+    # What was on each device when the call began: what is there after its first record, without
+    # what that took.
     memory = [r for r in ledger if isinstance(r, Operation | Allocation)]
     live = {r.device: max(r.live - r.bytes, 0) for r in reversed(memory)}
     reads = {id(wait) for wait in questions.waits(ledger)}
@@ -201,7 +214,8 @@ def _events(ledger: Sequence[Record], file: str) -> list[TimelineEvent]:
         line = site.line if site is not None and site.file == file and site.line > 0 else None
         kind, size, grad, autocast, name = _describe(record)
         if kind == "sync" and id(record) not in reads:
-            kind = "upload sync"  # until the copy is on its way: nothing on the device is waited for, or read
+            # Until the copy is on its way: nothing on the device is waited for, or read.
+            kind = "upload sync"
         events.append(
             TimelineEvent(kind, at, size, line, grad, autocast, sum(live.values()), _text(name))
         )
@@ -217,10 +231,12 @@ def _describe(record: Record) -> tuple[EventKind, int, bool, bool, str]:
             kinds: dict[str, EventKind] = {"to_device": "to device", "to_host": "to host"}
             name = f"{record.source} to {record.target}"
             return kinds.get(record.direction, "between devices"), record.bytes, False, False, name
+        # What has no bytes of its own: waits, passes, steps, and exchanges with other ranks.
         case records.Sync():
             return "explicit sync" if record.explicit else "sync", 0, False, False, record.what
         case records.Forward():
-            # A model's layers are kept apart from the model: a picture shows the one call, and not its forty.
+            # A model's layers are kept apart from the model: a picture shows the one call, and not
+            # its forty.
             return (
                 "inner forward" if record.depth else "forward",
                 0,
@@ -247,7 +263,10 @@ def _describe(record: Record) -> tuple[EventKind, int, bool, bool, str]:
 
 
 def _thinned(events: list[TimelineEvent], limit: int) -> list[TimelineEvent]:
-    """At most so many of them, evenly chosen, plain operations left out first; the one at the peak stays."""
+    """At most `limit` of the events, chosen evenly.
+
+    Plain operations are left out first. The event at the peak of memory stays.
+    """
     if len(events) <= limit:
         return events
     peak = max(events, key=lambda event: event.live)

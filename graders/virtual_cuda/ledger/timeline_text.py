@@ -30,7 +30,8 @@ WAITS = "║"
 EXPLICIT = "┊"
 LANE: Final = "─"
 ARROWS: Final = {"↓": "to device", "↑": "to host", "↔": "between devices"}
-# The marks of a timeline by kind: the sign in text, and the meaning. Pages draw the same kinds in their own shapes.
+# The marks of a timeline by kind: the sign in text, and the meaning. Pages draw the same kinds in
+# their own shapes.
 MARKS: Final = {
     "wait": (WAIT, "the host waits to read from the device"),
     "explicit-wait": (EXPLICIT, "an explicit synchronize"),
@@ -53,9 +54,9 @@ LEGEND: Final = (f"{WAITS} several waits", *(f"{sign} {words}" for sign, words i
 
 
 def mark_of(event: TimelineEvent) -> str | None:
-    """The kind of mark that an event has, a key of MARKS.
+    """The kind of mark that an event has, a key of MARKS; None where it has none.
 
-    None where it has none: it shows in the memory, or inside a pass or a copy that is drawn.
+    An event without a mark shows in the memory, or inside a pass or a copy that is drawn.
     """
     match event.kind:
         case "op":
@@ -70,7 +71,7 @@ def mark_of(event: TimelineEvent) -> str | None:
     return event.kind.replace(" ", "-")
 
 
-# ---- columns ---------------------------------------------------------------------------------------------------------
+# ---- columns -------------------------------------------------------------------------------------
 
 
 @dataclass
@@ -112,7 +113,10 @@ def columns(timeline: Timeline, room: int) -> list[Column]:
 
 
 def _places(events: Sequence[TimelineEvent], room: int) -> list[int]:
-    """The number of the column for each event, ascending: operations share what other events leave of the room."""
+    """The number of the column for each event, ascending.
+
+    Operations share the columns that other events leave.
+    """
     if len(events) <= room:
         return list(range(len(events)))
     others = sum(event.kind != "op" for event in events)
@@ -132,13 +136,16 @@ def _places(events: Sequence[TimelineEvent], room: int) -> list[int]:
     return places
 
 
-# ---- the picture -----------------------------------------------------------------------------------------------------
+# ---- the picture ---------------------------------------------------------------------------------
 
 
 def draw_timeline(
     timeline: Timeline, width: int, theirs: Timeline | None = None
 ) -> list[DrawnLine]:
-    """The lines of the picture, `width` characters wide, with a heading and a comparison with the reference."""
+    """The lines of the picture, `width` characters wide.
+
+    `theirs` is the reference's timeline of the same call, which the last line compares with.
+    """
     width = min(max(width, NARROWEST), WIDEST)
     lines = [_plain_line(cut(_heading(timeline), width))]
     lines += _draw_columns(timeline, columns(timeline, width - LABEL))
@@ -170,7 +177,10 @@ def _heading(timeline: Timeline) -> str:
 
 
 def _draw_columns(timeline: Timeline, found: Sequence[Column]) -> list[DrawnLine]:
-    """Lanes of host, copies and device, and bars for the memory; nothing where there are no columns."""
+    """The lanes of host, copies and device, and bars for the memory.
+
+    No line where there are no columns.
+    """
     if not found:
         return []
     highest = max([timeline.peak_bytes, 1, *(column.live for column in found)])
@@ -192,7 +202,10 @@ def _label(text: str) -> Fragment:
 def _lane(
     label: str, found: Sequence[Column], sign_of: Callable[[Column], str], meaning: str
 ) -> DrawnLine:
-    """One sign for each column; waits go through all lanes. Without a label it is the lane of copies."""
+    """One line with a sign for each column.
+
+    Waits go through all lanes. The lane without a label is that of copies, with their sizes.
+    """
     pieces = [_label(label)]
     for column in found:
         if column.waits:
@@ -258,7 +271,7 @@ def _with_sizes(pieces: list[Fragment], found: Sequence[Column]) -> list[Fragmen
 
 
 def _join_neighbours(pieces: Iterable[Fragment]) -> Iterator[Fragment]:
-    """Neighbours of one meaning as one piece: fewer escape sequences."""
+    """Neighbours of one meaning joined to one piece: fewer escape sequences."""
     for meaning, group in groupby(pieces, key=itemgetter(1)):
         text = "".join(text for text, _ in group)
         if text:
@@ -320,7 +333,7 @@ def plain_lines(lines: Sequence[DrawnLine]) -> list[str]:
     return ["".join(text for text, _ in line).rstrip() for line in lines]
 
 
-# ---- to scale --------------------------------------------------------------------------------------------------------
+# ---- to scale ------------------------------------------------------------------------------------
 
 # Of a lane to scale: the signs for what fills little of a column, more, and most of it.
 FILLED: Final[dict[LaneKind, str]] = {"kernel": "░▒▓█", "copy": "▽▼", "issue": "░▒▓█", "wait": "╎┃"}
@@ -329,7 +342,10 @@ FILLINGS: Final = "░▒▓█ works little, more, all of the time   ▽▼ cop
 
 
 def draw_scaled(scaled: Scaled, width: int) -> list[DrawnLine]:
-    """The lanes of host and streams to scale, the meaning of the signs, and what limits the code."""
+    """The lanes of host and streams to scale.
+
+    Below them stand the meaning of the signs, and what limits the code.
+    """
     room = max(width - LABEL, 1)
     end = duration(scaled.end)
     gpu = printable(scaled.gpu)
