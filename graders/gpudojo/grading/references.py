@@ -74,7 +74,11 @@ class ShippedEvidence(msgspec.Struct, frozen=True):
         )
 
     def timelines_of(self, exercise: str, function: str) -> list[Timeline]:
-        """What the reference's calls did, without a line of it; of functions that have nothing to draw, nothing."""
+        """The timelines of the reference's calls, without its source lines.
+
+        The list is empty for a function that has nothing to draw. Raises BadEvidence where the
+        release has timelines that cannot be read.
+        """
         packed = self.timelines.get(f"{exercise}::{function}")
         if packed is None:
             return []
@@ -89,7 +93,10 @@ class ShippedEvidence(msgspec.Struct, frozen=True):
         return [require_valid_timeline(timeline) for timeline in found[:MOST_CALLS]]
 
     def refuse_unknown(self, bench: str, seed: int) -> None:
-        """Raises where nothing was recorded that a run on this device with this seed could be judged by."""
+        """Refuse a device or a seed for which nothing was recorded.
+
+        Raises NoSuchSeed for a seed that this release does not have, and NotRecorded for MPS.
+        """
         if seed not in self.seeds:
             raise NoSuchSeed(seed, self.seeds)
         if bench == "mps":
@@ -105,7 +112,7 @@ class ShippedEvidence(msgspec.Struct, frozen=True):
 
 
 def _unpacked(packed: bytes) -> bytes:
-    """What was compressed; nothing where that is not all there."""
+    """The decompressed bytes. They are empty where the data is damaged, cut off or too large."""
     reader = zlib.decompressobj()
     data = b""
     with contextlib.suppress(zlib.error):
@@ -118,13 +125,17 @@ def encode_shipped(shipped: ShippedEvidence) -> bytes:
 
 
 def compress(found: Evidence | Sequence[Timeline]) -> bytes:
-    """Evidence, or timelines, as `ShippedEvidence` holds it."""
+    """Evidence or timelines as the compressed bytes that `ShippedEvidence` holds."""
     return zlib.compress(msgspec.msgpack.encode(found), 9)
 
 
 @functools.cache
 def read_shipped(day: str, folder: Path = SHIPPED_FOLDER) -> ShippedEvidence | None:
-    """What a release has of a day; None where this is no release."""
+    """The recorded evidence of a day in this release.
+
+    Returns None where there is no file for the day: this is no release. Raises BadEvidence for a
+    file that cannot be read or that has another version. Each day is read once.
+    """
     path = folder / f"{day}{SHIPPED_SUFFIX}"
     try:
         data = path.read_bytes()
@@ -149,12 +160,19 @@ class Reference(Protocol):
     def signature(self, exercise: Exercise, function: Function) -> str: ...
 
     def timelines(self, exercise: Exercise, function: Function) -> list[Timeline]:
-        """What its calls did when it was recorded; of a reference that runs here, nothing: it can be watched."""
+        """The timelines of its calls that were recorded for a release.
+
+        The list is empty for a reference that runs here: that one can be watched.
+        """
         ...
 
 
 def refuse_failing(reference: Evidence) -> None:
-    """Raises ReferenceFails where the reference did not return in a scenario, or a probe could not use its result."""
+    """Refuse evidence of a reference that does not work.
+
+    Raises ReferenceFails where it did not return in a scenario, or a probe could not use its
+    result.
+    """
     for scenario, seen in reference.observations.items():
         if seen.status is not CallStatus.RETURNED:
             why = (
@@ -168,7 +186,10 @@ def refuse_failing(reference: Evidence) -> None:
 
 
 class ReferenceSolution:
-    """A reference solution, run on the same scenarios; with `keep`, once for each function, device and seed."""
+    """A reference solution that is run here, on the same scenarios as the student's file.
+
+    With `keep` it is run once for each function, device and seed. Without, it is run each time.
+    """
 
     def __init__(self, path: Path, keep: bool = False) -> None:
         self.path = path
@@ -207,9 +228,10 @@ class CachedEvidence(msgspec.Struct, frozen=True):
 
 
 class CachedReference:
-    """A reference solution whose evidence is kept in the user's cache; it is loaded and run where that has none.
+    """A reference solution whose evidence is kept in the user's cache.
 
-    For runs on a student's own machine: whoever can write to the cache can change what a file is compared with.
+    The solution is loaded and run only where the cache has nothing. This is for runs on a student's
+    own machine: whoever can write to the cache can change what a file is compared with.
     """
 
     def __init__(self, path: Path, exercise: Exercise) -> None:
@@ -222,17 +244,22 @@ class CachedReference:
         return ReferenceSolution(self.path)
 
     def load_unless_cached(self, function: Function, kind: str, seed: int) -> None:
-        """Load the solution now, and not when it is first run, if it will have to run."""
+        """Load the solution now if the cache has no evidence, so that its first run is shorter."""
         if not self.has(function, kind, seed):
             _ = self.written
 
     def has(self, function: Function, kind: str, seed: int) -> bool:
-        """Whether the cache has what a run needs."""
+        """True if the cache has what a run needs."""
         key = self._key(function, kind, seed)
         return key is not None and self._found(function, key) is not None
 
     def prepare(self, function: Function, kind: str, seed: int) -> None:
-        """Runs the reference and keeps its evidence. For a process that has not run student code."""
+        """Run the reference and write its evidence to the cache.
+
+        It deletes old files of the same function. It does nothing where evidence cannot be kept,
+        and goes on where the cache cannot be written to. Raises ReferenceFails. Call it only in a
+        process that has not run student code.
+        """
         if (key := self._key(function, kind, seed)) is None:
             return
         seen = self.written.evidence(self.exercise, function, kind, seed)
@@ -268,10 +295,10 @@ class CachedReference:
         return []
 
     def _key(self, function: Function, kind: str, seed: int) -> str | None:
-        """What the evidence depends on.
+        """A text that changes with everything the evidence depends on.
 
-        None where that cannot be said: on a real GPU, which need not do the same tomorrow, or with a probe that is in
-        none of the day's files.
+        Returns None where that cannot be said: on a real GPU, which need not do the same tomorrow,
+        or with a probe that is in none of the day's files.
         """
         from virtual_cuda.hooks import choose_device
 
@@ -297,7 +324,11 @@ class CachedReference:
         )
 
     def _found(self, function: Function, key: str) -> CachedEvidence | None:
-        """What the cache has; None where it has nothing, or something damaged, or something else."""
+        """The cached evidence for a key.
+
+        Returns None where the cache has nothing, something damaged, or evidence for another key.
+        What is read from a file is remembered.
+        """
         if key not in self._known:
             with contextlib.suppress(OSError, BadEvidence):
                 data = self._place(function, key).read_bytes()
@@ -313,7 +344,10 @@ OLDER_KEPT: Final = 7
 
 
 def cache_folder() -> Path:
-    """The folder for what can be made again: `$DOJO_CACHE`, or `gpudojo` where this system has the user's caches."""
+    """The folder for files that can be made again.
+
+    It is `$DOJO_CACHE`, or else `gpudojo` in the folder that this system has for a user's caches.
+    """
     if named := os.environ.get("DOJO_CACHE"):
         return Path(named)
     home = Path.home()
@@ -326,7 +360,11 @@ def cache_folder() -> Path:
 
 @functools.cache
 def _graders(day: str) -> str:
-    """Changes with everything but the reference that evidence depends on: our code, the day, Python, torch."""
+    """A digest of everything, except the reference, that evidence depends on.
+
+    That is our own code, the files of the day, Python, the machine's kind and torch. Of files it
+    has names, sizes and times, not the content.
+    """
     import torch
 
     found = hashlib.sha256(f"{sys.version} {platform.machine()} {torch.__version__}".encode())
@@ -346,7 +384,10 @@ def _graders(day: str) -> str:
 
 
 class RecordedReference:
-    """What a reference solution did when the release was made; it is not here."""
+    """The evidence that was recorded of a reference solution when the release was made.
+
+    The solution itself is not here.
+    """
 
     def __init__(self, recorded: ShippedEvidence) -> None:
         self.recorded = recorded
@@ -367,14 +408,20 @@ class RecordedReference:
 
 
 def reference_for(path: Path, exercise: Exercise) -> Reference:
-    """The reference of one exercise, for a student's file or notebook. Raises NoReference."""
+    """The reference of one exercise, for a student's file or notebook.
+
+    Raises NoReference where there is neither a solution nor recorded evidence of one.
+    """
     if recorded := recorded_for(path, exercise):
         return RecordedReference(recorded)
     return CachedReference(reference_of(path.with_name(f"{exercise.stem}.py")), exercise)
 
 
 def recorded_for(path: Path, exercise: Exercise) -> ShippedEvidence | None:
-    """What a file is judged by where there is no reference solution; None where there is one, or neither."""
+    """The recorded evidence that a file is judged by where there is no reference solution.
+
+    Returns None where there is a solution, and where there is neither.
+    """
     try:
         reference_of(path.with_name(f"{exercise.stem}.py"))
     except NoReference:
@@ -384,19 +431,29 @@ def recorded_for(path: Path, exercise: Exercise) -> ShippedEvidence | None:
 
 
 def refuse_unrecorded(path: Path, exercise: Exercise, kind: str, seed: int) -> None:
-    """Raises where a file would be judged by recorded evidence, and there is none for this device or seed."""
+    """Refuse a device or seed for which no evidence was recorded, if the file is judged by that.
+
+    Raises NoSuchSeed or NotRecorded.
+    """
     if recorded := recorded_for(path, exercise):
         recorded.refuse_unknown(kind, seed)
 
 
 def known_seeds(path: Path, exercise: Exercise) -> tuple[int, ...] | None:
-    """The seeds a file can be judged on; None: any, or it cannot be judged at all."""
+    """The seeds on which a file can be judged.
+
+    Returns None where any seed can be used, and where the file cannot be judged at all.
+    """
     recorded = recorded_for(path, exercise)
     return None if recorded is None else recorded.seeds
 
 
 def reference_of(path: Path) -> Path:
-    """The reference solution for a student's file: `reference/DAY/` in a folder above it, or above this package."""
+    """The path of the reference solution for a student's file.
+
+    It is in `reference/DAY/` in a folder above that file, or above this package. Raises NoReference
+    where there is none.
+    """
     day = day_of_file(path) or path.parent.name
     for folder in (*path.resolve().parents, *Path(__file__).resolve().parents):
         candidate = folder / "reference" / day / path.name

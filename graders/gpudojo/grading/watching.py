@@ -1,4 +1,9 @@
-"""Keeps what probes record: state of objects that student code holds, the ledgers of calls, memory curves."""
+"""Keeps what probes record.
+
+That is the state of objects which student code holds, the ledgers of calls, and memory curves. A
+ledger is the list of what a call did on the device. A probe is a function of an exercise that calls
+the student's function and describes what it did.
+"""
 
 from __future__ import annotations
 
@@ -36,9 +41,10 @@ KEPT: Final = "gpudojo.kept"  # the audit event of `state_of`
 
 
 def _states() -> Generator[Any, tuple[int, Any], None]:
-    """Answers with the state of a key, or takes in a new one.
+    """Answer with the state of a key, or take in a new one.
 
-    In the variables of a generator, because Python reports whoever asks a generator for its frame.
+    The states are local variables of a generator, because Python raises an audit event when
+    somebody asks a generator for its frame.
     """
     states: dict[int, Any] = {}
     state: Any = None
@@ -55,10 +61,10 @@ _keys: Final = itertools.count(1)
 
 
 def keep_state(state: Any) -> int:
-    """A key for the state of an object that student code will hold, so that the object does not lead to its state.
+    """Keep the state of an object that student code will hold, and return a key to it.
 
-    The object has the key as an attribute; its methods and the probe ask `kept(key)`. In the sandbox it is reported
-    when student code asks.
+    The object has only the key as an attribute, so it does not lead to its state. Its methods and
+    the probe call `state_of(key)`. In the sandbox it is reported when student code calls that.
     """
     key = next(_keys)
     with _lock:
@@ -79,20 +85,30 @@ HOOK: Final = "gpudojo.hook"  # the audit event of `state_for_hook`
 
 
 def state_for_hook(key: int) -> Any:
-    """As `state_of`, for hooks that only torch calls: in the sandbox it is reported when student code calls them."""
+    """The state for a key, for hooks that only torch calls.
+
+    In the sandbox it is reported when student code calls such a hook. Raises KeyError where there
+    is no state.
+    """
     sys.audit(HOOK)
     return state_of(key)
 
 
 def make_picklable(*classes: Any) -> tuple[Any, ...]:
-    """The classes, which a function makes, with names by which pickle looks for them in their module."""
+    """Give classes that are made inside a function names by which pickle finds them.
+
+    Changes `__qualname__` of each class, and returns the classes. The module needs `find_classes`.
+    """
     for each in classes:
         each.__qualname__ = each.__name__
     return classes
 
 
 def find_classes(make: Callable[[], tuple[Any, ...]]) -> Callable[[str], Any]:
-    """A module's `__getattr__`, which finds these classes: students save models and losses that they were given."""
+    """Make a module's `__getattr__` that finds the classes which `make` returns.
+
+    Pickle needs it: students save models and losses that they were given.
+    """
 
     def find(name: str) -> Any:
         for each in () if name.startswith("_") else make():
@@ -118,12 +134,18 @@ def memory_curve(forward: Ledger, backward: Ledger, base: int, peak: int) -> Mem
 
 
 def _in_use(part: Ledger, base: int) -> list[int]:
-    """Of all devices, one by one: who asks uses a single one."""
+    """The bytes in use above `base`, never below 0, after each record of a part of a ledger.
+
+    Devices are not told apart: whoever asks uses a single one.
+    """
     return [max(live - base, 0) for live in part.live_bytes_in_order()]
 
 
 def thin_out(numbers: Sequence[int], most: int) -> list[int]:
-    """At most so many; the highest of several neighbours stands for them, so that no peak is lost."""
+    """At most `most` of the numbers, in order.
+
+    The highest of several neighbours stands for them all, so that no peak is lost.
+    """
     if len(numbers) <= most:
         return list(numbers)
     edges = [place * len(numbers) // max(most, 1) for place in range(most + 1)]
@@ -152,13 +174,16 @@ class _Watching:
     """Is told of every call that some probes make; subclasses choose what to keep."""
 
     def over(self, function: Function) -> Function:
-        """The same function, its probes watched."""
+        """A copy of a function whose probes are watched."""
         return dataclasses.replace(
             function, probes=[self.watched(probe) for probe in function.probes]
         )
 
     def watched(self, probe: Probe[Any]) -> Probe[Any]:
-        """The same probe, watched; one that gets a value, as in the self-assessment, makes no calls."""
+        """A copy of a probe whose calls are watched.
+
+        A probe that gets a value and not a call, as in the self-assessment, works as before.
+        """
         look = probe.look
 
         def watched(call: Any) -> Any:
@@ -170,7 +195,7 @@ class _Watching:
             finally:
                 self._choose(watching, probe.name)
 
-        # Nothing of the standard library's in between: student code may have put something in its place.
+        # No function of the standard library stands in between: student code may have replaced it.
         return Probe(probe.name, watched, probe.machine, probe.edge)
 
     def _choose(self, call: _Watched, scenario: str) -> None:
@@ -178,9 +203,10 @@ class _Watching:
 
 
 class Busiest(_Watching):
-    """Of all calls of one function, the one that moved most bytes, and of those the one that did most.
+    """Keeps the call of a function that moved most bytes; of equal ones, the one that did most.
 
-    With `like`, the call with the same scenario and place as another's: of a reference, so that the two compare.
+    With `like`, it keeps the call that has the same scenario and place as the call in `like`. That
+    is for a reference, so that the two can be compared.
     """
 
     def __init__(self, like: Busiest | None = None) -> None:
@@ -194,7 +220,11 @@ class Busiest(_Watching):
         self._times: Times | None = None
 
     def _choose(self, call: _Watched, scenario: str) -> None:
-        """By the rows alone: to read the records of every call would take longer than many calls do."""
+        """Keep the heaviest of the calls that a probe has made, if it outweighs the one kept so far.
+
+        It looks at the rows of the ledgers only. To read the records of every call would take
+        longer than many calls do.
+        """
         if self.like is not None:
             here = self.like.scenario == scenario
             places = [n for n in range(len(call.ledgers)) if here and n == self.like.place]
@@ -215,9 +245,11 @@ class Busiest(_Watching):
         return () if self._ledger is None else self._ledger.records
 
     def timeline(self, function: str, source: bool = True) -> Timeline | None:
-        """What there is to be drawn; None where next to nothing happened on a device.
+        """The timeline of the call, for a picture.
 
-        Without `source` nobody reads the lines: of a reference, that would be the solution.
+        Returns None where next to nothing happened on a device. Without `source` the timeline has
+        no source lines: those of a reference would be the solution. Raises BadEvidence for a
+        timeline that is not valid.
         """
         if self._ledger is None or len(self.records) < FEWEST:
             return None
@@ -244,19 +276,25 @@ class Busiest(_Watching):
         return self._times if self._times is not None and self._times.on_device else None
 
     def scaled(self) -> Scaled | None:
-        """The lanes of host and device to scale."""
+        """The lanes of host and device to scale. Returns None where the call used no device."""
         from virtual_cuda.hooks import scaled
 
         times = self.times()
         return None if times is None else scaled(times)
 
     def spent(self) -> dict[int, tuple[float, float]] | None:
-        """Modelled seconds of host and GPU, by the index of the record; None where it used no device."""
+        """Modelled seconds of host and GPU, by the index of the record.
+
+        Returns None where the call used no device.
+        """
         times = self.times()
         return None if times is None or self._ledger is None else times.by_record(self._ledger)
 
     def trace(self) -> dict[str, Any]:
-        """The trace of the call for Perfetto: to scale on a modelled GPU, or as it was recorded where it used none."""
+        """The trace of the call for the viewer Perfetto.
+
+        It is to scale on a modelled GPU. Where the call used no device, it is as recorded.
+        """
         from virtual_cuda.hooks import modelled_trace
 
         times = self.times()
@@ -275,9 +313,8 @@ class Pair:
     functions: tuple[Function, Function]  # the same function, watched for the one and the other
     yours: Busiest
     theirs: Busiest
-    recorded: Sequence[
-        Timeline
-    ] = ()  # where the reference is not here, what its calls did on the public seed
+    # Where the reference is not here, what its calls did on the public seed.
+    recorded: Sequence[Timeline] = ()
 
     @classmethod
     def over(
@@ -290,7 +327,11 @@ class Pair:
         )
 
     def timelines(self) -> tuple[Timeline, Timeline | None] | None:
-        """The student's and the reference's; None where there is nothing to draw, whatever it is the student did."""
+        """The timelines of the student's call and of the reference's.
+
+        The second is None where the reference has no such call. Returns None where the student's
+        call has nothing to draw, or a timeline is not valid.
+        """
         name = self.functions[0].name
         try:
             yours = self.yours.timeline(name)
@@ -301,7 +342,10 @@ class Pair:
 
 
 class EveryCall(_Watching):
-    """All calls of a reference that are worth a picture, without its lines: a student's may be any of them."""
+    """Keeps the timelines, without source lines, of a reference's calls that are worth a picture.
+
+    All are kept, up to a limit, because a student's busiest call may be any of them.
+    """
 
     def __init__(self, function: str) -> None:
         self.function = function
@@ -322,9 +366,8 @@ class EveryCall(_Watching):
                     peak,
                     place=place,
                 )
-                with contextlib.suppress(
-                    BadEvidence
-                ):  # a picture less is no reason to have no reference
+                # A picture less is no reason to have no reference.
+                with contextlib.suppress(BadEvidence):
                     self.timelines.append(require_valid_timeline(made))
 
 
