@@ -1,5 +1,6 @@
-"""`python -m virtual_cuda FILE`: runs a script on the virtual CUDA device, and shows what each line
-did there.
+"""Runs a script on the virtual CUDA device, and shows what each line did there.
+
+The command is `python -m virtual_cuda FILE`.
 """
 
 from __future__ import annotations
@@ -60,11 +61,11 @@ USAGE: Final = "\n       ".join(
 
 
 def run_script(arguments: Sequence[str] | None = None, prog: str = "python -m virtual_cuda") -> int:
-    """Runs the script that the arguments name, as `python` would; returns its exit status.
+    """Run the script that the arguments name, as `python` would; returns its exit status.
 
     The device stays open until the process ends, and the table is printed then. SystemExit and
     KeyboardInterrupt of the script are raised; other exceptions are printed by `sys.excepthook`,
-    without frames of this package.
+    without frames of this package. Exits with a message where the device cannot be opened.
     """
     options = _options(arguments, prog)
     from virtual_cuda.devices import (
@@ -76,6 +77,7 @@ def run_script(arguments: Sequence[str] | None = None, prog: str = "python -m vi
     # About the CPU that computes for the device: sixty lines, the first time that bfloat16 is
     # multiplied on some.
     warnings.filterwarnings("ignore", "mkldnn_matmul failed")
+    # Open the device.
     device = ExitStack()
     try:
         opened = device.enter_context(
@@ -96,6 +98,7 @@ def run_script(arguments: Sequence[str] | None = None, prog: str = "python -m vi
         else f"the virtual GPU of rank 0 of {ranks}"
     )
     run = _Run(options, opened.ledger, device, on)
+    # Have processes that the script starts open it, too.
     if not options.real:
         first = functools.partial(
             _opening_first, _Opening(options.gpus, options.memory, options.gpu)
@@ -125,6 +128,10 @@ def run_script(arguments: Sequence[str] | None = None, prog: str = "python -m vi
 
 
 def _options(arguments: Sequence[str] | None, prog: str) -> argparse.Namespace:
+    """The options of the command line, checked.
+
+    Exits with status 2 and a message where an option is wrong or there is no script to run.
+    """
     parser = argparse.ArgumentParser(prog, USAGE, DESCRIPTION, allow_abbrev=False)
     ranks = int(os.environ.get("LOCAL_WORLD_SIZE", 1))
     parser.add_argument(
@@ -176,6 +183,7 @@ def _options(arguments: Sequence[str] | None, prog: str) -> argparse.Namespace:
     parser.add_argument(
         "script", nargs=argparse.REMAINDER, metavar="FILE", help="the script, and its arguments"
     )
+    # Wrong options are refused before torch is imported.
     options = parser.parse_args(arguments)
     try:
         options.memory = None if options.memory is None else parse_size(options.memory)
@@ -212,8 +220,9 @@ def _kind(real: bool) -> DeviceKind:
 
 
 class _Opening:
-    """What a process of `multiprocessing` unpickles first, before it imports the script: so it
-    opens the device.
+    """What a process of `multiprocessing` unpickles before it imports the script.
+
+    To unpickle it opens the device there.
     """
 
     def __init__(self, gpus: int, memory: int | None, gpu: str | None) -> None:
@@ -226,8 +235,9 @@ class _Opening:
 
 
 def _opening_first(opening: _Opening, original: Any, name: str) -> dict[str, Any]:
-    """Spawned processes open the device, too, and those of a fork server; what they do there is not
-    recorded.
+    """The data for a new process, with what opens the device in front.
+
+    Used for spawned processes and those of a fork server. What they do there is not recorded.
     """
     return {"virtual_cuda": opening, **original(name)}
 
@@ -236,8 +246,10 @@ _WITH_VALUE: Final = ("-W", "-X")  # options of Python that are two words
 
 
 def _on_device(command: Any, folder: Any, options: list[str]) -> Any:
-    """A command that runs this Python on a script, a module or code, with the device open there;
-    others as they are.
+    """The command that does what `command` does with the device open.
+
+    Only a command that runs this Python on a script, a module or code is changed; any other one is
+    returned as it is.
     """
     if isinstance(command, (str, bytes, os.PathLike)):
         return command
@@ -261,8 +273,9 @@ def _on_device(command: Any, folder: Any, options: list[str]) -> Any:
 
 
 def _strip(error: BaseException, seen: set[int] | None = None) -> None:
-    """Removes the frames of this package from the tracebacks of an exception and of those that led
-    to it.
+    """Remove the frames of this package from the tracebacks of an exception.
+
+    Those of the exceptions that led to it are changed, too.
     """
     seen = set() if seen is None else seen
     if id(error) in seen:
@@ -311,8 +324,9 @@ class _Run:
         return None if self.times is None else self.times.by_record(self.ledger)
 
     def start_child(self, original: Any, popen: Any, args: Any, *rest: Any, **kwargs: Any) -> None:
-        """`Popen`, which is how launchers start ranks: Python has the same device there, if it runs
-        something.
+        """Call `Popen.__init__`, with the device opened in the child if that runs Python.
+
+        Launchers start the ranks of a distributed program so.
         """
         options = self.options
         passed = [
@@ -329,13 +343,16 @@ class _Run:
         original(popen, command, *rest, **kwargs)
 
     def load(self, prog: str) -> types.CodeType:
-        """The script's code.
+        """The code to run: a script's, a module's, or what was given with `-c`.
 
-        From here on `__main__`, `sys.argv` and `sys.path` are as `python FILE` makes them.
+        From here on `__main__`, `sys.argv` and `sys.path` are as `python FILE` makes them. Exits
+        with a message where there is no such module. What reading or compiling the file raises is
+        raised.
         """
         from virtual_cuda.recorder import student_file
 
         main = types.ModuleType("__main__")
+        # `-m MODULE`
         if self.options.module is not None:
             name, *arguments = self.options.module
             sys.path[0] = os.getcwd()
@@ -357,6 +374,7 @@ class _Run:
             main.__package__, main.__spec__, main.__loader__ = spec.parent, spec, spec.loader
             main.__dict__["__cached__"] = spec.cached
             sys.argv = [self.file, *arguments]
+        # `-c CODE`
         elif self.options.code is not None:
             text, *arguments = self.options.code
             self.name = "-c"
@@ -367,6 +385,7 @@ class _Run:
             sys.modules["__main__"] = main
             return compile(text, self.file, "exec", dont_inherit=True)
         else:
+            # A file.
             given, *arguments = self.options.script
             self.name, self.file = given, os.path.abspath(given)
             sys.argv = [given, *arguments]
@@ -376,6 +395,7 @@ class _Run:
             main.__dict__["__cached__"] = None
             with io.open_code(self.file) as file:
                 code = compile(file.read(), self.file, "exec", dont_inherit=True)
+        # A module or a file: `-c` has returned.
         main.__file__ = self.file
         main.__dict__["__builtins__"] = builtins
         sys.modules["__main__"] = main
@@ -383,7 +403,11 @@ class _Run:
         return code
 
     def finish(self) -> None:
-        """Closes the device, and shows what was recorded."""
+        """Close the device, and print what was recorded to stderr.
+
+        Writes the trace and the page that were asked for. Does nothing in a forked process, or
+        where no script was loaded.
+        """
         if os.getpid() != self.process or not self.file:
             return
         self.device.close()
@@ -395,6 +419,7 @@ class _Run:
             sys.stdout.flush()
         if not self.options.real and self.ledger.rows:
             self.times = times_of(self.ledger, gpu_named(self.options.gpu or USUAL_GPU))
+        # The table, and the files that were asked for.
         lines = list(self.report())
         for target, write in (
             (self.options.trace, self.write_trace),
@@ -407,6 +432,7 @@ class _Run:
                     lines.append(f"wrote {target}{advice}")
                 except OSError as error:
                     lines.append(f"cannot write {target}: {error.strerror or error}")
+        # stderr may be closed, or know few signs.
         with suppress(OSError, ValueError, AttributeError):
             text = "\n".join(["", *lines, ""])
             coding = sys.stderr.encoding or "utf-8"
@@ -419,7 +445,7 @@ class _Run:
         return dict(sorted(found.items(), key=lambda item: item[0] != self.file))
 
     def report(self) -> Any:
-        """The lines to print."""
+        """The lines to print: the table, sentences about it, and how the script ended."""
         width = terminal_width()
         records = self.ledger.records
         tables = self.tables()
@@ -440,6 +466,7 @@ class _Run:
                 yield f"{_short(file)}:{line} made the CPU wait for the GPU {count:,} times."
             for sentence in self.modelled():
                 yield from textwrap.wrap(sentence, width, break_on_hyphens=False)
+        # At the end: what ranks exchanged, the timeline, and the error.
         if every := questions.collectives(records):
             sent = sum(each.bytes for each in every)
             waited = sum(each.seconds or 0 for each in every)
@@ -476,14 +503,14 @@ class _Run:
         return plain_lines(draw_timeline(made, width))
 
     def write_trace(self, target: Path) -> None:
-        """Writes a trace: to scale, with host and streams, where times are modelled."""
+        """Write a trace: to scale, with host and streams, where times are modelled."""
         if self.times is None:
             self.ledger.save_trace(target)
         else:
             target.write_bytes(msgspec.json.encode(modelled_trace(self.ledger, self.times)))
 
     def write_page(self, target: Path) -> None:
-        """Writes a page: every line of the files that used the device, with what it did."""
+        """Write a page: every line of the files that used the device, with what it did."""
         escape = html.escape
         body = []
         spent = self.spent
@@ -528,7 +555,10 @@ tr.used{{background:color-mix(in srgb,orange 15%,transparent)}} pre,.wide{{overf
 
 
 def _every_line(file: str, rows: list[LineRow], columns: int) -> list[LineRow]:
-    """The rows, and between them those of the lines that did nothing."""
+    """The rows of all lines of a file, also of those that did nothing.
+
+    Only the given rows where the file cannot be read.
+    """
     known = {row.number: row for row in rows}
     try:
         source = Path(file).read_text(encoding="utf-8", errors="replace").splitlines()
@@ -541,7 +571,7 @@ def _every_line(file: str, rows: list[LineRow], columns: int) -> list[LineRow]:
 
 
 def _short(file: str) -> str:
-    """The path from here, where that is shorter."""
+    """The path from the current folder, where that is shorter."""
     with suppress(ValueError):  # another drive
         return min(file, os.path.relpath(file), key=len)
     return file

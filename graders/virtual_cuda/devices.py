@@ -93,6 +93,7 @@ def virtual_cuda(
         if gpu is not None or clock == "modelled"
         else None
     )
+    # Memory and name that were not given are those of the GPU that was named.
     if memory is None:
         memory = model.memory if model is not None and gpu is not None else "8 GiB"
     if name is None:
@@ -104,6 +105,7 @@ def virtual_cuda(
     ):
         raise BadDeviceCount(devices)
     size = parse_size(memory)
+    # From here on things are changed; `undo` takes that back, the last change first.
     with contextlib.ExitStack() as undo:
         undo.enter_context(claim("virtual CUDA device"))
         _watch_forks()
@@ -120,13 +122,12 @@ def virtual_cuda(
 
 @contextlib.contextmanager
 def keep_patches() -> Iterator[Callable[..., None]]:
-    """Leave the patches of torch in place from one virtual device to the next, for the length of a
-    `with` block.
+    """Leave torch patched between virtual devices, for the length of a `with` block.
 
-    Gives the function that restores torch before that: to be called where other code is to run
-    between two devices. Where another kind of device opens, that is done anyway. `modules=False`
-    leaves those of `nn.Module` in place, which do nothing without a device: to restore them takes
-    longer than all others.
+    Gives a function that restores torch before that: to be called where other code is to run
+    between two devices. Where another kind of device opens, that is done anyway. Called with
+    `modules=False`, it leaves those of `nn.Module` in place, which do nothing without a device: to
+    restore them takes longer than all others.
     """
     before = kept.keeping
     kept.keeping = True
@@ -139,7 +140,11 @@ def keep_patches() -> Iterator[Callable[..., None]]:
 
 
 def _patched(gpu: VirtualGpu) -> Patched:
-    """The patches for a device: those that an earlier one has left in place, or new ones."""
+    """The patches for a device: those that an earlier one has left in place, or new ones.
+
+    Raises RealDeviceInUse where the process uses a real GPU, and TorchUnsupported where this torch
+    lacks what the device needs.
+    """
     if torch.cuda.is_initialized() and not kept.in_place:
         raise RealDeviceInUse("cuda")
     if not kept.in_place:
@@ -161,6 +166,10 @@ def _patched(gpu: VirtualGpu) -> Patched:
 
 @contextlib.contextmanager
 def _kernels() -> Iterator[None]:
+    """Register the device's kernels for the length of a `with` block.
+
+    They stay afterwards, unless there is a real GPU: then torch's own come back.
+    """
     register_kernels()
     try:
         yield
@@ -178,7 +187,10 @@ _wrap: Final = find_internal(
 
 
 def open_in_child(devices: int, memory: int | str | None, gpu: str | None = None) -> None:
-    """Opens the device in a process that was spawned, until that ends, unless the process has one."""
+    """Open the device in a spawned process until that ends.
+
+    Does nothing where the process has one.
+    """
     if now.gpu is None:
         _opened.enter_context(virtual_cuda(devices, memory, gpu=gpu))
         atexit.register(_opened.close)  # not later, when the modules it needs are gone
@@ -186,6 +198,8 @@ def open_in_child(devices: int, memory: int | str | None, gpu: str | None = None
 
 @torch_patches()
 def _spawning(opening: Opening) -> Iterator[Patch]:
+    """Patch `torch.multiprocessing.spawn`, so that its processes open the device first."""
+
     def opening_too(gpu: VirtualGpu) -> Iterator[Patch]:
         model = None if gpu.model is None else gpu.model.name
         yield (
@@ -205,8 +219,9 @@ def _run_in_child(devices: int, memory: int, gpu: str | None, *args: Any) -> Non
 
 @contextlib.contextmanager
 def _pinning_after(imports: OriginalImports) -> Iterator[None]:
-    """An import puts the patches aside, also for the thread of a DataLoader that pins batches: it
-    waits meanwhile.
+    """Make a DataLoader's pinning thread wait for imports, for the length of a `with` block.
+
+    An import of a module of torch puts the patches aside, for all threads.
     """
     with contextlib.ExitStack() as undo:
         patch(
@@ -221,8 +236,9 @@ def _after_imports(lock: Any, original: Any, *args: Any, **kwargs: Any) -> Any:
 
 
 def _leave(patched: Patched) -> None:
-    """Undo the patches, unless they are kept in place; the device and its ledger are its user's
-    alone from now on.
+    """Undo the patches, unless they are kept in place.
+
+    If they are undone, they no longer lead to the device and its ledger.
     """
     kept.leave(patched)
     if not kept.keeping:
@@ -239,7 +255,10 @@ def _close(gpu: VirtualGpu, closing: list[Callable[[], object]]) -> None:
 
 
 def _after_fork_in_child() -> None:
-    """A forked worker must not touch the device: CUDA cannot be used after a fork."""
+    """Close the device in a process that was forked.
+
+    CUDA cannot be used after a fork, so a forked worker must not touch the device.
+    """
     if now.gpu is not None:
         thread_state.forked = True
         for device in now.gpu.devices:
@@ -264,8 +283,9 @@ class OpenDevice:
 
 
 def choose_device(kind: str, devices: int = 1) -> tuple[str, str]:
-    """The kind of device that is meant, and why: for "auto" real GPUs if there are enough of them,
-    else virtual.
+    """The kind of device that is meant, and one sentence that says why.
+
+    For "auto" it is "cuda" if this machine has enough GPUs, else "virtual".
     """
     if kind != "auto":
         return str(kind), f"{_NAMES.get(kind, kind)} was asked for"
@@ -296,8 +316,9 @@ def open_device(
 ) -> Iterator[OpenDevice]:
     """Open a device for the length of a `with` block; `memory` and `gpu` are as for `virtual_cuda`.
 
-    "auto" takes the machine's own GPUs and falls back on virtual ones. Raises BadDeviceCount,
-    BadSize, UnknownGpu, AlreadyOpen, and NoSuchDevice where this machine does not have the device.
+    "auto" takes the machine's own GPUs, or virtual ones where there are too few. Raises
+    BadDeviceCount, BadSize, UnknownGpu, AlreadyOpen, and NoSuchDevice where this machine does not
+    have the device.
     """
     if isinstance(devices, bool) or not isinstance(devices, int) or devices < 1:
         raise BadDeviceCount(devices)

@@ -34,10 +34,11 @@ _REFUSE: Final = object()
 
 
 def find_internal(path: str, feature: str = "", otherwise: Any = _REFUSE) -> Any:
-    """What stands under a dotted name of torch, its module imported if need be.
+    """The object under a dotted name of torch, its module imported if need be.
 
-    Where there is nothing: `otherwise`, if that is given, else a stand-in that raises TorchLacks,
-    with `feature`, when it is used. Raises TorchUnsupported for a name that is indispensable.
+    Where there is none, it is `otherwise`, if that is given, else a stand-in that raises
+    TorchLacks, with `feature`, when it is used. Raises TorchUnsupported for a name that is
+    indispensable.
     """
     try:
         return _resolve(path)
@@ -48,7 +49,10 @@ def find_internal(path: str, feature: str = "", otherwise: Any = _REFUSE) -> Any
 
 
 def require_internal(path: str, feature: str) -> Any:
-    """What stands under a dotted name of torch. Raises TorchLacks where there is nothing."""
+    """The object under a dotted name of torch.
+
+    Raises TorchLacks where there is none.
+    """
     found = find_internal(path, feature)
     if isinstance(found, Lacking):
         found()
@@ -90,7 +94,8 @@ _use_keys: Final = find_internal("torch._C._ForceDispatchKeyGuard", "dispatch ke
 
 
 def dispatch_also_to(keys: Any) -> Any:
-    """A `with` block in which these dispatch keys are not left out, as they are inside
-    `__torch_dispatch__`.
+    """A `with` block in which operators reach these dispatch keys, too.
+
+    Inside `__torch_dispatch__` torch leaves them out.
     """
     return _use_keys(_keys_included(), _keys_excluded() - keys)

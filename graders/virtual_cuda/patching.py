@@ -1,5 +1,7 @@
-"""Replaces attributes of torch for a while and restores them; the registry of what the virtual
-device replaces.
+"""Replaces attributes of torch for a while, and restores them afterwards.
+
+A patch is one such replacement. Modules of the virtual device register functions that make their
+patches; `registry` holds them, and `kept` the patches that stay for the next device.
 """
 
 from __future__ import annotations
@@ -27,7 +29,7 @@ LEFT_OUT: Final = object()  # the value of a patch of something that this torch 
 
 
 class Replaced(NamedTuple):
-    """One patch in force."""
+    """One patch in force: what was there before, and what was put there."""
 
     owner: Any
     name: str
@@ -54,9 +56,9 @@ _originals: Final[
 
 
 class ClassWatch:
-    """Whom the device's own code tells when it changes torch, or a class that its tensors have.
+    """Tells a sandbox when the device's own code changes torch or a class of its tensors.
 
-    A sandbox sets `before` and `after`; what changes at another time was changed by somebody else.
+    A sandbox sets `before` and `after`. What changes at another time was changed by somebody else.
     """
 
     def __init__(self) -> None:
@@ -81,11 +83,11 @@ class_watch: Final = ClassWatch()
 
 
 def patch(patches: Iterable[Patch], undo: contextlib.ExitStack) -> list[Replaced]:
-    """Replace attributes; `undo` restores them in reverse order.
+    """Replace attributes, and have `undo` restore them in reverse order.
 
-    Returns what was there before, for `aside`.
-
-    A function that a package has from one of its modules is replaced in the module, too.
+    Returns what was replaced, for `aside`. Patches that a closed device has left in place are
+    undone first. A function that a package has from one of its modules is replaced in that module,
+    too.
     """
     kept.restore()
     done: list[Replaced] = []
@@ -113,7 +115,10 @@ def patch(patches: Iterable[Patch], undo: contextlib.ExitStack) -> list[Replaced
 
 
 def _home(owner: Any, name: str, function: Any) -> ModuleType | None:
-    """The module that a function is defined in, if `owner` is another one, and both have it now."""
+    """The module that defines a function, or None.
+
+    It is None where that module is `owner`, or where it no longer has the function.
+    """
     if type(function) is not FunctionType or not isinstance(owner, ModuleType):
         return None
     module = sys.modules.get(function.__module__)
@@ -135,9 +140,7 @@ def _in_modules(done: list[Replaced]) -> dict[int, Replaced]:
 
 
 def patches_in_force() -> list[Replaced]:
-    """Everything that `patch` has replaced and not yet restored, in the order in which that was
-    done.
-    """
+    """Everything that `patch` has replaced and not yet restored, in that order."""
     return [one for done in _in_force.values() for one in done]
 
 
@@ -145,8 +148,10 @@ _PLAIN: Final = frozenset({int, float, str, type(None)})
 
 
 def _without_object(value: Any) -> Any:
-    """A function in the place of a method or a partial function, which would lead to objects of the
-    device's.
+    """A function that leads to no object of the device's.
+
+    A method or a partial function leads to such objects, so a plain function is returned that calls
+    it. Any other value is returned as it is.
     """
     held = (
         value.__self__
@@ -157,6 +162,7 @@ def _without_object(value: Any) -> Any:
     )
     if held is None or isinstance(held, (type, ModuleType)):
         return value
+    # A partial function of plain values alone can stay.
     plain = (
         isinstance(value, functools.partial)
         and type(value.func) is FunctionType
@@ -165,6 +171,7 @@ def _without_object(value: Any) -> Any:
     if plain and all(type(argument) in _PLAIN for argument in value.args):
         return value  # it leads to nothing, and can be pickled
 
+    # All others are hidden in the closure of a function.
     def call(*args: Any, **kwargs: Any) -> Any:
         return value(*args, **kwargs)
 
@@ -185,6 +192,10 @@ class _Like:
         self._made: dict[tuple[int, ...], tuple[Any, Any]] = {}
 
     def __call__(self, owner: Any, name: str, before: Any, value: Any) -> Any:
+        """The value to put in the place of `before`, with the name and the signature of that.
+
+        A value that replaces no function is returned nearly as it is: see `_without_object`.
+        """
         built_in = type(before) is BuiltinFunctionType and isinstance(owner, ModuleType)
         if before is _MISSING and isinstance(owner, type):
             before = getattr(owner, name, None)  # which it inherits
@@ -202,7 +213,10 @@ class _Like:
 
 
 def _parts(value: Any) -> Iterator[int]:
-    """The identities of what a function is made of: two with the same are one."""
+    """The identities of what a function is made of.
+
+    Two functions with the same ones do the same.
+    """
     if isinstance(value, MethodType):
         yield from (identity(value.__func__), identity(value.__self__))
     elif type(value) is FunctionType:
@@ -217,14 +231,15 @@ def _parts(value: Any) -> Iterator[int]:
 
 
 def _is_its_own(function: FunctionType) -> bool:
-    """Whether a function uses itself, to be handed to a `__torch_function__`: then it was made for
-    one of torch's.
+    """True if a function refers to itself.
+
+    It does so to hand itself to a `__torch_function__`, so it was made for one function of torch.
     """
     return any(cell.cell_contents is function for cell in function.__closure__ or ())
 
 
 def _copy(function: FunctionType) -> Any:
-    """A function that does the same and can be given another name."""
+    """A function that does what this one does and can be given another name."""
     if (
         function.__kwdefaults__
     ):  # a copy would have to be given them, and a sandbox takes that for tampering
@@ -245,8 +260,9 @@ def _copy(function: FunctionType) -> Any:
 
 
 def _name(function: FunctionType, before: Any, module: str | None) -> None:
-    """Give a function the names of this one of torch's; `module` is where pickle finds one that is
-    not Python's.
+    """Give a function the name, documentation and signature of one of torch's.
+
+    `module` is where pickle finds a function that is built in; None for all others.
     """
     function.__name__, function.__doc__ = before.__name__, before.__doc__
     function.__qualname__ = before.__qualname__ if module is None else before.__name__
@@ -284,8 +300,9 @@ def around(owner: Any, name: str, function: Callable[..., Any]) -> Patch:
 
 
 def unpatched(function: Any) -> Any:
-    """What a function of ours stands for, with the same object if it is a method; any other one as
-    it is.
+    """The function of torch that a function of ours replaces.
+
+    A method keeps its object. A function that replaces nothing is returned as it is.
     """
     if isinstance(function, MethodType):
         return MethodType(unpatched(function.__func__), function.__self__)
@@ -304,7 +321,10 @@ def unpatched(function: Any) -> Any:
 def aside(
     done: list[Replaced], stays: Callable[[Replaced], bool] = lambda one: False
 ) -> Iterator[None]:
-    """Undo the patches for the length of a `with` block, but those that `stays` chooses."""
+    """Undo patches for the length of a `with` block, except those that `stays` chooses.
+
+    Afterwards they are in place again, and `done` says anew what they replace.
+    """
     moved = [one for one in done if not stays(one)]
     now = [
         (one.owner, one.name, vars(one.owner)[one.name])
@@ -328,6 +348,10 @@ def aside(
 
 
 def _put_back(done: list[Replaced]) -> None:
+    """Restore what patches have replaced, the last one first.
+
+    A name that torch did not have is removed, unless somebody has given it another value since.
+    """
     with class_watch:
         for owner, name, before, put in reversed(done):
             if before is not _MISSING:
@@ -340,18 +364,20 @@ def _put_back(done: list[Replaced]) -> None:
 
 @contextlib.contextmanager
 def patch_imported_names(names: dict[str, Any]) -> Iterator[None]:
-    """Apply the patches in force to the global names of a file that was run before the device was
-    opened.
+    """Apply the patches in force to the names of a file, for the length of a `with` block.
 
-    `from torch.cuda import is_available` at the top of such a file, or a table of such functions,
-    holds the original.
+    The file was run before the device was opened. So `from torch.cuda import is_available` at its
+    top, or a table of such functions, holds the original. Afterwards the names have their values
+    again.
     """
+    # Which functions of the file are originals of a patch?
     held = list(_held(names))
     own = {identity(value) for _, _, value in held}
     for key in _in_force.keys() - _originals.keys():
         _originals[key] = _in_modules(_in_force[key])
     every = [_originals[key] for key in _in_force]
     found = [(key, known[key]) for known in every for key in own & known.keys()]
+    # By the identity of the original: what stands in its place now.
     replaced = {key: vars(one.owner)[one.name] for key, one in found}
     taken = (
         [(holder, key, value) for holder, key, value in held if identity(value) in replaced]
@@ -370,8 +396,9 @@ def patch_imported_names(names: dict[str, Any]) -> Iterator[None]:
 
 
 def _held(holder: Any, depth: int = 0) -> Iterator[tuple[Any, Any, Any]]:
-    """Every function in a file's names, and in the lists and dicts among them, each with its holder
-    and its key.
+    """Every function among a file's names, each with its holder and its key there.
+
+    Lists and dicts among the names are searched, too.
     """
     for key, value in holder.items() if type(holder) is dict else enumerate(holder):
         if type(value) is dict or type(value) is list:
@@ -418,18 +445,19 @@ class Opening:
     lasting: list[type] = field(default_factory=list)
 
     def enter(self, context: Callable[[], AbstractContextManager[object]]) -> None:
-        """Enter this context now, and whenever the patches are put in place again; it is left when
-        they are undone.
+        """Enter this context now, and whenever the patches are put in place again.
+
+        It is left when they are undone.
         """
         self.around.append(context)
         self.undo.enter_context(context())
 
 
 class _Values:
-    """Values that names of modules and classes should have; `_MISSING` is for those that there
-    should not be.
+    """Values that names of modules and classes should have.
 
-    All are compared at once: this is done for every device that opens.
+    `_MISSING` stands for a name that should not be there. All are compared at once: this is done
+    for every device that opens.
     """
 
     def __init__(self) -> None:
@@ -440,7 +468,7 @@ class _Values:
         self._places: dict[tuple[int, str], int] = {}
 
     def put(self, owner: Any, name: str, value: Any) -> None:
-        """From now on the name should have this value."""
+        """Expect this value under the name from now on."""
         place = self._places.setdefault((identity(owner), name), len(self._values))
         if place < len(self._values):
             self._values[place] = value
@@ -473,7 +501,7 @@ class _Target:
         self.put[name] = put
 
     def holds(self, values: dict[str, Any]) -> bool:
-        """Whether these are the values now."""
+        """True if the names have these values now."""
         return all(map(is_, map(self.held.get, values), values.values()))
 
     def fill(self, values: dict[str, Any]) -> None:
@@ -520,11 +548,13 @@ class Patched:
         self._read_patches()
 
     def _read_patches(self) -> None:
-        """Note what is to be restored, again where modules of torch have changed it when they were
-        imported.
+        """Note what is to be restored.
+
+        It is read again where modules of torch, when they were imported, have changed it.
         """
         if len(self._read) == len(self._patches) and all(map(is_, self._read, self._patches)):
             return
+        # By module or class: what was there, and what was put there.
         self._read, known, self._targets = [*self._patches], self._targets, {}
         self._in_modules = _in_modules(self._read)
         for owner, name, before, put in self._read:  # a function may be patched more than once
@@ -535,6 +565,7 @@ class Patched:
             target.add(name, before, put)
         for key, target in known.items():
             self._targets[key].put.update(target.put)
+        # The values to compare, before and after.
         self._put, self._lasting, self._before, self._before_lasting = (
             _Values(),
             _Values(),
@@ -557,8 +588,9 @@ class Patched:
             self._lasting.put(target.owner, name, value)
 
     def renew(self, gpu: VirtualGpu) -> None:
-        """Use the patches, which are in place, for another device; those that somebody has replaced
-        are put back.
+        """Use the patches, which are in place, for another device.
+
+        Those that somebody has replaced are put back.
         """
         with class_watch:
             for target in () if self._put.in_place else self._targets.values():
@@ -572,8 +604,9 @@ class Patched:
                 setattr(owner, name, value)
 
     def hand_over(self, gpu: VirtualGpu) -> list[Patch]:
-        """Use the patches for another device, so that they do not keep the last one; returns those
-        that differ.
+        """Make the patches use another device, so that they do not keep the last one alive.
+
+        Returns those whose values differ for it; the caller puts them in place.
         """
         self.opening.gpu = gpu
         made = (patch for renewed in self.opening.again for patch in renewed(gpu))
@@ -592,10 +625,13 @@ class Patched:
         return changed
 
     def put_again(self, gpu: VirtualGpu) -> bool:
-        """Put them in place after they were undone; False where what they replace has changed since
-        they were made.
+        """Put the patches in place for another device, after they were undone.
+
+        Returns False, with nothing put in place, where what they replace has changed since they
+        were made.
         """
         self._read_patches()
+        # Those that stayed in place need not be put there again.
         targets = [
             target for target in self._targets.values() if not (self._stayed and target.lasting)
         ]
@@ -606,6 +642,7 @@ class Patched:
         if any(map(sys.modules.__contains__, self.opening.awaited)) or not same:
             self.restore_lasting()
             return False
+        # Nothing has changed: put everything in place, as `patch` does.
         with contextlib.ExitStack() as undo:
             for context in self.opening.around:
                 undo.enter_context(context())
@@ -629,7 +666,7 @@ class Patched:
                     target.restore()
 
     def restore_lasting(self) -> None:
-        """Undo those that stayed, but for what somebody has put in their place."""
+        """Undo the patches that stayed, except where somebody has replaced them."""
         if self._stayed:
             self._stayed = False
             with class_watch:
@@ -639,8 +676,9 @@ class Patched:
 
 
 class Kept:
-    """Patches of a closed device that are still in place, or undone: to make them takes longer than
-    many calls do.
+    """Patches of a closed device, still in place or undone, for the next device to use.
+
+    To make new ones takes longer than many calls do.
     """
 
     def __init__(self) -> None:
@@ -653,7 +691,10 @@ class Kept:
         return self._in_place is not None
 
     def take(self, gpu: VirtualGpu) -> Patched | None:
-        """Those that could be used again, in place for the device that opens now."""
+        """The patches of an earlier device, in place for the one that opens now, or None.
+
+        Whatever it returns, nothing is kept any longer.
+        """
         patched = self._in_place
         undone = self._undone
         self._in_place = self._undone = None
@@ -666,26 +707,26 @@ class Kept:
         return patched
 
     def leave(self, patched: Patched) -> None:
-        """The device has closed: leave its patches in place, or undo them."""
+        """Take over the patches of a device that has closed; undo them unless they are kept."""
         self._in_place = patched
         if not self.keeping:
             self.restore()
 
     def restore(self) -> None:
-        """Undo what is left in place; the next device can use it still."""
+        """Undo the patches that are still in place; the next device can still use them."""
         if (patched := self._in_place) is not None:
             self._in_place = None
             self._undone = patched
             patched.undo.close()
 
     def restore_all(self, modules: bool = True) -> None:
-        """Undo what is left in place; with `modules`, also that which lasts."""
+        """Undo the patches that are still in place; with `modules`, the lasting ones, too."""
         self.restore()
         if modules and self._undone is not None:
             self._undone.restore_lasting()
 
     def stop(self) -> None:
-        """Keep nothing from now on."""
+        """Undo all patches, and keep none from now on."""
         self.keeping = False
         self.restore_all()
         self._undone = None
@@ -705,7 +746,10 @@ class PatchRegistry:
         self._checked = False
 
     def register(self, stage: Stage = Stage.REPLACE) -> Callable[[PatchMaker], PatchMaker]:
-        """Decorator: the function returns patches, made anew each time the device is opened."""
+        """A decorator for functions that make patches.
+
+        They are called each time patches are made for a device.
+        """
 
         def registered(maker: PatchMaker) -> PatchMaker:
             self.makers[stage].append(maker)
@@ -715,10 +759,11 @@ class PatchRegistry:
         return registered
 
     def patches(self, opening: Opening) -> Iterator[Patch]:
-        """Every patch, stage by stage, to be applied while iterating; raises DuplicatePatch.
+        """Every patch, stage by stage, to be applied while iterating.
 
-        The patches of a stage are made before the first of them is applied, so that the order of
-        the modules does not matter.
+        Raises DuplicatePatch where two functions of a stage patch the same name. The patches of a
+        stage are made before the first of them is applied, so that the order of the modules does
+        not matter.
         """
         for makers in self.makers.values():
             made = [
@@ -752,8 +797,9 @@ _claimed: str | None = None  # the device that is open in this process
 
 @contextlib.contextmanager
 def claim(device: str) -> Iterator[None]:
-    """Let no other device open while this one is: two recorders would each see half of what
-    happens.
+    """Let no other device open for the length of a `with` block.
+
+    Two recorders would each see half of what happens. Raises AlreadyOpen where one is open.
     """
     global _claimed
     if _claimed is not None:

@@ -1,5 +1,6 @@
-"""Records the operators that run on a real device, the memory in use there, and when the host waits
-for it.
+"""Records what runs on a real device, for the same ledger as the virtual one's.
+
+Recorded are operators, the memory in use, copies, and when the host waits for the device.
 """
 
 from __future__ import annotations
@@ -80,8 +81,9 @@ _open: Final[list[Observer]] = []  # the observer of the open device, for a fork
 
 
 def _after_fork_in_child() -> None:
-    """A loader's worker inherits the observer, whose device it must not touch and whose ledger is
-    not read.
+    """Stop recording in a process that was forked.
+
+    A DataLoader's worker must not touch the device, and nobody reads its ledger.
     """
     for observer in _open:
         observer.open = False
@@ -95,6 +97,10 @@ def _watch_forks() -> None:
 
 
 def _patches(observer: Observer) -> Iterator[Patch]:
+    """The patches of a real device.
+
+    They record passes and waits and watch the memory, and give every new thread a recording mode.
+    """
     yield from observer.memory.patches()
     yield from observer.waits.patches()
     yield from observer.passes.patches()
@@ -108,8 +114,9 @@ def _patches(observer: Observer) -> Iterator[Patch]:
         return given
 
     def tolist(original: Any, tensor: Any) -> Any:
-        """`tolist` is a copy to the host under another name; on the host itself it is recorded as a
-        wait.
+        """Call `Tensor.tolist`, whose copy to the host is recorded under that name.
+
+        On the host itself nothing is copied, and it is recorded as a wait.
         """
         before = observer.thread.reading
         observer.thread.reading = "tolist"
@@ -121,8 +128,9 @@ def _patches(observer: Observer) -> Iterator[Patch]:
             observer.thread.reading = before
 
     def run(original: Any, thread: Any) -> None:
-        """A dispatch mode holds in one thread only, so that every thread the student starts is
-        given its own.
+        """Call `Thread.run` in a recording mode.
+
+        A dispatch mode holds in one thread only, so every thread of the student's gets its own.
         """
         with RecordingMode(observer):
             original(thread)
@@ -134,6 +142,7 @@ def _patches(observer: Observer) -> Iterator[Patch]:
         finally:
             observer.thread.quiet -= 1
 
+    # Around what is patched above, and around the functions that wait.
     for name in ("backward", "grad"):
         yield around(torch.autograd, name, observer.remember_autocast)
     for owner, name, what in explicit_waits(observer.kind):
@@ -149,10 +158,10 @@ def _patches(observer: Observer) -> Iterator[Patch]:
 
 @contextlib.contextmanager
 def real_device(kind: str = "cuda") -> Iterator[RealDevice]:
-    """Record this process on a real device ("cuda", "mps" or "cpu") for the length of a `with`
-    block.
+    """Record this process on a real device, for the length of a `with` block.
 
-    Raises NoSuchDevice and AlreadyOpen.
+    The kind is "cuda", "mps" or "cpu". On CUDA, convolutions do without TF32 meanwhile. Raises
+    NoSuchDevice and AlreadyOpen.
     """
     kept.restore()
     if kind not in KINDS or not device_count(kind):
@@ -200,8 +209,9 @@ def limit_memory(memory: int) -> None:
 
 
 def device_failure() -> Exception | None:
-    """The error that has broken this process's CUDA context, or None; waits until the device has
-    finished.
+    """The error that has broken this process's CUDA context, or None.
+
+    Waits until the device has finished.
     """
     if not torch.cuda.is_initialized():
         return None
@@ -231,20 +241,24 @@ def kind_of(func: Any) -> str:
 
 
 class KnownWaits:
-    """Counts the waits of a device that does not report them: by what is known of each operator on
-    CUDA.
+    """Counts the waits on a device that does not report them.
+
+    It counts how often the host would wait for each operator on CUDA.
     """
 
     def run(self, func: Any, args: Any, kwargs: Any) -> tuple[Any, int]:
-        """What the operator returns, and how often the host waited for it."""
+        """Run an operator.
+
+        Returns its result, and how often the host waited for it.
+        """
         return func(*args, **kwargs), _expected(func, args, kwargs)
 
     def patches(self) -> Iterator[Patch]:
-        """What is patched for the counting."""
+        """The patches that the counting needs: none."""
         yield from ()
 
     def complain(self) -> None:
-        """Report one wait as `torch.cuda.set_sync_debug_mode` asks."""
+        """Do nothing: only CUDA has `torch.cuda.set_sync_debug_mode`."""
 
 
 def _expected(func: Any, args: Any, kwargs: Any) -> int:
@@ -271,19 +285,19 @@ def _set_filters(filters: Any) -> None:
 
 
 class _Tally(threading.local):
-    """The warnings of the operator now running in this thread; None while the student's own code
-    runs.
+    """How many warnings the operator now running in this thread has caused.
+
+    None while the student's own code runs.
     """
 
     count: int | None = None
 
 
 class CudaWaits(KnownWaits):
-    """Counts the warnings of CUDA's sync debug mode, which is on while an operator runs, and only
-    then.
+    """Counts the warnings of CUDA's sync debug mode, which is on while an operator runs.
 
-    Off in between, because warnings and warning filters belong to the student. The mode that the
-    student sets is kept and honoured.
+    It is off in between, because warnings and warning filters belong to the student. The mode that
+    the student sets is kept and honoured.
     """
 
     def __init__(self) -> None:
@@ -298,6 +312,11 @@ class CudaWaits(KnownWaits):
             torch.cuda.set_sync_debug_mode(self.students)
 
     def run(self, func: Any, args: Any, kwargs: Any) -> tuple[Any, int]:
+        """Run an operator in sync debug mode.
+
+        Returns its result, and how often the host waited for it. The student's warning filters are
+        put aside meanwhile where they would hide the warnings.
+        """
         out: Any = None
 
         def call(_: Any) -> float:
@@ -305,6 +324,7 @@ class CudaWaits(KnownWaits):
             out = func(*args, **kwargs)
             return 0.0
 
+        # The warnings must be seen, whatever the student filters.
         theirs = warnings.filters
         overruled = theirs[:1] != [_ALWAYS]  # by a filter the student has put in front
         if overruled:
@@ -325,7 +345,10 @@ class CudaWaits(KnownWaits):
         return out, count
 
     def complain(self) -> None:
-        """Report one wait in the mode that the student has set."""
+        """Report one wait in the mode that the student has set.
+
+        Warns, or raises RuntimeError, as CUDA does.
+        """
         if self.students == 2:
             raise RuntimeError(WARNING)
         if self.students == 1:
@@ -350,8 +373,9 @@ class CudaWaits(KnownWaits):
 
 
 def explicit_waits(kind: str) -> Iterator[tuple[Any, str, str]]:
-    """The functions that tell the host to wait: owner, attribute, and what the ledger calls the
-    wait.
+    """The functions that tell the host to wait.
+
+    Of each: its owner, its name there, and what the ledger calls the wait.
     """
     yield torch.accelerator, "synchronize", "synchronize"
     if kind == "cuda":
@@ -374,16 +398,17 @@ def storage_behind(tensor: torch.Tensor) -> Any:
 
 
 class MemoryUsage:
-    """The memory of a kind of device.
+    """Measures the memory of a kind of device.
 
-    This one is Metal's: its allocator keeps no peak of its own.
+    This class is for Metal, whose allocator keeps no peak; those for CUDA and the host derive from
+    it.
     """
 
     def __init__(self) -> None:
         self.highest = 0
 
     def take(self, tensor: torch.Tensor) -> int:
-        """The bytes that are new in a tensor that an operator has made."""
+        """The bytes of a tensor that an operator has made; counts them where need be."""
         storage = storage_behind(tensor)
         return 0 if storage is None else int(storage.nbytes())
 
@@ -398,16 +423,21 @@ class MemoryUsage:
         return {"mps:0": self.highest}
 
     def patches(self) -> Iterator[Patch]:
-        """What has to be patched for the peaks to be right."""
+        """The patches that the peaks need: none."""
         yield from ()
 
 
 class CudaUsage(MemoryUsage):
-    """As CUDA's caching allocator counts it, temporaries inside an operator included, since the
-    device was opened.
+    """Measures memory as CUDA's caching allocator counts it, since the device was opened.
+
+    Temporaries inside an operator are included.
     """
 
     def __init__(self) -> None:
+        """Start CUDA, and take the memory now in use as zero.
+
+        Resets the peaks that CUDA's allocator keeps.
+        """
         torch.cuda.init()
         self.devices = range(torch.cuda.device_count())
         self.peak = dict.fromkeys(self.devices, 0)
@@ -436,8 +466,9 @@ class CudaUsage(MemoryUsage):
         return {f"cuda:{index}": peak for index, peak in self.peak.items()}
 
     def patches(self) -> Iterator[Patch]:
-        """A student who measures a peak resets it first; the ledger's own peak must not be lost by
-        that.
+        """The patches that keep the ledger's peak when a student resets CUDA's own.
+
+        A student who measures a peak resets it first.
         """
         for home in (torch.cuda, torch.cuda.memory):
             yield around(home, "reset_peak_memory_stats", self.reset)
@@ -455,7 +486,7 @@ def _allocated(index: int) -> dict[str, int]:
 
 
 class HostUsage(MemoryUsage):
-    """The storages that operators made since the device was opened, until they are freed."""
+    """Measures the storages that operators made since the device was opened."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -463,6 +494,10 @@ class HostUsage(MemoryUsage):
         self.known: dict[int, Any] = {}
 
     def take(self, tensor: torch.Tensor) -> int:
+        """The bytes of a tensor's storage, or 0 for a storage that is counted already.
+
+        Counts them as in use until the storage is freed.
+        """
         storage = storage_behind(tensor)
         if storage is None or storage._cdata in self.known:
             return 0
@@ -508,8 +543,10 @@ _ALSO_KNOWN_AS: Final = {
 
 
 class _ObservedThread(threading.local):
-    """The autocast dtype, what a copy is made for, and whether nothing is recorded; for each
-    thread.
+    """Where each thread stands.
+
+    `autocast` is the dtype of autocast, `reading` what a copy to the host is made for, and nothing
+    is recorded while `quiet` is not 0.
     """
 
     autocast: Any = _UNSET
@@ -551,7 +588,7 @@ class Observer:
         self._moved: int | None = None  # the storage that the last copy onto the device made
 
     def operate(self, mode: RecordingMode, func: Any, args: Any, kwargs: Any) -> Any:
-        """Run one operator, and record what it did if it concerns the device."""
+        """Run one operator, record what it did if it concerns the device, and return its result."""
         if not self.open or self.thread.quiet:
             return func(*args, **kwargs)
         given = [*tensors_in(args), *tensors_in(kwargs)]
@@ -565,6 +602,7 @@ class Observer:
         if _is_shorthand(func):
             with mode:
                 return func._op_dk(_COMPOSITE, *args, **kwargs)
+        # Run it, and see what is new.
         storages = {_storage_key(tensor) for tensor in given} - {None}
         name = name_of(func)
         if name == "lift_fresh":
@@ -577,6 +615,7 @@ class Observer:
         ]
         if name == "_to_copy" and out.device.type == self.kind:
             device = out.device
+        # Write down the operator, then its copy, then its waits.
         self._write_operation(str(func), device, sum(map(self.memory.take, made)))
         if name in COPIES:
             self._write_copy(name, args, kwargs, out)
@@ -601,8 +640,9 @@ class Observer:
         return torch.device(self.kind, torch.cuda.current_device() if self.kind == "cuda" else 0)
 
     def _lifted(self, func: Any, args: Any, kwargs: Any) -> Any:
-        """`torch.tensor(data, device=…)`: made on the host and copied where no mode can see it,
-        then shown here.
+        """Run `lift_fresh`, with which `torch.tensor(data, device=…)` ends, and record the copy.
+
+        The tensor was made on the host and copied where no mode can see it.
         """
         out = func(*args, **kwargs)
         key = _storage_key(out)
@@ -615,6 +655,7 @@ class Observer:
         return out
 
     def _write_copy(self, name: str, args: Any, kwargs: Any, out: torch.Tensor) -> None:
+        """Record a copy if it leads from one device to another; on Metal, its wait, too."""
         if name == "copy_":
             target = args[0]
             source = args[1]
@@ -641,6 +682,7 @@ class Observer:
             self.wait(self.thread.reading or "copy")
 
     def _write_operation(self, name: str, device: torch.device, size: int) -> None:
+        """Record one operator, with the modes and the memory of this moment."""
         grad = torch.is_grad_enabled()
         inference = torch.is_inference_mode_enabled()
         mode = (GRAD if grad else 0) | (INFERENCE if inference else 0)
@@ -660,6 +702,7 @@ class Observer:
         source: str,
         target: str,
     ) -> None:
+        """Record the bytes of one copy between devices; nothing if there are none."""
         if not size:
             return
         at = perf_counter()
@@ -669,14 +712,18 @@ class Observer:
         )
 
     def wait(self, what: str, explicit: bool = False) -> None:
-        """The host has waited."""
+        """Record that the host has waited.
+
+        A wait that was not explicit is also reported as the student has asked: see `complain`.
+        """
         self.rows.append(SyncRow(perf_counter(), *self.passes.here(), what, explicit))
         if not explicit:
             self.waits.complain()
 
     def remember_autocast(self, original: Any, *args: Any, **kwargs: Any) -> Any:
-        """Runs a backward pass, whose operators are recorded with the autocast dtype that it was
-        started under.
+        """Run a backward pass, and keep the autocast dtype that it was started under.
+
+        Its operators, also those in other threads, are recorded with that.
         """
         before = self.backward_autocast
         now = self.thread.autocast
@@ -694,7 +741,7 @@ def _storage_key(tensor: torch.Tensor) -> int | None:
 
 @functools.cache
 def _is_made_of_others(func: Any, kind: str) -> bool:
-    """Whether an operator has no kernel of its own on the device but is put together from others."""
+    """True if an operator has no kernel of its own on the device but calls others."""
     has = _has_kernel
     name = func.name()
     return bool(
@@ -705,7 +752,8 @@ def _is_made_of_others(func: Any, kind: str) -> bool:
 
 @functools.cache
 def _is_shorthand(func: Any) -> bool:
-    """`to`, `item`, `linear`, …: autograd takes them apart, but in inference mode they arrive
-    whole.
+    """True for `to`, `item`, `linear` and others that autograd takes apart.
+
+    In inference mode they arrive whole.
     """
     return bool(_has_kernel(func.name(), "CompositeImplicitAutograd"))

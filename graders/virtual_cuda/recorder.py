@@ -1,5 +1,7 @@
-"""Records what torch does beside operators: forward and backward passes, optimizer steps, scaler
-calls.
+"""Records forward and backward passes, optimizer steps and calls of a gradient scaler.
+
+Operators are recorded elsewhere. What is recorded are rows of the ledger, each with the student's
+line. A line is found as an instruction: a code object, and an offset in it.
 """
 
 from __future__ import annotations
@@ -64,7 +66,7 @@ _run_engine: Final = find_internal(
 
 @functools.cache
 def from_library(filename: str) -> bool:
-    """Whether code of this file is Python's, an installed package's or ours, and not a student's."""
+    """True if a file is Python's, an installed package's or ours, not a student's."""
     if filename.startswith(
         _LIBRARIES
     ):  # most of them: only the folder is looked up, as others are in it, too
@@ -73,9 +75,9 @@ def from_library(filename: str) -> bool:
 
 
 class _Files(dict[str, bool | None]):
-    """Whether a file is a student's; None for those given to `nothing_above`.
+    """Whether a file is a student's, by its name; None for those given to `nothing_above`.
 
-    A code object takes longer to hash.
+    By name, because a code object takes longer to hash.
     """
 
     def __missing__(self, filename: str) -> bool:
@@ -87,8 +89,9 @@ student_file: Final = _Files()
 
 
 def nothing_above(filename: str) -> None:
-    """Look for students' frames only below those of this file, which calls student code and is not
-    called by it.
+    """Stop the search for a student's frame at frames of this file.
+
+    The file calls student code and is not called by it.
     """
     student_file[filename] = None
 
@@ -97,12 +100,12 @@ Instruction = tuple[CodeType | None, int | None]  # its code object and its offs
 
 
 def _finder() -> Generator[Instruction, None, None]:
-    """Answers each `next` with the code object and instruction offset of the innermost frame that
-    is not a library's.
+    """Yields the instruction that is running in the innermost frame of a student's file.
 
-    A generator's frame leads to the one that resumes it. `sys._getframe`, and `f_code` and `id`
-    too, raise audit events: where these are watched, each takes as long as an operation. The lines
-    of passes under way are known: what calls them is not looked at again.
+    (None, None) where there is no such frame. A generator's frame leads to the one that resumes it.
+    `sys._getframe`, and `f_code` and `id` too, raise audit events: where these are watched, each
+    takes as long as an operation. The lines of passes under way are known: what calls them is not
+    looked at again.
     """
     own: Any = sys._getframe()
     of_passes = identity(own.f_globals), identity(_run_engine.__globals__)
@@ -113,6 +116,7 @@ def _finder() -> Generator[Instruction, None, None]:
     while True:
         names: Any = None  # what a student's module holds is not kept
         yield found
+        # From the caller of `site`, which resumes this generator.
         found, frame = (None, None), own.f_back.f_back
         while frame is not None:
             names = frame.f_globals
@@ -122,12 +126,14 @@ def _finder() -> Generator[Instruction, None, None]:
                 frame = frame.f_back
                 continue
             code = frame.f_code
+            # A pass under way: its line was found when it began.
             if code is _FORWARD or code is _ENGINE:
                 lines = _running.passes if code is _FORWARD else _running.backwards
                 if lines and lines[-1][2]:
                     found = lines[-1][:2]
                     frame = None
                     continue
+            # Any other frame: is it a student's?
             known = student_file[code.co_filename]
             if (
                 known is False
@@ -145,7 +151,10 @@ _next_instruction()
 
 
 def site() -> Instruction:
-    """The code object and instruction offset of the innermost frame that is not a library's."""
+    """The instruction that is running in the innermost frame of a student's file.
+
+    It is (None, None) where there is no such frame.
+    """
     try:
         return _next_instruction()
     except (
@@ -162,7 +171,7 @@ _STEP: Final = "Optimizer.step#"  # how torch names a step to its profiler
 
 
 class _PassesOfThread(threading.local):
-    """What is under way in this thread."""
+    """The passes and optimizer steps under way in this thread."""
 
     def __init__(self) -> None:
         # Lines of the forward passes inside one another, of backward passes, and whether they are
@@ -176,7 +185,7 @@ _running: Final = _PassesOfThread()
 
 
 class Recorder:
-    """Patches the functions that training code calls.
+    """Records passes, optimizer steps and scaler calls by patching functions of torch.
 
     Each span it opens is closed, also by an exception.
     """
@@ -199,20 +208,24 @@ class Recorder:
         return self.backward_site if found[0] is None else found
 
     def record_into(self, rows: list[Row]) -> Iterator[Patch]:
-        """Record what comes in these rows; patches nothing."""
+        """Record into these rows from now on; the iterator has no patches."""
         self.rows, self.backward_site, self.off = rows, (None, None), False
         return iter(())
 
     def stop(self) -> None:
-        """Record no more, until `record_into`."""
+        """Record no forward passes until `record_into` is called."""
         self.off = True
 
     @property
     def stepping(self) -> bool:
-        """Whether this thread is inside an optimizer step."""
+        """True if this thread is inside an optimizer step."""
         return bool(_running.steps)
 
     def forward(self, original: Any) -> Any:
+        """The function to put in the place of `nn.Module.__call__`.
+
+        It writes a row before the call of a module, and one after it, also after an exception.
+        """
         recorder = self
         running = _running
         grad_on = torch.is_grad_enabled
@@ -256,8 +269,9 @@ class Recorder:
 
     @contextlib.contextmanager
     def backward_pass(self) -> Iterator[None]:
-        """Record one backward pass, for the length of a `with` block; an error in it may be
-        reworded.
+        """Record one backward pass, for the length of a `with` block.
+
+        An error in it is raised in other words where `reword` knows better ones.
         """
         outer = self.backward_site
         found = site()
@@ -295,8 +309,9 @@ class Recorder:
             self.rows.append(EndRow(perf_counter(), steps.pop()[0]))
 
     def leave(self, original: Any, region: Any, kind: Any, *rest: Any) -> Any:
-        """A step that raises does not reach its hooks, but it does leave the profiler's region
-        around it.
+        """Record the end of an optimizer step, where the profiler's region around it ends.
+
+        A step that raises does not reach its hooks, but it does leave that region.
         """
         if kind is not None and region.name.startswith(_STEP):
             self.close_step(region.name.removeprefix(_STEP).rpartition(".")[0])
@@ -307,14 +322,15 @@ class Recorder:
         return original(*args, **kwargs)
 
     def backward_patches(self) -> Iterator[Patch]:
-        """Record backward passes; `torch_api/backward.py` does it where it has to do more than
-        that.
+        """The patches that record backward passes.
+
+        The virtual device uses others, which do more: see `torch_api/backward.py`.
         """
         yield around(torch.autograd, "backward", self._record_backward)
         yield around(torch.autograd, "grad", self._record_backward)
 
     def patches(self) -> Iterator[Patch]:
-        """Record forward passes, steps that raise and the calls of a scaler."""
+        """The patches that record forward passes, steps that raise and scaler calls."""
         yield nn.Module, "__call__", self.forward(nn.Module.__call__)
         yield around(torch.autograd.profiler.record_function, "__exit__", self.leave)
         for name in SCALER_CALLS:
@@ -344,10 +360,10 @@ _FORWARD: Final = next(
 
 
 def autocast_patches(thread: Any, kind: str) -> Iterator[Patch]:
-    """Keep in `thread.autocast` the dtype that operators on a kind of device are cast to, None
-    where they are not.
+    """The patches that keep the dtype of autocast in `thread.autocast`.
 
-    torch's own answer is "none" inside an operator that has just been cast.
+    It is the dtype that operators on a kind of device are cast to, as text; None where they are not
+    cast. torch's own answer is "none" inside an operator that has just been cast.
     """
 
     def entered(original: Any, self: Any) -> Any:
@@ -366,8 +382,9 @@ def autocast_patches(thread: Any, kind: str) -> Iterator[Patch]:
 
 
 def devices_of(module: Any, args: Any, kwargs: Any) -> tuple[torch.device, ...]:
-    """The devices of a module's inputs and first parameter; where one layer is elsewhere, the call
-    itself fails.
+    """The devices of a module's inputs and of its first parameter.
+
+    Where a later layer is elsewhere, the call itself fails.
     """
     found: dict[torch.device, None] = {}
     for value in (*args, *kwargs.values()) if kwargs else args:
@@ -382,6 +399,7 @@ def devices_of(module: Any, args: Any, kwargs: Any) -> tuple[torch.device, ...]:
 
 
 def _first_parameter(module: Any) -> Any:
+    """The first parameter of a module or of the modules in it; None if there is none."""
     for parameter in module._parameters.values():
         if parameter is not None:
             return parameter
