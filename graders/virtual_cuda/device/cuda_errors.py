@@ -32,9 +32,9 @@ _MEMORY_MANAGEMENT: Final = (
 
 
 def accelerator_error(text: str) -> RuntimeError:
-    """torch's error class for what CUDA itself reports, with this text.
+    """torch's error for what CUDA itself reports, with this text.
 
-    Older releases of torch have no such class; there it is a RuntimeError.
+    Older releases of torch have no class of its own for it; there it is a RuntimeError.
     """
     error_class: Any = getattr(torch, "AcceleratorError", RuntimeError)
     error: RuntimeError = error_class(text)

@@ -1,4 +1,8 @@
-"""Attention: CUDA's fused kernels, and which of them torch chooses."""
+"""Attention: CUDA's fused kernels, and which of them torch chooses.
+
+A fused kernel does in one launch what would otherwise take several operators. The inner tensor of a
+device tensor is the CPU tensor with its values.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +48,10 @@ _ROW: Final = 32  # the kernel pads its sums of exponentials to so many queries
 
 
 def _attend_on_host(*args: Any, **named: Any) -> Any:
-    """The CPU's attention, whichever of CUDA's kernels are off: it has some of their switches."""
+    """The result of the CPU's attention, whichever of CUDA's kernels are switched off.
+
+    The CPU's attention obeys some of their switches, so these are on for the length of the call.
+    """
     flags = torch.backends.cuda.flash_sdp_enabled(), torch.backends.cuda.math_sdp_enabled()
     if all(flags):
         return _host_attention(*args, **named)
@@ -58,26 +65,36 @@ def _attend_on_host(*args: Any, **named: Any) -> Any:
 
 
 def _heads_inside(made: Any) -> Any:
-    """Queries before heads, as the memory-efficient kernel writes them."""
+    """A copy with queries before heads in memory, as the memory-efficient kernel writes it."""
     batch, count, length, size = made.shape
     return made.new_empty((batch, length, count, size)).transpose(1, 2).copy_(made)
 
 
 def _laid_out_as(made: Any, pattern: Any) -> Any:
-    """As the other kernels write results: in the layout of an operand, whose heads may have another size."""
+    """A copy in the memory layout of an operand, whose heads may have another size.
+
+    The kernels other than the memory-efficient one write results so.
+    """
     *outer, last = torch.empty_like(pattern).stride()
     strides = [stride // pattern.shape[3] * made.shape[3] for stride in outer]
     return made.new_empty_strided(made.shape, [*strides, last]).copy_(made)
 
 
 class FusedAttention(torch.autograd.Function):
-    """One of CUDA's three fused kernels.
+    """One of CUDA's three fused kernels, and the class of the memory-efficient one.
 
-    The CPU's own graph inside computes the gradients; what CUDA would keep alive is kept here.
+    The CPU's own graph inside computes the gradients. Memory that CUDA would keep alive for them is
+    kept here.
     """
 
     @staticmethod
     def forward(ctx: Any, query: Any, key: Any, value: Any, mask: Any, settings: Any) -> Any:
+        """Compute attention on the host, and put the result on the device.
+
+        `settings` are the kernel's name, dropout, `is_causal`, scale and `enable_gqa`. The
+        operation is recorded. If gradients are needed, what CUDA keeps for backward is allocated
+        and saved in `ctx`.
+        """
         device = query._block.device
         needs = any(ctx.needs_input_grad)
         inner = [t._inner.detach().requires_grad_(t.requires_grad) for t in (query, key, value)]
@@ -88,6 +105,7 @@ class FusedAttention(torch.autograd.Function):
             else [bias := bias.detach().requires_grad_()]
         )
         kernel, dropout, causal, scale, grouped = settings
+        # Compute on the host.
         with torch.enable_grad() if needs else torch.no_grad():
             if causal and bias is not None:  # the CPU takes one or the other
                 past = torch.ones(query.shape[2], key.shape[2], dtype=torch.bool).tril()
@@ -105,6 +123,7 @@ class FusedAttention(torch.autograd.Function):
             out = _attend_on_host(
                 *operands, bias, dropout, causal, scale=scale, enable_gqa=grouped
             ).to(dtype)
+        # Lay the result out in memory as the kernel does.
         efficient = kernel == "efficient"
         size = query.shape[3]
         padded = -(-size // 8) * 8 if kernel == "flash" else size
@@ -119,6 +138,7 @@ class FusedAttention(torch.autograd.Function):
         record_operation(
             "aten._scaled_dot_product_efficient_attention.default", device, plain.nbytes, work
         )
+        # Keep for backward what CUDA keeps; `sizes` are in bytes.
         if needs:
             rows = -(-query.shape[2] // _ROW) * _ROW if efficient else query.shape[2]
             sizes = [query.shape[0] * query.shape[1] * rows * 4]
@@ -137,6 +157,11 @@ class FusedAttention(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, gradient: Any) -> Any:
+        """The gradients of query, key, value and mask, on the device.
+
+        The operation is recorded. Raises if the device is closed, or if a saved tensor was changed
+        since. With `create_graph`, the gradients refuse to be differentiated again.
+        """
         _ = ctx.saved_tensors  # refuses if one of them was written to since
         inner, out, device, kernel = reveal(ctx.held)
         if device.closed:
@@ -162,15 +187,15 @@ class FusedAttention(torch.autograd.Function):
 
 
 class FlashAttention(FusedAttention):
-    """The same under the name of the flash kernel."""
+    """The flash kernel: a class of its own, for the name in autograd's graph."""
 
 
 class PaddedAttention(FusedAttention):
-    """The flash kernel with heads that were padded: what is left of its result."""
+    """The flash kernel with padded heads: in autograd's graph, the cut of its result."""
 
 
 class CudnnAttention(FusedAttention):
-    """The same under the name of cuDNN's kernel."""
+    """cuDNN's kernel: a class of its own, for the name in autograd's graph."""
 
 
 for _cls, _name in (
@@ -197,7 +222,7 @@ _ENABLED: Final[dict[str, Any]] = {
 
 
 def _kernel_suits(kernel: str, query: Any, key: Any, value: Any, mask: Any, grouped: bool) -> bool:
-    """Whether a kernel takes operands that one of them takes."""
+    """True if this kernel takes operands that at least one fused kernel takes."""
     single, sizes = query.dtype is torch.float32, (query.shape[3], value.shape[3])
     if kernel == "efficient":
         return not grouped and not any(size % (4 if single else 8) for size in sizes)
@@ -211,7 +236,7 @@ def _kernel_suits(kernel: str, query: Any, key: Any, value: Any, mask: Any, grou
 
 
 def _kernel_takes(kernel: str, query: Any, key: Any, value: Any, mask: Any, grouped: bool) -> bool:
-    """Whether a kernel is on and takes the operands."""
+    """True if this kernel is switched on and takes the operands."""
     operands = (query, key, value)
     if kernel == "math" or not _ENABLED[kernel]():  # plain operators take anything
         return bool(_ENABLED[kernel]())
@@ -237,9 +262,10 @@ def _kernel_takes(kernel: str, query: Any, key: Any, value: Any, mask: Any, grou
 
 
 def _chosen_kernel(query: Any, key: Any, value: Any, mask: Any, grouped: bool) -> str | None:
-    """The kernel that CUDA chooses, if one that is on takes the operands.
+    """The name of the kernel that CUDA chooses; None if no kernel that is on takes the operands.
 
-    cuDNN's comes first on a GPU of the H200's kind, unless `sdpa_kernel` says in which order they are asked.
+    cuDNN's comes first on a GPU of the H200's kind, unless `sdpa_kernel` says in which order they
+    are asked.
     """
     order = _order_of_kernels()
     if order == _USUAL_ORDER:
@@ -263,12 +289,19 @@ def attend(
     is_causal: bool = False,
     **named: Any,
 ) -> Any:
-    """Runs the kernel that CUDA chooses. Raises what CUDA raises if none takes the operands, or a mask is elsewhere."""
+    """Run attention with the kernel that CUDA chooses, and return its result.
+
+    `original` is torch's own function; it runs where the query is not on the device, where
+    operators are being recorded, and where no fused kernel is chosen. Raises RuntimeError, as CUDA
+    does, if no kernel takes the operands or the mask is on another device.
+    """
+    # Under autocast: cast the operands, then begin again without it.
     if type(query) in VIRTUAL and torch.is_autocast_enabled("cuda"):
         lower = functools.partial(cast_by_autocast, torch.get_autocast_dtype("cuda"))
         with torch.autocast("cuda", enabled=False):
             query, key, value, attn_mask = map(lower, (query, key, value, attn_mask))
             return attend(original, query, key, value, attn_mask, dropout_p, is_causal, **named)
+    # A fused kernel, if one takes the operands.
     if type(query) in VIRTUAL and not is_recording_operators():
         grouped = bool(named.get("enable_gqa"))
         kernel = _chosen_kernel(query, key, value, attn_mask, grouped)
@@ -284,6 +317,7 @@ def attend(
                 "No viable backend for scaled_dot_product_attention was found. "
                 "This is likely due to turning off both the math kernel and the fused kernels."
             )
+    # Plain operators, or the host's own attention.
     together = type(query) in VIRTUAL and not are_on_several_devices(query, key, value)
     if together and query.dim() == 4 and are_on_several_devices(query, attn_mask):
         method = "wrapper_CUDA___scaled_dot_product_efficient_attention"
@@ -292,7 +326,7 @@ def attend(
 
 
 def can_use_kernel(kernel: str, original: Any, params: Any, debug: bool = False) -> bool:
-    """`torch.backends.cuda.can_use_flash_attention` and its kin."""
+    """The answer of `torch.backends.cuda.can_use_flash_attention` and its kin."""
     operands = (params.query, params.key, params.value)
     if type(operands[0]) not in VIRTUAL:
         return bool(original(params, debug))
@@ -311,7 +345,7 @@ def number_of_chosen_kernel(
     scale: float | None = None,
     enable_gqa: bool = False,
 ) -> int:
-    """The number of the kernel, -1 if none is left."""
+    """torch's number of the kernel that CUDA chooses; -1 if none takes the operands."""
     if type(query) not in VIRTUAL:
         named = {"scale": scale, "enable_gqa": enable_gqa}
         return int(original(query, key, value, attn_mask, dropout_p, is_causal, **named))

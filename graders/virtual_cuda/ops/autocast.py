@@ -34,6 +34,7 @@ _cast_weights: Final[
 
 
 def _eligible(value: Any) -> bool:
+    """True for a floating-point tensor on the device, unless it is float64."""
     return (
         (type(value) in VIRTUAL or getattr(value, "is_cuda", False))
         and value.dtype.is_floating_point
@@ -42,7 +43,11 @@ def _eligible(value: Any) -> bool:
 
 
 def cast(value: Any, dtype: torch.dtype) -> Any:
-    """What autocast makes of an argument: floating tensors of the device in this type, but for float64."""
+    """The argument as autocast casts it; lists and tuples are cast inside.
+
+    Floating-point tensors on the device get this dtype, except float64 ones. A weight that was cast
+    to half precision is kept until the outermost autocast region ends, and given again.
+    """
     if isinstance(value, torch.Tensor):
         if not _eligible(value) or value.dtype is dtype:
             return value
@@ -69,11 +74,15 @@ def cast(value: Any, dtype: torch.dtype) -> Any:
 
 
 def _cast_all(op: Any, args: Any, kwargs: Any, dtype: torch.dtype) -> Any:
+    """Run an operator with all its arguments cast to this dtype."""
     return op(*[cast(a, dtype) for a in args], **{k: cast(v, dtype) for k, v in kwargs.items()})
 
 
 def _optional(op: Any, args: Any, kwargs: Any) -> Any:
-    """float32 output, unless the caller asked for a dtype or the input is not a half."""
+    """Run an operator so that its result is float32.
+
+    It runs unchanged if the caller has asked for a dtype, or autocast does not cast the input.
+    """
     asked = kwargs.get("dtype") is not None or any(isinstance(a, torch.dtype) for a in args)
     names = [a.name for a in op._schema.arguments]
     if asked or "dtype" not in names or not _eligible(args[0]):
@@ -85,7 +94,10 @@ def _optional(op: Any, args: Any, kwargs: Any) -> Any:
 
 
 def _append(op: Any, args: Any, kwargs: Any) -> Any:
-    """`norm`: the overload that takes a dtype."""
+    """Run `norm` in the overload that takes a dtype, with float32.
+
+    It runs unchanged if autocast does not cast the input.
+    """
     if not _eligible(args[0]):
         return op(*args, **kwargs)
     if op is aten.norm.Scalar:
@@ -97,7 +109,10 @@ def _append(op: Any, args: Any, kwargs: Any) -> Any:
 
 
 def _promote(op: Any, args: Any, kwargs: Any) -> Any:
-    """The widest floating type among the arguments, at least the autocast type."""
+    """Run an operator in the widest floating dtype among its arguments.
+
+    That is float32 if one of them has it, else autocast's dtype.
+    """
     found = [tensor.dtype for tensor in tensors_in((args, kwargs)) if _eligible(tensor)]
     if not found:
         return op(*args, **kwargs)
@@ -106,6 +121,7 @@ def _promote(op: Any, args: Any, kwargs: Any) -> Any:
 
 
 def _banned(op: Any, args: Any, kwargs: Any) -> Any:
+    """Raise torch's RuntimeError for an operator that autocast forbids."""
     raise RuntimeError(_BANNED)
 
 
@@ -120,12 +136,16 @@ POLICIES: Final = {
 
 
 def _kernel(op: Any, policy: Any, /, *args: Any, **kwargs: Any) -> Any:
+    """Run an operator by its autocast policy, with autocast off inside."""
     with _without_keys(AUTOCAST):
         return policy(op, args, kwargs)
 
 
 def register(library: Any) -> None:
-    """Give every operator that has an autocast policy its kernel for autocast."""
+    """Register, for every operator that has an autocast policy, its kernel for autocast.
+
+    `library` is the torch.library.Library of aten.
+    """
     if AUTOCAST is None:  # this torch has no such key
         return
     for name, policy in autocast_policies().items():
@@ -138,13 +158,18 @@ def register(library: Any) -> None:
 
 
 def _clear(original: Any) -> None:
+    """Forget the weights that were cast, in torch's cache and in ours."""
     _cast_weights.clear()
     original()
 
 
 @torch_patches()
 def _patches(opening: Opening) -> Iterator[Patch]:
-    """Keep the ledger's idea of the autocast dtype; where torch clears its weight cache, ours is cleared too."""
+    """Yield the patches for autocast.
+
+    They keep the ledger's knowledge of the autocast dtype, and clear our cache of cast weights
+    where torch clears its own. The cache is also cleared when the device closes.
+    """
     opening.closing.append(_cast_weights.clear)
     yield from autocast_patches(thread_state, "cuda")
     yield around(torch, "clear_autocast_cache", _clear)

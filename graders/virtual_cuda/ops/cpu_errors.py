@@ -1,4 +1,7 @@
-"""What CUDA does where a CPU kernel raises: a result, an assertion on the device, or other words."""
+"""Answers for operators whose CPU kernel has raised, as CUDA would give them.
+
+CUDA gives a result, or fails later by an assertion on the device, or raises in other words.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +35,8 @@ def handle_cpu_error(
 ) -> Any:
     """The result that an operator gives on CUDA although the CPU raised `error`.
 
-    Where CUDA raises as well, this raises: the error in CUDA's words, or `error` itself.
+    Where CUDA raises as well, this raises: the error in CUDA's words, or `error` itself. For a bad
+    index the result is a stand-in, and the open GPU is marked: the next wait of the host raises.
     """
     text = str(error)
     if "DefaultCPUAllocator" in text or "can't allocate memory" in text:
@@ -54,7 +58,7 @@ def handle_cpu_error(
 
 
 def _result_before_assertion(func: Any, inner: Any, kwargs: Any) -> Any:
-    """What a launch gives although its kernel will assert: zeros, or what was to be changed."""
+    """The result of a launch whose kernel will assert: zeros, or what was to be changed."""
     schema = func._schema
     if schema.is_mutable:
         return inner[0]
@@ -70,7 +74,7 @@ def _result_before_assertion(func: Any, inner: Any, kwargs: Any) -> Any:
 
 
 def _translated(func: Any, inner: Any, error: Exception) -> Exception | None:
-    """CUDA's exception for a CPU kernel's; None where both say the same."""
+    """CUDA's exception in place of a CPU kernel's; None where both say the same."""
     text = str(error)
     facts = facts_of(func)
     # A rule of the operator's own goes first.
@@ -99,6 +103,7 @@ def _translated(func: Any, inner: Any, error: Exception) -> Exception | None:
 
 
 def _first_dtype_name(inner: Any) -> str:
+    """C++'s name for the dtype of the first tensor among the arguments."""
     for tensor in tensors_in(inner):
         return DTYPE_NAMES.get(tensor.dtype, "Undefined")
     return "Undefined"
@@ -116,7 +121,7 @@ def _in_cuda_words(text: str) -> str:
 
 
 def usual_cuda_name(cpu_name: str) -> str:
-    """The name of CUDA's kernel for the CPU's, if nothing else is known.
+    """The name that CUDA's kernel usually has, made from the CPU kernel's name.
 
     `tools/make_facts.py` leaves these names out of the measured ones.
     """

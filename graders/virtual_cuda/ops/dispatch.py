@@ -1,6 +1,9 @@
-"""Runs any operator on the virtual device: opens its arguments, computes, wraps, and records.
+"""Runs any operator on the virtual device.
 
-`plans.py` has shorter ways for operators whose arguments and results are of a known form.
+It opens the arguments, computes on the CPU, wraps the results and records the operation. To open a
+device tensor is to take the CPU tensor inside, the inner tensor; to wrap one is to put a device
+tensor around it. `plans.py` has shorter ways for operators whose arguments and results have a known
+form.
 """
 
 from __future__ import annotations
@@ -37,12 +40,12 @@ _NO_DISPATCH: Final = torch.Tensor.__torch_dispatch__
 
 
 class _ThreadState(threading.local):
-    """What a thread knows besides what torch keeps for it."""
+    """The state of a thread, besides what torch keeps for it."""
 
     autocast: Any = None
     """The dtype that operators are cast to; None outside of autocast."""
     strides: Any = None
-    """Those of the copy that C++ makes next: it leaves them out for a device that it hardly knows."""
+    """Those of the copy that C++ makes next, which leaves them out for a device it hardly knows."""
     cast: bool = False
     """Whether parts of an operator run that autocast has dealt with: they are not cast again."""
     forked: bool = False
@@ -56,7 +59,10 @@ thread_state: Final = _ThreadState()
 
 
 def closed_device_error(device: VirtualDevice) -> Exception:
-    """The error for a tensor whose device is no longer open: what has ended it, or DeviceClosed."""
+    """The error for a tensor whose device is no longer open.
+
+    It is the error of what has ended the device, a fork or a failed kernel; else DeviceClosed.
+    """
     if thread_state.forked:
         return forked_process_error()
     if device.gpu.lost:
@@ -65,7 +71,10 @@ def closed_device_error(device: VirtualDevice) -> Exception:
 
 
 def require_open_device(tensor: Any) -> VirtualDevice:
-    """The device of a tensor; raises DeviceClosed, or what has ended the device."""
+    """The device of a tensor.
+
+    Raises DeviceClosed, or the error of what has ended the device.
+    """
     device: VirtualDevice = tensor._block.device
     if device.closed:
         raise closed_device_error(device)
@@ -73,7 +82,10 @@ def require_open_device(tensor: Any) -> VirtualDevice:
 
 
 def allocate(device: VirtualDevice, nbytes: int) -> Block:
-    """A new block; raises torch's OutOfMemoryError."""
+    """A new block of memory on a device.
+
+    Raises torch's OutOfMemoryError, after the GPU's observers were called.
+    """
     memory = device.memory
     size = (nbytes + ROUND - 1) & -ROUND
     small_live = memory.small_live + size
@@ -106,10 +118,10 @@ def record_operation(
     where: Any = None,
     at: float | None = None,
 ) -> None:
-    """Append one operation to the ledger: all operations go through here.
+    """Append one operation to the ledger; all operations go through here.
 
-    `nbytes` is what its results newly occupy. `where`, if known: code object and instruction
-    offset of the student's line. `at`: when it ended, if not now.
+    `nbytes` is what its results newly occupy. `where`, if known: code object and instruction offset
+    of the student's line. `at`: when it ended, if not now.
     """
     code, offset = where or site()
     mode = GRAD if _is_grad_enabled() else 0
@@ -123,7 +135,7 @@ def record_operation(
 
 
 def work_of(results: Any, arguments: Any) -> tuple[Any, ...]:
-    """What an operator had to do, for the clock.
+    """The work of an operator, for the clock.
 
     That is the dtype, the shape of the first result, and the shapes of the tensors it was given.
     """
@@ -142,9 +154,10 @@ def work_of(results: Any, arguments: Any) -> tuple[Any, ...]:
 
 
 def put_on_device(result: Any, device: VirtualDevice, name: str, *shapes: Any) -> Any:
-    """A device tensor around a new strided result, and the operation's line in the ledger.
+    """A device tensor around a new strided result; the operation is recorded.
 
-    `shapes`: those of the tensors it was made from, where they are not the result's.
+    `shapes`: those of the tensors it was made from, where they are not the result's. Raises torch's
+    OutOfMemoryError.
     """
     at = perf_counter()
     nbytes = result.nbytes
@@ -159,7 +172,11 @@ def put_on_device(result: Any, device: VirtualDevice, name: str, *shapes: Any) -
 
 
 def refuse_if_too_large(func: Any, inner: Any, kwargs: Any, device: VirtualDevice) -> None:
-    """Raise torch's OutOfMemoryError for a result that does not fit, before the host computes it."""
+    """Raise torch's OutOfMemoryError for a result that does not fit on the device.
+
+    This is done before the host computes it. The size is found by a run on torch's "meta" device,
+    where tensors have no values.
+    """
     on_meta = [value.to("meta") if isinstance(value, torch.Tensor) else value for value in inner]
     try:
         result = func(*on_meta, **(kwargs or {}))
@@ -174,7 +191,7 @@ def refuse_if_too_large(func: Any, inner: Any, kwargs: Any, device: VirtualDevic
 
 
 class Unwrapped:
-    """What a call's arguments were: the inner tensors, the devices met, and the way back."""
+    """The arguments of one call, opened: the devices met, and the way back."""
 
     __slots__ = ("back", "blocks", "device", "devices", "plain")
 
@@ -186,7 +203,10 @@ class Unwrapped:
         self.blocks: dict[int, Block] = {}  # by the address of a storage
 
     def open(self, value: Any) -> Any:
-        """The value with inner tensors in the place of device tensors, also in lists and tuples."""
+        """The value with inner tensors in the place of device tensors, also in lists and tuples.
+
+        What was met is noted in the attributes.
+        """
         kind = type(value)
         if kind in VIRTUAL:
             return self._open_tensor(value)
@@ -197,6 +217,7 @@ class Unwrapped:
         return value
 
     def _open_tensor(self, tensor: Any) -> torch.Tensor:
+        """The inner tensor of a device tensor; its device and block are noted."""
         device = tensor._block.device
         if self.device is None:
             self.device = device
@@ -212,7 +233,8 @@ class Unwrapped:
     def close(self, value: Any, device: VirtualDevice | None) -> tuple[Any, int]:
         """The results on the device, and how many bytes are new there.
 
-        An inner tensor that was an argument becomes that argument again.
+        An inner tensor that was an argument becomes that argument again. Without a device, results
+        stay on the host.
         """
         if isinstance(value, torch.Tensor):
             return self._close_tensor(value, device)
@@ -228,6 +250,10 @@ class Unwrapped:
         return results if type(value) is list else tuple(results), nbytes
 
     def _close_tensor(self, tensor: torch.Tensor, device: VirtualDevice | None) -> tuple[Any, int]:
+        """The device tensor for an inner one, and how many bytes are new.
+
+        An argument whose shape or strides have changed is updated.
+        """
         known = self.back.get(identity(tensor))
         if known is not None:
             if known.shape != tensor.shape or known.stride() != tensor.stride():
@@ -248,7 +274,7 @@ def wrap_result(
     """A device tensor around a result, and how many bytes are new.
 
     It shares the block of an argument or an earlier result with the same storage; a new block is
-    added to `blocks`.
+    added to `blocks`. Raises torch's OutOfMemoryError.
     """
     if tensor.layout is not torch.strided:
         return WRAPPERS[tensor.layout](tensor, device)
@@ -263,7 +289,7 @@ def wrap_result(
 
 
 def run_any(func: Any, args: Any, kwargs: Any) -> Any:
-    """Run any operator, whatever devices its arguments are on.
+    """Run any operator, whatever devices its arguments are on, and record it.
 
     Raises what CUDA raises. Gives NotImplemented where an argument has a dispatcher of its own,
     which torch asks next.

@@ -1,4 +1,4 @@
-"""Fourier transforms as cuFFT leaves their results."""
+"""Fourier transforms with the memory layout that cuFFT, CUDA's library, gives results."""
 
 from __future__ import annotations
 
@@ -20,10 +20,15 @@ TRANSFORMS: Final = [f"{kind}{dims}" for kind in _KINDS for dims in ("", "2", "n
 def transform_half_precision(
     name: str, original: Any, input: Any, *args: Any, **kwargs: Any
 ) -> Any:
-    """The CPU has no Fourier transforms in half precision: computed in single precision."""
+    """The transform of half-precision input, computed in single precision.
+
+    The CPU has no Fourier transforms in half precision. All other input goes to `original`, torch's
+    function called `name`. Raises RuntimeError for sizes that are no powers of two, as cuFFT does.
+    """
     if type(input) not in VIRTUAL or input.dtype not in _WIDER or torch.is_autocast_enabled("cuda"):
         return original(input, *args, **kwargs)
     made = original(input.to(_WIDER[input.dtype]), *args, **kwargs)
+    # Find the sizes of the transformed dimensions, for the refusal.
     lengths = args[0] if args else kwargs.get("n", kwargs.get("s"))
     lengths = [lengths] if isinstance(lengths, int) else lengths
     count = {"2": 2, "n": input.dim() if lengths is None else len(lengths)}.get(name[-1], 1)
@@ -45,13 +50,17 @@ def transform_half_precision(
 
 
 def _dims_by_stride(strides: Sequence[int], dims: Iterable[int]) -> list[int]:
+    """The dimensions, those with the largest strides first."""
     return sorted(dims, key=lambda dim: -strides[dim])
 
 
 def _strides_after_one_call(
     sizes: Sequence[int], strides: Sequence[int], dims: Sequence[int]
 ) -> list[int]:
-    """The strides that one call of cuFFT gives its result: batches in the input's order, then the transformed ones."""
+    """The strides that one call of cuFFT gives its result.
+
+    Dimensions that are not transformed come first, in the input's order, then the transformed ones.
+    """
     made = [0] * len(sizes)
     step = 1
     batches = _dims_by_stride(strides, (dim for dim in range(len(sizes)) if dim not in dims))
@@ -74,6 +83,11 @@ def _complex_strides(
 
 
 def _fft_strides(kind: str, given: Any, dims: Sequence[int], made: Any) -> Sequence[int]:
+    """The strides that CUDA gives the result `made` of an operator.
+
+    `kind` is the operator's name: from complex to complex, complex to real, or real to complex.
+    `given` is its input, `dims` are the transformed dimensions.
+    """
     dims = [dim % given.dim() for dim in dims]
     strides = given.stride()
     if kind == "_fft_c2c":
@@ -92,7 +106,7 @@ def _fft_strides(kind: str, given: Any, dims: Sequence[int], made: Any) -> Seque
 
 
 def _fft_output(kind: str, inner: Any, kwargs: Any, out: Any) -> Any:
-    """The results in the order in which cuFFT leaves them; the CPU's libraries have others."""
+    """The result with cuFFT's strides; the CPU's libraries give others."""
     given, dims = inner[:2]
     strides = _fft_strides(kind, given, dims, out) if dims else out.stride()
     return (

@@ -8,7 +8,8 @@ from typing import Any, Final
 from virtual_cuda.internals import DispatchKeySet, find_internal, has_kernel
 from virtual_cuda.ops.dispatch import run_any
 
-# Namespaces with a function of their own: function(func, args, kwargs). `torch_api/distributed.py` adds one.
+# Namespaces with a function of their own: function(func, args, kwargs).
+# `torch_api/distributed.py` adds one.
 NAMESPACES: Final[dict[str, Callable[[Any, Any, Any], Any]]] = {}
 _CUDA: Final = find_internal("torch._C.DispatchKey.CUDA", "operators of torch.library")
 # The kernels that programs have registered from Python, as "namespace/name/key".
@@ -20,10 +21,11 @@ _ONLY_CUDA: Final = (
 
 
 def run_library_operator(func: Any, args: Any, kwargs: Any) -> Any:
-    """Run an operator of a library; raises NotImplementedError for one that only has a compiled CUDA kernel.
+    """Run an operator that was defined with `torch.library`, and return its results.
 
-    A Python kernel for CUDA or for all devices is called with device tensors, as on a GPU. Other kernels get the CPU
-    tensors inside. What is registered may change at any time, so it is asked at every call.
+    A Python kernel for CUDA or for all devices is called with device tensors, as on a GPU. Other
+    kernels get the CPU tensors inside. What is registered may change at any time, so it is asked at
+    every call. Raises NotImplementedError for an operator that only has a compiled CUDA kernel.
     """
     name = func.name()
     if name.partition("::")[0] in NAMESPACES:

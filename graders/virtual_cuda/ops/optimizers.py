@@ -17,7 +17,11 @@ aten: Final = torch.ops.aten
 
 
 def _fused_step(func: Any, /, *lists: Any, **named: Any) -> None:
-    """A step, in single precision where something is narrower: some of the CPU's own kernels change no half then."""
+    """Change the parameters and states in these lists by one step of an optimizer.
+
+    Half precision is computed in single precision and copied back: some of the CPU's own kernels
+    leave such tensors unchanged.
+    """
     wide = [
         [tensor.float() if tensor.dtype in HALF else tensor for tensor in each] for each in lists
     ]
@@ -28,7 +32,10 @@ def _fused_step(func: Any, /, *lists: Any, **named: Any) -> None:
 
 
 def _learning_rate_anywhere(call: placement.OperatorCall) -> Any:
-    """A learning rate on the host is read there, whatever its shape."""
+    """Allow a learning rate on the host, whatever its shape: it is read there.
+
+    Raises CUDA's error for other tensors on different devices.
+    """
     placement.elementwise(call.func, {**call.given, "lr": None})
     return ALLOWED
 

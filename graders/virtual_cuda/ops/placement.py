@@ -32,13 +32,16 @@ def note(
 ) -> None:
     """Record that the host waited, and warn or raise as `torch.cuda.set_sync_debug_mode` asks.
 
-    That mode accepts `torch.cuda.synchronize()`, which says what it does, but not a stream's.
-    Raises the assert of a kernel that has failed since the last wait; the device is lost from then on.
+    `kind` is the ledger's name for the wait, `times` how often the host waited. That mode accepts
+    `torch.cuda.synchronize()`, which says what it does, but not a stream's; `warned` overrides
+    this. Raises RuntimeError if the mode is "error", and the assert of a kernel that has failed
+    since the last wait: the device is lost from then on.
     """
     gpu = now.gpu
     if gpu is None:
         return
     code, offset = where or site()
+    # Observers come first: they may raise.
     for called in gpu.on_wait:
         called(kind)
     device = gpu.devices[gpu.current].label
@@ -48,6 +51,7 @@ def note(
             if gpu.sync_debug == 2:
                 raise RuntimeError(WARNING)
             warn(WARNING)
+    # The host learns now of a kernel that has failed.
     if gpu.asserted:
         gpu.lost = True
         for open_device in gpu.devices:
@@ -65,7 +69,11 @@ def record_copy(
     wait: str = "copy",
     where: Any = None,
 ) -> None:
-    """Record one copy. The host waits for every copy that it did not ask to be asynchronous."""
+    """Record one copy between host and device, or between devices.
+
+    The host waits for every copy that it did not ask to be asynchronous, and `note` records that
+    wait, which may raise. Empty tensors are not recorded.
+    """
     gpu = now.gpu
     nbytes = tensor.nbytes
     if gpu is None or nbytes == 0:
@@ -81,7 +89,10 @@ def record_copy(
 
 
 def waits_of(func: Any) -> Callable[[Any, Any], None] | None:
-    """A function(args, kwargs) that records the waits which a call of this operator has caused, or None."""
+    """A function(args, kwargs) that records the waits which a call of this operator has caused.
+
+    None for an operator that never makes the host wait.
+    """
     waits = facts_of(func).waits
     if waits is None:
         return None
@@ -102,22 +113,28 @@ def waits_of(func: Any) -> Callable[[Any, Any], None] | None:
 
 
 def on_device(value: Any) -> bool:
-    """Whether this is a tensor of a virtual device."""
+    """True for a tensor of a virtual device."""
     return type(value) in VIRTUAL
 
 
 def on_host(value: Any) -> bool:
-    """Whether this is a tensor, and not one of a virtual device."""
+    """True for a tensor that is not on a virtual device."""
     return isinstance(value, torch.Tensor) and type(value) not in VIRTUAL
 
 
 def unless_empty(argument: str, count: int) -> Callable[[dict[str, Any]], int]:
-    """`count`, or 0 where this argument has no elements: the work is skipped then, and so is the wait."""
+    """A function of the arguments by name that gives `count`, or 0 where one is empty.
+
+    Without elements in that argument the work is skipped, and so is the wait.
+    """
     return lambda given: count if given[argument].numel() else 0
 
 
 def device_values(*names: str) -> Callable[[dict[str, Any]], int]:
-    """One for each of these arguments that is a tensor on the device: its value is read."""
+    """A function of the arguments by name that counts which of these are on the device.
+
+    The host reads the value of each.
+    """
     return lambda given: sum(on_device(given.get(name)) for name in names)
 
 
@@ -134,7 +151,10 @@ class OperatorCall(NamedTuple):
 
 
 def judge(func: Any, args: Any, kwargs: Any) -> Any:
-    """ALLOWED if the call may go on, or its finished result; raises CUDA's error if it may not."""
+    """Decide about a call whose arguments are on different devices.
+
+    Gives ALLOWED if the call may go on, or its finished result. Raises CUDA's error if it may not.
+    """
     given = {a.name: v for a, v in zip(func._schema.arguments, args, strict=False)} | kwargs
     facts = facts_of(func)
     if facts.placement is not None:
@@ -157,7 +177,11 @@ def judge(func: Any, args: Any, kwargs: Any) -> Any:
 
 
 def _without_values(func: Any, args: Any, kwargs: Any) -> Any:
-    """A tensor of the device "meta" is among the arguments. What goes with it does not depend on the other device."""
+    """The result of a call with a tensor of the device "meta", which has no values.
+
+    ALLOWED where the result is not on "meta", so that the call goes on. Raises the error of torch,
+    with the name of our device in it.
+    """
     try:
         out = func(*inner_of(args), **{key: inner_of(value) for key, value in kwargs.items()})
     except RuntimeError as error:
@@ -172,7 +196,11 @@ def _without_values(func: Any, args: Any, kwargs: Any) -> Any:
 
 
 def compare(method: str, order: Any, given: dict[str, Any]) -> None:
-    """What torch's generated wrappers do first: every tensor is compared with the first one met."""
+    """Compare the device of every tensor with that of the first one met.
+
+    torch's generated wrappers do this first. `order` has the arguments to look at, each with its
+    name in the message. Raises RuntimeError at the first difference.
+    """
     common = None
     for name, said in order:
         for tensor in tensors_in(given.get(name)):
@@ -183,9 +211,12 @@ def compare(method: str, order: Any, given: dict[str, Any]) -> None:
 
 
 def elementwise(func: Any, given: dict[str, Any], strict: Any = ()) -> tuple[int, str] | None:
-    """TensorIterator's rule. Returns the operand that is taken for a number, if there is one, with its argument's name.
+    """The operand that is taken for a number, with its argument's name; None if there is none.
 
-    Operands are counted from the output, which is 0.
+    This is the rule of TensorIterator, the part of torch that runs elementwise operators: all
+    operands are on one device, but one without dimensions may be on the host. Operands are counted
+    from the output, which is 0. Arguments in `strict` may not be on the host. Raises CUDA's error
+    where the rule is broken.
     """
     arguments = func._schema.arguments
     written = [a for a in arguments if a.alias_info is not None and a.alias_info.is_write]
@@ -193,11 +224,13 @@ def elementwise(func: Any, given: dict[str, Any], strict: Any = ()) -> tuple[int
     inputs = [
         (a.name, t) for a in arguments if a not in written for t in tensors_in(given.get(a.name))
     ]
+    # The first tensor on a device decides which one is meant.
     common = next((label_of(t) for _, t in [*outputs, *inputs] if not on_host(t)), HOST)
     for _, tensor in outputs:
         if label_of(tensor) != common:
             raise two_devices_error(common, label_of(tensor))
-    # In place, the first argument is an input as well, so operands are counted from the output that is made.
+    # In place, the first argument is an input as well, so operands are counted from the output
+    # that is made.
     before = 1 if not outputs or written[0].kwarg_only else 2
     number = None
     for operand, (name, tensor) in enumerate(inputs, before):
@@ -212,7 +245,10 @@ def elementwise(func: Any, given: dict[str, Any], strict: Any = ()) -> tuple[int
 
 
 def _outputs_first(func: Any, given: dict[str, Any]) -> None:
-    """Reductions give their output its device before TensorIterator looks at it."""
+    """Raise RuntimeError if the tensors of `out=` are on another device than the first input.
+
+    Reductions check this before TensorIterator looks at the operands.
+    """
     written = [a.name for a in func._schema.arguments if a.kwarg_only and a.alias_info is not None]
     source = next(
         (t for name, v in given.items() if name not in written for t in tensors_in(v)), None
@@ -229,12 +265,15 @@ def _outputs_first(func: Any, given: dict[str, Any]) -> None:
 
 
 def anywhere(call: OperatorCall) -> Any:
-    """A rule: the arguments may be on any device."""
+    """Allow arguments on any devices."""
     return ALLOWED
 
 
 def takes_no_number(call: OperatorCall) -> Any:
-    """A rule: the CUDA kernel does not take a CPU number that the checks let through, but as a weight."""
+    """Refuse a CPU number that the checks let through, but not as a weight.
+
+    Raises the error of CUDA's kernel, which cannot take it; else gives ALLOWED.
+    """
     number = elementwise(call.func, call.given, facts_of(call.func).strict)
     if number is not None and number[1] not in ("weight", "tensor2"):
         raise RuntimeError(
@@ -245,7 +284,7 @@ def takes_no_number(call: OperatorCall) -> Any:
 
 
 def crosses(source: Any, target: Any) -> None:
-    """Record that CUDA copies `source` to where `target` is, for which the host waits."""
+    """Record that CUDA copies `source` to the device of `target`, for which the host waits."""
     if label_of(source) == label_of(target):
         return
     plain = source if on_host(source) else source._inner
@@ -258,7 +297,7 @@ def crosses(source: Any, target: Any) -> None:
 
 
 def inner_of(value: Any) -> Any:
-    """A value with the CPU tensors that are inside the device's."""
+    """A value with the CPU tensors that are inside the device's, also in lists and tuples."""
     if type(value) in VIRTUAL:
         return value._inner
     if isinstance(value, (list, tuple)):
@@ -267,7 +306,11 @@ def inner_of(value: Any) -> Any:
 
 
 def stays(call: OperatorCall, base: Any) -> Any:
-    """The result is where `base` is: on the host the call ends here, as the dispatcher would put it on the device."""
+    """The result of a call whose result belongs where `base` is.
+
+    If that is the host, the call is run here, since the dispatcher would put the result on the
+    device. Otherwise ALLOWED.
+    """
     if not on_host(base):
         return ALLOWED
     func, args, kwargs, _ = call
@@ -281,11 +324,15 @@ def stays(call: OperatorCall, base: Any) -> Any:
 
 
 def _one_by_one(func: Any, args: Any, kwargs: Any) -> Any:
-    """The slow path of `_foreach_*`: lists that mix devices are taken element by element."""
+    """The result of `_foreach_*` for lists that mix devices, run element by element.
+
+    This is torch's slow path. Raises what the single operators raise.
+    """
     packet = name_of(func)
     overload = func._overloadname
     single = facts_of(func).single or f"{packet.removeprefix('_foreach_')}.Tensor"
     run = operator.attrgetter(single)(aten)
+    # One tensor for all elements must be on the host or on their device.
     first = next(value for value in args if isinstance(value, (list, tuple)))
     other = args[1] if overload == "Tensor" and len(args) > 1 else None
     if isinstance(other, torch.Tensor) and len({label_of(t) for t in first}) == 1:
@@ -294,6 +341,7 @@ def _one_by_one(func: Any, args: Any, kwargs: Any) -> Any:
             raise RuntimeError(
                 f"scalar tensor is expected to be on {where} but is on {label_of(other)}"
             )
+    # Elements whose tensors are on one device go to the operator itself, others to the single one.
     results = []
     for position in range(len(first)):
         element = [
