@@ -169,7 +169,10 @@ class GradingOptions:
     def run_options(
         self, exercises: Sequence[Exercise], secret: str, recorded: ChosenRecording | None
     ) -> RunOptions:
-        """What every submission is run with; seeds are the secret's, or that of recorded evidence."""
+        """What every submission is run with.
+
+        Its seeds come from the secret, or are the seed of the recorded evidence.
+        """
         if recorded is None:
             seeds = seeds_of_probes(secret, exercises)
         else:

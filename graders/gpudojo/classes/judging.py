@@ -60,10 +60,11 @@ def judge_record(
     exercises: Iterable[Exercise],
     only: frozenset[str] = frozenset(),
 ) -> SubmissionRow:
-    """Judge the record of a submission; return its row, which does not say yet whose it is.
+    """Judge the record of a submission and return its row.
 
-    `reference` has the functions of the reference's record. `only` names the functions that are graded; empty: all. Raises BadEvidence where the record was
-    damaged after it was kept.
+    The row does not say yet whose it is. `reference` has the functions of the reference's record.
+    `only` names the functions that are graded; if it is empty, all are. Raises BadEvidence where
+    the record was damaged after it was kept.
     """
     definitions = _definitions(record)
     places = {definition.function: definition for definition in definitions}
@@ -71,6 +72,7 @@ def judge_record(
     needs_human = _reviews_of_incidents(record) + _reviews_of_files(record)
     for exercise in exercises:
         functions = [each for each in exercise.functions if not only or each.name in only]
+        # Rounded together, so that the checks of an exercise add up to its points.
         points = iter(round_points([check.points for each in functions for check in each.checks]))
         checks = []
         for function in functions:

@@ -41,7 +41,10 @@ class LogEntry(NamedTuple):
 
 
 class Overrides:
-    """The log of points that people gave in one class; what was set last holds until it is undone."""
+    """The log of points that people gave in one class.
+
+    What was set last holds until it is undone.
+    """
 
     def __init__(self, out: Path) -> None:
         """Read the log, if there is one; raises BadFile."""
@@ -120,7 +123,10 @@ def _unquote(cell: str) -> str:
 
 
 def _entries_in_force(log: Iterable[LogEntry]) -> dict[tuple[str, str], LogEntry]:
-    """The entries that hold after a log, by the student's key and the item; the last set is last."""
+    """The entries that hold after a log, by the student's key and the item.
+
+    They are in the order in which they were set.
+    """
     entries: dict[tuple[str, str], LogEntry] = {}
     for entry in log:
         entries.pop((entry.key, entry.item), None)
@@ -146,6 +152,7 @@ def find_item(name: str, row: SubmissionRow) -> tuple[str, float]:
     A check may be named by its end: `runs`, `train_epoch::runs`; an exercise by its number. Raises
     BadClass, with a suggestion, for a name that is unknown or means several checks.
     """
+    # What can be named, with what it is worth.
     exercises = {exercise.exercise: exercise.max_score for exercise in row.exercises}
     checks: dict[str, float] = {}
     for exercise in row.exercises:
@@ -161,6 +168,7 @@ def find_item(name: str, row: SubmissionRow) -> tuple[str, float]:
         some = ", ".join(_without_exercise(check) for check in found[:5])
         more = ", …" if len(found) > 5 else ""
         raise BadClass(f"{len(found)} checks are called {name!r}; write more of it: {some}{more}")
+    # There is none of that name: suggest one.
     names = list(exercises)
     names += [_without_exercise(check) for check in checks]
     names += [check.rpartition("::")[2] for check in checks]
@@ -193,6 +201,7 @@ def apply_overrides(
             problems.append(f"an override gives {given} for {item}; it was cut")
         return Override(min(entry.points, most), graded, entry.comment, entry.by, entry.at)
 
+    # Checks first: what was given for a whole exercise replaces the sum of its checks.
     rows = []
     for exercise in exercises:
         checks = []

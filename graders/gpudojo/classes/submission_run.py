@@ -137,9 +137,10 @@ class SubmissionRun:
     def _handle(self, frame: protocol.Frame) -> bool:
         """Put one message of the child into the record.
 
-        Returns False if the child is to be ended: it tampered, sent what nobody asked for, or ran out
-        of time while the grader itself stood still. In that case it is run again.
+        Returns False if the child is to be ended: it tampered, sent what nobody asked for, or ran
+        out of time while the grader itself stood still. In the last case it is run again.
         """
+        # What the child is about to do.
         if isinstance(frame, protocol.Isolated):
             self._note_layers(frame.layers)
             self._begin_step(self.options.seconds + GRACE)
@@ -151,6 +152,7 @@ class SubmissionRun:
         elif isinstance(frame, protocol.Began):
             self.step = frame.step
             self._begin_step(self.options.seconds + GRACE)
+        # What it has seen.
         elif isinstance(frame, protocol.Loaded):
             errors = [frame.broken] if frame.broken else []
             if self._repeat_child_if_we_stood_still(errors):
@@ -159,6 +161,7 @@ class SubmissionRun:
             self._note_limits_reached(f"file {frame.file}", errors)
         elif isinstance(frame, protocol.Saw):
             return self._take_evidence(frame)
+        # What went wrong, and how it ends.
         elif isinstance(frame, protocol.Tampered):
             self._reject(f"it changed {frame.what} of the grader while it was graded")
         elif isinstance(frame, protocol.Reached):
@@ -179,7 +182,10 @@ class SubmissionRun:
         self.record.layers = {name: known.get(name) or why for name, why in every.items()}
 
     def _take_evidence(self, frame: protocol.Saw) -> bool:
-        """Add the evidence of a function to the record, if it was asked for; False if it was not."""
+        """Add the evidence of a function to the record, if it was asked for.
+
+        Returns False if the child is to be ended.
+        """
         evidence = frame.evidence
         key = f"{evidence.exercise}::{evidence.function}"
         observations = evidence.observations.values()

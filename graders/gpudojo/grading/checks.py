@@ -1,9 +1,11 @@
 """Ready-made checks, and what checks of several exercises share.
 
-For a simple exercise a probe returns `Cases[Ran]`, made by `describe_call`, and these declare its checks: `runs`,
-`same_as_reference`, `on_the_device`, `at_most`, `leaves_its_input_alone`. The last three hold for a function that does
-nothing, too, so they need `same_as_reference`, or another check named by `after`, to pass first. The functions named
-`expect_…` raise Failed and are for checks that an exercise declares itself.
+A probe calls the student's function in some scenarios and describes what it did. For a simple
+exercise a probe returns `Cases[Ran]`, made by `describe_call`, and these functions declare its
+checks: `runs`, `same_as_reference`, `on_the_device`, `at_most`, `leaves_its_input_alone`. The last
+three hold for a function that does nothing, too, so they need `same_as_reference`, or another check
+named by `after`, to pass first. The functions named `expect_…` raise Failed and are for checks that
+an exercise declares itself.
 """
 
 from __future__ import annotations
@@ -38,7 +40,7 @@ from gpudojo.model.results import not_handed_in
 
 T = TypeVar("T")
 
-# ---- what a call did -------------------------------------------------------------------------------------------------
+# ---- what a call did -----------------------------------------------------------------------------
 
 
 class Ran(Case, frozen=True):
@@ -81,7 +83,7 @@ def describe_call(call: Call, *args: Any, **kwargs: Any) -> Ran:
 
 
 def _plain(value: Any, depth: int = 0) -> Fact:
-    """A result as plain data; None for what is none."""
+    """A result as plain data. Values that are no plain data, or lie too deep, become None."""
     if value is None or type(value) in (bool, int, float, str):
         return value
     if isinstance(value, (list, tuple)) and depth < 4:
@@ -91,7 +93,7 @@ def _plain(value: Any, depth: int = 0) -> Fact:
     return None
 
 
-# ---- ready-made checks -----------------------------------------------------------------------------------------------
+# ---- ready-made checks ---------------------------------------------------------------------------
 
 # Which tensor each of these mistakes is about.
 _LEFT_BEHIND: Final = {
@@ -107,21 +109,21 @@ def runs(
     scenarios: Iterable[str] | None = None,
     diagnose: Diagnose = lambda raised, seen: None,
 ) -> None:
-    """Declare the check `runs`, which the others need: no error in these scenarios (in this order), or in any.
+    """Declare the check `runs`, which the other checks need.
 
-    Name the main scenarios and leave out edge cases, or try those in a probe declared with `edge=True`: an error there
-    fails the checks that look at it, and no others. `diagnose` names the misconception behind any error of the
-    student's function. To return without an error earns no points.
+    It passes if the function raises no error in these scenarios, in this order; without
+    `scenarios`, in any. Name the main scenarios and leave out edge cases, or try those in a probe
+    declared with `edge=True`: an error there fails the checks that look at it, and no others.
+    `diagnose` names the misconception behind any error of the student's function; it is set in
+    `function`, too. To return without an error earns no points.
     """
     chosen = None if scenarios is None else tuple(scenarios)
 
     def named(raised: Raised, seen: Seen) -> str | None:
         try:
             return diagnose(raised, seen)
-        except (
-            KeyError,
-            BadEvidence,
-        ):  # it looks at a probe that ended with an error too, or at nothing
+        except (KeyError, BadEvidence):
+            # It looks at a probe that ended with an error, too, or at nothing.
             return None
 
     function.diagnose = named
@@ -130,6 +132,7 @@ def runs(
     expected_of: list[tuple[Seen, list[str]]] = []  # the scenarios of the last reference
 
     def judge(seen: Seen, wanted: Seen) -> None:
+        # First, probes that did not return: the function or the file is missing or broken.
         for name, (status, error) in seen.ends.items():
             if status is CallStatus.RETURNED or name in edges:
                 continue
@@ -151,17 +154,18 @@ def runs(
                 )
             error = error if error.scenario else msgspec.structs.replace(error, scenario=name)
             raise scenario_raised(error, named(error, seen))
+        # Then, scenarios of which nothing was recorded. Evidence comes from where student code ran,
+        # so what is missing does not pass.
         found = dict(_scenarios(function, seen))
         if not expected_of or expected_of[0][0] is not wanted:
             expected_of[:] = [(wanted, [name for name, _ in _scenarios(function, wanted)])]
         expected = expected_of[0][1]
         for name in expected:
-            if (
-                name not in found
-            ):  # evidence comes from where student code ran: what is missing does not pass
+            if name not in found:
                 raise Failed(
                     f"nothing was recorded for scenario `{name}`", "what the function did there"
                 )
+        # Last, errors in the scenarios that this check looks at.
         for name in expected if chosen is None else chosen:
             if (error := found[name]) is not None:
                 failed = scenario_raised(error, named(error, seen))
@@ -268,17 +272,18 @@ def device_mistake(raised: Raised) -> str | None:
 
 
 Ready = Probe[Cases[Ran]]
-JudgeRan = Callable[
-    [str, Ran, Ran], None
-]  # gets the scenario, the student's call and the reference's
+# Gets the scenario, the student's call and the reference's.
+JudgeRan = Callable[[str, Ran, Ran], None]
 
 
 def _for_each(
     function: Function, probe: Ready, points: float, claim: str = "", after: str | None = None
 ) -> Callable[[JudgeRan], None]:
-    """Declare a check that judges every scenario of a probe; its claim is the docstring, or this one.
+    """Make a decorator that declares a check of every scenario of a probe.
 
-    Raises ValueError if the check `after`, which must pass first, is not declared.
+    The check is added to `function`. Its claim, the line that students read, is `claim` or else the
+    docstring of the decorated function. Raises ValueError if the check `after`, which must pass
+    first, is not declared.
     """
     if after is not None and after not in [check.name for check in function.checks]:
         raise ValueError(
@@ -346,7 +351,10 @@ def at_most(
     copies: int | None = None,
     waits: int | None = None,
 ) -> None:
-    """Declare that no scenario makes more copies between host and device, or more waits, than this."""
+    """Declare a check that counts copies between host and device, and waits for the device.
+
+    It fails if a scenario makes more than `copies` or `waits`. None is no limit.
+    """
 
     @_for_each(function, probe, points, after=after)
     def stays_on_the_device(scenario: str, found: Ran, right: Ran) -> None:
@@ -372,11 +380,11 @@ def leaves_its_input_alone(
         expect_settings_kept(found.settings, scenario)
 
 
-# ---- for checks that an exercise declares itself ---------------------------------------------------------------------
+# ---- for checks that an exercise declares itself -------------------------------------------------
 
 
 def expect_settings_kept(settings: Sequence[str], scenario: str) -> None:
-    """Raises Failed if a setting of torch was changed."""
+    """Require that no setting of torch was changed. Raises Failed."""
     if settings:
         raise Failed(
             f"it changed {settings[0]} (scenario `{scenario}`)",
@@ -386,7 +394,7 @@ def expect_settings_kept(settings: Sequence[str], scenario: str) -> None:
 
 
 def expect_float(kind: str, is_float: bool, what: str = "it returned ") -> None:
-    """Raises Failed unless it is a Python float; a tensor is a mistake with a name."""
+    """Require a Python float. Raises Failed, for a tensor with the name of that mistake."""
     if not is_float:
         key = "returned-tensor" if kind in ("Tensor", "Parameter") else None
         raise Failed(f"{what}{with_article(kind)}", "a Python float", misconception=key)
@@ -400,6 +408,10 @@ def count_in_words(count: int) -> str:
 def scenario_pairs(
     seen: Mapping[str, T], wanted: Mapping[str, T], *names: str
 ) -> Iterator[tuple[str, T, T]]:
-    """Name, what was seen and what the reference did, for these scenarios or for all of the reference's."""
+    """Yield the name of each scenario, what was seen in it and what the reference did in it.
+
+    Without `names`, these are all scenarios of the reference. Raises KeyError for one that was not
+    seen.
+    """
     for name in names or wanted:
         yield name, seen[name], wanted[name]

@@ -1,11 +1,13 @@
 """The grading engine: load a file, observe its functions, judge what was seen, explain the results.
 
     load → observe                  gpudojo.grading.observe   runs student code
-              └─ evidence ─▶ judge → explain   gpudojo.grading.engine   never runs it, and imports no torch
+              └─ evidence ─▶ judge → explain   gpudojo.grading.engine   never runs student code
+                                                                        and imports no torch
 
-`grade_function` and `FileGrader` do all four in this process: for pytest, notebooks, lint and release. For a class,
-the sandbox's child does the first two, and the grader's process calls `judge_function` with the evidence it was sent.
-What runs student code is imported where it is called, so that torch is not imported with this module.
+`grade_function` and `FileGrader` do all four in this process: for pytest, notebooks, lint and
+release. For a class, the sandbox's child does the first two, and the grader's process calls
+`judge_function` with the evidence it was sent. What runs student code is imported where it is
+called, so that torch is not imported with this module.
 """
 
 from __future__ import annotations
@@ -85,7 +87,7 @@ class Judgement(NamedTuple):
 def judge(
     exercise: Exercise, function: Function, evidence: Evidence, reference: Evidence
 ) -> list[CheckResult]:
-    """Judge each check of a function; one that needs a check that did not pass is blocked."""
+    """Judge each check of a function. A check that needs one that did not pass is blocked."""
     if any(seen.status is CallStatus.TODO for seen in evidence.observations.values()):
         return [result_of(exercise, function, check, Outcome.TODO) for check in function.checks]
     seen = Seen(evidence.observations)

@@ -1,4 +1,4 @@
-"""What students read about a failed check: its texts, and their layout for terminal, notebook and watch.
+"""What students read about a failed check: its texts, and their layout.
 
 `headline_and_parts` makes a headline and labelled parts of a result; `hint_parts` makes the parts
 of its hints; `lay_out_part` puts a part into lines for a terminal.

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 
 def _lazy_module(name: str) -> Any:
-    """An object that stands for a module, which is imported when an attribute of it is asked for."""
+    """Make an object that stands for a module and imports it when an attribute is asked for."""
 
     class LazyModule:
         __slots__ = ()

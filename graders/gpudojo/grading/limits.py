@@ -18,23 +18,26 @@ from typing import Any, Final
 from gpudojo.model.evidence import Raised
 from gpudojo.model.time_outs import still_running_after
 
-DEFAULT_SECONDS: Final = 10.0  # that a function may take, in a student's own run as in a class, where nothing else is asked for
+# What a function may take where nothing else is asked for, in a student's own run and in a class.
+DEFAULT_SECONDS: Final = 10.0
 AGAIN: Final = 0.05  # seconds until a student who has caught the first TimedOut gets another one
-INSIST: Final = (
-    0.0005  # and after some of them: often enough to hit a line that no `except:` covers
-)
-TIDYING: Final = 1.0  # seconds that our own code has at least, once it was interrupted, to close what it has opened
+# The same after some of them: often enough to hit a line that no `except:` covers.
+INSIST: Final = 0.0005
+# Seconds that our own code has at least, once it was interrupted, to close what it has opened.
+TIDYING: Final = 1.0
 STRETCH: Final = 4.0  # times its limit is the longest that student code runs on a busy machine
 
 
-_signals: Final[Any] = importlib.import_module(
-    "_signal"
-)  # which the module `signal` uses; the sandbox changes it
+# The C module inside `signal`. The sandbox changes functions of it.
+_signals: Final[Any] = importlib.import_module("_signal")
 LATE: Final[list[float]] = []  # of this process: the limits, in seconds, that code has exceeded
 
 
 class TimedOut(BaseException):
-    """Raised in student code that runs for too long; no Exception, so that `except Exception` lets it pass."""
+    """Raised in student code that runs for too long.
+
+    It is no subclass of Exception, so that `except Exception` does not catch it.
+    """
 
     def __init__(self, seconds: float = 0) -> None:
         super().__init__()
@@ -46,7 +49,7 @@ class TimedOut(BaseException):
 
 @dataclass
 class Limit:
-    """What became of it: who has swallowed a TimedOut was out of time all the same."""
+    """What became of a time limit. Code that caught a TimedOut was out of time all the same."""
 
     raised: int = 0
     line: int | None = None  # of the student's file, at which it was raised first
@@ -54,7 +57,7 @@ class Limit:
 
 
 def _line(frame: FrameType | None, file: str) -> int | None:
-    """The line of the file that is running; None where nothing of it is."""
+    """The line of the file that is running. Returns None where nothing of the file runs."""
     while frame is not None:
         if frame.f_code.co_filename == file:
             return frame.f_lineno
@@ -68,7 +71,11 @@ def _debugging() -> bool:
 
 
 def charged_seconds(elapsed: float, waited: float) -> float:
-    """The seconds that count of those elapsed, where code has waited so long for a processor that others used."""
+    """The seconds that count against a limit.
+
+    Seconds in which code waited for a processor do not count, but at least a quarter of `elapsed`
+    does (see STRETCH).
+    """
     return max(elapsed - waited, elapsed / STRETCH)
 
 
@@ -79,10 +86,11 @@ def time_limit(
     method: str = "signal",
     waited: Callable[[], float] = lambda: 0.0,
 ) -> Iterator[Limit]:
-    """Raise TimedOut in the code of `file` once the seconds are over; hardly in ours, which has a device to close.
+    """Raise TimedOut in the code of `file` once the seconds are over.
 
-    `waited` returns the seconds so far in which the process could have run but others had the processors. They do not
-    count, up to a point; only alarms are moved by them.
+    It is seldom raised in our own code, which has a device to close. `waited` returns the seconds
+    so far in which the process could have run but others had the processors. They do not count, up
+    to a point; only the method "signal" heeds them. None or 0 seconds are no limit.
     """
     limit = Limit()
     if not seconds or seconds <= 0:
@@ -97,7 +105,10 @@ def time_limit(
 
 
 def _set_handler(number: int, handler: Any) -> Any:
-    """As `signal.signal`, without the enums that it looks for in handlers: that takes longer than the rest."""
+    """Set the handler of a signal, and return the one before.
+
+    `signal.signal` also looks for enums in handlers, which takes longer than the rest.
+    """
     return _signals.signal(number, handler)
 
 
@@ -117,6 +128,7 @@ def _by_signal(
         nonlocal end
         if limit.over or _debugging():
             return
+        # Time in which the process waited for a processor is given back: the alarm moves.
         if (
             not limit.raised
             and (
@@ -127,6 +139,7 @@ def _by_signal(
             end = max(end, time.monotonic() + left)
             signal.setitimer(signal.ITIMER_REAL, max(left, INSIST), AGAIN)
             return
+        # Student code is running: interrupt it, and more often if it catches that.
         if (line := _line(frame, file)) is not None:
             limit.line = limit.line or line
             limit.raised += 1
@@ -135,8 +148,9 @@ def _by_signal(
                 signal.setitimer(signal.ITIMER_REAL, INSIST, INSIST)
             raise TimedOut(seconds)
         if time.monotonic() > end + seconds:
-            # Nothing of the student's is running, so something of ours may hang on what the student returned. It is
-            # interrupted once, and then has as long again to close what it has opened.
+            # Nothing of the student's is running, so something of ours may hang on what the student
+            # returned. It is interrupted once, and then has as long again to close what it has
+            # opened.
             end += max(seconds, TIDYING)
             raise TimedOut(seconds)
 
@@ -154,7 +168,10 @@ def _by_signal(
 
 @contextlib.contextmanager
 def _by_thread(seconds: float, file: str, limit: Limit) -> Iterator[None]:
-    """For machines without alarms: what waits inside the operating system is not interrupted before it returns."""
+    """Raise TimedOut from another thread, for machines without alarms.
+
+    Code that waits inside the operating system is not interrupted before it returns.
+    """
     target = threading.get_ident()
     done = threading.Event()
     # The thread is given a class and makes the exception itself, without arguments.
@@ -190,18 +207,17 @@ class Interrupts:
         self.real = False
 
     def ours(self, error: BaseException) -> bool:
-        """Whether an exception is the user's wish to stop."""
+        """True if an exception is the user's wish to stop."""
         return isinstance(error, KeyboardInterrupt) and (self.real or not self.known)
 
 
 @contextlib.contextmanager
 def notice_interrupts() -> Iterator[Interrupts]:
-    """Notes a Ctrl-C when it comes."""
+    """Note each Ctrl-C inside the block, and pass it on. Replaces the handler of SIGINT there."""
     found = Interrupts(threading.current_thread() is threading.main_thread())
     before = signal.getsignal(signal.SIGINT)
-    if not found.known or not callable(
-        before
-    ):  # ignored, as in the background of a script: then none can come
+    # A handler that cannot be called ignores Ctrl-C, as in the background of a script.
+    if not found.known or not callable(before):
         yield found
         return
 
@@ -219,7 +235,7 @@ def notice_interrupts() -> Iterator[Interrupts]:
 
 @dataclass
 class _Running:
-    """The names of the probe and of the scenario that run; "" where none does."""
+    """The names of the probe and of the scenario that run. A name is empty where none runs."""
 
     probe: str = ""
     scenario: str = ""
@@ -229,13 +245,13 @@ _running: Final = _Running()
 
 
 def scenario_running() -> str:
-    """The name of the scenario that runs; "" outside of scenarios."""
+    """The name of the scenario that runs. It is empty outside of scenarios."""
     return _running.scenario
 
 
 @contextlib.contextmanager
 def in_probe(name: str) -> Iterator[None]:
-    """While a probe runs: its name stands above what is printed outside of scenarios."""
+    """Name the probe that runs in the block. What is printed outside of scenarios gets its name."""
     before = _running.probe
     _running.probe = name
     try:
@@ -246,7 +262,7 @@ def in_probe(name: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def in_scenario(name: str) -> Iterator[None]:
-    """While a scenario runs: its name stands above what is printed in it."""
+    """Name the scenario that runs in the block. What is printed in it gets its name."""
     before = _running.scenario
     _running.scenario = name
     try:
@@ -257,9 +273,10 @@ def in_scenario(name: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def bounded_output(characters: int, named: bool = False) -> Iterator[None]:
-    """Keeps only so much of what is printed: an endless loop would fill the disk on which output is captured.
+    """Keep only the first characters of what is printed to each of stdout and stderr in the block.
 
-    With `named`, the name of a scenario stands above what is printed in it.
+    An endless loop would fill the disk on which output is captured. With `named`, the name of a
+    scenario stands above what is printed in it. Replaces `write` of both streams in the block.
     """
     with contextlib.ExitStack() as undo:
         for stream in {id(each): each for each in (sys.stdout, sys.stderr)}.values():
@@ -272,6 +289,7 @@ def _bound(stream: Any, characters: int, named: bool, undo: contextlib.ExitStack
     left = characters
     told, last = "", "\n"  # the scenario whose name was written last, and the last text
 
+    # Stands in place of the stream's own `write`.
     def write(text: str) -> int:
         nonlocal left, told, last
         if left > 0 and text:
@@ -310,16 +328,17 @@ class Limits:
     method: str = "signal"  # how TimedOut is raised: "signal" or "thread"
     characters: int | None = None  # that may be printed, each time
     waited: Callable[[], float] = lambda: 0.0  # see `time_limit`
-    interruptible: bool = (
-        True  # whether a Ctrl-C ends grading; in a sandbox, student code could send itself one
-    )
-    on_raised: Callable[[Raised], None] = lambda raised: (
-        None
-    )  # may end the run, where an exception is the user's wish
+    # Whether a Ctrl-C ends grading. In a sandbox, student code could send itself one.
+    interruptible: bool = True
+    # May end the run, where an exception is the user's wish.
+    on_raised: Callable[[Raised], None] = lambda raised: None
 
     @contextlib.contextmanager
     def applied(self, path: Path, seconds: float | None) -> Iterator[tuple[Interrupts, Limit]]:
-        """Around code of the file at `path`, which may take so many seconds."""
+        """Apply the limits in the block to code of the file at `path`.
+
+        Yields what notices a Ctrl-C, and what became of the limit of these seconds.
+        """
         with (
             notice_interrupts()
             if self.interruptible

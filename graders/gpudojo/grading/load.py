@@ -255,7 +255,7 @@ def _names_torchs_compiler(source: str) -> bool:
 
 @contextlib.contextmanager
 def _clocks_restored() -> Iterator[None]:
-    """Put the functions of `time` back after a file was run that replaces them: others need them."""
+    """Put the functions of `time` back after running a file, which may have replaced them."""
     before = dict(vars(time))
     try:
         yield

@@ -220,7 +220,7 @@ class Busiest(_Watching):
         self._times: Times | None = None
 
     def _choose(self, call: _Watched, scenario: str) -> None:
-        """Keep the heaviest of the calls that a probe has made, if it outweighs the one kept so far.
+        """Keep the heaviest call that a probe has made, if it outweighs the one kept so far.
 
         It looks at the rows of the ledgers only. To read the records of every call would take
         longer than many calls do.

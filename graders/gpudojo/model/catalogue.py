@@ -147,7 +147,10 @@ def _modules_and_exercises(name: str) -> Iterator[tuple[ModuleType, Exercise]]:
 
 
 def _exercise_of(module: ModuleType, day: Day) -> Exercise | None:
-    """The exercise that a module of a day declares; None for none. It is told where its hints are."""
+    """The exercise that a module of a day declares. Returns None where it declares none.
+
+    Sets the path of its hints in the exercise.
+    """
     from gpudojo.model.exercise import Exercise
 
     exercise = getattr(module, "exercise", None)

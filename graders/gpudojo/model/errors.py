@@ -55,7 +55,8 @@ def _plain(text: str, most: int) -> str:
     return "".join([text])[:most].encode("utf-8", "backslashreplace").decode()
 
 
-# The base class of every error that gpudojo or its device raises on purpose, so that one `except` reports both.
+# The base class of every error that gpudojo or its device raises on purpose, so that one `except`
+# reports both.
 DojoError = VirtualCudaError
 
 
@@ -229,7 +230,7 @@ class _AtLine(DojoError):
 
 
 class BadFile(_AtLine, ValueError):
-    """A file that an instructor wrote or downloaded cannot be used: a course, a roster, overrides."""
+    """A file of an instructor's cannot be used: a course, a roster, overrides."""
 
 
 def suggest_name(
@@ -275,7 +276,7 @@ class CannotRelease(Refusal):
 
 @dataclass(eq=False, repr=False)
 class BadMarkers(DojoError, ValueError):
-    """The solution markers of a reference file do not match, so that a stub would show the solution."""
+    """The solution markers of a reference file do not match. A stub would show the solution."""
 
     path: str
     line: int

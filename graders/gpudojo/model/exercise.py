@@ -79,7 +79,10 @@ class Failed(Exception):
 def returned_other_type(
     kind: str, expected: str, before: str = "", key: str | None = None
 ) -> Failed:
-    """The failure of a function that returned something of another type: the line is the `return` that was executed."""
+    """The failure of a function that returned something of another type.
+
+    Its line is the `return` that was executed.
+    """
     return Failed(f"{before}it returned {with_article(kind)}", expected, None, key, ("return",))
 
 
@@ -97,7 +100,10 @@ OTHERS: Final = (*GPUS, "mac", "laptop")  # machines that are never the one with
 
 @dataclass(frozen=True)
 class Probe(Generic[T_co]):
-    """Calls the student's function in some scenarios and describes what it did, without judging it."""
+    """Calls the student's function in some scenarios and describes what it did.
+
+    It does not judge.
+    """
 
     name: str
     look: Callable[[Any], T_co]  # gets a `Call`; its return type tells how evidence is read
@@ -136,7 +142,11 @@ class Seen:
         self._joined: dict[tuple[str, ...], Any] = {}
 
     def __getitem__(self, probe: Probe[T]) -> T:
-        """Raises ScenarioRaised after a student's error, KeyError or BadEvidence where nothing fits."""
+        """What a probe saw. Notes that a check asked for it.
+
+        Raises ScenarioRaised if the student's function raised an error, KeyError if nothing was
+        recorded of the probe, and BadEvidence if what was recorded has another type.
+        """
         name = probe.name
         found: T | None = self._typed.get(name)
         if found is None:
@@ -236,11 +246,12 @@ def pattern_key(function: str, what: str) -> str:
 def line_to_show(
     patterns: Iterable[str], function: str, lines: Mapping[str, int], ran: Lines | None
 ) -> int | None:
-    """The line of the first of these patterns that the failing call executed; None where there is none.
+    """The line of the first of these patterns that the failing call executed.
 
-    Of several places the first one counts, of `return` and of those that begin with `last ` the
-    last one. `skipped to(` is the condition by which a place was left out, and the empty pattern
-    where the function begins. Without a record of what ran, any place will do.
+    Returns None where there is no such line. Of several places the first one counts; of `return`
+    and of patterns that begin with `last `, the last one. `skipped to(` is the condition by which a
+    place was left out, and the empty pattern is where the function begins. Without a record of what
+    ran, any place will do.
     """
     for pattern in patterns:
         skipped = pattern.startswith("skipped ")
@@ -249,6 +260,7 @@ def line_to_show(
         keys = (
             pattern_key(function, f"{what} {n}" if n > 1 else what) for n in range(1, PLACES + 1)
         )
+        # All places of the pattern, and then those of them that fit what was executed.
         places = [lines[key] for key in (keys if what else [function]) if key in lines]
         if ran is None:
             places = [] if skipped or (pattern == "return" and len(places) > 1) else places
@@ -264,7 +276,7 @@ def line_to_show(
 
 
 def _guard(line: int, lines: Mapping[str, int], ran: Lines) -> int:
-    """The innermost condition around a line that was executed; 0 where none was."""
+    """The line of the innermost executed condition around a line. Returns 0 where none was."""
     while True:
         line = lines.get(f"guard {line}", 0)
         if not line or was_executed(line, ran):
@@ -280,7 +292,7 @@ DRAWINGS: Final = 64  # results of a function that draws, which are kept
 
 
 class Drawing(NamedTuple):
-    """A function that keeps what it draws, and the arguments that it gets for the seed of a probe."""
+    """A function that keeps what it draws, and its arguments for the seed of a probe."""
 
     draw: Any  # of `lru_cache`
     every: Callable[[int], Iterable[tuple[Any, ...]]]
@@ -303,7 +315,10 @@ class Function:
 
     @property
     def written_hints(self) -> FunctionHints:
-        """What the exercise's file of hints says about this function. Raises BadDay for an author's mistake."""
+        """What the exercise's file of hints says about this function.
+
+        Raises BadDay for an author's mistake in that file.
+        """
         every = {} if self.exercise is None else self.exercise.written_hints
         return every.get(self.name, NO_HINTS)
 
@@ -313,7 +328,11 @@ class Function:
         return self.written_hints.every
 
     def hints_for(self, *keys: str | None, mistake: Misconception | None = None) -> tuple[str, ...]:
-        """The steps of a mistake; else the hints about the first of these keys that has some; else all hints."""
+        """The hints for a failure.
+
+        These are the steps of the mistake if it has some, else the hints about the first of these
+        keys that has some, else all hints of the function. Raises BadDay.
+        """
         if mistake is not None and mistake.hints:
             return mistake.hints
         for key in keys:
@@ -396,7 +415,7 @@ class Function:
 
     @property
     def is_value(self) -> bool:
-        """Whether it is not called: its value is what was handed in."""
+        """True if it is not called: its value is what was handed in."""
         return any(probe.machine == "value" for probe in self.probes)
 
 
@@ -419,7 +438,10 @@ class Exercise:
 
     @cached_property
     def written_hints(self) -> Mapping[str, FunctionHints]:
-        """The hints by function, read when they are first needed. Raises BadDay for an author's mistake."""
+        """The hints by function, read when they are first needed.
+
+        Raises BadDay for an author's mistake in the file.
+        """
         if self.hints_file is None:
             return {}
         hints = read_hints(self.hints_file)

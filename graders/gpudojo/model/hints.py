@@ -27,7 +27,10 @@ class FunctionHints:
 
 
 class _Steps(msgspec.Struct, forbid_unknown_fields=True):
-    """One table `[[FUNCTION.hints]]`: steps towards the answer, for these checks and misconceptions."""
+    """One table `[[FUNCTION.hints]]`: steps towards the answer.
+
+    `about` names the checks and misconceptions that they are for.
+    """
 
     steps: tuple[str, ...]
     about: tuple[str, ...] = ()
@@ -56,7 +59,10 @@ def read_hints(path: Path) -> dict[str, FunctionHints]:
 
 
 def _hints_of_function(path: Path, name: str, table: _OfFunction) -> FunctionHints:
-    """What is written about a function. Raises BadDay for an empty hint, or a key with two lists of hints."""
+    """The hints of one function.
+
+    Raises BadDay for an empty hint, or for a key that has two lists of hints.
+    """
     every: list[str] = []
     by_key: dict[str, tuple[str, ...]] = {}
     for hints in table.hints:

@@ -48,7 +48,10 @@ def lesson_path(day: str, stem: str) -> Path | None:
 
 
 def lesson_of(exercise: Exercise, folded: bool = False) -> str | None:
-    """The lesson of an exercise as Markdown; None where it has none. For `folded` see `lesson_text`."""
+    """The lesson of an exercise as Markdown. Returns None where it has none.
+
+    For `folded` see `lesson_text`.
+    """
     day = day_of_exercise(exercise)
     path = None if day is None else lesson_path(day, exercise.stem)
     if path is None:

@@ -161,7 +161,10 @@ class RosterRow(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 def both_names(name: str, submission: str) -> str:
-    """A student's name and that of the submission, "Fay Bauer (bauerfay)"; one if they are equal."""
+    """A student's name and that of the submission, "Fay Bauer (bauerfay)".
+
+    Only one of them if they are equal, or if the student's name is empty.
+    """
     if not name:
         return submission
     if name.casefold() == submission.casefold():
@@ -253,7 +256,10 @@ class SubmissionRow(msgspec.Struct, frozen=True):
 
     @property
     def called(self) -> str:
-        """The name on the roster, with that of the submission; without a roster, the latter alone."""
+        """The name on the roster, with that of the submission.
+
+        Without a roster, the name of the submission alone.
+        """
         return both_names(self.roster.name if self.roster else "", self.submission)
 
     @property
@@ -452,10 +458,13 @@ ARGUMENTS: Final = re.compile(
 def hints_for_result(
     result: CheckResult, function: Function, mistake: Misconception | None
 ) -> tuple[str, ...]:
-    """The hints about one failure, and no others; none where nothing could run, as of a function that is missing."""
-    if (
-        function.is_value
-    ):  # the hints of a mistake are about code that makes it, not about an answer
+    """The hints about one failure, and no others.
+
+    There are none where nothing could run, for example because the function is missing. Raises
+    BadDay for an author's mistake in the file of hints.
+    """
+    # The hints of a mistake are about code that makes it, not about an answer.
+    if function.is_value:
         return function.hints_for(result.about or result.check)
     if mistake is None and result.ran == ():
         return ()
@@ -468,7 +477,7 @@ def hints_for_result(
 
 
 def round_points(points: Sequence[float]) -> list[float]:
-    """The points, each rounded so that what they add up to is the rounded sum: three thirds stay a whole."""
+    """The points, rounded so that they add up to the rounded sum. Three thirds stay a whole."""
     return list(_rounded(tuple(points)))
 
 

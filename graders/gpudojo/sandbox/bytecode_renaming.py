@@ -29,9 +29,10 @@ def hidden_names() -> tuple[str, ...]:
 
 
 class RenamedInside:
-    """Finds the modules of `virtual_cuda` and loads them with other names for the inside of a tensor.
+    """Finds the modules of `virtual_cuda` and renames the hidden attributes of tensors in them.
 
-    The names are drawn for each fork server, so that no submission knows them, however it puts a name together.
+    The names are drawn for each fork server, the process from which children start. So no
+    submission knows them, however it puts a name together.
     """
 
     def __init__(self) -> None:
@@ -62,7 +63,10 @@ class Renaming(SourceFileLoader):
 
 
 def _renamed(code: CodeType, names: Mapping[str, str], nested: bool = False) -> CodeType:
-    """A code object in which other names stand for these; not in the body of a class, which only annotates them."""
+    """A copy of a code object in which other names stand for these.
+
+    The body of a class, which only annotates them, keeps its names.
+    """
 
     def other(value: Any) -> Any:
         if isinstance(value, CodeType):
