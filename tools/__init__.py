@@ -1,1 +1,4 @@
-"""Developers' tools: fitting the clock, probing a GPU, making facts about operators. Not in the wheel."""
+"""Developers' tools: fitting the clock, probing a GPU, making facts about operators.
+
+They are not in the wheel.
+"""

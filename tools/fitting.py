@@ -45,7 +45,10 @@ class BadClockRecord(VirtualCudaError, ValueError):
 
 
 class Program(msgspec.Struct, frozen=True):
-    """One program, and what a step of it took: seconds, all medians but those of kernels and copies."""
+    """One program, and the seconds that a step of it took.
+
+    All times are medians but those of kernels and copies.
+    """
 
     setup: str
     step: str
@@ -68,7 +71,10 @@ class ClockRecord(msgspec.Struct, frozen=True):
 
 
 def read_records(paths: Sequence[str | Path]) -> tuple[ClockRecord, dict[str, float]]:
-    """The programs of several records of one GPU, and how much each counts: every record as much as another."""
+    """The programs of several records of one GPU, and the weight of each program.
+
+    Every record counts as much as another. Raises BadClockRecord for a bad file, or for two GPUs.
+    """
     records = [read_record(path) for path in paths]
     if len({record.gpu for record in records}) > 1:
         raise BadClockRecord(
@@ -86,7 +92,10 @@ def read_records(paths: Sequence[str | Path]) -> tuple[ClockRecord, dict[str, fl
 
 
 def read_record(path: str | Path) -> ClockRecord:
-    """The record of a file, without the programs that failed; raises BadClockRecord, which says what is wrong."""
+    """The record in a file, without the programs that failed.
+
+    Raises BadClockRecord, which says what is wrong with it.
+    """
     try:
         record = msgspec.json.decode(Path(path).read_bytes(), type=ClockRecord)
     except OSError as error:
@@ -130,8 +139,13 @@ _CACHED: Final = OperationRow(
 
 @contextlib.contextmanager
 def without_arithmetic() -> Iterator[None]:
-    """Products, convolutions, sorts and recurrent layers give zeros: shapes are wanted, and the host may be slow."""
+    """Make products, convolutions, sorts and recurrent layers give zeros inside the block.
 
+    Only shapes are wanted, and the host may be slow. Replaces torch's kernels, and uses
+    one thread; both are put back at the end.
+    """
+
+    # What stands in for the operators: zeros of the right shape.
     def zeros(like: torch.Tensor, *shape: int) -> torch.Tensor:
         return torch.zeros(shape, dtype=like.dtype)
 
@@ -174,6 +188,7 @@ def without_arithmetic() -> Iterator[None]:
             s + linked for s in states
         )
 
+    # By the name of the operator.
     stand_ins = {
         "mm": lambda a, b: zeros(a, a.shape[0], b.shape[1]),
         "addmm": lambda c, a, b, *, beta=1, alpha=1: zeros(a, a.shape[0], b.shape[1]),
@@ -193,6 +208,7 @@ def without_arithmetic() -> Iterator[None]:
             tuple(zeros(t, *t.shape) for t in (q, k, v))
         ),
     }
+    # Replace the kernels until the block ends.
     library = torch.library.Library("aten", "IMPL")
     threads = torch.get_num_threads()
     with warnings.catch_warnings():
@@ -210,7 +226,10 @@ def without_arithmetic() -> Iterator[None]:
 
 
 def run(program: Program, name: str, gpu: VirtualGpu) -> int:
-    """Run a program on the open device as the recorder does; returns the row of the ledger at which its step begins."""
+    """Run a program on the open device as the recorder does.
+
+    Returns the number of the ledger's row at which its step begins.
+    """
     scope: dict[str, Any] = {}
     exec(compile(program.setup, name, "exec"), scope)
     step = compile(program.step, name, "exec")
@@ -229,7 +248,10 @@ Ran = tuple[list[Row], int]  # the rows of a ledger, and the first of the step
 
 
 def run_all(programs: Mapping[str, Program]) -> dict[str, Ran]:
-    """The rows of every program. What a record says is executed."""
+    """The rows of every program, by its name.
+
+    Executes the code that a record holds.
+    """
     found: dict[str, Ran] = {}
     with without_arithmetic(), virtual_cuda(memory="1 TiB") as gpu:
         for name, program in programs.items():
@@ -255,7 +277,10 @@ def _rows(program: Program, name: str, gpu: VirtualGpu) -> Ran:
 
 
 class Agreement(msgspec.Struct, frozen=True):
-    """How well a model fits a record: factors of error of wall and kernel time, ranks, and numbers of kernels."""
+    """How well a model fits a record.
+
+    `wall` and `kernel` are factors of error, `rank` is the correlation of ranks.
+    """
 
     programs: int
     wall: tuple[float, float]  # median and 90th percentile
@@ -324,10 +349,14 @@ def solve(
     usual: Mapping[Any, float],
     counts: Sequence[float],
 ) -> dict[Any, float]:
-    """Coefficients, none far below the usual ones, with which the sums come close to what is wanted, relatively."""
+    """The coefficients with which the sums come close to what is wanted, relatively.
+
+    None is far below the usual one. `counts` are the weights of the rows.
+    """
     names = [name for name in usual if any(row.get(name) for row in rows)]
     if not names:
         return {}
+    # Everything relative: to what is wanted, and to the usual figures.
     scale = np.array([usual[name] for name in names])
     least = [_LEAST[name[1]] if isinstance(name, tuple) else _LEAST[0] for name in names]
     matrix = (
@@ -340,6 +369,7 @@ def solve(
     for _ in range(_ROUNDS):  # reweighted, so that what fits badly counts less
         square = (matrix * weights[:, None]).T @ matrix + _PULL * np.eye(len(names))
         right = (matrix * weights[:, None]).sum(axis=0) + _PULL
+        # One coefficient after the other, many times over.
         for _ in range(200):
             for place in range(len(names)):
                 step = (right[place] - square[place] @ found) / square[place, place]
@@ -394,6 +424,7 @@ def fit(
     alone = [
         n for n in alone if features[n][1] and (programs[n].copy_s < 1e-5 or programs[n].kernels)
     ]
+    # What issuing took, without the costs that are given.
     given = _FIXED | {"item": base.latency + base.gap + _FIXED["item"] + _FIXED["wait"]}
     counts = [weights.get(n, 1.0) for n in alone]
     issued = [
@@ -404,6 +435,7 @@ def fit(
         for n, p in ((n, programs[n]) for n in alone)
     ]
     host = {**_USUAL, **_FIXED, **solve([features[n][1] for n in alone], issued, _USUAL, counts)}
+    # The kernels, from the programs that ran any.
     timed = [name for name, p in programs.items() if p.kernel_s and features[name][0]]
     usual: dict[Any, float] = {}
     for name in timed:
@@ -417,6 +449,7 @@ def fit(
     for kind in {kind for kind, _ in found}:
         old = kernels.get(kind, (1.5e-6, 1.0, 1.0))
         kernels[kind] = tuple(found.get((kind, part), old[part]) for part in range(3))  # type: ignore[assignment]
+    # The figures of `base`, with those that were found.
     source = f"fitted to {len(programs)} programs, timed on {record.gpu} with torch {record.torch}"
     copies = _copies(programs, ran, base, host)
     changed = {
@@ -429,7 +462,10 @@ def fit(
 
 
 def _without_steps(program: Program, ran: Ran, gpu: Gpu) -> float:
-    """The time of the kernels without the ranges of optimizers' steps, which the profiler takes for kernels as well."""
+    """The recorded time of the kernels, without the ranges of optimizers' steps.
+
+    The profiler takes these ranges for kernels as well.
+    """
     if not any(isinstance(row, StepRow) for row in ran[0][ran[1] :]):
         return program.kernel_s
     return max(
@@ -440,8 +476,12 @@ def _without_steps(program: Program, ran: Ran, gpu: Gpu) -> float:
 def _copies(
     programs: Mapping[str, Program], ran: Mapping[str, Ran], base: Gpu, host: Mapping[str, float]
 ) -> Any:
-    """Times of copies, from the programs that do nothing else; sizes beyond theirs are scaled as the nearest one."""
+    """The times of copies, from the programs that do nothing else.
+
+    Sizes beyond theirs are scaled like the nearest one.
+    """
     copies = dict(base.copies)
+    # What was recorded, by way and size.
     seen: defaultdict[str, dict[int, tuple[float, float]]] = defaultdict(dict)
     for name, program in programs.items():
         rows = ran[name][0][ran[name][1] :]
@@ -455,6 +495,7 @@ def _copies(
                 program.copy_s,
                 on_host,
             )
+    # Sizes that `base` has, and the record does not.
     for way, points in seen.items():
         least = min(points)
         most = max(points)
@@ -474,7 +515,10 @@ def _copies(
 
 
 def main(arguments: Sequence[str] | None = None, prog: str = "python -m tools.fitting") -> int:
-    """Fits a GPU to the record that the arguments name, and prints its figures; returns an exit status."""
+    """Fit a GPU to the records that the arguments name, and print its figures.
+
+    Returns the exit status.
+    """
     parser = argparse.ArgumentParser(
         prog, description="Fit the modelled clock to the times of a real GPU."
     )
@@ -489,6 +533,7 @@ def main(arguments: Sequence[str] | None = None, prog: str = "python -m tools.fi
     )
     parser.add_argument("--name", help="name of the GPU (default: the record's)")
     options = parser.parse_args(arguments)
+    # Read everything before anything is run.
     try:
         base, (record, weights) = gpu_named(options.like), read_records(options.records)
     except VirtualCudaError as error:
@@ -496,6 +541,7 @@ def main(arguments: Sequence[str] | None = None, prog: str = "python -m tools.fi
         return 2
     ran = run_all(record.programs)
     gpu = msgspec.structs.replace(fit(record, ran, base, weights), name=options.name or record.gpu)
+    # The figures go to standard output, how well they fit to standard error.
     reached = agreement(
         record.programs, {name: times_of_rows(*_split(ran[name], gpu)) for name in record.programs}
     )

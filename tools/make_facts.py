@@ -47,7 +47,10 @@ def _rows(probe: dict[str, Any]) -> list[tuple[str, str, dict[str, Any]]]:
 
 
 def forbidden(probe: dict[str, Any]) -> dict[str, dict[str, str]]:
-    """{overload: {dtype's name or "integer": message}} where CUDA alone refuses, whatever the other arguments."""
+    """The messages of CUDA for dtypes that it alone refuses, whatever the other arguments.
+
+    They are found by overload, then by the dtype's name or "integer".
+    """
     found: dict[str, dict[str, str]] = collections.defaultdict(dict)
     for overload, dtype, row in _rows(probe):
         if row["cpu"] and row["cpu_ov"] == overload:
@@ -73,11 +76,15 @@ def forbidden(probe: dict[str, Any]) -> dict[str, dict[str, str]]:
 
 
 def words(probe: dict[str, Any]) -> tuple[dict[str, str], dict[str, dict[str, str]]]:
-    """Kernel names by CPU name where every operator agrees, and the rest by operator and CPU message."""
+    """The names of CUDA's kernels by CPU name, and other messages by operator and CPU message.
+
+    A kernel is there if every operator agrees on its name, and the name is not the usual one.
+    """
     named: dict[str, collections.Counter[str]] = collections.defaultdict(collections.Counter)
     rest: dict[str, dict[str, collections.Counter[str]]] = collections.defaultdict(
         lambda: collections.defaultdict(collections.Counter)
     )
+    # Count how CUDA said what the CPU said, with the dtype as {T}.
     for overload, dtype, row in _rows(probe):
         if (
             not row["cpu"]
@@ -96,6 +103,7 @@ def words(probe: dict[str, Any]) -> tuple[dict[str, str], dict[str, dict[str, st
         if ours and theirs and ours[2] == theirs[2]:
             named[ours[1]][theirs[1]] += row["n"]
         rest[overload][cpu][dev] += row["n"]
+    # What the kernels' names do not explain is kept by operator.
     kernels = {cpu: next(iter(cuda)) for cpu, cuda in named.items() if len(cuda) == 1}
     spoken: dict[str, dict[str, str]] = {}
     for overload, pairs in rest.items():
@@ -132,7 +140,11 @@ ARGUMENT = re.compile(r"(\w+)=\w+\[([\d,]*)\]")
 
 
 def delegation(moved: dict[str, Any]) -> list[Any] | None:
-    """Who complains, and under which names, from what was said when each argument alone was on the CPU."""
+    """The method that complains, and pairs of an argument and its name in the message.
+
+    Made from what was said when each argument alone was on the CPU. None if another check
+    complained, or several methods did.
+    """
     methods: set[str] = set()
     said: dict[str, str] = {}
     first = ""
@@ -149,6 +161,7 @@ def delegation(moved: dict[str, Any]) -> list[Any] | None:
                 said.setdefault(own, own)
             else:
                 said[own] = name
+    # The argument that the others are compared with comes first.
     if len(methods) != 1:
         return None
     order = [first] if first else []
@@ -199,7 +212,10 @@ POLICIES = {
 
 
 def device_checks() -> dict[str, Any]:
-    """Which operators compare the devices of their arguments, in which order and under which name."""
+    """The operators that compare the devices of their arguments, from torch's own tables.
+
+    Each has the name of the method that complains, and its tensors in the order of comparison.
+    """
     import torchgen
     from torchgen.gen import parse_native_yaml
     from torchgen.model import DeviceCheckType, DispatchKey
@@ -209,6 +225,7 @@ def device_checks() -> dict[str, Any]:
     cuda = parsed.backend_indices[DispatchKey.CUDA]
     by_name = {f.func.name: f for f in parsed.native_functions}
     checks: dict[str, Any] = {}
+    # Only operators with a kernel for CUDA, and with two tensors or a list of them.
     for f in parsed.native_functions:
         structured = f.structured or f.structured_delegate is not None
         kernel = cuda.get_kernel(f) or (
@@ -285,7 +302,10 @@ def added(known: Table, new: Table) -> Table:
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Write the facts about operators anew. What a probe found is added to what earlier ones have found."""
+    """Write the facts about operators anew.
+
+    What a probe found is added to what earlier ones have found.
+    """
     parser = argparse.ArgumentParser(description=main.__doc__)
     parser.add_argument(
         "probe", nargs="?", type=pathlib.Path, help="what probe.py has recorded on a GPU"

@@ -1,4 +1,4 @@
-"""Records what a real GPU refuses: dtypes, operators it lacks, and its words for arguments on another device.
+"""Records what a real GPU refuses: dtypes, operators, and arguments on another device.
 
 Every sample input of torch's own test suite runs on the CPU and on the device, and each operator
 that a call reaches is compared. Then every operator seen runs again with one argument after another
@@ -72,7 +72,10 @@ class GpuProbe:
                 self.call(function, args, kwargs)
 
     def call(self, function: Any, args: Any, kwargs: Any) -> None:
-        """Run one call on both, compare what was raised, and try the operators it reached with arguments elsewhere."""
+        """Run one call on the CPU and on the device, and compare what was raised.
+
+        Then the operators that it reached are tried with arguments elsewhere. Adds to the record.
+        """
         cpu = _Watch().run(function, *_copied((args, kwargs)))
         dev = _Watch().run(function, *_moved(_copied((args, kwargs)), self.device))
         for func, given, named in dev.done:
@@ -243,14 +246,19 @@ def _calls(info: Any, dtype: torch.dtype) -> Iterator[tuple[Any, Any, Any]]:
 
 
 def _work(names: list[str], out: pathlib.Path, device: str) -> None:
-    """Probe these operators; the record is written after each, with its name, in case the next one ends the process."""
+    """Probe these operators, and append their records to the file `out`.
+
+    A name is written before its operator is probed, and the record after it, in case one of them
+    ends the process.
+    """
     entries = database()
     with out.open("a") as file:
         for name in names:
             print(json.dumps({"began": name}), file=file, flush=True)
             probe = GpuProbe(device)
             probe.operator(entries[name])
-            torch.cuda.synchronize()  # raises if a kernel has failed: this record is worth nothing then
+            # Raises if a kernel has failed: this record is worth nothing then.
+            torch.cuda.synchronize()
             print(json.dumps({"name": name, "record": probe.record()}), file=file, flush=True)
 
 
@@ -259,6 +267,7 @@ def _chunk(names: list[str], device: str) -> tuple[list[Table], list[str]]:
     records: list[Table] = []
     lost: list[str] = []
     while names:
+        # A new process for what is left.
         with tempfile.TemporaryDirectory() as folder:
             out = pathlib.Path(folder, "records")
             command = [
@@ -276,6 +285,7 @@ def _chunk(names: list[str], device: str) -> tuple[list[Table], list[str]]:
             lines = (
                 [json.loads(line) for line in out.read_text().splitlines()] if out.exists() else []
             )
+        # The operator that began last and is not done has ended the process.
         done = [line["name"] for line in lines if "name" in line]
         records += [line["record"] for line in lines if "name" in line]
         began = [line["began"] for line in lines if "began" in line] or names[:1]
@@ -286,15 +296,17 @@ def _chunk(names: list[str], device: str) -> tuple[list[Table], list[str]]:
 
 
 def tables(records: list[Table]) -> Table:
-    """What all records say, in the shape that `make_facts.py` reads:
+    """What all records say, in the shape that `make_facts.py` reads.
 
-    dtype_diff: {overload: {dtype: [{dev, cpu: messages or "", cpu_ov: the overload that raised on
-    the CPU, n}]}} ok_dtypes: {overload: {"f32,i64": calls on the device that succeeded}}
-    cmp_raised_only_dev: {overload: {msg}} mixed: {overload: {argument: {"one_cpu": {message:
-    [example, …]}}}}
+    dtype_diff: {overload: {dtype: [{dev, cpu: messages or "",
+                                     cpu_ov: the overload that raised on the CPU, n}]}}
+    ok_dtypes: {overload: {"f32,i64": calls on the device that succeeded}}
+    cmp_raised_only_dev: {overload: {msg}}
+    mixed: {overload: {argument: {"one_cpu": {message: [example, …]}}}}
     """
     differing: dict[tuple[str, ...], Table] = {}
     whole: Table = {"torch": torch.__version__, "dtype_diff": {}, "ok_dtypes": {}, "mixed": {}}
+    # Rows with the same key are added up.
     for record in records:
         for key, n in record["differing"]:
             overload, dtype, dev, cpu, cpu_ov = key
@@ -312,6 +324,7 @@ def tables(records: list[Table]) -> Table:
                 .setdefault(argument, {"one_cpu": {}})["one_cpu"]
             )
             texts[text] = (texts.get(text, []) + examples)[: 4 * EXAMPLES]
+    # Of an overload's messages, that of the first record counts.
     raised = {
         overload: text
         for record in reversed(records)
@@ -335,10 +348,12 @@ def main(arguments: list[str] | None = None) -> None:
     )
     parser.add_argument("--worker", nargs="*", help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
+    # A child process of `_chunk`.
     if options.worker is not None:
         _work(options.worker, options.out, options.device)
         return
     names = sorted(options.only or database())
+    # Several child processes at a time.
     chunks = [names[i : i + CHUNK] for i in range(0, len(names), CHUNK)]
     records: list[Table] = []
     lost: list[str] = []

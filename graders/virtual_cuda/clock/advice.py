@@ -94,7 +94,10 @@ def _copy_shares(times: Times) -> CopyShares:
 
 
 class OnCpu(NamedTuple):
-    """Modelled seconds of the same program on a CPU: what each operator costs at least, and the work in it."""
+    """Modelled seconds of the same program on a CPU.
+
+    `fixed` is what operators cost however small they are, `work` is what grows with the data.
+    """
 
     fixed: float
     work: float
@@ -105,7 +108,7 @@ class OnCpu(NamedTuple):
 
 
 def on_cpu(rows: Sequence[Row], cpu: Gpu) -> OnCpu:
-    """The time of the same operators on a CPU: no copies, no waits, one after the other."""
+    """The modelled time of these rows on a CPU: no copies, no waits, one after the other."""
     host = HostCosts()
     chip = cpu.chip()
     fixed = 0.0
@@ -131,13 +134,17 @@ def _is_for_a_gpu_only(row: Row) -> bool:
 
 
 def compare_with_cpu(rows: Sequence[Row], times: Times, gpu: Gpu) -> list[str]:
-    """How much faster a GPU is than a CPU for a whole ledger, and from how much data on: lines to print."""
+    """Lines to print: how much faster the GPU is than a CPU, and from how much data on.
+
+    `rows` are those of a whole ledger.
+    """
     cpu = a_cpu()
     other = on_cpu(rows, cpu)
     on_gpu = f"{times.gpu} {format_seconds(times.end)}"
     took = f"{on_gpu}, CPU {format_seconds(other.seconds)} ({cpu.title}), both modelled"
     if not times.end or not other.seconds:
         return [f"{took}."]
+    # Which of the two is faster; where it is not the GPU, also why.
     ratio = other.seconds / times.end
     if ratio >= CLOSE:
         verdict = f"the GPU is {ratio:.1f} times as fast"
@@ -157,7 +164,7 @@ def _why_not_faster(rows: Sequence[Row], times: Times) -> str:
 
 
 def _from_when_on(rows: Sequence[Row], times: Times, gpu: Gpu, other: OnCpu) -> str:
-    """From how much data on, relative to this, the same operations are faster on the GPU."""
+    """A sentence that says from how much data on the GPU is faster, with these operations."""
     issuing = 0.0
     for interval in times.intervals:
         if interval.lane == HOST and interval.kind == "issue":

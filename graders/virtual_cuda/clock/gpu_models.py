@@ -56,7 +56,10 @@ class Gpu(msgspec.Struct, frozen=True, kw_only=True):
         return self.flops.get(unit, self.flops["float32"])
 
     def resident(self, size: float) -> float:
-        """The bytes that count: what fits into a quarter of the second-level cache comes at twice the rate."""
+        """The bytes that count for the time of a kernel.
+
+        What fits into a quarter of the second-level cache comes at twice the rate.
+        """
         low = self.l2 / 4
         high = self.l2
         share = min(max((size - low) / (high - low), 0.0), 1.0)
@@ -78,7 +81,10 @@ class Gpu(msgspec.Struct, frozen=True, kw_only=True):
     def copy(
         self, direction: str, size: int, pinned: bool, again: bool = False
     ) -> tuple[float, float]:
-        """How long a copy keeps the host, and how long the device; `again`: into memory that was in use before."""
+        """The seconds that a copy keeps the host, and those that it keeps the device.
+
+        `again` says that the copy goes into memory that was in use before.
+        """
         points = self.copies[way_of(direction, pinned, again)]
         place = min(max(bisect([point[0] for point in points], size), 1), len(points) - 1)
         (low, *before), (high, *after) = points[place - 1], points[place]
@@ -90,7 +96,11 @@ class Gpu(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def way_of(direction: str, pinned: bool, again: bool = False) -> str:
-    """The name of a way to copy, among the figures of a GPU; the system hands out new memory page by page."""
+    """The name of a way to copy, among the figures of a GPU.
+
+    Copies to the host into used memory have their own: the system hands out new memory page by
+    page.
+    """
     if direction == "between_devices":
         return direction
     kind = "pinned" if pinned else "used" if again and direction == "to_host" else "pageable"
@@ -103,7 +113,10 @@ def gpus() -> dict[str, Gpu]:
 
 
 def a_cpu() -> Gpu:
-    """A CPU to compare with: an operator costs the host less, and its kernels run there, one after the other."""
+    """A CPU to compare with, described like a GPU.
+
+    An operator costs the host less, and its kernels run on the host, one after the other.
+    """
     return _every()[CPU]
 
 
@@ -125,7 +138,10 @@ def _read(figures: dict[str, Any]) -> Gpu:
 
 
 def _derived(name: str, figures: dict[str, Any], known: dict[str, Gpu]) -> Gpu:
-    """A GPU of which only published figures are known: the rest is that of another one, scaled by clock and bus."""
+    """A GPU of which only published figures are known.
+
+    The other figures are those of the GPU that it is `like`, scaled by clock and bus.
+    """
     figures = dict(figures)
     base = known[figures.pop("like")]
     slower = figures.pop("slower")
@@ -146,7 +162,10 @@ def _derived(name: str, figures: dict[str, Any], known: dict[str, Gpu]) -> Gpu:
 
 
 def gpu_named(name: str) -> Gpu:
-    """The GPU that is meant, whatever the case and the spaces; raises UnknownGpu, which lists those there are."""
+    """The GPU of this name or title, whatever the case and the spaces.
+
+    Raises UnknownGpu, which lists the names there are.
+    """
     wanted = _plain(name) if isinstance(name, str) else ""
     for gpu in gpus().values():
         if wanted and wanted in (_plain(gpu.name), _plain(gpu.title)):

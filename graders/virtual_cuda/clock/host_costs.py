@@ -60,13 +60,14 @@ class HostCosts:
     def of_row(
         self, number: int, row: Row, call: KernelCall | None, kernels: int
     ) -> Iterator[Cost]:
-        """The costs of a row; of an operation, `call` and the number of its kernels must be given.
+        """The costs of a row; an operation needs `call` and the number of its kernels.
 
-        Remembers which passes begin and end here.
+        Remembers which passes and steps begin and end here.
         """
         match row:
             case OperationRow() if call is not None:
                 yield from self._of_operator(call, kernels, row.builds_graph)
+            # What lasts stays open until its EndRow.
             case ForwardRow():
                 self._open[number] = row
                 yield "module", 1
@@ -78,6 +79,7 @@ class HostCosts:
                 yield "step", 1
             case EndRow():
                 self._open.pop(row.opened, None)
+            # What happens at one moment.
             case SyncRow():
                 yield ("synchronize" if row.explicit else "wait"), 1
             case TransferRow():
@@ -88,7 +90,11 @@ class HostCosts:
                 yield from _of_stream(row)
 
     def _of_operator(self, call: KernelCall, kernels: int, builds_graph: bool) -> Iterator[Cost]:
-        """Autograd runs its own operators; in a forward pass with gradients, operators also build the graph."""
+        """The costs of one operator.
+
+        Autograd runs its own operators. In a forward pass with gradients, operators also build the
+        graph.
+        """
         in_backward = self._is_inside(BackwardRow)
         if call.name in _ALLOCATING:
             yield "allocation", 1

@@ -27,7 +27,10 @@ def item_size(dtype: str) -> int:
 
 
 class Kernel(NamedTuple):
-    """One launch: what it reads and writes, and what it computes, both as if the device were used in full."""
+    """One launch: what it reads and writes, and what it computes.
+
+    Both are counted as if the device were used in full.
+    """
 
     kind: str
     bytes: float = 0.0
@@ -108,7 +111,10 @@ _RULES: Final[dict[str, Rule]] = {}
 
 
 def _rule(*names: str) -> Callable[[Rule], Rule]:
-    """Register the decorated function as the rule of these operators; an operator has one rule only."""
+    """Register the decorated function as the rule of these operators.
+
+    An operator has one rule only: a second one fails an assertion.
+    """
 
     def register(rule: Rule) -> Rule:
         for name in names:
@@ -149,7 +155,10 @@ def kernels_of(call: KernelCall, chip: Chip) -> list[Kernel]:
 
 
 def _pointwise(call: KernelCall) -> Kernel:
-    """One pass; where a tensor is stretched to the shape of another, elements are found one by one."""
+    """The kernel of one pass over the tensors.
+
+    Where a tensor is stretched to the shape of another, its elements are found one by one.
+    """
     whole = call.out or call.first
     for shape in call.given:
         if shape != whole and math.prod(shape) > 1:
@@ -158,7 +167,10 @@ def _pointwise(call: KernelCall) -> Kernel:
 
 
 def _kernel_of_seconds(kind: str, seconds: float, chip: Chip, size: float = 0.0) -> Kernel:
-    """A kernel that takes so long on a GPU like the H200, because its steps follow one after the other."""
+    """A kernel that takes so many seconds on a GPU like the H200.
+
+    It takes long because its steps follow one after the other.
+    """
     return Kernel(kind, size, seconds * chip.flops["float32"])
 
 
@@ -167,7 +179,10 @@ def _kernel_of_seconds(kind: str, seconds: float, chip: Chip, size: float = 0.0)
 
 @_rule("clone", "copy_", "_to_copy")
 def _copies(call: KernelCall, chip: Chip) -> Iterator[Kernel]:
-    """A copy as it lies, or a kernel for another dtype or other strides; to the host, the copy is a row of its own."""
+    """A copy as it lies, or a kernel for another dtype or other strides.
+
+    A copy to the host has no kernel here: it is a row of its own.
+    """
     if call.out is not None and not call.given:
         yield Kernel(COPY, 2 * call.out_elements * call.item)
     elif call.name == "clone" and call.out is not None:
@@ -242,7 +257,10 @@ def _without_trailing_ones(shape: Shape) -> Shape:
 def _reduction_of_neighbours(
     call: KernelCall, kept: Shape, results: int, length: int, size: float
 ) -> Kernel:
-    """What is added up lies side by side: several blocks share a long result, a warp or less makes a short one."""
+    """The kernel that adds up what lies side by side in memory.
+
+    Several blocks share a long result; a warp or less makes a short one.
+    """
     if length > _ONE_BLOCK:
         return Kernel("shared reduction", size)
     lanes = min(1 << (length.bit_length() - 1), _WARP)
@@ -254,7 +272,10 @@ def _reduction_of_neighbours(
 def _reduction_of_columns(
     call: KernelCall, chip: Chip, results: int, length: int, size: float
 ) -> Kernel:
-    """A thread adds up what lies apart, one after the other; if that is much, several blocks share it."""
+    """The kernel that adds up what lies apart in memory.
+
+    A thread adds up one element after the other; several blocks share a long column.
+    """
     lanes = max(min(results // 4, _WARP), 1)
     steps: float = length / max(_COLUMN_THREADS // lanes, 1)
     if steps >= _MANY_STEPS or length > _ONE_BLOCK:
@@ -427,7 +448,10 @@ def _index(call: KernelCall, chip: Chip) -> Iterator[Kernel]:
 
 
 def _is_by_mask(call: KernelCall) -> bool:
-    """True if the index has the shape of the tensor, or of its first dimensions, and selects a part of it."""
+    """True if a mask selects a part of the tensor.
+
+    A mask has the shape of the tensor, or of its first dimensions.
+    """
     if len(call.given) < 2 or not call.first or call.out is None:
         return False
     index = call.given[1]
@@ -601,7 +625,10 @@ def _batch_norm(call: KernelCall, chip: Chip) -> Iterator[Kernel]:
 
 
 def _few_channels(call: KernelCall, chip: Chip) -> float:
-    """How much slower few channels are: one block sees to one of them, so that multiprocessors have no work."""
+    """The factor by which few channels are slower.
+
+    One block works on one channel, so that the other multiprocessors have no work.
+    """
     channels = call.given[0][1] if len(call.given[0]) > 1 else 1
     return max(chip.sms / max(channels, 1), 1.0)
 
@@ -741,6 +768,7 @@ def product(
     moved = batch * (m * k + k * n + m * n) * item
     if min(m, n) == 1:
         return [Kernel("vector product", moved)]
+    # The tile with which the multiplication is fastest.
     unit = _unit(dtype, chip, tf32)
     best = math.inf
     splits = 1
@@ -749,6 +777,7 @@ def product(
         if flops < best:
             best = flops
             splits = split
+    # The memory may be slower than the arithmetic.
     rate = chip.flops.get(unit, chip.flops["float32"])
     kind = "half product" if unit == "float16" else "product"
     kernels = [Kernel(kind, 0.0, max(best, moved * rate / chip.bandwidth), unit)]
@@ -762,7 +791,11 @@ def product(
 
 
 def _tiled(m: int, n: int, k: int, batch: int, tile: Tile, chip: Chip) -> tuple[int, float]:
-    """In how many parts the depth of a product is split with this tile, and the FLOPs that whole waves compute."""
+    """The number of parts that the depth is split into, and the FLOPs that whole waves compute.
+
+    The depth of a product is the dimension that is added up; a wave is one tile for each
+    multiprocessor.
+    """
     tiles = batch * -(-m // tile.rows) * -(-n // tile.columns)
     split = 1
     while tiles * split * _FREE <= chip.sms and k // (split * 2) >= _SHORTEST:
@@ -784,6 +817,7 @@ _DEEP: Final = 128
 )
 def _products(call: KernelCall, chip: Chip) -> Iterator[Kernel]:
     """The product of the last two tensors given; with a bias to add, the depth is not split."""
+    # The sizes of an m × k and a k × n matrix; a vector is a matrix with one row or column.
     left = call.given[-2]
     right = call.given[-1]
     m = math.prod(left[-2:-1]) if len(left) > 1 else 1
@@ -794,6 +828,7 @@ def _products(call: KernelCall, chip: Chip) -> Iterator[Kernel]:
         yield Kernel("reduction", 2 * k * call.item)
         yield Kernel("reduction", 0)
         return
+    # Only `addmm`, with its bias, may have other kernels than a plain product.
     kernels = product(m, n, k, batch, call.dtype, chip, chip.tf32)
     if call.name != "addmm" or len(kernels) == 1 or max(m, n // 8) < 64:
         yield from kernels
@@ -812,7 +847,10 @@ def _products(call: KernelCall, chip: Chip) -> Iterator[Kernel]:
 
 @_rule("convolution", "cudnn_convolution", "_convolution")
 def _convolution(call: KernelCall, chip: Chip) -> Iterator[Kernel]:
-    """A product, or a kernel of its own for one channel; then the bias, and changes of the layout around it."""
+    """A product, or a kernel of its own for one channel.
+
+    Then come the bias, and changes of the layout around it.
+    """
     source = call.given[0]
     weight = call.given[1]
     assert call.out is not None
@@ -846,7 +884,10 @@ def _is_layout_changed(source: Shape, weight: Shape) -> bool:
 def _convolution_as_product(
     out: Shape, weight: Shape, source: Shape, dtype: str, chip: Chip
 ) -> Kernel:
-    """One kernel with the FLOPs of all windows; a transposed convolution goes from its result to its input."""
+    """One kernel with the FLOPs of all windows.
+
+    A transposed convolution goes from its result to its input.
+    """
     is_transposed = len(out) > 1 and out[1] != weight[0]
     pixels = math.prod(source if is_transposed else out)
     flops = 2.0 * pixels * math.prod(weight[1:])
@@ -857,7 +898,10 @@ def _convolution_as_product(
 
 @_rule("convolution_backward", "cudnn_convolution_backward")
 def _convolution_backward(call: KernelCall, chip: Chip) -> Iterator[Kernel]:
-    """Gradients of the input, if it is asked for, of the weights in parts that are added up, and of the bias."""
+    """The gradients of the input, if it is wanted, of the weights, and of the bias.
+
+    The gradient of the weights is made in parts that are added up.
+    """
     gradient, source, weight = call.given[:3]
     dtype = call.dtype if call.dtype in ITEM_SIZES else "float32"
     item = ITEM_SIZES[dtype]

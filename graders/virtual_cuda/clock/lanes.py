@@ -1,4 +1,7 @@
-"""The modelled clock: when the host issued each row of a ledger, and when a stream worked on it."""
+"""The modelled clock: when the host issued each row of a ledger, and when a stream worked on it.
+
+A lane is the host or one stream of a device: what does one thing at a time.
+"""
 
 from __future__ import annotations
 
@@ -62,12 +65,18 @@ class Times(NamedTuple):
 
     @property
     def kernels(self) -> int:
-        """The number of kernels as torch's profiler counts them: a step of an optimizer is one more."""
+        """The number of kernels as torch's profiler counts them.
+
+        The profiler counts a step of an optimizer as one more.
+        """
         return sum(interval.kernels for interval in self.intervals) + len(self.steps)
 
     @property
     def kernel_seconds(self) -> float:
-        """The time of kernels as torch's profiler adds it up, with the ranges of optimizers' steps."""
+        """The time of kernels as torch's profiler adds it up.
+
+        The profiler adds the time from the first to the last kernel of each optimizer's step.
+        """
         seconds = sum(interval.seconds for interval in self.intervals if interval.kernels)
         return seconds + sum(self.steps)
 
@@ -178,12 +187,15 @@ class Clock:
         self.now += seconds
 
     def is_reached(self, event: int) -> bool:
-        """True if a stream has reached the event that was recorded in this row; also for a row not read."""
+        """True if a stream has reached the event that was recorded in this row.
+
+        Reads the new rows first. Also true for a row in which no event was recorded.
+        """
         self.advance()
         return self.events.get(event, 0.0) <= self.now
 
     def is_idle(self, device: str, stream: int) -> bool:
-        """True if a stream is done with what was issued."""
+        """True if a stream is done with what was issued. Reads the new rows first."""
         self.advance()
         return self._stream_free[StreamKey(device, stream)] <= self.now
 
@@ -200,6 +212,7 @@ class Clock:
             call = call_of(row)
             if not is_transfer(self._rows, number):
                 kernels = self._kernels_of(call)
+        # First what the host needs to issue the row, then what it sets off.
         for cost, times in self._host.of_row(number, row, call, len(kernels)):
             self.now += self.gpu.host[cost] * times
         match row:
@@ -215,6 +228,7 @@ class Clock:
                 self._intervals_before_step[number] = len(self.intervals)
             case EndRow():
                 self._end_step(row)
+        # What the host did since, waiting included.
         if self.now > before:
             self._add_host_interval(number, row, before)
 
@@ -256,7 +270,10 @@ class Clock:
         return StreamKey(device, self._current.get(device, 0))
 
     def _reserve(self, row: OperationRow) -> bool:
-        """True if this operation needs more memory than is cached; notes that it is cached from then on."""
+        """True if this operation needs more memory than is cached.
+
+        Notes that so much is cached from then on.
+        """
         if row.bytes <= 0 or row.live <= self._reserved.get(row.device, 0):
             return False
         more = _SEGMENT if row.bytes < _SEGMENT else 0
@@ -303,7 +320,11 @@ class Clock:
             self._idle_until(self._stream_free[stream])
 
     def _wait(self, row: SyncRow) -> None:
-        """The host waits for what was awaited, or for everything; implicitly, for the last stream."""
+        """Let the host wait for a device.
+
+        An explicit wait is for the awaited event or stream, or else for everything; an implicit one
+        is for the stream that was given work last.
+        """
         if not row.explicit:
             self._idle_until(self._stream_free[self._last] + self.gpu.host["wait"])
             return
@@ -323,7 +344,7 @@ class Clock:
         return done
 
     def _idle_until(self, moment: float) -> None:
-        """The host waits, and its processor has nothing to do, until this moment."""
+        """Let the host wait until this moment, with nothing for its processor to do."""
         if moment > self.now:
             self.idle += moment - self.now
             self.now = moment

@@ -14,7 +14,10 @@ from virtual_cuda.ledger.timeline import MOST_LANES, PARTS, Lane, LaneKind, Scal
 
 
 def scaled(times: Times) -> Scaled:
-    """The lanes of modelled times as plain data: for each part of the time what a lane did, and how much of it."""
+    """The lanes of modelled times as plain data.
+
+    For each part of the time, a lane says what it did, and how much of the part that took.
+    """
     lanes: dict[str, _LaneParts] = {HOST: _LaneParts()}
     for interval in times.intervals:
         if interval.lane not in lanes:
@@ -69,7 +72,10 @@ class _LaneParts:
 
 
 def modelled_trace(ledger: Ledger, times: Times) -> dict[str, list[TraceEvent]]:
-    """The trace events of modelled times for Perfetto: a track for the host and one for each stream, to scale."""
+    """The trace of modelled times, as Perfetto reads it.
+
+    There is a track for the host and one for each stream, to scale.
+    """
     records = ledger.records_by_row()
     tracks = {HOST: 1}
     events: list[TraceEvent] = []
