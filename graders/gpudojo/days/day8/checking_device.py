@@ -48,7 +48,11 @@ def _ask(call: Call, *prefer: Any) -> DeviceAnswer:
 
 
 def _ask_all(call: Call) -> Cases[DeviceAnswer]:
-    """The answers on one machine. A function that cannot be called with a preference at all ends the probe."""
+    """The answers to all preferences on one machine.
+
+    `call.function` may be replaced by that of the file, loaded again. Raises StudentRaised for an
+    error without a preference, and where the function takes no preference at all.
+    """
     _load_file_again(call)
     drawn = random.Random(call.seed)
     found = Cases({"best": _ask(call)})
@@ -68,7 +72,11 @@ def _ask_all(call: Call) -> Cases[DeviceAnswer]:
 
 
 def _load_file_again(call: Call) -> None:
-    """A file that asked torch when it was imported did so on another machine: run it again on this one."""
+    """Load the student's file again on this machine, and replace `call.function`.
+
+    That is done only for a function that may remember an answer: its file was imported on another
+    machine.
+    """
     if _may_remember(call.function):
         again = load_again(call.submission).names.get(select.name)
         if callable(again):
@@ -76,7 +84,11 @@ def _load_file_again(call: Call) -> None:
 
 
 def _may_remember(function: Any) -> bool:
-    """True if a function, or one that it calls, may use an earlier answer: a constant, a default, a cache."""
+    """True if a function may use an answer from before.
+
+    It may have kept one in a constant, a default argument or a cache; so may a function that it
+    calls.
+    """
     waiting = [function]
     seen = set()
     while waiting:
@@ -106,7 +118,8 @@ def _names_in(code: types.CodeType) -> set[str]:
 @select.probe(machine="one gpu")
 def one_gpu(call: Call) -> Cases[DeviceAnswer]:
     found = _ask_all(call)
-    # No machine has both CUDA and MPS, but the order in which a student asks is part of the contract.
+    # No machine has both CUDA and MPS, but the order in which a student asks is part of the
+    # contract.
     owners = [owner for owner in (torch.backends.mps, torch.mps) if hasattr(owner, "is_available")]
     changes: list[Patch] = [(owner, "is_available", lambda: True) for owner in owners]
     with contextlib.ExitStack() as undo:
@@ -156,7 +169,7 @@ runs(select, scenarios=())
 
 
 def _same(answer: str, wanted: str) -> bool:
-    """`cuda` and `cuda:0` are the same best device."""
+    """True if two names are of the same device: `cuda` is `cuda:0`."""
     return answer.removesuffix(":0") == wanted.removesuffix(":0")
 
 
@@ -251,7 +264,10 @@ def falls_back_to_the_cpu(seen: Seen, wanted: Seen) -> None:
 
 
 def _expect_preferences(seen: Seen, wanted: Seen, present: bool) -> None:
-    """Raises Failed for a wrong answer to a preference, of devices that are present or that are not."""
+    """Raises Failed for a wrong answer to a preference.
+
+    Only preferences for devices that are `present` are judged, or only those for absent ones.
+    """
     for machine in MACHINES:
         for name, right in wanted[machine].items():
             if not name.startswith("prefer "):
@@ -297,7 +313,10 @@ def _expect_preferred(
 def _why_not_the_preferred(
     machine: Machine, asked: str, answer: str, present: bool, seen: Seen
 ) -> str | None:
-    """The misconception behind another device than the one preferred, or than the best one without it."""
+    """The misconception behind a wrong answer to a preference; None if none is known.
+
+    With `present` the preferred device was expected, otherwise the best one of the machine.
+    """
     kind = asked.partition(":")[0]
     if present and asked.endswith(":1") and _same(answer, kind):
         first = seen[machine].get("prefer cuda:0")

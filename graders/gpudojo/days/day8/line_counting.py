@@ -27,7 +27,10 @@ class ExecutedLines(Counter[int]):
         self.elsewhere = False  # whether another process of the submission was there
 
     def in_loops(self) -> set[int]:
-        """The lines inside of loops and comprehensions: those between a jump back and its target."""
+        """The lines inside of loops and comprehensions.
+
+        They are those between a jump back in the bytecode and its target.
+        """
         found: set[int] = set()
         for code in self.codes:
             instructions = list(dis.get_instructions(code))
@@ -47,7 +50,10 @@ class Children(NamedTuple):
 
 
 def _children() -> Children:
-    """The processes that this one has started; none are known but on Linux."""
+    """The processes that this one has started.
+
+    On systems other than Linux it is not known, and the answer is none.
+    """
     if sys.platform != "linux":
         return Children(False, 0.0)
     import resource

@@ -1,4 +1,4 @@
-"""What checks of loops over batches share: which mistake is behind an error, and where a model ran."""
+"""Judges loops over batches: the mistake behind an error, and the device a model ran on."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ from gpudojo.model.exercise import Failed, Seen
 
 
 def why_a_loop_raised(raised: Raised, seen: Seen) -> str | None:
-    """The misconception behind an error of a loop over batches, by scenario: `on_the_second_gpu`, …
+    """The misconception behind an error of a loop over batches; None if none is known.
 
-    If inputs meet the model only where it was there already, in `model_already_there`, the other model had stayed on
-    the CPU with them.
+    It depends on the scenario, such as `on_the_second_gpu`. Where the model was on the device
+    before the call (`model_already_there`) and meets inputs on the CPU, the function moves neither:
+    with a model on the CPU it ran.
     """
     if raised.scenario == "on_the_second_gpu" and is_between_gpus(raised.message):
         return "device-index-dropped"

@@ -57,9 +57,10 @@ class ScaledBackward(Case, frozen=True):
 
 
 class PrecisionLog(WatchLog):
-    """Records for which device types autocast was on, in forward passes, losses and backward passes.
+    """Records for which device types autocast was on.
 
-    With `overflow` the model's gradients are infinite, whatever the dtype.
+    It does so in forward passes, losses and backward passes. With `overflow` the model's gradients
+    are infinite, whatever the dtype.
     """
 
     def __init__(self, call: Call, overflow: bool = False) -> None:
@@ -97,10 +98,11 @@ def autocast_regions() -> list[str]:
 
 @step.draws
 def _drawn(seed: int) -> tuple[tuple[Any, ...], Any, Any]:
-    """Parameters, sprites and the classes that the model finds least likely: there is always much to learn.
+    """Parameters, sprites and classes.
 
-    Drawn until the norm of the gradients is one of NORMS, and without torch's own initialisation,
-    which uses the caller's generator.
+    The classes are those that the model finds least likely: there is always much to learn. Drawn
+    until the norm of the gradients lies between the two NORMS, and without torch's own
+    initialisation, which uses the caller's generator.
     """
     sizes = (((HIDDEN, 3 * SIZE * SIZE), 0.3), ((HIDDEN,), 0.5), ((CLASSES, HIDDEN), 2.0))
     while True:
@@ -172,10 +174,11 @@ class Stepped(Case, frozen=True):
 
 @step.probe
 def on_the_device(call: Call) -> Cases[Stepped]:
-    """In "clipped_softly" the norm is below `max_norm`: only clipping scaled gradients changes anything.
+    """Steps on the device, with and without clipping, overflow and scaling.
 
-    In "overflow" there is a `max_norm` too: without one nothing happens between backward and the
-    scaler's step.
+    In "clipped_softly" the norm is below `max_norm`: only clipping scaled gradients changes
+    anything. In "overflow" there is a `max_norm` too: without one nothing happens between backward
+    and the scaler's step.
     """
     device = call.device
     return try_scenarios(
@@ -276,7 +279,10 @@ def _step(
 
 
 def _make_optimizer(model: Any, momentum: float) -> Any:
-    """An optimizer with this momentum from before; the gradients have values that must not leak in."""
+    """An optimizer with this momentum from before.
+
+    Gives every parameter a gradient that must not leak into the step.
+    """
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1 * LESS, momentum=0.9)
     for parameter in model.parameters():
         parameter.grad = torch.full_like(parameter, STALE)
@@ -325,7 +331,11 @@ def _provoke_warnings() -> None:
 
 
 def _explain_error(error: StudentRaised, call: Call, device: Any, model: Any) -> StudentRaised:
-    """The error with the calls made so far in its message: a scaler's errors have more than one cause."""
+    """The error with the calls made so far in its message, and what had been copied.
+
+    A scaler's errors have more than one cause. For an error about missing inf checks, the student's
+    function is called once more.
+    """
     inputs, targets = make_batch(call.seed)
     copied = lines_of_copies(call, inputs=inputs, targets=targets)
     line = error.evidence.line
@@ -618,7 +628,11 @@ def scaler_is_updated_once(seen: Seen, wanted: Seen) -> None:
 
 
 def _update_left_out(case: Stepped, clipped: Stepped | None, expected: str) -> Failed:
-    """The failure of a step without an update, beside the clipped step, where it may be made."""
+    """The failure of a scaler's step without an update.
+
+    `clipped` is the clipped step, where there is one: the update may be left out only without
+    `max_norm`.
+    """
     happened = "scaler.step was not followed by scaler.update"
     key = "scaler-without-update"
     line = case.unsettled_line
@@ -742,7 +756,10 @@ def unscales_before_clipping(seen: Seen, wanted: Seen) -> None:
 
 
 def _clipped_wrongly(case: Stepped, max_norm: float, ratio: float, ignored: bool) -> Failed:
-    """The failure of a clipped step; with `ignored` its update is that of a step without clipping."""
+    """The failure of a clipped step.
+
+    With `ignored` its update is that of a step without clipping.
+    """
     expected = "the gradients unscaled, then all of them together clipped to the norm max_norm"
     line = case.norm_line
     if ignored:

@@ -174,7 +174,10 @@ def _is_telling(outputs: Outputs) -> bool:
 
 
 def _one_output_is_enough(outputs: Outputs) -> bool:
-    """True if one output beside a threshold, as for two classes, is right as often as the largest one."""
+    """True if comparing one output with a threshold is right as often as the largest output.
+
+    That is how a model for two classes is judged.
+    """
     pairs = list(zip(outputs, classes_of(outputs), strict=True))
     hits = sum(row.index(max(row)) == wanted for row, wanted in pairs)
     for threshold in (0.0, 0.5):
@@ -184,7 +187,11 @@ def _one_output_is_enough(outputs: Outputs) -> bool:
 
 
 def _hits_elsewhere(outputs: Outputs, classes: list[int]) -> tuple[int, int]:
-    """How many classes are the place of the largest output in their batch, or in their column of it."""
+    """How many classes two wrong formulas find.
+
+    The first takes the place of the largest output of a whole batch, the second its place in each
+    column of the batch.
+    """
     whole = 0
     columns = 0
     for start in range(0, len(outputs), BATCH):
@@ -367,7 +374,10 @@ def _describe_part(part: Any) -> ReturnedPart:
 
 
 def _explain_error(error: StudentRaised, call: Call, log: WatchLog) -> StudentRaised:
-    """The error with what had been copied; a comparison of outputs with targets is named in its message."""
+    """The error with what had been copied.
+
+    A comparison of outputs with targets on different devices is named in its message.
+    """
     if not log.latest_batch:
         return error
     lines = log.copied_lines()
@@ -455,7 +465,10 @@ def _all_cases(seen: Seen) -> Cases[Evaluated]:
 
 
 def _why_it_raised(raised: Raised, seen: Seen) -> str | None:
-    """The misconception behind an error, from torch's message and from what had been copied before."""
+    """The misconception behind an error; None if none is known.
+
+    It is found from torch's message and from what had been copied before.
+    """
     scenario = raised.scenario
     key = device_mistake(raised)
     if scenario == "on_the_second_gpu" and is_between_gpus(raised.message):
@@ -463,7 +476,8 @@ def _why_it_raised(raised: Raised, seen: Seen) -> str | None:
     if key is None and raised.message.endswith(COMPARING):
         copied_targets = {"targets", "targets of the loss"} & raised.copied.keys()
         if COPIED_BACK in raised.copied and copied_targets:
-            # Something was copied either way; where the comparison itself copies, it is the outputs.
+            # Something was copied either way; where the comparison itself copies, it is the
+            # outputs.
             return "outputs-on-cpu" if raised.copied[COPIED_BACK] == raised.line else None
         key = "targets-on-cpu"
     if key is None and scenario == "nothing_to_evaluate":
@@ -543,7 +557,10 @@ def evaluates_in_evaluation_mode(seen: Seen, wanted: Seen) -> None:
 
 
 def _failure_in_training_mode(case: Evaluated, happened: str, expected: str) -> Failed:
-    """The failure of forward passes in training mode, with its mistake and where to look for its line."""
+    """The failure of forward passes in training mode.
+
+    It names the mistake, where that can be told, and where to look for the line.
+    """
     training = case.training_parts()
     always = len(training) == len(case.passes)
     key = None
@@ -711,7 +728,8 @@ def _wrong_number(
     if _is_close(found * batches, right * samples):
         happened = f"{happened}, the sum over {samples} samples divided by {batches}"
         return Failed(happened, f"{right:.4f}, divided by the number of samples")
-    # A note means: the right samples, and another kind of number. `returns_two_floats` has its hints.
+    # A note means: the right samples, and another kind of number. `returns_two_floats` has its
+    # hints.
     about = "returns_two_floats"
     if which == ACCURACY and _is_close(found, 100 * right):
         expected = f"{right:.4f} (in [0, 1], not in percent)"
@@ -762,7 +780,11 @@ def _failure_of_number(
     at: tuple[str, ...],
     about: str = "",
 ) -> Failed:
-    """The failure of a wrong number; `at` are patterns for its line, which a mean of means overrides."""
+    """The failure of a wrong number.
+
+    `at` are patterns for the line to show; for a mean of means that is the accuracy, they are
+    replaced.
+    """
     key = "mean-of-batch-means" if is_mean_of_means else None
     if is_mean_of_means and which == ACCURACY:
         at = ("mean(",)

@@ -66,12 +66,18 @@ class TrainingLog(WatchLog):
         self.steps_with_gradients.append(self.model[-1].bias.grad is not None)
 
     def backward_begins(self, gradient: Any) -> None:
-        """Copy the last layer's gradients, to be read after the call: to read them here would be a wait."""
+        """Copy the last layer's gradients, to be read after the call.
+
+        To read them here would be a wait.
+        """
         before = self.model[-1].bias.grad
         self.gradients_before.append(None if before is None else before.detach().clone())
 
     def added_to_gradients(self) -> list[bool]:
-        """For every backward pass, whether it added to gradients. Only to be asked after the call."""
+        """For every backward pass, whether it added to gradients.
+
+        To be asked only after the call, because it reads them.
+        """
         return [before is not None and any(before.tolist()) for before in self.gradients_before]
 
 
@@ -222,7 +228,10 @@ def _explain_error(error: StudentRaised, call: Call, log: TrainingLog) -> Studen
 
 
 def _lines_moving_the_model(call: Call, log: TrainingLog) -> list[int | None]:
-    """The lines that moved the model, or only its largest part, while batches were being fetched."""
+    """The lines that moved the model while batches were being fetched.
+
+    Where the model itself was not moved, those that copied its largest parameter.
+    """
     if log.first_mark is None or log.moves:
         return log.moves
     largest = max(p.nbytes for p in log.model.parameters())
@@ -264,7 +273,10 @@ def _epochs(seen: Seen) -> Cases[Epoch]:
 
 
 def _why_it_raised(raised: Raised, seen: Seen) -> str | None:
-    """The misconception behind an error, from torch's message and from what had been copied before."""
+    """The misconception behind an error; None if none is known.
+
+    It is found from torch's message and from what had been copied before.
+    """
     if "modified by an inplace operation" in raised.message:
         # A step between forward and backward changes what backward needs; so do other operations.
         return "step-before-backward" if STEPPED in raised.copied else None
@@ -446,7 +458,10 @@ def _batches_left_out(case: Epoch) -> Failed | None:
 
 
 def _wrong_number_of_steps(case: Epoch) -> Failed | None:
-    """The failure of an epoch with too few or too many steps, or with the first batch several times."""
+    """The failure of an epoch with a wrong number of steps; None if it is right.
+
+    The loader may also have been started several times, and give its first batch again.
+    """
     steps = case.order.count("step")
     backwards = case.order.count("backward")
     stepped = f"the optimizer stepped {count_in_words(steps)}"
@@ -463,7 +478,10 @@ def _wrong_number_of_steps(case: Epoch) -> Failed | None:
 
 
 def _changed_optimizer(case: Epoch) -> Failed | None:
-    """The failure of an epoch after which the optimizer has other options, or no state from before."""
+    """The failure of an epoch that changed the optimizer; None if it did not.
+
+    Afterwards it has other options, or has lost its state from before.
+    """
     expected = "the optimizer as it was passed in"
     if case.options:
         happened = f"the optimizer's option `{case.options[0]}` was changed"

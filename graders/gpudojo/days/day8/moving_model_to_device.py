@@ -47,9 +47,10 @@ NAMES = (
 @functools.cache
 def _model_class() -> tuple[Any, ...]:
     class SpriteModel(nn.Module):
-        """Two layers that share a weight, a frozen scale, batch norm, and a palette that is not in `state_dict()`.
+        """Two layers that share a weight, a frozen scale, batch norm, and a palette.
 
-        The palette has another dtype: `model.to(tensor)` would change it. The other names are drawn from the seed.
+        The palette is not in `state_dict()`. It has another dtype: `model.to(tensor)` would change
+        it. The other names are drawn from the seed.
         """
 
         palette: Any
@@ -87,7 +88,7 @@ def _parameters_and_buffers(model: Any) -> tuple[dict[str, Any], dict[str, Any]]
     return parameters, dict(model.named_buffers(remove_duplicate=False))
 
 
-# ---- move_model ------------------------------------------------------------------------------------------------------
+# ---- move_model ----------------------------------------------------------------------------------
 
 
 class MovedModel(Case, frozen=True):
@@ -313,7 +314,7 @@ def _describe_change(tensor: str, found: Values | None, right: Values) -> str:
     return f"the values of `{tensor}` changed"
 
 
-# ---- parameter_devices -----------------------------------------------------------------------------------------------
+# ---- parameter_devices ---------------------------------------------------------------------------
 
 
 class Told(Case, frozen=True):

@@ -1,4 +1,7 @@
-"""The race of 06: how long a student's function and the loop take, modelled on a GPU and measured here."""
+"""The race of 06: how long a student's function and the loop take.
+
+Times are modelled on a GPU, and measured on this machine.
+"""
 
 from __future__ import annotations
 
@@ -86,11 +89,11 @@ def modelled_times(
     two_pixels: Callable[[], Inputs],
     pixels: int,
 ) -> Modelled:
-    """How long student and loop take on a T4 by the modelled clock, which is the same on every machine.
+    """How long student and loop take on a T4 by the modelled clock.
 
-    `inputs`, of so many pixels, are the student's. The loop takes as long for each pixel as for the
-    second of two; only of a reference it is known, since student code may slow down a loop that
-    runs beside it.
+    That clock is the same on every machine. `inputs`, of so many pixels, are the student's. The
+    loop takes as long for each pixel as for the second of two; its time is known only for a
+    reference, since student code may slow down a loop that runs beside it.
     """
     from virtual_cuda.hooks import modelled_time, patch_imported_names
 
@@ -141,12 +144,18 @@ def count_allocations(call: Call) -> int:
 
 
 def unrecorded_allocations(ledger: Ledger, allocations: int) -> int:
-    """The number of allocations where the allocator knows of work that the ledger does not have; else 0."""
+    """The number of allocations, if the ledger lacks more than half of them; else 0.
+
+    Then the allocator knows of work that was not recorded.
+    """
     return allocations if 2 * len(ledger.allocations()) + 16 < allocations else 0
 
 
 def read_result(result: Any) -> Array | None:
-    """The values of a tensor, on the host; None for anything else. Raises StudentRaised if it cannot be read."""
+    """The values of a tensor, on the host; None for anything else.
+
+    Raises StudentRaised if it cannot be read.
+    """
     if not isinstance(result, torch.Tensor):
         return None
     try:
@@ -164,7 +173,10 @@ def judge_outputs(
     same: Callable[[Any, Any], bool],
     about: Callable[[str], None] = lambda call: None,
 ) -> None:
-    """Raises Failed where a timed result is missing or wrong. `about` is told which call a failure is about."""
+    """Raises Failed where a timed result is missing or wrong.
+
+    `about` is called with the name of the call that a failure is about.
+    """
     count = len(timed.outputs)
     if not count or count != max(len(timed.loop_outputs), len(wanted.loop_outputs)):
         happened = f"{count} timed calls returned a result"
@@ -181,11 +193,11 @@ def judge_outputs(
 
 
 def judge_speed(found: Modelled, wanted: Modelled, measured: Race, reference: Race) -> None:
-    """Raises Failed where the student is too slow by the modelled clock, or too fast to be believed.
+    """Raises Failed where the student is too slow, or too fast to be believed.
 
-    The loop's time is the reference's evidence: student code may slow down a loop that runs beside
-    it. The speedup that was measured on this machine is only shown; where the reference ran on a
-    real GPU, it is judged.
+    That is by the modelled clock. The loop's time is the reference's evidence: student code may
+    slow down a loop that runs beside it. The speedup that was measured on this machine is only
+    shown; where the reference ran on a real GPU, it is judged.
     """
     from virtual_cuda.hooks import USUAL_GPU
 

@@ -157,7 +157,10 @@ def letters(value: Any) -> Letters:
 
 @answers.probe(machine="reference")
 def tried_out(value: Any) -> dict[str, str]:
-    """What really happens, in a sentence for each question; it does not depend on the student's answers."""
+    """What really happens, in a sentence for each question.
+
+    It does not depend on the student's answers.
+    """
     return dict(run_experiments())
 
 

@@ -12,7 +12,10 @@ CLASSES = 3
 
 
 def make_sprites(count: int, seed: int) -> tuple[Any, Any]:
-    """`(count, 3, SIZE, SIZE)` sprites in [0, 1] and their classes: the class is the brightest channel."""
+    """Sprites of the shape `(count, 3, SIZE, SIZE)` in [0, 1], and their classes.
+
+    The class is the brightest channel.
+    """
     generator = torch.Generator().manual_seed(seed)
     pictures = torch.rand(count, 3, SIZE, SIZE, generator=generator) * 0.5
     classes = torch.randint(0, CLASSES, (count,), generator=generator)
@@ -21,7 +24,11 @@ def make_sprites(count: int, seed: int) -> tuple[Any, Any]:
 
 
 def linear_layer(weight: Any, bias: Any = None) -> Any:
-    """A linear layer with this weight and bias; one with random numbers would take time, and the caller's generator."""
+    """A linear layer with this weight and bias.
+
+    torch's constructor would draw random numbers, which takes time and changes the caller's
+    generator.
+    """
     layer = nn.Linear.__new__(nn.Linear)
     nn.Module.__init__(layer)
     layer.out_features, layer.in_features = weight.shape[0], weight.shape[-1]

@@ -25,7 +25,10 @@ from gpudojo.model.evidence import Case
 
 
 class Sealed:
-    """A function for student code to call, which does not lead to what it calls, or to what that records."""
+    """A function for student code to call.
+
+    It does not lead student code to the function it calls, or to what that records.
+    """
 
     def __init__(self, function: Callable[..., Any]) -> None:
         self.key = keep_state(function)
@@ -42,7 +45,10 @@ class Hook(Sealed):
 
 
 class ForwardPass(Case, frozen=True):
-    """One forward pass of a watched model. Its parts are named as in `named_modules`; "" is the model."""
+    """One forward pass of a watched model.
+
+    Its parts are named as in `named_modules`; "" is the model.
+    """
 
     training: list[str]  # the parts in training mode
     evaluating: list[str]  # the parts in evaluation mode
@@ -161,7 +167,10 @@ class WatchLog:
         """Is called when a backward pass begins, with the gradient of the loss."""
 
     def copied_lines(self) -> dict[str, int | None]:
-        """The lines that copied inputs and targets of the latest batch; only those that were copied."""
+        """The lines that copied inputs and targets of the latest batch, by these names.
+
+        What was not copied is left out.
+        """
         if not self.latest_batch:
             return {}
         return lines_of_copies(self.call, self.latest_mark, **self.latest_batch)

@@ -213,10 +213,11 @@ def steps_after_every_group(seen: Seen, wanted: Seen) -> None:
 
 
 def _steps_in_any_scenario(seen: Seen) -> bool:
-    """True if any pass made a step: then in one without a step, the call is there and the condition is wrong.
+    """True if any pass made a step.
 
-    To be asked before the passes are looked at: the line shown for a failure is one of the pass
-    looked at last.
+    Then, in a pass without one, the call of `step()` is there and its condition is wrong. To be
+    asked before the passes are looked at: the line shown for a failure is one of the pass looked at
+    last.
     """
     return any(found.taken for found in dict.values(seen[accumulations]))
 
@@ -224,7 +225,10 @@ def _steps_in_any_scenario(seen: Seen) -> bool:
 def _why_weights_differ(
     where: str, found: Accumulated, right: Accumulated, steps_anywhere: bool
 ) -> Failed:
-    """The failure of a pass with other weights than the reference's: the first of its causes that is found."""
+    """The failure of a pass whose weights are not the reference's.
+
+    It is the first of the possible causes that is found.
+    """
     return (
         _something_left_out(where, found, right, steps_anywhere)
         or _wrong_groups(where, found, right)
@@ -237,7 +241,11 @@ def _why_weights_differ(
 def _something_left_out(
     where: str, found: Accumulated, right: Accumulated, steps_anywhere: bool
 ) -> Failed | None:
-    """The failure of a pass without backward passes, some batches or steps, or with another optimizer."""
+    """The failure of a pass that left something out; None if it did not.
+
+    Left out are backward passes, batches, steps, the optimizer that was passed in, or the gradients
+    of a step.
+    """
     if not found.scales:
         happened = f"{where} there was no backward pass"
         expected = "a backward pass for every batch"

@@ -33,7 +33,7 @@ NAMES = {"a_list": "a list", "two_blocks": "two blocks"}  # of scenarios, as stu
 
 @lru_cache(maxsize=1)
 def _block_class() -> tuple[Any, ...]:
-    """A class made once, and only where torch is needed."""
+    """The class of the blocks, in a tuple. Made once, and only where torch is needed."""
 
     class CheckpointBlock(nn.Module):
         def __init__(self) -> None:
@@ -180,7 +180,10 @@ def _run_backward(out: Any) -> str:
 
 
 def _go_through_beside_plain_loop(call: Call, blocks: Any, x: Any, **options: Any) -> Through:
-    """The same as `_go_through`, and on a real GPU beside the plain loop."""
+    """Describe a call as `_go_through` does, on a real GPU with the plain loop beside it.
+
+    Raises StudentRaised.
+    """
     found = _go_through(call, blocks, x, **options)
     if call.bench.kind != "cuda":
         return found

@@ -22,9 +22,10 @@ MIB = 1 << 20
 
 
 class _Trial:
-    """A `try_batch` that fits up to some size, fails in a given way, and leaves something in the cache each time.
+    """A `try_batch` for student code: batches fit up to some size.
 
-    With the size `bug_at` it raises `bug` instead of an error about memory.
+    Each try leaves something in the cache of the GPU. With the size `bug_at` it raises `bug`
+    instead of an error about memory.
     """
 
     def __init__(self, call: Call, fits: int, bug: Exception | None, bug_at: int) -> None:
@@ -75,7 +76,7 @@ class _Trial:
 
 
 class Search(Case, frozen=True):
-    """One call: what it returned or raised, and the sizes it tried."""
+    """One call of the student's function: what it returned or raised, and the sizes it tried."""
 
     start: int
     fits: int
@@ -104,7 +105,8 @@ def _search(
 ) -> Search:
     """Call the student's function with a `_Trial` and describe what it did.
 
-    Raises StudentRaised where the function itself is wrong: for an error that `try_batch` did not raise.
+    Raises StudentRaised for an error that `try_batch` cannot have raised: then the function itself
+    is wrong.
     """
     if call.device.type == "cuda":
         torch.cuda.empty_cache()  # of an earlier search
@@ -149,7 +151,10 @@ def _usable_empty_cache(call: Call) -> Iterator[None]:
 
 
 def _starts_and_fits(seed: int) -> dict[str, tuple[int, int]]:
-    """Where to start, and what fits: other numbers for every seed. Odd ones are on the way, and 5, 2, 1 at its end."""
+    """For each scenario, where to start and what fits; other numbers for every seed.
+
+    Halving meets odd numbers on its way, and 5, 2, 1 at its end.
+    """
     draw = random.Random(seed).randrange
     odd = draw(91, 127, 2)
     exact = 8 * draw(9, 15)
@@ -165,13 +170,19 @@ def _starts_and_fits(seed: int) -> dict[str, tuple[int, int]]:
 
 
 def error_start(seed: int) -> int:
-    """Where the searches with another error start: half of it is more than ENOUGH tries away for who subtracts one."""
+    """The size at which searches with another error start.
+
+    Who subtracts one instead of halving needs more than ENOUGH tries to get to half of it.
+    """
     return 16 * random.Random(seed).randrange(6, 9)
 
 
 @largest_batch.probe
 def searches(call: Call) -> dict[str, Cases[Search]]:
-    """Some size fits. Nothing fits. Or try_batch has a bug: at once, after some halvings, and one about memory."""
+    """Searches in which some size fits, nothing fits, or `try_batch` has a bug.
+
+    The bug shows at once, after one halving, and after two as an error about memory.
+    """
     draw = random.Random(call.seed).randrange
     start = error_start(call.seed)
     value_error = ValueError(f"{draw(100)} is an odd number of sprites")

@@ -49,10 +49,10 @@ def _draw_sizes(seed: int) -> Sizes:
 
 
 def _measure(call: Call, device: Any) -> Measured:
-    """A peak in the middle of `fn`, something allocated before, and an earlier, higher peak that is over.
+    """Call the student's function once and describe its answer. Raises StudentRaised.
 
-    All blocks are small ones, which the allocator counts to the byte whatever it has cached.
-    Raises StudentRaised.
+    `fn` has its peak in its middle. Something is allocated before, and an earlier, higher peak is
+    over. All blocks are small ones, which the allocator counts to the byte whatever it has cached.
     """
     sizes = _draw_sizes(call.seed)
 
@@ -129,7 +129,10 @@ EARLIER = "a peak that was over before `fn` was called"
 
 
 def _why_it_raised(raised: Raised, seen: Seen) -> str | None:
-    """The mistake behind an error about CUDA for the CPU, if there is one on a machine without a GPU too."""
+    """The mistake behind an error about CUDA where the device is the CPU; None for other errors.
+
+    It counts only if there is an error on a machine without a GPU, too.
+    """
     message = raised.message.lower()
     about_cuda = "cuda" in message or "nvidia" in message
     if about_cuda and "cpu" in raised.scenario and seen[without_a_gpu].errors:
@@ -141,7 +144,10 @@ runs(peak_memory, diagnose=_why_it_raised)
 
 
 def _what_was_measured(found: Measured, right: Measured) -> str | None:
-    """What else the allocator tells, if that is the answer; empty for the right one, None for any other number."""
+    """What an answer is, in words, if it is another number that the allocator knows.
+
+    Empty for the right answer, None for any other number.
+    """
     sizes = right.sizes
     meanings = {
         right.value: "",
@@ -156,7 +162,10 @@ def _what_was_measured(found: Measured, right: Measured) -> str | None:
 def _answers(
     seen: Cases[Measured], wanted: Cases[Measured]
 ) -> Iterator[tuple[str, Measured, Measured]]:
-    """Name, answer and right answer. Raises Failed for an answer that is no int, and if `fn` was not called once."""
+    """Yield name, answer and right answer of each scenario.
+
+    Raises Failed for an answer that is no int, and if `fn` was not called exactly once.
+    """
     for name, found, right in scenario_pairs(seen, wanted):
         if found.value is None:
             happened = f"device={name} gave {found.shown}, {with_article(found.kind)}"

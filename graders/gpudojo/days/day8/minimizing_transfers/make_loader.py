@@ -15,7 +15,10 @@ from gpudojo.model.exercise import Failed, Seen, returned_other_type
 
 
 class LoaderEpoch(Case, frozen=True):
-    """One pass over a loader: the samples in order, the batch sizes, and which batches were pinned."""
+    """One pass over a loader.
+
+    It has the samples in order, the batch sizes, and which batches were pinned.
+    """
 
     kind: str
     is_loader: bool
@@ -74,7 +77,10 @@ def _for_devices(call: Call) -> dict[str, LoaderEpoch]:
 
 
 def _in_orders(call: Call) -> dict[str, LoaderEpoch]:
-    """In order, shuffled (of 12! orders, the sorted one does not come up by chance), and all in one batch."""
+    """Epochs in order, shuffled, and in one batch. Raises StudentRaised.
+
+    Of 12! orders, the sorted one does not come up by chance.
+    """
     dataset = _numbered_dataset(12)
     device = call.device
     with torch.random.fork_rng(devices=[]):

@@ -91,7 +91,11 @@ def _predict(call: Call, device: Any, count: int, moved: bool = False) -> Predic
 
 @predict.probe
 def loops(call: Call) -> Cases[Predicted]:
-    """With a smaller last batch, with one of a single sprite and the device as a string, and with only one batch."""
+    """Predictions for loaders with several batches and with one.
+
+    The last of several is smaller, and in one scenario has a single sprite. There the device is a
+    string.
+    """
     device = call.device
     return try_scenarios(
         {
@@ -113,7 +117,10 @@ runs(predict, diagnose=why_a_loop_raised)
 
 
 def _predictions(seen: Seen, wanted: Seen) -> Iterator[tuple[Predicted, Predicted]]:
-    """What was seen and what the reference did. Raises Failed if the model was not called for every sample."""
+    """Yield what was seen and what the reference did, for each scenario.
+
+    Raises Failed if the model was not called for every sample.
+    """
     for _, found, right in scenario_pairs(seen[loops], wanted[loops]):
         predicted = sum(forward.samples for forward in found.forwards)
         samples = sum(forward.samples for forward in right.forwards)

@@ -49,7 +49,8 @@ def _draw(call: Call, device: Any, **options: Any) -> Draw:
     """Call the student's function and describe the result. Raises StudentRaised."""
     value = call(COUNT, SIZE, device, **options)
     default_device = torch.get_default_device().type
-    # Reset even if it is the CPU: a default that was set is passed to every factory, even together with `out`.
+    # Reset even if it is the CPU: a default that was set is passed to every factory, even together
+    # with `out`.
     torch.set_default_device(None)
     copies = call.ledger.transfers()
     is_tensor = isinstance(value, torch.Tensor)
@@ -65,7 +66,11 @@ def _draw(call: Call, device: Any, **options: Any) -> Draw:
 
 
 def _draw_on(call: Call, device: Any, spelled: str) -> Draws:
-    """From torch's own random state, which we seed; from generators of the device; with the device as a string."""
+    """Draw several times on one device. Raises StudentRaised.
+
+    The draws are from torch's own random state, which is seeded here, from generators of the
+    device, and one with the device as a string.
+    """
     draws = {}
     with torch.random.fork_rng(devices=[device.index or 0] if device.type == "cuda" else []):
         for name, offset in (("first", 0), ("next", None), ("again", 0), ("other", 1)):
@@ -209,7 +214,10 @@ def spreads_evenly(seen: Seen, wanted: Seen) -> None:
 
 
 def _expect_uniform(values: Any) -> None:
-    """Raises Failed for values outside [0, 1], for too many in one tenth of it, and for equal ones."""
+    """Raises Failed for values that are not uniform in [0, 1].
+
+    That is: values outside of it, too many or too few in one tenth of it, and equal values.
+    """
     import numpy as np
 
     low = float(values.min())
@@ -243,7 +251,11 @@ def follows_its_seed(seen: Seen, wanted: Seen) -> None:
 
 
 def _expect_seed_followed(found: Draws, prefix: str, what: str) -> None:
-    """Raises Failed unless draws, whose names have this prefix, are equal exactly where their seeds are."""
+    """Raises Failed unless draws are equal exactly where their seeds are.
+
+    Judged are the draws whose names have this prefix. `what` says in the failure where they are
+    drawn from.
+    """
     values = {}
     for name in ("first", "next", "again", "other"):
         draw = found.draws.get(prefix + name)

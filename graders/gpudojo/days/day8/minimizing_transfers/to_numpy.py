@@ -91,7 +91,10 @@ runs(to_numpy, scenarios=("float32", "int64"), diagnose=lambda raised, seen: dev
 
 
 def _expect_same_arrays(seen: Seen, wanted: Seen, *names: str) -> None:
-    """Raises Failed unless tensors of these names gave arrays with their values, on the device and on the CPU."""
+    """Raises Failed unless tensors of these names gave arrays with their values.
+
+    That is judged on the device and on the CPU.
+    """
     scenarios = []
     for name in names:
         scenarios += [each for each in (name, name + ON_THE_CPU) if each in wanted[arrays]]

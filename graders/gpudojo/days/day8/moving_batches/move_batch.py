@@ -191,7 +191,10 @@ def _cases_in(seen: Seen, *groups: str) -> Cases[Moved]:
 
 
 def _patterns_of_kind(was: str) -> tuple[str, ...]:
-    """Source patterns for the code that handles a kind of thing: "a tuple", "a named tuple Masked"."""
+    """Source patterns for the code that handles a kind of thing.
+
+    Kinds are "a tuple", "a named tuple Masked", ….
+    """
     kind = "named tuple" if "named tuple" in was else was.rpartition(" ")[2]
     lists = ("if list", "if tuple", "for", "return")
     return {
@@ -217,7 +220,8 @@ def _depth(path: str) -> int:
 def _expect_no_errors(seen: Seen, group: str, expected: str) -> None:
     for name, raised in _cases_in(seen, group).errors.items():
         seen.about(None, name)
-        # Something that is no tensor was moved, turned into one, or searched for tensors without end.
+        # Something that is no tensor was moved, turned into one, or searched for tensors without
+        # end.
         made = "invalid data type" in raised.message or "infer dtype" in raised.message
         taken = made or raised.type in ("AttributeError", "RecursionError")
         key = (
@@ -300,7 +304,10 @@ def moves_every_tensor(seen: Seen, wanted: Seen) -> None:
 
 
 def _expect_all_moved(name: str, case: Moved, reference: Moved, instead: str | None = None) -> None:
-    """Raises Failed for a tensor that was not moved; `instead` is the mistake if there is something else in a tuple."""
+    """Raises Failed for a tensor that is missing, was not moved, or has changed.
+
+    `instead` is the mistake to name if something other than a tensor is in its place.
+    """
     found = {place.path: place for place in case.places}
     for right in reference.places:
         if right.role != "tensor":

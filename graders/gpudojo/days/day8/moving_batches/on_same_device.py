@@ -18,9 +18,10 @@ from gpudojo.model.exercise import Failed, Seen, with_article
 def _make_model(
     first: Any, last: Any = None, mean: Any = None, palette: Any = None, frozen: bool = False
 ) -> Any:
-    """A model made of these tensors, wherever they are: `first` everywhere unless another one is given.
+    """A model made of these tensors, wherever they are.
 
-    It has a running mean, and a palette that is not in `state_dict()`.
+    `first` is used for all parts that are not given. It has a running mean, and a palette that is
+    not in `state_dict()`.
     """
     made = nn.Sequential(
         linear_layer(first), linear_layer(first), linear_layer(first if last is None else last)

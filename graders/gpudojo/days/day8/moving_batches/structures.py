@@ -114,7 +114,10 @@ def _compare_containers(before: Any, after: Any, path: str) -> Iterator[BatchPla
 
 
 def _shown(thing: Any) -> str:
-    """A thing for people; only of a basic type as it prints itself: other code may be the student's."""
+    """A thing in words for people.
+
+    Only basic types are printed as they print themselves: other code may be the student's.
+    """
     if thing is None or isinstance(thing, (str, bytes, bool, int, float, complex)):
         return repr(thing)[:60]
     return kind_of(thing)

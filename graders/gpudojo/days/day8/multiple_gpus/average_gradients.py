@@ -67,7 +67,10 @@ def makes_them_the_mean(seen: Seen, wanted: Seen) -> None:
 
 
 def _not_the_mean(answers: list[Gradients], mean: Gradients, before: list[Gradients]) -> Failed:
-    """The failure of other gradients than the mean; `before` are those of each process before the call."""
+    """The failure of gradients other than the mean.
+
+    `before` are the gradients of each process before the call.
+    """
     number = _first_wrong(answers, mean)
     values = [f"{_shown(a, number)} in {rank}" for rank, a in zip(RANKS, answers, strict=True)]
     happened = f"the gradient of `{PARAMETERS[number]}` is {' and '.join(values)}"

@@ -27,7 +27,7 @@ class Spread(Case, frozen=True):
 
 
 def _spreads(wrapper: Any) -> bool:
-    """Whether a DataParallel, or one of a student's own class, runs the model as torch's does."""
+    """True if a DataParallel, or one of a student's own class, runs the model as torch's does."""
     own = type(wrapper)
     torchs = nn.DataParallel
     steps = ("__call__", "forward", "replicate", "scatter", "parallel_apply", "gather")

@@ -1,4 +1,7 @@
-"""Runs `average_gradients` in two real processes, in a group of two and then alone."""
+"""Runs `average_gradients` in two real processes, in a group of two and then alone.
+
+A rank is one of the two processes, and its number.
+"""
 
 from __future__ import annotations
 
@@ -62,7 +65,10 @@ class RankProcess:
         )
 
     def was_killed(self) -> bool:
-        """True if something else has killed it: its end of the pipe is closed before its exit code is there."""
+        """True if something other than this module has killed it.
+
+        May wait up to a second: its end of the pipe is closed before its exit code is there.
+        """
         if self.answer is not None and self.answer.get("text") == GONE:
             self.process.join(1.0)
         return not self.ended and self.process.exitcode == KILLED
@@ -83,9 +89,10 @@ class RankProcess:
 def run_in_two_ranks(
     student: Callable[..., Any], path: Path, function: str, seed: int = 0
 ) -> list[dict[str, Any]]:
-    """The results of each rank, in a group of two and then alone. Raises what the student's function raised.
+    """The results of each rank, in a group of two and then alone.
 
-    Where something else has killed a rank, as when memory is short, both are run again.
+    Starts and ends two processes. Where something else has killed one, as when memory is short,
+    both are run again. Raises StudentRaised, and OSError for a broken pipe.
     """
     for left in reversed(range(ATTEMPTS)):
         with _started_ranks(student, path, function, seed) as ranks:
@@ -202,7 +209,8 @@ def _run_rank(
         _report_waiting(tell)
         letters[1 - rank].close()  # so that one notices when the other is gone
         store = _letter_store(letters[rank])
-        # Its functions keep the group at the time of import, which must not be one of the two made here.
+        # Its functions keep the group at the time of import, which must not be one of the two made
+        # here.
         importlib.import_module("torch.distributed.nn.functional")
         distributed.init_process_group(
             "gloo", store=store, rank=rank, world_size=RANK_COUNT, timeout=PATIENCE
@@ -264,7 +272,10 @@ def _letter_store(other: Any) -> Any:
 
 
 def _call_student(student: Any, model: Any, path: str) -> dict[str, Any]:
-    """Call the student's function and describe gradients, weights and group. Raises StudentRaised."""
+    """Call the student's function and describe gradients, weights and group.
+
+    Raises StudentRaised.
+    """
     weights = [p.detach().clone() for p in model.parameters()]
     try:
         student(model)
@@ -291,9 +302,9 @@ WITHOUT_GRADIENT: Final = "(at a parameter whose `grad` is None)"
 
 
 def _met_no_gradient(error: Exception, path: str) -> bool:
-    """True if the student's innermost function had a parameter without gradient, or None, in a variable.
+    """True if the student's innermost function had met a parameter without a gradient.
 
-    None counts only for an error about it.
+    One of its variables is such a parameter or, in an error about None, is None.
     """
     variables: dict[str, Any] = {}
     for frame, _ in walk_tb(error.__traceback__):
@@ -327,7 +338,10 @@ def _make_rank_model(rank: int, seed: int) -> Any:
 
 
 def _processor_time_of(thread: int) -> tuple[Callable[[], float], float]:
-    """The processor time of one thread, or else of all, and how much of it is more than waiting takes."""
+    """A function that reads a thread's processor time, and the least that counts as work.
+
+    Where there is no clock for one thread, it reads the time of all threads.
+    """
     if sys.platform != "win32" and hasattr(time, "pthread_getcpuclockid"):
         clock = time.pthread_getcpuclockid(thread)
         read = time.clock_gettime
@@ -336,9 +350,10 @@ def _processor_time_of(thread: int) -> tuple[Callable[[], float], float]:
 
 
 def _report_waiting(tell: Callable[[dict[str, Any]], None]) -> None:
-    """From now on, calls `tell` with {"still": True} each time this thread has waited for a while.
+    """Start a thread that calls `tell` each time this thread has waited for a while.
 
-    After too much work in total, calls it with {"endless": True}, once.
+    It passes {"still": True}. After too much work in total, it passes {"endless": True}, once, and
+    ends.
     """
     me = threading.get_ident()
     began = _processor_time()

@@ -42,7 +42,10 @@ def _inside(call: Call, wrap: Any, plain: Any) -> Inside:
 
 
 def _judge_state(found: Inside, right: Inside, which: str) -> None:
-    """Raises Failed where the call changed the mode of the model or where, or of which dtype, its parameters are."""
+    """Raises Failed where the call changed the model.
+
+    Judged are its mode, and device, dtype and `requires_grad` of its parameters.
+    """
     if not found.training:
         raise Failed(f"{which} was switched to evaluation mode", "its mode unchanged")
     if found.parameters != right.parameters:
@@ -52,7 +55,10 @@ def _judge_state(found: Inside, right: Inside, which: str) -> None:
 
 
 def _distributed(model: Any) -> Any:
-    """A DistributedDataParallel around a model, without the process group that its constructor needs."""
+    """A DistributedDataParallel around a model.
+
+    It is made without the process group that its constructor needs.
+    """
     wrapper = nn.parallel.DistributedDataParallel.__new__(nn.parallel.DistributedDataParallel)
     nn.Module.__init__(wrapper)
     wrapper.module = model
