@@ -153,7 +153,11 @@ runs(on_same_device, scenarios=TENSORS)
 def _declare_check(
     group: str, points: float, name: str, claim: str, keys: Mapping[str, str] = {}
 ) -> None:
-    """Declare that every answer of a group is the reference's; `keys` has the mistake that a wrong answer shows."""
+    """Declare the check that every answer of a group is the reference's.
+
+    `claim` is the line that students read. `keys` has, by question, the mistake that a wrong answer
+    shows.
+    """
 
     def judge(seen: Seen, wanted: Seen) -> None:
         probe = answered_with_two_gpus if group == "gpus" else answered

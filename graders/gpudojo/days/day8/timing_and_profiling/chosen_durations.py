@@ -12,7 +12,10 @@ from gpudojo.grading.call import torch
 
 
 def retimed(events: list[Any], durations: Mapping[str, float]) -> list[Any]:
-    """The profiler's events, as if the named operators took these microseconds, and no time passed between them."""
+    """The profiler's events with chosen durations; the events themselves are changed.
+
+    The named operators take these microseconds, and no time passes between them.
+    """
     by_thread: dict[Any, list[Any]] = {}
     for event in events:
         by_thread.setdefault(event.thread, []).append(event)
@@ -76,7 +79,10 @@ class _Timeline:
 
 @functools.cache
 def warmed_up() -> None:
-    """The first session of a process imports 800 modules, and fails if it records stacks."""
+    """Use a profiler once in this process, before student code does.
+
+    The first session of a process imports 800 modules, and fails if it records stacks.
+    """
     with torch.profiler.profile(), torch.profiler.record_function("nothing"):
         pass
 

@@ -14,7 +14,10 @@ from gpudojo.model.exercise import Failed, Seen, returned_other_type, with_artic
 
 
 class GpuRow(Case, frozen=True):
-    """One item of the list: its type, and each value with its type, because 3 and "3" print alike."""
+    """One item of the list: its type, and each value with its type.
+
+    The types are there because 3 and "3" print alike.
+    """
 
     kind: str
     values: dict[str, tuple[str, str | None]]
@@ -71,9 +74,10 @@ MODELS: Final = (
 
 
 def _texts(seed: int) -> dict[str, str]:
-    """What nvidia-smi may print; the last GPU of `several` comes first, as with `nvidia-smi -i`.
+    """Texts that nvidia-smi may print, by scenario.
 
-    Only `blank` ends with an end of line: who splits at those gets an empty line, which is the subject of one check.
+    The last GPU of `several` comes first, as with `nvidia-smi -i`. Only `blank` ends with an end of
+    line: who splits at those gets an empty line, which is the subject of one check.
     """
     draw = random.Random(seed)
     names = draw.sample(MODELS, 5)

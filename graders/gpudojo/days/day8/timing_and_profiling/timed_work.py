@@ -1,4 +1,7 @@
-"""Work for 10 whose duration is known: on the host, on a virtual GPU that works asynchronously, and on a Mac's GPU."""
+"""Work for 10 whose duration is known.
+
+It runs on the host, on a virtual GPU that works asynchronously, or on a Mac's GPU.
+"""
 
 from __future__ import annotations
 
@@ -53,7 +56,10 @@ def issue_time() -> float:
 
 
 class HostWork:
-    """Work of the host: the n-th call takes the n-th duration, all later ones the last. `took` is what they took."""
+    """Work of the host, for student code to call.
+
+    The n-th call takes the n-th duration, all later ones the last. `took` is what they took.
+    """
 
     def __init__(self, durations: Sequence[float], clock: HostClock) -> None:
         self.durations = durations
@@ -155,7 +161,10 @@ class AppleEvent:
         self._gpu.wait_until(self._at or 0.0)
 
     def query(self) -> bool:
-        """True if the GPU has reached it. Asking takes time, so that a loop that asks comes to an end."""
+        """True if the GPU has reached it.
+
+        If not, the clock moves on, so that a loop that asks comes to an end.
+        """
         if self._is_reached():
             return True
         self._gpu.clock.sleep(issue_time())
@@ -195,7 +204,11 @@ class Workshop:
 
 @contextlib.contextmanager
 def open_workshop(call: Call, modelled: bool) -> Iterator[Workshop]:
-    """For the length of a `with` block student code lives by the modelled clock, or by this machine's."""
+    """Make a workshop, and let student code live by its clock for a `with` block.
+
+    That is the modelled clock, or this machine's. On a Mac, the functions of torch that wait for
+    its GPU are replaced meanwhile.
+    """
     from virtual_cuda.hooks import modelled_time, patch, patch_imported_names
 
     with contextlib.ExitStack() as undo:

@@ -89,9 +89,10 @@ class ComparedDevices(Case, frozen=True):
 
 
 def _durations(call: Call, name: str, *milliseconds: float) -> list[float]:
-    """About these durations, in seconds; different for every seed, so that no answer is known beforehand.
+    """About these durations, in seconds; different for every seed.
 
-    They are chosen so that no two mistakes give about the same answer, within 10 % either way.
+    So no answer is known beforehand. They are chosen so that no two mistakes give about the same
+    answer, within 10 % either way.
     """
     generator = random.Random(f"{call.seed} {name}")
     return [value * generator.uniform(0.9, 1.1) * MILLISECOND for value in milliseconds]
@@ -131,10 +132,12 @@ def _is_wall_clock(name: str) -> bool:
 
 
 def _look_by_both_clocks(look: Callable[[bool], T], is_good: Callable[[T], bool]) -> T:
-    """What `look(modelled=True)` sees; with `really`, what is seen in real time, where the modelled clock says nothing.
+    """What `look(True)` sees by the modelled clock, and perhaps what is seen in real time.
 
-    That is so for a wrong answer of code that has read no clock which the model moves on, but another one: that of
-    `datetime`, or one that it kept in a default argument.
+    The second is in `really`. It is looked at where the modelled clock says nothing: for a wrong
+    answer of code that has read no clock which the model moves on, but another one, such as that of
+    `datetime`, or one that it kept in a default argument. Raises StudentRaised by the modelled
+    clock only.
     """
     found = look(True)
     if is_good(found) or any(map(_is_wall_clock, found.clocks)):
@@ -146,7 +149,10 @@ def _look_by_both_clocks(look: Callable[[bool], T], is_good: Callable[[T], bool]
 
 
 class _Waited(NamedTuple):
-    """Where a call waited for a GPU ("gpu") or a stream ("stream") that had nothing to do; else "" and None."""
+    """Where a call waited for something that had nothing to do.
+
+    That is a GPU ("gpu") or a stream ("stream"); "" and None if it did not.
+    """
 
     elsewhere: str
     line: int | None
@@ -203,7 +209,11 @@ class _TimingScenario:
 
 @time_on_device.probe(machine="one gpu")
 def beside_a_gpu(call: Call) -> Cases[Timed]:
-    """On the CPU: three short calls and a long one, two slow calls to warm up, the defaults. Then on the GPU."""
+    """Calls on the CPU of a machine with a GPU, then on the GPU.
+
+    On the CPU there are three short calls and a long one, two slow calls to warm up, and the
+    defaults.
+    """
     return try_scenarios(
         {
             "uneven_calls": _TimingScenario(
@@ -568,7 +578,10 @@ def times_each_as_it_should(seen: Seen, wanted: Seen) -> None:
 
 
 def _every_row(found: ComparedDevices) -> None:
-    """Raises Failed for a wrong time; the CPU's first, which needs no waiting, so that a mistake has fewer causes."""
+    """Raises Failed for a wrong time.
+
+    The CPU's comes first: it needs no waiting, so that a mistake has fewer causes.
+    """
     really = found.really or found
     best = really if all(row.fits for row in really.rows) else found
     for row in sorted(best.rows, key=lambda row: row.key != "cpu"):

@@ -15,8 +15,8 @@ from gpudojo.grading.checks import runs
 from gpudojo.model.evidence import Case
 from gpudojo.model.exercise import Failed, Seen, returned_other_type
 
-# Microseconds per call, in the simulation: the first takes longest in total, the second longest per call, and the third
-# is called first and most often.
+# Microseconds per call, in the simulation: the first takes longest in total, the second longest
+# per call, and the third is called first and most often.
 TAKING: Final = (700.0, 2000.0, 10.0)
 ALIKE: Final = ("exp", "sin", "cos", "tanh", "log")  # take about equally long
 OTHERS: Final = ("abs", "neg", "floor", "sign")  # are called once and take no time
@@ -27,7 +27,11 @@ UNNOTICED: Final = 0.0003  # seconds lost to other processes that cannot change 
 def _work(
     device: Any, operators: list[str], calls: tuple[int, int, int], sizes: tuple[int, int, int]
 ) -> Any:
-    """Calls of three operators, so many of each and on so many numbers; the last one first. And one of each other."""
+    """A function for the student to profile.
+
+    It calls three operators, each so often and on so many numbers, the last one first. It also
+    calls each of OTHERS once.
+    """
     parts = []
     more = zip(OTHERS, (1, 1, 1, 1), (2, 2, 2, 2), strict=True)
     for name, count, size in (*zip(operators, calls, sizes, strict=True), *more):
@@ -58,7 +62,11 @@ class Names(Case, frozen=True):
 
 
 class Ranked(Case, frozen=True):
-    """The answers with a `count`, with a large one and without one, and in real time if the first was unexpected."""
+    """The answers for one device.
+
+    There is one with a `count`, one with a large one, one without, and one in real time if the
+    first was unexpected.
+    """
 
     operators: list[str]
     some: Names
@@ -94,7 +102,8 @@ def _ranked(call: Call, device: Any, count: int, default: bool = False) -> Ranke
         recorded = bool(some.names) or _recorded(call, work, count)
     really = None
     if some.names[:3] != right[: len(some.names)]:
-        # It may read the profiler's records in its own way. In real time each takes several times the next one.
+        # It may read the profiler's records in its own way. In real time each takes several times
+        # the next one.
         work = _work(device, operators, calls=(64, 1, 60), sizes=(32_768, 327_680, 2))
         work()
         really = _undisturbed(lambda: _names(call, work, count=count).names)
@@ -102,7 +111,10 @@ def _ranked(call: Call, device: Any, count: int, default: bool = False) -> Ranke
 
 
 def _recorded(call: Call, work: Any, count: int) -> bool:
-    """Asked in a call of its own: a profiler that records stacks would see this function."""
+    """True if `fn` ran while the profiler was recording. Raises StudentRaised.
+
+    Asked in a call of its own: a profiler that records stacks would see this function.
+    """
     found: list[bool] = []
 
     def fn() -> None:

@@ -48,7 +48,10 @@ TRIP: Final = "trip-through-numpy"
 
 
 def _why_it_raised(raised: Raised, seen: Seen) -> str | None:
-    """Not as in a training loop: nothing has to be moved here, and the input determines the device."""
+    """The misconception behind an error; None if none is known.
+
+    Unlike in a training loop, nothing has to be moved here, and the input determines the device.
+    """
     if "to numpy" in raised.message:
         return "numpy-on-device-tensor"
     first = raised.message.partition("\n")[0]
@@ -146,7 +149,10 @@ def _all_calls(seen: Pictures, wanted: Pictures) -> Iterator[Picture]:
 
 
 def _expect_no_other_process(growth: Growth) -> None:
-    """Raises Failed if values went to the host while another process ran: its lines are not counted."""
+    """Raises Failed if values went to the host while another process ran.
+
+    The lines of that process are not counted.
+    """
     if growth.elsewhere and any(trip.bytes for trip in growth.trips):
         copied = "the values were copied to the host"
         happened = f"{copied} while your code had another process running"
@@ -155,7 +161,10 @@ def _expect_no_other_process(growth: Growth) -> None:
 
 
 def _expect_no_growth(growth: Growth, what: str, counts: list[int], operations: int) -> None:
-    """Raises Failed if larger pictures took more operations or lines; the reference takes so many operations."""
+    """Raises Failed if larger pictures took more operations or lines.
+
+    `what` names the `counts`; `operations` is how many the reference takes.
+    """
     growing = counts[: len(GROWING)]
     if grows(growing):
         small = f"{_sprites(GROWING[0])} took {growing[0]} {what}"
@@ -175,7 +184,11 @@ def _expect_no_growth(growth: Growth, what: str, counts: list[int], operations: 
 
 
 def _expect_no_single_pixels(growth: Growth, operations: int) -> None:
-    """Raises Failed for a loop as long as the largest picture it is meant for, whatever the size of this one."""
+    """Raises Failed for as many operations on single pixels as the picture has.
+
+    Such a loop may be as long as the largest picture it is meant for, whatever the size of this
+    one.
+    """
     largest = GROWING[-1]
     if growth.single >= largest.pixels:
         took = f"{growth.single} operations on single pixels"

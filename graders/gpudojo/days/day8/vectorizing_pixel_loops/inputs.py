@@ -1,4 +1,7 @@
-"""The pictures on which the functions of 06 are tried: their sizes, and the tensors of each size."""
+"""The pictures on which the functions of 06 are tried.
+
+Here are their sizes, and the tensors of each size.
+"""
 
 from __future__ import annotations
 
@@ -81,6 +84,9 @@ def for_nearest(seed: int, size: Size, tied: bool = False) -> tuple[Any, ...]:
 
 @lru_cache(maxsize=1)
 def _every_color() -> Any:
-    """All colours made of eighths: float32 holds their squared differences exactly, in any order of addition."""
+    """All colours made of eighths.
+
+    float32 holds their squared differences exactly, in any order of addition.
+    """
     eighths = torch.arange(9) / 8
     return torch.cartesian_prod(eighths, eighths, eighths)

@@ -1,4 +1,7 @@
-"""Calls a function of 06 on pictures of many sizes, and describes results, operations and copies."""
+"""Calls a function of 06 on pictures of many sizes.
+
+Describes the results, the operations and the copies.
+"""
 
 from __future__ import annotations
 
@@ -54,7 +57,10 @@ MAPS: Final = frozenset(
 
 
 class Picture(Case, frozen=True):
-    """One call: the result, and whether the inputs were changed. The inputs themselves are the reference's evidence."""
+    """One call: the result, and whether the inputs were changed.
+
+    The inputs themselves are only in the reference's evidence.
+    """
 
     kind: str
     shape: list[int]
@@ -107,7 +113,10 @@ class Pictures(Case, frozen=True):
     speed: Modelled
 
     def edge(self, name: str) -> dict[str, Picture]:
-        """The smallest or the tied pictures. Raises ScenarioRaised where the student's function raised."""
+        """The smallest or the tied pictures.
+
+        Raises ScenarioRaised where the student's function raised.
+        """
         found: dict[str, Picture] = getattr(self, name)
         return Cases({} if name in self.errors else {name: found}, self.errors)[name]
 
@@ -138,7 +147,10 @@ def usual_pictures(seen: Pictures, wanted: Pictures) -> dict[str, Picture]:
 
 
 class Painter:
-    """Calls one function on pictures of many sizes, all on one device: opening one for each would take longer."""
+    """Calls one function on pictures of many sizes.
+
+    All are on one device: opening one for each would take longer.
+    """
 
     def __init__(self, call: Call, names: tuple[str, ...]) -> None:
         self.call = call
@@ -165,9 +177,10 @@ class Painter:
         return [lines.total() for lines in self.lines]
 
     def paint_growing(self, make: MakeInputs) -> tuple[dict[str, Picture], Growth]:
-        """Pictures of growing size, and how many operations and lines of Python they took.
+        """Paint pictures of growing size, and count their operations and lines of Python.
 
-        The long ones are left out where it is known without them whether there is a loop.
+        The long ones are left out where it is known without them whether there is a loop. Raises
+        StudentRaised.
         """
         pictures: dict[str, Picture] = {}
         trips: list[Trip] = []
@@ -194,9 +207,10 @@ class Painter:
         return pictures, growth
 
     def _growing_line(self, largest: int) -> int | None:
-        """The line whose operations grew most from the first picture to the largest, or its executions.
+        """The line whose operations, or executions, grew most; None if there is none.
 
-        Where lines were executed more often, it is one in a loop, rather than in what the loop calls.
+        That is from the first picture to the largest. Where lines were executed more often, it is
+        one in a loop, rather than in what the loop calls.
         """
         operations = {}
         grown = self.ledgers[0].grown_lines(self.ledgers[largest])
@@ -285,7 +299,10 @@ class Painter:
         return result
 
     def _explain_error(self, error: StudentRaised, inputs: str) -> StudentRaised:
-        """The error with its input in the message: for another size or device it may not be raised."""
+        """The error with its input in the message.
+
+        For another size or device it may not be raised.
+        """
         first, newline, rest = error.evidence.message.partition("\n")
         if "device-side assert" in first:
             inputs = f"most often an index out of range, {inputs}"
@@ -302,10 +319,10 @@ class Painter:
         return lines.pop() if len(lines) == 1 else None
 
     def _describe_trip(self) -> Trip:
-        """Return what the last call copied and read.
+        """What the last call copied and read.
 
-        `used` counts the reads outside of assertions and of conditions that raise; `line` is that of
-        the first copy, or else of the first read.
+        `used` counts the reads outside of assertions and of conditions that raise; `line` is that
+        of the first copy, or else of the first read.
         """
         ledger = self.call.ledger
         to_host = ledger.transfers_to_host()
@@ -346,7 +363,10 @@ def _lines_that_refuse_input(source: str) -> set[int]:
 
 @contextlib.contextmanager
 def _one_thread() -> Iterator[None]:
-    """On a busy machine, threads would wait for each other longer than these pictures take."""
+    """Let torch use one thread for the length of a `with` block.
+
+    On a busy machine, threads would wait for each other longer than these pictures take.
+    """
     threads = torch.get_num_threads()
     if threads > 1:
         torch.set_num_threads(1)
@@ -371,9 +391,11 @@ def declare_probes(
     loop: Callable[..., Any],
     clocked: Size,
 ) -> Probes:
-    """Declare the probes of a function: of its arguments' names, inputs, loop, and the size that is timed.
+    """Declare the probes of a function.
 
-    On the plain CPU no copy to the host could be seen, so the first probe needs a GPU.
+    Given are the names of its arguments, what makes its inputs, the loop to compare it with, and
+    the size that is timed. On the plain CPU no copy to the host could be seen, so the first probe
+    needs a GPU.
     """
     on_the_cpu: tuple[Size, ...] = ON_THE_CPU
     if function is recolor:

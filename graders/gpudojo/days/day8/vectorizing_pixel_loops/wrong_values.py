@@ -1,4 +1,7 @@
-"""Says what is wrong with the values of a picture: other weights, mixed channels, another distance."""
+"""Says what is wrong with the values of a picture.
+
+Found are other weights, mixed channels, another distance.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +48,10 @@ def have_same_values(found: Array | None, right: Array | None) -> bool:
 def expect_same_pictures(
     seen: dict[str, Picture], wanted: dict[str, Picture], explain: Explain
 ) -> None:
-    """Raises Failed where a picture is no tensor, or has another shape, dtype or values than the reference's."""
+    """Raises Failed where a picture is not the reference's.
+
+    It may be no tensor, or have another shape, dtype or values, which `explain` puts into words.
+    """
     for size, right in wanted.items():
         found = seen[size]
         if found.kind != "Tensor" or found.values is None:
@@ -107,7 +113,7 @@ def explain_difference(found: Picture, right: Picture) -> Explanation:
 
 
 def explain_grayscale(found: Picture, right: Picture) -> Explanation:
-    """Other weights can be computed from the result."""
+    """What is wrong with a gray picture, such as other weights, which can be computed."""
     import numpy as np
 
     gray = _floats(found.values).reshape(-1)
