@@ -1,5 +1,4 @@
-"""The one wrapper of `torch.autograd.backward` and `grad`: it records, checks devices and chooses
-streams.
+"""Wraps `torch.autograd.backward` and `grad`: records them, checks devices, chooses streams.
 
 What runs inside is torch's own engine. It calls `Tensor.__torch_dispatch__` for each operator of
 the graph.
@@ -50,7 +49,11 @@ def _refuse_gradients_elsewhere(tensors: Any, gradients: Any) -> None:
 def _run_backward(
     recorder: Recorder, gradients_at: int, original: Any, *args: Any, **kwargs: Any
 ) -> Any:
-    """Call `torch.autograd.backward` or `grad`, whose second or third argument are gradients."""
+    """Call `torch.autograd.backward` or `grad`, and record the pass.
+
+    `gradients_at` is the position of the argument that holds gradients. Raises RuntimeError, as
+    CUDA does, for a gradient on another device than its tensor.
+    """
     with recorder.backward_pass():
         if len(args) > gradients_at:
             gradients = args[gradients_at]
@@ -64,7 +67,7 @@ def _run_backward(
 
 
 def _device_of_input(node: Any, slot: int) -> torch.device:
-    """The device of what a node of a graph made, by the name that students know."""
+    """The device of what a node of a graph has made, by the name that students know."""
     variable = getattr(node, "variable", None)
     described = node._input_metadata[slot] if variable is None else variable
     device: torch.device = described.device
@@ -72,8 +75,9 @@ def _device_of_input(node: Any, slot: int) -> torch.device:
 
 
 def _run_custom_backward(original: Any, self: Any, *args: Any) -> Any:
-    """Call a student's own `autograd.Function.backward`; what it returns must be where the inputs
-    are.
+    """Call a student's own `autograd.Function.backward`.
+
+    Raises RuntimeError, as CUDA does, if a gradient that it returns is not where the input is.
     """
     use_streams_of_node(self)
     returned = original(self, *args)
@@ -92,6 +96,10 @@ def _run_custom_backward(original: Any, self: Any, *args: Any) -> Any:
 
 @torch_patches(Stage.RECORD)
 def _recording_patches(opening: Opening) -> Iterator[Patch]:
+    """The patches that record passes and steps.
+
+    A recorder that stays for the next device is told of that device's ledger.
+    """
     recorder = Recorder(opening.gpu.ledger.rows, without_lazy)
     opening.again.append(lambda gpu: recorder.record_into(gpu.ledger.rows))
     opening.closing.append(recorder.stop)

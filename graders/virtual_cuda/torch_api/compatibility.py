@@ -29,7 +29,7 @@ def _shell(requires_grad: bool = False) -> Any:
 
 
 def _shells() -> None:
-    """A wrapper has the size, strides, offset, dtype, device and keys it was given."""
+    """Check that a wrapper has the size, strides, offset, dtype and device it was given."""
     shell = _shell(requires_grad=True)
     assert type(shell) is not torch.Tensor
     assert (tuple(shell.shape), shell.stride(), shell.storage_offset()) == ((2, 3), (1, 4), 5)
@@ -39,7 +39,10 @@ def _shells() -> None:
 
 
 def _swaps() -> None:
-    """`swap_tensors` exchanges content and leaves both objects, with what Python has put into them."""
+    """Check that `swap_tensors` exchanges content and leaves both objects.
+
+    What Python has put into them is exchanged, too.
+    """
     host: Any = torch.zeros(2)
     shell = _shell()
     shell._inner = "kept"
@@ -50,7 +53,7 @@ def _swaps() -> None:
 
 
 def _fallbacks() -> None:
-    """A Python kernel can be the fallback of a backend, and can be taken away again."""
+    """Check that a Python kernel can be a backend's fallback and can replace another one."""
     assert callable(getattr(torch.library.Library, "fallback", None))
     assert {"qualname", "fn", "dispatch_key"} & set(
         inspect.signature(torch.library.Library.fallback).parameters
@@ -59,7 +62,7 @@ def _fallbacks() -> None:
 
 
 def _tags() -> None:
-    """Operators say which of them change a tensor's shape in place, and what their arguments are."""
+    """Check that operators say what they change, and what their arguments are."""
     op = torch.ops.aten.t_.default
     assert torch.Tag.inplace_view in op.tags
     alias = op._schema.arguments[0].alias_info
@@ -67,7 +70,7 @@ def _tags() -> None:
 
 
 def _modes() -> None:
-    """Autocast for "cuda" has a dtype without a GPU, and modules move as a tree."""
+    """Check that autocast for "cuda" has a dtype without a GPU, and that modules move as a tree."""
     assert torch.get_autocast_dtype("cuda") in (torch.float16, torch.bfloat16)
     apply = find_internal("torch.nn.Module._apply", otherwise=None)
     assert apply is None or "recurse" in inspect.signature(apply).parameters
@@ -87,9 +90,9 @@ CHECKS: Final[dict[str, Callable[[], object]]] = {
 
 @functools.cache
 def check() -> None:
-    """Raises TorchUnsupported with the name of the first part that has changed.
+    """Check that this torch does what the device is built on; done once per process.
 
-    Done once per process.
+    Raises TorchUnsupported with the name of the first part that has changed.
     """
     for path in INDISPENSABLE:
         find_internal(path)
@@ -104,10 +107,10 @@ def check() -> None:
 
 
 def sparse_tensors_to_validate() -> list[Any]:
-    """The list of sparse tensors that `torch.load` has read and not yet validated; an empty one if
-    torch has none.
+    """The list of sparse tensors that `torch.load` has read and not yet validated.
 
-    torch 2.15 has one for each thread; before, there was one for all.
+    It is torch's own list, to be changed in place; an empty one if this torch has none. torch 2.15
+    has one for each thread; before, there was one for all.
     """
     found = find_internal("torch._utils._get_sparse_tensors_to_validate", otherwise=None)
     if found is not None:

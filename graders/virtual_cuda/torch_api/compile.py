@@ -1,5 +1,4 @@
-"""`torch.compile`, `torch.export`, saved scripts, fake tensors and flex_attention on the virtual
-device.
+"""`torch.compile`, `torch.export`, saved scripts and fake tensors on the virtual device.
 
 Nothing is compiled for it: a compiled function runs as it is written, and the ledger records what
 it does. Kernels that Inductor or Triton would make for a GPU are refused.
@@ -38,7 +37,11 @@ _HOME: Final = "virtual_cuda"  # a file in a saved script: the virtual device th
 
 
 def _save(original: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
-    """C++ can write the tensors of the host only, so it is given a copy there."""
+    """Save a script; one on the device is saved as a copy on the host.
+
+    C++ can write only tensors of the host. A file in the archive says which device it was on.
+    Raises RuntimeError for a frozen script on the device.
+    """
     home = next(
         (t.device for t in chain(self.parameters(), self.buffers()) if type(t) in VIRTUAL), None
     )
@@ -55,6 +58,7 @@ def _save(original: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
 def _load(
     original: Any, f: Any, map_location: Any = None, _extra_files: Any = None, **kwargs: Any
 ) -> Any:
+    """Load a script; puts it on the device that it was saved on or that `map_location` names."""
     files = {**(_extra_files or {}), _HOME: ""}
     mapped = None if map_location is None else open_device_named(map_location)
     module = original(f, "cpu" if mapped else map_location, files, **kwargs)
@@ -74,7 +78,7 @@ def _shown(original: Any, self: Any) -> str:
 def _annotation(original: Any, ann: Any, *args: Any, **kwargs: Any) -> Any:
     """The type of an argument of a script.
 
-    One that was written before the device was opened has torch's own class.
+    A script that was written before the device was opened names torch's own `torch.device`.
     """
     device = torch.device
     return original(device if isinstance(ann, type) and ann == device else ann, *args, **kwargs)
@@ -82,17 +86,23 @@ def _annotation(original: Any, ann: Any, *args: Any, **kwargs: Any) -> Any:
 
 @torch_patches()
 def _patches(opening: Opening) -> Iterator[Patch]:
+    """The patches of `torch.compile`, `torch.export`, TorchScript and of what makes kernels.
+
+    Modules that are imported later are patched then.
+    """
     said: list[str] = []
     opening.closing.append(said.clear)
 
     def dynamo(_: ModuleType) -> Iterator[Patch]:
+        """The patches that let compiled functions run as they are written."""
         frames: Any = sys.modules["torch._dynamo.eval_frame"]
         eager = frames.DynamoStance("force_eager")
 
         def callback(compiler: Any) -> None:
-            """Asked before each call of a compiled function.
+            """Called before each call of a compiled function, to choose a compiler.
 
-            None runs it as it is; False and None do so, too.
+            It chooses none, and warns once for each device. torch asks with False or None where it
+            would compile nothing itself.
             """
             frames._stance = eager  # also where the program has set another one
             if compiler not in (False, None) and not said:
@@ -109,6 +119,7 @@ def _patches(opening: Opening) -> Iterator[Patch]:
             lambda self, *args, **kwargs: self._wrapped_call_impl(*args, **kwargs),
         )
 
+    # TorchScript.
     yield around(torch.jit.annotations, "try_ann_to_type", _annotation)
     for path in ("torch._C.Graph", "torch._C.Node", "torch._C.Value"):
         kind = find_internal(path, otherwise=object)
@@ -121,6 +132,7 @@ def _patches(opening: Opening) -> Iterator[Patch]:
     for scripts in (torch.jit.ScriptModule, recursive):
         yield from (around(scripts, name, _save) for name in ("save", "save_to_buffer"))
     yield around(torch.jit, "load", _load)
+    # Modules that compile; most programs never import them.
     for name, maker in {
         "torch._dynamo": dynamo,
         "torch._subclasses.fake_tensor": _fake_tensors,
@@ -131,6 +143,7 @@ def _patches(opening: Opening) -> Iterator[Patch]:
     yield around(
         torch.library, "wrap_triton", functools.partial(_refuse, _NO_KERNELS.format("Triton"))
     )
+    # Kernels that a program brings along.
     launch = functools.partial(_refuse, _NO_KERNELS.format("the jiterator"))
     yield torch._C, "_cuda_jiterator_compile_and_launch_kernel", launch
     load = functools.partial(_refuse, _NO_KERNELS.format("CUDA C++"))
@@ -159,8 +172,9 @@ def _refuse(said: str, original: Any, *args: Any, **kwargs: Any) -> Any:
 
 
 def _compiler(find: Callable[[], Any]) -> Any:
-    """CUDA's compiler, which finds mistakes in a kernel; where it is not installed, no kernel can
-    run anyway.
+    """CUDA's compiler, which finds mistakes in a kernel.
+
+    Raises NotImplementedError where it is not installed: no kernel can run anyway.
     """
     try:
         return find()
@@ -184,7 +198,11 @@ def _triton(module: Any) -> Iterator[Patch]:
 
 
 def _fake_tensors(module: Any) -> Iterator[Patch]:
-    """A fake tensor tells C++ the device that it has a guard for, and Python "cuda"."""
+    """The patches of fake tensors, which torch uses to trace a program.
+
+    A fake tensor tells C++ the name "lazy" of the device, for which C++ has a guard, and Python
+    "cuda".
+    """
     handlers = module._DISPATCH_META_HANDLERS
     make = module.FakeTensor.__new__
     asked = torch.ops.prim.device.default
@@ -209,9 +227,9 @@ def _fake_tensors(module: Any) -> Iterator[Patch]:
 
 
 def _may_turn_constant(original: Any, self: Any, tensor: Any) -> bool:
-    """Whether fake tensors keep this value.
+    """True if fake tensors may keep this value.
 
-    One of the device cannot be computed with while dispatch is off.
+    A tensor of the device cannot be computed with while dispatch is off.
     """
     return type(tensor) not in VIRTUAL and original(self, tensor)
 
@@ -227,8 +245,9 @@ _TRANSFORMS: Final = (
 
 
 def _dispatch(original: Any, self: Any, key: Any, *args: Any, **kwargs: Any) -> Any:
-    """An operator that takes functions, as `torch.cond` or flex_attention: its body in plain
-    operators.
+    """Run an operator that takes functions, such as `torch.cond` or flex_attention.
+
+    On device tensors its body runs, in plain operators.
     """
     if (
         key in _TRANSFORMS

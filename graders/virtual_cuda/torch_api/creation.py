@@ -48,8 +48,10 @@ def to_device(
     dtype: Any = None,
     memory_format: Any = None,
 ) -> Any:
-    """A new device tensor with the values of a host tensor (no autograd: the caller has seen to
-    that).
+    """A new device tensor with the values of a host tensor.
+
+    There is no autograd: the caller has seen to that. Allocates memory, and records the operator
+    and the copy. Raises DeviceClosed.
     """
     if device.closed:
         raise closed_device_error(device)
@@ -63,6 +65,10 @@ def to_device(
 
 
 def _to_copy(func: Any, args: Any, kwargs: Any) -> Any:
+    """Run `aten::_to_copy` from, to or on the device.
+
+    Allocates the result's memory, and records the operator and the copy.
+    """
     source = args[0]
     options = dict(kwargs)
     device = options.pop("device", None)
@@ -74,6 +80,7 @@ def _to_copy(func: Any, args: Any, kwargs: Any) -> Any:
         return to_device(
             source, target, non_blocking, options.get("dtype"), options.get("memory_format")
         )
+    # From the device: to the host, to another device, or on it.
     open_device = require_open_device(source)
     inner = source._inner
     target = open_device if device is None else open_device_of(device)
@@ -113,6 +120,10 @@ def _to_copy(func: Any, args: Any, kwargs: Any) -> Any:
 
 
 def _copy_(func: Any, args: Any, kwargs: Any) -> Any:
+    """Run `aten::copy_` where one of the two tensors is on the device.
+
+    Records the operator and the copy.
+    """
     target: Any = args[0]
     source: Any = args[1]
     non_blocking = args[2] if len(args) > 2 else kwargs.get("non_blocking", False)
@@ -121,6 +132,7 @@ def _copy_(func: Any, args: Any, kwargs: Any) -> Any:
     device = require_open_device(target if on_device else source)
     if not isinstance(source, torch.Tensor):  # a number, which is a scalar of the host
         source = torch.scalar_tensor(source, dtype=target.dtype)
+    # To the host, from the host, or between tensors of devices.
     if not on_device:
         elementwise.copy_(target, source._inner)
         record_operation("aten.copy_.default", device, 0)
@@ -191,7 +203,11 @@ _EMPTY_NAMES: Final = ("aten.empty_strided.default", "aten.empty.memory_format")
 
 
 def _create(op: Any, *args: Any, **kwargs: Any) -> Any:
-    """The kernel behind every factory function."""
+    """Run an operator for the device that C++ has no kernel for: factories above all.
+
+    Allocates memory, and records the operator. Raises DeviceClosed for a tensor that has outlived
+    its device, AssertionError, as torch does, where no device is open, and OutOfMemoryError.
+    """
     if op.name() == "aten::_copy_from":
         return copy_from(*args)
     if now.gpu is None:
@@ -242,7 +258,7 @@ _libraries: Final[list[torch.library.Library]] = []  # empty unless the kernels 
 
 
 def register_kernels() -> None:
-    """Register the kernels that make C++ ask us.
+    """Register the kernels with which C++ asks us.
 
     Done once: they do nothing while no virtual device is open.
     """
@@ -270,16 +286,18 @@ def register_kernels() -> None:
 
 
 def _operator_named(name: str) -> Any:
-    """The overload of aten with this name, "empty.memory_format" or "dropout"; None if this torch
-    has none.
+    """The overload of aten with this name, or None if this torch has none.
+
+    A name is "empty.memory_format", or "dropout" for the default overload.
     """
     base, _, overload = name.partition(".")
     return getattr(getattr(aten, base, None), overload or "default", None)
 
 
 def _register_creator(library: Any, name: str, key: str, **options: Any) -> None:
-    """Have `_create` called for an operator on tensors with a dispatch key, if this torch has the
-    operator.
+    """Have `_create` called for an operator on tensors with a dispatch key.
+
+    Does nothing if this torch lacks the operator.
     """
     operator = _operator_named(name)
     if operator is not None:
@@ -287,9 +305,9 @@ def _register_creator(library: Any, name: str, key: str, **options: Any) -> None
 
 
 def withdraw_kernels() -> None:
-    """Where there is a real GPU its own kernels come back.
+    """Remove our kernels, so that those of a real GPU come back.
 
-    Elsewhere ours may stay: nothing reaches them.
+    Where there is no GPU ours may stay: nothing reaches them.
     """
     for library in _libraries:
         library._destroy()
@@ -327,7 +345,7 @@ _device_constructors: Final = find_internal(
 
 
 def _direct(tensor: Any) -> bool:
-    """Whether a host tensor can be copied without autograd."""
+    """True if a host tensor can be copied without autograd, modes and transforms."""
     return (
         (type(tensor) is torch.Tensor or type(tensor) is torch.nn.Parameter)
         and not (tensor.requires_grad and torch.is_grad_enabled())
@@ -341,6 +359,8 @@ def _direct(tensor: Any) -> bool:
 
 
 def _to(original: Any) -> Any:
+    """The function to put in the place of `Tensor.to`, of host and device tensors alike."""
+
     def to(self: Any, *args: Any, **kwargs: Any) -> Any:
         device = open_device_named(args[0]) if args else None
         if device is not None:
@@ -382,7 +402,7 @@ def _to(original: Any) -> Any:
 
 
 def _preserved(tensor: torch.Tensor) -> Any:
-    """The strides of a copy.
+    """The strides that a copy of this tensor has.
 
     Transforms of torch.func copy the tensor inside, which may have more dimensions.
     """
@@ -398,6 +418,7 @@ def cuda(
     non_blocking: bool = False,
     memory_format: Any = torch.preserve_format,
 ) -> Any:
+    """`Tensor.cuda`; raises what torch raises for a wrong device."""
     if isinstance(device, (bool, float)):
         raise TypeError(
             f"cuda(): argument 'device' (position 1) must be torch.device, not {type(device).__name__}"
@@ -410,7 +431,7 @@ def cuda(
 
 
 def _default_device() -> Any:
-    """The device of an enclosing `with torch.device(...)` or of set_default_device."""
+    """The device of an enclosing `with torch.device(...)` or of set_default_device, or None."""
     if not _function_modes():
         return None
     for mode in reversed(_function_mode_stack()):
@@ -420,7 +441,10 @@ def _default_device() -> Any:
 
 
 def _read(data: Any) -> Any:
-    """Lists of device scalars are read one by one, as torch does it; each read waits."""
+    """The data with device scalars in its lists replaced by numbers.
+
+    They are read one by one, as torch does it; each read waits.
+    """
     if type(data) in (list, tuple):
         if any(type(item) in VIRTUAL or type(item) in (list, tuple) for item in data):
             return [_read(item) for item in data]
@@ -454,7 +478,10 @@ def _from_data(
     pin_memory: bool = False,
     **kwargs: Any,
 ) -> Any:
-    """`torch.tensor`, `as_tensor` and `asarray`: made on the host, then copied, as torch does it."""
+    """Call `torch.tensor`, `as_tensor` or `asarray`.
+
+    A tensor for the device is made on the host and then copied, as torch does it.
+    """
     data: Any = args[0] if args else kwargs.get("data", kwargs.get("obj"))
     if device is None:
         if type(data) in VIRTUAL:
@@ -477,6 +504,7 @@ def _from_data(
             args = (_read(data), *args[1:])
         made_here = _counted(data, original(*args, **kwargs))
         return pinning.pin(made_here) if pin_memory else made_here
+    # It is for the device.
     requires_grad = kwargs.pop("requires_grad", False)
     if isinstance(data, torch.Tensor):
         copied = name == "tensor"
@@ -500,8 +528,9 @@ def _from_data(
 
 
 def _counted(data: Any, made: torch.Tensor) -> torch.Tensor:
-    """The tensor; that it was made of a long list, number by number, is noted for the modelled
-    clock.
+    """The tensor `made`, as it is.
+
+    That it was made of a long list, number by number, is noted for the modelled clock.
     """
     gpu = now.gpu
     if gpu is not None and type(data) in (list, tuple) and made.numel() >= _LONG:
@@ -523,12 +552,14 @@ def new_tensor(
     requires_grad: bool = False,
     **kwargs: Any,
 ) -> Any:
+    """`Tensor.new_tensor`, with the dtype and device of the tensor where none is named."""
     where = self.device if device is None else device
     return torch.tensor(data, dtype=dtype or self.dtype, device=where, requires_grad=requires_grad)
 
 
 @torch_patches()
 def _patches(opening: Opening) -> Iterator[Patch]:
+    """The patches of functions that make, move and pin tensors."""
     opening.closing.append(pinning.pinned_storages.clear)
     yield torch, "device", device
     yield torch.Tensor, "to", _to(torch.Tensor.to)
@@ -554,6 +585,11 @@ _NEW = ("new_empty", "new_empty_strided", "new_full", "new_ones", "new_zeros")
 
 
 def _settle(original: Any, name: str) -> Any:
+    """The function to put in the place of a factory of torch.
+
+    It knows numbers of devices, pins memory, and refuses a generator of another device.
+    """
+
     def made(*args: Any, **kwargs: Any) -> Any:
         device = kwargs.get("device")
         open_device = open_device_named(device)
@@ -579,7 +615,10 @@ def _settle(original: Any, name: str) -> Any:
 
 
 def _numbered(original: Any, name: str) -> Any:
-    """`zeros_like(x, device=0)`, `x.new_zeros(3, device=0)`: only the number needs to be replaced."""
+    """The function to put in the place of `zeros_like`, `Tensor.new_zeros` and their like.
+
+    It replaces the number of a device by the device, and pins memory.
+    """
 
     def made(*args: Any, **kwargs: Any) -> Any:
         device = kwargs.get("device")
@@ -600,8 +639,9 @@ def _numbered(original: Any, name: str) -> Any:
 
 
 def _on_device(args: Any, kwargs: Any) -> bool:
-    """Whether values come to the device without its being named: by the default, into `out`, or
-    beside a tensor.
+    """True if a factory's values come to the device without its being named.
+
+    That is so with a default device, with an `out` there, or beside a tensor there.
     """
     beside = any(type(given) in VIRTUAL for given in (*args, *kwargs.values()))
     return beside or torch.get_default_device().type == "cuda"
@@ -609,8 +649,9 @@ def _on_device(args: Any, kwargs: Any) -> bool:
 
 @functools.cache
 def _factories() -> tuple[Patch, ...]:
-    """Every function of `torch` that takes a device; searched once, because torch has a thousand
-    names.
+    """The patches of every function of `torch` that takes a device.
+
+    Searched once, because torch has a thousand names.
     """
     constructors = {id(function) for function in _device_constructors()}
     found = {

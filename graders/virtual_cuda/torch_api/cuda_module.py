@@ -89,6 +89,7 @@ def _properties(gpu: VirtualGpu) -> dict[str, Any]:
 
 
 def allocator_of(gpu: VirtualGpu, device: Any = None) -> Allocator:
+    """The memory of a device, by number or name; raises RuntimeError for one that is not there."""
     index = index_of(gpu, device)
     if not 0 <= index < len(gpu.devices):
         raise RuntimeError(f"Invalid device argument {index}: did you call init?")
@@ -96,7 +97,7 @@ def allocator_of(gpu: VirtualGpu, device: Any = None) -> Allocator:
 
 
 def _allocator_setting(name: str) -> str | None:
-    """What the environment says of the caching allocator."""
+    """What the environment says of the caching allocator under a name, or None."""
     for variable in ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"):
         said = os.environ.get(variable, "")
         if said and (found := re.search(rf"(?:^|,)\s*{name}:([^,]+)", said)) is not None:
@@ -135,6 +136,10 @@ class Devices:
         self.use(gpu)
 
     def use(self, gpu: VirtualGpu) -> Iterable[Patch]:
+        """Answer for another device from now on; returns no patches.
+
+        Raises RuntimeError where the environment sets a wrong fraction of memory.
+        """
         self.gpu = gpu
         self.process = os.getpid()
         self.started = False  # by a function that starts CUDA, as the first tensor does
@@ -152,9 +157,9 @@ class Devices:
         self.started = True
 
     def initialized(self) -> bool:
-        """Whether the program has used the device.
+        """True if the program has used the device.
 
-        Some set up each process's GPU only if it has not.
+        Some programs set up each process's GPU only if it has not.
         """
         used = (
             self.started
@@ -164,7 +169,7 @@ class Devices:
         return used and os.getpid() == self.process
 
     def starting(self, functions: dict[str, Any]) -> dict[str, Any]:
-        """The functions, of which some start CUDA."""
+        """The functions, with those that start CUDA noting that it has been started."""
 
         def starts(function: Any, *args: Any, **kwargs: Any) -> Any:
             self.started = True
@@ -191,6 +196,7 @@ class Devices:
         return before
 
     def properties(self, device: Any = None) -> Any:
+        """`torch.cuda.get_device_properties`; raises AssertionError for a wrong number."""
         index = index_of(self.gpu, device)
         if not 0 <= index < len(self.gpu.devices):
             raise AssertionError("Invalid device id")
@@ -200,7 +206,10 @@ class Devices:
         )
 
     def dtypes(self, index: int) -> dict[str, Any]:
-        """What `torch.accelerator.get_device_capability` tells: CUDA can hold every dtype."""
+        """What `torch.accelerator.get_device_capability` tells.
+
+        CUDA can hold every dtype.
+        """
         self.check(index)
         return {
             "supported_dtypes": {
@@ -209,12 +218,14 @@ class Devices:
         }
 
     def dtypes_of(self, device: Any = None, /) -> dict[str, Any]:
-        """`torch.accelerator.get_device_capability`; torch's own would remember the answer beyond
-        the virtual device.
+        """`torch.accelerator.get_device_capability`.
+
+        torch's own would remember the answer beyond the virtual device.
         """
         return self.dtypes(_index_of_accelerator(device, optional=True))
 
     def synchronize(self, device: Any = None) -> None:
+        """Wait for a device: notes an explicit wait in the ledger."""
         before = self.exchange(
             self.check(index_of(self.gpu, device))
         )  # torch makes that GPU the current one, too
@@ -240,7 +251,7 @@ class Devices:
             device.memory.empty_cache()
 
     def _shared(self) -> dict[str, Any]:
-        """What `torch.cuda` and `torch.accelerator` both have; functions of its own for each."""
+        """Functions that `torch.cuda` and `torch.accelerator` both have; made anew at each call."""
 
         def of(device: Any) -> Allocator:
             return allocator_of(self.gpu, device)
@@ -278,6 +289,8 @@ class Devices:
         return memory.free, memory.total
 
     def patches(self) -> Iterator[Patch]:
+        """The patches of `torch.cuda`, `torch.accelerator` and the functions of C++ they call."""
+
         def at(device: Any) -> int:
             return index_of(self.gpu, device)
 
@@ -396,8 +409,10 @@ def _convolution_backend(
     original: Any, input: Any, weight: Any, bias: Any, stride: Any, padding: Any, dilation: Any, transposed: bool,
     output_padding: Any, groups: int, bias_sizes: Any = None,
 ) -> Any:  # fmt: skip
-    """Which library would compute a convolution on a GPU; `torch.backends.cudnn.enabled` decides,
-    too.
+    """The library that would compute a convolution on a GPU.
+
+    `torch.backends.cudnn.enabled` decides, too. Raises RuntimeError for an empty input that CUDA
+    refuses.
     """
     if type(input) not in VIRTUAL:
         return original(
@@ -471,6 +486,7 @@ def _leave(self: Any, *error: Any) -> Any:
 
 @torch_patches()
 def _patches(opening: Opening) -> Iterator[Patch]:
+    """The patches of `torch.cuda`, NVTX and the CUDA profiler."""
     devices = Devices(opening.gpu)
     opening.again.append(devices.use)
     yield from devices.patches()

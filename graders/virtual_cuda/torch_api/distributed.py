@@ -53,6 +53,8 @@ class _Options:
 
 @functools.cache
 def _backend_class() -> Any:
+    """The class `ProcessGroupNCCL`: gloo in the place of NCCL."""
+
     class ProcessGroupNCCL(dist.ProcessGroupGloo):  # type: ignore[misc]
         """Gloo in the place of NCCL."""
 
@@ -81,8 +83,9 @@ _twins: Final[
 
 
 def _twin(group: Any) -> Any:
-    """A group of the same ranks, in which the backend that the group has for CUDA serves CPU
-    tensors.
+    """A group of the same ranks that exchanges CPU tensors.
+
+    The backend that the group has for CUDA serves it. It is made and registered at the first call.
     """
     backend = group._get_backend(torch.device("cuda"))
     known, twin = _twins.get(group.group_name, (None, None))
@@ -117,7 +120,10 @@ def _destroy(original: Any, group: Any = None) -> None:
 
 
 class _Reduction(threading.local):
-    """What the result of the next sum is multiplied with: gloo knows neither averages nor factors."""
+    """What is done to the result of the next sum, in each thread.
+
+    Gloo knows neither averages nor factors.
+    """
 
     factor: Callable[[torch.Tensor], object] | None = None
 
@@ -126,8 +132,9 @@ _reduction: Final = _Reduction()
 
 
 def _scaled(original: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
-    """A method of ProcessGroup that reduces device tensors: an average is a sum that is divided
-    afterwards.
+    """Call a method of ProcessGroup that reduces tensors.
+
+    For device tensors an average is a sum that is divided afterwards.
     """
     options = next((each for each in (*args, *kwargs.values()) if hasattr(each, "reduceOp")), None)
     if options is None or not any(type(tensor) in VIRTUAL for tensor in tensors_in(args)):
@@ -178,6 +185,10 @@ class _Collective:
     """One collective operation of this rank: its inner tensors, and its rows in the ledger."""
 
     def __init__(self, func: Any, args: Any) -> None:
+        """Unwrap the tensors of an operation.
+
+        Raises DeviceClosed, and RuntimeError if one of the tensors is on the host.
+        """
         self.seen = Unwrapped()
         self.inner = [self.seen.open(value) for value in args]
         assert self.seen.device is not None
@@ -193,6 +204,7 @@ class _Collective:
         self.name = _NAMES.get(name, name)
 
     def begin(self, size: int) -> None:
+        """Record the collective operation, with its bytes."""
         nbytes = sum(tensor.nbytes for tensor in tensors_in(self.inner))
         self.row = len(self.device.gpu.ledger.rows)
         moved = 0 if self.name == "barrier" else nbytes
@@ -208,9 +220,13 @@ class _Collective:
 
 
 def _run(func: Any, args: Any, kwargs: Any) -> Any:
-    """An operator of c10d, whose last result is the work to wait for."""
+    """Run an operator of c10d; the last of its results is the work to wait for.
+
+    Records the collective operation; its end is recorded when the work is complete.
+    """
     if "process_group" not in (names := [argument.name for argument in func._schema.arguments]):
         return func(*(hidden_attribute(value, "_inner", value) for value in args), **kwargs)
+    # Run it on the inner tensors, in the group that carries these.
     each = _Collective(func, args)
     position = names.index("process_group")
     group = dist.ProcessGroup.unbox(args[position])
@@ -233,7 +249,10 @@ def _run(func: Any, args: Any, kwargs: Any) -> Any:
 
 
 def _watched(work: Any, each: _Collective, written: Any) -> Any:
-    """The same work, which gives device tensors and is recorded as ended."""
+    """A work that also records the end of `work`, and gives device tensors.
+
+    Where this torch cannot tell when a work ends, it is recorded as ended at once.
+    """
 
     def ended(future: Any) -> Any:
         try:
@@ -265,7 +284,10 @@ def _watched(work: Any, each: _Collective, written: Any) -> Any:
 
 
 def _run_functional(func: Any, args: Any, kwargs: Any) -> Any:
-    """An operator of `torch.distributed._functional_collectives`; it is complete when this returns."""
+    """Run an operator of `torch.distributed._functional_collectives`.
+
+    It is complete, and recorded, when this returns.
+    """
     if "group_name" not in (names := [argument.name for argument in func._schema.arguments]):
         return args[0]  # wait_tensor
     each = _Collective(func, args)
@@ -319,6 +341,10 @@ def _gather_stats(
     eps: float,
     counts: Any,
 ) -> tuple[torch.Tensor, torch.Tensor]:
+    """The mean and inverse deviation of all ranks' batches together.
+
+    Updates the running mean and variance in place.
+    """
     counts = _wide(torch.as_tensor(counts, dtype=means.dtype)).view(-1, 1).expand(len(means), 1)
     total = counts.sum()
     mean = (means * counts).sum(0) / total
@@ -333,6 +359,7 @@ def _gather_stats(
 def _normalise(
     batch: Any, weight: Any, bias: Any, mean: Any, deviation: Any, eps: float
 ) -> torch.Tensor:
+    """A batch, normalised and then scaled and shifted, in its own dtype."""
     out = (_wide(batch) - _each(mean, batch)) * _each(deviation, batch)
     out = out if weight is None else out * _each(weight, batch)
     return (out if bias is None else out + _each(bias, batch)).to(batch.dtype)
@@ -348,6 +375,10 @@ def _reduce_gradient(
     weight_: bool,
     bias_: bool,
 ) -> tuple[torch.Tensor | None, ...]:
+    """The sums over a batch that the gradient of a batch norm needs.
+
+    Then the gradients of weight and bias. None stands for each that is not wanted.
+    """
     sums = _sum(_wide(grad))
     products = _sum(_wide(grad) * (_wide(batch) - _each(mean, batch)))
     scaled = None if weight is None or not weight_ else (products * deviation).to(weight.dtype)
@@ -365,6 +396,7 @@ def _apply_gradient(
     products: Any,
     counts: Any,
 ) -> torch.Tensor:
+    """The gradient of a batch norm's input, from the sums over all ranks."""
     total = counts.sum()
     centred = (_wide(batch) - _each(mean, batch)) * _each(deviation**2 * products / total, batch)
     factor = deviation if weight is None else deviation * weight
@@ -393,6 +425,7 @@ _REDUCING: Final = """
 
 @torch_patches()
 def _patches(opening: Opening) -> Iterator[Patch]:
+    """The patches of `torch.distributed`; none but NCCL's version where it lacks gloo."""
     yield torch.cuda.nccl, "version", lambda: _VERSION
     if not dist.is_available() or not dist.is_gloo_available():
         return

@@ -41,13 +41,17 @@ def is_device_generator(generator: Any) -> bool:
 
 
 def generator_of(generator: Any) -> Generator:
-    """The device's generator that C++ has handed back as another object, or that is itself."""
+    """The device's generator behind a Python object.
+
+    C++ may have handed it back as another object.
+    """
     return generator if isinstance(generator, Generator) else _known[generator._cdata]
 
 
 class Generator(_HostGenerator):
-    """`torch.Generator(device="cuda")`: a host generator that says where it is, and counts how far
-    it has come.
+    """`torch.Generator(device="cuda")`: a host generator that says that it is on the device.
+
+    It counts how far it has come: its offset.
     """
 
     index: int | None = None
@@ -78,6 +82,10 @@ class Generator(_HostGenerator):
         return torch.device("cuda") if self.index is None else CUDA[self.index]
 
     def manual_seed(self, seed: int) -> Generator:
+        """Start anew with this seed, at offset 0.
+
+        Raises RuntimeError for another seed while a CUDA graph is captured.
+        """
         core = self.core
         if capture.graph is not None and int(seed) != core._seed:
             raise RuntimeError(
@@ -99,10 +107,10 @@ class Generator(_HostGenerator):
         return self.core._seed
 
     def get_state(self) -> torch.Tensor:
-        """The seed and the offset, as on a GPU; behind them, in the same storage, the host
-        generator's state.
+        """The seed and the offset, as on a GPU.
 
-        Whoever saves or copies the tensor saves its storage, too.
+        Behind them, in the same storage, is the host generator's state: whoever saves or copies the
+        tensor saves its storage, too.
         """
         core = self.core
         seed = core._seed & _WORD
@@ -115,6 +123,10 @@ class Generator(_HostGenerator):
         return state
 
     def set_state(self, new_state: torch.Tensor) -> Generator:
+        """Go back to a state of `get_state`, or to the seed and offset of one from a GPU.
+
+        Raises TypeError and RuntimeError, as CUDA does, for what is no state.
+        """
         core = self.core
         if new_state.dtype is not torch.uint8 or new_state.device.type != "cpu":
             raise TypeError("RNG state must be a torch.ByteTensor")
@@ -137,7 +149,7 @@ class Generator(_HostGenerator):
         return self
 
     def _remember(self) -> torch.Tensor:
-        """The host generator's state, to be found again by its offset."""
+        """The host generator's state, kept so that its offset leads back to it."""
         state = _HostGenerator.get_state(self)
         self._states.pop(self.offset, None)
         while len(self._states) >= _REMEMBERED:
@@ -146,11 +158,14 @@ class Generator(_HostGenerator):
         return state
 
     def _mark(self, known: bytes) -> None:
-        """In a replay: where the capture has read the state."""
+        """Remember, in a replay, the state at the place where the capture read it."""
         self.core._marks[known] = self.get_state()
 
     def _return(self, known: bytes) -> None:
-        """In a replay: go back to where the capture has read the state that it then restored."""
+        """Go back, in a replay, to the state that the capture restored.
+
+        Does nothing where the capture has not read that state.
+        """
         if known in self.core._marks:
             self.set_state(self.core._marks[known])
 
@@ -159,8 +174,10 @@ class Generator(_HostGenerator):
         return self.core.offset
 
     def set_offset(self, offset: int) -> Generator:
-        """Go to where `get_offset` was asked; elsewhere, to a state of its own for each seed and
-        offset.
+        """Go to an offset.
+
+        If `get_offset` or `get_state` was asked there, it is the state of then; else one that only
+        the seed and the offset decide. Raises RuntimeError if it is not a multiple of 4.
         """
         if offset % 4:
             raise RuntimeError("offset must be a multiple of 4")
@@ -179,7 +196,7 @@ class Generator(_HostGenerator):
         return twin
 
     def graphsafe_get_state(self) -> Generator:
-        """A generator with the same state, whatever this one's will be."""
+        """Another generator that shares this one's state from now on."""
         twin = Generator(self.index)
         twin._shares = self.core
         return twin
@@ -194,7 +211,10 @@ Generator.__module__ = "torch._C"
 
 
 def _behind(state: torch.Tensor) -> torch.Tensor | None:
-    """The host generator's state behind what `get_state` shows, unless that was changed or copied."""
+    """The host generator's state behind what `get_state` shows.
+
+    None if that was changed, or copied without its storage.
+    """
     if state.storage_offset() or state.untyped_storage().nbytes() != 2 * _SHOWN + _STATE:
         return None
     whole = torch.empty(0, dtype=torch.uint8).set_(state.untyped_storage())
@@ -212,6 +232,10 @@ class _AnyGenerator(type):
         return isinstance(value, _HostGenerator)
 
     def __call__(cls, device: Any = "cpu") -> Any:
+        """A generator of the device or of the host.
+
+        Raises RuntimeError for one of the device while a CUDA graph is captured.
+        """
         chosen = torch.device("cuda", device) if isinstance(device, int) else torch.device(device)
         if chosen.type == "cuda" and capture.graph is not None:
             raise RuntimeError(
@@ -222,8 +246,9 @@ class _AnyGenerator(type):
 
 
 class DefaultGenerators:
-    """The default generators of the open devices, and the functions of torch.cuda that address
-    them.
+    """The default generators of the open devices.
+
+    Its methods are the functions of torch.cuda that seed, save and restore them.
     """
 
     def __init__(self, gpu: VirtualGpu) -> None:
@@ -268,6 +293,7 @@ class DefaultGenerators:
             self.set_state(state, index)
 
     def patches(self) -> Iterator[Patch]:
+        """The patches of `torch.cuda`'s and torch's own functions of generators."""
         cuda = {
             "manual_seed": self.seed_one,
             "manual_seed_all": self.seed_all,
@@ -312,7 +338,10 @@ def _opened(generators: DefaultGenerators) -> Iterator[None]:
 
 
 def is_random(func: Any) -> bool:
-    """Whether an operator draws from a generator; dropout does so without an argument for it."""
+    """True if an operator draws random numbers.
+
+    Dropout does so without a generator among its arguments.
+    """
     return (
         any(a.name == "generator" for a in func._schema.arguments)
         or facts_of(func).plan in _BORROWING
@@ -320,8 +349,10 @@ def is_random(func: Any) -> bool:
 
 
 def _chosen(given: Any, device: VirtualDevice | None) -> Generator:
-    """The generator to draw from: the one given, or the device's default; raises what CUDA raises
-    for another.
+    """The generator to draw from: the one given, or the device's default.
+
+    Raises RuntimeError, as CUDA does, for one of the host or one that a captured graph does not
+    know.
     """
     assert now.gpu is not None
     if given is None:
@@ -341,7 +372,7 @@ def _chosen(given: Any, device: VirtualDevice | None) -> Generator:
 
 
 def _drawn(core: Generator, out: Any) -> Any:
-    """The result, of which the generator takes note."""
+    """The result `out`, as it is; the generator's offset grows as on a GPU."""
     numel = next((t.numel() for t in tensors_in(out)), 0)
     core.offset += 4 * -(-numel // _DRAWN_AT_ONCE)
     return out
@@ -350,6 +381,10 @@ def _drawn(core: Generator, out: Any) -> Any:
 def _with_generator(
     func: Any, args: Any, kwargs: Any, device: VirtualDevice | None
 ) -> tuple[Any, Any, Generator | None]:
+    """The arguments of a random operator with the generator to draw from in them, and that.
+
+    None instead of a generator where no device is open.
+    """
     position = [a.name for a in func._schema.arguments].index("generator")
     given = args[position] if position < len(args) else kwargs.get("generator")
     if not _open or now.gpu is None:
@@ -361,7 +396,10 @@ def _with_generator(
 
 
 def draw(func: Any, args: Any, kwargs: Any) -> Any:
-    """A random operator: the device's generator, unless one was passed, which must be the device's."""
+    """Run a random operator with the device's generator, or the one that was passed.
+
+    Raises RuntimeError for a generator of the host.
+    """
     device = next(
         (block.device for a in args if (block := hidden_attribute(a, "_block")) is not None), None
     )
@@ -371,18 +409,27 @@ def draw(func: Any, args: Any, kwargs: Any) -> Any:
 
 
 def dropout(func: Any, args: Any, kwargs: Any) -> Any:
-    """Dropout has no generator argument: the host's generator borrows the device's state where the
-    two differ.
+    """Run dropout, which has no generator argument.
+
+    The host's generator borrows the device's state where the two differ.
     """
     return _borrowed(args[0]._block.device, lambda: run_any(func, args, kwargs), follows=True)
 
 
 def alike(func: Any, args: Any, kwargs: Any) -> Any:
-    """`rand_like` and its kin have none either, and draw what `rand` would."""
+    """Run `rand_like` or its kin, which have no generator argument either.
+
+    They draw what `rand` would.
+    """
     return _borrowed(args[0]._block.device, lambda: run_any(func, args, kwargs))
 
 
 def _borrowed(device: VirtualDevice, call: Callable[[], Any], follows: bool = False) -> Any:
+    """The result of `call`, during which the host's generator has the device's state.
+
+    Afterwards each has its own state again, and the device's has moved on. With `follows`, nothing
+    is borrowed as long as the device was seeded together with the host and no graph is captured.
+    """
     if not _open or (follows and _open[0].following_host and capture.graph is None):
         return call()
     core = _open[0].generators[device.index].core
@@ -397,8 +444,9 @@ def _borrowed(device: VirtualDevice, call: Callable[[], Any], follows: bool = Fa
 
 
 def replayed(func: Any, inner: Any, kwargs: Any, device: VirtualDevice) -> Callable[[], Any]:
-    """The call of a random operator on inner tensors that a CUDA graph repeats, from the generator
-    chosen now.
+    """The call of a random operator that a CUDA graph repeats.
+
+    It works on inner tensors and draws from the generator that is chosen now.
     """
     call = functools.partial(call_of(func), *inner, **kwargs)
     if (plan := facts_of(func).plan) in _BORROWING:

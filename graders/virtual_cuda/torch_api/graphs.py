@@ -56,7 +56,7 @@ def _storages(value: Any) -> set[int]:
 
 
 def _written(func: Any, args: Any, kwargs: Any) -> list[Any]:
-    """The device tensors an operator changes."""
+    """The device tensors that an operator changes, or may change."""
     found: list[Any] = []
     for position, argument in enumerate(func._schema.arguments):
         # Of a list torch does not say from Python whether it is written to: of an operator that
@@ -77,7 +77,7 @@ _UNPINNED: Final = (
 
 
 def _copies_pageable(func: Any, args: Any, kwargs: Any) -> bool:
-    """Whether this is a copy from or to host memory that is not pinned."""
+    """True for a copy from or to host memory that is not pinned."""
     if func._schema.name not in _COPIES:
         return False
     hosts = [
@@ -94,7 +94,7 @@ def _copies_pageable(func: Any, args: Any, kwargs: Any) -> bool:
 
 
 def _run(device: VirtualDevice, name: str, call: Callable[[], Any], results: list[Any]) -> None:
-    """One step of a replay, into the memory that the capture has given its results."""
+    """Run one step of a replay, into the memory that the capture gave its results."""
     again = call()
     record_operation(name, device, 0)
     for result, value in zip(results, tensors_in(again), strict=False):
@@ -103,7 +103,10 @@ def _run(device: VirtualDevice, name: str, call: Callable[[], Any], results: lis
 
 
 class CUDAGraph:
-    """`torch.cuda.CUDAGraph`."""
+    """`torch.cuda.CUDAGraph`: while it captures, operators run and are written down.
+
+    When the capture ends, what they have written is undone; `replay` runs them again.
+    """
 
     def __init__(self, keep_graph: bool = False) -> None:
         self._keep = keep_graph
@@ -129,6 +132,11 @@ class CUDAGraph:
     def capture_begin(
         self, pool: Any = None, capture_error_mode: str = "global", **kwargs: Any
     ) -> None:
+        """Write down every operator from now on.
+
+        Waits are refused meanwhile. Raises RuntimeError on the default stream, or if the graph has
+        captured before.
+        """
         gpu = now.gpu
         assert gpu is not None
         if self._captured:
@@ -152,6 +160,11 @@ class CUDAGraph:
         gpu.on_wait.append(_refuse)
 
     def record(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
+        """Run one operator of a capture, and write it down; returns its result.
+
+        Remembers the bytes that it changes, to restore them. Raises RuntimeError for a copy from or
+        to memory that is not pinned.
+        """
         if _copies_pageable(func, args, kwargs):
             raise RuntimeError(_UNPINNED)
         given = [inner_of(value) for value in args]
@@ -165,6 +178,7 @@ class CUDAGraph:
                 raw = as_bytes(storage)
                 _own(self)["_before"][storage._cdata] = (raw, raw.clone())
         out = _dispatch(func, types, args, kwargs)
+        # It has run: write down how to run it again.
         results = [t for t in tensors_in(out) if isinstance(t, Tensor)]
         if not func.is_view and results + _written(func, args, kwargs):
             again: Callable[[], Any] = functools.partial(call_of(func), *given, **named)
@@ -177,13 +191,18 @@ class CUDAGraph:
         return out
 
     def add(self, step: Callable[[], object]) -> None:
-        """Something else than an operator that a replay repeats: events, states of generators."""
+        """Have replays repeat something that is no operator: an event, a generator's state."""
         _own(self)["_steps"].append(step)
 
     def register_generator_state(self, generator: Any) -> None:
         self.generators.append(generator_of(generator))
 
     def capture_end(self) -> None:
+        """End the capture, and restore what it has changed.
+
+        Raises RuntimeError if the capture was not begun, ended on another stream, or was broken by
+        a refused wait.
+        """
         if capture.graph is not self:
             raise RuntimeError("capture_end() called before capture_begin().")
         self.leave()
@@ -196,6 +215,7 @@ class CUDAGraph:
         for generator, state in self._undo:  # a capture draws nothing
             generator.set_state(state)
         self._undo.clear()
+        # What is wrong with the capture is said now.
         if torch.cuda.current_stream() != self._stream:
             self.reset()
             raise RuntimeError("Capture must end on the same stream it began on.")
@@ -215,7 +235,7 @@ class CUDAGraph:
         self._instantiated = not self._keep
 
     def leave(self) -> None:
-        """From now on operators run."""
+        """Run operators from now on without writing them down."""
         dispatch_by(_dispatch)
         _own(self)["_place"].gpu.on_wait.remove(_refuse)
         capture.graph = None
@@ -286,7 +306,10 @@ def _captured(func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
 
 
 def _refuse(kind: str) -> None:
-    """The host cannot wait for work that is being written down."""
+    """Raise CUDA's error for a wait during a capture, which is broken then.
+
+    The host cannot wait for work that is being written down.
+    """
     if capture.graph is not None:
         capture.graph._broken = True
     raise cuda_error("operation not permitted when stream is capturing", "StreamCaptureUnsupported")
@@ -298,7 +321,10 @@ def _abandon() -> None:
 
 
 def _check_capture(original: Any, self: Any) -> None:
-    """What an optimizer asks before each step; torch would make a stream to ask it."""
+    """Run the check that an optimizer makes before each step, if it matters.
+
+    torch would make a stream for it.
+    """
     if capture.graph is not None or any(group.get("capturable") for group in self.param_groups):
         original(self)
 
@@ -309,6 +335,7 @@ _CHECKS: Final = ("_accelerator_graph_capture_health_check", "_cuda_graph_captur
 
 @torch_patches()
 def _patches(opening: Opening) -> Iterator[Patch]:
+    """The patches of CUDA graphs and of the question whether one is being captured."""
     opening.closing.append(_abandon)
     check = next((name for name in _CHECKS if name in vars(torch.optim.Optimizer)), None)
     if check is not None:

@@ -1,5 +1,4 @@
-"""Modules of torch that are imported while the device is open, and those that then need not be
-imported.
+"""Imports of torch's own modules while the device is open, and how to do without some.
 
 torch imports `torch._dynamo` with its first optimizer, checkpoint, profile or `torch.func.grad`,
 sympy with the first backward pass that is given a gradient, and `torch.distributed.tensor` with the
@@ -59,7 +58,10 @@ class _Loader(importlib.abc.Loader):
 
 
 class _Finder(importlib.abc.MetaPathFinder):
-    """What it wants to load, the finders after it find, and it is loaded inside `around`."""
+    """Has the modules that it wants loaded inside `around`.
+
+    The finders after it find them.
+    """
 
     def wants(self, fullname: str) -> bool:
         raise NotImplementedError
@@ -70,6 +72,7 @@ class _Finder(importlib.abc.MetaPathFinder):
     def find_spec(
         self, fullname: str, path: Any = None, target: Any = None
     ) -> importlib.machinery.ModuleSpec | None:
+        """The spec of a module that this finder wants; None for any other."""
         if not self.wants(fullname):
             return None
         for finder in sys.meta_path[sys.meta_path.index(self) + 1 :]:
@@ -83,7 +86,7 @@ class _Finder(importlib.abc.MetaPathFinder):
 
 @contextlib.contextmanager
 def _found_by(finder: _Finder) -> Iterator[None]:
-    """Puts a finder before all others, for the length of a `with` block."""
+    """Put a finder before all others, for the length of a `with` block."""
     sys.meta_path.insert(0, finder)
     try:
         yield
@@ -101,8 +104,9 @@ _ASKED: Final = (torch.cuda, torch.accelerator, torch.version, torch.backends.cu
 
 
 def _answers(patch: Replaced) -> bool:
-    """Whether a patch answers questions about the device; classes and all else are in torch's
-    tables as they were.
+    """True if a patch answers questions about the device.
+
+    Patched classes and all else are put aside during an import: torch keeps tables of them.
     """
     return any(patch.owner is home for home in _ASKED) and not isinstance(patch.put, type)
 
@@ -112,11 +116,10 @@ _patches_of: Final[weakref.WeakKeyDictionary[_Finder, list[Replaced]]] = weakref
 
 
 class OriginalImports(_Finder):
-    """While the device is open: runs torch's own modules, and all that they import, with most
-    patches put aside.
+    """While the device is open, has torch's own modules run with most patches put aside.
 
-    What they learn about the device stays with them; functions of ours that they have imported by
-    name do not.
+    So is all that they import. What they learn about the device stays with them; functions of ours
+    that they have imported by name do not.
     """
 
     def __init__(self, patches: list[Replaced]) -> None:
@@ -130,6 +133,10 @@ class OriginalImports(_Finder):
 
     @contextlib.contextmanager
     def watching(self) -> Iterator[None]:
+        """Watch imports for the length of a `with` block.
+
+        Afterwards the modules imported meanwhile have torch's own functions.
+        """
         try:
             with _found_by(self):
                 yield
@@ -140,6 +147,7 @@ class OriginalImports(_Finder):
 
     @contextlib.contextmanager
     def around(self, module: ModuleType) -> Iterator[None]:
+        """Put most patches aside for the length of a `with` block, and note what is loaded."""
         with self.lock:
             if self.busy:
                 yield
@@ -157,8 +165,9 @@ class OriginalImports(_Finder):
                 self.loaded += [module, *(sys.modules[name] for name in names)]
 
     def _close(self) -> None:
-        """Give modules that were imported meanwhile the functions that they would have without the
-        device.
+        """Give the modules that were imported meanwhile torch's own functions.
+
+        They are those that the modules would have without the device.
         """
         first: dict[tuple[int, str], Any] = {}  # a function may be patched more than once
         for one in _patches_of[self]:
@@ -198,8 +207,9 @@ def _awaiting(opening: Opening) -> Iterator[None]:
 def when_imported(
     opening: Opening, name: str, maker: Callable[[ModuleType], Iterable[Patch]]
 ) -> Iterable[Patch]:
-    """The patches of a module, if that is imported already; else they are made and applied when it
-    is.
+    """The patches of a module, if that is imported already.
+
+    If not, they are made and applied when it is.
     """
     if name in sys.modules:
         return maker(sys.modules[name])
@@ -222,7 +232,7 @@ _HOMES: Final = (
 
 
 def sym_eq(one: Any, other: Any) -> Any:
-    """Whether two shapes are equal.
+    """True if two shapes are equal.
 
     Where there are symbolic ones, torch's own function has been imported.
     """
@@ -236,8 +246,9 @@ def expect_true(condition: Any) -> bool:
 
 
 class WithoutDynamo:
-    """What torch asks of `torch._dynamo` where nothing is compiled; for anything else, that is
-    imported.
+    """What torch asks of `torch._dynamo` where nothing is compiled.
+
+    For anything else, that is imported.
     """
 
     class config:
@@ -272,8 +283,9 @@ class _Asks(NamedTuple):
 
 @functools.cache
 def _asking() -> list[_Asks]:
-    """The functions of optimizers, checkpoints, autograd and the profiler that ask; empty where
-    this torch has none.
+    """The functions of torch that ask `torch._dynamo`.
+
+    They are in optimizers, checkpoints, autograd and the profiler; there are none in some releases.
     """
     homes = [module for name, module in sys.modules.items() if name.startswith(_HOMES)]
     values = {id(value): value for home in homes for value in vars(home).values()}.values()
@@ -298,7 +310,7 @@ def _asks(function: FunctionType) -> _Asks:
 
 
 def _without(code: CodeType) -> CodeType:
-    """The same code with the names exchanged."""
+    """The code of a function with the names of `_NAMES` and `_CONSTANTS` exchanged."""
     constants = tuple(
         _CONSTANTS.get(each, each) if type(each) is str else each for each in code.co_consts
     )
@@ -329,8 +341,10 @@ class _DynamoImport(_Finder):
 
 @contextlib.contextmanager
 def few_imports() -> Iterator[None]:
-    """Keeps torch from importing, for the length of a `with` block, what only compiled and
-    distributed code needs.
+    """Keep torch from importing what few programs need, for the length of a `with` block.
+
+    Only compiled and distributed code needs it. Code of torch's functions is exchanged meanwhile,
+    and `torch` has one more attribute.
     """
     _stand_in_for_dtensor()
     if DYNAMO in sys.modules or hasattr(torch, STAND_IN):
@@ -359,8 +373,9 @@ def _patches(opening: Opening) -> Iterator[Patch]:
 
 
 class _DTensorImport(_Finder):
-    """Waits for the first import of DTensor, and makes `stand_in` a base of it: C++ then takes one
-    for the other.
+    """Waits for the first import of DTensor, and makes `stand_in` a base of it.
+
+    C++ then takes one for the other.
     """
 
     def __init__(self, stand_in: Any) -> None:
@@ -371,6 +386,7 @@ class _DTensorImport(_Finder):
 
     @contextlib.contextmanager
     def around(self, module: ModuleType) -> Iterator[None]:
+        """Load the module; then stop waiting, and change the bases of its DTensor."""
         yield
         with contextlib.suppress(ValueError):
             sys.meta_path.remove(self)
@@ -384,8 +400,9 @@ class _DTensorImport(_Finder):
 
 @functools.cache
 def _stand_in_for_dtensor() -> None:
-    """Lets torch's C++, which looks for the class once per process, find one that costs nothing to
-    import.
+    """Let torch's C++ find a stand-in for DTensor that costs nothing to import.
+
+    C++ looks for the class once per process, with the first operation on a tensor subclass.
     """
     if DTENSOR in sys.modules:
         return
@@ -409,11 +426,11 @@ def _stand_in_for_dtensor() -> None:
 
 
 def _first_operation() -> None:
-    """Runs an operation on a tensor subclass. torch's C++ keeps what it asks before the first one
-    of a process.
+    """Run an operation on a tensor subclass.
 
-    That is also the function that looks for rules of a class, which takes longer than some
-    operations, and there are none for the device's own.
+    torch's C++ keeps what it asks before the first one of a process. That is also the function that
+    looks for rules of a class, which takes longer than some operations, and there are none for the
+    device's own.
     """
 
     class Subclass(torch.Tensor):

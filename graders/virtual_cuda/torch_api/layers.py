@@ -28,7 +28,7 @@ aten: Final = torch.ops.aten
 
 
 def _compute_eigenvalues(original: Any, input: Any, *, out: Any = None) -> Any:
-    """Without gradients the vectors are not computed."""
+    """Compute eigenvalues; without gradients the vectors are not computed."""
     if (
         type(input) in VIRTUAL
         and out is None
@@ -47,7 +47,9 @@ def _compute_cross_entropy(
     *rest: Any,
     **named: Any,
 ) -> Any:
-    """Smoothed and weighted, the mean is over the weights of the targets that count, which a mask
+    """Compute a cross entropy; notes the wait that CUDA has for some.
+
+    Smoothed and weighted, the mean is over the weights of the targets that count, which a mask
     selects.
     """
     out = original(input, target, weight, reduction, *rest, **named)
@@ -60,8 +62,10 @@ def _compute_cross_entropy(
 
 
 def _make_one_hot(original: Any, tensor: Any, num_classes: int = -1) -> Any:
-    """On CUDA the range of the classes is not checked beforehand, which would wait; `scatter_`
-    asserts.
+    """One-hot vectors, made as CUDA makes them.
+
+    The range of the classes is not checked beforehand, which would wait; `scatter_` asserts. Raises
+    RuntimeError if there is less than one class.
     """
     if type(tensor) not in VIRTUAL or tensor.dtype is not torch.int64 or tensor.numel() == 0:
         return original(tensor, num_classes)
@@ -82,7 +86,10 @@ def _compute_ctc_loss(
     *args: Any,
     **kwargs: Any,
 ) -> Any:
-    """The mean divides by the lengths of the targets, which CUDA takes to where the losses are."""
+    """Compute a CTC loss.
+
+    The mean divides by the lengths of the targets, which CUDA takes to where the losses are.
+    """
     if type(log_probs) in VIRTUAL and isinstance(target_lengths, torch.Tensor):
         target_lengths = target_lengths.to(log_probs.device)
     return original(log_probs, targets, input_lengths, target_lengths, *args, **kwargs)
@@ -94,8 +101,10 @@ _NAMING_DEVICES: Final = ("cdist", "gru", "istft", "lstm", "rnn_relu", "rnn_tanh
 
 
 def _overridable(owners: Sequence[Any], name: str, function: Any) -> list[Patch]:
-    """As `around`, one function for all owners; a `__torch_function__` is asked first, and told of
-    this function.
+    """Patches that put one function in the place of `name` in all owners.
+
+    It calls `function` with the original first, as `around` does. But a `__torch_function__` is
+    asked before, and told of this function. Owners that lack the name are left out.
     """
     owners = [owner for owner in owners if not isinstance(owner, Lacking) and hasattr(owner, name)]
     if not owners:
@@ -114,6 +123,7 @@ def _overridable(owners: Sequence[Any], name: str, function: Any) -> list[Patch]
 
 @torch_patches()
 def _patches(opening: Opening) -> list[Patch]:
+    """The patches of layers, losses, transforms and attention."""
     c_nn = nn_functions
     both = c_nn, nn.functional
     return [
@@ -144,6 +154,7 @@ def _patches(opening: Opening) -> list[Patch]:
 
 @torch_patches(Stage.WRAP)
 def _placement_patches(opening: Opening) -> list[Patch]:
+    """The patches of functions whose complaints must name the device as CUDA does."""
     named: list[tuple[Any, str]] = [(_VF, name) for name in _NAMING_DEVICES]
     named += [(torch, "istft")]
     named += [
