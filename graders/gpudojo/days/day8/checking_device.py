@@ -43,6 +43,7 @@ class DeviceAnswer(Case, frozen=True):
 
 
 def _ask(call: Call, *prefer: Any) -> DeviceAnswer:
+    """Call the student's function and describe its answer. Raises StudentRaised."""
     value, changed = call_and_restore_settings(call, *prefer)
     return DeviceAnswer(type(value).__name__, str(value), isinstance(value, torch.device), changed)
 
@@ -111,12 +112,14 @@ def _may_remember(function: Any) -> bool:
 
 
 def _names_in(code: types.CodeType) -> set[str]:
+    """The names that some code uses, functions inside of it included."""
     inner = [constant for constant in code.co_consts if isinstance(constant, types.CodeType)]
     return set(code.co_names).union(*map(_names_in, inner))
 
 
 @select.probe(machine="one gpu")
 def one_gpu(call: Call) -> Cases[DeviceAnswer]:
+    """The answers beside one GPU; the last one where MPS is available, too."""
     found = _ask_all(call)
     # No machine has both CUDA and MPS, but the order in which a student asks is part of the
     # contract.
@@ -140,6 +143,10 @@ def mac(call: Call) -> Cases[DeviceAnswer]:
 
 @select.probe(machine="laptop")
 def laptop(call: Call) -> Cases[DeviceAnswer]:
+    """The answers without a GPU, by a torch that was built with CUDA.
+
+    The last one is asked again where torch seems to be built for no GPU.
+    """
     with contextlib.ExitStack() as undo:
         # This torch was built with CUDA, but the machine has no GPU.
         patch([(torch.version, "cuda", "12.8")], undo)
@@ -212,6 +219,7 @@ def returns_a_device(seen: Seen, wanted: Seen) -> None:
 
 
 def _best(seen: Seen, machine: Machine, name: str = "best") -> str:
+    """The device that was chosen where none was preferred; "an error" after an error."""
     answer = seen[machine].get(name)
     return "an error" if answer is None else answer.text
 

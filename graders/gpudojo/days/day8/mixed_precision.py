@@ -201,6 +201,7 @@ def on_the_second_gpu(call: Call) -> Cases[Stepped]:
 
 @step.probe(edge=True)
 def on_the_cpu(call: Call) -> Cases[Stepped]:
+    """Steps on the CPU, with a scaler and with a disabled one."""
     cpu = torch.device("cpu")
     return try_scenarios(
         {
@@ -292,6 +293,7 @@ def _make_optimizer(model: Any, momentum: float) -> Any:
 
 
 def _restore_weights(model: Any, seed: int) -> None:
+    """Give the model's parameters their values from before the step."""
     with torch.no_grad():
         for parameter, before in zip(model.parameters(), weights_before(seed), strict=True):
             parameter.copy_(before)
@@ -598,6 +600,7 @@ def scaler_steps_the_optimizer(seen: Seen, wanted: Seen) -> None:
 
 
 def _stepped_without_scaler(case: Stepped) -> Failed:
+    """The failure of a step of the optimizer that the scaler did not make."""
     happened = "optimizer.step() was called without the scaler"
     expected = "scaler.step(optimizer), and no other step"
     if "scaler.step" in case.order:

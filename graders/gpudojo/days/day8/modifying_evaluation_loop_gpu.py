@@ -401,6 +401,7 @@ class ModelState(NamedTuple):
 
 
 def _state_of(model: Any) -> ModelState:
+    """Copies of the model's tensors as they are now."""
     parameters = dict(model.named_parameters())
     return ModelState(
         weights={name: _copy_to_cpu(p) for name, p in parameters.items()},
@@ -430,6 +431,7 @@ def _is_same(old: Any, new: Any) -> bool:
 
 @evaluate.probe
 def evaluated(call: Call) -> Cases[Evaluated]:
+    """Evaluations of a model on the CPU or on the device, of an empty loader, and on the CPU."""
     device = call.device
     return try_scenarios(
         {

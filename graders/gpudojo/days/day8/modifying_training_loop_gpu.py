@@ -146,6 +146,7 @@ def _train(
 
     With `moved` the model is on the device before; with `begun` the optimizer has stepped before.
     """
+    # Watched objects, in the state that the scenario asks for
     pictures, classes, weight, bias = (numbers.clone() for numbers in _numbers(call.seed))
     log = TrainingLog(call)
     model = log.make_model(nn.Flatten(), linear_layer(weight, bias))
@@ -156,9 +157,11 @@ def _train(
     optimizer = _make_optimizer(model, begun)
     optimizer.register_step_pre_hook(Hook(lambda stepped, *_: log.step_begins(stepped)))
     log.optimizer = optimizer
+    # What must be the same, or different, after the call
     options_before = _options(optimizer)
     state_before = len(optimizer.state)
     weights_before = [array_of(p) for p in model.parameters()]
+    # The student's function has to put the model into training mode itself.
     model.eval()
     try:
         value, settings = call_and_restore_settings(call, model, loader, loss_fn, optimizer, device)

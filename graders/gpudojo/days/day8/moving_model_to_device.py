@@ -46,6 +46,8 @@ NAMES = (
 
 @functools.cache
 def _model_class() -> tuple[Any, ...]:
+    """The class of the model, in a tuple. Made once, and only where torch is needed."""
+
     class SpriteModel(nn.Module):
         """Two layers that share a weight, a frozen scale, batch norm, and a palette.
 
@@ -75,10 +77,12 @@ __getattr__ = find_classes(_model_class)
 
 @functools.cache
 def _numbers(seed: int) -> Any:
+    """The numbers of which a model's tensors are made, for this seed."""
     return torch.rand(15, generator=torch.Generator().manual_seed(seed))
 
 
 def _make_model(seed: int) -> Any:
+    """A new model on the CPU, for this seed."""
     return _model_class()[0](_numbers(seed), random.Random(seed))
 
 
@@ -307,6 +311,7 @@ def copes_with_nothing(seen: Seen, wanted: Seen) -> None:
 
 
 def _describe_change(tensor: str, found: Values | None, right: Values) -> str:
+    """What became of a tensor whose values should have stayed as they were."""
     if found is None or found.values is None:
         return f"`{tensor}` has no values any more"
     if found.dtype != right.dtype:
@@ -344,8 +349,10 @@ def _ask(call: Call, model: Any) -> Told:
     names: dict[int, list[str]] = {}
     for name, parameter in parameters.items():
         names.setdefault(id(parameter), []).append(name)
+    # The call
     value, changed = call_and_restore_settings(call, model)
     items = [(str(key), told) for key, told in value.items()] if isinstance(value, dict) else []
+    # Where the tensors are afterwards
     now = {
         name: str(tensor.device)
         for part in _parameters_and_buffers(model)
@@ -378,6 +385,7 @@ def told(call: Call) -> Cases[Told]:
 
 @parameter_devices.probe(machine="two gpus")
 def told_of_two_gpus(call: Call) -> Cases[Told]:
+    """A model with its palette on one of two GPUs, a part on the second, the rest on the CPU."""
     model = _make_model(call.seed)
     drawn = random.Random(call.seed)
     drawn.choice(list(model.children())).to("cuda:1")

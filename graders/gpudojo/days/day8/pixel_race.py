@@ -54,11 +54,13 @@ def race(call: Call, loop: Callable[..., Any], make: Callable[[int], Inputs]) ->
     loop_outputs: list[Array | None] = []
     loop_in_every_round = call.reference or call.bench.kind == "cuda"
     for number in range(ROUNDS):
+        # The student
         inputs = make(number)
         call.lines_under = timed_call(number + 1)
         seconds, output = _time(call, inputs)
         student_seconds = min(student_seconds, seconds - call.aside)
         student_outputs.append(output)
+        # The loop
         if loop_in_every_round or (number == 0 and not in_sandbox()):
             seconds, output = _time(loop, inputs)
             loop_seconds = min(loop_seconds, seconds)
@@ -129,6 +131,7 @@ def _seconds_of_loop(call: Call, loop: Callable[..., Any], inputs: Inputs) -> fl
 
 
 def _seconds_on_gpu(ledger: Ledger) -> float:
+    """The modelled seconds until all recorded work is done on a T4."""
     from virtual_cuda import gpu_named, times_of
     from virtual_cuda.hooks import USUAL_GPU
 

@@ -32,6 +32,7 @@ MIB: Final = 1 << 20
 
 
 def portable() -> str:
+    """What `is_available()` and `is_built()` say with and without a GPU."""
     from gpudojo.grading.probing import open_machine
 
     chosen = {}
@@ -45,6 +46,7 @@ def portable() -> str:
 
 
 def different_devices() -> str:
+    """What torch does with a model on the GPU and a batch on the CPU."""
     from virtual_cuda import virtual_cuda
 
     with virtual_cuda():
@@ -57,6 +59,7 @@ def different_devices() -> str:
 
 
 def no_grad() -> str:
+    """What memory eight layers take with and without a graph, and which mode they are in."""
     from virtual_cuda import virtual_cuda
 
     with virtual_cuda():
@@ -81,6 +84,7 @@ def no_grad() -> str:
 
 
 def out_of_memory() -> str:
+    """Whether a batch fits: one that is too large, again with an empty cache, and half of it."""
     from virtual_cuda import virtual_cuda
 
     with virtual_cuda(memory=32 * MIB):
@@ -100,6 +104,7 @@ def _fits(mebibytes: int) -> str:
 
 
 def another_process() -> str:
+    """What this process knows of the GPU's memory, and what it can give back."""
     from virtual_cuda import virtual_cuda
 
     with virtual_cuda():
@@ -184,7 +189,9 @@ def is_a_dict(seen: Seen, wanted: Seen) -> None:
 
 
 def _judge(question: str, seen: Seen, wanted: Seen) -> None:
+    """Raises Failed for a wrong answer to a question, and Todo where there is none yet."""
     found, at = seen[letters], (f'["{question}"]', "")
+    # No such key: perhaps it is misspelt.
     if question in found.missing:
         others = "".join(f', but "{name}"' for name in found.others[:1])
         misspelt = tuple(f'["{name}"]' for name in found.others[:1])
@@ -204,6 +211,7 @@ def _judge(question: str, seen: Seen, wanted: Seen) -> None:
     letter = answer.strip(" ().").lower()  # "b", "B" and " b) " are the same
     if letter == wanted[letters].answers[question]:
         return
+    # No letter, or a wrong one
     if letter not in tuple(LETTERS):
         shown = answer.removeprefix(KIND) if answer.startswith(KIND) else repr(answer)
         expected = f"one of the letters {', '.join(LETTERS)}, in quotes"

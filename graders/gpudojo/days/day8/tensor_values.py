@@ -16,6 +16,7 @@ class Values(Case, frozen=True):
 
 
 def values_of(tensor: Any) -> Values:
+    """A tensor's dtype, shape and numbers; no numbers where it cannot be read."""
     try:
         numbers = tensor.tolist()
     except (RuntimeError, TypeError):

@@ -85,6 +85,7 @@ def _accumulate(
     `mode` is whether the model is in training mode. Before the call the model may have been `moved`
     to the device, its gradients may be `dirty`, and the optimizer may have a `state`.
     """
+    # A model, an optimizer and a loader in the state that the scenario asks for.
     log = AccumulationLog(call)
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(call.seed)
@@ -102,8 +103,10 @@ def _accumulate(
     model[0].train(not mode)  # one part in the other mode, as batch norm may be for fine-tuning
     pictures, classes = make_sprites(9, call.seed + 1)
     loader = log.make_loader(pictures[:count], classes[:count], batch_size=2)
+    # The call
     with log.explaining_errors():
         value = call(model, loader, log.make_loss(), optimizer, device, steps)
+    # What was recorded
     records = tuple(r for r in call.ledger if isinstance(r, Forward | Backward | OptimizerStep))
     taken = questions.optimizer_steps(records)
     is_int = isinstance(value, int) and not isinstance(value, bool)

@@ -216,6 +216,7 @@ def passes(call: Call) -> Passes:
 
 @checkpointed.probe(edge=True)
 def few_blocks(call: Call) -> Cases[Through]:
+    """One block, no blocks, and two blocks on the CPU."""
     blocks, x = _make_blocks(call.seed, call.device, 1)
     host_blocks, host_x = _make_blocks(call.seed, "cpu", 2)
     go_through = _go_through_beside_plain_loop
@@ -247,6 +248,7 @@ class Compared(NamedTuple):
 
 
 def _compared(name: str, seen: Seen, wanted: Seen) -> Compared:
+    """A scenario beside the reference's. Raises ScenarioRaised after a student's error."""
     found = _pass_in(seen, name)
     right = _pass_in(wanted, name)
     values = right

@@ -41,6 +41,10 @@ class _Trial:
         self.last_message = ""  # of an error about memory
 
     def __call__(self, size: Any) -> str:
+        """Record the size and the line of this try, and fill the cache.
+
+        Raises the bug or OutOfMemoryError, unless the batch fits.
+        """
         self.sizes.append(size if isinstance(size, (int, float)) else -1)
         self.lines.append(self.call.line_now())
         device = self.call.device
@@ -118,6 +122,7 @@ def _search(
             value = call(Sealed(trial), start)
     except StudentRaised as error:
         raised = error.evidence
+        # Errors of `try_batch` are part of the answer.
         expected = bug is not None or not fits or raised.type == "OutOfMemoryError"
         if not (trial.sizes and expected):
             raise
@@ -230,6 +235,7 @@ def halves_until_it_fits(seen: Seen, wanted: Seen) -> None:
 
 
 def _tried_other_sizes(found: Search, right: Search) -> Failed:
+    """The failure of a search that tried other sizes than the reference, or in another order."""
     happened = f"(start={right.start}, {right.fits} fits) it tried {found.tried}"
     if found.error:
         happened += f" and raised {found.error.type}"
@@ -247,6 +253,7 @@ def _tried_other_sizes(found: Search, right: Search) -> Failed:
 
 
 def _returned_another_size(found: Search, right: Search) -> Failed:
+    """The failure of a search that tried the right sizes, but returned no right one."""
     where = f"(start={right.start}, {right.fits} fits) it"
     expected = f"{right.value} returned"
     if found.error:

@@ -72,9 +72,11 @@ def _measure(call: Call, device: Any) -> Measured:
 
     on_gpu = torch.device(device).type == "cuda"
     base = torch.cuda.memory_allocated(device) if on_gpu else 0
+    # What is there before the call, and an earlier peak
     before = allocate(sizes.before)
     earlier = [allocate(sizes.earlier // 4) for _ in range(4)]
     earlier.clear()
+    # The call
     value = call(Sealed(fn), device)
     del before
     is_int = isinstance(value, int) and not isinstance(value, bool)

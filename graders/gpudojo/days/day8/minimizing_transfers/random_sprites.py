@@ -110,6 +110,8 @@ def draws(call: Call) -> Cases[Draws]:
 
 @random_sprites.probe(machine="two gpus", edge=True)
 def draws_on_the_second_gpu(call: Call) -> Cases[Draws]:
+    """The second GPU, given as a device, and as a string with a generator."""
+
     def draw() -> Draws:
         generator = torch.Generator(device="cuda:1").manual_seed(call.seed)
         found = {

@@ -156,6 +156,7 @@ def _without_waiting(call: Call) -> Cases[Moved]:
 
 @move_batch.probe(machine="two gpus")
 def moved_to_the_second_gpu(call: Call) -> dict[str, Cases[Moved]]:
+    """To the second GPU, from the CPU and from the first one."""
     here = make_pair(call.seed)
     first = [tensor.to("cuda:0") for tensor in make_pair(call.seed)]
     found = _move_group(
@@ -218,6 +219,7 @@ def _depth(path: str) -> int:
 
 
 def _expect_no_errors(seen: Seen, group: str, expected: str) -> None:
+    """Raises Failed for the first error in a group of calls."""
     for name, raised in _cases_in(seen, group).errors.items():
         seen.about(None, name)
         # Something that is no tensor was moved, turned into one, or searched for tensors without

@@ -41,6 +41,7 @@ class Answer(Case, frozen=True):
 
 
 def _ask(call: Call, *things: Any) -> Answer:
+    """Call the student's function and describe its answer. Raises StudentRaised."""
     value, settings = call_and_restore_settings(call, *things)
     return Answer(
         type(value).__name__, bool(value) if isinstance(value, (bool, int)) else None, settings
@@ -70,9 +71,11 @@ BETWEEN = "a string between two tensors on different devices"  # no structure to
 
 @on_same_device.probe
 def answered(call: Call) -> dict[str, Cases[Answer]]:
+    """The answers for tensors, structures, modules and nothing, on the CPU and the device."""
     here, classes = make_pair(call.seed)
     there = here.to(call.device)
     classes = classes.to(call.device)
+    # Structures and models; "here" is the CPU, "there" the device.
     deep = {"a": there, "b": [{"c": (there, [Masked(there, here)])}]}
     alike = {"a": there, "b": [{"c": (there, [Masked(there, there)])}]}
     on_device = _make_model(there)
@@ -127,6 +130,7 @@ def answered(call: Call) -> dict[str, Cases[Answer]]:
 
 @on_same_device.probe(machine="two gpus")
 def answered_with_two_gpus(call: Call) -> dict[str, Cases[Answer]]:
+    """The answers for tensors and a model on one or both of two GPUs."""
     first = torch.zeros(2, device="cuda:0")
     second = torch.zeros(2, device="cuda:1")
     questions: dict[str, tuple[Any, ...]] = {

@@ -72,6 +72,7 @@ def compare_batches(before: Any, after: Any, path: str = "batch") -> Iterator[Ba
 
 
 def _compare_tensors(before: Any, after: Any, path: str) -> BatchPlace:
+    """One tensor of a batch beside what it became."""
     was = kind_of(before)
     found = kind_of(after)
     if not isinstance(after, torch.Tensor):

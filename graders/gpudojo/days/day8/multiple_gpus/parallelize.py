@@ -37,6 +37,7 @@ def _spreads(wrapper: Any) -> bool:
 
 
 def _one(call: Call, device: Any) -> Spread:
+    """Call the student's function for one device and describe the result. Raises StudentRaised."""
     model = make_model()
     parameters = list(model.parameters())
     result = call(model, device)

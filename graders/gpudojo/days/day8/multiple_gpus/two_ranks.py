@@ -115,6 +115,7 @@ def run_in_two_ranks(
 def _started_ranks(
     student: Callable[..., Any], path: Path, function: str, seed: int
 ) -> Iterator[list[RankProcess]]:
+    """Start both ranks for the length of a `with` block, and kill them at its end."""
     context: Any = multiprocessing.get_context("fork" if FORKS else "spawn")
     ranks: list[RankProcess] = []
     letters = context.Pipe()
@@ -138,6 +139,7 @@ def _started_ranks(
                 process.start()
                 there.close()
                 ranks.append(RankProcess(process, here))
+            # Only the ranks have these ends: one notices when the other is gone.
             for end in letters:
                 end.close()
             yield ranks
@@ -360,6 +362,7 @@ def _report_waiting(tell: Callable[[dict[str, Any]], None]) -> None:
     worked, much = _processor_time_of(me)
 
     def look() -> None:
+        """Look where the other thread is, again and again; returns after `endless`."""
         place = None
         looks = 0
         used = 0.0
@@ -367,6 +370,7 @@ def _report_waiting(tell: Callable[[dict[str, Any]], None]) -> None:
             _sleep(PAUSE)
             frame = sys._current_frames().get(me)
             here = (id(frame), frame.f_lasti if frame else 0)
+            # It has gone on, or worked where it was: it does not wait.
             if here != place or worked() - used > much:
                 place = here
                 looks = 0

@@ -31,6 +31,7 @@ def _own_module() -> Any:
 
 
 def _inside(call: Call, wrap: Any, plain: Any) -> Inside:
+    """Wrap a model, call the student's function and describe the result. Raises StudentRaised."""
     plain.to(call.device).train()
     found = call(wrap(plain))
     kept = {
@@ -67,6 +68,7 @@ def _distributed(model: Any) -> Any:
 
 @unwrap.probe(machine="one gpu")
 def wrappers(call: Call) -> Cases[Inside]:
+    """Models inside of torch's two wrappers."""
     return try_scenarios(
         {
             "DataParallel": lambda: _inside(call, nn.DataParallel, make_model()),
@@ -80,6 +82,7 @@ def wrappers(call: Call) -> Cases[Inside]:
 
 @unwrap.probe(machine="one gpu", edge=True)
 def plain_models(call: Call) -> Cases[Inside]:
+    """Models without a wrapper, of which some look like one."""
     branches = type("ParallelBranches", (nn.Sequential,), {})(
         make_model()
     )  # a name says nothing about a class

@@ -37,6 +37,7 @@ class _Timeline:
         self.calls: list[tuple[Any, float, float]] = []  # the call, its real end, its new end
 
     def add(self, event: Any, duration: float) -> None:
+        """Append a chosen call, unless it is inside the one before."""
         if (
             not self.calls or event.time_range.end > self.calls[-1][1]
         ):  # else it is inside the one before
@@ -50,6 +51,7 @@ class _Timeline:
         return self.calls[number - 1][2] if number else 0.0
 
     def retime(self, event: Any) -> None:
+        """Change the times of an event to those of the timeline."""
         start = event.time_range.start
         end = event.time_range.end
         first = bisect_right(self.starts, start) - 1

@@ -23,6 +23,7 @@ class GpuRow(Case, frozen=True):
     values: dict[str, tuple[str, str | None]]
 
     def __str__(self) -> str:
+        """The item for people, with the type of each value."""
         if self.kind != "dict":
             return with_article(self.kind)
         values = [
@@ -47,6 +48,7 @@ class Read(Case, frozen=True):
 
 
 def _read(call: Call, text: str) -> Read:
+    """Call the student's function with a text and describe its answer. Raises StudentRaised."""
     try:
         answer = call(text)
     except StudentRaised as error:
@@ -104,11 +106,13 @@ runs(read_nvidia_smi, scenarios=("one", "several"))
 
 
 def _same_gpus(seen: Seen, wanted: Seen, *names: str) -> None:
+    """Raises Failed unless the texts of these names gave the reference's dicts."""
     usual = [
         gpu for name in ("one", "several") if name in seen[texts] for gpu in seen[texts][name].gpus
     ]
     for name in names:
         right = wanted[texts][name]
+        # An error, no list, or a list of another length
         if (raised := seen[texts].errors.get(name)) is not None:
             raise Failed(f"it raised {raised.short}", "no error", raised.line)
         found = seen[texts][name]
@@ -117,6 +121,7 @@ def _same_gpus(seen: Seen, wanted: Seen, *names: str) -> None:
         if (count := len(found.gpus)) != len(right.gpus):
             happened = f"{right.text!r} gave {count} dict{'s' * (count != 1)}"
             raise Failed(happened, f"{len(right.gpus)}", at=("first return",))
+        # A wrong dict, and where to look for the mistake
         for gpu, wished in zip(found.gpus, right.gpus, strict=True):
             if gpu != wished:
                 elsewhere = (

@@ -159,6 +159,7 @@ class _Waited(NamedTuple):
 
 
 def _waited_elsewhere_in(call: Call) -> _Waited:
+    """Where the latest call of the student's function waited in vain, from the ledger."""
     wait = call.ledger.useless_wait()
     if wait is None:
         return _Waited("", None)
@@ -264,6 +265,7 @@ class _ComparingScenario:
 
     def look(self, modelled: bool) -> ComparedDevices:
         """Call the student's function once. Raises StudentRaised."""
+        # The call; an error is shown at the line that used `make_work` wrongly.
         with open_workshop(self.call, modelled) as workshop:
             maker = _WorkMaker(self.call, workshop)
             try:
@@ -304,6 +306,11 @@ class _WorkMaker:
         self.wrong_line: int | None = None  # where it was called with no device, or several
 
     def __call__(self, *devices: Any) -> Sealed:
+        """Work for one device, the same one for each call with it.
+
+        Takes time by the clock. Raises TypeError for no device, or several, as a function of Python
+        does.
+        """
         if len(devices) != 1:  # perhaps it was taken for the work itself, and called by a helper
             self.wrong_line = self.wrong_line or self.call.line_now(outermost=True)
             count = len(devices)
@@ -478,6 +485,7 @@ def waits_for_an_apple_gpu(seen: Seen, wanted: Seen) -> None:
 
 
 def _not_waited(found: Timed, device: str) -> Failed:
+    """The failure of a wrong time on a GPU: a wrong unit, a wrong division or a missing wait."""
     value = found.value or 0.0
     right = found.right
     said = f"{device} needed {_ms(right)} per call and the clock says {_ms(value)}"
@@ -504,6 +512,7 @@ def _not_waited(found: Timed, device: str) -> Failed:
 
 
 def _waited_elsewhere(said: str, elsewhere: str, line: int | None) -> Failed:
+    """The failure of a wait for a stream or a GPU that had no work."""
     if elsewhere == "stream":
         happened = f"{said}: it waited for a stream that had no work"
         expected = "a wait for all work of the device"
@@ -514,6 +523,7 @@ def _waited_elsewhere(said: str, elsewhere: str, line: int | None) -> Failed:
 
 
 def _no_error(cases: Cases[Timed], name: str, what: str) -> Timed:
+    """What was seen in a scenario. Raises Failed after a student's error."""
     if (raised := cases.errors.get(name)) is not None:
         key = "cuda-for-every-device" if "cuda" in raised.message.lower() else None
         raise Failed(f"{what} raised {raised.short}", "no error", raised.line, key)
@@ -599,6 +609,7 @@ def _every_row(found: ComparedDevices) -> None:
 
 
 def _mistimed(row: ComparedRow, value: float, found: ComparedDevices) -> Failed:
+    """The failure of a wrong time of one device, with its cause where that can be told."""
     repeats = found.repeats
     at: tuple[str, ...] = ()
     said = f"{row.key} needed {_ms(row.right)} per call, and its value is {_ms(value)}"
@@ -611,6 +622,7 @@ def _mistimed(row: ComparedRow, value: float, found: ComparedDevices) -> Failed:
         math.fsum(row.took) / repeats,
         math.fsum(row.took) / len(row.took),
     ]  # with the slow first call
+    # Which mistake it is: on the CPU there is nothing to wait for.
     with_warm_up = any(_near(value, mean) for mean in all_in)
     misconception = None
     if row.key == "cpu":

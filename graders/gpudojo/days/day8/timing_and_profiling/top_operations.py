@@ -79,6 +79,7 @@ class Ranked(Case, frozen=True):
 
 
 def _names(call: Call, work: Any, **options: int) -> Names:
+    """Call the student's function and describe the names it gave. Raises StudentRaised."""
     value = call(work, **options)
     names = value if isinstance(value, (list, tuple)) else ()
     return Names(
@@ -89,6 +90,7 @@ def _names(call: Call, work: Any, **options: int) -> Names:
 
 
 def _ranked(call: Call, device: Any, count: int, default: bool = False) -> Ranked:
+    """Call the student's function several times on one device. Raises StudentRaised."""
     operators = random.Random(f"{call.seed} {device}").sample(ALIKE, 3)
     right = [f"aten::{name}" for name in operators]
     with operators_taking(dict(zip(right, TAKING, strict=True))):
@@ -172,6 +174,7 @@ def gives_as_many_names_as_asked(seen: Seen, wanted: Seen) -> None:
                 f"one of the names is {strange[0]!r}",
                 "an operator's name from the profiler: aten::mm",
             )
+    # Without `count`, and with a large one
     unasked = seen[on_the_cpu].default
     every = seen[on_the_cpu].every
     right = wanted[on_the_cpu].every

@@ -191,6 +191,7 @@ class Painter:
             pictures[size.name] = self._paint(make(self.call.seed, size), counting=True)
             trips.append(self._describe_trip())
             self.ledgers.append(self.call.ledger)
+        # What the largest of the growing pictures took
         largest = len(GROWING) - 1
         on_single_pixels = self._lines_on_single_pixels(self.ledgers[largest])
         names = [code.co_names for code in self.lines[largest].codes]
@@ -328,6 +329,7 @@ class Painter:
         to_host = ledger.transfers_to_host()
         to_device = ledger.transfers_to_device()
         reads = [sync for sync in ledger.syncs() if sync.what in ("item", "tolist")]
+        # Reads that only refuse an input are allowed.
         guards = (
             _lines_that_refuse_input("".join(linecache.getlines(str(self.call.path))))
             if reads
@@ -411,6 +413,7 @@ def declare_probes(
 
     @function.probe(machine="a gpu")
     def pictures(call: Call) -> Pictures:
+        """Paint all sizes on GPU and CPU, and model the times. Raises StudentRaised."""
         painter = Painter(call, names)
         usual, growth = painter.paint_growing(make)
         edges = {"smallest": partial(painter.paint_sizes, make, SMALLEST)}
@@ -442,6 +445,8 @@ def declare_probes(
 
     @function.probe(machine="unwatched")
     def timed(call: Call) -> Race:
+        """The race with the loop, measured; a student's error is in its evidence."""
+
         def inputs(number: int) -> tuple[Any, ...]:
             made = make(call.seed + CLOCKED + number, clocked)
             return tuple(tensor.to(call.device) for tensor in made)

@@ -70,6 +70,7 @@ def expect_same_pictures(
 
 
 def _other_shape(found: Picture, right: Picture) -> Failed:
+    """The failure of a picture with a wrong shape."""
     happened = f"{right.given} gave the shape {tuple(found.shape)}"
     expected = f"the shape {tuple(right.shape)}"
     key = None
@@ -81,6 +82,7 @@ def _other_shape(found: Picture, right: Picture) -> Failed:
 
 
 def _other_values(found: Picture, right: Picture, explanation: Explanation) -> Failed:
+    """The failure of a picture with wrong values."""
     happened, key, at = explanation
     if key is None and found.changed:
         happened = f"{happened}, and `{found.changed[0]}` was modified"
