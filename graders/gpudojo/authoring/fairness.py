@@ -1,4 +1,8 @@
-"""Shows that mutants of right solutions fail, or are known to be right as well, and that rewrites of them pass."""
+"""Shows that wrong variants of right solutions fail, and that right variants pass.
+
+A mutant is a right solution with one change that should make it wrong; some are right all the same,
+and are known as equivalent. A rewrite is a right solution in other words.
+"""
 
 from __future__ import annotations
 
@@ -28,14 +32,20 @@ EQUIVALENT: Final = "equivalent.toml"  # in a day's folder of tests
 
 
 class Known(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A mutant that is as good as its original: its name, which changes with the solution, and what was changed."""
+    """A mutant that is as good as its original.
+
+    `name` changes with the solution; `diff` is what was changed.
+    """
 
     name: str
     diff: str
 
 
 class Equivalent(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Mutants of an exercise that pass, and rightly: why, and the words of the docstring that allow it, if any do."""
+    """Mutants of an exercise that pass, and rightly.
+
+    `why` is the reason; `quote` are the words of the docstring that allow it, if any do.
+    """
 
     exercise: str
     why: str
@@ -44,7 +54,10 @@ class Equivalent(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def equivalents(path: Path) -> list[Equivalent]:
-    """The entries of a day's file, none where there is no file. Raises BadClass where it cannot be read."""
+    """The entries of a day's file; none where there is no file.
+
+    Raises BadClass where it cannot be read.
+    """
     if not path.is_file():
         return []
     try:
@@ -58,7 +71,11 @@ def equivalents(path: Path) -> list[Equivalent]:
 def doubtful(
     exercise: Exercise, entries: Sequence[Equivalent], made: Sequence[Variant], root: Path, day: str
 ) -> Iterator[Finding]:
-    """Entries without a reason, with words that no docstring has, or about mutants that are not made any more."""
+    """Findings about entries that cannot be relied on.
+
+    These are entries without a reason, with words that the reference's file does not have, or about
+    mutants that are not made any more.
+    """
     there = {one.name: one.diff for one in made}
     reference = (root / "reference" / day / f"{exercise.stem}.py").read_text(encoding="utf-8")
     for entry in entries:
@@ -107,7 +124,7 @@ def originals(day: str, exercise: Exercise, root: Path) -> list[tuple[str, str]]
 def all_mutants(
     day: str, exercise: Exercise, root: Path, only: Container[str] | None = None
 ) -> list[list[Variant]]:
-    """Every mutant of every right solution, or of these."""
+    """The mutants of every right solution, or of those named in `only`; a list for each."""
     stub = root / "exercises" / day / f"{exercise.stem}.py"
     given = stub.read_text(encoding="utf-8") if stub.is_file() else ""
     names = [function.name for function in exercise.functions]
@@ -124,13 +141,19 @@ def examine(
     jobs: int = 1,
     limit: int | None = None,
 ) -> FairnessRow:
-    """Grade an exercise's mutants, at most `limit`, and rewrites, a third as many; what was graded is not run again."""
+    """Grade an exercise's mutants, at most `limit`, and a third as many rewrites.
+
+    Returns what became of them. Writes the variants and their results below `out`; what was graded
+    before is not run again.
+    """
+    # Choose the mutants and the rewrites.
     every = all_mutants(day, exercise, root)
     names = [function.name for function in exercise.functions]
     changed = choose_variants(every, limit)
     written = [rewrites(source, name, names) for name, source in originals(day, exercise, root)]
     same = choose_variants(written, limit and -(-limit // 3))
     row = FairnessRow(exercise.stem, len(changed), len(same))
+    # What the author knows to be right.
     entries = [
         each
         for each in equivalents(root / "tests" / day / EQUIVALENT)
@@ -141,6 +164,7 @@ def examine(
     results = dict(
         _graded(day, exercise, [*changed, *same], root, out / exercise.stem, progress, jobs)
     )
+    # Mutants should lose points, unless they are known; rewrites should lose none.
     for variant in changed:
         if all(check.points == check.max_points for check in results[variant.name]):
             if variant.name in known:
@@ -165,9 +189,13 @@ def _graded(
     progress: Progress,
     jobs: int,
 ) -> Iterator[tuple[str, list[CheckRow]]]:
-    """The checks of each variant's functions, by its name; run as a class is."""
+    """The name of each variant, and the checks of its functions; run as a class is.
+
+    Writes the variants and the results below `out`.
+    """
     folder = out / "variants"
     shutil.rmtree(folder, ignore_errors=True)
+    # Each variant is the submission of a student.
     for variant in variants:
         path = folder / variant.name / f"{exercise.stem}.py"
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -181,6 +209,7 @@ def _graded(
         jobs=jobs,
         only=frozenset(function.name for function in exercise.functions),
     )
+    # Of the results, those of the functions that the change may concern.
     functions = {variant.name: variant.functions for variant in variants}
     for row in iterate(ClassGrading(options, progress).run().path):
         checks = [check for each in row.exercises for check in each.checks]

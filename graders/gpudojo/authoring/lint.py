@@ -1,4 +1,7 @@
-"""Proves that a day is fit for students: stubs, solutions, hints, points, and what lessons say was recorded."""
+"""Proves that a day is fit for students: its stubs, solutions, hints and points.
+
+It also runs the code of lessons again, and compares with what they say was recorded.
+"""
 
 from __future__ import annotations
 
@@ -78,7 +81,7 @@ def filled(source: str) -> str:
 
 
 def remake(day: str, stem: str) -> Path | None:
-    """Fills the lesson of an exercise; its path if that changed it."""
+    """Fill the lesson of an exercise anew; returns its path, or None if nothing changed."""
     path = lesson_path(day, stem)
     if path is None or (made := filled(source := path.read_text(encoding="utf-8"))) == source:
         return None
@@ -87,9 +90,10 @@ def remake(day: str, stem: str) -> Path | None:
 
 
 def recorded(snippet: Snippet, setup: str = "") -> str:
-    """What a snippet did on a virtual GPU of its own, line by line or as a timeline, what it printed, its error.
+    """What a snippet did on a virtual GPU of its own, as text.
 
-    Raises BadDay where its options are none.
+    That is a table of its lines or a timeline, then what it printed, then its error. Raises BadDay
+    where the options of the snippet are wrong.
     """
     import torch  # not at the top: `dojo lint --help` does without
     from virtual_cuda import virtual_cuda
@@ -98,6 +102,7 @@ def recorded(snippet: Snippet, setup: str = "") -> str:
     said = io.StringIO()
     error = ""
     names: dict[str, Any] = {"__name__": "__main__"}
+    # Run the setup and the snippet, the same way each time.
     with contextlib.ExitStack() as around:
         around.enter_context(torch.random.fork_rng(devices=[]))
         try:
@@ -124,6 +129,7 @@ def recorded(snippet: Snippet, setup: str = "") -> str:
             )
         made = gpu.ledger.since(mark)
         names.clear()
+    # Draw what was recorded.
     draw = _timeline if "timeline" in snippet.options else _table
     parts = [draw(made, file, snippet.code.splitlines(), setup.splitlines()) or NOTHING]
     if printed := said.getvalue().rstrip():
@@ -139,7 +145,10 @@ def recorded(snippet: Snippet, setup: str = "") -> str:
 
 
 def _table(made: Ledger, file: str, code: list[str], setup: list[str]) -> str:
-    """A row for each line that did something, a column for each kind of thing; lines of the setup have no number."""
+    """A table with a row for each line that did something.
+
+    It has a column for each kind of thing. Lines of the setup have no number.
+    """
     own = [(f"{row.number:2}", row) for row in line_rows(made.records, file, code)]
     called = [("", row) for row in line_rows(made.records, SETUP_FILE, setup)]
     rows = [(number, row) for number, row in (*own, *called) if any(row.cells)]
@@ -166,7 +175,10 @@ def _table(made: Ledger, file: str, code: list[str], setup: list[str]) -> str:
 
 
 def _timeline(made: Ledger, file: str, code: list[str], setup: list[str]) -> str:
-    """The lanes of a timeline, and the meaning of the signs in it; nothing where the device was not used."""
+    """The lanes of a timeline, and the meaning of the signs in it.
+
+    Empty where the device was not used.
+    """
     if not len(made):
         return ""
     timeline = timeline_of(made.records, file, file, file, source=code)
@@ -190,7 +202,10 @@ def _timeline(made: Ledger, file: str, code: list[str], setup: list[str]) -> str
 
 
 def _given_away(name: str, source: str, reference: Path) -> Iterator[str]:
-    """Lines of solutions in a lesson, short ones too; none where a reference is no stub yet, as lint says elsewhere."""
+    """Lines of solutions that a lesson shows, short ones too.
+
+    None where a reference has no good markers yet: lint says that elsewhere.
+    """
     with contextlib.suppress(BadMarkers):
         found = list(map(str, leaked_lines({name: source.encode()}, reference)))
         shown_anyway = {
@@ -213,7 +228,10 @@ def _given_away(name: str, source: str, reference: Path) -> Iterator[str]:
 
 
 def problems(day: str, stem: str, root: Path) -> Iterator[str]:
-    """What is wrong with the lesson of an exercise; a day without lessons has none to find fault with."""
+    """Sentences about what is wrong with the lesson of an exercise.
+
+    There are none for a day without lessons.
+    """
     path = lesson_path(day, stem)
     if path is None:
         if (registered_days()[day].folder / LESSONS_FOLDER).is_dir():
@@ -260,7 +278,10 @@ class Solution:
 
     @property
     def claim(self) -> tuple[str, str, str | None] | None:
-        """Function, check and misconception that a wrong solution says it fails; None where it says nothing."""
+        """The function, check and misconception that a wrong solution says it fails.
+
+        None where it does not say so.
+        """
         match = HEADER.match(self.source.partition("\n")[0])
         return (match[1], match[2], None if match[3] == "-" else match[3]) if match else None
 
@@ -382,16 +403,21 @@ class LintReport:
 
 
 def lint(name: str, root: Path, quick: bool = False) -> LintReport:
-    """Everything that is not as it should be; `quick` does not run the solutions. Raises BadDay."""
+    """Everything that is not as it should be in a day; `quick` does not run the solutions.
+
+    Raises BadDay.
+    """
     exercises = {exercise.stem: exercise for exercise in exercises_of(name)}
     tried = solutions(root / "tests" / name)
     rows = [
         examined(e, name, root, [one for one in tried if one.exercise == e.stem], quick)
         for e in exercises_of(name)
     ]
+    # What concerns the whole day.
     unfinished = [row.stem for row in rows if row.notes]
     general = [*wholeness(name, unfinished), *named_mistakes(name, tried, bool(unfinished))]
     general += steep_hints(name, root)
+    # Wrong solutions that name no check, and solutions of exercises that the day does not have.
     for one in tried:
         if one.wrong and one.claim is None:
             general.append(
@@ -415,7 +441,10 @@ def lint(name: str, root: Path, quick: bool = False) -> LintReport:
 def examined(
     exercise: Exercise, name: str, root: Path, tried: Sequence[Solution], quick: bool
 ) -> LintRow:
-    """One exercise; everything that is found in one that is still being written is a warning."""
+    """The row of one exercise, with everything that was found in it.
+
+    In an exercise that is still being written, all findings are warnings.
+    """
     left = notes(name, exercise, root)
     wrong = [one for one in tried if one.wrong]
     checks = sum(len(function.checks) for function in exercise.functions)
@@ -425,6 +454,7 @@ def examined(
     row.findings += declared(exercise, misconceptions_of(name))
     row.findings += stub_and_reference(exercise, name, root)
     row.findings += [Finding(exercise.stem, text) for text in problems(name, exercise.stem, root)]
+    # What the solutions show, and whether there are enough of them.
     kept = {path.name.partition("_")[0] for path in (root / "tests" / name).glob("*")}
     if kept & {"right", "solutions"}:  # where one kind is kept elsewhere, nothing is said of it
         row.findings += too_few_spellings(exercise, [one for one in tried if not one.wrong])
@@ -434,6 +464,7 @@ def examined(
         note.text.startswith(LAST) for note in left
     ):  # there is a reference to compare with
         row.findings += tried_out(exercise, tried, name, root)
+    # Unfinished: first what to do next.
     if left:
         step = next_step(exercise, left, row.findings, root)
         row.findings = [step, *(replace(finding, warning=True) for finding in row.findings)]
@@ -450,7 +481,10 @@ class Note:
 
 
 def notes(name: str, exercise: Exercise, root: Path) -> list[Note]:
-    """What is left to do, in the order of work: the reference, the exercise, the solutions; then the last note."""
+    """The notes on what is left to do, in the order of work.
+
+    That is the reference, the exercise, the solutions; then the note that is to be deleted last.
+    """
     tests = root / "tests" / name
     paths = [root / "reference" / name / f"{exercise.stem}.py", *source_files(name, exercise)]
     paths += [tests / f"{SHARED}{exercise.stem}.py"]
@@ -471,7 +505,7 @@ def notes(name: str, exercise: Exercise, root: Path) -> list[Note]:
 def next_step(
     exercise: Exercise, found: Sequence[Note], findings: Sequence[Finding], root: Path
 ) -> Finding:
-    """What to do next: a note, then whatever else is found, and at the very end the last note."""
+    """The finding that says what to do next: a note, other findings, at last the last note."""
     note = found[0]
     path = (
         note.path.relative_to(root).as_posix() if note.path.is_relative_to(root) else str(note.path)
@@ -483,7 +517,7 @@ def next_step(
 
 
 def declared(exercise: Exercise, mistakes: Container[str] = ()) -> Iterator[Finding]:
-    """What an exercise says of itself."""
+    """Findings about what an exercise says of itself: hints, probes, checks and points."""
     if not exercise.functions:
         yield Finding(exercise.stem, "it has no functions")
     for function in exercise.functions:
@@ -491,6 +525,7 @@ def declared(exercise: Exercise, mistakes: Container[str] = ()) -> Iterator[Find
             yield Finding(exercise.stem, f"`{function.name}` has no hints")
         if not function.probes or not function.checks:
             yield Finding(exercise.stem, f"`{function.name}` has no probes or no checks")
+        # Hints and needs must name what there is.
         names = [check.name for check in function.checks]
         for key in function.written_hints.keys:
             if key not in names and key not in mistakes:
@@ -507,6 +542,7 @@ def declared(exercise: Exercise, mistakes: Container[str] = ()) -> Iterator[Find
                     )
         for twice in sorted({check for check in names if names.count(check) > 1}):
             yield Finding(exercise.stem, f"`{function.name}` has two checks named {twice}")
+    # The points.
     total = sum(function.points for function in exercise.functions)
     if total != exercise.points:
         yield Finding(
@@ -515,7 +551,7 @@ def declared(exercise: Exercise, mistakes: Container[str] = ()) -> Iterator[Find
 
 
 def wholeness(name: str, unfinished: Sequence[str] = ()) -> Iterator[Finding]:
-    """Whether all exercises are there, and all points."""
+    """Findings about exercises or points that a day lacks, or has twice."""
     count, points = size_of_complete_day(name)
     numbers = [exercise.number for exercise in exercises_of(name)]
     missing = [f"{number:02}" for number in range(1, count + 1) if f"{number:02}" not in numbers]
@@ -535,7 +571,10 @@ def wholeness(name: str, unfinished: Sequence[str] = ()) -> Iterator[Finding]:
 
 
 def stub_and_reference(exercise: Exercise, name: str, root: Path) -> Iterator[Finding]:
-    """Whether the stub is all to do and gives nothing away, and the reference passes."""
+    """Findings where the reference does not pass, or the stub is not all to do.
+
+    Also where the stub gives something away.
+    """
     reference, stub = (
         root / folder / name / f"{exercise.stem}.py" for folder in ("reference", "exercises")
     )
@@ -543,6 +582,7 @@ def stub_and_reference(exercise: Exercise, name: str, root: Path) -> Iterator[Fi
         if not path.is_file():
             yield Finding(exercise.stem, f"{path.relative_to(root)} is missing")
             continue
+        # Every check must have the outcome that is wanted of this file.
         for function in exercise.functions:
             try:
                 measure = (
@@ -562,12 +602,13 @@ def stub_and_reference(exercise: Exercise, name: str, root: Path) -> Iterator[Fi
                     yield Finding(
                         exercise.stem, f"{path.parts[-3]}: {function.name}::{result.check} {said}"
                     )
+    # What the stub shows of the solution.
     if reference.is_file() and stub.is_file():
         yield from leaks(exercise.stem, reference, stub)
 
 
 def leaks(stem: str, reference: Path, stub: Path) -> Iterator[Finding]:
-    """Lines of the solution that a student can read in the stub."""
+    """Findings about lines of the solution that a student can read in the stub."""
     source = reference.read_text(encoding="utf-8")
     shown = stub.read_text(encoding="utf-8")
     try:
@@ -586,13 +627,19 @@ def leaks(stem: str, reference: Path, stub: Path) -> Iterator[Finding]:
 def graded(
     exercise: Exercise, function: Function, path: Path, reference: Reference | None
 ) -> list[CheckResult]:
-    """The results of one function of a file, on the virtual device; without a reference, the file is its own."""
+    """The results of one function of a file, on the virtual device.
+
+    Without a reference, the file is its own.
+    """
     with restore_shared_modules():
         return grade_function(exercise, function, load_submission(path), reference, "virtual", SEED)
 
 
 def too_few_spellings(exercise: Exercise, right: Sequence[Solution]) -> Iterator[Finding]:
-    """Functions with too few right solutions to notice a check that accepts only one spelling."""
+    """Findings about functions with too few right solutions.
+
+    With few, a check that accepts only one spelling is not noticed.
+    """
     counts = dict.fromkeys((function.name for function in exercise.functions), 0)
     for one in right:
         try:
@@ -610,7 +657,10 @@ def too_few_spellings(exercise: Exercise, right: Sequence[Solution]) -> Iterator
 
 
 def unnoticed_checks(exercise: Exercise, wrong: Sequence[Solution]) -> Iterator[Finding]:
-    """Checks that no wrong solution says it fails, and claims about checks that do not exist."""
+    """Findings about checks that no wrong solution says it fails.
+
+    Also about claims that name a check which does not exist.
+    """
     claimed = {"::".join(claim[:2]) for one in wrong if (claim := one.claim) is not None}
     there = {
         f"{function.name}::{check.name}"
@@ -628,7 +678,10 @@ def unnoticed_checks(exercise: Exercise, wrong: Sequence[Solution]) -> Iterator[
 def tried_out(
     exercise: Exercise, tried: Sequence[Solution], name: str, root: Path
 ) -> Iterator[Finding]:
-    """Whether right solutions pass, wrong ones fail as they say, and answers that do nothing earn nothing."""
+    """Findings from running the solutions of an exercise.
+
+    Right ones should pass, wrong ones fail as they say, and answers that do nothing earn nothing.
+    """
     path = root / "reference" / name / f"{exercise.stem}.py"
     reference = ReferenceSolution(path, keep=True)
     try:  # before a file that may spoil this process
@@ -638,6 +691,7 @@ def tried_out(
         yield Finding(exercise.stem, f"`{function.name}`: {error}")
         return
     yield from paid_for_nothing(exercise, path.read_text(encoding="utf-8"), reference)
+    # A wrong solution is run for the function it claims to fail, a right one for all it defines.
     for one in tried:
         claim = one.claim if one.wrong else None
         if one.wrong and claim is None:
@@ -653,6 +707,7 @@ def tried_out(
                 if first
                 else "passed everything"
             )
+            # Compare what happened with what the solution says.
             if claim is None and first is not None:
                 yield Finding(
                     exercise.stem, f"{one.where} should pass and got: {got}: {first.happened}"
@@ -665,7 +720,10 @@ def tried_out(
 
 
 def idle_answers(reference: str, function: str) -> Iterator[tuple[str, str]]:
-    """Answers to a function that do nothing, made from its signature: what is written, and the file."""
+    """Answers to a function that do nothing, made from its signature.
+
+    Each is a pair: what is written, and the text of the file.
+    """
     tree = parse_solution(reference)
     head = "".join(
         f"{ast.unparse(one)}\n" for one in tree.body if isinstance(one, ast.Import | ast.ImportFrom)
@@ -688,7 +746,10 @@ def idle_answers(reference: str, function: str) -> Iterator[tuple[str, str]]:
 
 
 def paid_for_nothing(exercise: Exercise, source: str, reference: Reference) -> Iterator[Finding]:
-    """Answers that do nothing and earn points; `source` is the reference's."""
+    """Findings about answers that do nothing and earn points.
+
+    `source` is that of the reference.
+    """
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / f"{exercise.stem}.py"
         for function in exercise.functions:
@@ -712,10 +773,14 @@ def paid_for_nothing(exercise: Exercise, source: str, reference: Reference) -> I
 def named_mistakes(
     name: str, tried: Sequence[Solution], unfinished: bool = False
 ) -> Iterator[Finding]:
-    """Misconceptions that the day does not declare, and those that no wrong solution makes."""
+    """Findings about misconceptions that the day does not declare or explain.
+
+    Also about those that no wrong solution makes.
+    """
     own = misconceptions_of(name)
     known = {**general_mistakes(), **own}
     folder = registered_days()[name].folder
+    # Names in the code of the day.
     for path in sorted(folder.rglob("*.py")):
         for key, line in keys_in(path.read_text(encoding="utf-8")):
             if key not in known:
@@ -724,6 +789,7 @@ def named_mistakes(
     wrong = [(one, claim) for one in tried if one.wrong and (claim := one.claim) is not None]
     if not wrong:
         return
+    # Names in the wrong solutions.
     for one, claim in wrong:
         if claim[2] is not None and claim[2] not in known:
             yield Finding(one.exercise, f"{one.where}: {name} has no misconception {claim[2]!r}")
@@ -732,13 +798,17 @@ def named_mistakes(
         yield Finding(
             "misconceptions", f"no wrong solution makes the mistake {key!r}", warning=unfinished
         )
+    # What the declared ones say.
     for key, mistake in known.items():
         if not mistake.name.strip() or not mistake.why.strip():
             yield Finding("misconceptions", f"{key!r} has no name or does not say why it matters")
 
 
 def steep_hints(name: str, root: Path) -> Iterator[Finding]:
-    """Misconceptions without three different hints, and those whose first hint shows code of a reference."""
+    """Findings about misconceptions without three different hints.
+
+    Also about those whose first hint shows code of a reference.
+    """
     paths = sorted((root / "reference" / name).glob("*.py"))
     solved = "\n".join(
         line for path in paths for _, line in telling_lines(path.read_text(encoding="utf-8"))

@@ -116,6 +116,7 @@ def mutants(source: str, solution: str, functions: Sequence[str], given: str = "
     Those that compile to the same code are left out. What also stands in `given`, the stub that
     students get, is left as it is.
     """
+    # The whole file as texts, so that one of them can be replaced.
     tree = parse_solution(source)
     given_statements = {ast.unparse(statement) for statement in parse_solution(given).body}
     texts = [ast.unparse(statement) for statement in tree.body]
@@ -130,6 +131,7 @@ def mutants(source: str, solution: str, functions: Sequence[str], given: str = "
             not isinstance(each, ast.FunctionDef) or each.name in concern.needed
             for each in tree.body
         ]
+        # A variant is the file with one changed statement.
         for change in _changes_of(statement):
             new_texts = [*texts[:index], change.text, *texts[index + 1 :]]
             new_forms = [*forms[:index], change.form, *forms[index + 1 :]]
@@ -352,6 +354,7 @@ def _opposite(operator: ast.AST) -> Any:
 def _replacements(node: ast.AST) -> Iterator[Replacement]:
     """Yield what a node may be replaced by; a list of statements in place of one."""
     match node:
+        # Expressions, and assignments with an operator.
         case ast.Constant():
             yield from _other_constants(node.value)
         case ast.Compare(left=left, ops=[operator], comparators=comparators):
@@ -379,6 +382,7 @@ def _replacements(node: ast.AST) -> Iterator[Replacement]:
             yield "condition dropped", ast.comprehension(node.target, node.iter, [], node.is_async)
         case ast.Subscript(value=value, slice=ast.Slice()):
             yield "slice dropped", value
+        # Other statements; at last, calls.
         case ast.Return(value=ast.expr() as value):
             yield "return forgotten", ast.Expr(value)
         case ast.With(body=body):

@@ -106,7 +106,10 @@ def surroundings(root: Path) -> Surroundings:
 
 
 def exercise_files(plan: Plan, known: Surroundings) -> dict[str, str | None]:
-    """The texts of a new exercise by path; raises CannotBegin where there cannot be such an exercise."""
+    """The texts of a new exercise, by path.
+
+    Raises CannotBegin, or BadName or NameTaken, where there cannot be such an exercise.
+    """
     stem = f"{known.next_number(plan.day):02}_{plan.name}"
     functions = plan.functions or (plan.name,)
     title = (
@@ -114,9 +117,11 @@ def exercise_files(plan: Plan, known: Surroundings) -> dict[str, str | None]:
         if plan.title is None
         else plan.title.strip().rstrip(".")
     )
+    # Refuse what cannot be, before anything is made.
     refuse_exercise(plan.name, plan.day, stem, known)
     refuse_functions(functions, known)
     refuse_title(title)
+    # Fill the skeletons.
     words = {
         "day": plan.day,
         "stem": stem,
@@ -136,6 +141,7 @@ def exercise_files(plan: Plan, known: Surroundings) -> dict[str, str | None]:
     reference += filled("demo") + "".join(
         filled("demo_call", function=function) for function in functions
     )
+    # Where each text belongs.
     files = {
         f"reference/{plan.day}/{stem}.py": reference,
         f"exercises/{plan.day}/{stem}.py": stub_of(reference),
@@ -158,7 +164,11 @@ def exercise_files(plan: Plan, known: Surroundings) -> dict[str, str | None]:
 def day_files(
     name: str, known: Surroundings, title: str | None = None, exercises: int = 12, points: int = 100
 ) -> dict[str, str | None]:
-    """The texts of a new day of gpudojo by path, None for a folder; raises CannotBegin."""
+    """The texts of a new day of gpudojo, by path; None for a folder.
+
+    Raises CannotBegin, or BadName or NameTaken, where there cannot be such a day.
+    """
+    # Refuse what cannot be.
     if not known.clone:
         said = "this is not the clone of gpudojo that runs here; for a course of your own, see CONTRIBUTING.md"
         raise CannotBegin(f"a day is made in gpudojo itself, and {said}")
@@ -169,6 +179,7 @@ def day_files(
             name,
             f"it has {len(known.stems[name])} exercises; add one with: dojo new exercise {name} …",
         )
+    # Fill the skeletons.
     number = name.removeprefix("day")
     title = f"the exercises of day {number}" if title is None else title
     refuse_title(title)
@@ -190,7 +201,10 @@ def filled(skeleton: str, **words: object) -> str:
 
 
 def shares(points: int, count: int) -> list[float]:
-    """The points of each of some functions, in quarters; the last one gets the remainder."""
+    """The points of each of some functions, in quarters.
+
+    The last one gets the remainder. Raises CannotBegin where there are too few points.
+    """
     each = 4 * points // count / 4
     if not each:
         raise CannotBegin(
@@ -209,6 +223,7 @@ def refuse_exercise(name: str, day: str, stem: str, known: Surroundings) -> None
         raise CannotBegin(
             f"the package of {day} is not in this repository but in {known.folder(day)}"
         )
+    # The name itself.
     if not _EXERCISE.fullmatch(name) or keyword.iskeyword(name):
         rule = "use small letters, digits and single _ between them, and no keyword of Python, such as brightest_sprite"
         raise BadName(
@@ -223,6 +238,7 @@ def refuse_exercise(name: str, day: str, stem: str, known: Surroundings) -> None
         raise BadName("an exercise", name, why)
     if DAY.fullmatch(name):
         raise BadName("an exercise", name, "a file with that name is taken for a whole day")
+    # What has that name already.
     if name in known.modules.get(day, ()):
         raise NameTaken(name, f"{known.folder(day)}/{name}")
     for other, stems in known.stems.items():
@@ -256,7 +272,7 @@ def refuse_functions(functions: tuple[str, ...], known: Surroundings) -> None:
 
 
 def refuse_title(title: str) -> None:
-    """Raises BadName for a title that cannot stand in the texts as it is."""
+    """Raise BadName for a title that cannot stand in the texts as it is."""
     if not title.strip() or len(title) > 80 or not title.isprintable() or set(title) & set('"\\$'):
         raise BadName(
             "anything that has a title",
@@ -278,7 +294,12 @@ def _bound(tree: ast.Module) -> Iterator[str]:
 
 
 def write_new(root: Path, files: Mapping[str, str | None]) -> list[str]:
-    """Write the files, and make the folders, whose text is None: all or nothing. Gives what was made, in order."""
+    """Write the files, and make the folders, whose text is None: all or nothing.
+
+    Returns the paths of the files, in order. Raises NameTaken if a path exists, CannotBegin if
+    something cannot be written.
+    """
+    # Nothing may be there but empty folders.
     for name, text in files.items():
         path = root / name
         if path.is_symlink() or (
@@ -286,6 +307,7 @@ def write_new(root: Path, files: Mapping[str, str | None]) -> list[str]:
         ):
             raise NameTaken(name, "nothing was written")
     try:
+        # What was made is removed again if the next thing cannot be.
         with contextlib.ExitStack() as undo:
             for name, text in files.items():
                 path = root / name
@@ -343,7 +365,10 @@ class Corpus:
 
 
 def corpus(root: Path, day: str) -> Corpus:
-    """The repository's exercises, references and tried solutions."""
+    """The repository's stubs, references and tried solutions of a day.
+
+    Raises BadClass where there are none to make a class from.
+    """
     stubs = {
         path.stem: path.read_text(encoding="utf-8")
         for path in sorted((root / "exercises" / day).glob("*.py"))
@@ -409,7 +434,7 @@ def _answer(known: Corpus, stem: str, generator: random.Random) -> str:
 
 
 def hand_in(made: Made, folder: Path) -> Path:
-    """Write a submission as its student would have handed it in."""
+    """Write a submission as its student would have handed it in; returns its path."""
     target = folder / (made.name + {"zip": ".zip", "notebook": ".ipynb"}.get(made.form, ""))
     if made.form == "zip":
         with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED) as archive:

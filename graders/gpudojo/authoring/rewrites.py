@@ -35,7 +35,10 @@ OtherWords = tuple[str, Any]
 
 
 def rewrites(source: str, solution: str, functions: Sequence[str]) -> list[Variant]:
-    """Return the solution in other words: each kind of rewrite, wherever there is a place for it."""
+    """Return the solution in other words, each time by one kind of rewrite.
+
+    A kind is applied wherever there is a place for it; one that changes nothing is left out.
+    """
     plain = ast.unparse(parse_solution(source)) + "\n"
     defined = set()
     for statement in ast.parse(source).body:
@@ -77,6 +80,7 @@ def _other_words(node: ast.AST) -> Iterator[OtherWords]:
     The node itself is not changed.
     """
     match node:
+        # Functions, branches and `with`.
         case ast.FunctionDef():
             yield from _other_functions(node)
         case ast.Return(value=ast.expr() as value) if not _can_move(value):
@@ -92,6 +96,7 @@ def _other_words(node: ast.AST) -> Iterator[OtherWords]:
             yield "with statements", ast.With([item, *inner_items], body)
         case ast.With(items=[item, *others], body=body) if others:
             yield "with statements", ast.With([item], [ast.With(others, body)])
+        # Assignments.
         case ast.Assign(targets=[ast.Name(id=name)], value=value):
             yield from _other_assignments(name, value)
         case ast.Assign(targets=[ast.Tuple(elts=targets)], value=ast.Tuple(elts=values)):
@@ -104,6 +109,7 @@ def _other_words(node: ast.AST) -> Iterator[OtherWords]:
             if _is_number(value):
                 total = ast.BinOp(_load(name), operator, value)
                 yield "augmented assignment unfolded", ast.Assign([_store(name)], total)
+        # Comparisons, loops, calls and texts.
         case ast.Compare(left=left, ops=[operator], comparators=[right]):
             yield from _other_comparisons(left, operator, right)
         case ast.For(target=target, iter=iterated, body=body, orelse=orelse):
@@ -217,6 +223,7 @@ def _loop_of_comprehension(name: str, value: ast.expr) -> list[ast.stmt]:
             return []
     if name in names_in(generator.iter):
         return []
+    # The loop's own names get others: in a comprehension they are seen nowhere else.
     copied = [copy.deepcopy(node) for node in (element, generator.target, *generator.ifs)]
     own_names = names_in(generator.target)
     for part in copied:
@@ -228,6 +235,7 @@ def _loop_of_comprehension(name: str, value: ast.expr) -> list[ast.stmt]:
             if isinstance(node, ast.Name) and node.id in own_names:
                 node.id = f"each_{node.id}"
     new_element, target, *conditions = copied
+    # The loop, built from the inside out.
     append = ast.Call(ast.Attribute(_load(name), "append"), [new_element], [])
     body: list[ast.stmt] = [ast.Expr(append)]
     for condition in reversed(conditions):
