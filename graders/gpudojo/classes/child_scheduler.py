@@ -57,9 +57,10 @@ class ChildScheduler:
         self._standstill = StandstillWatch()
 
     def run(self, tasks: Iterator[GradingTask | None]) -> None:
-        """Run tasks until none is left; raises ForkServerFailed where they cannot be run.
+        """Run tasks until none is left.
 
-        After any error, what is under way is ended.
+        Raises ForkServerFailed where they cannot be run. After any error, what is under way is
+        ended.
         """
         self._selector.register(self.client, selectors.EVENT_READ)
         if self.bell is not None:
@@ -78,6 +79,7 @@ class ChildScheduler:
                 if more:
                     more = self._start_what_fits(tasks)
         finally:
+            # Something is under way here only after an error.
             for task in self.under_way.values():
                 if task.pipes is not None:
                     self.client.kill(task.pipes.number)

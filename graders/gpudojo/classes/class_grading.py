@@ -492,9 +492,10 @@ class ClassGrading:
         yield self._references.timelines_task(options, reference_keys)
 
     def _tasks_for(self, entries: Sequence[SubmissionEntry]) -> Iterator[GradingTask]:
-        """A task for each entry that has to run; it is read when it is its turn.
+        """Yield a task for each entry that has to run.
 
-        Of entries with equal content one is run.
+        An entry is read when it is its turn. Of entries with equal content one is run. Those that
+        need not run, or cannot be read, are reported. Sources are kept in the store.
         """
         equal_by_key: dict[str, list[SubmissionEntry]] = {}  # of those under way
         for entry in entries:
@@ -509,6 +510,7 @@ class ClassGrading:
             if key in equal_by_key:
                 equal_by_key[key].append(entry)
                 continue
+            # It was run before, and need not run again.
             if settings.verdicts.can_answer(key) and not self.options.fresh:
                 self._report_not_run([entry])
                 continue

@@ -81,6 +81,7 @@ def complete_options(
 
     Raises BadFile where the course names an exercise that the day does not have.
     """
+    # Options that the user did not give: those of the course, else of the last run.
     changed: dict[str, Any] = {}
     asked = options.asked
     if asked is not None:
@@ -95,6 +96,7 @@ def complete_options(
     options = dataclasses.replace(options, **changed)
     if options.reference is None and options.references is not None:
         options = dataclasses.replace(options, reference=options.references / options.day)
+    # The functions to grade: those that were asked for, else those that count in the course.
     exercises = exercises_of(options.day)
     only = options.chosen(options.only, exercises)
     if rules.worths and not only:

@@ -94,7 +94,7 @@ class _CourseReader:
         self.bad_setting = CourseRules(path, text=text).bad_setting
 
     def read(self) -> CourseRules:
-        """The rules; raises BadFile for the first bad setting."""
+        """The rules of the course. Raises BadFile for the first bad setting."""
         settings = self.settings
         self._check_day()
         self.zone = self._read_zone()

@@ -41,10 +41,11 @@ class PublishedPoints(NamedTuple):
 def write_results(
     book: Gradebook, few: Collection[str] = (), changed: Collection[str] = ()
 ) -> WrittenResults:
-    """Write results.json and results.csv; raises BadClass where that is not possible.
+    """Write results.json and results.csv, and return the path of the first and a tally.
 
     `few` are names of submissions whose points are to be shown. `changed` are those whose changes
-    are known: of others, points that changed are added to history.csv and to the tally.
+    are known: of others, points that changed are added to history.csv and to the tally. Raises
+    BadClass where a file cannot be written.
     """
     path = book.out / "results.json"
     tally = ClassTally()
@@ -58,6 +59,7 @@ def write_results(
             open_table(book.out / "results.csv", exercises) as write_line,
             open_results(path, _make_header(book)) as write_row,
         ):
+            # Points may have changed because the rules did, and not what was handed in.
             for row in rows:
                 write_row(row)
                 write_line(row)
@@ -111,7 +113,7 @@ def _make_header(book: Gradebook) -> ClassResults:
 
 
 def _digest_of_rules(book: Gradebook) -> str:
-    """Changes if points may have changed of submissions that have not."""
+    """A digest of the rules. It changes if points may change of submissions that do not."""
     roster: tuple[object, ...] = ()
     if book.roster is not None:
         roster = (book.roster.rows, list(book.roster.submitted.items()))
@@ -146,7 +148,7 @@ def _points_by_other_rules(out: Path, rules: str) -> dict[str, PublishedPoints]:
 def _find_published(
     published: dict[str, PublishedPoints], row: SubmissionRow
 ) -> PublishedPoints | None:
-    """The points that were published for a row; None where there were none."""
+    """The points that were published for a row. Returns None where there were none."""
     for name in (row.submission, row.student or ""):
         points = published.get(spreadsheet_safe(printable_text(without_surrogates(name))))
         if points is not None:

@@ -82,6 +82,7 @@ class Roster:
         rows: list[int] = []
         problem = ""
         for person in people or [Submitter("")]:
+            # By what the platform says of the person, else by the names of the submission.
             matching: set[int] = set()
             if person.name:
                 matching = self.find_rows(

@@ -39,7 +39,7 @@ class GradedExercise(NamedTuple):
 
 
 class RowMaker:
-    """Makes rows of a class; it reads verdicts, and judges records of which there is none."""
+    """Makes the rows of a class. It reads verdicts, and judges records that have no verdict yet."""
 
     def __init__(
         self, out: Path, state: ClassState, course: CourseRules, overrides: Overrides
@@ -73,18 +73,20 @@ class RowMaker:
         verdict: SubmissionRow | None = None,
         twins: Sequence[str] = (),
     ) -> SubmissionRow:
-        """The row, without attempts, that a participant has if this submission counts.
+        """The row that a participant has if this submission counts.
 
-        Without a submission, it is that of somebody who is absent. `verdict` is the grader's on
-        the submission, if the caller has it.
+        The row does not list other attempts. Without a submission, it is that of somebody who is
+        absent. `verdict` is the grader's on the submission, if the caller has it.
         """
         if verdict is None:
             verdict = self.verdict(submission) if submission else _absent_verdict(participant)
+        # Points: by the course, and then by people.
         exercises = self._weigh_exercises(verdict) + self._items_by_hand()
         overrides = self.overrides.of(participant.keys, everyone=submission is not None)
         exercises, problems_of_overrides = apply_overrides(exercises, overrides)
         timing = self._timing_of(participant, submission)
 
+        # Reasons for a person to look at it.
         review = _explain_missing_functions(verdict.needs_human, submission)
         review += participant.review
         if twins and submission is not None and not submission.problem and _was_tried(verdict):
@@ -140,11 +142,15 @@ class RowMaker:
     def _list_attempts(
         self, participant: Participant, counted: StoredSubmission | None, row: SubmissionRow
     ) -> list[Attempt]:
-        """All submissions with their points in the course; `row` is that of the one that counts."""
+        """All submissions of a participant, with their points in the course.
+
+        `row` is the row of `counted`, the submission that counts.
+        """
         attempts = []
         for submission in participant.submissions:
             score = submission.score
             max_score = submission.max_score
+            # Points by the rules of today, or those of its time where there is no verdict any more.
             if submission is counted:
                 own_row: SubmissionRow | None = row
             else:

@@ -186,9 +186,10 @@ _ASSIGNMENT: Final = re.compile(rf"({_NAME}(?:\s*\.\s*{_NAME})*)\s*=")
 
 
 def line_of_setting(text: str, setting: Sequence[str]) -> int | None:
-    """The line of a setting, or of the table that it belongs to; None where neither is there.
+    """The line of a setting, or of the table that it belongs to.
 
-    The entries of `[[by_hand]]` are counted: `("by_hand", "1", "name")` is in the second one.
+    Returns None where neither is there. The entries of `[[by_hand]]` are counted: `("by_hand", "1",
+    "name")` is in the second one.
     """
     line_of_best = None
     best_length = 0
@@ -208,6 +209,7 @@ def line_of_setting(text: str, setting: Sequence[str]) -> int | None:
             full_name = table + _names_in(assignment[1])
         else:
             continue
+        # The longest name that the setting begins with is nearest to it.
         if full_name == list(setting[: len(full_name)]) and len(full_name) > best_length:
             best_length = len(full_name)
             line_of_best = number

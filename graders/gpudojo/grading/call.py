@@ -57,7 +57,7 @@ def in_sandbox() -> bool:
 
 
 def _begin_watch() -> Callable[[], None]:
-    """Begin to watch a call; returns what has to be called after it."""
+    """Begin to watch a call, and return the function that ends the watch."""
     if _call_watch is None:
         return _do_nothing
     return _call_watch()
@@ -102,10 +102,11 @@ class Call:
         self.aside = 0.0  # seconds that the watch after the call took, not the student
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Call the student's function; raises StudentRaised where it raises or breaks a rule.
+        """Call the student's function and return its result.
 
-        A result with tensors of the student's own class, an open mode of torch and changed classes
-        or methods of arguments are such rules. Afterwards `ledger` has the records of this call.
+        Raises StudentRaised where it raises an error or breaks a rule. A result with tensors of the
+        student's own class, an open mode of torch and changed classes or methods of arguments are
+        such rules. Afterwards `ledger` has the records of this call.
         """
         mark = self.bench.ledger.mark()
         modes = _open_modes()
@@ -143,7 +144,7 @@ class Call:
             self.executed.setdefault(name, set()).update(lines)
 
     def line_of(self, record: Any) -> int | None:
-        """The line of the student's file that caused a record; None where it was another file."""
+        """The line of the student's file that caused a record. Returns None for another file."""
         site = record.site
         if site is None or site.file != str(self.path):
             return None
@@ -151,9 +152,10 @@ class Call:
         return line
 
     def line_now(self, outermost: bool = False) -> int | None:
-        """The line of the student's file that is running; for what probes let student code call.
+        """The line of the student's file that is running. Returns None where none is.
 
-        Of several frames the innermost counts, or with `outermost` the outermost.
+        It is for functions that probes give to student code. Of several frames the innermost
+        counts, or with `outermost` the outermost.
         """
         frame: FrameType | None = sys._getframe(1)
         line = None
@@ -164,7 +166,7 @@ class Call:
         return line
 
     def first_line(self, records: Iterable[Any]) -> int | None:
-        """The line that caused the first of these records; None where there are none."""
+        """The line that caused the first of these records. Returns None where there are none."""
         for record in records:
             return self.line_of(record)
         return None
@@ -253,9 +255,10 @@ def _is_students(value: Any) -> bool:
 
 
 def require_plain_tensors(result: Any, depth: int = 0) -> Any:
-    """Return the result; raises TypeError for a tensor in it whose class is the student's own.
+    """Return the result, if all tensors in it are plain ones.
 
-    Such a class could deceive probes.
+    Raises TypeError for a tensor of any other class: a class of the student's own could deceive
+    probes.
     """
     if isinstance(result, torch.Tensor):
         if type(result) not in _plain_tensor_classes():

@@ -195,6 +195,7 @@ def grade_function(
     seen = _decoded_again(observe(exercise, yours, submission, kind, seed, limits))
     if reference is None:
         return judge_function(exercise, function, seen, seen, submission.lines)
+    # The reference is run, or read, only if a check may need it.
     wanted = seen
     if _was_called(seen):
         wanted = _decoded_again(reference.evidence(exercise, theirs, kind, seed))
@@ -207,7 +208,7 @@ def _decoded_again(evidence: Evidence) -> Evidence:
 
 
 def _was_called(evidence: Evidence) -> bool:
-    """True if all probes called the function; without that, no check needs the reference."""
+    """True if all probes called the function. Otherwise no check needs the reference."""
     statuses = {observation.status for observation in evidence.observations.values()}
     return statuses <= {CallStatus.RETURNED, CallStatus.RAISED}
 
@@ -241,7 +242,7 @@ class FileGrader:
     def results(
         self, exercise: Exercise, function: Function, limits: Limits = UNLIMITED
     ) -> list[CheckResult]:
-        """One result for each check of a function; grades it if that has not been done.
+        """One result for each check of a function. Grades it if that has not been done.
 
         What is not the student's fault is an ERROR, which costs no points.
         """
@@ -286,7 +287,11 @@ class FileGrader:
     def _grade_or_error(
         self, exercise: Exercise, function: Function, limits: Limits
     ) -> list[CheckResult]:
-        """The results of a function; errors where gpudojo or the exercise could not grade it."""
+        """The results of a function.
+
+        They are ERROR where gpudojo or the exercise could not grade it, and BLOCKED where an
+        earlier function failed because of the same error in the file.
+        """
         try:
             found = self._grade(exercise, function, limits)
         except DojoError as error:
@@ -302,7 +307,7 @@ class FileGrader:
     def _blocked_by_earlier(
         self, exercise: Exercise, function: Function, found: list[CheckResult]
     ) -> list[CheckResult]:
-        """The results; blocked where an earlier function was told the same error of the file."""
+        """The results `found`, or blocked ones if an earlier function was told the same error."""
         for earlier_name, earlier_results in self._results.items():
             earlier = earlier_results[0]
             both_failed = earlier.outcome is found[0].outcome is Outcome.FAILED

@@ -90,10 +90,11 @@ def _last_line_of_header(statement: ast.stmt, inside: list[Any]) -> int:
 
 
 def _mark_inside(found: list[ast.stmt], statement: Any, caught: bool) -> None:
-    """Put marks into the blocks of a statement; `caught`: errors in them are caught.
+    """Put marks into the blocks of a statement.
 
-    The line of an `except` is marked before the statement, in `found`: the `try` asks it whether
-    it catches an error.
+    Changes the statement. `caught` tells whether errors in the blocks are caught. The line of an
+    `except` is marked before the statement, in `found`: the `try` asks it whether it catches an
+    error.
     """
     for name in ("body", "orelse", "finalbody"):
         block = getattr(statement, name, None)
@@ -107,7 +108,7 @@ def _mark_inside(found: list[ast.stmt], statement: Any, caught: bool) -> None:
 
 
 def _add_mark(found: list[ast.stmt], before: ast.stmt, first: int, last: int) -> ast.Constant:
-    """Add a mark to the statements; returns the constant in it that has the lines."""
+    """Add a mark to the statements `found`, and return the constant in it that has the lines."""
     place: dict[str, Any] = {"lineno": before.lineno, "col_offset": before.col_offset}
     lines: Any = ast.Constant(0, **place)
     lines.value = (first, last)
@@ -131,10 +132,10 @@ def _with_set_for_mark(code: types.CodeType) -> types.CodeType:
 
 
 def take_executed_lines(error_line: int | None = None) -> Lines:
-    """The runs of lines executed since the last time; `RAN` is empty afterwards.
+    """Take the runs of lines that were executed since the last time.
 
-    Where an error ended a run, its lines after that of the error are left out. Student code can
-    reach `RAN`: what is no pair of numbers is left out too.
+    Empties `RAN`. Where an error ended a run, its lines after that of the error are left out.
+    Student code can reach `RAN`: what is no pair of numbers is left out too.
     """
     found = []
     for run in RAN.copy():

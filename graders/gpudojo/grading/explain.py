@@ -32,10 +32,10 @@ def explain(
     lines: Mapping[str, int],
     signature: str,
 ) -> CheckResult:
-    """The result of a failed check with the line to show and better words; others as they are.
+    """Add the line to show and better words to the result of a failed check.
 
-    `lines` are those of names and patterns in the student's source; `signature` is the one that
-    the function should have.
+    Other results are returned as they are. `lines` are those of names and patterns in the student's
+    source; `signature` is the one that the function should have.
     """
     if result.outcome is not Outcome.FAILED:
         return result
@@ -59,9 +59,10 @@ def explain(
 def _first_error(
     result: CheckResult, observations: Mapping[str, Observation]
 ) -> tuple[str, Observation | None]:
-    """The first probe that did not return and that explains a result; ("", None) for none.
+    """The name and the observation of the first probe whose error explains a result.
 
-    An edge case that ended with an error explains the check that asked for it, and no other.
+    Returns ("", None) where there is none. An edge case that ended with an error explains the check
+    that asked for it, and no other.
     """
     for name, seen in observations.items():
         if seen.status is CallStatus.RETURNED:
@@ -136,11 +137,15 @@ def _with_signature(
 def _mistake_by_source(
     result: CheckResult, function: Function, lines: Mapping[str, int]
 ) -> str | None:
-    """The key of the named mistake; that of another one, or None, where the source tells so."""
+    """The key of the mistake behind a failure, in the light of the source.
+
+    That is the key which the check named, that of another mistake, or None for no known mistake.
+    """
 
     def executes(patterns: Iterable[str]) -> bool:
         return line_to_show(patterns, function.name, lines, result.ran) is not None
 
+    # The check named no mistake: perhaps a `return` was forgotten.
     if result.misconception is None:
         drops_result = executes(["unused itself("])
         ends_without = executes(["end"]) and not executes(["return"])
@@ -148,6 +153,7 @@ def _mistake_by_source(
         if (drops_result or ends_without or never_returns) and _GOT_NONE.search(result.happened):
             return "return-forgotten"
         return None
+    # The check named one: what was executed confirms it, rules it out, or shows another.
     known = misconceptions()
     mistake = known.get(result.misconception)
     if mistake is None:
@@ -167,9 +173,9 @@ def _mistake_by_source(
 def line_of_failure(
     result: CheckResult, function: Function, lines: Mapping[str, int]
 ) -> int | None:
-    """The line to change; None where nothing tells it.
+    """The line that the student should change. Returns None where nothing tells it.
 
-    First that of the mistake itself, then the recorded one, then that of a pattern that was
+    It is the line of the mistake itself, else the recorded one, else that of a pattern that was
     executed.
     """
     mistake = misconceptions().get(result.misconception or "", _NO_MISTAKE)

@@ -37,9 +37,10 @@ CELLS_VARIABLE: Final = "GPUDOJO_CELLS"
 
 
 def leave_cells(name: str, texts: Sequence[str]) -> None:
-    """Say what has to be run, in order, for the cell of this name; each text has lines from 1.
+    """Leave the texts that have to be run, in order, for the cell of this name.
 
-    It is left in a temporary file, which an environment variable names for other processes.
+    They are written to a temporary file, which an environment variable names for other processes.
+    The lines of each text count from 1.
     """
     place = os.environ.get(CELLS_VARIABLE)
     if place is None or not Path(place).is_file():
@@ -51,7 +52,7 @@ def leave_cells(name: str, texts: Sequence[str]) -> None:
 
 
 def cells_left_for(path: Path) -> list[str] | None:
-    """The texts that were left for the cell of this name; None if it is none."""
+    """The texts that `leave_cells` left for the cell of this name, or None."""
     place = os.environ.get(CELLS_VARIABLE)
     if place is None:
         return None
@@ -104,10 +105,11 @@ def load_submission(
     ours: Callable[[BaseException], bool] = lambda error: False,
     trees: Trees | None = None,
 ) -> Submission:
-    """Run a file; what it defines before it fails still counts.
+    """Run a student's file and return what it defines.
 
-    `ours` tells which exceptions are not the student's: those are raised. What is found in `trees`
-    is taken out and not parsed again.
+    What it defines before it fails still counts; the error is in `broken`. `ours` tells which
+    exceptions are not the student's: those are raised. What is found in `trees` is taken out and
+    not parsed again.
     """
     found = Submission(path)
     try:
@@ -139,7 +141,10 @@ def load_submission(
 
 
 def _parse_parts(found: Submission, trees: Trees | None) -> dict[int, ast.Module]:
-    """The tree of each part by its number; what cannot be parsed is noted in `found.codes`."""
+    """The syntax tree of each part, by its number.
+
+    Why a part cannot be parsed is noted in `found.codes`. Takes what it uses out of `trees`.
+    """
     parsed = {}
     for number, part in enumerate(found.parts):
         if trees and part in trees:
@@ -171,9 +176,10 @@ def _run_parts(
     parsed: Mapping[int, ast.Module],
     ours: Callable[[BaseException], bool] = lambda error: False,
 ) -> None:
-    """Run the code of a submission in a module of its own; fills in `names` and `broken`.
+    """Run the code of a submission in a module of its own.
 
-    Trees of what is not compiled yet are in `parsed`. Raises exceptions that are `ours`.
+    Fills in `names`, `codes` and `broken` of `found`. Trees of what is not compiled yet are in
+    `parsed`. Raises exceptions that are `ours`.
     """
     path = found.path
     module = types.ModuleType(f"exercise_{path.stem}_{next(_numbers)}")
@@ -209,7 +215,10 @@ def _run_parts(
 def _code_of_part(
     found: Submission, parsed: Mapping[int, ast.Module], number: int
 ) -> types.CodeType | Raised:
-    """The code of a part, compiled once; or why there is none. Raises what `compile` raises."""
+    """The code of a part, compiled once, or the error of a part that cannot be parsed.
+
+    Notes the code in `found.codes`. Raises what `compile` raises.
+    """
     if number not in found.codes:
         source, _ = found.parts[number]
         name = str(found.path)
@@ -234,9 +243,10 @@ def _forget_modules_beside(path: Path, first: str) -> None:
 
 
 def _failure_to_show(found: Submission, failures: Mapping[int, Raised]) -> Raised | None:
-    """The error of the first part that was to define something, else of the first; None for none.
+    """The error that is shown to the student. Returns None where there is none.
 
-    One that only tried something out says less.
+    It is that of the first part that was to define something, else that of the first part. A part
+    that only tried something out says less.
     """
     for number in sorted(failures):
         if _DEFINES.search(found.parts[number][0]):
@@ -272,7 +282,7 @@ def _warnings_are_no_errors() -> Iterator[None]:
 
 
 def solved_names(path: Path) -> frozenset[str]:
-    """The names that a file binds, without those still to do; it is not run."""
+    """The names that a file binds, without those that are stubs. The file is not run."""
     is_stub_by_name: dict[str, bool] = {}
     with contextlib.suppress(Unparsable), _warnings_are_no_errors():
         for source, first in _read_parts(path):
@@ -329,11 +339,15 @@ def _read_parts(path: Path) -> list[tuple[str, int]]:
 
 
 def decode_source(data: bytes) -> str:
-    """A Python file's text, as Python itself would decode it."""
+    """A Python file's text, as Python itself would decode it.
+
+    Raises Unparsable, with the line and what to do, for a file that has no such text.
+    """
 
     def line_at(position: int) -> int:
         return data.count(b"\n", 0, position) + 1
 
+    # What no Python file begins with or holds.
     if data[:2] in (b"\xff\xfe", b"\xfe\xff"):
         raise Unparsable("the file is UTF-16 text; save it as UTF-8 in your editor", 1)
     if b"\0" in data:
@@ -344,9 +358,8 @@ def decode_source(data: bytes) -> str:
     try:
         encoding, _ = tokenize.detect_encoding(io.BytesIO(data).readline)
         with warnings.catch_warnings():
-            warnings.simplefilter(
-                "ignore"
-            )  # some encodings find fault with a text and decode it all the same
+            # Some encodings find fault with a text and decode it all the same.
+            warnings.simplefilter("ignore")
             return data.decode(encoding).replace("\r\n", "\n").replace("\r", "\n")
     except UnicodeDecodeError as error:
         byte = f"byte {data[error.start]:#04x}"
@@ -369,7 +382,10 @@ def decode_source(data: bytes) -> str:
 
 
 def parse_source(source: str, path: Path | PurePosixPath, first: int = 1) -> ast.Module:
-    """The tree of a source that begins at this line; Unparsable where it has none."""
+    """The syntax tree of a source that begins at line `first` of its file.
+
+    Raises Unparsable for a source that is no valid Python.
+    """
     try:
         tree = ast.parse(source, str(path))
     except SyntaxError as error:
@@ -405,7 +421,10 @@ def bindings(tree: ast.Module) -> list[tuple[str, int, bool]]:
 
 
 def in_scope(statement: ast.stmt) -> Iterator[ast.AST]:
-    """A statement and what is in it, in order, without the insides of what has names of its own."""
+    """Yield a statement and the nodes in it, in order.
+
+    The insides of functions, classes and whatever else has names of its own are left out.
+    """
     waiting: list[ast.AST] = [statement]
     while waiting:
         node = waiting.pop()
@@ -415,7 +434,7 @@ def in_scope(statement: ast.stmt) -> Iterator[ast.AST]:
 
 
 def is_demo(statement: ast.stmt) -> bool:
-    """`if __name__ == "__main__":`, which does not run here."""
+    """True for `if __name__ == "__main__":`, which does not run here."""
     return (
         isinstance(statement, ast.If)
         and isinstance(statement.test, ast.Compare)
@@ -425,7 +444,7 @@ def is_demo(statement: ast.stmt) -> bool:
 
 
 def is_stub(node: ast.FunctionDef) -> bool:
-    """Whether nothing but a docstring and `raise NotImplementedError` (or `...`) is there yet."""
+    """True if a function has only a docstring and `raise NotImplementedError`, `...` or `pass`."""
     body = node.body if ast.get_docstring(node, clean=False) is None else node.body[1:]
     if len(body) != 1:
         return not body
@@ -464,7 +483,7 @@ def describe_exception(error: BaseException, path: Path) -> Raised:
 
 
 def _similar_name(error: BaseException, names: list[str]) -> str:
-    """The name that is spelt most like one that does not exist; "" for none.
+    """The name that is spelt most like one that does not exist. It is empty if there is none.
 
     Python suggests one in a traceback, too.
     """

@@ -50,10 +50,10 @@ nothing_above(__file__)
 
 
 def load_file(path: Path, limits: Limits = UNLIMITED, trees: Trees | None = None) -> Submission:
-    """Run a student's file within the limits; one that takes too long is broken.
+    """Run a student's file within the limits and return what it defines.
 
-    For `trees` see `load_submission`. Raises KeyboardInterrupt for a Ctrl-C, and what
-    `limits.on_raised` raises.
+    A file that takes too long counts as broken. For `trees` see `load_submission`. Raises
+    KeyboardInterrupt for a Ctrl-C, and what `limits.on_raised` raises.
     """
     try:
         with limits.applied(path, limits.seconds) as (interrupts, _):
@@ -104,9 +104,10 @@ def observe_probes(
     seed_of: Callable[[Probe[Any]], int],
     limits: Limits = UNLIMITED,
 ) -> Iterator[tuple[Probe[Any], Observation]]:
-    """Each probe of a function and what it saw. Raises what `observe_probe` raises.
+    """Run the probes of a function, and yield each with what it saw.
 
-    After a time-out the other probes are not run; for them the same is told.
+    After a time-out the other probes are not run; for each of them the time-out is yielded, too.
+    Raises what `observe_probe` raises.
     """
     began = _now()
     waited_before = limits.waited()
@@ -116,6 +117,7 @@ def observe_probes(
             if timed_out is not None:
                 yield probe, timed_out
                 continue
+            # Where all probes share the time, this one has what the others have left.
             left = limits.seconds
             if limits.shared and left is not None:
                 left -= charged_seconds(_now() - began, limits.waited() - waited_before)
@@ -140,7 +142,7 @@ def observe_probe(
     limits: Limits = UNLIMITED,
     left: float | None = None,
 ) -> Observation:
-    """What one probe sees, in the seconds that are left.
+    """Run one probe, in the seconds that are left, and return what it sees.
 
     What no probe catches is evidence too: time-outs, SystemExit, a KeyboardInterrupt that student
     code raises. Raises DojoError, KeyboardInterrupt for a Ctrl-C, and what `limits.on_raised`
@@ -176,7 +178,9 @@ def _out_of_time(limits: Limits, line: int | None) -> Observation:
 
 
 def _observation_or_error(run: _ProbeRun, interrupts: Interrupts) -> Observation:
-    """What a probe sees, small enough to be recorded; or the error that ended it.
+    """Run a probe and return what it sees, or the error that ended it.
+
+    An observation that is too large to be recorded is an error, too.
 
     Raises DojoError, and the exception that is the user's wish to stop.
     """
@@ -198,7 +202,7 @@ def _observation_or_error(run: _ProbeRun, interrupts: Interrupts) -> Observation
 
 
 def _why_not_recordable(seen: Observation) -> Exception | None:
-    """The error with which an observation cannot be recorded; None where it can."""
+    """The error with which an observation cannot be recorded. Returns None where it can."""
     try:
         size = len(msgspec.msgpack.encode(seen))
     except Exception as error:

@@ -64,6 +64,7 @@ def pattern_lines(statements: Iterable[ast.stmt]) -> dict[str, int]:
     The second place of one is `to( 2`. The line of the condition that decides whether line 8 runs
     is under `guard 8`.
     """
+    # What is in the file: its functions, the names of devices, and dicts with their keys.
     statements = list(statements)
     functions = {each.name: each for each in statements if isinstance(each, ast.FunctionDef)}
     nodes = {}
@@ -75,6 +76,7 @@ def pattern_lines(statements: Iterable[ast.stmt]) -> dict[str, int]:
         devices.update(_device_names(statement))
         for name, key, line in _keys_of_dict(statement):
             found[pattern_key(name, key)] = line
+    # The patterns of each function and class, and then of each function with its helpers.
     patterns = {}
     for name, inside in nodes.items():
         patterns[name] = list(_PatternReader(inside, functions, devices).read())
@@ -83,6 +85,7 @@ def pattern_lines(statements: Iterable[ast.stmt]) -> dict[str, int]:
         numbered = _numbered_places(node, [patterns[each] for each in with_helpers])
         for pattern, line in numbered[:MOST_PATTERNS]:
             found[pattern_key(name, pattern)] = line
+    # How each function ends, and the conditions around its lines.
     for name, node in functions.items():
         found.update(_patterns_of_the_end(name, node))
         for line, condition in _guards(node.body):
@@ -512,7 +515,7 @@ def _boolean_defaults(function: ast.FunctionDef) -> Iterator[tuple[ast.arg, bool
 
 
 def _parameters_not_passed(call: ast.Call, callee: ast.FunctionDef) -> list[str]:
-    """The parameters that a call does not pass; none where it may pass anything."""
+    """The parameters that a call does not pass. There are none where it may pass anything."""
     if any(isinstance(argument, ast.Starred) for argument in call.args):
         return []
     if any(keyword.arg is None for keyword in call.keywords):
@@ -524,7 +527,7 @@ def _parameters_not_passed(call: ast.Call, callee: ast.FunctionDef) -> list[str]
 
 
 def _lines_of_returns(function: ast.FunctionDef) -> list[int]:
-    """The lines of the last `return`s; without one, that of the last statement."""
+    """The lines of the last `return`s. Without any, the line of the last statement."""
     lines: list[int] = []
     for node in _statements_in(function.body):
         if isinstance(node, ast.Return) and node.lineno not in lines:

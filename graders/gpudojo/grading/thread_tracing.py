@@ -26,6 +26,7 @@ def trace_threads() -> None:
     every = tracing
     trace = sys.settrace
 
+    # What Python calls in a traced thread: for each call, and for each line of ours or a student's.
     def trace_line(frame: types.FrameType, event: str, value: Any) -> Any:
         if event == "line":
             for each in every:
@@ -44,6 +45,7 @@ def trace_threads() -> None:
 
     run.__code__ = run.__code__.replace(co_filename=IN_THREADS)
 
+    # A function that starts a thread, with tracing begun in the new thread.
     def with_tracing(start: Any) -> Any:
         def start_traced(function: Any, *rest: Any, **options: Any) -> Any:
             if not rest:  # `start_joinable_thread`

@@ -50,14 +50,16 @@ def run(
     reaching: Reaching,
     changed: Changed | None,
 ) -> None:
-    """Do everything a child does.
+    """Do everything that a child, the process of one submission, does.
 
-    An exception of our own goes to its output, and the grader sees that it crashed.
+    Confines this process for good, runs the submission, and sends what was seen to the grader. An
+    exception of our own goes to its output, and the grader sees that it crashed.
     """
     from gpudojo.grading.limits import Limits
 
     if sys.platform == "win32":
         raise NotImplementedError
+    # Read the job before the process is confined.
     with os.fdopen(job_end, "rb") as file:
         file.seek(0)
         job = msgspec.msgpack.decode(file.read(), type=protocol.Job)
@@ -70,6 +72,7 @@ def run(
         changed = integrity.watch(reaching.remove_tracers, reaching.rewritten, reaching.memory)
     send = make_sender(evidence_end, job.token, changed)
     reaching.tell_to(lambda what, file, line: send(protocol.Reached(what[:300], file[:300], line)))
+    # Student code is not to find the token by which messages are signed.
     job = msgspec.structs.replace(job, token=b"")
     limits = Limits(job.seconds, shared=True, interruptible=False, waited=waited)
     for frame in _frames(job, layers, Path(os.getcwd()), limits):
@@ -108,6 +111,7 @@ def _observe_submission(
     """
     from gpudojo.grading.observe import load_file
 
+    # Choose the file for each function, and tell the grader.
     exercises = exercises_of(job.day)
     trees: Trees = {}
     choice = _choose_without_collecting(job, exercises, trees)
@@ -127,6 +131,7 @@ def _observe_submission(
             continue
         if f"file {file}" in job.skip:
             continue
+        # Each file is loaded once, before its first function is observed.
         if file not in loaded:
             yield protocol.Began(f"file {file}")
             undo_patches(modules=False)

@@ -92,7 +92,8 @@ class ForkClient:
         return self._control.fileno()
 
     def start(self) -> None:
-        """Start the process without waiting for it."""
+        """Start the fork server, the process from which children start, without waiting for it."""
+        # Its environment: little of ours, one thread, no surprises between runs, and no GPU.
         here, there = socket.socketpair()
         environment = {name: os.environ[name] for name in PASSED_ON if name in os.environ}
         environment |= {
@@ -113,6 +114,7 @@ class ForkClient:
             environment |= variables_that_hide_gpus()
         else:
             environment |= {"CUDA_VISIBLE_DEVICES": ""}
+        # The process itself.
         root = os.path.dirname(os.path.dirname(os.path.realpath(gpudojo.__file__)))
         command = [sys.executable, "-P", "-c", _START, root]
         command += [str(there.fileno()), *(["gpu"] if self.gpu else [])]
@@ -133,7 +135,9 @@ class ForkClient:
         self._received.clear()
 
     def start_and_wait(self) -> None:
-        """Start the fork server, if that is still to do, and again where it was killed.
+        """Start the fork server, if that has not been done, and wait until it is ready.
+
+        It is started again where it was killed.
 
         Raises ForkServerFailed where it ends with a message, or is killed too often.
         """
@@ -151,7 +155,10 @@ class ForkClient:
                     raise
 
     def wait_ready(self) -> None:
-        """Wait until the fork server can start children; raises ForkServerFailed."""
+        """Wait until the fork server can start children.
+
+        Raises ForkServerFailed where it ends before that, or takes too long.
+        """
         from gpudojo.model.errors import ForkServerFailed
         from gpudojo.sandbox.protocol import EVENT, Event
 
@@ -175,7 +182,10 @@ class ForkClient:
         return self._log.read()[-2000:].decode(errors="replace").strip()
 
     def spawn(self, job: Job) -> ChildPipes:
-        """Start a child; raises OSError where the fork server is gone."""
+        """Start a child and return our ends of its pipes.
+
+        Raises OSError where the fork server is gone.
+        """
         if sys.platform == "win32":
             raise NotImplementedError
         import msgspec
@@ -187,6 +197,7 @@ class ForkClient:
         with tempfile.TemporaryFile() as file, contextlib.ExitStack() as ends:
             file.write(msgspec.msgpack.encode(job))
             file.flush()
+            # Our ends are returned. The child's ends are closed here once they have been sent.
             evidence, evidence_end = os.pipe()
             output, output_end = os.pipe()
             _enlarge(output)
@@ -207,14 +218,14 @@ class ForkClient:
         return pipes
 
     def _number_of(self, seeds: dict[str, int]) -> int:
-        """A number that is another one where the seeds are not those of the job before."""
+        """A number for these seeds. It changes if they are not those of the job before."""
         if seeds != self._seeds:
             self._seeds = seeds
             self._seeds_number += 1
         return self._seeds_number
 
     def kill(self, number: int) -> None:
-        """End a child; nothing happens where the fork server is gone."""
+        """End a child. Nothing happens where the fork server is gone."""
         from gpudojo.sandbox.protocol import REQUEST, Request
 
         assert self._control is not None
@@ -222,7 +233,7 @@ class ForkClient:
             self._control.sendall(REQUEST.pack(Request.KILL, number, 0, 0, 0))
 
     def events(self) -> list[ChildExit | ChildWaited] | None:
-        """What became of children; None where the fork server has ended.
+        """Read what became of children. Returns None where the fork server has ended.
 
         To be called when the client is readable.
         """
@@ -235,6 +246,7 @@ class ForkClient:
         if not data:
             return None
         self._received += data
+        # Only whole events: the rest of the last one may still be on its way.
         whole = len(self._received) // EVENT.size * EVENT.size
         found: list[ChildExit | ChildWaited] = []
         for event, number, code, peak, cpu, device in EVENT.iter_unpack(
@@ -271,7 +283,7 @@ class ForkClient:
             self._log = None
 
     def restart(self) -> None:
-        """End the fork server at once, and start another one; raises ForkServerFailed."""
+        """End the fork server at once, and start another one. Raises ForkServerFailed."""
         if self._process is not None:
             with contextlib.suppress(OSError):
                 self._process.kill()

@@ -119,6 +119,7 @@ def enter_namespaces(own_processes: bool, scratch: str) -> None:
     gid = os.getgid()
     with contextlib.suppress(OSError):
         kernel.set_process_attribute(kernel.ADOPTS_ORPHANS, 1)
+    # Which namespaces: one of users only for a process that is not root's.
     kinds = 0
     if own_processes:
         kinds |= kernel.NEWPID
@@ -130,6 +131,7 @@ def enter_namespaces(own_processes: bool, scratch: str) -> None:
             _map_user(0, uid, gid)
     except OSError:
         return
+    # The new process goes on; the original one only waits for it.
     pid = os.fork()
     if pid:
         for signum in (signal.SIGINT, signal.SIGTERM):
@@ -384,9 +386,10 @@ class Isolation:
         return self.own_processes is not None and bool(self.namespaces & kernel.NEWNS)
 
     def _landlock_rules(self, writable: list[str], on_gpu: bool) -> int | None:
-        """The descriptor of a set of Landlock rules for this process; None without Landlock.
+        """Make a set of Landlock rules for this process, and return its descriptor.
 
-        From here on this process cannot gain privileges by running a program.
+        Returns None without Landlock, the kernel's rules on files. From here on this process cannot
+        gain privileges by running a program.
         """
         if self.landlock is None:
             return None
@@ -399,6 +402,7 @@ class Isolation:
         attributes.handled_access_fs = supported
         attributes.scoped = get_supported_scope(self.landlock_version)
         rules: int = self.landlock.create_ruleset(attributes)
+        # What may be done with which paths.
         read = AccessFs.READ_FILE | AccessFs.READ_DIR | AccessFs.EXECUTE
         use = AccessFs.READ_FILE | AccessFs.READ_DIR | AccessFs.WRITE_FILE | AccessFs.IOCTL_DEV
         own = supported & ~AccessFs.MAKE_CHAR & ~AccessFs.MAKE_BLOCK & ~AccessFs.EXECUTE
@@ -415,6 +419,7 @@ class Isolation:
                 _LandlockGrant(use, ["/dev/zero", *real_gpus.device_files()]),
                 _LandlockGrant(own, real_gpus.WRITTEN),
             ]
+        # One rule for each path that exists.
         for grant in grants:
             for descriptor in _open_existing(grant.paths):
                 rule = self.landlock.PathBeneathAttr()

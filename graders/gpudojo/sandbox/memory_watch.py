@@ -18,7 +18,7 @@ Status = Mapping[str, list[int]]
 
 
 class Usage(NamedTuple):
-    """What a child uses together with all processes it has started; memory in bytes."""
+    """What a child uses together with all processes it has started. Memory is in bytes."""
 
     host: int = 0
     mapped: int = 0  # of files and devices: with CUDA also memory that host and GPU share
@@ -74,6 +74,7 @@ class MemoryWatch:
             child = owners.child_of(pid)
             if child is None:
                 continue
+            # Add this process to what was counted for its child so far.
             before = usages.get(child, Usage())
             waited = before.waited
             if status["PPid"][0] == self._numbers[0]:

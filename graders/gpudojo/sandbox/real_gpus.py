@@ -233,6 +233,7 @@ def _try_nvml() -> _NvmlTrial:
     """
     if sys.platform == "win32":
         raise NotImplementedError
+    # The child says "+" once it has a context, or why it has none.
     ready, writing = os.pipe()
     pid = os.fork()
     if pid == 0:

@@ -114,7 +114,10 @@ def _import_helpers_of_day(package_name: str) -> None:
 
 
 def _train(backward: bool) -> None:
-    """Do a little of everything the exercises do, on the virtual device; it solves none of them."""
+    """Do a little of everything the exercises do, on the virtual device.
+
+    It solves none of them. `backward` tells whether gradients are computed, too.
+    """
     import torch
     from torch import nn
     from virtual_cuda import virtual_cuda
