@@ -1,4 +1,7 @@
-"""Lists and reads files in folders, zips and tars."""
+"""Lists and reads files in folders, zips and tars.
+
+Whoever packed them may mean harm: nothing is read outside of them, and limits are kept.
+"""
 
 from __future__ import annotations
 
@@ -61,7 +64,10 @@ class Contents:
     unpacked: int = 0  # bytes that a gzip held
 
     def place(self, name: str, limits: ReadLimits, on_disk: bool = False) -> str | None:
-        """The relative path for a file; None for junk. Raises Unreadable for a path that leads out."""
+        """The relative path under which a file is read; None for junk, which tools make.
+
+        Adds a note where that is not its own name. Raises Unreadable for a path that leads out.
+        """
         path, other = _place_on_disk(name, limits) if on_disk else _place(name, name, limits)
         if other:
             self.refuse(
@@ -73,7 +79,7 @@ class Contents:
     def add(
         self, name: str, limits: ReadLimits, problem: str, size: int, fetch: Callable[[int], bytes]
     ) -> None:
-        """Take a file of an archive, or note what is wrong with it."""
+        """Add a file of an archive, or a note on what is wrong with it."""
         try:
             path = self.place(name, limits)
             if path is not None and problem:
@@ -100,14 +106,20 @@ def _place_on_disk(name: str, limits: ReadLimits) -> tuple[str | None, bool]:
 
 
 def _place(name: str, shown_as: str, limits: ReadLimits) -> tuple[str | None, bool]:
-    """As `placed`, and whether the path of something that is read is another one than the name that is shown."""
+    """The path for a name, and True if a note must say that it differs from `shown_as`.
+
+    No note is needed for what is never read. Raises Unreadable for a path that leads out.
+    """
     path = storable_path(name, limits)
     other = path is not None and path != "/".join(_parts(shown_as))
     return path, other and bool(ending_of(path or "", (*SOURCES, *ARCHIVES)))
 
 
 def storable_path(name: str, limits: ReadLimits) -> str | None:
-    """A relative path that every system can store; None for junk. Raises Unreadable for one that leads out."""
+    """A relative path that every system can store; None for junk, which tools make.
+
+    Raises Unreadable for a path that leads out, or is too long or too deep.
+    """
     too_long = Unreadable(f"has a path of more than {limits.path_length} bytes")
     if len(name) > LONGEST_NAME * limits.path_length:  # before anything is done with it
         raise too_long
@@ -136,7 +148,10 @@ def _parts(name: str) -> list[str]:
 
 @functools.lru_cache(1024)  # a class has the same names again and again
 def _storable(part: str) -> str:
-    """A name that every system can store: no control characters, invalid UTF-8 or names of devices."""
+    """A name that every system can store.
+
+    It has no control characters, no invalid UTF-8, and is no name of a device.
+    """
     part = _FORBIDDEN.sub("_", "".join(c if c.isprintable() else "_" for c in part))
     bare = part.rstrip(" .")
     part = f"{bare}_" if bare != part else part
@@ -154,12 +169,13 @@ _FLAGS: Final = sum(
 
 
 def folder_listing(root: Path, limits: ReadLimits) -> Contents:
-    """The files below a folder, nothing opened yet."""
+    """The files below a folder, with notes on what cannot be used; no file is opened yet."""
     contents = Contents()
     waiting: deque[tuple[Path, str, int]] = deque([(root, "", 0)])
     looked_at = 0
     while waiting:
         folder, inside, depth = waiting.popleft()
+        # The names in one folder, in an order that is the same everywhere.
         try:
             with os.scandir(folder) as listing:
                 some = itertools.islice(listing, limits.entries + 1)
@@ -169,6 +185,7 @@ def folder_listing(root: Path, limits: ReadLimits) -> Contents:
             continue
         if any(child.name == "pyvenv.cfg" for child in children):
             continue  # a virtual environment
+        # Take files, keep folders for later, and note what cannot be used.
         for child in children:
             looked_at += 1
             if looked_at > limits.entries:
@@ -203,7 +220,10 @@ def folder_listing(root: Path, limits: ReadLimits) -> Contents:
 
 
 def read_file(path: Path, most: int) -> bytes:
-    """The bytes of a regular file, up to one more than `most`, which shows that there are more; raises Unreadable."""
+    """The bytes of a regular file, at most `most` and one more.
+
+    The one more shows that the file is larger. Raises Unreadable.
+    """
     try:
         descriptor = os.open(path, _FLAGS)
     except (OSError, ValueError) as error:
@@ -235,7 +255,7 @@ def _link(root: Path, path: Path) -> str:
 
 
 def _is_junction(child: os.DirEntry[str]) -> bool:
-    """Windows' other kind of link; Python has this since 3.12."""
+    """True for Windows' other kind of link, which Python knows since 3.12."""
     ask = getattr(child, "is_junction", None)
     return bool(ask and ask())
 
@@ -246,7 +266,7 @@ _METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)  # the ones zipfile unpack
 
 
 def zip_listing(data: bytes, limits: ReadLimits) -> Contents:
-    """The files in a zip, nothing unpacked yet; raises Unreadable where it is none."""
+    """The files in a zip, nothing unpacked yet; raises Unreadable if it is no zip."""
     # Each entry costs zipfile a hundred times its own bytes, so they are counted first.
     if data.count(b"PK\x01\x02") > limits.entries:
         raise Unreadable(f"holds more than {limits.entries} entries")
@@ -260,6 +280,7 @@ def zip_listing(data: bytes, limits: ReadLimits) -> Contents:
                 "is cut off or damaged: a zip's directory is missing at its end; pack it again"
             ) from None
         raise Unreadable("is not a zip file") from None
+    # Links, devices and bombs are refused by what the directory says of them.
     contents = Contents()
     overlapping = _overlapping(archive)
     for info in archive.infolist():
@@ -276,7 +297,10 @@ def zip_listing(data: bytes, limits: ReadLimits) -> Contents:
 
 
 def _name_in_zip(info: zipfile.ZipInfo) -> str:
-    """The name of an entry. macOS and Linux may write UTF-8 and not say so: it would be read as code page 437."""
+    """The name of an entry.
+
+    macOS and Linux may write UTF-8 and not say so; zipfile reads that as code page 437.
+    """
     name = info.orig_filename
     if info.flag_bits & _UTF_8 or name.isascii():
         return name
@@ -363,8 +387,9 @@ def unpack_gzip(data: bytes, limits: ReadLimits) -> tuple[bytes, str]:
 
 
 def tar_listing(data: bytes, limits: ReadLimits) -> Contents:
-    """The files in a tar, nothing copied yet; raises Unreadable where it is none."""
+    """The files in a tar, which may be gzipped; raises Unreadable if it is no tar."""
     contents = Contents()
+    # Unpack a gzip first, as far as the limits allow.
     if data[:2] == b"\x1f\x8b":
         packed = len(data)
         data, remark = unpack_gzip(data, limits)
@@ -383,6 +408,7 @@ def tar_listing(data: bytes, limits: ReadLimits) -> Contents:
             )
     elif not is_tar(data):
         raise Unreadable("is not a tar file")
+    # Entry after entry: a header of one block, then the content in whole blocks.
     at = 0
     seen = 0
     long_name = None
@@ -406,6 +432,7 @@ def tar_listing(data: bytes, limits: ReadLimits) -> Contents:
         kind = header[156:157]
         at = start + -(-size // _BLOCK) * _BLOCK
         body = data[start : start + size]
+        # Entries that only tell the name of the next one, or nothing that matters here.
         if kind == b"L":
             long_name = body.rstrip(b"\0")
             continue
@@ -414,6 +441,7 @@ def tar_listing(data: bytes, limits: ReadLimits) -> Contents:
             continue
         if kind in (b"g", b"K", b"V"):
             continue
+        # A file, a folder, or something that cannot be used.
         raw = long_name or _ustar_name(header)
         long_name = None
         name = raw.decode("utf-8", "surrogateescape")
@@ -431,7 +459,10 @@ def _fetch_from_tar(data: bytes, start: int, size: int, most: int) -> bytes:
 
 
 def _number(field: bytes) -> int | None:
-    """A size: octal digits, or for large ones a mark and big-endian bytes; None where it is invalid."""
+    """The number in a field of a header; None where it is invalid.
+
+    It is in octal digits, or for large numbers in big-endian bytes after a mark.
+    """
     if field[0] == 0x80:
         return int.from_bytes(field[1:], "big")
     try:

@@ -114,9 +114,9 @@ class Choice(msgspec.Struct, frozen=True):
 def choose_definitions(
     files: Mapping[str, bytes], exercises: Iterable[Exercise], trees: load.Trees | None = None
 ) -> Choice:
-    """Choose a definition of every function; the same for the same files. Raises nothing.
+    """Choose a definition of every function; equal files give an equal choice.
 
-    Syntax trees are put into `trees`, for who loads the files next.
+    Raises nothing. Puts syntax trees into `trees`, for who loads the files next.
     """
     exercises = tuple(exercises)
     names = {function.name for exercise in exercises for function in exercise.functions}
@@ -125,6 +125,7 @@ def choose_definitions(
     bindings: dict[str, dict[str, Candidate]] = {}
     unreadable: dict[str, str] = {}
     bytes_left = PARSED_IN_ALL
+    # What each file binds, the shallowest files first.
     for path in sorted(files, key=depth_key):
         data = files[path]
         if not ending_of(path, SOURCES) or not _may_name_any(data, names):
@@ -136,12 +137,14 @@ def choose_definitions(
         bindings[path], reason = _bindings_in_file(path, data, names, trees)
         if reason:
             unreadable[path] = reason
+    # The best definition of each function.
     versions = _versions_of_files(bindings)
     definitions = []
     for exercise in exercises:
         for function in exercise.functions:
             chooser = _Chooser(exercise, function.name, versions)
             definitions.append(chooser.choose(files, bindings))
+    # Where nothing can be graded, the first file that could not be read is the reason.
     problem = None
     if all(chosen.state in (State.MISSING, State.BROKEN) for chosen in definitions):
         for path, reason in unreadable.items():
@@ -156,10 +159,11 @@ def _may_name_any(data: bytes, names: set[str]) -> bool:
 
 
 def _versions_of_files(bindings: _Bindings) -> dict[str, tuple[str, ...]]:
-    """For a file that is one of several versions, `day8.py` and `day8 (1).py`: all of them.
+    """All versions of a file, by each of them, where there are several.
 
-    Of these one is graded, the one with most work in it, or else the latest: what counts is never
-    put together of two attempts. It is the file that comes first in the result.
+    Versions are files like `day8.py` and `day8 (1).py`. Of these one is graded, the one with most
+    work in it, or else the latest: what counts is never put together of two attempts. It comes
+    first.
     """
     work = {}  # by file: how many functions it defines
     groups: dict[tuple[str, str], list[str]] = {}
@@ -203,6 +207,7 @@ class _Chooser:
                 candidates.append(names[self._function])
         if not candidates:
             return self._missing(files)
+        # The best one, and other versions of its file.
         best, *others = sorted(candidates, key=self._rank)
         named = self._rank_name(best.file).rank == 0
         versions = [path for path in self._versions.get(best.file, ()) if path != best.file]
@@ -247,7 +252,10 @@ class _Chooser:
         return _NameRank(1 if name in day_names() else 2, is_notebook)
 
     def _missing(self, files: Mapping[str, bytes]) -> ChosenDefinition:
-        """That there is no definition, with the file that should have it, if that is known."""
+        """A definition that says there is none.
+
+        It names the file that should have it, if that is known.
+        """
         file = min(
             files,
             key=lambda path: (_is_test_or_backup(path), *self._rank_name(path), *depth_key(path)),
@@ -303,11 +311,12 @@ def source_parts(path: str, data: bytes) -> list[SourcePart]:
 def _bindings_in_file(
     path: str, data: bytes, names: set[str], trees: load.Trees
 ) -> tuple[dict[str, Candidate], str]:
-    """The last binding of each name in a file, and what is wrong with the file."""
+    """The last binding of each name in a file, and what is wrong with the file, or ""."""
     found: dict[str, Candidate] = {}
     broken: dict[str, Candidate] = {}
     reason = ""
     try:
+        # A part that is not Python does not spoil the other cells of a notebook.
         for part in source_parts(path, data):
             try:
                 tree = _parse_part(part, trees)
@@ -324,6 +333,7 @@ def _bindings_in_file(
         return {}, str(error)
     except (RecursionError, MemoryError):
         return {}, "it is nested too deeply"
+    # A broken definition is better than none, and than a stub.
     for name, candidate in broken.items():
         if name not in found or found[name].state is State.STUB:
             found[name] = candidate
@@ -331,10 +341,10 @@ def _bindings_in_file(
 
 
 def _parse_part(part: SourcePart, trees: load.Trees) -> ast.Module:
-    """The syntax tree of a text, also put into `trees`; raises load.Unparsable.
+    """The syntax tree of a text; raises load.Unparsable.
 
-    Not if there are warnings, about escapes and comparisons: they belong to the output of the
-    student's file, and come when it is parsed again.
+    Puts it into `trees`, but not if there are warnings, about escapes and comparisons: they belong
+    to the output of the student's file, and come when it is parsed again.
     """
     if len(part.source) > PARSED_CHARACTERS:
         size = f"{PARSED_CHARACTERS // 1000} kB"

@@ -19,7 +19,7 @@ _GIT_SECONDS: Final = 10
 
 
 def commit_time(checkout: Path) -> str:
-    """When the last commit of a checkout was made, as ISO 8601; empty if that cannot be found out.
+    """The time of the last commit of a checkout, as ISO 8601; empty if it is not known.
 
     The checkout is the student's, and git runs programs that a repository's settings name: it is
     given the objects alone, and settings of ours.

@@ -64,7 +64,7 @@ def list_submissions(paths: Sequence[Path]) -> Listing:
 
 
 def list_one(folder: Path) -> Listing:
-    """One folder as one submission, whatever is in it."""
+    """The listing of one folder as one submission, whatever is in it."""
     origin = Path(os.path.abspath(folder))
     entry = _entry_of(origin, origin.is_dir(), None) if origin.exists() else None
     return Listing((entry,), ()) if entry else Listing((), (IgnoredPath(folder, _STRAY),))
@@ -73,8 +73,9 @@ def list_one(folder: Path) -> Listing:
 def unpack_class(path: Path, folder: Path, known: bool = False) -> Path:
     """Unpack the zip of a whole class, as a platform packs it, below `folder`.
 
-    Returns the folder with the submissions; any other path as it is. With `known`, only one that
-    was unpacked there before. Raises OSError if the folder cannot be written.
+    Returns the folder with the submissions, or the path itself if it is no such zip. With `known`,
+    nothing is unpacked: the folder is returned only if it is there already. Raises OSError if the
+    folder cannot be written.
     """
     if not path.is_file() or not ending_of(path.name, ZIPS):
         return path
@@ -277,12 +278,14 @@ class _Lister:
             # A student's files may be given one by one, as a shell expands `download/ada_*`.
             self._add_loose(_LooseFile(parsed, path, is_folder))
             return
+        # Gradescope lists the people of each folder.
         handed_in = HandedIn()
         if parsed is not None:
             handed_in = submitters.get(path.name, handed_in)
             if handed_in.people:
                 student = " & ".join(person.name for person in handed_in.people)
                 parsed = parsed._replace(student=student)
+        # Everything else is a submission of its own.
         entry = _entry_of(path, is_folder, parsed)
         if entry is None:
             self._ignore(given, _STRAY)
@@ -322,11 +325,13 @@ def _entry_of(path: Path, is_folder: bool, parsed: ParsedName | None) -> Submiss
         kind = Kind.CHECKOUT
     if kind is None:
         return None
+    # The name without its ending.
     stem = name
     if not is_folder:
         ending = ending_of(name, (*ARCHIVES, *STRANGE_ARCHIVES, *SOURCES))
         stem = name[: len(name) - len(ending)]
     stem = _legible(stem)
+    # Who it is: as the platform says, by the repository, or by the name.
     if parsed is None and (is_folder or kind is Kind.ZIP):
         parsed = parse_repository_name(stem, path.parent.name)
     if parsed is None:

@@ -47,7 +47,10 @@ WRITTEN: Final = "with %%writefile; such cells are not run."
 
 
 def read_submission(entry: SubmissionEntry, limits: ReadLimits | None = None) -> ReadSubmission:
-    """Read an entry. What is wrong with it is in `problem` and `notes`; nothing is raised."""
+    """Read an entry; raises nothing.
+
+    What is wrong with it is in `problem` and `notes`.
+    """
     reader = _SourceReader(limits or ReadLimits())
     try:
         for name, path in entry.members or (("", entry.origin),):
@@ -145,6 +148,7 @@ class _SourceReader:
             if stat.S_ISLNK(mode):  # only a path from the command line can be a link here
                 mode = os.stat(path).st_mode
                 path = Path(os.path.realpath(path))
+            # By what it is: a folder, an archive, or a single file.
             strange = ending_of(path.name, STRANGE_ARCHIVES)
             if stat.S_ISDIR(mode):
                 self.take_all(archives.folder_listing(path, self.limits), name, nested=True)
@@ -158,6 +162,7 @@ class _SourceReader:
                 )
             else:
                 self._take_single(name, path)
+        # Whatever cannot be read becomes a note.
         except Unreadable as error:
             self.notes.append(f"{name_in_text(path.name)} {error}.")
         except (OSError, ValueError) as error:
