@@ -1,5 +1,7 @@
-"""What `torch.cuda.memory` and the CUDA runtime module ask C++ for: snapshots, history, pools,
-pinned memory.
+"""The functions of C++ that `torch.cuda.memory` and the CUDA runtime module call.
+
+They are about snapshots, history, pools and pinned memory. A segment is memory that the allocator
+has from the driver; a block is the part of one that a tensor has.
 """
 
 from __future__ import annotations
@@ -37,7 +39,7 @@ pool_numbers: Final = itertools.count(1)  # of memory pools and of CUDA graphs' 
 
 
 class Memory:
-    """The functions of C++ about memory."""
+    """The functions of C++ about memory, for the device that is open."""
 
     def __init__(self, gpu: VirtualGpu) -> None:
         self.raw: dict[int, Block] = {}  # by address: blocks that were allocated without a tensor
@@ -55,6 +57,10 @@ class Memory:
         clear_history: bool = False, compile_context: bool = False, annotations: bool = False, skipped: Any = (),
         pinned: bool = False, of_devices: bool = True,
     ) -> None:  # fmt: skip
+        """Start or stop recording the history of every device's memory.
+
+        `enabled=None` stops it. Raises RuntimeError for a word that CUDA does not know.
+        """
         if (
             not of_devices
         ):  # since torch 2.15: only pinned memory of the host, which has no history here
@@ -68,6 +74,7 @@ class Memory:
                 raise RuntimeError(
                     f"expected state to be {' or '.join(repr(a) for a in allowed)}, got {name}={value!r}"
                 )
+        # A new history, which may go on from the one before.
         for device in self.gpu.devices:
             memory = device.memory
             layout = device.memory.make_layout()
@@ -98,8 +105,10 @@ class Memory:
                 history.metadata = metadata
 
     def snapshot(self, wanted: Any = None) -> dict[str, Any]:
-        """Of one pool, where `wanted` is its id and whether traces are wanted; of (0, 0) or None,
-        of everything.
+        """The segments and blocks of all devices, and the history of each.
+
+        `wanted` is the id of a pool, whose segments alone are shown, and perhaps whether traces are
+        wanted; (0, 0) and None stand for everything. The snapshot is noted in the history.
         """
         pool = NO_POOL if wanted is None else tuple(wanted[:2])
         segments: list[dict[str, Any]] = []
@@ -125,6 +134,10 @@ class Memory:
     # ---- memory without tensors, and pools ----
 
     def allocate(self, size: int, stream: int) -> int:
+        """Allocate memory without a tensor; returns its address.
+
+        Raises ValueError for a negative size, and OutOfMemoryError.
+        """
         if size < 0:
             raise ValueError(
                 f"Invalid memory size: {size}. caching_allocator_alloc requires a non-negative size."
@@ -149,6 +162,7 @@ class Memory:
         memory.give_addresses(layout.history is not None or bool(layout.pools))
 
     def patches(self) -> Iterator[Patch]:
+        """The patches of memory's functions in C++, and of `MemPool`."""
         internals = {
             "_cuda_record_memory_history": self.record,
             "_cuda_record_memory_history_legacy": self.record_legacy,
@@ -240,7 +254,7 @@ _ERRORS: Final = {
 
 
 class cudaError(int):
-    """A result of a function of the runtime."""
+    """The result of a function of the CUDA runtime."""
 
     __module__ = "torch._C._cudart"
     success: Final = 0
@@ -265,6 +279,7 @@ _streams: Final = itertools.count(
 
 @torch_patches()
 def _patches(opening: Opening) -> Iterator[Patch]:
+    """The patches of memory's functions, and of the CUDA runtime module."""
     memory = Memory(opening.gpu)
     opening.closing.extend((registered_memory.clear, _uses.clear, memory.raw.clear))
     opening.again.append(memory.use)

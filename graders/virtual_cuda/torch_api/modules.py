@@ -34,8 +34,9 @@ _wraps_tensors: Final = find_internal(
 
 
 def set_grad(self: Any, gradient: Any) -> None:
-    """A tensor is given a gradient; where that is elsewhere, C++ refuses it by the name it has for
-    the device.
+    """Give a tensor a gradient.
+
+    Raises RuntimeError where the two do not fit, with the name that students know for the device.
     """
     try:
         _grad.__set__(self, gradient)
@@ -44,14 +45,18 @@ def set_grad(self: Any, gradient: Any) -> None:
 
 
 def _new_parameter(original: Any, cls: Any, data: Any = None, requires_grad: bool = True) -> Any:
-    """`nn.Parameter(data)` where data is on the device."""
+    """`nn.Parameter(data)`, where data may be on the device."""
     if type(data) not in VIRTUAL:
         return original(host_class(cls), data, requires_grad)
     return detach_as(device_class(cls), data, requires_grad)
 
 
 def exchange(tensor: Any, fresh: Any, requires_grad: bool) -> Any:
-    """Give `tensor` the content of `fresh` on another device; the object stays the same."""
+    """Give `tensor` the content of `fresh`, which is on another device.
+
+    Returns `tensor`, or a new one where C++ holds the old one: the new one is then put into every
+    list and dict that had the old one. Attributes that Python has set are kept.
+    """
     if isinstance(tensor, nn.Parameter):
         other = nn.Parameter(fresh, requires_grad=requires_grad)
         if host_class(type(tensor)) not in (torch.Tensor, nn.Parameter):  # a student's class
@@ -88,8 +93,9 @@ def exchange(tensor: Any, fresh: Any, requires_grad: bool) -> Any:
 
 
 def _stays(parameter: Any, moved: Any) -> bool:
-    """Whether torch gives a parameter new content; else the module gets a new parameter, as one
-    that leaves "meta".
+    """True if a parameter that moves stays the same object, with new content.
+
+    If not, the module gets a new parameter, as one that leaves "meta" does.
     """
     if torch.__future__.get_swap_module_params_on_conversion():
         return True
@@ -98,8 +104,9 @@ def _stays(parameter: Any, moved: Any) -> bool:
 
 
 def _consists_of_others(parameter: Any, moved: Any) -> bool:
-    """Whether a parameter is of a class that wraps tensors, or fake: torch exchanges these as a
-    whole.
+    """True if a parameter is fake or of a class that wraps tensors.
+
+    torch exchanges these as a whole.
     """
     fake = sys.modules.get("torch._subclasses.fake_tensor")
     return _wraps_tensors(moved) or (fake is not None and isinstance(parameter, fake.FakeTensor))
@@ -121,6 +128,7 @@ def apply(self: Any, function: Any, recurse: bool = True) -> Any:
         if is_lazy(parameter):
             _moves_later(parameter, function)
             continue
+        # A parameter, and its gradient: moved without history.
         gradient = parameter.grad
         with torch.no_grad():
             moved = function(parameter)
@@ -131,6 +139,7 @@ def apply(self: Any, function: Any, recurse: bool = True) -> Any:
         if gradient is not None:
             with torch.no_grad():
                 moved_gradient = function(gradient).requires_grad_(gradient.requires_grad)
+        # How the parameter gets its new content: as a new object, swapped, in place, exchanged.
         if not stays:
             self._parameters[key] = nn.Parameter(moved, parameter.requires_grad)
             self._parameters[key].grad = moved_gradient
@@ -148,6 +157,7 @@ def apply(self: Any, function: Any, recurse: bool = True) -> Any:
         self._parameters[key] = kept
         if gradient is not None and moved_gradient is not None:
             kept.grad = exchange(gradient, moved_gradient, gradient.requires_grad)
+    # Buffers are simply replaced.
     for key, buffer in self._buffers.items():
         if is_lazy(buffer):
             _moves_later(buffer, function)
@@ -157,7 +167,11 @@ def apply(self: Any, function: Any, recurse: bool = True) -> Any:
 
 
 def _swap(name: str, parameter: Any, moved: Any, gradient: Any) -> None:
-    """Give a parameter the content of another one; its old gradient would keep it from that."""
+    """Give a parameter the content `moved` and the gradient `gradient`.
+
+    The old gradient is taken away first, because it would prevent that. Raises RuntimeError, with
+    the parameter's name, where torch cannot exchange them.
+    """
     before = parameter.grad
     parameter.grad = None
     try:
@@ -169,7 +183,7 @@ def _swap(name: str, parameter: Any, moved: Any, gradient: Any) -> None:
 
 
 def _moves_later(tensor: Any, function: Any) -> None:
-    """Note where a parameter or buffer without a shape will be made; its dtype changes at once."""
+    """Note where a parameter or buffer without a shape will be; its dtype changes at once."""
     device = tensor.__dict__.get("_goes_to", tensor.data.device)
     data = tensor.data
     moved = function(torch.empty(0, dtype=data.dtype, device=device))
@@ -181,7 +195,10 @@ def _moves_later(tensor: Any, function: Any) -> None:
 def _materialize(
     original: Any, self: Any, shape: Any, device: Any = None, dtype: Any = None
 ) -> None:
-    """A `LazyLinear` moved before its first batch makes its parameters where it was moved to."""
+    """Give a parameter without a shape its memory, where its module was moved to.
+
+    A `LazyLinear` has such parameters before its first batch.
+    """
     device = device or self.__dict__.pop("_goes_to", None)
     if device is None or device.type != "cuda":
         original(self, shape, device, dtype)
@@ -211,6 +228,7 @@ def _check_device(kind: str, index: int, tensor: Any) -> None:
 def _scatter(
     tensor: Any, devices: Any, chunk_sizes: Any = None, dim: int = 0, streams: Any = None
 ) -> Any:
+    """`torch._C._scatter`: copies of the parts of a tensor, one on each device."""
     if not devices:
         raise RuntimeError("Expected at least one device to scatter to")
     if chunk_sizes is not None and len(chunk_sizes) != len(devices):
@@ -230,6 +248,7 @@ def _scatter(
 
 
 def _scatter_out(tensor: Any, out: Any, dim: int = 0, streams: Any = None) -> Any:
+    """`torch._C._scatter_out`: copies the parts of a tensor into the tensors of `out`."""
     if not out:
         raise RuntimeError("Expected at least one output tensor to scatter to")
     dim = dim % tensor.dim()
@@ -253,7 +272,7 @@ def _scatter_out(tensor: Any, out: Any, dim: int = 0, streams: Any = None) -> An
 
 
 def _alike(shape: list[int], other: list[int], dim: int) -> bool:
-    """Whether two shapes differ in one dimension at most."""
+    """True if two shapes differ in the dimension `dim` at most."""
     return len(shape) == len(other) and all(
         a == b for i, (a, b) in enumerate(zip(shape, other, strict=True)) if i != dim
     )
@@ -264,6 +283,7 @@ def _broadcast(tensor: Any, devices: Any) -> Any:
 
 
 def _broadcast_out(tensor: Any, out: Any) -> Any:
+    """`torch._C._broadcast_out`: copies a tensor into each tensor of `out`."""
     for index, target in enumerate(out):
         _check_device("output tensors to be CUDA tensors, but output tensor", index, target)
         if target.shape != tensor.shape:
@@ -289,6 +309,7 @@ def _gather(tensors: Any, dim: int = 0, destination: Any = None) -> Any:
 
 
 def _gather_out(tensors: Any, out: Any, dim: int = 0) -> Any:
+    """`torch._C._gather_out`: copies tensors into the parts of `out`."""
     expected = _gathered(tensors, dim)
     if list(out.shape) != expected:
         raise RuntimeError(
@@ -300,7 +321,10 @@ def _gather_out(tensors: Any, out: Any, dim: int = 0) -> Any:
 
 
 def _gathered(tensors: Any, dim: int) -> list[int]:
-    """The shape of tensors in one; raises what C++ raises for tensors that do not fit together."""
+    """The shape of tensors that are joined along a dimension.
+
+    Raises RuntimeError, as C++ does, for tensors that do not fit together.
+    """
     if not tensors:
         raise RuntimeError("Expected at least one tensor to gather from")
     shape = list(tensors[0].shape)
@@ -323,7 +347,7 @@ def _gathered(tensors: Any, dim: int) -> list[int]:
 
 
 class _GradAttribute(property):
-    """In place of `Tensor.grad`.
+    """Replaces `Tensor.grad`.
 
     `torch._dynamo` asks the attributes of tensors for their class and name.
     """
@@ -333,7 +357,10 @@ class _GradAttribute(property):
 
 
 def _parse_to(original: Any, *args: Any, **kwargs: Any) -> Any:
-    """The arguments of `Module.to`. A number is a GPU's, which C++ would look for."""
+    """The arguments of `Module.to`, read by torch.
+
+    A number is a GPU's, which C++ would look for, so it is replaced by the device.
+    """
     if args and isinstance(args[0], int) and not isinstance(args[0], bool):
         args = (torch.device("cuda", args[0]), *args[1:])
     if isinstance(number := kwargs.get("device"), int) and not isinstance(number, bool):
@@ -343,6 +370,7 @@ def _parse_to(original: Any, *args: Any, **kwargs: Any) -> Any:
 
 @torch_patches()
 def _patches(opening: Opening) -> Iterator[Patch]:
+    """The patches of modules, parameters and `torch.cuda.comm`."""
     yield around(find_internal("torch._C._nn"), "_parse_to", _parse_to)
     yield torch.Tensor, "grad", _GradAttribute(_grad.__get__, set_grad, _grad.__delete__)
     yield nn.Module, "_apply", apply
@@ -367,8 +395,9 @@ def _patches(opening: Opening) -> Iterator[Patch]:
 
 
 def _kernels_for_lists() -> Iterator[Patch]:
-    """Gradient clipping and optimizers ask which classes and devices have kernels for lists of
-    tensors.
+    """The patches that let lists of device tensors be used as on a GPU.
+
+    Gradient clipping and optimizers ask which classes and devices have kernels for such lists.
     """
     devices = "_get_foreach_kernels_supported_devices"
     for home in (foreach, swa_utils):

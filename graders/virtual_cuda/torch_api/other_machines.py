@@ -59,8 +59,10 @@ class MpsTensor(torch.Tensor):
 
 
 def _computed(func: Any, args: Any, kwargs: Any) -> Any:
-    """An operator whose tensors of the Mac's GPU are the host's, and the result there again, unless
-    it is sent back.
+    """The result of an operator, computed by the host.
+
+    Tensors of the Mac's GPU are replaced by those they hold, and the result is there again, unless
+    it is sent back. Raises SelectionOnly where gradients are wanted.
     """
     there = _asked_for(args, kwargs)
     if not there:
@@ -83,9 +85,16 @@ def _on_host(each: Any) -> Any:
 
 
 class _Functions(TorchFunctionMode):
-    """Calls as the student writes them: `torch.tensor` never gets as far as an operator."""
+    """Sees calls as the student writes them.
+
+    `torch.tensor` never gets as far as an operator.
+    """
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Call a function of torch, by the host if it names the Mac's GPU.
+
+        Raises SelectionOnly where gradients are wanted.
+        """
         named = kwargs or {}
         if func is torch.device:  # naming a device is not using it
             return func(*args, **named)
@@ -100,8 +109,9 @@ class _Functions(TorchFunctionMode):
 
 @functools.cache
 def _operators_mode() -> Any:
-    """The class of a mode that sees operators, where a default device was set by code the mode
-    above does not see.
+    """The class of a mode that sees operators.
+
+    It is for a default device that was set by code which `_Functions` does not see.
     """
     base: Any = require_internal("torch.utils._python_dispatch.TorchDispatchMode", "a Mac's GPU")
 
@@ -121,7 +131,7 @@ def _operators_mode() -> Any:
 def _availability(
     cuda_built: bool, mps_built: bool, mps: bool, accelerator: Any
 ) -> Iterator[Patch]:
-    """What a machine without CUDA answers to the questions `select_device` may ask."""
+    """The patches for what a machine without CUDA answers when it is asked for a device."""
     answers: list[tuple[Any, str, Any]] = [
         (torch.cuda, "is_available", False),
         (torch.cuda, "device_count", 0),
@@ -148,8 +158,9 @@ def _availability(
 
 @contextlib.contextmanager
 def virtual_mps() -> Iterator[torch.device]:
-    """A Mac's answers to "which device is there?" for the length of a `with` block: MPS, and no
-    CUDA.
+    """Give a Mac's answers to "which device is there?" for the length of a `with` block.
+
+    There is MPS, and no CUDA. Gives the device "mps".
     """
     with few_imports(), contextlib.ExitStack() as undo:
         patch(_availability(cuda_built=False, mps_built=True, mps=True, accelerator=MPS), undo)
@@ -160,11 +171,12 @@ def virtual_mps() -> Iterator[torch.device]:
 
 @contextlib.contextmanager
 def no_accelerator(built: bool = False) -> Iterator[torch.device]:
-    """The answers of a machine with neither CUDA nor MPS, also on one that has them.
+    """Give the answers of a machine with neither CUDA nor MPS, for the length of a `with` block.
 
-    With `built`, torch has been built for both and only the devices are missing, as after `pip
-    install torch` on a machine without a GPU: `is_built` is True there, and so is
-    `torch.accelerator.current_accelerator()`.
+    That is so on a machine that has them, too. Gives the device "cpu". With `built`, torch has been
+    built for both and only the devices are missing, as after `pip install torch` on a machine
+    without a GPU: `is_built` is True there, and `torch.accelerator.current_accelerator()` is
+    "cuda".
     """
     accelerator = torch.device("cuda") if built else None
     with few_imports(), contextlib.ExitStack() as undo:

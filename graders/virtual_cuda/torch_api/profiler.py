@@ -1,6 +1,8 @@
 """`torch.profiler` on the virtual device.
 
-Where a GPU was chosen, the times of the device are modelled ones.
+torch's own profiler records. Around the work of the device this package adds events, called marks,
+and afterwards turns what is between them into work of the device. Where a GPU was chosen, the times
+of the device are modelled ones.
 """
 
 from __future__ import annotations
@@ -48,7 +50,7 @@ _recording: Final[list[Any]] = []  # the profilers that record now
 
 
 def _mark() -> Any:
-    """An event that tells which row the operator inside will write."""
+    """An event whose name tells which row of the ledger the operator inside will write."""
     row = "" if now.gpu is None else len(now.gpu.ledger.rows)
     return _RecordFunction(f"{MARK}{row}")
 
@@ -60,6 +62,8 @@ def _marked(func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
 
 
 def _marking(function: Any) -> Any:
+    """A function that does what this one does, inside a mark."""
+
     def marked(*args: Any) -> Any:
         if (
             torch.is_grad_enabled()
@@ -86,7 +90,7 @@ def _mark_fused(on: bool) -> None:
 
 
 def _row(mark: str) -> int | None:
-    """The row that the operator of a mark has written."""
+    """The number of the row that the operator of a mark has written, or None."""
     row = mark.removeprefix(MARK)
     gpu = now.gpu
     if gpu is None or not row.isdigit():
@@ -105,7 +109,10 @@ def _is_mark(name: str) -> bool:
 
 
 def _modelled(mark: str) -> list[Interval] | None:
-    """What the modelled clock says the device did for an operator; None where times are measured."""
+    """What the device did for an operator, according to the modelled clock.
+
+    None where times are measured.
+    """
     gpu = now.gpu
     first = _row(mark)
     clock = None if gpu is None else gpu.clock()
@@ -125,8 +132,9 @@ def _modelled(mark: str) -> list[Interval] | None:
 
 
 def _transparent(name: str) -> bool:
-    """Whether only a tensor subclass has such events: its dispatch, and the functions of this
-    package.
+    """True for events that only a tensor subclass has.
+
+    They are its dispatch, and the functions of this package.
     """
     return name == "PythonSubclass" or _OURS in name or name.removesuffix("Backward") in _NAMES
 
@@ -135,8 +143,9 @@ _NAMES: Final = frozenset(cls.__name__ for cls in _FUSED)
 
 
 class _EventTree:
-    """The events of one thread, as a tree; which are ours, which are the device's, and what time
-    they leave.
+    """The events of one thread, as a tree.
+
+    It tells which events are ours and which are the device's, and what time they take.
     """
 
     def __init__(self) -> None:
@@ -149,6 +158,11 @@ class _EventTree:
         self.spans: dict[int, tuple[Any, list[tuple[float, float]]]] = {}
 
     def add(self, event: Any) -> None:
+        """Put the next event into the tree.
+
+        Events come by their start, the longer one first. An event of a fused operator is given the
+        operator's name.
+        """
         start = event.time_range.start
         end = event.time_range.end
         while self.open and (
@@ -156,6 +170,7 @@ class _EventTree:
         ):
             self.open.pop()
         kind = self.open[-1][1] if self.open else HOST
+        # Between marks: an operator of the host there is the device's work.
         if kind in (MARKED, DEVICE):
             if (
                 kind == MARKED
@@ -168,6 +183,7 @@ class _EventTree:
                 if self.works:
                     self.device[key] = self.device.get(key, 0.0) + end - start
             self.open.append((event, kind))
+        # A mark: its work belongs to the operator around it, or to the mark itself.
         elif _is_mark(event.name):
             modelled = _modelled(event.name)
             self.works = event.name.startswith(MARK) and modelled is None
@@ -203,7 +219,7 @@ class _EventTree:
         return next((event for event, kind in reversed(self.open) if kind == HOST), None)
 
     def lost(self) -> list[tuple[float, float]]:
-        """The stretches in which only this package was at work."""
+        """The stretches of time in which only this package was at work."""
         gaps = []
         for owner, work in self.spans.values():
             at = owner.time_range.start
@@ -215,6 +231,7 @@ class _EventTree:
 
 
 def _cut(events: list[Any], gaps: list[tuple[float, float]]) -> None:
+    """Move the events in time, in place, as if the gaps were not there."""
     starts = [a for a, _ in gaps]
     before = list(accumulate((b - a for a, b in gaps), initial=0.0))
 
@@ -232,7 +249,10 @@ def _cut(events: list[Any], gaps: list[tuple[float, float]]) -> None:
 
 
 def tidy(events: list[Any], use_device: str | None, host: bool = True) -> list[Any]:
-    """The events as they would be had the device done its work."""
+    """The events as they would be if the device had done its work.
+
+    Changes their times and memory. Without `host`, only those with work on the device are returned.
+    """
     threads: dict[int, _EventTree] = {}
     for event in sorted(events, key=_order):
         threads.setdefault(event.thread, _EventTree()).add(event)
@@ -264,7 +284,7 @@ def _order(event: Any) -> tuple[float, float]:
 
 
 class _Results:
-    """What the profiler recorded; the trace it writes has a device timeline."""
+    """What the profiler recorded; the trace that it writes has a timeline of the device."""
 
     def __init__(self, results: Any, device: bool) -> None:
         self._results = results
@@ -274,6 +294,7 @@ class _Results:
         return getattr(self._results, name)
 
     def save(self, path: str) -> None:
+        """Write the trace to a file, with the device's work in it."""
         self._results.save(path)
         with open(path, encoding="utf-8") as file:
             trace = json.load(file)
@@ -283,6 +304,7 @@ class _Results:
 
 
 def _with_device(events: list[Any], device: bool) -> list[Any]:
+    """The events of a trace without marks; with `device`, the device's work is among them."""
     timed = [e for e in events if e.get("ph") == "X" and "dur" in e]
     others = [e for e in events if e.get("ph") != "X" or "dur" not in e]
     found: list[Any] = []
@@ -293,6 +315,7 @@ def _with_device(events: list[Any], device: bool) -> list[Any]:
         end = float(event["ts"]) + float(event["dur"])
         while inside and inside[-1][1] < end:
             inside.pop()
+        # A mark, what is inside one, or an event of the host.
         if _is_mark(event["name"]):
             modelled = _modelled(event["name"])
             inside.append((event, end, event["name"].startswith(MARK) and modelled is None))
@@ -310,6 +333,7 @@ def _with_device(events: list[Any], device: bool) -> list[Any]:
 
 
 def _kernel(interval: Interval, begun: float) -> dict[str, Any]:
+    """An event of a trace for a stretch of modelled time; `begun` is when the clock was 0."""
     lane = int(interval.lane.rpartition(" ")[2])
     return {
         "ph": "X",
@@ -332,6 +356,10 @@ def _made(
     use_device: Any = None,
     **kwargs: Any,
 ) -> None:
+    """Make a profiler.
+
+    One for "cuda" records the host, too, because the device's work is done there.
+    """
     if not use_cuda and use_device != "cuda":
         original(self, enabled, use_device=use_device, **kwargs)
         return
@@ -352,6 +380,10 @@ def _began(original: Any, self: Any) -> Any:
 
 
 def _left(original: Any, self: Any, *error: Any) -> Any:
+    """Stop a profiler, and wrap what it has recorded.
+
+    After the last one, operators are no longer marked.
+    """
     if self in _recording:
         _recording.remove(self)
         if not _recording:
@@ -371,6 +403,7 @@ def _parsed(original: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
 
 @torch_patches()
 def _patches(opening: Opening) -> Iterator[Patch]:
+    """The patches of torch's profiler."""
     yield around(_profile, "__init__", _made)
     yield around(_profile, "_start_trace", _began)
     yield around(_profile, "__exit__", _left)

@@ -35,7 +35,11 @@ _function_modes: Final = find_internal("torch._C._len_torch_function_stack", oth
 
 
 def _make_nested(original: Any, *args: Any, **kwargs: Any) -> Any:
-    """`torch.nested.nested_tensor` and its like, of tensors on the device or for it."""
+    """Call `torch.nested.nested_tensor` or its like.
+
+    Tensors on the device, or for it, become a nested tensor there. Raises RuntimeError for tensors
+    on two devices.
+    """
     pieces = args[0] if args else [kwargs.get(name) for name in ("tensor_list", "ts", "t")]
     leaves = [leaf for leaf in leaves_of(pieces) if isinstance(leaf, torch.Tensor)]
     here = next((leaf._block.device for leaf in leaves if isinstance(leaf, Tensor)), None)
@@ -52,22 +56,27 @@ def _make_nested(original: Any, *args: Any, **kwargs: Any) -> Any:
 
 
 def _from_buffer(original: Any, buffer: Any, *args: Any, **kwargs: Any) -> Any:
-    """A nested tensor that was saved or sent: sizes, strides and offsets are on the host."""
+    """Rebuild a nested tensor that was saved or sent.
+
+    Its sizes, strides and offsets are on the host.
+    """
     if type(buffer) not in VIRTUAL:
         return original(buffer, *args, **kwargs)
     return run_nested(original, (buffer, *args), kwargs)
 
 
 def _has_function(original: Any, values: Any) -> bool:
-    """Layers ask whether some class wants to see the call before they take the fast path, which
-    runs here as well.
+    """True if a class among the values wants to see the call.
+
+    Layers ask so before they take the fast path, which nested tensors of the device take as well.
     """
     return bool(original(tuple(value for value in values if type(value) is not NestedTensor)))
 
 
 def _forget_loaded() -> None:
-    """Sparse tensors that were unpickled wait for the next `torch.load` to be validated: not on a
-    closed device.
+    """Remove the device's sparse tensors from those that wait to be validated.
+
+    The next `torch.load` would do that, on a device that is closed then.
     """
     waiting = sparse_tensors_to_validate()
     waiting[:] = [tensor for tensor in waiting if type(tensor) is not SparseTensor]
@@ -87,8 +96,10 @@ def _nested_patches(opening: Opening) -> Iterator[Patch]:
 
 
 def _wanted(kwargs: dict[str, Any], given: tuple[Any, ...]) -> VirtualDevice | None:
-    """The place a constructor is asked for, by its `device`, the default device or the tensors it
-    gets.
+    """The device that a constructor is asked for, or None for the host.
+
+    It is named by `device`, by the default device, which is put into `kwargs`, or by a tensor that
+    is given.
     """
     if kwargs.get("device") is None and _function_modes():
         default = torch.get_default_device()
@@ -105,6 +116,10 @@ _checking: Final[Any] = torch.sparse.check_sparse_tensor_invariants
 def _coo(
     original: Any, indices: Any = None, values: Any = None, size: Any = None, **kwargs: Any
 ) -> Any:
+    """Call `torch.sparse_coo_tensor`, which may be for the device.
+
+    Raises RuntimeError for indices and values on two devices.
+    """
     device = _wanted(kwargs, (values, indices))
     mixed = [
         v.device
@@ -118,6 +133,7 @@ def _coo(
         return original(
             *(value for value in (indices, values, size) if value is not None), **kwargs
         )
+    # It is for the device.
     if values is None:  # a size alone
         size = tuple(indices if size is None else size)
         indices = torch.empty((len(size), 0), dtype=torch.int64)
@@ -152,6 +168,10 @@ def _coo(
 
 
 def _compressed(kind: str, original: Any, *args: Any, **kwargs: Any) -> Any:
+    """Call `torch.sparse_csr_tensor` or its like, which may be for the device.
+
+    Raises RuntimeError for tensors on two devices.
+    """
     device = _wanted(kwargs, args)
     if device is None:
         return original(*args, **kwargs)
@@ -177,7 +197,7 @@ def _compressed(kind: str, original: Any, *args: Any, **kwargs: Any) -> Any:
 
 
 def _to(original: Any) -> Any:
-    """`.to` and all that ends in it, for sparse and nested host tensors."""
+    """The function to put in the place of `Tensor.to`; it moves sparse and nested tensors, too."""
 
     def to(self: Any, *args: Any, **kwargs: Any) -> Any:
         nested_one = self.is_nested and type(self) is torch.Tensor
@@ -199,8 +219,9 @@ def _to(original: Any) -> Any:
 
 
 def _validate(original: Any, *args: Any, **kwargs: Any) -> Any:
-    """`torch._validate_sparse_…_args`, which `torch.load` asks: the check reads the indices, so
-    that the CPU waits.
+    """Call `torch._validate_sparse_…_args`, as `torch.load` does.
+
+    The check reads the indices, so a wait is noted.
     """
     if any(type(value) in VIRTUAL for value in args):
         placement.note("item")
@@ -208,7 +229,10 @@ def _validate(original: Any, *args: Any, **kwargs: Any) -> Any:
 
 
 def _no_sparse_sum(original: Any, *args: Any, **kwargs: Any) -> Any:
-    """`smm` and `sspaddmm`, whose result would be sparse."""
+    """Call `smm` or `sspaddmm`.
+
+    Raises RuntimeError, as CUDA does, on the device: the result would be sparse.
+    """
     if any(type(value) is SparseTensor or type(value) in VIRTUAL for value in args):
         raise RuntimeError("NYI: CUDA sspaddmm is not implemented")
     return original(*args, **kwargs)
@@ -216,6 +240,7 @@ def _no_sparse_sum(original: Any, *args: Any, **kwargs: Any) -> Any:
 
 @torch_patches(Stage.WRAP)
 def _patches(opening: Opening) -> Iterator[Patch]:
+    """The patches of sparse tensors' constructors, checks and moves."""
     opening.closing.append(_forget_loaded)
     for owner in (torch, torch.Tensor):
         yield from (around(owner, name, _no_sparse_sum) for name in ("smm", "sspaddmm"))

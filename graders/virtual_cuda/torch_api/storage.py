@@ -1,4 +1,7 @@
-"""Storages, saving and loading, DLPack."""
+"""Storages, saving and loading, DLPack, and tensors that other processes share.
+
+A storage is the memory behind tensors; DLPack is how libraries hand tensors to each other.
+"""
 
 from __future__ import annotations
 
@@ -39,6 +42,10 @@ class PyCapsule:
 
 
 def _exported(tensor: Any) -> Any:
+    """A tensor over the same memory, to be handed out.
+
+    Raises BufferError for one that requires gradients, has the conjugate bit, or is not strided.
+    """
     if tensor.requires_grad:
         raise BufferError("Can't export tensors that require gradient, use tensor.detach()")
     if tensor.is_conj():
@@ -49,9 +56,10 @@ def _exported(tensor: Any) -> Any:
 
 
 def _dlpack(self: Any, **kwargs: Any) -> Any:
-    """Asked by every library that is not torch.
+    """`Tensor.__dlpack__`, which always raises BufferError.
 
-    All there can be here are host libraries, NumPy above all.
+    Every library that is not torch asks it. All there can be here are libraries of the host, NumPy
+    above all.
     """
     _exported(self)
     raise BufferError("Unsupported device in DLTensor.")
@@ -66,6 +74,11 @@ def _to_dlpack(original: Any, tensor: Any, *args: Any, **kwargs: Any) -> Any:
 
 
 def _from_dlpack(original: Any, ext_tensor: Any, **kwargs: Any) -> Any:
+    """The tensor in a capsule of ours, or a device tensor over another one's memory.
+
+    Any other object is torch's. Raises RuntimeError for a capsule that was taken in before, and
+    BufferError: see `_exported`.
+    """
     if type(ext_tensor) in VIRTUAL:
         taken = _exported(ext_tensor)
     elif isinstance(ext_tensor, PyCapsule):
@@ -108,7 +121,7 @@ _rebuild_from_type: Final = find_internal(
 
 
 def _address(block: Block, offset: int) -> int:
-    """The device's own address of a byte in a block; a block of nothing is at 0."""
+    """The device's address of a byte in a block; 0 for a block without bytes."""
     return block.device.memory.make_layout().spot(block).address + offset if block.size else 0
 
 
@@ -172,7 +185,7 @@ UntypedStorage.__module__ = "torch.storage"
 
 
 def on_device(storage: Any, block: Block) -> Any:
-    """The same storage object, saying from now on that it is on the device."""
+    """The storage itself, which says from now on that it is on the device."""
     if type(storage) is not UntypedStorage:
         storage.__class__ = UntypedStorage
     storage._block = block
@@ -208,8 +221,9 @@ def const_data_ptr(tensor: Any) -> int:
 
 
 def _lazy_clone(func: Any, args: Any, kwargs: Any) -> Any:
-    """A tensor that shares memory until one of the two is written to; the host's kernels copy it
-    then.
+    """Run `aten::_lazy_clone`: a tensor that shares memory until one of the two is written to.
+
+    The host's kernels copy it then.
     """
     (tensor,) = args
     device = require_open_device(tensor)
@@ -226,12 +240,15 @@ operator("_lazy_clone", plan=_lazy_clone)
 
 
 def as_bytes(storage: Any) -> torch.Tensor:
-    """A host tensor over the bytes of a storage."""
+    """A host tensor over the bytes of a storage, which it shares."""
     return host_set(torch.empty(0, dtype=torch.uint8, device="cpu"), storage)  # type: ignore[no-any-return]
 
 
 def _make(cls: Any, *args: Any, device: Any = None, **kwargs: Any) -> Any:
-    """`torch.UntypedStorage(..., device="cuda")`."""
+    """Make a storage, as `torch.UntypedStorage(..., device="cuda")` does.
+
+    Raises DeviceClosed and OutOfMemoryError.
+    """
     open_device = None if device is None else open_device_named(device)
     if open_device is None:
         if device is not None:
@@ -251,7 +268,10 @@ def _make(cls: Any, *args: Any, device: Any = None, **kwargs: Any) -> Any:
 
 
 def _copy_(self: Any, source: Any, non_blocking: Any = False) -> Any:
-    """`storage.copy_(other)`, which may cross between host and device."""
+    """`storage.copy_(other)`.
+
+    Records the copy where it leads from one device to another.
+    """
     # C++ asks for the same class only of what it cannot convert; both are host storages to it.
     raw = source._untyped_storage if isinstance(source, torch.storage.TypedStorage) else source
     target = _place(self)
@@ -280,7 +300,10 @@ def _elsewhere(target: Any, storage: Any) -> RuntimeError:
 
 
 def _set_on_host(self: Any, *args: Any, **kwargs: Any) -> Any:
-    """`x.set_(storage)`: C++ takes a storage on the device for the host's."""
+    """`x.set_(storage)`; raises RuntimeError if a host tensor is given a storage of the device.
+
+    C++ takes such a storage for the host's.
+    """
     source = args[0] if args else kwargs.get("source")
     raw = source._untyped_storage if isinstance(source, torch.storage.TypedStorage) else source
     if type(raw) is UntypedStorage and not isinstance(self, Tensor):
@@ -289,6 +312,10 @@ def _set_on_host(self: Any, *args: Any, **kwargs: Any) -> Any:
 
 
 def _set_(func: Any, args: Any, kwargs: Any) -> Any:
+    """Run `aten::set_`: give a device tensor other memory.
+
+    Raises RuntimeError for memory on another device.
+    """
     target, source, *rest = args
     storage = storage_of(source) if isinstance(source, Tensor) and rest else source
     if (
@@ -335,8 +362,10 @@ _REQUIRES_GRAD: Final = 4  # where _rebuild_tensor_v2 and _v3 take it
 
 
 def _reduce(self: Any, protocol: Any) -> Any:
-    """`Tensor.__reduce_ex__` and `Parameter.__reduce_ex__`, for a tensor whose class is not what it
-    says.
+    """What pickle saves of a device tensor: a function and its arguments.
+
+    Replaces `Tensor.__reduce_ex__` and that of `Parameter`, because the tensor's class is not what
+    it says. Raises DeviceClosed.
     """
     require_open_device(self)
     state = {name: value for name, value in self.__dict__.items() if name not in HIDDEN_IN_TENSORS}
@@ -353,6 +382,7 @@ def _reduce(self: Any, protocol: Any) -> Any:
 
 
 def _parts(tensor: Any, protocol: Any) -> Any:
+    """The function and the arguments that rebuild a tensor's values, without its class."""
     if tensor.layout is not torch.strided or tensor.is_nested:
         return _reduce_tensor(tensor, protocol)
     torch.utils.hooks.warn_if_has_hooks(tensor)
@@ -367,8 +397,10 @@ Tensor.__reduce_ex__ = _reduce  # type: ignore[method-assign]
 
 
 def _shared(tensor: Any) -> Any:
-    """Hands a tensor to another process, which sees the same memory; that process needs the device,
-    too.
+    """What another process is sent to see the same memory: a function and its arguments.
+
+    That process needs the device, too. Raises DeviceClosed, and RuntimeError for a tensor with a
+    history.
     """
     if tensor.requires_grad and not tensor.is_leaf:
         return torch.multiprocessing.reductions.reduce_tensor(
@@ -388,8 +420,9 @@ def _shared(tensor: Any) -> Any:
 
 
 def _as_of_the_host(storage: Any) -> Any:
-    """How torch hands a storage of the host to another process, also one that says that it is on
-    the device.
+    """What another process is sent to see the memory of a storage.
+
+    It is what torch sends for one of the host, also where this one says that it is on the device.
     """
     kind = type(storage)
     storage.__class__ = _Base
@@ -408,6 +441,10 @@ def _taken_in(
     parameter: bool,
     requires_grad: bool,
 ) -> Any:
+    """The device tensor that another process has sent.
+
+    Raises RuntimeError where this process has no virtual device open.
+    """
     device = open_device_named(label)
     if device is None:
         raise RuntimeError(
@@ -427,7 +464,7 @@ for _kind in (Tensor, Parameter):
 
 
 def _set_metadata(original: Any, tensor: Any, metadata: Any) -> None:
-    """The conjugate and the negative bit of a tensor that was loaded."""
+    """Give a tensor that was loaded its conjugate and negative bits."""
     if type(tensor) in VIRTUAL:
         original(tensor._inner, metadata)
     original(tensor, metadata)
@@ -451,6 +488,7 @@ def _share_cuda(original: Any, self: Any, *args: Any) -> Any:
 
 @torch_patches()
 def _patches(opening: Opening) -> Iterator[Patch]:
+    """The patches of storages, DLPack and loading."""
     yield around(torch.storage.TypedStorage, "_new_wrapped_storage", _wrapped)
     dlpack: Any = torch.utils.dlpack
     for home in (torch, dlpack):

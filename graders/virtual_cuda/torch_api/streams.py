@@ -1,4 +1,8 @@
-"""Streams and events of the virtual device."""
+"""Streams and events of the virtual device.
+
+All work is done at once, except what `torch.cuda._sleep` does. The ledger notes how streams wait
+for each other, and the modelled clock reads that.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +38,7 @@ _REMEMBERED: Final = 4096  # changes of the current stream that a backward pass 
 
 
 class _Handle:
-    """What stands for something of the driver: it can be neither copied nor sent elsewhere."""
+    """Base of what stands for something of the driver: it cannot be copied or pickled."""
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         name = "torch.Event" if type(self) is AnyEvent else type(self).__name__
@@ -47,7 +51,7 @@ def _check_stream(stream: Any) -> None:
 
 
 class AnyEvent(_Handle):
-    """`torch.Event`: remembers when it was recorded."""
+    """`torch.Event`: remembers when it was recorded, and on which device."""
 
     def __init__(
         self,
@@ -65,6 +69,10 @@ class AnyEvent(_Handle):
         self._index: int | None = None  # the device it was recorded on
 
     def record(self, stream: Any = None) -> None:
+        """Note that a stream has reached this event.
+
+        Raises RuntimeError for a stream of another device than before.
+        """
         _check_stream(stream)
         self._at = perf_counter()
         if now.gpu is None:
@@ -86,7 +94,7 @@ class AnyEvent(_Handle):
             _note("wait", stream, self._row)
 
     def query(self) -> bool:
-        """True if the device has reached it.
+        """True if the device has reached the event.
 
         Asking takes modelled time, so that a loop that asks comes to an end.
         """
@@ -108,6 +116,11 @@ class AnyEvent(_Handle):
         placement.note("event.synchronize", explicit=True)
 
     def elapsed_time(self, end_event: Any) -> float:
+        """The milliseconds from this event to another one; modelled where a GPU was chosen.
+
+        Raises ValueError and RuntimeError, as CUDA does, for events that were not recorded, not
+        reached or not made for timing.
+        """
         if not isinstance(end_event, AnyEvent) or isinstance(self, Event) is not isinstance(
             end_event, Event
         ):
@@ -127,7 +140,7 @@ class AnyEvent(_Handle):
         return float(end_event._at - self._at) * 1e3
 
     def ipc_handle(self) -> bytes:
-        """What another process makes the event of; `torch.cuda.Event` has it."""
+        """Raise NotImplementedError, as torch does: only `torch.cuda.Event` has a handle."""
         raise NotImplementedError(
             "torch.Event ipc is not supported yet, please open an issue if you need this!"
         )
@@ -175,6 +188,10 @@ class Event(AnyEvent):
         super().__init__(enable_timing=enable_timing, blocking=blocking, interprocess=interprocess)
 
     def ipc_handle(self) -> bytes:
+        """Bytes of which another process makes the event.
+
+        Raises CUDA's error for an event that was not made for that.
+        """
         if self.interprocess and self.enable_timing:
             raise cuda_error("invalid argument", "InvalidValue")
         if not self.interprocess:
@@ -189,7 +206,8 @@ class Event(AnyEvent):
     def from_ipc_handle(cls, device: Any, handle: bytes) -> Any:
         """An event of another process.
 
-        What that recorded is done: nothing runs later than the call that starts it.
+        What that recorded is done: nothing runs later than the call that starts it. Raises
+        RuntimeError for bytes that are no handle, or one of this process.
         """
         if len(handle) != _HANDLE:
             raise RuntimeError(
@@ -207,9 +225,9 @@ class Event(AnyEvent):
 
 
 class Stream(_Handle):
-    """`torch.cuda.Stream`: in order by nature.
+    """`torch.cuda.Stream`, whose work is in order by nature.
 
-    Two objects of one device and id are the same stream.
+    Two objects with one device and one id are the same stream.
     """
 
     device_type = 1
@@ -218,11 +236,16 @@ class Stream(_Handle):
         self, device: Any = None, priority: int = 0, *, stream_id: int | None = None, device_index: int | None = None,
         device_type: int = 1, stream_ptr: int | None = None,
     ) -> None:  # fmt: skip
+        """Take the next stream of the device's pool, or the one that is named by its id.
+
+        Raises CUDA's error for a device that is not there.
+        """
         assert now.gpu is not None
         index = index_of(now.gpu, device) if device_index is None else device_index
         if device_index is None and index >= len(now.gpu.devices):
             raise invalid_ordinal_error()
         self.device_index = now.gpu.current if index < 0 and device_index is None else index
+        # The next one of the pool; its id tells its number there and its priority.
         if stream_id is None:
             self.priority = min(max(priority, _PRIORITIES[1]), _PRIORITIES[0])
             stream_id = stream_ptr
@@ -261,7 +284,10 @@ class Stream(_Handle):
 
     @property
     def _busy_until(self) -> float:
-        """When the work of `torch.cuda._sleep` on the stream ends; all other work is done at once."""
+        """When the work of `torch.cuda._sleep` on the stream ends.
+
+        All other work is done at once.
+        """
         return _busy.get((self.device_index, self.stream_id), 0.0)
 
     @_busy_until.setter
@@ -282,6 +308,7 @@ class Stream(_Handle):
         event.wait(self)
 
     def query(self) -> bool:
+        """True if the stream has done its work; asking takes modelled time."""
         gpu = now.gpu
         clock = None if gpu is None else gpu.clock()
         if gpu is None or clock is None:
@@ -345,7 +372,7 @@ capture: Final = _Capture()
 
 
 class _Thread(threading.local):
-    """Which streams are in use; as in CUDA, each thread has its own."""
+    """The streams in use; as in CUDA, each thread has its own."""
 
     def __init__(self) -> None:
         self.gpu: Any = None
@@ -373,8 +400,10 @@ _thread: Final = _Thread()
 
 
 def _note(what: StreamEvent, stream: Any = None, other: int = 0) -> int:
-    """Write about a stream, or else the current one, into the ledger of the open device; gives the
-    row's number.
+    """Write about a stream into the ledger of the open device; returns the row's number.
+
+    Without a stream it is the current one. Returns -1 where no device is open. Raises CUDA's error
+    after an assertion on the device has failed.
     """
     gpu = now.gpu
     if gpu is None:
@@ -392,14 +421,16 @@ def _note(what: StreamEvent, stream: Any = None, other: int = 0) -> int:
 
 
 def _wait_until(at: float) -> None:
-    """The host waits until a stream has slept."""
+    """Let the host wait until a stream has slept."""
     while (left := at - perf_counter()) > 0 and _busy:
         sleep(left)
 
 
 def _before_wait(kind: str) -> None:
-    """Before a wait is recorded: for all streams, for the current one, or for nothing, if that was
-    waited for.
+    """Let the host sleep as long as the wait that is about to be recorded takes.
+
+    "synchronize" waits for all streams of the device, and most others for the current one. Those of
+    a stream or an event have waited already.
     """
     gpu = now.gpu
     assert gpu is not None
@@ -412,6 +443,7 @@ def _before_wait(kind: str) -> None:
 
 
 def _sleep(cycles: int) -> None:
+    """`torch.cuda._sleep`: the current stream is busy for this many cycles."""
     gpu = now.gpu
     assert gpu is not None
     stream = _current()
@@ -473,7 +505,10 @@ class _Backward:
         self.used: set[Stream] = set()
 
     def follow(self, number: int) -> None:
-        """Use the streams that were in use when the node with this number was made."""
+        """Use the streams that were in use when the node with this number was made.
+
+        Each waits for the one that was in use before it.
+        """
         place = bisect.bisect_right(_thread.changes, number, key=lambda change: change[0])
         wanted = _thread.changes[place - 1][1] if 0 < place <= len(_thread.changes) else {}
         if number > _thread.changes[-1][0] + (
@@ -522,8 +557,10 @@ def _dispatched(func: Any, types: Any, args: Any = (), kwargs: Any = None) -> An
 
 @contextlib.contextmanager
 def on_streams_of_forward() -> Iterator[None]:
-    """Run a backward pass on the streams that its forward pass used, for the length of a `with`
-    block.
+    """Run a backward pass on its forward pass's streams, for the length of a `with` block.
+
+    Afterwards the streams of before are in use, and wait for those. Does nothing if the thread has
+    never changed its stream, while a graph is captured, or inside another backward pass.
     """
     _thread.current(0)
     if not _thread.changes or capture.graph is not None or _running.backward is not None:
@@ -540,7 +577,10 @@ def on_streams_of_forward() -> Iterator[None]:
 
 
 def use_streams_of_node(node: Any) -> None:
-    """Before a student's own `autograd.Function.backward`: use the streams of its forward."""
+    """Use the streams that a node's forward used, if a backward pass follows those.
+
+    Called before a student's own `autograd.Function.backward`.
+    """
     if _running.backward is not None:
         _running.backward.follow(node._sequence_nr())
 
@@ -550,15 +590,15 @@ _current_node: Final = find_internal("torch._C._current_autograd_node", otherwis
 
 
 def tf32_allowed() -> bool:
-    """Whether products of float32 may use tensor cores.
+    """True if products of float32 may use tensor cores.
 
-    The old name may raise once the new one was used.
+    torch's old name for this may raise once the new one was used.
     """
     return bool(torch.backends.cuda.matmul.fp32_precision == "tf32")
 
 
 def _noting_tf32(setter: Any) -> Any:
-    """The same setter; the ledger says from where on products may use TF32."""
+    """A function that calls `setter`; the ledger says from where on products may use TF32."""
 
     def noted(*args: Any) -> Any:
         before = tf32_allowed()
@@ -587,12 +627,14 @@ def _begun(gpu: VirtualGpu) -> tuple[Patch, ...]:
 
 @torch_patches()
 def _patches(opening: Opening) -> Iterator[Patch]:
+    """The patches of streams, events and the settings of TF32."""
     opening.closing.append(_busy.clear)
     opening.again.append(_begun)
     opening.closing.append(lambda: _thread.current(0))  # forgets the device
     _begun(opening.gpu)
     for name in filter(partial(hasattr, torch._C), _PRECISION):
         yield torch._C, name, _noting_tf32(getattr(torch._C, name))
+    # Classes, and the functions in C++ that torch.cuda calls.
     for home in (torch.cuda, torch.cuda.streams, torch):
         yield home, "Event", AnyEvent if home is torch else Event
         yield home, "Stream", Stream

@@ -25,7 +25,11 @@ _get_grad: Final = _Base.grad.__get__
 
 
 def _set_data(self: Any, value: Any) -> None:
-    """`x.data = value` for every combination of host and device tensors."""
+    """Set `x.data`, where both tensors may be on the host or on the device.
+
+    Where a host tensor becomes a device tensor, or the other way round, its gradient stays where it
+    is.
+    """
     mine = isinstance(self, Tensor)
     theirs = isinstance(value, Tensor)
     if mine is not theirs:
@@ -43,9 +47,9 @@ _DATA: Final = property(_Base.data.__get__, _set_data)
 
 
 class _Members:
-    """Everything a device tensor has or does in its own way.
+    """Everything that a device tensor has or does in its own way.
 
-    Copied into `Tensor`, which torch must find bare.
+    It is copied into `Tensor`, which torch must find bare.
     """
 
     data = _DATA
@@ -117,6 +121,10 @@ class _Members:
         raise RuntimeError(f"cannot pin '{type_name(self)}' only dense CPU tensors can be pinned")
 
     def type(self: Any, dtype: Any = None, non_blocking: bool = False, **kwargs: Any) -> Any:
+        """The name of the tensor's type, or the tensor as another type.
+
+        Raises ValueError for a type that is not known.
+        """
         if dtype is None:
             return type_name(self)
         if isinstance(dtype, torch.dtype):
@@ -129,8 +137,9 @@ class _Members:
         return self.to(wanted) if "cuda" in name else self.cpu().to(wanted)
 
     def to(self: Any, *args: Any, **kwargs: Any) -> Any:
-        """`torch.Tensor.to` as it is at the moment; without an open device torch would blame its
-        own build.
+        """`torch.Tensor.to` as it is at the moment.
+
+        Raises DeviceClosed; without an open device torch would blame its own build.
         """
         require_open_device(self)
         return torch.Tensor.to(self, *args, **kwargs)
@@ -140,6 +149,7 @@ class _Members:
         return torch.Tensor.cuda(self, *args, **kwargs)
 
     def __repr__(self: Any, *, tensor_contents: Any = None) -> str:
+        """The tensor as torch prints one of a GPU; it can also be asked of a closed device."""
         if self._block.device.closed:
             return f"<tensor of shape {tuple(self.shape)} on a virtual device that is closed>"
         shown = self
@@ -160,8 +170,10 @@ class _Members:
         return object.__format__(self, spec)
 
     def __setitem__(self: Any, index: Any, value: Any) -> None:
-        """A number becomes a host scalar first, as for CUDA: writing one element waits, filling a
-        row does not.
+        """Write into the tensor; raises what CUDA raises.
+
+        A number becomes a scalar of the host first, as for CUDA: to write one element waits, to
+        fill a row does not.
         """
         if isinstance(value, (int, float, complex)):
             value = torch.scalar_tensor(value, dtype=self.dtype, device="cpu")
@@ -179,6 +191,11 @@ class _Members:
         return sorted(names - {"__cuda_array_interface__"} if self.is_sparse else names)
 
     def __deepcopy__(self: Any, memo: dict[Any, Any]) -> Any:
+        """A copy with memory of its own, its gradient and its attributes.
+
+        Tensors over one storage share the copy of that. Raises RuntimeError for a tensor with a
+        history, and DeviceClosed.
+        """
         if id(self) in memo:
             return memo[id(self)]
         if not self.is_leaf:
@@ -210,6 +227,7 @@ class _Members:
             block = storages[key]._block
             where = inner.storage_offset(), inner.shape, inner.stride()
             fresh = storage.host_set(torch.empty(0, dtype=inner.dtype), copied, *where)
+        # What else the tensor has.
         twin = _twin(self, fresh, block)
         if self.grad is not None:
             twin.grad = copy.deepcopy(self.grad, memo)
@@ -233,7 +251,7 @@ _NO_COPY: Final = (
 
 
 def _twin(tensor: Any, inner: torch.Tensor, block: Any) -> Any:
-    """A tensor of the same class around other values."""
+    """A tensor of the class of `tensor` around other values."""
     twin = wrap(inner, block)
     twin.requires_grad_(tensor.requires_grad)
     twin.__class__ = type(tensor)

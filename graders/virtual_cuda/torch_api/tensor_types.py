@@ -1,5 +1,7 @@
-"""Legacy tensor types, students' tensor subclasses and dispatch modes, and methods called through
-`torch.Tensor`.
+"""Types and classes of tensors: legacy types, students' subclasses, and dispatch modes.
+
+A legacy type is `torch.cuda.FloatTensor` or its like. A student's class is a subclass of
+`torch.Tensor`; tensors on the device have a class that is made of it and stands for it.
 """
 
 from __future__ import annotations
@@ -39,8 +41,9 @@ _PREFIX: Final = "torch.cuda."
 
 
 class LegacyType(type):
-    """The type of `torch.cuda.FloatTensor`: a name for a dtype on the device, not a class that
-    tensors have.
+    """The type of `torch.cuda.FloatTensor` and its like.
+
+    It names a dtype on the device, and is not a class that tensors have.
     """
 
     dtype: torch.dtype
@@ -56,6 +59,7 @@ class LegacyType(type):
         )
 
     def __call__(cls, *args: Any, device: Any = None, **kwargs: Any) -> Any:
+        """Make a tensor, with torch's warning that this is the old way."""
         warnings.warn(
             "The torch.cuda.*DtypeTensor constructors are no longer recommended. It's best to use methods such as "
             "torch.tensor(data, dtype=*, device='cuda') to create tensors.",
@@ -73,8 +77,10 @@ class LegacyType(type):
 
 
 def construct(dtype: torch.dtype, device: Any, *args: Any) -> Any:
-    """The constructor of old: sizes as numbers or a `torch.Size`, or values in a sequence, or a
-    tensor.
+    """Make a device tensor as the constructors of old do.
+
+    The arguments are sizes, as numbers or a `torch.Size`, or values in a sequence, or a tensor.
+    Raises RuntimeError for another kind of device, and TypeError for another kind of tensor.
     """
     open_device = open_device_named(device)
     if open_device is None and (kind := torch.device(device).type) != "cuda":
@@ -103,7 +109,7 @@ def _options(dtype: torch.dtype, device: str) -> str:
 
 
 def construct_sparse(dtype: torch.dtype, device: Any, *args: Any) -> Any:
-    """The same for COO tensors: indices and values, or sizes."""
+    """Make a COO tensor as the constructors of old do: of indices and values, or sizes."""
     if args and isinstance(args[0], torch.Tensor):
         return torch.sparse_coo_tensor(*args, dtype=dtype, device=device)
     sizes = args[0] if len(args) == 1 and isinstance(args[0], torch.Size) else args or (0,)
@@ -136,8 +142,9 @@ TYPES: Final = {
 
 
 def _dtype_on_device(named: Any) -> torch.dtype | None:
-    """The dtype that a type of `torch.cuda` names, given as a class or in words; None for any
-    other.
+    """The dtype that a type of `torch.cuda` names, or None for any other type.
+
+    The type is given as a class or in words.
     """
     if isinstance(named, LegacyType):
         return named.dtype
@@ -160,6 +167,10 @@ _default_on_device = False  # whether a default tensor type on the device is in 
 
 
 def _set_default(original: Any, t: Any, /) -> None:
+    """Call `torch.set_default_tensor_type`.
+
+    A type on the device also makes that the default device, and changes `torch.Tensor(...)`.
+    """
     global _default_on_device
     dtype = _dtype_on_device(t)
     original(t if dtype is None else f"torch.{_name(dtype)}")
@@ -180,7 +191,7 @@ def _new(cls: Any, *args: Any, device: Any = None, **kwargs: Any) -> Any:
 
 
 def forget_default_type() -> None:
-    """A default tensor type on the device ends with it."""
+    """Undo a default tensor type on the device, when the device closes."""
     global _default_on_device
     if _default_on_device:
         torch.set_default_device(None)
@@ -204,8 +215,9 @@ _DEVICE: Final = 6  # where _make_wrapper_subclass takes the device, counted aft
 
 
 class _Bridge(Tensor):
-    """Where `super().__torch_function__` of a student's class arrives: torch's own, which keeps the
-    class.
+    """Where `super().__torch_function__` of a student's class arrives.
+
+    It is torch's own, which keeps the class.
     """
 
 
@@ -222,8 +234,9 @@ Tensor.__new__ = lambda cls, *args, **kwargs: student_class(cls)(*args, **kwargs
 
 
 def _past_inside(cls: Any, name: str) -> Any:
-    """A student's own `__getattribute__` or `__setattr__`, which is not asked for what is inside of
-    a tensor.
+    """A student's own `__getattribute__` or `__setattr__`, for device tensors.
+
+    It is not asked for what is inside of a tensor.
     """
     plain = getattr(Tensor, name)
     own = getattr(cls, name)
@@ -235,10 +248,10 @@ def _past_inside(cls: Any, name: str) -> Any:
 
 
 class _StudentClass(DeviceClass):
-    """The class of the classes that are made of students': what code sets there is set in the
-    student's class.
+    """The metaclass of the classes that are made of students'.
 
-    On a GPU the two are one: `type(self).calls += 1` counts for tensors on the host, too.
+    What code sets there is set in the student's class. On a GPU the two are one: `type(self).calls
+    += 1` counts for tensors on the host, too.
     """
 
     def __setattr__(cls, name: str, value: Any) -> None:
@@ -251,6 +264,10 @@ class _StudentClass(DeviceClass):
 
 
 def _device_class(cls: Any) -> Any:
+    """The class that device tensors have for a student's class; made at the first call.
+
+    It derives from the student's class and from `Tensor`.
+    """
     found = _made.get(cls)
     if found is None:
         inherited = cls.__torch_function__
@@ -309,7 +326,7 @@ def host_class(cls: Any) -> Any:
 
 
 def as_subclass(self: Any, cls: Any) -> Any:
-    """`Tensor.as_subclass` for host and device tensors alike."""
+    """`Tensor.as_subclass` for host and device tensors alike; the memory is shared."""
     if type(self) not in VIRTUAL:
         return _as_subclass(self, host_class(cls))
     cls = device_class(cls)
@@ -340,8 +357,10 @@ def detach_as(cls: Any, data: Any, requires_grad: bool) -> Any:
 
 
 def _make_wrapper(original: Any, cls: Any, *args: Any, **kwargs: Any) -> Any:
-    """Other classes of torch's that wrap tensors, nested ones above all: C++ must not hear of a
-    device it lacks.
+    """Call `Tensor._make_wrapper_subclass` for a class that wraps tensors.
+
+    C++ must not hear of a device that it lacks, so it is told "lazy"; the class is changed so that
+    Python hears "cuda". Nested tensors above all have such a class.
     """
     cls = host_class(cls)
     device = open_device_named(args[_DEVICE] if len(args) > _DEVICE else kwargs.get("device"))
@@ -363,8 +382,9 @@ _translated: Final[dict[Any, Any]] = {}
 
 
 def _translate(cls: Any) -> None:
-    """Have the `__torch_dispatch__` of a class told the names that a GPU's tensors and devices
-    have.
+    """Change a class so that its `__torch_dispatch__` is told a GPU's names.
+
+    They are the classes of tensors and the devices that a program on a GPU would see.
     """
     if cls in _translated:
         return
@@ -387,7 +407,7 @@ def _translate(cls: Any) -> None:
 
 
 def _renamed_devices(given: Any) -> Any:
-    """The arguments of an operator, or those by keyword, as a program on a GPU would be given them."""
+    """The arguments of an operator, with the devices that a program on a GPU would see."""
     if type(given) is dict:
         return {name: _renamed_device(value) for name, value in given.items()}
     return tuple(map(_renamed_device, given)) if type(given) is tuple else given
@@ -424,7 +444,10 @@ def _closed(func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
 
 
 def forget_classes() -> None:
-    """Classes made for a `with` block end with it."""
+    """Undo what was done to classes, when the device closes.
+
+    Tensors of classes that were made for it raise DeviceClosed from now on.
+    """
     if not (_made or _renamed or _translated):
         return
     with class_watch:
@@ -447,6 +470,7 @@ def forget_classes() -> None:
 
 @torch_patches()
 def _patches(opening: Opening) -> Iterator[Patch]:
+    """The patches of legacy types, tensor subclasses and dispatch modes."""
     opening.closing.extend((forget_default_type, forget_classes))
     yield from ((home, name, legacy) for (home, name), legacy in TYPES.items())
     yield around(torch.Tensor, "type", _type)
@@ -470,7 +494,7 @@ def _either(own: Any, others: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
 
 @torch_patches(Stage.WRAP)
 def _unbound_patches(opening: Opening) -> Iterator[Patch]:
-    """Methods and attributes that are looked up on `torch.Tensor` and called with a device tensor."""
+    """The patches of what is looked up on `torch.Tensor` and used with a device tensor."""
     for name in ("numpy", "tolist", "type"):
         yield around(torch.Tensor, name, functools.partial(_either, getattr(Tensor, name)))
     yield torch.Tensor, "device", property(_device)
