@@ -68,10 +68,11 @@ def _children() -> Children:
 
 
 def call_counting_lines(call: Call, *args: Any) -> tuple[Any, ExecutedLines]:
-    """Call the student's function and count the executed lines; none while a debugger is tracing.
+    """Call the student's function and count the executed lines.
 
-    Lines of files beside the student's, and of text that is executed, count under the number 0. In
-    the sandbox lines of all threads count. Raises StudentRaised.
+    While a debugger is tracing, none are counted. Lines of files beside the student's, and of text
+    that is executed, count under the number 0. In the sandbox lines of all threads count. Raises
+    StudentRaised.
     """
     from virtual_cuda.hooks import from_library  # and torch with it
 

@@ -132,7 +132,10 @@ def weights_before(seed: int) -> tuple[Any, ...]:
 
 
 def make_batch(seed: int) -> tuple[Any, Any]:
-    """Sprites and classes, copied: a solution may write into them."""
+    """Copies of the sprites and classes.
+
+    A solution may write into them.
+    """
     _, pictures, classes = _drawn(seed)
     return pictures.clone(), classes.clone()
 
@@ -195,7 +198,10 @@ def on_the_device(call: Call) -> Cases[Stepped]:
 
 @step.probe(machine="two gpus", edge=True)
 def on_the_second_gpu(call: Call) -> Cases[Stepped]:
-    """Autocast needs the type of the device, and a solution may send the batch to that type."""
+    """A step on the second GPU.
+
+    Autocast needs the type of the device, and a solution may send the batch to that type.
+    """
     return try_scenarios({"on_the_second_gpu": lambda: _step(call, "cuda:1")})
 
 
@@ -367,7 +373,10 @@ def _explain_error(error: StudentRaised, call: Call, device: Any, model: Any) ->
 
 
 def _order_to_the_end(call: Call, device: Any) -> tuple[str, ...]:
-    """What the function does with a disabled scaler; where it raises again, up to there."""
+    """The calls that the student's function makes with a disabled scaler.
+
+    It is called once more for this. Where it raises again, they are those up to there.
+    """
     log = PrecisionLog(call)
     model = log.make_model(*layers(call.seed)).to(device)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -473,7 +482,7 @@ def _cases(seen: Seen, wanted: Seen, *names: str) -> Iterator[tuple[str, Stepped
 
 
 def _clipped_case(name: str, seen: Seen) -> Stepped | None:
-    """The clipped step, to compare the step without `max_norm` with; None for other scenarios.
+    """The clipped step, beside the step without `max_norm`; None for other scenarios.
 
     The line that a failure shows is still one of the scenario `name`.
     """

@@ -205,9 +205,10 @@ def _hits_elsewhere(outputs: Outputs, classes: list[int]) -> tuple[int, int]:
 
 
 def classes_of(outputs: Outputs) -> list[int]:
-    """The targets: right for most sprites, wrong for the second, and for all of the last batch.
+    """The targets, of which most are what the model finds.
 
-    The second one's class has the second largest output.
+    They are wrong for the second sprite, and for all of the last batch. The second one's class has
+    the second largest output.
     """
     last_batch = (len(outputs) - 1) // BATCH * BATCH
     classes = []
@@ -298,7 +299,7 @@ class Evaluated(Case, frozen=True):
     sizes: list[int]  # of the batches
 
     def training_parts(self) -> list[list[str]]:
-        """For each pass in which a part was in training mode, the names of these parts."""
+        """The names of the parts in training mode, for each pass that had any."""
         found = []
         for each in self.passes:
             names = sorted(PARTS[part] for part in each.training if part in PARTS)
@@ -445,7 +446,10 @@ def evaluated(call: Call) -> Cases[Evaluated]:
 
 @evaluate.probe(machine="two gpus")
 def evaluated_on_the_second_gpu(call: Call) -> Cases[Evaluated]:
-    """The model is there already; a batch that goes to "cuda" goes to the first GPU."""
+    """An evaluation of a model that is on the second GPU already.
+
+    A batch that goes to "cuda" goes to the first GPU.
+    """
     return try_scenarios(
         {"on_the_second_gpu": lambda: _evaluate(call, "cuda:1", samples=2, moved=True)}
     )
@@ -717,7 +721,10 @@ def _expect_full_precision(name: str, case: Evaluated, seen: Seen) -> None:
 def _wrong_number(
     which: int, name: str, case: Evaluated, reference: Evaluated, is_mean_of_means: bool
 ) -> Failed:
-    """The failure of a wrong loss or accuracy: what number it is, where that can be told."""
+    """The failure of a wrong loss or accuracy.
+
+    It says what number it is, where that can be told.
+    """
     structural = _missing_or_swapped(which, name, case, reference)
     if structural is not None:
         return structural

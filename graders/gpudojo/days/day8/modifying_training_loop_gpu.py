@@ -244,7 +244,10 @@ def _lines_moving_the_model(call: Call, log: TrainingLog) -> list[int | None]:
 
 @train.probe
 def epochs(call: Call) -> Cases[Epoch]:
-    """An empty loader first: what a function remembers of it must not change the next epoch."""
+    """Epochs on the device and on the CPU.
+
+    An empty loader comes first: what a function remembers of it must not change the next epoch.
+    """
     device = call.device
     return try_scenarios(
         {
@@ -259,7 +262,7 @@ def epochs(call: Call) -> Cases[Epoch]:
 
 @train.probe(machine="two gpus")
 def an_epoch_on_the_second_gpu(call: Call) -> Cases[Epoch]:
-    """The model is there already, and the device is a string."""
+    """An epoch of a model that is on the second GPU already; the device is a string."""
     return try_scenarios({"already_there": lambda: _train(call, "cuda:1", samples=2, moved=True)})
 
 
@@ -394,7 +397,10 @@ def learns_as_it_should(seen: Seen, wanted: Seen) -> None:
 
 
 def _why_it_learned_wrongly(case: Epoch) -> Failed:
-    """The failure of an epoch with wrong weights: the first of its causes that is found."""
+    """The failure of an epoch with wrong weights.
+
+    It is the first of the possible causes that is found.
+    """
     return (
         _wrong_order(case)
         or _wrong_gradients(case)
@@ -544,7 +550,10 @@ def returns_the_mean_loss_per_sample(seen: Seen, wanted: Seen) -> None:
 
 
 def _wrong_mean(case: Epoch, mean: float, samples: int) -> Failed:
-    """The failure of another number than the mean: what number it is, where that can be told."""
+    """The failure of a number other than the mean.
+
+    It says what number it is, where that can be told.
+    """
     value = case.value
     assert value is not None
     expected = f"{mean:.4f}, the mean over all samples of this epoch's losses"
@@ -563,7 +572,7 @@ def _wrong_mean(case: Epoch, mean: float, samples: int) -> Failed:
 
 
 def _wrong_divisor(value: float, mean: float, samples: int) -> int | None:
-    """The number by which the sum over the samples was divided; None if it is not that."""
+    """A wrong number by which the sum over the samples was divided; None if there is none."""
     for divisor in range(1, 2 * samples):
         if divisor != samples and _is_near(value, mean * samples / divisor):
             return divisor

@@ -154,7 +154,7 @@ def _move(call: Call, device: Any, start: Any = "cpu", model: Any = None) -> Mov
 
 @move_model.probe
 def moved(call: Call) -> Cases[MovedModel]:
-    """To the device, by either of its names (`cuda` for `cuda:0`), and back."""
+    """Moves to the device, by either of its names (`cuda` for `cuda:0`), and back."""
     without_parameters = nn.Sequential(nn.Flatten(), nn.ReLU())
     return try_scenarios(
         {

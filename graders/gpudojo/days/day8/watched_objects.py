@@ -164,7 +164,10 @@ class WatchLog:
         return value
 
     def backward_begins(self, gradient: Any) -> None:
-        """Is called when a backward pass begins, with the gradient of the loss."""
+        """Record the beginning of a backward pass; here, nothing is recorded.
+
+        `gradient` is the gradient of the loss.
+        """
 
     def copied_lines(self) -> dict[str, int | None]:
         """The lines that copied inputs and targets of the latest batch, by these names.
@@ -177,7 +180,10 @@ class WatchLog:
 
     @contextlib.contextmanager
     def explaining_errors(self) -> Iterator[None]:
-        """Around a call: adds to an error which tensors of the latest batch had been copied."""
+        """Add to an error in a `with` block which tensors of the latest batch were copied.
+
+        Raises StudentRaised again.
+        """
         try:
             yield
         except StudentRaised as error:

@@ -33,7 +33,10 @@ class AccumulationLog(WatchLog):
         self.steps_with_gradients: list[bool] = []  # of the optimizer passed in
 
     def backward_begins(self, gradient: Any) -> None:
-        """Record the scale of the loss, and whether the bias has a gradient: it is small."""
+        """Record the scale of the loss, and whether there is a gradient already.
+
+        Only the bias is asked, because it is small.
+        """
         self.scales.append(gradient.detach())
         before = self.model[1].bias.grad
         self.clean.append(before is None or not before.any())

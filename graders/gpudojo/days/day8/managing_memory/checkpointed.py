@@ -171,7 +171,7 @@ def _go_through(
 
 
 def _run_backward(out: Any) -> str:
-    """Run a backward pass; returns the error that it ended with, or nothing."""
+    """Run a backward pass, and return the error that it ended with; empty if there is none."""
     try:
         out.sum().backward()
     except Exception as error:  # what a student's own code does in backward is the student's

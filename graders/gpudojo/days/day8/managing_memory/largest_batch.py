@@ -143,9 +143,9 @@ def _search(
 
 @contextlib.contextmanager
 def _usable_empty_cache(call: Call) -> Iterator[None]:
-    """Lets `torch.accelerator.empty_cache()` do nothing on the plain CPU, where it raises.
+    """Replace `torch.accelerator.empty_cache()` on the plain CPU for a `with` block.
 
-    `torch.cuda.empty_cache()` does nothing there, too.
+    It raises there. The replacement does nothing, as `torch.cuda.empty_cache()` does there, too.
     """
     from virtual_cuda.hooks import patch
 

@@ -96,7 +96,7 @@ def _measure_on(call: Call, *devices: Any) -> Cases[Measured]:
 
 @peak_memory.probe
 def peaks(call: Call) -> Cases[Measured]:
-    """The device, by every name."""
+    """Answers for the device, by each of its names."""
     if call.device.type == "cuda":
         return _measure_on(call, "cuda", "cuda:0", torch.device("cuda"))
     return _measure_on(call, "cpu")
@@ -104,7 +104,10 @@ def peaks(call: Call) -> Cases[Measured]:
 
 @peak_memory.probe(machine="two gpus", edge=True)
 def on_the_second_gpu(call: Call) -> Cases[Measured]:
-    """The first GPU, which is the current one, has another peak."""
+    """Answers for the second GPU.
+
+    The first one, which is the current one, has another peak.
+    """
     other = torch.empty(300 * KIB, dtype=torch.uint8, device="cuda:0")
     found = _measure_on(call, "cuda:1")
     del other
@@ -113,7 +116,7 @@ def on_the_second_gpu(call: Call) -> Cases[Measured]:
 
 @peak_memory.probe(edge=True)
 def on_the_cpu(call: Call) -> Cases[Measured]:
-    """On a machine that also has a GPU, with something on it."""
+    """Answers for the CPU of a machine with a GPU, which has something in its memory."""
     other = torch.empty(300 * KIB, dtype=torch.uint8, device=call.device)
     found = _measure_on(call, "cpu", torch.device("cpu"))
     del other
@@ -181,7 +184,7 @@ def _answers(
 
 
 def _in_kib(size: int | None) -> str:
-    """A number of bytes for people; what is less than 1 KiB in bytes."""
+    """A number of bytes for people, in KiB or, where it is less than one, in bytes."""
     size = size or 0
     return f"{size} bytes" if 0 < size < KIB else f"{size / KIB:g} KiB"
 

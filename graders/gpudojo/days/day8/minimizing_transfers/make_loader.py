@@ -64,7 +64,10 @@ def _numbered_dataset(count: int) -> Any:
 
 
 def _for_devices(call: Call) -> dict[str, LoaderEpoch]:
-    """One epoch for each way of naming a device; without CUDA no host memory can be pinned."""
+    """One epoch for each way of naming a device. Raises StudentRaised.
+
+    Without CUDA no host memory can be pinned.
+    """
     devices: list[Any] = ["cpu", torch.device("cpu")]
     if call.device.type == "cuda":
         devices += ["cuda", "cuda:0", "cuda:1", "mps", torch.device("cuda"), torch.device("cuda:0")]
@@ -96,7 +99,10 @@ def _in_orders(call: Call) -> dict[str, LoaderEpoch]:
 
 @make_loader.probe
 def loaders(call: Call) -> Loaders:
-    """Orders first: only the first call shows whether a seed is set."""
+    """Loaders in all orders, for all devices, and with workers.
+
+    Orders come first: only the first call shows whether a seed is set.
+    """
     epochs = run_scenarios(
         {"samples": lambda: _in_orders(call), "devices": lambda: _for_devices(call)}
     )

@@ -20,7 +20,10 @@ Alone = namedtuple("Alone", ["images"])
 
 
 def make_pair(seed: int) -> tuple[Any, Any]:
-    """Sprites and classes, new ones each time: a student's function may write into them."""
+    """New sprites and classes, equal for the same seed.
+
+    A student's function may write into them.
+    """
     pictures, classes = _drawn(seed)
     return pictures.clone(), classes.clone()
 

@@ -61,7 +61,10 @@ def _move(call: Call, batch: Any, device: Any, **options: Any) -> Moved:
 def _move_group(
     call: Call, device: Any, batches: Mapping[str, Any], **options: Any
 ) -> Cases[Moved]:
-    """Each batch of a group. The group that an error is in decides which check it belongs to."""
+    """Moves of each batch of a group.
+
+    The group that an error is in decides which check it belongs to.
+    """
     moving = {
         name: functools.partial(_move, call, batch, device, **options)
         for name, batch in batches.items()
@@ -80,7 +83,7 @@ def _nested(seed: int) -> Any:
 
 @move_batch.probe
 def moved(call: Call) -> dict[str, Cases[Moved]]:
-    """From the CPU to the device, which is given as an object, and once as a string."""
+    """Moves of all kinds of batches to the device, and back, by group."""
     seed = call.seed
     device = call.device
     sprites, classes = make_pair(seed)
@@ -139,7 +142,11 @@ def moved(call: Call) -> dict[str, Cases[Moved]]:
 
 
 def _without_waiting(call: Call) -> Cases[Moved]:
-    """Pinned where that exists, since only then a copy can run without the host waiting."""
+    """Moves with and without `non_blocking`.
+
+    The tensors are pinned where that exists, since only then a copy can run without the host
+    waiting.
+    """
     sprites, classes = make_pair(call.seed)
     if call.device.type == "cuda":
         sprites = sprites.pin_memory()

@@ -53,7 +53,7 @@ def parts_of(path: str, thing: Any) -> dict[str, Any]:
 
 
 def compare_batches(before: Any, after: Any, path: str = "batch") -> Iterator[BatchPlace]:
-    """A batch beside what it became, flattened: tensors, containers, and other things."""
+    """Yield each part of a batch beside what it became, containers before their items."""
     if isinstance(before, torch.Tensor):
         yield _compare_tensors(before, after, path)
     elif isinstance(before, (list, tuple, dict)):

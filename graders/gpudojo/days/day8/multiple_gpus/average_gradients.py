@@ -118,7 +118,10 @@ def _shown(gradients: Gradients, number: int = 0) -> str:
 
 
 def _are_equal(found: Gradients, right: Gradients) -> bool:
-    """Whether gradients are equal. Missing ones are another check's."""
+    """True if gradients are equal; where the right one is None, any gradient counts as equal.
+
+    That such a one stays None is another check's claim.
+    """
     return len(found) == len(right) and all(
         b is None or _close(a, b) for a, b in zip(found, right, strict=True)
     )

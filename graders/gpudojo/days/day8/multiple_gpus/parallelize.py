@@ -90,7 +90,7 @@ def no_gpu(call: Call) -> Cases[Spread]:
 
 
 def _about_cuda(raised: Raised, seen: Seen) -> str | None:
-    """An error about CUDA on a machine without a GPU, where none was asked for."""
+    """The mistake behind an error about CUDA on a machine without a GPU; None for other errors."""
     about = "cuda" in raised.message.lower() or "nvidia" in raised.message.lower()
     return "cuda-for-every-device" if "no GPU" in raised.scenario and about else None
 

@@ -8,5 +8,5 @@ from gpudojo.grading.call import nn
 
 
 def make_model() -> Any:
-    """Small, with parameters and buffers; their values do not matter."""
+    """A small model with parameters and buffers, whose values do not matter."""
     return nn.BatchNorm1d(2).eval()

@@ -53,7 +53,10 @@ _sleep, _processor_time = time.sleep, time.process_time  # a student's file may 
 
 
 class RankProcess:
-    """One of the processes, seen from the parent: `answer` is its last message."""
+    """One of the processes, seen from the parent.
+
+    `answer` is its last message.
+    """
 
     def __init__(self, process: Any, end: Any) -> None:
         self.process = process
@@ -193,7 +196,10 @@ def _forget_standstills(ranks: list[RankProcess]) -> None:
 def _run_rank(
     end: Any, rank: int, student: Any, path: str, function: str, letters: tuple[Any, Any], seed: int
 ) -> None:
-    """What one of the processes does: call the student's function in a group of two, then alone."""
+    """Call the student's function in a group of two, then alone, and end this process.
+
+    This is what one of the processes does. Results and errors are sent through `end`.
+    """
     torch.set_num_threads(
         1
     )  # threads do not survive a fork, and waiting for them would take forever
@@ -242,9 +248,10 @@ def _run_rank(
 
 
 def _letter_store(other: Any) -> Any:
-    """A store through which two ranks exchange their addresses: what one sets is sent to the other.
+    """A store through which two ranks exchange their addresses.
 
-    torch's own stores wait for a file to change, or look up host names, which may take seconds.
+    What one sets is sent to the other. torch's own stores wait for a file to change, or look up
+    host names, which may take seconds.
     """
 
     distributed: Any = torch.distributed

@@ -113,7 +113,10 @@ class AppleGpu:
         self.free_at = 0.0  # when all of its work is done
 
     def launch(self, seconds: float) -> None:
-        """Give it work; the host needs a moment for that, by the modelled clock."""
+        """Give it work.
+
+        The host needs a moment for that, by the modelled clock.
+        """
         if not isinstance(self.clock, RealClock):
             self.clock.sleep(issue_time())
         self.free_at = max(self.clock.now(), self.free_at) + seconds
@@ -128,7 +131,7 @@ class AppleGpu:
             self.clock.sleep(left)
 
     def patches(self) -> Iterator[Patch]:
-        """The functions of torch with which one waits for this GPU, or times it."""
+        """Replacements of the functions of torch with which one waits for this GPU, or times it."""
         import torch as itself  # the module itself, to be patched
 
         def event(*args: Any, enable_timing: bool = False, **options: Any) -> AppleEvent:

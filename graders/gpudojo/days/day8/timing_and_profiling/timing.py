@@ -233,7 +233,10 @@ def beside_a_gpu(call: Call) -> Cases[Timed]:
 
 @time_on_device.probe(machine="two gpus", edge=True)
 def beside_another_gpu(call: Call) -> Cases[Timed]:
-    """The first one, which is the current one, has nothing to do."""
+    """A call on the second GPU.
+
+    The first one, which is the current one, has nothing to do.
+    """
     return try_scenarios(
         {"the_second_gpu": _TimingScenario(call, "second", "cuda:1", 60, 10, repeats=4, warmup=1)}
     )
@@ -297,7 +300,10 @@ def _all_fit(found: ComparedDevices) -> bool:
 
 
 class _WorkMaker:
-    """What a student gets as `make_work`; remembers what it has made, by the name of the device."""
+    """A `make_work` for student code.
+
+    It remembers what it has made, by the name of the device.
+    """
 
     def __init__(self, call: Call, workshop: Workshop) -> None:
         self.call = call
@@ -347,7 +353,10 @@ def _compared_row(key: Any, value: Any, made: dict[str, HostWork], modelled: boo
 
 @compare_devices.probe(machine="one gpu")
 def comparisons(call: Call) -> Cases[ComparedDevices]:
-    """Both orders; the second as devices, and with other repeats."""
+    """Comparisons of CPU and GPU in both orders.
+
+    In the second the devices are objects, and the repeats others.
+    """
     return try_scenarios(
         {
             "gpu_first": _ComparingScenario(call, ["cuda", "cpu"]),
@@ -364,7 +373,7 @@ def comparisons_with_two_gpus(call: Call) -> Cases[ComparedDevices]:
 
 
 def _unfinished(raised: Raised, seen: Seen) -> str | None:
-    """An event that was asked for its time before the device had reached it."""
+    """The mistake behind an error of an event that the device had not reached; None for others."""
     early = "device not ready" in raised.message or "must be completed" in raised.message
     return "timed-without-synchronising" if early else None
 

@@ -135,7 +135,7 @@ def declare_checks(function: Function, points: float, explain: Explain, probes: 
 
 
 def _all_calls(seen: Pictures, wanted: Pictures) -> Iterator[Picture]:
-    """Every picture that the reference has, too; without groups that ended with an error."""
+    """Yield every picture that the reference has, too, but for groups that ended with an error."""
     groups = {
         "usual": usual_pictures(seen, wanted),
         "smallest": wanted.smallest,

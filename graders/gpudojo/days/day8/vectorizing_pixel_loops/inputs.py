@@ -22,7 +22,7 @@ class Size(NamedTuple):
 
     @property
     def name(self) -> str:
-        """Tells it apart in evidence."""
+        """The name of this size in evidence."""
         return str(tuple(self))
 
     @property

@@ -98,7 +98,7 @@ def _floats(array: Array | None) -> Any:
 
 
 def explain_difference(found: Picture, right: Picture) -> Explanation:
-    """How many values differ, and the first of them; or that height and width are swapped."""
+    """How many values differ, and the first of them, or that height and width are swapped."""
     assert found.values is not None
     assert right.values is not None
     a = numpy_values(found.values)
@@ -148,7 +148,7 @@ def _explain_weights(weights: Any) -> Explanation:
 
 
 def explain_nearest(found: Picture, right: Picture) -> Explanation:
-    """Another measure of distance, or another order of the palette."""
+    """What is wrong with indices, such as another measure of distance or another palette."""
     sprites = _floats(right.first_input)
     palette = _floats(right.last_input)
     assert found.values is not None
@@ -171,7 +171,10 @@ def explain_nearest(found: Picture, right: Picture) -> Explanation:
 
 
 def _explain_renamed(indices: Any, wanted: Any) -> Explanation | None:
-    """That every index became another one; None where one became several, or several one."""
+    """The explanation that every index became another one.
+
+    None where one became several, or several one.
+    """
     became = dict(zip(wanted.tolist(), indices.tolist(), strict=True))
     if len(became) < 2 or len(set(became.values())) < len(became):
         return None
@@ -186,7 +189,7 @@ def _explain_renamed(indices: Any, wanted: Any) -> Explanation | None:
 
 
 def explain_recolor(found: Picture, right: Picture) -> Explanation:
-    """Channels mixed up with pixels, or another colour for an index."""
+    """What is wrong with a recoloured picture, such as channels mixed up with pixels."""
     import numpy as np
 
     assert found.values is not None
