@@ -1,4 +1,9 @@
-"""Arithmetic, comparisons, casts, fills, random numbers, and reading or writing by index or mask."""
+"""Elementwise operators, fills, random numbers, and reading or writing by index or mask.
+
+Most functions here stand in an operator's entry (see `Operator` in `registry.py`): functions for
+`waits` count how often the host waits, functions for `placement` judge arguments on different
+devices, and functions for `words` give CUDA's exception in place of the CPU's.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +45,11 @@ _MASKS: Final = (torch.bool, torch.uint8)
 
 
 def _indices(indices: Any) -> int:
-    """A mask on the device must be counted; numbers on the host must be copied; a mask on the host costs nothing."""
+    """How often the host waits for these indices.
+
+    A mask on the device must be counted. Numbers on the host must be copied. A mask on the host
+    costs nothing.
+    """
     return sum(
         index.dtype in _MASKS
         if on_device(index)
@@ -50,6 +59,7 @@ def _indices(indices: Any) -> int:
 
 
 def _index_put_waits(given: dict[str, Any]) -> int:
+    """How often the host waits for `x[indices] = values`."""
     target = given["self"]
     indices = given["indices"]
     values = given["values"]
@@ -59,7 +69,8 @@ def _index_put_waits(given: dict[str, Any]) -> int:
     masks = [index for index in indices if index is not None]
     masked = len(masks) == 1 and on_device(masks[0]) and masks[0].dtype in _MASKS
     if masked and on_host(values) and values.numel() == 1 and not given.get("accumulate"):
-        return 0  # `x[mask] = number` is a fill, which needs no count of the mask (canDispatchToMaskedFill)
+        # `x[mask] = number` is a fill, which needs no count of the mask: canDispatchToMaskedFill.
+        return 0
     waits = _indices(indices) + on_host(values)
     if given.get("accumulate"):  # sums over sorted indices, for which a host mask is copied too
         waits += sum(on_host(index) and index.dtype in _MASKS for index in indices)
@@ -67,7 +78,10 @@ def _index_put_waits(given: dict[str, Any]) -> int:
 
 
 def _where_waits(given: dict[str, Any]) -> int:
-    """Host scalars are copied to where the others are."""
+    """How often the host waits for `where`: once for each operand on the host.
+
+    These are copied to the device of the others.
+    """
     operands = [given["condition"], given["self"], given["other"]]
     return sum(map(on_host, operands)) if any(map(on_device, operands)) else 0
 
@@ -76,6 +90,10 @@ def _where_waits(given: dict[str, Any]) -> int:
 
 
 def _index(call: OperatorCall) -> Any:
+    """Allow indices on the host or on the device of the indexed tensor.
+
+    Raises RuntimeError for indices on another device.
+    """
     base = call.given["self"]
     for index in tensors_in(call.given["indices"]):
         if not on_host(index) and index.device != base.device:
@@ -86,6 +104,7 @@ def _index(call: OperatorCall) -> Any:
 
 
 def _masked(call: OperatorCall) -> Any:
+    """Allow a mask on the device of the tensor. Raises RuntimeError for one elsewhere."""
     base = call.given["self"]
     mask = call.given.get("mask")
     if mask is not None and mask.device != base.device:
@@ -97,7 +116,10 @@ def _masked(call: OperatorCall) -> Any:
 
 
 def _index_put(call: OperatorCall) -> Any:
-    """Indices may be anywhere, and so may a value without dimensions."""
+    """Judge `x[indices] = values`: indices may be anywhere, and so may a value without dimensions.
+
+    Raises RuntimeError for other values on another device, after recording that masks were counted.
+    """
     given = call.given
     base = given["self"]
     values = given["values"]
@@ -117,12 +139,17 @@ def _index_put(call: OperatorCall) -> Any:
 
 
 def _masked_fill(call: OperatorCall) -> Any:
+    """Refuse a value in a tensor for a tensor on the host, and a mask on another device."""
     if on_host(call.given["self"]) and isinstance(call.given["value"], torch.Tensor):
         raise RuntimeError("masked_fill_: Expected inputs to be on same device")
     return _masked(call)
 
 
 def _where(call: OperatorCall) -> Any:
+    """Allow operands without dimensions on the host. Raises RuntimeError for others.
+
+    None, so that the general rules decide, where no operand is on a device or `out=` is given.
+    """
     operands = [
         t for name in ("condition", "self", "other") for t in tensors_in(call.given.get(name))
     ]
@@ -136,13 +163,14 @@ def _where(call: OperatorCall) -> Any:
 
 
 def _index_fill(call: OperatorCall) -> Any:
+    """The result of `index_fill` on the host, or ALLOWED. Raises CUDA's error."""
     base = call.given["self"]
     elementwise(call.func, {"self": base, "index": call.given["index"]}, ("self",))
     return stays(call, base)
 
 
 def _refuse_products(args: Any, kwargs: Any) -> None:
-    """`scatter(..., reduce="multiply")` takes no complex numbers and no truth values."""
+    """Raise CUDA's error for `scatter(..., reduce="multiply")` of complex numbers or booleans."""
     dtype = args[0].dtype
     if kwargs.get("reduce") == "multiply" and (dtype.is_complex or dtype is torch.bool):
         gathers = isinstance(args[3], torch.Tensor)
@@ -151,7 +179,10 @@ def _refuse_products(args: Any, kwargs: Any) -> None:
 
 
 def _refuse_gaps_in_graphs(args: Any, kwargs: Any) -> None:
-    """The CPU's kernel asserts it, too; the tensors that it is given here are in no graph."""
+    """Raise torch's error for a tensor in a graph that is not contiguous.
+
+    The CPU's kernel raises it, too, but the tensors that it is given here are in no graph.
+    """
     if args[0].requires_grad and not args[0].is_contiguous():
         raise RuntimeError(
             "!self.requires_grad() || self.is_contiguous() INTERNAL ASSERT FAILED at "
@@ -164,7 +195,11 @@ def _refuse_gaps_in_graphs(args: Any, kwargs: Any) -> None:
 
 
 def _index_put_(self: Any, indices: Any, values: Any, accumulate: bool = False) -> Any:
-    """`x[mask] = x[0, 0]`: the CPU reads the number first; CUDA finds it inside what is written to."""
+    """Change `self` as `index_put_` does, and return it.
+
+    Raises RuntimeError for `x[mask] = x[0, 0]`: CUDA finds the number inside what is written to.
+    The CPU reads it first.
+    """
     shared = (
         values.numel() == 1 and values.untyped_storage()._cdata == self.untyped_storage()._cdata
     )
@@ -185,7 +220,10 @@ def _index_put_(self: Any, indices: Any, values: Any, accumulate: bool = False) 
 
 
 def _index_put_words(inner: Any, text: str) -> Exception | None:
-    """Where indices are sorted first, the values are expanded, which says in other words that they do not fit."""
+    """CUDA's exception for values that do not fit; None for other texts.
+
+    Where CUDA sorts the indices first, it expands the values, and that says so in other words.
+    """
     wanted = re.search(r"cannot be broadcast to indexing result of shape \[([\d, ]*)\]", text)
     sorted_first = torch.are_deterministic_algorithms_enabled() or (len(inner) > 3 and inner[3])
     if wanted is None or not sorted_first:
@@ -198,7 +236,7 @@ def _index_put_words(inner: Any, text: str) -> Exception | None:
 
 
 def in_single(func: Any, first: Any, *args: Any) -> Any:
-    """Half precision is computed in single precision, and rounded once."""
+    """The result of a function, where half precision is computed in single and rounded once."""
     if first.dtype not in HALF:
         return func(first, *args)
     wide = (a.float() if isinstance(a, torch.Tensor) and a.dtype in HALF else a for a in args)
@@ -206,7 +244,10 @@ def in_single(func: Any, first: Any, *args: Any) -> Any:
 
 
 def _embedding_bag(inner: Any, kwargs: Any, out: Any) -> Any:
-    """Every index knows its bag; the largest of a bag are remembered only where they are asked for."""
+    """The results of `_embedding_bag` with CUDA's side results.
+
+    Every index has its bag. The largest of a bag are kept only for the mode "max".
+    """
     result, bag_of, sizes, largest = out
     indices = inner[1]
     offsets = inner[2]
@@ -232,6 +273,7 @@ def _embedding_bag(inner: Any, kwargs: Any, out: Any) -> Any:
 
 
 def _index_select_words(inner: Any, text: str) -> Exception | None:
+    """CUDA's exception for an index of a wrong dtype or shape; None for other texts."""
     if "Expected dtype int32 or int64 for index" in text and inner[2].dtype in DTYPE_NAMES:
         return kernel_lacks_dtype_error("index_select_out_cuda_impl", DTYPE_NAMES[inner[2].dtype])
     if "Index is supposed to be a vector" not in text:
@@ -247,6 +289,7 @@ IN_CPP: Final = {
 
 
 def _masked_fill_words(inner: Any, text: str) -> Exception | None:
+    """CUDA's exception for a mask of a wrong dtype; None for other texts."""
     if "only supports boolean masks" not in text or inner[1].dtype not in DTYPE_NAMES:
         return None
     return RuntimeError(
@@ -255,6 +298,7 @@ def _masked_fill_words(inner: Any, text: str) -> Exception | None:
 
 
 def _embedding_bag_words(inner: Any, text: str) -> Exception | None:
+    """CUDA's exception for arguments of different dtypes; None for other texts."""
     if (
         "'per_sample_weights'; but type" in text
         and {inner[0].dtype, inner[6].dtype} <= DTYPE_NAMES.keys()
@@ -269,7 +313,10 @@ def _embedding_bag_words(inner: Any, text: str) -> Exception | None:
 
 
 def _masked_scatter_words(inner: Any, text: str) -> Exception | None:
-    """CUDA calls the mask's dtype by its name in C++."""
+    """CUDA's exception for a source or a mask of a wrong dtype; None for other texts.
+
+    CUDA calls the mask's dtype by its name in C++.
+    """
     if text.startswith("masked_scatter: expected self and source"):
         return RuntimeError(
             re.sub(r"^masked_scatter: (.* but got) ?", r"masked_scatter_: \1 ", text)
@@ -279,7 +326,7 @@ def _masked_scatter_words(inner: Any, text: str) -> Exception | None:
 
 
 def _by_columns(inner: Any, kwargs: Any, out: torch.Tensor) -> torch.Tensor:
-    """Indices, one dimension after the other in memory."""
+    """The indices with one column after the other in memory, as CUDA leaves them."""
     if out.stride() == (1, max(len(out), 1)):
         return out
     return torch.empty(out.shape[::-1], dtype=out.dtype).copy_(out.t()).t()
@@ -356,10 +403,10 @@ _bf16_in_mkldnn: Final = find_internal(
 
 @functools.cache
 def is_slow_on_host(dtype: torch.dtype) -> bool:
-    """True for a dtype whose products are computed in single precision and rounded once, as GPUs do it.
+    """True for a dtype whose products are better computed in single precision and rounded once.
 
-    CPUs without units for a dtype take a hundred times as long otherwise. torch does not say whether there are any for
-    float16; those for bfloat16 add up in single precision, too.
+    GPUs do it so. CPUs without units for a dtype take a hundred times as long otherwise. torch does
+    not say whether there are any for float16; those for bfloat16 add up in single precision, too.
     """
     if dtype is torch.bfloat16:
         return not (torch.backends.mkldnn.is_available() and _bf16_in_mkldnn())
@@ -376,14 +423,20 @@ _NARROW: Final = (torch.int8, torch.int16, torch.int32)
 def widened(
     narrow: tuple[torch.dtype, ...], wide: torch.dtype, back: torch.dtype | None = None
 ) -> Any:
-    """An emulation that computes `narrow` dtypes in a `wide` one, and casts back (bool to `back` where it is given)."""
+    """An emulation that computes `narrow` dtypes in a `wide` one, and casts back.
+
+    An emulation is called where the CPU's kernel has raised and CUDA's does not. Results for
+    booleans are cast to `back` where it is given.
+    """
 
     def emulate(func: Any, inner: Any, kwargs: Any, error: Exception) -> Any:
+        """The results, or NOT_EMULATED where the error has another reason."""
         dtypes = [a.dtype for a in inner if isinstance(a, torch.Tensor)]
         given = next((dtype for dtype in dtypes if dtype in narrow), None)
         if given is None or not isinstance(error, NotImplementedError):
             return NOT_EMULATED
-        # Indices and targets are whole numbers too: where the operator takes those, only the first tensor is widened.
+        # Indices and targets are whole numbers too: where the operator takes those, only the first
+        # tensor is widened.
         first = next(i for i, a in enumerate(inner) if isinstance(a, torch.Tensor))
         args = [
             a.to(wide)
@@ -404,7 +457,11 @@ def widened(
 
 
 def _divided_by_zero(func: Any, inner: Any, kwargs: Any, error: Exception) -> Any:
-    """The quotient or remainder where some divisors are zero, which the CPU refuses."""
+    """The quotient or remainder where some divisors are zero, which the CPU refuses.
+
+    It is written into the first argument by an in-place operator, or into `out`. NOT_EMULATED where
+    the error has another reason.
+    """
     if "ZeroDivisionError" not in str(error) or len(inner) < 2:
         return NOT_EMULATED
     name = name_of(func)
@@ -412,6 +469,7 @@ def _divided_by_zero(func: Any, inner: Any, kwargs: Any, error: Exception) -> An
     mode = "floor" if plain == "floor_divide" else kwargs.get("rounding_mode")
     dividend = inner[0]
     divisor = inner[1]
+    # Divide by 1 where the divisor is 0, and put CUDA's number there.
     dtype = torch.result_type(dividend, divisor)
     shape = (torch.as_tensor(dividend) + torch.as_tensor(divisor)).shape
     one = torch.as_tensor(dividend, dtype=dtype).expand(shape)
@@ -430,7 +488,11 @@ def _divided_by_zero(func: Any, inner: Any, kwargs: Any, error: Exception) -> An
 
 
 def _by_zero(dividend: torch.Tensor, mode: str | None) -> torch.Tensor:
-    """All bits set, 64 of them only where the dividend needs so many; rounding down takes one off below zero."""
+    """The integers that CUDA gives for a division by zero.
+
+    All bits are set, 64 of them only where the dividend needs so many. Rounding down takes one off
+    below zero.
+    """
     ones = torch.full_like(dividend, 255 if dividend.dtype is torch.uint8 else -1)
     if dividend.dtype is torch.int64:
         ones = ones.masked_fill((dividend >= 0) & (dividend < 1 << 32), 0xFFFFFFFF)
@@ -440,7 +502,10 @@ def _by_zero(dividend: torch.Tensor, mode: str | None) -> torch.Tensor:
 
 
 def _to_integers(source: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """A float tensor as integers: what does not fit becomes the nearest of 32 or of 64 bits, and is then cut."""
+    """A float tensor as integers, cast as CUDA casts.
+
+    What does not fit becomes the nearest integer of 32 or of 64 bits, and is then cut to the dtype.
+    """
     wide = torch.int32 if dtype in _NARROW else torch.int64
     limits = torch.iinfo(wide)
     # The largest integer is no float: the comparison is with the power of two above it.
@@ -452,7 +517,7 @@ def _to_integers(source: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
 
 
 def _before_cast(source: torch.Tensor, dtype: torch.dtype | None) -> torch.Tensor:
-    """`source`, already as integers where a cast to `dtype` would give others on the CPU than on CUDA."""
+    """The tensor to cast: `source`, or integers where the CPU's cast would differ from CUDA's."""
     if dtype is None or dtype is torch.bool or dtype.is_floating_point or dtype.is_complex:
         return source
     if not source.is_floating_point() or not source.numel():
@@ -462,7 +527,7 @@ def _before_cast(source: torch.Tensor, dtype: torch.dtype | None) -> torch.Tenso
 
 
 def to_copy(source: torch.Tensor, **options: Any) -> torch.Tensor:
-    """The kernel of `_to_copy`, which casts as CUDA does."""
+    """A copy, made by the kernel of `_to_copy`, with casts as on CUDA."""
     copied: torch.Tensor = aten._to_copy.default(
         _before_cast(source, options.get("dtype")), **options
     )
@@ -470,7 +535,7 @@ def to_copy(source: torch.Tensor, **options: Any) -> torch.Tensor:
 
 
 def copy_(target: torch.Tensor, source: torch.Tensor, non_blocking: bool = False) -> torch.Tensor:
-    """The kernel of `copy_`, which casts as CUDA does."""
+    """Copy `source` into `target` and return it, with casts as on CUDA."""
     return target.copy_(_before_cast(source, target.dtype))
 
 
@@ -478,6 +543,7 @@ def copy_(target: torch.Tensor, source: torch.Tensor, non_blocking: bool = False
 
 
 def _addcmul(call: OperatorCall) -> Any:
+    """Allow one CPU number as `tensor2`. Raises RuntimeError for other numbers."""
     number = elementwise(call.func, call.given)
     if number is not None and number[1] in ("self", "tensor1"):
         swap = " However, CPU Scalar support for tensor2 is supported, please swap your tensor1 and tensor2 terms."
@@ -489,7 +555,10 @@ def _addcmul(call: OperatorCall) -> Any:
 
 
 def _copies(call: OperatorCall) -> Any:
-    """Copies under another name."""
+    """Record the copy that this operator makes, and go on or give its result on the host.
+
+    These operators copy under another name; `fill_` with a number on the host does not.
+    """
     base = call.given["self"]
     source = call.given.get("src", call.given.get("value"))
     if not (name_of(call.func) == "fill_" and on_host(source)):  # a host number needs no copy

@@ -1,13 +1,14 @@
-"""The operator registry: everything the virtual device knows about an operator stands in one entry.
+"""The operator registry: all that the virtual device knows about an operator, in one entry.
 
-An operator needs an entry only where CUDA differs from the CPU kernel that computes it here. Each family of operators
-has a file in this folder, which declares its entries:
+An operator needs an entry only where CUDA differs from the CPU kernel that computes it here. Each
+family of operators has a file in this folder, which declares its entries:
 
     operator("bincount", kernel=_bincount, nondeterministic="_bincount_cuda")
 
-A name is one of `torch.ops.aten`: "median" for all overloads, "median.dim" for one of them, whose facts go first.
-An operator is declared once; a second declaration is refused. What a real GPU and torch's own tables say is in
-`facts/*.json` (see `make_facts.py`) and becomes part of the same entries.
+A name is one of `torch.ops.aten`: "median" for all overloads, "median.dim" for one of them, whose
+facts go first. An operator is declared once; a second declaration is refused. What a real GPU and
+torch's own tables say is in `facts/*.json` (see `make_facts.py`) and becomes part of the same
+entries.
 """
 
 from __future__ import annotations
@@ -33,43 +34,64 @@ Waits = tuple[str, int | Callable[[dict[str, Any]], int]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Operator:
-    """What is known of an operator. "Inner" tensors are the CPU tensors inside the device's."""
+    """The facts that are known of an operator.
+
+    "Inner" tensors are the CPU tensors inside the device's.
+    """
 
     # How it runs. The first four belong to one overload: the one named, or the default one.
     plan: Callable[[Any, Any, Any], Any] | None = None
     """Runs the operator in place of the dispatcher: function(func, args, kwargs)."""
     kernel: Callable[..., Any] | None = None
-    """Computes what the CPU kernel computes otherwise; takes the operator's own arguments, inner tensors."""
+    """Computes in place of the CPU kernel: takes the operator's arguments, with inner tensors."""
     output: Callable[[Any, Any, Any], Any] | None = None
-    """Gives the results the form they have on CUDA: function(inner arguments, kwargs, results) -> results."""
+    """Gives the results their form on CUDA.
+
+    function(inner arguments, kwargs, results) -> results
+    """
     fast_path: str | None = None
-    """A plan of `ops/plans.py` that the schema does not call for: "detach", "item", "like" or "view"."""
+    """A plan of `plans.py` that the schema does not ask for: "detach", "item", "like" or "view"."""
     binding: bool = False
-    """Whether Python's own binding is called, which takes less time than the operator; for frequent operators."""
+    """Whether Python's own binding is called, which takes less time; for frequent operators."""
     whole: bool = False
-    """Whether CUDA runs it as one kernel, although torch has a way to make it of other operators."""
+    """Whether CUDA runs it as one kernel, although torch can make it of other operators."""
     front: bool = False
-    """Whether its result is the front of a longer buffer, which stays: a loss, reduced where each one was."""
+    """Whether its result is the front of a longer buffer, which stays.
+
+    That is so for a loss: it is reduced in the memory of the single losses.
+    """
     product: bool = False
     """Whether the result, a matrix product, can need far more memory than the factors."""
     emulate: Callable[[Any, Any, Any, Exception], Any] | None = None
-    """Computes where the CPU kernel has raised and CUDA does not: function(func, inner, kwargs, error)."""
+    """Computes where the CPU kernel has raised and CUDA does not.
+
+    function(func, inner, kwargs, error) -> results, or NOT_EMULATED
+    """
 
     # When the host waits.
     waits: Waits | None = None
-    """What the ledger calls the wait, and how often the host waits, or a function of the arguments by name."""
+    """The ledger's name for the wait, and how often the host waits.
+
+    That is a number, or a function of the arguments by name.
+    """
     asserts: bool = False
-    """Whether values are checked on the device, so that the host hears of a bad index when it waits next."""
+    """Whether values are checked on the device: the host hears of a bad index at its next wait."""
 
     # What CUDA refuses, and in which words.
     placement: Callable[[Any], Any] | None = None
-    """The rule for arguments on different devices: function(Call) -> ALLOWED, a result, or None to go on."""
+    """The rule for arguments on different devices.
+
+    function(OperatorCall) -> ALLOWED, a result, or None for the general rules
+    """
     strict: Sequence[str] = ()
     """Arguments that may not be CPU numbers."""
     output_first: bool = False
     """Whether the device of `out=` is checked before that of the inputs."""
     check: tuple[str, list[tuple[str, str]]] | None = None
-    """The wrapper that compares devices, and [(argument, its name in the message)] in the order of comparison."""
+    """The C++ function that compares devices, and the arguments in the order of comparison.
+
+    Each argument stands with its name in the message.
+    """
     refuse: Callable[[Any, Any], None] | None = None
     """Raises what CUDA raises for arguments that the CPU kernel takes: function(args, kwargs)."""
     absent: bool = False
@@ -77,7 +99,10 @@ class Operator:
     forbidden: dict[str, str] | None = None
     """CUDA's refusals by dtype ("Half", or "integer" for all of those)."""
     nondeterministic: str | Callable[[Any], str | None] | None = None
-    """The name in the alert of `torch.use_deterministic_algorithms`, or a function of the arguments that gives it."""
+    """The name in the alert of `torch.use_deterministic_algorithms`.
+
+    It may be a function of the arguments that gives the name, or None for no alert.
+    """
     exact_integers: bool = False
     """Whether whole numbers raise no such alert: they add up to the same in any order."""
     words: Callable[[Any, str], Exception | None] | None = None
@@ -86,9 +111,15 @@ class Operator:
     """CUDA's messages by the CPU's, each with its exception's name."""
 
     single: str | None = None
-    """The operator that `_foreach_NAME` calls for each element of lists on several devices; else `NAME.Tensor`."""
+    """The operator that `_foreach_NAME` calls for each element of lists on several devices.
+
+    Without this fact it is `NAME.Tensor`.
+    """
     by_hand: bool = False
-    """Whether its refusals depend on more than the dtype: `make_facts.py` leaves out what a probe says of it."""
+    """Whether its refusals depend on more than the dtype.
+
+    `make_facts.py` leaves out what a measurement says of it.
+    """
     autocast: str | None = None
     """The autocast policy of the one overload: a key of `autocast.POLICIES`."""
 
@@ -109,9 +140,10 @@ _declared_in: Final[dict[str, str]] = {}
 
 
 def operator(*names: str, **facts: Any) -> None:
-    """Declare what is known of these operators. The facts are the fields of `Operator`.
+    """Declare what is known of these operators; the facts are the fields of `Operator`.
 
-    Raises `DuplicateOperator` for an operator that has an entry, and TypeError for a fact that does not exist.
+    Raises `DuplicateOperator` for an operator that has an entry, and TypeError for a fact that does
+    not exist.
     """
     Operator(**facts)
     place = str(sys._getframe(1).f_globals.get("__name__"))
@@ -129,7 +161,10 @@ def declared() -> dict[str, Operator]:
 
 @functools.cache
 def measured(name: str) -> dict[str, Any]:
-    """A table of `facts/`: "operators" (torch's own), "placement" or "refusals" (measured on a GPU)."""
+    """A table of `facts/`.
+
+    "operators" is torch's own; "placement" and "refusals" were measured on a GPU.
+    """
     table: dict[str, Any] = json.loads(
         (pathlib.Path(__file__).parent / "facts" / f"{name}.json").read_text()
     )
@@ -138,7 +173,7 @@ def measured(name: str) -> dict[str, Any]:
 
 @functools.cache
 def autocast_policies() -> dict[str, str]:
-    """{overload: autocast policy}, without "aten."."""
+    """The autocast policy of each overload, named without "aten."."""
     lists = measured("operators")["autocast"]
     found = {
         _overload(name): policy for policy, names in lists.items() for name in names if casts(name)
@@ -151,26 +186,32 @@ def autocast_policies() -> dict[str, str]:
 
 
 def casts(name: str) -> bool:
-    """Whether autocast of this torch knows an operator that the autocast of the torch that was measured knows."""
+    """True if autocast of the installed torch knows this operator.
+
+    The operator is one that autocast of the measured torch knows.
+    """
     return _CAST_SINCE.get(name, _TORCH) <= _TORCH
 
 
 def _overload(name: str) -> str:
+    """The full name of an overload: "add.default" for "add"."""
     return name if "." in name else f"{name}.default"
 
 
 def name_of(func: Any) -> str:
-    """ "add" of aten.add.Tensor."""
+    """The name of an operator without its overload: "add" of aten.add.Tensor."""
     return str(func._schema.name.partition("::")[2])
 
 
-# Refusals of the torch that was measured (2.11) which a later one has lifted: the first torch without them.
+# Refusals of the torch that was measured (2.11) which a later one has lifted, with the first torch
+# that is without them.
 _LIFTED: Final = {"aten._embedding_bag_per_sample_weights_backward.default": {"BFloat16": (2, 13)}}
 _CAST_SINCE: Final = {"rms_norm": (2, 12)}
 _TORCH: Final = tuple(int(part) for part in torch.__version__.split(".")[:2])
 
 
 def _measured_facts(func: Any) -> dict[str, Any]:
+    """The facts of an overload from `facts/*.json`, by the name of the field of `Operator`."""
     key, operators, placement, refusals = (
         str(func),
         *map(measured, ("operators", "placement", "refusals")),
@@ -179,12 +220,14 @@ def _measured_facts(func: Any) -> dict[str, Any]:
         "absent": key in refusals["absent"],
         "strict": placement["strict"].get(key, ()),
     }
+    # Who compares the devices of the arguments.
     if key in placement["delegated"]:
         facts["check"] = placement["delegated"][key]
     elif key in operators["checks"]:
         method, names = operators["checks"][key]
         facts["check"] = method, [(name, name) for name in names]
-    # Refusals are known under the plain overload's name: the in-place and `out=` forms launch the same kernel.
+    # Refusals are known under the plain overload's name: the in-place and `out=` forms launch the
+    # same kernel.
     name = name_of(func)
     overload = func._overloadname
     base = name if name.startswith("__") else name.removesuffix("_")
@@ -202,7 +245,11 @@ def _measured_facts(func: Any) -> dict[str, Any]:
 
 @functools.cache
 def facts_of(func: Any) -> Operator:
-    """Everything known of an overload: its own entry's facts, then those for all overloads, and the measured ones."""
+    """Everything that is known of an overload.
+
+    Its own entry goes first, then the entry for all overloads; measured facts are added. Raises
+    DuplicateOperator for a fact that was both declared and measured.
+    """
     if getattr(func, "namespace", None) != "aten":  # a custom operator, or a function of torch
         return Operator()
     facts = _measured_facts(func)
@@ -219,7 +266,10 @@ def facts_of(func: Any) -> Operator:
 
 
 def binding_of(func: Any) -> Any:
-    """The callable that runs `func` on plain tensors: Python's own binding for a frequent operator, or `func`."""
+    """The callable that runs `func` on plain tensors.
+
+    That is Python's own binding for a frequent operator, else `func`.
+    """
     if not facts_of(func).binding or any(
         a.kwarg_only and "Tensor" in str(a.type) for a in func._schema.arguments
     ):

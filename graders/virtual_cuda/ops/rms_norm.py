@@ -25,10 +25,14 @@ aten: Final = torch.ops.aten
 
 
 class FusedRmsNorm(torch.autograd.Function):
-    """One kernel, which keeps the reciprocal of the root and not the squares."""
+    """One kernel, which keeps the reciprocal of the root for backward, and not the squares."""
 
     @staticmethod
     def forward(ctx: Any, input: Any, weight: Any, shape: list[int], eps: float | None) -> Any:
+        """Normalise on the host, put the result on the device, and record the operation.
+
+        `shape` are the last dimensions, which are normalised.
+        """
         device = input._block.device
         x = input._inner
         out = torch.rms_norm(x, shape, None if weight is None else weight._inner, eps)
@@ -45,6 +49,10 @@ class FusedRmsNorm(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, gradient: Any) -> Any:
+        """The gradients of input and weight, on the device; the operation is recorded.
+
+        Raises DeviceClosed, or what has ended the device.
+        """
         input, weight, kept = ctx.saved_tensors
         device = require_open_device(input)
         if (
@@ -65,6 +73,10 @@ class FusedRmsNorm(torch.autograd.Function):
 
     @staticmethod
     def _gradients(ctx: Any, g: Any, x: Any, weight: Any, r: Any) -> list[Any]:
+        """The gradients of the input `x` and of the weight, None where not needed.
+
+        `g` is the gradient of the result, `r` the reciprocal of the root.
+        """
         g = g.to(r.dtype)
         normal = x.to(r.dtype) * r
         found: list[Any] = [None, None]
@@ -86,6 +98,10 @@ _fused_rms_norm: Final[Any] = FusedRmsNorm.apply
 def rms_norm(
     original: Any, input: Any, normalized_shape: Any, weight: Any = None, eps: Any = None
 ) -> Any:
+    """The result of `rms_norm`: one fused kernel, or torch's `original` where CUDA does not fuse.
+
+    Raises CUDA's RuntimeError for a weight on another device.
+    """
     if weight is not None and are_on_several_devices(input, weight):
         raise argument_elsewhere_error(
             "weight", label_of(weight), label_of(input), "wrapper_CUDA___fused_rms_norm"

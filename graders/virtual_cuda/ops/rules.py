@@ -1,4 +1,4 @@
-"""How one operator runs on inner tensors, and what CUDA refuses before it computes.
+"""Rules by which one operator runs on inner tensors, and what CUDA refuses beforehand.
 
 The inner tensor of a device tensor is the CPU tensor with its values.
 """
@@ -22,7 +22,7 @@ Refuse = Callable[[Any, Any], object]  # function(args, kwargs): raises what CUD
 
 
 class Rules(NamedTuple):
-    """How the dispatcher runs one operator."""
+    """The rules by which the dispatcher runs one operator."""
 
     call: Any
     """Computes the results from inner tensors."""
@@ -64,7 +64,7 @@ def _call_with_resolved_bits(call: Any, *args: Any, **kwargs: Any) -> Any:
 
 
 def _refusal_of(func: Any, facts: Operator) -> Refuse | None:
-    """The function that refuses arguments as CUDA does; None where CUDA takes what the CPU takes."""
+    """The function that refuses arguments as CUDA does; None where CUDA takes all the CPU takes."""
     refusals: list[Refuse] = []
     if facts.nondeterministic is not None:
         refusals.append(functools.partial(alert_nondeterministic, facts))
@@ -105,7 +105,10 @@ _NOT_DETERMINISTIC_WARNING: Final = (
 
 
 def alert_nondeterministic(facts: Operator, args: Any, kwargs: Any) -> None:
-    """Raise RuntimeError, or warn, where `torch.use_deterministic_algorithms` forbids the operator."""
+    """Raise or warn where `torch.use_deterministic_algorithms` forbids the operator.
+
+    The error is a RuntimeError; it is a warning where `warn_only` was asked for.
+    """
     if not torch.are_deterministic_algorithms_enabled():
         return
     caller = facts.nondeterministic
@@ -121,6 +124,7 @@ def alert_nondeterministic(facts: Operator, args: Any, kwargs: Any) -> None:
 
 
 def _are_all_integers(values: tuple[Any, ...]) -> bool:
+    """True if no tensor among these values has floating-point or complex numbers."""
     tensors = [value for value in values if isinstance(value, torch.Tensor)]
     return not any(tensor.is_floating_point() or tensor.is_complex() for tensor in tensors)
 
@@ -137,16 +141,17 @@ _NO_KERNEL: Final = (
 
 
 def no_kernel_error(func: Any, backend: str) -> Exception:
-    """What torch raises where a backend has no kernel of an operator."""
+    """The error of torch where a backend has no kernel of an operator."""
     return NotImplementedError(_NO_KERNEL.format(func.name(), backend))
 
 
 def _refuse_all(func: Any, args: Any, kwargs: Any) -> None:
+    """Raise NotImplementedError: CUDA has no kernel of this operator."""
     raise no_kernel_error(func, "CUDA")
 
 
 def _refuse_dtypes(func: Any, messages: dict[torch.dtype, str], args: Any, kwargs: Any) -> None:
-    """Raise the message for the dtype of the first argument, if there is one."""
+    """Raise the error for the dtype of the first argument, if there is one."""
     dtype = args[0].dtype
     if dtype in messages and _would_launch_kernel(func, args, kwargs):
         raise error_from_fact(messages[dtype], DTYPE_NAMES[dtype])
@@ -166,7 +171,11 @@ def _messages_by_dtype(messages: dict[str, str]) -> dict[torch.dtype, str]:
 
 
 def _would_launch_kernel(func: Any, args: Any, kwargs: Any) -> bool:
-    """True if CUDA gets as far as a kernel: it checks shapes before dtypes, and empty tensors need none."""
+    """True if CUDA gets as far as launching a kernel.
+
+    It checks shapes before dtypes, and empty tensors need no kernel. The operator is tried on
+    copies.
+    """
     copies = [_copy_of(value) for value in args]
     if any(isinstance(copy, torch.Tensor) and not copy.numel() for copy in copies):
         return False

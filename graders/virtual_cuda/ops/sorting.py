@@ -20,7 +20,10 @@ aten: Final = torch.ops.aten
 
 
 def _sort(self: torch.Tensor, dim: int = -1, descending: bool = False) -> Any:
-    """A stable sort: without `stable`, CPUs differ in the order of equal elements."""
+    """The values and indices of a stable sort.
+
+    Without `stable`, CPUs differ in the order of equal elements.
+    """
     return aten.sort.stable(self, stable=True, dim=dim, descending=descending)
 
 
@@ -31,7 +34,10 @@ def _sort_stable(
 
 
 def _equal_one(func: Any, dim_at: int, /, *args: Any, **kwargs: Any) -> Any:
-    """`kthvalue` and `median` name the first element equal to the value found."""
+    """The values of `kthvalue` or `median`, and for each the first index that has it.
+
+    `func` is the operator; `dim_at` is the position of its argument `dim`.
+    """
     values, indices = func(*args, **kwargs)
     self = args[0]
     dim = args[dim_at] if len(args) > dim_at else kwargs.get("dim", -1)
@@ -49,9 +55,11 @@ def _equal_one(func: Any, dim_at: int, /, *args: Any, **kwargs: Any) -> Any:
 
 
 def _bincount(self: Any, weights: Any = None, minlength: int = 0) -> Any:
-    """The smallest value is fetched to refuse negative ones (a byte cannot be), the largest to know the size.
+    """The counts, after recording how often the host waits for them.
 
-    The waits are recorded here, since the operator may raise after the first.
+    CUDA fetches the smallest value, to refuse negative ones (a byte cannot be negative), and the
+    largest, to know the size. The waits are recorded here, since the operator may raise after the
+    first.
     """
     if self.numel() == 0 or self.dim() != 1 or self.is_floating_point():
         return aten.bincount.default(self, weights, minlength)
@@ -63,14 +71,17 @@ def _bincount(self: Any, weights: Any = None, minlength: int = 0) -> Any:
 
 
 def _unique(inner: Any, kwargs: Any, out: Any) -> Any:
-    """The result is the front of a buffer as long as the input."""
+    """The results with the values at the front of a buffer as long as the input."""
     found = out[0]
     buffer = found.new_empty(max(inner[0].numel(), found.numel()))
     return (buffer[: found.numel()].copy_(found), *out[1:])
 
 
 def _equal(given: dict[str, Any]) -> int:
-    """Different shapes, no elements, or the very same elements are known to be so without a look."""
+    """How often the host waits for `equal`.
+
+    Not at all for different shapes, no elements, or the very same memory: the answer is known then.
+    """
     one = given["self"]
     other = given["other"]
     if one.shape != other.shape or one.numel() == 0:
@@ -83,7 +94,11 @@ def _equal(given: dict[str, Any]) -> int:
 
 
 def _isin(given: dict[str, Any]) -> int:
-    """Few candidates are compared one by one; many are sorted, which counts the different ones of both."""
+    """How often the host waits for `isin`.
+
+    Few candidates are compared one by one. Many are sorted, and the different ones of both are
+    counted.
+    """
     elements = given["elements"]
     candidates = given["test_elements"]
     if candidates.numel() < 10.0 * elements.numel() ** 0.145:
@@ -92,7 +107,7 @@ def _isin(given: dict[str, Any]) -> int:
 
 
 def _nansum(func: Any, inner: Any, kwargs: Any, error: Exception) -> Any:
-    """The CPU refuses complex numbers here."""
+    """The sum of complex numbers, which the CPU refuses here; NOT_EMULATED for all else."""
     self, *rest = inner
     if not self.is_complex() or "out" in kwargs:
         return NOT_EMULATED
@@ -100,7 +115,7 @@ def _nansum(func: Any, inner: Any, kwargs: Any, error: Exception) -> Any:
 
 
 def _prod(func: Any, self: Any, *args: Any, dtype: torch.dtype | None = None) -> Any:
-    """Half precision is multiplied in single precision."""
+    """The product; half precision is multiplied in single precision."""
     wanted = dtype or self.dtype
     if wanted in HALF:
         return func(self, *args, dtype=torch.float32).to(wanted)
@@ -111,6 +126,7 @@ def _prod(func: Any, self: Any, *args: Any, dtype: torch.dtype | None = None) ->
 
 
 def _segment_reduce(call: OperatorCall) -> Any:
+    """Raise CUDA's RuntimeError for lengths or offsets on another device."""
     name = "offsets" if call.given.get("lengths") is None else "lengths"
     raise RuntimeError(
         f"Expected data.get_device() == {name}_value.get_device() to be true, but got false.  "
@@ -119,6 +135,10 @@ def _segment_reduce(call: OperatorCall) -> Any:
 
 
 def _searchsorted(call: OperatorCall) -> Any:
+    """Raise CUDA's RuntimeError for a sorter on another device.
+
+    None otherwise, so that the general rules decide.
+    """
     sorter = call.given.get("sorter")
     boundaries = call.given["sorted_sequence"]
     values = call.given["self"]

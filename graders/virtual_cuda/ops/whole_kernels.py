@@ -1,4 +1,4 @@
-"""What functions share that CUDA runs as one kernel: their results, their memory, their gradients."""
+"""Results, memory and gradients of functions that CUDA runs as one kernel."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from virtual_cuda.ops.dispatch import allocate
 
 
 def wrap_each(tensors: Any, device: VirtualDevice) -> list[Any]:
-    """The tensors on the device, each in a block of its own; None stays None."""
+    """The tensors on the device, each in a new block of its own; None stays None."""
     return [None if t is None else wrap(t, allocate(device, t.nbytes)) for t in tensors]
 
 
@@ -26,12 +26,19 @@ _tracing_state: Final = find_internal("torch._C._get_tracing_state", otherwise=l
 
 
 def hold_memory(device: VirtualDevice, *sizes: int) -> list[Any]:
-    """What a kernel keeps for backward, in bytes: for `save_for_backward`, so that autograd frees it with the rest."""
+    """Empty device tensors that hold this many bytes each.
+
+    A kernel keeps that memory for backward. They go into `save_for_backward`, so that autograd
+    frees them with the rest.
+    """
     return [wrap(torch.empty(0), allocate(device, size)) for size in sizes]
 
 
 def refuse_second_gradients(gradients: list[Any], text: str) -> list[Any]:
-    """Gradients of a function that has no second ones: with `create_graph` they have a graph, which refuses."""
+    """The gradients, which raise this text when they are differentiated.
+
+    This matters only with `create_graph`; otherwise they are returned unchanged.
+    """
     if not torch.is_grad_enabled():
         return gradients
     given = [g for g in gradients if g is not None]
@@ -41,12 +48,16 @@ def refuse_second_gradients(gradients: list[Any], text: str) -> list[Any]:
 
 
 def are_on_several_devices(*tensors: Any) -> bool:
+    """True if these tensors are on different devices, one of them virtual."""
     given = [tensor for tensor in tensors if isinstance(tensor, torch.Tensor)]
     return any(type(t) in VIRTUAL for t in given) and len({t.device for t in given}) > 1
 
 
 def call_in_cuda_words(original: Any, *args: Any, **kwargs: Any) -> Any:
-    """A function that compares devices in C++, which calls the virtual one by another name."""
+    """The result of `original`; its RuntimeErrors are raised with "cuda" in the text.
+
+    C++ compares devices there, and calls the virtual one "lazy".
+    """
     try:
         return original(*args, **kwargs)
     except RuntimeError as error:
@@ -54,12 +65,12 @@ def call_in_cuda_words(original: Any, *args: Any, **kwargs: Any) -> Any:
 
 
 def is_recording_operators() -> bool:
-    """Whether operators are written down, by a CUDA graph or by `torch.jit.trace`: nothing is fused then."""
+    """True while a CUDA graph or `torch.jit.trace` records operators: nothing is fused then."""
     return torch.cuda.is_current_stream_capturing() or _tracing_state() is not None
 
 
 def cast_by_autocast(dtype: torch.dtype, tensor: Any) -> Any:
-    """As autocast casts the operands of a function that it runs in lower precision."""
+    """The operand, cast to autocast's lower precision where autocast would cast it."""
     eligible = (
         type(tensor) in VIRTUAL and tensor.is_floating_point() and tensor.dtype is not torch.float64
     )
