@@ -1,12 +1,14 @@
-"""The one way of every operator: a plan, made once for each from its schema and its entry.
+"""Plans: the one way on which every operator runs, made once for each operator.
 
-A plan is a function(args, kwargs) that `Tensor.__torch_dispatch__` calls. Most operators have one of
-a few forms, and a plan that looks only at what this form can have: two tensors, a list of tensors, …
-Where the arguments turn out to be others, on two devices for instance, a plan hands the call to
-`run_any` of `dispatch.py`, which can run all operators.
+A plan is a function(args, kwargs) that `Tensor.__torch_dispatch__` calls. It is made from the
+operator's schema, which is torch's list of its arguments and results, and from its entry in the
+registry. Most operators have one of a few forms, and a plan that looks only at what this form can
+have: two tensors, a list of tensors, … Where the arguments turn out to be others, on two devices
+for instance, a plan hands the call to `run_any` of `dispatch.py`, which can run all operators.
 
-A plan does what `run_any` does: it calls the CPU's kernel with the inner tensors, allocates memory
-for the results, wraps them and records the operation.
+A plan does what `run_any` does: it calls the CPU's kernel with the inner tensors, which are the CPU
+tensors inside of device tensors, allocates memory for the results, wraps them and records the
+operation. So it raises what `run_any` raises.
 """
 
 from __future__ import annotations
@@ -71,11 +73,12 @@ def _elements_of_broadcast(left: Any, right: Any) -> int:
 
 
 def _strided_dim_of(func: Any) -> Callable[[Any], tuple[int, ...]] | None:
-    """For operators along a dimension: a function(args) that gives it, if it is not the last.
+    """A function(args) that gives the dimension an operator works along, if not the last.
 
-    The clock wants to know: the memory of other dimensions is read in strides.
-    None for operators without such an argument.
+    The clock wants to know: the memory of other dimensions is read in strides. None for operators
+    without such an argument.
     """
+    # Find the argument `dim`; the first argument is the tensor, so 0 means there is none.
     types = ("int", "List[int]", "Optional[int]", "Optional[List[int]]")
     position = 0
     for index, argument in enumerate(func._schema.arguments):
@@ -86,6 +89,7 @@ def _strided_dim_of(func: Any) -> Callable[[Any], tuple[int, ...]] | None:
         return None
 
     def strided_dim(args: Any) -> tuple[int, ...]:
+        """The first dimension, in a tuple; an empty one if all are meant or the last is among them."""
         dim: Any = args[position] if len(args) > position else -1
         last = args[0].dim() - 1
         if dim == -1 or dim == last:
@@ -102,12 +106,13 @@ def _strided_dim_of(func: Any) -> Callable[[Any], tuple[int, ...]] | None:
 
 
 def _plan_item(func: Any, rules: Rules) -> Plan:
-    """`item()`: the one operator whose result is a Python number."""
+    """The plan of `item()`, the one operator whose result is a Python number."""
     name = rules.name
     count_waits = rules.count_waits
     assert count_waits is not None
 
     def plan(args: Any, kwargs: Any) -> Any:
+        """Give the number; record the operation and the wait of the host."""
         first = args[0]
         device = first._block.device
         if device.closed:
@@ -122,13 +127,14 @@ def _plan_item(func: Any, rules: Rules) -> Plan:
 
 
 def _plan_detach(func: Any, rules: Rules) -> Plan:
-    """`detach`: another device tensor around the same inner tensor.
+    """The plan of `detach`: another device tensor around the same inner tensor.
 
     It is not recorded: autograd detaches what it saves, which for plain tensors never reaches a
     dispatcher. Operators that change a tensor's shape in place unshare the inner tensor first.
     """
 
     def plan(args: Any, kwargs: Any) -> Any:
+        """Give a device tensor that shares the inner tensor and the block."""
         first = args[0]
         if type(first) not in VIRTUAL:
             return run_any(func, args, kwargs)
@@ -147,11 +153,15 @@ def _plan_detach(func: Any, rules: Rules) -> Plan:
 
 
 def _plan_like(func: Any, rules: Rules) -> Plan:
-    """`zeros_like` and its kin where they stay on the device: all else they may be asked is rare."""
+    """The plan of `zeros_like` and its kin where the result stays on the device.
+
+    Calls that ask for more, such as another device, are rare: `run_any` runs them.
+    """
     name = rules.name
     call = rules.call
 
     def plan(args: Any, kwargs: Any) -> Any:
+        """Give a new tensor; options that are None are left out."""
         first = args[0]
         if type(first) not in VIRTUAL or len(args) > 1:
             return run_any(func, args, kwargs)
@@ -175,12 +185,13 @@ def _plan_like(func: Any, rules: Rules) -> Plan:
 
 
 def _plan_view(func: Any, rules: Rules) -> Plan:
-    """A view of one tensor."""
+    """The plan of an operator that gives a view of one tensor."""
     name = rules.name
     call_for_complex = rules.call
     call_for_real = call_of(func)  # without the care that conjugated numbers need
 
     def plan(args: Any, kwargs: Any) -> Any:
+        """Give a view that shares the block; record the operation."""
         first = args[0]
         if type(first) not in VIRTUAL:
             return run_any(func, args, kwargs)
@@ -201,13 +212,17 @@ def _plan_view(func: Any, rules: Rules) -> Plan:
 
 
 def _plan_one_tensor(func: Any, call: Any) -> Plan:
-    """One new tensor from one."""
+    """The plan of an operator that makes one new tensor from one.
+
+    `call` computes the result from inner tensors.
+    """
     name = str(func)
     is_copy = func is torch.ops.aten.clone.default
     is_pointwise = torch.Tag.pointwise in func.tags
     strided_dim = _strided_dim_of(func)
 
     def plan(args: Any, kwargs: Any) -> Any:
+        """Give the new tensor; record the operation."""
         first = args[0]
         if type(first) not in VIRTUAL:
             return run_any(func, args, kwargs)
@@ -222,6 +237,7 @@ def _plan_one_tensor(func: Any, call: Any) -> Plan:
             result = call(inner, *rest, **kwargs) if kwargs else call(inner, *rest)
         except Exception as error:
             result = handle_cpu_error(func, [inner, *rest], kwargs or {}, device, error)
+        # Record the shapes that the clock needs.
         if strided_dim is not None:
             return put_on_device(result, device, name, inner.shape, *strided_dim(args))
         # The clock takes a copy with the same strides, without a shape, for no kernel.
@@ -236,12 +252,17 @@ def _plan_one_tensor(func: Any, call: Any) -> Plan:
 
 
 def _plan_two_tensors(func: Any, call: Any) -> Plan:
-    """One new tensor from two, or from one and a number."""
+    """The plan of an operator that makes one new tensor from two, or from one and a number.
+
+    `call` computes the result from inner tensors.
+    """
     name = str(func)
     strided_dim = _strided_dim_of(func)
     run_with_number = partial(_run_with_number, func, name, call)
 
     def plan(args: Any, kwargs: Any) -> Any:
+        """Give the new tensor; record the operation."""
+        # Leave calls of another form to others.
         if len(args) < 2:
             return run_any(func, args, kwargs)
         first = args[0]
@@ -255,6 +276,7 @@ def _plan_two_tensors(func: Any, call: Any) -> Plan:
             return run_any(func, args, kwargs)
         if device.closed:
             raise closed_device_error(device)
+        # Compute on the host, after a look at the size of the result.
         left = first._inner
         right = second._inner
         rest = args[2:]
@@ -273,7 +295,7 @@ def _plan_two_tensors(func: Any, call: Any) -> Plan:
 
 
 def _run_with_number(func: Any, name: str, call: Any, args: Any, kwargs: Any) -> Any:
-    """Run an operator of two tensors on one tensor and a number."""
+    """Run an operator of two tensors on one tensor and a number, and record it."""
     first = args[0]
     if type(first) not in VIRTUAL:
         return run_any(func, args, kwargs)
@@ -294,13 +316,18 @@ def _run_with_number(func: Any, name: str, call: Any, args: Any, kwargs: Any) ->
 
 
 def _plan_changed_tensor(func: Any, rules: Rules, slots: tuple[int, ...]) -> Plan:
-    """Tensors at these positions, all on one device: the first is changed in place and returned."""
+    """The plan of an operator that changes its first tensor in place and returns it.
+
+    `slots` are the positions of the tensors among the arguments; all are on one device.
+    """
     name = rules.name
     is_product = facts_of(func).product
     reshapes = torch.Tag.inplace_view in func.tags
     strided_dim = _strided_dim_of(func)
 
     def plan(args: Any, kwargs: Any) -> Any:
+        """Change and return the first argument; record the operation and its waits."""
+        # Leave calls of another form to `run_any`.
         opened = _open_tensors(args, slots, numbers_allowed=True)
         if opened is None:
             return run_any(func, args, kwargs)
@@ -314,6 +341,7 @@ def _plan_changed_tensor(func: Any, rules: Rules, slots: tuple[int, ...]) -> Pla
         if reshapes:  # other device tensors may share the inner one
             inner[0] = first._inner = inner[0].detach()
         _compute(func, rules, args, kwargs, opened, is_product)
+        # Record it, with the shapes that the clock needs.
         if opened.has_number:
             work = work_of(inner[0], inner)
         else:
@@ -331,7 +359,10 @@ def _plan_changed_tensor(func: Any, rules: Rules, slots: tuple[int, ...]) -> Pla
 
 
 def _plan_new_tensors(func: Any, rules: Rules, slots: tuple[int, ...]) -> Plan:
-    """Tensors at these positions, all on one device: one new tensor or several are made."""
+    """The plan of an operator that makes one new tensor or several.
+
+    `slots` are the positions of the tensors among the arguments; all are on one device.
+    """
     name = rules.name
     is_product = facts_of(func).product
     is_front = facts_of(func).front
@@ -339,6 +370,7 @@ def _plan_new_tensors(func: Any, rules: Rules, slots: tuple[int, ...]) -> Plan:
     strided_dim = _strided_dim_of(func)
 
     def plan(args: Any, kwargs: Any) -> Any:
+        """Give the new tensors; record the operation and its waits."""
         opened = _open_tensors(args, slots, numbers_allowed=False)
         if opened is None:
             return run_any(func, args, kwargs)
@@ -351,6 +383,7 @@ def _plan_new_tensors(func: Any, rules: Rules, slots: tuple[int, ...]) -> Plan:
             shapes += strided_dim(args)
         if rules.output is not None:
             results = rules.output(opened.inner, kwargs or {}, results)
+        # Put the results on the device, which records the operation.
         wrapped: Any
         if is_single and is_front:
             wrapped = _put_all_on_device((results,), device, name, shapes)[0]
@@ -379,7 +412,10 @@ class _Opened(NamedTuple):
 
 
 def _open_tensors(args: Any, slots: tuple[int, ...], numbers_allowed: bool) -> _Opened | None:
-    """Open the tensors at these positions; None unless all are on one device, or None themselves."""
+    """The arguments, with the tensors at these positions opened.
+
+    None unless all are on one device; positions that hold None are skipped, and numbers if allowed.
+    """
     device = None
     has_number = False
     inner = [*args]
@@ -403,7 +439,10 @@ def _open_tensors(args: Any, slots: tuple[int, ...], numbers_allowed: bool) -> _
 def _compute(
     func: Any, rules: Rules, args: Any, kwargs: Any, opened: _Opened, is_product: bool
 ) -> Any:
-    """Refuse what CUDA refuses, and call the kernel with the inner tensors."""
+    """Refuse what CUDA refuses, and return what the kernel computes from the inner tensors.
+
+    Raises what CUDA raises.
+    """
     inner = opened.inner
     if rules.refuse is not None:
         rules.refuse(args, kwargs or {})
@@ -418,7 +457,7 @@ def _compute(
 def _put_all_on_device(
     results: Any, device: VirtualDevice, name: str, shapes: list[Any]
 ) -> tuple[Any, ...]:
-    """Several results of one operator on the device, and its line in the ledger."""
+    """The results of one operator as device tensors; the operation is recorded."""
     at = perf_counter()
     wrapped: list[Any] = []
     nbytes = 0
@@ -440,7 +479,10 @@ def _put_all_on_device(
 
 
 def _open_lists(args: Any, slots: Sequence[int]) -> _Opened | None:
-    """Open the lists of tensors at these positions; None unless all tensors are on one device."""
+    """The arguments, with the lists of tensors at these positions opened.
+
+    None unless all tensors are on one device.
+    """
     device = None
     inner = [*args]
     for slot in slots:
@@ -463,11 +505,15 @@ def _open_lists(args: Any, slots: Sequence[int]) -> _Opened | None:
 
 
 def _plan_lists(func: Any, call: Any, slots: tuple[int, ...]) -> Plan:
-    """`_foreach_*`: lists in; a list of new tensors out, or lists are changed in place."""
+    """The plan of `_foreach_*`, operators on lists of tensors.
+
+    They give a list of new tensors, or change the first list in place.
+    """
     name = str(func)
     makes_tensors = bool(func._schema.returns)
 
     def plan(args: Any, kwargs: Any) -> Any:
+        """Give a list of new tensors, or None after a change in place; record the operation."""
         opened = _open_lists(args, slots)
         if opened is None:
             return run_any(func, args, kwargs)
@@ -479,6 +525,7 @@ def _plan_lists(func: Any, call: Any, slots: tuple[int, ...]) -> Plan:
             results = call(*inner, **kwargs) if kwargs else call(*inner)
         except Exception as error:
             results = handle_cpu_error(func, inner, kwargs or {}, device, error)
+        # Record it as one operation; a change in place makes nothing new.
         first = inner[slots[0]]
         work = (first[0].dtype, None, *[tensor.shape for tensor in first])
         if not makes_tensors:
@@ -505,17 +552,18 @@ def plan_by_hand(function: Any, func: Any) -> Plan:
 
 
 def _plan_parts(func: Any) -> Plan:
-    """`to`, `item`, `linear`, …: operators that C++ makes of others.
+    """The plan of `to`, `item`, `linear`, …: operators that C++ makes of others.
 
     Autograd takes them apart; in inference mode they arrive whole. C++ takes them apart here, too:
-    `func.decompose` prefers versions in Python, which a GPU never runs, and some import sympy.
-    What arrives here has left autocast behind. It is turned on again for the parts of operators
-    that autocast has nothing to do with, as they would find it on a GPU.
+    `func.decompose` prefers versions in Python, which a GPU never runs, and some import sympy. What
+    arrives here has left autocast behind. It is turned on again for the parts of operators that
+    autocast has nothing to do with, as they would find it on a GPU.
     """
     run_parts = partial(func._op_dk, COMPOSITE)
     is_cast_itself = has_kernel(func.name(), "AutocastCUDA")
 
     def plan(args: Any, kwargs: Any) -> Any:
+        """Give what the parts give, with autocast on or off as they would find it on a GPU."""
         kwargs = kwargs or {}
         if thread_state.autocast is None or thread_state.cast:
             return run_parts(*args, **kwargs)
@@ -540,7 +588,7 @@ _BY_ENTRY: Final = {
 
 
 def make_plan(func: Any) -> Plan:
-    """The plan of an operator: what its entry says, or what suits its schema."""
+    """The plan of an operator: the one its entry says, or one that suits its schema."""
     facts = facts_of(func)
     if facts.plan is not None:
         return plan_by_hand(facts.plan, func)
@@ -554,7 +602,7 @@ def make_plan(func: Any) -> Plan:
 
 
 def _plan_by_schema(func: Any) -> Plan | None:
-    """The plan for operators of this form; None where only `run_any` will do."""
+    """The plan for operators of this form; None where only `run_any` can run them."""
     schema = func._schema
     rules = rules_of(func)
     if func.namespace != "aten" or _takes_tensors_by_name(schema):

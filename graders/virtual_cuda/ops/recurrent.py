@@ -1,4 +1,8 @@
-"""Recurrent cells and layers, as fused kernels and cuDNN run them."""
+"""Recurrent cells and layers, as fused kernels and cuDNN run them.
+
+A fused kernel does in one launch what would otherwise take several operators. The inner tensor of a
+device tensor is the CPU tensor with its values.
+"""
 
 from __future__ import annotations
 
@@ -45,12 +49,14 @@ aten: Final = torch.ops.aten
 
 
 def _lstm_gates(x: Any, h: Any, c: Any, *biases: Any) -> tuple[Any, ...]:
+    """The new hidden state and the new cell of an LSTM, from its two products and the old cell."""
     i, f, g, o = sum(biases, x + h).chunk(4, 1)
     c = f.sigmoid() * c + i.sigmoid() * g.tanh()
     return o.sigmoid() * c.tanh(), c
 
 
 def _gru_gates(x: Any, h: Any, state: Any, *biases: Any) -> tuple[Any, ...]:
+    """The new state of a GRU, in a tuple, from its two products and the old state."""
     if biases:
         x = x + biases[0]
         h = h + biases[1]
@@ -66,10 +72,14 @@ _GATES: Final = {
 
 
 class FusedCell(torch.autograd.Function):
-    """What a recurrent cell does after its two products: one kernel, forward and backward."""
+    """The part of a recurrent cell after its two products, as one kernel each way."""
 
     @staticmethod
     def forward(ctx: Any, kind: str, *tensors: Any) -> Any:
+        """Compute the new states on the host, put them on the device, and record the operation.
+
+        If gradients are needed, the memory that CUDA keeps for backward is allocated.
+        """
         gates, kept = _GATES[kind]
         device = tensors[0]._block.device
         inner = [t._inner for t in tensors]
@@ -90,6 +100,11 @@ class FusedCell(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: Any) -> Any:
+        """The gradients of the tensors that need one, on the device.
+
+        The operation is recorded. With `create_graph` it is made of single operators, as on CUDA,
+        which record themselves. Raises if the device is closed.
+        """
         gates = _GATES[ctx.kind][0]
         tensors = ctx.saved_tensors[: ctx.given]
         device = reveal(ctx.device)
@@ -103,6 +118,7 @@ class FusedCell(torch.autograd.Function):
             if twice
             else [t._inner.detach().requires_grad_(t.requires_grad) for t in tensors]
         )
+        # Compute the cell again, with a graph, for its gradients.
         with torch.enable_grad():
             pairs = [
                 (out, g) for out, g in zip(gates(*given), gradients, strict=True) if g is not None
@@ -118,16 +134,17 @@ class FusedCell(torch.autograd.Function):
             found = wrap_each(found, device)
             name = f"aten._thnn_fused_{ctx.kind}_cell_backward_impl.default"
             record_operation(name, device, sum(f.nbytes for f in found), work_of(None, given))
+        # None for those that need no gradient.
         each = iter(found)
         return (None, *(next(each) if t.requires_grad else None for t in given))
 
 
 class FusedLstmCell(FusedCell):
-    """The same under the name of the kernel of an LSTM's cell."""
+    """The kernel of an LSTM's cell: a class of its own, for the name in autograd's graph."""
 
 
 class FusedGruCell(FusedCell):
-    """The same under the name of the kernel of a GRU's cell."""
+    """The kernel of a GRU's cell: a class of its own, for the name in autograd's graph."""
 
 
 _CELLS: Final[dict[str, Any]] = {"lstm": FusedLstmCell, "gru": FusedGruCell}
@@ -136,10 +153,16 @@ for _kind, _cell_class in _CELLS.items():
 
 
 def run_cell(kind: str, state: str, original: Any, input: Any, hidden: Any, *weights: Any) -> Any:
-    """A recurrent cell on CUDA: two plain products, then one fused kernel."""
+    """The result of a recurrent cell: two plain products, then one fused kernel.
+
+    `kind` is "lstm" or "gru"; `state` is the name that CUDA's message has for the last state.
+    `original` is torch's function; it runs where the fused kernel does not fit. Raises CUDA's
+    RuntimeError for tensors on different devices.
+    """
     states = [hidden] if isinstance(hidden, torch.Tensor) else list(hidden)
     biases = [b for b in weights[2:] if b is not None]
     operands = (input, *states, *weights[:2], *biases)
+    # Compare devices in CUDA's order: first the two products, then the fused kernel.
     if type(input) in VIRTUAL and are_on_several_devices(*operands):
         for rows, weight in zip((input, states[0]), weights, strict=False):
             compare(
@@ -157,6 +180,7 @@ def run_cell(kind: str, state: str, original: Any, input: Any, hidden: Any, *wei
     )
     if not fits or not input.numel() or not input.is_floating_point() or is_recording_operators():
         return original(input, hidden, *weights)
+    # Under autocast: cast the operands, then begin again without it.
     if torch.is_autocast_enabled("cuda"):
         lower = functools.partial(cast_by_autocast, torch.get_autocast_dtype("cuda"))
         with torch.autocast("cuda", enabled=False):
@@ -175,7 +199,10 @@ def run_cell(kind: str, state: str, original: Any, input: Any, hidden: Any, *wei
 
 
 def _pack_padded_sequence(func: Any, args: Any, kwargs: Any) -> Any:
-    """The lengths are read on the host and the batch sizes stay there, whatever device the data are on."""
+    """The packed data on the device, and the batch sizes on the host; it is recorded.
+
+    The lengths are read on the host. Raises RuntimeError for lengths on the device.
+    """
     data, lengths, *rest = args
     if not on_host(lengths):
         kind = type_name(lengths).rpartition(".")[2].removesuffix("Tensor")
@@ -199,7 +226,8 @@ _FLATTENED: Final = (
     torch.float32,
     torch.float64,
 )  # torch's list of cuDNN's dtypes lacks bfloat16
-# Parts of the reserve that hold, per step and per hidden unit, what backward needs: the gates, and the cells.
+# Parts of the memory that cuDNN reserves for backward, per step and per hidden unit: the gates, and
+# the cells.
 RESERVED_PARTS: Final = {"lstm": (4, 1), "gru": (6,), "rnn_tanh": (1,), "rnn_relu": (1,)}
 _SCATTERED: Final = (
     "RNN module weights are not part of single contiguous chunk of memory. This means they need to be compacted "
@@ -215,7 +243,10 @@ _ONCE: Final = (
 
 
 def _common_device(tensors: list[Any], casting: bool = False) -> VirtualDevice | None:
-    """The one device all of these are on with one dtype cuDNN knows, if it is so: after they were cast to half."""
+    """The one device on which all of these are, with one dtype that cuDNN knows; else None.
+
+    With `casting`, the dtypes count as they are after autocast has cast them to half precision.
+    """
     first = tensors[0]
     if type(first) not in VIRTUAL or first.dtype not in _DTYPES:
         return None
@@ -226,17 +257,27 @@ def _common_device(tensors: list[Any], casting: bool = False) -> VirtualDevice |
 
 
 class CudnnRnn(torch.autograd.Function):
-    """One cuDNN call: the CPU's own graph inside computes the gradients; what CUDA would keep alive is kept here."""
+    """One call of cuDNN, for a whole layer or several.
+
+    The CPU's own graph inside computes the gradients. Memory that CUDA would keep alive for them is
+    kept here.
+    """
 
     @staticmethod
     def forward(
         ctx: Any, kind: str, settings: Any, device: VirtualDevice, count: int, data: Any, *rest: Any
     ) -> Any:
+        """Compute on the host, put the results on the device, and record the operation.
+
+        The first `count` of `rest` are the states, the others the weights. In training, the memory
+        that cuDNN keeps for backward is allocated, and with dropout the host waits.
+        """
         layers, dropout, train, bidirectional, biases, sizes, batch_first = settings
         states = rest[:count]
         weights = rest[count:]
         tensors = (data, *rest)
         inner = [t._inner.detach().requires_grad_(t.requires_grad) for t in tensors]
+        # Compute on the host.
         function = getattr(torch_functions, kind)
         with torch.enable_grad() if any(ctx.needs_input_grad) else torch.no_grad():
             given = [t.float() for t in inner] if is_slow_on_host(data.dtype) else inner
@@ -249,6 +290,7 @@ class CudnnRnn(torch.autograd.Function):
                     function(_steps_first(given, batch_first)[0], state, *tail, False), batch_first
                 )
             outs = [out.to(data.dtype) for out in outs]
+        # The memory that cuDNN keeps: a copy of scattered weights, and the reserve for backward.
         shared = all(w._block is weights[0]._block for w in weights)
         held = hold_memory(device, *([] if shared else [sum(w.nbytes for w in weights)]))
         if train:
@@ -260,6 +302,7 @@ class CudnnRnn(torch.autograd.Function):
                 (layers - 1) * units
             ]
             held += hold_memory(device, 256 + sum(-(-part // 32) * 32 for part in parts))
+        # Put the results on the device, and record.
         wrapped = wrap_each([out.detach() for out in outs], device)
         work = work_of(_steps_first(outs, batch_first), _steps_first(inner, batch_first))
         record_operation("aten._cudnn_rnn.default", device, sum(out.nbytes for out in outs), work)
@@ -271,6 +314,12 @@ class CudnnRnn(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: Any) -> Any:
+        """The gradients of data, states and weights, on the device; the operation is recorded.
+
+        Raises RuntimeError if forward did not run in training mode, if a saved tensor was changed
+        since, or if the device has failed; DeviceClosed if it is closed. With `create_graph`, the
+        gradients refuse to be differentiated again.
+        """
         _ = ctx.saved_tensors  # refuses if one of them was written to since
         if not ctx.train:
             raise RuntimeError("cudnn RNN backward can only be called in training mode")
@@ -283,6 +332,7 @@ class CudnnRnn(torch.autograd.Function):
             for out, g in zip(outs, gradients, strict=True)
             if g is not None and out.requires_grad
         ]
+        # The CPU's graph gives the gradients; those it does not reach are zeros.
         found = _grad(
             [out for out, _ in pairs],
             wanted,
@@ -294,6 +344,7 @@ class CudnnRnn(torch.autograd.Function):
             torch.zeros_like(t) if g is None else g for t, g in zip(wanted, found, strict=True)
         )
         computed = [next(given) if t.requires_grad else None for t in inner]
+        # Put them on the device, those of the weights in one block.
         count = len(computed) - ctx.weights
         results = [*wrap_each(computed[:count], device), *_in_one_block(computed[count:], device)]
         nbytes = sum(r.nbytes for r in results if r is not None)
@@ -302,12 +353,18 @@ class CudnnRnn(torch.autograd.Function):
 
 
 def _steps_first(tensors: Sequence[Any], batch_first: bool) -> Sequence[Any]:
-    """The tensors with the first two dimensions of the first one exchanged, if the batch is its first."""
+    """The tensors, the first of them with steps before batches.
+
+    Its first two dimensions are exchanged if the batch comes first; otherwise nothing changes.
+    """
     return [tensors[0].transpose(0, 1), *tensors[1:]] if batch_first else tensors
 
 
 def _in_one_block(gradients: list[Any], device: VirtualDevice) -> list[Any]:
-    """cuDNN writes the gradients of all weights into one buffer, as the weights lie in one."""
+    """The gradients on the device, all in one new block; None stays None.
+
+    cuDNN writes the gradients of all weights into one buffer, as the weights lie in one.
+    """
     made = [g for g in gradients if g is not None]
     if not made:
         return gradients
@@ -322,6 +379,10 @@ CudnnRnn._backward_cls.__name__ = "CudnnRnnBackward0"  # as torch numbers its ow
 
 
 def _compare_dtypes(data: Any, states: Sequence[Any], weight: Any) -> None:
+    """Raise CUDA's RuntimeError for a state whose dtype is not that of the data.
+
+    Nothing is raised where the weight has another dtype than the data.
+    """
     for state in states:
         if (
             data.dtype is weight.dtype
@@ -335,7 +396,12 @@ def _compare_dtypes(data: Any, states: Sequence[Any], weight: Any) -> None:
 
 
 def run_layer(kind: str, original: Any, data: Any, *args: Any) -> Any:
-    """`torch._VF.lstm` and its kin, for packed and for padded input."""
+    """The result of `torch._VF.lstm` and its kin, for packed and for padded input.
+
+    cuDNN runs it where it can, else `original`, torch's own function. Warns of weights that do not
+    lie in one block. Raises RuntimeError, in CUDA's words, for different dtypes and for batch sizes
+    on the device.
+    """
     packed = isinstance(args[0] if kind == "lstm" else args[1], torch.Tensor)
     sizes = args[0] if packed else None
     state, weights, biases, layers, dropout, train, bidirectional = (
@@ -343,6 +409,7 @@ def run_layer(kind: str, original: Any, data: Any, *args: Any) -> Any:
     )
     states = tuple(state) if kind == "lstm" else (state,)
     given = [data, *states, *weights]
+    # See whether cuDNN takes it.
     casting = torch.is_autocast_enabled("cuda")
     # Whatever autocast was asked for, cuDNN's layers are cast to half.
     device = _common_device(given, casting) if isinstance(data, torch.Tensor) else None
@@ -355,6 +422,7 @@ def run_layer(kind: str, original: Any, data: Any, *args: Any) -> Any:
         if device is None and not casting and all(type(t) in VIRTUAL for t in given):
             _compare_dtypes(data, states, weights[0])
         return original(data, *args)
+    # cuDNN runs it.
     if packed and type(sizes) in VIRTUAL:
         raise RuntimeError(f"batch_sizes tensor should be on CPU, but got {label_of(sizes)}")
     if casting:
@@ -372,7 +440,10 @@ def _by_name(kind: str, op: Any, *args: Any) -> Any:
 
 
 def register(library: Any) -> None:
-    """Recurrent layers that are called as `torch.gru` or `torch.ops.aten.gru`."""
+    """Register recurrent layers that are called as `torch.gru` or `torch.ops.aten.gru`.
+
+    `library` is the torch.library.Library of aten.
+    """
     for kind in RESERVED_PARTS:
         for overload in ("data", "input"):
             kernel = functools.partial(_by_name, kind, getattr(getattr(aten, kind), overload))
@@ -380,7 +451,10 @@ def register(library: Any) -> None:
 
 
 def flatten_parameters(self: Any) -> None:
-    """`RNNBase.flatten_parameters`: the parameters become views of one block, matrices first."""
+    """Make the parameters of an `RNNBase` views of one new block, matrices first.
+
+    Nothing changes where cuDNN is off or would not run the layer, or parameters share memory.
+    """
     weights = self._flat_weights
     if len(weights) != len(self._flat_weights_names) or not weights:
         return
