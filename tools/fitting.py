@@ -290,7 +290,7 @@ class Agreement(msgspec.Struct, frozen=True):
 
 
 def agreement(programs: Mapping[str, Program], modelled: Mapping[str, Times]) -> Agreement:
-    """How well the modelled times fit the recorded ones."""
+    """The agreement of the modelled times with the recorded ones."""
     walls = [(modelled[name].end, p.wall_s) for name, p in programs.items()]
     kernels = [
         (modelled[name].kernel_seconds, p.kernel_s) for name, p in programs.items() if p.kernel_s
@@ -385,7 +385,7 @@ def solve(
 
 
 def _features(ran: Ran, gpu: Gpu) -> tuple[dict[Any, float], dict[str, float]]:
-    """What the kernels of a step had to do, by kind, and what the host had to."""
+    """The work of a step's kernels by kind and part, and the host's costs by name."""
     ledger, first = ran
     chip = gpu.chip()
     host = HostCosts()

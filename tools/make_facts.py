@@ -250,7 +250,7 @@ def device_checks() -> dict[str, Any]:
 
 
 def autocast_policies() -> dict[str, list[str]]:
-    """Which operators autocast runs in lower precision, in float32, in the widest type given."""
+    """The operators that autocast runs in lower precision, in float32, in the widest type given."""
     text = HEADER.read_text()
     policies = {}
     for policy, macro in POLICIES.items():

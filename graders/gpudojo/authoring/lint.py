@@ -90,9 +90,9 @@ def remake(day: str, stem: str) -> Path | None:
 
 
 def recorded(snippet: Snippet, setup: str = "") -> str:
-    """What a snippet did on a virtual GPU of its own, as text.
+    """A text on what a snippet did on a virtual GPU of its own.
 
-    That is a table of its lines or a timeline, then what it printed, then its error. Raises BadDay
+    It has a table of its lines or a timeline, then what it printed, then its error. Raises BadDay
     where the options of the snippet are wrong.
     """
     import torch  # not at the top: `dojo lint --help` does without

@@ -81,7 +81,7 @@ class Surroundings:
 
 
 def surroundings(root: Path) -> Surroundings:
-    """What the installed days have, and which of them are in this repository."""
+    """The names that the installed days have taken, and the folders of the days."""
     stems = {}
     modules = {}
     folders = {}

@@ -79,7 +79,7 @@ class ChosenDefinition(msgspec.Struct, frozen=True):
 
     @property
     def note(self) -> str:
-        """What is worth knowing about the choice; empty if it is the obvious one."""
+        """Sentences about the choice; empty if it is the obvious one."""
         if self.file is None or self.state is State.MISSING:
             return ""
         sentences = []

@@ -100,7 +100,7 @@ def ending_of(name: str, endings: tuple[str, ...]) -> str:
 
 @functools.lru_cache(1024)
 def parse_platform_name(name: str, is_folder: bool) -> ParsedName | None:
-    """What a name given by Canvas, Moodle or Gradescope says; None for other names."""
+    """The parts of a name given by Canvas, Moodle or Gradescope; None for other names."""
     moodle = _MOODLE.fullmatch(name)
     if moodle:
         return ParsedName(Naming.MOODLE, moodle["student"].strip(), moodle["id"], moodle["rest"])
@@ -134,9 +134,10 @@ def people_in(paths: Iterable[str]) -> set[tuple[str, str | None]]:
 
 
 def parse_repository_name(name: str, folder: str) -> ParsedName | None:
-    """What the name of a repository says, in a folder of that name; None for other names.
+    """The account in the name of a repository; None for other names.
 
-    Known are `day8-account`, `spring-day8-account`, and `x-account` in `x-submissions`.
+    `folder` is the name of the folder it lies in. Known are `day8-account`, `spring-day8-account`,
+    and `x-account` in `x-submissions`.
     """
     account = ""
     assignment = folder.removesuffix("-submissions")
@@ -203,7 +204,7 @@ def fold_case(name: str) -> str:
 
 
 def reason_of(error: Exception) -> str:
-    """Why something cannot be read."""
+    """The reason why something cannot be read, as the end of a sentence."""
     if isinstance(error, FileNotFoundError):
         return "it does not exist"
     if isinstance(error, OSError) and error.strerror:

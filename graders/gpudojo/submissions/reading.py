@@ -63,7 +63,7 @@ def read_submission(entry: SubmissionEntry, limits: ReadLimits | None = None) ->
 
 
 def find_fault(file: SourceFile) -> str | None:
-    """What is wrong with the bytes of a source; None if nothing is.
+    """The fault in the bytes of a source; None if there is none.
 
     It is the rest of a sentence that the file's name begins.
     """
@@ -92,7 +92,7 @@ def _fault_in_encoding(data: bytes) -> str | None:
 
 
 def _fault_in_notebook(data: bytes) -> str | None:
-    """What shows without parsing that bytes are no notebook.
+    """The fault that shows without parsing that bytes are no notebook; None if none shows.
 
     They are parsed only in the sandbox: ten megabytes of brackets take a quarter of a gigabyte.
     """
@@ -298,7 +298,7 @@ class _SourceReader:
     # The result
 
     def make_submission(self, entry: SubmissionEntry) -> ReadSubmission:
-        """What was read, with all notes, as the submission of an entry."""
+        """The submission of an entry, with everything that was read and all notes."""
         files = tuple(sorted(self.files.values(), key=lambda file: depth_key(file.path)))
         faults = []
         for file in files:
@@ -312,7 +312,7 @@ class _SourceReader:
     def _problem(
         self, entry: SubmissionEntry, files: tuple[SourceFile, ...], faults: list[str]
     ) -> str | None:
-        """Why nothing can be graded; None if something can be."""
+        """The reason why nothing can be graded; None if something can be."""
         if not files:
             return self.notes[0] if self.notes else self._why_no_files()
         if len(faults) == len(files):

@@ -39,7 +39,10 @@ class HandedIn(msgspec.Struct, frozen=True):
 
 
 def read_submitters(path: Path) -> dict[str, HandedIn]:
-    """Who handed in each folder and when; empty if there is no readable list."""
+    """The people who handed in each folder, and the time, by the folder's name.
+
+    Empty if there is no readable list.
+    """
     try:
         with path.open("rb") as file:
             lines = file.read(_LARGEST_FILE).decode("utf-8", "replace").splitlines()
@@ -114,7 +117,7 @@ class _MetadataReader:
             self._in_date = False
 
     def handed_in(self) -> dict[str, HandedIn]:
-        """What was read, by folder; folders of which nothing is known are left out."""
+        """The people and times that were read, by folder; without folders of which none is known."""
         found = {}
         for folder, people in self._people.items():
             named = tuple(person for person in people if person.name)

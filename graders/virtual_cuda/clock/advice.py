@@ -48,7 +48,7 @@ def what_limits(times: Times) -> str:
 
 
 def _why_it_waits(times: Times) -> str:
-    """What the CPU does meanwhile, and the beginning of the advice."""
+    """The reason why the GPU waits, and the beginning of the advice."""
     on_device = times.on_device
     copies = sum(interval.kind == "copy" for interval in on_device)
     kernels = sum(interval.kernels for interval in on_device)
@@ -191,7 +191,7 @@ def _from_when_on(rows: Sequence[Row], times: Times, gpu: Gpu, other: OnCpu) -> 
 
 
 def _least_seconds(rows: Sequence[Row], gpu: Gpu) -> float:
-    """What the kernels of all operations would take with next to no data."""
+    """The time that the kernels of all operations would take with next to no data."""
     chip = gpu.chip()
     seconds = 0.0
     for row in rows:

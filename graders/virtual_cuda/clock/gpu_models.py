@@ -49,7 +49,7 @@ class Gpu(msgspec.Struct, frozen=True, kw_only=True):
     ]  # by direction and pinning: bytes, time on the device, time of the host
 
     def chip(self, tf32: bool = False) -> Chip:
-        """What the rules for kernels must know; `tf32` is torch's setting for matrix products."""
+        """The figures for the rules of kernels; `tf32` is torch's setting for matrix products."""
         return Chip(self.sms, self.flops, self.bandwidth, tf32, self.capability[0] >= 8)
 
     def rate(self, unit: str) -> float:
@@ -70,7 +70,7 @@ class Gpu(msgspec.Struct, frozen=True, kw_only=True):
         return max(self.kernels.get(kernel.kind, self.kernels["pointwise"])[0], self.gap)
 
     def seconds(self, kernel: Kernel) -> float:
-        """How long a kernel takes."""
+        """The modelled time of a kernel."""
         least, moved, computed = self.kernels.get(kernel.kind, self.kernels["pointwise"])
         return (
             least

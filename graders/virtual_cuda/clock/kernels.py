@@ -75,7 +75,7 @@ class KernelCall(NamedTuple):
 
     @property
     def rows(self) -> int:
-        """How often the last dimension of the first tensor fits into the largest one."""
+        """The number of times that the first tensor's last dimension fits into the largest one."""
         length = self.first[-1] if self.first else 1
         return self.largest // max(length, 1)
 
@@ -138,7 +138,7 @@ VIEWS: Final = frozenset(
 
 
 def kernels_of(call: KernelCall, chip: Chip) -> list[Kernel]:
-    """What is launched for one operator; nothing for views and empty results."""
+    """The kernels that are launched for one operator; none for views and empty results."""
     if call.name in VIEWS:
         return []
     if call.out is not None and 0 in call.out:
@@ -728,7 +728,7 @@ def _unscale(call: KernelCall, chip: Chip) -> Iterator[Kernel]:
 
 
 def _unit(dtype: str, chip: Chip, tf32: bool) -> str:
-    """What computes products of this dtype: a unit of `Chip.flops`."""
+    """The unit of `Chip.flops` that computes products of this dtype."""
     if dtype == "float16" or (dtype == "bfloat16" and chip.bfloat16):
         return "float16"
     if dtype == "bfloat16":

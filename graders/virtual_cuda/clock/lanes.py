@@ -200,7 +200,7 @@ class Clock:
         return self._stream_free[StreamKey(device, stream)] <= self.now
 
     def idle_at(self) -> float:
-        """When the host and all streams are done with what was issued."""
+        """The time at which the host and all streams are done with what was issued."""
         return max([self.now, *self._stream_free.values()])
 
     def _read_row(self, number: int, row: Row) -> None:
@@ -336,7 +336,7 @@ class Clock:
         self._idle_until(done + self.gpu.host["synchronize"])
 
     def _device_free_at(self, device: str) -> float:
-        """When all streams of a device are done, or of all devices for ""."""
+        """The time at which all streams of a device are done, or of all devices for ""."""
         done = 0.0
         for stream, free in self._stream_free.items():
             if device in ("", stream.device):

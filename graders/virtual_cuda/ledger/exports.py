@@ -378,7 +378,7 @@ def title_of(record: Record) -> str:
 
 
 def details_of(record: Record) -> TraceEvent:
-    """What a trace tells of a record: its line, its index, and some of its attributes."""
+    """The details of a record for a trace: its line, its index, and some of its attributes."""
     details: TraceEvent = {
         "site": None if record.site is None else str(record.site),
         "record": record.index,

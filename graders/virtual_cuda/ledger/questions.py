@@ -91,7 +91,7 @@ def on_line(records: Records, file: str, line: int) -> tuple[Record, ...]:
 
 
 def per_line(records: Records) -> Counter[SourceLine]:
-    """How many of the records each line caused; those without a site are left out."""
+    """The number of records that each line caused; those without a site are left out."""
     return Counter((r.site.file, r.site.line) for r in records if r.site is not None)
 
 
@@ -148,12 +148,12 @@ def repeated_transfers(records: Records, at_least: int = 2) -> tuple[tuple[Trans
 
 
 def bytes_to_device(records: Records) -> int:
-    """How much was copied from the host to devices."""
+    """The bytes copied from the host to devices."""
     return sum(t.bytes for t in transfers_to_device(records))
 
 
 def bytes_to_host(records: Records) -> int:
-    """How much was copied back to the host."""
+    """The bytes copied from devices back to the host."""
     return sum(t.bytes for t in transfers_to_host(records))
 
 
@@ -190,7 +190,7 @@ def explicit_syncs(records: Records) -> tuple[Sync, ...]:
 
 
 def sync_counts(records: Records) -> Counter[str]:
-    """How many implicit synchronisations there were of each kind."""
+    """The number of implicit synchronisations of each kind."""
     return Counter(s.what for s in syncs(records))
 
 
@@ -224,7 +224,7 @@ def operations(records: Records, name: str | None = None) -> tuple[Operation, ..
 
 
 def operation_counts(records: Records) -> Counter[str]:
-    """How often each operation ran."""
+    """The number of times that each operation ran."""
     return Counter(o.name for o in operations(records))
 
 
@@ -248,7 +248,7 @@ def operations_under_autocast(records: Records, dtype: str | None = None) -> tup
 
 
 def autocast_dtypes(records: Records) -> Counter[str]:
-    """How many operations ran under autocast to each dtype."""
+    """The number of operations that ran under autocast to each dtype."""
     return Counter(o.autocast for o in operations(records) if o.autocast is not None)
 
 
@@ -290,7 +290,7 @@ def allocated_bytes(records: Records, device: str = "cuda") -> int:
 
 
 def live_bytes(records: Records, device: str = "cuda") -> dict[str, int]:
-    """What was allocated after the last record, by device."""
+    """The bytes allocated after the last record, by device."""
     return {r.device: r.live for r in _memory_events(records, device)}
 
 
@@ -310,13 +310,13 @@ def _only(kind: type[R], records: Records) -> tuple[R, ...]:
 
 
 def _require_known(name: str | None, known: tuple[str, ...]) -> None:
-    """Raises UnknownInLedger for a name that is none of these; None stands for all of them."""
+    """Raise UnknownInLedger for a name that is none of these; None stands for all of them."""
     if name is not None and name not in known:
         raise UnknownInLedger(name, known)
 
 
 def _require_device(device: str) -> None:
-    """Raises UnknownInLedger for a device of another type than ledgers have: "gpu", "GPU 0"."""
+    """Raise UnknownInLedger for a device of a type that no ledger has: "gpu", "GPU 0"."""
     kind, _, index = str(device).partition(":")
     if kind not in DEVICE_TYPES or (index and not index.isdigit()):
         raise UnknownInLedger(device, DEVICE_TYPES)
@@ -418,7 +418,7 @@ def optimizer_steps(records: Records) -> tuple[OptimizerStep, ...]:
 
 
 def training_order(records: Records) -> tuple[str, ...]:
-    """What a training loop did, in order: "forward", "backward", "step", "scaler.update", …"""
+    """The parts of a training loop, in order: "forward", "backward", "step", "scaler.update", …"""
     passes = {Forward: "forward", Backward: "backward", OptimizerStep: "step"}
     shown = (r for r in records if not (isinstance(r, Forward) and r.depth))
     named = (
@@ -428,7 +428,7 @@ def training_order(records: Records) -> tuple[str, ...]:
 
 
 def backwards_per_step(records: Records) -> tuple[int, ...]:
-    """How many backward passes led up to each optimizer step, those from its closure included."""
+    """The number of backward passes before each optimizer step, those of its closure included."""
     starts = [b.index for b in backward_passes(records)]
     reached = [
         bisect_left(starts, step.index if step.end is None else step.end)

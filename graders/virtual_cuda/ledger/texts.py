@@ -72,7 +72,7 @@ _HANDLER: Final = "similar"  # as Python's codecs call it
 
 
 def _similar_signs(error: UnicodeError) -> tuple[str, int]:
-    """What a codec writes instead of signs that it does not have, and where it goes on."""
+    """The signs that a codec writes instead of those it does not have, and where it goes on."""
     assert isinstance(error, UnicodeEncodeError)
     missing = error.object[error.start : error.end]
     return "".join(SIMILAR.get(sign, "?") for sign in missing), error.end

@@ -104,7 +104,7 @@ class Timeline(msgspec.Struct, frozen=True):
 
     @property
     def wait_count(self) -> int:
-        """How often the host waited to read something from the device."""
+        """The number of times that the host waited to read something from the device."""
         return self.counts.get("sync", 0)
 
 

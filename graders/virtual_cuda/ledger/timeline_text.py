@@ -82,16 +82,16 @@ class Column:
     live: int = 0  # bytes, the most in it
 
     def count(self, *kinds: str) -> int:
-        """How many of its events are of these kinds."""
+        """The number of its events of these kinds."""
         return sum(event.kind in kinds for event in self.events)
 
     def bytes(self, kind: str) -> int:
-        """What its events of this kind copied, or took."""
+        """The bytes that its events of this kind copied, or took."""
         return sum(event.bytes for event in self.events if event.kind == kind)
 
     @property
     def waits(self) -> int:
-        """How often the host waited here."""
+        """The number of times that the host waited here."""
         return self.count("sync", "explicit sync")
 
 
