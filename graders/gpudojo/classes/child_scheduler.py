@@ -87,7 +87,10 @@ class ChildScheduler:
             self._selector.close()
 
     def _start_what_fits(self, tasks: Iterator[GradingTask | None]) -> bool:
-        """Start tasks until there is no room or none at the moment; False after the last one."""
+        """Start tasks until there is no room or none at the moment.
+
+        Returns False after the last one.
+        """
         while len(self.under_way) < self.jobs:
             try:
                 task = next(tasks)
@@ -128,7 +131,10 @@ class ChildScheduler:
                 return
 
     def _handle_exits(self) -> bool:
-        """Take in what the fork server says of children; False where it was gone and is new."""
+        """Take in what the fork server says of children.
+
+        Returns False where it was gone and is new.
+        """
         events = self.client.events()
         if events is None:
             self._replace_fork_server()
@@ -157,7 +163,7 @@ class ChildScheduler:
                 task.run.postpone(seconds)
 
     def _read_pipe(self, task: GradingTask, stream: str, file: int) -> int:
-        """Take in what is in a pipe; returns how many bytes that was."""
+        """Take in what is in a pipe. Returns how many bytes that was."""
         try:
             data = os.read(file, CHUNK)
         except BlockingIOError:

@@ -111,7 +111,7 @@ class ClassGrading:
     def __init__(
         self, options: GradingOptions, progress: Progress, runner: Runner | None = None
     ) -> None:
-        """Reads what is known of the class; raises BadClass, and BadFile for its course file."""
+        """Reads what is known of the class. Raises BadClass, and BadFile for its course file."""
         self._version_on_disk = version_on_disk(options.out)
         self.state = ClassState() if options.alone else load_state(options.out)
         self.course = find_course(options, self.state)
@@ -225,7 +225,7 @@ class ClassGrading:
         )
 
     def _read_reference_files(self) -> dict[str, bytes]:
-        """The solutions in the folder that is given; raises BadClass where there are none."""
+        """The solutions in the folder that is given. Raises BadClass where there are none."""
         folder = self.options.reference
         if folder is None:
             return {}
@@ -362,7 +362,10 @@ class ClassGrading:
         return ready
 
     def _read_submission(self, entry: SubmissionEntry) -> ReadSubmission | None:
-        """Read a submission; None where nothing of it can be graded. `_stored` gets its entry."""
+        """Read a submission.
+
+        Returns None where nothing of it can be graded. `_stored` gets its entry.
+        """
         submission = read_submission(entry)
         settings = self._settings_for(entry)
         notes = list(submission.notes)
@@ -626,7 +629,7 @@ class ClassGrading:
 
 
 def _digest_of_content(files: Sequence[SourceFile]) -> str:
-    """Equal for the same work, whatever its files, folders and line ends are."""
+    """A digest that is equal for the same work, whatever its files, folders and line ends are."""
     digests = []
     for file in files:
         text = file.data.replace(b"\r\n", b"\n").strip()

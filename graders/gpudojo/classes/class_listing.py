@@ -23,7 +23,7 @@ class ClassListing:
         self._content_of: dict[Path, Path] = {}  # by path: the folder it was unpacked to, or itself
 
     def list_class(self) -> Listing:
-        """The submissions; raises BadClass for results of a class and files that cannot be written.
+        """The submissions. Raises BadClass for results of a class and files that cannot be written.
 
         Students of whom nothing is known but a zip that turned out to be a whole class are taken
         out of the state.
@@ -55,7 +55,7 @@ class ClassListing:
                 )
 
     def _list_unpacked(self) -> Listing:
-        """What is given, with zips of classes unpacked; raises OSError.
+        """What is given, with zips of classes unpacked. Raises OSError.
 
         A zip that lies among submissions may be a student's, and is opened only if it was given
         by itself before.

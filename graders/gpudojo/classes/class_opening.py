@@ -19,7 +19,7 @@ from gpudojo.model.results import AttemptRule
 
 
 def find_course(options: GradingOptions, state: ClassState) -> CourseRules:
-    """The rules of the course for a run; raises BadFile, and BadClass if the last file is gone.
+    """The rules of the course for a run. Raises BadFile, and BadClass if the last file is gone.
 
     They are in the file that is given, else in that of the last run, else in one beside the
     submissions.
@@ -43,7 +43,7 @@ def path_of_last_course(out: Path, state: ClassState) -> Path | None:
 
 
 def course_of_last_run(out: Path, state: ClassState) -> CourseRules:
-    """The rules in the file of the last run; raises BadFile, and BadClass where it is gone."""
+    """The rules in the file of the last run. Raises BadFile, and BadClass where it is gone."""
     if not state.course:
         return CourseRules()
     path = path_of_last_course(out, state)
@@ -62,7 +62,7 @@ def open_gradebook(
     roster: Path | None = None,
     attempt: AttemptRule | None = None,
 ) -> Gradebook:
-    """The class in a folder, with its course, roster and overrides; raises BadFile.
+    """The class in a folder, with its course, roster and overrides. Raises BadFile.
 
     `roster` and `attempt` are used instead of those of the course or of the last run.
     """
@@ -105,7 +105,7 @@ def complete_options(
 
 
 def _functions_that_count(day: str, rules: CourseRules) -> frozenset[str]:
-    """The functions of the exercises that the course counts; empty if these are all."""
+    """The functions of the exercises that the course counts. Empty if these are all."""
     exercises = exercises_of(day)
     worths = rules.worth_by_exercise(exercises)
     if len(worths) == len(exercises):

@@ -68,7 +68,7 @@ class Student(msgspec.Struct, omit_defaults=True):
 
     @property
     def listed_name(self) -> str:
-        """The name on Gradescope's own list; empty where there is none."""
+        """The name on Gradescope's own list. Empty where there is none."""
         return self.listed.name if self.listed else ""
 
 
@@ -93,7 +93,7 @@ class ClassState(msgspec.Struct, omit_defaults=True):
 
 
 def load_state(out: Path) -> ClassState:
-    """What is known of a class: nothing in a new folder; raises BadClass if it cannot be read."""
+    """What is known of a class: nothing in a new folder. Raises BadClass if it cannot be read."""
     path = out / STATE
     try:
         return decode_untrusted(msgspec.json.Decoder(ClassState).decode, path.read_bytes())
@@ -126,7 +126,10 @@ def save_state(out: Path, state: ClassState) -> None:
 
 
 def version_on_disk(out: Path) -> tuple[int, ...]:
-    """Changes whenever `save_state` has written; empty where nothing is known of the class."""
+    """A text that changes whenever `save_state` has written.
+
+    Empty where nothing is known of the class.
+    """
     try:
         found = (out / STATE).stat()
     except OSError:

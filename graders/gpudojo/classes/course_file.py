@@ -78,7 +78,7 @@ def find_course_file(submissions: Sequence[Path]) -> Path | None:
 
 
 def load_course(path: Path) -> CourseRules:
-    """The rules in a course file; raises BadFile with the line and a suggestion."""
+    """The rules in a course file. Raises BadFile with the line and a suggestion."""
     tables, text = parse_toml(path)
     settings = convert_setting(path, text, tables, _Settings)
     return _CourseReader(path, text, settings).read()
@@ -152,7 +152,7 @@ class _CourseReader:
         return self._with_zone(self.settings.deadline, "deadline")
 
     def _with_zone(self, date: datetime.datetime, *setting: str) -> datetime.datetime:
-        """A date with a time zone; raises BadFile where it has none, or is none or two there."""
+        """A date with a time zone. Raises BadFile where it has none, or is none or two there."""
         zone_name = self.settings.time_zone
         if date.year not in YEARS:
             reason = f"the year must be from {YEARS[0]} to {YEARS[-1]}, not {date.year}"
@@ -306,7 +306,7 @@ class _CourseReader:
 
 
 def write_template(path: Path, day: str, exercises: Sequence[Exercise]) -> None:
-    """Write a course file in which nothing is set yet; raises OSError."""
+    """Write a course file in which nothing is set yet. Raises OSError."""
     with replacing_file(path) as file:
         file.write(template(day, exercises).encode())
 

@@ -131,7 +131,10 @@ class CourseRules:
 
 
 def find_exercise(name: str, stems: Iterable[str]) -> str | None:
-    """The exercise of a stem, or of a number: `04_…` for 04, 4 or 04_…; None for no exercise."""
+    """The exercise of a stem, or of a number: `04_…` for 04, 4 or 04_….
+
+    Returns None for no exercise.
+    """
     number = name.lstrip("0") or "0"
     for stem in stems:
         number_of_stem = stem.partition("_")[0].lstrip("0") or "0"

@@ -31,6 +31,7 @@ def read_table(path: Path) -> list[TableLine]:
     Cells are separated by commas, semicolons or tabs. Raises BadFile for a file that cannot be
     read, is no CSV or has no such line.
     """
+    # A first line such as `sep=;` names the separator.
     text = _read_text(path)
     delimiter = ""
     first_number = 1
@@ -57,7 +58,7 @@ def read_table(path: Path) -> list[TableLine]:
 
 
 def _read_text(path: Path) -> str:
-    """The text of a file in UTF-8 or UTF-16; raises BadFile where it is neither."""
+    """The text of a file in UTF-8 or UTF-16. Raises BadFile where it is neither."""
     try:
         data = path.read_bytes()
     except OSError as error:

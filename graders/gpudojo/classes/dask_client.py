@@ -324,7 +324,7 @@ class DaskSession:
             self.cluster.progress.prepares(f"the worker {address} is not used: {objection}")
 
     def _send_what_fits(self) -> None:
-        """Send tasks as long as there is room; raises Disconnected."""
+        """Send tasks as long as there is room. Raises Disconnected."""
         room = TASKS_PER_THREAD * sum(self.threads.values())
         while len(self.sent) < room:
             if any(sent.alone for sent in self.sent.values()):
@@ -335,7 +335,7 @@ class DaskSession:
             self._send_task(following.task, following.alone)
 
     def _send_task(self, task: GradingTask, alone: bool) -> None:
-        """Send a task; raises Disconnected, and has put it back then."""
+        """Send a task. Raises Disconnected, and has put it back then."""
         run = task.run
         message = pack(Order(self.cluster.versions, run.record.digest, run.files, run.options))
         # A new key each time: no old result is taken for a new one.
@@ -359,7 +359,7 @@ class DaskSession:
         return sent
 
     def _handle_reply(self, waiting: asyncio.Task[Any]) -> None:
-        """Finish a task, or put it back into the queue; raises Disconnected."""
+        """Finish a task, or put it back into the queue. Raises Disconnected."""
         if waiting.cancelled():
             raise Disconnected("it was closed")
         reply = waiting.result()
@@ -398,13 +398,13 @@ class Cluster:
     """A runner of tasks: the workers of a Dask scheduler, whoever has started them."""
 
     def __init__(self, address: str, wait: float = 60.0, require_isolation: bool = False) -> None:
-        """`address` may be a scheduler file; raises NoCluster where that has none."""
+        """`address` may be a scheduler file. Raises NoCluster where that has none."""
         self.address = address_of(address)
         self.wait = wait
         self.require_isolation = require_isolation
 
     def start(self, options: RunOptions, progress: Progress) -> Layers:
-        """Examine all workers; returns the layers of isolation that hold on each of them.
+        """Examine all workers. Returns the layers of isolation that hold on each of them.
 
         Raises NoCluster, and BadWorker where one cannot be used, before anything is sent.
         """
@@ -417,7 +417,7 @@ class Cluster:
         return asyncio.run(self._repeat_when_lost(self._examine, seconds, lambda: 0, kept=False))
 
     def run(self, tasks: Iterator[GradingTask]) -> None:
-        """Run all tasks; raises NoCluster where the cluster is lost for too long."""
+        """Run all tasks. Raises NoCluster where the cluster is lost for too long."""
         queue = TaskQueue(tasks)
 
         async def session(client: Client) -> None:
@@ -544,7 +544,7 @@ async def _close_client(client: Client) -> None:
 
 
 def address_of(address: str) -> str:
-    """The address itself, or the one in a scheduler file; raises NoCluster if that has none."""
+    """The address itself, or the one in a scheduler file. Raises NoCluster if that has none."""
     path = Path(address)
     if not path.is_file():
         return address

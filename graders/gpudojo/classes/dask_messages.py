@@ -98,7 +98,7 @@ def pack(content: Order | Reply | Introduction) -> bytes:
 
 
 def unpack(message: object, kind: type[T]) -> T:
-    """The content of a message; raises BadMessage for a changed byte or another kind."""
+    """The content of a message. Raises BadMessage for a changed byte or another kind."""
     if not isinstance(message, bytes) or len(message) < HASH:
         raise BadMessage("it is not a message of gpudojo")
     body = message[HASH:]

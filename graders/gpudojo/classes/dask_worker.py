@@ -117,7 +117,7 @@ class ForkServerThread:
             record.set_exception(error)
 
     def _queued_tasks(self) -> Iterator[GradingTask | None]:
-        """What is queued, as tasks; None where there is nothing at the moment."""
+        """What is queued, as tasks. Returns None where there is nothing at the moment."""
         while True:
             try:
                 queued = self._queue.get_nowait()

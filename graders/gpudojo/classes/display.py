@@ -126,7 +126,7 @@ class Display:
         self._print_text(line)
 
     def _describe_speed(self) -> str:
-        """Submissions a second and the time that is left, to be appended; empty at first."""
+        """Submissions a second and the time that is left, to be appended. Empty at first."""
         seconds = time.monotonic() - self._start_of_grading
         if self._ran < 3 or seconds <= 0:
             return ""

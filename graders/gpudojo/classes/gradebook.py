@@ -54,7 +54,7 @@ class Gradebook:
     # Which submission counts
 
     def counted_submission(self, participant: Participant) -> StoredSubmission | None:
-        """The submission that counts; None where there is none.
+        """The submission that counts. Returns None where there is none.
 
         The best has the most points to publish; of several such, the latest counts.
         """
@@ -75,11 +75,15 @@ class Gradebook:
     # Who has a row
 
     def participants(self) -> list[Participant]:
-        """Who has a row, in the order of names."""
+        """The participants who have a row, in the order of names.
+
+        Fills `notices` and `unmatched` anew.
+        """
         self.notices = list(self.roster.notes) if self.roster else []
         self.unmatched = []
         participants: list[Participant] = []
         by_row: dict[int, Participant] = {}
+        # Those who handed in something. Several submissions may belong to one row of the roster.
         students = sorted(self.state.students.items(), key=lambda item: natural_key(item[1].name))
         for key, student in students:
             matched = self.match_on_roster(student)
@@ -91,10 +95,12 @@ class Gradebook:
                 else:
                     by_row[row] = self._participant_on_roster(row, key, student, matched.rows)
                     participants.append(by_row[row])
+        # Those on the roster who handed in nothing.
         if self.roster is not None:
             for row in range(len(self.roster.rows)):
                 if row not in by_row:
                     participants.append(self._absent_on_roster(row, self._name_on_roster(row)))
+        # Members of a group share what was handed in.
         groups = GroupWork(
             participants, self.unmatched, self.roster is not None, self._notice_setting
         )
@@ -292,7 +298,7 @@ class Gradebook:
     def _doubt_about_override(
         self, entry: LogEntry, items: set[str], owner: Participant | None
     ) -> str:
-        """A sentence about an override that is not used as it was given; empty for most."""
+        """A sentence about an override that is not used as it was given. Empty for most."""
         if entry.item not in items:
             return (
                 f"{entry.item} is not graded any more; points of {entry.student} for it are unused"

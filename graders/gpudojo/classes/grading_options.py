@@ -147,7 +147,7 @@ class GradingOptions:
         return frozenset(functions)
 
     def functions(self, exercises: Sequence[Exercise]) -> list[tuple[Exercise, Function]]:
-        """The functions that are graded; raises BadClass for an unknown name."""
+        """The functions that are graded. Raises BadClass for an unknown name."""
         every = [(exercise, function) for exercise in exercises for function in exercise.functions]
         names = {function.name for _, function in every}
         unknown = sorted(self.only - names)

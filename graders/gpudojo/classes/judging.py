@@ -230,7 +230,7 @@ def _incident_that_ended(exercise: Exercise, function: Function, record: Record)
 
 
 def _graded_file(record: Record, exercise: Exercise, function: Function) -> str:
-    """The file whose definition of a function was graded; empty where there is none."""
+    """The file whose definition of a function was graded. Empty where there is none."""
     for place in record.places:
         if (place.exercise, place.function) == (exercise.stem, function.name):
             return place.file or ""
@@ -238,7 +238,7 @@ def _graded_file(record: Record, exercise: Exercise, function: Function) -> str:
 
 
 def _lines_of_source(record: Record, exercise: Exercise, function: Function) -> Mapping[str, int]:
-    """The lines of names and patterns in the file that was graded; raises BadEvidence."""
+    """The lines of names and patterns in the file that was graded. Raises BadEvidence."""
     file = _graded_file(record, exercise, function)
     return record.files[file].lines if file in record.files else {}
 
@@ -317,7 +317,7 @@ def _status(record: Record) -> SubmissionStatus:
 
 
 def _reason(record: Record) -> str:
-    """Why not all of a submission ran; empty where all of it did."""
+    """Why not all of a submission ran. Empty where all of it did."""
     ended = [i for i in record.incidents if i.what in STATUSES]
     not_run = [i for i in record.incidents if i.what is IncidentKind.NOT_RUN]
     reasons = [_sentence_of(incident) for incident in ended]

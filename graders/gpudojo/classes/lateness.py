@@ -28,7 +28,7 @@ class LateRule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     of: PenaltyBase = "maximum"
 
     def describe(self) -> str:
-        """What being late costs, in words; empty where it costs nothing."""
+        """What being late costs, in words. Empty where it costs nothing."""
         if not self.penalty:
             return ""
         base = "the maximum" if self.of == "maximum" else "what was earned"

@@ -64,7 +64,7 @@ def jobs_that_fit(options: RunOptions, jobs: int) -> int:
 
 
 def fork_client_for(bench: str) -> ForkClient:
-    """The client for a device, not started yet; raises BadClass where this machine lacks it."""
+    """The client for a device, not started yet. Raises BadClass where this machine lacks it."""
     if bench == "cuda" and not device_files():
         raise BadClass(
             "--bench cuda needs an NVIDIA GPU, and this machine has none; "

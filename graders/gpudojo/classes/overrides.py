@@ -47,7 +47,7 @@ class Overrides:
     """
 
     def __init__(self, out: Path) -> None:
-        """Read the log, if there is one; raises BadFile."""
+        """Read the log, if there is one. Raises BadFile."""
         self.path = out / NAME
         self.log = self._read() if self.path.exists() else []
         self._by_key: dict[str, dict[str, LogEntry]] | None = None
@@ -136,7 +136,7 @@ def _entries_in_force(log: Iterable[LogEntry]) -> dict[tuple[str, str], LogEntry
 
 
 def parse_points(text: str, file: str, line: int | None = None) -> float:
-    """The points that somebody wrote, with a decimal point or comma; raises BadFile."""
+    """The points that somebody wrote, with a decimal point or comma. Raises BadFile."""
     try:
         points = round(float(text.replace(",", ".")), 6)
     except ValueError:
@@ -147,7 +147,7 @@ def parse_points(text: str, file: str, line: int | None = None) -> float:
 
 
 def find_item(name: str, row: SubmissionRow) -> tuple[str, float]:
-    """Find a check, exercise or item of a row; return its full name and what it is worth.
+    """Find a check, exercise or item of a row. Returns its full name and what it is worth.
 
     A check may be named by its end: `runs`, `train_epoch::runs`; an exercise by its number. Raises
     BadClass, with a suggestion, for a name that is unknown or means several checks.

@@ -41,7 +41,7 @@ class Roster:
     _rows_by_name: dict[str, set[int]] = field(default_factory=dict)
 
     def add(self, row: RosterRow, more_ids: Iterable[str] = ()) -> int:
-        """Add a student, who may have more ids than the row; returns the number of the row."""
+        """Add a student, who may have more ids than the row. Returns the number of the row."""
         number = len(self.rows)
         self.rows.append(row)
         for id_ in (row.id, row.email, row.github, row.login, *more_ids):
@@ -136,7 +136,7 @@ class _RosterReader:
         self._line_of_id: dict[str, int] = {}
 
     def read(self) -> Roster:
-        """The roster; raises BadFile."""
+        """The roster. Raises BadFile."""
         first, *lines = read_table(self.path)
         self._find_columns(first)
         for line in lines:
@@ -147,7 +147,7 @@ class _RosterReader:
         return self.roster
 
     def _find_columns(self, first: TableLine) -> None:
-        """Sets which column holds what; raises BadFile where none says who somebody is."""
+        """Sets which column holds what. Raises BadFile where none says who somebody is."""
         known = _known_headings()
         headings = [name_key(cell.replace("_", " ")) for cell in first.cells]
         self.columns: dict[str, int] = {}
@@ -167,7 +167,7 @@ class _RosterReader:
             )
 
     def _add_student(self, line: TableLine) -> None:
-        """Add the student of a line, with the date if there is one; raises BadFile."""
+        """Add the student of a line, with the date if there is one. Raises BadFile."""
         self._refuse_several_lines_in_a_cell(line)
         name, family = self._name_and_family(line)
         email = self._cell_in(line, "email")
@@ -190,7 +190,7 @@ class _RosterReader:
         self._add_date(line, number)
 
     def _cell_in(self, line: TableLine, column: str) -> str:
-        """What a line has in a column, on one line; empty where there is no such column."""
+        """What a line has in a column, on one line. Empty where there is no such column."""
         position = self.columns.get(column)
         if position is None or position >= len(line.cells):
             return ""
@@ -262,7 +262,7 @@ def _without_participant(cell: str) -> str:
 
 
 def _column_of_dates(headings: Sequence[str]) -> int | None:
-    """The column that tells when each student handed in; None where there is none."""
+    """The column that tells when each student handed in. Returns None where there is none."""
     known = _known_headings().submitted
     for number, heading in enumerate(headings):
         if heading in known:
@@ -280,7 +280,7 @@ def _column_of_dates(headings: Sequence[str]) -> int | None:
 
 
 def _suggested_heading(headings: Sequence[str]) -> str:
-    """Which heading may have been meant, for the end of a sentence; empty where none is near."""
+    """Which heading may have been meant, for the end of a sentence. Empty where none is near."""
     every = []
     for names in _known_headings().by_column.values():
         every += names

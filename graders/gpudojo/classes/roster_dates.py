@@ -47,7 +47,7 @@ def parse_date(text: str, zone: datetime.tzinfo) -> datetime.datetime | None:
 
 
 def _date_in_words(text: str) -> datetime.datetime | None:
-    """The date in a text with the name of a month; None where it is not one."""
+    """The date in a text with the name of a month. Returns None where it is not one."""
     for pattern in _MONTH_IN_WORDS:
         parts = pattern.fullmatch(text)
         if parts is None:
@@ -70,7 +70,10 @@ def _date_in_words(text: str) -> datetime.datetime | None:
 
 
 def _date_in_figures(text: str) -> datetime.datetime | None:
-    """The date in a text of figures, such as 20.11.2026, 23:58; None where it is not one."""
+    """The date in a text of figures, such as 20.11.2026, 23:58.
+
+    Returns None where it is not one.
+    """
     for form in _IN_FIGURES:
         try:
             return datetime.datetime.strptime(text, form)

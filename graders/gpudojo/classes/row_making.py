@@ -174,7 +174,10 @@ class RowMaker:
     def _row_of_attempt(
         self, participant: Participant, submission: StoredSubmission
     ) -> SubmissionRow | None:
-        """The row if an earlier attempt counted; None where its verdict is no longer there."""
+        """The row if an earlier attempt counted.
+
+        Returns None where its verdict is no longer there.
+        """
         if not submission.record:
             return self.row_if_counted(participant, submission)
         verdict = self.kept_verdict(submission)

@@ -65,7 +65,7 @@ class HistoryLine(NamedTuple):
 
 
 def add_to_class(book: Gradebook, graded: Sequence[GradedEntry]) -> list[ScoreChange]:
-    """Add what was graded in this run to the state of the class; returns whose points changed.
+    """Add what was graded in this run to the state of the class. Returns whose points changed.
 
     The changes are written to history.csv; the state is not written.
     """
@@ -84,7 +84,7 @@ def add_to_class(book: Gradebook, graded: Sequence[GradedEntry]) -> list[ScoreCh
 
 
 def _add_to_student(book: Gradebook, key: str, graded: Sequence[GradedEntry]) -> ScoreChange | None:
-    """Add what one student handed in, sorted by time; returns the change of the points, if any."""
+    """Add what one student handed in, sorted by time. Returns the change of the points, if any."""
     before = None
     known_submissions: list[StoredSubmission] = []
     known = book.state.students.get(key)

@@ -38,7 +38,7 @@ class Store:
         self._keeping: dict[str, Future[None]] = {}  # by digest, sources that a thread keeps
 
     def open(self) -> None:
-        """Make the folder and lock it; raises BadClass where another run has it."""
+        """Make the folder and lock it. Raises BadClass where another run has it."""
         if sys.platform == "win32":
             raise NotImplementedError
         try:
@@ -89,7 +89,10 @@ class Store:
         return self.folder / "records" / key[:2] / f"{key}.mp"
 
     def record(self, key: str) -> Record | None:
-        """The record, with its functions decoded; None where there is none that can be used."""
+        """The record, with its functions decoded.
+
+        Returns None where there is none that can be used.
+        """
         try:
             return decode_whole_record(self.path_of(key).read_bytes())
         except (OSError, BadEvidence):
@@ -145,7 +148,7 @@ class Store:
                 del self._keeping[digest]
 
     def sources(self, digest: str) -> dict[str, bytes]:
-        """The files of a submission by path; empty where they were not kept."""
+        """The files of a submission by path. Empty where they were not kept."""
         try:
             packed = self._sources(digest).read_bytes()
             return decode_untrusted(_sources_decoder.decode, zlib.decompress(packed))

@@ -121,7 +121,7 @@ class SubmissionRun:
         )
 
     def receive(self, data: bytes) -> bool:
-        """Take in what a child has sent; False if the child is to be ended."""
+        """Take in what a child has sent. Returns False if the child is to be ended."""
         if self._ignores_child:
             return False
         for frame in self._frames.feed(data):
@@ -307,7 +307,7 @@ class SubmissionRun:
     def child_exited(
         self, code: int | None, over_memory: bool = False, on_gpu: bool = False
     ) -> bool:
-        """Note how a child ended; True if another one is to continue.
+        """Note how a child ended. Returns True if another one is to continue.
 
         `code` is the exit code, negative for a signal, None where it is not known. `over_memory`:
         it was ended for its memory, that of the GPU if `on_gpu`.

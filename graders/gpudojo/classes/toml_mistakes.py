@@ -39,7 +39,7 @@ _WORD_OF_TYPE: Final = {
 
 
 def parse_toml(path: Path) -> tuple[dict[str, Any], str]:
-    """The tables in a TOML file, and its text; raises BadFile with the line and a hint."""
+    """The tables in a TOML file, and its text. Raises BadFile with the line and a hint."""
     try:
         text = path.read_text(encoding="utf-8-sig")
     except OSError as error:
@@ -70,7 +70,7 @@ def _syntax_error(path: Path, text: str, message: str) -> BadFile:
 
 
 def convert_setting(path: Path, text: str, value: Any, kind: type[_Kind], *setting: str) -> _Kind:
-    """The value of a setting as `kind`; raises BadFile with its line and what it must be.
+    """The value of a setting as `kind`. Raises BadFile with its line and what it must be.
 
     `text` is that of the whole file, and `setting` leads to the value from its root.
     """

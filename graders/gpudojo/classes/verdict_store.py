@@ -58,7 +58,7 @@ class VerdictStore:
 
     @functools.cached_property
     def reference(self) -> Record:
-        """The record of the reference; raises BadClass where it cannot be read."""
+        """The record of the reference. Raises BadClass where it cannot be read."""
         path = self.store.path_of(self.reference_key)
         try:
             return decode_whole_record(path.read_bytes())
@@ -79,7 +79,7 @@ class VerdictStore:
         return self.judge(key) if kept is None else kept
 
     def judge(self, key: str) -> SubmissionRow:
-        """Judge a record and keep the verdict; raises BadClass where the reference cannot be read.
+        """Judge a record and keep the verdict. Raises BadClass where the reference cannot be read.
 
         A record that is damaged, or that our own code cannot judge, gets the verdict "unreadable",
         which is not kept.
@@ -135,7 +135,7 @@ def _read(path: Path) -> bytes:
 
 
 def _decode_or_none(data: bytes, decoder: msgspec.json.Decoder[T]) -> T | None:
-    """What these bytes hold; None where they hold nothing of the kind."""
+    """What these bytes hold. Returns None where they hold nothing of the kind."""
     with contextlib.suppress(BadEvidence):
         return decode_untrusted(decoder.decode, data)
     return None

@@ -59,7 +59,7 @@ def arrays_identical(found: Array, right: Array) -> bool:
 
 @functools.lru_cache(512)  # a reference's array is compared with those of many submissions
 def _has_no_nan(dtype: str, data: bytes) -> bool:
-    """True if no value in an array is NaN; False for complex numbers, which are not looked at."""
+    """True if no value in an array is NaN. Complex numbers are not looked at: False."""
     letter = FLOATS.get(dtype)
     if letter is None:
         return not dtype.startswith("complex")

@@ -149,10 +149,12 @@ def hint_parts(hints: Sequence[str], exercise: Exercise, count: int, more: str) 
 
 
 def describe_line(path: Path, line: int) -> str:
-    """The place of a line of the student's file, and below it its text; in a notebook by cell.
+    """The place of a line of the student's file, and below it the text of the line.
 
-    The text is left out where the file cannot be read or the line is empty.
+    In a notebook the place is a code cell and a line in it. The text is left out where the file
+    cannot be read or the line is empty.
     """
+    # The place, and the whole text of the file.
     name = os.path.relpath(path)
     if path.suffix == notebooks.NOTEBOOK_SUFFIX:
         try:
@@ -169,6 +171,7 @@ def describe_line(path: Path, line: int) -> str:
             source = path.read_bytes().decode("utf-8", errors="replace")
         except OSError:
             return place
+    # The text of the line.
     lines = source.replace("\r\n", "\n").split("\n")
     if line > len(lines):
         return place

@@ -80,7 +80,7 @@ def _names_from_devices(statements: list[ast.stmt]) -> set[str]:
 
 
 def _name_asked(node: ast.AST) -> str:
-    """The name, or the question of torch, that a node is; empty for anything else."""
+    """The name, or the question of torch, that a node is. Empty for anything else."""
     if isinstance(node, ast.Name):
         return node.id
     if isinstance(node, ast.Attribute) and node.attr in QUESTIONS:

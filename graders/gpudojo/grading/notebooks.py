@@ -112,7 +112,10 @@ def without_magics(source: str) -> str:
 
 
 def _line_of_syntax_error(lines: list[str]) -> int | None:
-    """The index of the line at which Python stumbles; None where it does not, or tells no line."""
+    """The index of the line at which Python stumbles.
+
+    Returns None where it does not, or tells no line.
+    """
     try:
         ast.parse("\n".join(lines))
     except SyntaxError as error:

@@ -457,7 +457,7 @@ _READERS: Final[dict[type[ast.AST], Callable[[_PatternReader, Any], Patterns]]] 
 
 
 def _viewed_name(node: ast.AST) -> str | None:
-    """The name of the tensor that an expression is or is a view of; None for anything else.
+    """The name of the tensor that an expression is, or is a view of. Otherwise None.
 
     `x`, `x[:, 0]` and `x.unbind(1)` are all about `x`.
     """

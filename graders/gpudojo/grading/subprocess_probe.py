@@ -36,7 +36,7 @@ class _Subprocess:
         self.process: subprocess.Popen[str] | None = None
 
     def ask(self, question: dict[str, Any]) -> str:
-        """The answer; empty where the process ended instead.
+        """The answer. Empty where the process ended instead.
 
         Starts the process where none runs. Raises RuntimeError where no answer comes.
         """

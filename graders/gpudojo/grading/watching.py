@@ -268,7 +268,7 @@ class Busiest(_Watching):
         return require_valid_timeline(made)
 
     def times(self) -> Times | None:
-        """The modelled times of the call; None where it used no device."""
+        """The modelled times of the call. Returns None where it used no device."""
         from virtual_cuda import gpu_named, times_of
 
         if self._times is None and self._ledger is not None:

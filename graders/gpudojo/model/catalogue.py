@@ -99,7 +99,7 @@ def torch_version() -> str:
 
 
 def _folder_of_package(package: str) -> Path | None:
-    """Where a package lies; None where it is not found.
+    """Where a package lies. Returns None where it is not found.
 
     Only the outermost one is looked up: a lookup imports all packages above the one it is for.
     """
@@ -123,7 +123,7 @@ def day_names() -> tuple[str, ...]:
 
 
 def _import_of_author(name: str) -> ModuleType:
-    """Import a module of a day; raises BadDay where an author's file cannot be imported."""
+    """Import a module of a day. Raises BadDay where an author's file cannot be imported."""
     try:
         return importlib.import_module(name)
     except Exception as error:  # whatever an author's file may raise
@@ -161,7 +161,7 @@ def _exercise_of(module: ModuleType, day: Day) -> Exercise | None:
 
 
 def exercises_of(name: str) -> tuple[Exercise, ...]:
-    """The exercises of a day, in order; raises BadDay for a file that cannot be imported.
+    """The exercises of a day, in order. Raises BadDay for a file that cannot be imported.
 
     The error is kept, too. The fork server loads a day where its files can be read; a child that
     is to grade it, and cannot read them, raises the author's mistake and not its own.
@@ -274,7 +274,7 @@ def source_files(name: str, exercise: Exercise) -> list[Path]:
 
 
 def day_of_file(path: Path) -> str | None:
-    """The day that a file of this name belongs to; None for no day.
+    """The day that a file of this name belongs to. Returns None for no day.
 
     Where several have such an exercise, it is the one that the file's folder names, or the first.
     """

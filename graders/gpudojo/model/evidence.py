@@ -281,7 +281,7 @@ def _convert_cases(facts: dict[str, Any], kind: Any) -> Cases[Any]:
 
 
 def struct_or_none(facts: Any, kind: type[C]) -> C | None:
-    """Make a struct of facts; None where they do not fit."""
+    """Make a struct of facts. Returns None where they do not fit."""
     try:
         return msgspec.convert(facts, kind)
     except msgspec.ValidationError:
@@ -371,6 +371,7 @@ def _check_facts(facts: Any, depth: int, count_down: Callable[[], int]) -> None:
         raise BadEvidence("it is nested too deeply")
     if count_down() < 0:
         raise BadEvidence(f"it has more than {MOST_FACTS:,} lists and mappings")
+    # Nearly always all values are plain, and nothing is left to do.
     is_mapping = type(facts) is dict
     if is_mapping and not TEXTS.issuperset(map(type, facts)):
         raise BadEvidence("a name that is no text is no fact")

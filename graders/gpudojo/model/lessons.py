@@ -42,7 +42,7 @@ class Snippet:
 
 
 def lesson_path(day: str, stem: str) -> Path | None:
-    """The file of an exercise's lesson; None where it has none."""
+    """The file of an exercise's lesson. Returns None where it has none."""
     path = registered_days()[day].folder / LESSONS_FOLDER / f"{stem}.md"
     return path if path.is_file() else None
 

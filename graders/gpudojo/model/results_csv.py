@@ -57,7 +57,7 @@ def _submitted(row: SubmissionRow) -> str:
 
 
 def _lateness(row: SubmissionRow) -> str:
-    """Hours where they are known, below one hour minutes or seconds; empty where it was in time."""
+    """Hours where they are known, below one hour minutes or seconds. Empty where it was in time."""
     if row.timing is None or not row.timing.late:
         return ""
     seconds = row.timing.late_seconds

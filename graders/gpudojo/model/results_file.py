@@ -67,7 +67,7 @@ def open_results(path: Path, header: ClassResults) -> Iterator[RowWriter]:
 
 
 def read(path: Path) -> ClassResults:
-    """Everything in a file of results; raises BadResults with a sentence where it is not one."""
+    """Everything in a file of results. Raises BadResults with a sentence where it is not one."""
     with _open(path) as file:
         data = file.read().removeprefix(b"\xef\xbb\xbf")
     _check_version(path, data)
@@ -84,7 +84,7 @@ def header(path: Path) -> ClassResults:
 
 
 def iterate(path: Path) -> Iterator[SubmissionRow]:
-    """The submissions one by one, without holding all of them; raises BadResults as `read` does."""
+    """The submissions one by one, without holding all of them. Raises BadResults as `read` does."""
     with _open(path) as file:
         if not _ends_before_rows(file.readline()):
             # The same JSON in another layout: some program has written it anew.
@@ -159,7 +159,7 @@ def without_surrogates(thing: Any) -> Any:
 
 
 def _open(path: Path) -> BinaryIO:
-    """Open a file of results; raises BadResults where it cannot be read."""
+    """Open a file of results. Raises BadResults where it cannot be read."""
     try:
         return path.open("rb")
     except OSError as error:
@@ -172,7 +172,7 @@ def _ends_before_rows(line: bytes) -> bool:
 
 
 def _decode_header(path: Path, line: bytes) -> ClassResults:
-    """The header of a file with this first line; raises BadResults."""
+    """The header of a file with this first line. Raises BadResults."""
     if not _ends_before_rows(line):
         return msgspec.structs.replace(read(path), submissions=[])
     data = line.rstrip() + b"]}"
@@ -196,7 +196,7 @@ def _check_version(path: Path, data: bytes) -> None:
 
 
 def _decode(path: Path, data: bytes, kind: type[_Kind]) -> _Kind:
-    """The struct that JSON holds; raises BadResults with what is wrong in it."""
+    """The struct that JSON holds. Raises BadResults with what is wrong in it."""
     try:
         return decode_untrusted(msgspec.json.Decoder(kind).decode, data)
     except BadEvidence as error:

@@ -194,9 +194,8 @@ def _check_function(
             results = grader.results(exercise, function, Limits(seconds, shared=True))
     finally:
         torch.set_rng_state(state)
-    pair = grader.pairs.get(
-        function.name
-    )  # None if it was not run, for example because there is no reference
+    # None if it was not run, for example because there is no reference.
+    pair = grader.pairs.get(function.name)
     recorded = (line_table(pair.yours, student), pair.timelines()) if pair is not None else ()
     return report_function(student, exercise, function, results, hints, *recorded)
 

@@ -74,7 +74,7 @@ class LineTable:
 
 
 def line_table(busiest: Busiest, function: SessionFunction) -> LineTable | None:
-    """The table of the busiest call; None if it did not use a device."""
+    """The table of the busiest call. Returns None if it did not use a device."""
     records = tuple(record for record in busiest.records if record.site is not None)
     spent = busiest.spent()
     sums = ledger.totals(records, spent)
@@ -191,6 +191,7 @@ def report_function(
     parts = tuple(_parts_about(result, student) for result in results)
     failed = next((result for result in results if result.outcome is Outcome.FAILED), None)
     passed = all(result.outcome is Outcome.PASSED for result in results)
+    # Hints are about the first check that failed; without one, about the whole function.
     count = hints if failed or (hints > 1 and not passed) else 0
     every = hints_about(failed, function) if failed else function.hints
     more = f"check({student.name}, hints={count + 1})"

@@ -90,7 +90,7 @@ def _only_raises(code: CodeType) -> bool:
 
 
 def cell_name(file: str) -> str:
-    """The name of a cell, `In[5]`, or of a file; empty if there is none."""
+    """The name of a cell, `In[5]`, or of a file. Empty if there is none."""
     shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
     format_name = getattr(getattr(shell, "compile", None), "format_code_name", None)
     if format_name is not None:
@@ -152,7 +152,7 @@ def _source_lines(code: CodeType) -> list[str]:
 
 
 def _parse_definition(source: tuple[str, ...]) -> ast.FunctionDef | None:
-    """The syntax tree of a function; None if the text is anything else."""
+    """The syntax tree of a function. Returns None if the text is anything else."""
     try:
         body = ast.parse(textwrap.dedent("\n".join(source))).body
     except _PARSING_ERRORS:

@@ -117,7 +117,7 @@ class CheckItem(pytest.Item):
         return self.checks.file
 
     def runtest(self) -> None:
-        """Grade the function, if that is not done yet; raises NotAPass if this check fails."""
+        """Grade the function, if that is not done yet. Raises NotAPass if this check fails."""
         limits = self.stash.get(LIMITS, None)
         if limits is None:
             limits = Limits(characters=OUTPUT_CHARACTERS, on_raised=quit_debugger)
@@ -162,7 +162,7 @@ class NoTests(pytest.File):
 
 
 def collect_file(file_path: Path, parent: pytest.Collector) -> ExerciseFile | None:
-    """A collector for an exercise file or a notebook; None for any other file."""
+    """A collector for an exercise file or a notebook. Returns None for any other file."""
     exercise = exercise_for(file_path)
     exercises: tuple[Exercise, ...] = ()
     if exercise is not None:

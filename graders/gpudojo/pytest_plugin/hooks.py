@@ -67,7 +67,7 @@ class ExerciseHooks:
     # Collecting
 
     def collect_file(self, path: Path, parent: pytest.Collector) -> pytest.Collector | None:
-        """A collector for an exercise file or a notebook; None for any other file."""
+        """A collector for an exercise file or a notebook. Returns None for any other file."""
         return collection.collect_file(path, parent)
 
     def no_module(self, path: Path, parent: pytest.Collector) -> pytest.Collector:
@@ -143,11 +143,13 @@ class ExerciseHooks:
         if reporter is not None:
             write_similar(reporter._tw._file)
 
+        # The device is here.
         asked = str(self.config.getoption("dojo_bench"))
         bench = option_name(self.config, "bench")
         kind, why = choose_device(asked)
         if kind in ("cuda", "mps") and not device_count(kind):
             raise pytest.UsageError(f"{bench} {asked}: {NoSuchDevice(kind)}")
+        # The files can be judged on this device with this seed.
         seed = collection.seed_of(self.config)
         seed_option = option_name(self.config, "seed")
         for path, exercise in files.items():
@@ -274,7 +276,7 @@ def checks_among(nodes: Iterable[str], root: Path) -> Iterator[tuple[str, Report
 def _find_check(
     path: Path, exercises: Iterable[Exercise], function_name: str, check_name: str
 ) -> ReportedCheck | None:
-    """The first check of that name; None if no exercise has it."""
+    """The first check of that name. Returns None if no exercise has it."""
     for exercise in exercises:
         for function in exercise.functions:
             if function.name != function_name:

@@ -25,7 +25,7 @@ def records_timelines(config: pytest.Config) -> bool:
 
 
 def refuse_unwritable(folder: Path | None, option: str) -> None:
-    """Make the folder for traces; raises UsageError if it cannot be written to.
+    """Make the folder for traces. Raises UsageError if it cannot be written to.
 
     To be called before anything runs: at the end, what there was to write would be lost.
     """
@@ -70,7 +70,7 @@ def _draw_timelines(reporter: pytest.TerminalReporter, recorded: Recorded) -> No
 
 
 def _draw_timeline(reporter: pytest.TerminalReporter, pair: Pair) -> bool:
-    """Draw one function's timeline beside the reference's; False if there is none."""
+    """Draw one function's timeline beside the reference's. Returns False if there is none."""
     from virtual_cuda.ledger import draw_timeline
 
     timelines = pair.timelines()

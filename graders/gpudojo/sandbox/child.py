@@ -298,7 +298,7 @@ def _observe_function(
 
 
 def _signature_of(student: Any) -> str:
-    """The signature of the student's function as text; empty where it has none."""
+    """The signature of the student's function as text. Empty where it has none."""
     # Whatever it raises: what is called may be no function, and the repr of a default is the
     # student's code.
     with contextlib.suppress(Exception):
@@ -370,7 +370,7 @@ def _make_closer(end: int) -> Callable[[], None]:
 
 
 def _close_descriptors(evidence_end: int, output_end: int) -> int:
-    """Close all but the two pipes; return the new number of the evidence pipe.
+    """Close all but the two pipes. Returns the new number of the evidence pipe.
 
     The output pipe becomes standard output and standard error.
     """

@@ -99,7 +99,7 @@ class Child:
     reported_wait: float = 0.0  # of these, what the grader knows
 
     def add_wait(self, usage: Usage) -> bool:
-        """Count the wait that was measured; True if the grader is to know of it."""
+        """Count the wait that was measured. Returns True if the grader is to know of it."""
         if usage.processes == 1:
             self.waited += max(0.0, usage.waited - self.measured_wait)
         self.measured_wait = max(self.measured_wait, usage.waited)
@@ -210,7 +210,7 @@ class ForkServer:
                 _kill_with_group(pid)
 
     def _handle_request(self) -> bool:
-        """Read one request and do it; False if the grader is gone."""
+        """Read one request and do it. Returns False if the grader is gone."""
         message, descriptors, _, _ = socket.recv_fds(self.control, REQUEST.size, 3)
         if len(message) < REQUEST.size:
             return False

@@ -215,7 +215,7 @@ class Isolation:
             self.filters[gpu], _ = kernel.seccomp_filter(own_sockets, shared_memory=gpu)
 
     def _enter_tree(self) -> None:
-        """Give this process a file system with what children may read; raises OSError."""
+        """Give this process a file system with what children may read. Raises OSError."""
         kernel.unshare(kernel.NEWNS)
         kernel.make_mounts_private()
         readable = [*self.readable, sys.executable]
@@ -277,12 +277,12 @@ class Isolation:
     # In the fork server, around each fork
 
     def before_fork(self) -> None:
-        """Let the next child be the first process of a new namespace; raises OSError."""
+        """Let the next child be the first process of a new namespace. Raises OSError."""
         if self.own_processes is not None:
             kernel.unshare(kernel.NEWPID)
 
     def after_fork(self) -> None:
-        """Undo `before_fork`; raises OSError."""
+        """Undo `before_fork`. Raises OSError."""
         if self.own_processes is not None:
             kernel.enter_namespace(self.own_processes, kernel.NEWPID)
 
@@ -615,7 +615,7 @@ class _Attempt(NamedTuple):
 
 
 def _attempts() -> list[_Attempt]:
-    """What a confined process tries, to find a layer that was set up and does not hold."""
+    """What a confined process tries, to find a layer of isolation that does not hold."""
     if sys.platform == "win32":
         raise NotImplementedError
     large_file = Path(os.getcwd(), "large")

@@ -101,7 +101,10 @@ class _Owners:
         self._known: dict[int, int | None] = {}
 
     def child_of(self, pid: int) -> int | None:
-        """The child's number in this process's namespace; None for a process of no child."""
+        """The child's number in this process's namespace.
+
+        Returns None for a process of no child.
+        """
         if pid not in self._known:
             self._known[pid] = None  # ends the search where parents form a loop
             self._known[pid] = self._find(pid)
@@ -131,7 +134,7 @@ def _statuses_of_all() -> dict[int, Status]:
 
 
 def status_of(name: str) -> Status:
-    """Fields of a process, by its name in /proc, with their numbers; empty if it does not exist."""
+    """Fields of a process, by its name in /proc, with their numbers. Empty if it does not exist."""
     try:
         with open(f"/proc/{name}/status", encoding="ascii", errors="replace") as file:
             lines = file.read().split("\n")

@@ -200,7 +200,7 @@ class Frames:
         self._bytes = bytearray()  # of a frame that is not whole yet
 
     def feed(self, data: bytes) -> list[Frame]:
-        """Take in bytes; return the frames that they complete, and set `problem` if one is bad."""
+        """Take in bytes. Returns the frames that they complete, and set `problem` if one is bad."""
         if self.problem is not None:
             return []
         self.left -= len(data)

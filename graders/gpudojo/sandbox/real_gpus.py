@@ -112,7 +112,10 @@ class Nvml:
 
 
 def room_for(each: int) -> int | None:
-    """How many times that many bytes are free on the GPU; None if the driver does not report it."""
+    """How many times that many bytes are free on the GPU.
+
+    Returns None if the driver does not report it.
+    """
     try:
         return Nvml().free_bytes() // each
     except OSError:
@@ -174,7 +177,7 @@ class GpuMemoryWatch:
         self.why = answer.get("why", "the process that asks the driver ended")
 
     def bytes_by_process(self) -> dict[int, int]:
-        """Bytes by process number as in /proc; empty if the driver does not report it."""
+        """Bytes by process number as in /proc. Empty if the driver does not report it."""
         if self.why:
             return {}
         with contextlib.suppress(OSError):  # the helper is gone: then nothing is received
@@ -183,7 +186,7 @@ class GpuMemoryWatch:
         return {int(pid): int(count) for pid, count in held.items()}
 
     def _receive(self, seconds: float) -> dict[str, Any]:
-        """An answer of the helper; empty if there is none in time, or it is gone."""
+        """An answer of the helper. Empty if there is none in time, or it is gone."""
         if select.select([self._helper], [], [], seconds)[0]:
             with contextlib.suppress(OSError, ValueError):
                 answer: dict[str, Any] = json.loads(self._helper.recv(1 << 16))

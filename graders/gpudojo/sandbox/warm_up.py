@@ -124,6 +124,7 @@ def _train(backward: bool) -> None:
 
     pictures = torch.rand(4, 3, 4, 4)
     dataset = torch.utils.data.TensorDataset(pictures, torch.tensor([0, 1, 2, 3]))
+    # Model, optimizer and scaler, then an epoch over two batches.
     for _ in range(2):
         with virtual_cuda(devices=2):
             layers = [nn.Conv2d(3, 2, 3), nn.Flatten(), nn.Linear(8, 4)]

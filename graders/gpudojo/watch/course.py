@@ -94,7 +94,7 @@ class ExerciseWork:
 
     @property
     def first(self) -> CheckResult | None:
-        """The first thing to fix; None if there is nothing."""
+        """The first thing to fix. Returns None if there is nothing."""
         for outcome in OUTCOMES_TO_FIX:
             for name in self.names:
                 for result in self.results.get(name, ()):
@@ -226,7 +226,7 @@ class Course:
         return sum_points(row.points for row in rows), sum_points(row.max_points for row in rows)
 
     def work_after(self, work: ExerciseWork) -> ExerciseWork | None:
-        """The next exercise that is not done; None if all are.
+        """The next exercise that is not done. Returns None if all are.
 
         After the last one it goes on from the beginning.
         """

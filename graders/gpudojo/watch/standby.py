@@ -90,7 +90,7 @@ def _send(stream: IO[bytes], content: object) -> None:
 
 
 def _receive(stream: IO[bytes]) -> bytes | None:
-    """Read the content of the next frame; None if there is no whole one any more."""
+    """Read the content of the next frame. Returns None if there is no whole one any more."""
     head = stream.read(4)
     size = int.from_bytes(head, "big")
     if len(head) < 4 or size > FRAME_BYTES:

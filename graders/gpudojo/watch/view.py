@@ -102,6 +102,7 @@ def panel(
 
 
 def _panel_parts(course: Course, hints: int, more: str, dark: bool) -> Iterator[RenderableType]:
+    # What was finished just now, and the title of what is next.
     work = course.current
     if course.finished is not None and course.finished is not work:
         row = course.finished.points()
@@ -109,6 +110,7 @@ def _panel_parts(course: Course, hints: int, more: str, dark: bool) -> Iterator[
         yield Text(f"✓ {course.finished.stem} is done: {points}. Next:\n", tint("bold green"))
     yield Text(f"{work.exercise.number} {work.exercise.title}", "bold")
     yield Text(f"{work.path.name}{_points_by_function(work)}\n", "dim")
+    # One of these: the file is missing, is no Python, is done or not graded yet, or has a mistake.
     if work.state == "missing":
         yield from _missing_parts(course, work)
     elif work.broken is not None:
@@ -158,7 +160,8 @@ def _points_by_function(work: ExerciseWork) -> str:
 def _feedback_parts(
     work: ExerciseWork, result: CheckResult, hints: int, more: str, dark: bool
 ) -> Iterator[RenderableType]:
-    """Everything about one check that did not pass."""
+    """Everything about one check that did not pass, with this many hints."""
+    # The headline, and what is below it.
     place = "here" if result.line is not None else ""  # the line itself is an excerpt below
     headline, parts = headline_and_parts(result, place, work.path.name)
     function = next(each for each in work.exercise.functions if each.name == result.function)
@@ -171,6 +174,7 @@ def _feedback_parts(
         parts += hint_parts(every, work.exercise, hints, more)
         if not hints and every:
             parts.append(("", f"({len(every)} hints; the first with {more})"))
+    # The labelled parts, in a table that is interrupted for code.
     yield Text()
     table = _two_columns()
     for label, text in parts:
