@@ -130,9 +130,8 @@ def _are_equal(found: Gradients, right: Gradients) -> bool:
 def _close(found: list[float] | None, right: list[float]) -> bool:
     if found is None or len(found) != len(right):
         return False
-    return all(
-        abs(a - b) <= 1e-4 for a, b in zip(found, right, strict=True)
-    )  # `<=`, which is false for NaN
+    # `<=`, which is false for NaN
+    return all(abs(a - b) <= 1e-4 for a, b in zip(found, right, strict=True))
 
 
 @average_gradients.check(points=0.25)

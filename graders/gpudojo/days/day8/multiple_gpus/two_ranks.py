@@ -31,20 +31,20 @@ from gpudojo.model.evidence import Raised
 RANK_COUNT: Final = 2
 ATTEMPTS: Final = 3  # of a run in which something else kills a process
 KILLED: Final = -9  # the exit code of a process that was killed
-FORKS: Final = (
-    sys.platform == "linux"
-)  # a Mac can fork too, but its system libraries do not survive it
+# A Mac can fork too, but its system libraries do not survive it.
+FORKS: Final = sys.platform == "linux"
 # No result depends on this: processes that wait forever report that they stand still.
 PATIENCE: Final = timedelta(minutes=10)
 ALONE: Final = "one process waited here forever for the other: both have to make the same calls"
 GONE: Final = "a process ended during the call"
 STUCK: Final = "the processes did not finish"
+# What errors say when the other process is gone.
 BROKEN: Final = (
     "Timed out",
     "closed by peer",
     "reset by peer",
     "Broken pipe",
-)  # what is said when the other is gone
+)
 PAUSE: Final = 0.01
 LOOKS: Final = 50  # samples at the same place, without work done there
 ENDLESS: Final = 30.0  # seconds of processor time, which a busy machine does not increase
@@ -63,9 +63,8 @@ class RankProcess:
         self.end = end
         self.answer: dict[str, Any] | None = None
         self.ended = False  # by us
-        self.still = (
-            0  # how often it has reported, since something last happened, that it stands still
-        )
+        # How often it has reported, since something last happened, that it stands still.
+        self.still = 0
 
     def was_killed(self) -> bool:
         """True if something other than this module has killed it.
@@ -101,9 +100,8 @@ def run_in_two_ranks(
         with _started_ranks(student, path, function, seed) as ranks:
             try:
                 together = _wait_for_answers(ranks)
-                for rank in (
-                    ranks
-                ):  # neither continues, and breaks the connection, while the other is still working
+                # Neither continues, and breaks the connection, while the other is still working.
+                for rank in ranks:
                     rank.end.send_bytes(b"go on")
                     rank.answer = None
                 alone = _wait_for_answers(ranks)
@@ -123,9 +121,8 @@ def _started_ranks(
     ranks: list[RankProcess] = []
     letters = context.Pipe()
     with warnings.catch_warnings():
-        warnings.simplefilter(
-            "ignore", DeprecationWarning
-        )  # forking with threads: the children keep to one
+        # Python warns of forking with threads. The children keep to one thread.
+        warnings.simplefilter("ignore", DeprecationWarning)
         try:
             for number in range(RANK_COUNT):
                 here, there = context.Pipe()
@@ -169,9 +166,8 @@ def _wait_for_answers(ranks: list[RankProcess]) -> list[dict[str, Any]]:
             break  # the other one waits for this one
         if any(rank.answer is not None for rank in waiting):
             _forget_standstills(ranks)
-        elif all(
-            rank.still > 1 for rank in waiting
-        ):  # once may have been before the other's answer
+        elif all(rank.still > 1 for rank in waiting):
+            # One report alone may have been made before the other's answer.
             alive = [rank for rank in ranks if rank.process.is_alive()]
             if len(alive) < RANK_COUNT:
                 raise StudentRaised(Raised("TimeoutError", STUCK, None))
@@ -200,9 +196,8 @@ def _run_rank(
 
     This is what one of the processes does. Results and errors are sent through `end`.
     """
-    torch.set_num_threads(
-        1
-    )  # threads do not survive a fork, and waiting for them would take forever
+    # Threads do not survive a fork, and waiting for them would take forever.
+    torch.set_num_threads(1)
     if sys.platform == "linux":
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
     student = load_submission(Path(path)).names[function] if student is None else student
@@ -226,9 +221,8 @@ def _run_rank(
         tell({"some": _call_student(student, _make_rank_model(rank, seed), path)})
         end.recv_bytes()
         try:
-            distributed.GroupMember.WORLD = (
-                None  # `destroy_process_group` takes 20 ms to end its threads
-            )
+            # Not by `destroy_process_group`, which takes 20 ms to end its threads.
+            distributed.GroupMember.WORLD = None
             distributed.init_process_group(
                 "gloo", store=distributed.HashStore(), rank=0, world_size=1
             )
@@ -335,9 +329,8 @@ def _make_rank_model(rank: int, seed: int) -> Any:
     scale = random.Random(seed).uniform(0.5, 2.0)
     with torch.no_grad():
         for number, parameter in enumerate(model.parameters()):
-            parameter.fill_(
-                0.25 * (number + 1) + rank
-            )  # different weights would show if they were averaged
+            # Different weights: it would show if they were averaged.
+            parameter.fill_(0.25 * (number + 1) + rank)
             if number != 1:
                 values = torch.arange(parameter.numel(), dtype=torch.float32).reshape(
                     parameter.shape

@@ -83,9 +83,8 @@ def wrappers(call: Call) -> Cases[Inside]:
 @unwrap.probe(machine="one gpu", edge=True)
 def plain_models(call: Call) -> Cases[Inside]:
     """Models without a wrapper, of which some look like one."""
-    branches = type("ParallelBranches", (nn.Sequential,), {})(
-        make_model()
-    )  # a name says nothing about a class
+    # The name of a class says nothing about it.
+    branches = type("ParallelBranches", (nn.Sequential,), {})(make_model())
     models = {"a Sequential called `ParallelBranches`": branches, "a Linear": nn.Linear(2, 2)}
     models["a model with a part called `module`"] = _own_module()
     return try_scenarios(

@@ -38,9 +38,7 @@ class _Timeline:
 
     def add(self, event: Any, duration: float) -> None:
         """Append a chosen call, unless it is inside the one before."""
-        if (
-            not self.calls or event.time_range.end > self.calls[-1][1]
-        ):  # else it is inside the one before
+        if not self.calls or event.time_range.end > self.calls[-1][1]:
             self.starts.append(event.time_range.start)
             self.calls.append(
                 (event, event.time_range.end, self._before(len(self.calls)) + duration)

@@ -124,9 +124,8 @@ def _same_gpus(seen: Seen, wanted: Seen, *names: str) -> None:
         # A wrong dict, and where to look for the mistake
         for gpu, wished in zip(found.gpus, right.gpus, strict=True):
             if gpu != wished:
-                elsewhere = (
-                    ("sorted(", "sort(") if gpu in right.gpus else ()
-                )  # that GPU is another line's
+                # The GPU of another line is there: they may have been sorted.
+                elsewhere = ("sorted(", "sort(") if gpu in right.gpus else ()
                 unlike = {key for key in wished.values if gpu.values.get(key) != wished.values[key]}
                 kinds = {gpu.values.get(key, ("", None))[0] for key in unlike}
                 number = unlike <= {"used_mib", "total_mib"} and kinds <= {"int", "NoneType"}
@@ -137,9 +136,8 @@ def _same_gpus(seen: Seen, wanted: Seen, *names: str) -> None:
                     if unlike == {"name"}
                     else ()
                 )
-                about = (
-                    "reads_every_gpu" if gpu in usual else ""
-                )  # what is as wrong there is that check's
+                # What is as wrong in the usual texts belongs to their check.
+                about = "reads_every_gpu" if gpu in usual else ""
                 raise Failed(
                     f"{right.text!r} gave {gpu}", str(wished), at=elsewhere or memory, about=about
                 )

@@ -417,9 +417,8 @@ def calls_it_as_often_as_asked(seen: Seen, wanted: Seen) -> None:
     at = ("",) if wrong == ["as_it_comes"] else ("fn(",) if ignored else ("for",)
     timed = seen[beside_a_gpu]["uneven_calls"]  # whose mean may tell which calls were timed
     shown = None
-    if (
-        len({found.calls - right.calls for _, found, right in every}) == 1
-    ):  # in every call the same number
+    # Too many, or too few, by the same number in every scenario
+    if len({found.calls - right.calls for _, found, right in every}) == 1:
         if timed.value and _near(timed.value * timed.repeats, math.fsum(timed.took)):
             at = ("last for",)
         else:  # no loop is more likely than the other

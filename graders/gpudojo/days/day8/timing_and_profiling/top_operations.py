@@ -73,9 +73,8 @@ class Ranked(Case, frozen=True):
     every: Names | None
     default: Names | None
     really: list[str] | None
-    recorded: bool = (
-        True  # where there were no names: whether `fn` ran while the profiler was recording
-    )
+    # Where there were no names: whether `fn` ran while the profiler was recording.
+    recorded: bool = True
 
 
 def _names(call: Call, work: Any, **options: int) -> Names:
