@@ -117,7 +117,7 @@ class _MetadataReader:
             self._in_date = False
 
     def handed_in(self) -> dict[str, HandedIn]:
-        """The people and times that were read, by folder; without folders of which none is known."""
+        """The people and times that were read, by folder; folders without any are left out."""
         found = {}
         for folder, people in self._people.items():
             named = tuple(person for person in people if person.name)
