@@ -166,9 +166,11 @@ class FusedAttention(torch.autograd.Function):
         inner, out, device, kernel = reveal(ctx.held)
         if device.closed:
             raise closed_device_error(device)
+        # The CPU's graph gives the gradients.
         wanted = [t for t in inner if t.requires_grad]
         found = iter(_grad(out, wanted, gradient._inner, retain_graph=True))
         made = [next(found) if t.requires_grad else None for t in inner]
+        # Lay them out in memory as the kernel does.
         for i, (grad, operand) in enumerate(zip(made[:3], inner, strict=False)):
             if grad is not None and kernel == "efficient":
                 made[i] = _heads_inside(grad)

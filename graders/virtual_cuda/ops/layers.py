@@ -1,4 +1,9 @@
-"""Layers, losses and linear algebra: what their operators do on CUDA."""
+"""Layers, losses and linear algebra: what their operators do on CUDA.
+
+Most functions here stand in an operator's entry (see `Operator` in `registry.py`): functions for
+`kernel` compute in place of the CPU's kernel, functions for `placement` judge arguments on
+different devices, and functions for `words` give CUDA's exception in place of the CPU's.
+"""
 
 from __future__ import annotations
 
@@ -36,11 +41,15 @@ from virtual_cuda.ops.registry import ALLOWED, name_of, operator
 aten: Final = torch.ops.aten
 
 
-# ---- kernels. Some record their waits themselves, since they may raise and have waited by then ---
+# ---- kernels -------------------------------------------------------------------------------------
+# Some record their waits themselves, since they may raise and have waited by then.
 
 
 def _check_errors(info: Any, api_name: str, *, is_matrix: bool) -> Any:
-    """Whether anything failed is read; where it did, also which."""
+    """Check whether a factorization failed, and record the waits of the host.
+
+    The host reads whether anything failed; where it did, also what. Raises torch's error then.
+    """
     placement.note("linalg")
     try:
         return aten._linalg_check_errors.default(info, api_name, is_matrix=is_matrix)
@@ -50,13 +59,18 @@ def _check_errors(info: Any, api_name: str, *, is_matrix: bool) -> Any:
 
 
 def _cholesky(self: Any, upper: bool = False) -> Any:
+    """The Cholesky factor; the wait of the host is recorded."""
     if self.numel():
         placement.note("linalg")
     return aten.cholesky.default(self, upper)
 
 
 def _cholesky_ex(self: Any, *, upper: bool = False, check_errors: bool = False) -> Any:
-    """Where the factorization stops, CUDA has already taken the square root of what is negative."""
+    """The Cholesky factor, and the step at which each factorization failed, 0 for none.
+
+    Where a factorization stops, CUDA has already taken the square root of what is negative. Raises
+    torch's error for a failure if `check_errors` is set.
+    """
     factor, info = aten.linalg_cholesky_ex.default(self, upper=upper)
     lost = factor.diagonal(dim1=-2, dim2=-1).isnan()  # some CPUs go on where a pivot is no number
     if lost.any():
@@ -74,7 +88,7 @@ def _cholesky_ex(self: Any, *, upper: bool = False, check_errors: bool = False) 
 
 
 def _lstsq(self: Any, b: Any, rcond: Any = None, *, driver: str | None = None) -> Any:
-    """CUDA has one driver, which assumes full rank."""
+    """The solution by CUDA's only driver, "gels", which assumes full rank."""
     return aten.linalg_lstsq.default(self, b, rcond, driver=driver or "gels")
 
 
@@ -84,7 +98,10 @@ _SVD_DRIVERS: Final = (None, "gesvd", "gesvdj", "gesvda")
 def _svd(
     a: Any, full_matrices: bool = False, compute_uv: bool = True, *, driver: str | None = None
 ) -> Any:
-    """CUDA has three drivers; the CPU knows none by name, and gives their values."""
+    """The singular value decomposition by the CPU, whichever of CUDA's drivers is named.
+
+    CUDA has three drivers, the CPU knows none by name. Raises RuntimeError for an unknown one.
+    """
     if driver not in _SVD_DRIVERS:
         raise RuntimeError(
             f"torch.linalg.svd: unknown svd driver {driver} in svd_cusolver computation. "
@@ -94,6 +111,7 @@ def _svd(
 
 
 def _refuse_drivers(args: Any, kwargs: Any) -> None:
+    """Raise RuntimeError for a driver of `lstsq` that CUDA does not have."""
     if kwargs.get("driver") not in (None, "gels"):
         raise RuntimeError(
             "torch.linalg.lstsq: `driver` other than `gels` is not supported on CUDA"
@@ -101,14 +119,21 @@ def _refuse_drivers(args: Any, kwargs: Any) -> None:
 
 
 def _row_major(position: int) -> Any:
-    """Matrices that LAPACK gives by columns and cuSOLVER by rows."""
+    """A function for `output` that makes the result at this position row-major.
+
+    LAPACK, the CPU's library, gives these matrices by columns, and cuSOLVER by rows.
+    """
     return lambda inner, kwargs, out: tuple(
         contiguous(inner, kwargs, t) if i == position else t for i, t in enumerate(out)
     )
 
 
 def _into(name: str, /, *args: Any, out: Any = None, **named: Any) -> Any:
-    """A product with `out_dtype`, which the CPU lacks: sums of half-precision products are kept in single precision."""
+    """The product in the dtype of the last argument, which the CPU's kernels lack.
+
+    Sums of half-precision products are kept in single precision. The result is written into `out`
+    if it is given. Raises RuntimeError for dtypes that CUDA does not combine.
+    """
     *operands, dtype = args
     one, other = (t.dtype for t in operands[-2:])
     if one is not other or (dtype is not one and (dtype is not torch.float32 or one not in HALF)):
@@ -118,7 +143,10 @@ def _into(name: str, /, *args: Any, out: Any = None, **named: Any) -> Any:
 
 
 def _in_single_product(product: Any, *operands: Any, **named: Any) -> Any:
-    """A product; in half precision it is computed in single precision and rounded once, as GPUs do it."""
+    """The product; one in half precision is computed in single precision and rounded once.
+
+    GPUs do it so. Where the CPU is fast in that dtype, it computes the product itself.
+    """
     dtype = operands[-1].dtype
     if not is_slow_on_host(dtype) or any(tensor.dtype is not dtype for tensor in operands):
         return product(*operands, **named)
@@ -129,6 +157,7 @@ def _in_single_product(product: Any, *operands: Any, **named: Any) -> Any:
 
 
 def _cholesky_solve(call: OperatorCall) -> Any:
+    """Raise CUDA's RuntimeError for operands on different devices."""
     right = label_of(call.given["self"])
     left = label_of(call.given["input2"])
     raise RuntimeError(
@@ -137,6 +166,7 @@ def _cholesky_solve(call: OperatorCall) -> Any:
 
 
 def _refuse_hermitian(args: Any, kwargs: Any) -> None:
+    """Raise RuntimeError for complex tensors with `hermitian=True`."""
     if args[0].is_complex() and kwargs.get("hermitian"):
         raise RuntimeError(
             "torch.linalg.ldl_solve: complex tensors with hermitian=True flag are not supported on CUDA."
@@ -144,6 +174,7 @@ def _refuse_hermitian(args: Any, kwargs: Any) -> None:
 
 
 def _block_diag(call: OperatorCall) -> Any:
+    """Raise CUDA's RuntimeError for a tensor on another device than the first; else ALLOWED."""
     first, *others = call.given["tensors"]
     for position, tensor in enumerate(others, 1):
         if tensor.device != first.device:
@@ -159,17 +190,19 @@ _REAL: Final = (*HALF, torch.float32, torch.float64)
 
 
 def _bmm_words(inner: Any, text: str) -> Exception | None:
-    """Of two floating dtypes CUDA says the same."""
+    """The CPU's text again for two floating dtypes, as CUDA says the same; else None."""
     real = all(t.dtype in _REAL for t in inner[:2])
     return RuntimeError(text) if real and _SCALAR.match(text) else None
 
 
 def _cross_words(inner: Any, text: str) -> Exception | None:
+    """CUDA's exception for different dtypes; None for other texts."""
     found = _SCALAR.match(text)
     return RuntimeError(f"Found dtype {found[2]} but expected {found[1]}") if found else None
 
 
 def _mv_words(inner: Any, text: str) -> Exception | None:
+    """CUDA's exception for different dtypes; None for other texts."""
     if (
         "input tensors must have the same dtype" not in text
         or not {t.dtype for t in inner[:2]} <= DTYPE_NAMES.keys()
@@ -232,12 +265,17 @@ _CUDNN_KNOWS: Final = (torch.uint8, torch.int8, torch.int32)
 
 
 def _convolution(call: OperatorCall) -> Any:
+    """Raise CUDA's RuntimeError for a weight or bias on another device than the input.
+
+    None otherwise, so that the general rules decide.
+    """
     given = call.given
     image = given["input"]
     weight = given["weight"]
     bias = given["bias"]
     others = [("weight", weight), ("bias", bias)] if bias is not None else [("weight", weight)]
     mkldnn = on_host(image) and _asks_mkldnn(image, weight, given)
+    # An input on the host that goes to torch's own kernels: their wrappers compare the devices.
     if on_host(image) and not mkldnn:
         dilated = any(d != 1 for d in given["dilation"])
         depth = 3 if weight.dim() == 5 else 2
@@ -255,6 +293,7 @@ def _convolution(call: OperatorCall) -> Any:
         compare(
             f"{prefix}{name}{depth}d{ending}", [(n, n) for n in ("input", "weight", "bias")], given
         )
+    # Otherwise the types are compared, and then the devices by cuDNN's wrapper.
     for name, tensor in others:
         if tensor.device.type != image.device.type:
             either = (
@@ -270,7 +309,10 @@ def _convolution(call: OperatorCall) -> Any:
 
 
 def _asks_mkldnn(image: torch.Tensor, weight: torch.Tensor, given: dict[str, Any]) -> bool:
-    """Whether torch gives this convolution on the CPU to oneDNN, which words the mistake in another way."""
+    """True if torch gives this convolution on the CPU to oneDNN, formerly MKL-DNN.
+
+    oneDNN has other words for arguments on different devices.
+    """
     if image.dtype is not torch.float32:
         return False
     moves = any(s != 1 for s in given["stride"]) or any(d != 1 for d in given["dilation"])
@@ -286,7 +328,7 @@ def _asks_mkldnn(image: torch.Tensor, weight: torch.Tensor, given: dict[str, Any
 
 
 def _refuse_integers(args: Any, kwargs: Any) -> None:
-    """cuDNN computes no integers, though the CPU does."""
+    """Raise CUDA's error for a convolution of integers: cuDNN has none, though the CPU has."""
     given = args[0]
     weight = args[1]
     dtype = given.dtype
@@ -307,6 +349,7 @@ def _refuse_integers(args: Any, kwargs: Any) -> None:
 
 
 def _convolution_words(inner: Any, text: str) -> Exception | None:
+    """CUDA's exception for an input and a weight of different dtypes; None for other texts."""
     given = inner[0]
     weight = inner[1]
     if given.dtype is weight.dtype or ("scalar type" not in text and "Input type" not in text):
@@ -320,12 +363,15 @@ def _convolution_words(inner: Any, text: str) -> Exception | None:
 
 
 def _wide(tensor: torch.Tensor) -> torch.Tensor:
-    """Statistics of half-precision inputs are kept in single precision."""
+    """The statistics in single precision, if they have half precision."""
     return tensor.float() if tensor.dtype in HALF else tensor
 
 
 def _batch_norm_wide(func: Any, /, data: Any, weight: Any, bias: Any, *args: Any) -> Any:
-    """Half precision is normalised in single precision and rounded once."""
+    """The results of a batch norm; half precision is computed in single and rounded once.
+
+    Running statistics among the arguments are changed.
+    """
     if data.dtype not in HALF:
         return func(data, weight, bias, *args)
     given = (weight, bias, *args)
@@ -344,7 +390,10 @@ _LINES: Final = (
 
 
 def _refuse_gaps(args: Any, kwargs: Any) -> None:
-    """cuDNN, asked directly, takes no other order of dimensions than contiguous or channels last."""
+    """Raise RuntimeError for dimensions in an order that cuDNN does not take.
+
+    Asked directly, it takes contiguous tensors and such with channels last.
+    """
     data, weight, bias = args[:3]
     if data.dim() < 3 or weight is None or bias is None or data.is_contiguous():
         return
@@ -366,8 +415,8 @@ def _batch_norm_output(
 ) -> Any:
     """The result and the statistics as CUDA leaves them.
 
-    `training` is the position of that argument, None where it is so; `statistics`: running ones are arguments;
-    `direct`: cuDNN is not asked.
+    `training` is the position of that argument, None for an operator that always trains;
+    `statistics` says whether running ones are arguments; `direct` says that cuDNN is not asked.
     """
     data = inner[0]
     weight = inner[1]
@@ -377,6 +426,7 @@ def _batch_norm_output(
     result = out[0]
     train = training is None or inner[training]
     running = statistics and inner[3] is not None
+    # Which kernel CUDA would use.
     cudnn = (
         not direct
         and data.dim() >= 3
@@ -390,7 +440,8 @@ def _batch_norm_output(
             result
         )  # the other kernels keep any order of dimensions
     if not train:
-        # cuDNN keeps nothing in eval mode; the kernel used for two dimensions or no weights keeps both statistics.
+        # cuDNN keeps nothing in eval mode; the kernel used for two dimensions or no weights keeps
+        # both statistics.
         size = 0 if cudnn else data.shape[1]
         kept = torch.float64 if data.dtype is torch.float64 else torch.float32
         mean = torch.empty(size, dtype=kept)
@@ -402,6 +453,10 @@ def _batch_norm_output(
 
 
 def _batch_norm(call: OperatorCall) -> Any:
+    """Raise the error of cuDNN's wrapper for arguments on different devices.
+
+    None where all are on one device or cuDNN is not asked, so that the general rules decide.
+    """
     image = call.given["input"]
     complete = call.given["weight"] is not None and call.given["bias"] is not None
     if not on_host(image) and image.dim() >= 3 and complete and torch.backends.cudnn.enabled:
@@ -411,6 +466,7 @@ def _batch_norm(call: OperatorCall) -> Any:
 
 
 def _batch_norm_words(inner: Any, text: str) -> Exception | None:
+    """CUDA's exception for dtypes that a batch norm does not take; None for other texts."""
     given = inner[0]
     weight = inner[1]
     training = inner[5]
@@ -436,6 +492,7 @@ def _batch_norm_words(inner: Any, text: str) -> Exception | None:
 
 
 def _layer_norm_words(inner: Any, text: str) -> Exception | None:
+    """CUDA's exception for an input and a weight of different dtypes; None for other texts."""
     if "mixed dtype" not in text:
         return None
     given = inner[0]
@@ -446,14 +503,21 @@ def _layer_norm_words(inner: Any, text: str) -> Exception | None:
 
 
 def _same_as_weight(weights: slice, args: Any, kwargs: Any) -> None:
-    """The CPU's normalisations take half precision with weights in float; CUDA's do not."""
+    """Raise RuntimeError for half-precision input with weights of another dtype.
+
+    `weights` are their positions. The CPU's normalisations take such weights; CUDA's do not.
+    """
     for weight in args[weights] if args[0].dtype in HALF else ():
         if weight is not None and weight.dtype is not args[0].dtype:
             raise dtype_mismatch_error(args[0], weight)
 
 
 def _in_single(func: Any, statistic: int, /, *args: Any, **kwargs: Any) -> Any:
-    """Backward of a norm whose statistics are wider than its input: computed in single precision, and cast back."""
+    """The gradients of a norm whose statistics are wider than its input.
+
+    They are computed in single precision and cast back. `statistic` is the position of one of the
+    statistics. All other calls go to `func` unchanged.
+    """
     half = args[1].dtype
     kept = args[statistic]
     if kept is None or kept.dtype is half or half not in HALF:
@@ -469,7 +533,11 @@ def _in_single(func: Any, statistic: int, /, *args: Any, **kwargs: Any) -> Any:
 
 
 def contiguous(inner: Any, kwargs: Any, out: Any) -> Any:
-    """With the strides of a new tensor, also where a size is 0 or 1, so that others would be contiguous, too."""
+    """The result with the strides of a new tensor.
+
+    Where a size is 0 or 1, a tensor with other strides counts as contiguous, too; here it gets
+    those of a new one.
+    """
     return out.contiguous().as_strided(out.shape, torch.empty(out.shape, device="meta").stride())
 
 
@@ -479,6 +547,7 @@ _UNPOOLED: Final = re.compile(
 
 
 def _unpool_words(inner: Any, text: str) -> Exception | None:
+    """CUDA's exception for indices of a wrong shape; None for other texts."""
     shapes = _UNPOOLED.search(text)
     return shapes and RuntimeError(
         f"Expected shape of indices to be: {shapes[1]} but got: {shapes[2]}"
@@ -486,10 +555,15 @@ def _unpool_words(inner: Any, text: str) -> Exception | None:
 
 
 def _contiguous_or_channels_last(inner: Any, kwargs: Any, out: Any) -> Any:
+    """The result, made contiguous unless the input has channels last."""
     return out if channels_last(inner[0]) else out.contiguous()
 
 
 def _channel_shuffle(self: torch.Tensor, groups: int) -> torch.Tensor:
+    """The channels in a new order, as CUDA's kernel writes them: contiguous.
+
+    Raises RuntimeError where the pixels do not lie in one line.
+    """
     batch, channels = self.shape[:2]
     parts = self.view(
         batch, groups, channels // groups, -1
@@ -501,7 +575,11 @@ def _channel_shuffle(self: torch.Tensor, groups: int) -> torch.Tensor:
 
 
 def _convolved(image: Any, weight: Any, bias: Any, *settings: Any) -> Any:
-    """Half precision is summed up in single precision; CPUs without such units also take a hundred times as long."""
+    """The result of a convolution, in the memory layout that cuDNN gives it.
+
+    Half precision is summed up in single precision; CPUs without such units also take a hundred
+    times as long.
+    """
     dtype = image.dtype
     if dtype in HALF and weight.dtype is dtype:
         bias = None if bias is None else bias.float()
@@ -522,9 +600,10 @@ _tf32_in_cudnn: Final = find_internal("torch._C._get_cudnn_allow_tf32", otherwis
 
 
 def _traced(keys: Any, image: Any, *rest: Any) -> Any:
-    """A convolution that `torch.jit.trace` writes down.
+    """The result of a convolution that `torch.jit.trace` records.
 
-    It knows the operator that C++ makes of a convolution for its own devices; ours are given the convolution itself.
+    The tracer knows the operator that C++ makes of a convolution for its own devices; ours are
+    given the convolution itself.
     """
     if type(image) not in VIRTUAL:
         return aten.convolution.default.redispatch(keys.remove(_parse_key("Tracer")), image, *rest)
@@ -536,19 +615,26 @@ def _traced(keys: Any, image: Any, *rest: Any) -> Any:
 
 
 def register(library: Any) -> None:
-    """Convolutions while a function is traced."""
+    """Register the kernel of convolutions for functions that are traced.
+
+    `library` is the torch.library.Library of aten.
+    """
     if _parse_key is None:  # a traced convolution cannot be saved then
         return
     library.impl("convolution", _traced, "Tracer", with_keyset=True)
 
 
 def _not_by_cudnn(settings: Any) -> bool:
-    """Whether a transposed convolution pads its result by its stride or more, which cuDNN does not."""
+    """True if a transposed convolution pads its result by its stride or more.
+
+    cuDNN does not do that.
+    """
     stride, _, _, transposed, more, _ = settings
     return bool(transposed) and any(m >= s for m, s in zip(more, stride, strict=False))
 
 
 def _convolved_backward(*args: Any) -> Any:
+    """The gradients of a convolution, in the memory layout that cuDNN gives them."""
     outs = _in_single_backward(aten.convolution_backward.default, *args)
     image, weight = args[1:3]
     form = torch.contiguous_format
@@ -566,6 +652,7 @@ def _convolved_backward(*args: Any) -> Any:
 def _by_cudnn(
     image: Any, weight: Any, padding: Any, stride: Any, dilation: Any, groups: int, *how: bool
 ) -> Any:
+    """The result of `cudnn_convolution`, which has no bias."""
     return _convolved(image, weight, None, stride, padding, dilation, False, [0], groups)
 
 
@@ -579,18 +666,21 @@ def _by_cudnn_transposed(
     groups: int,
     *how: bool,
 ) -> Any:
+    """The result of `cudnn_convolution_transpose`; `more` is its `output_padding`."""
     return _convolved(image, weight, None, stride, padding, dilation, True, more, groups)
 
 
 def _by_cudnn_relu(
     image: Any, weight: Any, bias: Any, stride: Any, padding: Any, dilation: Any, groups: int
 ) -> Any:
+    """The result of `cudnn_convolution_relu`."""
     return _convolved(image, weight, bias, stride, padding, dilation, False, [0], groups).relu()
 
 
 def _by_cudnn_add_relu(
     image: Any, weight: Any, more: Any, alpha: Any, bias: Any, *settings: Any
 ) -> Any:
+    """The result of `cudnn_convolution_add_relu`: `more`, times `alpha`, is added first."""
     stride, padding, dilation, groups = settings
     out = _convolved(image, weight, bias, stride, padding, dilation, False, [0], groups)
     return out.add(more, alpha=1 if alpha is None else alpha).relu()
@@ -600,7 +690,7 @@ _LAST: Final = {4: torch.channels_last, 5: torch.channels_last_3d}
 
 
 def channels_last(tensor: Any) -> bool:
-    """Whether channels come last in memory, and nothing else does."""
+    """True if channels come last in memory, and the tensor is not contiguous as well."""
     form = _LAST.get(tensor.dim())
     return (
         form is not None
@@ -610,9 +700,10 @@ def channels_last(tensor: Any) -> bool:
 
 
 def _grid_sampler(func: Any, image: Any, grid: Any, *settings: Any) -> Any:
-    """Places and pixels of half precision are computed in single precision.
+    """The pixels at these places; half precision is computed in single precision.
 
-    A place that is no number lies outside the picture on CUDA; on the CPU it makes the pixel no number.
+    A place that is no finite number lies outside the picture on CUDA; on the CPU it makes the pixel
+    no number.
     """
     dtype = image.dtype
     if not torch.isfinite(grid).all():
@@ -623,7 +714,7 @@ def _grid_sampler(func: Any, image: Any, grid: Any, *settings: Any) -> Any:
 
 
 def _in_single_backward(func: Any, *args: Any) -> Any:
-    """Gradients of half precision, computed in single precision."""
+    """The gradients; those of half precision are computed in single precision."""
     half = args[0].dtype
     if half not in HALF:
         return func(*args)
@@ -788,6 +879,7 @@ _TARGET: Final = re.compile(
 
 
 def _nll_loss_words(inner: Any, text: str) -> Exception | None:
+    """CUDA's exception for a dtype that the loss does not take; None for other texts."""
     target = _TARGET.search(text)
     kernel = KERNEL_LACKS_DTYPE.match(text)
     if not (target or kernel):
@@ -801,12 +893,17 @@ def _nll_loss_words(inner: Any, text: str) -> Exception | None:
 
 
 def _nll_loss2d_words(inner: Any, text: str) -> Exception | None:
+    """CUDA's exception for a target of a wrong dtype; None for other texts."""
     target = _TARGET.search(text)
     return RuntimeError(f"expected scalar type Long but found {target[1]}") if target else None
 
 
 def _mse_loss(call: OperatorCall) -> Any:
-    """The reduction writes where the first argument is, and meets the other device there."""
+    """Raise CUDA's error for an input without dimensions on the host.
+
+    The reduction writes where the input is, and meets the other device there. None otherwise, so
+    that the general rules decide.
+    """
     base = call.given["self"]
     target = call.given["target"]
     if on_host(base) and base.dim() == 0:
@@ -815,7 +912,10 @@ def _mse_loss(call: OperatorCall) -> Any:
 
 
 def _mse_loss_backward(args: Any, kwargs: Any) -> None:
-    """The loss of two dtypes has the wider one, and CUDA does not cast its gradient back."""
+    """Raise CUDA's RuntimeError for two dtypes.
+
+    The loss of two dtypes has the wider one, and CUDA does not cast its gradient back.
+    """
     gradient, given, target = args[:3]
     for tensor in (target, gradient):
         if tensor.dtype is not given.dtype:
@@ -825,7 +925,10 @@ def _mse_loss_backward(args: Any, kwargs: Any) -> None:
 
 
 def _ctc_loss(call: OperatorCall) -> Any:
-    """CUDA reads the lengths on the host, wherever they are; cuDNN wants even the targets there."""
+    """Allow lengths anywhere: CUDA reads them on the host. cuDNN also takes targets there.
+
+    Raises RuntimeError for other tensors on different devices.
+    """
     given = call.given
     name = name_of(call.func)
     targets = given["targets"]
@@ -843,7 +946,11 @@ def _ctc_loss(call: OperatorCall) -> Any:
 
 
 def _ctc_loss_waits(given: dict[str, Any]) -> int:
-    """Lengths in tensors are read on the host; they and the offsets go to the device; targets there are looked at."""
+    """How often the host waits for a CTC loss.
+
+    Lengths in tensors are read on the host. They and the offsets go to the device. Targets there
+    are looked at.
+    """
     lengths = given["input_lengths"]
     return (
         3 + on_device(given["targets"]) + isinstance(lengths, torch.Tensor) + 3 * on_device(lengths)

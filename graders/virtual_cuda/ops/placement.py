@@ -78,6 +78,7 @@ def record_copy(
     nbytes = tensor.nbytes
     if gpu is None or nbytes == 0:
         return  # nothing is copied, so nobody waits
+    # The copy itself, then the wait for it.
     code, offset = where or site()
     at = perf_counter()
     asked = bool(non_blocking)

@@ -89,7 +89,7 @@ def _strided_dim_of(func: Any) -> Callable[[Any], tuple[int, ...]] | None:
         return None
 
     def strided_dim(args: Any) -> tuple[int, ...]:
-        """The first dimension, in a tuple; an empty one if all are meant or the last is among them."""
+        """The first dimension, in a tuple; () if all are meant or the last is among them."""
         dim: Any = args[position] if len(args) > position else -1
         last = args[0].dim() - 1
         if dim == -1 or dim == last:
@@ -166,6 +166,7 @@ def _plan_like(func: Any, rules: Rules) -> Plan:
         if type(first) not in VIRTUAL or len(args) > 1:
             return run_any(func, args, kwargs)
         device = first._block.device
+        # Options that change nothing are left out; another device is not for this plan.
         options = {}
         for key, value in (kwargs or {}).items():
             if key == "device":
@@ -567,6 +568,7 @@ def _plan_parts(func: Any) -> Plan:
         kwargs = kwargs or {}
         if thread_state.autocast is None or thread_state.cast:
             return run_parts(*args, **kwargs)
+        # Autocast has cast the arguments of this operator already: its parts are not cast again.
         if is_cast_itself:
             thread_state.cast = True
             try:

@@ -108,6 +108,7 @@ def rms_norm(
         )
     if torch.is_autocast_enabled("cuda") and casts("rms_norm"):
         input, weight = cast((input, weight), torch.float32)
+    # CUDA fuses only the usual case: all on one device, of one dtype, with shapes that fit.
     shape = list(normalized_shape)
     usual = type(input) in VIRTUAL and shape and list(input.shape[-len(shape) :]) == shape
     if usual and weight is not None:

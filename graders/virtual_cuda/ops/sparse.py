@@ -1,4 +1,8 @@
-"""Sparse tensors, and nested tensors of the strided layout, on the virtual device."""
+"""Sparse tensors, and nested tensors of the strided layout, on the virtual device.
+
+The inner tensor of a device tensor is the CPU tensor with its values. A COO tensor lists the
+coordinates of its elements; a compressed one (CSR, CSC, BSR, BSC) has shorter indices.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +46,7 @@ _HOST_ONLY: Final = (
 
 
 class _ToHost(torch.autograd.Function):
-    """A device tensor in the host's graph."""
+    """Puts a device tensor into the host's graph; its gradient goes to the device."""
 
     @staticmethod
     def forward(ctx: Any, tensor: Any) -> Any:
@@ -55,7 +59,7 @@ class _ToHost(torch.autograd.Function):
 
 
 class _ToDevice(torch.autograd.Function):
-    """A host tensor in the device's graph."""
+    """Puts a host tensor into the device's graph; its gradient goes to the host."""
 
     @staticmethod
     def forward(ctx: Any, tensor: Any, device: VirtualDevice, blocks: dict[int, Block]) -> Any:
@@ -84,6 +88,10 @@ class NestedTensor(Tensor):
         )
 
     def to(self, *args: Any, **kwargs: Any) -> Any:
+        """The tensor on another device or in another dtype, or itself if nothing changes.
+
+        A copy to the host is recorded.
+        """
         # as it is now: ours takes a number for a GPU
         parse = find_internal("torch._C._nn._parse_to", "`to` of a nested tensor")
         device, dtype, *_ = parse(*args, **kwargs)
@@ -118,6 +126,7 @@ NestedTensor.__module__ = "torch"
 def _block_of(
     storage: torch.UntypedStorage, device: VirtualDevice, blocks: dict[int, Block]
 ) -> Block:
+    """The block of a storage: the known one, or a new one, which is added to `blocks`."""
     block = blocks.get(storage._cdata)
     if block is None:
         block = blocks[storage._cdata] = allocate(device, storage.nbytes())
@@ -125,10 +134,12 @@ def _block_of(
 
 
 def _dense(value: torch.Tensor, device: VirtualDevice, blocks: dict[int, Block]) -> Any:
+    """A device tensor around a strided one; it shares the block of its storage."""
     return wrap_strided(value, _block_of(value.untyped_storage(), device, blocks))
 
 
 def _nested(value: torch.Tensor, device: VirtualDevice, blocks: dict[int, Block]) -> Any:
+    """A device tensor around a nested one; it shares the block of its storage."""
     # Its shape is nobody's business in C++, which never looks at it.
     shell = make_shell(NestedTensor, (value.size(0),), dtype=value.dtype, device=device.lazy)
     shell._inner, shell._block = value, _block_of(value.values().untyped_storage(), device, blocks)
@@ -136,11 +147,16 @@ def _nested(value: torch.Tensor, device: VirtualDevice, blocks: dict[int, Block]
 
 
 def run_nested(func: Any, args: Any, kwargs: Any, device: VirtualDevice | None = None) -> Any:
-    """Call any function of torch on the host's tensors; its results are on the device."""
-    known = {}
-    blocks = {}
+    """Call any function of torch on the inner tensors; its results are put on the device.
+
+    `device` is where they go if no argument is on a device. The operation is recorded. Raises
+    DeviceClosed, or what has ended the device.
+    """
+    known = {}  # nested arguments by the identity of their inner tensor
+    blocks = {}  # by the address of a storage
 
     def down(value: Any) -> Any:
+        """The value for the host: an inner tensor, also in the graph; "cpu" for a device."""
         nonlocal device
         if type(value) is NestedTensor:
             known[id(value._inner)] = value
@@ -160,6 +176,7 @@ def run_nested(func: Any, args: Any, kwargs: Any, device: VirtualDevice | None =
         return _to_host(value) if graph else value._inner
 
     def up(value: Any) -> Any:
+        """The value for the device: an argument itself, or a device tensor around a new result."""
         if (
             not isinstance(value, torch.Tensor)
             or device is None
@@ -173,6 +190,7 @@ def run_nested(func: Any, args: Any, kwargs: Any, device: VirtualDevice | None =
         graph = value.requires_grad and torch.is_grad_enabled()
         return _to_device(value, device, blocks) if graph else _dense(value, device, blocks)
 
+    # Compute, wrap and record.
     args, kwargs = map_leaves(down, (tuple(args), kwargs))
     before = len(blocks)
     out = map_leaves(up, func(*args, **kwargs))
@@ -185,7 +203,7 @@ def run_nested(func: Any, args: Any, kwargs: Any, device: VirtualDevice | None =
 def nested_to_device(
     tensor: torch.Tensor, device: VirtualDevice, non_blocking: bool, dtype: torch.dtype | None
 ) -> Any:
-    """A nested host tensor, copied."""
+    """A copy of a nested host tensor on the device; the copy is recorded."""
     moved = tensor.clone() if dtype in (None, tensor.dtype) else tensor.to(dtype)
     record_copy("to_device", moved.values(), is_pinned(tensor), non_blocking, HOST, device.label)
     return _nested(moved, device, {})
@@ -240,7 +258,10 @@ class SparseTensor(Tensor):
     to_sparse_bsc = partialmethod(_to_compressed, "bsc")
 
     def _asked(self, name: str) -> Any:
-        """A question of COO tensors: C++ gets an answer for all of them (see `_as_coo`), Python is refused."""
+        """The answer to a question that only COO tensors have. Raises for others, as torch does.
+
+        C++ gets an answer for all of them (see `_as_coo`); Python is refused.
+        """
         if self._inner.layout is not torch.sparse_coo:
             getattr(self._inner, name)()  # raises
         return getattr(super(), name)()
@@ -252,7 +273,7 @@ class SparseTensor(Tensor):
     _values = partialmethod(_asked, "_values")
 
     def new(self, *args: Any, device: Any = None) -> Any:
-        """The constructor of old, which `SparseAdam` uses."""
+        """A new sparse tensor by torch's old constructor, which `SparseAdam` uses."""
         if len(args) < 2 or isinstance(args[0], int):
             return wrap(self._inner.new(*args), self._block.device)[0]
         return torch.sparse_coo_tensor(*args, dtype=self.dtype, device=self.device)
@@ -271,7 +292,10 @@ SparseTensor.__module__ = "torch"
 
 
 def _account(shell: Any, device: VirtualDevice, known: dict[int, Block]) -> int:
-    """Give each part its block: the one it shares, or a new one. Says how many bytes are new."""
+    """Give each part of a sparse tensor its block, and return how many bytes are new.
+
+    That is the known block of its storage, or a new one. Raises torch's OutOfMemoryError.
+    """
     held: dict[int, Block] = {}
     fresh = 0
     for part in parts_of_sparse(shell._inner):
@@ -288,7 +312,7 @@ def _account(shell: Any, device: VirtualDevice, known: dict[int, Block]) -> int:
 def wrap(
     value: torch.Tensor, device: VirtualDevice, known: dict[int, Block] | None = None
 ) -> tuple[Any, int]:
-    """A device tensor around a sparse one, and the bytes it newly takes."""
+    """A device tensor around a sparse one, and how many bytes are new."""
     shape = value.shape
     layout = torch.sparse_coo
     keys = AUTOCAST
@@ -313,11 +337,12 @@ def wrap(
 
 
 class _OpenedSparse(Unwrapped):
-    """Arguments of which some are sparse."""
+    """Arguments of a call of which some are sparse, opened."""
 
     __slots__ = ()
 
     def open(self, value: Any) -> Any:
+        """The value with inner tensors in the place of device tensors; what was met is noted."""
         if type(value) is not SparseTensor:
             return super().open(value)
         device = value._block.device
@@ -329,6 +354,7 @@ class _OpenedSparse(Unwrapped):
         return value._inner
 
     def close(self, value: Any, device: VirtualDevice | None) -> tuple[Any, int]:
+        """The results on the device, and how many bytes are new there."""
         if not isinstance(value, torch.Tensor):
             return super().close(value, device)
         known = self.back.get(identity(value))
@@ -342,15 +368,19 @@ class _OpenedSparse(Unwrapped):
 
 
 class _Coordinates(Block):
-    """The coordinates of a compressed tensor, made for C++."""
+    """The block of a compressed tensor's coordinates, which are made for C++."""
 
     __slots__ = ("of",)
     of: Any
 
 
 def _as_coo(func: Any, args: Any) -> Any:
-    """What autograd asks of a compressed tensor, which C++ takes for a COO tensor: its parts, to build one like it."""
+    """The answer to what autograd asks of a compressed tensor; NotImplemented for all else.
+
+    C++ takes it for a COO tensor, and asks for its parts, to build one like it.
+    """
     first = args[0]
+    # Its parts, as a COO tensor would have them.
     if type(first) is SparseTensor and first._inner.layout is not torch.sparse_coo:
         if func is aten.is_coalesced.default:
             return True
@@ -361,6 +391,7 @@ def _as_coo(func: Any, args: Any) -> Any:
             block = _Coordinates(first._block.device, coordinates.nbytes)
             block.of = first
             return wrap_strided(coordinates, block)
+    # A new tensor from such parts: a compressed one again.
     if func is aten._sparse_coo_tensor_with_dims_and_tensors.default and isinstance(
         args[3]._block, _Coordinates
     ):
@@ -378,7 +409,10 @@ _HALF: Final = re.compile("not implemented for '(Half|BFloat16)'")
 
 
 def _in_single(func: Any, inner: Any, named: Any, error: Exception) -> Any:
-    """The CPU lacks many sparse operators of half precision: they are computed in single precision."""
+    """The result of a half-precision operator that the CPU lacks, computed in single precision.
+
+    NOT_EMULATED where the error has another reason.
+    """
     spelled = _HALF.search(str(error))
     if spelled is None:
         return NOT_EMULATED
@@ -408,7 +442,11 @@ _NO_MKL: Final = re.compile(
 
 
 def _product(func: Any, inner: Any, named: Any, error: Exception) -> Any:
-    """A product with compressed tensors, which the CPU computes only if it was built with MKL."""
+    """A product with compressed tensors, which the CPU computes only if it was built with MKL.
+
+    NOT_EMULATED where the error has another reason. Raises RuntimeError for layouts that CUDA does
+    not multiply.
+    """
     found = _NO_MKL.search(str(error)) if func in _PRODUCTS else None
     if found is None:
         return NOT_EMULATED
@@ -426,7 +464,11 @@ def _product(func: Any, inner: Any, named: Any, error: Exception) -> Any:
 
 
 def _joined(func: Any, inner: Any, named: Any) -> Any:
-    """The sum of two COO tensors: CUDA puts their elements one after the other, where the CPU may merge them."""
+    """The sum of two COO tensors, with their elements one after the other, as on CUDA.
+
+    The CPU may merge them. The first is changed by an in-place operator. NOT_EMULATED where the
+    CPU's own kernel is to run.
+    """
     first, second = inner[:2]
     if not all(
         isinstance(t, torch.Tensor) and t.layout is torch.sparse_coo and t._nnz()
@@ -435,12 +477,14 @@ def _joined(func: Any, inner: Any, named: Any) -> Any:
         return NOT_EMULATED
     if first.shape != second.shape or first.sparse_dim() != second.sparse_dim() or "out" in named:
         return NOT_EMULATED  # the CPU says what is wrong
+    # In the dtype of the sum; the CPU refuses it where it cannot be written in place.
     dtype = torch.result_type(first, second)
     factor = named.get("alpha", 1)
     in_place = func._schema.is_mutable
     if in_place and dtype is not first.dtype:
         return NOT_EMULATED
     factor = -factor if func._schema.name.startswith("aten::sub") else factor
+    # Join the elements of both.
     values = torch.cat([first._values().to(dtype), second._values().to(dtype) * factor])
     indices = torch.cat([first._indices(), second._indices()], 1)
     made = torch.sparse_coo_tensor(
@@ -455,11 +499,15 @@ _SUMS: Final = (aten.add.Tensor, aten.add_.Tensor, aten.sub.Tensor, aten.sub_.Te
 
 
 def run(func: Any, args: Any, kwargs: Any) -> Any:
-    """Any operator that takes or gives a sparse tensor."""
+    """Run any operator that takes or gives a sparse tensor, and record it.
+
+    Raises what CUDA raises.
+    """
     if func is aten._to_copy.default:
         return _to_copy(func, args, kwargs)
     if (answer := _as_coo(func, args)) is not NotImplemented:
         return answer
+    # Open the arguments, and find out where the results will be.
     seen = _OpenedSparse()
     inner = [seen.open(value) for value in args]
     named = {key: seen.open(value) for key, value in kwargs.items()}
@@ -470,6 +518,7 @@ def run(func: Any, args: Any, kwargs: Any) -> Any:
     named.pop("pin_memory", None)
     if seen.device is not None and seen.device.closed:
         raise closed_device_error(seen.device)
+    # Arguments on several devices: the message names the sparse wrapper.
     if (seen.plain and seen.device is not None) or len(seen.devices) > 1:
         try:
             placement.judge(func, args, kwargs)
@@ -484,6 +533,7 @@ def run(func: Any, args: Any, kwargs: Any) -> Any:
             wrapper = f"wrapper_Sparse{'' if first.is_sparse else 'Csr'}CUDA_{func._schema.overload_name}_"
             name = func._schema.name.split("::")[1]
             raise RuntimeError(re.sub(r"wrapper_CUDA_\w+", wrapper + name, str(error))) from None
+    # Refuse what CUDA refuses.
     facts = facts_of(func)
     if facts.nondeterministic is not None:
         alert_nondeterministic(facts, args, kwargs)
@@ -494,6 +544,7 @@ def run(func: Any, args: Any, kwargs: Any) -> Any:
             if any(type(v) is SparseTensor and not v.is_sparse for v in args)
             else "CUDA",
         )
+    # Compute on the host; where the CPU raises, in another way, if there is one.
     try:
         out = _joined(func, inner, named) if func in _SUMS else NOT_EMULATED
         if out is NOT_EMULATED:
@@ -506,6 +557,7 @@ def run(func: Any, args: Any, kwargs: Any) -> Any:
             out = _product(func, inner, named, error)
         if out is NOT_EMULATED:
             out = handle_cpu_error(func, inner, named, target, error)
+    # Wrap and record.
     closed, nbytes = seen.close(out, target)
     if target is not None and isinstance(out, (torch.Tensor, list, tuple)):
         record_operation(str(func), target, nbytes)
@@ -515,7 +567,10 @@ def run(func: Any, args: Any, kwargs: Any) -> Any:
 
 
 def _to_copy(func: Any, args: Any, kwargs: Any) -> Any:
-    """Between host and device, or to another dtype where it is."""
+    """A copy on the host or a device, or in another dtype. Copies to the host are recorded.
+
+    Raises DeviceClosed, or what has ended the device.
+    """
     source = args[0]
     device = kwargs.get("device")
     open_device = require_open_device(source)
@@ -534,7 +589,7 @@ def _to_copy(func: Any, args: Any, kwargs: Any) -> Any:
 def to_device(
     tensor: torch.Tensor, device: VirtualDevice, non_blocking: bool, dtype: torch.dtype | None
 ) -> Any:
-    """A sparse host tensor, copied part by part."""
+    """A copy of a sparse host tensor on the device; the copy of each part is recorded."""
     inner = tensor.detach().clone() if dtype is None else tensor.detach().to(dtype, copy=True)
     shell, nbytes = wrap(inner, device)
     record_operation("aten._to_copy.default", device, nbytes)
