@@ -103,6 +103,7 @@ def read_record(path: str | Path) -> ClockRecord:
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise BadClockRecord(str(path), str(error)) from None
     ran = {name: program for name, program in record.programs.items() if not program.error}
+    # Every figure must be a time, and every program Python.
     for name, program in ran.items():
         figures = {f: getattr(program, f) for f in Program.__struct_fields__ if f.endswith("_s")}
         wrong = [f for f, v in figures.items() if not math.isfinite(v) or v < 0]

@@ -62,6 +62,7 @@ def forbidden(probe: dict[str, Any]) -> dict[str, dict[str, str]]:
         if worked or spelled not in row["dev"].replace("HalfTensor", "Half"):
             continue
         found[overload][spelled] = re.sub(rf"'{spelled}'$", "'{T}'", row["dev"])
+    # Integers that are all refused alike become one entry.
     for messages in found.values():
         if len({messages.get(name) for name in INTEGERS}) == 1 and "Long" in messages:
             messages["integer"] = messages["Long"]
@@ -148,6 +149,7 @@ def delegation(moved: dict[str, Any]) -> list[Any] | None:
     methods: set[str] = set()
     said: dict[str, str] = {}
     first = ""
+    # Each message names the method, and one argument with its device.
     for argument, kinds in moved.items():
         for text in kinds.get("one_cpu", {}):
             found = WRAPPER.search(text)
@@ -317,6 +319,7 @@ def main(arguments: list[str] | None = None) -> None:
         "--fresh", action="store_true", help="forget what earlier probes have found"
     )
     options = parser.parse_args(arguments)
+    # torch's own tables, and what the probe adds to them.
     tables = {"operators": operators()}
     if options.probe is not None:
         probe = json.loads(options.probe.read_text())

@@ -78,6 +78,7 @@ class GpuProbe:
         """
         cpu = _Watch().run(function, *_copied((args, kwargs)))
         dev = _Watch().run(function, *_moved(_copied((args, kwargs)), self.device))
+        # What worked on the device, and what it says to arguments elsewhere.
         for func, given, named in dev.done:
             if all(
                 t.numel() for t in _tensors(given, named)
@@ -91,6 +92,7 @@ class GpuProbe:
                     str(func), ",".join(SHORT.get(_dtype(t), _dtype(t)) for t in first)
                 ] += 1
             self.moved(func, given, named)
+        # What the two did differently.
         if dev.error != cpu.error or dev.overload != cpu.overload:
             dtype = dev.first if dev.error else cpu.first
             overload = dev.overload or cpu.overload

@@ -149,6 +149,7 @@ def _table(made: Ledger, file: str, code: list[str], setup: list[str]) -> str:
 
     It has a column for each kind of thing. Lines of the setup have no number.
     """
+    # The lines that did something, and the columns with anything in them.
     own = [(f"{row.number:2}", row) for row in line_rows(made.records, file, code)]
     called = [("", row) for row in line_rows(made.records, SETUP_FILE, setup)]
     rows = [(number, row) for number, row in (*own, *called) if any(row.cells)]
@@ -162,6 +163,7 @@ def _table(made: Ledger, file: str, code: list[str], setup: list[str]) -> str:
     body = [
         (f"{number:2}  {row.code}", [row.cells[place] for place in used]) for number, row in rows
     ]
+    # What the columns leave of the width is for code.
     widths = [
         max(map(len, column)) for column in zip(heads, *(cells for _, cells in body), strict=True)
     ]

@@ -96,12 +96,14 @@ class HostCosts:
         graph.
         """
         in_backward = self._is_inside(BackwardRow)
+        # Operators that launch nothing.
         if call.name in _ALLOCATING:
             yield "allocation", 1
             return
         if call.name in VIEWS:
             yield ("view backward" if in_backward else "view"), 1
             return
+        # The operator itself, by where it is called.
         if call.name == "_local_scalar_dense":
             yield "item", 1
         elif call.name.startswith(_MULTI_TENSOR):
@@ -113,6 +115,7 @@ class HostCosts:
             yield "operator gradient", 1
         else:
             yield "operator", 1
+        # What comes on top: a library, and each kernel but the first.
         library = _LIBRARY_OF.get(call.name)
         if library is not None and not _is_norm_of_a_matrix(library, call):
             yield library, 1
