@@ -133,7 +133,7 @@ class ChildScheduler:
     def _handle_exits(self) -> bool:
         """Take in what the fork server says of children.
 
-        Returns False where it was gone and is new.
+        Returns False where the fork server had ended and was started anew.
         """
         events = self.client.events()
         if events is None:

@@ -111,7 +111,7 @@ class ClassGrading:
     def __init__(
         self, options: GradingOptions, progress: Progress, runner: Runner | None = None
     ) -> None:
-        """Reads what is known of the class. Raises BadClass, and BadFile for its course file."""
+        """Read what is known of the class. Raises BadClass, and BadFile for its course file."""
         self._version_on_disk = version_on_disk(options.out)
         self.state = ClassState() if options.alone else load_state(options.out)
         self.course = find_course(options, self.state)

@@ -152,7 +152,11 @@ class _CourseReader:
         return self._with_zone(self.settings.deadline, "deadline")
 
     def _with_zone(self, date: datetime.datetime, *setting: str) -> datetime.datetime:
-        """A date with a time zone. Raises BadFile where it has none, or is none or two there."""
+        """A date with a time zone.
+
+        Raises BadFile where the year is out of range, no zone is named, or clocks in the zone show
+        this time never or twice.
+        """
         zone_name = self.settings.time_zone
         if date.year not in YEARS:
             reason = f"the year must be from {YEARS[0]} to {YEARS[-1]}, not {date.year}"

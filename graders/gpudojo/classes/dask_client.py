@@ -335,7 +335,7 @@ class DaskSession:
             self._send_task(following.task, following.alone)
 
     def _send_task(self, task: GradingTask, alone: bool) -> None:
-        """Send a task. Raises Disconnected, and has put it back then."""
+        """Send a task. Raises Disconnected, after putting the task back."""
         run = task.run
         message = pack(Order(self.cluster.versions, run.record.digest, run.files, run.options))
         # A new key each time: no old result is taken for a new one.
@@ -398,7 +398,10 @@ class Cluster:
     """A runner of tasks: the workers of a Dask scheduler, whoever has started them."""
 
     def __init__(self, address: str, wait: float = 60.0, require_isolation: bool = False) -> None:
-        """`address` may be a scheduler file. Raises NoCluster where that has none."""
+        """Note the address of the cluster, which may be in a scheduler file.
+
+        Raises NoCluster where that file has none.
+        """
         self.address = address_of(address)
         self.wait = wait
         self.require_isolation = require_isolation

@@ -136,7 +136,7 @@ class _RosterReader:
         self._line_of_id: dict[str, int] = {}
 
     def read(self) -> Roster:
-        """The roster. Raises BadFile."""
+        """Read the roster. Raises BadFile for a file or a line that cannot be used."""
         first, *lines = read_table(self.path)
         self._find_columns(first)
         for line in lines:
@@ -147,7 +147,7 @@ class _RosterReader:
         return self.roster
 
     def _find_columns(self, first: TableLine) -> None:
-        """Sets which column holds what. Raises BadFile where none says who somebody is."""
+        """Note which column holds what. Raises BadFile where none says who somebody is."""
         known = _known_headings()
         headings = [name_key(cell.replace("_", " ")) for cell in first.cells]
         self.columns: dict[str, int] = {}

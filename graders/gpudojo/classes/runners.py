@@ -17,7 +17,7 @@ from gpudojo.submissions.entries import IgnoredPath
 
 @dataclass(eq=False)
 class GradingTask:
-    """A submission to run; `done` is called with its record."""
+    """A submission to run. `done` is called with its record."""
 
     name: str
     run: SubmissionRun
@@ -35,19 +35,19 @@ class Progress(Protocol):
     """Is told how grading goes: the terminal, or a test."""
 
     def begins(self, count: int, known: int, ignored: Sequence[IgnoredPath]) -> None:
-        """So many submissions were found, of which so many need not run."""
+        """Is called when `count` submissions were found, of which `known` need not run."""
 
     def prepares(self, what: str) -> None:
-        """Something takes a while before submissions run."""
+        """Is called when something takes a while before submissions run."""
 
     def isolated(self, layers: dict[str, str]) -> None:
-        """It is known which layers of isolation hold; submissions are graded from now on."""
+        """Is called when it is known which layers of isolation hold. Grading begins now."""
 
     def under_way(self, tasks: Sequence[GradingTask]) -> None:
-        """These run at the moment."""
+        """Is called with the tasks that run at the moment."""
 
     def graded(self, submission: str, status: SubmissionStatus, ran: bool) -> None:
-        """One more has a verdict; `ran`: it was run for it now."""
+        """Is called when one more submission has a verdict. `ran` tells if it was run for that."""
 
 
 class Runner(Protocol):
@@ -64,8 +64,8 @@ class Runner(Protocol):
         ...
 
     def run(self, tasks: Iterator[GradingTask]) -> None:
-        """Run all of them; the next one is taken only when there is room for it."""
+        """Run all tasks. The next one is taken only when there is room for it."""
         ...
 
     def close(self) -> None:
-        """End what `start` has started; it may be called twice."""
+        """End what `start` has started. It may be called twice."""

@@ -38,7 +38,10 @@ class Store:
         self._keeping: dict[str, Future[None]] = {}  # by digest, sources that a thread keeps
 
     def open(self) -> None:
-        """Make the folder and lock it. Raises BadClass where another run has it."""
+        """Make the folder and lock it.
+
+        Raises BadClass where it cannot be written to, or another run has locked it.
+        """
         if sys.platform == "win32":
             raise NotImplementedError
         try:
@@ -107,9 +110,9 @@ class Store:
         return when.isoformat(timespec="seconds")
 
     def keep(self, key: str, record: Record) -> None:
-        """Write a record; a thread waits until it is on the disk.
+        """Write a record to a file. A thread waits until it is on the disk.
 
-        One that is torn by a power failure counts for nothing.
+        A record that is torn by a power failure counts for nothing.
         """
         path = self.path_of(key)
         write_file(path, encode_record(record), lasting=False)

@@ -72,7 +72,11 @@ def make_report(
     bench: str = "auto",
     seconds: float = DEFAULT_SECONDS,
 ) -> CheckReport:
-    """What `check` shows, as an object."""
+    """Check functions of a notebook, and return what `check` shows.
+
+    `things` are functions or their names; without any, all that are defined are checked. A user's
+    mistake in an argument is told in the report.
+    """
     from virtual_cuda.hooks import (  # these import torch, as the first check does
         choose_device,
         device_count,
@@ -84,6 +88,7 @@ def make_report(
         bench in ("cuda", "mps") and not device_count(bench)
     ):
         return CheckReport(said=(f"{NoSuchDevice(bench)}.",))
+    # Which functions are to be checked, and what to say of things that are none.
     tasks = _tasks_by_name()
     said: list[str] = []
     wanted: list[tuple[str, Any]] = []
@@ -106,6 +111,7 @@ def make_report(
         seeds = known_seeds(Path.cwd() / NO_SOURCE, exercise)
         if seeds is not None and seed not in seeds:
             return CheckReport(said=(f"{NoSuchSeed(seed, seeds)}.",))
+    # Check them one by one. A Ctrl-C leaves out the rest.
     kind = choose_device(bench)[0]
     count = 1 if hints is None else hints
     try:

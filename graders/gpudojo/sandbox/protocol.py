@@ -200,7 +200,10 @@ class Frames:
         self._bytes = bytearray()  # of a frame that is not whole yet
 
     def feed(self, data: bytes) -> list[Frame]:
-        """Take in bytes. Returns the frames that they complete, and set `problem` if one is bad."""
+        """Take in bytes and return the frames that they complete.
+
+        Sets `problem` if a frame is bad or there are too many bytes or frames.
+        """
         if self.problem is not None:
             return []
         self.left -= len(data)
@@ -222,7 +225,7 @@ class Frames:
         return frames
 
     def _next_body(self) -> bytes | None:
-        """Take the next whole frame; None where there is none. Raises _BadSignature."""
+        """Take the next whole frame. Returns None where there is none. Raises _BadSignature."""
         if len(self._bytes) < HEAD.size:
             return None
         (size,) = HEAD.unpack_from(self._bytes)

@@ -82,7 +82,7 @@ class ExerciseWork:
 
     @property
     def state(self) -> str:
-        """`missing`, `broken`, `unknown`, `to do`, `begun` or `done`."""
+        """The state in a word: `missing`, `broken`, `unknown`, `to do`, `begun` or `done`."""
         if self.text is None:
             return "missing"
         if self.broken is not None:
@@ -226,9 +226,9 @@ class Course:
         return sum_points(row.points for row in rows), sum_points(row.max_points for row in rows)
 
     def work_after(self, work: ExerciseWork) -> ExerciseWork | None:
-        """The next exercise that is not done. Returns None if all are.
+        """The next exercise that is not done. Returns None if there is no other.
 
-        After the last one it goes on from the beginning.
+        After the last one it goes on from the beginning. Files that are missing are left out.
         """
         index = self.works.index(work)
         for following in (*self.works[index + 1 :], *self.works[:index]):
@@ -237,7 +237,10 @@ class Course:
         return None
 
     def move_to(self, work: ExerciseWork, finished: ExerciseWork | None = None) -> None:
-        """Make an exercise the current one; `finished` is the one that became green just now."""
+        """Make an exercise the current one, and write that to the file of the progress.
+
+        `finished` is the exercise that became green just now.
+        """
         self.current = work
         self.finished = finished
         self.remember()

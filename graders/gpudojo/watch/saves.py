@@ -14,10 +14,11 @@ POLLING_SECONDS: Final = 0.2  # between two looks, if watchfiles is not installe
 
 
 def saves(folder: Path, stop: threading.Event) -> Iterator[set[Path]]:
-    """The Python files of a folder that were saved, each time some were, until `stop` is set.
+    """Yield the Python files of a folder that were saved, each time some were.
 
-    Also those that an editor has replaced. The first are all files of the folder: one may have
-    been saved before this began to look. Raises FileNotFoundError if the folder is removed.
+    It ends when `stop` is set. Files that an editor has replaced or removed are yielded, too. The
+    first are all files of the folder: one may have been saved before this began to look. Raises
+    FileNotFoundError if the folder is removed.
     """
     try:
         from watchfiles import watch
@@ -41,7 +42,10 @@ def saves(folder: Path, stop: threading.Event) -> Iterator[set[Path]]:
 
 
 def saves_by_polling(folder: Path, stop: threading.Event) -> Iterator[set[Path]]:
-    """The files that were saved, as `saves` finds them, by looking at their times and sizes."""
+    """Yield the files that were saved, found by their times and sizes.
+
+    It is for machines without `watchfiles`, and otherwise like `saves`.
+    """
     stamps = _stamps_of_files(folder)
     yield {*stamps}
     while not stop.wait(POLLING_SECONDS):
@@ -54,7 +58,7 @@ def saves_by_polling(folder: Path, stop: threading.Event) -> Iterator[set[Path]]
 
 
 def _stamps_of_files(folder: Path) -> dict[Path, tuple[int, int]]:
-    """For each Python file its time of change and its size."""
+    """The time of change and the size of each Python file. Raises FileNotFoundError."""
     stamps = {}
     with os.scandir(folder) as entries:
         for entry in entries:

@@ -119,7 +119,10 @@ class Session:
                 self.save(paths)
 
     def loop(self) -> None:
-        """Handle events until the session is closed; then end the processes."""
+        """Handle events until the session is closed, and then end the processes.
+
+        Starts a thread that watches the folder, and writes the progress at the end.
+        """
         threading.Thread(target=self.watch_folder, name="gpudojo saves", daemon=True).start()
         self._spare = self._start_process()
         self._grade_first(self.course.current)
@@ -133,7 +136,10 @@ class Session:
             self.course.remember()
 
     def _handle_next_event(self) -> None:
-        """Wait for an event; while something runs, look at the clock instead if there is none."""
+        """Wait for an event and handle it.
+
+        While something runs it waits for one tick, and then looks at the clock.
+        """
         try:
             event = self._events.get(timeout=TICK_SECONDS if self.running else None)
         except queue.Empty:
@@ -184,7 +190,10 @@ class Session:
             self.course.pending.pop(work.stem, None)
 
     def _grade_first(self, work: ExerciseWork) -> None:
-        """Have a file graded before all others, and show that, or that nothing is to be graded."""
+        """Have a file graded before all others.
+
+        Shows that this has begun, or the last verdict where nothing is to be graded.
+        """
         pending = self.course.pending
         if work.stem in pending:
             names = pending.pop(work.stem)
@@ -198,7 +207,10 @@ class Session:
         self._begin()
 
     def _gradable(self) -> dict[str, list[str]]:
-        """What is to be graded and can be: a file that Python cannot read waits until it can."""
+        """The functions that wait and can be graded, by the stem of their exercise.
+
+        A file that Python cannot read waits until it can.
+        """
         gradable = {}
         for stem, names in self.course.pending.items():
             work = self._work(stem)
@@ -293,7 +305,12 @@ class Session:
         return next(work for work in self.course.works if work.stem == stem)
 
     def _take_verdict(self, verdict: StandbyResult) -> None:
-        """Note the verdict on a function; with the last one of a file, move on if it is done."""
+        """Note the verdict on a function.
+
+        With the last verdict on the file that the student waits for, the session moves on to the
+        next exercise if this one is done, and writes the progress.
+        """
+        # Take the function off the list, and note its results.
         work = self._work(verdict.stem)
         was_done = work.state == "done"
         names = self.course.pending.get(work.stem, [])

@@ -100,7 +100,7 @@ def _receive(stream: IO[bytes]) -> bytes | None:
 
 
 class Standby:
-    """One such process.
+    """A process that waits for one request, with everything loaded, to grade at once.
 
     `tell` is called with this object and each frame, in another thread; the last one is `Ended`.
     """
@@ -128,7 +128,7 @@ class Standby:
         self._frame_reader.start()
 
     def ask(self, jobs: Sequence[StandbyJob]) -> None:
-        """Send the one request; it may be sent before the process is ready."""
+        """Send the one request. It may be sent before the process is ready."""
         assert self.process.stdin is not None
         with contextlib.suppress(OSError, ValueError):  # it has died, and `Ended` says so
             _send(self.process.stdin, jobs)
@@ -149,7 +149,7 @@ class Standby:
                 self._stderr = (self._stderr + data)[-STDERR_BYTES:]
 
     def _read_frames(self) -> None:
-        """Pass on all frames; the last one is that the process has ended."""
+        """Pass on all frames. The last one says that the process has ended."""
         assert self.process.stdout is not None
         assert self.process.stdin is not None
         decoder = msgspec.msgpack.Decoder(Frame)
@@ -267,7 +267,7 @@ def _exercise_device(kind: str) -> None:
 def _prepare_reference(
     exercise: Exercise, path: Path, kind: str, seed: int
 ) -> dict[str, Reference]:
-    """The prepared reference of an exercise, by its stem; none if it cannot be run."""
+    """The prepared reference of an exercise, by its stem. Empty if it cannot be run."""
     from gpudojo.grading.references import reference_for
     from gpudojo.model.errors import DojoError
 
@@ -286,7 +286,7 @@ def _grade(
     references: dict[str, Reference],
     answers: IO[bytes],
 ) -> None:
-    """Grade the functions of a job, and send each verdict, and then its timelines."""
+    """Grade the functions of a job. Sends each verdict, and then its timelines."""
     from gpudojo.grading.engine import FileGrader
 
     grader = FileGrader(Path(job.path), kind, seed, watching=True, references=references)
