@@ -212,6 +212,7 @@ def _options(arguments: Sequence[str] | None, prog: str) -> argparse.Namespace:
 
 
 def _kind(real: bool) -> DeviceKind:
+    """The kind of device to open: with `--real`, CUDA or else a Mac's MPS."""
     if not real:
         return "virtual"
     from virtual_cuda.real import device_count
@@ -303,6 +304,11 @@ class _Run:
     def __init__(
         self, options: argparse.Namespace, ledger: Ledger, device: ExitStack, on: str
     ) -> None:
+        """Note what is run.
+
+        `device` closes the device, and `on` is what the table calls it. One process of several
+        ranks reports.
+        """
         self.options = options
         self.ledger = ledger
         self.device = device

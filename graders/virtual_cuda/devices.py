@@ -213,6 +213,7 @@ def _spawning(opening: Opening) -> Iterator[Patch]:
 
 
 def _run_in_child(devices: int, memory: int, gpu: str | None, *args: Any) -> None:
+    """Run what `torch.multiprocessing.spawn` runs in a new process, with the device open."""
     open_in_child(devices, memory, gpu)
     _wrap(*args)
 
@@ -231,6 +232,7 @@ def _pinning_after(imports: OriginalImports) -> Iterator[None]:
 
 
 def _after_imports(lock: Any, original: Any, *args: Any, **kwargs: Any) -> Any:
+    """Call `pin_memory` while no import of a module of torch is under way."""
     with lock:
         return original(*args, **kwargs)
 
@@ -246,6 +248,7 @@ def _leave(patched: Patched) -> None:
 
 
 def _close(gpu: VirtualGpu, closing: list[Callable[[], object]]) -> None:
+    """Close the device: runs what its patches want at the end, and notes the peaks of memory."""
     now.gpu = None
     for function in reversed(closing):
         function()

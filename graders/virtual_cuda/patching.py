@@ -130,12 +130,14 @@ def _home(owner: Any, name: str, function: Any) -> ModuleType | None:
 
 
 def _put_in_force(key: int, done: list[Replaced], undo: contextlib.ExitStack) -> None:
+    """Count these patches as in force until `undo` is closed."""
     _in_force[key] = done
     undo.callback(_originals.pop, key, None)
     undo.callback(_in_force.pop, key)
 
 
 def _in_modules(done: list[Replaced]) -> dict[int, Replaced]:
+    """The patches of names in modules, by the identity of what they replace."""
     return {identity(one.before): one for one in done if isinstance(one.owner, ModuleType)}
 
 
@@ -537,6 +539,7 @@ class Patched:
     def __init__(
         self, patches: list[Replaced], opening: Opening, undo: contextlib.ExitStack
     ) -> None:
+        """Take over patches that are in place; `undo` restores what they replace."""
         self.opening = opening
         self.undo = undo
         self._patches = patches
@@ -583,6 +586,7 @@ class Patched:
                 before.put(target.owner, name, value)
 
     def _expect(self, target: _Target, name: str, value: Any) -> None:
+        """Expect this value under a name of the target from now on."""
         self._put.put(target.owner, name, value)
         if target.lasting:
             self._lasting.put(target.owner, name, value)
@@ -599,6 +603,7 @@ class Patched:
             self._use(gpu)
 
     def _use(self, gpu: VirtualGpu) -> None:
+        """Use the patches for another device, and put those in place that differ for it."""
         with class_watch:
             for owner, name, value in self.hand_over(gpu):
                 setattr(owner, name, value)
@@ -658,6 +663,7 @@ class Patched:
         return True
 
     def _restore(self) -> None:
+        """Undo the patches; those that last stay in place while patches are kept."""
         self._read_patches()
         self._stayed = kept.keeping
         with class_watch:

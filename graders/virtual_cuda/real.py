@@ -262,7 +262,7 @@ class KnownWaits:
 
 
 def _expected(func: Any, args: Any, kwargs: Any) -> int:
-    """How often the host would wait for this call on CUDA."""
+    """The number of times the host would wait for this call on CUDA."""
     waits = facts_of(func).waits
     if waits is None:
         return 0
@@ -285,7 +285,7 @@ def _set_filters(filters: Any) -> None:
 
 
 class _Tally(threading.local):
-    """How many warnings the operator now running in this thread has caused.
+    """The number of warnings that the operator now running in this thread has caused.
 
     None while the student's own code runs.
     """
@@ -301,6 +301,7 @@ class CudaWaits(KnownWaits):
     """
 
     def __init__(self) -> None:
+        """Turn sync debug mode on once, so that its own warning has been given."""
         self.tally = _Tally()
         self.students = int(torch.cuda.get_sync_debug_mode())
         self.set_mode = find_internal("torch._C._cuda_set_sync_debug_mode", _REAL)
@@ -577,6 +578,7 @@ class Observer:
     """Records what happens on one kind of device while it is open."""
 
     def __init__(self, kind: str, rows: list[Row]) -> None:
+        """Make the observer of a kind of device, which writes into these rows."""
         self.kind = kind
         self.rows = rows
         self.open = True

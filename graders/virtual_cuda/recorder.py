@@ -75,9 +75,9 @@ def from_library(filename: str) -> bool:
 
 
 class _Files(dict[str, bool | None]):
-    """Whether a file is a student's, by its name; None for those given to `nothing_above`.
+    """For each file, whether it is a student's; None if it was given to `nothing_above`.
 
-    By name, because a code object takes longer to hash.
+    Files are known by name, because a code object takes longer to hash.
     """
 
     def __missing__(self, filename: str) -> bool:
@@ -193,6 +193,10 @@ class Recorder:
     def __init__(
         self, rows: list[Row], reword: Callable[[Exception], Exception | None] | None = None
     ) -> None:
+        """Record into these rows; nothing is patched yet.
+
+        `reword` is given an error of a backward pass, and returns a better one or None.
+        """
         self.rows = rows
         self.off = False  # whether there is no device, so that a forward pass is not recorded
         # Makes the error to raise instead where C++ has another name for the device than the
@@ -234,6 +238,7 @@ class Recorder:
         # It must be called `self`: the profiler, with_stack=True, looks for that name in the frame
         # and crashes without.
         def call(self: Any, *args: Any, **kwargs: Any) -> Any:
+            """Call a module, and record the call with the student's line."""
             if recorder.off:
                 return original(self, *args, **kwargs)
             passes = running.passes
@@ -299,11 +304,13 @@ class Recorder:
             return original(*args, **kwargs)
 
     def before_step(self, optimizer: Any, args: Any, kwargs: Any) -> None:
+        """Record that an optimizer's step begins."""
         name = type(optimizer).__name__
         _running.steps.append((len(self.rows), name))
         self.rows.append(StepRow(perf_counter(), *self.here(), name))
 
     def close_step(self, name: str) -> None:
+        """Record the end of the innermost step, if it is of an optimizer with this name."""
         steps = _running.steps
         if steps and steps[-1][1] == name:
             self.rows.append(EndRow(perf_counter(), steps.pop()[0]))
@@ -318,6 +325,7 @@ class Recorder:
         return original(region, kind, *rest)
 
     def scale(self, name: str, original: Any, *args: Any, **kwargs: Any) -> Any:
+        """Record a call of a gradient scaler's method, and call it."""
         self.rows.append(ScalerRow(perf_counter(), *self.here(), name))
         return original(*args, **kwargs)
 

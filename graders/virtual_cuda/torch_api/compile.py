@@ -158,7 +158,7 @@ def _patches(opening: Opening) -> Iterator[Patch]:
 
 
 def _distance() -> int:
-    """How many calls above the caller the program's own line is."""
+    """The number of calls from the caller up to the program's own line."""
     distance = 1
     frame = sys._getframe(1)
     while frame.f_back is not None and from_library(frame.f_code.co_filename):
@@ -212,6 +212,7 @@ def _fake_tensors(module: Any) -> Iterator[Patch]:
         return LAZY[found.index or 0] if found.type == "cuda" else found
 
     def new(cls: Any, mode: Any, inner: Any, device: Any, *args: Any, **kwargs: Any) -> Any:
+        """Make a fake tensor, for which the device "lazy" is called "cuda"."""
         return make(
             cls,
             mode,

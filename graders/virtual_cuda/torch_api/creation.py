@@ -185,6 +185,7 @@ class _AnyDevice(type):
         return hash(_real)
 
     def __call__(cls, *args: Any, **kwargs: Any) -> Any:
+        """Make a `torch.device`; a number alone is that of a GPU."""
         if (
             len(args) == 1
             and not kwargs
@@ -221,6 +222,7 @@ def _create(op: Any, *args: Any, **kwargs: Any) -> Any:
             if thread_state.forked
             else AssertionError("Torch not compiled with CUDA enabled")
         )
+    # Only memory without values is made here; all other operators run as usual.
     if op not in EMPTY:
         return run_any(op, args, kwargs)
     open_device = open_device_of(kwargs["device"])
@@ -230,6 +232,7 @@ def _create(op: Any, *args: Any, **kwargs: Any) -> Any:
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate more than 1EB memory.")
     if SMALL < nbytes < _EXABYTE and nbytes > open_device.memory.allowed - open_device.memory.live:
         allocate(open_device, nbytes)  # refused, before the host tries to find it
+    # The values are the host's.
     kwargs["device"] = CPU
     kwargs.pop("pin_memory", None)
     strides = thread_state.strides
@@ -362,6 +365,11 @@ def _to(original: Any) -> Any:
     """The function to put in the place of `Tensor.to`, of host and device tensors alike."""
 
     def to(self: Any, *args: Any, **kwargs: Any) -> Any:
+        """Copy or convert a tensor, as `Tensor.to` does.
+
+        A plain host tensor goes to the device without autograd's help; C++ is asked for all others,
+        with the name that it has for the device.
+        """
         device = open_device_named(args[0]) if args else None
         if device is not None:
             # (device) as students write it, (device, dtype or None, non_blocking) as nn.Module.to
@@ -591,6 +599,7 @@ def _settle(original: Any, name: str) -> Any:
     """
 
     def made(*args: Any, **kwargs: Any) -> Any:
+        """Call the factory; raises RuntimeError for memory or a generator of the wrong device."""
         device = kwargs.get("device")
         open_device = open_device_named(device)
         if open_device is not None and type(device) is int:
@@ -621,6 +630,7 @@ def _numbered(original: Any, name: str) -> Any:
     """
 
     def made(*args: Any, **kwargs: Any) -> Any:
+        """Call the factory, with the device in the place of its number."""
         device = kwargs.get("device")
         if type(device) is int:
             open_device = open_device_named(device)

@@ -409,7 +409,7 @@ def _convolution_backend(
     original: Any, input: Any, weight: Any, bias: Any, stride: Any, padding: Any, dilation: Any, transposed: bool,
     output_padding: Any, groups: int, bias_sizes: Any = None,
 ) -> Any:  # fmt: skip
-    """The library that would compute a convolution on a GPU.
+    """The name of the kernel that would compute a convolution on a GPU, as C++ has it.
 
     `torch.backends.cudnn.enabled` decides, too. Raises RuntimeError for an empty input that CUDA
     refuses.
@@ -437,6 +437,7 @@ def _convolution_backend(
                 f"Only zero batch or zero channel inputs are supported, but got input shape: {shape}"
             )
         return kinds.Empty
+    # First the depthwise kernels, then cuDNN, then the slow ones.
     cudnn = torch.backends.cudnn.enabled and all(
         more < step for more, step in zip(output_padding, stride, strict=True)
     )

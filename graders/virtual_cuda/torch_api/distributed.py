@@ -280,6 +280,7 @@ def _watched(work: Any, each: _Collective, written: Any) -> Any:
             return done
 
         return internals.PythonCallbackWork(waited)
+    # Of a collective operation: its end is known.
     return internals._create_work_from_future(future.then(ended))
 
 

@@ -60,6 +60,7 @@ class Generator(_HostGenerator):
         return super().__new__(cls)
 
     def __init__(self, index: int | None = None) -> None:
+        """Make a generator for the device with this number, or for the current one."""
         self.index = index
         self._shares: Generator | None = (
             None  # whose state this generator has, where it is not its own

@@ -109,6 +109,10 @@ class CUDAGraph:
     """
 
     def __init__(self, keep_graph: bool = False) -> None:
+        """Make a graph that has captured nothing.
+
+        With `keep_graph`, it is the caller who instantiates it.
+        """
         self._keep = keep_graph
         self._made: set[int] = set()  # storages that the capture itself made
         own = _own(
@@ -153,6 +157,7 @@ class CUDAGraph:
         _own(self)["_seeds"] = (_shared and _shared[0]()) or _Seeds(_own(self)["_place"])
         _shared[:] = [weakref.ref(_own(self)["_seeds"])]
         self._pool = pool or (0, next(pool_numbers))
+        # A capture draws nothing, so the generators go back when it ends.
         known: Any = (*torch.cuda.default_generators, *self.generators)
         self._undo = [(generator, generator.get_state()) for generator in known]
         capture.graph = self
@@ -268,6 +273,7 @@ class CUDAGraph:
         self._instantiated = True
 
     def raw_cuda_graph(self) -> int:
+        """A number that stands for the driver's graph; raises RuntimeError if there is none."""
         if not self._keep:
             raise RuntimeError(
                 "You cannot access the raw cudaGraph_t instance unless CUDAGraph was initialized with keep_graph=true"

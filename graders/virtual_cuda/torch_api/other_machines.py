@@ -116,6 +116,8 @@ def _operators_mode() -> Any:
     base: Any = require_internal("torch.utils._python_dispatch.TorchDispatchMode", "a Mac's GPU")
 
     class Operators(base):  # type: ignore[misc]
+        """Has every operator computed by the host."""
+
         @classmethod
         def _should_skip_dynamo(cls) -> bool:
             return False  # torch would import its compiler (a second) to tell it to keep away

@@ -258,6 +258,7 @@ def tidy(events: list[Any], use_device: str | None, host: bool = True) -> list[A
         threads.setdefault(event.thread, _EventTree()).add(event)
     kept: list[Any] = []
     for line in threads.values():
+        # Memory and time of the device's work, for the operator and its callers.
         total: dict[int, float] = {}  # device time, of each operator and of all that called it
         for event in line.kept:
             if id(event) not in line.device:
@@ -269,6 +270,7 @@ def tidy(events: list[Any], use_device: str | None, host: bool = True) -> list[A
                 above.device_memory_usage += moved
                 total[id(above)] = total.get(id(above), 0.0) + line.device[id(event)]
                 above = line.parent[id(above)]
+        # The time of this package is taken out.
         _cut(line.kept, line.lost())
         kept += line.kept
         if use_device is not None:  # as torch's own timing by events has it

@@ -185,6 +185,7 @@ def _compressed(kind: str, original: Any, *args: Any, **kwargs: Any) -> Any:
         other = names[0] if args[0].device != args[2].device else names[1]
         raise RuntimeError(f"Values and {other} need to be on the same device.")
     requires_grad = kwargs.pop("requires_grad", False)
+    # Made on the host, then moved; device tensors keep their memory.
     plain = original(*placement.inner_of(args), **{**kwargs, "device": "cpu"})
     if not all(type(value) in VIRTUAL for value in args[:3]):
         return to_device(plain, device, False, None).requires_grad_(requires_grad)
@@ -200,6 +201,7 @@ def _to(original: Any) -> Any:
     """The function to put in the place of `Tensor.to`; it moves sparse and nested tensors, too."""
 
     def to(self: Any, *args: Any, **kwargs: Any) -> Any:
+        """Move a sparse or nested host tensor to the device; call the original for all others."""
         nested_one = self.is_nested and type(self) is torch.Tensor
         if not nested_one and (self.layout not in SPARSE_LAYOUTS or type(self) is SparseTensor):
             return original(self, *args, **kwargs)

@@ -61,6 +61,7 @@ class AnyEvent(_Handle):
         blocking: bool = False,
         interprocess: bool = False,
     ) -> None:
+        """Make an event that has not been recorded; the device is not used."""
         self.enable_timing = enable_timing
         self.blocking = blocking
         self.interprocess = interprocess

@@ -86,6 +86,10 @@ class _Members:
 
     @property
     def __cuda_array_interface__(self: Any) -> dict[str, Any]:
+        """The tensor's memory, described for other libraries of CUDA.
+
+        Raises RuntimeError if it requires gradients.
+        """
         if self.requires_grad:
             raise RuntimeError(
                 "Can't get __cuda_array_interface__ on Variable that requires grad. "
