@@ -68,9 +68,10 @@ def run_script(arguments: Sequence[str] | None = None, prog: str = "python -m vi
     without frames of this package. Exits with a message where the device cannot be opened.
     """
     options = _options(arguments, prog)
+    # Not at the top: it imports torch, and `--help` does without.
     from virtual_cuda.devices import (
         open_device,
-    )  # not at the top: it imports torch, and `--help` does without
+    )
     from virtual_cuda.recorder import nothing_above
 
     nothing_above(__file__)
@@ -171,9 +172,8 @@ def _options(arguments: Sequence[str] | None, prog: str) -> argparse.Namespace:
         metavar="TO",
         help="write a page: the script's lines with what each did",
     )
-    parser.add_argument(
-        "--child", action="store_true", help=argparse.SUPPRESS
-    )  # of a process that has the device
+    # For processes that the script starts.
+    parser.add_argument("--child", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument(
         "-m", dest="module", nargs=argparse.REMAINDER, metavar="MODULE", help="run a module instead"
     )
@@ -319,9 +319,8 @@ class _Run:
         self.failure: BaseException | None = None
         self.times: Times | None = None  # modelled
         rank = os.environ.get("RANK", os.environ.get("LOCAL_RANK"))
-        self.reports = (
-            not options.child if rank is None else rank == "0"
-        )  # one of several ranks does
+        # Of several ranks, only the first one reports.
+        self.reports = not options.child if rank is None else rank == "0"
         self.has_children = False
 
     @property
@@ -419,9 +418,8 @@ class _Run:
         self.device.close()
         if not self.reports or (self.has_children and not self.ledger.rows):
             return
-        with suppress(
-            OSError, ValueError, AttributeError
-        ):  # closed by the script, or a pipe that nobody reads
+        # stdout may be closed by the script, or be a pipe that nobody reads.
+        with suppress(OSError, ValueError, AttributeError):
             sys.stdout.flush()
         if not self.options.real and self.ledger.rows:
             self.times = times_of(self.ledger, gpu_named(self.options.gpu or USUAL_GPU))

@@ -51,9 +51,8 @@ from virtual_cuda.torch_api.imports import OriginalImports, few_imports
 DeviceKind = Literal["auto", "virtual", "cuda", "mps", "cpu"]
 CLOCKS: Final = ("measured", "modelled")
 
-spawned: Final[Any] = sys.modules[
-    "torch.multiprocessing.spawn"
-]  # the package has a function of that name
+# Not `torch.multiprocessing.spawn`: the package has a function of that name.
+spawned: Final[Any] = sys.modules["torch.multiprocessing.spawn"]
 _pinning: Final = find_internal("torch.utils.data._utils.pin_memory")
 _real_gpus: Final = functools.cache(torch.cuda.device_count)
 _NAMES: Final = {
@@ -174,16 +173,14 @@ def _kernels() -> Iterator[None]:
     try:
         yield
     finally:
-        if (
-            torch.version.cuda is not None and _real_gpus()
-        ):  # this process may use one once the virtual one is closed
+        # This process may use a real GPU once the virtual one is closed.
+        if torch.version.cuda is not None and _real_gpus():
             withdraw_kernels()
 
 
 _opened: Final = contextlib.ExitStack()  # for as long as a spawned process runs
-_wrap: Final = find_internal(
-    "torch.multiprocessing.spawn._wrap", "torch.multiprocessing.spawn"
-)  # what a process of `torch.multiprocessing.spawn` runs
+# What a process of `torch.multiprocessing.spawn` runs.
+_wrap: Final = find_internal("torch.multiprocessing.spawn._wrap", "torch.multiprocessing.spawn")
 
 
 def open_in_child(devices: int, memory: int | str | None, gpu: str | None = None) -> None:

@@ -42,17 +42,14 @@ class Replaced(NamedTuple):
         return self.before is not _MISSING
 
 
-identity: Final = (
-    object.__hash__
-)  # unlike `id`, it raises no audit event, which takes long where there is a hook
+# Unlike `id`, it raises no audit event, which takes long where there is a hook.
+identity: Final = object.__hash__
 DEEPEST: Final = 3  # how far lists in lists are searched
 _MISSING: Final = object()
-_in_force: Final[
-    dict[int, list[Replaced]]
-] = {}  # by identity: what `patch` has replaced and not yet restored
-_originals: Final[
-    dict[int, dict[int, Replaced]]
-] = {}  # of these, what is replaced in modules, by its identity
+# What `patch` has replaced and not yet restored, by the identity of each list.
+_in_force: Final[dict[int, list[Replaced]]] = {}
+# Of these, what is replaced in modules, by its identity.
+_originals: Final[dict[int, dict[int, Replaced]]] = {}
 
 
 class ClassWatch:
@@ -92,9 +89,8 @@ def patch(patches: Iterable[Patch], undo: contextlib.ExitStack) -> list[Replaced
     kept.restore()
     done: list[Replaced] = []
     like = _Like()
-    along: dict[
-        tuple[int, str], Any
-    ] = {}  # what was there, where a function was replaced along with another
+    # What was there, where a function was replaced along with another.
+    along: dict[tuple[int, str], Any] = {}
     _put_in_force(identity(done), done, undo)
     undo.callback(_put_back, done)
     with class_watch:
@@ -242,9 +238,8 @@ def _is_its_own(function: FunctionType) -> bool:
 
 def _copy(function: FunctionType) -> Any:
     """A function that does what this one does and can be given another name."""
-    if (
-        function.__kwdefaults__
-    ):  # a copy would have to be given them, and a sandbox takes that for tampering
+    # A copy would have to be given these defaults, and a sandbox takes that for tampering.
+    if function.__kwdefaults__:
 
         def call(*args: Any, **kwargs: Any) -> Any:
             return function(*args, **kwargs)
@@ -277,9 +272,8 @@ def _name(function: FunctionType, before: Any, module: str | None) -> None:
 
 @functools.cache
 def _signature(function: FunctionType) -> inspect.Signature | None:
-    with contextlib.suppress(
-        ValueError, TypeError
-    ):  # one that a function claims to have, and has not
+    # A function may claim to have a signature that it has not.
+    with contextlib.suppress(ValueError, TypeError):
         return inspect.signature(function)
     return None
 
@@ -312,9 +306,8 @@ def unpatched(function: Any) -> Any:
         for one in reversed(done):
             if one.put is function and one.before is not _MISSING:
                 function = one.before
-            elif one.put is function and isinstance(
-                one.owner, ModuleType
-            ):  # one that looks for its functions elsewhere
+            # A module that looks for its functions elsewhere.
+            elif one.put is function and isinstance(one.owner, ModuleType):
                 function = type(one.owner).__getattr__(one.owner, one.name)
     return function
 
@@ -358,9 +351,8 @@ def _put_back(done: list[Replaced]) -> None:
         for owner, name, before, put in reversed(done):
             if before is not _MISSING:
                 setattr(owner, name, before)
-            elif (
-                vars(owner).get(name) is put
-            ):  # otherwise somebody has overwritten it, and that should stay visible
+            # Where it is another value, somebody has overwritten it: that should stay visible.
+            elif vars(owner).get(name) is put:
                 delattr(owner, name)
 
 
@@ -433,15 +425,13 @@ class Opening:
 
     gpu: VirtualGpu  # the first device; later the one they are used for
     undo: contextlib.ExitStack
-    closing: list[Callable[[], object]] = field(
-        default_factory=list
-    )  # each runs whenever the device closes
+    # Each runs whenever the device closes.
+    closing: list[Callable[[], object]] = field(default_factory=list)
     # Each gets the next device and returns what it replaces for it.
     again: list[Callable[[VirtualGpu], Iterable[Patch]]] = field(default_factory=list)
     around: list[Callable[[], AbstractContextManager[object]]] = field(default_factory=list)
-    awaited: dict[str, Callable[[ModuleType], Iterable[Patch]]] = field(
-        default_factory=dict
-    )  # see `when_imported`
+    # See `when_imported`.
+    awaited: dict[str, Callable[[ModuleType], Iterable[Patch]]] = field(default_factory=dict)
     # Classes with so many subclasses that to change one takes long. Where patches are kept, theirs
     # stay in place between devices: without one, they must do what they replace does.
     lasting: list[type] = field(default_factory=list)
@@ -779,9 +769,8 @@ class PatchRegistry:
                 if not isinstance(patch[0], Lacking)
             ]
             known: dict[tuple[int, str], str] = {}
-            for maker, (owner, name, _) in (
-                () if self._checked else made
-            ):  # the targets are the same at every opening
+            # Checked once: the targets are the same at every opening.
+            for maker, (owner, name, _) in () if self._checked else made:
                 title = f"{maker.__module__}.{maker.__qualname__}"
                 if (id(owner), name) in known:
                     target = f"{getattr(owner, '__name__', owner)}.{name}"

@@ -307,9 +307,8 @@ class CudaWaits(KnownWaits):
         self.set_mode = find_internal("torch._C._cuda_set_sync_debug_mode", _REAL)
         self.binding = torch.zeros(1, dtype=torch.float64)
         with warnings.catch_warnings():
-            warnings.simplefilter(
-                "ignore"
-            )  # the first time it is set, it warns that it is a prototype
+            # The first time it is set, it warns that it is a prototype.
+            warnings.simplefilter("ignore")
             torch.cuda.set_sync_debug_mode(self.students)
 
     def run(self, func: Any, args: Any, kwargs: Any) -> tuple[Any, int]:

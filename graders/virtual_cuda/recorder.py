@@ -67,9 +67,8 @@ _run_engine: Final = find_internal(
 @functools.cache
 def from_library(filename: str) -> bool:
     """True if a file is Python's, an installed package's or ours, not a student's."""
-    if filename.startswith(
-        _LIBRARIES
-    ):  # most of them: only the folder is looked up, as others are in it, too
+    # Most of them: only the folder is looked up, once for all files in it.
+    if filename.startswith(_LIBRARIES):
         return os.path.join(_folder(os.path.dirname(filename)), "").startswith(_LIBRARIES)
     return filename.startswith("<frozen") or os.path.realpath(filename).startswith(_LIBRARIES)
 
@@ -109,9 +108,8 @@ def _finder() -> Generator[Instruction, None, None]:
     """
     own: Any = sys._getframe()
     of_passes = identity(own.f_globals), identity(_run_engine.__globals__)
-    libraries: dict[
-        int, dict[str, Any]
-    ] = {}  # the names of their modules, by identity, but for those of passes
+    # The names of libraries' modules, by identity, but for those of passes.
+    libraries: dict[int, dict[str, Any]] = {}
     found: Instruction = (None, None)
     while True:
         names: Any = None  # what a student's module holds is not kept
@@ -120,9 +118,8 @@ def _finder() -> Generator[Instruction, None, None]:
         found, frame = (None, None), own.f_back.f_back
         while frame is not None:
             names = frame.f_globals
-            if (
-                place := identity(names)
-            ) in libraries:  # neither the code nor its file is looked at
+            # A known library: neither the code nor its file is looked at.
+            if (place := identity(names)) in libraries:
                 frame = frame.f_back
                 continue
             code = frame.f_code

@@ -98,9 +98,8 @@ def _to_copy(func: Any, args: Any, kwargs: Any) -> Any:
             "aten._to_copy.default", open_device, 0, (inner.dtype, None, inner.shape), where
         )
         record_copy("to_host", inner, False, non_blocking, open_device.label, HOST, where=where)
-        return (
-            pinning.count_as_pinned(out) if non_blocking else out
-        )  # torch makes it so, or the copy could not overlap
+        # torch pins the result of such a copy, or it could not overlap.
+        return pinning.count_as_pinned(out) if non_blocking else out
     block = allocate(target, out.untyped_storage().nbytes())
     plain = out.dtype is inner.dtype and inner.is_contiguous()
     record_operation(
@@ -214,9 +213,8 @@ def _create(op: Any, *args: Any, **kwargs: Any) -> Any:
     if now.gpu is None:
         device = kwargs.get("device")
         if device is not None and device.type == "lazy":
-            raise DeviceClosed(
-                f"cuda:{device.index or 0}"
-            )  # asked for by a tensor that has outlived its device
+            # Asked for by a tensor that has outlived its device.
+            raise DeviceClosed(f"cuda:{device.index or 0}")
         raise (
             forked_process_error()
             if thread_state.forked
@@ -270,9 +268,8 @@ def register_kernels() -> None:
     everything = torch.library.Library("_", "IMPL")
     aten_only = torch.library.Library("aten", "IMPL")
     with warnings.catch_warnings():
-        warnings.simplefilter(
-            "ignore"
-        )  # "Overriding a previously registered kernel": that is what is meant
+        # "Overriding a previously registered kernel": that is what is meant.
+        warnings.simplefilter("ignore")
         for key in ("CUDA", "Lazy"):
             everything.fallback(_create, key)
         if _operator_named("_copy_from") is not None:
@@ -384,9 +381,8 @@ def _to(original: Any) -> Any:
                 return to_device(
                     self, device, kwargs.get("non_blocking", len(args) == 3 and args[2])
                 )
-            if not any(
-                isinstance(other, str) for other in args[1:]
-            ):  # else C++ shall refuse what was written
+            # Where there is another text, C++ shall refuse what was written.
+            if not any(isinstance(other, str) for other in args[1:]):
                 args = (device.lazy, *args[1:])
         named = open_device_named(kwargs.get("device"))
         if named is not None:

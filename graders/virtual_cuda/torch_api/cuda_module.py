@@ -226,9 +226,8 @@ class Devices:
 
     def synchronize(self, device: Any = None) -> None:
         """Wait for a device: notes an explicit wait in the ledger."""
-        before = self.exchange(
-            self.check(index_of(self.gpu, device))
-        )  # torch makes that GPU the current one, too
+        # torch makes that GPU the current one, too.
+        before = self.exchange(self.check(index_of(self.gpu, device)))
         try:
             placement.note("synchronize", explicit=True)
         finally:
@@ -393,11 +392,12 @@ class Devices:
         yield torch.backends.cudnn, "is_available", lambda: True
         yield torch.backends.cudnn, "version", lambda: 91900
         yield torch.backends.cudnn, "is_acceptable", _acceptable
+        # If True, torch would ask for cuDNN's layout of the weights.
         yield (
             torch,
             "_use_cudnn_rnn_flatten_weight",
             lambda: False,
-        )  # it would ask for cuDNN's layout of the weights
+        )
 
 
 def _acceptable(tensor: Any) -> bool:

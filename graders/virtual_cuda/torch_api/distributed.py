@@ -77,9 +77,8 @@ def _backend_class() -> Any:
 
 _kept: Final[list[Any]] = []  # C++ keeps a backend, but not its Python class
 _INSIDE: Final = "/inside"
-_twins: Final[
-    dict[str, tuple[Any, Any]]
-] = {}  # by a group's name: its backend, and the group with that for the CPU
+# By a group's name: its backend, and the group with that for the CPU.
+_twins: Final[dict[str, tuple[Any, Any]]] = {}
 
 
 def _twin(group: Any) -> Any:
@@ -266,9 +265,8 @@ def _watched(work: Any, each: _Collective, written: Any) -> Any:
     try:
         future = work.get_future()
     except RuntimeError:  # of a message from one rank to another
-        if not hasattr(
-            internals, "PythonCallbackWork"
-        ):  # an older torch: how long it takes is not known
+        # An older torch: how long it takes is not known.
+        if not hasattr(internals, "PythonCallbackWork"):
             if each.factor is not None:
                 work.wait()
             each.end()
@@ -439,11 +437,12 @@ def _patches(opening: Opening) -> Iterator[Patch]:
                 yield home, name, _backend_class()
         yield around(home, "destroy_process_group", _destroy)
     yield homes[1], "_NCCL_AVAILABLE", True
+    # A barrier asks it for its device.
     yield (
         torch._C,
         "_get_accelerator",
         lambda check=None: torch.device("cuda"),
-    )  # asked for the device of a barrier
+    )
     yield homes[1], "default_pg_nccl_timeout", datetime.timedelta(minutes=_MINUTES)
     # Times of the CPU's or CUDA's own timers; for other devices it warns that there are none.
     yield dist.Logger, "set_runtime_stats_and_log", lambda self: None

@@ -29,9 +29,8 @@ _WORD: Final = 0xFFFFFFFFFFFFFFFF
 _STATE: Final = _HostGenerator().get_state().numel()
 _SHOWN: Final = 16  # bytes of a state: the seed and the offset
 _REMEMBERED: Final = 64  # states by offset
-_DRAWN_AT_ONCE: Final = (
-    132 * 2048 * 4
-)  # random numbers that an H200 draws while its offset grows by 4
+# Random numbers that an H200 draws while its offset grows by 4.
+_DRAWN_AT_ONCE: Final = 132 * 2048 * 4
 # C++ hands a generator back as another Python object; its address tells whose it is.
 _known: Final[weakref.WeakValueDictionary[int, Any]] = weakref.WeakValueDictionary()
 
@@ -67,9 +66,8 @@ class Generator(_HostGenerator):
         )
         self._seed = self.offset = 0
         self._states: dict[int, torch.Tensor] = {}  # by offset, where that was asked for
-        self._marks: dict[
-            bytes, torch.Tensor
-        ] = {}  # states that CUDA graphs restore: in the capture -> in a replay
+        # States that CUDA graphs restore: in the capture -> in a replay.
+        self._marks: dict[bytes, torch.Tensor] = {}
         _HostGenerator.manual_seed(self, _OTHER)
         _known[self._cdata] = self  # type: ignore[attr-defined]
 

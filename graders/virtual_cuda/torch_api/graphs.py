@@ -115,18 +115,15 @@ class CUDAGraph:
         """
         self._keep = keep_graph
         self._made: set[int] = set()  # storages that the capture itself made
-        own = _own(
-            self
-        )  # past whatever a subclass makes of its attributes, as this is the inside of tensors
+        # Past whatever a subclass makes of its attributes, as this is the inside of tensors.
+        own = _own(self)
         own["_steps"] = list[Callable[[], object]]()
-        own["_before"] = dict[
-            int, tuple[torch.Tensor, torch.Tensor]
-        ]()  # storage -> its bytes, and what they were
+        # By storage: its bytes, and what they were.
+        own["_before"] = dict[int, tuple[torch.Tensor, torch.Tensor]]()
         own["_held"] = list[Any]()
         own["_place"] = own["_seeds"] = None  # where it is captured
-        self._undo: list[
-            tuple[Generator, torch.Tensor]
-        ] = []  # generators, and their states before the capture
+        # Generators, and their states before the capture.
+        self._undo: list[tuple[Generator, torch.Tensor]] = []
         self._note: Any = None
         self._captured = self._broken = self._instantiated = False
         self._pool: tuple[int, int] = (0, 0)

@@ -91,9 +91,8 @@ def _found_by(finder: _Finder) -> Iterator[None]:
     try:
         yield
     finally:
-        if finder in (
-            sys.meta_path or ()
-        ):  # a program may have emptied it; while the interpreter ends it is None
+        # A program may have emptied the list; while the interpreter ends it is None.
+        if finder in (sys.meta_path or ()):
             sys.meta_path.remove(finder)
 
 
@@ -276,9 +275,8 @@ class _Asks(NamedTuple):
     function: FunctionType
     code: CodeType
     without: CodeType
-    disabled: (
-        FunctionType | None
-    )  # what it calls with dynamo disabled; torch keeps an attribute there
+    # What it calls with dynamo disabled; torch keeps an attribute there.
+    disabled: FunctionType | None
 
 
 @functools.cache
@@ -393,9 +391,8 @@ class _DTensorImport(_Finder):
         real: Any = vars(module).get("DTensor")
         if isinstance(real, type) and self.stand_in not in real.__mro__:
             real.__bases__ = (*real.__bases__, self.stand_in)
-            self.stand_in.__torch_dispatch__ = vars(real)[
-                "__torch_dispatch__"
-            ]  # which C++ compares with a subclass's
+            # C++ compares it with a subclass's.
+            self.stand_in.__torch_dispatch__ = vars(real)["__torch_dispatch__"]
 
 
 @functools.cache

@@ -61,9 +61,8 @@ class Memory:
 
         `enabled=None` stops it. Raises RuntimeError for a word that CUDA does not know.
         """
-        if (
-            not of_devices
-        ):  # since torch 2.15: only pinned memory of the host, which has no history here
+        # Since torch 2.15: only pinned memory of the host, which has no history here.
+        if not of_devices:
             enabled = None
         for name, value, allowed in (
             ("enabled", enabled, ("state", "all")),
@@ -272,9 +271,8 @@ def _create_stream(address: int) -> cudaError:
     return cudaError(0)
 
 
-_streams: Final = itertools.count(
-    0x7D00_0000_0000, 0x100
-)  # addresses of streams that are not torch's
+# Addresses of streams that are not torch's.
+_streams: Final = itertools.count(0x7D00_0000_0000, 0x100)
 
 
 @torch_patches()

@@ -69,11 +69,12 @@ def exchange(tensor: Any, fresh: Any, requires_grad: bool) -> Any:
         torch.utils.swap_tensors(tensor, other)
         kept = tensor
     except RuntimeError:
+        # torch has exchanged these before it found that a profiler holds the C++ tensor.
         for (
             each,
             kind,
             names,
-        ) in both:  # which torch exchanges before it finds that a profiler holds the C++ tensor
+        ) in both:
             each.__class__ = kind
             each.__dict__ = names
         # A graph or a weak reference holds the C++ tensor. Put the new one wherever Python holds

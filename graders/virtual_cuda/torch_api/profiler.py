@@ -30,9 +30,8 @@ from virtual_cuda.patching import Opening, Patch, around, torch_patches
 MARK: Final = "[virtual device]"
 VIEW: Final = "[virtual device, nothing to do]"  # views and allocations launch no kernel
 _OURS: Final = f"{__name__.partition('.')[0]}/"
-HOST, PASSED, MARKED, DEVICE = range(
-    4
-)  # an event of the host, of this package, between the marks, of the device
+# An event of the host, of this package, between the marks, of the device.
+HOST, PASSED, MARKED, DEVICE = range(4)
 _profile: Final[Any] = torch.autograd.profiler.profile
 _Activity: Final = torch.profiler.ProfilerActivity
 _IDLE: Final = (
@@ -65,9 +64,8 @@ def _marking(function: Any) -> Any:
     """A function that does what this one does, inside a mark."""
 
     def marked(*args: Any) -> Any:
-        if (
-            torch.is_grad_enabled()
-        ):  # with `create_graph`: made of operators, each with its own mark
+        # With `create_graph`: made of operators, each with its own mark.
+        if torch.is_grad_enabled():
             return function(*args)
         with _mark():
             return function(*args)
@@ -97,9 +95,8 @@ def _row(mark: str) -> int | None:
         return None
     rows = gpu.ledger.rows
     number = int(row)
-    while number < len(rows) and isinstance(
-        rows[number], AllocationRow
-    ):  # what it keeps for the backward pass
+    # Past what it keeps for the backward pass.
+    while number < len(rows) and isinstance(rows[number], AllocationRow):
         number += 1
     return number if number < len(rows) and isinstance(rows[number], OperationRow) else None
 

@@ -150,9 +150,8 @@ def _coo(
     }
     checked = kwargs.get("check_invariants")
     checked = _checking.is_enabled() if checked is None else checked
-    with _checking(
-        bool(checked and not coalesced)
-    ):  # C++ cannot tell on the device whether indices are in order
+    # C++ cannot tell on the device whether indices are in order.
+    with _checking(bool(checked and not coalesced)):
         built = (
             build.indices(where, what, **options)
             if size is None

@@ -207,9 +207,8 @@ def data_ptr(tensor: Any) -> int:
     )
 
 
-_lent: Final[
-    dict[int, int]
-] = {}  # of memory that lazy clones share: where it is on the host -> on the device
+# Of memory that lazy clones share: where it is on the host -> on the device.
+_lent: Final[dict[int, int]] = {}
 
 
 def const_data_ptr(tensor: Any) -> int:
@@ -403,9 +402,8 @@ def _shared(tensor: Any) -> Any:
     history.
     """
     if tensor.requires_grad and not tensor.is_leaf:
-        return torch.multiprocessing.reductions.reduce_tensor(
-            tensor
-        )  # which refuses in its own words
+        # It refuses, in torch's own words.
+        return torch.multiprocessing.reductions.reduce_tensor(tensor)
     device = require_open_device(tensor)
     inner = tensor._inner
     place_in_memory = inner.storage_offset(), inner.size(), inner.stride()

@@ -512,9 +512,8 @@ class _Backward:
         """
         place = bisect.bisect_right(_thread.changes, number, key=lambda change: change[0])
         wanted = _thread.changes[place - 1][1] if 0 < place <= len(_thread.changes) else {}
-        if number > _thread.changes[-1][0] + (
-            1 << 40
-        ):  # a leaf's node has the greatest number there is
+        # A leaf's node has the greatest number there is.
+        if number > _thread.changes[-1][0] + (1 << 40):
             wanted = self.began
         for index in {*wanted, *_thread.streams}:
             before = _thread.streams.get(index)

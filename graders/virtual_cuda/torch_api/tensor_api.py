@@ -214,9 +214,8 @@ class _Members:
             with no_torch_function():
                 if type(self.new_empty([])) is not type(self):
                     raise RuntimeError(_NO_COPY)
-        if (
-            isinstance(self, torch.nn.Parameter) or inner.is_conj() or inner.is_neg()
-        ):  # a copy has these bits resolved
+        # A copy has the conjugate and negative bits resolved.
+        if isinstance(self, torch.nn.Parameter) or inner.is_conj() or inner.is_neg():
             fresh = inner.detach().clone(memory_format=torch.preserve_format)
             block = allocate(device, fresh.untyped_storage().nbytes())
         else:
@@ -242,10 +241,11 @@ class _Members:
         return twin
 
 
+# Attributes that are ours, too, but that a copy takes along.
 _OUTSIDE: Final = (
     "_stray_grad",
     "_goes_to",
-)  # attributes that are ours, too, but that a copy takes along
+)
 _NO_COPY: Final = (
     "The default implementation of __deepcopy__() for non-wrapper subclasses only works for subclass types that "
     "implement new_empty() and for which that function returns another instance of the same subclass. You should "

@@ -300,9 +300,8 @@ def _device_class(cls: Any) -> Any:
         # __torch_dispatch__, and a student's `__init_subclass__` may have put something else into
         # the class.
         ours["__slotnames__"] = Tensor.__slotnames__
-        if (
-            cls.__torch_dispatch__ is torch.Tensor.__torch_dispatch__
-        ):  # else its own, which calls the one of `_Bridge`
+        # A `__torch_dispatch__` of the student's stays; it calls the one of `_Bridge`.
+        if cls.__torch_dispatch__ is torch.Tensor.__torch_dispatch__:
             ours["__torch_dispatch__"] = staticmethod(Tensor.__torch_dispatch__)
         ours["__torch_function__"] = inherited if bound is None else classmethod(bound)
         with class_watch:
@@ -453,9 +452,8 @@ def forget_classes() -> None:
     with class_watch:
         VIRTUAL.difference_update(_made.values())
         for cls in _made.values():
-            type.__setattr__(
-                cls, "__torch_dispatch__", staticmethod(_closed)
-            )  # no plan knows the class any more
+            # No plan knows the class any more.
+            type.__setattr__(cls, "__torch_dispatch__", staticmethod(_closed))
         for cls in _renamed:
             del cls.device, cls.is_cuda
         for cls, found in _translated.items():
