@@ -329,9 +329,8 @@ class Layout:
 
     def traces(self) -> list[dict[str, Any]]:
         """The events of the history, as dictionaries; an empty list if none is recorded."""
-        entries = (
-            () if self.history is None else list(self.history.entries)
-        )  # other threads allocate meanwhile
+        # A copy, since other threads allocate meanwhile.
+        entries = () if self.history is None else list(self.history.entries)
         told = ((entry, frames_as_dicts(entry["frames"])) for entry in entries)
         return [
             {**{k: v for k, v in e.items() if k != "frames"}, **({"frames": f} if f else {})}

@@ -116,10 +116,11 @@ for _cls, _module in ((Tensor, "torch"), (Parameter, "torch.nn.parameter")):
     _cls.__module__ = _module
 
 _inference_on: Final = torch.is_inference_mode_enabled
+# The classes of device tensors; `torch_api/tensor_types.py` adds students' classes.
 VIRTUAL: Final[set[type]] = {
     Tensor,
     Parameter,
-}  # `torch_api/tensor_types.py` adds students' classes
+}
 
 
 def device_classes() -> set[type]:

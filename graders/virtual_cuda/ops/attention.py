@@ -175,9 +175,8 @@ class FusedAttention(torch.autograd.Function):
             if grad is not None and kernel == "efficient":
                 made[i] = _heads_inside(grad)
             elif grad is not None:
-                contiguous = (
-                    kernel == "flash" and operand.shape[3] % 8 > 0
-                )  # what is left of a padded one
+                # What is left of a padded one is contiguous.
+                contiguous = kernel == "flash" and operand.shape[3] % 8 > 0
                 made[i] = grad.contiguous() if contiguous else _laid_out_as(grad, operand.detach())
         results = wrap_each(made, device)
         name = "aten._scaled_dot_product_efficient_attention_backward.default"

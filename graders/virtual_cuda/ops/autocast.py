@@ -28,9 +28,9 @@ _BANNED: Final = (
 
 
 _held_elsewhere: Final = find_internal("torch._C._is_cached_tensor", otherwise=lambda tensor: False)
-_cast_weights: Final[
-    dict[int, tuple[Any, Any]]
-] = {}  # kept until the outermost autocast region ends
+# By the identity of a weight: the weight, and what it was cast to. Kept until the outermost
+# autocast region ends.
+_cast_weights: Final[dict[int, tuple[Any, Any]]] = {}
 
 
 def _eligible(value: Any) -> bool:

@@ -37,9 +37,8 @@ def transform_half_precision(
         list(range(-count, 0)) if dims is None else [dims] if isinstance(dims, int) else list(dims)
     )
     sizes = [made.size(dim) for dim in dims]
-    if (
-        dims and name.lstrip("i").startswith(("rfft", "hfft")) and made.is_complex()
-    ):  # half of the result is left out
+    # Half of the result is left out by these.
+    if dims and name.lstrip("i").startswith(("rfft", "hfft")) and made.is_complex():
         sizes[-1] = input.size(dims[-1]) if lengths is None or lengths[-1] == -1 else lengths[-1]
     if any(size & (size - 1) for size in sizes):
         raise RuntimeError(

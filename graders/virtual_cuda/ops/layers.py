@@ -436,9 +436,8 @@ def _batch_norm_output(
     )
     cudnn = cudnn and (data.dtype not in HALF or weight.dtype is torch.float32)
     if not cudnn and result.stride() != data.stride():
-        result = torch.empty_like(data).copy_(
-            result
-        )  # the other kernels keep any order of dimensions
+        # The other kernels keep any order of dimensions.
+        result = torch.empty_like(data).copy_(result)
     if not train:
         # cuDNN keeps nothing in eval mode; the kernel used for two dimensions or no weights keeps
         # both statistics.
@@ -565,9 +564,8 @@ def _channel_shuffle(self: torch.Tensor, groups: int) -> torch.Tensor:
     Raises RuntimeError where the pixels do not lie in one line.
     """
     batch, channels = self.shape[:2]
-    parts = self.view(
-        batch, groups, channels // groups, -1
-    )  # refused where pixels do not lie in one line
+    # Refused where pixels do not lie in one line.
+    parts = self.view(batch, groups, channels // groups, -1)
     return parts.permute(0, 2, 1, 3).contiguous().reshape(self.shape)
 
 
@@ -587,9 +585,8 @@ def _convolved(image: Any, weight: Any, bias: Any, *settings: Any) -> Any:
     else:
         out = torch.convolution(image, weight, bias, *settings)
     if dtype is torch.float64 or _not_by_cudnn(settings):
-        return (
-            out.contiguous()
-        )  # as cuDNN writes it, which has channels last in single and half precision only
+        # As cuDNN writes it, which has channels last in single and half precision only.
+        return out.contiguous()
     if image.dim() == 5 and (channels_last(image) or channels_last(weight)):
         return out.contiguous(memory_format=torch.channels_last_3d)
     return out

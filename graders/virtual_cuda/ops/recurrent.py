@@ -65,10 +65,11 @@ def _gru_gates(x: Any, h: Any, state: Any, *biases: Any) -> tuple[Any, ...]:
     return (n + (z + hz).sigmoid() * (state - n),)
 
 
+# The function of each cell, and how many times the size of a state is kept for backward.
 _GATES: Final = {
     "lstm": (_lstm_gates, 4),
     "gru": (_gru_gates, 5),
-}  # and what is kept for backward, in units
+}
 
 
 class FusedCell(torch.autograd.Function):
@@ -110,9 +111,8 @@ class FusedCell(torch.autograd.Function):
         device = reveal(ctx.device)
         if device.closed:
             raise closed_device_error(device)
-        twice = (
-            torch.is_grad_enabled()
-        )  # the gradients are to be differentiated: computed step by step, as on CUDA
+        # Are the gradients to be differentiated? Then they are computed step by step, as on CUDA.
+        twice = torch.is_grad_enabled()
         given = (
             tensors
             if twice
@@ -221,11 +221,12 @@ operator("_pack_padded_sequence", plan=_pack_padded_sequence)
 
 _DTYPES: Final = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 _CAST: Final = (torch.float16, torch.bfloat16, torch.float32)  # by autocast
+# torch's list of cuDNN's dtypes lacks bfloat16.
 _FLATTENED: Final = (
     torch.float16,
     torch.float32,
     torch.float64,
-)  # torch's list of cuDNN's dtypes lacks bfloat16
+)
 # Parts of the memory that cuDNN reserves for backward, per step and per hidden unit: the gates, and
 # the cells.
 RESERVED_PARTS: Final = {"lstm": (4, 1), "gru": (6,), "rnn_tanh": (1,), "rnn_relu": (1,)}

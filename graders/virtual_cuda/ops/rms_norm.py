@@ -55,9 +55,8 @@ class FusedRmsNorm(torch.autograd.Function):
         """
         input, weight, kept = ctx.saved_tensors
         device = require_open_device(input)
-        if (
-            torch.is_grad_enabled()
-        ):  # with `create_graph`: made of operators, each with its own gradient
+        # With `create_graph`: made of operators, each with its own gradient.
+        if torch.is_grad_enabled():
             r = torch.rsqrt(input.to(kept.dtype).square().mean(ctx.dims, keepdim=True) + ctx.eps)
             return (*FusedRmsNorm._gradients(ctx, gradient, input, weight, r), None, None)
         inner = (None if t is None else t._inner for t in (gradient, input, weight, kept))
