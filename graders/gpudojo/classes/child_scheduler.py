@@ -116,7 +116,7 @@ class ChildScheduler:
             self._selector.register(file, selectors.EVENT_READ, _End(task, pipes, stream))
 
     def _handle_events(self) -> None:
-        """Take in what children wrote and how they ended; wait for it, but no longer than TICK."""
+        """Take in what children wrote and how they ended. Waits for it, at most for TICK."""
         ready = self._selector.select(TICK)
         self._excuse_standstill()
         for key, _ in ready:
@@ -147,7 +147,7 @@ class ChildScheduler:
         return True
 
     def _end_overdue(self, now: float) -> None:
-        """End children whose time is over; what they wrote before has been read."""
+        """End children whose time is over. What they wrote before has been read."""
         for task in self.under_way.values():
             if task.pipes is None or task.run.killed_by_us:
                 continue
@@ -179,7 +179,10 @@ class ChildScheduler:
         return len(data)
 
     def _finish_child(self, child: ChildExit) -> None:
-        """Read the rest of what a child wrote; finish its task, or start another child for it."""
+        """Read the rest of what an ended child wrote.
+
+        Then finishes its task, or starts another child for it.
+        """
         task = self.under_way.get(child.number)
         if task is None:
             return

@@ -168,15 +168,17 @@ def _judge_function(
     record: Record,
     reference: Mapping[str, FunctionRecord],
 ) -> list[CheckResult]:
-    """One result for each check of a function; all failed where the submission was tampered with.
+    """One result for each check of a function.
 
-    Raises BadEvidence where the record was damaged after it was kept.
+    All are failed where the submission tampered with the grader. Raises BadEvidence where the
+    record was damaged after it was kept.
     """
     for incident in record.incidents:
         if incident.what is IncidentKind.TAMPERED:
             happened = f"not graded: {incident.detail}"
             wanted = "a submission that leaves the grader alone"
             return _all_failed(exercise, function, happened, wanted)
+    # What was seen, completed where its process ended early.
     key = f"{exercise.stem}::{function.name}"
     found = record.function(key).evidence if key in record.seen else None
     if found is None:
@@ -190,10 +192,10 @@ def _judge_function(
 
 
 def complete_after_time_out(function: Function, found: Evidence) -> Evidence | None:
-    """Fill in the time-out for probes that were not asked any more; None where none timed out.
+    """Fill in the time-out for probes that were not asked any more.
 
-    On a real GPU several children observe a function. After a time-out in one of them no other is
-    asked.
+    Returns None where no probe timed out, or none is missing. On a real GPU several children
+    observe a function. After a time-out in one of them no other is asked.
     """
     observations = found.observations
     late = [each for each in observations.values() if each.timed_out]
@@ -220,7 +222,7 @@ def evidence_of_no_run(exercise: Exercise, function: Function, record: Record) -
 
 
 def _incident_that_ended(exercise: Exercise, function: Function, record: Record) -> Incident | None:
-    """What ended the process in this function, in its file, or before anything began."""
+    """The incident that ended the process in this function, in its file or before both, or None."""
     file = _graded_file(record, exercise, function)
     steps = (f"{exercise.stem}::{function.name}", f"file {file}", BEFORE)
     for incident in record.incidents:

@@ -84,7 +84,11 @@ def add_to_class(book: Gradebook, graded: Sequence[GradedEntry]) -> list[ScoreCh
 
 
 def _add_to_student(book: Gradebook, key: str, graded: Sequence[GradedEntry]) -> ScoreChange | None:
-    """Add what one student handed in, sorted by time. Returns the change of the points, if any."""
+    """Add what one student handed in, sorted by time, to the state of the class.
+
+    Returns the change of points or checks, or None.
+    """
+    # The submission that counted before, and the one that counts now.
     before = None
     known_submissions: list[StoredSubmission] = []
     known = book.state.students.get(key)
@@ -137,11 +141,11 @@ def _add_to_student(book: Gradebook, key: str, graded: Sequence[GradedEntry]) ->
 def _merge_submissions(
     known: Sequence[StoredSubmission], graded: Sequence[StoredSubmission]
 ) -> list[StoredSubmission]:
-    """All submissions of a student, the latest last; of equal ones, the last grading.
+    """All submissions of a student, the latest last.
 
-    A submission that is found again, as when the same download is graded twice, stays an earlier
-    attempt. It is a later one where files in the same place have changed back, or the platform
-    says so.
+    Of equal ones, the last grading is kept. A submission that is found again, as when the same
+    download is graded twice, stays an earlier attempt. It is a later one where files in the same
+    place have changed back, or the platform says so.
     """
     by_digest = {each.digest: each for each in known}
     last_digest_at = {each.origin: each.digest for each in known}

@@ -104,7 +104,7 @@ class VerdictStore:
         return row
 
     def judge_unreadable(self, problem: str) -> SubmissionRow:
-        """The verdict on a submission that could not be read; it is not kept."""
+        """The verdict on a submission that could not be read. It is not kept."""
         return judging.judge_unreadable(problem, exercises_of(self.day), self.only)
 
     def summary(self, key: str) -> VerdictSummary:
@@ -128,7 +128,7 @@ class VerdictStore:
 
 
 def _read(path: Path) -> bytes:
-    """What is in a file; nothing where it cannot be read."""
+    """The content of a file. Empty where it cannot be read."""
     with contextlib.suppress(OSError):
         return path.read_bytes()
     return b""

@@ -115,7 +115,10 @@ def _remembers(function: ast.AST) -> bool:
 
 
 def _run_with_file(statements: list[ast.stmt]) -> Iterator[ast.AST]:
-    """Everything that runs with the file; of a function only its decorators and defaults."""
+    """Yield every node that runs when the file runs.
+
+    Of a function these are only its decorators and defaults.
+    """
     waiting: list[ast.AST] = list(statements)
     while waiting:
         node = waiting.pop()

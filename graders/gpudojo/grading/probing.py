@@ -78,7 +78,10 @@ def _call_on_machine(
 
 
 def _facts_or_error(name: str, probe: Probe[Any], call: Call) -> Observation:
-    """What a probe finds out by its calls; or the student's error, or the probe's own."""
+    """Run a probe and return what it finds out.
+
+    An error of the student's function, or of the probe itself, is what was found out, too.
+    """
     try:
         facts = probe.facts(call)
     except StudentRaised as error:

@@ -25,7 +25,7 @@ class Setting(NamedTuple):
 
 @dataclass(frozen=True)
 class _RandomNumbers:
-    """Torch's generator on the CPU; equal where the seed is, however many numbers were drawn."""
+    """Torch's generator on the CPU. Two are equal if their seeds are, whatever was drawn."""
 
     seed: int
     state: Any = field(compare=False)
@@ -43,7 +43,7 @@ def _default_device() -> Any:
 
 
 def _current_gpu() -> int:
-    """The index of the current GPU; 0 where CUDA has not been used."""
+    """The index of the current GPU. It is 0 where CUDA has not been used."""
     if not torch.cuda.is_initialized():
         return 0
     return torch.cuda.current_device()

@@ -298,7 +298,10 @@ def exercise_for(path: Path) -> Exercise | None:
 
 
 def day_of_exercise(exercise: Exercise) -> str | None:
-    """The day that declares an exercise; else the first with one of its stem, or None."""
+    """The day that declares an exercise.
+
+    Otherwise the first day that has an exercise of its stem, or None.
+    """
     having = [each for each in registered_days().values() if exercise.stem in each.modules]
     for each in having:
         module = sys.modules.get(each.modules[exercise.stem])
@@ -308,7 +311,7 @@ def day_of_exercise(exercise: Exercise) -> str | None:
 
 
 def every_exercise() -> Iterator[tuple[str, Exercise]]:
-    """All installed exercises, each with its day; this imports every day."""
+    """All installed exercises, each with its day. This imports every day."""
     for name in day_names():
         for exercise in exercises_of(name):
             yield name, exercise

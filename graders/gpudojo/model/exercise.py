@@ -187,9 +187,10 @@ class Seen:
 
     @property
     def ran(self) -> Lines | None:
-        """The lines executed by the calls that were asked about last; None where nothing was asked.
+        """The lines executed by the calls that were asked about last.
 
-        Calls outside of scenarios stand for a scenario that has no record, and all calls for none.
+        Returns None where nothing was asked. Calls outside of scenarios stand for a scenario that
+        has no record, and all calls for none.
         """
         probe, scenario = self._asked
         if probe is _NOTHING:

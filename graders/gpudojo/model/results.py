@@ -520,7 +520,10 @@ def not_handed_in(function: str) -> str:
 
 
 def describe_blocked(result: CheckResult) -> str:
-    """Which check has to pass first; one of another function is named as `function::check`."""
+    """The sentence that says which check has to pass first.
+
+    In `result.blocked_by` a check of another function is named as `function::check`.
+    """
     function, _, check = (result.blocked_by or "").rpartition("::")
     return f"blocked: the check `{check}` of `{function or result.function}` has to pass first."
 

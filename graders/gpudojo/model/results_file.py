@@ -36,7 +36,7 @@ RowWriter = Callable[[SubmissionRow], None]
 
 
 def write(path: Path, header: ClassResults, rows: Iterable[SubmissionRow]) -> None:
-    """Write results row by row; a file that was there stays as it is until the new one is whole."""
+    """Write results row by row. An older file stays as it is until the new one is whole."""
     with open_results(path, header) as write_row:
         for row in rows:
             write_row(row)

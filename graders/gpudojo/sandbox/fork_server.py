@@ -189,7 +189,7 @@ class ForkServer:
         self._measure_own_memory()
 
     def _limit_memory(self) -> None:
-        """Measure every child; report long waits, and kill a child that is over a limit."""
+        """Measure every child. Reports long waits, and kills a child that is over a limit."""
         if self.memory is None:
             return
         for pid, usage in self.memory.usages().items():

@@ -57,11 +57,11 @@ _NETWORK_NAMESPACES: Final = kernel.NEWNET | kernel.NEWIPC | kernel.NEWUTS
 
 
 def limit_resources(memory: int, scratch: int, seconds: float, gpu: bool = False) -> None:
-    """Set the resource limits of this process; `memory` comes on top of what torch holds already.
+    """Set the resource limits of this process, for good.
 
-    It is a limit of writable memory. Addresses cost nothing as long as they are only reserved, as
-    CUDA does by the gigabyte and glibc for each thread: where these ran out, threads of torch's
-    that cannot allocate ended the process.
+    `memory` comes on top of what torch holds already. It is a limit of writable memory. Addresses
+    cost nothing as long as they are only reserved, as CUDA does by the gigabyte and glibc for each
+    thread: where these ran out, threads of torch's that cannot allocate ended the process.
     """
     if sys.platform == "win32":
         raise NotImplementedError
@@ -83,7 +83,7 @@ def limit_resources(memory: int, scratch: int, seconds: float, gpu: bool = False
 
 
 def _limit(kind: int, most: int) -> None:
-    """Limit a resource of this process for good; a limit that is lower already stays."""
+    """Limit a resource of this process for good. A limit that is lower already stays."""
     if sys.platform == "win32":
         raise NotImplementedError
     _, hard = resource.getrlimit(kind)
@@ -187,7 +187,10 @@ class Isolation:
     # In the fork server, before it serves
 
     def prepare(self) -> None:
-        """Find out what this machine allows; to be called in the process that forks children."""
+        """Find out which layers of isolation this machine allows, and note that in `layers`.
+
+        To be called in the process that forks children.
+        """
         self._try_process_namespace()
         self._try_other_namespaces()
         self._try_landlock()
@@ -247,7 +250,10 @@ class Isolation:
         self._try_layer(TREE, self._enter_tree, 0)
 
     def _try_layer(self, layer: str, trial: Callable[[], None], namespaces: int) -> None:
-        """Try in a child what a layer needs; if it works, children enter these namespaces."""
+        """Try in a child what a layer needs, and note the result in `layers`.
+
+        If it works, children will enter these namespaces.
+        """
         code = _errno_of(trial)
         if code:
             self.layers[layer] = _reason(code)
