@@ -28,7 +28,7 @@ class CheckStatistics:
     _sum_of_passed: float = 0.0
 
     def add(self, outcome: Outcome, rest: float) -> None:
-        """Count one who attempted it; `rest` is the score without this check."""
+        """Count one who attempted it. `rest` is the score without this check."""
         self.outcomes[outcome] += 1
         if outcome is Outcome.ERROR:
             return
@@ -94,7 +94,7 @@ def _shows_absence(check: CheckRow) -> bool:
 
 
 class ClassStatistics:
-    """The statistics of every check; `add` counts one submission."""
+    """The statistics of every check. `add` counts one submission."""
 
     def __init__(self, rows: Iterable[SubmissionRow] = ()) -> None:
         self.checks: dict[str, CheckStatistics] = {}

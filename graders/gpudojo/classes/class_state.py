@@ -109,7 +109,7 @@ def load_state(out: Path) -> ClassState:
 
 
 def save_state(out: Path, state: ClassState) -> None:
-    """Write what is known of a class; the file is replaced as a whole.
+    """Write what is known of a class. The file is replaced as a whole.
 
     Students are encoded one after another: together they may take megabytes.
     """

@@ -21,7 +21,7 @@ class Review(NamedTuple):
 
 
 class ClassTally:
-    """Counts of the rows of a class; `add` counts one."""
+    """Counts of the rows of a class. `add` counts one."""
 
     def __init__(self) -> None:
         self.statuses: Counter[str] = Counter()

@@ -40,7 +40,7 @@ class _Visible(Visibility, frozen=True, forbid_unknown_fields=True):
 
 
 class _Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The file as it is written; tables with free names are checked entry by entry."""
+    """The file as it is written. Tables with free names are checked entry by entry."""
 
     title: str = ""
     day: str | None = None
@@ -85,7 +85,7 @@ def load_course(path: Path) -> CourseRules:
 
 
 class _CourseReader:
-    """Makes rules of the settings in a file; every step raises BadFile for a bad setting."""
+    """Makes rules of the settings in a file. Every step raises BadFile for a bad setting."""
 
     def __init__(self, path: Path, text: str, settings: _Settings) -> None:
         self.path = path
@@ -203,7 +203,7 @@ class _CourseReader:
         return worths
 
     def _check_points(self, points: float, hint: str, *setting: str) -> None:
-        """Raises BadFile for points that are out of range; `hint` is for 0 and less."""
+        """Raises BadFile for points that are out of range. `hint` is for 0 and less."""
         if not points > 0:
             raise self.bad_setting(f"points must be more than 0{hint}", *setting)
         if not LEAST_POINTS <= points <= MOST_POINTS:
@@ -235,7 +235,7 @@ class _CourseReader:
         return ends
 
     def _read_groups(self) -> dict[str, tuple[str, ...]]:
-        """The members of groups; nobody is in two."""
+        """The members of groups. Nobody is in two."""
         groups: dict[str, tuple[str, ...]] = {}
         group_of: dict[str, str] = {}
         for group, value in self.settings.groups.items():
@@ -274,7 +274,7 @@ class _CourseReader:
             raise self.bad_setting(reason, "late", "cap")
 
     def _read_items_by_hand(self) -> tuple[HandItem, ...]:
-        """What people grade; every item has a name of its own. An item without a title gets its
+        """What people grade. Every item has a name of its own. An item without a title gets its
         name.
         """
         items = []

@@ -36,7 +36,7 @@ class Versions(msgspec.Struct, frozen=True):
     distributed: str
 
     def difference(self, there: Versions) -> str | None:
-        """The first difference in words, or None; it usually explains the others."""
+        """The first difference in words, or None. It usually explains the others."""
         for name in ("python", "distributed", "torch", "gpudojo", "probes"):
             ours = getattr(self, name)
             theirs = getattr(there, name)

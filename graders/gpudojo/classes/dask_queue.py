@@ -38,7 +38,7 @@ class TaskQueue:
         self.done = 0
 
     def take(self, idle: bool) -> NextTask | None:
-        """The next task, None if there is none now; `idle` means that nothing is under way."""
+        """The next task, or None if there is none now. `idle` means that nothing is under way."""
         if not self.has_more():
             return None
         if self._ready:
@@ -48,7 +48,7 @@ class TaskQueue:
         return None
 
     def has_more(self) -> bool:
-        """True if anything is left to send; a new task is taken from the iterator if need be."""
+        """True if anything is left to send. A new task is taken from the iterator if need be."""
         if not self._ready:
             task = next(self._tasks, None)
             if task is not None:
@@ -88,6 +88,6 @@ class TaskQueue:
         task.done(record)
 
     def give_up(self, task: GradingTask, why: str) -> None:
-        """Finish a task with a record that says why it could not be run; it needs review."""
+        """Finish a task with a record that says why it could not be run. It needs review."""
         task.run.record.incidents.append(Incident(IncidentKind.CRASHED, BEFORE, why))
         self.finish(task, task.run.finish(0, 0.0))

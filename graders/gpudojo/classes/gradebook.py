@@ -147,7 +147,7 @@ class Gradebook:
     def _participant_on_roster(
         self, row: int, key: str, student: Student, rows: Sequence[int]
     ) -> Participant:
-        """The participant for a row of the roster; `rows` are all that share the submission."""
+        """The participant for a row of the roster. `rows` are all that share the submission."""
         several = len(rows) > 1
         name = self._name_on_roster(row) if several else student.name
         participant = self._absent_on_roster(row, name)
@@ -225,7 +225,7 @@ class Gradebook:
         return self._make_rows(participants)
 
     def _make_rows(self, participants: Sequence[Participant]) -> Iterator[SubmissionRow]:
-        """The rows of these participants; each says who else handed in the same."""
+        """The rows of these participants. Each says who else handed in the same."""
         counted = {each: self.counted_submission(each) for each in participants}
         by_content: dict[str, list[Participant]] = defaultdict(list)
         for participant, submission in counted.items():

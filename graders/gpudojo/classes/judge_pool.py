@@ -58,7 +58,7 @@ class JudgePool:
         return None
 
     def close(self) -> None:
-        """End the processes; what they have not begun is not judged."""
+        """End the processes. What they have not begun is not judged."""
         if self._pool is None:
             return
         if _is_broken(self._pool):

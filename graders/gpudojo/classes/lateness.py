@@ -40,7 +40,7 @@ class LateRule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return text
 
     def points_lost(self, points: float, max_points: float, late_seconds: int | None) -> float:
-        """The penalty for being late; `late_seconds` is None if nobody knows by how much.
+        """The penalty for being late. `late_seconds` is None if nobody knows by how much.
 
         One day is counted then. No more is lost than was earned.
         """

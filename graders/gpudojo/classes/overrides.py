@@ -98,12 +98,12 @@ class Overrides:
         return by_item
 
     def last(self) -> list[LogEntry]:
-        """What the last command set; nothing where it took something back."""
+        """What the last command set. Nothing where it took something back."""
         last = [entry for entry in self.log if entry.at == self.log[-1].at]
         return last if all(entry.action == SET for entry in last) else []
 
     def add(self, entries: Sequence[LogEntry]) -> None:
-        """Append to the log; the file is replaced as a whole."""
+        """Append to the log. The file is replaced as a whole."""
         self.log += entries
         self._by_key = None
         text = io.StringIO()

@@ -62,7 +62,7 @@ class ReferenceRuns:
     def reference_tasks(
         self, settings: Iterable[RunSettings], then: Callable[[], None] = lambda: None
     ) -> Iterator[GradingTask]:
-        """A task for each of the settings; `then` is called after each one.
+        """A task for each of the settings. `then` is called after each one.
 
         A task raises BadClass where the reference cannot be used.
         """
@@ -87,7 +87,7 @@ class ReferenceRuns:
     def timelines_task(
         self, options: RunOptions, reference_keys: Callable[[], Iterable[str]]
     ) -> GradingTask:
-        """The task that draws the calls of the reference; nothing waits for it.
+        """The task that draws the calls of the reference. Nothing waits for it.
 
         It runs with a public seed, since pictures are for everybody. When it is done, they are
         added to the records of the reference; one that still runs adds them itself.

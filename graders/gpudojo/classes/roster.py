@@ -102,7 +102,7 @@ class Roster:
 
 
 def read_roster(path: Path, zone: datetime.tzinfo = datetime.UTC) -> Roster:
-    """The roster in a CSV file; dates without a time zone are in `zone`.
+    """The roster in a CSV file. Dates without a time zone are in `zone`.
 
     Raises BadFile, with the line where there is one, for a file that is no roster.
     """
@@ -253,7 +253,7 @@ def _is_no_student(cells: list[str]) -> bool:
 
 
 def _without_participant(cell: str) -> str:
-    """The number in Moodle's "Participant 1234", in any language; other cells as they are.
+    """The number in Moodle's "Participant 1234". Other cells stay as they are.
 
     Moodle names files by that number alone.
     """

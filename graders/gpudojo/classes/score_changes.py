@@ -203,7 +203,7 @@ def _history_line(change: ScoreChange) -> HistoryLine:
 
 
 def append_to_history(out: Path, lines: Iterable[HistoryLine]) -> None:
-    """Add lines, with the time, to history.csv; the file is replaced as a whole. Raises OSError."""
+    """Add lines, with the time, to history.csv. The file is replaced as a whole. Raises OSError."""
     path = out / HISTORY
     old = path.read_text(encoding="utf-8") if path.exists() else HISTORY_COLUMNS
     text = io.StringIO(newline="")

@@ -104,7 +104,7 @@ class SubmissionRun:
         self._begin_step(STARTING)
 
     def job(self, token: bytes) -> Job:
-        """What the next child is to do; it signs what it sends by `token`."""
+        """What the next child is to do. It signs what it sends by `token`."""
         self._children += 1
         self._forget_child(token)
         complete = set(self.record.seen) if self.options.bench != "cuda" else set()
@@ -176,7 +176,7 @@ class SubmissionRun:
         return self.trusted
 
     def _note_layers(self, layers: dict[str, str]) -> None:
-        """Note the isolation of a child; a layer that one child lacked counts as missing."""
+        """Note the isolation of a child. A layer that one child lacked counts as missing."""
         known = self.record.layers
         every = known | layers
         self.record.layers = {name: known.get(name) or why for name, why in every.items()}

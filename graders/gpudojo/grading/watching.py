@@ -171,7 +171,7 @@ class _Watched(Call):
 
 
 class _Watching:
-    """Is told of every call that some probes make; subclasses choose what to keep."""
+    """Is told of every call that some probes make. Subclasses choose what to keep."""
 
     def over(self, function: Function) -> Function:
         """A copy of a function whose probes are watched."""

@@ -53,7 +53,7 @@ class Day:
 
     @functools.cached_property
     def modules(self) -> dict[str, str]:
-        """The module that declares each exercise, by its stem; a package counts as one module."""
+        """The module that declares each exercise, by its stem. A package counts as one module."""
         found = {}
         for path in sorted(self.folder.rglob("*.py")):
             stems = _STEM.findall(path.read_text(encoding="utf-8", errors="replace"))

@@ -137,7 +137,7 @@ def _mentions_day(notebook: Path) -> bool:
 
 
 def _hooks(config: pytest.Config) -> ExerciseHooks:
-    """The plugin that does the work; it is registered when it is first asked for."""
+    """The plugin that does the work. It is registered when it is first asked for."""
     hooks: ExerciseHooks | None = config.pluginmanager.getplugin(HOOKS)
     if hooks is None:
         from gpudojo.pytest_plugin.hooks import ExerciseHooks

@@ -212,14 +212,14 @@ def _rows_of_points(checks: Sequence[ReportedCheck], missing: Sequence[MissingFi
 
 
 class _Widths(NamedTuple):
-    """Columns of the table of points; a bar of 0 columns is left out."""
+    """Columns of the table of points. A bar of 0 columns is left out."""
 
     name: int
     bar: int
 
 
 def _widths_for(rows: Iterable[ExercisePoints], columns: int) -> _Widths:
-    """The widths for a terminal; that of the bars does not depend on what is run."""
+    """The widths for a terminal. That of the bars does not depend on what is run."""
     rows = list(rows)
     bar = 0
     for at_least, width in BAR_WIDTHS.items():

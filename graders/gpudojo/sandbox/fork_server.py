@@ -38,7 +38,7 @@ Prepare = Callable[[int, int], bool]
 
 
 def main(control_number: int, gpu: bool) -> None:
-    """Serve requests that come over the socket with that descriptor number; `gpu` allows a GPU.
+    """Serve requests that come over the socket with that descriptor number. `gpu` allows a GPU.
 
     The order matters: namespaces before torch, all imports before the hooks of `reaching`, and
     the machine's file system is left last.

@@ -502,7 +502,7 @@ def _ranges_of_users() -> list[tuple[int, int]]:
 
 
 def write_files(home: str, files: dict[str, bytes], owner: int | None) -> None:
-    """Write a submission's files below `home`; `owner` is the user they belong to."""
+    """Write a submission's files below `home`. `owner` is the user they belong to."""
     if sys.platform == "win32":
         raise NotImplementedError
     for name, data in files.items():
@@ -529,7 +529,7 @@ def _open_existing(paths: Iterable[str]) -> Iterator[int]:
 
 
 def _errno_of(trial: Callable[[], object]) -> int:
-    """The error number with which a trial fails, or 0; it runs in a child."""
+    """The error number with which a trial fails, or 0. It runs in a child."""
     if sys.platform == "win32":
         raise NotImplementedError
     pid = os.fork()

@@ -42,7 +42,7 @@ def variables_that_hide_gpus() -> dict[str, str]:
 
 
 def show_gpus(visible: str | None) -> None:
-    """Let torch find GPUs in this process again; `visible` is the value that VISIBLE had."""
+    """Let torch find GPUs in this process again. `visible` is the value that VISIBLE had."""
     for name in HIDDEN:
         os.environ.pop(name, None)
     if visible is not None:
@@ -55,7 +55,7 @@ def device_files() -> list[str]:
 
 
 def library_folders() -> list[str]:
-    """Where the driver's own libraries are; they are opened when CUDA is first used."""
+    """Where the driver's own libraries are. They are opened when CUDA is first used."""
     candidates = list(filter(os.path.isabs, os.environ.get("LD_LIBRARY_PATH", "").split(":")))
     for pattern in LIBRARIES:
         candidates += glob.glob(pattern)
@@ -143,7 +143,7 @@ def make_context() -> str:
 
 
 class GpuMemoryWatch:
-    """Asks the driver how much memory each process holds; `why` is the reason if it cannot.
+    """Asks the driver how much memory each process holds. `why` is the reason if it cannot.
 
     NVML is used in a helper process: the fork server must not load the driver.
     """

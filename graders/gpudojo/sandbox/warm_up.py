@@ -103,7 +103,7 @@ def _is_for_children(module_name: str) -> bool:
 
 
 def _import_helpers_of_day(package_name: str) -> None:
-    """Import the modules of a day that are no exercises; `day` has imported those that are."""
+    """Import the modules of a day that are no exercises. `day` has imported those that are."""
     # An author's module may raise anything. If an exercise needs it, `day` tells that.
     with contextlib.suppress(Exception):
         package = importlib.import_module(package_name)

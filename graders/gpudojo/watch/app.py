@@ -167,7 +167,7 @@ class WatchApp(App[None]):
         right.scroll_to(y=body.size.height - right.size.height, animate=False)
 
     def action_page(self, page: Page) -> None:
-        """Show a page; the same key again goes back."""
+        """Show a page. The same key again goes back."""
         self._go_to("fix" if page == self.page else page, self.hints)
         self._draw()
 
@@ -199,7 +199,7 @@ class WatchApp(App[None]):
     # Drawing
 
     def _go_to(self, page: Page, hints: int = 0) -> None:
-        """Choose a page, from its top; it is shown by the next `_draw`."""
+        """Choose a page, from its top. It is shown by the next `_draw`."""
         self.page = page
         self.hints = hints
         self.query_one("#right").scroll_home(animate=False)

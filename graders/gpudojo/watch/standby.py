@@ -44,7 +44,7 @@ class StandbyJob(msgspec.Struct, frozen=True):
 
 
 class Ready(msgspec.Struct, frozen=True, tag=True):
-    """Everything is loaded; a request would be graded at once."""
+    """Everything is loaded. A request would be graded at once."""
 
 
 class StandbyResult(msgspec.Struct, frozen=True, tag=True):

@@ -92,7 +92,7 @@ def score_line(course: Course, width: int = 20) -> Text:
 def panel(
     course: Course, hints: int = 0, more: str = "the key h", dark: bool = True
 ) -> RenderableType:
-    """The first thing to fix in the current exercise; a celebration if all are done.
+    """The first thing to fix in the current exercise, or a celebration if all are done.
 
     `hints` is how many are shown, `more` says how to see one more.
     """
