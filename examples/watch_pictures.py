@@ -17,7 +17,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from gpudojo.watch.app import WatchApp
-from gpudojo.watch.session import Course
+from gpudojo.watch.course import Course
 from textual.pilot import Pilot
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -8,7 +8,6 @@ from pathlib import Path
 
 GRADERS = Path(__file__).parents[1] / "graders"
 MODULES = sorted(GRADERS.rglob("*.py"))
-OF_EACH_PACKAGE = {"__init__.py", "__main__.py", "errors.py", "hooks.py"}
 
 
 def test_no_two_classes_have_the_same_name() -> None:
