@@ -161,6 +161,7 @@ def without_arithmetic() -> Iterator[None]:
         more: Any,
         groups: int,
     ) -> Any:
+        """Zeros in the shape that a convolution, or a transposed one, would give."""
         steps = zip(
             x.shape[2:], padding, dilation, w.shape[2:], stride, more or stride, strict=True
         )

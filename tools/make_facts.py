@@ -36,6 +36,7 @@ LATER: Final = "expected m1 and m2"
 
 
 def _rows(probe: dict[str, Any]) -> list[tuple[str, str, dict[str, Any]]]:
+    """Triples of overload, dtype and row of the probe where CUDA refused a dtype."""
     return [
         (overload, dtype, row)
         for overload, dtypes in probe["dtype_diff"].items()

@@ -133,6 +133,7 @@ class _Watch(TorchDispatchMode):
         self.overload = self.error = self.first = ""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Run one operator, and note it with what it was given, or that it raised."""
         kwargs = kwargs or {}
         before = _copied((args, kwargs)) if func._schema.is_mutable else (args, kwargs)
         try:

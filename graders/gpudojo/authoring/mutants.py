@@ -181,6 +181,7 @@ def _code_of(statement: ast.stmt) -> Any:
 
 
 def _code_without_lines(code: CodeType) -> Any:
+    """Return the parts of a code object that do not depend on lines, constants included."""
     constants = []
     for constant in code.co_consts:
         if isinstance(constant, CodeType):
@@ -204,6 +205,10 @@ class _Concern(NamedTuple):
 
 
 def _concern_of(tree: ast.Module, changed: ast.stmt, functions: Sequence[str]) -> _Concern:
+    """Return the functions that a changed statement may concern, and the names they need.
+
+    Where none uses it, all functions that are there are concerned.
+    """
     used_by = {}
     for statement in tree.body:
         for name in names_bound_by(statement):
@@ -399,6 +404,7 @@ def _replacements(node: ast.AST) -> Iterator[Replacement]:
 
 
 def _other_constants(value: Any) -> Iterator[Replacement]:
+    """Yield other values for a constant: the opposite, one more, one less."""
     if isinstance(value, bool):
         yield "constant", ast.Constant(not value)
     elif isinstance(value, int):

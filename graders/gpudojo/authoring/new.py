@@ -214,6 +214,10 @@ def shares(points: int, count: int) -> list[float]:
 
 
 def refuse_exercise(name: str, day: str, stem: str, known: Surroundings) -> None:
+    """Raise an error if there cannot be such an exercise.
+
+    BadName for its name, NameTaken if there is one already, CannotBegin for the day.
+    """
     if day not in known.stems:
         there = ", ".join(known.stems) or "none"
         raise CannotBegin(
@@ -254,6 +258,7 @@ def refuse_exercise(name: str, day: str, stem: str, known: Surroundings) -> None
 
 
 def refuse_functions(functions: tuple[str, ...], known: Surroundings) -> None:
+    """Raise BadName or NameTaken for the first function that cannot be called so."""
     for name in functions:
         if not _FUNCTION.fullmatch(name) or keyword.iskeyword(name) or keyword.issoftkeyword(name):
             raise BadName(
@@ -450,6 +455,7 @@ def hand_in(made: Made, folder: Path) -> Path:
 
 
 def _notebook(made: Made) -> bytes:
+    """A notebook with a cell for each file, as bytes."""
     import nbformat
 
     cells = [nbformat.v4.new_markdown_cell(f"# {made.name}", id="title")]  # type: ignore[no-untyped-call]

@@ -63,6 +63,7 @@ class _Rewriter(ast.NodeTransformer):
         self.kind = kind
 
     def visit(self, node: ast.AST) -> Any:
+        """Return the node rewritten, or as it is where this kind does not fit."""
         if isinstance(node, ast.FormattedValue):
             return node  # its format is a JoinedStr too, and cannot be anything else
         node = self.generic_visit(node)
@@ -124,6 +125,7 @@ def _other_words(node: ast.AST) -> Iterator[OtherWords]:
 
 
 def _other_functions(function: ast.FunctionDef) -> Iterator[OtherWords]:
+    """Yield a function with type hints, and without its docstring."""
     hinted = copy.deepcopy(function)
     hinted.returns = hinted.returns or ast.Constant("object")
     arguments = hinted.args
@@ -138,6 +140,7 @@ def _other_functions(function: ast.FunctionDef) -> Iterator[OtherWords]:
 
 
 def _other_returns(value: ast.expr) -> Iterator[OtherWords]:
+    """Yield a `return` with a variable, with an early return, or with a loop."""
     assignment = ast.Assign([_store("answer")], value)
     yield "temporary variable", [assignment, ast.Return(_load("answer"))]
     if isinstance(value, ast.IfExp):
@@ -160,6 +163,7 @@ def _other_assignments(name: str, value: ast.expr) -> Iterator[OtherWords]:
 def _other_comparisons(
     left: ast.expr, operator: ast.cmpop, right: ast.expr
 ) -> Iterator[OtherWords]:
+    """Yield a comparison turned round: `b > a` for `a < b`, `not a is b` for `a is not b`."""
     if isinstance(operator, ast.IsNot):
         same = ast.Compare(left, [ast.Is()], [right])
         yield "comparison turned round", ast.UnaryOp(ast.Not(), same)
@@ -325,6 +329,7 @@ def _pass_by_keyword(file: ast.Module) -> None:
 
 
 def _name_arguments(call: ast.Call, parameters: ast.arguments) -> None:
+    """Pass a call's arguments by the names of the parameters, where all have one."""
     if parameters.vararg or parameters.posonlyargs:
         return
     if any(isinstance(argument, ast.Starred) for argument in call.args):

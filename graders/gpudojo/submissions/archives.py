@@ -330,6 +330,10 @@ def _overlapping(archive: zipfile.ZipFile) -> set[int]:
 def _fetch_from_zip(
     archive: zipfile.ZipFile, info: zipfile.ZipInfo, limits: ReadLimits, most: int
 ) -> bytes:
+    """The bytes of a file in a zip, at most `most` and one more.
+
+    Raises Unreadable if it is encrypted, damaged, packed in an unusual way, or a bomb.
+    """
     if info.flag_bits & _ENCRYPTED:
         raise Unreadable("is encrypted; pack it again without a password")
     if info.compress_type not in _METHODS:

@@ -393,6 +393,7 @@ class _MarkedLines(NamedTuple):
 
 
 def _find_marked_lines(tree: ast.Module) -> _MarkedLines:
+    """The lines of imports and of unfilled assignments in a file, without its demo."""
     marked = _MarkedLines(set(), set())
     for statement in tree.body:
         if load.is_demo(statement):

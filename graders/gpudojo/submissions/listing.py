@@ -252,6 +252,7 @@ class _Lister:
     def _add_child(
         self, child: os.DirEntry[str], path: Path, submitters: dict[str, HandedIn]
     ) -> None:
+        """Add a file or folder of a class; links and devices are ignored, with the reason."""
         if child.is_symlink():
             self._ignore(path, _LINK)
             return

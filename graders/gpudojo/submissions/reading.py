@@ -126,6 +126,7 @@ class _SourceReader:
     """Collects sources as long as the limits allow, and notes on what it cannot use."""
 
     def __init__(self, limits: ReadLimits) -> None:
+        """Begin with nothing read."""
         self.limits = limits
         self.files: dict[str, SourceFile] = {}
         self.notes: list[str] = []

@@ -78,6 +78,7 @@ class CopyShares(NamedTuple):
 
 
 def _copy_shares(times: Times) -> CopyShares:
+    """The shares of the whole time that copies take; kernels are left out."""
     pageable = 0.0
     pinned = 0.0
     for interval in times.on_device:

@@ -122,6 +122,7 @@ def a_cpu() -> Gpu:
 
 @functools.cache
 def _every() -> dict[str, Gpu]:
+    """The CPU and all GPUs by name; `gpus.json` is read once."""
     text = resources.files(__package__).joinpath("gpus.json").read_text(encoding="utf-8")
     found: dict[str, Gpu] = {}
     for name, figures in json.loads(text).items():

@@ -141,6 +141,10 @@ class Clock:
     """Reads a ledger as it grows. All times are in seconds since its first row."""
 
     def __init__(self, rows: Sequence[Row], gpu: Gpu, first: int = 0) -> None:
+        """Begin before row `first`, with nothing issued.
+
+        The rows before it only tell which memory is cached, and whether products may use TF32.
+        """
         self.gpu = gpu
         self.now = 0.0  # of the host
         self.idle = 0.0  # seconds in which the host's processor had nothing to do
@@ -238,6 +242,7 @@ class Clock:
         return self._kernels[call]
 
     def _add_host_interval(self, number: int, row: Row, start: float) -> None:
+        """Add what the host did for a row, from `start` until now, to the intervals."""
         name = ""
         if isinstance(row, OperationRow):
             name = str(row.name)
@@ -283,6 +288,10 @@ class Clock:
     def _run_operation(
         self, number: int, row: OperationRow, kernels: list[Kernel], before: float
     ) -> None:
+        """Put the kernels of an operation into the current stream of its device.
+
+        The host issued them from `before` until now. New memory costs the host more time.
+        """
         if self._reserve(row):
             self.now += self.gpu.host["cudaMalloc"]
         stream = self._current_stream(row.device)
@@ -302,6 +311,10 @@ class Clock:
                 self._engine_free[engine] = self._stream_free[stream]
 
     def _run_transfer(self, number: int, row: TransferRow) -> None:
+        """Put a copy into the current stream of its device.
+
+        The host waits for the end of the copy if the copy keeps it.
+        """
         device = row.target if row.direction == "to_device" else row.source
         stream = self._current_stream(device)
         engine = (device, row.direction)
@@ -350,6 +363,7 @@ class Clock:
             self.now = moment
 
     def _follow_stream(self, number: int, row: StreamRow) -> None:
+        """Follow what a row says of streams: which is current, what it waits for, its events."""
         stream = StreamKey(row.device, row.stream)
         free = self._stream_free
         match row.what:

@@ -43,6 +43,7 @@ class _LaneParts:
         self.shares: dict[int, dict[LaneKind, float]] = {}
 
     def add(self, interval: Interval, parts_per_second: float) -> None:
+        """Add an interval to the parts of the time that it touches."""
         start = interval.start * parts_per_second
         end = interval.end * parts_per_second
         first = int(start)
@@ -87,6 +88,7 @@ def modelled_trace(ledger: Ledger, times: Times) -> dict[str, list[TraceEvent]]:
 
 
 def _trace_event(interval: Interval, record: Record | None, track: int) -> TraceEvent:
+    """One slice of the trace, with the title and the details of the record, if it has one."""
     title = interval.name
     details: dict[str, Any] = {}
     if record is not None:

@@ -144,6 +144,7 @@ class _Table:
         width: int,
         headings: Sequence[str],
     ) -> None:
+        """Measure the columns, and choose those that have a figure."""
         self.files = files
         self.sums = sums
         self.width = width
@@ -185,6 +186,7 @@ class _Table:
         return f"{row.number or '':>{self.number_width}}  {row.code}"
 
     def _draw_wide(self, first_width: int) -> list[str]:
+        """The lines with the figures beside the code."""
         lines = []
         for file, rows in self.files.items():
             lines.append(self._line(file, self.headings, first_width))
@@ -200,6 +202,7 @@ class _Table:
         return line.rstrip()
 
     def _draw_narrow(self) -> list[str]:
+        """The lines with the figures below the code."""
         lines = []
         for file, rows in self.files.items():
             lines.append(cut(file, self.width))
@@ -340,6 +343,7 @@ def _moments(records: Sequence[Record]) -> list[float]:
 
 
 def _event(record: Record, phase: str, start: float, tid: int, **more: Any) -> TraceEvent:
+    """One event of the trace, with the title and the details of its record."""
     where = {"ph": phase, "ts": round(start, 3), "pid": PROCESS, "tid": tid}
     return {
         "name": title_of(record),

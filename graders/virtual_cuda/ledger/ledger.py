@@ -49,6 +49,7 @@ class Ledger(Sequence[Record]):
     """
 
     def __init__(self, opened_at: float | None = None) -> None:
+        """Begin an empty ledger; `opened_at` is a time of `time.perf_counter`, now if not given."""
         self.opened_at = time.perf_counter() if opened_at is None else opened_at
         self.peaks: dict[str, int] = {}
         self._reader = _RowReader(self.opened_at)
@@ -270,6 +271,7 @@ class _RowReader:
     """Makes records of rows, each row once; a ledger and its parts share one reader."""
 
     def __init__(self, opened_at: float, rows: Sequence[Row] = ()) -> None:
+        """Begin with these rows, none of them read; `opened_at` becomes the time 0 of records."""
         self.rows: list[Row] = list(rows)
         self.records: list[Record] = []
         self._opened_at = opened_at
@@ -445,6 +447,7 @@ class _Sites:
         return self._found[key]
 
     def _line_of(self, code: CodeType, offset: int) -> int:
+        """The line of the instruction at this offset; unpacks the code's table the first time."""
         table = self._tables.get(_identity(code))
         if table is None:
             table = _line_table_of(code)

@@ -200,6 +200,7 @@ def decode_timeline(data: bytes) -> Timeline:
 
 
 def _events(ledger: Sequence[Record], file: str) -> list[TimelineEvent]:
+    """One event for each record, in order; only lines of `file` are told."""
     ledger = tuple(ledger)
     # What was on each device when the call began: what is there after its first record, without
     # what that took.
@@ -223,6 +224,7 @@ def _events(ledger: Sequence[Record], file: str) -> list[TimelineEvent]:
 
 
 def _describe(record: Record) -> tuple[EventKind, int, bool, bool, str]:
+    """The kind, bytes, gradient mode, autocast and name that an event tells of a record."""
     match record:
         case Operation():
             name = record.name.removeprefix("aten.").partition(".")[0]

@@ -165,6 +165,7 @@ def _plain_line(text: str) -> DrawnLine:
 
 
 def _heading(timeline: Timeline) -> str:
+    """The first line: the function, its waits and events, and the scenario it ran in."""
     waits = counted(timeline.wait_count, "wait")
     events = counted(sum(timeline.counts.values()), "event")
     heading = f"{printable(timeline.function)}: {waits}, {events}"
@@ -234,6 +235,7 @@ def _sign_on_host(column: Column) -> str:
 
 
 def _sign_of_copies(column: Column) -> str:
+    """The arrow for the copies of a column; a space where there are none."""
     to_device = column.count("to device")
     to_host = column.count("to host")
     if to_device and to_host:
