@@ -106,8 +106,10 @@ def test_a_hole_is_found_and_closed_and_an_equivalent_mutant_has_a_reason(
 
     # The scenario that was missing; and reasons for all of them, also for those that fail from now on.
     module = folder / "src" / "my_course" / "day9" / "total.py"
-    more = '"five": lambda: ran(call, values), "from three": lambda: ran(call, values, 3.0)'
-    module.write_text(MODULE.replace('"five": lambda: ran(call, values)', more), encoding="utf-8")
+    more = '"five": lambda: describe_call(call, values), "from three": lambda: describe_call(call, values, 3.0)'
+    module.write_text(
+        MODULE.replace('"five": lambda: describe_call(call, values)', more), encoding="utf-8"
+    )
     text = found.replace(
         "why = ''", "why = 'the sum is a float already'\nquote = 'an int is as good'"
     )
