@@ -143,8 +143,8 @@ def rows_of_submission(
 ) -> list[CheckRow]:
     """Return all rows of a submission, in the order of its exercises.
 
-    One row more stands for the submission where points are missing, or where no other row tells
-    why it was not graded.
+    One row more stands for the submission where the rows do not add up to its maximum, where
+    there are none, or where no other row tells why it was not graded.
     """
     checks = []
     for exercise in exercises_with_missing(row, exercises_of_day):

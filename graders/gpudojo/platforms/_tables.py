@@ -162,7 +162,8 @@ def match_lines(
     """Yield submissions with the line of the table that each belongs to.
 
     It is found by the platform's id, and without one by the name. A submission that matches no
-    line, or several, is left out with a message.
+    line, or several, or one that is taken, is left out with a message to `say`. Of those on the
+    roster who handed in nothing, only the number is told, at the end.
     """
     finder = _LineFinder(people, platform)
     taken: dict[int, str] = {}

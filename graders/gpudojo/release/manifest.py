@@ -135,7 +135,11 @@ def hash_of(data: bytes) -> str:
 
 
 def find_changes(folder: Path, released: Manifest) -> list[Change]:
-    """Return what of a checkout is not as it was released; nothing in it is run or followed."""
+    """Return what of a checkout is not as it was released; nothing in it is run or followed.
+
+    Of files that were added, only those are told that would influence a grader. A file that cannot
+    be read counts as an empty one.
+    """
     changes = []
     for path, wanted in sorted(released.files.items()):
         if not os.path.lexists(folder / path):

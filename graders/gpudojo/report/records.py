@@ -95,7 +95,10 @@ class SubmissionRecords:
         return texts
 
     def timelines(self, exercise: str, function: str) -> TimelinePair:
-        """Return the timelines of the student's busiest call and of the reference's same call."""
+        """Return the timelines of the student's busiest call and of the reference's same call.
+
+        Where there is none of the reference, `missing` tells why.
+        """
         mine = _timeline_of(self.record, exercise, function)
         if mine is None:
             return TimelinePair(None)
