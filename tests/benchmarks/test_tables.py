@@ -18,7 +18,6 @@ SCRIPTS = (
     "bench_class",
     "bench_overhead",
     "bench_peers",
-    "bench_speed_check",
     "bench_student",
     "bench_verdicts",
 )
