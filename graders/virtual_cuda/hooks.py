@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from virtual_cuda.device.tensor import Parameter as Parameter
     from virtual_cuda.device.tensor import Tensor as Tensor
     from virtual_cuda.device.tensor import device_classes as device_classes
+    from virtual_cuda.device.tensor import operator_hooks as operator_hooks
     from virtual_cuda.device.tensor import operators_run as operators_run
     from virtual_cuda.devices import choose_device as choose_device
     from virtual_cuda.devices import keep_patches as keep_patches
@@ -61,6 +62,7 @@ _HOMES: Final = {
     "modelled_trace": "clock.to_scale",
     "no_accelerator": "torch_api.other_machines",
     "nothing_above": "recorder",
+    "operator_hooks": "device.tensor",
     "operators_run": "device.tensor",
     "parse_size": "sizes",
     "patch": "patching",

@@ -34,7 +34,7 @@ from types import (
 from typing import Any, Final, NamedTuple
 
 import torch
-from virtual_cuda.hooks import CUDAGraph, Parameter, Tensor, from_library
+from virtual_cuda.hooks import CUDAGraph, Parameter, Tensor, from_library, operator_hooks
 
 import gpudojo
 from gpudojo.grading.limits import LATE
@@ -301,7 +301,10 @@ def install(inside: Iterable[str] = ()) -> Reaching:
     compiler = torch._C._dynamo.eval_frame.get_eval_frame_callback
 
     # Functions in these are called by Python or torch while the grader's code runs.
-    hooks: list[tuple[str, Any]] = [("a callback of the garbage collector", gc.callbacks)]
+    hooks: list[tuple[str, Any]] = [
+        ("a callback of the garbage collector", gc.callbacks),
+        ("a hook for all operators of the virtual device", operator_hooks),
+    ]
     for owner in map(sys.modules.get, ("torch.nn.modules.module", "torch.optim.optimizer")):
         named = ((name, table) for name, table in vars(owner).items() if name.startswith("_global"))
         hooks += [
@@ -318,10 +321,8 @@ def install(inside: Iterable[str] = ()) -> Reaching:
 
     def remove_tracers() -> None:
         now = vars(Tensor)["__torch_dispatch__"]
-        code = (
-            None if now is dispatch else _code_of(now)
-        )  # which our own code replaces too, while it profiles
-        if now is not dispatch and (code is None or files.students(code.co_filename)):
+        if now is not dispatch:
+            code = _code_of(now)
             Tensor.__torch_dispatch__ = dispatch  # type: ignore[method-assign]
             report(
                 "replaced how the virtual device computes", None, code.co_filename if code else ""

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import functools
 import sys
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
 import torch
 
 from virtual_cuda.device.state import Block
 from virtual_cuda.internals import find_internal
-from virtual_cuda.patching import class_watch, identity
+from virtual_cuda.patching import identity
 
 if TYPE_CHECKING:
     from torch._C import _TensorMeta
@@ -62,6 +63,21 @@ def operators_run() -> list[Any]:
     return PLANS.operators
 
 
+Plan = Callable[[Any, Any], Any]  # gets the arguments of an operator, by position and by name
+# Is called with an operator, its plan and its arguments, in place of that plan.
+# It returns what the plan returns, which it calls itself.
+OperatorHook = Callable[[Any, Plan, Any, Any], Any]
+# Those that are in use now; the last one is called first. Whoever adds one takes it away again.
+operator_hooks: Final[list[OperatorHook]] = []
+
+
+def _plan_with_hooks(func: Any, plan: Plan) -> Plan:
+    """A plan that runs this one inside of all hooks."""
+    for hook in operator_hooks:
+        plan = functools.partial(hook, func, plan)
+    return plan
+
+
 _MERGING: Final = vars(functools)["_c3_merge"].__code__
 
 
@@ -101,6 +117,8 @@ class Tensor(torch.Tensor, metaclass=DeviceClass):
         plan = _plan_of(identity(func))
         if plan is None:
             plan = PLANS.of(func)
+        if operator_hooks:
+            plan = _plan_with_hooks(func, plan)
         return plan(args, kwargs)
 
 
@@ -129,15 +147,6 @@ def device_classes() -> set[type]:
     Those that were made of students' classes are among them.
     """
     return VIRTUAL
-
-
-def dispatch_by(function: Any) -> None:
-    """Have this function called for every operator on a tensor of the device.
-
-    It replaces `Tensor.__torch_dispatch__`.
-    """
-    with class_watch:
-        Tensor.__torch_dispatch__ = staticmethod(function)  # type: ignore[method-assign]
 
 
 def wrap_new(inner: torch.Tensor, shape: Any, dtype: Any, block: Block) -> Any:

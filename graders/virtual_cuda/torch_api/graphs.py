@@ -16,7 +16,7 @@ import torch.optim
 from virtual_cuda.device.cuda_errors import cuda_error
 from virtual_cuda.device.pinning import is_pinned
 from virtual_cuda.device.state import CPU, Block, VirtualDevice, now
-from virtual_cuda.device.tensor import Tensor, dispatch_by
+from virtual_cuda.device.tensor import Plan, Tensor, operator_hooks
 from virtual_cuda.ops.dispatch import allocate, record_operation
 from virtual_cuda.ops.placement import inner_of
 from virtual_cuda.ops.registry import call_of
@@ -26,8 +26,6 @@ from virtual_cuda.torch_api.generators import Generator, generator_of, is_random
 from virtual_cuda.torch_api.memory import pool_numbers
 from virtual_cuda.torch_api.storage import as_bytes
 from virtual_cuda.torch_api.streams import capture
-
-_dispatch: Final = Tensor.__torch_dispatch__
 
 
 def _own(graph: Any) -> dict[str, Any]:
@@ -158,10 +156,10 @@ class CUDAGraph:
         known: Any = (*torch.cuda.default_generators, *self.generators)
         self._undo = [(generator, generator.get_state()) for generator in known]
         capture.graph = self
-        dispatch_by(_captured)
+        operator_hooks.append(_record_in_capture)
         gpu.on_wait.append(_refuse)
 
-    def record(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
+    def record(self, func: Any, plan: Plan, args: Any, kwargs: Any) -> Any:
         """Run one operator of a capture, and write it down; returns its result.
 
         Remembers the bytes that it changes, to restore them. Raises RuntimeError for a copy from or
@@ -179,7 +177,7 @@ class CUDAGraph:
             if storage._cdata not in _own(self)["_before"] and storage._cdata not in self._made:
                 raw = as_bytes(storage)
                 _own(self)["_before"][storage._cdata] = (raw, raw.clone())
-        out = _dispatch(func, types, args, kwargs)
+        out = plan(args, kwargs)
         # It has run: write down how to run it again.
         results = [t for t in tensors_in(out) if isinstance(t, Tensor)]
         if not func.is_view and results + _written(func, args, kwargs):
@@ -238,7 +236,7 @@ class CUDAGraph:
 
     def leave(self) -> None:
         """Run operators from now on without writing them down."""
-        dispatch_by(_dispatch)
+        operator_hooks.remove(_record_in_capture)
         _own(self)["_place"].gpu.on_wait.remove(_refuse)
         capture.graph = None
 
@@ -301,11 +299,12 @@ _attributes: Final = vars(CUDAGraph)["__dict__"]
 CUDAGraph.__module__ = "torch.cuda.graphs"
 
 
-def _captured(func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+def _record_in_capture(func: Any, plan: Plan, args: Any, kwargs: Any) -> Any:
+    """Run an operator, and have the graph that is being captured write it down."""
     graph = capture.graph
     if graph is None:
-        return _dispatch(func, types, args, kwargs)
-    return graph.record(func, types, args, kwargs or {})
+        return plan(args, kwargs)
+    return graph.record(func, plan, args, kwargs or {})
 
 
 def _refuse(kind: str) -> None:

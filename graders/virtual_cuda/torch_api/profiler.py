@@ -19,7 +19,7 @@ import torch.profiler
 from virtual_cuda.clock.lanes import HOST as HOST_LANE
 from virtual_cuda.clock.lanes import Interval
 from virtual_cuda.device.state import now
-from virtual_cuda.device.tensor import Tensor, dispatch_by
+from virtual_cuda.device.tensor import Plan, operator_hooks
 from virtual_cuda.internals import find_internal
 from virtual_cuda.ledger.rows import AllocationRow, OperationRow, SyncRow, TransferRow
 from virtual_cuda.ops.attention import FusedAttention
@@ -41,7 +41,6 @@ _IDLE: Final = (
     "aten::set_",
     "aten::resize_",
 )
-_dispatch: Final = Tensor.__torch_dispatch__
 
 
 _RecordFunction: Final = find_internal("torch._C._profiler._RecordFunctionFast", "the profiler")
@@ -54,10 +53,11 @@ def _mark() -> Any:
     return _RecordFunction(f"{MARK}{row}")
 
 
-def _marked(func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+def _run_in_mark(func: Any, plan: Plan, args: Any, kwargs: Any) -> Any:
+    """Run an operator inside a mark."""
     idle = func.is_view or func._schema.name.startswith(_IDLE)
     with _RecordFunction(VIEW) if idle else _mark():
-        return _dispatch(func, types, args, kwargs)
+        return plan(args, kwargs)
 
 
 def _marking(function: Any) -> Any:
@@ -372,9 +372,10 @@ def _made(
 
 
 def _began(original: Any, self: Any) -> Any:
+    if not _recording:
+        operator_hooks.append(_run_in_mark)
+        _mark_fused(True)
     _recording.append(self)
-    dispatch_by(_marked)
-    _mark_fused(True)
     return original(self)
 
 
@@ -386,7 +387,7 @@ def _left(original: Any, self: Any, *error: Any) -> Any:
     if self in _recording:
         _recording.remove(self)
         if not _recording:
-            dispatch_by(_dispatch)
+            operator_hooks.remove(_run_in_mark)
             _mark_fused(False)
     out = original(self, *error)
     if getattr(self, "kineto_results", None) is not None:

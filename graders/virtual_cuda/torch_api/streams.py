@@ -24,7 +24,7 @@ import torch.nn.parallel
 from virtual_cuda.clock.lanes import CYCLES_PER_SECOND
 from virtual_cuda.device.cuda_errors import cuda_error, device_assert_error, invalid_ordinal_error
 from virtual_cuda.device.state import CUDA, VirtualGpu, index_of, now
-from virtual_cuda.device.tensor import Tensor, dispatch_by
+from virtual_cuda.device.tensor import Plan, operator_hooks
 from virtual_cuda.internals import find_internal
 from virtual_cuda.ledger.rows import StreamEvent, StreamRow
 from virtual_cuda.ops import placement
@@ -523,11 +523,12 @@ class _Backward:
                 stream.wait_stream(before or _default_of(index))
                 self.used.add(stream)
 
-    def dispatch(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        node = _current_node()
+    def run_operator(self, func: Any, plan: Plan, args: Any, kwargs: Any) -> Any:
+        """Run an operator, on the streams of its node if it is of this pass."""
+        node = _current_node() if _running.backward is self else None
         if node is not None:
             self.follow(node._sequence_nr())
-        return _dispatch(func, types, args, kwargs)
+        return plan(args, kwargs)
 
     def end(self) -> None:
         for index in dict(_thread.streams):
@@ -536,23 +537,11 @@ class _Backward:
             _current(stream.device_index).wait_stream(stream)
 
 
-_dispatch: Final = Tensor.__torch_dispatch__
-
-
 class _RunningStream(threading.local):
     backward: _Backward | None = None
 
 
 _running: Final = _RunningStream()
-
-
-def _dispatched(func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-    backward = _running.backward
-    return (
-        _dispatch(func, types, args, kwargs)
-        if backward is None
-        else backward.dispatch(func, types, args, kwargs)
-    )
 
 
 @contextlib.contextmanager
@@ -567,12 +556,12 @@ def on_streams_of_forward() -> Iterator[None]:
         yield
         return
     _running.backward = backward = _Backward()
-    dispatch_by(_dispatched)
+    operator_hooks.append(backward.run_operator)
     try:
         yield
     finally:
         _running.backward = None
-        dispatch_by(_dispatch)
+        operator_hooks.remove(backward.run_operator)
         backward.end()
 
 

@@ -44,6 +44,18 @@ def test_each_operator_once_with_its_time_on_the_device():
         assert "Self CUDA time total" in table
 
 
+def test_operators_after_a_captured_graph_have_their_time_on_the_device():
+    with virtual_cuda():
+        x = torch.ones(256, 256, device="cuda")
+        with profile(activities=BOTH) as profiler:
+            with torch.cuda.graph(torch.cuda.CUDAGraph()):
+                x.relu()
+            x @ x
+        found = rows(profiler)
+        assert found["aten::mm"].self_device_time_total > 0
+        assert found["aten::relu"].self_device_time_total > 0
+
+
 def test_without_the_cuda_activity_there_is_no_device_time():
     with virtual_cuda():
         x = torch.ones(8, 8, device="cuda")
