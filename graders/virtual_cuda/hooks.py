@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from virtual_cuda.real import limit_memory as limit_memory
     from virtual_cuda.recorder import from_library as from_library
     from virtual_cuda.recorder import nothing_above as nothing_above
+    from virtual_cuda.sizes import ITEM_SIZES as ITEM_SIZES
     from virtual_cuda.sizes import format_size as format_size
     from virtual_cuda.sizes import parse_size as parse_size
     from virtual_cuda.torch_api.graphs import CUDAGraph as CUDAGraph
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
 _HOMES: Final = {
     "CUDAGraph": "torch_api.graphs",
     "CYCLES_PER_SECOND": "clock.lanes",
+    "ITEM_SIZES": "sizes",
     "ModelledTime": "modelled_time",
     "Parameter": "device.tensor",
     "Patch": "patching",

@@ -1,4 +1,4 @@
-"""Parses and formats memory sizes."""
+"""Parses and formats memory sizes, and knows those of dtypes."""
 
 from __future__ import annotations
 
@@ -8,6 +8,15 @@ from fractions import Fraction
 from typing import Final
 
 from virtual_cuda.errors import BadSize
+
+# Bytes of one element, by the name of the dtype.
+ITEM_SIZES: Final = {
+    "bool": 1, "int8": 1, "uint8": 1,
+    "int16": 2, "uint16": 2, "float16": 2, "bfloat16": 2,
+    "int32": 4, "uint32": 4, "float32": 4,
+    "int64": 8, "uint64": 8, "float64": 8, "complex64": 8,
+    "complex128": 16,
+}  # fmt: skip
 
 _UNITS: Final = {"": 1, "b": 1, "byte": 1, "bytes": 1} | {
     prefix + unit: base**power

@@ -7,7 +7,7 @@ import math
 import struct
 from typing import Any, Final
 
-from gpudojo.model.evidence import ELEMENTS, Array
+from gpudojo.model.evidence import Array
 
 FLOATS: Final = {"float16": "e", "float32": "f", "float64": "d"}  # their letters for `struct`
 
@@ -63,7 +63,7 @@ def _has_no_nan(dtype: str, data: bytes) -> bool:
     letter = FLOATS.get(dtype)
     if letter is None:
         return not dtype.startswith("complex")
-    count = len(data) // ELEMENTS[dtype]
+    count = len(data) // struct.calcsize(letter)
     return not any(map(math.isnan, struct.unpack(f"<{count}{letter}", data)))
 
 

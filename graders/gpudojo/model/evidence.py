@@ -16,6 +16,7 @@ from typing import Any, Final, Generic, TypeVar, get_args, get_origin
 
 import msgspec
 from virtual_cuda.errors import BadTimeline
+from virtual_cuda.hooks import ITEM_SIZES
 from virtual_cuda.ledger import Timeline, check_timeline
 
 from gpudojo.model.errors import BadEvidence, printable_text
@@ -27,23 +28,8 @@ DEEPEST: Final = 16  # levels of facts
 # Lists, mappings and arrays of one function; those of a reference have a thousand.
 MOST_FACTS: Final = 50_000
 DIMENSIONS: Final = 64  # of an array: as many as NumPy has
-# Bytes of one element of every dtype that probes send.
-ELEMENTS: Final = {
-    "bool": 1,
-    "int8": 1,
-    "uint8": 1,
-    "int16": 2,
-    "uint16": 2,
-    "float16": 2,
-    "int32": 4,
-    "uint32": 4,
-    "float32": 4,
-    "int64": 8,
-    "uint64": 8,
-    "float64": 8,
-    "complex64": 8,
-    "complex128": 16,
-}
+# The dtypes of arrays that probes send: NumPy has no bfloat16.
+ARRAY_DTYPES: Final = ITEM_SIZES.keys() - {"bfloat16"}
 NO_MEMORY: Final = ("can't allocate memory", "DefaultCPUAllocator")
 
 T = TypeVar("T")
@@ -396,13 +382,12 @@ def _make_array(fact: dict[str, Any]) -> Array:
         array = msgspec.convert(fact, Array)
     except msgspec.ValidationError as error:
         raise BadEvidence(str(error)) from None
-    size = ELEMENTS.get(array.dtype)
-    if size is None:
+    if array.dtype not in ARRAY_DTYPES:
         raise BadEvidence(f"an array of {array.dtype[:40]!r} is no fact")
     if len(array.shape) > DIMENSIONS:
         raise BadEvidence(f"an array of {len(array.shape)} dimensions is no fact")
     is_negative = any(length < 0 for length in array.shape)
-    if is_negative or math.prod(array.shape) * size != len(array.data):
+    if is_negative or math.prod(array.shape) * ITEM_SIZES[array.dtype] != len(array.data):
         raise BadEvidence(f"an array of shape {array.shape} has {len(array.data)} bytes")
     return array
 

@@ -10,13 +10,10 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final, NamedTuple
 
+from virtual_cuda.sizes import ITEM_SIZES
+
 Shape = tuple[int, ...]
 
-# Bytes of an element.
-ITEM_SIZES: Final = {
-    "float64": 8, "int64": 8, "complex64": 8, "complex128": 16, "float32": 4, "int32": 4,
-    "float16": 2, "bfloat16": 2, "int16": 2, "int8": 1, "uint8": 1, "bool": 1,
-}  # fmt: skip
 HALF: Final = ("float16", "bfloat16")
 COPY: Final = "copy on the device"  # done by a copy engine or the driver: not a kernel
 
