@@ -16,11 +16,14 @@ from virtual_cuda.device.cuda_errors import without_lazy
 from virtual_cuda.device.tensor import VIRTUAL
 from virtual_cuda.patching import Opening, Patch, Stage, around, torch_patches
 from virtual_cuda.recorder import Recorder
-from virtual_cuda.torch_api.streams import on_streams_of_forward, use_streams_of_node
+from virtual_cuda.torch_api.backward_streams import on_streams_of_forward, use_streams_of_node
 
 
 def _as_list(value: Any) -> list[Any]:
-    return list(value) if isinstance(value, (list, tuple)) else [value]
+    """A tensor as a list of one; a list or tuple of tensors as a list."""
+    if isinstance(value, (list, tuple)):
+        return list(value)
+    return [value]
 
 
 def _is_elsewhere(gradient: Any, device: torch.device) -> bool:
@@ -28,7 +31,7 @@ def _is_elsewhere(gradient: Any, device: torch.device) -> bool:
     if not isinstance(gradient, torch.Tensor) or gradient.dim() == 0:
         return False
     # Inside torch.func the wrapped gradient still shows the name C++ has for the device.
-    if "lazy" in (gradient.device.type, device.type):
+    if gradient.device.type == "lazy" or device.type == "lazy":
         return False
     return gradient.device != device
 
@@ -71,27 +74,31 @@ def _device_of_input(node: Any, slot: int) -> torch.device:
     variable = getattr(node, "variable", None)
     described = node._input_metadata[slot] if variable is None else variable
     device: torch.device = described.device
-    return torch.device("cuda", device.index) if device.type == "lazy" else device
+    if device.type == "lazy":
+        return torch.device("cuda", device.index)
+    return device
 
 
-def _run_custom_backward(original: Any, self: Any, *args: Any) -> Any:
-    """Call a student's own `autograd.Function.backward`.
+def _run_custom_backward(original: Any, node: Any, *args: Any) -> Any:
+    """Call a student's own `autograd.Function.backward`, by its node in the graph.
 
     Raises RuntimeError, as CUDA does, if a gradient that it returns is not where the input is.
     """
-    use_streams_of_node(self)
-    returned = original(self, *args)
-    pairs = zip(_as_list(returned), self.next_functions, strict=False)
-    for index, (gradient, (node, slot)) in enumerate(pairs):
-        if node is None:
+    use_streams_of_node(node)
+    gradients = original(node, *args)
+    pairs = zip(_as_list(gradients), node.next_functions, strict=False)
+    for index, (gradient, (next_node, slot)) in enumerate(pairs):
+        if next_node is None:
             continue
-        device = _device_of_input(node, slot)
-        if _is_elsewhere(gradient, device) and "cuda" in (device.type, gradient.device.type):
+        device = _device_of_input(next_node, slot)
+        if not _is_elsewhere(gradient, device):
+            continue
+        if device.type == "cuda" or gradient.device.type == "cuda":
             raise RuntimeError(
-                f"Function {type(self).__name__} returned an invalid gradient at index {index} - "
+                f"Function {type(node).__name__} returned an invalid gradient at index {index} - "
                 f"expected device {device} but got {gradient.device}"
             )
-    return returned
+    return gradients
 
 
 @torch_patches(Stage.RECORD)

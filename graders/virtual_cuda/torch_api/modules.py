@@ -1,4 +1,4 @@
-"""Patches of `torch.nn`: moving modules, DataParallel, gradients."""
+"""Patches of `torch.nn`: moving modules, parameters, gradients."""
 
 from __future__ import annotations
 
@@ -9,14 +9,13 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 import torch
-import torch.cuda.nccl
 import torch.optim.swa_utils
 from torch import nn
 from torch.nn.parameter import UninitializedTensorMixin, is_lazy  # type: ignore[attr-defined]
 
 from virtual_cuda.device.cuda_errors import without_lazy
 from virtual_cuda.device.hidden_names import HIDDEN_IN_TENSORS
-from virtual_cuda.device.state import now, open_device_named
+from virtual_cuda.device.state import now
 from virtual_cuda.device.tensor import VIRTUAL, Tensor
 from virtual_cuda.internals import find_internal
 from virtual_cuda.lacking import Lacking
@@ -24,10 +23,12 @@ from virtual_cuda.patching import Opening, Patch, around, torch_patches
 from virtual_cuda.torch_api.tensor_types import detach_as, device_class, host_class
 
 # torch.optim hides its submodules behind functions of the same names.
-optimizer: Final = sys.modules["torch.optim.optimizer"]
-swa_utils: Final = sys.modules["torch.optim.swa_utils"]
+_optimizer: Final = sys.modules["torch.optim.optimizer"]
+_swa_utils: Final = sys.modules["torch.optim.swa_utils"]
 _grad: Final[Any] = torch.Tensor.grad
-foreach: Final = find_internal("torch.utils._foreach_utils")  # where it lacks, nothing is patched
+_foreach_utils: Final = find_internal(
+    "torch.utils._foreach_utils"
+)  # may lack: then no list is patched
 _wraps_tensors: Final = find_internal(
     "torch.utils._python_dispatch.is_traceable_wrapper_subclass", otherwise=lambda tensor: False
 )
@@ -51,57 +52,69 @@ def _new_parameter(original: Any, cls: Any, data: Any = None, requires_grad: boo
     return detach_as(device_class(cls), data, requires_grad)
 
 
-def exchange(tensor: Any, fresh: Any, requires_grad: bool) -> Any:
-    """Give `tensor` the content of `fresh`, which is on another device.
+def give_content(tensor: Any, content: Any, requires_grad: bool) -> Any:
+    """Give `tensor` the values, memory and device of `content`, which is on another device.
 
     Returns `tensor`, or a new one where C++ holds the old one: the new one is then put into every
     list and dict that had the old one. Attributes that Python has set are kept.
     """
-    if isinstance(tensor, nn.Parameter):
-        other = nn.Parameter(fresh, requires_grad=requires_grad)
-        if host_class(type(tensor)) not in (torch.Tensor, nn.Parameter):  # a student's class
-            other.__class__ = (device_class if type(other) in VIRTUAL else host_class)(type(tensor))
-    else:
-        other = fresh.requires_grad_(requires_grad)
-    extra = {k: v for k, v in tensor.__dict__.items() if k not in HIDDEN_IN_TENSORS}
-    both = [(each, type(each), each.__dict__) for each in (tensor, other)]
+    other = _as_kind_of(tensor, content, requires_grad)
+    attributes = {
+        name: value for name, value in tensor.__dict__.items() if name not in HIDDEN_IN_TENSORS
+    }
+    classes = type(tensor), type(other)
+    names = tensor.__dict__, other.__dict__
     try:
         torch.utils.swap_tensors(tensor, other)
-        kept = tensor
+        result = tensor
     except RuntimeError:
-        # torch has exchanged these before it found that a profiler holds the C++ tensor.
-        for (
-            each,
-            kind,
-            names,
-        ) in both:
-            each.__class__ = kind
-            each.__dict__ = names
-        # A graph or a weak reference holds the C++ tensor. Put the new one wherever Python holds
-        # the old one.
-        for holder in gc.get_referrers(tensor):
-            if isinstance(holder, (dict, list)):
-                for key, value in list(
-                    holder.items() if isinstance(holder, dict) else enumerate(holder)
-                ):
-                    if value is tensor:
-                        holder[key] = other
-                if isinstance(holder, dict) and any(key is tensor for key in holder):
-                    holder[other] = holder.pop(tensor)
-        kept = other
-    kept.__dict__.update(extra)
-    return kept
+        # A graph, a weak reference or a profiler holds the C++ tensor. torch has exchanged
+        # classes and attributes before it found that.
+        tensor.__class__, other.__class__ = classes
+        tensor.__dict__, other.__dict__ = names
+        _replace_in_containers(tensor, other)
+        result = other
+    result.__dict__.update(attributes)
+    return result
 
 
-def _stays(parameter: Any, moved: Any) -> bool:
+def _as_kind_of(tensor: Any, content: Any, requires_grad: bool) -> Any:
+    """`content` as a parameter of the class of `tensor`, if that is a parameter."""
+    if not isinstance(tensor, nn.Parameter):
+        return content.requires_grad_(requires_grad)
+    parameter = nn.Parameter(content, requires_grad=requires_grad)
+    if host_class(type(tensor)) not in (torch.Tensor, nn.Parameter):  # a student's class
+        class_there = device_class if type(parameter) in VIRTUAL else host_class
+        parameter.__class__ = class_there(type(tensor))
+    return parameter
+
+
+def _replace_in_containers(tensor: Any, other: Any) -> None:
+    """Put `other` into every list and dict that has `tensor`, as a value or as a key."""
+    for holder in gc.get_referrers(tensor):
+        if isinstance(holder, dict):
+            pairs = list(holder.items())
+        elif isinstance(holder, list):
+            pairs = list(enumerate(holder))
+        else:
+            continue
+        for key, value in pairs:
+            if value is tensor:
+                holder[key] = other
+        if isinstance(holder, dict) and any(key is tensor for key in holder):
+            holder[other] = holder.pop(tensor)
+
+
+def _keeps_identity(parameter: Any, moved: Any) -> bool:
     """True if a parameter that moves stays the same object, with new content.
 
     If not, the module gets a new parameter, as one that leaves "meta" does.
     """
     if torch.__future__.get_swap_module_params_on_conversion():
         return True
-    alike = (parameter.device.type == "meta") is (moved.device.type == "meta")
-    return alike and not torch.__future__.get_overwrite_module_params_on_conversion()
+    if (parameter.device.type == "meta") is not (moved.device.type == "meta"):
+        return False
+    return not torch.__future__.get_overwrite_module_params_on_conversion()
 
 
 def _consists_of_others(parameter: Any, moved: Any) -> bool:
@@ -109,65 +122,75 @@ def _consists_of_others(parameter: Any, moved: Any) -> bool:
 
     torch exchanges these as a whole.
     """
-    fake = sys.modules.get("torch._subclasses.fake_tensor")
-    return _wraps_tensors(moved) or (fake is not None and isinstance(parameter, fake.FakeTensor))
+    if _wraps_tensors(moved):
+        return True
+    fake_tensors = sys.modules.get("torch._subclasses.fake_tensor")
+    return fake_tensors is not None and isinstance(parameter, fake_tensors.FakeTensor)
 
 
 _apply: Final = find_internal("torch.nn.Module._apply", "moving a module")
 
 
-def apply(self: Any, function: Any, recurse: bool = True) -> Any:
-    """`Module._apply` for host and device parameters alike."""
+def _apply_to_module(module: Any, function: Any, recurse: bool = True) -> Any:
+    """`Module._apply` for host and device parameters alike.
+
+    Has `function` move or convert every parameter, gradient and buffer, and returns the module.
+    """
     if now.gpu is None:  # see `Opening.lasting`
-        return _apply(self, function, recurse)
+        return _apply(module, function, recurse)
     if recurse:
-        for child in self.children():
+        for child in module.children():
             child._apply(function)
-    for key, parameter in self._parameters.items():
-        if parameter is None:
-            continue
-        if is_lazy(parameter):
-            _moves_later(parameter, function)
-            continue
-        # A parameter, and its gradient: moved without history.
-        gradient = parameter.grad
-        with torch.no_grad():
-            moved = function(parameter)
-        stays = _stays(parameter, moved)
-        if moved is parameter and stays:
-            continue
-        moved_gradient = None
-        if gradient is not None:
-            with torch.no_grad():
-                moved_gradient = function(gradient).requires_grad_(gradient.requires_grad)
-        # How the parameter gets its new content: as a new object, swapped, in place, exchanged.
-        if not stays:
-            self._parameters[key] = nn.Parameter(moved, parameter.requires_grad)
-            self._parameters[key].grad = moved_gradient
-            continue
-        if _consists_of_others(parameter, moved):
-            _swap(f"{self._get_name()}.{key}", parameter, moved, moved_gradient)
-            continue
-        if isinstance(moved, Tensor) is isinstance(parameter, Tensor):
-            parameter.data = moved
-            if moved_gradient is not None:
-                parameter.grad.data = moved_gradient
-            continue
-        parameter.grad = None
-        kept = exchange(parameter, moved, parameter.requires_grad)
-        self._parameters[key] = kept
-        if gradient is not None and moved_gradient is not None:
-            kept.grad = exchange(gradient, moved_gradient, gradient.requires_grad)
+    for key, parameter in module._parameters.items():
+        if parameter is not None:
+            _apply_to_parameter(module, key, parameter, function)
     # Buffers are simply replaced.
-    for key, buffer in self._buffers.items():
+    for key, buffer in module._buffers.items():
         if is_lazy(buffer):
-            _moves_later(buffer, function)
+            _move_when_materialized(buffer, function)
         elif buffer is not None:
-            self._buffers[key] = function(buffer)
-    return self
+            module._buffers[key] = function(buffer)
+    return module
 
 
-def _swap(name: str, parameter: Any, moved: Any, gradient: Any) -> None:
+def _apply_to_parameter(module: Any, key: str, parameter: Any, function: Any) -> None:
+    """Have `function` move or convert a parameter of a module and its gradient, without history.
+
+    The parameter gets its new content in one of four ways: as a new object, swapped by torch, in
+    place, or from a tensor on another device. Raises RuntimeError where torch cannot swap it.
+    """
+    if is_lazy(parameter):
+        _move_when_materialized(parameter, function)
+        return
+    gradient = parameter.grad
+    with torch.no_grad():
+        moved = function(parameter)
+    keeps_identity = _keeps_identity(parameter, moved)
+    if moved is parameter and keeps_identity:
+        return
+    moved_gradient = None
+    if gradient is not None:
+        with torch.no_grad():
+            moved_gradient = function(gradient).requires_grad_(gradient.requires_grad)
+
+    if not keeps_identity:
+        module._parameters[key] = nn.Parameter(moved, parameter.requires_grad)
+        module._parameters[key].grad = moved_gradient
+    elif _consists_of_others(parameter, moved):
+        _swap_parameter(f"{module._get_name()}.{key}", parameter, moved, moved_gradient)
+    elif isinstance(moved, Tensor) is isinstance(parameter, Tensor):
+        parameter.data = moved
+        if moved_gradient is not None:
+            parameter.grad.data = moved_gradient
+    else:
+        parameter.grad = None
+        result = give_content(parameter, moved, parameter.requires_grad)
+        module._parameters[key] = result
+        if gradient is not None and moved_gradient is not None:
+            result.grad = give_content(gradient, moved_gradient, gradient.requires_grad)
+
+
+def _swap_parameter(name: str, parameter: Any, moved: Any, gradient: Any) -> None:
     """Give a parameter the content `moved` and the gradient `gradient`.
 
     The old gradient is taken away first, because it would prevent that. Raises RuntimeError, with
@@ -177,174 +200,36 @@ def _swap(name: str, parameter: Any, moved: Any, gradient: Any) -> None:
     parameter.grad = None
     try:
         torch.utils.swap_tensors(parameter, nn.Parameter(moved, parameter.requires_grad))
-    except Exception as error:
+    except Exception as error:  # of any kind: torch raises the same error for all
         parameter.grad = before
         raise RuntimeError(f"_apply(): Couldn't swap {name}") from error
     parameter.grad = gradient
 
 
-def _moves_later(tensor: Any, function: Any) -> None:
+def _move_when_materialized(tensor: Any, function: Any) -> None:
     """Note where a parameter or buffer without a shape will be; its dtype changes at once."""
-    device = tensor.__dict__.get("_goes_to", tensor.data.device)
     data = tensor.data
+    device = tensor.__dict__.get("_goes_to", data.device)
     moved = function(torch.empty(0, dtype=data.dtype, device=device))
     if moved.dtype is not data.dtype:
         tensor.data = data.to(moved.dtype)
     tensor.__dict__["_goes_to"] = moved.device
 
 
-def _materialize(
-    original: Any, self: Any, shape: Any, device: Any = None, dtype: Any = None
+def _materialize_parameter(
+    original: Any, parameter: Any, shape: Any, device: Any = None, dtype: Any = None
 ) -> None:
     """Give a parameter without a shape its memory, where its module was moved to.
 
     A `LazyLinear` has such parameters before its first batch.
     """
-    device = device or self.__dict__.pop("_goes_to", None)
+    device = device or parameter.__dict__.pop("_goes_to", None)
     if device is None or device.type != "cuda":
-        original(self, shape, device, dtype)
+        original(parameter, shape, device, dtype)
         return
-    fresh = torch.empty(shape, device=device, dtype=dtype or self.data.dtype)
-    self.__class__ = self.cls_to_become
-    exchange(self, fresh, self.requires_grad)
-
-
-# ---- torch.cuda.comm: torch's own functions check most arguments, and call these in C++ ----------
-
-
-def _on(index: int | None) -> Any:
-    device = (
-        None
-        if index is not None and index < 0
-        else open_device_named("cuda" if index is None else index)
-    )
-    return torch.device("cpu") if device is None else device.cuda
-
-
-def _check_device(kind: str, index: int, tensor: Any) -> None:
-    if not tensor.is_cuda:
-        raise RuntimeError(f"Expected all {kind} at index {index} has device '{tensor.device}'")
-
-
-def _scatter(
-    tensor: Any, devices: Any, chunk_sizes: Any = None, dim: int = 0, streams: Any = None
-) -> Any:
-    """`torch._C._scatter`: copies of the parts of a tensor, one on each device."""
-    if not devices:
-        raise RuntimeError("Expected at least one device to scatter to")
-    if chunk_sizes is not None and len(chunk_sizes) != len(devices):
-        raise RuntimeError(
-            "Expected devices and chunk_sizes to be of same length, but got "
-            f"len(devices) = {len(devices)} and len(chunk_sizes) = {len(chunk_sizes)}"
-        )
-    pieces = (
-        tensor.chunk(len(devices), dim)
-        if chunk_sizes is None
-        else tensor.split(list(chunk_sizes), dim)
-    )
-    return [
-        piece.to(_on(device), non_blocking=True)
-        for piece, device in zip(pieces, devices, strict=False)
-    ]
-
-
-def _scatter_out(tensor: Any, out: Any, dim: int = 0, streams: Any = None) -> Any:
-    """`torch._C._scatter_out`: copies the parts of a tensor into the tensors of `out`."""
-    if not out:
-        raise RuntimeError("Expected at least one output tensor to scatter to")
-    dim = dim % tensor.dim()
-    shape = list(tensor.shape)
-    for index, target in enumerate(out):
-        _check_device("output tensors to be CUDA tensors, but output tensor", index, target)
-        if not _alike(list(target.shape), shape, dim):
-            raise RuntimeError(
-                f"Output tensor at index {index} has incorrect shape: {list(target.shape)}. Expected same shape except "
-                f"for scatter dim {dim} as the source tensor: {shape}"
-            )
-    sizes = [target.shape[dim] for target in out]
-    if sum(sizes) != shape[dim]:
-        raise RuntimeError(
-            f"Total size for output tensors along scatter dim {dim} does not match the source tensor size at "
-            f"dim {dim}. Expected {shape[dim]}, but got total size {sum(sizes)}"
-        )
-    for piece, target in zip(tensor.split(sizes, dim), out, strict=True):
-        target.copy_(piece, non_blocking=True)
-    return out
-
-
-def _alike(shape: list[int], other: list[int], dim: int) -> bool:
-    """True if two shapes differ in the dimension `dim` at most."""
-    return len(shape) == len(other) and all(
-        a == b for i, (a, b) in enumerate(zip(shape, other, strict=True)) if i != dim
-    )
-
-
-def _broadcast(tensor: Any, devices: Any) -> Any:
-    return [tensor.to(_on(device), non_blocking=True) for device in devices]
-
-
-def _broadcast_out(tensor: Any, out: Any) -> Any:
-    """`torch._C._broadcast_out`: copies a tensor into each tensor of `out`."""
-    for index, target in enumerate(out):
-        _check_device("output tensors to be CUDA tensors, but output tensor", index, target)
-        if target.shape != tensor.shape:
-            raise RuntimeError(
-                f"Expected all output tensors to have same shape as the source tensor {list(tensor.shape)}, but output "
-                f"tensor at index {index} has shape {list(target.shape)}"
-            )
-    return [target.copy_(tensor, non_blocking=True) for target in out]
-
-
-def _broadcast_coalesced(tensors: Any, devices: Any, buffer_size: int = 0) -> Any:
-    if any(tensor.get_device() != devices[0] for tensor in tensors):
-        raise RuntimeError(f"All tensors must be on devices[0]: {devices[0]}")
-    return [
-        list(tensors),
-        *([tensor.detach().to(_on(device)) for tensor in tensors] for device in devices[1:]),
-    ]
-
-
-def _gather(tensors: Any, dim: int = 0, destination: Any = None) -> Any:
-    _gathered(tensors, dim)
-    return torch.cat([tensor.to(_on(destination)) for tensor in tensors], dim)
-
-
-def _gather_out(tensors: Any, out: Any, dim: int = 0) -> Any:
-    """`torch._C._gather_out`: copies tensors into the parts of `out`."""
-    expected = _gathered(tensors, dim)
-    if list(out.shape) != expected:
-        raise RuntimeError(
-            f"Expected out tensor to have shape {expected}, but got {list(out.shape)}"
-        )
-    for piece, source in zip(out.split([t.shape[dim] for t in tensors], dim), tensors, strict=True):
-        piece.copy_(source, non_blocking=True)
-    return out
-
-
-def _gathered(tensors: Any, dim: int) -> list[int]:
-    """The shape of tensors that are joined along a dimension.
-
-    Raises RuntimeError, as C++ does, for tensors that do not fit together.
-    """
-    if not tensors:
-        raise RuntimeError("Expected at least one tensor to gather from")
-    shape = list(tensors[0].shape)
-    dim = dim % len(shape) if shape else 0
-    for index, tensor in enumerate(tensors):
-        _check_device("input tensors to be CUDA tensors, but tensor", index, tensor)
-        if tensor.dim() != len(shape):
-            raise RuntimeError(
-                f"Expected all input tensors to have the same number of dimensions, but tensor at index {index}has "
-                f"{tensor.dim()} dimensions, (expected {len(shape)})"
-            )
-        if not _alike(list(tensor.shape), shape, dim):
-            expected = [tensor.shape[dim] if i == dim else size for i, size in enumerate(shape)]
-            raise RuntimeError(
-                f"Input tensor at index {index} has invalid shape {list(tensor.shape)}, but expected {expected}"
-            )
-    return [
-        sum(t.shape[dim] for t in tensors) if i == dim else size for i, size in enumerate(shape)
-    ]
+    content = torch.empty(shape, device=device, dtype=dtype or parameter.data.dtype)
+    parameter.__class__ = parameter.cls_to_become
+    give_content(parameter, content, parameter.requires_grad)
 
 
 class _GradAttribute(property):
@@ -357,53 +242,44 @@ class _GradAttribute(property):
     __name__ = "grad"
 
 
-def _parse_to(original: Any, *args: Any, **kwargs: Any) -> Any:
-    """The arguments of `Module.to`, read by torch.
+def _is_device_number(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _parse_arguments_of_to(original: Any, *args: Any, **kwargs: Any) -> Any:
+    """`torch._C._nn._parse_to`: the arguments of `Module.to`, read by torch.
 
     A number is a GPU's, which C++ would look for, so it is replaced by the device.
     """
-    if args and isinstance(args[0], int) and not isinstance(args[0], bool):
+    if args and _is_device_number(args[0]):
         args = (torch.device("cuda", args[0]), *args[1:])
-    if isinstance(number := kwargs.get("device"), int) and not isinstance(number, bool):
-        kwargs["device"] = torch.device("cuda", number)
+    device: Any = kwargs.get("device")
+    if _is_device_number(device):
+        kwargs["device"] = torch.device("cuda", device)
     return original(*args, **kwargs)
 
 
 @torch_patches()
-def _patches(opening: Opening) -> Iterator[Patch]:
-    """The patches of modules, parameters and `torch.cuda.comm`."""
-    yield around(find_internal("torch._C._nn"), "_parse_to", _parse_to)
+def _module_patches(opening: Opening) -> Iterator[Patch]:
+    """The patches of modules, parameters and gradients."""
+    yield around(find_internal("torch._C._nn"), "_parse_to", _parse_arguments_of_to)
     yield torch.Tensor, "grad", _GradAttribute(_grad.__get__, set_grad, _grad.__delete__)
-    yield nn.Module, "_apply", apply
-    yield (
-        nn.Parameter,
-        "__new__",
-        staticmethod(functools.partial(_new_parameter, nn.Parameter.__new__)),
-    )
-    yield around(UninitializedTensorMixin, "materialize", _materialize)
-    for function in (
-        _scatter,
-        _scatter_out,
-        _broadcast,
-        _broadcast_out,
-        _broadcast_coalesced,
-        _gather,
-        _gather_out,
-    ):
-        yield torch._C, function.__name__, function
-    yield torch.cuda.nccl, "is_available", lambda tensors: False  # `reduce_add` adds then
-    yield from _kernels_for_lists()
+    yield nn.Module, "_apply", _apply_to_module
+    new_parameter = functools.partial(_new_parameter, nn.Parameter.__new__)
+    yield nn.Parameter, "__new__", staticmethod(new_parameter)
+    yield around(UninitializedTensorMixin, "materialize", _materialize_parameter)
 
 
-def _kernels_for_lists() -> Iterator[Patch]:
+@torch_patches()
+def _patches_of_lists(opening: Opening) -> Iterator[Patch]:
     """The patches that let lists of device tensors be used as on a GPU.
 
     Gradient clipping and optimizers ask which classes and devices have kernels for such lists.
     """
-    devices = "_get_foreach_kernels_supported_devices"
-    for home in (foreach, swa_utils):
-        yield around(home, devices, lambda original: [*original(), "lazy"])
-    types = "_foreach_supported_types"
-    for home in (foreach, optimizer):
-        if not isinstance(home, Lacking) and hasattr(home, types):
-            yield home, types, [*getattr(home, types), *VIRTUAL]
+    for module in (_foreach_utils, _swa_utils):
+        name = "_get_foreach_kernels_supported_devices"
+        yield around(module, name, lambda original: [*original(), "lazy"])
+    for module in (_foreach_utils, _optimizer):
+        name = "_foreach_supported_types"
+        if not isinstance(module, Lacking) and hasattr(module, name):
+            yield module, name, [*getattr(module, name), *VIRTUAL]

@@ -17,7 +17,7 @@ from virtual_cuda.ops.dispatch import allocate, record_operation, require_open_d
 from virtual_cuda.ops.placement import HOST, record_copy
 from virtual_cuda.patching import Opening, Patch, torch_patches
 from virtual_cuda.torch_api import storage
-from virtual_cuda.torch_api.modules import exchange, set_grad
+from virtual_cuda.torch_api.modules import give_content, set_grad
 
 _Base: Final[Any] = torch.Tensor.__base__  # the class in C that torch.Tensor adds its methods to
 _text_of: Final = find_internal("torch._tensor_str._str", "printing a tensor")
@@ -30,26 +30,28 @@ def _set_data(self: Any, value: Any) -> None:
     Where a host tensor becomes a device tensor, or the other way round, its gradient stays where it
     is.
     """
-    mine = isinstance(self, Tensor)
-    theirs = isinstance(value, Tensor)
-    if mine is not theirs:
+    was_on_device = isinstance(self, Tensor)
+    is_on_device = isinstance(value, Tensor)
+    if was_on_device is not is_on_device:
         gradient = self.grad
-        kept = exchange(self, value.detach(), self.requires_grad)
+        moved = give_content(self, value.detach(), self.requires_grad)
         if gradient is not None:
-            kept.__dict__["_stray_grad"] = gradient  # `.data` moves, the gradient stays where it is
+            moved.__dict__["_stray_grad"] = gradient
         return
     _Base.data.__set__(self, value)
-    if mine:
-        self._inner, self._block = value._inner, value._block
+    if is_on_device:
+        self._inner = value._inner
+        self._block = value._block
 
 
 _DATA: Final = property(_Base.data.__get__, _set_data)
 
 
 class _Members:
-    """Everything that a device tensor has or does in its own way.
+    """Everything that a device tensor has or does in its own way, under torch's names.
 
-    It is copied into `Tensor`, which torch must find bare.
+    It is copied into `Tensor`, which torch must find bare. No object of this class is made: `self`
+    is a device tensor.
     """
 
     data = _DATA
@@ -62,8 +64,9 @@ class _Members:
 
     @property
     def grad(self: Any) -> Any:
-        stray = attributes_of(self).get("_stray_grad")
-        return _get_grad(self) if stray is None else stray
+        """The gradient; after `x.data` has moved to another device, the one left behind."""
+        left_behind = attributes_of(self).get("_stray_grad")
+        return _get_grad(self) if left_behind is None else left_behind
 
     @grad.setter
     def grad(self: Any, gradient: Any) -> None:
@@ -75,6 +78,10 @@ class _Members:
         self.grad = None
 
     def numpy(self: Any, *, force: bool = False) -> Any:
+        """The values as an array, only with `force`: that copies them to the host.
+
+        Raises CUDA's TypeError without.
+        """
         if self.layout is not torch.strided:
             return self._inner.numpy()  # refused for its layout
         if force:
@@ -95,17 +102,21 @@ class _Members:
                 "Can't get __cuda_array_interface__ on Variable that requires grad. "
                 "If gradients aren't required, use var.detach() to get Variable that doesn't require grad."
             )
+        strides = None
+        if not self.is_contiguous():
+            strides = tuple(step * self.element_size() for step in self.stride())
+        address = self.data_ptr() if self.numel() > 0 else 0
+        read_only = False
         return {
             "typestr": self._inner.numpy().dtype.str,
             "shape": tuple(self.shape),
-            "strides": None
-            if self.is_contiguous()
-            else tuple(s * self.element_size() for s in self.stride()),
-            "data": (self.data_ptr() if self.numel() > 0 else 0, False),
+            "strides": strides,
+            "data": (address, read_only),
             "version": 2,
         }
 
     def tolist(self: Any) -> Any:
+        """The values as nested lists; records the copy to the host, and the wait for it."""
         device = require_open_device(self)
         # As C++ does it: a copy to the host, read there.
         record_operation("aten._to_copy.default", device, 0)
@@ -133,12 +144,14 @@ class _Members:
             return type_name(self)
         if isinstance(dtype, torch.dtype):
             return self.to(dtype, non_blocking=non_blocking)
-        name = dtype if isinstance(dtype, str) else f"{dtype.__module__}.{dtype.__name__}"
+        type_named = dtype if isinstance(dtype, str) else f"{dtype.__module__}.{dtype.__name__}"
+        host_type = type_named.replace("torch.cuda.", "torch.")
         try:
-            wanted = torch.empty(0, device="cpu").type(name.replace("torch.cuda.", "torch.")).dtype
+            wanted = torch.empty(0, device="cpu").type(host_type).dtype
         except ValueError:
-            raise ValueError(f"invalid type: {name!r}") from None
-        return self.to(wanted) if "cuda" in name else self.cpu().to(wanted)
+            raise ValueError(f"invalid type: {type_named!r}") from None
+        source = self if "cuda" in type_named else self.cpu()
+        return source.to(wanted)
 
     def to(self: Any, *args: Any, **kwargs: Any) -> Any:
         """`torch.Tensor.to` as it is at the moment.
@@ -156,17 +169,19 @@ class _Members:
         """The tensor as torch prints one of a GPU; it can also be asked of a closed device."""
         if self._block.device.closed:
             return f"<tensor of shape {tuple(self.shape)} on a virtual device that is closed>"
-        shown = self
+        tensor = self
         if isinstance(self, Parameter):  # torch would nest the class names
-            shown = wrap(self._inner, self._block).requires_grad_(self.requires_grad)
+            tensor = wrap(self._inner, self._block).requires_grad_(self.requires_grad)
         with no_torch_function():
-            text: str = _text_of(shown, tensor_contents=tensor_contents)
+            text: str = _text_of(tensor, tensor_contents=tensor_contents)
         # torch prints the class name of what it takes for a foreign subclass
         if text.startswith("Tensor("):
             text = "tensor(" + text[len("Tensor(") :]
         if self.requires_grad and self.grad_fn is None and "requires_grad" not in text:
             text = text[:-1] + ", requires_grad=True)"
-        return "Parameter containing:\n" + text if isinstance(self, Parameter) else text
+        if isinstance(self, Parameter):
+            return "Parameter containing:\n" + text
+        return text
 
     def __format__(self: Any, spec: str) -> str:
         if self.dim() == 0 and not self.is_meta:
@@ -187,12 +202,15 @@ class _Members:
             raise without_lazy(error) or error from None
 
     def __copy__(self: Any) -> Any:
-        return _twin(self, self._inner, self._block)
+        return _new_like(self, self._inner, self._block)
 
     def __dir__(self: Any) -> list[str]:
-        kind = type(self)._student_class
-        names = {*dir(kind), *attributes_of(self)} - {"volatile", *HIDDEN_IN_TENSORS, *_OUTSIDE}
-        return sorted(names - {"__cuda_array_interface__"} if self.is_sparse else names)
+        """The names that a tensor on a GPU has; none of ours."""
+        names = {*dir(type(self)._student_class), *attributes_of(self)}
+        names -= {"volatile", *HIDDEN_IN_TENSORS, *_OURS_BUT_COPIED}
+        if self.is_sparse:
+            names.discard("__cuda_array_interface__")
+        return sorted(names)
 
     def __deepcopy__(self: Any, memo: dict[Any, Any]) -> Any:
         """A copy with memory of its own, its gradient and its attributes.
@@ -209,43 +227,30 @@ class _Members:
                 "torch.nn.utils.weight_norm usage, see https://github.com/pytorch/pytorch/pull/103001"
             )
         device = require_open_device(self)
+        _require_new_empty_of_class(self)
+        # Its values. A copy has the conjugate and negative bits resolved.
         inner = self._inner
-        if type(self) is not Tensor and not isinstance(self, torch.nn.Parameter):
-            with no_torch_function():
-                if type(self.new_empty([])) is not type(self):
-                    raise RuntimeError(_NO_COPY)
-        # A copy has the conjugate and negative bits resolved.
         if isinstance(self, torch.nn.Parameter) or inner.is_conj() or inner.is_neg():
-            fresh = inner.detach().clone(memory_format=torch.preserve_format)
-            block = allocate(device, fresh.untyped_storage().nbytes())
+            values = inner.detach().clone(memory_format=torch.preserve_format)
+            block = allocate(device, values.untyped_storage().nbytes())
         else:
-            # Shared by all tensors that look into the same storage, and by the storage itself;
-            # torch keeps it there.
-            storages = memo.setdefault("torch", {})
-            key = inner.untyped_storage()._cdata
-            if key not in storages:
-                copied = storage.as_bytes(inner.untyped_storage()).clone().untyped_storage()
-                storages[key] = storage.on_device(copied, allocate(device, copied.nbytes()))
-            copied = storages[key]
-            block = storages[key]._block
+            copied = _copy_storage_once(inner.untyped_storage(), device, memo)
+            block = copied._block
             where = inner.storage_offset(), inner.shape, inner.stride()
-            fresh = storage.host_set(torch.empty(0, dtype=inner.dtype), copied, *where)
-        # What else the tensor has.
-        twin = _twin(self, fresh, block)
+            values = storage.host_set(torch.empty(0, dtype=inner.dtype), copied, *where)
+        # Whatever else the tensor has.
+        result = _new_like(self, values, block)
         if self.grad is not None:
-            twin.grad = copy.deepcopy(self.grad, memo)
+            result.grad = copy.deepcopy(self.grad, memo)
         for name, value in list(self.__dict__.items()):
             if name not in HIDDEN_IN_TENSORS:
-                twin.__dict__[name] = copy.deepcopy(value, memo)
-        memo[id(self)] = twin
-        return twin
+                result.__dict__[name] = copy.deepcopy(value, memo)
+        memo[id(self)] = result
+        return result
 
 
 # Attributes that are ours, too, but that a copy takes along.
-_OUTSIDE: Final = (
-    "_stray_grad",
-    "_goes_to",
-)
+_OURS_BUT_COPIED: Final = ("_stray_grad", "_goes_to")
 _NO_COPY: Final = (
     "The default implementation of __deepcopy__() for non-wrapper subclasses only works for subclass types that "
     "implement new_empty() and for which that function returns another instance of the same subclass. You should "
@@ -254,26 +259,47 @@ _NO_COPY: Final = (
 )
 
 
-def _twin(tensor: Any, inner: torch.Tensor, block: Any) -> Any:
+def _require_new_empty_of_class(tensor: Any) -> None:
+    """Raise RuntimeError if `new_empty` of a student's class makes a tensor of another class."""
+    if type(tensor) is Tensor or isinstance(tensor, torch.nn.Parameter):
+        return
+    with no_torch_function():
+        if type(tensor.new_empty([])) is not type(tensor):
+            raise RuntimeError(_NO_COPY)
+
+
+def _copy_storage_once(original: Any, device: VirtualDevice, memo: dict[Any, Any]) -> Any:
+    """The copy of a storage within one `copy.deepcopy`; allocates memory for it at the first call.
+
+    All tensors that look into the same storage share it, and so does the storage itself: torch
+    keeps it in `memo`, under this key.
+    """
+    copies = memo.setdefault("torch", {})
+    key = original._cdata
+    if key not in copies:
+        copied = storage.as_bytes(original).clone().untyped_storage()
+        copies[key] = storage.on_device(copied, allocate(device, copied.nbytes()))
+    return copies[key]
+
+
+def _new_like(tensor: Any, inner: torch.Tensor, block: Any) -> Any:
     """A tensor of the class of `tensor` around other values."""
-    twin = wrap(inner, block)
-    twin.requires_grad_(tensor.requires_grad)
-    twin.__class__ = type(tensor)
-    return twin
+    result = wrap(inner, block)
+    result.requires_grad_(tensor.requires_grad)
+    result.__class__ = type(tensor)
+    return result
 
 
+# What every class has, and what is not to be copied into another one.
+_OF_EVERY_CLASS: Final = frozenset(
+    ("__module__", "__dict__", "__weakref__", "__doc__", "__annotations__", "__qualname__")
+)
 for _name, _value in vars(_Members).items():
-    if _name not in (
-        "__module__",
-        "__dict__",
-        "__weakref__",
-        "__doc__",
-        "__annotations__",
-        "__qualname__",
-    ):
+    if _name not in _OF_EVERY_CLASS:
         setattr(Tensor, _name, _value)
 
 
 @torch_patches()
-def _patches(opening: Opening) -> list[Patch]:
+def _data_patch(opening: Opening) -> list[Patch]:
+    """The patch of `Tensor.data`, for host tensors that become device tensors by it."""
     return [(torch.Tensor, "data", _DATA)]

@@ -1,0 +1,67 @@
+"""Notes in the ledger from where on products of float32 may use tensor cores (TF32).
+
+The modelled clock reads that: with TF32 a product takes less time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from time import perf_counter
+from typing import Any, Final
+
+import torch
+
+from virtual_cuda.device.state import VirtualGpu
+from virtual_cuda.ledger.rows import StreamRow
+from virtual_cuda.patching import Opening, Patch, torch_patches
+from virtual_cuda.torch_api.streams import note_in_ledger
+
+# The functions of C++ that set it; some releases of torch have not all of them.
+_SETTERS: Final = (
+    "_set_cublas_allow_tf32",
+    "_set_float32_matmul_precision",
+    "_set_fp32_precision_setter",
+)
+
+
+def is_tf32_allowed() -> bool:
+    """True if products of float32 may use tensor cores.
+
+    torch's old name for this may raise once the new one was used.
+    """
+    return bool(torch.backends.cuda.matmul.fp32_precision == "tf32")
+
+
+def _note_changes_by(setter: Any) -> Any:
+    """A function that calls `setter`, and notes in the ledger if TF32 has been turned on or off."""
+
+    def set_and_note(*args: Any) -> Any:
+        before = is_tf32_allowed()
+        result = setter(*args)
+        after = is_tf32_allowed()
+        if after is not before:
+            note_in_ledger("tf32", argument=int(after))
+        return result
+
+    return set_and_note
+
+
+def _note_if_allowed_before(gpu: VirtualGpu) -> tuple[Patch, ...]:
+    """Note in a new device's ledger that TF32 was allowed before it opened.
+
+    Returns no patches.
+    """
+    if is_tf32_allowed():
+        row = StreamRow(perf_counter(), None, None, "cuda:0", 0, "tf32", 1)
+        gpu.ledger.rows.append(row)
+    return ()
+
+
+@torch_patches()
+def _tf32_patches(opening: Opening) -> Iterator[Patch]:
+    """The patches of the functions in C++ that allow or forbid TF32."""
+    opening.again.append(_note_if_allowed_before)
+    _note_if_allowed_before(opening.gpu)
+    for name in _SETTERS:
+        if hasattr(torch._C, name):
+            yield torch._C, name, _note_changes_by(getattr(torch._C, name))
