@@ -48,7 +48,7 @@ from virtual_cuda.patching import around, patch
 from virtual_cuda.sizes import format_size, parse_size
 
 if TYPE_CHECKING:
-    from virtual_cuda.devices import DeviceKind
+    from virtual_cuda.device_kinds import DeviceKind
 
 PACKAGE: Final = os.path.join(os.path.dirname(os.path.abspath(__file__)), "")
 DESCRIPTION: Final = """\

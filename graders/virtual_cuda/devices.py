@@ -20,6 +20,7 @@ import torch.utils.data
 from virtual_cuda import ops, torch_api
 from virtual_cuda.clock.gpu_models import gpu_named
 from virtual_cuda.device.state import MOST_DEVICES, VirtualGpu, now
+from virtual_cuda.device_kinds import KIND_TITLES, REAL_GPUS, DeviceChoice
 from virtual_cuda.errors import (
     BadDeviceCount,
     NoSuchDevice,
@@ -48,19 +49,12 @@ from virtual_cuda.torch_api import compatibility
 from virtual_cuda.torch_api.creation import register_kernels, withdraw_kernels
 from virtual_cuda.torch_api.imports import OriginalImports, few_imports
 
-DeviceKind = Literal["auto", "virtual", "cuda", "mps", "cpu"]
 CLOCKS: Final = ("measured", "modelled")
 
 # Not `torch.multiprocessing.spawn`: the package has a function of that name.
 spawned: Final[Any] = sys.modules["torch.multiprocessing.spawn"]
 _pinning: Final = find_internal("torch.utils.data._utils.pin_memory")
 _real_gpus: Final = functools.cache(torch.cuda.device_count)
-_NAMES: Final = {
-    "virtual": "the virtual CUDA device",
-    "cuda": "CUDA",
-    "mps": "MPS",
-    "cpu": "the plain CPU",
-}
 
 # Every module registers its patches of torch when it is imported.
 for _package in (ops, torch_api):
@@ -276,7 +270,7 @@ def _watch_forks() -> None:
 class OpenDevice:
     """The device student code is told to use, and the ledger of what it does there."""
 
-    kind: str  # "virtual", "cuda", "mps" or "cpu"
+    kind: str  # one of DEVICE_KINDS
     device: torch.device  # equal to the device of a tensor there
     ledger: Ledger
     why: str  # one sentence: why this device
@@ -288,7 +282,7 @@ def choose_device(kind: str, devices: int = 1) -> tuple[str, str]:
     For "auto" it is "cuda" if this machine has enough GPUs, else "virtual".
     """
     if kind != "auto":
-        return str(kind), f"{_NAMES.get(kind, kind)} was asked for"
+        return str(kind), f"{KIND_TITLES.get(kind, kind)} was asked for"
     kept.restore()
     found = device_count("cuda")
     if found >= devices:
@@ -301,15 +295,15 @@ def choose_device(kind: str, devices: int = 1) -> tuple[str, str]:
     if found:
         return (
             "virtual",
-            f"only {found} of the {devices} GPUs asked for here, so {_NAMES['virtual']}",
+            f"only {found} of the {devices} GPUs asked for here, so {KIND_TITLES['virtual']}",
         )
     # MPS is not chosen even where there is one: it has neither pinned memory nor peaks.
-    return "virtual", f"no GPU here, so {_NAMES['virtual']}"
+    return "virtual", f"no GPU here, so {KIND_TITLES['virtual']}"
 
 
 @contextlib.contextmanager
 def open_device(
-    kind: DeviceKind = "auto",
+    kind: DeviceChoice = "auto",
     devices: int = 1,
     memory: int | str | None = None,
     gpu: str | None = None,
@@ -329,7 +323,7 @@ def open_device(
         with virtual_cuda(devices, memory, gpu=gpu) as opened:
             yield OpenDevice(chosen, torch.device("cuda", 0), opened.ledger, why)
         return
-    if chosen in ("cuda", "mps") and 0 < device_count(chosen) < devices:
+    if chosen in REAL_GPUS and 0 < device_count(chosen) < devices:
         raise NoSuchDevice(chosen, devices, device_count(chosen))
     with real_device(chosen) as real:
         yield OpenDevice(chosen, real.device, real.ledger, why)

@@ -6,6 +6,8 @@ import sys
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+from virtual_cuda.device_kinds import DEVICE_CHOICES, DEVICE_TYPES
+
 
 class VirtualCudaError(Exception):
     """Any error that this package raises on purpose. One that carries data has a `text` with places for it."""
@@ -96,8 +98,9 @@ class NoSuchDevice(DeviceError):
         return f"this machine has no {self.kind!r} device that torch can use"
 
     def __str__(self) -> str:
-        if self.kind not in ("cuda", "mps", "cpu"):
-            return f'there is no device {self.kind!r}; choose "auto", "virtual", "cuda", "mps" or "cpu"'
+        if self.kind not in DEVICE_TYPES:
+            *most, last = (f'"{choice}"' for choice in DEVICE_CHOICES)
+            return f"there is no device {self.kind!r}; choose {', '.join(most)} or {last}"
         return f'{self.missing}; choose "virtual" for a CUDA device that needs no GPU'
 
 

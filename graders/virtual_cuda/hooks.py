@@ -21,6 +21,10 @@ if TYPE_CHECKING:
     from virtual_cuda.device.tensor import device_classes as device_classes
     from virtual_cuda.device.tensor import operator_hooks as operator_hooks
     from virtual_cuda.device.tensor import operators_run as operators_run
+    from virtual_cuda.device_kinds import DEVICE_CHOICES as DEVICE_CHOICES
+    from virtual_cuda.device_kinds import DEVICE_KINDS as DEVICE_KINDS
+    from virtual_cuda.device_kinds import DEVICE_TYPES as DEVICE_TYPES
+    from virtual_cuda.device_kinds import REAL_GPUS as REAL_GPUS
     from virtual_cuda.devices import choose_device as choose_device
     from virtual_cuda.devices import keep_patches as keep_patches
     from virtual_cuda.modelled_time import ModelledTime as ModelledTime
@@ -45,10 +49,14 @@ if TYPE_CHECKING:
 _HOMES: Final = {
     "CUDAGraph": "torch_api.graphs",
     "CYCLES_PER_SECOND": "clock.lanes",
+    "DEVICE_CHOICES": "device_kinds",
+    "DEVICE_KINDS": "device_kinds",
+    "DEVICE_TYPES": "device_kinds",
     "ITEM_SIZES": "sizes",
     "ModelledTime": "modelled_time",
     "Parameter": "device.tensor",
     "Patch": "patching",
+    "REAL_GPUS": "device_kinds",
     "Tensor": "device.tensor",
     "USUAL_GPU": "clock.gpu_models",
     "choose_device": "devices",

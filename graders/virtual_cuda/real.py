@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 import torch
 import torch.utils.data.dataloader as loading
 
+from virtual_cuda.device_kinds import DEVICE_TYPES
 from virtual_cuda.errors import NoSuchDevice
 from virtual_cuda.internals import find_internal, require_internal
 from virtual_cuda.ledger.ledger import Ledger
@@ -52,7 +53,6 @@ _set_tf32_in_cudnn: Final = find_internal(
 )
 _has_kernel: Final = find_internal("torch._C._dispatch_has_kernel_for_dispatch_key", _REAL)
 _COMPOSITE: Final = find_internal("torch._C.DispatchKey.CompositeImplicitAutograd", _REAL)
-KINDS: Final = ("cuda", "mps", "cpu")
 
 
 class RealDevice:
@@ -164,7 +164,7 @@ def real_device(kind: str = "cuda") -> Iterator[RealDevice]:
     NoSuchDevice and AlreadyOpen.
     """
     kept.restore()
-    if kind not in KINDS or not device_count(kind):
+    if kind not in DEVICE_TYPES or not device_count(kind):
         raise NoSuchDevice(kind)
     with contextlib.ExitStack() as undo:
         undo.enter_context(claim(f"real {kind} device"))

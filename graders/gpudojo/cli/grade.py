@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, get_args
 
 import click
+from virtual_cuda.hooks import DEVICE_KINDS
 
 from gpudojo.cli.options import (
     EXISTING_FILE,
@@ -33,7 +34,6 @@ if TYPE_CHECKING:
     from gpudojo.classes.grading_options import GradingOptions
     from gpudojo.classes.runners import Runner
 
-DEVICES: Final = click.Choice(["virtual", "cuda", "mps", "cpu"])
 REFERENCE: Final = "The folder of reference solutions (default: reference/DAY of the repository)."
 # Options that are as in the last run where they are not given, and their names in GradingOptions.
 KEPT_OPTIONS: Final = {
@@ -58,7 +58,11 @@ WAIT: Final = "Seconds to wait for a scheduler or workers that are gone."
 )
 @day_option
 @click.option(
-    "--bench", default="virtual", show_default=True, type=DEVICES, help="Where student code runs."
+    "--bench",
+    default="virtual",
+    show_default=True,
+    type=click.Choice(DEVICE_KINDS),
+    help="Where student code runs.",
 )
 @seed_option(
     help="A secret the scenarios are drawn from (default: the one of the last run, or a new one)."

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 import click
 from rich.console import Console, RenderableType
+from virtual_cuda.hooks import DEVICE_CHOICES, REAL_GPUS
 
 from gpudojo import __version__
 from gpudojo.cli import Interrupted
@@ -52,7 +53,6 @@ def run(arguments: tuple[str, ...]) -> None:
         raise Interrupted from None
 
 
-BENCHES = ("auto", "virtual", "cuda", "mps", "cpu")
 FULL_SCREEN_NEEDS = "The full-screen app needs two more packages: pip install 'gpudojo[watch]'"
 
 
@@ -68,7 +68,10 @@ FULL_SCREEN_NEEDS = "The full-screen app needs two more packages: pip install 'g
     help="With --plain: show the first N hints.",
 )
 @click.option(
-    "--bench", default="auto", type=click.Choice(BENCHES), help="The device that your code runs on."
+    "--bench",
+    default="auto",
+    type=click.Choice(DEVICE_CHOICES),
+    help="The device that your code runs on.",
 )
 def watch(path: Path, plain: bool, hints: int, bench: str) -> None:
     """Grade what you save, at once, and show the first thing to fix.
@@ -94,7 +97,7 @@ def watch(path: Path, plain: bool, hints: int, bench: str) -> None:
 
 def _refuse_missing_device(bench: str) -> None:
     """Raises ClickException for a real device that this machine does not have."""
-    if bench not in ("cuda", "mps"):
+    if bench not in REAL_GPUS:
         return
     from virtual_cuda.errors import NoSuchDevice
     from virtual_cuda.hooks import device_count  # only here: it needs torch

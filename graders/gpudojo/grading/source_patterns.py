@@ -11,10 +11,11 @@ import ast
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from typing import Any, Final
 
+from virtual_cuda.hooks import DEVICE_TYPES
+
 from gpudojo.model.exercise import PLACES, pattern_key
 
 MOST_PATTERNS: Final = 120  # of one function
-DEVICES: Final = ("cuda", "mps", "cpu")
 LONGEST_TEXT: Final = 12  # characters of a text that is compared
 Patterns = Iterator[tuple[str, int]]  # each with its line
 _SCOPES: Final = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)
@@ -158,7 +159,7 @@ def _device_names(statement: ast.stmt) -> Iterator[str]:
     if not isinstance(statement.value, ast.Constant | ast.IfExp | ast.Call):
         return
     for node in ast.walk(statement.value):
-        if isinstance(node, ast.Constant) and str(node.value).partition(":")[0] in DEVICES:
+        if isinstance(node, ast.Constant) and str(node.value).partition(":")[0] in DEVICE_TYPES:
             yield from _names_set(statement.targets)
             return
 
@@ -339,7 +340,7 @@ class _PatternReader:
             return
         comparing = self._comparing(node)
         kind = value.partition(":")[0]
-        if kind in DEVICES:
+        if kind in DEVICE_TYPES:
             if node not in self.keys:  # `there["cuda"]` looks something up
                 yield f'{comparing}"{kind}"', node.lineno
         elif comparing and len(value) <= LONGEST_TEXT:

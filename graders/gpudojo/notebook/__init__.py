@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from virtual_cuda.errors import NoSuchDevice
+from virtual_cuda.hooks import DEVICE_CHOICES, REAL_GPUS
 
 from gpudojo.grading import load
 from gpudojo.grading.engine import FileGrader
@@ -84,9 +85,8 @@ def make_report(
 
     if hints is not None and (isinstance(hints, bool) or not isinstance(hints, int)):
         return CheckReport(said=(f"hints is a number, as in hints=2, not {type(hints).__name__}.",))
-    if bench not in ("auto", "virtual", "cpu", "cuda", "mps") or (
-        bench in ("cuda", "mps") and not device_count(bench)
-    ):
+    missing = bench in REAL_GPUS and not device_count(bench)
+    if bench not in DEVICE_CHOICES or missing:
         return CheckReport(said=(f"{NoSuchDevice(bench)}.",))
     # Which functions are to be checked, and what to say of things that are none.
     tasks = _tasks_by_name()

@@ -1,6 +1,6 @@
 """The pytest plugin: collects exercise files and runs their checks.
 
-Every pytest run in an environment with gpudojo imports this module, so it imports nothing else of
+Every pytest run in an environment with gpudojo imports this module, so it imports only a list of
 ours. The rest is loaded with the first exercise file.
 """
 
@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import pytest
+from virtual_cuda.hooks import DEVICE_CHOICES
 
 if TYPE_CHECKING:
     from gpudojo.pytest_plugin.hooks import ExerciseHooks
@@ -33,7 +34,7 @@ def _parse_count(text: str) -> int:
 
 OPTIONS: Final[dict[str, dict[str, Any]]] = {
     "bench": {
-        "choices": ("auto", "virtual", "cuda", "mps", "cpu"),
+        "choices": DEVICE_CHOICES,
         "default": "auto",
         "help": "device that student code runs on; "
         "auto: the real GPU if there is one, else the virtual GPU",

@@ -13,6 +13,7 @@ from typing import Any, Final, NamedTuple
 import msgspec
 import pytest
 from virtual_cuda.errors import NoSuchDevice
+from virtual_cuda.hooks import REAL_GPUS
 
 from gpudojo.grading import references
 from gpudojo.grading.feedback import describe_line
@@ -147,7 +148,7 @@ class ExerciseHooks:
         asked = str(self.config.getoption("dojo_bench"))
         bench = option_name(self.config, "bench")
         kind, why = choose_device(asked)
-        if kind in ("cuda", "mps") and not device_count(kind):
+        if kind in REAL_GPUS and not device_count(kind):
             raise pytest.UsageError(f"{bench} {asked}: {NoSuchDevice(kind)}")
         # The files can be judged on this device with this seed.
         seed = collection.seed_of(self.config)

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import Final, TypeVar, get_args
 
+from virtual_cuda.device_kinds import DEVICE_TYPES
 from virtual_cuda.errors import UnknownInLedger
 from virtual_cuda.ledger.records import (
     Allocation,
@@ -34,7 +35,6 @@ K = TypeVar("K")
 R = TypeVar("R", bound=Record)
 
 DIRECTIONS: Final = get_args(Direction)
-DEVICE_TYPES: Final = ("cuda", "mps", "cpu")
 AUTOCAST_DTYPES: Final = ("float16", "bfloat16", "float32", "float64")
 SCALER_CALLS: Final = ("scale", "unscale_", "step", "update")
 
