@@ -6,11 +6,10 @@ import ast
 import types
 from typing import Any, Final
 
+from gpudojo.grading.syntax import SCOPES, parts_of_statement
 from gpudojo.model.exercise import Lines
 
 MOST_RUNS: Final = 400  # of lines that follow each other, kept of one call
-_SCOPES: Final = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)
-_BODIES: Final = ("body", "handlers", "orelse", "finalbody", "cases")
 _MARK: Final = "\0ran"  # stands for `RAN` until the code is compiled
 # The lines executed since they were taken last, each pair the first and last of a run. Its class
 # can be a constant of code, which must be hashable. A set's own `add` costs next to nothing.
@@ -27,58 +26,58 @@ def compile_with_marks(tree: ast.Module, name: str) -> types.CodeType:
     what `compile` raises.
     """
     for function in _functions_in(tree):
-        first_statement = function.body[0]
-        has_docstring = isinstance(first_statement, ast.Expr) and isinstance(
-            first_statement.value, ast.Constant
-        )
-        start = 1 if has_docstring else 0
-        decorators = [decorator.lineno for decorator in function.decorator_list]
-        first_line = min([function.lineno, *decorators])
+        start = 1 if _begins_with_constant(function) else 0
+        first_line = function.lineno
+        for decorator in function.decorator_list:
+            first_line = min(first_line, decorator.lineno)
         function.body[start:] = _with_marks(function.body[start:], first=first_line)
     return _with_set_for_mark(compile(tree, name, "exec"))
+
+
+def _begins_with_constant(function: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
+    """True if a function has a docstring, or `...` in its place."""
+    match function.body[0]:
+        case ast.Expr(value=ast.Constant()):
+            return True
+    return False
 
 
 def _functions_in(tree: ast.Module) -> list[ast.FunctionDef | ast.AsyncFunctionDef]:
     """All functions of a file, also those inside of others and of classes."""
     functions = []
-    waiting: list[Any] = list(tree.body)
+    waiting: list[ast.AST] = list(tree.body)
     while waiting:
         node = waiting.pop()
-        waiting += _parts_of(node)
+        waiting += parts_of_statement(node)
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             functions.append(node)
     return functions
 
 
-def _parts_of(statement: Any) -> list[Any]:
-    """The statements, handlers and cases inside a statement."""
-    return [part for name in _BODIES for part in getattr(statement, name, ())]
-
-
 def _with_marks(
-    body: list[ast.stmt], each: bool = False, first: int | None = None
+    body: list[ast.stmt], caught: bool = False, first: int | None = None
 ) -> list[ast.stmt]:
-    """The statements with marks before them.
+    """The statements with marks before them; those inside them get marks, too.
 
-    `each` puts one before every statement: where errors are caught, any may be the last one that
+    `caught` puts one before every statement: where errors are caught, any may be the last one that
     is executed. `first` is the line at which the first run begins, if that is not a statement's.
     """
-    found: list[ast.stmt] = []
+    marked: list[ast.stmt] = []
     mark: Any = None  # of the run that is not at its end; its value is the pair of lines
     for statement in body:
-        inside = _parts_of(statement)
+        inside = parts_of_statement(statement)
         last = _last_line_of_header(statement, inside)
         if mark is None:
-            mark = _add_mark(found, statement, first or statement.lineno, last)
+            mark = _add_mark(marked, statement, first or statement.lineno, last)
         else:
             mark.value = (mark.value[0], last)
-        if inside and not isinstance(statement, _SCOPES):
-            _mark_inside(found, statement, each or isinstance(statement, ast.Try))
-        if inside or each:  # the run ends here
+        if inside and not isinstance(statement, SCOPES):
+            _mark_inside(marked, statement, caught or isinstance(statement, ast.Try))
+        if inside or caught:  # the run ends here
             mark = None
             first = None
-        found.append(statement)
-    return found
+        marked.append(statement)
+    return marked
 
 
 def _last_line_of_header(statement: ast.stmt, inside: list[Any]) -> int:
@@ -89,11 +88,11 @@ def _last_line_of_header(statement: ast.stmt, inside: list[Any]) -> int:
     return max(statement.lineno, min(lines, default=0) - 1)
 
 
-def _mark_inside(found: list[ast.stmt], statement: Any, caught: bool) -> None:
+def _mark_inside(marked: list[ast.stmt], statement: Any, caught: bool) -> None:
     """Put marks into the blocks of a statement.
 
     Changes the statement. `caught` tells whether errors in the blocks are caught. The line of an
-    `except` is marked before the statement, in `found`: the `try` asks it whether it catches an
+    `except` is marked before the statement, in `marked`: the `try` asks it whether it catches an
     error.
     """
     for name in ("body", "orelse", "finalbody"):
@@ -101,33 +100,31 @@ def _mark_inside(found: list[ast.stmt], statement: Any, caught: bool) -> None:
         if block:
             setattr(statement, name, _with_marks(block, caught))
     for handler in getattr(statement, "handlers", ()):
-        _add_mark(found, statement, handler.lineno, handler.lineno)
+        _add_mark(marked, statement, handler.lineno, handler.lineno)
         handler.body = _with_marks(handler.body, caught, handler.lineno)
     for case in getattr(statement, "cases", ()):
         case.body = _with_marks(case.body, caught, case.pattern.lineno)
 
 
-def _add_mark(found: list[ast.stmt], before: ast.stmt, first: int, last: int) -> ast.Constant:
-    """Add a mark to the statements `found`, and return the constant in it that has the lines."""
+def _add_mark(marked: list[ast.stmt], before: ast.stmt, first: int, last: int) -> ast.Constant:
+    """Add a mark to the statements `marked`, and return the constant in it that has the lines."""
     place: dict[str, Any] = {"lineno": before.lineno, "col_offset": before.col_offset}
     lines: Any = ast.Constant(0, **place)
     lines.value = (first, last)
     add = ast.Attribute(ast.Constant(_MARK, **place), "add", ast.Load(), **place)
     call = ast.Call(add, [lines], [], **place)
-    found.append(ast.Expr(call, **place))
+    marked.append(ast.Expr(call, **place))
     return lines  # type: ignore[no-any-return]
 
 
 def _with_set_for_mark(code: types.CodeType) -> types.CodeType:
     """The code with the set `RAN` in the place of its mark, also in the functions inside it."""
-    constants: list[Any] = []
-    for constant in code.co_consts:
+    constants = list(code.co_consts)
+    for index, constant in enumerate(constants):
         if type(constant) is str and constant == _MARK:
-            constants.append(RAN)
+            constants[index] = RAN
         elif isinstance(constant, types.CodeType):
-            constants.append(_with_set_for_mark(constant))
-        else:
-            constants.append(constant)
+            constants[index] = _with_set_for_mark(constant)
     return code.replace(co_consts=tuple(constants))
 
 
@@ -137,15 +134,19 @@ def take_executed_lines(error_line: int | None = None) -> Lines:
     Empties `RAN`. Where an error ended a run, its lines after that of the error are left out.
     Student code can reach `RAN`: what is no pair of numbers is left out too.
     """
-    found = []
+    runs = []
     for run in RAN.copy():
-        if type(run) is not tuple or len(run) != 2:
+        if not _is_pair_of_lines(run):
             continue
         first, last = run
-        if type(first) is not int or type(last) is not int:
-            continue
         if error_line is not None and first <= error_line:
             last = min(last, error_line)
-        found.append((first, last))
+        runs.append((first, last))
     RAN.clear()
-    return tuple(sorted(found)[:MOST_RUNS])
+    return tuple(sorted(runs)[:MOST_RUNS])
+
+
+def _is_pair_of_lines(run: Any) -> bool:
+    if type(run) is not tuple or len(run) != 2:
+        return False
+    return type(run[0]) is int and type(run[1]) is int

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator
 from typing import Final
 
-from gpudojo.grading.source_patterns import nodes_in
+from gpudojo.grading.syntax import nodes_in
 
 # What torch is asked, and what asks by itself when it is made.
 QUESTIONS: Final = frozenset(

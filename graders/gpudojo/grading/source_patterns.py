@@ -1,8 +1,43 @@
 """Finds patterns in the source of a function, with their lines: where a mistake can be shown.
 
 A check, a misconception or advice names patterns; `line_to_show` in `gpudojo.model.exercise`
-chooses the line of one. The docstring of `pattern_lines` lists the patterns. Which syntax makes
-which pattern is one method of `_PatternReader` for each kind of node; `_READERS` is their table.
+chooses the line of one. The patterns are:
+
+    to(              a call of a function or method
+    without flag     a call that does not pass on a parameter of a function of the file
+    pin_memory=      an argument, at the line where its value is made
+    flag=True        an argument or a default
+    .shape           an attribute
+    .grad =          an attribute that is set
+    [] =             an item that is set
+    device =         a parameter that gets another value
+    global device    a device of the file, in a function that is given one
+    "cuda"           a text that names a type of device
+    == "mean"        a text, or an attribute, in a comparison
+    ==               a comparison of variables
+    number 0.5       a float
+    numbers 0.5, 1   a list of floats
+    [::-1]           a slice with a negative step
+    /                an operator
+    / number         a fixed divisor, at the line where it is made
+    += f(            the result of a call that is added to something
+    in place         a statement that writes into a parameter or a view of it
+    made on cpu      a new tensor without a device
+    if name          what a condition with this name decides on
+    for              a loop or a comprehension; likewise `continue` (or `break`), `except`,
+                     `raise`, `lambda`
+    @                a decorator
+    unused f(        a call whose result is dropped; likewise `unused /`
+    unused itself(   a function that calls itself and drops the result
+    eval not called  a method that is named and not called
+    return           a `return`; without any, the last statement
+    no return        a function that returns nothing, at its first line
+    end              an `if` or a loop that ends a function
+    leaves loop      a `return` or `break` in a loop
+    ["key"]          a key of a dict at the top of the file
+
+Which syntax makes which pattern is one method of `_PatternReader` for each kind of node; `_READERS`
+is their table.
 """
 
 from __future__ import annotations
@@ -13,13 +48,27 @@ from typing import Any, Final
 
 from virtual_cuda.hooks import DEVICE_TYPES
 
+from gpudojo.grading.syntax import (
+    boolean_defaults,
+    first_name,
+    functions_called,
+    gives_value,
+    guarded_lines,
+    lines_leaving_loops,
+    lines_of_returns,
+    names_among,
+    names_in,
+    nodes_in,
+    parameters_not_passed,
+    statements_in,
+    viewed_name,
+    words_in,
+)
 from gpudojo.model.exercise import PLACES, pattern_key
 
 MOST_PATTERNS: Final = 120  # of one function
 LONGEST_TEXT: Final = 12  # characters of a text that is compared
 Patterns = Iterator[tuple[str, int]]  # each with its line
-_SCOPES: Final = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)
-_BODIES: Final = ("body", "handlers", "orelse", "finalbody", "cases")
 _SIGNS: Final[dict[type[ast.operator], str]] = {
     ast.Div: "/",
     ast.FloorDiv: "//",
@@ -27,11 +76,6 @@ _SIGNS: Final[dict[type[ast.operator], str]] = {
     ast.Sub: "-",
     ast.Mult: "*",
 }
-# Methods and attributes that are a view of the tensor.
-_VIEWS: Final = frozenset(
-    "unbind view reshape permute transpose movedim moveaxis swapaxes squeeze unsqueeze select "
-    "narrow split chunk flatten unflatten expand detach values items T mT data".split()
-)
 # Functions that make a tensor on the CPU unless they are told where.
 _MAKERS: Final = frozenset(
     "tensor as_tensor from_numpy zeros ones full empty eye arange linspace rand randn randint "
@@ -39,42 +83,29 @@ _MAKERS: Final = frozenset(
 )
 _MOVERS: Final = frozenset({"to", "cuda", "type_as"})
 _QUESTIONS: Final = frozenset({"is_available", "is_built", "is_initialized", "device_count"})
-# Nodes, and fields of nodes, that hold nothing a pattern is read from.
-_LEAVES: Final = frozenset({ast.Name, ast.Constant, ast.Pass, ast.Break, ast.Continue})
-_SKIPPED_FIELDS: Final = frozenset(
-    {"ctx", "op", "ops", "id", "attr", "name", "lineno", "type_comment", "returns"}
-)
 
 
 def pattern_lines(statements: Iterable[ast.stmt]) -> dict[str, int]:
     """The line of each pattern in a file's functions and dicts, by `pattern_key`.
 
-    A function has the patterns of its own source and of the helpers that it names; a dict that
-    gets a name has its keys. Patterns are, for example, `to(` for a call, `.shape` for an
-    attribute, `.grad =` for one that is set, `"cuda"`, `for`, `except`, `raise`, `lambda`,
-    `return`, `end` for an `if` or a loop with nothing after it, `leaves loop` for a `return` or
-    `break` in a loop, `/`, `/ number` for the line where a fixed divisor is made, `==` between
-    variables, `@` for a decorator, `device =` for a parameter that gets another value,
-    `pin_memory=` for the line where an argument's value is made, `flag=True`, `without flag` for a
-    call that does not pass on a parameter, `+= f(` where the result of a call is added,
-    `unused no_grad(`, `unused /` and `eval not called` for statements without an effect,
-    `in place` for one that writes into a parameter or a view of it, `made on cpu` for a new tensor
-    without a device, `unused itself(` for a function that calls itself and drops the result,
-    `number 0.5`, `numbers 0.5, 1` for a list, `[::-1]`.
+    The docstring of the module lists the patterns. A function has those of its own source and of
+    the helpers that it names; a dict that gets a name has its keys.
 
-    The second place of one is `to( 2`. The line of the condition that decides whether line 8 runs
-    is under `guard 8`.
+    The second place of a pattern is `to( 2`. The line of the condition that decides whether line 8
+    runs is under `guard 8`.
     """
     # What is in the file: its functions, the names of devices, and dicts with their keys.
-    statements = list(statements)
-    functions = {each.name: each for each in statements if isinstance(each, ast.FunctionDef)}
-    nodes = {}
+    functions: dict[str, ast.FunctionDef] = {}
+    nodes: dict[str, list[ast.AST]] = {}  # of each function and class
     devices: set[str] = set()
     found: dict[str, int] = {}
     for statement in statements:
+        if isinstance(statement, ast.FunctionDef):
+            functions[statement.name] = statement
         if isinstance(statement, ast.FunctionDef | ast.ClassDef):
             nodes[statement.name] = nodes_in(statement)
-        devices.update(_device_names(statement))
+        if isinstance(statement, ast.Assign) and _names_a_device(statement.value):
+            devices.update(names_among(statement.targets))
         for name, key, line in _keys_of_dict(statement):
             found[pattern_key(name, key)] = line
     # The patterns of each function and class, and then of each function with its helpers.
@@ -82,14 +113,14 @@ def pattern_lines(statements: Iterable[ast.stmt]) -> dict[str, int]:
     for name, inside in nodes.items():
         patterns[name] = list(_PatternReader(inside, functions, devices).read())
     for name, node in functions.items():
-        with_helpers = [name, *_helpers(name, nodes)]
+        with_helpers = [name, *_helpers_of(name, nodes)]
         numbered = _numbered_places(node, [patterns[each] for each in with_helpers])
         for pattern, line in numbered[:MOST_PATTERNS]:
             found[pattern_key(name, pattern)] = line
     # How each function ends, and the conditions around its lines.
     for name, node in functions.items():
         found.update(_patterns_of_the_end(name, node))
-        for line, condition in _guards(node.body):
+        for line, condition in guarded_lines(node.body):
             found[f"guard {line}"] = condition
     return found
 
@@ -99,24 +130,25 @@ def _numbered_places(
 ) -> list[tuple[str, int]]:
     """Each pattern with its lines, the second and later ones numbered: `to(`, `to( 2`."""
     places: dict[str, list[int]] = {
-        "return": _lines_of_returns(function),
-        "leaves loop": list(_lines_leaving_loops(function.body))[:PLACES],
+        "return": lines_of_returns(function)[-PLACES:],
+        "leaves loop": list(lines_leaving_loops(function.body))[:PLACES],
     }
-    for of_one in patterns:
-        for pattern, line in of_one:
+    for of_one_function in patterns:
+        for pattern, line in of_one_function:
             lines = places.setdefault(pattern, [])
             if line not in lines and len(lines) < PLACES:
                 lines.append(line)
     numbered = []
     for pattern, lines in places.items():
         for number, line in enumerate(lines, 1):
-            numbered.append((pattern if number == 1 else f"{pattern} {number}", line))
+            key = pattern if number == 1 else f"{pattern} {number}"
+            numbered.append((key, line))
     return numbered
 
 
 def _patterns_of_the_end(name: str, function: ast.FunctionDef) -> dict[str, int]:
     """`no return` for a function that returns nothing, `end` for one that ends in an `if`."""
-    if not any(_gives_a_value(each) for each in _statements_in(function.body)):
+    if not any(gives_value(statement) for statement in statements_in(function.body)):
         return {pattern_key(name, "no return"): function.lineno}
     last = function.body[-1]
     if isinstance(last, ast.If | ast.For | ast.While) and not last.orelse:
@@ -125,62 +157,112 @@ def _patterns_of_the_end(name: str, function: ast.FunctionDef) -> dict[str, int]
 
 
 def _keys_of_dict(statement: ast.stmt) -> Iterator[tuple[str, str, int]]:
-    """Of a dict that gets a name: the name, `["key"]` and the line of each key."""
-    if not isinstance(statement, ast.Assign | ast.AnnAssign):
-        return
-    if not isinstance(statement.value, ast.Dict):
-        return
-    keys = []
-    for key in statement.value.keys:
-        if isinstance(key, ast.Constant) and isinstance(key.value, str):
-            keys.append((f'["{key.value}"]', key.lineno))
-    targets = statement.targets if isinstance(statement, ast.Assign) else [statement.target]
-    for target in targets:
-        if isinstance(target, ast.Name):
-            for pattern, line in keys[:MOST_PATTERNS]:
-                yield target.id, pattern, line
-
-
-def _gives_a_value(statement: ast.AST) -> bool:
-    """True for a `return` of something other than None, and for a `yield`."""
-    if isinstance(statement, ast.Return):
-        value = statement.value
-        is_none = isinstance(value, ast.Constant) and value.value is None
-        return value is not None and not is_none
-    if not isinstance(statement, ast.Expr | ast.Assign):
-        return False
-    return isinstance(statement.value, ast.Yield | ast.YieldFrom)
-
-
-def _device_names(statement: ast.stmt) -> Iterator[str]:
-    """The names at the top of a file that are set to a device."""
-    if not isinstance(statement, ast.Assign):
-        return
-    if not isinstance(statement.value, ast.Constant | ast.IfExp | ast.Call):
-        return
-    for node in ast.walk(statement.value):
-        if isinstance(node, ast.Constant) and str(node.value).partition(":")[0] in DEVICE_TYPES:
-            yield from _names_set(statement.targets)
+    """Of a dict that gets a name, yield the name, `["key"]` and the line of each key."""
+    match statement:
+        case ast.Assign(targets=targets, value=ast.Dict(keys=keys)):
+            names = names_among(targets)
+        case ast.AnnAssign(target=target, value=ast.Dict(keys=keys)):
+            names = names_among([target])
+        case _:
             return
+    texts = []
+    for key in keys:
+        match key:
+            case ast.Constant(value=str(text)):
+                texts.append((f'["{text}"]', key.lineno))
+    for name in names:
+        for pattern, line in texts[:MOST_PATTERNS]:
+            yield name, pattern, line
 
 
-def _names_set(targets: Iterable[ast.expr]) -> list[str]:
-    return [target.id for target in targets if isinstance(target, ast.Name)]
+def _names_a_device(value: ast.expr) -> bool:
+    """True for `"cuda"`, and for a choice or a call with such a text in it."""
+    if not isinstance(value, ast.Constant | ast.IfExp | ast.Call):
+        return False
+    texts = [str(node.value) for node in ast.walk(value) if isinstance(node, ast.Constant)]
+    return any(_type_of_device(text) in DEVICE_TYPES for text in texts)
 
 
-def _helpers(name: str, nodes: Mapping[str, list[ast.AST]]) -> list[str]:
+def _type_of_device(text: str) -> str:
+    """`cuda` of `cuda:0`. Of any other text, what is before its first colon."""
+    return text.partition(":")[0]
+
+
+def _helpers_of(name: str, nodes: Mapping[str, list[ast.AST]]) -> list[str]:
     """The functions and classes of the file that this one names, and those that they name."""
     found = [name]
     waiting = [name]
     while waiting:
-        for each in nodes[waiting.pop()]:
-            if isinstance(each, ast.Name) and each.id in nodes and each.id not in found:
-                found.append(each.id)
-                waiting.append(each.id)
+        for mentioned in names_among(nodes[waiting.pop()]):
+            if mentioned in nodes and mentioned not in found:
+                found.append(mentioned)
+                waiting.append(mentioned)
     return found[1:]
 
 
-# ---- the patterns of one function --------------------------------------------------------------
+class _Surroundings:
+    """What the patterns of one function or class depend on besides their own node.
+
+    `nodes` are all nodes of the function.
+    """
+
+    def __init__(self, nodes: Iterable[ast.AST]) -> None:
+        self.parameters: set[str] = set()
+        self.views: set[str] = set()  # names of parameters and of views of them
+        self.set_at: dict[str, int] = {}  # by name, the last line that sets it
+        self.constants: dict[str, int] = {}  # by name, the line where it gets a number or text
+        self.results: dict[str, str] = {}  # by name, the function whose result it gets
+        self.compared: set[ast.AST] = set()  # what is asked about and not used
+        self.keys: set[ast.AST | None] = set()  # of dicts and of what is looked up in them
+        self.called: set[ast.AST] = set()
+        self.moved: set[ast.AST] = set()  # what is moved to a device
+        for node in nodes:
+            if isinstance(node, ast.arg):
+                self.parameters.add(node.arg)
+        self.views.update(self.parameters)
+        for node in nodes:
+            self._look_at(node)
+
+    def _look_at(self, node: ast.AST) -> None:
+        match node:
+            case ast.Name(id=name, ctx=ast.Store()):
+                self.set_at[name] = node.lineno
+            case ast.Dict(keys=keys):
+                self.keys.update(keys)
+            case ast.Subscript(slice=key):
+                self.keys.add(key)
+            case ast.Compare():
+                self.compared.update(ast.walk(node))
+            case ast.Call():
+                self._look_at_call(node)
+            case ast.Assign():
+                self._look_at_assignment(node)
+            case ast.For() if viewed_name(node.iter) in self.views:
+                self.views.update(names_in(node.target))
+
+    def _look_at_call(self, node: ast.Call) -> None:
+        self.called.add(node.func)
+        match node.func:
+            case ast.Attribute(attr="startswith"):
+                # `device.type.startswith("cuda")` hard-codes nothing.
+                self.compared.update(ast.walk(node))
+            case ast.Attribute(value=value, attr=method) if method in _MOVERS:
+                self.moved.update(ast.walk(value))
+
+    def _look_at_assignment(self, node: ast.Assign) -> None:
+        names: list[str] = []
+        for target in node.targets:
+            names += names_in(target)
+        if viewed_name(node.value) in self.views:
+            self.views.update(names)
+        elif isinstance(node.value, ast.Constant):
+            for name in names:
+                self.constants[name] = node.lineno
+        # `loss = loss_fn(outputs, targets).item()`
+        function = next(functions_called(node.value), None)
+        if function is not None:
+            for name in names_among(node.targets):
+                self.results[name] = function
 
 
 class _PatternReader:
@@ -198,413 +280,215 @@ class _PatternReader:
         self.nodes = nodes
         self.functions = functions
         self.devices = devices
-        self.name = getattr(nodes[0], "name", None)
-        self.parameters: set[str] = set()
-        self.set_at: dict[str, int] = {}  # by name, the last line that sets it
-        self.compared: set[ast.AST] = set()  # what is asked about and not used
-        self.keys: set[ast.AST | None] = set()  # of dicts and of what is looked up in them
-        self.called: set[ast.AST] = set()
-        self.moved: set[ast.AST] = set()  # what is moved to a device
-        self.results: dict[str, str] = {}  # by name, the function whose result it gets
-        self.views: set[str] = set()  # names of parameters and of views of them
-        self.constants: dict[str, int] = {}  # by name, the line where it gets a number or text
-        self._look_around()
-
-    def _look_around(self) -> None:
-        """Collect what patterns depend on besides their own node."""
-        for node in self.nodes:
-            if type(node) is ast.arg:
-                self.parameters.add(node.arg)
-        self.views.update(self.parameters)
-        for node in self.nodes:
-            kind = type(node)
-            if kind is ast.Name and type(node.ctx) is ast.Store:  # type: ignore[attr-defined]
-                self.set_at[node.id] = node.lineno  # type: ignore[attr-defined]
-            elif kind is ast.Dict:
-                self.keys.update(node.keys)  # type: ignore[attr-defined]
-            elif kind is ast.Subscript:
-                self.keys.add(node.slice)  # type: ignore[attr-defined]
-            elif kind is ast.Compare:
-                self.compared.update(ast.walk(node))
-            elif isinstance(node, ast.Call):
-                self._look_at_call(node)
-            elif isinstance(node, ast.Assign):
-                self._look_at_assignment(node)
-            elif isinstance(node, ast.For) and _viewed_name(node.iter) in self.views:
-                self.views.update(_names_in(node.target))
-
-    def _look_at_call(self, node: ast.Call) -> None:
-        self.called.add(node.func)
-        if not isinstance(node.func, ast.Attribute):
-            return
-        if node.func.attr == "startswith":
-            # `device.type.startswith("cuda")` hard-codes nothing.
-            self.compared.update(ast.walk(node))
-        elif node.func.attr in _MOVERS:
-            self.moved.update(ast.walk(node.func.value))
-
-    def _look_at_assignment(self, node: ast.Assign) -> None:
-        targets = [name for target in node.targets for name in _names_in(target)]
-        if _viewed_name(node.value) in self.views:
-            self.views.update(targets)
-        elif isinstance(node.value, ast.Constant):
-            self.constants.update(dict.fromkeys(targets, node.lineno))
-        # `loss = loss_fn(outputs, targets).item()`
-        function = next(_functions_called(node.value), None)
-        if function is not None:
-            self.results.update(dict.fromkeys(_names_set(node.targets), function))
+        self.around = _Surroundings(nodes)
 
     def read(self) -> Patterns:
-        """All patterns with their lines, in the order of the source as far as syntax goes."""
-        yield from self._of_names()
-        if isinstance(self.nodes[0], ast.FunctionDef):
-            yield from self._of_header(self.nodes[0])
+        """Yield all patterns with their lines, in the order of the source as far as syntax goes."""
+        yield from self._read_names()
+        top = self.nodes[0]
+        if isinstance(top, ast.FunctionDef):
+            yield from self._read_header(top)
         for node in self.nodes:
-            reader = _READERS.get(type(node))
-            if reader is not None:
-                yield from reader(self, node)
+            kind = type(node)
+            if kind in _KEYWORDS:
+                yield _KEYWORDS[kind], node.lineno  # type: ignore[attr-defined]
+            elif kind in _READERS:
+                yield from _READERS[kind](self, node)
 
-    def _of_names(self) -> Patterns:
+    def _read_names(self) -> Patterns:
         """`device =` for a parameter that is set, `global device` for a device of the file."""
+        parameters = self.around.parameters
         for node in self.nodes:
             if not isinstance(node, ast.Name):
                 continue
-            if node.id in self.parameters:
+            if node.id in parameters:
                 if isinstance(node.ctx, ast.Store):
                     yield f"{node.id} =", node.lineno
-            elif "device" in self.parameters and self._is_global_device(node.id):
+            elif "device" in parameters and self._is_global_device(node.id):
                 yield "global device", node.lineno
 
     def _is_global_device(self, name: str) -> bool:
-        return name in self.devices and name not in self.set_at
+        return name in self.devices and name not in self.around.set_at
 
-    def _of_header(self, function: ast.FunctionDef) -> Patterns:
+    def _read_header(self, function: ast.FunctionDef) -> Patterns:
         """`@` for decorators, and `flag=True` for parameters with such a default."""
         for decorator in function.decorator_list:
             yield "@", decorator.lineno
-        for parameter, default in _boolean_defaults(function):
+        for parameter, default in boolean_defaults(function):
             yield f"{parameter.arg}={default}", parameter.lineno
 
-    def _comparing(self, node: ast.AST) -> str:
-        return "== " if node in self.compared else ""
+    def _read_call(self, node: ast.Call) -> Patterns:
+        if isinstance(node.func, ast.Name):
+            yield from self._read_call_by_name(node, node.func.id)
+        elif isinstance(node.func, ast.Attribute):
+            yield from self._read_call_of_method(node, node.func)
 
-    def _of_call(self, node: ast.Call) -> Patterns:
-        function = node.func
-        if isinstance(function, ast.Name):
-            yield f"{function.id}(", node.lineno
-            if function.id in self.functions:
-                for name in _parameters_not_passed(node, self.functions[function.id]):
-                    yield f"without {name}", node.lineno
-        elif isinstance(function, ast.Attribute):
-            line = function.end_lineno or function.lineno
-            yield f"{function.attr}(", line
-            in_place = function.attr.endswith("_") and not function.attr.endswith("__")
-            if in_place and _viewed_name(function.value) in self.views:
-                yield "in place", line
-            if self._makes_on_cpu(node, function):
-                yield "made on cpu", node.lineno
+    def _read_call_by_name(self, node: ast.Call, name: str) -> Patterns:
+        """`f(`, and `without flag` where it does not pass on a parameter of a function here."""
+        yield f"{name}(", node.lineno
+        if name in self.functions:
+            for parameter in parameters_not_passed(node, self.functions[name]):
+                yield f"without {parameter}", node.lineno
 
-    def _makes_on_cpu(self, node: ast.Call, function: ast.Attribute) -> bool:
+    def _read_call_of_method(self, node: ast.Call, method: ast.Attribute) -> Patterns:
+        """`to(`, `in place` for a method such as `add_`, and `made on cpu`."""
+        line = method.end_lineno or method.lineno
+        yield f"{method.attr}(", line
+        in_place = method.attr.endswith("_") and not method.attr.endswith("__")
+        if in_place and viewed_name(method.value) in self.around.views:
+            yield "in place", line
+        if self._makes_on_cpu(node, method):
+            yield "made on cpu", node.lineno
+
+    def _makes_on_cpu(self, node: ast.Call, method: ast.Attribute) -> bool:
         """True for `torch.zeros(3)` and the like, without a device and not moved to one."""
-        if function.attr not in _MAKERS or _first_name(function) != "torch":
+        if method.attr not in _MAKERS or first_name(method) != "torch":
             return False
-        if node in self.moved:
+        if node in self.around.moved:
             return False
         return all(keyword.arg != "device" for keyword in node.keywords)
 
-    def _of_keyword(self, node: ast.keyword) -> Patterns:
+    def _read_keyword(self, node: ast.keyword) -> Patterns:
+        """`pin_memory=` at the line where the value is made, and `pin_memory=True`."""
         value = node.value
         line = value.lineno
         if isinstance(value, ast.Name):
-            line = self.set_at.get(value.id, line)
+            line = self.around.set_at.get(value.id, line)
         yield f"{node.arg}=", line
-        if isinstance(value, ast.Constant) and isinstance(value.value, bool):
-            yield f"{node.arg}={value.value}", value.lineno
+        match value:
+            case ast.Constant(value=bool(flag)):
+                yield f"{node.arg}={flag}", value.lineno
 
-    def _of_attribute(self, node: ast.Attribute) -> Patterns:
+    def _read_attribute(self, node: ast.Attribute) -> Patterns:
+        """`.shape`, `.grad =` for one that is set, `is_available not called`."""
         line = node.end_lineno or node.lineno
-        yield f"{self._comparing(node)}.{node.attr}", line
-        if node.attr in _QUESTIONS and node not in self.called:
+        yield f"{self._sign_if_compared(node)}.{node.attr}", line
+        if node.attr in _QUESTIONS and node not in self.around.called:
             yield f"{node.attr} not called", line
-        of_cuda = isinstance(node.value, ast.Attribute) and node.value.attr == "cuda"
-        if node.attr == "amp" and of_cuda:
-            yield '"cuda"', line  # `torch.cuda.amp.autocast()` is for one kind of device
+        match node:
+            case ast.Attribute(attr="amp", value=ast.Attribute(attr="cuda")):
+                yield '"cuda"', line  # `torch.cuda.amp.autocast()` is for one kind of device
         if isinstance(node.ctx, ast.Store):
             yield f".{node.attr} =", line
 
-    def _of_constant(self, node: ast.Constant) -> Patterns:
+    def _sign_if_compared(self, node: ast.AST) -> str:
+        return "== " if node in self.around.compared else ""
+
+    def _read_constant(self, node: ast.Constant) -> Patterns:
+        """`number 0.5`, `"cuda"` for a text that names a device, `== "mean"` for a compared one."""
         value = node.value
         if isinstance(value, float):
             yield f"number {value:.3g}", node.lineno
         if not isinstance(value, str):
             return
-        comparing = self._comparing(node)
-        kind = value.partition(":")[0]
+        compared = self._sign_if_compared(node)
+        kind = _type_of_device(value)
         if kind in DEVICE_TYPES:
-            if node not in self.keys:  # `there["cuda"]` looks something up
-                yield f'{comparing}"{kind}"', node.lineno
-        elif comparing and len(value) <= LONGEST_TEXT:
-            yield f'{comparing}"{value}"', node.lineno
+            if node not in self.around.keys:  # `there["cuda"]` looks something up
+                yield f'{compared}"{kind}"', node.lineno
+        elif compared and len(value) <= LONGEST_TEXT:
+            yield f'{compared}"{value}"', node.lineno
 
-    def _of_list(self, node: ast.List | ast.Tuple) -> Patterns:
-        floats = []
-        for item in node.elts:
-            value = getattr(item, "value", None)
-            if not isinstance(value, float):
-                return
-            floats.append(f"{value:.3g}")
-        if floats:
-            yield f"numbers {', '.join(floats)}", node.lineno
+    def _read_list(self, node: ast.List | ast.Tuple) -> Patterns:
+        """`numbers 0.5, 1` for a list or tuple of floats."""
+        values = [getattr(item, "value", None) for item in node.elts]
+        if values and all(isinstance(value, float) for value in values):
+            numbers = ", ".join(f"{value:.3g}" for value in values)
+            yield f"numbers {numbers}", node.lineno
 
-    def _of_slice(self, node: ast.Slice) -> Patterns:
+    def _read_slice(self, node: ast.Slice) -> Patterns:
         if isinstance(node.step, ast.UnaryOp):
             yield "[::-1]", node.lineno
 
-    def _of_subscript(self, node: ast.Subscript) -> Patterns:
+    def _read_subscript(self, node: ast.Subscript) -> Patterns:
         if isinstance(node.ctx, ast.Store):
             yield "[] =", node.lineno
 
-    def _of_comparison(self, node: ast.Compare) -> Patterns:
-        with_constant = isinstance(node.comparators[0], ast.Constant)
-        if isinstance(node.ops[0], ast.Eq) and not with_constant:
+    def _read_comparison(self, node: ast.Compare) -> Patterns:
+        """`==` between two values of which the second is not a constant."""
+        if isinstance(node.comparators[0], ast.Constant):
+            return
+        if isinstance(node.ops[0], ast.Eq):
             yield "==", node.lineno
 
-    def _of_operator(self, node: ast.BinOp | ast.AugAssign) -> Patterns:
-        sign = _SIGNS.get(type(node.op))
+    def _read_operation(self, node: ast.BinOp) -> Patterns:
+        return self._read_operator(node.op, node.right, node.lineno)
+
+    def _read_operator(self, operator: ast.operator, right: ast.expr, line: int) -> Patterns:
+        """`/`, and `/ number` where the right side is a constant or a name for one."""
+        sign = _SIGNS.get(type(operator))
         if sign is None:
             return
-        yield sign, node.lineno
-        divisor = node.right if isinstance(node, ast.BinOp) else node.value
-        if isinstance(divisor, ast.Constant):
-            yield f"{sign} number", divisor.lineno
-        elif isinstance(divisor, ast.Name) and divisor.id in self.constants:
-            yield f"{sign} number", self.constants[divisor.id]
+        yield sign, line
+        if isinstance(right, ast.Constant):
+            yield f"{sign} number", right.lineno
+        elif isinstance(right, ast.Name) and right.id in self.around.constants:
+            yield f"{sign} number", self.around.constants[right.id]
 
-    def _of_augmented(self, node: ast.AugAssign) -> Patterns:
-        yield from self._of_operator(node)
-        if _viewed_name(node.target) in self.views:
+    def _read_augmented_assignment(self, node: ast.AugAssign) -> Patterns:
+        """The operator, `in place`, and `+= f(` where the result of a call is added."""
+        yield from self._read_operator(node.op, node.value, node.lineno)
+        if viewed_name(node.target) in self.around.views:
             yield "in place", node.lineno
-        for name in _functions_called(node.value):
-            yield f"+= {name}(", node.lineno
-        for name in _names_in(node.value):
-            if name in self.results:
-                yield f"+= {self.results[name]}(", node.lineno
+        for function in functions_called(node.value):
+            yield f"+= {function}(", node.lineno
+        for name in names_in(node.value):
+            if name in self.around.results:
+                yield f"+= {self.around.results[name]}(", node.lineno
 
-    def _of_expression(self, node: ast.Expr) -> Patterns:
+    def _read_expression(self, node: ast.Expr) -> Patterns:
         """A statement that is an expression: what it gives is not used."""
-        value = node.value
-        if isinstance(value, ast.Attribute):
-            yield f"{value.attr} not called", node.lineno
-        elif isinstance(value, ast.BinOp):
-            yield f"unused {_SIGNS.get(type(value.op), 'operator')}", node.lineno
-        elif isinstance(value, ast.Call) and isinstance(value.func, ast.Name):
-            yield f"unused {value.func.id}(", node.lineno
-            if value.func.id == self.name:
-                yield "unused itself(", node.lineno
-        elif isinstance(value, ast.Call) and isinstance(value.func, ast.Attribute):
-            yield f"unused {value.func.attr}(", node.lineno
+        match node.value:
+            case ast.Attribute(attr=attribute):
+                yield f"{attribute} not called", node.lineno
+            case ast.BinOp(op=operator):
+                yield f"unused {_SIGNS.get(type(operator), 'operator')}", node.lineno
+            case ast.Call(func=ast.Name(id=function)):
+                yield f"unused {function}(", node.lineno
+                if function == getattr(self.nodes[0], "name", None):
+                    yield "unused itself(", node.lineno
+            case ast.Call(func=ast.Attribute(attr=method)):
+                yield f"unused {method}(", node.lineno
 
-    def _of_if(self, node: ast.If) -> Patterns:
+    def _read_if(self, node: ast.If) -> Patterns:
         """`if name` for each name in the condition: the first `return` in it, or its first line."""
         line = node.body[0].lineno
-        for part in _statements_in(node.body):
+        for part in statements_in(node.body):
             if isinstance(part, ast.Return):
                 line = part.lineno
                 break
-        for name in _words_in(node.test):
+        for name in words_in(node.test):
             yield f"if {name}", line
 
 
-def _at_its_line(pattern: str) -> Callable[[_PatternReader, Any], Patterns]:
-    """A reader of nodes that are a pattern by themselves."""
-
-    def read(reader: _PatternReader, node: Any) -> Patterns:
-        yield pattern, node.lineno
-
-    return read
-
-
-# How the patterns of each kind of node are read. Kinds that are not here have none.
-_READERS: Final[dict[type[ast.AST], Callable[[_PatternReader, Any], Patterns]]] = {
-    ast.Call: _PatternReader._of_call,
-    ast.keyword: _PatternReader._of_keyword,
-    ast.Attribute: _PatternReader._of_attribute,
-    ast.Constant: _PatternReader._of_constant,
-    ast.List: _PatternReader._of_list,
-    ast.Tuple: _PatternReader._of_list,
-    ast.Slice: _PatternReader._of_slice,
-    ast.Subscript: _PatternReader._of_subscript,
-    ast.Compare: _PatternReader._of_comparison,
-    ast.BinOp: _PatternReader._of_operator,
-    ast.AugAssign: _PatternReader._of_augmented,
-    ast.Expr: _PatternReader._of_expression,
-    ast.If: _PatternReader._of_if,
-    ast.For: _at_its_line("for"),
-    ast.AsyncFor: _at_its_line("for"),
-    ast.While: _at_its_line("for"),
-    ast.ListComp: _at_its_line("for"),
-    ast.SetComp: _at_its_line("for"),
-    ast.DictComp: _at_its_line("for"),
-    ast.GeneratorExp: _at_its_line("for"),
-    ast.ExceptHandler: _at_its_line("except"),
-    ast.Continue: _at_its_line("continue"),
-    ast.Break: _at_its_line("continue"),
-    ast.Raise: _at_its_line("raise"),
-    ast.Lambda: _at_its_line("lambda"),
+# Kinds of nodes that are one pattern by themselves.
+_KEYWORDS: Final[dict[type[ast.AST], str]] = {
+    ast.For: "for",
+    ast.AsyncFor: "for",
+    ast.While: "for",
+    ast.ListComp: "for",
+    ast.SetComp: "for",
+    ast.DictComp: "for",
+    ast.GeneratorExp: "for",
+    ast.ExceptHandler: "except",
+    ast.Continue: "continue",
+    ast.Break: "continue",
+    ast.Raise: "raise",
+    ast.Lambda: "lambda",
 }
-
-
-# ---- questions about nodes ---------------------------------------------------------------------
-
-
-def _viewed_name(node: ast.AST) -> str | None:
-    """The name of the tensor that an expression is, or is a view of. Otherwise None.
-
-    `x`, `x[:, 0]` and `x.unbind(1)` are all about `x`.
-    """
-    while not isinstance(node, ast.Name):
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
-            node = node.func
-        if isinstance(node, ast.Subscript) or (
-            isinstance(node, ast.Attribute) and node.attr in _VIEWS
-        ):
-            node = node.value
-        else:
-            return None
-    return node.id
-
-
-def _first_name(node: ast.AST) -> str | None:
-    """The name that a chain of attributes begins with."""
-    while isinstance(node, ast.Attribute):
-        node = node.value
-    return node.id if isinstance(node, ast.Name) else None
-
-
-def _names_in(node: ast.AST) -> list[str]:
-    return [each.id for each in ast.walk(node) if isinstance(each, ast.Name)]
-
-
-def _words_in(test: ast.expr) -> Iterator[str]:
-    """The names, attributes and texts in a condition."""
-    for node in ast.walk(test):
-        if isinstance(node, ast.Name):
-            yield node.id
-        elif isinstance(node, ast.Attribute):
-            yield node.attr
-        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
-            yield node.value
-
-
-def _functions_called(node: ast.AST) -> Iterator[str]:
-    """The functions that an expression calls by name."""
-    for each in ast.walk(node):
-        if isinstance(each, ast.Call) and isinstance(each.func, ast.Name):
-            yield each.func.id
-
-
-def _boolean_defaults(function: ast.FunctionDef) -> Iterator[tuple[ast.arg, bool]]:
-    """The parameters whose default is True or False, with it."""
-    arguments = function.args
-    positional = [*arguments.posonlyargs, *arguments.args]
-    with_default = positional[len(positional) - len(arguments.defaults) :]
-    parameters = [*with_default, *arguments.kwonlyargs]
-    defaults = [*arguments.defaults, *arguments.kw_defaults]
-    for parameter, default in zip(parameters, defaults, strict=True):
-        if isinstance(default, ast.Constant) and isinstance(default.value, bool):
-            yield parameter, default.value
-
-
-def _parameters_not_passed(call: ast.Call, callee: ast.FunctionDef) -> list[str]:
-    """The parameters that a call does not pass. There are none where it may pass anything."""
-    if any(isinstance(argument, ast.Starred) for argument in call.args):
-        return []
-    if any(keyword.arg is None for keyword in call.keywords):
-        return []
-    positional = [each.arg for each in (*callee.args.posonlyargs, *callee.args.args)]
-    passed = {*positional[: len(call.args)], *(keyword.arg for keyword in call.keywords)}
-    names = [*positional, *(each.arg for each in callee.args.kwonlyargs)]
-    return [name for name in names if name not in passed]
-
-
-def _lines_of_returns(function: ast.FunctionDef) -> list[int]:
-    """The lines of the last `return`s. Without any, the line of the last statement."""
-    lines: list[int] = []
-    for node in _statements_in(function.body):
-        if isinstance(node, ast.Return) and node.lineno not in lines:
-            lines.append(node.lineno)
-    if lines:
-        return lines[-PLACES:]
-    last: Any = function.body[-1]
-    inside = _parts_of(last)
-    while inside:
-        last = inside[-1]
-        inside = _parts_of(last)
-    return [last.lineno]
-
-
-def _lines_leaving_loops(body: list[ast.stmt]) -> Iterator[int]:
-    """The lines in loops that leave them, by `return` or `break`."""
-    for node in _statements_in(body):
-        if isinstance(node, ast.For | ast.While):
-            for part in _statements_in(node.body):
-                if isinstance(part, ast.Return | ast.Break):
-                    yield part.lineno
-
-
-def _guards(body: list[ast.stmt]) -> Iterator[tuple[int, int]]:
-    """Each line that a condition or a loop may leave out, and the line of the innermost of these.
-
-    Of a statement that has statements inside, only the lines before those.
-    """
-    for node in _statements_in(body):
-        if not isinstance(node, ast.If | ast.For | ast.While):
-            continue
-        for part in (*node.body, *node.orelse):
-            inside = getattr(part, "body", None)
-            last = inside[0].lineno - 1 if inside else part.end_lineno or 0
-            first = max(part.lineno, node.lineno + 1)
-            for line in range(first, max(last, part.lineno) + 1):
-                yield line, node.lineno
-
-
-def _parts_of(statement: ast.AST) -> list[Any]:
-    """The statements, handlers and cases inside a statement."""
-    return [part for name in _BODIES for part in getattr(statement, name, ())]
-
-
-def _statements_in(body: list[ast.stmt]) -> Iterator[ast.AST]:
-    """Statements and those inside them, in order; not those of a function or class among them."""
-    waiting: list[ast.AST] = list(reversed(body))
-    while waiting:
-        node = waiting.pop()
-        yield node
-        if not isinstance(node, _SCOPES):
-            waiting += reversed(_parts_of(node))
-
-
-def nodes_in(top: ast.AST) -> list[ast.AST]:
-    """Every node of a source that a pattern may be read from, in order.
-
-    Every file of a class is read here: nodes that hold nothing else are not opened, and operators
-    and contexts, half of all nodes, are left out.
-    """
-    found: list[ast.AST] = []
-    waiting: list[ast.AST] = [top]
-    while waiting:
-        node = waiting.pop()
-        found.append(node)
-        if type(node) in _LEAVES:
-            continue
-        inside: list[ast.AST] = []
-        for name in node._fields:
-            if name in _SKIPPED_FIELDS:
-                continue
-            value = getattr(node, name, None)
-            if type(value) is list:
-                inside += [part for part in value if isinstance(part, ast.AST)]
-            elif isinstance(value, ast.AST):
-                inside.append(value)
-        inside.reverse()
-        waiting += inside
-    return found
+# How the patterns of other kinds of nodes are read. Kinds that are in neither table have none.
+_READERS: Final[dict[type[ast.AST], Callable[[_PatternReader, Any], Patterns]]] = {
+    ast.Call: _PatternReader._read_call,
+    ast.keyword: _PatternReader._read_keyword,
+    ast.Attribute: _PatternReader._read_attribute,
+    ast.Constant: _PatternReader._read_constant,
+    ast.List: _PatternReader._read_list,
+    ast.Tuple: _PatternReader._read_list,
+    ast.Slice: _PatternReader._read_slice,
+    ast.Subscript: _PatternReader._read_subscript,
+    ast.Compare: _PatternReader._read_comparison,
+    ast.BinOp: _PatternReader._read_operation,
+    ast.AugAssign: _PatternReader._read_augmented_assignment,
+    ast.Expr: _PatternReader._read_expression,
+    ast.If: _PatternReader._read_if,
+}
