@@ -1,0 +1,117 @@
+"""The file that `export_chrome_trace` writes, with a timeline of the device in it."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, Final, NamedTuple
+
+from virtual_cuda.clock.lanes import Interval
+from virtual_cuda.torch_api.profiler_marks import MARK, is_mark, is_ours, modelled_work_of
+
+_DEFAULT_STREAM: Final = 7  # the number that CUDA's own traces give it
+
+
+class TracedResults:
+    """What the profiler recorded; the trace that it writes has a timeline of the device."""
+
+    def __init__(self, results: Any, with_device: bool) -> None:
+        self._results = results
+        self._with_device = with_device
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._results, name)
+
+    def save(self, path: str) -> None:
+        """Write the trace to a file, with the device's work in it."""
+        self._results.save(path)
+        with open(path, encoding="utf-8") as file:
+            content = json.load(file)
+        content["traceEvents"] = _trace_as_on_gpu(content["traceEvents"], self._with_device)
+        with open(path, "w", encoding="utf-8") as file:
+            json.dump(content, file)
+
+
+def _trace_as_on_gpu(events: list[Any], with_device: bool) -> list[Any]:
+    """The events of a trace without marks; `with_device`, the device's work is among them."""
+    timed: list[Any] = []
+    others: list[Any] = []
+    for event in events:
+        has_duration = event.get("ph") == "X" and "dur" in event
+        (timed if has_duration else others).append(event)
+    timed.sort(key=lambda event: (float(event["ts"]), -float(event["dur"])))
+    trace = _Trace(with_device)
+    for event in timed:
+        trace.add(event)
+    return others + trace.events
+
+
+class _InsideMark(NamedTuple):
+    """A mark, or an event inside one."""
+
+    end: float
+    is_measured: bool  # whether an operator directly inside is work of the device
+
+
+class _Trace:
+    """The events of a trace as they would be on a GPU."""
+
+    def __init__(self, with_device: bool) -> None:
+        self.events: list[Any] = []
+        self._with_device = with_device
+        self._clock_start: float | None = None  # 0 of the modelled clock, on the profiler's
+        # By process and thread: the mark that is open, and what is open inside it.
+        self._open: dict[tuple[Any, Any], list[_InsideMark]] = {}
+
+    def add(self, event: dict[str, Any]) -> None:
+        """Add the next event. They come by their start, the longer one first."""
+        open_here = self._open.setdefault((event.get("pid"), event.get("tid")), [])
+        end = float(event["ts"]) + float(event["dur"])
+        while open_here and open_here[-1].end < end:
+            open_here.pop()
+        if is_mark(event["name"]):
+            is_measured = self._add_mark(event)
+            open_here.append(_InsideMark(end, is_measured))
+        elif open_here:
+            outer = open_here[-1]
+            category = event.get("cat")
+            if self._with_device and outer.is_measured and category == "cpu_op":
+                self.events.append(_as_kernel(event))
+            is_measured = outer.is_measured and category == "python_function"
+            open_here.append(_InsideMark(end, is_measured))
+        elif not is_ours(event["name"]):
+            self.events.append(event)
+
+    def _add_mark(self, mark: dict[str, Any]) -> bool:
+        """Add the modelled work of a mark; returns whether its work is measured instead."""
+        modelled = modelled_work_of(mark["name"])
+        if modelled and self._with_device:
+            if self._clock_start is None:
+                self._clock_start = float(mark["ts"]) - modelled[0].start * 1e6
+            for interval in modelled:
+                self.events.append(_modelled_kernel(interval, self._clock_start))
+        return mark["name"].startswith(MARK) and modelled is None
+
+
+def _as_kernel(event: dict[str, Any]) -> dict[str, Any]:
+    """An operator of the host, as a kernel of the device."""
+    arguments = {"device": 0, "stream": _DEFAULT_STREAM}
+    return {**event, "cat": "kernel", "pid": 0, "tid": _DEFAULT_STREAM, "args": arguments}
+
+
+def _modelled_kernel(interval: Interval, clock_start: float) -> dict[str, Any]:
+    """An event of a trace for a stretch of modelled time.
+
+    `clock_start` is when the modelled clock was 0, in microseconds of the profiler's clock.
+    """
+    lane = int(interval.lane.rpartition(" ")[2])
+    stream = lane or _DEFAULT_STREAM
+    return {
+        "ph": "X",
+        "cat": "kernel" if interval.kernels else "gpu_memcpy",
+        "name": interval.name,
+        "pid": 0,
+        "tid": stream,
+        "ts": clock_start + interval.start * 1e6,
+        "dur": interval.seconds * 1e6,
+        "args": {"device": 0, "stream": stream, "time": "modelled"},
+    }
