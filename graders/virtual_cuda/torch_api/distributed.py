@@ -10,10 +10,10 @@ import contextlib
 import datetime
 import functools
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from time import perf_counter
 from types import SimpleNamespace
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import torch
 import torch.cuda.nccl
@@ -27,7 +27,6 @@ from virtual_cuda.ledger.rows import CollectiveRow, EndRow
 from virtual_cuda.ops import placement
 from virtual_cuda.ops.dispatch import Unwrapped, closed_device_error
 from virtual_cuda.ops.library_operators import NAMESPACES
-from virtual_cuda.ops.registry import operator
 from virtual_cuda.patching import Opening, Patch, around, torch_patches
 from virtual_cuda.recorder import site, tensors_in
 from virtual_cuda.trees import map_only
@@ -76,108 +75,136 @@ def _backend_class() -> Any:
 # ---- the groups that carry the inner tensors -----------------------------------------------------
 
 _kept: Final[list[Any]] = []  # C++ keeps a backend, but not its Python class
-_INSIDE: Final = "/inside"
-# By a group's name: its backend, and the group with that for the CPU.
-_twins: Final[dict[str, tuple[Any, Any]]] = {}
+_HOST_SUFFIX: Final = "/inside"  # of the names under which host groups are registered
 
 
-def _twin(group: Any) -> Any:
+class _HostGroup(NamedTuple):
+    """A group of the same ranks as another one, which exchanges CPU tensors."""
+
+    backend: Any
+    group: Any
+
+
+_host_groups: Final[dict[str, _HostGroup]] = {}  # by the name of the group they serve
+
+
+def _host_group_of(group: Any) -> Any:
     """A group of the same ranks that exchanges CPU tensors.
 
-    The backend that the group has for CUDA serves it. It is made and registered at the first call.
+    The backend that the group has for CUDA serves it. It is made and registered at the first call,
+    and again when the backend has changed.
     """
     backend = group._get_backend(torch.device("cuda"))
-    known, twin = _twins.get(group.group_name, (None, None))
-    if known is not backend:
-        twin = dist.ProcessGroup(group.get_group_store(), group.rank(), group.size())
-        twin._set_default_backend(dist.ProcessGroup.BackendType.GLOO)
-        twin._register_backend(_CPU, dist.ProcessGroup.BackendType.GLOO, backend)
-        # The backend knows its group's name, so the twin has no other: only the registry of names
-        # has.
-        name = group.group_name + _INSIDE
-        if known is not None:
-            internals._unregister_process_group(name)
-        internals._register_process_group(name, twin)
-        _twins[group.group_name] = backend, twin
-    return twin
+    known = _host_groups.get(group.group_name)
+    if known is not None and known.backend is backend:
+        return known.group
+    host_group = dist.ProcessGroup(group.get_group_store(), group.rank(), group.size())
+    host_group._set_default_backend(dist.ProcessGroup.BackendType.GLOO)
+    host_group._register_backend(_CPU, dist.ProcessGroup.BackendType.GLOO, backend)
+    # The backend knows its group's name, so the host group has no other: only the registry of
+    # names has.
+    name = group.group_name + _HOST_SUFFIX
+    if known is not None:
+        internals._unregister_process_group(name)
+    internals._register_process_group(name, host_group)
+    _host_groups[group.group_name] = _HostGroup(backend, host_group)
+    return host_group
 
 
-def _forget(group: Any = None) -> None:
-    for name in [group.group_name] if isinstance(group, dist.ProcessGroup) else [*_twins]:
-        if _twins.pop(name, None) is not None:
-            internals._unregister_process_group(name + _INSIDE)
-    if not _twins:
+def _forget_host_groups(names: Iterable[str]) -> None:
+    """Unregister the host groups of the groups with these names."""
+    for name in names:
+        if _host_groups.pop(name, None) is not None:
+            internals._unregister_process_group(name + _HOST_SUFFIX)
+    if not _host_groups:
         _kept.clear()
 
 
-def _destroy(original: Any, group: Any = None) -> None:
-    _forget(None if group is dist.group.WORLD else group)
+def _forget_all_host_groups() -> None:
+    _forget_host_groups([*_host_groups])
+
+
+def _destroy_group(original: Any, group: Any = None) -> None:
+    """Call `destroy_process_group`, and forget the host groups of the group, or of all."""
+    if isinstance(group, dist.ProcessGroup) and group is not dist.group.WORLD:
+        _forget_host_groups([group.group_name])
+    else:
+        _forget_all_host_groups()
     original(group)
 
 
 # ---- collective operations -----------------------------------------------------------------------
 
 
-class _Reduction(threading.local):
+class _AfterSum(threading.local):
     """What is done to the result of the next sum, in each thread.
 
     Gloo knows neither averages nor factors.
     """
 
-    factor: Callable[[torch.Tensor], object] | None = None
+    change: Callable[[torch.Tensor], object] | None = None
 
 
-_reduction: Final = _Reduction()
+_after_sum: Final = _AfterSum()
 
 
-def _scaled(original: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
+def _multiply_by(factor: Any, tensor: torch.Tensor) -> None:
+    tensor.mul_(hidden_attribute(factor, "_inner", factor))
+
+
+def _divide_by(size: int, tensor: torch.Tensor) -> None:
+    if tensor.is_floating_point() or tensor.is_complex():
+        tensor.div_(size)
+    else:
+        tensor.floor_divide_(size)
+
+
+def _reduce_as_sum(original: Any, group: Any, *args: Any, **kwargs: Any) -> Any:
     """Call a method of ProcessGroup that reduces tensors.
 
     For device tensors an average is a sum that is divided afterwards.
     """
-    options = next((each for each in (*args, *kwargs.values()) if hasattr(each, "reduceOp")), None)
-    if options is None or not any(type(tensor) in VIRTUAL for tensor in tensors_in(args)):
-        return original(self, *args, **kwargs)
-    reduce = options.reduceOp
-    size = self.size()
-    if reduce == dist.ReduceOp.AVG:
-        _reduction.factor = functools.partial(_divide, size)
-    elif reduce == dist.ReduceOp.PREMUL_SUM:
-        _reduction.factor = functools.partial(_multiply, reduce.factor)
+    options = None
+    for argument in (*args, *kwargs.values()):
+        if hasattr(argument, "reduceOp"):
+            options = argument
+            break
+    on_device = any(type(tensor) in VIRTUAL for tensor in tensors_in(args))
+    if options is None or not on_device:
+        return original(group, *args, **kwargs)
+    reduction = options.reduceOp
+    if reduction == dist.ReduceOp.AVG:
+        _after_sum.change = functools.partial(_divide_by, group.size())
+    elif reduction == dist.ReduceOp.PREMUL_SUM:
+        _after_sum.change = functools.partial(_multiply_by, reduction.factor)
     else:
-        return original(self, *args, **kwargs)
+        return original(group, *args, **kwargs)
     options.reduceOp = dist.ReduceOp.SUM
     try:
-        return original(self, *args, **kwargs)
+        return original(group, *args, **kwargs)
     finally:
-        _reduction.factor = None
+        _after_sum.change = None
 
 
-def _multiply(factor: Any, tensor: torch.Tensor) -> None:
-    tensor.mul_(hidden_attribute(factor, "_inner", factor))
-
-
-def _divide(size: int, tensor: torch.Tensor) -> None:
-    tensor.div_(
-        size
-    ) if tensor.is_floating_point() or tensor.is_complex() else tensor.floor_divide_(size)
-
-
+# Names in C++, and those in the ledger.
 _NAMES: Final = {
     "_allgather_base": "all_gather_into_tensor",
     "_reduce_scatter_base": "reduce_scatter_tensor",
 }
-
-
-_FLAT: Final = (
+# Gloo cuts their tensors along the first dimension, NCCL cuts the memory.
+_CUTTING_MEMORY: Final = (
     *_NAMES.values(),
     "allgather_into_tensor_coalesced",
     "reduce_scatter_tensor_coalesced",
 )
 
 
-def _flat(tensor: torch.Tensor) -> torch.Tensor:
+def _flattened_if_contiguous(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.view(-1) if tensor.is_contiguous() else tensor
+
+
+def _argument_names(func: Any) -> list[str]:
+    return [argument.name for argument in func._schema.arguments]
 
 
 class _Collective:
@@ -188,264 +215,197 @@ class _Collective:
 
         Raises DeviceClosed, and RuntimeError if one of the tensors is on the host.
         """
-        self.seen = Unwrapped()
-        self.inner = [self.seen.open(value) for value in args]
-        assert self.seen.device is not None
-        self.device: VirtualDevice = self.seen.device
+        self.unwrapped = Unwrapped()
+        self.inner = [self.unwrapped.open(value) for value in args]
+        assert self.unwrapped.device is not None
+        self.device: VirtualDevice = self.unwrapped.device
         if self.device.closed:
             raise closed_device_error(self.device)
-        if self.seen.plain:
+        if self.unwrapped.plain:
             raise RuntimeError("No backend type associated with device type cpu")
-        self.factor = _reduction.factor
-        _reduction.factor = None
-        self.arguments = [argument.name for argument in func._schema.arguments]
-        name = func._schema.name.partition("::")[2].removesuffix("_")
-        self.name = _NAMES.get(name, name)
+        self.change_result = _after_sum.change
+        _after_sum.change = None
+        name_in_cpp = func._schema.name.partition("::")[2].removesuffix("_")
+        self.name = _NAMES.get(name_in_cpp, name_in_cpp)
 
     def begin(self, size: int) -> None:
-        """Record the collective operation, with its bytes."""
-        nbytes = sum(tensor.nbytes for tensor in tensors_in(self.inner))
+        """Record the collective operation of `size` ranks, with its bytes."""
+        nbytes = 0
+        if self.name != "barrier":
+            nbytes = sum(tensor.nbytes for tensor in tensors_in(self.inner))
         self.row = len(self.device.gpu.ledger.rows)
-        moved = 0 if self.name == "barrier" else nbytes
         at = perf_counter()
         code, offset = site()
-        self.device.note(CollectiveRow(at, code, offset, self.name, self.device.label, moved, size))
+        label = self.device.label
+        self.device.note(CollectiveRow(at, code, offset, self.name, label, nbytes, size))
 
     def end(self, complete: bool = True) -> None:
-        if complete and self.factor is not None:
+        """Record the end; if it is complete, an average or factor is applied to the result."""
+        if complete and self.change_result is not None:
             for tensor in tensors_in(self.inner[0]):  # what it has written
-                self.factor(tensor)
+                self.change_result(tensor)
         self.device.note(EndRow(perf_counter(), self.row))
 
 
-def _run(func: Any, args: Any, kwargs: Any) -> Any:
+def _run_collective(func: Any, args: Any, kwargs: Any) -> Any:
     """Run an operator of c10d; the last of its results is the work to wait for.
 
     Records the collective operation; its end is recorded when the work is complete.
     """
-    if "process_group" not in (names := [argument.name for argument in func._schema.arguments]):
+    names = _argument_names(func)
+    if "process_group" not in names:
         return func(*(hidden_attribute(value, "_inner", value) for value in args), **kwargs)
     # Run it on the inner tensors, in the group that carries these.
-    each = _Collective(func, args)
+    collective = _Collective(func, args)
     position = names.index("process_group")
     group = dist.ProcessGroup.unbox(args[position])
-    each.inner[position] = _twin(group).boxed()
-    if each.name in _FLAT:  # gloo cuts the tensor along its first dimension, NCCL its memory
-        each.inner[:2] = [map_only(torch.Tensor, _flat, value) for value in each.inner[:2]]
-    each.begin(group.size())
-    out = func(*each.inner, **kwargs)
+    collective.inner[position] = _host_group_of(group).boxed()
+    if collective.name in _CUTTING_MEMORY:
+        for index in (0, 1):
+            value = collective.inner[index]
+            collective.inner[index] = map_only(torch.Tensor, _flattened_if_contiguous, value)
+    collective.begin(group.size())
+    results = func(*collective.inner, **kwargs)
     # Gloo's thread lets go of the tensors when it is done, and must not be the last that knows the
     # group.
-    each.inner[position] = None
+    collective.inner[position] = None
     if not func._schema.returns:  # a barrier that has waited
-        each.end()
+        collective.end()
         return None
-    *tensors, work = out if isinstance(out, tuple) else (out,)
-    work = _watched(dist.Work.unbox(work), each, args[0]).boxed()
-    if each.name == "barrier":
+    # Hand out device tensors, and a work that records the end.
+    has_tensors = isinstance(results, tuple) and len(results) > 1
+    work = results[-1] if isinstance(results, tuple) else results
+    work = _record_end_of(dist.Work.unbox(work), collective, args[0]).boxed()
+    if collective.name == "barrier":
         placement.note("barrier", explicit=True)
-    return (args[0], work) if tensors else work
+    return (args[0], work) if has_tensors else work
 
 
-def _watched(work: Any, each: _Collective, written: Any) -> Any:
-    """A work that also records the end of `work`, and gives device tensors.
+def _record_end_of(work: Any, collective: _Collective, results: Any) -> Any:
+    """A work that also records the end of `work`, and gives the device tensors in `results`.
 
     Where this torch cannot tell when a work ends, it is recorded as ended at once.
     """
 
-    def ended(future: Any) -> Any:
+    def record_end(future: Any) -> Any:
         try:
             future.value()
-        except Exception:
-            each.end(complete=False)
+        except Exception:  # whatever went wrong on another rank: recorded, and raised again
+            collective.end(complete=False)
             raise
-        each.end()
-        return [*tensors_in(written)]
+        collective.end()
+        return [*tensors_in(results)]
 
     try:
         future = work.get_future()
-    except RuntimeError:  # of a message from one rank to another
-        # An older torch: how long it takes is not known.
-        if not hasattr(internals, "PythonCallbackWork"):
-            if each.factor is not None:
-                work.wait()
-            each.end()
-            return work
-
-        def waited(timeout: Any) -> bool:
-            done = bool(work.wait())
-            each.end(done)
-            return done
-
-        return internals.PythonCallbackWork(waited)
-    # Of a collective operation: its end is known.
-    return internals._create_work_from_future(future.then(ended))
+    except RuntimeError:
+        return _record_end_of_message(work, collective)
+    return internals._create_work_from_future(future.then(record_end))
 
 
-def _run_functional(func: Any, args: Any, kwargs: Any) -> Any:
+def _record_end_of_message(work: Any, collective: _Collective) -> Any:
+    """A work that also records the end of a message from one rank to another.
+
+    torch gives no future for these. Without `PythonCallbackWork`, which older releases lack, how
+    long it takes is not known.
+    """
+    if not hasattr(internals, "PythonCallbackWork"):
+        if collective.change_result is not None:
+            work.wait()
+        collective.end()
+        return work
+
+    def wait_and_record_end(timeout: Any) -> bool:
+        is_complete = bool(work.wait())
+        collective.end(is_complete)
+        return is_complete
+
+    return internals.PythonCallbackWork(wait_and_record_end)
+
+
+def _run_functional_collective(func: Any, args: Any, kwargs: Any) -> Any:
     """Run an operator of `torch.distributed._functional_collectives`.
 
     It is complete, and recorded, when this returns.
     """
-    if "group_name" not in (names := [argument.name for argument in func._schema.arguments]):
+    names = _argument_names(func)
+    if "group_name" not in names:
         return args[0]  # wait_tensor
-    each = _Collective(func, args)
+    collective = _Collective(func, args)
+    # The group is given by its name, or as an object.
     position = names.index("group_name")
-    given = args[position]
-    group = _group_named(given) if isinstance(given, str) else dist.ProcessGroup.unbox(given)
-    _twin(group)
-    each.inner[position] = group.group_name + _INSIDE
-    if "reduce_op" in names and each.inner[names.index("reduce_op")] == "avg":
-        each.inner[names.index("reduce_op")] = "sum"
-        each.factor = functools.partial(_divide, group.size())
-    each.begin(group.size())
-    named = {key: each.seen.open(value) for key, value in kwargs.items()}
-    out = func(*each.inner, **named)
-    for tensor in tensors_in(out):
+    group = args[position]
+    if isinstance(group, str):
+        group = _group_named(group)
+    else:
+        group = dist.ProcessGroup.unbox(group)
+    _host_group_of(group)
+    collective.inner[position] = group.group_name + _HOST_SUFFIX
+    # An average is a sum that is divided afterwards.
+    if "reduce_op" in names:
+        reduction = names.index("reduce_op")
+        if collective.inner[reduction] == "avg":
+            collective.inner[reduction] = "sum"
+            collective.change_result = functools.partial(_divide_by, group.size())
+    collective.begin(group.size())
+    inner_kwargs = {key: collective.unwrapped.open(value) for key, value in kwargs.items()}
+    results = func(*collective.inner, **inner_kwargs)
+    for tensor in tensors_in(results):
         torch.ops._c10d_functional.wait_tensor(tensor)
-    each.inner[0] = out
-    each.end()
-    return each.seen.close(out, each.device)[0]
+    collective.inner[0] = results
+    collective.end()
+    on_device, _ = collective.unwrapped.close(results, collective.device)
+    return on_device
 
 
-# ---- what SyncBatchNorm consists of on a GPU; the CPU has no kernels -----------------------------
-
-
-def _wide(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor.float() if tensor.dtype in (torch.float16, torch.bfloat16) else tensor
-
-
-def _each(channels: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
-    """One value for each channel, in the shape that fits a batch."""
-    return channels.view(1, -1, *[1] * (like.dim() - 2))
-
-
-def _sum(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor.sum([d for d in range(tensor.dim()) if d != 1])
-
-
-def _stats(batch: torch.Tensor, eps: float) -> tuple[torch.Tensor, torch.Tensor]:
-    dims = [d for d in range(batch.dim()) if d != 1]
-    variance, mean = torch.var_mean(_wide(batch), dims, correction=0)
-    return mean, (variance + eps).rsqrt()
-
-
-def _gather_stats(
-    batch: Any,
-    means: Any,
-    deviations: Any,
-    running_mean: Any,
-    running_var: Any,
-    momentum: float,
-    eps: float,
-    counts: Any,
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """The mean and inverse deviation of all ranks' batches together.
-
-    Updates the running mean and variance in place.
-    """
-    counts = _wide(torch.as_tensor(counts, dtype=means.dtype)).view(-1, 1).expand(len(means), 1)
-    total = counts.sum()
-    mean = (means * counts).sum(0) / total
-    variance = ((deviations**-2 - eps + (means - mean) ** 2) * counts).sum(0) / total
-    if running_mean is not None:
-        running_mean.lerp_(mean.to(running_mean.dtype), momentum)
-    if running_var is not None:
-        running_var.lerp_((variance * total / (total - 1)).to(running_var.dtype), momentum)
-    return mean, (variance + eps).rsqrt()
-
-
-def _normalise(
-    batch: Any, weight: Any, bias: Any, mean: Any, deviation: Any, eps: float
-) -> torch.Tensor:
-    """A batch, normalised and then scaled and shifted, in its own dtype."""
-    out = (_wide(batch) - _each(mean, batch)) * _each(deviation, batch)
-    out = out if weight is None else out * _each(weight, batch)
-    return (out if bias is None else out + _each(bias, batch)).to(batch.dtype)
-
-
-def _reduce_gradient(
-    grad: Any,
-    batch: Any,
-    mean: Any,
-    deviation: Any,
-    weight: Any,
-    input_: bool,
-    weight_: bool,
-    bias_: bool,
-) -> tuple[torch.Tensor | None, ...]:
-    """The sums over a batch that the gradient of a batch norm needs.
-
-    Then the gradients of weight and bias. None stands for each that is not wanted.
-    """
-    sums = _sum(_wide(grad))
-    products = _sum(_wide(grad) * (_wide(batch) - _each(mean, batch)))
-    scaled = None if weight is None or not weight_ else (products * deviation).to(weight.dtype)
-    shifted = None if weight is None or not bias_ else sums.to(weight.dtype)
-    return (sums if input_ else None), (products if input_ else None), scaled, shifted
-
-
-def _apply_gradient(
-    grad: Any,
-    batch: Any,
-    mean: Any,
-    deviation: Any,
-    weight: Any,
-    sums: Any,
-    products: Any,
-    counts: Any,
-) -> torch.Tensor:
-    """The gradient of a batch norm's input, from the sums over all ranks."""
-    total = counts.sum()
-    centred = (_wide(batch) - _each(mean, batch)) * _each(deviation**2 * products / total, batch)
-    factor = deviation if weight is None else deviation * weight
-    out = (_wide(grad) - _each(sums / total, batch) - centred) * _each(factor, batch)
-    return out.to(batch.dtype)
-
-
-operator("batch_norm_stats", kernel=_stats)
-operator("batch_norm_gather_stats", kernel=_gather_stats)
-operator("batch_norm_gather_stats_with_counts", kernel=_gather_stats)
-operator("batch_norm_elemt", kernel=_normalise)
-operator("batch_norm_backward_reduce", kernel=_reduce_gradient)
-operator("batch_norm_backward_elemt", kernel=_apply_gradient)
-
-
-NAMESPACES.update(c10d=_run, _c10d_functional=_run_functional)
+NAMESPACES.update(c10d=_run_collective, _c10d_functional=_run_functional_collective)
 
 
 # ---- patches -------------------------------------------------------------------------------------
 
-_REDUCING: Final = """
-    allreduce allreduce_coalesced reduce reduce_scatter reduce_scatter_single reduce_scatter_single_coalesced
-    reduce_scatter_tensor_coalesced _reduce_scatter_base
-""".split()
+# The methods of `ProcessGroup` that reduce; some releases of torch have not all of them.
+_REDUCING: Final = (
+    "allreduce",
+    "allreduce_coalesced",
+    "reduce",
+    "reduce_scatter",
+    "reduce_scatter_single",
+    "reduce_scatter_single_coalesced",
+    "reduce_scatter_tensor_coalesced",
+    "_reduce_scatter_base",
+)
+_OTHER_NAMES_OF_NCCL: Final = ("ProcessGroupNCCL2", "ProcessGroupNCCLLazy")
+
+
+@contextlib.contextmanager
+def _forget_groups_at_end() -> Iterator[None]:
+    """Forget all host groups at the end of a `with` block."""
+    try:
+        yield
+    finally:
+        _forget_all_host_groups()
 
 
 @torch_patches()
-def _patches(opening: Opening) -> Iterator[Patch]:
+def _distributed_patches(opening: Opening) -> Iterator[Patch]:
     """The patches of `torch.distributed`; none but NCCL's version where it lacks gloo."""
     yield torch.cuda.nccl, "version", lambda: _VERSION
     if not dist.is_available() or not dist.is_gloo_available():
         return
-    opening.enter(lambda: contextlib.closing(SimpleNamespace(close=_forget)))
-    homes: tuple[Any, ...] = dist, dist.distributed_c10d
-    for home in homes:
-        yield home, "is_nccl_available", lambda: True
-        for name in ("ProcessGroupNCCL", "ProcessGroupNCCL2", "ProcessGroupNCCLLazy"):
-            if name == "ProcessGroupNCCL" or hasattr(home, name):
-                yield home, name, _backend_class()
-        yield around(home, "destroy_process_group", _destroy)
-    yield homes[1], "_NCCL_AVAILABLE", True
+    opening.enter(_forget_groups_at_end)
+    c10d = dist.distributed_c10d
+    for module in (dist, c10d):
+        yield module, "is_nccl_available", lambda: True
+        yield module, "ProcessGroupNCCL", _backend_class()
+        for name in _OTHER_NAMES_OF_NCCL:
+            if hasattr(module, name):
+                yield module, name, _backend_class()
+        yield around(module, "destroy_process_group", _destroy_group)
+    yield c10d, "_NCCL_AVAILABLE", True
     # A barrier asks it for its device.
-    yield (
-        torch._C,
-        "_get_accelerator",
-        lambda check=None: torch.device("cuda"),
-    )
-    yield homes[1], "default_pg_nccl_timeout", datetime.timedelta(minutes=_MINUTES)
+    yield torch._C, "_get_accelerator", lambda check=None: torch.device("cuda")
+    yield c10d, "default_pg_nccl_timeout", datetime.timedelta(minutes=_MINUTES)
     # Times of the CPU's or CUDA's own timers; for other devices it warns that there are none.
     yield dist.Logger, "set_runtime_stats_and_log", lambda self: None
     for name in _REDUCING:
-        if hasattr(dist.ProcessGroup, name):
-            yield around(dist.ProcessGroup, name, _scaled)
+        yield around(dist.ProcessGroup, name, _reduce_as_sum)

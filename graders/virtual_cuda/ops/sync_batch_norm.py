@@ -1,0 +1,135 @@
+"""The operators that `SyncBatchNorm` consists of on a GPU; the CPU has no kernels for them.
+
+A batch has its channels in the second dimension. Statistics are one value for each channel.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from virtual_cuda.ops.registry import operator
+
+
+def _as_float(tensor: torch.Tensor) -> torch.Tensor:
+    """The tensor in float32, if it has half precision."""
+    if tensor.dtype in (torch.float16, torch.bfloat16):
+        return tensor.float()
+    return tensor
+
+
+def _shape_for_batch(channels: torch.Tensor, batch: torch.Tensor) -> torch.Tensor:
+    """One value for each channel, in the shape that fits a batch."""
+    other_dimensions = [1] * (batch.dim() - 2)
+    return channels.view(1, -1, *other_dimensions)
+
+
+def _dimensions_except_channels(tensor: torch.Tensor) -> list[int]:
+    return [dimension for dimension in range(tensor.dim()) if dimension != 1]
+
+
+def _batch_statistics(batch: torch.Tensor, eps: float) -> tuple[torch.Tensor, torch.Tensor]:
+    """The mean and inverse deviation of one rank's batch."""
+    dimensions = _dimensions_except_channels(batch)
+    variance, mean = torch.var_mean(_as_float(batch), dimensions, correction=0)
+    return mean, (variance + eps).rsqrt()
+
+
+def _joined_statistics(
+    batch: Any,
+    means: Any,
+    deviations: Any,
+    running_mean: Any,
+    running_var: Any,
+    momentum: float,
+    eps: float,
+    counts: Any,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """The mean and inverse deviation of all ranks' batches together.
+
+    `means`, `deviations` and `counts` have a row for each rank. Updates the running mean and
+    variance in place.
+    """
+    counts = _as_float(torch.as_tensor(counts, dtype=means.dtype))
+    counts = counts.view(-1, 1).expand(len(means), 1)
+    total = counts.sum()
+    mean = (means * counts).sum(0) / total
+    variances = deviations**-2 - eps + (means - mean) ** 2
+    variance = (variances * counts).sum(0) / total
+    if running_mean is not None:
+        running_mean.lerp_(mean.to(running_mean.dtype), momentum)
+    if running_var is not None:
+        unbiased = variance * total / (total - 1)
+        running_var.lerp_(unbiased.to(running_var.dtype), momentum)
+    return mean, (variance + eps).rsqrt()
+
+
+def _normalise_batch(
+    batch: Any, weight: Any, bias: Any, mean: Any, deviation: Any, eps: float
+) -> torch.Tensor:
+    """A batch, normalised and then scaled and shifted, in its own dtype."""
+    centred = _as_float(batch) - _shape_for_batch(mean, batch)
+    result = centred * _shape_for_batch(deviation, batch)
+    if weight is not None:
+        result = result * _shape_for_batch(weight, batch)
+    if bias is not None:
+        result = result + _shape_for_batch(bias, batch)
+    return result.to(batch.dtype)
+
+
+def _reduce_gradient(
+    grad: Any,
+    batch: Any,
+    mean: Any,
+    deviation: Any,
+    weight: Any,
+    wants_input: bool,
+    wants_weight: bool,
+    wants_bias: bool,
+) -> tuple[torch.Tensor | None, ...]:
+    """The sums over a batch that the gradient of a batch norm needs.
+
+    Then the gradients of weight and bias. None stands for each that is not wanted.
+    """
+    dimensions = _dimensions_except_channels(grad)
+    centred = _as_float(batch) - _shape_for_batch(mean, batch)
+    sums = _as_float(grad).sum(dimensions)
+    products = (_as_float(grad) * centred).sum(dimensions)
+    weight_gradient = None
+    bias_gradient = None
+    if weight is not None and wants_weight:
+        weight_gradient = (products * deviation).to(weight.dtype)
+    if weight is not None and wants_bias:
+        bias_gradient = sums.to(weight.dtype)
+    if not wants_input:
+        return None, None, weight_gradient, bias_gradient
+    return sums, products, weight_gradient, bias_gradient
+
+
+def _input_gradient(
+    grad: Any,
+    batch: Any,
+    mean: Any,
+    deviation: Any,
+    weight: Any,
+    sums: Any,
+    products: Any,
+    counts: Any,
+) -> torch.Tensor:
+    """The gradient of a batch norm's input, from the sums over all ranks."""
+    total = counts.sum()
+    centred = _as_float(batch) - _shape_for_batch(mean, batch)
+    by_variance = centred * _shape_for_batch(deviation**2 * products / total, batch)
+    by_mean = _shape_for_batch(sums / total, batch)
+    factor = deviation if weight is None else deviation * weight
+    result = (_as_float(grad) - by_mean - by_variance) * _shape_for_batch(factor, batch)
+    return result.to(batch.dtype)
+
+
+operator("batch_norm_stats", kernel=_batch_statistics)
+operator("batch_norm_gather_stats", kernel=_joined_statistics)
+operator("batch_norm_gather_stats_with_counts", kernel=_joined_statistics)
+operator("batch_norm_elemt", kernel=_normalise_batch)
+operator("batch_norm_backward_reduce", kernel=_reduce_gradient)
+operator("batch_norm_backward_elemt", kernel=_input_gradient)
