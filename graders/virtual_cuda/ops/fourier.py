@@ -12,9 +12,16 @@ import torch.nn.functional
 from virtual_cuda.device.tensor import VIRTUAL
 from virtual_cuda.ops.registry import operator
 
+_Ints = Sequence[int]
+
 _WIDER: Final = {torch.float16: torch.float32, torch.complex32: torch.complex64}
 _KINDS: Final = ("fft", "ifft", "rfft", "irfft", "hfft", "ihfft")
 TRANSFORMS: Final = [f"{kind}{dims}" for kind in _KINDS for dims in ("", "2", "n")]
+# These give half of a complex result: the other half would mirror it.
+_HALVING: Final = ("rfft", "hfft", "irfft", "ihfft")
+
+
+# ---- half precision ------------------------------------------------------------------------------
 
 
 def transform_half_precision(
@@ -25,95 +32,124 @@ def transform_half_precision(
     The CPU has no Fourier transforms in half precision. All other input goes to `original`, torch's
     function called `name`. Raises RuntimeError for sizes that are no powers of two, as cuFFT does.
     """
-    if type(input) not in VIRTUAL or input.dtype not in _WIDER or torch.is_autocast_enabled("cuda"):
+    if type(input) not in VIRTUAL or input.dtype not in _WIDER:
         return original(input, *args, **kwargs)
-    made = original(input.to(_WIDER[input.dtype]), *args, **kwargs)
-    # Find the sizes of the transformed dimensions, for the refusal.
-    lengths = args[0] if args else kwargs.get("n", kwargs.get("s"))
-    lengths = [lengths] if isinstance(lengths, int) else lengths
-    count = {"2": 2, "n": input.dim() if lengths is None else len(lengths)}.get(name[-1], 1)
-    dims = args[1] if len(args) > 1 else kwargs.get("dim")
-    dims = (
-        list(range(-count, 0)) if dims is None else [dims] if isinstance(dims, int) else list(dims)
-    )
-    sizes = [made.size(dim) for dim in dims]
-    # Half of the result is left out by these.
-    if dims and name.lstrip("i").startswith(("rfft", "hfft")) and made.is_complex():
-        sizes[-1] = input.size(dims[-1]) if lengths is None or lengths[-1] == -1 else lengths[-1]
+    if torch.is_autocast_enabled("cuda"):
+        return original(input, *args, **kwargs)
+    wide = input.to(_WIDER[input.dtype])
+    result = original(wide, *args, **kwargs)
+    sizes = _transformed_sizes(name, input, result, args, kwargs)
     if any(size & (size - 1) for size in sizes):
         raise RuntimeError(
-            "cuFFT only supports dimensions whose sizes are powers of two when computing in half precision, "
-            f"but got a signal size of{sizes}"
+            "cuFFT only supports dimensions whose sizes are powers of two "
+            f"when computing in half precision, but got a signal size of{sizes}"
         )
-    return made.to(torch.complex32 if made.is_complex() else torch.float16)
+    narrow = torch.complex32 if result.is_complex() else torch.float16
+    return result.to(narrow)
 
 
-def _dims_by_stride(strides: Sequence[int], dims: Iterable[int]) -> list[int]:
+def _transformed_sizes(name: str, input: Any, result: Any, args: Any, kwargs: Any) -> list[int]:
+    """The sizes of the signal along the dimensions that `torch.fft.NAME` transforms.
+
+    `args` and `kwargs` are those of the function after its input.
+    """
+    # The lengths that the caller asks for (`n` or `s`), and the dimensions (`dim`).
+    lengths = args[0] if args else kwargs.get("n", kwargs.get("s"))
+    if isinstance(lengths, int):
+        lengths = [lengths]
+    dims = args[1] if len(args) > 1 else kwargs.get("dim")
+    if isinstance(dims, int):
+        dims = [dims]
+    if dims is None:
+        count = _count_of_last_dims(name, input, lengths)
+        dims = range(-count, 0)
+    sizes = [result.size(dim) for dim in dims]
+    # The last size of a halved result is that of the input, or what was asked for.
+    if sizes and name.startswith(_HALVING) and result.is_complex():
+        is_asked = lengths is not None and lengths[-1] != -1
+        sizes[-1] = lengths[-1] if is_asked else input.size(dims[-1])
+    return sizes
+
+
+def _count_of_last_dims(name: str, input: Any, lengths: _Ints | None) -> int:
+    """How many dimensions `torch.fft.NAME` transforms if the caller does not say which."""
+    if name.endswith("2"):
+        return 2
+    if not name.endswith("n"):
+        return 1
+    dims: int = input.dim()
+    return dims if lengths is None else len(lengths)
+
+
+# ---- memory layout -------------------------------------------------------------------------------
+
+
+def _dims_by_stride(strides: _Ints, dims: Iterable[int]) -> list[int]:
     """The dimensions, those with the largest strides first."""
     return sorted(dims, key=lambda dim: -strides[dim])
 
 
-def _strides_after_one_call(
-    sizes: Sequence[int], strides: Sequence[int], dims: Sequence[int]
-) -> list[int]:
+def _strides_after_one_call(sizes: _Ints, strides: _Ints, dims: _Ints) -> list[int]:
     """The strides that one call of cuFFT gives its result.
 
-    Dimensions that are not transformed come first, in the input's order, then the transformed ones.
+    `sizes` are those of the result, `strides` those of the input. Dimensions that are not
+    transformed come first, in the input's order, then the transformed ones, `dims`.
     """
-    made = [0] * len(sizes)
+    others = [dim for dim in range(len(sizes)) if dim not in dims]
+    order = [*_dims_by_stride(strides, others), *dims]
+    new_strides = [0] * len(sizes)
     step = 1
-    batches = _dims_by_stride(strides, (dim for dim in range(len(sizes)) if dim not in dims))
-    for dim in reversed([*batches, *dims]):
-        made[dim] = step
+    for dim in reversed(order):
+        new_strides[dim] = step
         step *= sizes[dim]
-    return made
+    return new_strides
 
 
-def _complex_strides(
-    sizes: Sequence[int], strides: Sequence[int], dims: Sequence[int]
-) -> Sequence[int]:
+def _strides_of_complex_transform(sizes: _Ints, strides: _Ints, dims: _Ints) -> _Ints:
     """The strides after a complex transform, which cuFFT does three dimensions at a time."""
-    left = list(dims)
-    while left:
-        left = _dims_by_stride(strides, left)
-        strides = _strides_after_one_call(sizes, strides, left[-3:])
-        del left[-3:]
+    remaining = list(dims)
+    while remaining:
+        remaining = _dims_by_stride(strides, remaining)
+        strides = _strides_after_one_call(sizes, strides, remaining[-3:])
+        del remaining[-3:]
     return strides
 
 
-def _fft_strides(kind: str, given: Any, dims: Sequence[int], made: Any) -> Sequence[int]:
-    """The strides that CUDA gives the result `made` of an operator.
+def _cufft_strides(kind: str, input: Any, dims: _Ints, result: Any) -> _Ints:
+    """The strides that CUDA gives the result of an operator.
 
     `kind` is the operator's name: from complex to complex, complex to real, or real to complex.
-    `given` is its input, `dims` are the transformed dimensions.
+    `dims` are the transformed dimensions.
     """
-    dims = [dim % given.dim() for dim in dims]
-    strides = given.stride()
+    dims = [dim % input.dim() for dim in dims]
+    sizes = result.shape
+    strides = input.stride()
     if kind == "_fft_c2c":
-        return _complex_strides(made.shape, strides, dims)
-    if kind == "_fft_c2r":  # of a copy, as cuFFT overwrites what it is given
-        strides = torch.empty(given.shape, device="meta").stride()
+        return _strides_of_complex_transform(sizes, strides, dims)
+    first_strides = strides
+    if kind == "_fft_c2r":  # of a copy, as cuFFT overwrites its input
+        first_strides = torch.empty(input.shape, device="meta").stride()
     if len(dims) <= 3 and dims[:2] != [0, 1]:
-        return _strides_after_one_call(made.shape, strides, dims)
+        return _strides_after_one_call(sizes, first_strides, dims)
+    # Several calls: one for the last dimension, where numbers become real or complex.
     if kind == "_fft_c2r":
-        return _strides_after_one_call(
-            made.shape, _complex_strides(given.shape, given.stride(), dims[:-1]), dims[-1:]
-        )
-    return _complex_strides(
-        made.shape, _strides_after_one_call(made.shape, strides, dims[-1:]), dims[:-1]
-    )
+        complex_strides = _strides_of_complex_transform(input.shape, strides, dims[:-1])
+        return _strides_after_one_call(sizes, complex_strides, dims[-1:])
+    first_strides = _strides_after_one_call(sizes, strides, dims[-1:])
+    return _strides_of_complex_transform(sizes, first_strides, dims[:-1])
 
 
-def _fft_output(kind: str, inner: Any, kwargs: Any, out: Any) -> Any:
-    """The result with cuFFT's strides; the CPU's libraries give others."""
-    given, dims = inner[:2]
-    strides = _fft_strides(kind, given, dims, out) if dims else out.stride()
-    return (
-        out
-        if out.stride() == tuple(strides)
-        else out.new_empty_strided(out.shape, strides).copy_(out)
-    )
+def _lay_out_as_cufft(kind: str, inner: Any, kwargs: Any, result: Any) -> Any:
+    """The result with cuFFT's strides, if need be a copy; the CPU's libraries give others."""
+    input = inner[0]
+    dims = inner[1]
+    if not dims:
+        return result
+    strides = _cufft_strides(kind, input, dims, result)
+    if result.stride() == tuple(strides):
+        return result
+    return result.new_empty_strided(result.shape, strides).copy_(result)
 
 
 for _name in ("_fft_c2c", "_fft_c2r", "_fft_r2c"):
-    operator(_name, output=functools.partial(_fft_output, _name))
+    operator(_name, output=functools.partial(_lay_out_as_cufft, _name))
