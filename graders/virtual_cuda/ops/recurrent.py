@@ -7,19 +7,13 @@ device tensor is the CPU tensor with its values.
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
-from typing import Any, Final
+from collections.abc import Callable, Sequence
+from typing import Any, Final, NamedTuple
 
 import torch
 import torch.nn.functional
-from torch.autograd import grad as _grad
 
-from virtual_cuda.device.cuda_errors import (
-    DTYPE_NAMES,
-    label_of,
-    type_name,
-    warn,
-)
+from virtual_cuda.device.cuda_errors import DTYPE_NAMES, label_of, type_name, warn
 from virtual_cuda.device.hidden import conceal, reveal
 from virtual_cuda.device.state import Block, VirtualDevice
 from virtual_cuda.device.tensor import VIRTUAL, update_shell, wrap
@@ -38,8 +32,11 @@ from virtual_cuda.ops.placement import compare, on_host
 from virtual_cuda.ops.registry import operator
 from virtual_cuda.ops.whole_kernels import (
     are_on_several_devices,
+    bytes_of_all,
     cast_by_autocast,
+    gradients_by_host,
     hold_memory,
+    inner_leaf_of,
     is_recording_operators,
     refuse_second_gradients,
     wrap_each,
@@ -48,28 +45,40 @@ from virtual_cuda.ops.whole_kernels import (
 aten: Final = torch.ops.aten
 
 
-def _lstm_gates(x: Any, h: Any, c: Any, *biases: Any) -> tuple[Any, ...]:
+# ---- cells ---------------------------------------------------------------------------------------
+
+
+def _lstm_states(
+    input_product: Any, hidden_product: Any, cell: Any, *biases: Any
+) -> tuple[Any, ...]:
     """The new hidden state and the new cell of an LSTM, from its two products and the old cell."""
-    i, f, g, o = sum(biases, x + h).chunk(4, 1)
-    c = f.sigmoid() * c + i.sigmoid() * g.tanh()
-    return o.sigmoid() * c.tanh(), c
+    gates = sum(biases, input_product + hidden_product)
+    i, f, g, o = gates.chunk(4, 1)
+    new_cell = f.sigmoid() * cell + i.sigmoid() * g.tanh()
+    return o.sigmoid() * new_cell.tanh(), new_cell
 
 
-def _gru_gates(x: Any, h: Any, state: Any, *biases: Any) -> tuple[Any, ...]:
+def _gru_states(
+    input_product: Any, hidden_product: Any, state: Any, *biases: Any
+) -> tuple[Any, ...]:
     """The new state of a GRU, in a tuple, from its two products and the old state."""
     if biases:
-        x = x + biases[0]
-        h = h + biases[1]
-    (r, z, n), (hr, hz, hn) = x.chunk(3, 1), h.chunk(3, 1)
+        input_product = input_product + biases[0]
+        hidden_product = hidden_product + biases[1]
+    r, z, n = input_product.chunk(3, 1)
+    hr, hz, hn = hidden_product.chunk(3, 1)
     n = (n + (r + hr).sigmoid() * hn).tanh()
     return (n + (z + hz).sigmoid() * (state - n),)
 
 
-# The function of each cell, and how many times the size of a state is kept for backward.
-_GATES: Final = {
-    "lstm": (_lstm_gates, 4),
-    "gru": (_gru_gates, 5),
-}
+class _CellKind(NamedTuple):
+    """What tells one kind of recurrent cell from another."""
+
+    new_states: Callable[..., tuple[Any, ...]]  # of its two products, its state and its biases
+    kept_parts: int  # how many times the size of a state is kept for backward
+
+
+_KINDS: Final = {"lstm": _CellKind(_lstm_states, 4), "gru": _CellKind(_gru_states, 5)}
 
 
 class FusedCell(torch.autograd.Function):
@@ -79,24 +88,27 @@ class FusedCell(torch.autograd.Function):
     def forward(ctx: Any, kind: str, *tensors: Any) -> Any:
         """Compute the new states on the host, put them on the device, and record the operation.
 
-        If gradients are needed, the memory that CUDA keeps for backward is allocated.
+        `kind` is "lstm" or "gru"; `tensors` are the two products, the old state and the biases. If
+        gradients are needed, the memory that CUDA keeps for backward is allocated.
         """
-        gates, kept = _GATES[kind]
+        cell = _KINDS[kind]
         device = tensors[0]._block.device
-        inner = [t._inner for t in tensors]
-        outs = gates(*inner)
-        results = wrap_each(outs, device)
-        nbytes = outs[0].nbytes * kept
-        record_operation(
-            f"aten._thnn_fused_{kind}_cell.default",
-            device,
-            nbytes + sum(o.nbytes for o in outs),
-            work_of(outs, inner),
-        )
-        ctx.kind, ctx.device = kind, conceal(device)
-        kept_too = (*results[1:], *hold_memory(device, nbytes)) if any(ctx.needs_input_grad) else ()
-        ctx.given = len(tensors)
-        ctx.save_for_backward(*tensors, *kept_too)
+        inner = [tensor._inner for tensor in tensors]
+        states = cell.new_states(*inner)
+        results = wrap_each(states, device)
+        kept_bytes = states[0].nbytes * cell.kept_parts
+        nbytes = kept_bytes + bytes_of_all(states)
+        name = f"aten._thnn_fused_{kind}_cell.default"
+        record_operation(name, device, nbytes, work_of(states, inner))
+        # Keep for backward what CUDA keeps.
+        kept: list[Any] = [*tensors]
+        if any(ctx.needs_input_grad):
+            kept += results[1:]
+            kept += hold_memory(device, kept_bytes)
+        ctx.kind = kind
+        ctx.device = conceal(device)
+        ctx.tensor_count = len(tensors)
+        ctx.save_for_backward(*kept)
         return results[0] if len(results) == 1 else tuple(results)
 
     @staticmethod
@@ -106,37 +118,24 @@ class FusedCell(torch.autograd.Function):
         The operation is recorded. With `create_graph` it is made of single operators, as on CUDA,
         which record themselves. Raises if the device is closed.
         """
-        gates = _GATES[ctx.kind][0]
-        tensors = ctx.saved_tensors[: ctx.given]
+        new_states = _KINDS[ctx.kind].new_states
+        tensors = ctx.saved_tensors[: ctx.tensor_count]
         device = reveal(ctx.device)
         if device.closed:
             raise closed_device_error(device)
         # Are the gradients to be differentiated? Then they are computed step by step, as on CUDA.
-        twice = torch.is_grad_enabled()
-        given = (
-            tensors
-            if twice
-            else [t._inner.detach().requires_grad_(t.requires_grad) for t in tensors]
-        )
+        if torch.is_grad_enabled():
+            states = new_states(*tensors)
+            return None, *gradients_by_host(states, gradients, tensors, create_graph=True)
         # Compute the cell again, with a graph, for its gradients.
+        inner = [inner_leaf_of(tensor) for tensor in tensors]
         with torch.enable_grad():
-            pairs = [
-                (out, g) for out, g in zip(gates(*given), gradients, strict=True) if g is not None
-            ]
-        wanted = [t for t in given if t.requires_grad]
-        found: Any = _grad(
-            [out for out, _ in pairs],
-            wanted,
-            [g if twice else g._inner for _, g in pairs],
-            create_graph=twice,
-        )
-        if not twice:
-            found = wrap_each(found, device)
-            name = f"aten._thnn_fused_{ctx.kind}_cell_backward_impl.default"
-            record_operation(name, device, sum(f.nbytes for f in found), work_of(None, given))
-        # None for those that need no gradient.
-        each = iter(found)
-        return (None, *(next(each) if t.requires_grad else None for t in given))
+            states = new_states(*inner)
+        given = [None if gradient is None else gradient._inner for gradient in gradients]
+        results = wrap_each(gradients_by_host(states, given, inner), device)
+        name = f"aten._thnn_fused_{ctx.kind}_cell_backward_impl.default"
+        record_operation(name, device, bytes_of_all(results), work_of(None, inner))
+        return None, *results
 
 
 class FusedLstmCell(FusedCell):
@@ -160,42 +159,59 @@ def run_cell(kind: str, state: str, original: Any, input: Any, hidden: Any, *wei
     RuntimeError for tensors on different devices.
     """
     states = [hidden] if isinstance(hidden, torch.Tensor) else list(hidden)
-    biases = [b for b in weights[2:] if b is not None]
-    operands = (input, *states, *weights[:2], *biases)
-    # Compare devices in CUDA's order: first the two products, then the fused kernel.
-    if type(input) in VIRTUAL and are_on_several_devices(*operands):
-        for rows, weight in zip((input, states[0]), weights, strict=False):
-            compare(
-                "wrapper_CUDA_mm",
-                [("self", "self"), ("mat2", "mat2")],
-                {"self": rows, "mat2": weight},
-            )
-        given = {"input_gates": input, "hidden_gates": states[0], state: states[-1]}
-        given |= dict(zip(("input_bias", "hidden_bias"), weights[2:], strict=False))
-        compare(f"wrapper_CUDA___thnn_fused_{kind}_cell", [(name, name) for name in given], given)
-    fits = (
-        len(weights) == 4
-        and len(biases) != 1
-        and all(type(t) in VIRTUAL and t.dim() == 2 for t in operands[: -len(biases) or None])
-    )
-    if not fits or not input.numel() or not input.is_floating_point() or is_recording_operators():
+    biases = [bias for bias in weights[2:] if bias is not None]
+    matrices = [input, *states, *weights[:2]]
+    if type(input) in VIRTUAL and are_on_several_devices(*matrices, *biases):
+        _compare_devices_of_cell(kind, state, input, states, weights)
+    has_all_weights = len(weights) == 4 and len(biases) != 1
+    if not has_all_weights or not _fused_cell_takes(matrices):
         return original(input, hidden, *weights)
-    # Under autocast: cast the operands, then begin again without it.
-    if torch.is_autocast_enabled("cuda"):
-        lower = functools.partial(cast_by_autocast, torch.get_autocast_dtype("cuda"))
-        with torch.autocast("cuda", enabled=False):
-            return run_cell(
-                kind,
-                state,
-                original,
-                lower(input),
-                [lower(s) for s in states] if len(states) > 1 else lower(hidden),
-                *map(lower, weights),
-            )
-    products = [
-        rows @ weight.t() for rows, weight in zip((input, states[0]), weights, strict=False)
-    ]
-    return _CELLS[kind].apply(kind, *products, states[-1], *biases)
+    operands = [*matrices, *biases]
+    if not torch.is_autocast_enabled("cuda"):
+        return _run_fused_cell(kind, len(states), *operands)
+    dtype = torch.get_autocast_dtype("cuda")
+    with torch.autocast("cuda", enabled=False):
+        operands = [cast_by_autocast(dtype, operand) for operand in operands]
+        return _run_fused_cell(kind, len(states), *operands)
+
+
+def _compare_devices_of_cell(
+    kind: str, state: str, input: Any, states: Sequence[Any], weights: Sequence[Any]
+) -> None:
+    """Raise CUDA's RuntimeError for tensors on different devices.
+
+    CUDA compares those of the two products first, then those of the fused kernel.
+    """
+    names_of_product = [("self", "self"), ("mat2", "mat2")]
+    for rows, weight in zip((input, states[0]), weights, strict=False):
+        compare("wrapper_CUDA_mm", names_of_product, {"self": rows, "mat2": weight})
+    operands = {"input_gates": input, "hidden_gates": states[0], state: states[-1]}
+    operands |= dict(zip(("input_bias", "hidden_bias"), weights[2:], strict=False))
+    names = [(name, name) for name in operands]
+    compare(f"wrapper_CUDA___thnn_fused_{kind}_cell", names, operands)
+
+
+def _fused_cell_takes(matrices: Sequence[Any]) -> bool:
+    """True if the fused kernel runs on an input, states and weights, and now."""
+    for matrix in matrices:
+        if type(matrix) not in VIRTUAL or matrix.dim() != 2:
+            return False
+    input = matrices[0]
+    if not input.numel() or not input.is_floating_point():
+        return False
+    return not is_recording_operators()
+
+
+def _run_fused_cell(kind: str, state_count: int, input: Any, *rest: Any) -> Any:
+    """The result of a cell by two products and the fused kernel.
+
+    `rest` are the states, the two weights and the biases.
+    """
+    states = rest[:state_count]
+    input_weight, hidden_weight, *biases = rest[state_count:]
+    input_product = input @ input_weight.t()
+    hidden_product = states[0] @ hidden_weight.t()
+    return _CELLS[kind].apply(kind, input_product, hidden_product, states[-1], *biases)
 
 
 def _pack_padded_sequence(func: Any, args: Any, kwargs: Any) -> Any:
@@ -205,45 +221,67 @@ def _pack_padded_sequence(func: Any, args: Any, kwargs: Any) -> Any:
     """
     data, lengths, *rest = args
     if not on_host(lengths):
-        kind = type_name(lengths).rpartition(".")[2].removesuffix("Tensor")
+        dtype = type_name(lengths).rpartition(".")[2].removesuffix("Tensor")
         raise RuntimeError(
             "'lengths' argument should be a 1D CPU int64 tensor, "
-            f"but got {lengths.dim()}D {label_of(lengths)} {kind} tensor"
+            f"but got {lengths.dim()}D {label_of(lengths)} {dtype} tensor"
         )
     device = require_open_device(data)
-    packed, sizes = func(data._inner, lengths, *rest, **kwargs)
-    record_operation(str(func), device, packed.nbytes, work_of(packed, (data._inner,)))
-    return wrap(packed, Block(device, packed.untyped_storage().nbytes())), sizes
+    inner = data._inner
+    packed, batch_sizes = func(inner, lengths, *rest, **kwargs)
+    record_operation(str(func), device, packed.nbytes, work_of(packed, (inner,)))
+    block = Block(device, packed.untyped_storage().nbytes())
+    return wrap(packed, block), batch_sizes
 
 
 operator("_pack_padded_sequence", plan=_pack_padded_sequence)
 
 
+# ---- layers --------------------------------------------------------------------------------------
+
 _DTYPES: Final = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 _CAST: Final = (torch.float16, torch.bfloat16, torch.float32)  # by autocast
 # torch's list of cuDNN's dtypes lacks bfloat16.
-_FLATTENED: Final = (
-    torch.float16,
-    torch.float32,
-    torch.float64,
-)
+_FLATTENED: Final = (torch.float16, torch.float32, torch.float64)
 # Parts of the memory that cuDNN reserves for backward, per step and per hidden unit: the gates, and
 # the cells.
 RESERVED_PARTS: Final = {"lstm": (4, 1), "gru": (6,), "rnn_tanh": (1,), "rnn_relu": (1,)}
 _SCATTERED: Final = (
-    "RNN module weights are not part of single contiguous chunk of memory. This means they need to be compacted "
-    "at every call, possibly greatly increasing memory usage. To compact weights again call flatten_parameters()."
+    "RNN module weights are not part of single contiguous chunk of memory. This means they need "
+    "to be compacted at every call, possibly greatly increasing memory usage. "
+    "To compact weights again call flatten_parameters()."
 )
-
-
 _ONCE: Final = (
-    "Double backwards is not supported for CuDNN RNNs due to limitations in the CuDNN API. To run double backwards, "
-    "please disable the CuDNN backend temporarily while running the forward pass of your RNN. For example: \n"
+    "Double backwards is not supported for CuDNN RNNs due to limitations in the CuDNN API. "
+    "To run double backwards, please disable the CuDNN backend temporarily while running "
+    "the forward pass of your RNN. For example: \n"
     "with torch.backends.cudnn.flags(enabled=False):\n    output = model(inputs)"
 )
 
 
-def _common_device(tensors: list[Any], casting: bool = False) -> VirtualDevice | None:
+class _LayerSettings(NamedTuple):
+    """How a recurrent layer runs, as torch passes it besides the data, states and weights."""
+
+    kind: str  # a key of RESERVED_PARTS
+    batch_sizes: Any  # a tensor, for packed input; None for padded input
+    batch_first: bool
+    biases: bool
+    layers: int
+    dropout: float
+    train: bool
+    bidirectional: bool
+
+
+class _KeptByLayer(NamedTuple):
+    """What the forward pass of a layer keeps for its backward pass."""
+
+    device: VirtualDevice
+    inner: list[Any]  # data, states and weights on the host
+    results: list[Any]  # on the host, with their graph
+    work: tuple[Any, ...]
+
+
+def _common_device(tensors: Sequence[Any], casting: bool = False) -> VirtualDevice | None:
     """The one device on which all of these are, with one dtype that cuDNN knows; else None.
 
     With `casting`, the dtypes count as they are after autocast has cast them to half precision.
@@ -252,9 +290,70 @@ def _common_device(tensors: list[Any], casting: bool = False) -> VirtualDevice |
     if type(first) not in VIRTUAL or first.dtype not in _DTYPES:
         return None
     device: VirtualDevice = first._block.device
-    same = all(type(t) in VIRTUAL and t._block.device is device for t in tensors)
-    dtypes = {torch.float16 if casting and t.dtype in _CAST else t.dtype for t in tensors}
-    return device if same and len(dtypes) == 1 else None
+    dtypes = set()
+    for tensor in tensors:
+        if type(tensor) not in VIRTUAL or tensor._block.device is not device:
+            return None
+        is_cast = casting and tensor.dtype in _CAST
+        dtypes.add(torch.float16 if is_cast else tensor.dtype)
+    return device if len(dtypes) == 1 else None
+
+
+def _share_block(tensors: Sequence[Any]) -> bool:
+    """True if these device tensors lie in one block of memory."""
+    return all(tensor._block is tensors[0]._block for tensor in tensors)
+
+
+def _steps_first(tensor: Any, batch_first: bool) -> Any:
+    """A view of data with steps before batches; without `batch_first`, the data itself."""
+    return tensor.transpose(0, 1) if batch_first else tensor
+
+
+def _compute_layer(settings: _LayerSettings, inner: Sequence[Any], state_count: int) -> list[Any]:
+    """The results of a layer on the host: the output, then the new states.
+
+    `inner` are the data, `state_count` states and the weights. Half precision is computed in single
+    where the CPU is slow in it.
+    """
+    dtype = inner[0].dtype
+    if is_slow_on_host(dtype):
+        inner = [tensor.float() for tensor in inner]
+    data = inner[0]
+    states = inner[1 : 1 + state_count]
+    state = tuple(states) if settings.kind == "lstm" else states[0]
+    flags = (
+        inner[1 + state_count :],
+        settings.biases,
+        settings.layers,
+        settings.dropout,
+        settings.train,
+        settings.bidirectional,
+    )
+    compute = getattr(torch_functions, settings.kind)
+    if settings.batch_sizes is not None:
+        results = compute(data, settings.batch_sizes, state, *flags)
+    else:  # cuDNN itself has the steps first, and returns a view
+        data = _steps_first(data, settings.batch_first)
+        output, *new_states = compute(data, state, *flags, False)
+        results = [_steps_first(output, settings.batch_first), *new_states]
+    return [result.to(dtype) for result in results]
+
+
+def _bytes_reserved(settings: _LayerSettings, data: Any, hidden: int) -> int:
+    """How many bytes cuDNN keeps for backward, for a hidden size."""
+    if settings.batch_sizes is None:
+        steps = data.shape[0] * data.shape[1]
+    else:
+        steps = len(settings.batch_sizes) * int(settings.batch_sizes[0])
+    per_layer = steps * hidden * data.element_size()
+    if settings.bidirectional:
+        per_layer *= 2
+    parts = [count * settings.layers * per_layer for count in RESERVED_PARTS[settings.kind]]
+    parts.append((settings.layers - 1) * per_layer)
+    nbytes = 256
+    for part in parts:
+        nbytes += -(-part // 32) * 32  # rounded up
+    return nbytes
 
 
 class CudnnRnn(torch.autograd.Function):
@@ -266,51 +365,43 @@ class CudnnRnn(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, kind: str, settings: Any, device: VirtualDevice, count: int, data: Any, *rest: Any
+        ctx: Any,
+        settings: _LayerSettings,
+        device: VirtualDevice,
+        state_count: int,
+        data: Any,
+        *rest: Any,
     ) -> Any:
         """Compute on the host, put the results on the device, and record the operation.
 
-        The first `count` of `rest` are the states, the others the weights. In training, the memory
-        that cuDNN keeps for backward is allocated, and with dropout the host waits.
+        The first `state_count` of `rest` are the states, the others the weights. In training, the
+        memory that cuDNN keeps for backward is allocated, and with dropout the host waits.
         """
-        layers, dropout, train, bidirectional, biases, sizes, batch_first = settings
-        states = rest[:count]
-        weights = rest[count:]
-        tensors = (data, *rest)
-        inner = [t._inner.detach().requires_grad_(t.requires_grad) for t in tensors]
-        # Compute on the host.
-        function = getattr(torch_functions, kind)
+        states = rest[:state_count]
+        weights = rest[state_count:]
+        inner = [inner_leaf_of(tensor) for tensor in (data, *rest)]
         with torch.enable_grad() if any(ctx.needs_input_grad) else torch.no_grad():
-            given = [t.float() for t in inner] if is_slow_on_host(data.dtype) else inner
-            state = tuple(given[1 : 1 + count]) if kind == "lstm" else given[1]
-            tail = (given[1 + count :], biases, layers, dropout, train, bidirectional)
-            if sizes is not None:
-                outs = function(given[0], sizes, state, *tail)
-            else:  # cuDNN itself has the steps first, and returns a view
-                outs = _steps_first(
-                    function(_steps_first(given, batch_first)[0], state, *tail, False), batch_first
-                )
-            outs = [out.to(data.dtype) for out in outs]
+            results = _compute_layer(settings, inner, state_count)
         # The memory that cuDNN keeps: a copy of scattered weights, and the reserve for backward.
-        shared = all(w._block is weights[0]._block for w in weights)
-        held = hold_memory(device, *([] if shared else [sum(w.nbytes for w in weights)]))
-        if train:
-            steps = data.shape[0] * data.shape[1] if sizes is None else len(sizes) * int(sizes[0])
-            hidden = states[-1].shape[2]
-            units = steps * hidden * data.element_size() * (2 if bidirectional else 1)
-            # cuDNN keeps `units` bytes per layer for every part, each part rounded up to 32.
-            parts = [count * layers * units for count in RESERVED_PARTS[kind]] + [
-                (layers - 1) * units
-            ]
-            held += hold_memory(device, 256 + sum(-(-part // 32) * 32 for part in parts))
+        sizes = []
+        if not _share_block(weights):
+            sizes.append(bytes_of_all(weights))
+        if settings.train:
+            sizes.append(_bytes_reserved(settings, data, states[-1].shape[2]))
+        held = hold_memory(device, *sizes)
         # Put the results on the device, and record.
-        wrapped = wrap_each([out.detach() for out in outs], device)
-        work = work_of(_steps_first(outs, batch_first), _steps_first(inner, batch_first))
-        record_operation("aten._cudnn_rnn.default", device, sum(out.nbytes for out in outs), work)
-        if train and dropout > 0:
+        wrapped = wrap_each([result.detach() for result in results], device)
+        output = _steps_first(results[0], settings.batch_first)
+        steps = _steps_first(inner[0], settings.batch_first)
+        work = work_of(output, (steps, *inner[1:]))
+        record_operation("aten._cudnn_rnn.default", device, bytes_of_all(results), work)
+        if settings.train and settings.dropout > 0:
             placement.note("dropout state")
-        ctx.train, ctx.held, ctx.weights = train, conceal((device, inner, outs, work)), len(weights)
-        ctx.save_for_backward(*tensors, wrapped[0], *held)
+        # Keep for backward what it needs.
+        ctx.train = settings.train
+        ctx.weight_count = len(weights)
+        ctx.held = conceal(_KeptByLayer(device, inner, results, work))
+        ctx.save_for_backward(data, *rest, wrapped[0], *held)
         return tuple(wrapped)
 
     @staticmethod
@@ -324,55 +415,39 @@ class CudnnRnn(torch.autograd.Function):
         _ = ctx.saved_tensors  # refuses if one of them was written to since
         if not ctx.train:
             raise RuntimeError("cudnn RNN backward can only be called in training mode")
-        device, inner, outs, work = reveal(ctx.held)
+        kept: _KeptByLayer = reveal(ctx.held)
+        device = kept.device
         if device.closed:
             raise closed_device_error(device)
-        wanted = [t for t in inner if t.requires_grad]
-        pairs = [
-            (out, g._inner)
-            for out, g in zip(outs, gradients, strict=True)
-            if g is not None and out.requires_grad
-        ]
-        # The CPU's graph gives the gradients; those it does not reach are zeros.
-        found = _grad(
-            [out for out, _ in pairs],
-            wanted,
-            [g for _, g in pairs],
-            retain_graph=True,
-            allow_unused=True,
-        )
-        given = (
-            torch.zeros_like(t) if g is None else g for t, g in zip(wanted, found, strict=True)
-        )
-        computed = [next(given) if t.requires_grad else None for t in inner]
+        given = [None if gradient is None else gradient._inner for gradient in gradients]
+        computed = gradients_by_host(kept.results, given, kept.inner)
         # Put them on the device, those of the weights in one block.
-        count = len(computed) - ctx.weights
-        results = [*wrap_each(computed[:count], device), *_in_one_block(computed[count:], device)]
-        nbytes = sum(r.nbytes for r in results if r is not None)
-        record_operation("aten._cudnn_rnn_backward.default", device, nbytes, work)
-        return (None, None, None, None, *refuse_second_gradients(results, _ONCE))
+        first_weight = len(computed) - ctx.weight_count
+        results = wrap_each(computed[:first_weight], device)
+        results += _wrap_in_one_block(computed[first_weight:], device)
+        nbytes = bytes_of_all(results)
+        record_operation("aten._cudnn_rnn_backward.default", device, nbytes, kept.work)
+        return None, None, None, *refuse_second_gradients(results, _ONCE)
 
 
-def _steps_first(tensors: Sequence[Any], batch_first: bool) -> Sequence[Any]:
-    """The tensors, the first of them with steps before batches.
-
-    Its first two dimensions are exchanged if the batch comes first; otherwise nothing changes.
-    """
-    return [tensors[0].transpose(0, 1), *tensors[1:]] if batch_first else tensors
-
-
-def _in_one_block(gradients: list[Any], device: VirtualDevice) -> list[Any]:
+def _wrap_in_one_block(gradients: list[Any], device: VirtualDevice) -> list[Any]:
     """The gradients on the device, all in one new block; None stays None.
 
     cuDNN writes the gradients of all weights into one buffer, as the weights lie in one.
     """
-    made = [g for g in gradients if g is not None]
-    if not made:
+    tensors = [gradient for gradient in gradients if gradient is not None]
+    if not tensors:
         return gradients
-    flat = torch.cat([g.reshape(-1) for g in made])
+    flat = torch.cat([tensor.reshape(-1) for tensor in tensors])
     block = allocate(device, flat.nbytes)
-    pieces = iter(flat.split([g.numel() for g in made]))
-    return [None if g is None else wrap(next(pieces).view(g.shape), block) for g in gradients]
+    pieces = iter(flat.split([tensor.numel() for tensor in tensors]))
+    wrapped: list[Any] = []
+    for gradient in gradients:
+        if gradient is None:
+            wrapped.append(None)
+        else:
+            wrapped.append(wrap(next(pieces).view(gradient.shape), block))
+    return wrapped
 
 
 _apply: Final[Any] = CudnnRnn.apply
@@ -384,12 +459,10 @@ def _compare_dtypes(data: Any, states: Sequence[Any], weight: Any) -> None:
 
     Nothing is raised where the weight has another dtype than the data.
     """
+    if data.dtype is not weight.dtype or data.dtype not in DTYPE_NAMES:
+        return
     for state in states:
-        if (
-            data.dtype is weight.dtype
-            and state.dtype is not data.dtype
-            and {data.dtype, state.dtype} <= DTYPE_NAMES.keys()
-        ):
+        if state.dtype is not data.dtype and state.dtype in DTYPE_NAMES:
             raise RuntimeError(
                 "Input and hidden tensors are not the same dtype, found input tensor with "
                 f"{DTYPE_NAMES[data.dtype]} and hidden tensor with {DTYPE_NAMES[state.dtype]}"
@@ -403,41 +476,45 @@ def run_layer(kind: str, original: Any, data: Any, *args: Any) -> Any:
     lie in one block. Raises RuntimeError, in CUDA's words, for different dtypes and for batch sizes
     on the device.
     """
-    packed = isinstance(args[0] if kind == "lstm" else args[1], torch.Tensor)
-    sizes = args[0] if packed else None
-    state, weights, biases, layers, dropout, train, bidirectional = (
-        args[1:8] if packed else args[:7]
-    )
+    # Packed input comes with its batch sizes before the state, padded input with a flag at the end.
+    is_packed = isinstance(args[0] if kind == "lstm" else args[1], torch.Tensor)
+    if is_packed:
+        batch_sizes, state, weights, *flags = args
+        batch_first = False
+    else:
+        state, weights, *flags, batch_first = args
+        batch_sizes = None
     states = tuple(state) if kind == "lstm" else (state,)
-    given = [data, *states, *weights]
-    # See whether cuDNN takes it.
-    casting = torch.is_autocast_enabled("cuda")
-    # Whatever autocast was asked for, cuDNN's layers are cast to half.
-    device = _common_device(given, casting) if isinstance(data, torch.Tensor) else None
-    if (
-        device is None
-        or not data.numel()
-        or not torch.backends.cudnn.enabled
-        or is_recording_operators()
-    ):
-        if device is None and not casting and all(type(t) in VIRTUAL for t in given):
-            _compare_dtypes(data, states, weights[0])
+    tensors = [data, *states, *weights]
+    # See whether cuDNN takes it. Whatever autocast was asked for, its layers are cast to half.
+    is_casting = torch.is_autocast_enabled("cuda")
+    device = None
+    if isinstance(data, torch.Tensor):
+        device = _common_device(tensors, is_casting)
+    if device is None and not is_casting and all(type(each) in VIRTUAL for each in tensors):
+        _compare_dtypes(data, states, weights[0])
+    if device is None or not data.numel() or not torch.backends.cudnn.enabled:
+        return original(data, *args)
+    if is_recording_operators():
         return original(data, *args)
     # cuDNN runs it.
-    if packed and type(sizes) in VIRTUAL:
-        raise RuntimeError(f"batch_sizes tensor should be on CPU, but got {label_of(sizes)}")
-    if casting:
-        data, *rest = (cast(t, torch.float16) for t in given)
-        states, weights = tuple(rest[: len(states)]), rest[len(states) :]
-    elif not all(w._block is weights[0]._block for w in weights):
+    if type(batch_sizes) in VIRTUAL:
+        raise RuntimeError(f"batch_sizes tensor should be on CPU, but got {label_of(batch_sizes)}")
+    if is_casting:
+        tensors = [cast(tensor, torch.float16) for tensor in tensors]
+    elif not _share_block(weights):
         warn(_SCATTERED)
-    settings = (layers, dropout, train, bidirectional, biases, sizes, not packed and args[7])
-    return _apply(kind, settings, device, len(states), data, *states, *weights)
+    settings = _LayerSettings(kind, batch_sizes, batch_first, *flags)
+    return _apply(settings, device, len(states), *tensors)
 
 
-def _by_name(kind: str, op: Any, *args: Any) -> Any:
-    # C++'s own composite; `decompose` takes one written in Python where torch has imported it.
-    return run_layer(kind, functools.partial(op._op_dk, COMPOSITE), *args)
+def _run_layer_by_name(kind: str, overload: Any, *args: Any) -> Any:
+    """The result of a layer that was called as an operator.
+
+    Where cuDNN does not run it, C++'s own composite does: `decompose` would take one written in
+    Python where torch has imported it.
+    """
+    return run_layer(kind, functools.partial(overload._op_dk, COMPOSITE), *args)
 
 
 def register(library: Any) -> None:
@@ -447,7 +524,8 @@ def register(library: Any) -> None:
     """
     for kind in RESERVED_PARTS:
         for overload in ("data", "input"):
-            kernel = functools.partial(_by_name, kind, getattr(getattr(aten, kind), overload))
+            packet = getattr(aten, kind)
+            kernel = functools.partial(_run_layer_by_name, kind, getattr(packet, overload))
             library.impl(f"{kind}.{overload}", kernel, "AutogradLazy")
 
 
@@ -459,17 +537,20 @@ def flatten_parameters(self: Any) -> None:
     weights = self._flat_weights
     if len(weights) != len(self._flat_weights_names) or not weights:
         return
-    device = _common_device(weights) if all(isinstance(w, torch.Tensor) for w in weights) else None
+    if not all(isinstance(weight, torch.Tensor) for weight in weights):
+        return
+    device = _common_device(weights)
     if device is None or weights[0].dtype not in _FLATTENED or not torch.backends.cudnn.enabled:
         return
-    if len({w.data_ptr() for w in weights}) != len(weights):
+    addresses = {weight.data_ptr() for weight in weights}
+    if len(addresses) != len(weights):
         return
-    flat = torch.empty(sum(w.numel() for w in weights), dtype=weights[0].dtype)
+    # Copy them into one buffer.
+    matrices_first = sorted(weights, key=lambda weight: weight.dim() == 1)
+    sizes = [weight.numel() for weight in matrices_first]
+    flat = torch.empty(sum(sizes), dtype=weights[0].dtype)
     block = allocate(device, flat.nbytes)
-    matrices_first = sorted(weights, key=lambda w: w.dim() == 1)
-    for weight, piece in zip(
-        matrices_first, flat.split([w.numel() for w in matrices_first]), strict=True
-    ):
+    for weight, piece in zip(matrices_first, flat.split(sizes), strict=True):
         weight._inner = piece.view(weight.shape).copy_(weight._inner)
         weight._block = block
         update_shell(weight)

@@ -6,10 +6,9 @@ from typing import Any, Final
 
 import torch
 import torch.nn.functional
+from torch.autograd import grad as _grad
 
-from virtual_cuda.device.cuda_errors import (
-    without_lazy,
-)
+from virtual_cuda.device.cuda_errors import without_lazy
 from virtual_cuda.device.state import VirtualDevice
 from virtual_cuda.device.tensor import VIRTUAL, wrap
 from virtual_cuda.internals import find_internal
@@ -17,8 +16,65 @@ from virtual_cuda.ops.dispatch import allocate
 
 
 def wrap_each(tensors: Any, device: VirtualDevice) -> list[Any]:
-    """The tensors on the device, each in a new block of its own; None stays None."""
-    return [None if t is None else wrap(t, allocate(device, t.nbytes)) for t in tensors]
+    """The tensors on the device, each in a new block of its own; None stays None.
+
+    Raises torch's OutOfMemoryError.
+    """
+    wrapped: list[Any] = []
+    for tensor in tensors:
+        if tensor is None:
+            wrapped.append(None)
+        else:
+            wrapped.append(wrap(tensor, allocate(device, tensor.nbytes)))
+    return wrapped
+
+
+def bytes_of_all(tensors: Any) -> int:
+    """How many bytes these tensors have; None counts nothing."""
+    return sum(tensor.nbytes for tensor in tensors if tensor is not None)
+
+
+def inner_leaf_of(tensor: Any) -> torch.Tensor:
+    """The inner tensor of a device tensor, as the start of a graph on the host.
+
+    It needs a gradient if the device tensor does.
+    """
+    leaf: torch.Tensor = tensor._inner.detach()
+    return leaf.requires_grad_(tensor.requires_grad)
+
+
+def gradients_by_host(
+    outputs: Any, gradients: Any, inputs: Any, *, create_graph: bool = False
+) -> list[Any]:
+    """The gradients of the inputs by a graph that is kept; None for those that need none.
+
+    `gradients` are those of the outputs, None where one has none. An input that the graph does not
+    reach gets zeros.
+    """
+    used_outputs = []
+    used_gradients = []
+    for output, gradient in zip(outputs, gradients, strict=True):
+        if gradient is not None and output.requires_grad:
+            used_outputs.append(output)
+            used_gradients.append(gradient)
+    found = _grad(
+        used_outputs,
+        [each for each in inputs if each.requires_grad],
+        used_gradients,
+        retain_graph=True,
+        create_graph=create_graph,
+        allow_unused=True,
+    )
+    remaining = iter(found)
+    results: list[Any] = []
+    for each in inputs:
+        result = None
+        if each.requires_grad:
+            result = next(remaining)
+            if result is None:
+                result = torch.zeros_like(each)
+        results.append(result)
+    return results
 
 
 _DelayedError: Final = find_internal("torch._C._functions.DelayedError", "a second gradient")
@@ -41,16 +97,23 @@ def refuse_second_gradients(gradients: list[Any], text: str) -> list[Any]:
     """
     if not torch.is_grad_enabled():
         return gradients
-    given = [g for g in gradients if g is not None]
-    refuse = _DelayedError(text.encode(), len(given))
-    made = iter(refuse(*(g.requires_grad_() for g in given)) if given else ())
-    return [None if g is None else next(made) for g in gradients]
+    needed = [gradient.requires_grad_() for gradient in gradients if gradient is not None]
+    if not needed:
+        return gradients
+    refuse = _DelayedError(text.encode(), len(needed))
+    refusing = iter(refuse(*needed))
+    return [None if gradient is None else next(refusing) for gradient in gradients]
 
 
 def are_on_several_devices(*tensors: Any) -> bool:
     """True if these tensors are on different devices, one of them virtual."""
-    given = [tensor for tensor in tensors if isinstance(tensor, torch.Tensor)]
-    return any(type(t) in VIRTUAL for t in given) and len({t.device for t in given}) > 1
+    devices = set()
+    is_one_virtual = False
+    for tensor in tensors:
+        if isinstance(tensor, torch.Tensor):
+            devices.add(tensor.device)
+            is_one_virtual |= type(tensor) in VIRTUAL
+    return is_one_virtual and len(devices) > 1
 
 
 def call_in_cuda_words(original: Any, *args: Any, **kwargs: Any) -> Any:
@@ -71,7 +134,8 @@ def is_recording_operators() -> bool:
 
 def cast_by_autocast(dtype: torch.dtype, tensor: Any) -> Any:
     """The operand, cast to autocast's lower precision where autocast would cast it."""
-    eligible = (
-        type(tensor) in VIRTUAL and tensor.is_floating_point() and tensor.dtype is not torch.float64
-    )
-    return tensor.to(dtype) if eligible else tensor
+    if type(tensor) not in VIRTUAL:
+        return tensor
+    if not tensor.is_floating_point() or tensor.dtype is torch.float64:
+        return tensor
+    return tensor.to(dtype)
