@@ -6,35 +6,31 @@ device tensor is the CPU tensor with its values.
 
 from __future__ import annotations
 
-import functools
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import torch
 import torch.nn.functional
 from torch import nn
-from torch.autograd import grad as _grad
 
-from virtual_cuda.device.cuda_errors import (
-    argument_elsewhere_error,
-    label_of,
-)
+from virtual_cuda.device.cuda_errors import argument_elsewhere_error, label_of
 from virtual_cuda.device.hidden import conceal, reveal
+from virtual_cuda.device.state import VirtualDevice
 from virtual_cuda.device.tensor import VIRTUAL, wrap
 from virtual_cuda.internals import find_internal
 from virtual_cuda.ops.dispatch import allocate, closed_device_error, record_operation, work_of
 from virtual_cuda.ops.elementwise import is_slow_on_host
 from virtual_cuda.ops.whole_kernels import (
     are_on_several_devices,
+    bytes_of_all,
     call_in_cuda_words,
     cast_by_autocast,
+    gradients_by_host,
     hold_memory,
+    inner_leaf_of,
     is_recording_operators,
     refuse_second_gradients,
     wrap_each,
 )
-
-aten: Final = torch.ops.aten
-
 
 _host_attention: Final = find_internal(
     "torch._C._nn.scaled_dot_product_attention",
@@ -43,8 +39,35 @@ _host_attention: Final = find_internal(
 _order_of_kernels: Final = find_internal(
     "torch._C._get_sdp_priority_order", otherwise=lambda: [1, 2, 0, 3]
 )
-_LONGEST: Final = 256  # heads of the flash kernel
-_ROW: Final = 32  # the kernel pads its sums of exponentials to so many queries
+_LARGEST_HEAD: Final = 256  # of the flash kernel and cuDNN's
+_HALF_OR_SINGLE: Final = (torch.float32, torch.float16, torch.bfloat16)
+
+
+class _Settings(NamedTuple):
+    """How attention runs, besides its operands."""
+
+    kernel: str  # a key of KERNELS
+    dropout: float
+    is_causal: bool
+    scale: float | None
+    enable_gqa: bool  # whether several heads of the query share one of key and value
+
+
+class _KeptForBackward(NamedTuple):
+    """What attention keeps for its backward pass."""
+
+    inner: list[Any]  # query, key, value and a mask that is trained, on the host
+    result: Any  # on the host, with its graph
+    device: VirtualDevice
+    kernel: str
+
+
+def _round_up(number: int, multiple: int) -> int:
+    """The next multiple that is not below a number."""
+    return -(-number // multiple) * multiple
+
+
+# ---- the computation -----------------------------------------------------------------------------
 
 
 def _attend_on_host(*args: Any, **named: Any) -> Any:
@@ -52,32 +75,123 @@ def _attend_on_host(*args: Any, **named: Any) -> Any:
 
     The CPU's attention obeys some of their switches, so these are on for the length of the call.
     """
-    flags = torch.backends.cuda.flash_sdp_enabled(), torch.backends.cuda.math_sdp_enabled()
-    if all(flags):
+    flash = torch.backends.cuda.flash_sdp_enabled()
+    math = torch.backends.cuda.math_sdp_enabled()
+    if flash and math:
         return _host_attention(*args, **named)
     torch.backends.cuda.enable_flash_sdp(True)
     torch.backends.cuda.enable_math_sdp(True)
     try:
         return _host_attention(*args, **named)
     finally:
-        torch.backends.cuda.enable_flash_sdp(flags[0])
-        torch.backends.cuda.enable_math_sdp(flags[1])
+        torch.backends.cuda.enable_flash_sdp(flash)
+        torch.backends.cuda.enable_math_sdp(math)
 
 
-def _heads_inside(made: Any) -> Any:
+def _compute_attention(settings: _Settings, operands: list[Any], bias: Any) -> Any:
+    """The result of attention on inner query, key and value; `bias` is the mask or None.
+
+    Half precision is computed in single where the CPU is slow in it.
+    """
+    query, key, value = operands
+    dtype = query.dtype
+    is_causal = settings.is_causal
+    if is_causal and bias is not None:  # the CPU takes one or the other
+        bias = _hide_future(bias, query.shape[2], key.shape[2])
+        is_causal = False
+    if is_slow_on_host(dtype):
+        query = query.float()
+        key = key.float()
+        value = value.float()
+        if bias is not None and bias.dtype is not torch.bool:
+            bias = bias.float()
+    result = _attend_on_host(
+        query,
+        key,
+        value,
+        bias,
+        settings.dropout,
+        is_causal,
+        scale=settings.scale,
+        enable_gqa=settings.enable_gqa,
+    )
+    return result.to(dtype)
+
+
+def _hide_future(bias: Any, queries: int, keys: int) -> Any:
+    """A mask that also hides keys which come after a query."""
+    past = torch.ones(queries, keys, dtype=torch.bool).tril()
+    if bias.dtype is torch.bool:
+        return bias & past
+    return bias.masked_fill(~past, float("-inf"))
+
+
+# ---- memory --------------------------------------------------------------------------------------
+
+
+def _copy_heads_inside(tensor: Any) -> Any:
     """A copy with queries before heads in memory, as the memory-efficient kernel writes it."""
-    batch, count, length, size = made.shape
-    return made.new_empty((batch, length, count, size)).transpose(1, 2).copy_(made)
+    batch, heads, length, size = tensor.shape
+    buffer = tensor.new_empty((batch, length, heads, size))
+    return buffer.transpose(1, 2).copy_(tensor)
 
 
-def _laid_out_as(made: Any, pattern: Any) -> Any:
+def _copy_laid_out_as(tensor: Any, pattern: Any) -> Any:
     """A copy in the memory layout of an operand, whose heads may have another size.
 
     The kernels other than the memory-efficient one write results so.
     """
     *outer, last = torch.empty_like(pattern).stride()
-    strides = [stride // pattern.shape[3] * made.shape[3] for stride in outer]
-    return made.new_empty_strided(made.shape, [*strides, last]).copy_(made)
+    strides = [stride // pattern.shape[3] * tensor.shape[3] for stride in outer]
+    return tensor.new_empty_strided(tensor.shape, [*strides, last]).copy_(tensor)
+
+
+def _head_size_in_memory(kernel: str, size: int) -> int:
+    """The size of heads as a kernel writes them: flash takes them in eights."""
+    return _round_up(size, 8) if kernel == "flash" else size
+
+
+def _copy_result(kernel: str, result: Any, query: Any) -> Any:
+    """A copy of the result, laid out in memory as the kernel does it."""
+    if kernel == "efficient":
+        return _copy_heads_inside(result)
+    size = query.shape[3]
+    padded = _head_size_in_memory(kernel, size)
+    if padded == size:
+        return _copy_laid_out_as(result, query)
+    buffer = result.new_empty((*result.shape[:3], padded))
+    return buffer[..., :size].copy_(result)
+
+
+def _copy_gradient(kernel: str, gradient: Any, operand: Any) -> Any:
+    """A copy of an operand's gradient, laid out in memory as the kernel does it."""
+    if kernel == "efficient":
+        return _copy_heads_inside(gradient)
+    if kernel == "flash" and operand.shape[3] % 8 > 0:
+        return gradient.contiguous()  # what is left of a padded one
+    return _copy_laid_out_as(gradient, operand)
+
+
+def _sizes_kept(kernel: str, query: Any, key: Any, value: Any, mask: Any) -> list[int]:
+    """The sizes in bytes of what a kernel keeps for backward besides operands and result."""
+    is_efficient = kernel == "efficient"
+    # The sums of exponentials, in single precision; this kernel pads them.
+    rows = _round_up(query.shape[2], 32) if is_efficient else query.shape[2]
+    sizes = [query.shape[0] * query.shape[1] * rows * 4]
+    if not is_efficient:  # the state of random numbers
+        sizes += [16, 8]
+    if mask is not None and mask.dtype is torch.bool:  # as numbers
+        sizes.append(mask.numel() * (4 if is_efficient else 2))
+    # Padded copies of the operands.
+    size = query.shape[3]
+    padded = _head_size_in_memory(kernel, size)
+    if padded != size:
+        for operand in (query, key, value):
+            sizes.append(operand.nbytes // operand.shape[3] * padded)
+    return sizes
+
+
+# ---- the kernels ---------------------------------------------------------------------------------
 
 
 class FusedAttention(torch.autograd.Function):
@@ -88,71 +202,38 @@ class FusedAttention(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx: Any, query: Any, key: Any, value: Any, mask: Any, settings: Any) -> Any:
+    def forward(ctx: Any, query: Any, key: Any, value: Any, mask: Any, settings: _Settings) -> Any:
         """Compute attention on the host, and put the result on the device.
 
-        `settings` are the kernel's name, dropout, `is_causal`, scale and `enable_gqa`. The
-        operation is recorded. If gradients are needed, what CUDA keeps for backward is allocated
-        and saved in `ctx`.
+        The operation is recorded. If gradients are needed, what CUDA keeps for backward is
+        allocated and saved in `ctx`.
         """
         device = query._block.device
-        needs = any(ctx.needs_input_grad)
-        inner = [t._inner.detach().requires_grad_(t.requires_grad) for t in (query, key, value)]
-        bias: Any = None if mask is None else mask._inner
-        trained = (
-            []
-            if mask is None or not mask.requires_grad
-            else [bias := bias.detach().requires_grad_()]
-        )
-        kernel, dropout, causal, scale, grouped = settings
-        # Compute on the host.
-        with torch.enable_grad() if needs else torch.no_grad():
-            if causal and bias is not None:  # the CPU takes one or the other
-                past = torch.ones(query.shape[2], key.shape[2], dtype=torch.bool).tril()
-                bias = (
-                    bias & past
-                    if bias.dtype is torch.bool
-                    else bias.masked_fill(~past, float("-inf"))
-                )
-                causal = False
-            operands = inner
-            dtype = query.dtype
-            if is_slow_on_host(dtype):
-                operands = [t.float() for t in inner]
-                bias = bias if bias is None or bias.dtype is torch.bool else bias.float()
-            out = _attend_on_host(
-                *operands, bias, dropout, causal, scale=scale, enable_gqa=grouped
-            ).to(dtype)
-        # Lay the result out in memory as the kernel does.
-        efficient = kernel == "efficient"
+        kernel = settings.kernel
+        needs_graph = any(ctx.needs_input_grad)
+        operands = [inner_leaf_of(tensor) for tensor in (query, key, value)]
+        bias = None if mask is None else inner_leaf_of(mask)
+        with torch.enable_grad() if needs_graph else torch.no_grad():
+            host_result = _compute_attention(settings, operands, bias)
+        # Put the result on the device, laid out in memory as the kernel does it.
+        inner = _copy_result(kernel, host_result.detach(), operands[0].detach())
         size = query.shape[3]
-        padded = -(-size // 8) * 8 if kernel == "flash" else size
-        if efficient:
-            plain = _heads_inside(out.detach())
-        elif padded == size:
-            plain = _laid_out_as(out.detach(), inner[0].detach())
-        else:
-            plain = out.new_empty((*out.shape[:3], padded))[..., :size].copy_(out.detach())
-        result = wrap(plain, allocate(device, plain.nbytes // size * padded))
-        work = work_of(plain, inner)
-        record_operation(
-            "aten._scaled_dot_product_efficient_attention.default", device, plain.nbytes, work
-        )
-        # Keep for backward what CUDA keeps; `sizes` are in bytes.
-        if needs:
-            rows = -(-query.shape[2] // _ROW) * _ROW if efficient else query.shape[2]
-            sizes = [query.shape[0] * query.shape[1] * rows * 4]
-            if not efficient:  # the state of random numbers
-                sizes += [16, 8]
-            if mask is not None and mask.dtype is torch.bool:  # as numbers
-                sizes += [mask.numel() * (4 if efficient else 2)]
-            ctx.held = conceal(([*inner, *trained], out, device, kernel))
-            kept = [result] if mask is None or mask.dtype is torch.bool else [result, mask]
+        padded = _head_size_in_memory(kernel, size)
+        result = wrap(inner, allocate(device, inner.nbytes // size * padded))
+        name = "aten._scaled_dot_product_efficient_attention.default"
+        record_operation(name, device, inner.nbytes, work_of(inner, operands))
+        # Keep for backward what CUDA keeps.
+        if needs_graph:
+            if bias is not None and bias.requires_grad:
+                operands.append(bias)
+            ctx.held = conceal(_KeptForBackward(operands, host_result, device, kernel))
+            kept = [result]
+            if mask is not None and mask.dtype is not torch.bool:
+                kept.append(mask)
             if padded == size:
                 kept += [query, key, value]
-            else:  # the flash kernel takes heads in eights: padded copies are made, and kept
-                sizes += [t.nbytes // t.shape[3] * padded for t in (query, key, value)]
-            ctx.save_for_backward(*kept, *hold_memory(device, *sizes))
+            kept += hold_memory(device, *_sizes_kept(kernel, query, key, value, mask))
+            ctx.save_for_backward(*kept)
         return result
 
     @staticmethod
@@ -163,28 +244,24 @@ class FusedAttention(torch.autograd.Function):
         since. With `create_graph`, the gradients refuse to be differentiated again.
         """
         _ = ctx.saved_tensors  # refuses if one of them was written to since
-        inner, out, device, kernel = reveal(ctx.held)
+        kept: _KeptForBackward = reveal(ctx.held)
+        device = kept.device
         if device.closed:
             raise closed_device_error(device)
-        # The CPU's graph gives the gradients.
-        wanted = [t for t in inner if t.requires_grad]
-        found = iter(_grad(out, wanted, gradient._inner, retain_graph=True))
-        made = [next(found) if t.requires_grad else None for t in inner]
-        # Lay them out in memory as the kernel does.
-        for i, (grad, operand) in enumerate(zip(made[:3], inner, strict=False)):
-            if grad is not None and kernel == "efficient":
-                made[i] = _heads_inside(grad)
-            elif grad is not None:
-                # What is left of a padded one is contiguous.
-                contiguous = kernel == "flash" and operand.shape[3] % 8 > 0
-                made[i] = grad.contiguous() if contiguous else _laid_out_as(grad, operand.detach())
-        results = wrap_each(made, device)
+        computed = gradients_by_host([kept.result], [gradient._inner], kept.inner)
+        for position in range(3):
+            if computed[position] is not None:
+                operand = kept.inner[position].detach()
+                computed[position] = _copy_gradient(kept.kernel, computed[position], operand)
+        results = wrap_each(computed, device)
+        nbytes = bytes_of_all(results)
         name = "aten._scaled_dot_product_efficient_attention_backward.default"
-        record_operation(
-            name, device, sum(r.nbytes for r in results if r is not None), work_of(None, inner)
-        )
-        refusal = f"derivative for aten::_scaled_dot_product_{kernel}_attention_backward is not implemented"
-        return (*refuse_second_gradients(results, refusal), *[None] * (5 - len(results)))
+        record_operation(name, device, nbytes, work_of(None, kept.inner))
+        # One gradient for each argument of forward: there is none of the settings.
+        operator = f"aten::_scaled_dot_product_{kept.kernel}_attention_backward"
+        refusal = f"derivative for {operator} is not implemented"
+        missing = 5 - len(results)
+        return *refuse_second_gradients(results, refusal), *[None] * missing
 
 
 class FlashAttention(FusedAttention):
@@ -199,13 +276,13 @@ class CudnnAttention(FusedAttention):
     """cuDNN's kernel: a class of its own, for the name in autograd's graph."""
 
 
-for _cls, _name in (
-    (FusedAttention, "Efficient"),
-    (FlashAttention, "Flash"),
-    (CudnnAttention, "Cudnn"),
-):
-    _cls._backward_cls.__name__ = f"ScaledDotProduct{_name}AttentionBackward0"
+FusedAttention._backward_cls.__name__ = "ScaledDotProductEfficientAttentionBackward0"
+FlashAttention._backward_cls.__name__ = "ScaledDotProductFlashAttentionBackward0"
+CudnnAttention._backward_cls.__name__ = "ScaledDotProductCudnnAttentionBackward0"
 PaddedAttention._backward_cls.__name__ = "SliceBackward0"
+
+
+# ---- the choice ----------------------------------------------------------------------------------
 
 KERNELS: Final[dict[str, Any]] = {
     "cudnn": CudnnAttention,
@@ -222,47 +299,80 @@ _ENABLED: Final[dict[str, Any]] = {
 }
 
 
-def _kernel_suits(kernel: str, query: Any, key: Any, value: Any, mask: Any, grouped: bool) -> bool:
-    """True if this kernel takes operands that at least one fused kernel takes."""
-    single, sizes = query.dtype is torch.float32, (query.shape[3], value.shape[3])
+class _Operands(NamedTuple):
+    """The operands of attention."""
+
+    query: Any
+    key: Any
+    value: Any
+    mask: Any  # or None
+    enable_gqa: bool
+
+    @property
+    def is_grouped(self) -> bool:
+        """True if several heads of the query share one of key and value."""
+        return self.enable_gqa and bool(self.query.shape[1] != self.key.shape[1])
+
+
+def _has_fused_form(operands: _Operands) -> bool:
+    """True if the operands have the form that all fused kernels ask for.
+
+    That is four dimensions, one device, one dtype, and shapes that fit.
+    """
+    query, key, value, mask, enable_gqa = operands
+    for tensor in (query, key, value):
+        if type(tensor) not in VIRTUAL or tensor.dim() != 4:
+            return False
+        if not tensor.numel() or tensor.stride(-1) != 1:
+            return False
+    device = query._block.device
+    for tensor in (key, value):
+        if tensor._block.device is not device or tensor.dtype is not query.dtype:
+            return False
+    if mask is not None and (type(mask) not in VIRTUAL or mask._block.device is not device):
+        return False
+    if query.dtype not in _HALF_OR_SINGLE:
+        return False
+    # Shapes: batches, heads, rows and sizes of heads.
+    query_heads = query.shape[1]
+    key_heads = key.shape[1]
+    if query_heads != key_heads and (not enable_gqa or query_heads % key_heads):
+        return False
+    if query.shape[0] != key.shape[0] or query.shape[3] != key.shape[3]:
+        return False
+    return bool(key.shape[:3] == value.shape[:3])
+
+
+def _kernel_suits(kernel: str, operands: _Operands) -> bool:
+    """True if this fused kernel takes operands that have the form for fused kernels."""
+    query, key, value, mask, _ = operands
+    is_single = query.dtype is torch.float32
+    sizes = (query.shape[3], value.shape[3])
     if kernel == "efficient":
-        return not grouped and not any(size % (4 if single else 8) for size in sizes)
+        multiple = 4 if is_single else 8
+        return not operands.is_grouped and not any(size % multiple for size in sizes)
+    # The other two need half precision and a GPU of Ampere's kind or later.
     model = query._block.device.gpu.model
-    if single or max(sizes) > _LONGEST or not (model is None or model.capability[0] >= 8):
+    is_old = model is not None and model.capability[0] < 8
+    if is_single or is_old or max(sizes) > _LARGEST_HEAD:
         return False
     if kernel == "flash":
         return mask is None and sizes[0] == sizes[1]
-    trained = mask is not None and mask.requires_grad
-    return not trained and key.shape[2] > 1 and not any(size % 8 for size in sizes)
-
-
-def _kernel_takes(kernel: str, query: Any, key: Any, value: Any, mask: Any, grouped: bool) -> bool:
-    """True if this kernel is switched on and takes the operands."""
-    operands = (query, key, value)
-    if kernel == "math" or not _ENABLED[kernel]():  # plain operators take anything
-        return bool(_ENABLED[kernel]())
-    if any(
-        type(t) not in VIRTUAL or t.dim() != 4 or not t.numel() or t.stride(-1) != 1
-        for t in operands
-    ):
+    if mask is not None and mask.requires_grad:
         return False
-    device = query._block.device
-    dtype = query.dtype
-    many = query.shape[1]
-    few = key.shape[1]
-    return bool(
-        all(t._block.device is device and t.dtype is dtype for t in operands)
-        and dtype in (torch.float32, torch.float16, torch.bfloat16)
-        and query.shape[0] == key.shape[0]
-        and (many == few or (grouped and not many % few))
-        and key.shape[:3] == value.shape[:3]
-        and query.shape[3] == key.shape[3]
-        and (mask is None or (type(mask) in VIRTUAL and mask._block.device is device))
-        and _kernel_suits(kernel, query, key, value, mask, grouped and many != few)
-    )
+    return key.shape[2] > 1 and not any(size % 8 for size in sizes)
 
 
-def _chosen_kernel(query: Any, key: Any, value: Any, mask: Any, grouped: bool) -> str | None:
+def _kernel_takes(kernel: str, operands: _Operands) -> bool:
+    """True if this kernel is switched on and takes the operands."""
+    if not _ENABLED[kernel]():
+        return False
+    if kernel == "math":  # plain operators take anything
+        return True
+    return _has_fused_form(operands) and _kernel_suits(kernel, operands)
+
+
+def _chosen_kernel(operands: _Operands) -> str | None:
     """The name of the kernel that CUDA chooses; None if no kernel that is on takes the operands.
 
     cuDNN's comes first on a GPU of the H200's kind, unless `sdpa_kernel` says in which order they
@@ -270,14 +380,17 @@ def _chosen_kernel(query: Any, key: Any, value: Any, mask: Any, grouped: bool) -
     """
     order = _order_of_kernels()
     if order == _USUAL_ORDER:
-        model = query._block.device.gpu.model
+        model = operands.query._block.device.gpu.model
         if model is None or model.capability[0] in (9, 10):
             order = [3, *(number for number in order if number != 3)]
     for number in order:
-        kernel = _CHOICES.get(number, "")
-        if kernel and _kernel_takes(kernel, query, key, value, mask, grouped):
+        kernel = _CHOICES.get(number)
+        if kernel is not None and _kernel_takes(kernel, operands):
             return kernel
     return None
+
+
+# ---- what is put in the place of torch's functions -----------------------------------------------
 
 
 def attend(
@@ -296,42 +409,56 @@ def attend(
     operators are being recorded, and where no fused kernel is chosen. Raises RuntimeError, as CUDA
     does, if no kernel takes the operands or the mask is on another device.
     """
+    if type(query) not in VIRTUAL:
+        return call_in_cuda_words(
+            original, query, key, value, attn_mask, dropout_p, is_causal, **named
+        )
     # Under autocast: cast the operands, then begin again without it.
-    if type(query) in VIRTUAL and torch.is_autocast_enabled("cuda"):
-        lower = functools.partial(cast_by_autocast, torch.get_autocast_dtype("cuda"))
+    if torch.is_autocast_enabled("cuda"):
+        dtype = torch.get_autocast_dtype("cuda")
         with torch.autocast("cuda", enabled=False):
-            query, key, value, attn_mask = map(lower, (query, key, value, attn_mask))
+            query = cast_by_autocast(dtype, query)
+            key = cast_by_autocast(dtype, key)
+            value = cast_by_autocast(dtype, value)
+            attn_mask = cast_by_autocast(dtype, attn_mask)
             return attend(original, query, key, value, attn_mask, dropout_p, is_causal, **named)
+    is_together = not are_on_several_devices(query, key, value)
     # A fused kernel, if one takes the operands.
-    if type(query) in VIRTUAL and not is_recording_operators():
-        grouped = bool(named.get("enable_gqa"))
-        kernel = _chosen_kernel(query, key, value, attn_mask, grouped)
+    if not is_recording_operators():
+        enable_gqa = bool(named.get("enable_gqa"))
+        kernel = _chosen_kernel(_Operands(query, key, value, attn_mask, enable_gqa))
         if kernel in KERNELS:
-            padded = kernel == "flash" and query.shape[3] % 8
-            function = PaddedAttention if padded else KERNELS[kernel]
-            settings = (kernel, dropout_p, is_causal, named.get("scale"), grouped)
+            is_padded = kernel == "flash" and query.shape[3] % 8
+            function = PaddedAttention if is_padded else KERNELS[kernel]
+            settings = _Settings(kernel, dropout_p, is_causal, named.get("scale"), enable_gqa)
             return function.apply(query, key, value, attn_mask, settings)
-        if kernel is None and not are_on_several_devices(query, key, value):
-            if any(enabled() for enabled in _ENABLED.values()):
-                raise RuntimeError("No available kernel. Aborting execution.")
-            raise RuntimeError(
-                "No viable backend for scaled_dot_product_attention was found. "
-                "This is likely due to turning off both the math kernel and the fused kernels."
-            )
-    # Plain operators, or the host's own attention.
-    together = type(query) in VIRTUAL and not are_on_several_devices(query, key, value)
-    if together and query.dim() == 4 and are_on_several_devices(query, attn_mask):
+        if kernel is None and is_together:
+            raise _no_kernel_error()
+    # Plain operators.
+    if is_together and query.dim() == 4 and are_on_several_devices(query, attn_mask):
         method = "wrapper_CUDA___scaled_dot_product_efficient_attention"
         raise argument_elsewhere_error("attn_bias", label_of(attn_mask), label_of(query), method)
     return call_in_cuda_words(original, query, key, value, attn_mask, dropout_p, is_causal, **named)
 
 
+def _no_kernel_error() -> Exception:
+    """torch's error where no kernel that is on takes the operands, or none is on."""
+    if any(is_enabled() for is_enabled in _ENABLED.values()):
+        return RuntimeError("No available kernel. Aborting execution.")
+    return RuntimeError(
+        "No viable backend for scaled_dot_product_attention was found. "
+        "This is likely due to turning off both the math kernel and the fused kernels."
+    )
+
+
 def can_use_kernel(kernel: str, original: Any, params: Any, debug: bool = False) -> bool:
     """The answer of `torch.backends.cuda.can_use_flash_attention` and its kin."""
-    operands = (params.query, params.key, params.value)
-    if type(operands[0]) not in VIRTUAL:
+    if type(params.query) not in VIRTUAL:
         return bool(original(params, debug))
-    return _kernel_takes(kernel, *operands, params.attn_mask, params.enable_gqa)
+    operands = _Operands(
+        params.query, params.key, params.value, params.attn_mask, params.enable_gqa
+    )
+    return _kernel_takes(kernel, operands)
 
 
 def number_of_chosen_kernel(
@@ -350,5 +477,8 @@ def number_of_chosen_kernel(
     if type(query) not in VIRTUAL:
         named = {"scale": scale, "enable_gqa": enable_gqa}
         return int(original(query, key, value, attn_mask, dropout_p, is_causal, **named))
-    chosen = _chosen_kernel(query, key, value, attn_mask, enable_gqa)
-    return next((number for number, name in _CHOICES.items() if name == chosen), -1)
+    chosen = _chosen_kernel(_Operands(query, key, value, attn_mask, enable_gqa))
+    for number, kernel in _CHOICES.items():
+        if kernel == chosen:
+            return number
+    return -1
