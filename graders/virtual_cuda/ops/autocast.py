@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterator
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import torch
 
@@ -21,71 +21,103 @@ _HALVES: Final = (torch.float16, torch.bfloat16)
 _BANNED: Final = (
     "torch.nn.functional.binary_cross_entropy and torch.nn.BCELoss are unsafe to autocast.\n"
     "Many models use a sigmoid layer right before the binary cross entropy layer.\n"
-    "In this case, combine the two layers using torch.nn.functional.binary_cross_entropy_with_logits\n"
+    "In this case, combine the two layers using "
+    "torch.nn.functional.binary_cross_entropy_with_logits\n"
     "or torch.nn.BCEWithLogitsLoss.  binary_cross_entropy_with_logits and BCEWithLogits are\n"
     "safe to autocast."
 )
 
 
 _held_elsewhere: Final = find_internal("torch._C._is_cached_tensor", otherwise=lambda tensor: False)
-# By the identity of a weight: the weight, and what it was cast to. Kept until the outermost
-# autocast region ends.
-_cast_weights: Final[dict[int, tuple[Any, Any]]] = {}
 
 
-def _eligible(value: Any) -> bool:
+class _CastWeight(NamedTuple):
+    """A weight, and what it was cast to."""
+
+    weight: torch.Tensor
+    copy: torch.Tensor
+
+    def serves(self, weight: torch.Tensor) -> bool:
+        """True if the copy can be used for this weight.
+
+        What was cast without a graph does not serve where a graph is built.
+        """
+        if self.weight is not weight:
+            return False
+        return self.copy.requires_grad or not torch.is_grad_enabled()
+
+
+# By the identity of a weight. Kept until the outermost autocast region ends.
+_cast_weights: Final[dict[int, _CastWeight]] = {}
+
+
+def _is_castable(value: Any) -> bool:
     """True for a floating-point tensor on the device, unless it is float64."""
-    return (
-        (type(value) in VIRTUAL or getattr(value, "is_cuda", False))
-        and value.dtype.is_floating_point
-        and value.dtype != torch.float64
-    )
+    if type(value) not in VIRTUAL and not getattr(value, "is_cuda", False):
+        return False
+    dtype = value.dtype
+    return bool(dtype.is_floating_point) and dtype != torch.float64
 
 
-def cast(value: Any, dtype: torch.dtype) -> Any:
+def cast_argument(value: Any, dtype: torch.dtype) -> Any:
     """The argument as autocast casts it; lists and tuples are cast inside.
 
     Floating-point tensors on the device get this dtype, except float64 ones. A weight that was cast
     to half precision is kept until the outermost autocast region ends, and given again.
     """
-    if isinstance(value, torch.Tensor):
-        if not _eligible(value) or value.dtype is dtype:
-            return value
-        if (
-            dtype in _HALVES
-            and value.dtype is torch.float32
-            and value.requires_grad
-            and value.is_leaf
-            and not value._is_view()
-            and torch.is_autocast_cache_enabled()
-        ):
-            kept = _cast_weights.get(id(value))
-            # What was cast without a graph does not serve where a graph is built.
-            graphless = kept is not None and torch.is_grad_enabled() and not kept[1].requires_grad
-            if kept is None or kept[0] is not value or graphless:
-                if _held_elsewhere(value):  # another cache holds it: CUDA graph trees
-                    return value.to(dtype)
-                kept = _cast_weights[id(value)] = (value, value.to(dtype))
-            return kept[1]
-        return value.to(dtype)
     if isinstance(value, (list, tuple)):
-        return type(value)(cast(item, dtype) for item in value)
-    return value
+        return type(value)(cast_argument(item, dtype) for item in value)
+    if not isinstance(value, torch.Tensor) or not _is_castable(value) or value.dtype is dtype:
+        return value
+    if _is_weight(value) and dtype in _HALVES and torch.is_autocast_cache_enabled():
+        return _cast_weight(value, dtype)
+    return value.to(dtype)
 
 
-def _cast_all(op: Any, args: Any, kwargs: Any, dtype: torch.dtype) -> Any:
+def _is_weight(tensor: torch.Tensor) -> bool:
+    """True for a tensor in single precision that is trained."""
+    if tensor.dtype is not torch.float32 or not tensor.requires_grad:
+        return False
+    return tensor.is_leaf and not tensor._is_view()
+
+
+def _cast_weight(weight: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """The weight in this dtype: a kept copy, or a new one, which is kept from now on."""
+    kept = _cast_weights.get(id(weight))
+    if kept is not None and kept.serves(weight):
+        return kept.copy
+    copy = weight.to(dtype)
+    if not _held_elsewhere(weight):  # by CUDA graph trees, which have a cache of their own
+        _cast_weights[id(weight)] = _CastWeight(weight, copy)
+    return copy
+
+
+# ---- policies: function(operator, args, kwargs) -> results ---------------------------------------
+
+
+def _run_cast(dtype: torch.dtype, op: Any, args: Any, kwargs: Any) -> Any:
     """Run an operator with all its arguments cast to this dtype."""
-    return op(*[cast(a, dtype) for a in args], **{k: cast(v, dtype) for k, v in kwargs.items()})
+    cast_args = [cast_argument(value, dtype) for value in args]
+    cast_kwargs = {key: cast_argument(value, dtype) for key, value in kwargs.items()}
+    return op(*cast_args, **cast_kwargs)
 
 
-def _optional(op: Any, args: Any, kwargs: Any) -> Any:
+def _run_lower(op: Any, args: Any, kwargs: Any) -> Any:
+    """Run an operator in autocast's lower precision."""
+    return _run_cast(torch.get_autocast_dtype("cuda"), op, args, kwargs)
+
+
+def _run_with_single_result(op: Any, args: Any, kwargs: Any) -> Any:
     """Run an operator so that its result is float32.
 
     It runs unchanged if the caller has asked for a dtype, or autocast does not cast the input.
     """
-    asked = kwargs.get("dtype") is not None or any(isinstance(a, torch.dtype) for a in args)
-    names = [a.name for a in op._schema.arguments]
-    if asked or "dtype" not in names or not _eligible(args[0]):
+    if kwargs.get("dtype") is not None or not _is_castable(args[0]):
+        return op(*args, **kwargs)
+    if any(isinstance(value, torch.dtype) for value in args):
+        return op(*args, **kwargs)
+    names = [argument.name for argument in op._schema.arguments]
+    if "dtype" not in names:
         return op(*args, **kwargs)
     position = names.index("dtype")
     if position < len(args):
@@ -93,49 +125,50 @@ def _optional(op: Any, args: Any, kwargs: Any) -> Any:
     return op(*args, **{**kwargs, "dtype": torch.float32})
 
 
-def _append(op: Any, args: Any, kwargs: Any) -> Any:
+def _run_norm_with_dtype(op: Any, args: Any, kwargs: Any) -> Any:
     """Run `norm` in the overload that takes a dtype, with float32.
 
     It runs unchanged if autocast does not cast the input.
     """
-    if not _eligible(args[0]):
+    if not _is_castable(args[0]):
         return op(*args, **kwargs)
+    input, *rest = args
     if op is aten.norm.Scalar:
-        return aten.norm.ScalarOpt_dtype(
-            args[0], args[1] if len(args) > 1 else 2, dtype=torch.float32
-        )
-    given = [*args[1:], *(False for _ in range(3 - len(args[1:])))]
-    return aten.norm.ScalarOpt_dim_dtype(args[0], given[0], given[1], given[2], dtype=torch.float32)
+        p = rest[0] if rest else 2
+        return aten.norm.ScalarOpt_dtype(input, p, dtype=torch.float32)
+    rest += [False] * (3 - len(rest))  # p, dim, keepdim
+    return aten.norm.ScalarOpt_dim_dtype(input, *rest[:3], dtype=torch.float32)
 
 
-def _promote(op: Any, args: Any, kwargs: Any) -> Any:
+def _run_in_widest(op: Any, args: Any, kwargs: Any) -> Any:
     """Run an operator in the widest floating dtype among its arguments.
 
     That is float32 if one of them has it, else autocast's dtype.
     """
-    found = [tensor.dtype for tensor in tensors_in((args, kwargs)) if _eligible(tensor)]
-    if not found:
+    dtypes = [tensor.dtype for tensor in tensors_in((args, kwargs)) if _is_castable(tensor)]
+    if not dtypes:
         return op(*args, **kwargs)
-    dtype = torch.float32 if torch.float32 in found else torch.get_autocast_dtype("cuda")
-    return _cast_all(op, args, kwargs, dtype)
+    if torch.float32 in dtypes:
+        return _run_cast(torch.float32, op, args, kwargs)
+    return _run_lower(op, args, kwargs)
 
 
-def _banned(op: Any, args: Any, kwargs: Any) -> Any:
+def _refuse_operator(op: Any, args: Any, kwargs: Any) -> Any:
     """Raise torch's RuntimeError for an operator that autocast forbids."""
     raise RuntimeError(_BANNED)
 
 
 POLICIES: Final = {
-    "lower": lambda op, args, kwargs: _cast_all(op, args, kwargs, torch.get_autocast_dtype("cuda")),
-    "fp32": lambda op, args, kwargs: _cast_all(op, args, kwargs, torch.float32),
-    "optional": _optional,
-    "append": _append,
-    "promote": _promote,
-    "banned": _banned,
+    "lower": _run_lower,
+    "fp32": functools.partial(_run_cast, torch.float32),
+    "optional": _run_with_single_result,
+    "append": _run_norm_with_dtype,
+    "promote": _run_in_widest,
+    "banned": _refuse_operator,
 }
 
 
-def _kernel(op: Any, policy: Any, /, *args: Any, **kwargs: Any) -> Any:
+def _run_by_policy(op: Any, policy: Any, /, *args: Any, **kwargs: Any) -> Any:
     """Run an operator by its autocast policy, with autocast off inside."""
     with _without_keys(AUTOCAST):
         return policy(op, args, kwargs)
@@ -153,18 +186,18 @@ def register(library: Any) -> None:
         packet = getattr(aten, base, None)
         if packet is None or overload not in packet.overloads():
             continue  # a newer torch's operator
-        kernel = functools.partial(_kernel, getattr(packet, overload), POLICIES[policy])
+        kernel = functools.partial(_run_by_policy, getattr(packet, overload), POLICIES[policy])
         library.impl(name.removesuffix(".default"), kernel, "AutocastCUDA", allow_override=True)
 
 
-def _clear(original: Any) -> None:
+def _forget_cast_weights(original: Any) -> None:
     """Forget the weights that were cast, in torch's cache and in ours."""
     _cast_weights.clear()
     original()
 
 
 @torch_patches()
-def _patches(opening: Opening) -> Iterator[Patch]:
+def _autocast_patches(opening: Opening) -> Iterator[Patch]:
     """Yield the patches for autocast.
 
     They keep the ledger's knowledge of the autocast dtype, and clear our cache of cast weights
@@ -172,4 +205,4 @@ def _patches(opening: Opening) -> Iterator[Patch]:
     """
     opening.closing.append(_cast_weights.clear)
     yield from autocast_patches(thread_state, "cuda")
-    yield around(torch, "clear_autocast_cache", _clear)
+    yield around(torch, "clear_autocast_cache", _forget_cast_weights)

@@ -19,7 +19,7 @@ from virtual_cuda.device.state import Block, VirtualDevice
 from virtual_cuda.device.tensor import VIRTUAL, update_shell, wrap
 from virtual_cuda.internals import COMPOSITE, torch_functions
 from virtual_cuda.ops import placement
-from virtual_cuda.ops.autocast import cast
+from virtual_cuda.ops.autocast import cast_argument
 from virtual_cuda.ops.dispatch import (
     allocate,
     closed_device_error,
@@ -501,7 +501,7 @@ def run_layer(kind: str, original: Any, data: Any, *args: Any) -> Any:
     if type(batch_sizes) in VIRTUAL:
         raise RuntimeError(f"batch_sizes tensor should be on CPU, but got {label_of(batch_sizes)}")
     if is_casting:
-        tensors = [cast(tensor, torch.float16) for tensor in tensors]
+        tensors = [cast_argument(tensor, torch.float16) for tensor in tensors]
     elif not _share_block(weights):
         warn(_SCATTERED)
     settings = _LayerSettings(kind, batch_sizes, batch_first, *flags)

@@ -7,16 +7,14 @@ from typing import Any, Final
 import torch
 import torch.nn.functional
 
-from virtual_cuda.device.cuda_errors import (
-    argument_elsewhere_error,
-    label_of,
-)
+from virtual_cuda.device.cuda_errors import argument_elsewhere_error, label_of
 from virtual_cuda.device.tensor import VIRTUAL
-from virtual_cuda.ops.autocast import cast
+from virtual_cuda.ops.autocast import cast_argument
 from virtual_cuda.ops.dispatch import record_operation, require_open_device, work_of
 from virtual_cuda.ops.registry import casts
 from virtual_cuda.ops.whole_kernels import (
     are_on_several_devices,
+    bytes_of_all,
     is_recording_operators,
     wrap_each,
 )
@@ -34,17 +32,18 @@ class FusedRmsNorm(torch.autograd.Function):
         `shape` are the last dimensions, which are normalised.
         """
         device = input._block.device
-        x = input._inner
-        out = torch.rms_norm(x, shape, None if weight is None else weight._inner, eps)
-        wide = x.to(torch.float64 if x.dtype is torch.float64 else torch.float32)
-        dims = list(range(-len(shape), 0))
-        small = torch.finfo(wide.dtype).eps if eps is None else eps
-        rstd = torch.rsqrt(wide.square().mean(dims, keepdim=True) + small)
-        kept, result = wrap_each((rstd, out), device)
+        inner = input._inner
+        inner_weight = None if weight is None else weight._inner
+        out = torch.rms_norm(inner, shape, inner_weight, eps)
+        # The reciprocal of the root, in single precision at least, is kept for backward.
+        wide = inner.to(torch.float64 if inner.dtype is torch.float64 else torch.float32)
+        ctx.dims = list(range(-len(shape), 0))
+        ctx.eps = torch.finfo(wide.dtype).eps if eps is None else eps
+        reciprocal = _reciprocal_of_root(wide, ctx.dims, ctx.eps)
+        kept, result = wrap_each((reciprocal, out), device)
         ctx.save_for_backward(input, weight, kept)
-        ctx.dims = dims
-        ctx.eps = small
-        record_operation("aten._fused_rms_norm.default", device, out.nbytes, work_of(out, (x,)))
+        work = work_of(out, (inner,))
+        record_operation("aten._fused_rms_norm.default", device, out.nbytes, work)
         return result
 
     @staticmethod
@@ -57,37 +56,53 @@ class FusedRmsNorm(torch.autograd.Function):
         device = require_open_device(input)
         # With `create_graph`: made of operators, each with its own gradient.
         if torch.is_grad_enabled():
-            r = torch.rsqrt(input.to(kept.dtype).square().mean(ctx.dims, keepdim=True) + ctx.eps)
-            return (*FusedRmsNorm._gradients(ctx, gradient, input, weight, r), None, None)
-        inner = (None if t is None else t._inner for t in (gradient, input, weight, kept))
-        found = FusedRmsNorm._gradients(ctx, *inner)
-        nbytes = sum(t.nbytes for t in found if t is not None)
-        record_operation(
-            "aten._fused_rms_norm_backward.default",
-            device,
-            nbytes,
-            work_of(found[0], (gradient._inner,)),
-        )
-        return (*wrap_each(found, device), None, None)
-
-    @staticmethod
-    def _gradients(ctx: Any, g: Any, x: Any, weight: Any, r: Any) -> list[Any]:
-        """The gradients of the input `x` and of the weight, None where not needed.
-
-        `g` is the gradient of the result, `r` the reciprocal of the root.
-        """
-        g = g.to(r.dtype)
-        normal = x.to(r.dtype) * r
-        found: list[Any] = [None, None]
-        if ctx.needs_input_grad[0]:
-            scaled = g if weight is None else g * weight.to(r.dtype)
-            found[0] = (r * (scaled - normal * (scaled * normal).mean(ctx.dims, keepdim=True))).to(
-                x.dtype
+            reciprocal = _reciprocal_of_root(input.to(kept.dtype), ctx.dims, ctx.eps)
+            return (
+                *_input_and_weight_gradients(ctx, gradient, input, weight, reciprocal),
+                None,
+                None,
             )
-        if ctx.needs_input_grad[1]:
-            rows = list(range(x.dim() - len(ctx.dims)))
-            found[1] = ((g * normal).sum(rows) if rows else g * normal).to(weight.dtype)
-        return found
+        inner_weight = None if weight is None else weight._inner
+        inner_gradient = gradient._inner
+        gradients = _input_and_weight_gradients(
+            ctx, inner_gradient, input._inner, inner_weight, kept._inner
+        )
+        nbytes = bytes_of_all(gradients)
+        work = work_of(gradients[0], (inner_gradient,))
+        record_operation("aten._fused_rms_norm_backward.default", device, nbytes, work)
+        return *wrap_each(gradients, device), None, None
+
+
+def _reciprocal_of_root(tensor: Any, dims: list[int], eps: float) -> Any:
+    """One divided by the root of the mean square along these dimensions."""
+    mean_square = tensor.square().mean(dims, keepdim=True)
+    return torch.rsqrt(mean_square + eps)
+
+
+def _input_and_weight_gradients(
+    ctx: Any, gradient: Any, input: Any, weight: Any, reciprocal: Any
+) -> list[Any]:
+    """The gradients of the input and of the weight, None where not needed.
+
+    `gradient` is that of the result, `reciprocal` that of the root.
+    """
+    wide_gradient = gradient.to(reciprocal.dtype)
+    normal = input.to(reciprocal.dtype) * reciprocal
+    input_gradient = None
+    weight_gradient = None
+    if ctx.needs_input_grad[0]:
+        scaled = wide_gradient
+        if weight is not None:
+            scaled = wide_gradient * weight.to(reciprocal.dtype)
+        along_normal = (scaled * normal).mean(ctx.dims, keepdim=True)
+        input_gradient = (reciprocal * (scaled - normal * along_normal)).to(input.dtype)
+    if ctx.needs_input_grad[1]:
+        weight_gradient = wide_gradient * normal
+        rows = list(range(input.dim() - len(ctx.dims)))
+        if rows:
+            weight_gradient = weight_gradient.sum(rows)
+        weight_gradient = weight_gradient.to(weight.dtype)
+    return [input_gradient, weight_gradient]
 
 
 FusedRmsNorm._backward_cls.__name__ = "FusedRmsNormBackward0"
@@ -102,22 +117,26 @@ def rms_norm(
     Raises CUDA's RuntimeError for a weight on another device.
     """
     if weight is not None and are_on_several_devices(input, weight):
-        raise argument_elsewhere_error(
-            "weight", label_of(weight), label_of(input), "wrapper_CUDA___fused_rms_norm"
-        )
+        method = "wrapper_CUDA___fused_rms_norm"
+        raise argument_elsewhere_error("weight", label_of(weight), label_of(input), method)
     if torch.is_autocast_enabled("cuda") and casts("rms_norm"):
-        input, weight = cast((input, weight), torch.float32)
-    # CUDA fuses only the usual case: all on one device, of one dtype, with shapes that fit.
+        input, weight = cast_argument((input, weight), torch.float32)
     shape = list(normalized_shape)
-    usual = type(input) in VIRTUAL and shape and list(input.shape[-len(shape) :]) == shape
-    if usual and weight is not None:
-        same = type(weight) in VIRTUAL and weight._block.device is input._block.device
-        usual = same and weight.dtype is input.dtype and list(weight.shape) == shape
-    if (
-        not usual
-        or not input.is_floating_point()
-        or input._block.device.closed
-        or is_recording_operators()
-    ):
+    if not _fused_kernel_takes(input, shape, weight) or is_recording_operators():
         return original(input, normalized_shape, weight, eps)
     return _fused_rms_norm(input, weight, shape, eps)
+
+
+def _fused_kernel_takes(input: Any, shape: list[int], weight: Any) -> bool:
+    """True if the fused kernel runs on these: all on one device, of one dtype, shapes that fit."""
+    if type(input) not in VIRTUAL or input._block.device.closed:
+        return False
+    if not input.is_floating_point():
+        return False
+    if not shape or list(input.shape[-len(shape) :]) != shape:
+        return False
+    if weight is None:
+        return True
+    if type(weight) not in VIRTUAL or weight._block.device is not input._block.device:
+        return False
+    return weight.dtype is input.dtype and list(weight.shape) == shape
