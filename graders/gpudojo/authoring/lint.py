@@ -31,10 +31,12 @@ from virtual_cuda.ledger import (
 )
 
 from gpudojo.authoring.variants import parse_solution
+from gpudojo.grading.bindings import find_bindings
 from gpudojo.grading.call import restore_shared_modules
 from gpudojo.grading.engine import grade_function
-from gpudojo.grading.load import Unparsable, bindings, load_submission, parse_source
+from gpudojo.grading.load import load_submission
 from gpudojo.grading.references import Reference, ReferenceSolution
+from gpudojo.grading.sources import Unparsable, parse_source
 from gpudojo.model.catalogue import (
     exercises_of,
     general_mistakes,
@@ -645,7 +647,7 @@ def too_few_spellings(exercise: Exercise, right: Sequence[Solution]) -> Iterator
     counts = dict.fromkeys((function.name for function in exercise.functions), 0)
     for one in right:
         try:
-            bound = bindings(parse_source(one.source, one.path))
+            bound = find_bindings(parse_source(one.source, one.path))
         except Unparsable as error:
             yield Finding(exercise.stem, f"{one.where} is not Python: {error.evidence.message}")
             continue

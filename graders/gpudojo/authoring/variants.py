@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from gpudojo.grading.load import is_demo
+from gpudojo.grading.bindings import is_demo
 
 
 @dataclass(frozen=True)

@@ -19,10 +19,10 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
 
+from gpudojo.grading.bindings import solved_names
 from gpudojo.grading.checks import scenario_raised
 from gpudojo.grading.explain import explain
 from gpudojo.grading.limits import UNLIMITED, Limits
-from gpudojo.grading.load import solved_names
 from gpudojo.grading.references import CachedReference, Reference, reference_for
 from gpudojo.model.errors import DojoError, author_line
 from gpudojo.model.evidence import (

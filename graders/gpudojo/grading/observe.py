@@ -26,13 +26,9 @@ from gpudojo.grading.limits import (
     charged_seconds,
     in_probe,
 )
-from gpudojo.grading.load import (
-    Submission,
-    Trees,
-    describe_exception,
-    load_submission,
-)
+from gpudojo.grading.load import Submission, describe_exception, load_submission
 from gpudojo.grading.probing import observe_here, unusable
+from gpudojo.grading.sources import Trees
 from gpudojo.grading.subprocess_probe import observe_in_subprocess
 from gpudojo.model.errors import DojoError, author_line
 from gpudojo.model.evidence import (

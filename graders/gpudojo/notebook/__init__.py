@@ -14,11 +14,11 @@ from typing import Any, Final
 from virtual_cuda.errors import NoSuchDevice
 from virtual_cuda.hooks import DEVICE_CHOICES, REAL_GPUS
 
-from gpudojo.grading import load
 from gpudojo.grading.engine import FileGrader
 from gpudojo.grading.feedback import ExercisePoints
 from gpudojo.grading.limits import DEFAULT_SECONDS, Limits, bounded_output
 from gpudojo.grading.references import PUBLIC_SEEDS, known_seeds
+from gpudojo.grading.sources import leave_cells
 from gpudojo.model.catalogue import every_exercise
 from gpudojo.model.errors import NoSuchSeed
 from gpudojo.model.exercise import Exercise, Function
@@ -192,7 +192,7 @@ def _check_function(
     exercise, function = task
     student = find_source(name, thing)
     submission = student.submission(namespace)
-    load.leave_cells(student.file, cells_to_run(student, namespace))
+    leave_cells(student.file, cells_to_run(student, namespace))
     grader = FileGrader(submission.path, kind, seed, submission, watching=True)
     state = torch.get_rng_state()  # a check does not change the random numbers of the next cell
     try:

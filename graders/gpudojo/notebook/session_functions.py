@@ -15,8 +15,9 @@ from pathlib import Path
 from types import CodeType, FunctionType, MethodType
 from typing import Any, Final
 
+from gpudojo.grading.bindings import is_stub
 from gpudojo.grading.executed_lines import compile_with_marks
-from gpudojo.grading.load import Submission, is_stub
+from gpudojo.grading.load import Submission
 from gpudojo.grading.notebooks import without_magics
 from gpudojo.grading.source_patterns import pattern_lines
 

@@ -12,8 +12,8 @@ from pathlib import Path, PurePosixPath
 from typing import Final
 
 from gpudojo.classes.store import Store
-from gpudojo.grading.load import Unparsable
 from gpudojo.grading.notebooks import NOTEBOOK_SUFFIX, NotANotebook
+from gpudojo.grading.sources import Unparsable
 from gpudojo.model.errors import CannotExport
 from gpudojo.model.results import ClassResults, SubmissionRow
 from gpudojo.platforms import Options

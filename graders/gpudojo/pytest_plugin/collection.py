@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import pytest
 
-from gpudojo.grading import load, notebooks
+from gpudojo.grading import bindings, notebooks
 from gpudojo.grading.engine import FileGrader
 from gpudojo.grading.feedback import check_to_mend_first
 from gpudojo.grading.limits import DEFAULT_SECONDS, Limits
@@ -213,7 +213,7 @@ def exercises_in(path: Path, named: bool) -> tuple[Exercise, ...]:
         if not (named or in_name or day in path.parts or day.encode() in text):
             continue
         try:
-            defined = load.names_in_notebook(notebooks.read_notebook(path))
+            defined = bindings.names_in_notebook(notebooks.read_notebook(path))
         except notebooks.NotANotebook:
             # Every function then fails with the reason why the file cannot be read.
             return exercises_of(day) if named or in_name else ()

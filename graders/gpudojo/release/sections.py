@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from gpudojo.grading.load import is_demo
+from gpudojo.grading.bindings import is_demo
 from gpudojo.model.catalogue import exercise_for
 from gpudojo.model.errors import BadMarkers
 from gpudojo.release.stubs import BEGIN, stub_of

@@ -107,14 +107,15 @@ def stubs_for_students(reference: Path, day: str) -> dict[str, bytes]:
 
 def _require_open_stub(exercise: Exercise, path: Path, stubs: Mapping[str, str]) -> None:
     """Raise CannotRelease where a function of an exercise is not left to students."""
-    from gpudojo.grading.load import bindings, parse_source
+    from gpudojo.grading.bindings import find_bindings
+    from gpudojo.grading.sources import parse_source
 
     if path.name not in stubs:
         raise CannotRelease(f"{path} is missing")
     stub = stubs[path.name]
     if stub == path.read_text(encoding="utf-8"):
         raise CannotRelease(f"{path} has no solution markers: students would get the solution")
-    is_stub = {name: is_stub for name, _, is_stub in bindings(parse_source(stub, path))}
+    is_stub = {name: is_stub for name, _, is_stub in find_bindings(parse_source(stub, path))}
     for function in exercise.functions:
         if not function.is_value and not is_stub.get(function.name):
             raise CannotRelease(

@@ -13,8 +13,8 @@ from virtual_cuda.ledger import Timeline, same_call
 
 from gpudojo.classes.records import Record
 from gpudojo.classes.store import Store
-from gpudojo.grading.load import Unparsable
 from gpudojo.grading.notebooks import NotANotebook
+from gpudojo.grading.sources import Unparsable
 from gpudojo.model.evidence import Modelled, struct_or_none
 from gpudojo.model.results import CheckRow, SubmissionRow
 from gpudojo.report.charts import Bar, Curve, curve_from, is_drawable

@@ -19,8 +19,9 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Final, NamedTuple
 
-from gpudojo.grading.load import Unparsable, is_demo, parse_source
+from gpudojo.grading.bindings import is_demo
 from gpudojo.grading.notebooks import NotANotebook
+from gpudojo.grading.sources import Unparsable, parse_source
 from gpudojo.report.people import Person
 from gpudojo.report.rendering import page
 from gpudojo.submissions.choosing import PARSED_CHARACTERS, PARSED_IN_ALL, is_unfilled, source_parts

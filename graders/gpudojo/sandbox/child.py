@@ -30,7 +30,8 @@ from gpudojo.submissions.choosing import Choice, choose_definitions
 
 if TYPE_CHECKING:
     from gpudojo.grading.limits import Limits
-    from gpudojo.grading.load import Submission, Trees
+    from gpudojo.grading.load import Submission
+    from gpudojo.grading.sources import Trees
     from gpudojo.sandbox.isolation import Isolation
     from gpudojo.sandbox.reaching import Reaching
 

@@ -12,7 +12,8 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from gpudojo.grading import load, notebooks
+from gpudojo.grading import notebooks, sources
+from gpudojo.grading.bindings import find_bindings, is_demo, nodes_of_scope
 from gpudojo.model.catalogue import day_names
 from gpudojo.model.exercise import Exercise
 from gpudojo.submissions.names import (
@@ -112,7 +113,7 @@ class Choice(msgspec.Struct, frozen=True):
 
 
 def choose_definitions(
-    files: Mapping[str, bytes], exercises: Iterable[Exercise], trees: load.Trees | None = None
+    files: Mapping[str, bytes], exercises: Iterable[Exercise], trees: sources.Trees | None = None
 ) -> Choice:
     """Choose a definition of every function; equal files give an equal choice.
 
@@ -298,10 +299,10 @@ class SourcePart(NamedTuple):
 def source_parts(path: str, data: bytes) -> list[SourcePart]:
     """The text of a file, or of each code cell of a notebook.
 
-    Raises load.Unparsable, notebooks.NotANotebook, RecursionError or MemoryError.
+    Raises sources.Unparsable, notebooks.NotANotebook, RecursionError or MemoryError.
     """
     if not ending_of(path, (notebooks.NOTEBOOK_SUFFIX,)):
-        return [SourcePart(load.decode_source(data), 1, None)]
+        return [SourcePart(sources.decode_source(data), 1, None)]
     if data.count(b'"cell_type"') > CELLS_AT_MOST:
         raise notebooks.NotANotebook(f"it has more than {CELLS_AT_MOST} cells")
     cells = notebooks.parse_notebook(data).cells
@@ -309,7 +310,7 @@ def source_parts(path: str, data: bytes) -> list[SourcePart]:
 
 
 def _bindings_in_file(
-    path: str, data: bytes, names: set[str], trees: load.Trees
+    path: str, data: bytes, names: set[str], trees: sources.Trees
 ) -> tuple[dict[str, Candidate], str]:
     """The last binding of each name in a file, and what is wrong with the file, or ""."""
     found: dict[str, Candidate] = {}
@@ -320,7 +321,7 @@ def _bindings_in_file(
         for part in source_parts(path, data):
             try:
                 tree = _parse_part(part, trees)
-            except load.Unparsable as error:
+            except sources.Unparsable as error:
                 line = error.evidence.line
                 if line is not None:
                     line -= part.first_line - 1
@@ -329,7 +330,7 @@ def _bindings_in_file(
                     broken[name] = Candidate(path, line, part.cell, State.BROKEN)
                 continue
             found |= _bindings_in_tree(path, part, tree, names)
-    except (load.Unparsable, notebooks.NotANotebook) as error:
+    except (sources.Unparsable, notebooks.NotANotebook) as error:
         return {}, str(error)
     except (RecursionError, MemoryError):
         return {}, "it is nested too deeply"
@@ -340,18 +341,18 @@ def _bindings_in_file(
     return found, reason
 
 
-def _parse_part(part: SourcePart, trees: load.Trees) -> ast.Module:
-    """The syntax tree of a text; raises load.Unparsable.
+def _parse_part(part: SourcePart, trees: sources.Trees) -> ast.Module:
+    """The syntax tree of a text; raises sources.Unparsable.
 
     Puts it into `trees`, but not if there are warnings, about escapes and comparisons: they belong
     to the output of the student's file, and come when it is parsed again.
     """
     if len(part.source) > PARSED_CHARACTERS:
         size = f"{PARSED_CHARACTERS // 1000} kB"
-        raise load.Unparsable(f"its Python is longer than {size}", None)
+        raise sources.Unparsable(f"its Python is longer than {size}", None)
     with warnings.catch_warnings(record=True) as warned:
         warnings.simplefilter("always")
-        tree = load.parse_source(part.source, _NOWHERE, part.first_line)
+        tree = sources.parse_source(part.source, _NOWHERE, part.first_line)
     if not warned:
         trees[part.source, part.first_line] = tree
     return tree
@@ -369,7 +370,7 @@ def _bindings_in_tree(
     """The last binding of each name in a syntax tree."""
     marked = _find_marked_lines(tree)
     found = {}
-    for name, line, is_stub in load.bindings(tree):
+    for name, line, is_stub in find_bindings(tree):
         if name in names:
             state = State.STUB if is_stub or line in marked.unfilled else State.DEFINED
             own_line = line - part.first_line + 1
@@ -396,12 +397,12 @@ def _find_marked_lines(tree: ast.Module) -> _MarkedLines:
     """The lines of imports and of unfilled assignments in a file, without its demo."""
     marked = _MarkedLines(set(), set())
     for statement in tree.body:
-        if load.is_demo(statement):
+        if is_demo(statement):
             continue
         # An assignment has no statements inside, and may be a long table.
         nodes: Iterable[ast.AST] = (statement,)
         if not isinstance(statement, _WITHOUT_STATEMENTS):
-            nodes = load.in_scope(statement)
+            nodes = nodes_of_scope(statement)
         for node in nodes:
             if isinstance(node, ast.Import | ast.ImportFrom):
                 marked.imported.add(node.lineno)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Collection, Sequence
 
-from gpudojo.grading.load import is_demo
+from gpudojo.grading.bindings import is_demo
 
 
 def functions_to_grade(

@@ -14,9 +14,10 @@ import msgspec
 from virtual_cuda.ledger import Timeline
 
 from gpudojo import __version__
+from gpudojo.grading.bindings import find_bindings
 from gpudojo.grading.engine import result_of
 from gpudojo.grading.feedback import ExercisePoints
-from gpudojo.grading.load import Unparsable, bindings, decode_source, parse_source
+from gpudojo.grading.sources import Unparsable, decode_source, parse_source
 from gpudojo.model.catalogue import day_names, day_of_file, day_title, exercises_of, source_files
 from gpudojo.model.errors import NoExercises
 from gpudojo.model.evidence import Raised
@@ -122,7 +123,7 @@ class ExerciseWork:
             return []
         names = self._names_to_grade(self.graded, self.text)
         self.graded = self.text
-        stubs = {name for name, _, is_stub in bindings(tree) if is_stub}
+        stubs = {name for name, _, is_stub in find_bindings(tree) if is_stub}
         for function in self.exercise.functions:
             if function.name in stubs:  # known without running anything
                 self.take(function.name, self._to_do(function))

@@ -8,7 +8,7 @@ import tracemalloc
 from pathlib import Path
 
 import pytest
-from gpudojo.grading import load
+from gpudojo.grading import load, sources
 from gpudojo.model.catalogue import exercises_of
 from gpudojo.model.exercise import Exercise
 from gpudojo.submissions.choosing import Choice, ChosenDefinition, State, choose_definitions
@@ -280,7 +280,7 @@ def test_there_is_an_end_to_how_much_is_parsed() -> None:
 
 
 def test_what_was_parsed_to_choose_is_not_parsed_again_to_load(tmp_path: Path) -> None:
-    trees: load.Trees = {}
+    trees: sources.Trees = {}
     files = {
         "one.py": b"def move_batch(batch, device):\n    return 1\n",
         "two.py": b"x = '\\d'  # move_model\n",
