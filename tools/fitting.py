@@ -26,8 +26,9 @@ import msgspec
 import numpy as np
 import torch
 from virtual_cuda.clock.gpu_models import Gpu, gpu_named, gpus, way_of
-from virtual_cuda.clock.host_costs import HostCosts, call_of, is_into_used, is_transfer
-from virtual_cuda.clock.kernels import COPY, kernels_of
+from virtual_cuda.clock.host_costs import HostCosts, is_into_used, is_transfer, kernel_call_of
+from virtual_cuda.clock.kernel_rules import kernels_of
+from virtual_cuda.clock.kernels import COPY
 from virtual_cuda.clock.lanes import Times, times_of_rows
 from virtual_cuda.device.state import VirtualGpu
 from virtual_cuda.devices import virtual_cuda
@@ -395,7 +396,7 @@ def _features(ran: Ran, gpu: Gpu) -> tuple[dict[Any, float], dict[str, float]]:
     costs: defaultdict[str, float] = defaultdict(float)
     for number in range(first, len(ledger) - 1):  # without the wait at the end
         row = ledger[number]
-        call = call_of(row) if isinstance(row, OperationRow) else None
+        call = kernel_call_of(row) if isinstance(row, OperationRow) else None
         kernels = [] if call is None or is_transfer(ledger, number) else kernels_of(call, chip)
         for cost, times in host.of_row(number, row, call, len(kernels)):
             costs[cost] += times

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from virtual_cuda.clock.gpu_models import Gpu, a_cpu
-from virtual_cuda.clock.host_costs import HostCosts, call_of, is_transfer
-from virtual_cuda.clock.kernels import kernels_of
+from virtual_cuda.clock.host_costs import HostCosts, is_transfer, kernel_call_of
+from virtual_cuda.clock.kernel_rules import kernels_of
 from virtual_cuda.clock.lanes import HOST, Times
 from virtual_cuda.ledger.rows import (
     GRAD,
@@ -121,7 +121,7 @@ def on_cpu(rows: Sequence[Row], cpu: Gpu) -> OnCpu:
         if isinstance(row, OperationRow):
             if is_transfer(rows, number):
                 continue
-            call = call_of(row)
+            call = kernel_call_of(row)
             work += sum(cpu.seconds(kernel) for kernel in kernels_of(call, chip))
         for cost, times in host.of_row(number, row, call, 1):
             fixed += cpu.host[cost] * times
@@ -197,7 +197,7 @@ def _least_seconds(rows: Sequence[Row], gpu: Gpu) -> float:
     seconds = 0.0
     for row in rows:
         if isinstance(row, OperationRow):
-            seconds += sum(gpu.least(kernel) for kernel in kernels_of(call_of(row), chip))
+            seconds += sum(gpu.least(kernel) for kernel in kernels_of(kernel_call_of(row), chip))
     return seconds
 
 
@@ -211,11 +211,11 @@ def batch_of(rows: Sequence[Row]) -> int:
     for row in rows:
         if not isinstance(row, OperationRow) or not row.mode & GRAD:
             continue
-        call = call_of(row)
+        call = kernel_call_of(row)
         place = _BATCHED.get(call.name)
-        if place is None or len(call.given) <= place + 1:
+        if place is None or len(call.inputs) <= place + 1:
             continue
-        shape = call.given[place]
+        shape = call.inputs[place]
         if len(shape) > 1:
             found[shape[0]] += 1
     return found.most_common(1)[0][0] if found else 0

@@ -108,7 +108,7 @@ class HostCosts:
             yield "item", 1
         elif call.name.startswith(_MULTI_TENSOR):
             yield "list", 1
-            yield "list tensor", len(call.given)
+            yield "list tensor", len(call.inputs)
         elif in_backward:
             yield "operator backward", 1
         elif builds_graph and self._is_inside(ForwardRow):
@@ -137,25 +137,25 @@ def _of_stream(row: StreamRow) -> Iterator[Cost]:
 
 def _is_norm_of_a_matrix(library: str, call: KernelCall) -> bool:
     """True for a batch norm without pixels, which cuDNN is not asked for."""
-    dimensions = len(call.given[0]) if call.given else 0
+    dimensions = len(call.inputs[0]) if call.inputs else 0
     return library == "cuDNN norm" and dimensions <= 2
 
 
-def call_of(row: OperationRow) -> KernelCall:
+def kernel_call_of(row: OperationRow) -> KernelCall:
     """The operator of a row, with its dtype and shapes as plain data."""
     dtype: object = None
     out = None
-    given: list[Any] = []
+    inputs: list[Any] = []
     if row.work:
-        dtype, out, *given = row.work
+        dtype, out, *inputs = row.work
     dim = None
-    if given and isinstance(given[-1], int):
-        dim = given.pop()
+    if inputs and isinstance(inputs[-1], int):
+        dim = inputs.pop()
     return KernelCall(
         name=bare_name(row.name),
         dtype="float32" if dtype is None else str(dtype).removeprefix("torch."),
         out=out,
-        given=tuple(given),
+        inputs=tuple(inputs),
         bytes=row.bytes,
         dim=dim,
     )

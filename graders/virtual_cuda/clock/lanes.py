@@ -10,8 +10,9 @@ from collections.abc import Sequence
 from typing import Final, Literal, NamedTuple
 
 from virtual_cuda.clock.gpu_models import Gpu, way_of
-from virtual_cuda.clock.host_costs import HostCosts, call_of, is_into_used, is_transfer
-from virtual_cuda.clock.kernels import COPY, Kernel, KernelCall, kernels_of
+from virtual_cuda.clock.host_costs import HostCosts, is_into_used, is_transfer, kernel_call_of
+from virtual_cuda.clock.kernel_rules import kernels_of
+from virtual_cuda.clock.kernels import COPY, Kernel, KernelCall
 from virtual_cuda.ledger.ledger import Ledger
 from virtual_cuda.ledger.rows import (
     EndRow,
@@ -213,7 +214,7 @@ class Clock:
         call = None
         kernels: list[Kernel] = []
         if isinstance(row, OperationRow):
-            call = call_of(row)
+            call = kernel_call_of(row)
             if not is_transfer(self._rows, number):
                 kernels = self._kernels_of(call)
         # First what the host needs to issue the row, then what it sets off.

@@ -15,7 +15,8 @@ import pytest
 import torch
 from virtual_cuda import gpu_named, gpus, virtual_cuda
 from virtual_cuda.clock.advice import compare_with_cpu
-from virtual_cuda.clock.kernels import COPY, KernelCall, kernels_of
+from virtual_cuda.clock.kernel_rules import kernels_of
+from virtual_cuda.clock.kernels import COPY, KernelCall
 from virtual_cuda.clock.lanes import times_of_rows
 from virtual_cuda.errors import UnknownClock, UnknownGpu
 from virtual_cuda.hooks import scaled, what_limits

@@ -1,0 +1,79 @@
+"""Normalisation by layers, groups and batches."""
+
+from __future__ import annotations
+
+from virtual_cuda.clock.kernels import (
+    Chip,
+    Kernel,
+    KernelCall,
+    Kernels,
+    kernel_of_seconds,
+    kernel_rule,
+)
+
+
+@kernel_rule("native_layer_norm", "_fused_rms_norm")
+def _layer_norm_kernels(call: KernelCall, chip: Chip) -> Kernels:
+    """A block for each row."""
+    yield kernel_of_seconds("norm", call.rows * 2.1e-9, chip, 2 * call.largest_bytes)
+
+
+@kernel_rule("native_layer_norm_backward", "_fused_rms_norm_backward")
+def _layer_norm_gradient_kernels(call: KernelCall, chip: Chip) -> Kernels:
+    """The gradient of the input, and those of weight and bias, in two passes."""
+    moved = 3 * call.largest_bytes
+    yield Kernel("norm", moved)
+    yield Kernel("norm gradient", moved)
+    yield Kernel("reduction", 0)
+
+
+@kernel_rule("native_group_norm")
+def _group_norm_kernels(call: KernelCall, chip: Chip) -> Kernels:
+    """Means of the groups, factors of the channels, one pass."""
+    size = call.largest_bytes
+    yield Kernel("reduction", size)
+    yield Kernel("pointwise", 0)
+    yield Kernel("pointwise", 2 * size)
+
+
+@kernel_rule("native_batch_norm", "cudnn_batch_norm", "_native_batch_norm_legit")
+def _batch_norm_kernels(call: KernelCall, chip: Chip) -> Kernels:
+    """One pass in evaluation; in training by cuDNN, or without pixels by kernels of torch's own."""
+    if _is_in_evaluation(call):
+        yield Kernel("stretched", 2 * call.out_bytes)
+        return
+    size = call.largest_bytes
+    has_pixels = len(call.first_shape) != 2
+    if has_pixels:
+        yield Kernel("batch norm", 2 * size * _slowdown_by_few_channels(call, chip))
+    else:
+        yield Kernel("column reduction", size)
+        yield Kernel("pointwise", 0)
+        yield Kernel("stretched", 2 * size)
+
+
+def _is_in_evaluation(call: KernelCall) -> bool:
+    """True if a batch norm keeps nothing for backward."""
+    if call.out is None:
+        return False
+    channels = call.out[1] if len(call.out) > 1 else 1
+    return call.bytes < call.out_bytes + 8 * channels
+
+
+@kernel_rule(
+    "native_batch_norm_backward", "cudnn_batch_norm_backward", "native_group_norm_backward"
+)
+def _batch_norm_gradient_kernels(call: KernelCall, chip: Chip) -> Kernels:
+    """One kernel, with a block for each channel."""
+    moved = 3 * call.largest_bytes
+    yield Kernel("batch norm gradient", moved * _slowdown_by_few_channels(call, chip))
+
+
+def _slowdown_by_few_channels(call: KernelCall, chip: Chip) -> float:
+    """The factor by which few channels are slower. Raises IndexError for a call without inputs.
+
+    One block works on one channel, so that the other multiprocessors have no work.
+    """
+    shape = call.inputs[0]
+    channels = shape[1] if len(shape) > 1 else 1
+    return max(chip.sms / max(channels, 1), 1.0)

@@ -1,0 +1,191 @@
+"""Products of matrices and vectors, and distances, which are made of them.
+
+The depth of a product is the dimension that is added up: k of an m × k and a k × n matrix.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Final, NamedTuple
+
+from virtual_cuda.clock.kernels import (
+    Chip,
+    Kernel,
+    KernelCall,
+    Kernels,
+    Shape,
+    ceil_div,
+    item_size_of,
+    kernel_rule,
+)
+
+_SHORTEST: Final = 128  # the least depth of a part when a product is split along it
+_FREE: Final = 2  # tiles are doubled by splits while so many times more would fit
+# Elements of the result for each one of the depth: with fewer, there are not enough tiles.
+_DEEP: Final = 128
+
+
+class Sizes(NamedTuple):
+    """The sizes of `batch` products of an m × k with a k × n matrix."""
+
+    m: int
+    n: int
+    k: int
+    batch: int = 1
+
+    @property
+    def elements(self) -> int:
+        """Elements of both matrices and the result, of all products."""
+        m, n, k, batch = self
+        return batch * (m * k + k * n + m * n)
+
+
+class _Tile(NamedTuple):
+    """A part of the result of a product that one block makes."""
+
+    rows: int
+    columns: int
+    efficiency: float
+
+
+_TENSOR_CORE_TILES: Final = (
+    _Tile(128, 256, 1.0),
+    _Tile(128, 128, 0.9),
+    _Tile(128, 64, 0.8),
+    _Tile(64, 64, 0.7),
+)
+_PLAIN_TILES: Final = (_Tile(64, 64, 1.0),)
+
+
+class _Tiling(NamedTuple):
+    """How a product is cut into tiles, and what that costs."""
+
+    splits: int  # parts of the depth, which are added up afterwards
+    flops: float  # what whole waves compute; a wave is one tile for each multiprocessor
+
+
+def product_unit(dtype: str, chip: Chip, tf32: bool) -> str:
+    """The unit of `Chip.flops` that computes products of this dtype."""
+    if dtype == "float16":
+        return "float16"
+    if dtype == "bfloat16":
+        return "float16" if chip.bfloat16 else "float32"
+    if tf32 and dtype == "float32" and "tf32" in chip.flops:
+        return "tf32"
+    return dtype
+
+
+def product_kernels(sizes: Sizes, dtype: str, chip: Chip, tf32: bool = False) -> list[Kernel]:
+    """The kernels of matrix products; the first one multiplies.
+
+    Tiles of the result are made in waves over the multiprocessors; few rows are read like vectors.
+    """
+    moved = sizes.elements * item_size_of(dtype)
+    if min(sizes.m, sizes.n) == 1:
+        return [Kernel("vector product", moved)]
+    unit = product_unit(dtype, chip, tf32)
+    tiling = _fastest_tiling(sizes, unit, chip)
+    # The memory may be slower than the arithmetic.
+    rate = chip.flops.get(unit, chip.flops["float32"])
+    flops = max(tiling.flops, moved * rate / chip.bandwidth)
+    kind = "half product" if unit == "float16" else "product"
+    kernels = [Kernel(kind, 0.0, flops, unit)]
+    if unit == "float32" and (tiling.splits > 1 or _is_small(sizes, chip)):
+        results = sizes.m * sizes.n * sizes.batch
+        added_up = results * item_size_of(dtype) * tiling.splits
+        kernels.append(Kernel("split product", added_up))
+    return kernels
+
+
+def _is_small(sizes: Sizes, chip: Chip) -> bool:
+    """True for small products, of which cuBLAS adds up parts in another kernel.
+
+    It does so in single precision, unless there are few rows.
+    """
+    tiles = ceil_div(sizes.m, 64) * ceil_div(sizes.n, 64)
+    if sizes.batch != 1 or tiles * 2 > chip.sms:
+        return False
+    return min(sizes.m, sizes.k) > 16 and max(sizes.n, sizes.k) < 4096
+
+
+def _fastest_tiling(sizes: Sizes, unit: str, chip: Chip) -> _Tiling:
+    """The tiling with the fewest FLOPs; the first of these where there are several."""
+    tiles = _TENSOR_CORE_TILES if unit in ("float16", "tf32") else _PLAIN_TILES
+    tilings = [_tiling_by(tile, sizes, chip) for tile in tiles]
+    return min(tilings, key=lambda tiling: tiling.flops)
+
+
+def _tiling_by(tile: _Tile, sizes: Sizes, chip: Chip) -> _Tiling:
+    """The tiling of a product by tiles of this size."""
+    tile_rows = ceil_div(sizes.m, tile.rows)
+    tile_columns = ceil_div(sizes.n, tile.columns)
+    tiles = sizes.batch * tile_rows * tile_columns
+    # Few tiles are split along the depth, so that more multiprocessors have work.
+    splits = 1
+    while tiles * splits * _FREE <= chip.sms and sizes.k // (splits * 2) >= _SHORTEST:
+        splits *= 2
+    depth = ceil_div(sizes.k, splits)
+    waves = ceil_div(tiles * splits, chip.sms)
+    flops_of_a_tile = tile.rows * tile.columns * depth * 2
+    flops = waves * chip.sms * flops_of_a_tile / tile.efficiency
+    if waves < 3:  # too few tiles to hide that they wait for memory
+        flops *= 1.2
+    return _Tiling(splits, flops)
+
+
+@kernel_rule(
+    "mm", "addmm", "bmm", "baddbmm", "addmv", "mv", "dot", "_addmm_activation", "linear", "matmul"
+)
+def _product_kernels_of_call(call: KernelCall, chip: Chip) -> Kernels:
+    """The product of the last two inputs; with a bias to add, the depth is not split."""
+    sizes = _sizes_of_product(call.inputs[-2], call.inputs[-1])
+    if call.name == "dot":
+        yield Kernel("reduction", 2 * sizes.k * call.item_size)
+        yield Kernel("reduction", 0)
+        return
+    kernels = product_kernels(sizes, call.dtype, chip, chip.tf32)
+    # Only `addmm`, with its bias, may have other kernels than a plain product.
+    if call.name != "addmm" or len(kernels) == 1 or max(sizes.m, sizes.n // 8) < 64:
+        yield from kernels
+    elif sizes.k * _DEEP < sizes.m * sizes.n:
+        yield kernels[0]
+    else:
+        yield from _linear_layer_kernels(sizes, call.item_size, chip)
+
+
+def _sizes_of_product(left: Shape, right: Shape) -> Sizes:
+    """The sizes of the product of two tensors; a vector is a matrix with one row or column."""
+    m = left[-2] if len(left) > 1 else 1
+    n = right[-1] if len(right) > 1 else 1
+    k = left[-1] if left else 1
+    return Sizes(m, n, k, math.prod(left[:-2]))
+
+
+def _linear_layer_kernels(sizes: Sizes, item_size: int, chip: Chip) -> Kernels:
+    """A deep product with a bias: the depth is not split."""
+    product = Kernel("linear product", 0.0, chip.sms * 32 * 64 * sizes.k * 2.0)
+    if sizes.m < 64:
+        yield product
+        return
+    # The result is cleared before, and the bias added behind.
+    yield Kernel("pointwise")
+    yield product
+    yield Kernel("pointwise", 2 * sizes.m * sizes.n * item_size)
+
+
+@kernel_rule("_cdist_forward", "_euclidean_dist")
+def _distance_kernels(call: KernelCall, chip: Chip) -> Kernels:
+    """By a product: squares, sums and ones beside each side, then a root."""
+    left = call.inputs[0]
+    right = call.inputs[1]
+    for shape in (left, right):
+        size = math.prod(shape) * call.item_size
+        yield Kernel("pointwise", 2 * size)
+        yield Kernel("reduction", size)
+        yield Kernel("pointwise", 0)
+        yield Kernel("pointwise", 2 * size)
+    yield Kernel("pointwise", 2 * call.input_bytes(0))
+    sizes = Sizes(left[-2], right[-2], left[-1] + 2, math.prod(left[:-2]))
+    yield product_kernels(sizes, call.dtype, chip, chip.tf32)[0]
+    for _ in range(2):
+        yield Kernel("pointwise", 2 * call.out_bytes)

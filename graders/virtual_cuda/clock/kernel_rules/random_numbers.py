@@ -1,0 +1,32 @@
+"""Random numbers, permutations and draws."""
+
+from __future__ import annotations
+
+from virtual_cuda.clock.kernel_rules.sorting import radix_sort
+from virtual_cuda.clock.kernels import Chip, Kernel, KernelCall, Kernels, kernel_rule
+
+
+@kernel_rule(
+    *"rand randn rand_like randn_like randint randint_like normal normal_ uniform_".split(),
+    *"bernoulli bernoulli_ exponential_ random_ native_dropout".split(),
+)
+def _drawing_kernels(call: KernelCall, chip: Chip) -> Kernels:
+    """One pass that draws numbers."""
+    yield Kernel("random", call.bytes_moved)
+
+
+@kernel_rule("randperm")
+def _permutation_kernels(call: KernelCall, chip: Chip) -> Kernels:
+    """Random keys are sorted."""
+    elements = call.out_elements
+    for _ in range(3):
+        yield Kernel("random", elements * 8)
+    yield from radix_sort(elements, 5)
+    yield Kernel("pointwise", 0)
+
+
+@kernel_rule("multinomial")
+def _multinomial_kernels(call: KernelCall, chip: Chip) -> Kernels:
+    """Sums of the weights, and draws among them."""
+    for _ in range(4):
+        yield Kernel("scan", 2 * call.largest_bytes)

@@ -1,0 +1,123 @@
+"""Recurrent layers: cells of torch's own, and whole networks by cuDNN."""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+from virtual_cuda.clock.kernel_rules.products import Sizes, product_kernels
+from virtual_cuda.clock.kernels import (
+    Chip,
+    Kernel,
+    KernelCall,
+    Kernels,
+    Shape,
+    kernel_of_seconds,
+    kernel_rule,
+)
+
+_PERSISTENT: Final = 1 << 17  # weights that multiprocessors keep while they make all steps
+
+
+@kernel_rule(
+    "_thnn_fused_lstm_cell",
+    "_thnn_fused_lstm_cell_backward_impl",
+    "_thnn_fused_gru_cell",
+    "_thnn_fused_gru_cell_backward_impl",
+)
+def _cell_kernels(call: KernelCall, chip: Chip) -> Kernels:
+    """The gates of one step; backward also sums for the biases."""
+    yield Kernel("gates", call.bytes_moved)
+    if call.name.endswith("impl"):
+        yield Kernel("column reduction", call.input_bytes(0))
+
+
+class _Layer(NamedTuple):
+    """One layer of a recurrent network, forward or backward."""
+
+    steps: int
+    batch: int
+    input_weight: Shape
+    gates: int  # rows of the weight for the state
+    hidden: int  # its columns
+    dtype: str
+    item_size: int
+    backward: bool
+
+    @property
+    def input_sizes(self) -> Sizes:
+        """The sizes of the product with the inputs of all steps."""
+        rows, columns = self.input_weight
+        return Sizes(self.steps * self.batch, rows, columns)
+
+
+@kernel_rule("_cudnn_rnn")
+def _network_kernels(call: KernelCall, chip: Chip) -> Kernels:
+    """All layers and steps of a recurrent network."""
+    yield from _kernels_of_layers(call, chip, backward=False)
+
+
+@kernel_rule("_cudnn_rnn_backward")
+def _network_gradient_kernels(call: KernelCall, chip: Chip) -> Kernels:
+    """All layers and steps of a recurrent network, backwards."""
+    yield from _kernels_of_layers(call, chip, backward=True)
+
+
+def _kernels_of_layers(call: KernelCall, chip: Chip, backward: bool) -> Kernels:
+    """Layer by layer; a layer with few weights is one kernel that makes all steps."""
+    for layer in _layers_of(call, backward):
+        if layer.gates * layer.hidden <= _PERSISTENT:
+            yield from _persistent_layer(layer, chip)
+        else:
+            yield from _stepwise_layer(layer, chip)
+
+
+def _layers_of(call: KernelCall, backward: bool) -> list[_Layer]:
+    """The layers of a recurrent network, by the shapes of its weights.
+
+    Each has a weight for its input and one for its state, one after the other.
+    """
+    data = call.inputs[0]
+    steps = data[0] if len(data) == 3 else 1
+    batch = data[1] if len(data) == 3 else data[0]
+    weights = [shape for shape in call.inputs[1:] if len(shape) == 2]
+    layers = []
+    for input_weight, state_weight in zip(weights[::2], weights[1::2], strict=False):
+        gates, hidden = state_weight
+        layer = _Layer(
+            steps, batch, input_weight, gates, hidden, call.dtype, call.item_size, backward
+        )
+        layers.append(layer)
+    return layers
+
+
+def _persistent_layer(layer: _Layer, chip: Chip) -> Kernels:
+    """A product over all steps, and one kernel that keeps the weights and makes all steps."""
+    size = layer.steps * layer.batch * layer.gates * layer.item_size
+    is_gru = layer.gates == 3 * layer.hidden
+    if is_gru:  # adds its biases apart
+        yield Kernel("pointwise", size)
+    multiplication = product_kernels(layer.input_sizes, layer.dtype, chip)[0]
+    for _ in range(3 if layer.backward else 1):
+        yield multiplication
+    seconds_a_step = 0.25e-6 + 35e-12 * layer.gates * layer.hidden
+    yield kernel_of_seconds("persistent steps", layer.steps * seconds_a_step, chip)
+    if layer.backward:
+        yield Kernel("gates", size)
+        yield Kernel("gates", size)
+        yield Kernel("reduction", size)
+
+
+def _stepwise_layer(layer: _Layer, chip: Chip) -> Kernels:
+    """A product over all steps; for each step a product with the state, and the gates."""
+    for _ in range(2 if layer.backward else 1):
+        yield from product_kernels(layer.input_sizes, layer.dtype, chip)
+    sizes = Sizes(layer.batch, layer.gates, layer.hidden)
+    step_product = product_kernels(sizes, layer.dtype, chip)[0]._replace(kind="step product")
+    for _ in range(layer.steps):
+        yield step_product
+    gates = Kernel("gates", layer.batch * layer.gates * layer.item_size * 2)
+    for _ in range(layer.steps):
+        yield gates
+    if layer.backward:
+        sizes = Sizes(layer.gates, layer.hidden, layer.steps * layer.batch)
+        yield from product_kernels(sizes, layer.dtype, chip)
