@@ -46,7 +46,7 @@ from virtual_cuda.patching import (
 from virtual_cuda.real import device_count, real_device
 from virtual_cuda.sizes import parse_size
 from virtual_cuda.torch_api import compatibility
-from virtual_cuda.torch_api.creation import register_kernels, withdraw_kernels
+from virtual_cuda.torch_api.cpp_kernels import register_kernels, withdraw_kernels
 from virtual_cuda.torch_api.imports import OriginalImports, few_imports
 
 CLOCKS: Final = ("measured", "modelled")

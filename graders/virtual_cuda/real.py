@@ -36,7 +36,7 @@ from virtual_cuda.ops.placement import WARNING
 from virtual_cuda.ops.registry import facts_of, name_of
 from virtual_cuda.patching import Patch, around, claim, kept, patch
 from virtual_cuda.recorder import Recorder, autocast_patches, tensors_in
-from virtual_cuda.torch_api.creation import withdraw_kernels
+from virtual_cuda.torch_api.cpp_kernels import withdraw_kernels
 from virtual_cuda.torch_api.cuda_module import sync_debug_mode
 from virtual_cuda.torch_api.imports import few_imports
 

@@ -1,0 +1,310 @@
+"""Copies tensors to the device, from it and on it: `.to`, `.cuda`, `copy_`."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any, Final
+
+import torch
+
+from virtual_cuda.device import pinning
+from virtual_cuda.device.pinning import is_pinned
+from virtual_cuda.device.state import VirtualDevice, open_device_named, open_device_of
+from virtual_cuda.device.tensor import VIRTUAL, wrap
+from virtual_cuda.internals import find_internal
+from virtual_cuda.ops import elementwise
+from virtual_cuda.ops.dispatch import (
+    allocate,
+    closed_device_error,
+    put_on_device,
+    record_operation,
+    require_open_device,
+    thread_state,
+    work_of,
+)
+from virtual_cuda.ops.placement import HOST, record_copy
+from virtual_cuda.ops.registry import operator
+from virtual_cuda.patching import Opening, Patch, around, torch_patches
+from virtual_cuda.recorder import site
+
+aten: Final = torch.ops.aten
+
+
+# ---- the operators -------------------------------------------------------------------------------
+
+
+def to_device(
+    tensor: torch.Tensor,
+    device: VirtualDevice,
+    non_blocking: bool,
+    dtype: Any = None,
+    memory_format: Any = None,
+) -> Any:
+    """A new device tensor with the values of a host tensor.
+
+    There is no autograd: the caller has seen to that. Allocates memory, and records the operator
+    and the copy. Raises DeviceClosed.
+    """
+    if device.closed:
+        raise closed_device_error(device)
+    if dtype is None and memory_format is None:
+        inner = tensor.clone()
+    else:
+        inner = aten._to_copy.default(tensor, dtype=dtype, memory_format=memory_format)
+    shell = put_on_device(inner, device, "aten._to_copy.default")
+    record_copy("to_device", tensor, is_pinned(tensor), non_blocking, HOST, device.label)
+    return shell
+
+
+def _run_to_copy(func: Any, args: Any, kwargs: Any) -> Any:
+    """Run `aten::_to_copy` from, to or on the device.
+
+    Allocates the result's memory, and records the operator and the copy.
+    """
+    source = args[0]
+    options = dict(kwargs)
+    device = options.pop("device", None)
+    non_blocking = options.pop("non_blocking", False)
+    options.pop("pin_memory", None)
+    if type(source) not in VIRTUAL:
+        target = open_device_of(device)
+        assert target is not None
+        dtype = options.get("dtype")
+        return to_device(source, target, non_blocking, dtype, options.get("memory_format"))
+    # From the device: to the host, to another device, or on it.
+    source_device = require_open_device(source)
+    target = source_device if device is None else open_device_of(device)
+    if target is not None:
+        return _copy_to_device(source, target, non_blocking, options)
+    if device.type == "cpu":
+        return _copy_to_host(source, non_blocking, options)
+    return func(source._inner, device=device, **options)
+
+
+def _copy_to_host(source: Any, non_blocking: bool, options: dict[str, Any]) -> torch.Tensor:
+    """A host tensor with the values of a device tensor; records the operator and the copy."""
+    device = require_open_device(source)
+    inner = source._inner
+    where = site()
+    result = _copy_of_values(inner, options)
+    work = (inner.dtype, None, inner.shape)
+    record_operation("aten._to_copy.default", device, 0, work, where)
+    record_copy("to_host", inner, False, non_blocking, device.label, HOST, where=where)
+    if non_blocking:  # torch pins the result of such a copy, or it could not overlap
+        return pinning.count_as_pinned(result)
+    return result
+
+
+def _copy_to_device(
+    source: Any, target: VirtualDevice, non_blocking: bool, options: dict[str, Any]
+) -> Any:
+    """A new device tensor with the values of another one, on the same device or on another.
+
+    Allocates memory, and records the operator and a copy between devices.
+    """
+    device = require_open_device(source)
+    inner = source._inner
+    where = site()
+    result = _copy_of_values(inner, options)
+    block = allocate(target, result.untyped_storage().nbytes())
+    is_plain = result.dtype is inner.dtype and inner.is_contiguous()
+    work = work_of(result, () if is_plain else (inner,))
+    record_operation("aten._to_copy.default", target, result.nbytes, work, where)
+    if target is not device:
+        labels = device.label, target.label
+        record_copy("between_devices", inner, False, non_blocking, *labels, where=where)
+    return wrap(result, block)
+
+
+def _copy_of_values(inner: torch.Tensor, options: dict[str, Any]) -> torch.Tensor:
+    """A copy of an inner tensor, with the dtype and layout that `aten::_to_copy` is asked for."""
+    dtype = options.get("dtype")
+    converts = (dtype is not None and dtype is not inner.dtype) or inner.is_conj() or inner.is_neg()
+    reorders = options.get("memory_format") is not None or not inner.is_contiguous()
+    if not converts and not reorders:
+        return inner.clone()
+    result: torch.Tensor = elementwise.to_copy(inner, **options)
+    return result
+
+
+def _run_copy(func: Any, args: Any, kwargs: Any) -> Any:
+    """Run `aten::copy_` where one of the two tensors is on the device.
+
+    Records the operator and the copy.
+    """
+    target: Any = args[0]
+    source: Any = args[1]
+    non_blocking = args[2] if len(args) > 2 else kwargs.get("non_blocking", False)
+    to_host = type(target) not in VIRTUAL
+    from_host = type(source) not in VIRTUAL
+    device = require_open_device(source if to_host else target)
+    if not isinstance(source, torch.Tensor):  # a number, which is a scalar of the host
+        source = torch.scalar_tensor(source, dtype=target.dtype)
+    if to_host:
+        elementwise.copy_(target, source._inner)
+        record_operation("aten.copy_.default", device, 0)
+        record_copy("to_host", source._inner, is_pinned(target), non_blocking, device.label, HOST)
+        return target
+    if from_host:
+        target._inner.copy_(source)
+        record_operation("aten.copy_.default", device, 0)
+        record_copy("to_device", source, is_pinned(source), non_blocking, HOST, device.label)
+        return target
+    # Between tensors of devices.
+    written = target._inner
+    read = source._inner
+    elementwise.copy_(written, read)
+    is_plain = written.dtype is read.dtype and written.is_contiguous() and read.is_contiguous()
+    work = work_of(written, ()) if is_plain else work_of(None, (written, read))
+    record_operation("aten.copy_.default", device, 0, work)
+    source_device = source._block.device
+    if source_device is not device:
+        labels = source_device.label, device.label
+        record_copy("between_devices", read, False, non_blocking, *labels)
+    return target
+
+
+def copy_from(source: Any, target: Any, non_blocking: bool = False) -> Any:
+    """`aten::_copy_from`, which is how C++ copies out of a device it has no kernels for."""
+    return _run_copy(aten.copy_.default, (target, source, non_blocking), {})
+
+
+operator("_to_copy", plan=_run_to_copy, kernel=elementwise.to_copy)
+operator("copy_", plan=_run_copy, kernel=elementwise.copy_)
+
+
+# ---- Tensor.to and Tensor.cuda -------------------------------------------------------------------
+
+# Where this torch lacks one of these, a tensor is copied as if there were no profiler, mode or
+# transform.
+_transform: Final = find_internal("torch._C._functorch.maybe_current_level", otherwise=lambda: None)
+_is_wrapped: Final = find_internal(
+    "torch._C._functorch.is_functorch_wrapped_tensor", otherwise=lambda tensor: False
+)
+_unwrap: Final = find_internal("torch._C._functorch.get_unwrapped", "copying inside torch.func")
+_is_profiler_enabled: Final = find_internal(
+    "torch._C._autograd._profiler_enabled", otherwise=lambda: False
+)
+_count_of_dispatch_modes: Final = find_internal(
+    "torch._C._len_torch_dispatch_stack", otherwise=lambda: 0
+)
+_without_dispatch_modes: Final = find_internal(
+    "torch.utils._python_dispatch._disable_current_modes", otherwise=contextlib.nullcontext
+)
+
+
+def _can_skip_cpp(tensor: Any) -> bool:
+    """True if nobody would notice that a host tensor is copied without asking C++.
+
+    Autograd, a profiler, modes and transforms see the operators that a copy consists of.
+    """
+    if type(tensor) is not torch.Tensor and type(tensor) is not torch.nn.Parameter:
+        return False
+    if not tensor.is_cpu or tensor.layout is not torch.strided:
+        return False
+    if tensor.requires_grad and torch.is_grad_enabled():
+        return False
+    if torch.is_inference_mode_enabled() or _is_profiler_enabled():
+        return False
+    return not _count_of_dispatch_modes() and _transform() is None
+
+
+def _asks_for_plain_copy(tensor: Any, args: Any, kwargs: Any) -> bool:
+    """True if the arguments of `.to`, the first of which is the device, ask for nothing else.
+
+    They are (device) as students write it, or (device, dtype or None, non_blocking) as
+    `nn.Module.to` does. From the host it is a copy, also where none is asked for.
+    """
+    if kwargs.keys() - {"non_blocking", "copy"}:
+        return False
+    if len(args) == 3:
+        return args[1] is None or args[1] == tensor.dtype
+    return len(args) == 1
+
+
+def _copy_or_convert(original: Any, tensor: Any, /, *args: Any, **kwargs: Any) -> Any:
+    """Copy or convert a host or device tensor, as `Tensor.to` does.
+
+    A plain host tensor goes to the device without autograd's help; C++ is asked for all others,
+    with the name that it has for the device.
+    """
+    device = open_device_named(args[0]) if args else None
+    if device is not None:
+        if _asks_for_plain_copy(tensor, args, kwargs) and _can_skip_cpp(tensor):
+            by_position = len(args) == 3 and args[2]
+            return to_device(tensor, device, kwargs.get("non_blocking", by_position))
+        # Where there is another text, C++ shall refuse what was written.
+        if not any(isinstance(other, str) for other in args[1:]):
+            args = (device.lazy, *args[1:])
+    # The device as C++ knows it.
+    named = open_device_named(kwargs.get("device"))
+    if named is not None:
+        kwargs["device"] = named.lazy
+        device = named
+    if "tensor" in kwargs:
+        args = (kwargs.pop("tensor"), *args)
+    goes_to_device = device is not None or (bool(args) and type(args[0]) in VIRTUAL)
+    if not goes_to_device or type(tensor) in VIRTUAL or tensor.layout is not torch.strided:
+        return original(tensor, *args, **kwargs)
+    # From the host, by C++, which does not say which strides the copy shall have.
+    if _keeps_strides(tensor, kwargs.get("memory_format")):
+        thread_state.strides = _strides_of_copy(tensor)
+    else:
+        thread_state.strides = None
+    try:
+        return original(tensor, *args, **kwargs)
+    finally:
+        thread_state.strides = None
+
+
+def _keeps_strides(tensor: Any, memory_format: Any) -> bool:
+    """True if a copy of this tensor has the strides that `_strides_of_copy` gives.
+
+    Of a class that wraps tensors only those inside are copied, which may have any strides.
+    """
+    if type(tensor).__torch_dispatch__ is not torch.Tensor.__torch_dispatch__:
+        return False
+    return memory_format is None or memory_format is torch.preserve_format
+
+
+def _strides_of_copy(tensor: torch.Tensor) -> Any:
+    """The strides that a copy of this tensor has.
+
+    Transforms of torch.func copy the tensor inside, which may have more dimensions.
+    """
+    while _transform() is not None and _is_wrapped(tensor):
+        tensor = _unwrap(tensor)
+    if not _count_of_dispatch_modes():
+        return torch.empty_like(tensor, device="meta").stride()
+    with _without_dispatch_modes():
+        return torch.empty_like(tensor, device="meta").stride()
+
+
+def _copy_to_cuda(
+    tensor: Any,
+    device: Any = None,
+    non_blocking: bool = False,
+    memory_format: Any = torch.preserve_format,
+) -> Any:
+    """`Tensor.cuda`; raises what torch raises for a wrong device."""
+    if isinstance(device, (bool, float)):
+        raise TypeError(
+            "cuda(): argument 'device' (position 1) must be torch.device, "
+            f"not {type(device).__name__}"
+        )
+    if device is None:
+        device = "cuda"
+    elif not isinstance(device, int) and torch.device(device).type != "cuda":
+        raise RuntimeError("Invalid device, must be cuda device")
+    return tensor.to(device, non_blocking=non_blocking, memory_format=memory_format)
+
+
+@torch_patches()
+def _copying_patches(opening: Opening) -> Iterator[Patch]:
+    """The patches of methods that copy and pin tensors."""
+    opening.closing.append(pinning.pinned_storages.clear)
+    yield around(torch.Tensor, "to", _copy_or_convert)
+    yield torch.Tensor, "cuda", _copy_to_cuda
+    yield torch.Tensor, "pin_memory", lambda self, device=None: pinning.pin(self)
+    yield torch.Tensor, "is_pinned", lambda self, device=None: pinning.is_pinned(self)

@@ -1,0 +1,165 @@
+"""The kernels with which C++ asks us: for the device it has none of its own.
+
+C++ finds them by a dispatch key. Factories, as `torch.empty`, have no tensor as an argument, so
+they do not reach `Tensor.__torch_dispatch__`; they end here.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+import warnings
+from typing import Any, Final
+
+import torch
+
+from virtual_cuda.device.cuda_errors import forked_process_error
+from virtual_cuda.device.layout import SMALL
+from virtual_cuda.device.state import CPU, VirtualDevice, now, open_device_of
+from virtual_cuda.device.tensor import wrap
+from virtual_cuda.errors import DeviceClosed
+from virtual_cuda.ops import autocast, layers, recurrent
+from virtual_cuda.ops.dispatch import allocate, record_operation, run_any, thread_state
+from virtual_cuda.ops.registry import declared
+from virtual_cuda.torch_api.copying import copy_from
+
+aten: Final = torch.ops.aten
+_EXABYTE: Final = 1 << 60
+# The operators that make memory without values, and their names in the ledger.
+_EMPTY: Final = {
+    aten.empty.memory_format: "aten.empty.memory_format",
+    aten.empty_strided.default: "aten.empty_strided.default",
+}
+# A CUDA build has kernels of its own for these, which would ask for a driver.
+_OWN_IN_CUDA: Final = (
+    "empty.memory_format",
+    "empty_strided",
+    "_efficientzerotensor",
+    "tril_indices",
+    "triu_indices",
+)
+# C++ makes these of other operators and of a kernel that it looks for by its own name of the
+# device.
+_WITH_KERNELS: Final = ("kaiser_window", "kaiser_window.periodic", "kaiser_window.beta")
+
+
+def _run_without_kernel(op: Any, *args: Any, **kwargs: Any) -> Any:
+    """Run an operator for the device that C++ has no kernel for: factories above all.
+
+    Allocates memory, and records the operator. Raises DeviceClosed for a tensor that has outlived
+    its device, AssertionError, as torch does, where no device is open, and OutOfMemoryError.
+    """
+    if op.name() == "aten::_copy_from":
+        return copy_from(*args)
+    if now.gpu is None:
+        raise _no_device_error(kwargs.get("device"))
+    if op in _EMPTY:
+        return _make_empty(op, args, kwargs)
+    return run_any(op, args, kwargs)
+
+
+def _no_device_error(device: torch.device | None) -> Exception:
+    """The error for an operator on the device where none is open."""
+    if device is not None and device.type == "lazy":
+        # Asked for by a tensor that has outlived its device.
+        return DeviceClosed(f"cuda:{device.index or 0}")
+    if thread_state.forked:
+        return forked_process_error()
+    return AssertionError("Torch not compiled with CUDA enabled")
+
+
+def _make_empty(op: Any, args: Any, kwargs: Any) -> Any:
+    """Run `aten::empty` or `aten::empty_strided`; the memory itself is the host's.
+
+    Records the operator. Raises OutOfMemoryError.
+    """
+    device = open_device_of(kwargs["device"])
+    assert device is not None
+    dtype = kwargs.get("dtype") or torch.get_default_dtype()
+    _refuse_if_too_large(device, math.prod(args[0]) * dtype.itemsize)
+    # `Tensor.to` knows better than C++ which strides a copy shall have.
+    strides = thread_state.strides
+    thread_state.strides = None
+    if strides is not None:
+        inner = torch.empty_strided(args[0], strides, dtype=kwargs.get("dtype"))
+    else:
+        kwargs["device"] = CPU
+        kwargs.pop("pin_memory", None)
+        inner = op(*args, **kwargs)
+    block = allocate(device, inner.untyped_storage().nbytes())
+    record_operation(_EMPTY[op], device, inner.nbytes)
+    return wrap(inner, block)
+
+
+def _refuse_if_too_large(device: VirtualDevice, nbytes: int) -> None:
+    """Raise OutOfMemoryError for more than is free, before the host tries to find it."""
+    if _EXABYTE <= nbytes < 8 * _EXABYTE:  # what is more, C++ cannot count
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate more than 1EB memory.")
+    free = device.memory.allowed - device.memory.live
+    if SMALL < nbytes < _EXABYTE and nbytes > free:
+        allocate(device, nbytes)  # which raises
+
+
+# ---- registering them ----------------------------------------------------------------------------
+
+_libraries: Final[list[torch.library.Library]] = []  # empty unless the kernels are registered
+
+
+def register_kernels() -> None:
+    """Register the kernels with which C++ asks us.
+
+    Done once: they do nothing while no virtual device is open.
+    """
+    if _libraries:
+        return
+    everything = torch.library.Library("_", "IMPL")
+    aten_only = torch.library.Library("aten", "IMPL")
+    with warnings.catch_warnings():
+        # "Overriding a previously registered kernel": that is what is meant.
+        warnings.simplefilter("ignore")
+        for key in ("CUDA", "Lazy"):
+            everything.fallback(_run_without_kernel, key)
+        if _operator_with_name("_copy_from") is not None:
+            aten_only.impl("_copy_from", copy_from, "Lazy")
+        for name, facts in declared().items():
+            if facts.whole:  # else C++ takes them apart
+                _register_for(aten_only, name, "Lazy")
+        for name in _WITH_KERNELS:
+            _register_for(aten_only, name, "CUDA", allow_override=True)
+        if torch.version.cuda:
+            for name in _OWN_IN_CUDA:
+                _register_for(aten_only, name, "CUDA", allow_override=True)
+        autocast.register(aten_only)
+        recurrent.register(aten_only)
+        layers.register(aten_only)
+    _libraries.extend((everything, aten_only))
+
+
+def _operator_with_name(name: str) -> Any:
+    """The overload of aten with this name, or None if this torch has none.
+
+    A name is "empty.memory_format", or "dropout" for the default overload.
+    """
+    base, _, overload = name.partition(".")
+    overloads = getattr(aten, base, None)
+    return getattr(overloads, overload or "default", None)
+
+
+def _register_for(library: Any, name: str, key: str, **options: Any) -> None:
+    """Have `_run_without_kernel` called for an operator on tensors with a dispatch key.
+
+    Does nothing if this torch lacks the operator.
+    """
+    operator = _operator_with_name(name)
+    if operator is not None:
+        library.impl(name, functools.partial(_run_without_kernel, operator), key, **options)
+
+
+def withdraw_kernels() -> None:
+    """Remove our kernels, so that those of a real GPU come back.
+
+    Where there is no GPU ours may stay: nothing reaches them.
+    """
+    for library in _libraries:
+        library._destroy()
+    _libraries.clear()
