@@ -386,4 +386,8 @@ def _close_descriptors(evidence_end: int, output_end: int) -> int:
     # Buffered by line: a process that is killed does not write what is still in a buffer.
     sys.stdout = open(1, "w", 1, "utf-8", "backslashreplace", closefd=False)  # noqa: SIM115
     sys.stderr = open(2, "w", 1, "utf-8", "backslashreplace", closefd=False)  # noqa: SIM115
+    # Python has both streams twice. Without the second, one that student code wraps anew is closed
+    # as soon as nobody else has it.
+    sys.__stdout__ = sys.stdout  # type: ignore[misc]
+    sys.__stderr__ = sys.stderr  # type: ignore[misc]
     return kept

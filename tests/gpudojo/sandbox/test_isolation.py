@@ -260,6 +260,26 @@ def test_files_in_memory_have_one_limit(who: str, without: tuple[str, ...]) -> N
     assert "No space left" in found["too large in /dev/shm"]
 
 
+# A library of Python's own, copied to where a submission may write.
+COMPILED = """
+import ctypes, os, shutil, _ctypes
+os.makedirs({folder!r}, exist_ok=True)
+copied = shutil.copy(_ctypes.__file__, {folder!r})
+ctypes.CDLL(copied)
+"""
+
+
+@everybody
+@pytest.mark.parametrize("without", [(), ("landlock",), ("seccomp",)])
+@pytest.mark.parametrize("folder", ["compiled", "/dev/shm"])
+def test_compiled_code_that_was_written_there_is_not_loaded(
+    who: str, without: tuple[str, ...], folder: str
+) -> None:
+    told = run(who, without, COMPILED.format(folder=folder))["found"]["code"]
+    assert told.startswith("OSError")
+    assert "failed to map" in told
+
+
 # Each thread of glibc's reserves 64 MiB of addresses for its small objects.
 THREADS = """
 import threading
