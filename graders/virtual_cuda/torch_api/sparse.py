@@ -15,14 +15,8 @@ from virtual_cuda.device.state import VirtualDevice, open_device_named
 from virtual_cuda.device.tensor import VIRTUAL, Tensor
 from virtual_cuda.internals import find_internal
 from virtual_cuda.ops import placement
-from virtual_cuda.ops.sparse import (
-    NestedTensor,
-    SparseTensor,
-    nested_to_device,
-    run_nested,
-    to_device,
-    wrap,
-)
+from virtual_cuda.ops.nested import NestedTensor, nested_to_device, run_nested
+from virtual_cuda.ops.sparse import SparseTensor, sparse_to_device, wrap_sparse
 from virtual_cuda.patching import Opening, Patch, Stage, around, torch_patches
 from virtual_cuda.torch_api.compatibility import sparse_tensors_to_validate
 from virtual_cuda.trees import leaves_of
@@ -187,13 +181,13 @@ def _compressed(kind: str, original: Any, *args: Any, **kwargs: Any) -> Any:
     # Made on the host, then moved; device tensors keep their memory.
     plain = original(*placement.inner_of(args), **{**kwargs, "device": "cpu"})
     if not all(type(value) in VIRTUAL for value in args[:3]):
-        return to_device(plain, device, False, None).requires_grad_(requires_grad)
+        return sparse_to_device(plain, device, False, None).requires_grad_(requires_grad)
     known = {
         value._inner.untyped_storage()._cdata: value._block
         for value in args
         if type(value) in VIRTUAL
     }
-    return wrap(plain, device, known)[0].requires_grad_(requires_grad)
+    return wrap_sparse(plain, device, known)[0].requires_grad_(requires_grad)
 
 
 def _to(original: Any) -> Any:
@@ -213,7 +207,7 @@ def _to(original: Any) -> Any:
         dtype = kwargs.get(
             "dtype", next((value for value in args if isinstance(value, torch.dtype)), None)
         )
-        move = nested_to_device if nested_one else to_device
+        move = nested_to_device if nested_one else sparse_to_device
         return move(self, open_device, bool(kwargs.get("non_blocking", False)), dtype)
 
     return to
