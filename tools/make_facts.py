@@ -16,7 +16,7 @@ from typing import Any, Final
 import torch
 from virtual_cuda.device.cuda_errors import DTYPE_NAMES as SPELLINGS
 from virtual_cuda.ops.cpu_errors import usual_cuda_name
-from virtual_cuda.ops.registry import declared
+from virtual_cuda.ops.registry import declared_operators
 
 from tools.probe import SHORT
 
@@ -28,7 +28,7 @@ SPELLED: Final = {name: SPELLINGS[getattr(torch, name)] for name in SHORT}
 INTEGERS: Final = ("Byte", "Int", "Long")
 KERNEL: Final = re.compile(r"""NotImplementedError: "(.+)" not implemented for '(\w+)'$""")
 BY_HAND: Final = frozenset(
-    f"aten.{name}.default" for name, facts in declared().items() if facts.by_hand
+    f"aten.{name}.default" for name, facts in declared_operators().items() if facts.by_hand
 )
 NOT_DTYPE: Final = ("same device", "indices should be either", "Could not run")
 # The CPU got as far as this only because it computes an integer product before.

@@ -174,7 +174,7 @@ def _run_by_policy(op: Any, policy: Any, /, *args: Any, **kwargs: Any) -> Any:
         return policy(op, args, kwargs)
 
 
-def register(library: Any) -> None:
+def register_policies(library: Any) -> None:
     """Register, for every operator that has an autocast policy, its kernel for autocast.
 
     `library` is the torch.library.Library of aten.

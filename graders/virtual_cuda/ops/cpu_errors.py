@@ -19,7 +19,7 @@ from virtual_cuda.device.cuda_errors import (
 )
 from virtual_cuda.device.memory import OutOfMemory
 from virtual_cuda.device.state import VirtualDevice, now
-from virtual_cuda.ops.registry import NOT_EMULATED, facts_of, measured
+from virtual_cuda.ops.registry import NOT_EMULATED, facts_of, measured_table
 from virtual_cuda.recorder import tensors_in
 from virtual_cuda.trees import map_only
 
@@ -94,7 +94,7 @@ def _translated(func: Any, inner: Any, error: Exception) -> Exception | None:
     # Then kernels' names, and what all messages have in common.
     if kernel:
         cpu_name = kernel[1]
-        cuda_name = measured("refusals")["kernels"].get(cpu_name) or usual_cuda_name(cpu_name)
+        cuda_name = measured_table("refusals")["kernels"].get(cpu_name) or usual_cuda_name(cpu_name)
         if cuda_name == cpu_name:
             return None
         return kernel_lacks_dtype_error(cuda_name, dtype_name)

@@ -313,7 +313,7 @@ def run_any(func: Any, args: Any, kwargs: Any) -> Any:
     if (opened.plain and device is not None) or len(opened.devices) > 1:
         if any(type(tensor).__torch_dispatch__ is not _NO_DISPATCH for tensor in opened.plain):
             return NotImplemented
-        decided = placement.judge(func, args, kwargs)
+        decided = placement.judge_placement(func, args, kwargs)
         if decided is not ALLOWED:
             return decided
     ledger_device = target or device

@@ -24,13 +24,13 @@ from virtual_cuda.internals import find_internal
 from virtual_cuda.ops import placement
 from virtual_cuda.ops.placement import (
     OperatorCall,
-    anywhere,
-    crosses,
+    allow_anywhere,
     device_values,
-    elementwise,
+    find_host_number,
     on_device,
     on_host,
-    stays,
+    record_crossing,
+    result_beside,
     takes_no_number,
     unless_empty,
 )
@@ -125,7 +125,7 @@ def _index_put(call: OperatorCall) -> Any:
     values = given["values"]
     if values.device != base.device and values.dim() > 0:
         masks = [i for i in tensors_in(given["indices"]) if not on_host(i) and i.dtype in _MASKS]
-        placement.note("boolean index", len(masks))  # they have been counted by then
+        placement.record_waits("boolean index", len(masks))  # they have been counted by then
         sorted_first = (
             given.get("accumulate", False) or torch.are_deterministic_algorithms_enabled()
         )
@@ -135,7 +135,7 @@ def _index_put(call: OperatorCall) -> Any:
             )
         labels = label_of(base), label_of(values)
         raise two_devices_error(*(reversed(labels) if labels[0] == placement.HOST else labels))
-    return stays(call, base)
+    return result_beside(call, base)
 
 
 def _masked_fill(call: OperatorCall) -> Any:
@@ -165,8 +165,8 @@ def _where(call: OperatorCall) -> Any:
 def _index_fill(call: OperatorCall) -> Any:
     """The result of `index_fill` on the host, or ALLOWED. Raises CUDA's error."""
     base = call.given["self"]
-    elementwise(call.func, {"self": base, "index": call.given["index"]}, ("self",))
-    return stays(call, base)
+    find_host_number(call.func, {"self": base, "index": call.given["index"]}, ("self",))
+    return result_beside(call, base)
 
 
 def _refuse_products(args: Any, kwargs: Any) -> None:
@@ -420,7 +420,7 @@ _NARROW: Final = (torch.int8, torch.int16, torch.int32)
 # ---- dtypes the CPU has no kernel for ------------------------------------------------------------
 
 
-def widened(
+def wider_emulation(
     narrow: tuple[torch.dtype, ...], wide: torch.dtype, back: torch.dtype | None = None
 ) -> Any:
     """An emulation that computes `narrow` dtypes in a `wide` one, and casts back.
@@ -526,7 +526,7 @@ def _before_cast(source: torch.Tensor, dtype: torch.dtype | None) -> torch.Tenso
     return source if bool((source.abs() < bound).all()) else _to_integers(source, dtype)
 
 
-def to_copy(source: torch.Tensor, **options: Any) -> torch.Tensor:
+def to_copy_as_cuda(source: torch.Tensor, **options: Any) -> torch.Tensor:
     """A copy, made by the kernel of `_to_copy`, with casts as on CUDA."""
     copied: torch.Tensor = aten._to_copy.default(
         _before_cast(source, options.get("dtype")), **options
@@ -534,7 +534,9 @@ def to_copy(source: torch.Tensor, **options: Any) -> torch.Tensor:
     return copied
 
 
-def copy_(target: torch.Tensor, source: torch.Tensor, non_blocking: bool = False) -> torch.Tensor:
+def copy_as_cuda(
+    target: torch.Tensor, source: torch.Tensor, non_blocking: bool = False
+) -> torch.Tensor:
     """Copy `source` into `target` and return it, with casts as on CUDA."""
     return target.copy_(_before_cast(source, target.dtype))
 
@@ -544,7 +546,7 @@ def copy_(target: torch.Tensor, source: torch.Tensor, non_blocking: bool = False
 
 def _addcmul(call: OperatorCall) -> Any:
     """Allow one CPU number as `tensor2`. Raises RuntimeError for other numbers."""
-    number = elementwise(call.func, call.given)
+    number = find_host_number(call.func, call.given)
     if number is not None and number[1] in ("self", "tensor1"):
         swap = " However, CPU Scalar support for tensor2 is supported, please swap your tensor1 and tensor2 terms."
         raise RuntimeError(
@@ -562,8 +564,8 @@ def _copies(call: OperatorCall) -> Any:
     base = call.given["self"]
     source = call.given.get("src", call.given.get("value"))
     if not (name_of(call.func) == "fill_" and on_host(source)):  # a host number needs no copy
-        crosses(source, base)
-    return stays(call, base)
+        record_crossing(source, base)
+    return result_beside(call, base)
 
 
 # ---- entries -------------------------------------------------------------------------------------
@@ -632,7 +634,7 @@ operator(
     "fmod_",
     emulate=_divided_by_zero,
 )
-operator("abs", binding=True, emulate=widened((torch.bool,), torch.uint8))
+operator("abs", binding=True, emulate=wider_emulation((torch.bool,), torch.uint8))
 operator("lerp", placement=takes_no_number)
 operator("lerp_", placement=takes_no_number, binding=True)
 operator("addcmul", placement=_addcmul)
@@ -643,8 +645,8 @@ operator("addcdiv_", strict=("self", "tensor1", "tensor2"), binding=True)
 operator("fill_", placement=_copies, binding=True)
 operator("as_strided_scatter", placement=_copies, refuse=_refuse_gaps_in_graphs)
 operator("copy", "diagonal_scatter", "select_scatter", "slice_scatter", placement=_copies)
-operator("resize_as_", placement=lambda call: stays(call, call.given["self"]))
-operator("is_same_size", "linspace", "logspace", placement=anywhere)
+operator("resize_as_", placement=lambda call: result_beside(call, call.given["self"]))
+operator("is_same_size", "linspace", "logspace", placement=allow_anywhere)
 for _name in ("linspace", "logspace"):
     operator(f"{_name}.Scalar_Tensor", waits=("item", device_values("end")))
     operator(f"{_name}.Tensor_Scalar", waits=("item", device_values("start")))
@@ -652,4 +654,4 @@ for _name in ("linspace", "logspace"):
 
 operator("normal.Tensor_Tensor", "normal.float_Tensor", waits=("normal", unless_empty("std", 2)))
 operator("multinomial", "_assert_async", asserts=True)
-operator("rrelu_with_noise", emulate=widened(HALF, torch.float32))
+operator("rrelu_with_noise", emulate=wider_emulation(HALF, torch.float32))

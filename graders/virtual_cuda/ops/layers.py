@@ -26,11 +26,11 @@ from virtual_cuda.device.cuda_errors import (
 from virtual_cuda.device.tensor import VIRTUAL
 from virtual_cuda.internals import find_internal, torch_functions
 from virtual_cuda.ops import placement
-from virtual_cuda.ops.elementwise import HALF, WHOLE, in_single, is_slow_on_host, widened
+from virtual_cuda.ops.elementwise import HALF, WHOLE, in_single, is_slow_on_host, wider_emulation
 from virtual_cuda.ops.placement import (
     OperatorCall,
-    anywhere,
-    compare,
+    allow_anywhere,
+    compare_devices,
     on_device,
     on_host,
     takes_no_number,
@@ -50,18 +50,18 @@ def _check_errors(info: Any, api_name: str, *, is_matrix: bool) -> Any:
 
     The host reads whether anything failed; where it did, also what. Raises torch's error then.
     """
-    placement.note("linalg")
+    placement.record_waits("linalg")
     try:
         return aten._linalg_check_errors.default(info, api_name, is_matrix=is_matrix)
     except Exception:
-        placement.note("linalg")
+        placement.record_waits("linalg")
         raise
 
 
 def _cholesky(self: Any, upper: bool = False) -> Any:
     """The Cholesky factor; the wait of the host is recorded."""
     if self.numel():
-        placement.note("linalg")
+        placement.record_waits("linalg")
     return aten.cholesky.default(self, upper)
 
 
@@ -225,7 +225,7 @@ operator("dot", binding=True)
 operator("linalg_cross", words=_cross_words)
 operator(
     "trace",
-    emulate=widened((*HALF, torch.bool), torch.float32, torch.int64),
+    emulate=wider_emulation((*HALF, torch.bool), torch.float32, torch.int64),
     words=lambda inner, text: (
         RuntimeError("expected a matrix") if "expected a matrix" in text else None
     ),
@@ -290,7 +290,7 @@ def _convolution(call: OperatorCall) -> Any:
         prefix = (
             "wrapper_CUDA_" if name == "slow_conv_transpose" and depth == 2 else "wrapper_CUDA__"
         )
-        compare(
+        compare_devices(
             f"{prefix}{name}{depth}d{ending}", [(n, n) for n in ("input", "weight", "bias")], given
         )
     # Otherwise the types are compared, and then the devices by cuDNN's wrapper.
@@ -304,7 +304,9 @@ def _convolution(call: OperatorCall) -> Any:
             raise RuntimeError(
                 f"Input type ({type_name(image)}) and {name} type ({type_name(tensor)}) should be the same{either}"
             )
-    compare("wrapper_CUDA__cudnn_convolution", [("input", "self"), ("weight", "weight")], given)
+    compare_devices(
+        "wrapper_CUDA__cudnn_convolution", [("input", "self"), ("weight", "weight")], given
+    )
     return None
 
 
@@ -460,7 +462,9 @@ def _batch_norm(call: OperatorCall) -> Any:
     complete = call.given["weight"] is not None and call.given["bias"] is not None
     if not on_host(image) and image.dim() >= 3 and complete and torch.backends.cudnn.enabled:
         names = ("input", "weight", "bias", "running_mean", "running_var")
-        compare("wrapper_CUDA__cudnn_batch_norm", [(name, name) for name in names], call.given)
+        compare_devices(
+            "wrapper_CUDA__cudnn_batch_norm", [(name, name) for name in names], call.given
+        )
     return None
 
 
@@ -611,7 +615,7 @@ def _traced(keys: Any, image: Any, *rest: Any) -> Any:
     )
 
 
-def register(library: Any) -> None:
+def register_traced_convolution(library: Any) -> None:
     """Register the kernel of convolutions for functions that are traced.
 
     `library` is the torch.library.Library of aten.
@@ -828,7 +832,7 @@ for _kernel in (
     operator(_kernel.__name__, kernel=partial(in_single, _kernel.default))
 _average = find_internal("torch.ops.aten._adaptive_avg_pool3d.default")
 operator("_adaptive_avg_pool3d", kernel=partial(in_single, _average))
-_IN_SINGLE: Final = widened(HALF, torch.float32)
+_IN_SINGLE: Final = wider_emulation(HALF, torch.float32)
 operator("avg_pool3d", "_upsample_bilinear2d_aa", emulate=_IN_SINGLE)
 operator(
     "_upsample_bicubic2d_aa",
@@ -841,9 +845,12 @@ for _name in ("upsample_bilinear2d_aa_backward", "upsample_bicubic2d_aa_backward
     operator(f"_{_name}", emulate=_IN_SINGLE, nondeterministic=f"{_name}_out_cuda")
 operator("avg_pool3d_backward", emulate=_IN_SINGLE, nondeterministic="avg_pool3d_backward_cuda")
 operator(
-    "max_unpool2d", emulate=widened(WHOLE, torch.float64), words=_unpool_words, output=contiguous
+    "max_unpool2d",
+    emulate=wider_emulation(WHOLE, torch.float64),
+    words=_unpool_words,
+    output=contiguous,
 )
-operator("max_unpool3d", emulate=widened(WHOLE, torch.float64), words=_unpool_words)
+operator("max_unpool3d", emulate=wider_emulation(WHOLE, torch.float64), words=_unpool_words)
 # Kernels that do not keep channels last.
 operator("pixel_shuffle", "pixel_unshuffle", "roll", output=contiguous)
 operator("native_dropout_backward", output=_contiguous_or_channels_last)
@@ -938,7 +945,7 @@ def _ctc_loss(call: OperatorCall) -> Any:
     for_cudnn = targets.dtype is torch.int32 and targets.dim() == 1 and given.get("blank", 0) == 0
     if for_cudnn and on_host(targets):
         names.remove("targets")
-    compare(f"wrapper_CUDA__{name}", [(n, n) for n in names], given)
+    compare_devices(f"wrapper_CUDA__{name}", [(n, n) for n in names], given)
     return ALLOWED
 
 
@@ -980,5 +987,5 @@ operator(
     nondeterministic="ctc_loss_backward_gpu",
 )
 operator("_ctc_loss_backward.Tensor", waits=("ctc_loss", 5))
-operator("_use_cudnn_ctc_loss", "_use_miopen_ctc_loss", placement=anywhere)
+operator("_use_cudnn_ctc_loss", "_use_miopen_ctc_loss", placement=allow_anywhere)
 operator("_pdist_backward", emulate=_IN_SINGLE)

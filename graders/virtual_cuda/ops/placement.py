@@ -27,7 +27,7 @@ HOST: Final = "cpu"
 WARNING: Final = "called a synchronizing CUDA operation"
 
 
-def note(
+def record_waits(
     kind: str, times: int = 1, explicit: bool = False, warned: bool | None = None, where: Any = None
 ) -> None:
     """Record that the host waited, and warn or raise as `torch.cuda.set_sync_debug_mode` asks.
@@ -71,8 +71,8 @@ def record_copy(
 ) -> None:
     """Record one copy between host and device, or between devices.
 
-    The host waits for every copy that it did not ask to be asynchronous, and `note` records that
-    wait, which may raise. Empty tensors are not recorded.
+    The host waits for every copy that it did not ask to be asynchronous; `record_waits` records
+    that wait, which may raise. Empty tensors are not recorded.
     """
     gpu = now.gpu
     nbytes = tensor.nbytes
@@ -86,7 +86,7 @@ def record_copy(
         TransferRow(at, code, offset, direction, nbytes, pinned, asked, source, target)
     )
     if not non_blocking and direction != "between_devices":
-        note(wait, where=(code, offset))
+        record_waits(wait, where=(code, offset))
 
 
 def waits_of(func: Any) -> Callable[[Any, Any], None] | None:
@@ -99,13 +99,13 @@ def waits_of(func: Any) -> Callable[[Any, Any], None] | None:
         return None
     kind, count = waits
     if not callable(count):
-        return lambda args, kwargs: note(kind, count)
+        return lambda args, kwargs: record_waits(kind, count)
     names = [argument.name for argument in func._schema.arguments]
 
     def record(args: Any, kwargs: Any) -> None:
         times = count({**dict(zip(names, args, strict=False)), **kwargs})
         if times:
-            note(kind, times)
+            record_waits(kind, times)
 
     return record
 
@@ -151,7 +151,7 @@ class OperatorCall(NamedTuple):
     given: dict[str, Any]  # the arguments by name
 
 
-def judge(func: Any, args: Any, kwargs: Any) -> Any:
+def judge_placement(func: Any, args: Any, kwargs: Any) -> Any:
     """Decide about a call whose arguments are on different devices.
 
     Gives ALLOWED if the call may go on, or its finished result. Raises CUDA's error if it may not.
@@ -169,11 +169,11 @@ def judge(func: Any, args: Any, kwargs: Any) -> Any:
     ):
         return _without_values(func, args, kwargs)
     if facts.check is not None:
-        compare(*facts.check, given)
+        compare_devices(*facts.check, given)
         return ALLOWED
     if facts.output_first:
         _outputs_first(func, given)
-    elementwise(func, given, facts.strict)
+    find_host_number(func, given, facts.strict)
     return ALLOWED
 
 
@@ -196,7 +196,7 @@ def _without_values(func: Any, args: Any, kwargs: Any) -> Any:
 # ---- the general rules ---------------------------------------------------------------------------
 
 
-def compare(method: str, order: Any, given: dict[str, Any]) -> None:
+def compare_devices(method: str, order: Any, given: dict[str, Any]) -> None:
     """Compare the device of every tensor with that of the first one met.
 
     torch's generated wrappers do this first. `order` has the arguments to look at, each with its
@@ -211,7 +211,7 @@ def compare(method: str, order: Any, given: dict[str, Any]) -> None:
                 raise argument_elsewhere_error(said, label_of(tensor), str(common), method)
 
 
-def elementwise(func: Any, given: dict[str, Any], strict: Any = ()) -> tuple[int, str] | None:
+def find_host_number(func: Any, given: dict[str, Any], strict: Any = ()) -> tuple[int, str] | None:
     """The operand that is taken for a number, with its argument's name; None if there is none.
 
     This is the rule of TensorIterator, the part of torch that runs elementwise operators: all
@@ -265,7 +265,7 @@ def _outputs_first(func: Any, given: dict[str, Any]) -> None:
 # ---- what the operators' own rules use -----------------------------------------------------------
 
 
-def anywhere(call: OperatorCall) -> Any:
+def allow_anywhere(call: OperatorCall) -> Any:
     """Allow arguments on any devices."""
     return ALLOWED
 
@@ -275,7 +275,7 @@ def takes_no_number(call: OperatorCall) -> Any:
 
     Raises the error of CUDA's kernel, which cannot take it; else gives ALLOWED.
     """
-    number = elementwise(call.func, call.given, facts_of(call.func).strict)
+    number = find_host_number(call.func, call.given, facts_of(call.func).strict)
     if number is not None and number[1] not in ("weight", "tensor2"):
         raise RuntimeError(
             'iter.device(arg).is_cuda() INTERNAL ASSERT FAILED at "/pytorch/aten/src/ATen/native/cuda/Loops.cuh":'
@@ -284,7 +284,7 @@ def takes_no_number(call: OperatorCall) -> Any:
     return ALLOWED
 
 
-def crosses(source: Any, target: Any) -> None:
+def record_crossing(source: Any, target: Any) -> None:
     """Record that CUDA copies `source` to the device of `target`, for which the host waits."""
     if label_of(source) == label_of(target):
         return
@@ -306,7 +306,7 @@ def inner_of(value: Any) -> Any:
     return value
 
 
-def stays(call: OperatorCall, base: Any) -> Any:
+def result_beside(call: OperatorCall, base: Any) -> Any:
     """The result of a call whose result belongs where `base` is.
 
     If that is the host, the call is run here, since the dispatcher would put the result on the

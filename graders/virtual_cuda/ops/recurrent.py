@@ -28,7 +28,7 @@ from virtual_cuda.ops.dispatch import (
     work_of,
 )
 from virtual_cuda.ops.elementwise import is_slow_on_host
-from virtual_cuda.ops.placement import compare, on_host
+from virtual_cuda.ops.placement import compare_devices, on_host
 from virtual_cuda.ops.registry import operator
 from virtual_cuda.ops.whole_kernels import (
     are_on_several_devices,
@@ -184,11 +184,11 @@ def _compare_devices_of_cell(
     """
     names_of_product = [("self", "self"), ("mat2", "mat2")]
     for rows, weight in zip((input, states[0]), weights, strict=False):
-        compare("wrapper_CUDA_mm", names_of_product, {"self": rows, "mat2": weight})
+        compare_devices("wrapper_CUDA_mm", names_of_product, {"self": rows, "mat2": weight})
     operands = {"input_gates": input, "hidden_gates": states[0], state: states[-1]}
     operands |= dict(zip(("input_bias", "hidden_bias"), weights[2:], strict=False))
     names = [(name, name) for name in operands]
-    compare(f"wrapper_CUDA___thnn_fused_{kind}_cell", names, operands)
+    compare_devices(f"wrapper_CUDA___thnn_fused_{kind}_cell", names, operands)
 
 
 def _fused_cell_takes(matrices: Sequence[Any]) -> bool:
@@ -396,7 +396,7 @@ class CudnnRnn(torch.autograd.Function):
         work = work_of(output, (steps, *inner[1:]))
         record_operation("aten._cudnn_rnn.default", device, bytes_of_all(results), work)
         if settings.train and settings.dropout > 0:
-            placement.note("dropout state")
+            placement.record_waits("dropout state")
         # Keep for backward what it needs.
         ctx.train = settings.train
         ctx.weight_count = len(weights)
@@ -517,7 +517,7 @@ def _run_layer_by_name(kind: str, overload: Any, *args: Any) -> Any:
     return run_layer(kind, functools.partial(overload._op_dk, COMPOSITE), *args)
 
 
-def register(library: Any) -> None:
+def register_layers(library: Any) -> None:
     """Register recurrent layers that are called as `torch.gru` or `torch.ops.aten.gru`.
 
     `library` is the torch.library.Library of aten.

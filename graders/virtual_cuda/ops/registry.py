@@ -154,13 +154,13 @@ def operator(*names: str, **facts: Any) -> None:
         _declared_in[name] = place
 
 
-def declared() -> dict[str, Operator]:
+def declared_operators() -> dict[str, Operator]:
     """The entries made by hand, by name."""
     return {name: Operator(**facts) for name, facts in _entries.items()}
 
 
 @functools.cache
-def measured(name: str) -> dict[str, Any]:
+def measured_table(name: str) -> dict[str, Any]:
     """A table of `facts/`.
 
     "operators" is torch's own; "placement" and "refusals" were measured on a GPU.
@@ -174,9 +174,12 @@ def measured(name: str) -> dict[str, Any]:
 @functools.cache
 def autocast_policies() -> dict[str, str]:
     """The autocast policy of each overload, named without "aten."."""
-    lists = measured("operators")["autocast"]
+    lists = measured_table("operators")["autocast"]
     found = {
-        _overload(name): policy for policy, names in lists.items() for name in names if casts(name)
+        _overload(name): policy
+        for policy, names in lists.items()
+        for name in names
+        if autocast_knows(name)
     }
     return found | {
         _overload(name): facts["autocast"]
@@ -185,7 +188,7 @@ def autocast_policies() -> dict[str, str]:
     }
 
 
-def casts(name: str) -> bool:
+def autocast_knows(name: str) -> bool:
     """True if autocast of the installed torch knows this operator.
 
     The operator is one that autocast of the measured torch knows.
@@ -214,7 +217,7 @@ def _measured_facts(func: Any) -> dict[str, Any]:
     """The facts of an overload from `facts/*.json`, by the name of the field of `Operator`."""
     key, operators, placement, refusals = (
         str(func),
-        *map(measured, ("operators", "placement", "refusals")),
+        *map(measured_table, ("operators", "placement", "refusals")),
     )
     facts: dict[str, Any] = {
         "absent": key in refusals["absent"],

@@ -11,7 +11,7 @@ from virtual_cuda.device.cuda_errors import argument_elsewhere_error, label_of
 from virtual_cuda.device.tensor import VIRTUAL
 from virtual_cuda.ops.autocast import cast_argument
 from virtual_cuda.ops.dispatch import record_operation, require_open_device, work_of
-from virtual_cuda.ops.registry import casts
+from virtual_cuda.ops.registry import autocast_knows
 from virtual_cuda.ops.whole_kernels import (
     are_on_several_devices,
     bytes_of_all,
@@ -119,7 +119,7 @@ def rms_norm(
     if weight is not None and are_on_several_devices(input, weight):
         method = "wrapper_CUDA___fused_rms_norm"
         raise argument_elsewhere_error("weight", label_of(weight), label_of(input), method)
-    if torch.is_autocast_enabled("cuda") and casts("rms_norm"):
+    if torch.is_autocast_enabled("cuda") and autocast_knows("rms_norm"):
         input, weight = cast_argument((input, weight), torch.float32)
     shape = list(normalized_shape)
     if not _fused_kernel_takes(input, shape, weight) or is_recording_operators():

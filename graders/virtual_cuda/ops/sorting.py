@@ -9,7 +9,7 @@ import torch
 
 from virtual_cuda.device.cuda_errors import label_of
 from virtual_cuda.ops import placement
-from virtual_cuda.ops.elementwise import HALF, WHOLE, widened
+from virtual_cuda.ops.elementwise import HALF, WHOLE, wider_emulation
 from virtual_cuda.ops.placement import OperatorCall, unless_empty
 from virtual_cuda.ops.registry import NOT_EMULATED, operator
 
@@ -64,9 +64,9 @@ def _bincount(self: Any, weights: Any = None, minlength: int = 0) -> Any:
     if self.numel() == 0 or self.dim() != 1 or self.is_floating_point():
         return aten.bincount.default(self, weights, minlength)
     if self.dtype is not torch.uint8:
-        placement.note("bincount")
+        placement.record_waits("bincount")
     out = aten.bincount.default(self, weights, minlength)
-    placement.note("bincount")
+    placement.record_waits("bincount")
     return out
 
 
@@ -153,7 +153,7 @@ def _searchsorted(call: OperatorCall) -> Any:
 
 # ---- entries -------------------------------------------------------------------------------------
 
-_BOOL: Final = widened((torch.bool,), torch.uint8)
+_BOOL: Final = wider_emulation((torch.bool,), torch.uint8)
 
 operator("all", "amax", "amin", "aminmax", "any", "argmin", "norm", output_first=True)
 operator("prod", kernel=partial(_prod, aten.prod.default), output_first=True)
@@ -183,7 +183,7 @@ operator(
     ),
     nondeterministic="_histc_cuda with floating point input",
     exact_integers=True,
-    emulate=widened(WHOLE, torch.float64),
+    emulate=wider_emulation(WHOLE, torch.float64),
 )
 operator("_unique", "_unique2", output=_unique, waits=("unique", unless_empty("self", 1)))
 operator(

@@ -402,7 +402,7 @@ def run_sparse(func: Any, args: Any, kwargs: Any) -> Any:
 def _compare_devices(func: Any, args: Any, kwargs: Any) -> None:
     """Judge arguments on several devices. Raises RuntimeError, which names the sparse wrapper."""
     try:
-        placement.judge(func, args, kwargs)
+        placement.judge_placement(func, args, kwargs)
     except RuntimeError as error:
         sparse_args = [value for value in args if type(value) is SparseTensor]
         if not sparse_args:

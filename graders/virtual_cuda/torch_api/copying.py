@@ -124,7 +124,7 @@ def _copy_of_values(inner: torch.Tensor, options: dict[str, Any]) -> torch.Tenso
     reorders = options.get("memory_format") is not None or not inner.is_contiguous()
     if not converts and not reorders:
         return inner.clone()
-    result: torch.Tensor = elementwise.to_copy(inner, **options)
+    result: torch.Tensor = elementwise.to_copy_as_cuda(inner, **options)
     return result
 
 
@@ -142,7 +142,7 @@ def _run_copy(func: Any, args: Any, kwargs: Any) -> Any:
     if not isinstance(source, torch.Tensor):  # a number, which is a scalar of the host
         source = torch.scalar_tensor(source, dtype=target.dtype)
     if to_host:
-        elementwise.copy_(target, source._inner)
+        elementwise.copy_as_cuda(target, source._inner)
         record_operation("aten.copy_.default", device, 0)
         record_copy("to_host", source._inner, is_pinned(target), non_blocking, device.label, HOST)
         return target
@@ -154,7 +154,7 @@ def _run_copy(func: Any, args: Any, kwargs: Any) -> Any:
     # Between tensors of devices.
     written = target._inner
     read = source._inner
-    elementwise.copy_(written, read)
+    elementwise.copy_as_cuda(written, read)
     is_plain = written.dtype is read.dtype and written.is_contiguous() and read.is_contiguous()
     work = work_of(written, ()) if is_plain else work_of(None, (written, read))
     record_operation("aten.copy_.default", device, 0, work)
@@ -170,8 +170,8 @@ def copy_from(source: Any, target: Any, non_blocking: bool = False) -> Any:
     return _run_copy(aten.copy_.default, (target, source, non_blocking), {})
 
 
-operator("_to_copy", plan=_run_to_copy, kernel=elementwise.to_copy)
-operator("copy_", plan=_run_copy, kernel=elementwise.copy_)
+operator("_to_copy", plan=_run_to_copy, kernel=elementwise.to_copy_as_cuda)
+operator("copy_", plan=_run_copy, kernel=elementwise.copy_as_cuda)
 
 
 # ---- Tensor.to and Tensor.cuda -------------------------------------------------------------------

@@ -20,7 +20,7 @@ from virtual_cuda.device.tensor import wrap
 from virtual_cuda.errors import DeviceClosed
 from virtual_cuda.ops import autocast, layers, recurrent
 from virtual_cuda.ops.dispatch import allocate, record_operation, run_any, thread_state
-from virtual_cuda.ops.registry import declared
+from virtual_cuda.ops.registry import declared_operators
 from virtual_cuda.torch_api.copying import copy_from
 
 aten: Final = torch.ops.aten
@@ -121,7 +121,7 @@ def register_kernels() -> None:
             everything.fallback(_run_without_kernel, key)
         if _operator_with_name("_copy_from") is not None:
             aten_only.impl("_copy_from", copy_from, "Lazy")
-        for name, facts in declared().items():
+        for name, facts in declared_operators().items():
             if facts.whole:  # else C++ takes them apart
                 _register_for(aten_only, name, "Lazy")
         for name in _WITH_KERNELS:
@@ -129,9 +129,9 @@ def register_kernels() -> None:
         if torch.version.cuda:
             for name in _OWN_IN_CUDA:
                 _register_for(aten_only, name, "CUDA", allow_override=True)
-        autocast.register(aten_only)
-        recurrent.register(aten_only)
-        layers.register(aten_only)
+        autocast.register_policies(aten_only)
+        recurrent.register_layers(aten_only)
+        layers.register_traced_convolution(aten_only)
     _libraries.extend((everything, aten_only))
 
 

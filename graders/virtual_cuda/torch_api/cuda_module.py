@@ -229,7 +229,7 @@ class Devices:
         # torch makes that GPU the current one, too.
         before = self.exchange(self.check(index_of(self.gpu, device)))
         try:
-            placement.note("synchronize", explicit=True)
+            placement.record_waits("synchronize", explicit=True)
         finally:
             self.exchange(before)
 

@@ -277,7 +277,7 @@ def _run_collective(func: Any, args: Any, kwargs: Any) -> Any:
     work = results[-1] if isinstance(results, tuple) else results
     work = _record_end_of(dist.Work.unbox(work), collective, args[0]).boxed()
     if collective.name == "barrier":
-        placement.note("barrier", explicit=True)
+        placement.record_waits("barrier", explicit=True)
     return (args[0], work) if has_tensors else work
 
 

@@ -57,7 +57,7 @@ def _compute_cross_entropy(
         weight is not None and (rest[1] if len(rest) > 1 else named.get("label_smoothing", 0.0)) > 0
     )
     if smoothed and reduction == 1 and type(target) in VIRTUAL and not target.is_floating_point():
-        placement.note("masked_select")
+        placement.record_waits("masked_select")
     return out
 
 

@@ -219,7 +219,7 @@ def _validate(original: Any, *args: Any, **kwargs: Any) -> Any:
     The check reads the indices, so a wait is noted.
     """
     if any(type(value) in VIRTUAL for value in args):
-        placement.note("item")
+        placement.record_waits("item")
     return original(*placement.inner_of(args), **kwargs)
 
 

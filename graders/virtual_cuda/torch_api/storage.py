@@ -140,7 +140,7 @@ class UntypedStorage(torch.UntypedStorage):
 
     def __getitem__(self, *args: Any, **kwargs: Any) -> Any:
         if not isinstance(args[0], slice):
-            placement.note("item")
+            placement.record_waits("item")
             return _Base.__getitem__(self, *args, **kwargs)
         return on_device(_Base.__getitem__(self, *args, **kwargs), self._block)
 

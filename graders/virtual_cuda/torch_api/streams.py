@@ -116,7 +116,7 @@ class AnyEvent(_Handle):
         """Let the host wait for the event; notes an explicit wait in the ledger."""
         note_in_ledger("synchronize_event", None, self._row)
         _sleep_until(self._recorded_at or 0.0)
-        placement.note("event.synchronize", explicit=True)
+        placement.record_waits("event.synchronize", explicit=True)
 
     def elapsed_time(self, end_event: Any) -> float:
         """The milliseconds from this event to another one; modelled where a GPU was chosen.
@@ -302,7 +302,7 @@ class Stream(_Handle):
         """Let the host wait for the stream; notes an explicit wait in the ledger."""
         note_in_ledger("synchronize", self)
         _sleep_until(self._busy_until)
-        placement.note("stream.synchronize", explicit=True, warned=True)
+        placement.record_waits("stream.synchronize", explicit=True, warned=True)
 
     def wait_stream(self, stream: Any) -> None:
         """Let this stream wait for all work of another one; the ledger notes it."""

@@ -10,7 +10,7 @@ import torch
 import virtual_cuda.devices  # noqa: F401  (its operators are declared when it is imported)
 from virtual_cuda.ops import registry
 
-BOUND = {name for name, facts in registry.declared().items() if facts.binding}
+BOUND = {name for name, facts in registry.declared_operators().items() if facts.binding}
 
 Sample = tuple[tuple[Any, ...], dict[str, Any]]
 

@@ -12,7 +12,7 @@ import pytest
 import torch
 from virtual_cuda import virtual_cuda
 from virtual_cuda.ops import registry
-from virtual_cuda.ops.registry import DuplicateOperator, declared, facts_of, operator
+from virtual_cuda.ops.registry import DuplicateOperator, declared_operators, facts_of, operator
 
 from tools import make_facts, probe
 
@@ -75,7 +75,7 @@ SOMETIMES = {"_use_miopen_ctc_loss", "cholesky"}
 
 
 def test_every_entry_is_of_an_operator_that_exists_and_repeats_no_measured_fact() -> None:
-    for name in declared().keys() - SOMETIMES:
+    for name in declared_operators().keys() - SOMETIMES:
         packet, _, overload = name.partition(".")
         found = getattr(aten, packet).overloads()
         assert not overload or overload in found, name
@@ -84,7 +84,7 @@ def test_every_entry_is_of_an_operator_that_exists_and_repeats_no_measured_fact(
 
 
 on_the_torch_of_the_tables = pytest.mark.skipif(
-    torch.__version__.partition("+")[0] != registry.measured("operators")["torch"],
+    torch.__version__.partition("+")[0] != registry.measured_table("operators")["torch"],
     reason="torch's own tables were read from another release",
 )
 
@@ -92,7 +92,7 @@ on_the_torch_of_the_tables = pytest.mark.skipif(
 @on_the_torch_of_the_tables
 @pytest.mark.parametrize("name", ["operators", "placement", "refusals"])
 def test_every_measured_fact_is_of_an_operator_that_exists(name: str) -> None:
-    tables = registry.measured(name)
+    tables = registry.measured_table(name)
     for title in {"checks", "delegated", "strict", "forbidden", "spoken"} & tables.keys():
         for key in tables[title]:
             _, packet, overload = key.split(".")
@@ -102,7 +102,9 @@ def test_every_measured_fact_is_of_an_operator_that_exists(name: str) -> None:
 @on_the_torch_of_the_tables
 def test_the_tables_of_torch_are_those_that_are_shipped(tmp_path: pathlib.Path) -> None:
     make_facts.main(["--out", str(tmp_path)])
-    assert json.loads((tmp_path / "operators.json").read_text()) == registry.measured("operators")
+    assert json.loads((tmp_path / "operators.json").read_text()) == registry.measured_table(
+        "operators"
+    )
 
 
 class Samples:
@@ -160,17 +162,17 @@ def test_torchs_own_samples_can_be_probed() -> None:
         [entries[name] for name in ("addmm", "angle", "index_fill", "nn.functional.embedding")]
     )
     made = make_facts.refusals(record)["forbidden"]
-    shipped = registry.measured("refusals")["forbidden"]
+    shipped = registry.measured_table("refusals")["forbidden"]
     assert {
         name: made[name] for name in ("aten.addmm.default", "aten.angle.default")
     }.items() <= shipped.items()
-    placed = make_facts.placement(record, registry.measured("operators")["checks"])
+    placed = make_facts.placement(record, registry.measured_table("operators")["checks"])
     assert placed["strict"]["aten.index_fill.int_Scalar"] == ["self"]
 
 
 def test_refusals_made_from_a_probe_are_those_that_are_shipped(record: dict[str, Any]) -> None:
     made = make_facts.refusals(record)
-    shipped = registry.measured("refusals")
+    shipped = registry.measured_table("refusals")
     for overload in ("aten.mm.default", "aten.angle.default"):
         assert made["forbidden"][overload] == shipped["forbidden"][overload]
     assert made["kernels"]["addmm_impl_cpu_"] == shipped["kernels"]["addmm_impl_cpu_"]
@@ -182,8 +184,8 @@ def test_refusals_made_from_a_probe_are_those_that_are_shipped(record: dict[str,
 
 
 def test_placement_made_from_a_probe_is_that_which_is_shipped(record: dict[str, Any]) -> None:
-    made = make_facts.placement(record, registry.measured("operators")["checks"])
-    shipped = registry.measured("placement")
+    made = make_facts.placement(record, registry.measured_table("operators")["checks"])
+    shipped = registry.measured_table("placement")
     for overload in ("aten.embedding.default", "aten.put.default"):
         assert made["delegated"][overload] == shipped["delegated"][overload]
     assert made["strict"]["aten.logical_or.default"] == shipped["strict"]["aten.logical_or.default"]
