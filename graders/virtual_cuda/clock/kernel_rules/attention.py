@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Final
 
-from virtual_cuda.clock.kernel_rules.products import Sizes, product_kernels
+from virtual_cuda.clock.kernel_rules.products import MatrixSizes, product_kernels
 from virtual_cuda.clock.kernels import HALF, Chip, Kernel, KernelCall, Kernels, Shape, kernel_rule
 
 _SHORTEST_HEAD: Final = 64  # shorter heads leave threads without work
@@ -59,7 +59,7 @@ def _encoder_layer_kernels(call: KernelCall, chip: Chip) -> Kernels:
     products = []
     for shape in call.inputs[1:]:
         if len(shape) == 2:
-            sizes = Sizes(rows, shape[0], shape[1])
+            sizes = MatrixSizes(rows, shape[0], shape[1])
             products.append(product_kernels(sizes, call.dtype, chip, chip.tf32))
     # Attention, with the product for query, key and value before it.
     for kernels in products[:1]:

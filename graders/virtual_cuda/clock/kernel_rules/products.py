@@ -25,7 +25,7 @@ _FREE: Final = 2  # tiles are doubled by splits while so many times more would f
 _DEEP: Final = 128
 
 
-class Sizes(NamedTuple):
+class MatrixSizes(NamedTuple):
     """The sizes of `batch` products of an m × k with a k × n matrix."""
 
     m: int
@@ -75,7 +75,7 @@ def product_unit(dtype: str, chip: Chip, tf32: bool) -> str:
     return dtype
 
 
-def product_kernels(sizes: Sizes, dtype: str, chip: Chip, tf32: bool = False) -> list[Kernel]:
+def product_kernels(sizes: MatrixSizes, dtype: str, chip: Chip, tf32: bool = False) -> list[Kernel]:
     """The kernels of matrix products; the first one multiplies.
 
     Tiles of the result are made in waves over the multiprocessors; few rows are read like vectors.
@@ -97,7 +97,7 @@ def product_kernels(sizes: Sizes, dtype: str, chip: Chip, tf32: bool = False) ->
     return kernels
 
 
-def _is_small(sizes: Sizes, chip: Chip) -> bool:
+def _is_small(sizes: MatrixSizes, chip: Chip) -> bool:
     """True for small products, of which cuBLAS adds up parts in another kernel.
 
     It does so in single precision, unless there are few rows.
@@ -108,14 +108,14 @@ def _is_small(sizes: Sizes, chip: Chip) -> bool:
     return min(sizes.m, sizes.k) > 16 and max(sizes.n, sizes.k) < 4096
 
 
-def _fastest_tiling(sizes: Sizes, unit: str, chip: Chip) -> _Tiling:
+def _fastest_tiling(sizes: MatrixSizes, unit: str, chip: Chip) -> _Tiling:
     """The tiling with the fewest FLOPs; the first of these where there are several."""
     tiles = _TENSOR_CORE_TILES if unit in ("float16", "tf32") else _PLAIN_TILES
     tilings = [_tiling_by(tile, sizes, chip) for tile in tiles]
     return min(tilings, key=lambda tiling: tiling.flops)
 
 
-def _tiling_by(tile: _Tile, sizes: Sizes, chip: Chip) -> _Tiling:
+def _tiling_by(tile: _Tile, sizes: MatrixSizes, chip: Chip) -> _Tiling:
     """The tiling of a product by tiles of this size."""
     tile_rows = ceil_div(sizes.m, tile.rows)
     tile_columns = ceil_div(sizes.n, tile.columns)
@@ -153,15 +153,15 @@ def _product_kernels_of_call(call: KernelCall, chip: Chip) -> Kernels:
         yield from _linear_layer_kernels(sizes, call.item_size, chip)
 
 
-def _sizes_of_product(left: Shape, right: Shape) -> Sizes:
+def _sizes_of_product(left: Shape, right: Shape) -> MatrixSizes:
     """The sizes of the product of two tensors; a vector is a matrix with one row or column."""
     m = left[-2] if len(left) > 1 else 1
     n = right[-1] if len(right) > 1 else 1
     k = left[-1] if left else 1
-    return Sizes(m, n, k, math.prod(left[:-2]))
+    return MatrixSizes(m, n, k, math.prod(left[:-2]))
 
 
-def _linear_layer_kernels(sizes: Sizes, item_size: int, chip: Chip) -> Kernels:
+def _linear_layer_kernels(sizes: MatrixSizes, item_size: int, chip: Chip) -> Kernels:
     """A deep product with a bias: the depth is not split."""
     product = Kernel("linear product", 0.0, chip.sms * 32 * 64 * sizes.k * 2.0)
     if sizes.m < 64:
@@ -185,7 +185,7 @@ def _distance_kernels(call: KernelCall, chip: Chip) -> Kernels:
         yield Kernel("pointwise", 0)
         yield Kernel("pointwise", 2 * size)
     yield Kernel("pointwise", 2 * call.input_bytes(0))
-    sizes = Sizes(left[-2], right[-2], left[-1] + 2, math.prod(left[:-2]))
+    sizes = MatrixSizes(left[-2], right[-2], left[-1] + 2, math.prod(left[:-2]))
     yield product_kernels(sizes, call.dtype, chip, chip.tf32)[0]
     for _ in range(2):
         yield Kernel("pointwise", 2 * call.out_bytes)

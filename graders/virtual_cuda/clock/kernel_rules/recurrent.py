@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
-from virtual_cuda.clock.kernel_rules.products import Sizes, product_kernels
+from virtual_cuda.clock.kernel_rules.products import MatrixSizes, product_kernels
 from virtual_cuda.clock.kernels import (
     Chip,
     Kernel,
@@ -44,10 +44,10 @@ class _Layer(NamedTuple):
     backward: bool
 
     @property
-    def input_sizes(self) -> Sizes:
+    def input_sizes(self) -> MatrixSizes:
         """The sizes of the product with the inputs of all steps."""
         rows, columns = self.input_weight
-        return Sizes(self.steps * self.batch, rows, columns)
+        return MatrixSizes(self.steps * self.batch, rows, columns)
 
 
 @kernel_rule("_cudnn_rnn")
@@ -111,7 +111,7 @@ def _stepwise_layer(layer: _Layer, chip: Chip) -> Kernels:
     """A product over all steps; for each step a product with the state, and the gates."""
     for _ in range(2 if layer.backward else 1):
         yield from product_kernels(layer.input_sizes, layer.dtype, chip)
-    sizes = Sizes(layer.batch, layer.gates, layer.hidden)
+    sizes = MatrixSizes(layer.batch, layer.gates, layer.hidden)
     step_product = product_kernels(sizes, layer.dtype, chip)[0]._replace(kind="step product")
     for _ in range(layer.steps):
         yield step_product
@@ -119,5 +119,5 @@ def _stepwise_layer(layer: _Layer, chip: Chip) -> Kernels:
     for _ in range(layer.steps):
         yield gates
     if layer.backward:
-        sizes = Sizes(layer.gates, layer.hidden, layer.steps * layer.batch)
+        sizes = MatrixSizes(layer.gates, layer.hidden, layer.steps * layer.batch)
         yield from product_kernels(sizes, layer.dtype, chip)
