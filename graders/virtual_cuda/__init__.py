@@ -40,4 +40,6 @@ _HOMES: Final = {
     "virtual_cuda": "devices",
 }
 __all__ = list(_HOMES)
-__getattr__ = find_lazily(__name__, _HOMES)
+if not TYPE_CHECKING:
+    # A type checker that saw it would take every name for one that is there.
+    __getattr__ = find_lazily(__name__, _HOMES)

@@ -83,4 +83,6 @@ _HOMES: Final = {
     "what_limits": "clock.advice",
 }
 __all__ = list(_HOMES)
-__getattr__ = find_lazily(__name__, _HOMES)
+if not TYPE_CHECKING:
+    # A type checker that saw it would take every name for one that is there.
+    __getattr__ = find_lazily(__name__, _HOMES)
