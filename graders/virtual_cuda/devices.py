@@ -8,18 +8,15 @@ import functools
 import importlib
 import os
 import pkgutil
-import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, Final, Literal
+from typing import Final, Literal
 
 import torch
-import torch.multiprocessing
-import torch.utils.data
 
 from virtual_cuda import ops, torch_api
-from virtual_cuda.clock.gpu_models import gpu_named
-from virtual_cuda.device.state import MOST_DEVICES, VirtualGpu, now
+from virtual_cuda.clock.gpu_models import Gpu, gpu_named
+from virtual_cuda.device.state import MOST_DEVICES, VirtualGpu, claim_device, now
 from virtual_cuda.device_kinds import KIND_TITLES, REAL_GPUS, DeviceChoice
 from virtual_cuda.errors import (
     BadDeviceCount,
@@ -28,38 +25,26 @@ from virtual_cuda.errors import (
     UnknownClock,
     torch_lacks,
 )
-from virtual_cuda.internals import find_internal
 from virtual_cuda.ledger import Ledger
 from virtual_cuda.modelled_time import modelled_time
 from virtual_cuda.ops.dispatch import thread_state
-from virtual_cuda.patching import (
-    Opening,
-    Patch,
-    Patched,
-    around,
-    claim,
-    kept,
-    patch,
-    registry,
-    torch_patches,
-)
+from virtual_cuda.patching import DevicePatches, Opening, kept_patches, patch, registry
 from virtual_cuda.real import device_count, real_device
 from virtual_cuda.sizes import parse_size
 from virtual_cuda.torch_api import compatibility
 from virtual_cuda.torch_api.cpp_kernels import register_kernels, withdraw_kernels
 from virtual_cuda.torch_api.imports import OriginalImports, few_imports
 
+ClockKind = Literal["measured", "modelled"]
 CLOCKS: Final = ("measured", "modelled")
 
-# Not `torch.multiprocessing.spawn`: the package has a function of that name.
-spawned: Final[Any] = sys.modules["torch.multiprocessing.spawn"]
-_pinning: Final = find_internal("torch.utils.data._utils.pin_memory")
-_real_gpus: Final = functools.cache(torch.cuda.device_count)
-
-# Every module registers its patches of torch when it is imported.
+# Every module registers its operators or its patches of torch when it is imported.
 for _package in (ops, torch_api):
     for _module in pkgutil.iter_modules(_package.__path__, f"{_package.__name__}."):
         importlib.import_module(_module.name)
+
+
+# ---- the virtual device --------------------------------------------------------------------------
 
 
 @contextlib.contextmanager
@@ -68,7 +53,7 @@ def virtual_cuda(
     memory: int | str | None = None,
     name: str | None = None,
     gpu: str | None = None,
-    clock: Literal["measured", "modelled"] = "measured",
+    clock: ClockKind = "measured",
 ) -> Iterator[VirtualGpu]:
     """Give this process virtual CUDA devices for the length of a `with` block.
 
@@ -81,31 +66,25 @@ def virtual_cuda(
     """
     if clock not in CLOCKS:
         raise UnknownClock(clock, CLOCKS)
-    model = (
-        gpu_named("H200" if gpu is None else gpu)
-        if gpu is not None or clock == "modelled"
-        else None
-    )
+    model = _modelled_gpu(gpu, clock)
     # Memory and name that were not given are those of the GPU that was named.
+    named = model if gpu is not None else None
     if memory is None:
-        memory = model.memory if model is not None and gpu is not None else "8 GiB"
+        memory = "8 GiB" if named is None else named.memory
     if name is None:
-        name = model.title if model is not None and gpu is not None else "Virtual CUDA device"
-    if (
-        isinstance(devices, bool)
-        or not isinstance(devices, int)
-        or not 1 <= devices <= MOST_DEVICES
-    ):
+        name = "Virtual CUDA device" if named is None else named.title
+    _require_device_count(devices)
+    if devices > MOST_DEVICES:
         raise BadDeviceCount(devices)
     size = parse_size(memory)
     # From here on things are changed; `undo` takes that back, the last change first.
     with contextlib.ExitStack() as undo:
-        undo.enter_context(claim("virtual CUDA device"))
+        undo.enter_context(claim_device("virtual CUDA device"))
         _watch_forks()
         opened = VirtualGpu(devices, size, name, model)
-        patched = _patched(opened)
-        undo.callback(_leave, patched)
-        undo.callback(_close, opened, patched.opening.closing)
+        patches = _patches_for(opened)
+        undo.callback(_leave_patches, patches)
+        undo.callback(_close_device, opened, patches.opening.on_close)
         now.gpu = opened
         if clock == "modelled":
             assert model is not None
@@ -113,52 +92,99 @@ def virtual_cuda(
         yield opened
 
 
+def _modelled_gpu(name: str | None, clock: ClockKind) -> Gpu | None:
+    """The GPU whose times are modelled; None where times are this machine's.
+
+    Raises UnknownGpu.
+    """
+    if name is not None:
+        return gpu_named(name)
+    return gpu_named("H200") if clock == "modelled" else None
+
+
+def _require_device_count(devices: object) -> None:
+    """Raise BadDeviceCount for what is no whole number of at least 1."""
+    if isinstance(devices, bool) or not isinstance(devices, int) or devices < 1:
+        raise BadDeviceCount(devices)
+
+
+def _close_device(gpu: VirtualGpu, on_close: list[Callable[[], object]]) -> None:
+    """Close the device: runs what its patches want at the end, and notes the peaks of memory."""
+    now.gpu = None
+    for function in reversed(on_close):
+        function()
+    for device in gpu.devices:
+        device.closed = True
+        gpu.ledger.peaks[device.label] = device.memory.peak
+
+
+# ---- its patches ---------------------------------------------------------------------------------
+
+
 @contextlib.contextmanager
-def keep_patches() -> Iterator[Callable[..., None]]:
+def keep_patches() -> Iterator[Callable[[], None]]:
     """Leave torch patched between virtual devices, for the length of a `with` block.
 
     Gives a function that restores torch before that: to be called where other code is to run
-    between two devices. Where another kind of device opens, that is done anyway. Called with
-    `modules=False`, it leaves those of `nn.Module` in place, which do nothing without a device: to
-    restore them takes longer than all others.
+    between two devices. Where another kind of device opens, that is done anyway.
     """
-    before = kept.keeping
-    kept.keeping = True
+    outer = kept_patches.stay_in_place
+    kept_patches.stay_in_place = True
     with few_imports():
         try:
-            yield kept.restore_all
+            yield kept_patches.undo
         finally:
-            if not before:
-                kept.stop()
+            if not outer:
+                kept_patches.stay_in_place = False
+                kept_patches.forget()
 
 
-def _patched(gpu: VirtualGpu) -> Patched:
-    """The patches for a device: those that an earlier one has left in place, or new ones.
+def _patches_for(gpu: VirtualGpu) -> DevicePatches:
+    """The patches for a device, in place: those of an earlier one, or new ones.
 
     Raises RealDeviceInUse where the process uses a real GPU, and TorchUnsupported where this torch
     lacks what the device needs.
     """
-    if torch.cuda.is_initialized() and not kept.in_place:
-        raise RealDeviceInUse("cuda")
-    if not kept.in_place:
+    if not kept_patches.in_place:
+        if torch.cuda.is_initialized():
+            raise RealDeviceInUse("cuda")
         compatibility.check()
-    if (patched := kept.take(gpu)) is not None:
-        return patched
+    patches = kept_patches.take(gpu)
+    if patches is None:
+        patches = _make_patches(gpu)
+    return patches
+
+
+def _make_patches(gpu: VirtualGpu) -> DevicePatches:
+    """Make the patches for a device, and put them in place.
+
+    Raises TorchUnsupported where this torch lacks what they need.
+    """
     with contextlib.ExitStack() as undo:
-        opening = Opening(gpu, undo)
-        opening.enter(_kernels)
+        opening = Opening(gpu, undo, open_in_child)
+        opening.enter(_registered_kernels)
         try:
-            patches = patch(registry.patches(opening), undo)
+            applied = patch(registry.patches(opening), undo)
         except (AttributeError, ImportError) as error:
             raise torch_lacks(error) or error from error
-        imports = OriginalImports(patches)
-        opening.enter(imports.watching)
-        opening.enter(functools.partial(_pinning_after, imports))
-        return Patched(patches, opening, undo.pop_all())
+        opening.enter(OriginalImports(applied).watching)
+        return DevicePatches(applied, opening, undo.pop_all())
+
+
+def _leave_patches(patches: DevicePatches) -> None:
+    """Keep the patches for the next device; they are undone unless they are to stay in place.
+
+    If they are undone, they no longer lead to the device and its ledger.
+    """
+    try:
+        if not kept_patches.stay_in_place:
+            patches.use_for(VirtualGpu(1, 0, ""))
+    finally:
+        kept_patches.keep(patches)
 
 
 @contextlib.contextmanager
-def _kernels() -> Iterator[None]:
+def _registered_kernels() -> Iterator[None]:
     """Register the device's kernels for the length of a `with` block.
 
     They stay afterwards, unless there is a real GPU: then torch's own come back.
@@ -168,13 +194,17 @@ def _kernels() -> Iterator[None]:
         yield
     finally:
         # This process may use a real GPU once the virtual one is closed.
-        if torch.version.cuda is not None and _real_gpus():
+        if torch.version.cuda is not None and _count_real_gpus():
             withdraw_kernels()
 
 
-_opened: Final = contextlib.ExitStack()  # for as long as a spawned process runs
-# What a process of `torch.multiprocessing.spawn` runs.
-_wrap: Final = find_internal("torch.multiprocessing.spawn._wrap", "torch.multiprocessing.spawn")
+# torch's own function: this module is imported while nothing is patched.
+_count_real_gpus: Final = functools.cache(torch.cuda.device_count)
+
+
+# ---- other processes -----------------------------------------------------------------------------
+
+_open_for_process: Final = contextlib.ExitStack()  # for as long as a spawned process runs
 
 
 def open_in_child(devices: int, memory: int | str | None, gpu: str | None = None) -> None:
@@ -183,72 +213,12 @@ def open_in_child(devices: int, memory: int | str | None, gpu: str | None = None
     Does nothing where the process has one.
     """
     if now.gpu is None:
-        _opened.enter_context(virtual_cuda(devices, memory, gpu=gpu))
-        atexit.register(_opened.close)  # not later, when the modules it needs are gone
+        _open_for_process.enter_context(virtual_cuda(devices, memory, gpu=gpu))
+        # Not later, when the modules it needs are gone.
+        atexit.register(_open_for_process.close)
 
 
-@torch_patches()
-def _spawning(opening: Opening) -> Iterator[Patch]:
-    """Patch `torch.multiprocessing.spawn`, so that its processes open the device first."""
-
-    def opening_too(gpu: VirtualGpu) -> Iterator[Patch]:
-        model = None if gpu.model is None else gpu.model.name
-        yield (
-            spawned,
-            "_wrap",
-            functools.partial(_run_in_child, len(gpu.devices), gpu.devices[0].memory.total, model),
-        )
-
-    opening.again.append(opening_too)
-    return opening_too(opening.gpu)
-
-
-def _run_in_child(devices: int, memory: int, gpu: str | None, *args: Any) -> None:
-    """Run what `torch.multiprocessing.spawn` runs in a new process, with the device open."""
-    open_in_child(devices, memory, gpu)
-    _wrap(*args)
-
-
-@contextlib.contextmanager
-def _pinning_after(imports: OriginalImports) -> Iterator[None]:
-    """Make a DataLoader's pinning thread wait for imports, for the length of a `with` block.
-
-    An import of a module of torch puts the patches aside, for all threads.
-    """
-    with contextlib.ExitStack() as undo:
-        patch(
-            [around(_pinning, "pin_memory", functools.partial(_after_imports, imports.lock))], undo
-        )
-        yield
-
-
-def _after_imports(lock: Any, original: Any, *args: Any, **kwargs: Any) -> Any:
-    """Call `pin_memory` while no import of a module of torch is under way."""
-    with lock:
-        return original(*args, **kwargs)
-
-
-def _leave(patched: Patched) -> None:
-    """Undo the patches, unless they are kept in place.
-
-    If they are undone, they no longer lead to the device and its ledger.
-    """
-    kept.leave(patched)
-    if not kept.keeping:
-        patched.hand_over(VirtualGpu(1, 0, ""))
-
-
-def _close(gpu: VirtualGpu, closing: list[Callable[[], object]]) -> None:
-    """Close the device: runs what its patches want at the end, and notes the peaks of memory."""
-    now.gpu = None
-    for function in reversed(closing):
-        function()
-    for device in gpu.devices:
-        device.closed = True
-        gpu.ledger.peaks[device.label] = device.memory.peak
-
-
-def _after_fork_in_child() -> None:
+def _close_in_forked_process() -> None:
     """Close the device in a process that was forked.
 
     CUDA cannot be used after a fork, so a forked worker must not touch the device.
@@ -263,7 +233,10 @@ def _after_fork_in_child() -> None:
 def _watch_forks() -> None:
     """Shut the device in every process that is forked from now on; done once per process."""
     if hasattr(os, "register_at_fork"):
-        os.register_at_fork(after_in_child=_after_fork_in_child)
+        os.register_at_fork(after_in_child=_close_in_forked_process)
+
+
+# ---- any device ----------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -283,22 +256,16 @@ def choose_device(kind: str, devices: int = 1) -> tuple[str, str]:
     """
     if kind != "auto":
         return str(kind), f"{KIND_TITLES.get(kind, kind)} was asked for"
-    kept.restore()
+    kept_patches.undo()
     found = device_count("cuda")
     if found >= devices:
-        return (
-            "cuda",
-            "a GPU is here, so CUDA itself"
-            if found == 1
-            else f"{found} GPUs are here, so CUDA itself",
-        )
-    if found:
-        return (
-            "virtual",
-            f"only {found} of the {devices} GPUs asked for here, so {KIND_TITLES['virtual']}",
-        )
+        here = "a GPU is here" if found == 1 else f"{found} GPUs are here"
+        return "cuda", f"{here}, so CUDA itself"
     # MPS is not chosen even where there is one: it has neither pinned memory nor peaks.
-    return "virtual", f"no GPU here, so {KIND_TITLES['virtual']}"
+    missing = "no GPU here"
+    if found:
+        missing = f"only {found} of the {devices} GPUs asked for here"
+    return "virtual", f"{missing}, so {KIND_TITLES['virtual']}"
 
 
 @contextlib.contextmanager
@@ -314,8 +281,7 @@ def open_device(
     BadDeviceCount, BadSize, UnknownGpu, AlreadyOpen, and NoSuchDevice where this machine does not
     have the device.
     """
-    if isinstance(devices, bool) or not isinstance(devices, int) or devices < 1:
-        raise BadDeviceCount(devices)
+    _require_device_count(devices)
     if memory is not None:
         memory = parse_size(memory)
     chosen, why = choose_device(kind, devices)

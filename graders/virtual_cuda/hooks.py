@@ -27,12 +27,12 @@ if TYPE_CHECKING:
     from virtual_cuda.device_kinds import REAL_GPUS as REAL_GPUS
     from virtual_cuda.devices import choose_device as choose_device
     from virtual_cuda.devices import keep_patches as keep_patches
+    from virtual_cuda.imported_names import patch_imported_names as patch_imported_names
     from virtual_cuda.modelled_time import ModelledTime as ModelledTime
     from virtual_cuda.modelled_time import modelled_time as modelled_time
     from virtual_cuda.patching import Patch as Patch
     from virtual_cuda.patching import class_watch as class_watch
     from virtual_cuda.patching import patch as patch
-    from virtual_cuda.patching import patch_imported_names as patch_imported_names
     from virtual_cuda.real import device_count as device_count
     from virtual_cuda.real import device_failure as device_failure
     from virtual_cuda.real import limit_memory as limit_memory
@@ -76,7 +76,7 @@ _HOMES: Final = {
     "operators_run": "device.tensor",
     "parse_size": "sizes",
     "patch": "patching",
-    "patch_imported_names": "patching",
+    "patch_imported_names": "imported_names",
     "run_script": "__main__",
     "scaled": "clock.to_scale",
     "virtual_mps": "torch_api.other_machines",

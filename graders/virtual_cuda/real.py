@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 import torch
 import torch.utils.data.dataloader as loading
 
+from virtual_cuda.device.state import claim_device
 from virtual_cuda.device_kinds import DEVICE_TYPES
 from virtual_cuda.errors import NoSuchDevice
 from virtual_cuda.internals import find_internal, require_internal
@@ -34,7 +35,7 @@ from virtual_cuda.ledger.rows import (
 )
 from virtual_cuda.ops.placement import WARNING
 from virtual_cuda.ops.registry import facts_of, name_of
-from virtual_cuda.patching import Patch, around, claim, kept, patch
+from virtual_cuda.patching import Patch, around, kept_patches, patch
 from virtual_cuda.recorder import Recorder, autocast_patches, tensors_in
 from virtual_cuda.torch_api.cpp_kernels import withdraw_kernels
 from virtual_cuda.torch_api.cuda_module import sync_debug_mode
@@ -163,11 +164,11 @@ def real_device(kind: str = "cuda") -> Iterator[RealDevice]:
     The kind is "cuda", "mps" or "cpu". On CUDA, convolutions do without TF32 meanwhile. Raises
     NoSuchDevice and AlreadyOpen.
     """
-    kept.restore()
+    kept_patches.undo()
     if kind not in DEVICE_TYPES or not device_count(kind):
         raise NoSuchDevice(kind)
     with contextlib.ExitStack() as undo:
-        undo.enter_context(claim(f"real {kind} device"))
+        undo.enter_context(claim_device(f"real {kind} device"))
         undo.enter_context(few_imports())
         real = RealDevice(kind)
         _watch_forks()

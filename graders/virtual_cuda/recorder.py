@@ -26,6 +26,7 @@ from torch.optim.optimizer import (
     register_optimizer_step_pre_hook,
 )
 
+from virtual_cuda.identity import identity
 from virtual_cuda.internals import find_internal
 from virtual_cuda.ledger.rows import (
     GRAD,
@@ -37,7 +38,7 @@ from virtual_cuda.ledger.rows import (
     ScalerRow,
     StepRow,
 )
-from virtual_cuda.patching import Patch, around, identity
+from virtual_cuda.patching import Patch, around
 
 
 @functools.cache
@@ -226,10 +227,11 @@ class Recorder:
         found = site()
         return self.backward_site if found[0] is None else found
 
-    def record_into(self, rows: list[Row]) -> Iterator[Patch]:
-        """Record into these rows from now on; the iterator has no patches."""
-        self.rows, self.backward_site, self.off = rows, (None, None), False
-        return iter(())
+    def record_into(self, rows: list[Row]) -> None:
+        """Record into these rows from now on."""
+        self.rows = rows
+        self.backward_site = (None, None)
+        self.off = False
 
     def stop(self) -> None:
         """Record no forward passes until `record_into` is called."""

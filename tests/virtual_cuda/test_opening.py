@@ -126,32 +126,6 @@ def test_patches_that_are_kept_serve_the_next_device() -> None:
     assert (torch.cuda.is_available, torch.Tensor.to, torch.nn.Module.__call__) == original
 
 
-def test_patches_of_modules_stay_between_devices_and_do_nothing() -> None:
-    original = torch.nn.Module.__call__
-    layer = torch.nn.Linear(3, 2)
-    x = torch.ones(3)
-    wanted = layer(x)
-    with virtual_cuda.hooks.keep_patches() as restore:
-        put = []
-        for _ in range(3):
-            with virtual_cuda.virtual_cuda() as gpu:
-                layer.cuda()(x.cuda())
-                layer.cpu()
-                put.append(torch.nn.Module.__call__)
-            restore(modules=False)
-            rows = len(gpu.ledger.rows)
-            assert torch.equal(layer(x), wanted)
-            assert layer.double().float() is layer
-            assert (len(gpu.ledger.rows), len(gpu.ledger.forwards())) == (rows, 1)
-        assert put[0] is put[1] is put[2] is torch.nn.Module.__call__
-        restore()
-        assert torch.nn.Module.__call__ is original
-        with virtual_cuda.virtual_cuda() as gpu:
-            layer.cuda()(x.cuda())
-        assert len(gpu.ledger.forwards()) == 1
-    assert torch.nn.Module.__call__ is original
-
-
 def test_a_call_of_modules_that_was_replaced_between_devices_is_recorded(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -162,7 +136,7 @@ def test_a_call_of_modules_that_was_replaced_between_devices_is_recorded(
         for _ in range(2):
             with virtual_cuda.virtual_cuda():
                 pass
-            restore(modules=False)
+            restore()
 
         def own(self: torch.nn.Module, *args: object) -> object:
             called.append(type(self))

@@ -10,7 +10,7 @@ import pytest
 import virtual_cuda as package
 from virtual_cuda import VirtualGpu, virtual_cuda
 from virtual_cuda.errors import DuplicatePatch
-from virtual_cuda.patching import Opening, PatchRegistry, Stage, aside, patch, registry
+from virtual_cuda.patching import Opening, PatchRegistry, Stage, patch, registry
 
 
 class Base:
@@ -54,9 +54,9 @@ def test_what_somebody_wrote_over_a_patch_is_there_for_whoever_looks() -> None:
 
 def test_what_somebody_took_away_is_no_error() -> None:
     with contextlib.ExitStack() as undo:
-        done = patch([(Derived, "speak", lambda self: "patched")], undo)
+        applied = patch([(Derived, "speak", lambda self: "patched")], undo)
         del Derived.speak
-        with aside(done):
+        with applied.set_aside():
             assert Derived().speak() == "base"
     assert Derived().speak() == "base"
 
@@ -69,7 +69,7 @@ def test_a_target_is_patched_once_per_stage() -> None:
     found.register(Stage.RECORD)(lambda opening: [(Target, "name", f"recorded {Target.name}")])
     found.register()(lambda opening: [(Target, "name", "ours")])
     with contextlib.ExitStack() as undo:
-        opening = Opening(VirtualGpu(1, 1024, "a name"), undo)
+        opening = Opening(VirtualGpu(1, 1024, "a name"), undo, lambda *asked: None)
         patch(found.patches(opening), undo)
         assert Target.name == "recorded ours", (
             "a later stage wraps an earlier one, whichever was registered first"

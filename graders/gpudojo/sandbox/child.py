@@ -103,7 +103,7 @@ def _frames(
 
 
 def _observe_submission(
-    job: protocol.Job, home: Path, limits: Limits, undo_patches: Callable[..., None]
+    job: protocol.Job, home: Path, limits: Limits, undo_patches: Callable[[], None]
 ) -> Generator[Sent, None, bool]:
     """Load each file that matters and observe each function in it.
 
@@ -135,7 +135,7 @@ def _observe_submission(
         # Each file is loaded once, before its first function is observed.
         if file not in loaded:
             yield protocol.Began(f"file {file}")
-            undo_patches(modules=False)
+            undo_patches()
             began = time.perf_counter()
             loaded[file] = load_file(home / file, limits, trees)
             yield _loaded_frame(file, loaded[file], time.perf_counter() - began, home)

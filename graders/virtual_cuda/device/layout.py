@@ -17,7 +17,7 @@ from collections import deque
 from collections.abc import Iterable
 from typing import Any, Final
 
-from virtual_cuda.patching import identity
+from virtual_cuda.identity import identity
 
 ROUND: Final = 512
 SMALL: Final = 1 << 20

@@ -15,6 +15,7 @@ from virtual_cuda.clock.lanes import Clock, Times, times_of_rows
 from virtual_cuda.device.cuda_errors import invalid_ordinal_error
 from virtual_cuda.device.host_memory import HostMemory
 from virtual_cuda.device.memory import Allocator, Piece
+from virtual_cuda.errors import AlreadyOpen
 from virtual_cuda.ledger import Ledger
 from virtual_cuda.ledger.rows import Row
 
@@ -244,3 +245,23 @@ def index_of(gpu: VirtualGpu, device: Any = None) -> int:
             f"Expected a torch.device with a specified index or an integer, but got:{device}"
         )
     return device
+
+
+# ---- one device at a time ------------------------------------------------------------------------
+
+_claimed_by: list[str] = []  # the device that is open in this process: one, or none
+
+
+@contextlib.contextmanager
+def claim_device(device: str) -> Iterator[None]:
+    """Let no other device open for the length of a `with` block, virtual or real.
+
+    Two recorders would each see half of what happens. Raises AlreadyOpen where one is open.
+    """
+    if _claimed_by:
+        raise AlreadyOpen(_claimed_by[0])
+    _claimed_by.append(device)
+    try:
+        yield
+    finally:
+        _claimed_by.clear()

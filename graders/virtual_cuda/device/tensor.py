@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, Final
 import torch
 
 from virtual_cuda.device.state import Block
+from virtual_cuda.identity import identity
 from virtual_cuda.internals import find_internal
-from virtual_cuda.patching import identity
 
 if TYPE_CHECKING:
     from torch._C import _TensorMeta

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator
 from typing import Any, Final, NamedTuple
 
 import torch
 
 from virtual_cuda.device.tensor import AUTOCAST, VIRTUAL
 from virtual_cuda.internals import find_internal
-from virtual_cuda.ops.dispatch import thread_state
 from virtual_cuda.ops.registry import autocast_policies
-from virtual_cuda.patching import Opening, Patch, around, torch_patches
-from virtual_cuda.recorder import autocast_patches, tensors_in
+from virtual_cuda.recorder import tensors_in
 
 aten: Final = torch.ops.aten
 _without_keys: Final = find_internal("torch._C._ExcludeDispatchKeyGuard", "autocast")
@@ -190,19 +187,6 @@ def register_policies(library: Any) -> None:
         library.impl(name.removesuffix(".default"), kernel, "AutocastCUDA", allow_override=True)
 
 
-def _forget_cast_weights(original: Any) -> None:
-    """Forget the weights that were cast, in torch's cache and in ours."""
+def forget_cast_weights() -> None:
+    """Forget the weights that were cast: the next use of each casts it again."""
     _cast_weights.clear()
-    original()
-
-
-@torch_patches()
-def _autocast_patches(opening: Opening) -> Iterator[Patch]:
-    """Yield the patches for autocast.
-
-    They keep the ledger's knowledge of the autocast dtype, and clear our cache of cast weights
-    where torch clears its own. The cache is also cleared when the device closes.
-    """
-    opening.closing.append(_cast_weights.clear)
-    yield from autocast_patches(thread_state, "cuda")
-    yield around(torch, "clear_autocast_cache", _forget_cast_weights)

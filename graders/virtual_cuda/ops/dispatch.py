@@ -25,12 +25,12 @@ from virtual_cuda.device.memory import OutOfMemory
 from virtual_cuda.device.state import CPU, Block, VirtualDevice, open_device_of
 from virtual_cuda.device.tensor import VIRTUAL, set_conjugate, update_shell, wrap, wrap_new
 from virtual_cuda.errors import DeviceClosed
+from virtual_cuda.identity import identity
 from virtual_cuda.ledger.rows import GRAD, INFERENCE, OperationRow
 from virtual_cuda.ops import placement
 from virtual_cuda.ops.cpu_errors import handle_cpu_error
 from virtual_cuda.ops.registry import ALLOWED
 from virtual_cuda.ops.rules import rules_of
-from virtual_cuda.patching import identity
 from virtual_cuda.recorder import site
 
 _is_grad_enabled: Final = torch.is_grad_enabled

@@ -16,6 +16,7 @@ from virtual_cuda.device.pinning import SPARSE_LAYOUTS, is_pinned, parts_of_spar
 from virtual_cuda.device.state import CPU, Block, VirtualDevice, open_device_of
 from virtual_cuda.device.tensor import AUTOCAST, Tensor, make_shell
 from virtual_cuda.device.tensor import wrap as wrap_strided
+from virtual_cuda.identity import identity
 from virtual_cuda.internals import find_internal
 from virtual_cuda.ops import placement
 from virtual_cuda.ops.cpu_errors import handle_cpu_error
@@ -32,7 +33,6 @@ from virtual_cuda.ops.elementwise import in_single
 from virtual_cuda.ops.placement import HOST, record_copy, waits_of
 from virtual_cuda.ops.registry import NOT_EMULATED, call_of, facts_of, name_of, operator
 from virtual_cuda.ops.rules import alert_nondeterministic, no_kernel_error
-from virtual_cuda.patching import identity
 from virtual_cuda.trees import map_only
 
 aten: Final = torch.ops.aten

@@ -108,9 +108,8 @@ def _recording_patches(opening: Opening) -> Iterator[Patch]:
     A recorder that stays for the next device is told of that device's ledger.
     """
     recorder = Recorder(opening.gpu.ledger.rows, without_lazy)
-    opening.again.append(lambda gpu: recorder.record_into(gpu.ledger.rows))
-    opening.closing.append(recorder.stop)
-    opening.lasting.append(torch.nn.Module)
+    opening.on_next_device.append(lambda gpu: recorder.record_into(gpu.ledger.rows))
+    opening.on_close.append(recorder.stop)
     opening.enter(recorder.hooked)
     yield from recorder.patches()
     yield around(torch.autograd, "backward", partial(_run_backward, recorder, 1))

@@ -91,7 +91,7 @@ def _patches(opening: Opening) -> Iterator[Patch]:
     Modules that are imported later are patched then.
     """
     said: list[str] = []
-    opening.closing.append(said.clear)
+    opening.on_close.append(said.clear)
 
     def dynamo(_: ModuleType) -> Iterator[Patch]:
         """The patches that let compiled functions run as they are written."""

@@ -303,7 +303,7 @@ def _copy_to_cuda(
 @torch_patches()
 def _copying_patches(opening: Opening) -> Iterator[Patch]:
     """The patches of methods that copy and pin tensors."""
-    opening.closing.append(pinning.pinned_storages.clear)
+    opening.on_close.append(pinning.pinned_storages.clear)
     yield around(torch.Tensor, "to", _copy_or_convert)
     yield torch.Tensor, "cuda", _copy_to_cuda
     yield torch.Tensor, "pin_memory", lambda self, device=None: pinning.pin(self)

@@ -6,7 +6,7 @@ import os
 import re
 import types
 import uuid
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from functools import partial
 from typing import Any, Final
 
@@ -135,8 +135,8 @@ class Devices:
     def __init__(self, gpu: VirtualGpu) -> None:
         self.use(gpu)
 
-    def use(self, gpu: VirtualGpu) -> Iterable[Patch]:
-        """Answer for another device from now on; returns no patches.
+    def use(self, gpu: VirtualGpu) -> None:
+        """Answer for another device from now on.
 
         Raises RuntimeError where the environment sets a wrong fraction of memory.
         """
@@ -149,7 +149,6 @@ class Devices:
                 raise RuntimeError("per_process_memory_fraction is invalid, set it in [0.0, 1.0]")
             for device in gpu.devices:
                 device.memory.allowed = int(device.memory.total * float(fraction))
-        return ()
 
     def initialize(self) -> None:
         if os.getpid() != self.process:
@@ -489,7 +488,7 @@ def _leave(self: Any, *error: Any) -> Any:
 def _patches(opening: Opening) -> Iterator[Patch]:
     """The patches of `torch.cuda`, NVTX and the CUDA profiler."""
     devices = Devices(opening.gpu)
-    opening.again.append(devices.use)
+    opening.on_next_device.append(devices.use)
     yield from devices.patches()
     emit: Any = torch.autograd.profiler.emit_nvtx
     yield around(torch._C, "_select_conv_backend", _convolution_backend)

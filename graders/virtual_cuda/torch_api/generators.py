@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import weakref
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 import torch
@@ -253,14 +253,18 @@ class DefaultGenerators:
     def __init__(self, gpu: VirtualGpu) -> None:
         self.use(gpu)
 
-    def use(self, gpu: VirtualGpu) -> Iterable[Patch]:
-        """Make the generators of a device; returns the patch that shows them."""
+    def use(self, gpu: VirtualGpu) -> None:
+        """Make the generators of a device."""
         self.gpu = gpu
         self.generators = [Generator(i) for i in range(len(gpu.devices))]
         for generator in self.generators:
             generator.manual_seed(torch.initial_seed())
         self.following_host = True
-        return [(torch.cuda, "default_generators", tuple(self.generators))]
+
+    def use_and_show(self, gpu: VirtualGpu) -> None:
+        """Make the generators of a device, and show them in `torch.cuda`, which is patched."""
+        self.use(gpu)
+        torch.cuda.default_generators = tuple(self.generators)  # type: ignore[assignment]
 
     def _at(self, device: Any = None) -> Generator:
         return self.generators[index_of(self.gpu, device)]
@@ -323,7 +327,7 @@ _open: Final[list[DefaultGenerators]] = []  # of the devices that are open: one,
 def _patches(opening: Opening) -> Iterator[Patch]:
     generators = DefaultGenerators(opening.gpu)
     opening.enter(functools.partial(_opened, generators))
-    opening.again.append(generators.use)
+    opening.on_next_device.append(generators.use_and_show)
     return generators.patches()
 
 

@@ -338,7 +338,7 @@ _CHECKS: Final = ("_accelerator_graph_capture_health_check", "_cuda_graph_captur
 @torch_patches()
 def _patches(opening: Opening) -> Iterator[Patch]:
     """The patches of CUDA graphs and of the question whether one is being captured."""
-    opening.closing.append(_abandon)
+    opening.on_close.append(_abandon)
     check = next((name for name in _CHECKS if name in vars(torch.optim.Optimizer)), None)
     if check is not None:
         yield around(torch.optim.Optimizer, check, _check_capture)

@@ -28,7 +28,15 @@ import torch.utils.checkpoint
 
 from virtual_cuda.device.tensor import VIRTUAL, make_shell
 from virtual_cuda.internals import find_internal
-from virtual_cuda.patching import Opening, Patch, Replaced, aside, patch, torch_patches
+from virtual_cuda.patching import (
+    AppliedPatches,
+    Opening,
+    Patch,
+    Replaced,
+    around,
+    patch,
+    torch_patches,
+)
 
 DYNAMO: Final = "torch._dynamo"
 DTENSOR: Final = "torch.distributed.tensor"
@@ -110,8 +118,9 @@ def _answers(patch: Replaced) -> bool:
     return any(patch.owner is home for home in _ASKED) and not isinstance(patch.put, type)
 
 
+_pinning: Final = find_internal("torch.utils.data._utils.pin_memory")
 # Not an attribute of the finder, which everyone finds in `sys.meta_path`.
-_patches_of: Final[weakref.WeakKeyDictionary[_Finder, list[Replaced]]] = weakref.WeakKeyDictionary()
+_patches_of: Final[weakref.WeakKeyDictionary[_Finder, AppliedPatches]] = weakref.WeakKeyDictionary()
 
 
 class OriginalImports(_Finder):
@@ -121,7 +130,7 @@ class OriginalImports(_Finder):
     that they have imported by name do not.
     """
 
-    def __init__(self, patches: list[Replaced]) -> None:
+    def __init__(self, patches: AppliedPatches) -> None:
         _patches_of[self] = patches
         self.busy = False
         self.lock = threading.RLock()
@@ -134,15 +143,23 @@ class OriginalImports(_Finder):
     def watching(self) -> Iterator[None]:
         """Watch imports for the length of a `with` block.
 
-        Afterwards the modules imported meanwhile have torch's own functions.
+        A DataLoader's thread that pins memory waits for them: an import puts the patches aside for
+        all threads. Afterwards the modules imported meanwhile have torch's own functions.
         """
+        pinning = around(_pinning, "pin_memory", self._call_after_imports)
         try:
-            with _found_by(self):
+            with contextlib.ExitStack() as undo, _found_by(self):
+                patch([pinning], undo)
                 yield
         finally:
             if self.loaded:
                 self._close()
                 self.loaded.clear()
+
+    def _call_after_imports(self, original: Any, *args: Any, **kwargs: Any) -> Any:
+        """Call a function while no import of a module of torch is under way."""
+        with self.lock:
+            return original(*args, **kwargs)
 
     @contextlib.contextmanager
     def around(self, module: ModuleType) -> Iterator[None]:
@@ -154,7 +171,7 @@ class OriginalImports(_Finder):
             self.busy = True
             before = set(sys.modules)
             try:
-                with aside(_patches_of[self], _answers):
+                with _patches_of[self].set_aside(_answers):
                     yield
             finally:
                 self.busy = False
@@ -169,9 +186,9 @@ class OriginalImports(_Finder):
         They are those that the modules would have without the device.
         """
         first: dict[tuple[int, str], Any] = {}  # a function may be patched more than once
-        for one in _patches_of[self]:
+        for one in _patches_of[self].replaced:
             first.setdefault((id(one.owner), one.name), one.before)
-        ours = [one for one in _patches_of[self] if _answers(one) and callable(one.put)]
+        ours = [one for one in _patches_of[self].replaced if _answers(one) and callable(one.put)]
         originals = {id(one.put): first[id(one.owner), one.name] for one in reversed(ours)}
         for module in self.loaded:
             for name, value in list(vars(module).items()):

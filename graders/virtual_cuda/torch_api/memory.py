@@ -10,7 +10,7 @@ import ctypes
 import itertools
 import threading
 import types
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from functools import partial
 from typing import Any, Final
 
@@ -45,10 +45,10 @@ class Memory:
         self.raw: dict[int, Block] = {}  # by address: blocks that were allocated without a tensor
         self.use(gpu)
 
-    def use(self, gpu: VirtualGpu) -> Iterable[Patch]:
+    def use(self, gpu: VirtualGpu) -> None:
+        """Answer for another device from now on."""
         self.gpu = gpu
         self.metadata = ""
-        return ()
 
     # ---- history and snapshots ----
 
@@ -279,8 +279,8 @@ _streams: Final = itertools.count(0x7D00_0000_0000, 0x100)
 def _patches(opening: Opening) -> Iterator[Patch]:
     """The patches of memory's functions, and of the CUDA runtime module."""
     memory = Memory(opening.gpu)
-    opening.closing.extend((registered_memory.clear, _uses.clear, memory.raw.clear))
-    opening.again.append(memory.use)
+    opening.on_close.extend((registered_memory.clear, _uses.clear, memory.raw.clear))
+    opening.on_next_device.append(memory.use)
     yield from memory.patches()
     runtime: Any = types.ModuleType("torch._C._cudart")
     vars(runtime).update(

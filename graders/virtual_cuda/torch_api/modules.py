@@ -136,7 +136,7 @@ def _apply_to_module(module: Any, function: Any, recurse: bool = True) -> Any:
 
     Has `function` move or convert every parameter, gradient and buffer, and returns the module.
     """
-    if now.gpu is None:  # see `Opening.lasting`
+    if now.gpu is None:  # the patches may stay in place after a device has closed
         return _apply(module, function, recurse)
     if recurse:
         for child in module.children():

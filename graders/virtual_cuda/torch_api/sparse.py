@@ -236,7 +236,7 @@ def _no_sparse_sum(original: Any, *args: Any, **kwargs: Any) -> Any:
 @torch_patches(Stage.WRAP)
 def _patches(opening: Opening) -> Iterator[Patch]:
     """The patches of sparse tensors' constructors, checks and moves."""
-    opening.closing.append(_forget_loaded)
+    opening.on_close.append(_forget_loaded)
     for owner in (torch, torch.Tensor):
         yield from (around(owner, name, _no_sparse_sum) for name in ("smm", "sspaddmm"))
     names = (

@@ -589,8 +589,8 @@ _next_node_number: Final = find_internal("torch._C._autograd._get_sequence_nr", 
 @torch_patches()
 def _stream_patches(opening: Opening) -> Iterator[Patch]:
     """The patches of streams and events: their classes, and what `torch.cuda` calls in C++."""
-    opening.closing.append(_sleep_ends.clear)
-    opening.closing.append(thread_streams.forget_closed_device)
+    opening.on_close.append(_sleep_ends.clear)
+    opening.on_close.append(thread_streams.forget_closed_device)
     for module in (torch.cuda, torch.cuda.streams):
         yield module, "Event", Event
         yield module, "Stream", Stream

@@ -469,7 +469,7 @@ def forget_classes() -> None:
 @torch_patches()
 def _patches(opening: Opening) -> Iterator[Patch]:
     """The patches of legacy types, tensor subclasses and dispatch modes."""
-    opening.closing.extend((forget_default_type, forget_classes))
+    opening.on_close.extend((forget_default_type, forget_classes))
     yield from ((home, name, legacy) for (home, name), legacy in TYPES.items())
     yield around(torch.Tensor, "type", _type)
     yield around(torch, "set_default_tensor_type", _set_default)

@@ -46,21 +46,17 @@ def _note_changes_by(setter: Any) -> Any:
     return set_and_note
 
 
-def _note_if_allowed_before(gpu: VirtualGpu) -> tuple[Patch, ...]:
-    """Note in a new device's ledger that TF32 was allowed before it opened.
-
-    Returns no patches.
-    """
+def _note_if_allowed_before(gpu: VirtualGpu) -> None:
+    """Note in a new device's ledger that TF32 was allowed before it opened."""
     if is_tf32_allowed():
         row = StreamRow(perf_counter(), None, None, "cuda:0", 0, "tf32", 1)
         gpu.ledger.rows.append(row)
-    return ()
 
 
 @torch_patches()
 def _tf32_patches(opening: Opening) -> Iterator[Patch]:
     """The patches of the functions in C++ that allow or forbid TF32."""
-    opening.again.append(_note_if_allowed_before)
+    opening.on_next_device.append(_note_if_allowed_before)
     _note_if_allowed_before(opening.gpu)
     for name in _SETTERS:
         if hasattr(torch._C, name):

@@ -8,8 +8,8 @@ import pytest
 import torch
 import virtual_cuda
 import virtual_cuda.hooks
-from virtual_cuda import patching
 from virtual_cuda.hooks import patch_imported_names
+from virtual_cuda.patching import patches_in_force
 
 FILE = """
 from torch import Generator, as_tensor, tensor
@@ -80,11 +80,11 @@ def test_functions_in_lists_and_dicts_are_replaced_and_put_back() -> None:
     assert names["waits"] == []
 
 
-def test_a_closed_device_keeps_nothing_of_the_names() -> None:
+def test_a_closed_device_has_no_patches_in_force() -> None:
     for _ in range(2):  # with new patches, and with those of the device before
         with (
             virtual_cuda.open_device("virtual"),
             patch_imported_names({"available": torch.cuda.is_available}),
         ):
-            assert patching._originals
-        assert not patching._originals
+            assert patches_in_force()
+        assert not patches_in_force()

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import torch
 import virtual_cuda
-from virtual_cuda import patching
+from virtual_cuda.patching import patches_in_force
 
 TOLD = ("__name__", "__qualname__", "__module__", "__doc__")
 
@@ -24,11 +24,10 @@ def replaced() -> Iterator[dict[str, tuple[Any, Any]]]:
     """By name, each function of torch in Python, and what is there while a device is open."""
     with virtual_cuda.virtual_cuda(devices=2):
         found = {}
-        for done in patching._in_force.values():
-            for owner, name, before, _ in done:
-                key = f"{getattr(owner, '__name__', owner)}.{name}"
-                if isinstance(before, FunctionType) and before.__module__.startswith("torch"):
-                    found.setdefault(key, (before, vars(owner)[name]))
+        for owner, name, before, _ in patches_in_force():
+            key = f"{getattr(owner, '__name__', owner)}.{name}"
+            if isinstance(before, FunctionType) and before.__module__.startswith("torch"):
+                found.setdefault(key, (before, vars(owner)[name]))
         del found["torch.multiprocessing.spawn._wrap"]  # which is sent to another process
         yield found
 
