@@ -27,7 +27,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from gpudojo.authoring import new
+from gpudojo.authoring import sample_class
 from gpudojo.classes.store import Store
 
 from benchmarks.tables import Table, cores, options, times
@@ -213,12 +213,12 @@ def main() -> None:
     compileall.compile_dir(ROOT / "graders", quiet=1)  # as an installation does
     with tempfile.TemporaryDirectory() as place:
         base = Path(place)
-        known = new.corpus(ROOT, "day8")
+        known = sample_class.read_corpus(ROOT, "day8")
         folder = base / "class"
         folder.mkdir()
         plain = []
-        for made in new.sample(known, asked.students, 8, hostile=0.0):
-            target = new.hand_in(made, folder)
+        for made in sample_class.sample_submissions(known, asked.students, 8, hostile=0.0):
+            target = sample_class.hand_in(made, folder)
             if target.is_dir():
                 plain.append(target)
         out = base / "out"
@@ -282,13 +282,13 @@ def main() -> None:
         table.show(asked.markdown)
 
 
-def grown(base: Path, known: new.Corpus, jobs: int, students: int, more: int) -> list[str]:
+def grown(base: Path, known: sample_class.Corpus, jobs: int, students: int, more: int) -> list[str]:
     """The same with many more: cost of each, and the largest the grader has been, in a sentence each."""
     found = []
     folder = base / "larger"
     folder.mkdir()
-    for made in new.sample(known, more, 9, hostile=0.0):
-        new.hand_in(made, folder)
+    for made in sample_class.sample_submissions(known, more, 9, hostile=0.0):
+        sample_class.hand_in(made, folder)
     for count, where in ((students, base / "class"), (more, folder)):
         out = base / f"out-{count}"
         command = [

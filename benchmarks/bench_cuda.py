@@ -21,7 +21,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from gpudojo.authoring import new
+from gpudojo.authoring import sample_class
 from gpudojo.classes.store import Store
 from gpudojo.model.results import SubmissionRow
 from gpudojo.model.results_file import header, iterate
@@ -62,8 +62,8 @@ def lay_out(into: Path, day: str, every: int, students: int, matching: str) -> i
             shutil.copytree(path, target)
         else:
             shutil.copy(path, target)
-    for made in new.sample(new.corpus(ROOT, day), students, 8):
-        new.hand_in(made, into)
+    for made in sample_class.sample_submissions(sample_class.read_corpus(ROOT, day), students, 8):
+        sample_class.hand_in(made, into)
     for path in into.iterdir():
         if not re.search(matching, path.name):
             shutil.rmtree(path) if path.is_dir() else path.unlink()

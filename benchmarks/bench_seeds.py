@@ -20,7 +20,7 @@ from concurrent.futures import ProcessPoolExecutor, as_completed
 from pathlib import Path
 
 import torch
-from gpudojo.authoring.lint import solutions
+from gpudojo.authoring.kept_solutions import kept_solutions
 from gpudojo.grading.call import restore_shared_modules
 from gpudojo.grading.engine import grade_function
 from gpudojo.grading.limits import Limits
@@ -157,7 +157,7 @@ def main() -> int:
     )
     chosen = parser.parse_args()
     chosen.kept.parent.mkdir(parents=True, exist_ok=True)
-    every = [one.path for one in solutions(ROOT / "tests" / DAY)]
+    every = [one.path for one in kept_solutions(ROOT / "tests" / DAY)]
     paths = [
         path
         for path in every

@@ -22,7 +22,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from gpudojo.authoring import new
+from gpudojo.authoring import sample_class
 
 ROOT = Path(__file__).resolve().parents[1]
 MEASURED = ("seconds", "peak_bytes", "output", "graded_at")
@@ -112,9 +112,9 @@ def main() -> None:
         base = Path(place)
         folder = base / "class"
         folder.mkdir()
-        known = new.corpus(ROOT, "day8")
-        for made in new.sample(known, asked.students, asked.seed, hostile=0.0):
-            new.hand_in(made, folder)
+        known = sample_class.read_corpus(ROOT, "day8")
+        for made in sample_class.sample_submissions(known, asked.students, asked.seed, hostile=0.0):
+            sample_class.hand_in(made, folder)
         began = time.monotonic()
         subprocess.run(command(folder, base / "peace"), cwd=ROOT, check=True)
         peace = time.monotonic() - began

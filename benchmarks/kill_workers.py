@@ -19,7 +19,7 @@ import time
 from collections import Counter
 from pathlib import Path
 
-from gpudojo.authoring import new
+from gpudojo.authoring import sample_class
 
 sys.path.insert(0, str(Path(__file__).parent))
 from kill_loop import ROOT, below, command, differences, results
@@ -101,8 +101,10 @@ def main() -> None:
         folder = base / "class"
         out = base / "war"
         folder.mkdir()
-        for made in new.sample(new.corpus(ROOT, "day8"), asked.students, asked.seed, hostile=0.0):
-            new.hand_in(made, folder)
+        for made in sample_class.sample_submissions(
+            sample_class.read_corpus(ROOT, "day8"), asked.students, asked.seed, hostile=0.0
+        ):
+            sample_class.hand_in(made, folder)
         began = time.monotonic()
         subprocess.run(command(folder, base / "peace"), cwd=ROOT, check=True)
         peace = time.monotonic() - began

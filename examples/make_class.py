@@ -13,7 +13,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from gpudojo.authoring.new import Made, hand_in  # noqa: E402
+from gpudojo.authoring.sample_class import SampleSubmission, hand_in  # noqa: E402
 
 DAY = "day8"
 HOSTILE = '''"""Gives itself full marks, or tries to."""
@@ -68,7 +68,7 @@ def wrong(stem: str, name: str) -> bytes:
     return "\n".join(text.splitlines()[1:]).strip().encode() + b"\n"
 
 
-def submissions() -> list[Made]:
+def submissions() -> list[SampleSubmission]:
     solved, stubs = files_of("reference"), files_of("exercises")
     plain = {name: _without_markers(data) for name, data in solved.items()}
     half = {name: plain[name] if name < "07" else stubs[name] for name in plain}
@@ -84,24 +84,26 @@ def submissions() -> list[Made]:
         f"{evaluate}.py": wrong(evaluate, "no_no_grad"),
     }
     return [
-        Made("student-01-solved", plain, "folder"),
-        Made("student-02-half-done", half, "folder"),
-        Made("student-03-forgetful", forgetful, "folder"),
-        Made("student-04-hard-coded", hard_coded, "folder"),
-        Made(
+        SampleSubmission("student-01-solved", plain, "folder"),
+        SampleSubmission("student-02-half-done", half, "folder"),
+        SampleSubmission("student-03-forgetful", forgetful, "folder"),
+        SampleSubmission("student-04-hard-coded", hard_coded, "folder"),
+        SampleSubmission(
             "student-05-notebook",
             plain | {f"{train}.py": wrong(train, "mean_of_batch_means")},
             "notebook",
         ),
-        Made("student-06-zipped", half | {f"{loops}.py": stubs[f"{loops}.py"]}, "zip"),
-        Made("student-07-broken", {f"{train}.py": BROKEN.encode(), first: plain[first]}, "folder"),
-        Made("student-08-endless", plain | {first: ENDLESS.encode()}, "folder"),
-        Made(
+        SampleSubmission("student-06-zipped", half | {f"{loops}.py": stubs[f"{loops}.py"]}, "zip"),
+        SampleSubmission(
+            "student-07-broken", {f"{train}.py": BROKEN.encode(), first: plain[first]}, "folder"
+        ),
+        SampleSubmission("student-08-endless", plain | {first: ENDLESS.encode()}, "folder"),
+        SampleSubmission(
             "student-09-hostile",
             {first: HOSTILE.encode(), "conftest.py": CONFTEST.encode()},
             "folder",
         ),
-        Made(
+        SampleSubmission(
             "student10_10010_200010_day8",
             {"day8.py": plain["02_moving_model_to_device.py"]},
             "folder",

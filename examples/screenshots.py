@@ -14,7 +14,12 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from gpudojo.authoring.new import Made, corpus, hand_in, sample
+from gpudojo.authoring.sample_class import (
+    SampleSubmission,
+    hand_in,
+    read_corpus,
+    sample_submissions,
+)
 from gpudojo.classes.class_grading import ClassGrading
 from gpudojo.classes.display import Display
 from gpudojo.classes.grading_options import GradingOptions
@@ -33,12 +38,12 @@ def report(folder: Path) -> Path:
 
     handed_in, out = folder / "class", folder / "graded"
     handed_in.mkdir()
-    for made in sample(corpus(ROOT, "day8"), STUDENTS, seed=8, hostile=0):
+    for made in sample_submissions(read_corpus(ROOT, "day8"), STUDENTS, seed=8, hostile=0):
         hand_in(made, handed_in)
     wrong = ROOT / "tests/day8/wrong/08_minimizing_transfers/copied_every_batch.py"
     solved = {path.name: without_markers(path) for path in (ROOT / "reference/day8").glob("*.py")}
     solved["08_minimizing_transfers.py"] += b"\n\n" + wrong.read_bytes()
-    hand_in(Made(WAITING, solved, "folder"), handed_in)
+    hand_in(SampleSubmission(WAITING, solved, "folder"), handed_in)
     asked = GradingOptions(
         submissions=[handed_in],
         out=out,

@@ -1,6 +1,6 @@
 """Tests of a day's solutions: every right one passes, every wrong one gets its diagnosis, every check is tried.
 
-Where solutions are, and how they say what is expected of them, is in `gpudojo.authoring.lint`. A day's
+Where solutions are, and how they say what is expected of them, is in `gpudojo.authoring.kept_solutions`. A day's
 `test_solutions.py` imports the tests from here; `pytest_generate_tests` finds the solutions in the folder of that file.
 An exercise that is still being written, with notes left in it, is skipped.
 """
@@ -22,7 +22,9 @@ from typing import Any
 import msgspec
 import pytest
 import torch
-from gpudojo.authoring.lint import HEADER, SPELLINGS, notes, solutions
+from gpudojo.authoring.kept_solutions import HEADER, kept_solutions
+from gpudojo.authoring.lint import unfinished_notes
+from gpudojo.authoring.lint_solutions import SPELLINGS
 from gpudojo.grading.engine import grade_function
 from gpudojo.grading.load import load_submission
 from gpudojo.grading.references import ReferenceSolution, reference_of
@@ -70,7 +72,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     here = Path(str(metafunc.module.__file__)).parent
     if "path" in metafunc.fixturenames:
         kind = "right" if "right" in metafunc.function.__name__ else "wrong"
-        found = [each.path for each in solutions(here) if each.wrong == (kind == "wrong")]
+        found = [each.path for each in kept_solutions(here) if each.wrong == (kind == "wrong")]
         counts = Counter[Any]()
         params = []
         for path in found:
@@ -95,7 +97,7 @@ def exercise_of(day_name: str, stem: str) -> Exercise:
 
 @cache
 def skip_if_unfinished(day_name: str, stem: str) -> None:
-    if notes(day_name, exercise_of(day_name, stem), ROOT):
+    if unfinished_notes(day_name, exercise_of(day_name, stem), ROOT):
         pytest.skip(f"{stem} is unfinished; dojo lint --day {day_name} says what is missing")
 
 
@@ -190,7 +192,7 @@ def test_every_check_is_failed_by_a_wrong_solution(
     exercise: Exercise, request: pytest.FixtureRequest
 ) -> None:
     skip_if_unfinished(request.path.parent.name, exercise.stem)
-    wrong = [each.path for each in solutions(request.path.parent, exercise.stem) if each.wrong]
+    wrong = [each.path for each in kept_solutions(request.path.parent, exercise.stem) if each.wrong]
     failed = {claimed(path)[:2] for path in wrong}
     missing = [
         f"{f.name}::{c.name}"
@@ -205,7 +207,9 @@ def test_every_function_has_four_right_spellings_and_the_points_add_up(
     exercise: Exercise, request: pytest.FixtureRequest
 ) -> None:
     skip_if_unfinished(request.path.parent.name, exercise.stem)
-    right = [each.path for each in solutions(request.path.parent, exercise.stem) if not each.wrong]
+    right = [
+        each.path for each in kept_solutions(request.path.parent, exercise.stem) if not each.wrong
+    ]
     spellings = [f.name for path in right for f in functions_in(path)]
     few = {
         f.name: spellings.count(f.name)

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Final
 
 import nbformat
-from gpudojo.authoring.lint import HEADER
-from gpudojo.authoring.new import ATTACK
+from gpudojo.authoring.kept_solutions import HEADER
+from gpudojo.authoring.sample_class import ATTACK
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 FUNCTIONS: Final = {

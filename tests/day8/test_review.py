@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from gpudojo.authoring.lint import solutions
+from gpudojo.authoring.kept_solutions import kept_solutions
 from gpudojo.classes.class_grading import ClassGrading
 from gpudojo.classes.grading_options import GradingOptions
 from gpudojo.model.exercise import Exercise
@@ -38,7 +38,7 @@ def test_no_kept_solution_needs_review(exercise: Exercise, tmp_path: Path) -> No
     out.mkdir()
     expected = {}
     graded = {}
-    for solution in solutions(HERE, exercise.stem):
+    for solution in kept_solutions(HERE, exercise.stem):
         folder = submissions / solution.where.replace("/", ".")
         folder.mkdir(parents=True)
         # Equal ones, with different diagnoses, would be run only once, and need review as copies.

@@ -11,7 +11,7 @@ import tomllib
 from pathlib import Path
 
 import pytest
-from gpudojo.authoring.lint import solutions
+from gpudojo.authoring.kept_solutions import kept_solutions
 from gpudojo.model.catalogue import misconceptions
 from gpudojo.model.exercise import Exercise, was_executed
 from gpudojo.model.results import Outcome
@@ -34,7 +34,7 @@ def test_the_loop_is_shown_rather_than_what_it_calls() -> None:
 
 @pytest.mark.slow
 def test_the_first_line_and_cause_shown_are_true(exercise: Exercise) -> None:
-    wrong = {one.path.stem: one.path for one in solutions(HERE, exercise.stem) if one.wrong}
+    wrong = {one.path.stem: one.path for one in kept_solutions(HERE, exercise.stem) if one.wrong}
     truth = tomllib.loads((HERE / "truth" / f"{exercise.stem}.toml").read_text(encoding="utf-8"))
     assert sorted(truth) == sorted(wrong)
     untrue = []

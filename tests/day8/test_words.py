@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from gpudojo.authoring.lint import declared, steep_hints
+from gpudojo.authoring.lint_declarations import declaration_findings, hint_findings
 from gpudojo.model.catalogue import exercises_of, misconceptions, misconceptions_of
 from gpudojo.model.exercise import Exercise
 from gpudojo.model.hints import FunctionHints
@@ -37,19 +37,19 @@ def test_hints_are_those_of_the_mistake_or_of_the_check(name: str) -> None:
 
 
 def test_every_mistake_has_three_hints_and_the_first_gives_nothing_away() -> None:
-    assert list(steep_hints("day8", ROOT)) == []
+    assert list(hint_findings("day8", ROOT)) == []
 
 
 def test_advice_is_on_mistakes_and_checks_that_there_are() -> None:
     for exercise in exercises_of("day8"):
-        assert list(declared(exercise, misconceptions_of("day8"))) == []
+        assert list(declaration_findings(exercise, misconceptions_of("day8"))) == []
 
 
 def test_advice_on_nothing_is_found() -> None:
     exercise = Exercise("01_made_up", "Made up", points=0)
     exercise.function("first")
     exercise.written_hints = {"first": FunctionHints(("Look.",), {"no_such_check": ("Look.",)})}
-    told = [str(finding) for finding in declared(exercise, misconceptions_of("day8"))]
+    told = [str(finding) for finding in declaration_findings(exercise, misconceptions_of("day8"))]
     assert any(
         "has hints on 'no_such_check', no check of it and no mistake" in each for each in told
     )

@@ -6,18 +6,21 @@ and are known as equivalent. A rewrite is a right solution in other words.
 
 from __future__ import annotations
 
+import itertools
+import math
 import shutil
 import tomllib
 from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 
-from gpudojo.authoring.lint import Finding, solutions
-from gpudojo.authoring.mutants import mutants
-from gpudojo.authoring.rewrites import rewrites
+from gpudojo.authoring.findings import Finding
+from gpudojo.authoring.kept_solutions import kept_solutions
+from gpudojo.authoring.mutants import make_mutants
+from gpudojo.authoring.rewrites import make_rewrites
 from gpudojo.authoring.variants import Variant, choose_variants
 from gpudojo.classes.class_grading import ClassGrading
 from gpudojo.classes.grading_options import GradingOptions
@@ -29,9 +32,10 @@ from gpudojo.model.results_file import iterate
 
 SECRET: Final = "variants"  # the same scenarios in every run, so that what was graded is graded
 EQUIVALENT: Final = "equivalent.toml"  # in a day's folder of tests
+WRITTEN_DIFFERENTLY: Final = str.maketrans("", "", "()\"' ")  # by versions of Python
 
 
-class Known(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class KnownMutant(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A mutant that is as good as its original.
 
     `name` changes with the solution; `diff` is what was changed.
@@ -49,11 +53,11 @@ class Equivalent(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     exercise: str
     why: str
-    mutants: list[Known]
+    mutants: list[KnownMutant]
     quote: str = ""
 
 
-def equivalents(path: Path) -> list[Equivalent]:
+def read_equivalents(path: Path) -> list[Equivalent]:
     """The entries of a day's file; none where there is no file.
 
     Raises BadClass where it cannot be read.
@@ -61,42 +65,51 @@ def equivalents(path: Path) -> list[Equivalent]:
     if not path.is_file():
         return []
     try:
-        return msgspec.convert(
-            tomllib.loads(path.read_text(encoding="utf-8")).get("equivalent", []), list[Equivalent]
-        )
+        table = tomllib.loads(path.read_text(encoding="utf-8"))
+        return msgspec.convert(table.get("equivalent", []), list[Equivalent])
     except (ValueError, msgspec.ValidationError) as error:
         raise BadClass(f"{path}: {error}") from None
 
 
-def doubtful(
-    exercise: Exercise, entries: Sequence[Equivalent], made: Sequence[Variant], root: Path, day: str
+def doubtful_entries(
+    exercise: Exercise,
+    entries: Sequence[Equivalent],
+    mutants: Sequence[Variant],
+    root: Path,
+    day: str,
 ) -> Iterator[Finding]:
     """Findings about entries that cannot be relied on.
 
     These are entries without a reason, with words that the reference's file does not have, or about
-    mutants that are not made any more.
+    mutants that are not made any more: `mutants` are all that are made.
     """
-    there = {one.name: one.diff for one in made}
+    diffs = {mutant.name: mutant.diff for mutant in mutants}
     reference = (root / "reference" / day / f"{exercise.stem}.py").read_text(encoding="utf-8")
+    words_of_reference = " ".join(reference.split())
     for entry in entries:
         where = f"{EQUIVALENT}: {entry.why[:40]!r}"
         if len(entry.why.split()) < 3:
             yield Finding(exercise.stem, f"{where}: give a reason in a sentence")
-        if entry.quote and " ".join(entry.quote.split()) not in " ".join(reference.split()):
-            yield Finding(
-                exercise.stem, f"{where}: the reference's file does not say {entry.quote!r}"
-            )
-        for one in entry.mutants:
-            if _plain(there.get(one.name, "")) != _plain(one.diff):
-                yield Finding(
-                    exercise.stem,
-                    f"{where}: there is no such mutant any more: {one.name}\n{one.diff}",
-                )
+        if entry.quote and " ".join(entry.quote.split()) not in words_of_reference:
+            text = f"{where}: the reference's file does not say {entry.quote!r}"
+            yield Finding(exercise.stem, text)
+        for known in entry.mutants:
+            diff = diffs.get(known.name, "")
+            if not _is_same_diff(diff, known.diff):
+                text = f"{where}: there is no such mutant any more: {known.name}\n{known.diff}"
+                yield Finding(exercise.stem, text)
 
 
-def _plain(diff: str) -> str:
-    """A diff without what versions of Python write differently."""
-    return "".join(letter for letter in diff if letter not in "()\"' ")
+def _is_same_diff(diff: str, other: str) -> bool:
+    """True if two diffs differ only in what versions of Python write differently."""
+    return diff.translate(WRITTEN_DIFFERENTLY) == other.translate(WRITTEN_DIFFERENTLY)
+
+
+class FailingRewrite(NamedTuple):
+    """A rewrite that loses points, and the first check at which it does."""
+
+    rewrite: Variant
+    check: CheckRow
 
 
 @dataclass
@@ -108,17 +121,25 @@ class FairnessRow:
     rewrites: int = 0
     equivalent: list[Variant] = field(default_factory=list)
     alive: list[Variant] = field(default_factory=list)
-    failing: list[tuple[Variant, CheckRow]] = field(
-        default_factory=list
-    )  # with the first check that it fails
+    failing: list[FailingRewrite] = field(default_factory=list)
     findings: list[Finding] = field(default_factory=list)
 
 
-def originals(day: str, exercise: Exercise, root: Path) -> list[tuple[str, str]]:
-    """The reference and the kept right solutions: names and sources."""
-    reference = (root / "reference" / day / f"{exercise.stem}.py").read_text(encoding="utf-8")
-    kept = [one for one in solutions(root / "tests" / day, exercise.stem) if not one.wrong]
-    return [("reference", reference), *((one.path.stem, one.source) for one in kept)]
+class RightSolution(NamedTuple):
+    """A solution that variants are made of."""
+
+    name: str
+    source: str
+
+
+def right_solutions(day: str, exercise: Exercise, root: Path) -> list[RightSolution]:
+    """The reference and the right solutions that are kept."""
+    reference = root / "reference" / day / f"{exercise.stem}.py"
+    found = [RightSolution("reference", reference.read_text(encoding="utf-8"))]
+    for solution in kept_solutions(root / "tests" / day, exercise.stem):
+        if not solution.wrong:
+            found.append(RightSolution(solution.path.stem, solution.source))
+    return found
 
 
 def all_mutants(
@@ -126,13 +147,25 @@ def all_mutants(
 ) -> list[list[Variant]]:
     """The mutants of every right solution, or of those named in `only`; a list for each."""
     stub = root / "exercises" / day / f"{exercise.stem}.py"
-    given = stub.read_text(encoding="utf-8") if stub.is_file() else ""
-    names = [function.name for function in exercise.functions]
-    tried = [one for one in originals(day, exercise, root) if only is None or one[0] in only]
-    return [mutants(source, name, names, given) for name, source in tried]
+    text_of_stub = stub.read_text(encoding="utf-8") if stub.is_file() else ""
+    functions = [function.name for function in exercise.functions]
+    found = []
+    for name, source in right_solutions(day, exercise, root):
+        if only is None or name in only:
+            found.append(make_mutants(source, name, functions, text_of_stub))
+    return found
 
 
-def examine(
+def all_rewrites(day: str, exercise: Exercise, root: Path) -> list[list[Variant]]:
+    """The rewrites of every right solution; a list for each."""
+    functions = [function.name for function in exercise.functions]
+    found = []
+    for name, source in right_solutions(day, exercise, root):
+        found.append(make_rewrites(source, name, functions))
+    return found
+
+
+def examine_exercise(
     day: str,
     exercise: Exercise,
     root: Path,
@@ -144,43 +177,54 @@ def examine(
     """Grade an exercise's mutants, at most `limit`, and a third as many rewrites.
 
     Returns what became of them. Writes the variants and their results below `out`; what was graded
-    before is not run again.
+    before is not run again. Raises BadClass where the entries of equivalent mutants cannot be read,
+    or the variants cannot be graded.
     """
     # Choose the mutants and the rewrites.
-    every = all_mutants(day, exercise, root)
-    names = [function.name for function in exercise.functions]
-    changed = choose_variants(every, limit)
-    written = [rewrites(source, name, names) for name, source in originals(day, exercise, root)]
-    same = choose_variants(written, limit and -(-limit // 3))
-    row = FairnessRow(exercise.stem, len(changed), len(same))
+    mutants_by_solution = all_mutants(day, exercise, root)
+    mutants = choose_variants(mutants_by_solution, limit)
+    limit_of_rewrites = None if limit is None else math.ceil(limit / 3)
+    rewrites = choose_variants(all_rewrites(day, exercise, root), limit_of_rewrites)
+    row = FairnessRow(exercise.stem, len(mutants), len(rewrites))
     # What the author knows to be right.
-    entries = [
-        each
-        for each in equivalents(root / "tests" / day / EQUIVALENT)
-        if each.exercise == exercise.stem
-    ]
-    known = {one.name for entry in entries for one in entry.mutants}
-    row.findings += doubtful(exercise, entries, [one for each in every for one in each], root, day)
-    results = dict(
-        _graded(day, exercise, [*changed, *same], root, out / exercise.stem, progress, jobs)
-    )
+    entries = []
+    equivalent_names: set[str] = set()
+    for entry in read_equivalents(root / "tests" / day / EQUIVALENT):
+        if entry.exercise == exercise.stem:
+            entries.append(entry)
+            equivalent_names.update(mutant.name for mutant in entry.mutants)
+    every_mutant = list(itertools.chain.from_iterable(mutants_by_solution))
+    row.findings += doubtful_entries(exercise, entries, every_mutant, root, day)
+    variants = [*mutants, *rewrites]
+    checks = _grade_variants(day, exercise, variants, root, out / exercise.stem, progress, jobs)
     # Mutants should lose points, unless they are known; rewrites should lose none.
-    for variant in changed:
-        if all(check.points == check.max_points for check in results[variant.name]):
-            if variant.name in known:
-                row.equivalent.append(variant)
-            else:
-                row.alive.append(variant)
-        elif variant.name in known:
-            text = f"{EQUIVALENT}: {variant.name} is not equivalent, for it loses points\n{variant.diff}"
+    for mutant in mutants:
+        is_known = mutant.name in equivalent_names
+        loses_points = _first_loss(checks[mutant.name]) is not None
+        if loses_points and is_known:
+            name = f"{EQUIVALENT}: {mutant.name}"
+            text = f"{name} is not equivalent, for it loses points\n{mutant.diff}"
             row.findings.append(Finding(exercise.stem, text))
-    for variant in same:
-        lost = [check for check in results[variant.name] if check.points < check.max_points]
-        row.failing += [(variant, check) for check in lost[:1]]
+        elif not loses_points and is_known:
+            row.equivalent.append(mutant)
+        elif not loses_points:
+            row.alive.append(mutant)
+    for rewrite in rewrites:
+        check = _first_loss(checks[rewrite.name])
+        if check is not None:
+            row.failing.append(FailingRewrite(rewrite, check))
     return row
 
 
-def _graded(
+def _first_loss(checks: Sequence[CheckRow]) -> CheckRow | None:
+    """The first check with less than its points; None if all have theirs."""
+    for check in checks:
+        if check.points < check.max_points:
+            return check
+    return None
+
+
+def _grade_variants(
     day: str,
     exercise: Exercise,
     variants: Sequence[Variant],
@@ -188,10 +232,10 @@ def _graded(
     out: Path,
     progress: Progress,
     jobs: int,
-) -> Iterator[tuple[str, list[CheckRow]]]:
-    """The name of each variant, and the checks of its functions; run as a class is.
+) -> dict[str, list[CheckRow]]:
+    """Grade variants as a class. Returns the checks of the functions of each, by its name.
 
-    Writes the variants and the results below `out`.
+    Writes the variants and the results below `out`. Raises BadClass where they cannot be graded.
     """
     folder = out / "variants"
     shutil.rmtree(folder, ignore_errors=True)
@@ -209,22 +253,31 @@ def _graded(
         jobs=jobs,
         only=frozenset(function.name for function in exercise.functions),
     )
+    results = ClassGrading(options, progress).run()
     # Of the results, those of the functions that the change may concern.
     functions = {variant.name: variant.functions for variant in variants}
-    for row in iterate(ClassGrading(options, progress).run().path):
-        checks = [check for each in row.exercises for check in each.checks]
-        yield (
-            row.submission,
-            [check for check in checks if check.function in functions[row.submission]],
-        )
+    checks_by_name = {}
+    for row in iterate(results.path):
+        checks = []
+        for exercise_row in row.exercises:
+            for check in exercise_row.checks:
+                if check.function in functions[row.submission]:
+                    checks.append(check)
+        checks_by_name[row.submission] = checks
+    return checks_by_name
 
 
-def as_entries(row: FairnessRow) -> str:
+def entries_for_alive_mutants(row: FairnessRow) -> str:
     """The mutants that are alive, as entries that lack a reason."""
     text = ""
-    for variant in row.alive:
-        text += f"[[equivalent]]\nexercise = '{row.stem}'\nwhy = ''  # {variant.kind}, {', '.join(variant.functions)}\n"
+    for mutant in row.alive:
+        functions = ", ".join(mutant.functions)
         text += (
-            f"[[equivalent.mutants]]\nname = '{variant.name}'\ndiff = '''\n{variant.diff}'''\n\n"
+            f"[[equivalent]]\n"
+            f"exercise = '{row.stem}'\n"
+            f"why = ''  # {mutant.kind}, {functions}\n"
+            f"[[equivalent.mutants]]\n"
+            f"name = '{mutant.name}'\n"
+            f"diff = '''\n{mutant.diff}'''\n\n"
         )
     return text

@@ -95,11 +95,16 @@ FOR_PEOPLE: Final = (
     ast.Nonlocal,
 )
 
-# A kind of change, and the node or statements in place of another.
-Replacement = tuple[str, Any]
+
+class Replacement(NamedTuple):
+    """What may stand in place of a node."""
+
+    kind: str  # of change: "comparison"
+    other: Any  # a node, or a list of statements
 
 
 def _confused_names() -> dict[str, str]:
+    """Each name of CONFUSED_PAIRS with the one that it is taken for, both ways."""
     names = {}
     for one, other in CONFUSED_PAIRS:
         names[one] = other
@@ -110,31 +115,35 @@ def _confused_names() -> dict[str, str]:
 CONFUSED: Final = _confused_names()
 
 
-def mutants(source: str, solution: str, functions: Sequence[str], given: str = "") -> list[Variant]:
+def make_mutants(
+    source: str, solution: str, functions: Sequence[str], stub: str = ""
+) -> list[Variant]:
     """Return the wrong solutions that one change makes of a right one.
 
-    Those that compile to the same code are left out. What also stands in `given`, the stub that
-    students get, is left as it is.
+    `source` is the right one's text, `solution` its name, and `functions` are those that students
+    write. Changes that compile to the same code are left out. Statements that also stand in `stub`,
+    the source that students get, are left as they are.
     """
-    # The whole file as texts, so that one of them can be replaced.
     tree = parse_solution(source)
-    given_statements = {ast.unparse(statement) for statement in parse_solution(given).body}
+    statements_of_stub = {ast.unparse(statement) for statement in parse_solution(stub).body}
+    # The whole file as texts, so that one of them can be replaced.
     texts = [ast.unparse(statement) for statement in tree.body]
     forms = [text_of_tree(statement) for statement in tree.body]
-    found = []
+    variants = []
     for index, statement in enumerate(tree.body):
-        if isinstance(statement, IMPORTS) or texts[index] in given_statements:
+        if isinstance(statement, IMPORTS) or texts[index] in statements_of_stub:
             continue
         concern = _concern_of(tree, statement, functions)
         # The functions that are not needed would be run for nothing.
-        is_kept = [
-            not isinstance(each, ast.FunctionDef) or each.name in concern.needed
-            for each in tree.body
-        ]
+        is_kept = []
+        for each in tree.body:
+            is_kept.append(not isinstance(each, ast.FunctionDef) or each.name in concern.needed)
         # A variant is the file with one changed statement.
         for change in _changes_of(statement):
-            new_texts = [*texts[:index], change.text, *texts[index + 1 :]]
-            new_forms = [*forms[:index], change.form, *forms[index + 1 :]]
+            new_texts = list(texts)
+            new_texts[index] = change.text
+            new_forms = list(forms)
+            new_forms[index] = change.form
             variant = Variant(
                 solution,
                 change.kind,
@@ -143,8 +152,8 @@ def mutants(source: str, solution: str, functions: Sequence[str], given: str = "
                 source="\n\n".join(itertools.compress(new_texts, is_kept)) + "\n",
                 digest=digest_of(*itertools.compress(new_forms, is_kept)),
             )
-            found.append(variant)
-    return found
+            variants.append(variant)
+    return variants
 
 
 class _Change(NamedTuple):
@@ -158,7 +167,7 @@ class _Change(NamedTuple):
 def _changes_of(statement: ast.stmt) -> Iterator[_Change]:
     """Yield the statement with one change after another, each that compiles to new code."""
     known_codes = {_code_of(statement)}
-    for kind, undo in _apply_changes(statement):
+    for kind, undo_change in _apply_changes(statement):
         text = ast.unparse(ast.fix_missing_locations(statement))
         form = text_of_tree(statement)
         try:
@@ -166,7 +175,7 @@ def _changes_of(statement: ast.stmt) -> Iterator[_Change]:
         except (SyntaxError, ValueError):
             # A `yield` outside a function, or a name that is now nonlocal of nothing.
             code = None
-        undo()
+        undo_change()
         if code is not None and code not in known_codes:
             known_codes.add(code)
             yield _Change(kind, text, form)
@@ -244,28 +253,44 @@ class _Place(NamedTuple):
     node: ast.AST
 
 
-def _apply_changes(root: ast.stmt) -> Iterator[tuple[str, Callable[[], None]]]:
+class _AppliedChange(NamedTuple):
+    """A change that was made in a tree."""
+
+    kind: str
+    undo: Callable[[], None]
+
+
+def _apply_changes(root: ast.stmt) -> Iterator[_AppliedChange]:
     """Make one change after another in the tree; each must be undone before the next."""
     for place in list(_places_in(root)):
-        for kind, other in [*_replacements(place.node), *_replacements_by_place(place)]:
-            yield kind, _put(place.parent, place.field, place.position, other)
+        replacements = list(_replacements_of(place.node))
+        replacements += _replacements_by_place(place)
+        for replacement in replacements:
+            yield _AppliedChange(replacement.kind, _replace_node(place, replacement.other))
     for owner in ast.walk(root):
         for field in ("body", "orelse", "finalbody"):
             body = getattr(owner, field, None)
             if isinstance(body, list):
-                for kind, changed in _other_orders(body):
-                    yield kind, _put(owner, field, None, changed)
+                for replacement in _other_orders(body):
+                    undo = _set_field(owner, field, replacement.other)
+                    yield _AppliedChange(replacement.kind, undo)
 
 
-def _put(parent: Any, field: str, index: int | None, other: Any) -> Callable[[], None]:
+def _replace_node(place: _Place, other: Any) -> Callable[[], None]:
     """Replace a node by another one, or by the statements of a list. Returns what undoes it."""
-    before = getattr(parent, field)
-    if index is None:
-        setattr(parent, field, other)
-    else:
-        others = other if isinstance(other, list) else [other]
-        setattr(parent, field, [*before[:index], *others, *before[index + 1 :]])
-    return lambda: setattr(parent, field, before)
+    if place.position is None:
+        return _set_field(place.parent, place.field, other)
+    siblings = list(getattr(place.parent, place.field))
+    others = other if isinstance(other, list) else [other]
+    siblings[place.position : place.position + 1] = others
+    return _set_field(place.parent, place.field, siblings)
+
+
+def _set_field(node: ast.AST, field: str, value: Any) -> Callable[[], None]:
+    """Set a field of a node. Returns what sets it back."""
+    before = getattr(node, field)
+    setattr(node, field, value)
+    return lambda: setattr(node, field, before)
 
 
 def _places_in(node: ast.AST) -> Iterator[_Place]:
@@ -287,35 +312,42 @@ def _places_in(node: ast.AST) -> Iterator[_Place]:
 
 
 def _is_call_for_people(node: ast.AST) -> bool:
+    """True for a call of `print` or `warn`, whatever they belong to."""
     if not isinstance(node, ast.Call):
         return False
     return ast.unparse(node.func).rpartition(".")[2] in ("print", "warn")
 
 
-def _other_orders(body: list[Any]) -> Iterator[tuple[str, list[Any]]]:
+def _other_orders(body: list[Any]) -> Iterator[Replacement]:
     """Yield a list of statements with one of them dropped, or two neighbours exchanged."""
     for index, statement in enumerate(body):
         if not isinstance(statement, ast.stmt) or isinstance(statement, NEVER_MOVED):
             continue
         if is_text(statement):
             continue
-        before = body[:index]
-        after = body[index + 1 :]
-        yield "statement dropped", [*before, *after] or [ast.Pass()]
-        if after and _order_may_matter(statement, after[0]):
-            yield "statements exchanged", [*before, after[0], statement, *after[1:]]
+        yield Replacement("statement dropped", _without_item(body, index) or [ast.Pass()])
+        following = index + 1
+        if following < len(body) and _order_may_matter(statement, body[following]):
+            yield Replacement("statements exchanged", _with_neighbours_exchanged(body, index))
 
 
 def _order_may_matter(one: ast.stmt, other: ast.stmt) -> bool:
+    """True if two statements may do something else in the other order.
+
+    One uses a name that the other binds, or both call methods that must be called in order.
+    """
     for statement in (one, other):
         if isinstance(statement, ast.Return | ast.FunctionDef | ast.ClassDef):
             return False
-    if set(names_bound_by(one)) & names_in(other) or set(names_bound_by(other)) & names_in(one):
+    if names_in(other).intersection(names_bound_by(one)):
+        return True
+    if names_in(one).intersection(names_bound_by(other)):
         return True
     return _calls_ordered_method(one) and _calls_ordered_method(other)
 
 
 def _calls_ordered_method(statement: ast.stmt) -> bool:
+    """True if a method is named anywhere in it that must be called in order."""
     for node in ast.walk(statement):
         if isinstance(node, ast.Attribute) and node.attr in ORDERED_METHODS:
             return True
@@ -331,20 +363,20 @@ def _replacements_by_place(place: _Place) -> Iterator[Replacement]:
     match node:
         case ast.Name(id=name, ctx=ast.Load()) if name.endswith("device") and not is_called:
             for device in DEVICES:
-                yield "device constant", ast.Constant(device)
+                yield Replacement("device constant", ast.Constant(device))
         case ast.Attribute(attr=name) if name in CONFUSED and may_be_confused:
             attribute = copy.copy(node)
             attribute.attr = CONFUSED[name]
-            yield "other name", attribute
+            yield Replacement("other name", attribute)
         case ast.Name(id=name, ctx=ast.Load()) if name in CONFUSED and may_be_confused:
-            yield "other name", ast.Name(CONFUSED[name], ast.Load())
-        case ast.Constant(value=str() as text) if text and isinstance(
-            parent, ast.expr | ast.keyword | ast.comprehension
-        ):
-            yield "constant", ast.Constant(_other_text(text))
+            yield Replacement("other name", ast.Name(CONFUSED[name], ast.Load()))
+        case ast.Constant(value=str() as text):
+            if text and isinstance(parent, ast.expr | ast.keyword | ast.comprehension):
+                yield Replacement("constant", ast.Constant(_other_text(text)))
 
 
 def _other_text(text: str) -> str:
+    """Return another text for a string: the other kind of device, or one letter more."""
     if text.startswith("cuda"):
         return "cpu"
     if text.startswith("cpu"):
@@ -352,69 +384,86 @@ def _other_text(text: str) -> str:
     return f"{text}_"
 
 
-def _opposite(operator: ast.AST) -> Any:
+def _opposite_operator(operator: ast.AST) -> Any:
     return OPPOSITES[type(operator)]()
 
 
-def _replacements(node: ast.AST) -> Iterator[Replacement]:
+def _replacements_of(node: ast.AST) -> Iterator[Replacement]:
     """Yield what a node may be replaced by; a list of statements in place of one."""
     match node:
-        # Expressions, and assignments with an operator.
         case ast.Constant():
             yield from _other_constants(node.value)
-        case ast.Compare(left=left, ops=[operator], comparators=comparators):
-            yield "comparison", ast.Compare(left, [_opposite(operator)], comparators)
-        case ast.BoolOp(op=operator, values=values):
-            yield "and, or", ast.BoolOp(_opposite(operator), values)
-            for index in range(len(values)):
-                rest = _without(values, index)
-                dropped = rest[0] if len(rest) == 1 else ast.BoolOp(operator, rest)
-                yield "condition dropped", dropped
-        case ast.UnaryOp(op=ast.Not() | ast.USub(), operand=operand):
-            yield "sign dropped", operand
-        case ast.BinOp(left=left, op=operator, right=right) if type(operator) in OPPOSITES:
-            yield "operator", ast.BinOp(left, _opposite(operator), right)
-            yield "operand dropped", left
-            if isinstance(operator, ast.Sub | ast.Div | ast.FloorDiv):
-                yield "operands exchanged", ast.BinOp(right, operator, left)
-        case ast.AugAssign(target=target, op=operator, value=value) if type(operator) in OPPOSITES:
-            yield "operator", ast.AugAssign(target, _opposite(operator), value)
-            yield "sum forgotten", ast.Assign([target], value)
-        case ast.IfExp(body=body, orelse=orelse):
-            yield "branch dropped", body
-            yield "branch dropped", orelse
-        case ast.comprehension(ifs=[_, *_]):
-            yield "condition dropped", ast.comprehension(node.target, node.iter, [], node.is_async)
-        case ast.Subscript(value=value, slice=ast.Slice()):
-            yield "slice dropped", value
-        # Other statements; at last, calls.
-        case ast.Return(value=ast.expr() as value):
-            yield "return forgotten", ast.Expr(value)
-        case ast.With(body=body):
-            yield "with unwrapped", body
-        case ast.If(test=test, body=body, orelse=orelse):
-            yield "condition negated", ast.If(ast.UnaryOp(ast.Not(), test), body, orelse)
-            yield "condition dropped", body
-            if orelse:
-                yield "branch dropped", ast.If(test, body, [])
-        case ast.Try(body=body):
-            yield "try unwrapped", body
         case ast.Call():
             yield from _other_calls(node)
+        case ast.stmt():
+            yield from _other_statements(node)
+        case ast.BoolOp():
+            yield from _other_conditions(node)
+        case ast.Compare(left=left, ops=[operator], comparators=comparators):
+            opposite = ast.Compare(left, [_opposite_operator(operator)], comparators)
+            yield Replacement("comparison", opposite)
+        case ast.UnaryOp(op=ast.Not() | ast.USub(), operand=operand):
+            yield Replacement("sign dropped", operand)
+        case ast.BinOp(left=left, op=operator, right=right) if type(operator) in OPPOSITES:
+            opposite_sum = ast.BinOp(left, _opposite_operator(operator), right)
+            yield Replacement("operator", opposite_sum)
+            yield Replacement("operand dropped", left)
+            if isinstance(operator, ast.Sub | ast.Div | ast.FloorDiv):
+                yield Replacement("operands exchanged", ast.BinOp(right, operator, left))
+        case ast.IfExp(body=body, orelse=orelse):
+            yield Replacement("branch dropped", body)
+            yield Replacement("branch dropped", orelse)
+        case ast.comprehension(ifs=[_, *_]):
+            unconditional = ast.comprehension(node.target, node.iter, [], node.is_async)
+            yield Replacement("condition dropped", unconditional)
+        case ast.Subscript(value=value, slice=ast.Slice()):
+            yield Replacement("slice dropped", value)
+
+
+def _other_statements(statement: ast.stmt) -> Iterator[Replacement]:
+    """Yield what a statement may be replaced by: another one, or a list of others."""
+    match statement:
+        case ast.AugAssign(target=target, op=operator, value=value) if type(operator) in OPPOSITES:
+            opposite = ast.AugAssign(target, _opposite_operator(operator), value)
+            yield Replacement("operator", opposite)
+            yield Replacement("sum forgotten", ast.Assign([target], value))
+        case ast.Return(value=ast.expr() as value):
+            yield Replacement("return forgotten", ast.Expr(value))
+        case ast.With(body=body):
+            yield Replacement("with unwrapped", body)
+        case ast.If(test=test, body=body, orelse=orelse):
+            negated = ast.If(ast.UnaryOp(ast.Not(), test), body, orelse)
+            yield Replacement("condition negated", negated)
+            yield Replacement("condition dropped", body)
+            if orelse:
+                yield Replacement("branch dropped", ast.If(test, body, []))
+        case ast.Try(body=body):
+            yield Replacement("try unwrapped", body)
+
+
+def _other_conditions(condition: ast.BoolOp) -> Iterator[Replacement]:
+    """Yield `a or b` for `a and b`, and the condition with one part less."""
+    opposite = ast.BoolOp(_opposite_operator(condition.op), condition.values)
+    yield Replacement("and, or", opposite)
+    for index in range(len(condition.values)):
+        rest = _without_item(condition.values, index)
+        shorter = rest[0] if len(rest) == 1 else ast.BoolOp(condition.op, rest)
+        yield Replacement("condition dropped", shorter)
 
 
 def _other_constants(value: Any) -> Iterator[Replacement]:
     """Yield other values for a constant: the opposite, one more, one less."""
     if isinstance(value, bool):
-        yield "constant", ast.Constant(not value)
+        yield Replacement("constant", ast.Constant(not value))
     elif isinstance(value, int):
-        yield "off by one", ast.Constant(value + 1)
+        yield Replacement("off by one", ast.Constant(value + 1))
         if value == 0:
-            yield "off by one", ast.UnaryOp(ast.USub(), ast.Constant(1))
+            less: ast.expr = ast.UnaryOp(ast.USub(), ast.Constant(1))
         else:
-            yield "off by one", ast.Constant(value - 1)
+            less = ast.Constant(value - 1)
+        yield Replacement("off by one", less)
     elif isinstance(value, float):
-        yield "constant", ast.Constant(value * 1.5 + 0.5)
+        yield Replacement("constant", ast.Constant(value * 1.5 + 0.5))
 
 
 def _other_calls(call: ast.Call) -> Iterator[Replacement]:
@@ -424,41 +473,53 @@ def _other_calls(call: ast.Call) -> Iterator[Replacement]:
         yield from _fewer_types(call)
         return
     if isinstance(call.func, ast.Attribute) and name.partition(".")[0] not in MODULES:
-        yield "call dropped", call.func.value
+        yield Replacement("call dropped", call.func.value)
     elif len(call.args) == 1 and not call.keywords:
-        yield "call dropped", call.args[0]
+        yield Replacement("call dropped", call.args[0])
     if name == "range":
         yield from _other_ranges(call)
         return
     arguments = call.args
     for index in range(len(arguments)):
-        fewer = _without(arguments, index)
-        yield "argument dropped", ast.Call(call.func, fewer, call.keywords)
+        fewer = ast.Call(call.func, _without_item(arguments, index), call.keywords)
+        yield Replacement("argument dropped", fewer)
     for index in range(len(arguments) - 1):
-        exchanged = list(arguments)
-        exchanged[index : index + 2] = [arguments[index + 1], arguments[index]]
-        yield "arguments exchanged", ast.Call(call.func, exchanged, call.keywords)
+        exchanged = _with_neighbours_exchanged(arguments, index)
+        other = ast.Call(call.func, exchanged, call.keywords)
+        yield Replacement("arguments exchanged", other)
     for index in range(len(call.keywords)):
-        fewer_keywords = _without(call.keywords, index)
-        yield "keyword dropped", ast.Call(call.func, arguments, fewer_keywords)
+        fewer = ast.Call(call.func, arguments, _without_item(call.keywords, index))
+        yield Replacement("keyword dropped", fewer)
 
 
 def _fewer_types(call: ast.Call) -> Iterator[Replacement]:
     """Yield `isinstance(x, (A, B))` with one type less."""
-    if len(call.args) != 2 or not isinstance(call.args[1], ast.Tuple):
-        return
-    value = call.args[0]
-    for index in range(len(call.args[1].elts)):
-        fewer = ast.Tuple(_without(call.args[1].elts, index), ast.Load())
-        yield "type dropped", ast.Call(call.func, [value, fewer], [])
+    match call.args:
+        case [value, ast.Tuple(elts=types)]:
+            for index in range(len(types)):
+                fewer = ast.Tuple(_without_item(types, index), ast.Load())
+                yield Replacement("type dropped", ast.Call(call.func, [value, fewer], []))
 
 
 def _other_ranges(call: ast.Call) -> Iterator[Replacement]:
-    earlier_stop = ast.BinOp(call.args[-1], ast.Sub(), ast.Constant(1))
-    yield "off by one", ast.Call(call.func, [*call.args[:-1], earlier_stop], [])
-    if len(call.args) == 1:
-        yield "off by one", ast.Call(call.func, [ast.Constant(1), *call.args], [])
+    """Yield `range(n)` that ends one earlier, and that begins at 1."""
+    *before, stop = call.args
+    earlier_stop = ast.BinOp(stop, ast.Sub(), ast.Constant(1))
+    yield Replacement("off by one", ast.Call(call.func, [*before, earlier_stop], []))
+    if not before:
+        yield Replacement("off by one", ast.Call(call.func, [ast.Constant(1), stop], []))
 
 
-def _without(items: Sequence[Any], index: int) -> list[Any]:
-    return [*items[:index], *items[index + 1 :]]
+def _without_item(items: Sequence[Any], index: int) -> list[Any]:
+    """A new list without the item at this index."""
+    rest = list(items)
+    del rest[index]
+    return rest
+
+
+def _with_neighbours_exchanged(items: Sequence[Any], index: int) -> list[Any]:
+    """A new list in which the item at this index and the next one have changed places."""
+    exchanged = list(items)
+    exchanged[index] = items[index + 1]
+    exchanged[index + 1] = items[index]
+    return exchanged

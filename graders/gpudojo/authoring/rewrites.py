@@ -6,7 +6,7 @@ import ast
 import copy
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from gpudojo.authoring.variants import (
     Variant,
@@ -30,14 +30,19 @@ TURNED_ROUND: Final[dict[type[ast.cmpop], type[ast.cmpop]]] = {
 # Functions that see names as texts: what they are called in may not be renamed.
 SEE_NAMES: Final = ("locals", "vars", "eval", "exec", "globals")
 
-# A kind of rewrite, and the node or statements that do the same.
-OtherWords = tuple[str, Any]
+
+class OtherWords(NamedTuple):
+    """What does the same as a node."""
+
+    kind: str  # of rewrite: "early return"
+    other: Any  # a node, or a list of statements
 
 
-def rewrites(source: str, solution: str, functions: Sequence[str]) -> list[Variant]:
+def make_rewrites(source: str, solution: str, functions: Sequence[str]) -> list[Variant]:
     """Return the solution in other words, each time by one kind of rewrite.
 
-    A kind is applied wherever there is a place for it; one that changes nothing is left out.
+    `source` is its text, `solution` its name, and `functions` are those that students write. A kind
+    is applied wherever there is a place for it; one that changes nothing is left out.
     """
     plain = ast.unparse(parse_solution(source)) + "\n"
     defined = set()
@@ -45,15 +50,15 @@ def rewrites(source: str, solution: str, functions: Sequence[str]) -> list[Varia
         defined.update(names_bound_by(statement))
     concerned = tuple(name for name in functions if name in defined)
     digest = digest_of(text_of_tree(ast.parse(plain)))
-    found = [Variant(solution, "comments and layout", concerned, "", plain, digest)]
+    variants = [Variant(solution, "comments and layout", concerned, "", plain, digest)]
     for kind in KINDS:
         tree = ast.fix_missing_locations(_Rewriter(kind).visit(ast.parse(plain)))
         changed = ast.unparse(tree) + "\n"
         if changed != plain:
             diff = changed_lines(plain, changed)
             digest = digest_of(text_of_tree(tree))
-            found.append(Variant(solution, kind, concerned, diff, changed, digest))
-    return found
+            variants.append(Variant(solution, kind, concerned, diff, changed, digest))
+    return variants
 
 
 class _Rewriter(ast.NodeTransformer):
@@ -69,35 +74,47 @@ class _Rewriter(ast.NodeTransformer):
         node = self.generic_visit(node)
         if isinstance(node, ast.Module) and self.kind in WHOLE_FILE:
             WHOLE_FILE[self.kind](node)
-        for kind, other in _other_words(node):
-            if kind == self.kind:
-                return other
+        for words in _other_words(node):
+            if words.kind == self.kind:
+                return words.other
         return node
 
 
 def _other_words(node: ast.AST) -> Iterator[OtherWords]:
-    """Yield the node or statements that do the same, by the kind of rewrite.
+    """Yield what does the same as a node, for every kind of rewrite that fits.
 
     The node itself is not changed.
     """
     match node:
-        # Functions, branches and `with`.
         case ast.FunctionDef():
             yield from _other_functions(node)
+        case ast.stmt():
+            yield from _other_statements(node)
+        case ast.IfExp(test=test, body=one, orelse=other):
+            negated = ast.UnaryOp(ast.Not(), test)
+            yield OtherWords("branches exchanged", ast.IfExp(negated, other, one))
+        case ast.Compare(left=left, ops=[operator], comparators=[right]):
+            yield from _other_comparisons(left, operator, right)
+        case ast.Call(keywords=[_, _, *_] as keywords):
+            if all(keyword.arg and _can_move(keyword.value) for keyword in keywords):
+                call = ast.Call(node.func, node.args, keywords[::-1])
+                yield OtherWords("order of keywords", call)
+        case ast.JoinedStr():
+            yield from _other_texts(node)
+
+
+def _other_statements(statement: ast.stmt) -> Iterator[OtherWords]:
+    """Yield what does the same as a statement other than a definition."""
+    match statement:
         case ast.Return(value=ast.expr() as value) if not _can_move(value):
             yield from _other_returns(value)
-        case ast.If(test=test, body=body, orelse=[first, *_] as orelse):
-            if isinstance(body[-1], ast.Return):
-                yield "early return", [ast.If(test, body, []), *orelse]
-            if not isinstance(first, ast.If):
-                yield "branches exchanged", ast.If(ast.UnaryOp(ast.Not(), test), orelse, body)
-        case ast.IfExp(test=test, body=one, orelse=other):
-            yield "branches exchanged", ast.IfExp(ast.UnaryOp(ast.Not(), test), other, one)
+        case ast.If(orelse=[_, *_]):
+            yield from _other_branches(statement)
         case ast.With(items=[item], body=[ast.With(items=inner_items, body=body)]):
-            yield "with statements", ast.With([item, *inner_items], body)
+            yield OtherWords("with statements", ast.With([item, *inner_items], body))
         case ast.With(items=[item, *others], body=body) if others:
-            yield "with statements", ast.With([item], [ast.With(others, body)])
-        # Assignments.
+            inner = ast.With(others, body)
+            yield OtherWords("with statements", ast.With([item], [inner]))
         case ast.Assign(targets=[ast.Name(id=name)], value=value):
             yield from _other_assignments(name, value)
         case ast.Assign(targets=[ast.Tuple(elts=targets)], value=ast.Tuple(elts=values)):
@@ -105,23 +122,16 @@ def _other_words(node: ast.AST) -> Iterator[OtherWords]:
                 split = []
                 for target, value in zip(targets, values, strict=True):
                     split.append(ast.Assign([target], value))
-                yield "tuple assignment split", split
+                yield OtherWords("tuple assignment split", split)
         case ast.AugAssign(target=ast.Name(id=name), op=operator, value=value):
             if _is_number(value):
-                total = ast.BinOp(_load(name), operator, value)
-                yield "augmented assignment unfolded", ast.Assign([_store(name)], total)
-        # Comparisons, loops, calls and texts.
-        case ast.Compare(left=left, ops=[operator], comparators=[right]):
-            yield from _other_comparisons(left, operator, right)
+                total = ast.BinOp(_name_to_read(name), operator, value)
+                assignment = ast.Assign([_name_to_bind(name)], total)
+                yield OtherWords("augmented assignment unfolded", assignment)
         case ast.For(target=target, iter=iterated, body=body, orelse=orelse):
-            pair = ast.Tuple([_store("number_"), target], ast.Store())
-            numbered = ast.Call(_load("enumerate"), [iterated], [])
-            yield "loop with enumerate", ast.For(pair, numbered, body, orelse)
-        case ast.Call(func=function, args=args, keywords=[_, _, *_] as keywords):
-            if all(keyword.arg and _can_move(keyword.value) for keyword in keywords):
-                yield "order of keywords", ast.Call(function, args, keywords[::-1])
-        case ast.JoinedStr():
-            yield from _other_texts(node)
+            pair = ast.Tuple([_name_to_bind("number_"), target], ast.Store())
+            numbered = ast.Call(_name_to_read("enumerate"), [iterated], [])
+            yield OtherWords("loop with enumerate", ast.For(pair, numbered, body, orelse))
 
 
 def _other_functions(function: ast.FunctionDef) -> Iterator[OtherWords]:
@@ -131,33 +141,50 @@ def _other_functions(function: ast.FunctionDef) -> Iterator[OtherWords]:
     arguments = hinted.args
     for argument in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs):
         argument.annotation = argument.annotation or ast.Constant("object")
-    yield "type hints", hinted
+    yield OtherWords("type hints", hinted)
     bare = copy.copy(function)
     first, *rest = function.body
     if rest and is_text(first):
         bare.body = rest
-    yield "docstring removed", bare
+    yield OtherWords("docstring removed", bare)
+
+
+def _other_branches(statement: ast.If) -> Iterator[OtherWords]:
+    """Yield an `if` with `else` as an early return, and with its branches exchanged."""
+    test = statement.test
+    body = statement.body
+    orelse = statement.orelse
+    if isinstance(body[-1], ast.Return):
+        yield OtherWords("early return", [ast.If(test, body, []), *orelse])
+    if not isinstance(orelse[0], ast.If):
+        negated = ast.UnaryOp(ast.Not(), test)
+        yield OtherWords("branches exchanged", ast.If(negated, orelse, body))
 
 
 def _other_returns(value: ast.expr) -> Iterator[OtherWords]:
     """Yield a `return` with a variable, with an early return, or with a loop."""
-    assignment = ast.Assign([_store("answer")], value)
-    yield "temporary variable", [assignment, ast.Return(_load("answer"))]
+    assignment = ast.Assign([_name_to_bind("answer")], value)
+    return_answer = ast.Return(_name_to_read("answer"))
+    yield OtherWords("temporary variable", [assignment, return_answer])
     if isinstance(value, ast.IfExp):
         first = ast.If(value.test, [ast.Return(value.body)], [])
-        yield "early return", [first, ast.Return(value.orelse)]
+        yield OtherWords("early return", [first, ast.Return(value.orelse)])
     loop = _loop_of_comprehension("collected", value)
     if loop:
-        yield "comprehension to loop", [*loop, ast.Return(_load("collected"))]
+        return_list = ast.Return(_name_to_read("collected"))
+        yield OtherWords("comprehension to loop", [*loop, return_list])
 
 
 def _other_assignments(name: str, value: ast.expr) -> Iterator[OtherWords]:
+    """Yield a `def` for a lambda that gets a name, and a loop for a comprehension that does."""
     if isinstance(value, ast.Lambda):
-        heading = f"def {name}({ast.unparse(value.args)}):"
-        yield "lambda to def", ast.parse(f"{heading}\n    return {ast.unparse(value.body)}").body
+        parameters = ast.unparse(value.args)
+        result = ast.unparse(value.body)
+        function = ast.parse(f"def {name}({parameters}):\n    return {result}")
+        yield OtherWords("lambda to def", function.body)
     loop = _loop_of_comprehension(name, value)
     if loop:
-        yield "comprehension to loop", loop
+        yield OtherWords("comprehension to loop", loop)
 
 
 def _other_comparisons(
@@ -166,10 +193,10 @@ def _other_comparisons(
     """Yield a comparison turned round: `b > a` for `a < b`, `not a is b` for `a is not b`."""
     if isinstance(operator, ast.IsNot):
         same = ast.Compare(left, [ast.Is()], [right])
-        yield "comparison turned round", ast.UnaryOp(ast.Not(), same)
+        yield OtherWords("comparison turned round", ast.UnaryOp(ast.Not(), same))
     elif type(operator) in TURNED_ROUND and _can_move(left):
         turned = TURNED_ROUND[type(operator)]()
-        yield "comparison turned round", ast.Compare(right, [turned], [left])
+        yield OtherWords("comparison turned round", ast.Compare(right, [turned], [left]))
 
 
 def _other_texts(text: ast.JoinedStr) -> Iterator[OtherWords]:
@@ -185,14 +212,14 @@ def _other_texts(text: ast.JoinedStr) -> Iterator[OtherWords]:
         elif isinstance(part, ast.Constant):
             template += str(part.value).replace("{", "{{").replace("}", "}}")
     function = ast.Attribute(ast.Constant(template), "format")
-    yield "f-string to format", ast.Call(function, values, [])
+    yield OtherWords("f-string to format", ast.Call(function, values, []))
 
 
-def _load(name: str) -> ast.Name:
+def _name_to_read(name: str) -> ast.Name:
     return ast.Name(name, ast.Load())
 
 
-def _store(name: str) -> ast.Name:
+def _name_to_bind(name: str) -> ast.Name:
     return ast.Name(name, ast.Store())
 
 
@@ -220,15 +247,13 @@ def _loop_of_comprehension(name: str, value: ast.expr) -> list[ast.stmt]:
 
     There are none where they might do something else.
     """
-    match value:
-        case ast.ListComp(elt=element, generators=[ast.comprehension(is_async=0) as generator]):
-            pass
-        case _:
-            return []
-    if name in names_in(generator.iter):
+    if not isinstance(value, ast.ListComp) or len(value.generators) > 1:
+        return []
+    generator = value.generators[0]
+    if generator.is_async or name in names_in(generator.iter):
         return []
     # The loop's own names get others: in a comprehension they are seen nowhere else.
-    copied = [copy.deepcopy(node) for node in (element, generator.target, *generator.ifs)]
+    copied = [copy.deepcopy(node) for node in (value.elt, generator.target, *generator.ifs)]
     own_names = names_in(generator.target)
     for part in copied:
         for node in ast.walk(part):
@@ -240,11 +265,11 @@ def _loop_of_comprehension(name: str, value: ast.expr) -> list[ast.stmt]:
                 node.id = f"each_{node.id}"
     new_element, target, *conditions = copied
     # The loop, built from the inside out.
-    append = ast.Call(ast.Attribute(_load(name), "append"), [new_element], [])
+    append = ast.Call(ast.Attribute(_name_to_read(name), "append"), [new_element], [])
     body: list[ast.stmt] = [ast.Expr(append)]
     for condition in reversed(conditions):
         body = [ast.If(condition, body, [])]
-    empty_list = ast.Assign([_store(name)], ast.List([], ast.Load()))
+    empty_list = ast.Assign([_name_to_bind(name)], ast.List([], ast.Load()))
     return [empty_list, ast.For(target, generator.iter, body, [])]
 
 
@@ -276,6 +301,7 @@ def _names_of_its_own(function: ast.FunctionDef) -> set[str]:
 
 
 def _rename_locals(file: ast.Module) -> None:
+    """Give other names to what each function binds for itself."""
     for function in file.body:
         if not isinstance(function, ast.FunctionDef):
             continue
@@ -299,21 +325,28 @@ def _extract_helpers(file: ast.Module) -> None:
     for function in _plain_functions(file):
         helper = copy.copy(function)
         helper.name = f"_work_of_{function.name}"
-        parameters = function.args
-        arguments = [each.arg for each in (*parameters.posonlyargs, *parameters.args)]
-        if parameters.vararg:
-            arguments.append(f"*{parameters.vararg.arg}")
-        arguments += [f"{each.arg}={each.arg}" for each in parameters.kwonlyargs]
-        if parameters.kwarg:
-            arguments.append(f"**{parameters.kwarg.arg}")
-        call = ast.parse(f"{helper.name}({', '.join(arguments)})", mode="eval").body
+        arguments = ", ".join(_own_arguments(function.args))
+        call = ast.parse(f"{helper.name}({arguments})", mode="eval").body
         function.body = [ast.Return(call)]
         file.body.insert(file.body.index(function), helper)
+
+
+def _own_arguments(parameters: ast.arguments) -> list[str]:
+    """Return how a function passes on all that it was called with, an argument each."""
+    arguments = [each.arg for each in (*parameters.posonlyargs, *parameters.args)]
+    if parameters.vararg:
+        arguments.append(f"*{parameters.vararg.arg}")
+    for each in parameters.kwonlyargs:
+        arguments.append(f"{each.arg}={each.arg}")
+    if parameters.kwarg:
+        arguments.append(f"**{parameters.kwarg.arg}")
+    return arguments
 
 
 def _pass_by_keyword(file: ast.Module) -> None:
     """Pass arguments by keyword to the file's own functions, and the device to `to`."""
     parameters_of = {function.name: function.args for function in _plain_functions(file)}
+    # A name that is bound twice may be something other than the function.
     times_bound: Counter[str] = Counter()
     for node in ast.walk(file):
         if isinstance(node, ast.stmt):

@@ -37,10 +37,13 @@ def choose_variants(
 
     With a limit there are so many, evenly from all solutions.
     """
-    ranked = [sorted(each, key=lambda variant: variant.name) for each in variants_by_solution]
+    sorted_by_name = []
+    for variants in variants_by_solution:
+        sorted_by_name.append(sorted(variants, key=lambda variant: variant.name))
     by_source: dict[str, Variant] = {}
-    for rank in itertools.zip_longest(*ranked):
-        for variant in rank:
+    # The first of each solution, then the second of each, and so on.
+    for round_of_variants in itertools.zip_longest(*sorted_by_name):
+        for variant in round_of_variants:
             if variant is not None:
                 by_source.setdefault(variant.source, variant)
     return list(by_source.values())[:limit]
@@ -59,8 +62,9 @@ def changed_lines(before: str, after: str) -> str:
     new = [line.strip() for line in after.splitlines()]
     lines = []
     for line in difflib.unified_diff(old, new, n=0, lineterm=""):
-        is_heading = line[:3] in ("---", "+++")
-        if not is_heading and line[0] in "+-" and len(line) > 1:
+        is_change = line[0] in "+-" and len(line) > 1
+        is_heading = line.startswith(("---", "+++"))
+        if is_change and not is_heading:
             lines.append(line)
     return "\n".join(lines)
 
@@ -71,7 +75,8 @@ def text_of_tree(node: Any) -> str:
     `ast.unparse` and `ast.dump` are not.
     """
     if isinstance(node, list):
-        return f"[{' '.join(map(text_of_tree, node))}]"
+        texts = [text_of_tree(each) for each in node]
+        return f"[{' '.join(texts)}]"
     if not isinstance(node, ast.AST):
         return repr(node)
     fields = []
@@ -82,7 +87,9 @@ def text_of_tree(node: Any) -> str:
 
 
 def digest_of(*texts: str) -> str:
-    return hashlib.sha256("\n".join(texts).encode()).hexdigest()[:10]
+    """Return ten letters that differ where one of the texts does."""
+    whole = "\n".join(texts)
+    return hashlib.sha256(whole.encode()).hexdigest()[:10]
 
 
 def is_text(node: ast.AST) -> bool:
@@ -104,4 +111,9 @@ def names_bound_by(statement: ast.stmt) -> list[str]:
 
 
 def names_in(node: ast.AST) -> set[str]:
-    return {each.id for each in ast.walk(node) if isinstance(each, ast.Name)}
+    """Return every name that is read or bound in a node; attributes are none."""
+    names = set()
+    for each in ast.walk(node):
+        if isinstance(each, ast.Name):
+            names.add(each.id)
+    return names

@@ -12,13 +12,13 @@ import click
 from rich.console import Console
 from rich.table import Table
 
-from gpudojo.authoring import new as sampling
+from gpudojo.authoring import sample_class
 from gpudojo.authoring.new import (
     Plan,
     Surroundings,
     day_files,
     exercise_files,
-    surroundings,
+    find_surroundings,
     write_new,
 )
 from gpudojo.cli.options import (
@@ -91,7 +91,7 @@ def _write_files(
     """Write new files into the repository, and print their paths."""
     root = (root or find_repository()).resolve()
     is_here = Path.cwd().is_relative_to(root)
-    for path in write_new(root, make_files(surroundings(root))):
+    for path in write_new(root, make_files(find_surroundings(root))):
         click.echo(f"written: {path if is_here else root / path}")
 
 
@@ -111,10 +111,10 @@ def sample(folder: Path, students: int, seed: int, day: str, root: Path | None) 
     if folder.exists() and any(folder.iterdir()):
         raise click.ClickException(f"{folder} is not empty")
     with explain_write_errors(folder):
-        known = sampling.corpus(root or find_repository(), day)
+        corpus = sample_class.read_corpus(root or find_repository(), day)
         folder.mkdir(parents=True, exist_ok=True)
-        for made in sampling.sample(known, students, seed):
-            sampling.hand_in(made, folder)
+        for submission in sample_class.sample_submissions(corpus, students, seed):
+            sample_class.hand_in(submission, folder)
     click.echo(f"{students} submissions in {folder}")
 
 
@@ -176,9 +176,9 @@ def lint(
 def _examine_day(day: str, root: Path, quick: bool) -> bool:
     """Print what is wrong with a day; True if it is not ready for students."""
     # Only here: `dojo new` does not need the grading engine.
-    from gpudojo.authoring.lint import lint as examine
+    from gpudojo.authoring.lint import lint_day
 
-    report = examine(day, root, quick)
+    report = lint_day(day, root, quick)
     console = Console(highlight=False)
     headings = ("points", "functions", "checks", "wrong")
     table = _make_table(f"dojo lint: {day}", console, headings, 13)
@@ -251,7 +251,7 @@ def _grade_mutants(
         console.print(exercise.stem, style="bold")
         try:
             with Display(console) as display:
-                row = fairness.examine(day, exercise, root, out, display, jobs, limit)
+                row = fairness.examine_exercise(day, exercise, root, out, display, jobs, limit)
         except KeyboardInterrupt:
             click.echo("\nStopped. Run the same command again to resume.", err=True)
             raise SystemExit(130) from None
@@ -266,7 +266,7 @@ def _grade_mutants(
         sums.update(numbers)
         table.add_row(row.stem, *(str(numbers[heading]) for heading in headings))
         problems += _problems_of_variants(row)
-        survivors += fairness.as_entries(row)
+        survivors += fairness.entries_for_alive_mutants(row)
     _set_footer(table, ["total", *(str(sums[heading]) for heading in headings)])
     console.print(table)
     for text in problems:

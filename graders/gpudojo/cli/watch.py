@@ -236,11 +236,11 @@ def _print_lessons(exercises: Sequence[Exercise]) -> None:
 
 def _remake_lessons(day: str, exercises: Sequence[Exercise]) -> None:
     """Run the snippets of lessons, write what they did into them, and print what changed."""
-    from gpudojo.authoring.lint import remake  # only here: it needs torch
+    from gpudojo.authoring.lesson_records import remake_lesson  # only here: it needs torch
 
     has_changed = False
     for exercise in exercises:
-        path = remake(day, exercise.stem)
+        path = remake_lesson(day, exercise.stem)
         if path is not None:
             click.echo(f"written: {path}")
             has_changed = True

@@ -13,13 +13,13 @@ import pytest
 from gpudojo.authoring.fairness import (
     EQUIVALENT,
     Equivalent,
-    Known,
+    KnownMutant,
     all_mutants,
-    doubtful,
-    equivalents,
-    examine,
+    doubtful_entries,
+    examine_exercise,
+    read_equivalents,
 )
-from gpudojo.authoring.lint import graded, paid_for_nothing
+from gpudojo.authoring.lint_solutions import grade_on_virtual_device, paid_for_nothing
 from gpudojo.grading.call import Call, torch, try_scenarios
 from gpudojo.grading.checks import Ran, describe_call, runs, same_as_reference
 from gpudojo.grading.references import ReferenceSolution
@@ -151,9 +151,9 @@ def test_a_run_that_was_stopped_is_resumed(tmp_path: Path) -> None:
     exercise = next(each for each in exercises_of("day8") if each.stem.startswith("12"))
     first = Stopping(after=4)
     with pytest.raises(KeyboardInterrupt):
-        examine("day8", exercise, ROOT, tmp_path, first, jobs=2, limit=12)
+        examine_exercise("day8", exercise, ROOT, tmp_path, first, jobs=2, limit=12)
     second = Stopping()
-    row = examine("day8", exercise, ROOT, tmp_path, second, jobs=2, limit=12)
+    row = examine_exercise("day8", exercise, ROOT, tmp_path, second, jobs=2, limit=12)
     assert second.known >= 4
     assert second.known + second.ran == row.mutants + row.rewrites
     assert (row.alive, row.failing) == ([], [])
@@ -191,7 +191,10 @@ def test_a_check_that_pays_for_nothing_is_found(tmp_path: Path) -> None:
     (function,) = exercise.functions
     del function.checks[-1]
     assert list(paid_for_nothing(exercise, REFERENCE, ReferenceSolution(path, keep=True))) == []
-    assert sum(result.points for result in graded(exercise, function, path, None)) == 1
+    assert (
+        sum(result.points for result in grade_on_virtual_device(exercise, function, path, None))
+        == 1
+    )
 
 
 def test_an_entry_that_is_stale_or_gives_no_reason_is_refused(tmp_path: Path) -> None:
@@ -201,16 +204,21 @@ def test_an_entry_that_is_stale_or_gives_no_reason_is_refused(tmp_path: Path) ->
     ((*made,),) = all_mutants("day9", exercise, tmp_path)
     alike = next(one for one in made if one.diff == ALIKE)
     good = Equivalent(
-        STEM, "float() of a float is the same", [Known(alike.name, alike.diff)], "an int is as good"
+        STEM,
+        "float() of a float is the same",
+        [KnownMutant(alike.name, alike.diff)],
+        "an int is as good",
     )
 
     def said(entry: Equivalent) -> list[str]:
-        return [found.text for found in doubtful(exercise, [entry], made, tmp_path, "day9")]
+        return [found.text for found in doubtful_entries(exercise, [entry], made, tmp_path, "day9")]
 
     assert said(good) == []
-    (text,) = said(msgspec.structs.replace(good, mutants=[Known("reference-0123456789", ALIKE)]))
+    (text,) = said(
+        msgspec.structs.replace(good, mutants=[KnownMutant("reference-0123456789", ALIKE)])
+    )
     assert "there is no such mutant any more: reference-0123456789" in text
-    (text,) = said(msgspec.structs.replace(good, mutants=[Known(alike.name, SIGNED)]))
+    (text,) = said(msgspec.structs.replace(good, mutants=[KnownMutant(alike.name, SIGNED)]))
     assert "there is no such mutant any more" in text
     (text,) = said(msgspec.structs.replace(good, why=" "))
     assert text.endswith("give a reason in a sentence")
@@ -220,23 +228,23 @@ def test_an_entry_that_is_stale_or_gives_no_reason_is_refused(tmp_path: Path) ->
 
 def test_a_file_that_is_not_one_of_entries_is_refused(tmp_path: Path) -> None:
     path = tmp_path / EQUIVALENT
-    assert equivalents(path) == []
+    assert read_equivalents(path) == []
     for text in ("[[equivalent]]\nexercise = 'x'\n", "[[equivalent]]\nbecause = 1\n", "["):
         path.write_text(text, encoding="utf-8")
         with pytest.raises(BadClass, match=EQUIVALENT):
-            equivalents(path)
+            read_equivalents(path)
 
 
 @pytest.mark.parametrize("exercise", exercises_of("day8"), ids=lambda exercise: exercise.stem)
 def test_every_entry_of_day8_is_about_a_mutant_and_has_a_reason(exercise: Exercise) -> None:
     entries = [
         each
-        for each in equivalents(ROOT / "tests" / "day8" / EQUIVALENT)
+        for each in read_equivalents(ROOT / "tests" / "day8" / EQUIVALENT)
         if each.exercise == exercise.stem
     ]
     named = {one.name.rpartition("-")[0] for entry in entries for one in entry.mutants}
     made = [one for each in all_mutants("day8", exercise, ROOT, named) for one in each]
-    assert [found.text for found in doubtful(exercise, entries, made, ROOT, "day8")] == []
+    assert [found.text for found in doubtful_entries(exercise, entries, made, ROOT, "day8")] == []
 
 
 @pytest.mark.slow
@@ -247,6 +255,6 @@ def test_every_entry_of_day8_is_about_a_mutant_and_has_a_reason(exercise: Exerci
 def test_no_mutant_of_day8_passes_without_a_reason_and_no_rewrite_fails(
     exercise: Exercise, tmp_path: Path
 ) -> None:
-    row = examine("day8", exercise, ROOT, tmp_path, Stopping(), jobs=2, limit=LIMIT)
+    row = examine_exercise("day8", exercise, ROOT, tmp_path, Stopping(), jobs=2, limit=LIMIT)
     assert [(one.name, one.diff) for one in row.alive] == []
     assert [(one.name, check.id) for one, check in row.failing] == []

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
-from gpudojo.authoring import lint
-from gpudojo.authoring.lint import filled, problems
+from gpudojo.authoring import lesson_records, lint
+from gpudojo.authoring.lesson_records import fill_lesson, lesson_problems
 from gpudojo.cli import main
 from gpudojo.model import catalogue, lessons
 from gpudojo.model.catalogue import Day, exercises_of, registered_days
@@ -25,14 +25,14 @@ def snippet(code: str, options: str = "", name: str = "right") -> str:
 
 def block(source: str) -> str:
     (found,) = (
-        one.recorded for one in lessons.snippets(filled(source)) if one.recorded is not None
+        one.recorded for one in lessons.snippets(fill_lesson(source)) if one.recorded is not None
     )
     return found
 
 
 @pytest.mark.parametrize("exercise", exercises_of("day8"), ids=lambda exercise: exercise.number)
 def test_every_lesson_is_as_its_snippets_run_now_and_shows_no_solution(exercise: Exercise) -> None:
-    assert list(problems("day8", exercise.stem, ROOT)) == []
+    assert list(lesson_problems("day8", exercise.stem, ROOT)) == []
 
 
 def test_a_table_has_a_row_for_each_line_that_did_something() -> None:
@@ -73,13 +73,13 @@ def test_a_setup_that_fails_is_told_and_what_it_prints_is_not_shown() -> None:
 @pytest.mark.parametrize("options", [" gpus=many", " gpus=0", " memory=much"])
 def test_options_that_are_none(options: str) -> None:
     with pytest.raises(BadDay, match="snippet 'right', line 3"):
-        filled(snippet("pass", options))
+        fill_lesson(snippet("pass", options))
 
 
 def test_filling_again_changes_nothing() -> None:
-    once = filled(snippet('import torch\nprint(torch.rand(1, device="cuda").item())'))
+    once = fill_lesson(snippet('import torch\nprint(torch.rand(1, device="cuda").item())'))
     assert "printed: " in once
-    assert filled(once) == once
+    assert fill_lesson(once) == once
 
 
 @pytest.fixture
@@ -89,7 +89,7 @@ def lesson(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     here = registered_days()["day8"].folder / lessons.LESSONS_FOLDER / f"{STEM}.md"
     (folder / lessons.LESSONS_FOLDER).mkdir(parents=True)
     made = Path(shutil.copy(here, folder / lessons.LESSONS_FOLDER))
-    for module in (catalogue, lessons, lint):
+    for module in (catalogue, lessons, lesson_records):
         monkeypatch.setattr(
             module, "registered_days", lambda: {"day8": Day("day8", "gpudojo.days.day8", folder)}
         )
@@ -124,21 +124,21 @@ def test_lint_says_what_is_wrong(lesson: Path, before: str, after: str, found: s
     source = lesson.read_text(encoding="utf-8")
     assert before in source
     lesson.write_text(source.replace(before, after), encoding="utf-8")
-    said = list(problems("day8", STEM, ROOT))
+    said = list(lesson_problems("day8", STEM, ROOT))
     assert any(found in text for text in said), said
 
 
 def test_a_day_with_lessons_has_one_for_each_exercise_and_a_day_may_have_none(lesson: Path) -> None:
     lesson.unlink()
-    assert list(problems("day8", STEM, ROOT)) == [f"it has no lesson lessons/{STEM}.md"]
+    assert list(lesson_problems("day8", STEM, ROOT)) == [f"it has no lesson lessons/{STEM}.md"]
     lesson.parent.rmdir()
-    assert list(problems("day8", STEM, ROOT)) == []
+    assert list(lesson_problems("day8", STEM, ROOT)) == []
 
 
 def test_lint_reports_them_with_the_exercise(lesson: Path) -> None:
     lesson.write_text(lesson.read_text(encoding="utf-8").replace("0.27", "0.28"), encoding="utf-8")
     exercise = next(each for each in exercises_of("day8") if each.stem == STEM)
-    row = lint.examined(exercise, "day8", ROOT, (), quick=True)
+    row = lint.lint_exercise(exercise, "day8", ROOT, (), quick=True)
     assert [finding.text for finding in row.findings if "out of date" in finding.text]
 
 

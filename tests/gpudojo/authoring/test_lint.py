@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
-from gpudojo.authoring import lint
-from gpudojo.authoring.lint import solutions
+from gpudojo.authoring import lint, lint_declarations
+from gpudojo.authoring.kept_solutions import kept_solutions
 from gpudojo.cli import main
 from gpudojo.model.catalogue import Day
 from gpudojo.model.exercise import Exercise, Failed, Seen
@@ -23,7 +23,8 @@ STEM = "01_checking_device"
 def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A repository with one exercise, all as it should be."""
     exercise = next(e for e in lint.exercises_of("day8") if e.stem == STEM)
-    monkeypatch.setattr(lint, "exercises_of", lambda name: (exercise,))
+    for module in (lint, lint_declarations):
+        monkeypatch.setattr(module, "exercises_of", lambda name: (exercise,))
     for folder in (f"reference/day8/{STEM}.py", f"exercises/day8/{STEM}.py"):
         (tmp_path / folder).parent.mkdir(parents=True)
     source = (ROOT / "reference" / "day8" / f"{STEM}.py").read_text(encoding="utf-8")
@@ -35,11 +36,11 @@ def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def problems(root: Path, quick: bool = True) -> list[str]:
-    return [finding.text for finding in lint.lint("day8", root, quick).problems]
+    return [finding.text for finding in lint.lint_day("day8", root, quick).problems]
 
 
 def test_a_good_exercise_has_no_problems_and_missing_ones_are_a_warning(repository: Path) -> None:
-    report = lint.lint("day8", repository)
+    report = lint.lint_day("day8", repository)
     assert report.problems == []
     (warning,) = [f.text for f in report.findings if "are missing" in f.text]
     assert (
@@ -124,7 +125,7 @@ def test_solutions_may_share_a_file(repository: Path) -> None:
         '"""For all of them."""\n\nimport torch\n\n\n# passes\ndef select_device(prefer=None): ...\n\n\n'
         "# fails: select_device::runs as -\ndef select_device(prefer=None):\n    raise ValueError\n"
     )
-    first, second = [one for one in solutions(folder) if one.where.startswith("solutions_")]
+    first, second = [one for one in kept_solutions(folder) if one.where.startswith("solutions_")]
     assert (first.where, first.wrong) == (f"solutions_{STEM}.py, line 6", False)
     assert "import torch" in first.source
     assert "ValueError" not in first.source
@@ -143,7 +144,7 @@ def test_what_an_exercise_says_of_itself() -> None:
         """It is first."""
         raise Failed("", "")
 
-    assert [finding.text for finding in lint.declared(exercise)] == [
+    assert [finding.text for finding in lint_declarations.declaration_findings(exercise)] == [
         "`f` has no hints",
         "`f` has no probes or no checks",
         "f::first needs 'later', not judged before it",
@@ -157,7 +158,11 @@ def test_misconceptions_are_found_where_checks_name_them() -> None:
         "def check():\n    helper(1, 'by-position')\n    raise Failed('no-key', '', 3, 'fourth' if x else None)\n"
         "def other():\n    raise Failed('a', 'b', misconception=x and 'by-name')\n"
     )
-    assert sorted(key for key, _ in lint.keys_in(source)) == ["by-name", "by-position", "fourth"]
+    assert sorted(key for key, _ in lint_declarations.misconception_keys_in(source)) == [
+        "by-name",
+        "by-position",
+        "fourth",
+    ]
 
 
 def test_misconceptions_are_searched_in_packages_too(
@@ -167,9 +172,11 @@ def test_misconceptions_are_searched_in_packages_too(
     source = "raise Failed('a', 'b', None, 'no-such-mistake')\n"
     (tmp_path / "somewhere" / "checks.py").write_text("\n" + source, encoding="utf-8")
     (tmp_path / "alone.py").write_text(source, encoding="utf-8")
-    monkeypatch.setattr(lint, "registered_days", lambda: {"day8": Day("day8", "x.day8", tmp_path)})
+    monkeypatch.setattr(
+        lint_declarations, "registered_days", lambda: {"day8": Day("day8", "x.day8", tmp_path)}
+    )
     said = "names a misconception 'no-such-mistake' that day8's misconceptions.toml does not have"
-    assert [(f.exercise, f.text) for f in lint.named_mistakes("day8", [])] == [
+    assert [(f.exercise, f.text) for f in lint_declarations.misconception_findings("day8", [])] == [
         ("alone.py", f"line 1 {said}"),
         ("somewhere/checks.py", f"line 2 {said}"),
     ]

@@ -259,7 +259,7 @@ def test_misconceptions_that_cannot_be_read_are_an_error(outside: Path) -> None:
 
 
 def test_a_new_exercise_is_made_in_the_package(outside: Path) -> None:
-    known = new.surroundings(outside.parents[1])
+    known = new.find_surroundings(outside.parents[1])
     assert list(new.exercise_files(new.Plan("day9", "first"), known)) == [
         "reference/day9/01_first.py",
         "exercises/day9/01_first.py",

@@ -18,8 +18,8 @@ from gpudojo.authoring.new import (
     Surroundings,
     day_files,
     exercise_files,
-    shares,
-    surroundings,
+    find_surroundings,
+    share_points,
     write_new,
 )
 from gpudojo.cli import main
@@ -41,9 +41,9 @@ def everything(root: Path) -> set[str]:
 
 
 def test_what_is_here_is_known() -> None:
-    known = surroundings(ROOT)
+    known = find_surroundings(ROOT)
     assert known.clone
-    assert known.folder("day8") == "graders/gpudojo/days/day8"
+    assert known.folder_of("day8") == "graders/gpudojo/days/day8"
     assert known.functions["train_epoch"] == "04_modifying_training_loop_gpu"
     assert "moving_model_to_device" in known.modules["day8"]
     assert known.next_number("day8") == len(known.stems["day8"]) + 1
@@ -76,8 +76,8 @@ def test_of_one_function_and_of_several() -> None:
 @pytest.mark.parametrize("count", [1, 2, 3, 7, 12])
 def test_points_are_shared_out_without_a_remainder(count: int) -> None:
     for points in (3, 4, 5, 100):
-        assert sum(shares(points, count)) == points
-        assert min(shares(points, count)) > 0
+        assert sum(share_points(points, count)) == points
+        assert min(share_points(points, count)) > 0
 
 
 NAMES = st.from_regex(r"[a-z](_?[a-z0-9]){0,29}", fullmatch=True).filter(
@@ -253,7 +253,7 @@ def test_a_disk_that_is_full_leaves_nothing_behind(
 def test_the_commands_speak_in_sentences_and_write_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("gpudojo.cli.authoring.surroundings", lambda root: KNOWN)
+    monkeypatch.setattr("gpudojo.cli.authoring.find_surroundings", lambda root: KNOWN)
 
     def said(*words: str) -> tuple[int, str]:
         result = CliRunner().invoke(main, ["new", *words, "--root", str(tmp_path)])
@@ -279,7 +279,7 @@ def test_the_commands_speak_in_sentences_and_write_nothing(
 
 
 def test_a_repository_whose_code_does_not_run_here_is_refused(tmp_path: Path) -> None:
-    known = surroundings(tmp_path)
+    known = find_surroundings(tmp_path)
     with pytest.raises(CannotBegin, match="this is not the clone of gpudojo that runs here"):
         day_files("day99", known)
     with pytest.raises(CannotBegin, match="the package of day8 is not in this repository but in "):

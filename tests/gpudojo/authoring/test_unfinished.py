@@ -6,8 +6,11 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
-from gpudojo.authoring import lint
-from gpudojo.authoring.lint import Finding, Note, Solution, next_step, notes, too_few_spellings
+from gpudojo.authoring import lint, lint_declarations
+from gpudojo.authoring.findings import Finding
+from gpudojo.authoring.kept_solutions import Solution
+from gpudojo.authoring.lint import Note, next_step, unfinished_notes
+from gpudojo.authoring.lint_solutions import too_few_spellings
 from gpudojo.authoring.new import Plan, Surroundings, exercise_files, write_new
 from gpudojo.cli import main
 from gpudojo.model import catalogue
@@ -29,7 +32,7 @@ def skeleton(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def left(root: Path) -> list[Note]:
-    return notes("day9", Exercise(STEM, "New", 5), root)
+    return unfinished_notes("day9", Exercise(STEM, "New", 5), root)
 
 
 def test_notes_come_in_the_order_of_work(skeleton: Path) -> None:
@@ -85,7 +88,7 @@ def test_no_exercise_of_day_8_has_a_note_left() -> None:
     assert [
         note
         for exercise in catalogue.exercises_of("day8")
-        for note in notes("day8", exercise, root)
+        for note in unfinished_notes("day8", exercise, root)
     ] == []
 
 
@@ -96,12 +99,13 @@ def test_a_wrong_sum_is_a_warning_until_the_exercise_is_finished(
     more = Exercise("13_more", "More", points=3)
     every = (*catalogue.exercises_of("day8"), more)
     note = Note(tmp_path / "module.py", 1, "a hint")
-    monkeypatch.setattr(lint, "exercises_of", lambda name: every)
+    for module in (lint, lint_declarations):
+        monkeypatch.setattr(module, "exercises_of", lambda name: every)
     monkeypatch.setattr(
-        lint, "notes", lambda name, e, root: [note] if e is more and unfinished else []
+        lint, "unfinished_notes", lambda name, e, root: [note] if e is more and unfinished else []
     )
     # Of the others nothing is there, in this folder; only what is said of all and of the new one matters here.
-    report = lint.lint("day8", tmp_path, quick=True)
+    report = lint.lint_day("day8", tmp_path, quick=True)
     (told,) = [finding for finding in report.general if "add up" in finding.text]
     assert told.text.startswith("the points add up to 103, not 100")
     assert told.warning is unfinished

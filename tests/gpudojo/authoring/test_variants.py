@@ -5,9 +5,9 @@ from __future__ import annotations
 import ast
 
 import pytest
-from gpudojo.authoring.lint import idle_answers
-from gpudojo.authoring.mutants import mutants
-from gpudojo.authoring.rewrites import KINDS, rewrites
+from gpudojo.authoring.lint_solutions import idle_answers
+from gpudojo.authoring.mutants import make_mutants
+from gpudojo.authoring.rewrites import KINDS, make_rewrites
 from gpudojo.authoring.variants import Variant, choose_variants
 
 LOOP = '''
@@ -58,7 +58,7 @@ STUB = "def shown(x):\n    '''Given to students.'''\n    return x + 1\n"
 
 @pytest.fixture(scope="module")
 def made() -> list[Variant]:
-    return mutants(LOOP, "loop", ["train", "size"], STUB)
+    return make_mutants(LOOP, "loop", ["train", "size"], STUB)
 
 
 @pytest.mark.parametrize(
@@ -127,7 +127,7 @@ def test_a_mutant_concerns_the_functions_that_use_the_changed_part(made: list[Va
 
 def test_what_compiles_to_the_same_code_is_no_mutant() -> None:
     source = "def f(x):\n    if 1:\n        return x\n    while False:\n        x = 5\n"
-    diffs = [one.diff for one in mutants(source, "s", ["f"])]
+    diffs = [one.diff for one in make_mutants(source, "s", ["f"])]
     assert "-return x\n+x" in diffs
     assert not {"-x = 5", "-x = 5\n+x = 6", "-if 1:\n+if 2:"} & set(diffs)
 
@@ -174,7 +174,7 @@ def work(values, limit=3, *, sign=1):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_rewrite_computes_what_the_original_computes(kind: str) -> None:
-    (changed,) = [one for one in rewrites(WORDS, "words", ["work"]) if one.kind == kind]
+    (changed,) = [one for one in make_rewrites(WORDS, "words", ["work"]) if one.kind == kind]
     assert changed.functions == ("work",)
 
     def answers(source: str) -> list[object]:
@@ -190,7 +190,7 @@ def test_a_rewrite_computes_what_the_original_computes(kind: str) -> None:
 
 def test_a_limit_takes_evenly_from_all_solutions() -> None:
     two = [
-        mutants(text, name, ["size", "train"])
+        make_mutants(text, name, ["size", "train"])
         for name, text in (("a", LOOP), ("b", LOOP.replace("0.0", "0.25")))
     ]
     some = choose_variants(two, 10)

@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 import pytest
-from gpudojo.authoring.new import Made, hand_in
+from gpudojo.authoring.sample_class import SampleSubmission, hand_in
 from gpudojo.report.writing import ReportOptions, write_report
 
 from tests.gpudojo.classes.test_grading import grade, wrong
@@ -39,7 +39,7 @@ def graded_pages(tmp_path_factory: pytest.TempPathFactory, loaded_fork_servers: 
         ("forgets", wrong(f"{stem}/missing_zero_grad"), "folder"),
         ("notebook", wrong(f"{stem}/missing_zero_grad"), "notebook"),
     ):
-        hand_in(Made(name, {FOURTH: source.encode()}, form), folder)
+        hand_in(SampleSubmission(name, {FOURTH: source.encode()}, form), folder)
     grade(folder, out, only=frozenset({"train_epoch"}))
     write_report(ReportOptions(out, out / "report"), print)
     return out / "report"

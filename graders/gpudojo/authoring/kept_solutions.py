@@ -1,0 +1,100 @@
+"""Finds the right and wrong solutions that a day's folder of tests keeps."""
+
+from __future__ import annotations
+
+import atexit
+import functools
+import re
+import shutil
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, NamedTuple
+
+HEADER: Final = re.compile(r"# fails: (\w+)::(\w+) as ([\w-]+)\s*$")
+# How the name of a file with several solutions begins. It is not the exercise's own name, by which
+# pytest would take the file for a student's.
+SHARED_PREFIX: Final = "solutions_"
+_FIRST_LINE_OF_SOLUTION: Final = re.compile(r"(?m)^# (passes\b|fails\b).*$")
+
+
+class Claim(NamedTuple):
+    """What a wrong solution says that it fails."""
+
+    function: str
+    check: str
+    misconception: str | None
+
+
+@dataclass(frozen=True)
+class Solution:
+    """A solution, in a file of its own; one that shares a file has been copied out of it."""
+
+    path: Path
+    where: str  # for messages: "wrong/no_step.py", "solutions_01_brightest_sprite.py, line 12"
+    wrong: bool
+
+    @property
+    def exercise(self) -> str:
+        return self.path.parent.name
+
+    @property
+    def source(self) -> str:
+        return self.path.read_text(encoding="utf-8")
+
+    @property
+    def claim(self) -> Claim | None:
+        """What a wrong solution says that it fails, in its first line; None if it does not."""
+        match = HEADER.match(self.source.partition("\n")[0])
+        if match is None:
+            return None
+        function, check, key = match.groups()
+        return Claim(function, check, None if key == "-" else key)
+
+
+def kept_solutions(folder: Path, exercise: str = "*") -> list[Solution]:
+    """The solutions in a day's folder of tests, of one exercise or all: first the right ones.
+
+    Those that share a file are copied out of it, to files that are removed when Python exits.
+    """
+    found = []
+    for kind in ("right", "wrong"):
+        for path in sorted((folder / kind).glob(f"{exercise}/*.py")):
+            found.append(Solution(path, f"{kind}/{path.name}", kind == "wrong"))
+    for path in sorted(folder.glob(f"{SHARED_PREFIX}{exercise}.py")):
+        found += _split_shared_file(path)
+    return sorted(found, key=lambda solution: (solution.wrong, solution.exercise))
+
+
+def _split_shared_file(path: Path) -> list[Solution]:
+    """Write each solution of a shared file to a file of its own, and return them.
+
+    The files lie below a folder that is removed when Python exits.
+    """
+    text = path.read_text(encoding="utf-8")
+    exercise = path.stem.removeprefix(SHARED_PREFIX)
+    starts = [match.start() for match in _FIRST_LINE_OF_SOLUTION.finditer(text)]
+    ends = [*starts[1:], len(text)]
+    target = Path(tempfile.mkdtemp(dir=_folder_until_exit())) / path.parent.name
+    found = []
+    for start, end in zip(starts, ends, strict=True):
+        header, _, body = text[start:end].partition("\n")
+        line = text.count("\n", 0, start) + 1
+        is_wrong = header.startswith("# fails")
+        # DAY/KIND/EXERCISE/NAME.py, as in the other layout: a reader of solutions need not know
+        # which layout it is.
+        kind = "wrong" if is_wrong else "right"
+        file = target / kind / exercise / f"line_{line}.py"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        # Above the first solution stands what all of them share.
+        file.write_text(f"{header}\n{text[: starts[0]]}{body}", encoding="utf-8")
+        found.append(Solution(file, f"{path.name}, line {line}", is_wrong))
+    return found
+
+
+@functools.cache
+def _folder_until_exit() -> str:
+    """Make a folder for this process, which is removed when Python exits. Returns its path."""
+    folder = tempfile.mkdtemp(prefix="gpudojo-solutions-")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return folder

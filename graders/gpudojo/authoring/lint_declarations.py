@@ -1,0 +1,199 @@
+"""Findings about what a day declares: functions, checks, points, misconceptions and hints."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Container, Iterator, Sequence
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from gpudojo.authoring.findings import Finding
+from gpudojo.authoring.kept_solutions import Solution
+from gpudojo.model.catalogue import (
+    exercises_of,
+    general_mistakes,
+    misconceptions_of,
+    registered_days,
+    size_of_complete_day,
+)
+from gpudojo.model.exercise import Exercise, Function
+from gpudojo.release.stubs import telling_lines
+
+COUNT_OF_HINTS: Final = 3  # on a misconception
+PLACE_IN_FAILED: Final = 3  # of the misconception, among the arguments of `Failed`
+
+
+def declaration_findings(exercise: Exercise, mistakes: Container[str] = ()) -> Iterator[Finding]:
+    """Findings about what an exercise says of itself: hints, probes, checks and points.
+
+    `mistakes` are the keys of the day's misconceptions.
+    """
+    if not exercise.functions:
+        yield Finding(exercise.stem, "it has no functions")
+    for function in exercise.functions:
+        for text in _problems_of_function(function, mistakes):
+            yield Finding(exercise.stem, text)
+    total = sum(function.points for function in exercise.functions)
+    if total != exercise.points:
+        text = f"the points of its checks add up to {total:g}, not {exercise.points:g}"
+        yield Finding(exercise.stem, text)
+
+
+def _problems_of_function(function: Function, mistakes: Container[str]) -> Iterator[str]:
+    """Sentences about the hints, probes and checks of a function."""
+    if not function.hints:
+        yield f"`{function.name}` has no hints"
+    if not function.probes or not function.checks:
+        yield f"`{function.name}` has no probes or no checks"
+    # Hints and needs must name what there is.
+    names = [check.name for check in function.checks]
+    for key in function.written_hints.keys:
+        if key not in names and key not in mistakes:
+            yield f"`{function.name}` has hints on {key!r}, no check of it and no mistake"
+    for check in function.checks:
+        judged_before = names[: names.index(check.name)]
+        for need in check.needs:
+            if need not in judged_before:
+                yield f"{function.name}::{check.name} needs {need!r}, not judged before it"
+    for name in _names_given_twice(names):
+        yield f"`{function.name}` has two checks named {name}"
+
+
+def _names_given_twice(names: Sequence[str]) -> list[str]:
+    return sorted({name for name in names if names.count(name) > 1})
+
+
+def completeness_findings(day: str, unfinished: Sequence[str] = ()) -> Iterator[Finding]:
+    """Findings about exercises or points that a day lacks, or has twice.
+
+    `unfinished` are the stems of the exercises that are still being written.
+    """
+    exercises = exercises_of(day)
+    numbers = [exercise.number for exercise in exercises]
+    total = sum(exercise.points for exercise in exercises)
+    wanted_count, wanted_points = size_of_complete_day(day)
+    missing = []
+    for number in range(1, wanted_count + 1):
+        if f"{number:02}" not in numbers:
+            missing.append(f"{number:02}")
+    if missing:
+        points = f"{total:g} of {wanted_points:g} points are there"
+        text = f"exercises {', '.join(missing)} are missing; {points}"
+        yield Finding(day, text, warning=True)
+    elif total != wanted_points:
+        text = f"the points add up to {total:g}, not {wanted_points:g}"
+        if unfinished:
+            text += f"; correct this before you finish {' and '.join(unfinished)}"
+        yield Finding(day, text, warning=bool(unfinished))
+    for number_given_twice in _names_given_twice(numbers):
+        yield Finding(day, f"two exercises have the number {number_given_twice}")
+
+
+def misconception_findings(
+    day: str, solutions: Sequence[Solution], unfinished: bool = False
+) -> Iterator[Finding]:
+    """Findings about misconceptions that the day does not declare or explain.
+
+    Also about those that no wrong solution makes.
+    """
+    declared = misconceptions_of(day)
+    known = {**general_mistakes(), **declared}
+    folder = registered_days()[day].folder
+    # Names in the code of the day.
+    for path in sorted(folder.rglob("*.py")):
+        for key, line in misconception_keys_in(path.read_text(encoding="utf-8")):
+            if key not in known:
+                text = f"line {line} names a misconception {key!r} that {day}'s"
+                text += " misconceptions.toml does not have"
+                yield Finding(path.relative_to(folder).as_posix(), text)
+    # Names in the wrong solutions.
+    has_claims = False
+    claimed_keys = set()
+    for solution in solutions:
+        claim = solution.claim if solution.wrong else None
+        if claim is None:
+            continue
+        has_claims = True
+        claimed_keys.add(claim.misconception)
+        if claim.misconception is not None and claim.misconception not in known:
+            text = f"{solution.where}: {day} has no misconception {claim.misconception!r}"
+            yield Finding(solution.exercise, text)
+    if not has_claims:
+        return
+    unfinished = unfinished or any(finding.warning for finding in completeness_findings(day))
+    for key in sorted(set(declared) - claimed_keys):
+        text = f"no wrong solution makes the mistake {key!r}"
+        yield Finding("misconceptions", text, warning=unfinished)
+    # What the declared ones say.
+    for key, mistake in known.items():
+        if not mistake.name.strip() or not mistake.why.strip():
+            yield Finding("misconceptions", f"{key!r} has no name or does not say why it matters")
+
+
+def hint_findings(day: str, root: Path) -> Iterator[Finding]:
+    """Findings about misconceptions without three different hints.
+
+    Also about those whose first hint shows code of a reference.
+    """
+    lines = []
+    for path in sorted((root / "reference" / day).glob("*.py")):
+        lines += [line.text for line in telling_lines(path.read_text(encoding="utf-8"))]
+    solved = "\n".join(lines)
+    for key, mistake in {**general_mistakes(), **misconceptions_of(day)}.items():
+        count = len(mistake.hints)
+        different = {hint.strip() for hint in mistake.hints} - {""}
+        if len(different) != COUNT_OF_HINTS or count != COUNT_OF_HINTS:
+            text = f"{key!r} needs {COUNT_OF_HINTS} different hints and has {count}"
+            yield Finding("misconceptions", text)
+        first_hint = mistake.hints[0] if mistake.hints else ""
+        for code in re.findall(r"`([^`]+)`", first_hint):
+            if code in solved:
+                text = f"the first hint on {key!r} shows code of a reference: {code}"
+                yield Finding("misconceptions", text)
+
+
+class KeyAtLine(NamedTuple):
+    """The key of a misconception, and the line that names it."""
+
+    key: str
+    line: int
+
+
+def misconception_keys_in(source: str) -> list[KeyAtLine]:
+    """The misconception keys a module's checks name, given by position or by name."""
+    nodes = list(ast.walk(ast.parse(source)))
+    # Which argument of which function is a misconception.
+    places = {"Failed": PLACE_IN_FAILED}
+    for node in nodes:
+        if isinstance(node, ast.FunctionDef):
+            for place, argument in enumerate(node.args.args):
+                if argument.arg == "misconception":
+                    places[node.name] = place
+    # What is passed there.
+    found = []
+    for node in nodes:
+        if not isinstance(node, ast.Call):
+            continue
+        values = [keyword.value for keyword in node.keywords if keyword.arg == "misconception"]
+        called = ast.unparse(node.func).rpartition(".")[2]
+        if called in places:
+            place = places[called]
+            values += node.args[place : place + 1]
+        for value in values:
+            for text in _possible_texts(value):
+                found.append(KeyAtLine(text, value.lineno))
+    return found
+
+
+def _possible_texts(node: ast.expr) -> Iterator[str]:
+    """The texts that an expression may come out as: of a condition, those of each branch."""
+    match node:
+        case ast.Constant(value=str() as text):
+            yield text
+        case ast.IfExp(body=body, orelse=orelse):
+            yield from _possible_texts(body)
+            yield from _possible_texts(orelse)
+        case ast.BoolOp(values=values):
+            for value in values:
+                yield from _possible_texts(value)
