@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
-from virtual_cuda.clock.kernels import VIEWS, KernelCall
+from virtual_cuda.clock.kernels import LIST_OPERATORS, VIEWS, KernelCall
 from virtual_cuda.ledger.rows import (
     BackwardRow,
     EndRow,
@@ -44,7 +44,7 @@ _LIBRARY_OF: Final = {name: library for library, names in _LIBRARIES.items() for
 _ALLOCATING: Final = (
     "empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided", "resize_", "set_",
 )  # fmt: skip
-_MULTI_TENSOR: Final = ("_foreach_", "_fused_", "_amp_foreach_")
+_MULTI_TENSOR: Final = (*LIST_OPERATORS, "_amp_foreach_")
 _LAUNCHES: Final = {
     "_cudnn_rnn": "recurrent launch",
     "_cudnn_rnn_backward": "recurrent launch backward",

@@ -28,6 +28,9 @@ VIEWS: Final = frozenset(
     """.split()
 )
 
+# How the names of operators on lists of tensors begin, which optimizers use.
+LIST_OPERATORS: Final = ("_foreach_", "_fused_ada", "_fused_sgd")
+
 
 def item_size_of(dtype: str) -> int:
     """Bytes of an element; 4 for a dtype that is not known."""

@@ -15,8 +15,9 @@ import pytest
 import torch
 from virtual_cuda import gpu_named, gpus, virtual_cuda
 from virtual_cuda.clock.advice import compare_with_cpu
+from virtual_cuda.clock.host_costs import HostCosts
 from virtual_cuda.clock.kernel_rules import kernels_of
-from virtual_cuda.clock.kernels import COPY, KernelCall
+from virtual_cuda.clock.kernels import COPY, Kernel, KernelCall
 from virtual_cuda.clock.lanes import times_of_rows
 from virtual_cuda.errors import UnknownClock, UnknownGpu
 from virtual_cuda.hooks import scaled, what_limits
@@ -613,6 +614,21 @@ def test_a_convolution_of_one_channel_takes_as_long_as_it_has_pixels() -> None:
 
     assert seconds(512, 1) > 10 * seconds(64, 1)
     assert seconds(512, 1) > seconds(512, 3)
+
+
+@pytest.mark.parametrize("suffix", ["", "_backward"])
+def test_a_norm_by_the_root_mean_square_takes_as_long_as_a_layer_norm(suffix: str) -> None:
+    def kernels(name: str) -> list[Kernel]:
+        call = KernelCall(f"{name}{suffix}", "float32", (64, 64), ((64, 64), (64,)), 64 * 64 * 4)
+        return kernels_of(call, H200.chip())
+
+    assert kernels("_fused_rms_norm") == kernels("native_layer_norm")
+
+
+def test_the_host_issues_a_norm_by_the_root_mean_square_like_any_operator() -> None:
+    call = KernelCall("_fused_rms_norm", "float32", (64, 64), ((64, 64), (64,)), 64 * 64 * 4)
+    row = OperationRow(0.0, None, None, "aten._fused_rms_norm.default", "cuda:0", 0, None, 0, 0)
+    assert list(HostCosts().of_row(0, row, call, 1)) == [("operator", 1)]
 
 
 @pytest.mark.parametrize("shape", [(4, 0), (0, 4), (0,)])

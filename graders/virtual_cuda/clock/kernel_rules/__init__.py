@@ -22,7 +22,7 @@ from virtual_cuda.clock.kernel_rules import random_numbers as random_numbers
 from virtual_cuda.clock.kernel_rules import recurrent as recurrent
 from virtual_cuda.clock.kernel_rules import reductions as reductions
 from virtual_cuda.clock.kernel_rules import sorting as sorting
-from virtual_cuda.clock.kernels import RULES, VIEWS, Chip, Kernel, KernelCall
+from virtual_cuda.clock.kernels import LIST_OPERATORS, RULES, VIEWS, Chip, Kernel, KernelCall
 
 
 def kernels_of(call: KernelCall, chip: Chip) -> list[Kernel]:
@@ -31,7 +31,7 @@ def kernels_of(call: KernelCall, chip: Chip) -> list[Kernel]:
         return []
     if call.out is not None and 0 in call.out:
         return []
-    if call.name.startswith(("_foreach_", "_fused_")):
+    if call.name.startswith(LIST_OPERATORS):
         return list(multi_tensor.kernels_for_lists(call, chip))
     rule = RULES.get(call.name)
     if rule is None:
