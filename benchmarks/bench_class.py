@@ -139,7 +139,7 @@ def processor_time(out: Path, results: dict[str, Any], names: set[str]) -> float
     """Seconds of processor time that the child of each of these submissions took."""
     store = Store(out)
     rows = [row for row in results["submissions"] if row["submission"] in names]
-    records = [store.record(row["record"]) for row in rows]
+    records = [store.load_record(row["record"]) for row in rows]
     spent = [record.cpu_seconds for record in records if record is not None]
     if len(spent) != len(names):
         raise SystemExit(f"{len(spent)} of {len(names)} records were found")

@@ -99,7 +99,7 @@ def graded(folder: Path, out: Path, bench: str, jobs: int, seconds: float) -> Ru
     )
     store = Store(out)
     for row in run.rows.values():
-        record = store.record(row.record) if row.record else None
+        record = store.load_record(row.record) if row.record else None
         if record is not None:
             run.each.append(record.seconds)
             run.device.append(record.device_bytes)

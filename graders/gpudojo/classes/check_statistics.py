@@ -27,7 +27,7 @@ class CheckStatistics:
     _sum_of_squares: float = 0.0
     _sum_of_passed: float = 0.0
 
-    def add(self, outcome: Outcome, rest: float) -> None:
+    def count_attempt(self, outcome: Outcome, rest: float) -> None:
         """Count one who attempted it. `rest` is the score without this check."""
         self.outcomes[outcome] += 1
         if outcome is Outcome.ERROR:
@@ -94,7 +94,7 @@ def _shows_absence(check: CheckRow) -> bool:
 
 
 class ClassStatistics:
-    """The statistics of every check. `add` counts one submission."""
+    """The statistics of every check. `count_row` counts one submission."""
 
     def __init__(self, rows: Iterable[SubmissionRow] = ()) -> None:
         self.checks: dict[str, CheckStatistics] = {}
@@ -103,9 +103,9 @@ class ClassStatistics:
         # Could not be read: all checks failed, but not for the code.
         self.unread = 0
         for row in rows:
-            self.add(row)
+            self.count_row(row)
 
-    def add(self, row: SubmissionRow) -> None:
+    def count_row(self, row: SubmissionRow) -> None:
         """Count a row: an outcome in each check, or an absence."""
         if row.status is SubmissionStatus.UNREADABLE:
             self.unread += 1
@@ -122,7 +122,7 @@ class ClassStatistics:
                 if check.function in absent:
                     statistics.absent += 1
                 else:
-                    statistics.add(check.outcome, row.score - check.points)
+                    statistics.count_attempt(check.outcome, row.score - check.points)
 
     def _statistics_of(self, check: CheckRow) -> CheckStatistics:
         """The statistics of a check; new ones where it is met for the first time."""

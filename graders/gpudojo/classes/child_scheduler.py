@@ -105,10 +105,10 @@ class ChildScheduler:
         """Start a child for a task, if need be with another fork server."""
         while True:
             try:
-                pipes = self.client.spawn(task.run.job(secrets.token_bytes(TOKEN)))
+                pipes = self.client.spawn(task.run.make_job(secrets.token_bytes(TOKEN)))
                 break
             except OSError:
-                task.run.child_lost()
+                task.run.discount_child()
                 self._replace_fork_server()
         task.pipes = pipes
         self.under_way[pipes.number] = task
@@ -143,7 +143,7 @@ class ChildScheduler:
             if isinstance(event, ChildExit):
                 self._finish_child(event)
             elif event.number in self.under_way:
-                self.under_way[event.number].run.waited(event.seconds)
+                self.under_way[event.number].run.note_waiting(event.seconds)
         return True
 
     def _end_overdue(self, now: float) -> None:
@@ -151,16 +151,16 @@ class ChildScheduler:
         for task in self.under_way.values():
             if task.pipes is None or task.run.killed_by_us:
                 continue
-            if task.run.overdue(now):
+            if task.run.is_overdue(now):
                 task.run.killed_by_us = True
                 self.client.kill(task.pipes.number)
 
     def _excuse_standstill(self) -> None:
         """Put off what children have to end by, if this process stood still."""
-        seconds = self._standstill.seconds()
+        seconds = self._standstill.measure_standstill()
         if seconds >= GAP:
             for task in self.under_way.values():
-                task.run.postpone(seconds)
+                task.run.postpone_deadline(seconds)
 
     def _read_pipe(self, task: GradingTask, stream: str, file: int) -> int:
         """Take in what is in a pipe. Returns how many bytes that was."""
@@ -174,7 +174,7 @@ class ChildScheduler:
             self._unregister(file)
         elif stream == "output":
             task.run.add_output(data)
-        elif not task.run.receive(data) and task.pipes is not None:
+        elif not task.run.receive_bytes(data) and task.pipes is not None:
             self.client.kill(task.pipes.number)
         return len(data)
 
@@ -197,10 +197,10 @@ class ChildScheduler:
         task.peak_bytes = max(task.peak_bytes, child.peak_bytes)
         task.device_bytes = max(task.device_bytes, child.device_bytes)
         task.cpu_seconds += child.cpu_seconds
-        if task.run.child_exited(child.code, child.over_memory, child.on_gpu):
+        if task.run.note_child_exit(child.code, child.over_memory, child.on_gpu):
             self._start_child(task)
         else:
-            task.done(task.run.finish(task.peak_bytes, task.cpu_seconds, task.device_bytes))
+            task.done(task.run.finish_record(task.peak_bytes, task.cpu_seconds, task.device_bytes))
 
     def _close_pipes(self, task: GradingTask) -> None:
         """Stop reading from the child of a task, and close its pipes."""
@@ -231,5 +231,5 @@ class ChildScheduler:
         self.client.restart()
         self._selector.register(self.client, selectors.EVENT_READ)
         for task in lost:
-            task.run.child_lost()
+            task.run.discount_child()
             self._start_child(task)

@@ -187,7 +187,7 @@ class ClassGrading:
         if not listing.entries:
             where = ", ".join(str(path) for path in options.submissions)
             raise BadClass(f"there is nothing to grade in {where}")
-        options.functions(self.exercises)  # raises for an unknown name
+        options.graded_functions(self.exercises)  # raises for an unknown name
         if not options.only:
             problem = wrong_points(options.day)
             if problem:
@@ -208,14 +208,14 @@ class ClassGrading:
         )
         self.secret = ""
         if self.recorded is None:
-            self.secret = self.store.secret(options.secret, keep=not options.alone)
+            self.secret = self.store.find_or_make_secret(options.secret, keep=not options.alone)
         self.reference_files = self._read_reference_files()
         # With seeds per student there are as many as students, each with a reference's record.
         self._settings_of_secret = functools.lru_cache(4)(self._make_settings)
         self._put_settings_into_state()
         if self.recorded is not None:
-            record = self.recorded.record(self.exercises, options.bench)
-            self.store.keep(self.state.reference, record)
+            record = self.recorded.make_record(self.exercises, options.bench)
+            self.store.keep_record(self.state.reference, record)
         self._references = ReferenceRuns(
             self.store,
             self.reference_files,
@@ -260,15 +260,19 @@ class ClassGrading:
     def _make_settings(self, secret: str) -> RunSettings:
         """What submissions run with and are judged by, for a secret."""
         options = self.options
-        conditions = options.conditions(secret, self.recorded)
+        conditions = options.conditions_of_record(secret, self.recorded)
         files = [SourceFile(name, data) for name, data in self.reference_files.items()]
         solutions = digest_of(files) if files else "evidence"
         reference_key = store.record_key(solutions, "reference", *conditions)
-        measure = store.record_key(reference_key, fingerprints.fingerprint_of_judging(options.day))
+        judging_key = store.record_key(
+            reference_key, fingerprints.fingerprint_of_judging(options.day)
+        )
         return RunSettings(
             conditions=conditions,
             run_options=options.run_options(self.exercises, secret, self.recorded),
-            verdicts=VerdictStore(options.out, options.day, options.only, reference_key, measure),
+            verdicts=VerdictStore(
+                options.out, options.day, options.only, reference_key, judging_key
+            ),
         )
 
     def _settings_for(self, entry: SubmissionEntry) -> RunSettings:
@@ -305,8 +309,8 @@ class ClassGrading:
         if not self.options.fresh:
             ready = self._find_ready(entries)
         if self.course.path is not None:
-            self.progress.prepares(f"course file: {self.course.path}")
-        self.progress.begins(len(entries), len(ready), self._strange_paths(listing))
+            self.progress.report_preparation(f"course file: {self.course.path}")
+        self.progress.report_submissions(len(entries), len(ready), self._strange_paths(listing))
         self._run_and_judge(entries, ready)
         if self.reference_files:
             self._keep_sources(self.state.reference, self.reference_files)
@@ -351,7 +355,7 @@ class ClassGrading:
             key = settings.record_key(submission.digest)
             if self.options.rejudge:
                 # What is judged again is read then: here it is enough that the record is there.
-                is_ready = self.store.has(key)
+                is_ready = self.store.has_record(key)
             else:
                 is_ready = settings.verdicts.can_answer(key)
             if is_ready:
@@ -380,7 +384,7 @@ class ClassGrading:
             at=sys.intern(utc_now()),
             record=settings.record_key(submission.digest) if readable else "",
             reference=settings.verdicts.reference_key,
-            measure=settings.verdicts.measure,
+            judging_key=settings.verdicts.judging_key,
             only=self.state.only,
             problem=submission.problem or "",
             notes=notes,
@@ -410,12 +414,12 @@ class ClassGrading:
         if self.options.rejudge:
             self._refuse_to_run(left, bool(references))
             self._judge_again(entries, ready)
-            self._report_not_run(left)
+            self._report_without_running(left)
         elif not references and all(self._is_known_unreadable(entry) for entry in left):
             self._begin_judging(entries, ready)
-            self._report_not_run(left)
+            self._report_without_running(left)
         else:
-            self._run_and_judge_left(entries, ready, left, references)
+            self._run_and_judge_rest(entries, ready, left, references)
 
     def _settings_without_reference(self, entries: Sequence[SubmissionEntry]) -> list[RunSettings]:
         """The settings for which the reference has to run."""
@@ -427,7 +431,7 @@ class ClassGrading:
         if len(by_reference) == 1:
             # `has_reference` reads the record for good; of many, each would stay in memory.
             return [each for each in by_reference.values() if not each.verdicts.has_reference]
-        return [each for key, each in by_reference.items() if self.store.record(key) is None]
+        return [each for key, each in by_reference.items() if self.store.load_record(key) is None]
 
     def _refuse_to_run(self, left: Sequence[SubmissionEntry], reference: bool) -> None:
         """Raises BadClass if --rejudge finds entries, or a reference, that have no record."""
@@ -448,7 +452,7 @@ class ClassGrading:
         stored = self._stored.get(entry.name)
         return stored is not None and bool(stored.problem)
 
-    def _run_and_judge_left(
+    def _run_and_judge_rest(
         self,
         entries: Sequence[SubmissionEntry],
         ready: Mapping[str, str],
@@ -464,7 +468,7 @@ class ClassGrading:
             self.layers = self.runner.start(options, self.progress)
             if references:
                 students = f" for {len(references)} students" if len(references) > 1 else ""
-                self.progress.prepares(f"running {REFERENCE}{students}")
+                self.progress.report_preparation(f"running {REFERENCE}{students}")
             submissions = self._tasks_for(left)
             timelines = self._timelines_tasks(options, entries)
             begin_judging = functools.partial(self._begin_judging, entries, ready)
@@ -478,8 +482,8 @@ class ClassGrading:
                 self.runner.run(self._references.reference_tasks(references))
                 begin_judging()
                 self.runner.run(itertools.chain(timelines, submissions))
-            self._report_judged(wait=True)
-            self.store.sources_kept()
+            self._report_new_verdicts(wait=True)
+            self.store.wait_for_sources()
         finally:
             self.runner.close()
 
@@ -489,7 +493,7 @@ class ClassGrading:
         """The task that draws the calls of the reference, if that is to do."""
         if self.recorded is not None or self.options.alone:
             return
-        if self.store.has(self._references.timelines_key) and not self.options.fresh:
+        if self.store.has_record(self._references.timelines_key) and not self.options.fresh:
             return
         reference_keys = functools.partial(self._settings_by_reference, entries)
         yield self._references.timelines_task(options, reference_keys)
@@ -504,7 +508,7 @@ class ClassGrading:
         for entry in entries:
             submission = self._read_submission(entry)
             if submission is None:
-                self._report_not_run([entry])
+                self._report_without_running([entry])
                 continue
             settings = self._settings_for(entry)
             key = settings.record_key(submission.digest)
@@ -515,13 +519,13 @@ class ClassGrading:
                 continue
             # It was run before, and need not run again.
             if settings.verdicts.can_answer(key) and not self.options.fresh:
-                self._report_not_run([entry])
+                self._report_without_running([entry])
                 continue
             equal_by_key[key] = [entry]
             run = SubmissionRun(submission.digest, submission.contents, settings.run_options)
 
             def done(record: Record, key: str = key) -> None:
-                self.store.keep(key, record)
+                self.store.keep_record(key, record)
                 self.ran += 1
                 self._judge_or_hold(_Equal(equal_by_key.pop(key), ran=True, judge=True))
 
@@ -538,7 +542,7 @@ class ClassGrading:
         verdicts = self._settings_for(entries[0]).verdicts
         judging.require_usable_reference(verdicts.reference, self.exercises, self.options.only)
         self.layers = self.layers or dict(verdicts.reference.layers)
-        self.progress.isolated(self.layers)
+        self.progress.report_isolation(self.layers)
         if self.options.require_isolation and missing_layers(self.layers):
             raise BadClass(f"--require-isolation: {'; '.join(missing_layers(self.layers))}")
         if not self.options.alone:
@@ -546,7 +550,7 @@ class ClassGrading:
             save_state(self.options.out, self.state)
         held = self._held or []
         self._held = None
-        self._report_not_run([entry for entry in entries if entry.name in ready])
+        self._report_without_running([entry for entry in entries if entry.name in ready])
         if self.course.seed == "per-class":
             # This process has to keep children busy, and must not grow.
             self._judges = JudgePool(verdicts, len(entries) - len(ready), self._most_judges)
@@ -572,9 +576,9 @@ class ClassGrading:
                 equal_by_key.setdefault(ready[entry.name], []).append(entry)
         for equal in equal_by_key.values():
             self._judge_or_hold(_Equal(equal, ran=False, judge=True))
-        self._report_judged(wait=True)
+        self._report_new_verdicts(wait=True)
 
-    def _report_not_run(self, entries: Sequence[SubmissionEntry]) -> None:
+    def _report_without_running(self, entries: Sequence[SubmissionEntry]) -> None:
         """Report entries that have a verdict already, or cannot be read."""
         for entry in entries:
             self._judge_or_hold(_Equal([entry], ran=False, judge=False))
@@ -587,12 +591,12 @@ class ClassGrading:
             key = self._stored[equal.entries[0].name].record
             future = self._judges.submit(key) if self._judges is not None else None
             self._being_judged.append(_BeingJudged(future, equal))
-            self._report_judged(wait=False)
+            self._report_new_verdicts(wait=False)
         else:
             for entry in equal.entries:
                 self._report_verdict(entry, self._summary_of(entry), ran=False)
 
-    def _report_judged(self, wait: bool) -> None:
+    def _report_new_verdicts(self, wait: bool) -> None:
         """Report verdicts in the order in which judging began; `wait` for all, else for none.
 
         What another process could not judge, because it was killed, is judged here.
@@ -607,8 +611,10 @@ class ClassGrading:
                     summary = future.result()
             first = equal.entries[0]
             if summary is None:
-                row = self._settings_for(first).verdicts.judge(self._stored[first.name].record)
-                summary = VerdictSummary.of(row)
+                row = self._settings_for(first).verdicts.judge_and_keep(
+                    self._stored[first.name].record
+                )
+                summary = VerdictSummary.of_row(row)
             for entry in equal.entries:
                 self._report_verdict(entry, summary, ran=equal.ran and entry is first)
 
@@ -617,15 +623,15 @@ class ClassGrading:
         stored = self._stored[entry.name]
         verdicts = self._settings_for(entry).verdicts
         if stored.record:
-            return verdicts.summary(stored.record)
-        return VerdictSummary.of(verdicts.judge_unreadable(stored.problem))
+            return verdicts.summary_of(stored.record)
+        return VerdictSummary.of_row(verdicts.judge_unreadable(stored.problem))
 
     def _report_verdict(self, entry: SubmissionEntry, summary: VerdictSummary, ran: bool) -> None:
         """Tell the display of a verdict, which is on disk, and note its score."""
         stored = self._stored[entry.name]
         stored.score = summary.score
         stored.max_score = summary.max_score
-        self.progress.graded(entry.name, summary.status, ran)
+        self.progress.report_verdict(entry.name, summary.status, ran)
 
 
 def _digest_of_content(files: Sequence[SourceFile]) -> str:

@@ -30,7 +30,7 @@ class ClassListing:
         """
         self._refuse_results()
         try:
-            listing = self._list_unpacked()
+            listing = self._unpack_and_list()
         except OSError as error:
             raise BadClass(f"cannot write {error.filename}: {error.strerror}") from None
         zips_of_classes = set()
@@ -54,7 +54,7 @@ class ClassListing:
                     f"{path} holds results of `dojo grade`; give the folder of submissions"
                 )
 
-    def _list_unpacked(self) -> Listing:
+    def _unpack_and_list(self) -> Listing:
         """What is given, with zips of classes unpacked. Raises OSError.
 
         A zip that lies among submissions may be a student's, and is opened only if it was given
@@ -112,11 +112,11 @@ def refuse_mixing(
     functions = ", ".join(state.only) or "all functions"
     raise BadClass(
         f"{options.out} has {more}, graded for {state.day}, {functions}; "
-        f"{_options_of_last_run(options, state)}, grade all of them again, or use another --out"
+        f"{_options_used_before(options, state)}, grade all of them again, or use another --out"
     )
 
 
-def _options_of_last_run(options: GradingOptions, state: ClassState) -> str:
+def _options_used_before(options: GradingOptions, state: ClassState) -> str:
     """What to give to grade for the same day and functions as before."""
     if state.day != options.day:
         return f"give --day {state.day}"

@@ -29,11 +29,11 @@ def find_course(options: GradingOptions, state: ClassState) -> CourseRules:
     if options.course is not None:
         return load_course(options.course)
     if path_of_last_course(options.out, state) is not None:
-        return course_of_last_run(options.out, state)
+        return load_last_course(options.out, state)
     path = find_course_file(options.submissions)
     if path is not None:
         return load_course(path)
-    return course_of_last_run(options.out, state)
+    return load_last_course(options.out, state)
 
 
 def path_of_last_course(out: Path, state: ClassState) -> Path | None:
@@ -42,7 +42,7 @@ def path_of_last_course(out: Path, state: ClassState) -> Path | None:
     return path if state.course and path.is_file() else None
 
 
-def course_of_last_run(out: Path, state: ClassState) -> CourseRules:
+def load_last_course(out: Path, state: ClassState) -> CourseRules:
     """The rules in the file of the last run. Raises BadFile, and BadClass where it is gone."""
     if not state.course:
         return CourseRules()
@@ -98,7 +98,7 @@ def complete_options(
         options = dataclasses.replace(options, reference=options.references / options.day)
     # The functions to grade: those that were asked for, else those that count in the course.
     exercises = exercises_of(options.day)
-    only = options.chosen(options.only, exercises)
+    only = options.functions_meant_by(options.only, exercises)
     if rules.worths and not only:
         only = _functions_that_count(options.day, rules)
     return dataclasses.replace(options, only=only)

@@ -36,7 +36,7 @@ class StoredSubmission(msgspec.Struct, omit_defaults=True):
     at: str  # when it ran
     record: str = ""  # its key; empty where it could not be read: then there is a problem
     reference: str = ""
-    measure: str = ""
+    judging_key: str = msgspec.field(default="", name="measure")  # see `VerdictStore`
     only: list[str] = []
     problem: str = ""
     notes: list[str] = []

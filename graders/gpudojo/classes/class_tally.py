@@ -21,7 +21,7 @@ class Review(NamedTuple):
 
 
 class ClassTally:
-    """Counts of the rows of a class. `add` counts one."""
+    """Counts of the rows of a class. `count_row` counts one."""
 
     def __init__(self) -> None:
         self.statuses: Counter[str] = Counter()
@@ -41,12 +41,12 @@ class ClassTally:
         # Whose points changed although nothing was graded anew: see RULES_CHANGED.
         self.settled: list[str] = []
 
-    def add(self, row: SubmissionRow, now: bool = False) -> None:
+    def count_row(self, row: SubmissionRow, now: bool = False) -> None:
         """Count a row; `now`: it is one of a few that were asked for, and its points are shown."""
         if now:
             self.now.append(_describe_points(row))
         self.statuses[str(row.status)] += 1
-        self.statistics.add(row)
+        self.statistics.count_row(row)
         if row.status is not SubmissionStatus.ABSENT:
             self.scaled |= row.scaled
             self.shares.append(_percent_of(row))

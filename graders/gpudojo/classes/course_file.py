@@ -81,7 +81,7 @@ def load_course(path: Path) -> CourseRules:
     """The rules in a course file. Raises BadFile with the line and a suggestion."""
     tables, text = parse_toml(path)
     settings = convert_setting(path, text, tables, _Settings)
-    return _CourseReader(path, text, settings).read()
+    return _CourseReader(path, text, settings).make_rules()
 
 
 class _CourseReader:
@@ -93,7 +93,7 @@ class _CourseReader:
         self.settings = settings
         self.bad_setting = CourseRules(path, text=text).bad_setting
 
-    def read(self) -> CourseRules:
+    def make_rules(self) -> CourseRules:
         """The rules of the course. Raises BadFile for the first bad setting."""
         settings = self.settings
         self._check_day()
@@ -312,10 +312,10 @@ class _CourseReader:
 def write_template(path: Path, day: str, exercises: Sequence[Exercise]) -> None:
     """Write a course file in which nothing is set yet. Raises OSError."""
     with replacing_file(path) as file:
-        file.write(template(day, exercises).encode())
+        file.write(template_text(day, exercises).encode())
 
 
-def template(day: str, exercises: Sequence[Exercise]) -> str:
+def template_text(day: str, exercises: Sequence[Exercise]) -> str:
     """A course file in which nothing is set yet, and every setting is shown."""
     longest = max((len(exercise.stem) for exercise in exercises), default=0)
     width = longest + len('""')

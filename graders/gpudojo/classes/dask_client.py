@@ -31,8 +31,8 @@ from gpudojo.classes.dask_messages import (
     Introduction,
     Order,
     Versions,
-    pack,
-    unpack,
+    pack_message,
+    unpack_message,
     unpack_reply,
     versions_here,
 )
@@ -75,7 +75,7 @@ def objection_to(answer: Introduction | str, ours: Versions, require_isolation: 
     """Why a worker may not grade, or None; an answer that is a text is such a reason."""
     if isinstance(answer, str):
         return answer
-    difference = ours.difference(answer.versions)
+    difference = ours.describe_difference(answer.versions)
     if difference is not None:
         return difference
     lacking = missing_layers(answer.layers)
@@ -112,7 +112,7 @@ def _make_introduce() -> Callable[..., Awaitable[Any]]:
         try:
             from gpudojo.classes import dask_worker as module
 
-            return await module.introduce(dask_worker, day)
+            return await module.introduce_worker(dask_worker, day)
         except ImportError as error:
             return (
                 "gpudojo with its extra `cluster` is not installed there, "
@@ -166,7 +166,9 @@ async def ask_for_introductions(
             introductions[worker] = answer
         elif not isinstance(answer, OSError):
             try:
-                introductions[worker] = unpack(answer, Introduction).on(options.bench)
+                introductions[worker] = unpack_message(answer, Introduction).for_device(
+                    options.bench
+                )
             except BadMessage as error:
                 introductions[worker] = f"its introduction is damaged: {error}"
     return introductions
@@ -263,7 +265,7 @@ class DaskSession:
             if not sent.runs:
                 sent.runs = True
                 sent.task.began = time.monotonic()
-        self.cluster.progress.under_way([sent.task for sent in running])
+        self.cluster.progress.report_running([sent.task for sent in running])
 
     async def _follow_workers(self) -> None:
         """Follow which workers there are, and examine new ones, for ever.
@@ -290,7 +292,7 @@ class DaskSession:
         for address in self._objections.keys() - threads.keys():
             del self._objections[address]
         for address in threads.keys() - self._objections.keys() - self._examinations.keys():
-            self._examinations[address] = asyncio.create_task(self._examine(address))
+            self._examinations[address] = asyncio.create_task(self._examine_worker(address))
         self.threads = {}
         for address, count in threads.items():
             if self._objections.get(address) == "":
@@ -301,9 +303,9 @@ class DaskSession:
         for waiting, sent in list(self.sent.items()):
             if sent.workers.isdisjoint(self.threads):
                 self._release_task(waiting)
-                self.queue.lose(sent.task, sent.alone)
+                self.queue.note_loss(sent.task, sent.alone)
 
-    async def _examine(self, address: str) -> None:
+    async def _examine_worker(self, address: str) -> None:
         """Examine a worker, and admit or refuse it."""
         cluster = self.cluster
         try:
@@ -321,7 +323,9 @@ class DaskSession:
         self._objections[address] = objection
         if objection:
             self.threads.pop(address, None)
-            self.cluster.progress.prepares(f"the worker {address} is not used: {objection}")
+            self.cluster.progress.report_preparation(
+                f"the worker {address} is not used: {objection}"
+            )
 
     def _send_what_fits(self) -> None:
         """Send tasks as long as there is room. Raises Disconnected."""
@@ -329,7 +333,7 @@ class DaskSession:
         while len(self.sent) < room:
             if any(sent.alone for sent in self.sent.values()):
                 return
-            following = self.queue.take(idle=not self.sent)
+            following = self.queue.next_task(idle=not self.sent)
             if following is None:
                 return
             self._send_task(following.task, following.alone)
@@ -337,7 +341,9 @@ class DaskSession:
     def _send_task(self, task: GradingTask, alone: bool) -> None:
         """Send a task. Raises Disconnected, after putting the task back."""
         run = task.run
-        message = pack(Order(self.cluster.versions, run.record.digest, run.files, run.options))
+        message = pack_message(
+            Order(self.cluster.versions, run.record.digest, run.files, run.options)
+        )
         # A new key each time: no old result is taken for a new one.
         key = f"dojo-{uuid.uuid4().hex}"
         workers = list(self.threads)
@@ -367,9 +373,9 @@ class DaskSession:
             raise reply
         sent = self._release_task(waiting)
         if isinstance(reply, KilledWorker):
-            self.queue.lose(sent.task, sent.alone, reply.allowed_failures + 1)
+            self.queue.note_loss(sent.task, sent.alone, reply.allowed_failures + 1)
         elif isinstance(reply, Exception):
-            self.queue.refuse(sent.task, f"{type(reply).__name__}: {reply}")
+            self.queue.note_refusal(sent.task, f"{type(reply).__name__}: {reply}")
         else:
             address, answer = reply
             self._handle_answer(sent, address, answer)
@@ -386,12 +392,12 @@ class DaskSession:
                 result = f"its reply is damaged: {error}"
         if isinstance(result, Record):
             self._strikes[address] = 0
-            self.queue.finish(sent.task, result)
+            self.queue.finish_task(sent.task, result)
             return
         self._strikes[address] += 1
         if self._strikes[address] == MOST_STRIKES:
             self._admit_or_refuse(address, result)
-        self.queue.refuse(sent.task, result)
+        self.queue.note_refusal(sent.task, result)
 
 
 class Cluster:
@@ -414,10 +420,12 @@ class Cluster:
         self.progress = progress
         self.options = options
         self.versions = versions_here(options.day)
-        progress.prepares(f"looking for workers at {self.address}")
+        progress.report_preparation(f"looking for workers at {self.address}")
         # A wrong address is reported soon; a scheduler that has been there is waited for.
         seconds = min(FIRST_CONNECTION, self.wait)
-        return asyncio.run(self._repeat_when_lost(self._examine, seconds, lambda: 0, kept=False))
+        return asyncio.run(
+            self._repeat_when_lost(self._examine_workers, seconds, lambda: 0, kept=False)
+        )
 
     def run(self, tasks: Iterator[GradingTask]) -> None:
         """Run all tasks. Raises NoCluster where the cluster is lost for too long."""
@@ -431,7 +439,7 @@ class Cluster:
     def close(self) -> None:
         """Does nothing: connections last as long as a run, and the workers are not ours."""
 
-    async def _examine(self, client: Client) -> Layers:
+    async def _examine_workers(self, client: Client) -> Layers:
         """Wait for workers, and examine them; returns the layers that hold on all.
 
         Raises Disconnected, NoCluster without workers, and BadWorker where one cannot be used.
@@ -452,7 +460,7 @@ class Cluster:
                 why = f"has no workers, and had none for {self.wait:g} s: start some first"
                 raise NoCluster(self.address, why)
             if not is_waiting:
-                self.progress.prepares(f"waiting for workers at {self.address}")
+                self.progress.report_preparation(f"waiting for workers at {self.address}")
                 is_waiting = True
             await asyncio.sleep(BETWEEN_TRIES)
         layers = {}
@@ -463,7 +471,7 @@ class Cluster:
             layers[worker] = answer.layers
         at_once = sum(threads[worker] for worker in introductions)
         workers = "1 worker" if len(introductions) == 1 else f"{len(introductions)} workers"
-        self.progress.prepares(f"{workers}, {at_once} submissions at once")
+        self.progress.report_preparation(f"{workers}, {at_once} submissions at once")
         return layers_of_all(layers)
 
     async def _repeat_when_lost(
@@ -487,7 +495,7 @@ class Cluster:
         setbacks = 0
         while True:
             done_before = count_done()
-            client = await self._connect(seconds, kept)
+            client = await self._connect_client(seconds, kept)
             try:
                 return await action(client)
             except Disconnected as lost:
@@ -496,14 +504,14 @@ class Cluster:
                     why = f"was lost {setbacks} times in a row ({lost})"
                     raise NoCluster(self.address, why, kept) from None
                 seconds = self.wait
-                self.progress.prepares(
+                self.progress.report_preparation(
                     f"the scheduler at {self.address} is lost; trying to reach it again"
                 )
             finally:
                 await _close_client(client)
             await asyncio.sleep(BETWEEN_TRIES)
 
-    async def _connect(self, seconds: float, kept: bool) -> Client:
+    async def _connect_client(self, seconds: float, kept: bool) -> Client:
         """A client that is connected; raises NoCluster after so many seconds without."""
         until = time.monotonic() + seconds
         while True:

@@ -35,7 +35,7 @@ class Versions(msgspec.Struct, frozen=True):
     python: str
     distributed: str
 
-    def difference(self, there: Versions) -> str | None:
+    def describe_difference(self, there: Versions) -> str | None:
         """The first difference in words, or None. It usually explains the others."""
         for name in ("python", "distributed", "torch", "gpudojo", "probes"):
             ours = getattr(self, name)
@@ -69,7 +69,7 @@ class Introduction(msgspec.Struct, frozen=True):
     versions: Versions
     layers: dict[str, str]
 
-    def on(self, bench: str) -> Introduction:
+    def for_device(self, bench: str) -> Introduction:
         """The introduction without the layer that only a real GPU needs, unless one is used."""
         if bench == "cuda":
             return self
@@ -91,13 +91,13 @@ def versions_here(day: str) -> Versions:
     )
 
 
-def pack(content: Order | Reply | Introduction) -> bytes:
+def pack_message(content: Order | Reply | Introduction) -> bytes:
     """The content as bytes, with their hash in front."""
     body = msgspec.msgpack.encode(content)
     return hashlib.sha256(body).digest() + body
 
 
-def unpack(message: object, kind: type[T]) -> T:
+def unpack_message(message: object, kind: type[T]) -> T:
     """The content of a message. Raises BadMessage for a changed byte or another kind."""
     if not isinstance(message, bytes) or len(message) < HASH:
         raise BadMessage("it is not a message of gpudojo")
@@ -115,7 +115,7 @@ def unpack_reply(message: object, order: bytes, digest: str) -> Record | str:
 
     Raises BadMessage for a damaged reply, and for one about another order or submission.
     """
-    reply = unpack(message, Reply)
+    reply = unpack_message(message, Reply)
     if reply.refused:
         return reply.refused
     if not hmac.compare_digest(reply.order, order):

@@ -37,7 +37,7 @@ class TaskQueue:
         self._losses: Counter[GradingTask] = Counter()
         self.done = 0
 
-    def take(self, idle: bool) -> NextTask | None:
+    def next_task(self, idle: bool) -> NextTask | None:
         """The next task, or None if there is none now. `idle` means that nothing is under way."""
         if not self.has_more():
             return None
@@ -62,7 +62,7 @@ class TaskQueue:
         else:
             self._ready.append(task)
 
-    def refuse(self, task: GradingTask, why: str) -> None:
+    def note_refusal(self, task: GradingTask, why: str) -> None:
         """Send a task again that a worker could not run, or give it up after too many."""
         self._refusals[task] += 1
         if self._refusals[task] >= MOST_REFUSALS:
@@ -70,7 +70,7 @@ class TaskQueue:
         else:
             self.put_back(task)
 
-    def lose(self, task: GradingTask, alone: bool, times: int = 1) -> None:
+    def note_loss(self, task: GradingTask, alone: bool, times: int = 1) -> None:
         """Send a task again that was lost with its worker, or give it up after too many.
 
         It may be why the worker was lost, and runs alone where that happened before.
@@ -82,7 +82,7 @@ class TaskQueue:
         else:
             self.put_back(task, alone or losses >= LOSSES_BEFORE_ALONE)
 
-    def finish(self, task: GradingTask, record: Record) -> None:
+    def finish_task(self, task: GradingTask, record: Record) -> None:
         """Hand over the record of a task."""
         self.done += 1
         task.done(record)
@@ -90,4 +90,4 @@ class TaskQueue:
     def give_up(self, task: GradingTask, why: str) -> None:
         """Finish a task with a record that says why it could not be run. It needs review."""
         task.run.record.incidents.append(Incident(IncidentKind.CRASHED, BEFORE, why))
-        self.finish(task, task.run.finish(0, 0.0))
+        self.finish_task(task, task.run.finish_record(0, 0.0))

@@ -23,8 +23,8 @@ from gpudojo.classes.dask_messages import (
     Introduction,
     Order,
     Reply,
-    pack,
-    unpack,
+    pack_message,
+    unpack_message,
     versions_here,
 )
 from gpudojo.classes.local_runner import fork_client_for, jobs_that_fit
@@ -60,7 +60,7 @@ class ForkServerThread:
         self._bell, self._rope = socket.socketpair()
         self._rope.setblocking(False)
 
-    def record(self, begin: Callable[[], SubmissionRun]) -> Record:
+    def run_and_wait(self, begin: Callable[[], SubmissionRun]) -> Record:
         """Wait for the record of a run, which begins when there is a fork server.
 
         Raises what ended the fork server, and TimeoutError where nothing came of it.
@@ -75,7 +75,7 @@ class ForkServerThread:
             self._awaited.add(record)
             self._put_and_ring(_QueuedRun(begin, record))
             # On a GPU they may have to take turns.
-            seconds = len(self._awaited) * longest_run(self.options)
+            seconds = len(self._awaited) * longest_wait(self.options)
         return record.result(seconds)
 
     def close(self, wait: bool = True) -> None:
@@ -135,7 +135,7 @@ class ForkServerThread:
         awaited.set_result(record)
 
 
-def longest_run(options: RunOptions) -> float:
+def longest_wait(options: RunOptions) -> float:
     """Seconds after which a submission must be back.
 
     They are twice all it may take, and the start of a fork server.
@@ -172,7 +172,7 @@ fork_servers: Final = ForkServers()
 _examine_once = functools.cache(examine_layers)
 
 
-async def introduce(worker: Any, day: str) -> bytes:
+async def introduce_worker(worker: Any, day: str) -> bytes:
     """The introduction of this worker, packed; adds our plugin to the worker.
 
     It is called in the loop that keeps the worker alive, where nothing may block.
@@ -180,7 +180,7 @@ async def introduce(worker: Any, day: str) -> bytes:
     if PLUGIN not in worker.plugins:
         await worker.plugin_add(plugin=fork_servers, name=PLUGIN)
     layers = await asyncio.to_thread(_examine_once)
-    return pack(Introduction(versions_here(day), layers))
+    return pack_message(Introduction(versions_here(day), layers))
 
 
 class StoppableRun(SubmissionRun):
@@ -190,13 +190,13 @@ class StoppableRun(SubmissionRun):
         super().__init__(order.digest, order.files, order.options)
         self.is_wanted = is_wanted
 
-    def overdue(self, now: float) -> bool:
-        return not self.is_wanted() or super().overdue(now)
+    def is_overdue(self, now: float) -> bool:
+        return not self.is_wanted() or super().is_overdue(now)
 
-    def child_exited(
+    def note_child_exit(
         self, code: int | None, over_memory: bool = False, on_gpu: bool = False
     ) -> bool:
-        return super().child_exited(code, over_memory, on_gpu) and self.is_wanted()
+        return super().note_child_exit(code, over_memory, on_gpu) and self.is_wanted()
 
 
 class DaskTask:
@@ -219,23 +219,23 @@ def run_order(message: bytes, is_wanted: Callable[[], bool]) -> bytes:
     """Run an order, and return the packed reply. It raises nothing: Dask would pickle the error."""
     order_hash = message[:HASH]
     try:
-        order = unpack(message, Order)
+        order = unpack_message(message, Order)
     except BadMessage as error:
         reason = f"the worker received a damaged message: {error}"
-        return pack(Reply(order_hash, refused=reason))
-    difference = order.versions.difference(versions_here(order.options.day))
+        return pack_message(Reply(order_hash, refused=reason))
+    difference = order.versions.describe_difference(versions_here(order.options.day))
     if difference is not None:
-        return pack(Reply(order_hash, refused=difference))
+        return pack_message(Reply(order_hash, refused=difference))
     if not is_wanted():
-        return pack(Reply(order_hash, refused=NOT_WANTED))
+        return pack_message(Reply(order_hash, refused=NOT_WANTED))
     begin = functools.partial(StoppableRun, order, is_wanted)
     try:
-        record = fork_servers.thread_for(order.options).record(begin)
+        record = fork_servers.thread_for(order.options).run_and_wait(begin)
     except DojoError as error:
-        return pack(Reply(order_hash, refused=str(error)))
+        return pack_message(Reply(order_hash, refused=str(error)))
     except Exception as error:  # whatever it is, the grader is told and tries another worker
-        return pack(Reply(order_hash, refused=f"{type(error).__name__}: {error}"))
+        return pack_message(Reply(order_hash, refused=f"{type(error).__name__}: {error}"))
     if not is_wanted():
         # Ended early, it would look like a submission that took too long.
-        return pack(Reply(order_hash, refused=NOT_WANTED))
-    return pack(Reply(order_hash, encode_record(record)))
+        return pack_message(Reply(order_hash, refused=NOT_WANTED))
+    return pack_message(Reply(order_hash, encode_record(record)))

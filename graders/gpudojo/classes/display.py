@@ -53,7 +53,7 @@ class Display:
 
     # Progress
 
-    def begins(self, count: int, known: int, ignored: Sequence[IgnoredPath]) -> None:
+    def report_submissions(self, count: int, known: int, ignored: Sequence[IgnoredPath]) -> None:
         self.count = count
         self.known = known
         text = _count_of(count, "submission")
@@ -65,20 +65,20 @@ class Display:
         if len(ignored) > IGNORED_SHOWN:
             self._print_text(f"ignored: {len(ignored) - IGNORED_SHOWN} more")
 
-    def prepares(self, what: str) -> None:
+    def report_preparation(self, what: str) -> None:
         self.doing = what
         self._print_text(what)
 
-    def isolated(self, layers: dict[str, str]) -> None:
+    def report_isolation(self, layers: dict[str, str]) -> None:
         self.doing = "grading"
         self._start_of_grading = time.monotonic()
         self._print_text(describe_layers(layers), style="yellow" if missing_layers(layers) else "")
 
-    def under_way(self, tasks: Sequence[GradingTask]) -> None:
+    def report_running(self, tasks: Sequence[GradingTask]) -> None:
         self.tasks = tasks
         self._print_line_if_due()
 
-    def graded(self, submission: str, status: SubmissionStatus, ran: bool) -> None:
+    def report_verdict(self, submission: str, status: SubmissionStatus, ran: bool) -> None:
         self.done += 1
         self._ran += ran
         self.statuses[str(status)] += 1
@@ -95,7 +95,7 @@ class Display:
                 console=self.console,
                 refresh_per_second=8,
                 transient=True,
-                get_renderable=self._picture,
+                get_renderable=self._make_picture,
             )
             self._live.start()
         return self
@@ -132,7 +132,7 @@ class Display:
             return ""
         rate = self._ran / seconds
         left = (self.count - self.done) / rate
-        return f", {rate:.1f}/s, {_duration(left)} left"
+        return f", {rate:.1f}/s, {_seconds_in_words(left)} left"
 
     def _slowest_tasks(self) -> list[str]:
         """Names and seconds of those that have run longest, of more than a second."""
@@ -144,7 +144,7 @@ class Display:
                 slowest.append(f"{printable_text(task.name)} ({seconds:.0f} s)")
         return slowest
 
-    def _picture(self) -> RenderableType:
+    def _make_picture(self) -> RenderableType:
         """The bar, the counts and the slowest submissions, as they are now."""
         from rich.console import Group
         from rich.progress_bar import ProgressBar
@@ -156,7 +156,7 @@ class Display:
         bar.add_row(
             Text(f"{self.done}/{self.count}", style="bold"),
             ProgressBar(total=max(self.count, 1), completed=self.done, width=BAR_WIDTH),
-            Text(f"{_duration(seconds)}{self._describe_speed()}"),
+            Text(f"{_seconds_in_words(seconds)}{self._describe_speed()}"),
         )
         lines: list[RenderableType] = [bar]
         lines.append(Text(_counts_of_statuses(self.statuses) or self.doing, style="dim"))
@@ -167,7 +167,7 @@ class Display:
 
     # At the end
 
-    def summary(self, outcome: GradedClass) -> None:
+    def print_summary(self, outcome: GradedClass) -> None:
         """Print scores, the most-failed checks and misconceptions, what changed, what to review.
 
         All that is known of the class is counted, and not only what was graded now.
@@ -199,7 +199,7 @@ class Display:
         rate = ""
         if outcome.ran > 1 and outcome.seconds > 0:
             rate = f" ({outcome.ran / outcome.seconds:.1f}/s)"
-        graded = f"{outcome.ran} graded in {_duration(outcome.seconds)}{rate}"
+        graded = f"{outcome.ran} graded in {_seconds_in_words(outcome.seconds)}{rate}"
         self._print_text(
             f"\n{whole}: {_counts_of_statuses(tally.statuses)}. {graded}.", style="bold"
         )
@@ -272,7 +272,7 @@ def _counts_of_statuses(statuses: Counter[str]) -> str:
     return ", ".join(f"{count} {status}" for status, count in statuses.most_common())
 
 
-def _duration(seconds: float) -> str:
+def _seconds_in_words(seconds: float) -> str:
     """Seconds in words: 5.0 s, or 1:05."""
     if seconds < 60:
         return f"{seconds:.1f} s"

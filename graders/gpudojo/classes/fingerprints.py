@@ -48,7 +48,7 @@ def fingerprint_of_observing(day: str, torch: str = "") -> str:
             files[f"{day}/{name}"] = source_without_checks(data)
         elif not name.endswith(TEXTS):
             files[f"{day}/{name}"] = data
-    return _fingerprint(files, torch)
+    return _digest_of_files(files, torch)
 
 
 @functools.cache
@@ -59,7 +59,7 @@ def fingerprint_of_judging(day: str) -> str:
         files[f"{__package__}/{name}"] = data
     for name, data in _files_below(_folder_of(day)).items():
         files[f"{day}/{name}"] = data
-    return _fingerprint(files)
+    return _digest_of_files(files)
 
 
 def source_without_checks(source: bytes) -> bytes:
@@ -79,13 +79,13 @@ def source_without_checks(source: bytes) -> bytes:
 
 def _is_about_checks(node: ast.stmt) -> bool:
     if isinstance(node, ast.FunctionDef) and node.decorator_list:
-        return _method_called(node.decorator_list[0]) == "check"
+        return _name_of_called_method(node.decorator_list[0]) == "check"
     if isinstance(node, ast.Expr):
-        return _method_called(node.value) != "probe"
+        return _name_of_called_method(node.value) != "probe"
     return False
 
 
-def _method_called(node: ast.expr) -> str:
+def _name_of_called_method(node: ast.expr) -> str:
     """The name of the method that is called, such as `check` in `train.check(2)`; else empty."""
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
         return node.func.attr
@@ -122,7 +122,7 @@ def _files_below(folder: Path) -> dict[str, bytes]:
     return files
 
 
-def _fingerprint(files: Mapping[str, bytes], more: str = "") -> str:
+def _digest_of_files(files: Mapping[str, bytes], more: str = "") -> str:
     whole = hashlib.sha256(more.encode())
     for name, data in sorted(files.items()):
         whole.update(name.encode() + b"\0" + data + b"\0")

@@ -29,7 +29,7 @@ from gpudojo.submissions.names import fold_case, natural_key
 class Gradebook:
     """A class and its rules, and the rows that follow from both.
 
-    `participants` and `rows` set anew: `notices`, sentences for the teacher about settings and
+    `list_participants` and `make_rows` set anew: `notices`, sentences for the teacher about settings and
     files, and `unmatched`, the names of those who handed in and are not on the roster.
     """
 
@@ -65,16 +65,16 @@ class Gradebook:
             return submissions[0]
         if self.attempt == "best" and len(submissions) > 1:
             return max(
-                reversed(submissions), key=functools.partial(self._points_if_counted, participant)
+                reversed(submissions), key=functools.partial(self._points_to_publish, participant)
             )
         return submissions[-1]
 
-    def _points_if_counted(self, participant: Participant, submission: StoredSubmission) -> float:
-        return self.row_maker.row_if_counted(participant, submission).final.points
+    def _points_to_publish(self, participant: Participant, submission: StoredSubmission) -> float:
+        return self.row_maker.row_for_submission(participant, submission).final.points
 
     # Who has a row
 
-    def participants(self) -> list[Participant]:
+    def list_participants(self) -> list[Participant]:
         """The participants who have a row, in the order of names.
 
         Fills `notices` and `unmatched` anew.
@@ -194,7 +194,7 @@ class Gradebook:
         for members in self.course.groups.values():
             known |= {f"plain:{fold_case(member)}" for member in members}
         former: dict[str, list[str]] = {}
-        for entry in self.overrides.current().values():
+        for entry in self.overrides.entries_in_force().values():
             if entry.key not in known:
                 keys = former.setdefault(name_key(entry.student), [])
                 if entry.key not in keys:
@@ -210,21 +210,21 @@ class Gradebook:
 
     # Rows
 
-    def row(self, participant: Participant) -> SubmissionRow:
+    def row_of(self, participant: Participant) -> SubmissionRow:
         """The row of a participant."""
-        return self.row_maker.row(participant, self.counted_submission(participant))
+        return self.row_maker.make_row(participant, self.counted_submission(participant))
 
-    def rows(self) -> Iterator[SubmissionRow]:
+    def make_rows(self) -> Iterator[SubmissionRow]:
         """All rows, finished; one after another, for there may be many.
 
         `notices` and `unmatched` are set when this returns, before the first row is made.
         """
-        participants = self.participants()
+        participants = self.list_participants()
         self._notice_extensions(participants)
         self._notice_overrides(participants)
-        return self._make_rows(participants)
+        return self._rows_of(participants)
 
-    def _make_rows(self, participants: Sequence[Participant]) -> Iterator[SubmissionRow]:
+    def _rows_of(self, participants: Sequence[Participant]) -> Iterator[SubmissionRow]:
         """The rows of these participants. Each says who else handed in the same."""
         counted = {each: self.counted_submission(each) for each in participants}
         by_content: dict[str, list[Participant]] = defaultdict(list)
@@ -236,7 +236,7 @@ class Gradebook:
             if submission is not None:
                 same = by_content[submission.content]
                 twins = _names_of_twins(participant, same)
-            yield self.row_maker.row(participant, submission, twins)
+            yield self.row_maker.make_row(participant, submission, twins)
 
     # What the teacher should know
 
@@ -277,7 +277,7 @@ class Gradebook:
             for key in participant.keys:
                 owners[key] = participant
         sentences = []
-        for entry in self.overrides.current().values():
+        for entry in self.overrides.entries_in_force().values():
             sentence = self._doubt_about_override(entry, items, owners.get(entry.key))
             if sentence:
                 sentences.append(f"{self.overrides.path}: {sentence}")

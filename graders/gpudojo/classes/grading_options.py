@@ -61,7 +61,7 @@ class ChosenRecording:
         digest = hashlib.sha256(encode_shipped(self.shipped)).hexdigest()
         return f"evidence {self.seed} {digest[:16]}"
 
-    def record(self, exercises: Iterable[Exercise], bench: str) -> Record:
+    def make_record(self, exercises: Iterable[Exercise], bench: str) -> Record:
         """The record that the references would have if they had been run here."""
         record = Record("reference", layers=examine_layers())
         for exercise in exercises:
@@ -75,7 +75,7 @@ class ChosenRecording:
                     self.shipped.signature(*name),
                     timelines=self.shipped.timelines_of(*name),
                 )
-                record.add("::".join(name), seen)
+                record.add_function("::".join(name), seen)
         return record
 
 
@@ -131,10 +131,10 @@ class GradingOptions:
     asked: frozenset[str] | None = None
 
     @staticmethod
-    def chosen(only: Iterable[str], exercises: Sequence[Exercise]) -> frozenset[str]:
+    def functions_meant_by(only: Iterable[str], exercises: Sequence[Exercise]) -> frozenset[str]:
         """The functions that are meant by names: their own, or an exercise's (`04_…`, `04`, `4`).
 
-        A name that means nothing stays: `functions` refuses it.
+        A name that means nothing stays: `graded_functions` refuses it.
         """
         functions: set[str] = set()
         for name in only:
@@ -146,7 +146,7 @@ class GradingOptions:
                 functions.update(function.name for function in exercise.functions)
         return frozenset(functions)
 
-    def functions(self, exercises: Sequence[Exercise]) -> list[tuple[Exercise, Function]]:
+    def graded_functions(self, exercises: Sequence[Exercise]) -> list[tuple[Exercise, Function]]:
         """The functions that are graded. Raises BadClass for an unknown name."""
         every = [(exercise, function) for exercise in exercises for function in exercise.functions]
         names = {function.name for _, function in every}
@@ -161,9 +161,9 @@ class GradingOptions:
             return every
         return [pair for pair in every if pair[1].name in self.only]
 
-    def worth(self, exercises: Sequence[Exercise]) -> float:
+    def points_of_graded(self, exercises: Sequence[Exercise]) -> float:
         """The points of the functions that are graded."""
-        graded = [function for _, function in self.functions(exercises)]
+        graded = [function for _, function in self.graded_functions(exercises)]
         return sum_points(check.points for function in graded for check in function.checks)
 
     def run_options(
@@ -177,7 +177,7 @@ class GradingOptions:
             seeds = seeds_of_probes(secret, exercises)
         else:
             seeds = dict.fromkeys(_probe_keys(exercises), recorded.seed)
-        graded = self.functions(exercises)
+        graded = self.graded_functions(exercises)
         return RunOptions(
             day=self.day,
             bench=self.bench,
@@ -189,7 +189,9 @@ class GradingOptions:
             gpu_memory=self.gpu_memory,
         )
 
-    def conditions(self, secret: str, recorded: ChosenRecording | None) -> tuple[str, ...]:
+    def conditions_of_record(
+        self, secret: str, recorded: ChosenRecording | None
+    ) -> tuple[str, ...]:
         """What a record depends on beside the submission itself; part of its key."""
         limits = f"{self.seconds:g} {self.memory}"
         if self.bench == "cuda":

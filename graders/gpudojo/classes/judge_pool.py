@@ -54,7 +54,7 @@ class JudgePool:
         if self._pool is None:
             return None
         with contextlib.suppress(*POOL_ERRORS):
-            return self._pool.submit(_judge, key)
+            return self._pool.submit(_judge_record, key)
         return None
 
     def close(self) -> None:
@@ -117,6 +117,6 @@ def _judge_reference() -> None:
         judging.judge_record(reference, reference.functions, exercises, _verdicts.only)
 
 
-def _judge(key: str) -> VerdictSummary:
+def _judge_record(key: str) -> VerdictSummary:
     assert _verdicts is not None
-    return VerdictSummary.of(_verdicts.judge(key))
+    return VerdictSummary.of_row(_verdicts.judge_and_keep(key))

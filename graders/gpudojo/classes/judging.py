@@ -66,7 +66,7 @@ def judge_record(
     `only` names the functions that are graded; if it is empty, all are. Raises BadEvidence where
     the record was damaged after it was kept.
     """
-    definitions = _definitions(record)
+    definitions = _definitions_in(record)
     places = {definition.function: definition for definition in definitions}
     rows = []
     needs_human = _reviews_of_incidents(record) + _reviews_of_files(record)
@@ -83,11 +83,11 @@ def judge_record(
         if checks:
             rows.append(row_of_exercise(exercise, checks))
     return _submission_row(
-        _status(record),
+        _status_of(record),
         rows,
-        reason=_reason(record),
+        reason=_why_not_all_ran(record),
         definitions=definitions,
-        notes=_notes(record),
+        notes=_errors_of_files(record),
         needs_human=needs_human,
         seconds=round(record.seconds, 3),
         peak_bytes=record.peak_bytes,
@@ -105,7 +105,7 @@ def judge_unreadable(
     happened = f"not graded: {problem}"
     results = []
     for exercise, function in _graded_functions(exercises, only):
-        results += _all_failed(exercise, function, happened, "a submission that can be read")
+        results += _fail_all_checks(exercise, function, happened, "a submission that can be read")
     return _submission_row(
         SubmissionStatus.UNREADABLE,
         rows_of(results, exercises),
@@ -177,15 +177,15 @@ def _judge_function(
         if incident.what is IncidentKind.TAMPERED:
             happened = f"not graded: {incident.detail}"
             wanted = "a submission that leaves the grader alone"
-            return _all_failed(exercise, function, happened, wanted)
+            return _fail_all_checks(exercise, function, happened, wanted)
     # What was seen, completed where its process ended early.
     key = f"{exercise.stem}::{function.name}"
-    found = record.function(key).evidence if key in record.seen else None
+    found = record.decode_function(key).evidence if key in record.seen else None
     if found is None:
-        found = evidence_of_no_run(exercise, function, record)
+        found = evidence_of_ended_process(exercise, function, record)
     elif found.observations.keys() != {probe.name for probe in function.probes}:
         completed = complete_after_time_out(function, found)
-        found = completed or evidence_of_no_run(exercise, function, record)
+        found = completed or evidence_of_ended_process(exercise, function, record)
     wanted_of = reference[key]
     lines = partial(_lines_of_source, record, exercise, function)
     return judge_function(exercise, function, found, wanted_of.evidence, lines, wanted_of.signature)
@@ -206,9 +206,9 @@ def complete_after_time_out(function: Function, found: Evidence) -> Evidence | N
     return replace(found, observations=whole)
 
 
-def evidence_of_no_run(exercise: Exercise, function: Function, record: Record) -> Evidence:
+def evidence_of_ended_process(exercise: Exercise, function: Function, record: Record) -> Evidence:
     """Make evidence for a function whose process ended before it could send any."""
-    incident = _incident_that_ended(exercise, function, record)
+    incident = _incident_behind_end(exercise, function, record)
     status = CallStatus.RAISED
     if incident is None:
         raised = Raised("NotRun", NOT_RUN, None)
@@ -221,7 +221,7 @@ def evidence_of_no_run(exercise: Exercise, function: Function, record: Record) -
     return Evidence(exercise.stem, function.name, "", 0, observations)
 
 
-def _incident_that_ended(exercise: Exercise, function: Function, record: Record) -> Incident | None:
+def _incident_behind_end(exercise: Exercise, function: Function, record: Record) -> Incident | None:
     """The incident that ended the process in this function, in its file or before both, or None."""
     file = _graded_file(record, exercise, function)
     steps = (f"{exercise.stem}::{function.name}", f"file {file}", BEFORE)
@@ -245,7 +245,7 @@ def _lines_of_source(record: Record, exercise: Exercise, function: Function) -> 
     return record.files[file].lines if file in record.files else {}
 
 
-def _all_failed(
+def _fail_all_checks(
     exercise: Exercise, function: Function, happened: str, expected: str
 ) -> list[CheckResult]:
     """All checks of a function, failed for one reason."""
@@ -302,7 +302,7 @@ def _with_line_in_cell(check: CheckRow, record: Record) -> CheckRow:
     return replace(check, cell=cell, line=check.line - loaded.cells[cell - 1] + 1)
 
 
-def _definitions(record: Record) -> list[Definition]:
+def _definitions_in(record: Record) -> list[Definition]:
     """Where the functions are defined that were graded."""
     return [
         Definition(place.function, place.file, place.line, place.cell, place.note)
@@ -311,14 +311,14 @@ def _definitions(record: Record) -> list[Definition]:
     ]
 
 
-def _status(record: Record) -> SubmissionStatus:
+def _status_of(record: Record) -> SubmissionStatus:
     for incident in record.incidents:
         if incident.what in STATUSES:
             return STATUSES[incident.what]
     return SubmissionStatus.GRADED
 
 
-def _reason(record: Record) -> str:
+def _why_not_all_ran(record: Record) -> str:
     """Why not all of a submission ran. Empty where all of it did."""
     ended = [i for i in record.incidents if i.what in STATUSES]
     not_run = [i for i in record.incidents if i.what is IncidentKind.NOT_RUN]
@@ -333,7 +333,7 @@ def _sentence_of(incident: Incident) -> str:
     return f"{incident.what} in {where}: {incident.detail}"
 
 
-def _notes(record: Record) -> list[str]:
+def _errors_of_files(record: Record) -> list[str]:
     """The errors with which files ended."""
     notes = []
     for name, loaded in record.files.items():

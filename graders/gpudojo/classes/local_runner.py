@@ -32,8 +32,8 @@ class LocalRunner:
 
         Raises BadClass where this machine lacks the device, and ForkServerFailed.
         """
-        progress.prepares("starting the process that runs submissions")
-        self._watch = progress.under_way
+        progress.report_preparation("starting the process that runs submissions")
+        self._watch = progress.report_running
         self.jobs = jobs_that_fit(options, self.jobs)
         if self._client is None:
             self._client = fork_client_for(options.bench)

@@ -49,10 +49,10 @@ class Overrides:
     def __init__(self, out: Path) -> None:
         """Read the log, if there is one. Raises BadFile."""
         self.path = out / NAME
-        self.log = self._read() if self.path.exists() else []
+        self.log = self._read_log() if self.path.exists() else []
         self._by_key: dict[str, dict[str, LogEntry]] | None = None
 
-    def _read(self) -> list[LogEntry]:
+    def _read_log(self) -> list[LogEntry]:
         (line_of_headings, headings), *rows = read_table(self.path)
         file = str(self.path)
         if tuple(headings) != COLUMNS:
@@ -63,21 +63,21 @@ class Overrides:
             if len(cells) != len(COLUMNS) or cells[2] not in (SET, UNDO):
                 needed = f"{len(COLUMNS)} cells are needed, the third {SET} or {UNDO}"
                 raise BadFile(file, line, needed)
-            at, by, action, student, item, points_text, comment, key = map(_unquote, cells)
+            at, by, action, student, item, points_text, comment, key = map(_without_quote, cells)
             points = parse_points(points_text, file, line) if action == SET else 0.0
             entries.append(LogEntry(at, by, action, student, item, points, comment, key))
         return entries
 
-    def current(self) -> dict[tuple[str, str], LogEntry]:
+    def entries_in_force(self) -> dict[tuple[str, str], LogEntry]:
         """What holds now, by the student's key and the item."""
         return _entries_in_force(self.log)
 
-    def before(self, at: str) -> dict[tuple[str, str], LogEntry]:
+    def entries_before(self, at: str) -> dict[tuple[str, str], LogEntry]:
         """What held before the command of this time, by the student's key and the item."""
         earlier = itertools.takewhile(lambda entry: entry.at != at, self.log)
         return _entries_in_force(earlier)
 
-    def of(self, keys: Iterable[str], everyone: bool = True) -> dict[str, LogEntry]:
+    def entries_for(self, keys: Iterable[str], everyone: bool = True) -> dict[str, LogEntry]:
         """What holds for the student with these keys, by item.
 
         The student's own points come before those of everyone who handed something in, which are
@@ -86,7 +86,7 @@ class Overrides:
         """
         if self._by_key is None:
             self._by_key = {}
-            for (key, item), entry in self.current().items():
+            for (key, item), entry in self.entries_in_force().items():
                 self._by_key.setdefault(key, {})[item] = entry
         own: list[LogEntry] = []
         for key in keys:
@@ -97,12 +97,12 @@ class Overrides:
             by_item[entry.item] = entry
         return by_item
 
-    def last(self) -> list[LogEntry]:
+    def entries_of_last_command(self) -> list[LogEntry]:
         """What the last command set. Nothing where it took something back."""
         last = [entry for entry in self.log if entry.at == self.log[-1].at]
         return last if all(entry.action == SET for entry in last) else []
 
-    def add(self, entries: Sequence[LogEntry]) -> None:
+    def append_entries(self, entries: Sequence[LogEntry]) -> None:
         """Append to the log. The file is replaced as a whole."""
         self.log += entries
         self._by_key = None
@@ -116,7 +116,7 @@ class Overrides:
         write_file(self.path, text.getvalue().encode("utf-8", "backslashreplace"))
 
 
-def _unquote(cell: str) -> str:
+def _without_quote(cell: str) -> str:
     """A cell without the quote that keeps a spreadsheet from taking it for a formula."""
     is_quoted = cell.startswith("'") and spreadsheet_safe(cell[1:]) == cell
     return cell[1:] if is_quoted else cell

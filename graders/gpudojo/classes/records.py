@@ -51,7 +51,7 @@ class FunctionRecord(msgspec.Struct, frozen=True):
         Timeline
     ] = []  # of a reference's calls on the public seed, without lines of code
 
-    def joined(self, other: FunctionRecord) -> FunctionRecord:
+    def join_with(self, other: FunctionRecord) -> FunctionRecord:
         """With what another child observed of the same function, in other scenarios."""
         both = {**self.evidence.observations, **other.evidence.observations}
         return FunctionRecord(
@@ -83,12 +83,12 @@ class Record(msgspec.Struct, dict=True):
     files: dict[str, Loaded] = {}
     seen: dict[str, msgspec.Raw] = {}  # by "exercise::function", each an encoded FunctionRecord
 
-    def add(self, key: str, function: FunctionRecord) -> None:
+    def add_function(self, key: str, function: FunctionRecord) -> None:
         """Add what was observed of a function, or replace it."""
         self.seen[key] = msgspec.Raw(msgspec.msgpack.encode(function))
         self.__dict__.pop("functions", None)
 
-    def function(self, key: str) -> FunctionRecord:
+    def decode_function(self, key: str) -> FunctionRecord:
         """Decode what was observed of a function. Raises KeyError, and BadEvidence if damaged."""
         function = decode_untrusted(_function_decoder.decode, self.seen[key])
         check_evidence(function.evidence)
@@ -101,7 +101,7 @@ class Record(msgspec.Struct, dict=True):
     @functools.cached_property
     def functions(self) -> dict[str, FunctionRecord]:
         """All functions, decoded once. Raises BadEvidence if one of them is damaged."""
-        return {key: self.function(key) for key in self.seen}
+        return {key: self.decode_function(key) for key in self.seen}
 
 
 _decoder: Final = msgspec.msgpack.Decoder(Record)

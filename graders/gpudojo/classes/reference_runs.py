@@ -74,10 +74,10 @@ class ReferenceRuns:
 
         def done(record: Record) -> None:
             judging.require_usable_reference(record, self.exercises, self.only)
-            timelines = self.records.record(self.timelines_key)
+            timelines = self.records.load_record(self.timelines_key)
             if timelines is not None:
                 _copy_timelines(timelines, record)
-            self.records.keep(settings.verdicts.reference_key, record)
+            self.records.keep_record(settings.verdicts.reference_key, record)
             then()
 
         options = replace(settings.run_options, drawn=protocol.NONE)
@@ -94,12 +94,12 @@ class ReferenceRuns:
         """
 
         def done(timelines: Record) -> None:
-            self.records.keep(self.timelines_key, timelines)
+            self.records.keep_record(self.timelines_key, timelines)
             for key in reference_keys():
-                record = self.records.record(key)
+                record = self.records.load_record(key)
                 if record is not None:
                     _copy_timelines(timelines, record)
-                    self.records.keep(key, record)
+                    self.records.keep_record(key, record)
 
         seeds = dict.fromkeys(options.seeds, PUBLIC_SEEDS[0])
         options = replace(options, drawn=protocol.EVERY, seeds=seeds)
@@ -111,5 +111,5 @@ def _copy_timelines(timelines: Record, record: Record) -> None:
     """Give the record of a reference the timelines of another run of it."""
     for key, function in timelines.functions.items():
         if key in record.seen:
-            own = record.function(key)
-            record.add(key, replace(own, timelines=function.timelines))
+            own = record.decode_function(key)
+            record.add_function(key, replace(own, timelines=function.timelines))

@@ -52,7 +52,7 @@ def write_results(
     rules = _digest_of_rules(book)
     published = _points_by_other_rules(book.out, rules)
     lines = []
-    rows = book.rows()  # sets what the header says of the roster
+    rows = book.make_rows()  # sets what the header says of the roster
     exercises = [*book.row_maker.graded_exercises, *(item.name for item in book.course.by_hand)]
     try:
         with (
@@ -63,8 +63,8 @@ def write_results(
             for row in rows:
                 write_row(row)
                 write_line(row)
-                tally.add(row, now=row.submission in few)
-                old = _find_published(published, row)
+                tally.count_row(row, now=row.submission in few)
+                old = _find_old_points(published, row)
                 new = _published_points(row)
                 if old is not None and old != new and row.submission not in changed:
                     tally.settled.append(_describe_change(row, old, new))
@@ -145,7 +145,7 @@ def _points_by_other_rules(out: Path, rules: str) -> dict[str, PublishedPoints]:
     return {}
 
 
-def _find_published(
+def _find_old_points(
     published: dict[str, PublishedPoints], row: SubmissionRow
 ) -> PublishedPoints | None:
     """The points that were published for a row. Returns None where there were none."""

@@ -40,7 +40,7 @@ class Roster:
     _rows_by_id: dict[str, set[int]] = field(default_factory=dict)
     _rows_by_name: dict[str, set[int]] = field(default_factory=dict)
 
-    def add(self, row: RosterRow, more_ids: Iterable[str] = ()) -> int:
+    def add_student(self, row: RosterRow, more_ids: Iterable[str] = ()) -> int:
         """Add a student, who may have more ids than the row. Returns the number of the row."""
         number = len(self.rows)
         self.rows.append(row)
@@ -106,7 +106,7 @@ def read_roster(path: Path, zone: datetime.tzinfo = datetime.UTC) -> Roster:
 
     Raises BadFile, with the line where there is one, for a file that is no roster.
     """
-    return _RosterReader(path, zone).read()
+    return _RosterReader(path, zone).read_students()
 
 
 class _Headings(NamedTuple):
@@ -135,7 +135,7 @@ class _RosterReader:
         self.roster = Roster()
         self._line_of_id: dict[str, int] = {}
 
-    def read(self) -> Roster:
+    def read_students(self) -> Roster:
         """Read the roster. Raises BadFile for a file or a line that cannot be used."""
         first, *lines = read_table(self.path)
         self._find_columns(first)
@@ -186,7 +186,7 @@ class _RosterReader:
         for column in self.id_columns:
             if column < len(line.cells):
                 more_ids.append(_without_participant(" ".join(line.cells[column].split())))
-        number = self.roster.add(row, more_ids)
+        number = self.roster.add_student(row, more_ids)
         self._add_date(line, number)
 
     def _cell_in(self, line: TableLine, column: str) -> str:

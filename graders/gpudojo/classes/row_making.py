@@ -51,7 +51,7 @@ class RowMaker:
         # Few are needed at once; with seeds per student there are as many as students.
         self._verdicts = functools.lru_cache(4)(self._open_verdicts)
 
-    def row(
+    def make_row(
         self,
         participant: Participant,
         counted: StoredSubmission | None,
@@ -61,12 +61,12 @@ class RowMaker:
 
         `twins` are the names of others who handed in the same files.
         """
-        row = self.row_if_counted(participant, counted, twins=twins)
+        row = self.row_for_submission(participant, counted, twins=twins)
         if len(participant.submissions) < 2:
             return row
         return replace(row, attempts=self._list_attempts(participant, counted, row))
 
-    def row_if_counted(
+    def row_for_submission(
         self,
         participant: Participant,
         submission: StoredSubmission | None,
@@ -79,17 +79,17 @@ class RowMaker:
         absent. `verdict` is the grader's on the submission, if the caller has it.
         """
         if verdict is None:
-            verdict = self.verdict(submission) if submission else _absent_verdict(participant)
+            verdict = self.verdict_on(submission) if submission else _absent_verdict(participant)
         # Points: by the course, and then by people.
         exercises = self._weigh_exercises(verdict) + self._items_by_hand()
-        overrides = self.overrides.of(participant.keys, everyone=submission is not None)
+        overrides = self.overrides.entries_for(participant.keys, everyone=submission is not None)
         exercises, problems_of_overrides = apply_overrides(exercises, overrides)
         timing = self._timing_of(participant, submission)
 
         # Reasons for a person to look at it.
         review = _explain_missing_functions(verdict.needs_human, submission)
         review += participant.review
-        if twins and submission is not None and not submission.problem and _was_tried(verdict):
+        if twins and submission is not None and not submission.problem and _shows_work(verdict):
             review.append(f"the same files as {_first_names(twins)}")
         if submission is not None and self.course.late.penalty:
             review += _doubts_about_lateness(participant, submission, timing)
@@ -179,11 +179,11 @@ class RowMaker:
         Returns None where its verdict is no longer there.
         """
         if not submission.record:
-            return self.row_if_counted(participant, submission)
+            return self.row_for_submission(participant, submission)
         verdict = self.kept_verdict(submission)
         if verdict is None:
             return None
-        return self.row_if_counted(participant, submission, verdict)
+        return self.row_for_submission(participant, submission, verdict)
 
     # Points
 
@@ -249,11 +249,11 @@ class RowMaker:
 
     # Verdicts
 
-    def verdict(self, submission: StoredSubmission) -> SubmissionRow:
+    def verdict_on(self, submission: StoredSubmission) -> SubmissionRow:
         """The grader's verdict on a submission; made now where it is not there."""
         verdicts = self._verdicts_for(submission)
         if submission.record:
-            return verdicts.row(submission.record)
+            return verdicts.load_or_judge(submission.record)
         return verdicts.judge_unreadable(submission.problem)
 
     def kept_verdict(self, submission: StoredSubmission) -> SubmissionRow | None:
@@ -263,10 +263,12 @@ class RowMaker:
         return self._verdicts_for(submission).kept_row(submission.record)
 
     def _verdicts_for(self, submission: StoredSubmission) -> VerdictStore:
-        return self._verdicts(submission.reference, submission.measure, tuple(submission.only))
+        return self._verdicts(submission.reference, submission.judging_key, tuple(submission.only))
 
-    def _open_verdicts(self, reference: str, measure: str, only: tuple[str, ...]) -> VerdictStore:
-        return VerdictStore(self.out, self.state.day, frozenset(only), reference, measure)
+    def _open_verdicts(
+        self, reference: str, judging_key: str, only: tuple[str, ...]
+    ) -> VerdictStore:
+        return VerdictStore(self.out, self.state.day, frozenset(only), reference, judging_key)
 
 
 def _absent_verdict(participant: Participant) -> SubmissionRow:
@@ -337,7 +339,7 @@ def _first_names(names: Sequence[str]) -> str:
     return text
 
 
-def _was_tried(verdict: SubmissionRow) -> bool:
+def _shows_work(verdict: SubmissionRow) -> bool:
     """True if a check of a function that was written passed or failed."""
     for exercise in verdict.exercises:
         for check in exercise.checks:

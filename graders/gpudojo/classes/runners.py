@@ -34,19 +34,19 @@ class GradingTask:
 class Progress(Protocol):
     """Is told how grading goes: the terminal, or a test."""
 
-    def begins(self, count: int, known: int, ignored: Sequence[IgnoredPath]) -> None:
+    def report_submissions(self, count: int, known: int, ignored: Sequence[IgnoredPath]) -> None:
         """Is called when `count` submissions were found, of which `known` need not run."""
 
-    def prepares(self, what: str) -> None:
+    def report_preparation(self, what: str) -> None:
         """Is called when something takes a while before submissions run."""
 
-    def isolated(self, layers: dict[str, str]) -> None:
+    def report_isolation(self, layers: dict[str, str]) -> None:
         """Is called when it is known which layers of isolation hold. Grading begins now."""
 
-    def under_way(self, tasks: Sequence[GradingTask]) -> None:
+    def report_running(self, tasks: Sequence[GradingTask]) -> None:
         """Is called with the tasks that run at the moment."""
 
-    def graded(self, submission: str, status: SubmissionStatus, ran: bool) -> None:
+    def report_verdict(self, submission: str, status: SubmissionStatus, ran: bool) -> None:
         """Is called when one more submission has a verdict. `ran` tells if it was run for that."""
 
 

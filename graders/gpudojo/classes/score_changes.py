@@ -115,11 +115,11 @@ def _add_to_student(book: Gradebook, key: str, graded: Sequence[GradedEntry]) ->
     # Never judged again: the checks of that time may be gone. Without the verdict that was kept,
     # only the score is known.
     old_verdict = book.row_maker.kept_verdict(before)
-    new_verdict = book.row_maker.verdict(after)
+    new_verdict = book.row_maker.verdict_on(after)
     score_before = before.score
     if old_verdict is not None:
-        score_before = book.row_maker.row_if_counted(participant, before, old_verdict).score
-    score_after = book.row_maker.row_if_counted(participant, after, new_verdict).score
+        score_before = book.row_maker.row_for_submission(participant, before, old_verdict).score
+    score_after = book.row_maker.row_for_submission(participant, after, new_verdict).score
     checks = _changed_checks(old_verdict, new_verdict)
     if not checks and score_before == score_after:
         return None
@@ -169,7 +169,7 @@ def _same_grading(before: StoredSubmission, after: StoredSubmission) -> bool:
     return (
         before.record == after.record
         and before.reference == after.reference
-        and before.measure == after.measure
+        and before.judging_key == after.judging_key
         and before.problem == after.problem
     )
 

@@ -21,7 +21,7 @@ class StandstillWatch:
         self._time = time.monotonic()
         self._threads = _seconds_of_threads()
 
-    def seconds(self) -> float:
+    def measure_standstill(self) -> float:
         """Seconds of standstill since the last call.
 
         It has to be called after each time this process has slept for SHORTEST_LOOK or less.

@@ -66,7 +66,7 @@ class Store:
             os.close(self._lock)
             self._lock = None
 
-    def secret(self, given: str | None, keep: bool = True) -> str:
+    def find_or_make_secret(self, given: str | None, keep: bool = True) -> str:
         """The secret given, or that of the last run, or a new one.
 
         Unless `keep` is false, it is kept for later runs, in a file for its owner alone.
@@ -91,7 +91,7 @@ class Store:
     def path_of(self, key: str) -> Path:
         return self.folder / "records" / key[:2] / f"{key}.mp"
 
-    def record(self, key: str) -> Record | None:
+    def load_record(self, key: str) -> Record | None:
         """The record, with its functions decoded.
 
         Returns None where there is none that can be used.
@@ -101,7 +101,7 @@ class Store:
         except (OSError, BadEvidence):
             return None
 
-    def has(self, key: str) -> bool:
+    def has_record(self, key: str) -> bool:
         return self.path_of(key).is_file()
 
     def kept_at(self, key: str) -> str:
@@ -109,7 +109,7 @@ class Store:
         when = datetime.datetime.fromtimestamp(self.path_of(key).stat().st_mtime, datetime.UTC)
         return when.isoformat(timespec="seconds")
 
-    def keep(self, key: str, record: Record) -> None:
+    def keep_record(self, key: str, record: Record) -> None:
         """Write a record to a file. A thread waits until it is on the disk.
 
         A record that is torn by a power failure counts for nothing.
@@ -119,50 +119,50 @@ class Store:
         self._disk = self._disk or ThreadPoolExecutor(DISK)
         self._disk.submit(_wait_for_disk, path)
 
-    def _sources(self, digest: str) -> Path:
+    def _path_of_sources(self, digest: str) -> Path:
         return self.folder / "sources" / digest[:2] / f"{digest}.mp"
 
     def keep_sources(self, digest: str, files: Mapping[str, bytes]) -> None:
         """Keep what was handed in, once: pages show it, and submissions are compared by it."""
-        path = self._sources(digest)
+        path = self._path_of_sources(digest)
         if not path.is_file():
-            _write_packed(path, files)
+            _write_sources(path, files)
 
     def keep_sources_soon(self, digest: str, files: Mapping[str, bytes]) -> None:
         """Have a thread keep what was handed in.
 
-        Raises OSError where a thread could not keep earlier ones; so does `sources_kept`.
+        Raises OSError where a thread could not keep earlier ones; so does `wait_for_sources`.
         """
-        self._wait_for_sources(KEEPING)
-        path = self._sources(digest)
+        self._wait_for_all_but(KEEPING)
+        path = self._path_of_sources(digest)
         if digest not in self._keeping and not path.is_file():
             self._disk = self._disk or ThreadPoolExecutor(DISK)
-            self._keeping[digest] = self._disk.submit(_write_packed, path, files)
+            self._keeping[digest] = self._disk.submit(_write_sources, path, files)
 
-    def sources_kept(self) -> None:
+    def wait_for_sources(self) -> None:
         """Wait until all sources are kept."""
-        self._wait_for_sources(0)
+        self._wait_for_all_but(0)
 
-    def _wait_for_sources(self, most: int) -> None:
+    def _wait_for_all_but(self, most: int) -> None:
         """Wait for all but so many. Raises OSError where one that is done has failed."""
         for digest, kept in list(self._keeping.items()):
             if kept.done() or len(self._keeping) > most:
                 kept.result()
                 del self._keeping[digest]
 
-    def sources(self, digest: str) -> dict[str, bytes]:
+    def load_sources(self, digest: str) -> dict[str, bytes]:
         """The files of a submission by path. Empty where they were not kept."""
         try:
-            packed = self._sources(digest).read_bytes()
+            packed = self._path_of_sources(digest).read_bytes()
             return decode_untrusted(_sources_decoder.decode, zlib.decompress(packed))
         except (OSError, BadEvidence, zlib.error):
             return {}
 
-    def row_path(self, key: str, measure: str) -> Path:
-        return self.folder / "rows" / key[:2] / f"{key}-{measure}.json"
+    def row_path(self, key: str, judging_key: str) -> Path:
+        return self.folder / "rows" / key[:2] / f"{key}-{judging_key}.json"
 
 
-def _write_packed(path: Path, files: Mapping[str, bytes]) -> None:
+def _write_sources(path: Path, files: Mapping[str, bytes]) -> None:
     write_file(path, zlib.compress(msgspec.msgpack.encode(files), 1), lasting=False)
 
 

@@ -57,8 +57,8 @@ ENDS: Final = {
 class SubmissionRun:
     """Runs one submission in as many children as it takes, and collects its record.
 
-    It starts no process itself: `job` says what the next child is to do; `receive` and `add_output`
-    take in what it sends and prints; `child_exited` decides whether another child is to continue.
+    It starts no process itself: `make_job` says what the next child is to do; `receive_bytes` and `add_output`
+    take in what it sends and prints; `note_child_exit` decides whether another child is to continue.
     """
 
     def __init__(
@@ -103,7 +103,7 @@ class SubmissionRun:
         self._waited = 0.0  # seconds that this child waited for a processor
         self._begin_step(STARTING)
 
-    def job(self, token: bytes) -> Job:
+    def make_job(self, token: bytes) -> Job:
         """What the next child is to do. It signs what it sends by `token`."""
         self._children += 1
         self._forget_child(token)
@@ -120,21 +120,21 @@ class SubmissionRun:
             done=frozenset(done),
         )
 
-    def receive(self, data: bytes) -> bool:
+    def receive_bytes(self, data: bytes) -> bool:
         """Take in what a child has sent. Returns False if the child is to be ended."""
         if self._ignores_child:
             return False
         for frame in self._frames.feed(data):
-            if not self._handle(frame):
+            if not self._handle_frame(frame):
                 return False
         if self._frames.too_much:
             self._ignores_child = True
             self._end_step(self.step or BEFORE, IncidentKind.CRASHED, TOO_MUCH)
         elif self._frames.problem is not None:
-            self._reject(self._frames.problem)
+            self._reject_submission(self._frames.problem)
         return self.trusted and not self._ignores_child
 
-    def _handle(self, frame: protocol.Frame) -> bool:
+    def _handle_frame(self, frame: protocol.Frame) -> bool:
         """Put one message of the child into the record.
 
         Returns False if the child is to be ended: it tampered, sent what nobody asked for, or ran
@@ -158,15 +158,15 @@ class SubmissionRun:
             if self._repeat_child_if_we_stood_still(errors):
                 return False
             self.record.files[frame.file] = frame
-            self._note_limits_reached(f"file {frame.file}", errors)
+            self._note_reaching_limits(f"file {frame.file}", errors)
         elif isinstance(frame, protocol.Saw):
             return self._take_evidence(frame)
         # What went wrong, and how it ends.
         elif isinstance(frame, protocol.Tampered):
-            self._reject(f"it changed {frame.what} of the grader while it was graded")
+            self._reject_submission(f"it changed {frame.what} of the grader while it was graded")
         elif isinstance(frame, protocol.Reached):
             detail = f"{_place_of(frame)} {frame.what}"
-            self._add(Incident(IncidentKind.REACHED, self.step or "", detail))
+            self._add_incident(Incident(IncidentKind.REACHED, self.step or "", detail))
         elif isinstance(frame, protocol.Stumbled):
             self.stumbled = frame.why
         elif isinstance(frame, protocol.Paused):
@@ -202,7 +202,7 @@ class SubmissionRun:
         is_missing = all(seen.status is CallStatus.MISSING for seen in observations)
         is_in_turn = self.step == key or is_missing
         if not self._is_new(key, set(evidence.observations)) or not is_in_turn or is_unchecked:
-            self._reject("it sent evidence that the grader did not ask for")
+            self._reject_submission("it sent evidence that the grader did not ask for")
             return False
         # A student's child sends no timelines of all calls.
         timelines = frame.timelines if self.options.drawn == protocol.EVERY else []
@@ -210,11 +210,11 @@ class SubmissionRun:
             evidence, frame.seconds, frame.signature, frame.timeline, timelines
         )
         if key in self._probes:
-            function = self.record.function(key).joined(function)
-        self.record.add(key, function)
+            function = self.record.decode_function(key).join_with(function)
+        self.record.add_function(key, function)
         self._probes.setdefault(key, set()).update(evidence.observations)
         self._received.add(key)
-        self._note_limits_reached(key, errors)
+        self._note_reaching_limits(key, errors)
         return True
 
     def _is_new(self, key: str, probes: set[str]) -> bool:
@@ -241,25 +241,25 @@ class SubmissionRun:
         self._repeats_child = repeats
         return repeats
 
-    def _note_limits_reached(self, step: str, errors: Sequence[Raised]) -> None:
+    def _note_reaching_limits(self, step: str, errors: Sequence[Raised]) -> None:
         """Note time and memory that ran out, where Python itself reported it."""
         for error in errors:
             if error.type == "TimedOut":
-                self._add(Incident(IncidentKind.TIMED_OUT, step, error.message))
+                self._add_incident(Incident(IncidentKind.TIMED_OUT, step, error.message))
                 if self.options.bench == "cuda" and step in self.options.known:
                     self.skip.add(step)  # out of time in one scenario: the others are not run
                 return
             if error.out_of_memory:
-                self._add(Incident(IncidentKind.OUT_OF_MEMORY, step, OUT_OF_MEMORY))
+                self._add_incident(Incident(IncidentKind.OUT_OF_MEMORY, step, OUT_OF_MEMORY))
                 return
 
-    def _add(self, incident: Incident) -> None:
+    def _add_incident(self, incident: Incident) -> None:
         """Add it once: with a real GPU a file is run by several children."""
         incidents = self.record.incidents
         if len(incidents) < INCIDENTS and incident not in incidents:
             incidents.append(incident)
 
-    def _reject(self, why: str) -> None:
+    def _reject_submission(self, why: str) -> None:
         """Note that it tampered with the grader: nothing of it is graded."""
         self.trusted = False
         self.record.incidents.append(Incident(IncidentKind.TAMPERED, self.step or "", why))
@@ -276,12 +276,12 @@ class SubmissionRun:
         # Seconds by which the step may still be prolonged for waiting.
         self._spare = (STRETCH - 1) * self.options.seconds
 
-    def postpone(self, seconds: float) -> None:
+    def postpone_deadline(self, seconds: float) -> None:
         """Put off the deadline: the grader was stopped for so long (Ctrl-Z, a stalled machine)."""
         self._put_off(seconds)
         self.stood_still = self.stood_still or seconds >= GAP
 
-    def waited(self, seconds: float) -> None:
+    def note_waiting(self, seconds: float) -> None:
         """Put off the deadline: the child has waited so long, in all, for a processor.
 
         Others used it: that is no time of its own.
@@ -297,14 +297,14 @@ class SubmissionRun:
         # while a child waits.
         self.began = min(self.began + seconds, self.clock())
 
-    def overdue(self, now: float) -> bool:
+    def is_overdue(self, now: float) -> bool:
         """True if the step, or the whole submission, is out of time."""
         whole = WHOLE * self.options.seconds + GRACE + STARTING
         return now > self.deadline or now - self.began > whole
 
     # Between children
 
-    def child_exited(
+    def note_child_exit(
         self, code: int | None, over_memory: bool = False, on_gpu: bool = False
     ) -> bool:
         """Note how a child ended. Returns True if another one is to continue.
@@ -341,7 +341,7 @@ class SubmissionRun:
         elif code == -signal.SIGXCPU:
             self._end_step(step, IncidentKind.TIMED_OUT, USED_UP_CPU_TIME)
         else:
-            why = f"{STUMBLED}: {self.stumbled}" if self.stumbled else how_it_ended(code)
+            why = f"{STUMBLED}: {self.stumbled}" if self.stumbled else describe_exit(code)
             self._end_step(step, IncidentKind.CRASHED, why)
         return self._may_continue()
 
@@ -353,7 +353,7 @@ class SubmissionRun:
         left = sorted(self.options.known - set(self.record.seen) - self.skip)
         if left:
             detail = f"{len(left)} functions were not run"
-            self._add(Incident(IncidentKind.NOT_RUN, left[0], detail))
+            self._add_incident(Incident(IncidentKind.NOT_RUN, left[0], detail))
         return False
 
     def _end_step(self, step: str, what: IncidentKind, detail: str) -> None:
@@ -361,11 +361,11 @@ class SubmissionRun:
         self.skip.add(step)
         self.record.incidents.append(Incident(what, step, detail))
 
-    def child_lost(self) -> None:
+    def discount_child(self) -> None:
         """Do not count the last child: the fork server died with it."""
         self._children -= 1
 
-    def finish(self, peak_bytes: int, cpu_seconds: float, device_bytes: int = 0) -> Record:
+    def finish_record(self, peak_bytes: int, cpu_seconds: float, device_bytes: int = 0) -> Record:
         """Put output, time and memory into the record, and return it."""
         text = REMOVED.sub("", self._output.decode(errors="replace"))
         text = PATH.sub(_without_scratch, text)
@@ -396,7 +396,7 @@ def _without_scratch(path: re.Match[str]) -> str:
     return text[:first] + text[ends[-1] :] if ends else text
 
 
-def how_it_ended(code: int) -> str:
+def describe_exit(code: int) -> str:
     """The words for an exit code as the kernel reported it, negative for a signal."""
     if code >= 0:
         return f"it ended its own process (exit code {code})"

@@ -30,7 +30,7 @@ class VerdictSummary(msgspec.Struct, frozen=True):
     max_score: float
 
     @classmethod
-    def of(cls, row: SubmissionRow) -> VerdictSummary:
+    def of_row(cls, row: SubmissionRow) -> VerdictSummary:
         return cls(row.status, row.score, row.max_score)
 
 
@@ -50,7 +50,7 @@ class VerdictStore:
     day: str
     only: frozenset[str]  # functions that are graded; empty: all
     reference_key: str  # of the reference's record
-    measure: str  # tells apart references and versions of the code that judges
+    judging_key: str  # tells apart references and versions of the code that judges
 
     @functools.cached_property
     def store(self) -> Store:
@@ -73,12 +73,12 @@ class VerdictStore:
         except BadClass:
             return False
 
-    def row(self, key: str) -> SubmissionRow:
+    def load_or_judge(self, key: str) -> SubmissionRow:
         """The verdict on a record: the one that is kept, or a new one."""
         kept = self.kept_row(key)
-        return self.judge(key) if kept is None else kept
+        return self.judge_and_keep(key) if kept is None else kept
 
-    def judge(self, key: str) -> SubmissionRow:
+    def judge_and_keep(self, key: str) -> SubmissionRow:
         """Judge a record and keep the verdict. Raises BadClass where the reference cannot be read.
 
         A record that is damaged, or that our own code cannot judge, gets the verdict "unreadable",
@@ -88,7 +88,7 @@ class VerdictStore:
         record_path = self.store.path_of(key)
         reference = self.reference.functions
         try:
-            record = decode_record(_read(record_path))
+            record = decode_record(_read_or_empty(record_path))
             row = judging.judge_record(record, reference, exercises_of(self.day), self.only)
         except BadEvidence:
             return self.judge_unreadable(
@@ -99,7 +99,7 @@ class VerdictStore:
             why = ": ".join(describe_error(error))
             return self.judge_unreadable(f"the grader could not judge it ({why})")
         text = encode_json(row)
-        if _read(path) != text:  # replacing a file by its equal takes longer than judging
+        if _read_or_empty(path) != text:  # replacing a file by its equal takes longer than judging
             store.write_file(path, text, lasting=False)  # not lasting: it can be made again
         return row
 
@@ -107,27 +107,27 @@ class VerdictStore:
         """The verdict on a submission that could not be read. It is not kept."""
         return judging.judge_unreadable(problem, exercises_of(self.day), self.only)
 
-    def summary(self, key: str) -> VerdictSummary:
+    def summary_of(self, key: str) -> VerdictSummary:
         """The summary of the verdict on a record: the one that is kept, or a new one."""
-        kept = _decode_or_none(_read(self._path_of_row(key)), _SUMMARY)
-        return VerdictSummary.of(self.judge(key)) if kept is None else kept
+        kept = _decode_or_none(_read_or_empty(self._path_of_row(key)), _SUMMARY)
+        return VerdictSummary.of_row(self.judge_and_keep(key)) if kept is None else kept
 
     def kept_row(self, key: str) -> SubmissionRow | None:
         """The verdict on a record, if it has been judged."""
-        return _decode_or_none(_read(self._path_of_row(key)), _ROW)
+        return _decode_or_none(_read_or_empty(self._path_of_row(key)), _ROW)
 
     def can_answer(self, key: str) -> bool:
         """True if there is a verdict on a record, or a record that can be judged."""
-        if not self.store.has(key):
+        if not self.store.has_record(key):
             return False
-        kept = _decode_or_none(_read(self._path_of_row(key)), _SUMMARY)
-        return kept is not None or self.store.record(key) is not None
+        kept = _decode_or_none(_read_or_empty(self._path_of_row(key)), _SUMMARY)
+        return kept is not None or self.store.load_record(key) is not None
 
     def _path_of_row(self, key: str) -> Path:
-        return self.store.row_path(key, self.measure)
+        return self.store.row_path(key, self.judging_key)
 
 
-def _read(path: Path) -> bytes:
+def _read_or_empty(path: Path) -> bytes:
     """The content of a file. Empty where it cannot be read."""
     with contextlib.suppress(OSError):
         return path.read_bytes()

@@ -110,7 +110,7 @@ def grade(context: click.Context, /, **arguments: Any) -> None:
     with contextlib.closing(_make_runner(asked)) as runner:
         display = _make_display(asked.quiet)
         outcome = _grade_class(_make_options(asked, context), display, runner)
-    display.summary(outcome)
+    display.print_summary(outcome)
     if not asked.quiet:
         click.echo(f"\n{outcome.path}")
 

@@ -118,7 +118,7 @@ def _refuse_contradictions(asked: OverrideArguments) -> None:
 @contextlib.contextmanager
 def _open_class(out: Path | None) -> Iterator[Gradebook]:
     """The class in a folder, which nobody else can write to meanwhile; raises DojoError."""
-    from gpudojo.classes.class_opening import course_of_last_run, open_gradebook
+    from gpudojo.classes.class_opening import load_last_course, open_gradebook
     from gpudojo.classes.class_state import load_state
     from gpudojo.classes.store import Store
 
@@ -129,7 +129,7 @@ def _open_class(out: Path | None) -> Iterator[Gradebook]:
     store.open()
     try:
         state = load_state(folder)  # again: a `dojo grade` may have ended since
-        yield open_gradebook(folder, state, course_of_last_run(folder, state))
+        yield open_gradebook(folder, state, load_last_course(folder, state))
     finally:
         store.close()
 
@@ -212,7 +212,7 @@ def _entry_for_words(
     item, max_points = _find_item(book, participant, asked.words[-1])
     if asked.undo:
         keys = participant.keys if participant is not None else [key]
-        former = book.overrides.of(keys, everyone=False).get(item)
+        former = book.overrides.entries_for(keys, everyone=False).get(item)
         if former is None:
             raise click.ClickException(f"{student} has no override for {item}")
         return LogEntry(at, by, UNDO, student, item, 0.0, asked.comment, former.key)
@@ -238,12 +238,12 @@ def _entries_to_undo(book: Gradebook, at: str, by: str) -> list[LogEntry]:
     """
     from gpudojo.classes.overrides import UNDO
 
-    last = book.overrides.last()
+    last = book.overrides.entries_of_last_command()
     if not last:
         raise click.ClickException(
             "the last command gave nothing; to take one back, name STUDENT and CHECK"
         )
-    before = book.overrides.before(last[0].at)
+    before = book.overrides.entries_before(last[0].at)
     taken_back = [entry._replace(at=at, by=by, action=UNDO) for entry in last]
     given_again = []
     for entry in last:
@@ -257,7 +257,7 @@ def _find_participant(book: Gradebook, name: str) -> Participant:
     """The participant of a name; raises BadClass where nobody or several have it."""
     from gpudojo.classes.names import name_key
 
-    participants = book.participants()
+    participants = book.list_participants()
     key = name_key(name)
     matching = [each for each in participants if each.name == name]
     if not matching:
@@ -286,13 +286,13 @@ def _find_item(book: Gradebook, participant: Participant | None, name: str) -> t
     """The name of a check, exercise or item, and what it is worth; raises BadClass."""
     from gpudojo.classes.overrides import find_item
 
-    row = _largest_row(book) if participant is None else book.row(participant)
+    row = _largest_row(book) if participant is None else book.row_of(participant)
     return find_item(name, row)
 
 
 def _largest_row(book: Gradebook) -> SubmissionRow:
     """The row with the most checks: of a class, any that was graded will do."""
-    rows = [book.row(participant) for participant in book.participants()]
+    rows = [book.row_of(participant) for participant in book.list_participants()]
     return max(rows, key=_count_of_checks)
 
 
@@ -369,11 +369,11 @@ def _add_to_log(book: Gradebook, entries: Sequence[LogEntry]) -> None:
 
     keys = {entry.key for entry in entries}
     concerned = []
-    for participant in book.participants():
+    for participant in book.list_participants():
         if EVERYONE in keys or not keys.isdisjoint(participant.keys):
             concerned.append(participant)
-    before = {participant.name: book.row(participant) for participant in concerned}
-    book.overrides.add(entries)
+    before = {participant.name: book.row_of(participant) for participant in concerned}
+    book.overrides.append_entries(entries)
     path, tally = write_results(book, changed=before)
     gives = entries[0].action == SET
     changed = _print_changes(book, concerned, before)
@@ -405,7 +405,7 @@ def _print_changes(
     changed = 0
     for participant in participants:
         old = before[participant.name]
-        new = book.row(participant)
+        new = book.row_of(participant)
         if new.final == old.final:
             continue
         changed += 1
@@ -434,11 +434,11 @@ def _print_overrides(book: Gradebook) -> None:
     """Print what holds: of several keys of one student, the last; and what nobody has any more."""
     keys: set[str] = set()
     in_use: set[LogEntry] = set()
-    for participant in book.participants():
+    for participant in book.list_participants():
         keys.update(participant.keys)
-        in_use.update(book.overrides.of(participant.keys, everyone=False).values())
+        in_use.update(book.overrides.entries_for(participant.keys, everyone=False).values())
     entries = []
-    for entry in book.overrides.current().values():
+    for entry in book.overrides.entries_in_force().values():
         if entry in in_use or entry.key not in keys:
             entries.append(entry)
     for entry in sorted(entries, key=lambda entry: (entry.student, entry.item)):
@@ -454,7 +454,7 @@ def _print_items_to_grade(book: Gradebook) -> None:
     """Print whose items a person still has to grade."""
     handed_in: defaultdict[str, list[str]] = defaultdict(list)
     absent: defaultdict[str, list[str]] = defaultdict(list)
-    for row in book.rows():
+    for row in book.make_rows():
         names = absent if row.status is SubmissionStatus.ABSENT else handed_in
         for exercise in row.exercises:
             if exercise.to_grade:

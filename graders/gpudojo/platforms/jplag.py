@@ -31,7 +31,7 @@ def export(
     written: list[Path] = []
     taken: set[str] = set()
     for row in rows:
-        sources = store.sources(row.digest) if row.digest else {}
+        sources = store.load_sources(row.digest) if row.digest else {}
         if sources:
             folder = target / "submissions" / new_name(row.submission, taken)
             written += _write_sources(folder, sources)
@@ -42,7 +42,7 @@ def export(
         )
     base_code = target / "base-code"
     if header.reference:
-        written += _write_sources(base_code, store.sources(header.reference))
+        written += _write_sources(base_code, store.load_sources(header.reference))
     if not base_code.exists():
         options.say(
             "the reference was not kept, so there is no base code; give JPlag the stubs with -bc."

@@ -113,7 +113,7 @@ class Tally:
     def add(self, row: SubmissionRow, person: Person) -> None:
         """Count a submission, which gets the next line of the class's table."""
         self.lines.append(self._line(row, person))
-        self.statistics.add(row)
+        self.statistics.count_row(row)
         self.named |= bool(row.roster and row.roster.name)
         for exercise in row.exercises:
             known = self.exercises.get(exercise.exercise)

@@ -212,19 +212,19 @@ class RecordStore:
 
     def __init__(self, results: Path, reference: str) -> None:
         self._store = Store(results.parent)
-        self.reference = self._store.record(reference) if reference else None
+        self.reference = self._store.load_record(reference) if reference else None
         # The reference's files, with the given code.
-        self.given = self._store.sources(reference) if reference else {}
+        self.given = self._store.load_sources(reference) if reference else {}
 
     def of_submission(self, row: SubmissionRow) -> SubmissionRecords:
-        record = self._store.record(row.record) if row.record else None
+        record = self._store.load_record(row.record) if row.record else None
         # With seeds per student, each has a reference of its own.
-        reference = self._store.record(row.reference) if row.reference else self.reference
+        reference = self._store.load_record(row.reference) if row.reference else self.reference
         return SubmissionRecords(record, reference, self.sources(row))
 
     def sources(self, row: SubmissionRow) -> dict[str, bytes]:
         """Return what was handed in, by path; empty where it was not kept."""
-        return self._store.sources(row.digest) if row.digest else {}
+        return self._store.load_sources(row.digest) if row.digest else {}
 
 
 def _timeline_of(record: Record | None, exercise: str, function: str) -> Timeline | None:

@@ -132,14 +132,14 @@ class Stopping:
         self.ran = 0
         self.known = 0
 
-    def begins(self, count: int, known: int, ignored: Sequence[Any]) -> None:
+    def report_submissions(self, count: int, known: int, ignored: Sequence[Any]) -> None:
         self.known = known
 
-    def prepares(self, what: str) -> None: ...
-    def isolated(self, layers: dict[str, str]) -> None: ...
-    def under_way(self, tasks: Sequence[Any]) -> None: ...
+    def report_preparation(self, what: str) -> None: ...
+    def report_isolation(self, layers: dict[str, str]) -> None: ...
+    def report_running(self, tasks: Sequence[Any]) -> None: ...
 
-    def graded(self, submission: str, status: SubmissionStatus, ran: bool) -> None:
+    def report_verdict(self, submission: str, status: SubmissionStatus, ran: bool) -> None:
         self.ran += ran
         if self.ran == self.after:
             raise KeyboardInterrupt

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
-from gpudojo.classes.course_file import find_course_file, load_course, template
+from gpudojo.classes.course_file import find_course_file, load_course, template_text
 from gpudojo.classes.course_rules import CourseRules, Worth, weigh_exercise
 from gpudojo.cli import main
 from gpudojo.model.catalogue import exercises_of
@@ -35,7 +35,7 @@ def course(folder: Path, text: str) -> CourseRules:
 
 
 def test_the_template_changes_nothing_and_each_of_its_examples_is_valid(tmp_path: Path) -> None:
-    text = template("day8", exercises_of("day8"))
+    text = template_text("day8", exercises_of("day8"))
     made = course(tmp_path, text)
     assert (made.day, made.worths, made.points, made.by_hand) == ("day8", {}, None, ())
     (tmp_path / "roster.csv").write_text("id\n1\n")

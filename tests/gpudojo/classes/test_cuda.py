@@ -58,7 +58,7 @@ def attempt(bench: str = "cuda") -> SubmissionRun:
 
 
 def say(one: SubmissionRun, *frames: Frame) -> bool:
-    return one.receive(
+    return one.receive_bytes(
         b"".join(encode_frame(frame, TOKEN, n) for n, frame in enumerate(frames, one._frames.count))
     )
 
@@ -76,13 +76,13 @@ def saw(*probes: str, raised: Raised | None = None, spent: bool = False) -> Saw:
 
 def test_a_child_with_the_gpu_is_followed_by_one_without_and_both_count() -> None:
     one = attempt()
-    first = one.job(TOKEN)
+    first = one.make_job(TOKEN)
     assert (first.machines, first.on_gpu, first.done) == (HERE, True, frozenset())
     assert say(
         one, Isolated({"files": "", "device memory": "why"}), Began(KEY), saw("usual"), Finished()
     )
-    assert one.child_exited(0) is True
-    second = one.job(TOKEN)
+    assert one.note_child_exit(0) is True
+    second = one.make_job(TOKEN)
     assert (second.machines, second.on_gpu, second.skip) == (ELSEWHERE, False, frozenset())
     assert second.done == {f"{KEY}::usual"}
     assert say(
@@ -92,7 +92,7 @@ def test_a_child_with_the_gpu_is_followed_by_one_without_and_both_count() -> Non
         saw("mac", "laptop"),
         Finished(),
     )
-    assert one.child_exited(0) is False
+    assert one.note_child_exit(0) is False
     assert set(one.record.functions[KEY].evidence.observations) == {"usual", "mac", "laptop"}
     assert one.record.functions[KEY].seconds == pytest.approx(0.2)
     assert one.record.layers == {"files": "", "device memory": "why", "user": "why not"}
@@ -100,25 +100,25 @@ def test_a_child_with_the_gpu_is_followed_by_one_without_and_both_count() -> Non
 
 def test_on_other_benches_one_child_is_every_machine() -> None:
     one = attempt("virtual")
-    assert (one.job(TOKEN).machines, one.job(TOKEN).on_gpu) == (ALL, False)
+    assert (one.make_job(TOKEN).machines, one.make_job(TOKEN).on_gpu) == (ALL, False)
     say(one, Began(KEY), saw("usual"), Finished())
-    assert one.child_exited(0) is False
+    assert one.note_child_exit(0) is False
 
 
 def test_what_a_lost_gpu_has_left_out_is_seen_by_the_next_child() -> None:
     one = attempt()
-    one.job(TOKEN)
+    one.make_job(TOKEN)
     assert say(
         one,
         Began(KEY),
         saw("usual", raised=Raised("AcceleratorError", "CUDA error", 3), spent=True),
         Paused(),
     )
-    assert one.child_exited(0) is True
-    again = one.job(TOKEN)
+    assert one.note_child_exit(0) is True
+    again = one.make_job(TOKEN)
     assert (again.machines, again.done, again.skip) == (HERE, {f"{KEY}::usual"}, frozenset())
     assert say(one, Began(KEY), saw("twice"), Finished())
-    assert one.child_exited(0) is True
+    assert one.note_child_exit(0) is True
     assert set(one.record.functions[KEY].evidence.observations) == {"usual", "twice"}
     assert one.record.incidents == []
 
@@ -126,24 +126,24 @@ def test_what_a_lost_gpu_has_left_out_is_seen_by_the_next_child() -> None:
 @pytest.mark.parametrize("bench", ["cuda", "virtual"])
 def test_nobody_tells_of_a_probe_twice(bench: str) -> None:
     one = attempt(bench)
-    one.job(TOKEN)
+    one.make_job(TOKEN)
     assert say(one, Began(KEY), saw("usual"))
     assert not say(one, Began(KEY), saw("another"))  # the same child, the same function
     two = attempt(bench)
-    two.job(TOKEN)
+    two.make_job(TOKEN)
     assert say(two, Began(KEY), saw("usual"), Paused())
-    two.child_exited(0)
-    two.job(TOKEN)
+    two.note_child_exit(0)
+    two.make_job(TOKEN)
     assert not say(two, Began(KEY), saw("usual"))
     assert [incident.what for incident in two.record.incidents] == [IncidentKind.TAMPERED]
 
 
 def test_after_a_time_out_the_other_machines_are_not_asked_and_count_as_late() -> None:
     one = attempt()
-    one.job(TOKEN)
+    one.make_job(TOKEN)
     assert say(one, Began(KEY), saw("usual", raised=LATE), Paused())
-    one.child_exited(0)
-    assert one.job(TOKEN).skip == {KEY}
+    one.note_child_exit(0)
+    assert one.make_job(TOKEN).skip == {KEY}
     assert [incident.what for incident in one.record.incidents] == [IncidentKind.TIMED_OUT]
     exercise = exercises_of("day8")[0]
     function = exercise.functions[0]
@@ -169,9 +169,9 @@ def test_after_a_time_out_the_other_machines_are_not_asked_and_count_as_late() -
 
 def test_too_much_gpu_memory_is_reported_as_that() -> None:
     one = attempt()
-    one.job(TOKEN)
+    one.make_job(TOKEN)
     say(one, Began(KEY))
-    assert one.child_exited(-9, over_memory=True, on_gpu=True) is True
+    assert one.note_child_exit(-9, over_memory=True, on_gpu=True) is True
     told = "its processes together took more GPU memory than allowed"
     assert one.record.incidents == [Incident(IncidentKind.OUT_OF_MEMORY, KEY, told)]
 
@@ -399,6 +399,6 @@ def test_verdicts_on_cuda_are_those_of_the_virtual_device(tmp_path: Path) -> Non
 
 def test_a_record_tells_what_was_held_of_the_gpu() -> None:
     one = attempt()
-    one.job(TOKEN)
-    record = one.finish(1 << 20, 0.5, 3 << 20)
+    one.make_job(TOKEN)
+    record = one.finish_record(1 << 20, 0.5, 3 << 20)
     assert (record.peak_bytes, record.device_bytes) == (1 << 20, 3 << 20)

@@ -38,7 +38,7 @@ def row(
 def outcome(*rows: SubmissionRow) -> GradedClass:
     tally = ClassTally()
     for each in rows:
-        tally.add(each)
+        tally.count_row(each)
     return GradedClass(Path("results.json"), len(rows), len(rows), 1.0, {}, tally, [], [], [])
 
 
@@ -50,7 +50,7 @@ def test_what_could_not_be_read_failed_no_check() -> None:
         "c", SubmissionStatus.GRADED, [ExerciseRow("03_moving_batches", "Moving", 0, 1, [failed])]
     )
     both = [row(name, torn.status, torn.exercises, torn.reason) for name in "ab"]
-    Display(screen).summary(outcome(*both, wrong))
+    Display(screen).print_summary(outcome(*both, wrong))
     assert isinstance(screen.file, io.StringIO)
     said = screen.file.getvalue()
     assert "2 unreadable, 1 graded" in said
@@ -66,17 +66,17 @@ def test_no_name_reaches_the_terminal_as_it_is(tmp_path: Path) -> None:
     hostile = "a\x1b]0;owned\x07\x9b2J\u202egp.exe\r\x08\udcff\u2028"
     screen = Console(file=io.StringIO(), width=200)
     display = Display(screen)
-    display.begins(2, 0, [IgnoredPath(tmp_path / hostile, hostile)])
-    display.isolated({})
+    display.report_submissions(2, 0, [IgnoredPath(tmp_path / hostile, hostile)])
+    display.report_isolation({})
     reviewed = SubmissionRow(
         hostile, SubmissionStatus.CRASHED, 0.0, 100.0, reason=hostile, needs_human=[hostile]
     )
     options = RunOptions(day="day8", bench="virtual", seeds={}, known=frozenset())
-    display.under_way(
+    display.report_running(
         [GradingTask(hostile, SubmissionRun("1", {}, options), lambda record: None, -100.0)]
     )
-    display.graded(hostile, SubmissionStatus.CRASHED, ran=True)
-    display.summary(outcome(reviewed))
+    display.report_verdict(hostile, SubmissionStatus.CRASHED, ran=True)
+    display.print_summary(outcome(reviewed))
     assert isinstance(screen.file, io.StringIO)
     said = screen.file.getvalue()
     assert (
@@ -92,9 +92,9 @@ def test_a_file_gets_names_and_reasons_as_they_are_on_one_line_each() -> None:
     screen = Console(file=io.StringIO(), width=80, highlight=False)
     reason = "the archive [bold]is[/bold] damaged " + "and long " * 20
     with Display(screen) as display:
-        display.begins(1, 0, [])
-        display.graded("a", SubmissionStatus.UNREADABLE, ran=True)
-    display.summary(outcome(row("a", SubmissionStatus.UNREADABLE, [], reason)))
+        display.report_submissions(1, 0, [])
+        display.report_verdict("a", SubmissionStatus.UNREADABLE, ran=True)
+    display.print_summary(outcome(row("a", SubmissionStatus.UNREADABLE, [], reason)))
     assert isinstance(screen.file, io.StringIO)
     assert f"       a: {reason}".rstrip() in [
         line.rstrip() for line in screen.file.getvalue().split("\n")
@@ -110,7 +110,7 @@ def test_a_file_gets_names_and_reasons_as_they_are_on_one_line_each() -> None:
 )
 def test_the_mean_says_which_points_it_counts(grade: Grade | None, said: str) -> None:
     screen = Console(file=io.StringIO(), width=100)
-    Display(screen).summary(
+    Display(screen).print_summary(
         outcome(SubmissionRow("a", SubmissionStatus.GRADED, 50.0, 100.0, grade=grade))
     )
     assert isinstance(screen.file, io.StringIO)
@@ -120,6 +120,6 @@ def test_the_mean_says_which_points_it_counts(grade: Grade | None, said: str) ->
 def test_a_group_is_counted_as_students() -> None:
     screen = Console(file=io.StringIO(), width=100)
     both = [replace(row(name, SubmissionStatus.GRADED, []), group="team") for name in "ab"]
-    Display(screen).summary(outcome(*both))
+    Display(screen).print_summary(outcome(*both))
     assert isinstance(screen.file, io.StringIO)
     assert "2 students: 2 graded." in screen.file.getvalue()

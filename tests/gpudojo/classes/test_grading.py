@@ -48,17 +48,17 @@ class Quiet:
         self.ignored: list[str] = []
         self.layers: dict[str, str] = {}
 
-    def begins(self, count: int, known: int, ignored: Any) -> None:
+    def report_submissions(self, count: int, known: int, ignored: Any) -> None:
         self.ignored = [one.path.name for one in ignored if isinstance(one, IgnoredPath)]
 
-    def prepares(self, what: str) -> None: ...
+    def report_preparation(self, what: str) -> None: ...
 
-    def isolated(self, layers: dict[str, str]) -> None:
+    def report_isolation(self, layers: dict[str, str]) -> None:
         self.layers = layers
 
-    def under_way(self, tasks: Any) -> None: ...
+    def report_running(self, tasks: Any) -> None: ...
 
-    def graded(self, submission: str, status: SubmissionStatus, ran: bool) -> None:
+    def report_verdict(self, submission: str, status: SubmissionStatus, ran: bool) -> None:
         self.told.append(submission)
         if ran:
             self.ran.append(submission)
@@ -201,7 +201,7 @@ def test_a_second_run_runs_nothing_and_says_the_same(
     out, _, results = graded
     before = (out / "results.json").read_bytes()
     sources = {
-        digest: Store(out).sources(digest) for digest in (results.reference, *digests(results))
+        digest: Store(out).load_sources(digest) for digest in (results.reference, *digests(results))
     }
     assert all(sources.values())
     assert sources[results.reference] == {
@@ -211,7 +211,7 @@ def test_a_second_run_runs_nothing_and_says_the_same(
     outcome, watcher, again = grade(folder, out)
     assert (outcome.ran, watcher.ran) == (0, [])
     assert again == results
-    assert sources == {digest: Store(out).sources(digest) for digest in sources}
+    assert sources == {digest: Store(out).load_sources(digest) for digest in sources}
     assert (out / "results.json").read_bytes() == before
 
 
@@ -280,25 +280,25 @@ def test_a_verdict_is_made_again_from_another_record(
     graded: tuple[Path, Quiet, ClassResults], tmp_path: Path
 ) -> None:
     shutil.copytree(graded[0], out := tmp_path / "out")
-    verdicts = VerdictStore(out, "day8", ONLY, graded[2].reference, "measure")
+    verdicts = VerdictStore(out, "day8", ONLY, graded[2].reference, "judging key")
     key = by_name(graded[2])["solved"].record
-    record = verdicts.store.record(key)
-    other = verdicts.store.record(by_name(graded[2])["zipped"].record)
+    record = verdicts.store.load_record(key)
+    other = verdicts.store.load_record(by_name(graded[2])["zipped"].record)
     assert record is not None
     assert other is not None
-    whole = verdicts.judge(key)
+    whole = verdicts.judge_and_keep(key)
     assert verdicts.kept_row(key) == whole
-    verdicts.store.keep(key, other)
-    assert verdicts.judge(key).score < whole.score
-    verdicts.store.keep(key, record)
-    assert verdicts.judge(key) == whole
+    verdicts.store.keep_record(key, other)
+    assert verdicts.judge_and_keep(key).score < whole.score
+    verdicts.store.keep_record(key, record)
+    assert verdicts.judge_and_keep(key) == whole
 
 
 def test_a_check_with_an_error_of_ours_is_judged_again(
     graded: tuple[Path, Quiet, ClassResults], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shutil.copytree(graded[0], out := tmp_path / "out")
-    verdicts = VerdictStore(out, "day8", ONLY, graded[2].reference, "measure")
+    verdicts = VerdictStore(out, "day8", ONLY, graded[2].reference, "judging key")
     key = by_name(graded[2])["solved"].record
     fourth = next(
         exercise for exercise in exercises_of("day8") if exercise.stem == Path(FOURTH).stem
@@ -310,8 +310,8 @@ def test_a_check_with_an_error_of_ours_is_judged_again(
             for check in function.checks
         ]
         failing.setattr(function, "checks", checks)
-        assert any("error in the check" in why for why in verdicts.judge(key).needs_human)
-    assert verdicts.judge(key).needs_human == []
+        assert any("error in the check" in why for why in verdicts.judge_and_keep(key).needs_human)
+    assert verdicts.judge_and_keep(key).needs_human == []
 
 
 def test_several_processes_judge_as_one_does(
@@ -340,15 +340,15 @@ def test_several_processes_judge_as_one_does(
 
 def test_what_is_told_of_a_verdict_is_in_it(graded: tuple[Path, Quiet, ClassResults]) -> None:
     out, _, results = graded
-    verdicts = VerdictStore(out, "day8", ONLY, results.reference, "measure")
+    verdicts = VerdictStore(out, "day8", ONLY, results.reference, "judging key")
     for key in {row.record for row in results.submissions if row.record}:
-        judged = verdicts.judge(key)
-        assert verdicts.row(key) == judged
-        assert verdicts.summary(key) == VerdictSummary.of(judged)
-        verdicts.store.row_path(key, verdicts.measure).write_bytes(
+        judged = verdicts.judge_and_keep(key)
+        assert verdicts.load_or_judge(key) == judged
+        assert verdicts.summary_of(key) == VerdictSummary.of_row(judged)
+        verdicts.store.row_path(key, verdicts.judging_key).write_bytes(
             b'{"status": "graded", "score": 1'
         )
-        assert verdicts.summary(key) == VerdictSummary.of(verdicts.row(key))
+        assert verdicts.summary_of(key) == VerdictSummary.of_row(verdicts.load_or_judge(key))
 
 
 def test_facts_that_the_disk_has_damaged_cost_no_points(
@@ -356,16 +356,16 @@ def test_facts_that_the_disk_has_damaged_cost_no_points(
 ) -> None:
     out, _, results = graded
     shutil.copytree(out, tmp_path / "out")
-    verdicts = VerdictStore(tmp_path / "out", "day8", ONLY, results.reference, "measure")
+    verdicts = VerdictStore(tmp_path / "out", "day8", ONLY, results.reference, "judging key")
     key = by_name(results)["solved"].record
-    record = verdicts.store.record(key)
+    record = verdicts.store.load_record(key)
     assert record is not None
     name = next(each for each in record.seen if each.endswith("::train_epoch"))
     evidence = msgspec.msgpack.decode(record.seen[name])
     evidence["evidence"]["observations"]["epochs"]["facts"] = {"usual": b"no fact"}
     record.seen[name] = msgspec.Raw(msgspec.msgpack.encode(evidence))
-    verdicts.store.keep(key, record)
-    row = verdicts.judge(key)
+    verdicts.store.keep_record(key, record)
+    row = verdicts.judge_and_keep(key)
     assert row.status is SubmissionStatus.UNREADABLE
     assert "is damaged; run again without --rejudge" in row.reason
 

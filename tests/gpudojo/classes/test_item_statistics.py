@@ -82,11 +82,11 @@ def test_a_check_that_tells_nothing_has_no_discrimination() -> None:
     for outcomes in ([P, P, P], [F, F], []):
         check = CheckStatistics("a", "", 1.0)
         for place, outcome in enumerate(outcomes):
-            check.add(outcome, float(place))
+            check.count_attempt(outcome, float(place))
         assert check.discrimination is None
     same = CheckStatistics("a", "", 1.0)
     for outcome in (P, F, P, F):
-        same.add(outcome, 7.0)
+        same.count_attempt(outcome, 7.0)
     assert same.discrimination is None
 
 
@@ -96,7 +96,7 @@ def test_discrimination_is_the_correlation_of_passing_with_the_rest(
 ) -> None:
     check = CheckStatistics("a", "", 1.0)
     for passed, rest in seen:
-        check.add(P if passed else F, float(rest))
+        check.count_attempt(P if passed else F, float(rest))
     ones = [float(passed) for passed, _ in seen]
     rests = [float(rest) for _, rest in seen]
     if len(set(ones)) < 2 or len(set(rests)) < 2:

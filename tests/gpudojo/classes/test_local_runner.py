@@ -75,7 +75,7 @@ def stopped(for_seconds: float, working: float = 0.0) -> float:
         until = time.thread_time() + working
         while time.thread_time() < until:
             pass
-        found += watch.seconds()
+        found += watch.measure_standstill()
     return found
 
 
@@ -235,14 +235,14 @@ class Counting:
     def job(self, token: bytes) -> None:
         pass
 
-    def receive(self, data: bytes) -> bool:
+    def receive_bytes(self, data: bytes) -> bool:
         self.bytes, self.times = self.bytes + len(data), self.times + 1
         return True
 
-    def overdue(self, now: float) -> bool:
+    def is_overdue(self, now: float) -> bool:
         return False
 
-    def child_exited(self, *how: object) -> bool:
+    def note_child_exit(self, *how: object) -> bool:
         return False
 
     def finish(self, *used: object) -> Record:
@@ -274,11 +274,11 @@ def test_a_stop_is_noticed_before_what_has_arrived_meanwhile_is_taken_in() -> No
         def postpone(self, seconds: float) -> None:
             self.steps.append(f"put off by {seconds:g}")
 
-        def receive(self, data: bytes) -> bool:
+        def receive_bytes(self, data: bytes) -> bool:
             self.steps.append("received")
             return True
 
-        def child_exited(self, *how: object) -> bool:
+        def note_child_exit(self, *how: object) -> bool:
             self.steps.append("ended")
             return False
 

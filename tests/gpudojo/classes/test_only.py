@@ -14,8 +14,8 @@ FOURTH = "04_modifying_training_loop_gpu"
 
 @pytest.mark.parametrize("name", ["04", "4", FOURTH, f"{FOURTH}.py", "train_epoch"])
 def test_an_exercise_stands_for_its_functions(name: str) -> None:
-    assert GradingOptions.chosen([name], exercises_of("day8")) == {"train_epoch"}
-    both = GradingOptions.chosen([name, "select_device"], exercises_of("day8"))
+    assert GradingOptions.functions_meant_by([name], exercises_of("day8")) == {"train_epoch"}
+    both = GradingOptions.functions_meant_by([name, "select_device"], exercises_of("day8"))
     assert both == {"train_epoch", "select_device"}
 
 
@@ -26,4 +26,4 @@ def test_another_name_is_refused_with_a_suggestion() -> None:
     with pytest.raises(
         BadClass, match=f"has no function or exercise 04_modifying_training_loop.*{FOURTH}"
     ):
-        options.functions(exercises_of("day8"))
+        options.graded_functions(exercises_of("day8"))

@@ -39,7 +39,7 @@ def test_the_last_seed_is_everybodys(tmp_path: Path) -> None:
     seeds = options.run_options(exercises, "", found).seeds
     assert set(seeds.values()) == {11}
     assert len(seeds) == sum(len(f.probes) for e in exercises for f in e.functions)
-    record = found.record(exercises, "virtual")
+    record = found.make_record(exercises, "virtual")
     ((key, seen),) = record.functions.items()
     assert key == "01_checking_device::select_device"
     assert (seen.evidence.seed, seen.signature) == (11, "(prefer=None)")

@@ -27,9 +27,9 @@ def test_a_record_comes_back(tmp_path: Path) -> None:
     store = Store(tmp_path)
     store.open()
     key = record_key("digest", "a", "b")
-    assert store.record(key) is None
-    store.keep(key, Record("digest", output="hello"))
-    found = store.record(key)
+    assert store.load_record(key) is None
+    store.keep_record(key, Record("digest", output="hello"))
+    found = store.load_record(key)
     assert found is not None
     assert found.output == "hello"
     store.close()
@@ -40,7 +40,7 @@ def test_a_damaged_record_counts_for_nothing(tmp_path: Path, damage: bytes) -> N
     store = Store(tmp_path)
     key = record_key("digest")
     write_file(store.path_of(key), damage)
-    assert store.record(key) is None
+    assert store.load_record(key) is None
 
 
 def test_conditions_make_other_keys() -> None:
@@ -83,8 +83,8 @@ def test_sources_are_kept_by_threads_and_told_if_not(
     }
     for digest, each in [*files.items()] * 2:
         store.keep_sources_soon(digest, each)
-    store.sources_kept()
-    assert {digest: store.sources(digest) for digest in files} == files
+    store.wait_for_sources()
+    assert {digest: store.load_sources(digest) for digest in files} == files
 
     def full(*args: object, **more: object) -> None:
         raise OSError(28, "No space left on device")
@@ -92,7 +92,7 @@ def test_sources_are_kept_by_threads_and_told_if_not(
     monkeypatch.setattr("gpudojo.classes.store.write_file", full)
     store.keep_sources_soon("f" * 64, {"01.py": b"x = 1\n"})
     with pytest.raises(OSError, match="space"):
-        store.sources_kept()
+        store.wait_for_sources()
     store.close()
 
 
@@ -112,16 +112,16 @@ def test_a_secret_is_kept_for_its_owner_alone_and_used_until_another_is_given(
 ) -> None:
     store = Store(tmp_path)
     store.open()
-    made = store.secret(None)
-    assert store.secret(None) == made
+    made = store.find_or_make_secret(None)
+    assert store.find_or_make_secret(None) == made
     path = store.folder / "secret"
     path.chmod(0o644)  # as an earlier version left it
     for secret in ("mine", "yours"):
-        assert store.secret(secret) == secret
-        assert store.secret(None) == secret
+        assert store.find_or_make_secret(secret) == secret
+        assert store.find_or_make_secret(None) == secret
         assert path.stat().st_mode & 0o777 == 0o600
-    assert store.secret("of a platform", keep=False) == "of a platform"
-    assert store.secret(None) == "yours"
+    assert store.find_or_make_secret("of a platform", keep=False) == "of a platform"
+    assert store.find_or_make_secret(None) == "yours"
     store.close()
 
 
@@ -164,7 +164,7 @@ def test_a_record_with_other_bytes_is_a_record_or_bad_evidence(at: int, by: int,
         )
     }
     record = Record("digest", output="o")
-    record.add("01::f", FunctionRecord(Evidence("01", "f", "virtual", 1, seen), 0.5))
+    record.add_function("01::f", FunctionRecord(Evidence("01", "f", "virtual", 1, seen), 0.5))
     data = bytearray(encode_record(record))
     data[at % len(data)] ^= by
     with contextlib.suppress(BadEvidence):

@@ -12,7 +12,7 @@ from gpudojo.classes.submission_run import (
     GRACE,
     OUTPUT,
     SubmissionRun,
-    how_it_ended,
+    describe_exit,
 )
 from gpudojo.grading.limits import STRETCH
 from gpudojo.model.evidence import CallStatus, Evidence, Observation, Raised
@@ -45,12 +45,12 @@ class Clock:
 def submission_run(clock: Clock | None = None) -> SubmissionRun:
     options = RunOptions(day="day8", bench="virtual", seeds={}, known=KNOWN, seconds=5.0)
     made = SubmissionRun("digest", {"a.py": b""}, options, clock or Clock())
-    made.job(TOKEN)
+    made.make_job(TOKEN)
     return made
 
 
 def say(one: SubmissionRun, *frames: Frame) -> bool:
-    return one.receive(
+    return one.receive_bytes(
         b"".join(encode_frame(frame, TOKEN, n) for n, frame in enumerate(frames, one._frames.count))
     )
 
@@ -76,8 +76,8 @@ def test_what_a_child_says_ends_up_in_the_record() -> None:
     )
     assert said
     one.add_output(b"hello")
-    assert one.child_exited(0) is False
-    record = decode_record(encode_record(one.finish(1 << 20, 0.5)))
+    assert one.note_child_exit(0) is False
+    record = decode_record(encode_record(one.finish_record(1 << 20, 0.5)))
     assert set(record.seen) == {"04_loop::train"}
     assert record.places[0].note == "the last of two"
     assert (record.output, record.peak_bytes, record.incidents) == ("hello", 1 << 20, [])
@@ -89,7 +89,7 @@ def test_bytes_may_come_in_any_pieces() -> None:
         saw("04_loop::train"), TOKEN, 1
     )
     for i in range(len(data)):
-        assert one.receive(data[i : i + 1])
+        assert one.receive_bytes(data[i : i + 1])
     assert set(one.record.seen) == {"04_loop::train"}
 
 
@@ -103,11 +103,11 @@ def test_the_next_child_skips_an_endless_function() -> None:
         saw("04_loop::train"),
         Began("05_eval::evaluate"),
     )
-    assert not one.overdue(clock.now + 5 + GRACE - 0.1)
-    assert one.overdue(clock.now + 5 + GRACE + 0.1)
+    assert not one.is_overdue(clock.now + 5 + GRACE - 0.1)
+    assert one.is_overdue(clock.now + 5 + GRACE + 0.1)
     one.killed_by_us = True
-    assert one.child_exited(-signal.SIGKILL) is True
-    job = one.job(TOKEN)
+    assert one.note_child_exit(-signal.SIGKILL) is True
+    job = one.make_job(TOKEN)
     assert job.skip == {"04_loop::train", "05_eval::evaluate"}
     assert [(i.what, i.step) for i in one.record.incidents] == [
         (IncidentKind.TIMED_OUT, "05_eval::evaluate")
@@ -117,29 +117,29 @@ def test_the_next_child_skips_an_endless_function() -> None:
 def test_a_crash_costs_the_function_and_nothing_else() -> None:
     one = submission_run()
     say(one, Isolated({}), Began("05_eval::evaluate"))
-    assert one.child_exited(-signal.SIGSEGV) is True
+    assert one.note_child_exit(-signal.SIGSEGV) is True
     assert one.record.incidents[0].what is IncidentKind.CRASHED
     assert "segmentation fault" in one.record.incidents[0].detail
-    assert one.job(TOKEN).skip == {"05_eval::evaluate"}
+    assert one.make_job(TOKEN).skip == {"05_eval::evaluate"}
 
 
 def test_an_exit_code_of_zero_is_no_pass() -> None:
     one = submission_run()
     say(one, Isolated({}), Began("file a.py"))
-    assert one.child_exited(0) is True
+    assert one.note_child_exit(0) is True
     assert "exit code 0" in one.record.incidents[0].detail
-    assert one.job(TOKEN).skip == {"file a.py"}
+    assert one.make_job(TOKEN).skip == {"file a.py"}
 
 
 def test_a_killed_child_is_run_again_before_it_counts_as_out_of_memory() -> None:
     one = submission_run()
     for _ in range(AGAIN):
         say(one, Isolated({}), Began("05_eval::evaluate"))
-        assert one.child_exited(-signal.SIGKILL) is True
+        assert one.note_child_exit(-signal.SIGKILL) is True
         assert one.record.incidents == []
-        assert "05_eval::evaluate" not in one.job(TOKEN).skip
+        assert "05_eval::evaluate" not in one.make_job(TOKEN).skip
     say(one, Isolated({}), Began("05_eval::evaluate"))
-    assert one.child_exited(-signal.SIGKILL) is True
+    assert one.note_child_exit(-signal.SIGKILL) is True
     assert one.record.incidents[0].what is IncidentKind.OUT_OF_MEMORY
 
 
@@ -172,7 +172,7 @@ def test_time_and_memory_that_python_noticed_are_incidents_too() -> None:
 def test_evidence_out_of_turn_is_not_accepted(frames: list[Frame]) -> None:
     one = submission_run()
     assert say(one, *frames) is False
-    assert one.child_exited(0) is False
+    assert one.note_child_exit(0) is False
     assert one.record.incidents[-1].what is IncidentKind.TAMPERED
 
 
@@ -188,8 +188,8 @@ def test_evidence_out_of_turn_is_not_accepted(frames: list[Frame]) -> None:
 def test_noise_on_the_pipe_is_refused_with_all_that_follows(data: bytes) -> None:
     one = submission_run()
     say(one, Began("04_loop::train"), saw("04_loop::train"))
-    assert one.receive(data) is False
-    assert one.receive(encode_frame(Finished(), TOKEN, 2)) is False
+    assert one.receive_bytes(data) is False
+    assert one.receive_bytes(encode_frame(Finished(), TOKEN, 2)) is False
     assert one.finished is False
 
 
@@ -199,7 +199,7 @@ def test_a_submission_that_uses_up_its_time_says_what_was_not_run() -> None:
     say(one, Isolated({}), Began("04_loop::train"))
     clock.now += 1000
     one.killed_by_us = True
-    assert one.child_exited(-signal.SIGKILL) is False
+    assert one.note_child_exit(-signal.SIGKILL) is False
     assert [i.what for i in one.record.incidents] == [IncidentKind.TIMED_OUT, IncidentKind.NOT_RUN]
 
 
@@ -210,7 +210,8 @@ def test_output_is_the_students_and_the_same_in_every_run() -> None:
     )
     one.add_output(b"/tmp/dojo-2a26hz1l/04_train.py:43: UserWarning: slow\nFailed to read it\n")
     assert (
-        one.finish(0, 0.0).output == "mine\n04_train.py:43: UserWarning: slow\nFailed to read it\n"
+        one.finish_record(0, 0.0).output
+        == "mine\n04_train.py:43: UserWarning: slow\nFailed to read it\n"
     )
 
 
@@ -218,7 +219,7 @@ def test_output_is_kept_up_to_a_point_and_counted_beyond() -> None:
     one = submission_run()
     for _ in range(10):
         one.add_output(b"x" * OUTPUT)
-    record = one.finish(0, 0.0)
+    record = one.finish_record(0, 0.0)
     assert len(record.output) < OUTPUT + 100
     assert f"{9 * OUTPUT:,} more bytes" in record.output
 
@@ -235,7 +236,7 @@ def test_output_is_kept_up_to_a_point_and_counted_beyond() -> None:
     ],
 )
 def test_the_words_follow_what_the_kernel_reports(code: int, words: str) -> None:
-    assert how_it_ended(code) == words
+    assert describe_exit(code) == words
 
 
 @pytest.mark.parametrize(
@@ -245,7 +246,7 @@ def test_no_output_takes_longer_to_clean_than_it_is_long(printed: str) -> None:
     """Quadratic, each of these would take minutes in the thread that all submissions wait for."""
     one = submission_run()
     one.add_output(printed.encode())
-    assert one.finish(0, 0.0).output == printed
+    assert one.finish_record(0, 0.0).output == printed
 
 
 @pytest.mark.parametrize(
@@ -262,7 +263,7 @@ def test_no_output_takes_longer_to_clean_than_it_is_long(printed: str) -> None:
 def test_the_folder_of_a_run_is_left_out_of_its_output(printed: str, kept: str) -> None:
     one = submission_run()
     one.add_output(printed.encode())
-    assert one.finish(0, 0.0).output == kept
+    assert one.finish_record(0, 0.0).output == kept
 
 
 def test_while_the_grader_stands_still_nobodys_time_runs_out() -> None:
@@ -270,44 +271,44 @@ def test_while_the_grader_stands_still_nobodys_time_runs_out() -> None:
     one = submission_run(clock)
     say(one, Isolated({}), Began("04_loop::train"))
     clock.now += 15.0
-    assert one.overdue(clock.now)
-    one.postpone(15.0)
-    assert not one.overdue(clock.now)
+    assert one.is_overdue(clock.now)
+    one.postpone_deadline(15.0)
+    assert not one.is_overdue(clock.now)
     clock.now += 5.0 + GRACE
-    assert not one.overdue(clock.now)
-    assert one.overdue(clock.now + 0.1)
-    assert one.finish(0, 0.0).seconds == 5.0 + GRACE
+    assert not one.is_overdue(clock.now)
+    assert one.is_overdue(clock.now + 0.1)
+    assert one.finish_record(0, 0.0).seconds == 5.0 + GRACE
 
 
 def test_a_submission_does_not_begin_later_than_now() -> None:
     clock = Clock()
     one = submission_run(clock)
-    one.postpone(12.0)  # the grader was stopped before it began
+    one.postpone_deadline(12.0)  # the grader was stopped before it began
     clock.now += 2.0
-    assert one.finish(0, 0.0).seconds == 2.0
+    assert one.finish_record(0, 0.0).seconds == 2.0
     clock.now += 12.0
-    one.postpone(12.0)
-    one.waited(3.0)  # while the grader was stopped
-    assert one.finish(0, 0.0).seconds == 0.0
+    one.postpone_deadline(12.0)
+    one.note_waiting(3.0)  # while the grader was stopped
+    assert one.finish_record(0, 0.0).seconds == 0.0
 
 
 def test_time_in_which_others_had_the_processors_is_not_the_child_s() -> None:
     clock = Clock()
     one = submission_run(clock)
     say(one, Isolated({}), Began("04_loop::train"))
-    one.waited(4.0)
-    one.waited(6.0)
+    one.note_waiting(4.0)
+    one.note_waiting(6.0)
     clock.now += 5.0 + GRACE + 6.0
-    assert not one.overdue(clock.now)
-    assert one.overdue(clock.now + 0.1)
-    one.waited(1000.0)
+    assert not one.is_overdue(clock.now)
+    assert one.is_overdue(clock.now + 0.1)
+    one.note_waiting(1000.0)
     clock.now += (STRETCH - 1) * 5.0 - 6.0
-    assert not one.overdue(clock.now)
-    assert one.overdue(clock.now + 0.1), "but only up to a point"
+    assert not one.is_overdue(clock.now)
+    assert one.is_overdue(clock.now + 0.1), "but only up to a point"
     say(one, saw("04_loop::train"), Began("05_eval::evaluate"))
-    one.waited(1001.0)
-    assert not one.overdue(clock.now + 5.0 + GRACE + 1.0)
-    assert one.overdue(clock.now + 5.0 + GRACE + 1.1), (
+    one.note_waiting(1001.0)
+    assert not one.is_overdue(clock.now + 5.0 + GRACE + 1.0)
+    assert one.is_overdue(clock.now + 5.0 + GRACE + 1.1), (
         "what the first step waited is not given to the second"
     )
 
@@ -321,13 +322,13 @@ def test_who_was_late_while_the_grader_stood_still_is_run_again(gap: float) -> N
     """A child that prints waits for the grader to read, and its own clock goes on."""
     one = submission_run()
     say(one, Isolated({}), Began("04_loop::train"))
-    one.postpone(gap)
+    one.postpone_deadline(gap)
     assert say(one, late("04_loop::train")) == (gap == 0.0)
     if gap:
         assert not say(one, Finished()), "nothing more of that child counts"
-        assert one.child_exited(-signal.SIGKILL) is True
+        assert one.note_child_exit(-signal.SIGKILL) is True
         assert (one.record.seen, one.record.incidents) == ({}, [])
-        one.job(TOKEN)
+        one.make_job(TOKEN)
         assert say(one, Isolated({}), Began("04_loop::train"), late("04_loop::train"))
     assert [incident.what for incident in one.record.incidents] == [IncidentKind.TIMED_OUT]
 
@@ -337,24 +338,24 @@ def test_a_file_that_was_late_while_the_grader_stood_still_is_run_again_and_not_
     broken = Loaded("a.py", 5.0, {}, [], Raised("TimedOut", still_running_after(5), 1))
     for again in range(AGAIN + 1):
         say(one, Isolated({}), Began("file a.py"))
-        one.postpone(20.0)
+        one.postpone_deadline(20.0)
         assert say(one, broken) == (again == AGAIN)
         if again < AGAIN:
-            assert one.child_exited(-signal.SIGKILL) is True
-            one.job(TOKEN)
+            assert one.note_child_exit(-signal.SIGKILL) is True
+            one.make_job(TOKEN)
     assert one.record.files["a.py"].broken is not None
 
 
 def test_more_than_is_recorded_costs_the_function_and_accuses_nobody() -> None:
     one = submission_run()
     say(one, Isolated({}), Began("04_loop::train"))
-    assert not one.receive(bytes(EVIDENCE + 1))
-    assert not one.receive(b"more")
-    assert one.child_exited(-signal.SIGKILL) is True, "the other functions are graded"
+    assert not one.receive_bytes(bytes(EVIDENCE + 1))
+    assert not one.receive_bytes(b"more")
+    assert one.note_child_exit(-signal.SIGKILL) is True, "the other functions are graded"
     (incident,) = one.record.incidents
     assert (incident.what, incident.step) == (IncidentKind.CRASHED, "04_loop::train")
     assert (
         incident.detail
         == "what it did or returned takes more than the 64 MB that are recorded of a submission"
     )
-    assert one.job(TOKEN).skip == {"04_loop::train"}
+    assert one.make_job(TOKEN).skip == {"04_loop::train"}

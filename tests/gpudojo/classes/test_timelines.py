@@ -54,10 +54,10 @@ def graded(
     _, _, results = grade(folder, out, only=frozenset({"train_epoch", "select_device"}))
     store = Store(out)
     records = {
-        row.submission: store.record(row.record) if row.record else None
+        row.submission: store.load_record(row.record) if row.record else None
         for row in results.submissions
     }
-    return results, {**records, "the reference": store.record(results.reference)}
+    return results, {**records, "the reference": store.load_record(results.reference)}
 
 
 def timeline(records: dict[str, Record | None], name: str) -> Timeline | None:

@@ -144,9 +144,9 @@ def test_a_damaged_or_older_record_counts_as_missing(tmp_path: Path) -> None:
     torn = "b" * 40
     newer = "c" * 40
     for key in (good, torn, newer):
-        store.keep(key, record(1, "code"))
+        store.keep_record(key, record(1, "code"))
     store.path_of(torn).write_bytes(store.path_of(torn).read_bytes()[:-50])
-    store.keep(newer, msgspec.structs.replace(record(1, "code"), version=99))
+    store.keep_record(newer, msgspec.structs.replace(record(1, "code"), version=99))
     rows = [submission(n, name, "no", name[0] * 40) for n, name in enumerate(("ada", "bob", "cyd"))]
     write(tmp_path / "results.json", header(reference=newer), rows)
     code, said = dojo(tmp_path)

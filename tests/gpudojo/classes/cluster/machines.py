@@ -36,9 +36,9 @@ from gpudojo.classes import dask_worker
 kept = [path.read_bytes() for path in pathlib.Path({known!r}, ".dojo", "records").rglob("*.mp")]
 records = {{decode_record(data).digest: data for data in kept}}
 def recalled(message, wanted):
-    order = dask_worker.unpack(message, dask_worker.Order)
+    order = dask_worker.unpack_message(message, dask_worker.Order)
     time.sleep(0.3)
-    return dask_worker.pack(dask_worker.Reply(message[:dask_worker.HASH], records[order.digest]))
+    return dask_worker.pack_message(dask_worker.Reply(message[:dask_worker.HASH], records[order.digest]))
 dask_worker.run_order = dask_worker.whole = recalled
 """
 MEASURED = ("seconds", "peak_bytes", "graded_at")
@@ -187,18 +187,18 @@ class Watching:
         self.layers: dict[str, str] = {}
         self.most_under_way = 0
 
-    def begins(self, count: int, known: int, ignored: Any) -> None: ...
+    def report_submissions(self, count: int, known: int, ignored: Any) -> None: ...
 
-    def prepares(self, what: str) -> None:
+    def report_preparation(self, what: str) -> None:
         self.said.append(what)
 
-    def isolated(self, layers: dict[str, str]) -> None:
+    def report_isolation(self, layers: dict[str, str]) -> None:
         self.layers = layers
 
-    def under_way(self, tasks: Any) -> None:
+    def report_running(self, tasks: Any) -> None:
         self.most_under_way = max(self.most_under_way, len(tasks))
 
-    def graded(self, submission: str, status: SubmissionStatus, ran: bool) -> None:
+    def report_verdict(self, submission: str, status: SubmissionStatus, ran: bool) -> None:
         self.told.append(submission)
         if ran:
             self.ran.append(submission)

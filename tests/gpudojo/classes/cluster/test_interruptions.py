@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from gpudojo.classes import dask_worker
-from gpudojo.classes.dask_messages import HASH, Order, pack, unpack_reply, versions_here
+from gpudojo.classes.dask_messages import HASH, Order, pack_message, unpack_reply, versions_here
 from gpudojo.classes.runners import GradingTask
 from gpudojo.model.errors import NoCluster
 
@@ -39,7 +39,7 @@ from gpudojo.classes import dask_worker
 async def introduce(worker, day):
     os.kill({pid}, signal.SIGKILL)
     return b""
-dask_worker.introduce = introduce
+dask_worker.introduce_worker = introduce
 """
 
 
@@ -60,8 +60,8 @@ def test_a_scheduler_lost_in_the_first_seconds_is_waited_for(
                 machines.worker(ready=False, recalls=known)
 
         class Early(Watching):
-            def prepares(self, what: str) -> None:
-                super().prepares(what)
+            def report_preparation(self, what: str) -> None:
+                super().report_preparation(what)
                 if what.startswith("waiting for workers") and not comes_back:
                     first.kill()
                     first.wait()
@@ -88,8 +88,8 @@ def test_one_that_does_not_come_back_is_waited_for_no_longer_than_asked(
         scheduler = machines.scheduler()
 
         class Early(Watching):
-            def prepares(self, what: str) -> None:
-                super().prepares(what)
+            def report_preparation(self, what: str) -> None:
+                super().report_preparation(what)
                 if what.startswith("waiting for workers"):
                     scheduler.kill()
                     scheduler.wait()
@@ -116,7 +116,7 @@ def test_what_a_grader_has_left_is_ended_on_the_workers(
     running: set[int] = set()
 
     class Stopping(Watching):
-        def under_way(self, tasks: list[GradingTask]) -> None:
+        def report_running(self, tasks: list[GradingTask]) -> None:
             if [task.name for task in tasks] == ["long"]:
                 # a fork server is two processes, one below the other; the second worker is itself below its nanny
                 running.update(below(plain.pid, after=2) | below(with_nanny.pid, after=3))
@@ -132,7 +132,7 @@ def test_what_a_grader_has_left_is_ended_on_the_workers(
 
 def test_there_is_no_record_of_what_was_ended_early(monkeypatch: pytest.MonkeyPatch) -> None:
     """It would look like a submission that took too long."""
-    message = pack(Order(versions_here("day8"), "1", {}, options()))
+    message = pack_message(Order(versions_here("day8"), "1", {}, options()))
     key = "dojo-1"
     tasks = {key: SimpleNamespace(state="executing")}
     wanted = dask_worker.DaskTask(
@@ -151,7 +151,7 @@ def test_there_is_no_record_of_what_was_ended_early(monkeypatch: pytest.MonkeyPa
             ].state = "executing"  # it was sent again: what has ended is not what is wanted now
             assert run.overdue(run.began)
             run.step = "01_checking_device::select_device"
-            assert not run.child_exited(-signal.SIGKILL)  # without that it would be run again
+            assert not run.note_child_exit(-signal.SIGKILL)  # without that it would be run again
             return run.finish(0, 0.0)
 
     monkeypatch.setitem(dask_worker.fork_servers.threads, "virtual", Stopped())

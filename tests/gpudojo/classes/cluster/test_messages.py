@@ -11,8 +11,8 @@ from gpudojo.classes.dask_messages import (
     Order,
     Reply,
     Versions,
-    pack,
-    unpack,
+    pack_message,
+    unpack_message,
     unpack_reply,
     versions_here,
 )
@@ -31,13 +31,13 @@ OPTIONS = RunOptions(
     only=frozenset({"b"}),
 )
 ORDER = Order(OURS, "digest", {"01.py": b"x = 1\n\xff"}, OPTIONS)
-MESSAGE = pack(ORDER)
+MESSAGE = pack_message(ORDER)
 NUMBER = MESSAGE[:HASH]
-ANSWER = pack(Reply(NUMBER, encode_record(Record("digest", output="hello"))))
+ANSWER = pack_message(Reply(NUMBER, encode_record(Record("digest", output="hello"))))
 
 
 def test_an_order_arrives_whole() -> None:
-    assert unpack(MESSAGE, Order) == ORDER
+    assert unpack_message(MESSAGE, Order) == ORDER
 
 
 @given(at=st.integers(0, len(ANSWER) - 1), by=st.integers(1, 255))
@@ -53,23 +53,25 @@ def test_no_byte_of_an_order_can_change(at: int, by: int) -> None:
     changed = bytearray(MESSAGE)
     changed[at] ^= by
     with pytest.raises(BadMessage):
-        unpack(bytes(changed), Order)
+        unpack_message(bytes(changed), Order)
 
 
 def test_a_reply_is_a_record_or_a_reason() -> None:
     record = unpack_reply(ANSWER, NUMBER, "digest")
     assert isinstance(record, Record)
     assert record.output == "hello"
-    assert unpack_reply(pack(Reply(NUMBER, refused="no room")), NUMBER, "digest") == "no room"
+    assert (
+        unpack_reply(pack_message(Reply(NUMBER, refused="no room")), NUMBER, "digest") == "no room"
+    )
 
 
 @pytest.mark.parametrize(
     ("message", "said"),
     [
-        (pack(Reply(bytes(HASH), encode_record(Record("digest")))), "another order"),
-        (pack(Reply(NUMBER, encode_record(Record("someone else")))), "another submission"),
-        (pack(Reply(NUMBER, b"\x93")), "not evidence"),
-        (pack(Introduction(OURS, {})), "missing required field"),
+        (pack_message(Reply(bytes(HASH), encode_record(Record("digest")))), "another order"),
+        (pack_message(Reply(NUMBER, encode_record(Record("someone else")))), "another submission"),
+        (pack_message(Reply(NUMBER, b"\x93")), "not evidence"),
+        (pack_message(Introduction(OURS, {})), "missing required field"),
         (ANSWER[:20], "not a message"),
         ({"record": ANSWER}, "not a message"),
         (None, "not a message"),
@@ -82,9 +84,9 @@ def test_what_is_no_reply_to_this_order_is_refused(message: object, said: str) -
 
 def test_an_introduction_arrives_or_is_refused() -> None:
     said = Introduction(OURS, {"files": ""})
-    assert unpack(pack(said), Introduction) == said
+    assert unpack_message(pack_message(said), Introduction) == said
     with pytest.raises(BadMessage):
-        unpack(ANSWER, Introduction)
+        unpack_message(ANSWER, Introduction)
 
 
 @pytest.mark.parametrize(
@@ -102,7 +104,7 @@ def test_the_difference_is_named_with_both_values(
     changed: dict[str, str], said: str | None
 ) -> None:
     theirs = msgspec.structs.replace(OURS, **changed)
-    assert OURS.difference(theirs) == said
+    assert OURS.describe_difference(theirs) == said
     assert objection_to(Introduction(theirs, {"files": ""}), OURS, False) == said
 
 
@@ -128,13 +130,13 @@ def test_a_layer_holds_where_it_holds_everywhere() -> None:
 def test_a_build_of_torch_does_not_matter_and_its_release_does() -> None:
     found = versions_here("day8")
     assert "+" not in found.torch
-    assert found.difference(found) is None
+    assert found.describe_difference(found) is None
 
 
 def test_the_layer_of_a_real_gpu_counts_only_where_one_is_used() -> None:
     with_gpu = Introduction(OURS, {"files": "", "device memory": "no NVML"})
     assert (
-        objection_to(with_gpu.on("cuda"), OURS, require_isolation=True)
+        objection_to(with_gpu.for_device("cuda"), OURS, require_isolation=True)
         == "--require-isolation: device memory: no NVML"
     )
-    assert objection_to(with_gpu.on("virtual"), OURS, require_isolation=True) is None
+    assert objection_to(with_gpu.for_device("virtual"), OURS, require_isolation=True) is None

@@ -23,7 +23,7 @@ def tasks(count: int, done: list[Record], taken: list[int]) -> Iterator[GradingT
 
 
 def take(queue: TaskQueue, idle: bool = False) -> tuple[GradingTask, bool]:
-    found = queue.take(idle)
+    found = queue.next_task(idle)
     assert found is not None
     return found
 
@@ -51,9 +51,9 @@ def test_one_under_suspicion_runs_last_and_alone() -> None:
     suspect, _ = take(queue)
     queue.put_back(suspect, alone=True)
     assert take(queue, idle=True)[0].name == "1"
-    assert queue.take(idle=False) is None
+    assert queue.next_task(idle=False) is None
     assert queue.has_more()
-    assert queue.take(idle=True) == (suspect, True)
+    assert queue.next_task(idle=True) == (suspect, True)
     assert not queue.has_more()
 
 
@@ -62,7 +62,7 @@ def test_so_many_refusals_are_enough() -> None:
     queue = TaskQueue(tasks(1, done, []))
     for _ in range(MOST_REFUSALS):
         assert done == []
-        queue.refuse(take(queue)[0], "there is no room")
+        queue.note_refusal(take(queue)[0], "there is no room")
     assert not queue.has_more()
     assert done[0].incidents[0].detail == "no worker could run it: there is no room"
 
@@ -74,7 +74,7 @@ def test_one_that_is_lost_again_and_again_runs_alone_before_it_is_given_up() -> 
         assert done == []
         task, alone = take(queue, idle=True)
         assert alone == (number >= LOSSES_BEFORE_ALONE)
-        queue.lose(task, alone)
+        queue.note_loss(task, alone)
     assert not queue.has_more()
     assert done[0].incidents[0].detail == "the worker it ran on was lost, 4 times in a row"
 

@@ -152,8 +152,8 @@ def test_who_joins_late_is_looked_at_and_who_is_left_is_told(
         bad.append(lonely.worker(preload=OLDER))
 
     class Looking(Watching):
-        def prepares(self, what: str) -> None:
-            super().prepares(what)
+        def report_preparation(self, what: str) -> None:
+            super().report_preparation(what)
             if "is not used" in what:
                 lonely.away(good)
 

@@ -12,7 +12,14 @@ from pathlib import Path
 import msgspec
 import pytest
 from gpudojo.classes import dask_worker
-from gpudojo.classes.dask_messages import HASH, Order, Reply, pack, unpack_reply, versions_here
+from gpudojo.classes.dask_messages import (
+    HASH,
+    Order,
+    Reply,
+    pack_message,
+    unpack_reply,
+    versions_here,
+)
 from gpudojo.classes.dask_worker import ForkServerThread
 from gpudojo.classes.grading_options import seeds_of_probes
 from gpudojo.classes.records import Record, decode_record
@@ -82,12 +89,12 @@ def test_a_worker_without_a_fork_server_says_so_and_tries_again(
     with monkeypatch.context() as patched:
         patched.setattr("gpudojo.classes.dask_worker.fork_client_for", lambda bench: Broken())
         with pytest.raises(ForkServerFailed):
-            thread.record(lambda: submission_run(1))
+            thread.run_and_wait(lambda: submission_run(1))
         patched.setitem(dask_worker.fork_servers.threads, "virtual", thread)
-        message = pack(Order(versions_here("day8"), "1", {}, options()))
+        message = pack_message(Order(versions_here("day8"), "1", {}, options()))
         found = unpack_reply(dask_worker.run_order(message, always), message[:HASH], "1")
         assert found == "the process that runs submissions did not start: there is no room for it"
-    assert KEY in thread.record(lambda: submission_run(1)).seen
+    assert KEY in thread.run_and_wait(lambda: submission_run(1)).seen
 
 
 def test_threads_share_a_fork_server_and_survive_its_death(
@@ -102,7 +109,8 @@ def test_threads_share_a_fork_server_and_survive_its_death(
 
     with ThreadPoolExecutor(3) as pool:
         waiting = [
-            pool.submit(thread.record, lambda number=number: begin(number)) for number in range(3)
+            pool.submit(thread.run_and_wait, lambda number=number: begin(number))
+            for number in range(3)
         ]
         until(lambda: len(began) == 3)
         mine = fork_server_processes() - others
@@ -118,13 +126,13 @@ def test_threads_share_a_fork_server_and_survive_its_death(
 
 def test_a_worker_refuses_what_was_damaged_and_who_has_other_versions() -> None:
     ours = versions_here("day8")
-    message = pack(Order(ours, "1", {}, options()))
+    message = pack_message(Order(ours, "1", {}, options()))
     damaged = bytearray(message)
     damaged[-1] ^= 1
     said = unpack_reply(dask_worker.run_order(bytes(damaged), always), message[:HASH], "1")
     assert isinstance(said, str)
     assert "the worker received a damaged message" in said
-    older = pack(Order(msgspec.structs.replace(ours, gpudojo="0.0.9"), "1", {}, options()))
+    older = pack_message(Order(msgspec.structs.replace(ours, gpudojo="0.0.9"), "1", {}, options()))
     assert unpack_reply(dask_worker.run_order(older, always), older[:HASH], "1") == (
         f"it has gpudojo {ours.gpudojo}, and the grader 0.0.9"
     )
@@ -138,7 +146,7 @@ def test_an_error_of_our_own_is_sent_in_words_and_never_pickled(
             raise ZeroDivisionError("by our fault", threading.Lock())
 
     monkeypatch.setitem(dask_worker.fork_servers.threads, "virtual", Failing())
-    message = pack(Order(versions_here("day8"), "1", {}, options()))
+    message = pack_message(Order(versions_here("day8"), "1", {}, options()))
     reply = dask_worker.run_order(message, always)
     assert type(reply) is bytes
     found = unpack_reply(reply, message[:HASH], "1")
@@ -151,7 +159,7 @@ def test_a_record_is_the_bytes_that_a_store_keeps(
 ) -> None:
     monkeypatch.setitem(dask_worker.fork_servers.threads, "virtual", thread)
     text = (REFERENCE / FIRST).read_bytes()
-    message = pack(Order(versions_here("day8"), "1", {FIRST: text}, options()))
+    message = pack_message(Order(versions_here("day8"), "1", {FIRST: text}, options()))
     reply = msgspec.msgpack.decode(dask_worker.run_order(message, always)[HASH:], type=Reply)
     record = decode_record(reply.record)
     assert (record.digest, list(record.seen)) == ("1", [KEY])
