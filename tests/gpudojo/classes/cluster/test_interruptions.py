@@ -140,19 +140,19 @@ def test_there_is_no_record_of_what_was_ended_early(monkeypatch: pytest.MonkeyPa
     ).is_wanted
 
     class Stopped:
-        def record(self, begin: Any) -> Any:
+        def run_and_wait(self, begin: Any) -> Any:
             run = begin()
-            run.job(b"")
-            assert not run.overdue(run.began)
+            run.make_job(b"")
+            assert not run.is_overdue(run.began)
             tasks[key].state = "cancelled"
-            assert run.overdue(run.began)
+            assert run.is_overdue(run.began)
             tasks[
                 key
             ].state = "executing"  # it was sent again: what has ended is not what is wanted now
-            assert run.overdue(run.began)
+            assert run.is_overdue(run.began)
             run.step = "01_checking_device::select_device"
             assert not run.note_child_exit(-signal.SIGKILL)  # without that it would be run again
-            return run.finish(0, 0.0)
+            return run.finish_record(0, 0.0)
 
     monkeypatch.setitem(dask_worker.fork_servers.threads, "virtual", Stopped())
     for _ in ("under way", "late"):
