@@ -157,17 +157,17 @@ class ClassGrading:
             del graded
             save_state(self.options.out, self.state)
             changed = {change.submission for change in changes}
-            path, tally = write_results(self.gradebook, few, changed)
+            written = write_results(self.gradebook, few, changed)
             return GradedClass(
-                path=path,
+                path=written.path,
                 count=count,
                 ran=self.ran,
                 seconds=time.monotonic() - began,
                 layers=self.state.layers,
-                tally=tally,
+                tally=written.tally,
                 changes=changes,
-                notices=self.gradebook.notices,
-                unmatched=self.gradebook.unmatched,
+                notices=written.notices,
+                unmatched=written.unmatched,
             )
         finally:
             if self._judges is not None:

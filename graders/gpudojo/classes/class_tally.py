@@ -26,39 +26,40 @@ class ClassTally:
     def __init__(self) -> None:
         self.statuses: Counter[str] = Counter()
         # Published points in percent. A list would take ten times the memory.
-        self.shares = array.array("d")
+        self.percents = array.array("d")
         self.scaled = False  # if points to publish are others than those of the exercises
-        self.shared = False  # if several students have one submission
+        self.has_groups = False  # if several students have one submission
         self.statistics = ClassStatistics()
-        self.mistakes: Counter[str] = Counter()  # submissions, by misconception
-        self.review: list[Review] = []
-        self.reviews = 0
+        self.misconceptions: Counter[str] = Counter()  # how many submissions show each
+        self.first_reviews: list[Review] = []
+        self.review_count = 0
         self.late = 0
         self.overridden = 0
         self.to_grade = 0
         self.gone: list[str] = []
-        self.now: list[str] = []  # the points of a few that were asked for
+        self.points_shown: list[str] = []  # of a few that were asked for
         # Whose points changed although nothing was graded anew: see RULES_CHANGED.
-        self.settled: list[str] = []
+        self.changed_by_rules: list[str] = []
 
-    def count_row(self, row: SubmissionRow, now: bool = False) -> None:
-        """Count a row; `now`: it is one of a few that were asked for, and its points are shown."""
-        if now:
-            self.now.append(_describe_points(row))
+    def count_row(self, row: SubmissionRow, show_points: bool = False) -> None:
+        """Count a row. `show_points`: it is one of a few that were asked for."""
+        if show_points:
+            self.points_shown.append(_describe_points(row))
         self.statuses[str(row.status)] += 1
         self.statistics.count_row(row)
         if row.status is not SubmissionStatus.ABSENT:
             self.scaled |= row.scaled
-            self.shares.append(_percent_of(row))
+            self.percents.append(_percent_of(row))
             self.to_grade += bool(row.to_grade)
         if row.status is not SubmissionStatus.UNREADABLE:
             # Of unreadable ones all checks failed, whatever the code is.
-            self.mistakes.update(_misconceptions_of(row))
+            self.misconceptions.update(_misconceptions_of(row))
         if row.review:
-            self.reviews += 1
-            if len(self.review) < MOST_REVIEWS:
-                self.review.append(Review(row.called, row.review[0]))
-        self.shared |= bool(row.group)
+            self.review_count += 1
+            if len(self.first_reviews) < MOST_REVIEWS:
+                self.first_reviews.append(Review(row.called, row.review[0]))
+        if row.group:
+            self.has_groups = True
         self.late += row.late
         self.overridden += bool(row.overrides)
         if row.gone:
@@ -67,18 +68,20 @@ class ClassTally:
 
 def _describe_points(row: SubmissionRow) -> str:
     """The points of a row in words; its status, too, where it was not simply graded."""
-    text = (
-        f"{row.called}: {format_points(row.final.points)} of {format_points(row.final.max_points)}"
-    )
+    points = format_points(row.final.points)
+    max_points = format_points(row.final.max_points)
+    text = f"{row.called}: {points} of {max_points}"
     if row.status is not SubmissionStatus.GRADED:
         text += f" ({row.status.value})"
     return text
 
 
 def _percent_of(row: SubmissionRow) -> float:
-    if not row.final.max_points:
+    """The published points in percent of their maximum; 0 where there is nothing to get."""
+    grade = row.final
+    if not grade.max_points:
         return 0.0
-    return 100 * row.final.points / row.final.max_points
+    return 100 * grade.points / grade.max_points
 
 
 def _misconceptions_of(row: SubmissionRow) -> set[str]:

@@ -1,10 +1,14 @@
-"""Points that people give by hand, and the log of who gave them."""
+"""Points that people give by hand, and the log of who gave them.
+
+An *item* is what points can be given for: a check, an exercise, or what people grade. A student is
+known by *keys*, which stay the same whatever a submission is called. An entry *holds*, or is in
+force, until the same student's item is set again or undone.
+"""
 
 from __future__ import annotations
 
 import csv
 import io
-import itertools
 import math
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -16,7 +20,7 @@ from gpudojo.classes.course_rules import find_exercise
 from gpudojo.classes.csv_tables import read_table
 from gpudojo.classes.store import write_file
 from gpudojo.model.errors import BadClass, BadFile, suggest_name
-from gpudojo.model.results import ExerciseRow, Override, SubmissionRow, sum_points
+from gpudojo.model.results import CheckRow, ExerciseRow, Override, SubmissionRow, sum_points
 from gpudojo.model.results_csv import spreadsheet_safe
 from gpudojo.model.results_file import format_points
 
@@ -25,6 +29,14 @@ COLUMNS: Final = ("at", "by", "action", "student", "item", "points", "comment", 
 EVERYONE: Final = "*"  # stands for the student
 SET: Final = "set"
 UNDO: Final = "undo"
+SUGGESTED_CHECKS: Final = 5  # of those that a name may mean
+
+
+class KeyAndItem(NamedTuple):
+    """For whom and for what an entry gives points."""
+
+    key: str
+    item: str
 
 
 class LogEntry(NamedTuple):
@@ -39,81 +51,120 @@ class LogEntry(NamedTuple):
     comment: str
     key: str  # by which the student is known, whatever the submission is called; or EVERYONE
 
+    @property
+    def key_and_item(self) -> KeyAndItem:
+        return KeyAndItem(self.key, self.item)
+
+    def as_cells(self) -> list[str]:
+        """The line as texts that are safe in a spreadsheet, in the order of COLUMNS."""
+        points = format_points(self.points) if self.action == SET else ""
+        texts = (
+            self.at,
+            self.by,
+            self.action,
+            self.student,
+            self.item,
+            points,
+            self.comment,
+            self.key,
+        )
+        return [spreadsheet_safe(text) for text in texts]
+
 
 class Overrides:
-    """The log of points that people gave in one class.
-
-    What was set last holds until it is undone.
-    """
+    """The log of points that people gave in one class."""
 
     def __init__(self, out: Path) -> None:
         """Read the log, if there is one. Raises BadFile."""
         self.path = out / NAME
-        self.log = self._read_log() if self.path.exists() else []
-        self._by_key: dict[str, dict[str, LogEntry]] | None = None
+        self.log: list[LogEntry] = []
+        if self.path.exists():
+            self.log = _read_log(self.path)
+        self._by_key: dict[str, list[LogEntry]] | None = None
 
-    def _read_log(self) -> list[LogEntry]:
-        (line_of_headings, headings), *rows = read_table(self.path)
-        file = str(self.path)
-        if tuple(headings) != COLUMNS:
-            columns = ", ".join(COLUMNS)
-            raise BadFile(file, line_of_headings, f"the columns must be {columns}")
-        entries = []
-        for line, cells in rows:
-            if len(cells) != len(COLUMNS) or cells[2] not in (SET, UNDO):
-                needed = f"{len(COLUMNS)} cells are needed, the third {SET} or {UNDO}"
-                raise BadFile(file, line, needed)
-            at, by, action, student, item, points_text, comment, key = map(_without_quote, cells)
-            points = parse_points(points_text, file, line) if action == SET else 0.0
-            entries.append(LogEntry(at, by, action, student, item, points, comment, key))
-        return entries
-
-    def entries_in_force(self) -> dict[tuple[str, str], LogEntry]:
-        """What holds now, by the student's key and the item."""
+    def entries_in_force(self) -> dict[KeyAndItem, LogEntry]:
+        """The entries that hold now."""
         return _entries_in_force(self.log)
 
-    def entries_before(self, at: str) -> dict[tuple[str, str], LogEntry]:
-        """What held before the command of this time, by the student's key and the item."""
-        earlier = itertools.takewhile(lambda entry: entry.at != at, self.log)
+    def entries_before(self, at: str) -> dict[KeyAndItem, LogEntry]:
+        """The entries that held before the command of this time."""
+        earlier = []
+        for entry in self.log:
+            if entry.at == at:
+                break
+            earlier.append(entry)
         return _entries_in_force(earlier)
 
     def entries_for(self, keys: Iterable[str], everyone: bool = True) -> dict[str, LogEntry]:
-        """What holds for the student with these keys, by item.
+        """The entries that hold for the student with these keys, by item.
 
         The student's own points come before those of everyone who handed something in, which are
         left out unless `everyone`. Of what was given by several keys, as before and after the
         student was on a roster, the last holds.
         """
-        if self._by_key is None:
-            self._by_key = {}
-            for (key, item), entry in self.entries_in_force().items():
-                self._by_key.setdefault(key, {})[item] = entry
+        by_key = self._entries_by_key()
         own: list[LogEntry] = []
         for key in keys:
-            own += self._by_key.get(key, {}).values()
+            own += by_key.get(key, [])
         own.sort(key=lambda entry: entry.at)
-        by_item = dict(self._by_key.get(EVERYONE, {})) if everyone else {}
+        by_item = {}
+        if everyone:
+            for entry in by_key.get(EVERYONE, []):
+                by_item[entry.item] = entry
         for entry in own:
             by_item[entry.item] = entry
         return by_item
 
+    def _entries_by_key(self) -> dict[str, list[LogEntry]]:
+        """The entries that hold, by the student's key; found once for each state of the log."""
+        if self._by_key is None:
+            self._by_key = {}
+            for entry in self.entries_in_force().values():
+                self._by_key.setdefault(entry.key, []).append(entry)
+        return self._by_key
+
     def entries_of_last_command(self) -> list[LogEntry]:
         """What the last command set. Nothing where it took something back."""
-        last = [entry for entry in self.log if entry.at == self.log[-1].at]
-        return last if all(entry.action == SET for entry in last) else []
+        last = []
+        for entry in self.log:
+            if entry.at == self.log[-1].at:
+                last.append(entry)
+        if any(entry.action == UNDO for entry in last):
+            return []
+        return last
 
     def append_entries(self, entries: Sequence[LogEntry]) -> None:
-        """Append to the log. The file is replaced as a whole."""
+        """Append to the log. The file is replaced as a whole. Raises OSError."""
         self.log += entries
         self._by_key = None
         text = io.StringIO()
         writer = csv.writer(text)
         writer.writerow(COLUMNS)
         for entry in self.log:
-            points = format_points(entry.points) if entry.action == SET else ""
-            cells = entry._replace(points=points)  # type: ignore[arg-type]
-            writer.writerow([spreadsheet_safe(cell) for cell in cells])  # type: ignore[arg-type]
-        write_file(self.path, text.getvalue().encode("utf-8", "backslashreplace"))
+            writer.writerow(entry.as_cells())
+        data = text.getvalue().encode("utf-8", "backslashreplace")
+        write_file(self.path, data)
+
+
+def _read_log(path: Path) -> list[LogEntry]:
+    """The entries of a log. Raises BadFile with the line that is not one."""
+    first, *lines = read_table(path)
+    file = str(path)
+    if tuple(first.cells) != COLUMNS:
+        columns = ", ".join(COLUMNS)
+        raise BadFile(file, first.number, f"the columns must be {columns}")
+    entries = []
+    for line in lines:
+        if len(line.cells) != len(COLUMNS) or line.cells[2] not in (SET, UNDO):
+            needed = f"{len(COLUMNS)} cells are needed, the third {SET} or {UNDO}"
+            raise BadFile(file, line.number, needed)
+        cells = [_without_quote(cell) for cell in line.cells]
+        at, by, action, student, item, points_text, comment, key = cells
+        points = 0.0
+        if action == SET:
+            points = parse_points(points_text, file, line.number)
+        entries.append(LogEntry(at, by, action, student, item, points, comment, key))
+    return entries
 
 
 def _without_quote(cell: str) -> str:
@@ -122,16 +173,13 @@ def _without_quote(cell: str) -> str:
     return cell[1:] if is_quoted else cell
 
 
-def _entries_in_force(log: Iterable[LogEntry]) -> dict[tuple[str, str], LogEntry]:
-    """The entries that hold after a log, by the student's key and the item.
-
-    They are in the order in which they were set.
-    """
-    entries: dict[tuple[str, str], LogEntry] = {}
+def _entries_in_force(log: Iterable[LogEntry]) -> dict[KeyAndItem, LogEntry]:
+    """The entries that hold after a log, in the order in which they were set."""
+    entries: dict[KeyAndItem, LogEntry] = {}
     for entry in log:
-        entries.pop((entry.key, entry.item), None)
+        entries.pop(entry.key_and_item, None)
         if entry.action == SET:
-            entries[entry.key, entry.item] = entry
+            entries[entry.key_and_item] = entry
     return entries
 
 
@@ -153,32 +201,80 @@ def find_item(name: str, row: SubmissionRow) -> tuple[str, float]:
     BadClass, with a suggestion, for a name that is unknown or means several checks.
     """
     # What can be named, with what it is worth.
-    exercises = {exercise.exercise: exercise.max_score for exercise in row.exercises}
+    exercises: dict[str, float] = {}
     checks: dict[str, float] = {}
     for exercise in row.exercises:
+        exercises[exercise.exercise] = exercise.max_score
         for check in exercise.checks:
             checks[check.id] = check.max_points
+
     stem = find_exercise(name, exercises)
     if stem is not None:
         return stem, exercises[stem]
-    found = [check for check in checks if check == name or check.endswith(f"::{name}")]
-    if len(found) == 1:
-        return found[0], checks[found[0]]
-    if found:
-        some = ", ".join(_without_exercise(check) for check in found[:5])
-        more = ", …" if len(found) > 5 else ""
-        raise BadClass(f"{len(found)} checks are called {name!r}; write more of it: {some}{more}")
-    # There is none of that name: suggest one.
-    names = list(exercises)
-    names += [_without_exercise(check) for check in checks]
-    names += [check.rpartition("::")[2] for check in checks]
-    hint = suggest_name(name, names, "") or "; see: dojo override --items"
+    matching = [check for check in checks if check == name or check.endswith(f"::{name}")]
+    if len(matching) == 1:
+        return matching[0], checks[matching[0]]
+    if matching:
+        some = ", ".join(_without_exercise(check) for check in matching[:SUGGESTED_CHECKS])
+        if len(matching) > SUGGESTED_CHECKS:
+            some += ", …"
+        raise BadClass(f"{len(matching)} checks are called {name!r}; write more of it: {some}")
+    hint = _suggest_item(name, exercises, checks)
     raise BadClass(f"there is no check, exercise or item {name!r}{hint}")
+
+
+def _suggest_item(name: str, exercises: Iterable[str], checks: Iterable[str]) -> str:
+    """What may have been meant by a name that is unknown, or how to find out."""
+    names = list(exercises)
+    for check in checks:
+        names.append(_without_exercise(check))
+        names.append(check.rpartition("::")[2])
+    return suggest_name(name, names, "") or "; see: dojo override --items"
 
 
 def _without_exercise(check: str) -> str:
     """The function and the name of a check: "train_epoch::runs"."""
     return check.partition("::")[2]
+
+
+class _OverrideApplier:
+    """Puts what people gave to one student, by item, into the rows of exercises."""
+
+    def __init__(self, entries: dict[str, LogEntry]) -> None:
+        self.entries = entries
+        self.problems: list[str] = []  # a sentence about each item that was given too much
+
+    def apply_to_exercise(self, exercise: ExerciseRow) -> ExerciseRow:
+        """The row with points given for its checks, or for the whole, instead of their sum."""
+        checks = [self._apply_to_check(check) for check in exercise.checks]
+        score = exercise.score
+        if checks:
+            score = sum_points(check.points for check in checks)
+        graded = None if exercise.by_hand else score
+        override = self._find_override(exercise.exercise, graded, exercise.max_score)
+        if override is not None:
+            score = override.points
+        return replace(exercise, checks=checks, score=score, override=override)
+
+    def _apply_to_check(self, check: CheckRow) -> CheckRow:
+        override = self._find_override(check.id, check.points, check.max_points)
+        if override is None:
+            return check
+        return replace(check, override=override, points=override.points)
+
+    def _find_override(self, item: str, graded: float | None, most: float) -> Override | None:
+        """What people gave for an item, or None. `graded` are the points that the grader gave.
+
+        What is more than the item is worth is cut, with a sentence in `problems`.
+        """
+        entry = self.entries.get(item)
+        if entry is None:
+            return None
+        if entry.points > most:
+            given = f"{format_points(entry.points)} of {format_points(most)} points"
+            self.problems.append(f"an override gives {given} for {item}; it was cut")
+        points = min(entry.points, most)
+        return Override(points, graded, entry.comment, entry.by, entry.at)
 
 
 def apply_overrides(
@@ -188,32 +284,8 @@ def apply_overrides(
 
     Returns the new rows, and a sentence about each item that was given more than it is worth.
     """
-    problems: list[str] = []
     if not entries:
-        return list(exercises), problems
-
-    def find_override(item: str, graded: float | None, most: float) -> Override | None:
-        entry = entries.get(item)
-        if entry is None:
-            return None
-        if entry.points > most:
-            given = f"{format_points(entry.points)} of {format_points(most)} points"
-            problems.append(f"an override gives {given} for {item}; it was cut")
-        return Override(min(entry.points, most), graded, entry.comment, entry.by, entry.at)
-
-    # Checks first: what was given for a whole exercise replaces the sum of its checks.
-    rows = []
-    for exercise in exercises:
-        checks = []
-        for check in exercise.checks:
-            override = find_override(check.id, check.points, check.max_points)
-            if override is not None:
-                check = replace(check, override=override, points=override.points)
-            checks.append(check)
-        score = sum_points(check.points for check in checks) if checks else exercise.score
-        graded = None if exercise.by_hand else score
-        override = find_override(exercise.exercise, graded, exercise.max_score)
-        if override is not None:
-            score = override.points
-        rows.append(replace(exercise, checks=checks, score=score, override=override))
-    return rows, problems
+        return list(exercises), []
+    applier = _OverrideApplier(entries)
+    rows = [applier.apply_to_exercise(exercise) for exercise in exercises]
+    return rows, applier.problems

@@ -10,6 +10,7 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from gpudojo.classes.class_notices import notices_about_class
 from gpudojo.classes.class_tally import ClassTally
 from gpudojo.classes.gradebook import Gradebook
 from gpudojo.classes.score_changes import HistoryLine, append_to_history
@@ -25,10 +26,12 @@ RULES_CHANGED: Final = "Changed by the course file, the roster or the choice of 
 
 
 class WrittenResults(NamedTuple):
-    """The file of results, and counts of what is in it."""
+    """The file of results, counts of what is in it, and what a teacher should know of it."""
 
     path: Path
     tally: ClassTally
+    notices: list[str]  # about settings and files
+    unmatched: list[str]  # names of those who handed in and are not on the roster
 
 
 class PublishedPoints(NamedTuple):
@@ -41,50 +44,56 @@ class PublishedPoints(NamedTuple):
 def write_results(
     book: Gradebook, few: Collection[str] = (), changed: Collection[str] = ()
 ) -> WrittenResults:
-    """Write results.json and results.csv, and return the path of the first and a tally.
+    """Write results.json and results.csv, and return what they hold in short.
 
     `few` are names of submissions whose points are to be shown. `changed` are those whose changes
     are known: of others, points that changed are added to history.csv and to the tally. Raises
     BadClass where a file cannot be written.
     """
-    path = book.out / "results.json"
-    tally = ClassTally()
+    class_list = book.list_class()
+    notices = class_list.notices + notices_about_class(book, class_list.participants)
+    header = _make_header(book, class_list.unmatched)
+    # Points may have changed because the rules did, and not what was handed in.
     rules = _digest_of_rules(book)
     published = _points_by_other_rules(book.out, rules)
-    lines = []
-    rows = book.make_rows()  # sets what the header says of the roster
-    exercises = [*book.row_maker.graded_exercises, *(item.name for item in book.course.by_hand)]
+    history = []
+    exercises = list(book.row_maker.graded_exercises)
+    exercises += [item.name for item in book.course.by_hand]
+    tally = ClassTally()
+    path = book.out / "results.json"
     try:
         with (
             open_table(book.out / "results.csv", exercises) as write_line,
-            open_results(path, _make_header(book)) as write_row,
+            open_results(path, header) as write_row,
         ):
-            # Points may have changed because the rules did, and not what was handed in.
-            for row in rows:
+            for row in book.rows_of(class_list.participants):
                 write_row(row)
                 write_line(row)
-                tally.count_row(row, now=row.submission in few)
+                tally.count_row(row, show_points=row.submission in few)
                 old = _find_old_points(published, row)
                 new = _published_points(row)
                 if old is not None and old != new and row.submission not in changed:
-                    tally.settled.append(_describe_change(row, old, new))
-                    lines.append(_history_line(row, old, new))
-        if lines:
-            append_to_history(book.out, lines)
+                    tally.changed_by_rules.append(_describe_change(row, old, new))
+                    history.append(_history_line(row, old, new))
+        if history:
+            append_to_history(book.out, history)
         if published or not (book.out / RULES).exists():
             write_file(book.out / RULES, rules.encode(), lasting=False)
     except OSError as error:
         raise BadClass(
             f"cannot write {path}: {error.strerror}; what has been run is kept"
         ) from None
-    return WrittenResults(path, tally)
+    return WrittenResults(path, tally, notices, class_list.unmatched)
 
 
-def _make_header(book: Gradebook) -> ClassResults:
-    """What the file says of the class as a whole."""
+def _make_header(book: Gradebook, unmatched: list[str]) -> ClassResults:
+    """What the file says of the class as a whole. `unmatched` are names off the roster."""
     state = book.state
     course = book.course
-    times = [each.at for student in state.students.values() for each in student.sent]
+    times: list[str] = []
+    for student in state.students.values():
+        times += [submission.at for submission in student.sent]
+    deadline = course.deadline.isoformat() if course.deadline else ""
     sections = set()
     if book.roster is not None:
         sections = {row.section for row in book.roster.rows if row.section}
@@ -103,12 +112,12 @@ def _make_header(book: Gradebook) -> ClassResults:
         limits=state.limits,
         only=state.only,
         scale=course.points,
-        deadline=course.deadline.isoformat() if course.deadline else "",
+        deadline=deadline,
         attempt=book.attempt,
         visibility=course.visibility,
         by_hand=list(course.by_hand),
         sections=sorted(sections, key=natural_key),
-        unmatched=book.unmatched,
+        unmatched=unmatched,
     )
 
 

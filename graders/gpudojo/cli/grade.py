@@ -109,10 +109,13 @@ def grade(context: click.Context, /, **arguments: Any) -> None:
     _refuse_contradictions(asked)
     with contextlib.closing(_make_runner(asked)) as runner:
         display = _make_display(asked.quiet)
-        outcome = _grade_class(_make_options(asked, context), display, runner)
-    display.print_summary(outcome)
+        options = _make_options(asked, context)
+        graded = _grade_class(options, display, runner)
     if not asked.quiet:
-        click.echo(f"\n{outcome.path}")
+        from gpudojo.classes.class_summary import print_summary
+
+        print_summary(display.console, graded)
+        click.echo(f"\n{graded.path}")
 
 
 @dataclass(frozen=True)

@@ -65,7 +65,7 @@ def override(**arguments: Any) -> None:
 
     points = None if asked.points is None else parse_points(asked.points, "--points")
     with _open_class(asked.out) as book:
-        _do_what_was_asked(book, asked, points)
+        _carry_out(book, asked, points)
 
 
 @dataclass(frozen=True)
@@ -141,15 +141,24 @@ def _class_folder(out: Path | None) -> Path:
     if out is not None:
         return out
     here = Path()
-    found = [each for each in (here, *sorted(here.iterdir())) if (each / STATE).is_file()]
-    if len(found) == 1:
-        return found[0]
-    which = f"; there are {', '.join(map(str, found))}" if found else ""
-    raise click.ClickException(f"--out is missing: the folder that `dojo grade --out` made{which}")
+    folders = []
+    for folder in (here, *sorted(here.iterdir())):
+        if (folder / STATE).is_file():
+            folders.append(folder)
+    if len(folders) == 1:
+        return folders[0]
+    message = "--out is missing: the folder that `dojo grade --out` made"
+    if folders:
+        names = ", ".join(str(folder) for folder in folders)
+        message += f"; there are {names}"
+    raise click.ClickException(message)
 
 
-def _do_what_was_asked(book: Gradebook, asked: OverrideArguments, points: float | None) -> None:
-    """Do what was asked; raises UsageError, ClickException, BadClass and BadFile."""
+def _carry_out(book: Gradebook, asked: OverrideArguments, points: float | None) -> None:
+    """Print or write what the arguments ask for, which are consistent.
+
+    Raises UsageError, ClickException, BadClass and BadFile.
+    """
     from gpudojo.classes.class_state import utc_now
 
     at = utc_now("microseconds")  # tells commands apart
@@ -159,10 +168,10 @@ def _do_what_was_asked(book: Gradebook, asked: OverrideArguments, points: float 
     elif asked.items:
         _print_items(book)
     elif asked.file is not None:
-        entries = [_log_entry(at, by, given) for given in _read_file(book, asked.file)]
-        if not entries:
+        lines = _read_file(book, asked.file)
+        if not lines:
             raise BadFile(str(asked.file), None, "no line of it has points")
-        _add_to_log(book, entries)
+        _add_to_log(book, [_log_entry(at, by, given) for given in lines])
     elif asked.names_nobody and asked.undo:
         _add_to_log(book, _entries_to_undo(book, at, by))
     elif asked.names_nobody:
@@ -173,6 +182,7 @@ def _do_what_was_asked(book: Gradebook, asked: OverrideArguments, points: float 
 
 
 def _login_name() -> str:
+    """Who runs the command; "unknown" where the system does not say."""
     with contextlib.suppress(OSError, KeyError, ImportError):  # what getpass raises
         return getpass.getuser()
     return os.environ.get("USER", "unknown")
@@ -203,11 +213,14 @@ def _entry_for_words(
     """The entry for a student, or everyone, and an item that are named on the command line."""
     from gpudojo.classes.overrides import UNDO, LogEntry
 
-    if len(asked.words) != (1 if asked.everyone else 2):
+    expected_words = 1 if asked.everyone else 2
+    if len(asked.words) != expected_words:
         raise click.UsageError("give STUDENT and CHECK or EXERCISE, or --all and one of these")
     if points is None and not asked.undo:
         raise click.UsageError("--points is missing")
-    participant = None if asked.everyone else _find_participant(book, asked.words[0])
+    participant = None
+    if not asked.everyone:
+        participant = _find_participant(book, asked.words[0])
     student, key = _name_and_key(participant)
     item, max_points = _find_item(book, participant, asked.words[-1])
     if asked.undo:
@@ -247,7 +260,7 @@ def _entries_to_undo(book: Gradebook, at: str, by: str) -> list[LogEntry]:
     taken_back = [entry._replace(at=at, by=by, action=UNDO) for entry in last]
     given_again = []
     for entry in last:
-        former = before.get((entry.key, entry.item))
+        former = before.get(entry.key_and_item)
         if former is not None:
             given_again.append(former._replace(at=at, by=by))
     return taken_back + given_again
@@ -257,7 +270,7 @@ def _find_participant(book: Gradebook, name: str) -> Participant:
     """The participant of a name; raises BadClass where nobody or several have it."""
     from gpudojo.classes.names import name_key
 
-    participants = book.list_participants()
+    participants = book.list_class().participants
     key = name_key(name)
     matching = [each for each in participants if each.name == name]
     if not matching:
@@ -267,19 +280,26 @@ def _find_participant(book: Gradebook, name: str) -> Participant:
     if matching:
         names = ", ".join(each.name for each in matching)
         raise BadClass(f"{len(matching)} students are called {name!r}: {names}")
+    raise BadClass(f"no student is called {name!r}{_suggest_student(name, participants)}")
+
+
+def _suggest_student(name: str, participants: Sequence[Participant]) -> str:
+    """Who may have been meant by a name that nobody has; for the end of a sentence."""
+    from gpudojo.classes.names import name_key
+
+    key = name_key(name)
     partly = []
-    for each in participants:
-        if any(key in known for known in each.all_names):
-            partly.append(each.name)
-    if partly:
-        names = ", ".join(partly[:MOST_NAMES])
-        if len(partly) > MOST_NAMES:
-            names += ", …"
-        raise BadClass(f"no student is called {name!r}; names with it: {names}")
     known_names = []
     for each in participants:
         known_names += [each.name, each.display_name, *each.all_names]
-    raise BadClass(f"no student is called {name!r}{suggest_name(name, known_names)}")
+        if any(key in known for known in each.all_names):
+            partly.append(each.name)
+    if not partly:
+        return suggest_name(name, known_names)
+    names = ", ".join(partly[:MOST_NAMES])
+    if len(partly) > MOST_NAMES:
+        names += ", …"
+    return f"; names with it: {names}"
 
 
 def _find_item(book: Gradebook, participant: Participant | None, name: str) -> tuple[str, float]:
@@ -292,7 +312,7 @@ def _find_item(book: Gradebook, participant: Participant | None, name: str) -> t
 
 def _largest_row(book: Gradebook) -> SubmissionRow:
     """The row with the most checks: of a class, any that was graded will do."""
-    rows = [book.row_of(participant) for participant in book.list_participants()]
+    rows = [book.row_of(participant) for participant in book.list_class().participants]
     return max(rows, key=_count_of_checks)
 
 
@@ -301,13 +321,16 @@ def _count_of_checks(row: SubmissionRow) -> int:
 
 
 def _read_file(book: Gradebook, path: Path) -> list[GivenPoints]:
-    """What the lines of a CSV file give; raises BadFile with the line, before any is given."""
+    """What the lines of a CSV file give, without those that have no points yet.
+
+    Raises BadFile with the line, before any is given.
+    """
     from gpudojo.classes.csv_tables import read_table
 
     first, *lines = read_table(path)
     columns = [heading.strip().casefold() for heading in first.cells]
     _refuse_missing_columns(path, first.number, columns)
-    given = []
+    points_of_lines = []
     line_of: dict[tuple[str, str], int] = {}
     for line in lines:
         cells = {}
@@ -315,13 +338,13 @@ def _read_file(book: Gradebook, path: Path) -> list[GivenPoints]:
             cells[column] = cell.strip()
         if not cells.get("points"):
             continue  # not graded yet
-        points = _read_line(book, path, line.number, cells)
-        given.append(points)
-        other_line = line_of.setdefault((points.key, points.item), line.number)
+        given = _read_line(book, path, line.number, cells)
+        points_of_lines.append(given)
+        other_line = line_of.setdefault((given.key, given.item), line.number)
         if other_line != line.number:
-            reason = f"{points.item} of {points.student} is in line {other_line}, too"
+            reason = f"{given.item} of {given.student} is in line {other_line}, too"
             raise BadFile(str(path), line.number, reason)
-    return given
+    return points_of_lines
 
 
 def _refuse_missing_columns(path: Path, line: int, columns: Sequence[str]) -> None:
@@ -369,33 +392,43 @@ def _add_to_log(book: Gradebook, entries: Sequence[LogEntry]) -> None:
 
     keys = {entry.key for entry in entries}
     concerned = []
-    for participant in book.list_participants():
+    for participant in book.list_class().participants:
         if EVERYONE in keys or not keys.isdisjoint(participant.keys):
             concerned.append(participant)
     before = {participant.name: book.row_of(participant) for participant in concerned}
     book.overrides.append_entries(entries)
-    path, tally = write_results(book, changed=before)
+    written = write_results(book, changed=before)
+
     gives = entries[0].action == SET
     changed = _print_changes(book, concerned, before)
     if len(concerned) != 1:
-        sentence = f"{changed} of {len(concerned)} students' points changed."
-        absent = 0
-        for participant in concerned:
-            if not participant.submissions and keys.isdisjoint(participant.keys):
-                absent += 1
-        if absent and gives:
-            sentence += (
-                f" {absent} handed in nothing and got nothing: to give them points, name them."
-            )
-        click.echo(sentence)
+        absent = _count_absent(concerned, keys) if gives else 0
+        _print_count_of_changes(changed, len(concerned), absent)
     elif not changed:
         click.echo("The points are the same as before.")
-    if tally.settled:
+    if written.tally.changed_by_rules:
         click.echo(RULES_CHANGED)
-        for line in tally.settled[:MOST_LINES]:
+        for line in written.tally.changed_by_rules[:MOST_LINES]:
             click.echo(f"  {printable_text(line)}")
     undo = f" To undo it: dojo override --undo --out {book.out}" if gives else ""
-    click.echo(f"{path} and {book.overrides.path} written.{undo}")
+    click.echo(f"{written.path} and {book.overrides.path} written.{undo}")
+
+
+def _count_absent(participants: Sequence[Participant], keys: set[str]) -> int:
+    """How many of them handed in nothing, and are not named by one of the keys."""
+    absent = 0
+    for participant in participants:
+        if not participant.submissions and keys.isdisjoint(participant.keys):
+            absent += 1
+    return absent
+
+
+def _print_count_of_changes(changed: int, concerned: int, absent: int) -> None:
+    """Print of how many students points changed, and how many got nothing."""
+    sentence = f"{changed} of {concerned} students' points changed."
+    if absent:
+        sentence += f" {absent} handed in nothing and got nothing: to give them points, name them."
+    click.echo(sentence)
 
 
 def _print_changes(
@@ -409,17 +442,20 @@ def _print_changes(
         if new.final == old.final:
             continue
         changed += 1
-        if changed > MOST_LINES:
-            continue
-        points = _describe_change(old.final, new.final)
-        if new.scaled or old.scaled:
-            # They are others than what was given.
-            exercises = _describe_change(
-                Grade(old.score, old.max_score), Grade(new.score, new.max_score)
-            )
-            points += f" ({exercises} in the exercises)"
-        click.echo(f"{printable_text(participant.full_name)}: {points}")
+        if changed <= MOST_LINES:
+            name = printable_text(participant.full_name)
+            click.echo(f"{name}: {_describe_change_of_row(old, new)}")
     return changed
+
+
+def _describe_change_of_row(old: SubmissionRow, new: SubmissionRow) -> str:
+    """How the published points changed; those of the exercises, too, where they are others."""
+    text = _describe_change(old.final, new.final)
+    if new.scaled or old.scaled:
+        grade_before = Grade(old.score, old.max_score)
+        grade_now = Grade(new.score, new.max_score)
+        text += f" ({_describe_change(grade_before, grade_now)} in the exercises)"
+    return text
 
 
 def _describe_change(old: Grade, new: Grade) -> str:
@@ -432,29 +468,37 @@ def _describe_change(old: Grade, new: Grade) -> str:
 
 def _print_overrides(book: Gradebook) -> None:
     """Print what holds: of several keys of one student, the last; and what nobody has any more."""
+    entries = _entries_to_show(book)
+    for entry in sorted(entries, key=lambda entry: (entry.student, entry.item)):
+        words = [entry.student, entry.item, format_points(entry.points)]
+        if entry.comment:
+            words.append(entry.comment)
+        date = entry.at[:10]
+        words.append(f"({entry.by}, {date})")
+        click.echo(printable_text("  ".join(words)))
+    if not entries:
+        click.echo("There are no overrides.")
+
+
+def _entries_to_show(book: Gradebook) -> list[LogEntry]:
+    """The entries that a participant has, or nobody; without those that another one replaces."""
     keys: set[str] = set()
     in_use: set[LogEntry] = set()
-    for participant in book.list_participants():
+    for participant in book.list_class().participants:
         keys.update(participant.keys)
         in_use.update(book.overrides.entries_for(participant.keys, everyone=False).values())
     entries = []
     for entry in book.overrides.entries_in_force().values():
         if entry in in_use or entry.key not in keys:
             entries.append(entry)
-    for entry in sorted(entries, key=lambda entry: (entry.student, entry.item)):
-        comment = f"  {entry.comment}" if entry.comment else ""
-        points = format_points(entry.points)
-        line = f"{entry.student}  {entry.item}  {points}{comment}  ({entry.by}, {entry.at[:10]})"
-        click.echo(printable_text(line))
-    if not entries:
-        click.echo("There are no overrides.")
+    return entries
 
 
 def _print_items_to_grade(book: Gradebook) -> None:
     """Print whose items a person still has to grade."""
     handed_in: defaultdict[str, list[str]] = defaultdict(list)
     absent: defaultdict[str, list[str]] = defaultdict(list)
-    for row in book.make_rows():
+    for row in book.rows_of(book.list_class().participants):
         names = absent if row.status is SubmissionStatus.ABSENT else handed_in
         for exercise in row.exercises:
             if exercise.to_grade:

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from gpudojo.classes import judging
 from gpudojo.classes.class_grading import GradedClass
+from gpudojo.classes.class_summary import print_summary
 from gpudojo.classes.class_tally import ClassTally
 from gpudojo.classes.display import Display
 from gpudojo.classes.runners import GradingTask
@@ -50,7 +51,7 @@ def test_what_could_not_be_read_failed_no_check() -> None:
         "c", SubmissionStatus.GRADED, [ExerciseRow("03_moving_batches", "Moving", 0, 1, [failed])]
     )
     both = [row(name, torn.status, torn.exercises, torn.reason) for name in "ab"]
-    Display(screen).print_summary(outcome(*both, wrong))
+    print_summary(screen, outcome(*both, wrong))
     assert isinstance(screen.file, io.StringIO)
     said = screen.file.getvalue()
     assert "2 unreadable, 1 graded" in said
@@ -76,7 +77,7 @@ def test_no_name_reaches_the_terminal_as_it_is(tmp_path: Path) -> None:
         [GradingTask(hostile, SubmissionRun("1", {}, options), lambda record: None, -100.0)]
     )
     display.report_verdict(hostile, SubmissionStatus.CRASHED, ran=True)
-    display.print_summary(outcome(reviewed))
+    print_summary(screen, outcome(reviewed))
     assert isinstance(screen.file, io.StringIO)
     said = screen.file.getvalue()
     assert (
@@ -94,7 +95,7 @@ def test_a_file_gets_names_and_reasons_as_they_are_on_one_line_each() -> None:
     with Display(screen) as display:
         display.report_submissions(1, 0, [])
         display.report_verdict("a", SubmissionStatus.UNREADABLE, ran=True)
-    display.print_summary(outcome(row("a", SubmissionStatus.UNREADABLE, [], reason)))
+    print_summary(screen, outcome(row("a", SubmissionStatus.UNREADABLE, [], reason)))
     assert isinstance(screen.file, io.StringIO)
     assert f"       a: {reason}".rstrip() in [
         line.rstrip() for line in screen.file.getvalue().split("\n")
@@ -110,8 +111,8 @@ def test_a_file_gets_names_and_reasons_as_they_are_on_one_line_each() -> None:
 )
 def test_the_mean_says_which_points_it_counts(grade: Grade | None, said: str) -> None:
     screen = Console(file=io.StringIO(), width=100)
-    Display(screen).print_summary(
-        outcome(SubmissionRow("a", SubmissionStatus.GRADED, 50.0, 100.0, grade=grade))
+    print_summary(
+        screen, outcome(SubmissionRow("a", SubmissionStatus.GRADED, 50.0, 100.0, grade=grade))
     )
     assert isinstance(screen.file, io.StringIO)
     assert f"\n{said}\n" in screen.file.getvalue()
@@ -120,6 +121,6 @@ def test_the_mean_says_which_points_it_counts(grade: Grade | None, said: str) ->
 def test_a_group_is_counted_as_students() -> None:
     screen = Console(file=io.StringIO(), width=100)
     both = [replace(row(name, SubmissionStatus.GRADED, []), group="team") for name in "ab"]
-    Display(screen).print_summary(outcome(*both))
+    print_summary(screen, outcome(*both))
     assert isinstance(screen.file, io.StringIO)
     assert "2 students: 2 graded." in screen.file.getvalue()

@@ -130,8 +130,11 @@ def test_what_the_course_file_changes_is_said_and_logged(term: Path) -> None:
         "deadline = 2026-11-20T23:59:00+01:00\n[late]\npenalty = 10\n", encoding="utf-8"
     )
     outcome, rows, _ = grade(term / "out", term / "class")
-    assert (outcome.tally.settled, rows["ada"].final.points) == (["ada: 8 → 7.2 of 8"], 7.2)
-    assert grade(term / "out", term / "class")[0].tally.settled == []
+    assert (outcome.tally.changed_by_rules, rows["ada"].final.points) == (
+        ["ada: 8 → 7.2 of 8"],
+        7.2,
+    )
+    assert grade(term / "out", term / "class")[0].tally.changed_by_rules == []
     course.write_text(
         course.read_text(encoding="utf-8") + "[extensions]\nada = 1\n", encoding="utf-8"
     )
@@ -141,11 +144,11 @@ def test_what_the_course_file_changes_is_said_and_logged(term: Path) -> None:
         "Changed by the course file, the roster or the choice of attempts\n  ada: 7.2 → 8 of 8\n"
         in said
     )
-    assert grade(term / "out", term / "class")[0].tally.settled == []
+    assert grade(term / "out", term / "class")[0].tally.changed_by_rules == []
     (term / "roster.csv").write_text("id,name\nada,Ada One\n", encoding="utf-8")
     course.write_text("points = 20\n", encoding="utf-8")
     outcome, _, _ = grade(term / "out", term / "class", roster=term / "roster.csv")
-    assert outcome.tally.settled == [
+    assert outcome.tally.changed_by_rules == [
         "Ada One (ada): 8 of 8 → 20 of 20",
         "bo: 1 of 8 → 2.5 of 20",
         "cy: 0 of 8 → 0 of 20",
@@ -168,7 +171,7 @@ def test_another_attempt_of_another_name_is_a_change(term: Path) -> None:
     latest = read(term / "out" / "results.json").submissions
     outcome, _, _ = grade(term / "out", term / "class" / "bo", attempt="best")
     assert [row.submission for row in latest if row.roster] == ["Ada One", "Bo Bell"]
-    assert outcome.tally.settled == ["Ada One (ada): 0 → 8 of 8"]
+    assert outcome.tally.changed_by_rules == ["Ada One (ada): 0 → 8 of 8"]
 
 
 def test_which_attempt_counts(term: Path) -> None:
@@ -599,7 +602,7 @@ def test_the_zip_of_a_class_is_opened_where_it_was_given_by_itself(term: Path) -
 
 def test_a_few_are_listed_with_their_points(term: Path) -> None:
     outcome, rows, _ = grade(term / "out", term / "class" / "bo")
-    assert outcome.tally.now == [f"bo: {rows['bo'].score:g} of {rows['bo'].max_score:g}"]
+    assert outcome.tally.points_shown == [f"bo: {rows['bo'].score:g} of {rows['bo'].max_score:g}"]
 
 
 def test_who_is_on_the_roster_stands_in_the_order_of_names(term: Path) -> None:
@@ -632,8 +635,8 @@ def test_lists_in_the_terminal_have_the_names_on_the_roster(term: Path) -> None:
     hand_in(term / "class" / "bo", "def select_device(:\n")
     outcome, _, _ = grade(term / "out", term / "class" / "bo", roster=term / "roster.csv")
     tally = outcome.tally
-    assert [line.partition(":")[0] for line in tally.now] == ["Bo Bell (bo)"]
-    assert "Bo Bell (bo)" in dict(tally.review)
+    assert [line.partition(":")[0] for line in tally.points_shown] == ["Bo Bell (bo)"]
+    assert "Bo Bell (bo)" in dict(tally.first_reviews)
     shutil.rmtree(term / "class" / "bo")
     outcome, _, _ = grade(term / "out", term / "class" / "ada")
     assert outcome.tally.gone == ["Bo Bell (bo)"]

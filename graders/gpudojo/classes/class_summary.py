@@ -1,0 +1,156 @@
+"""The summary that `dojo grade` prints when a class is graded."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Final
+
+from gpudojo.classes.class_tally import ClassTally
+from gpudojo.classes.console_texts import (
+    count_in_words,
+    print_text,
+    seconds_in_words,
+    statuses_in_words,
+)
+from gpudojo.classes.result_writing import RULES_CHANGED
+from gpudojo.model.catalogue import misconceptions
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from gpudojo.classes.class_grading import GradedClass
+
+LINES_OF_LIST: Final = 20
+CHECKS_SHOWN: Final = 5
+MISCONCEPTIONS_SHOWN: Final = 5
+BAR_WIDTH: Final = 30
+INDENT: Final = " " * 7
+GONE: Final = "Gone: the files are no longer there, the results are kept"
+
+
+def print_summary(console: Console | None, graded: GradedClass) -> None:
+    """Print scores, the most-failed checks and misconceptions, what changed, what to review.
+
+    All that is known of the class is counted, and not only what was graded now. Without a console
+    nothing is printed.
+    """
+    if console is not None:
+        _SummaryPrinter(console, graded).print_all()
+
+
+class _SummaryPrinter:
+    """Prints the summary of one class, part by part."""
+
+    def __init__(self, console: Console, graded: GradedClass) -> None:
+        self.console = console
+        self.graded = graded
+        self.tally: ClassTally = graded.tally
+
+    def print_all(self) -> None:
+        graded = self.graded
+        tally = self.tally
+        self._print_counts()
+        self._print_distribution()
+        self._print_hardest_checks()
+        self._print_misconceptions()
+        if graded.count < tally.statuses.total():
+            self._print_list("Graded now", _indent_lines(tally.points_shown))
+        changes = [str(change) for change in graded.changes]
+        self._print_list("Changed", _indent_lines(changes))
+        self._print_list(RULES_CHANGED, _indent_lines(tally.changed_by_rules))
+        self._print_list(GONE, _indent_lines(tally.gone))
+        self._print_list("Not on the roster", _indent_lines(graded.unmatched))
+        self._print_list("Settings and files to look at", _indent_lines(graded.notices))
+        self._print_reviews()
+
+    def _print_counts(self) -> None:
+        """Print how many there are of each status, how many ran, and what is special about some."""
+        tally = self.tally
+        what = "submission"
+        if tally.has_groups or "absent" in tally.statuses:
+            what = "student"
+        everybody = count_in_words(tally.statuses.total(), what)
+        statuses = statuses_in_words(tally.statuses)
+        ran = self._describe_runs()
+        self._print_title(f"{everybody}: {statuses}. {ran}.")
+        counts = {
+            "late": tally.late,
+            "with overrides": tally.overridden,
+            "still to grade by hand (0 points until then)": tally.to_grade,
+        }
+        texts = [f"{count} {what}" for what, count in counts.items() if count]
+        if texts:
+            print_text(self.console, f"{', '.join(texts)}.")
+
+    def _describe_runs(self) -> str:
+        """How many submissions ran, in which time, and at which speed."""
+        graded = self.graded
+        text = f"{graded.ran} graded in {seconds_in_words(graded.seconds)}"
+        if graded.ran > 1 and graded.seconds > 0:
+            text += f" ({graded.ran / graded.seconds:.1f}/s)"
+        return text
+
+    def _print_distribution(self) -> None:
+        """Print the mean and a bar for each tenth of the points."""
+        percents = self.tally.percents
+        if not percents:
+            return
+        title = "Scores in percent"
+        if self.tally.scaled:
+            title = "Published points in percent, of those who handed in"
+        mean = sum(percents) / len(percents)
+        self._print_title(f"{title}: mean {mean:.1f}")
+        tenths = Counter(min(int(percent // 10), 9) for percent in percents)
+        most = max(tenths.values())
+        for tenth in range(10):
+            count = tenths[tenth]
+            first = tenth * 10
+            last = 100 if tenth == 9 else first + 9
+            name = f"{first:>3}–{last}"
+            bar = "█" * round(BAR_WIDTH * count / most)
+            print_text(self.console, f"{name:>8}  {bar} {count or ''}".rstrip())
+
+    def _print_hardest_checks(self) -> None:
+        """Print the checks that most students missed."""
+        hardest = self.tally.statistics.hardest[:CHECKS_SHOWN]
+        if not hardest:
+            return
+        lines = [f"{'failed':>8} {'absent':>7} {'attempted':>10}"]
+        for check in hardest:
+            lines.append(f"{check.failed:>8} {check.absent:>7} {check.attempted:>10}  {check.id}")
+        self._print_list("Most-missed checks", lines)
+
+    def _print_misconceptions(self) -> None:
+        """Print the misconceptions that most submissions show."""
+        lines = []
+        for id_, count in self.tally.misconceptions.most_common(MISCONCEPTIONS_SHOWN):
+            misconception = misconceptions().get(id_)
+            name = misconception.name if misconception else id_
+            lines.append(f"{count:>5}  {name}")
+        self._print_list("Most common misconceptions", lines)
+
+    def _print_reviews(self) -> None:
+        """Print who is to be looked at by a person, and why."""
+        tally = self.tally
+        reviews = [f"{review.called}: {review.reason}" for review in tally.first_reviews]
+        not_listed = tally.review_count - len(reviews)
+        self._print_list("Needs review", _indent_lines(reviews), not_listed)
+
+    def _print_title(self, title: str) -> None:
+        print_text(self.console, f"\n{title}", style="bold")
+
+    def _print_list(self, title: str, lines: Sequence[str], not_listed: int = 0) -> None:
+        """Print a list, if there is anything in it, and how many more there are."""
+        if not lines:
+            return
+        self._print_title(title)
+        for line in lines[:LINES_OF_LIST]:
+            print_text(self.console, line)
+        more = not_listed + max(0, len(lines) - LINES_OF_LIST)
+        if more:
+            print_text(self.console, f"{INDENT}… and {more} more: see results.csv")
+
+
+def _indent_lines(lines: Iterable[str]) -> list[str]:
+    return [f"{INDENT}{line}" for line in lines]
