@@ -12,7 +12,7 @@ from gpudojo.classes.course_file import find_course_file, load_course
 from gpudojo.classes.course_rules import CourseRules
 from gpudojo.classes.gradebook import Gradebook
 from gpudojo.classes.grading_options import GradingOptions
-from gpudojo.classes.roster import read_roster
+from gpudojo.classes.roster_file import read_roster
 from gpudojo.model.catalogue import exercises_of
 from gpudojo.model.errors import BadClass
 from gpudojo.model.results import AttemptRule

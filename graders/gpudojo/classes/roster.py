@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
-import datetime
-import functools
 import re
-import tomllib
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Final, NamedTuple
 
-from gpudojo.classes.csv_tables import UNCLOSED, TableLine, read_table
 from gpudojo.classes.names import name_key, spellings_of
-from gpudojo.classes.roster_dates import parse_date
-from gpudojo.model.errors import BadFile, suggest_name
 from gpudojo.model.results import RosterRow
 from gpudojo.submissions.submitters import Submitter
 
-HEADINGS_FILE: Final = Path(__file__).with_name("roster_headings.toml")
 _SHORTEST_ID: Final = 4  # letters of an id that is looked for inside of a longer name
+
+# An id may stand between spaces and underscores, and beside a hyphen if it has figures.
+_PARTS_OF_NAME: Final = re.compile(r"[\s_]+|(?<=\d)-|-(?=\d)")
 
 
 class MatchedPeople(NamedTuple):
@@ -29,16 +24,16 @@ class MatchedPeople(NamedTuple):
     problem: str
 
 
-@dataclass
 class Roster:
-    """The students of a class."""
+    """The students of a class. A row of the roster is known by its number."""
 
-    rows: list[RosterRow] = field(default_factory=list)
-    # By row, when the student handed in; where the platform's table has it.
-    submitted: dict[int, str] = field(default_factory=dict)
-    notes: list[str] = field(default_factory=list)
-    _rows_by_id: dict[str, set[int]] = field(default_factory=dict)
-    _rows_by_name: dict[str, set[int]] = field(default_factory=dict)
+    def __init__(self) -> None:
+        self.rows: list[RosterRow] = []
+        # By row, when the student handed in; where the platform's table has it.
+        self.submitted: dict[int, str] = {}
+        self.notes: list[str] = []
+        self._rows_by_id: defaultdict[str, set[int]] = defaultdict(set)
+        self._rows_by_name: defaultdict[str, set[int]] = defaultdict(set)
 
     def add_student(self, row: RosterRow, more_ids: Iterable[str] = ()) -> int:
         """Add a student, who may have more ids than the row. Returns the number of the row."""
@@ -46,9 +41,9 @@ class Roster:
         self.rows.append(row)
         for id_ in (row.id, row.email, row.github, row.login, *more_ids):
             if id_:
-                self._rows_by_id.setdefault(name_key(id_), set()).add(number)
+                self._rows_by_id[name_key(id_)].add(number)
         for spelling in spellings_of(row.name):
-            self._rows_by_name.setdefault(spelling, set()).add(number)
+            self._rows_by_name[spelling].add(number)
         return number
 
     def find_rows(self, identifier: str | None, *names: str) -> set[int]:
@@ -57,18 +52,37 @@ class Roster:
         They are looked for by id, then by name, then by an id that is part of a name.
         """
         known_names = [name for name in names if name]
-        for id_ in (identifier, *known_names):
-            if id_ and name_key(id_) in self._rows_by_id:
-                return self._rows_by_id[name_key(id_)]
-        for name in known_names:
+        ids = [identifier, *known_names] if identifier else known_names
+        return (
+            self._rows_with_id(ids)
+            or self._rows_with_name(known_names)
+            or self._rows_with_id_in(known_names)
+        )
+
+    def _rows_with_id(self, ids: Iterable[str]) -> set[int]:
+        """The rows with the first of these ids that is on the roster."""
+        for id_ in ids:
+            key = name_key(id_)
+            if key in self._rows_by_id:
+                return self._rows_by_id[key]
+        return set()
+
+    def _rows_with_name(self, names: Iterable[str]) -> set[int]:
+        """The rows with the first of these names that is on the roster, however it is spelt."""
+        for name in names:
             for spelling in spellings_of(name):
                 if spelling in self._rows_by_name:
                     return self._rows_by_name[spelling]
+        return set()
+
+    def _rows_with_id_in(self, names: Iterable[str]) -> set[int]:
+        """The rows whose id is a part of one of these names."""
         rows = set()
-        for name in known_names:
-            for part in re.split(r"[\s_]+|(?<=\d)-|-(?=\d)", name):
-                if len(part) >= _SHORTEST_ID:
-                    rows |= self._rows_by_id.get(name_key(part), set())
+        for name in names:
+            for part in _PARTS_OF_NAME.split(name):
+                key = name_key(part)
+                if len(part) >= _SHORTEST_ID and key in self._rows_by_id:
+                    rows |= self._rows_by_id[key]
         return rows
 
     def match_people(
@@ -85,207 +99,22 @@ class Roster:
             # By what the platform says of the person, else by the names of the submission.
             matching: set[int] = set()
             if person.name:
-                matching = self.find_rows(
-                    person.sid or person.email or None, person.email, person.name
-                )
+                id_ = person.sid or person.email
+                matching = self.find_rows(id_, person.email, person.name)
             if not matching and len(people) < 2:
                 matching = self.find_rows(identifier, *names)
-            called = person.name or names[0]
             if len(matching) == 1:
                 rows += matching.difference(rows)
-            elif matching:
-                alike = sorted(self.rows[row].id or self.rows[row].name for row in matching)
-                problem = f"several on the roster match {called}: {', '.join(alike)}"
             else:
-                problem = f"nobody on the roster matches {called}"
+                problem = self._describe_mismatch(person.name or names[0], matching)
         return MatchedPeople(rows, problem)
 
-
-def read_roster(path: Path, zone: datetime.tzinfo = datetime.UTC) -> Roster:
-    """The roster in a CSV file. Dates without a time zone are in `zone`.
-
-    Raises BadFile, with the line where there is one, for a file that is no roster.
-    """
-    return _RosterReader(path, zone).read_students()
-
-
-class _Headings(NamedTuple):
-    """The headings of `roster_headings.toml`."""
-
-    by_column: dict[str, list[str]]
-    ids: frozenset[str]
-    submitted: frozenset[str]
-
-
-@functools.cache
-def _known_headings() -> _Headings:
-    """The headings, read from their file once."""
-    file = tomllib.loads(HEADINGS_FILE.read_text(encoding="utf-8"))
-    by_column = file["columns"]
-    ids = frozenset(by_column["id"]) | frozenset(file["more"]["ids"])
-    return _Headings(by_column, ids, frozenset(file["more"]["submitted"]))
-
-
-class _RosterReader:
-    """Reads one roster, line by line."""
-
-    def __init__(self, path: Path, zone: datetime.tzinfo) -> None:
-        self.path = path
-        self.zone = zone
-        self.roster = Roster()
-        self._line_of_id: dict[str, int] = {}
-
-    def read_students(self) -> Roster:
-        """Read the roster. Raises BadFile for a file or a line that cannot be used."""
-        first, *lines = read_table(self.path)
-        self._find_columns(first)
-        for line in lines:
-            if not _is_no_student(line.cells):
-                self._add_student(line)
-        if not self.roster.rows:
-            raise BadFile(str(self.path), None, "there is nobody in it")
-        return self.roster
-
-    def _find_columns(self, first: TableLine) -> None:
-        """Note which column holds what. Raises BadFile where none says who somebody is."""
-        known = _known_headings()
-        headings = [name_key(cell.replace("_", " ")) for cell in first.cells]
-        self.columns: dict[str, int] = {}
-        for column, names in known.by_column.items():
-            present = [name for name in names if name in headings]
-            if present:
-                self.columns[column] = headings.index(present[0])
-        self.id_columns = [n for n, heading in enumerate(headings) if heading in known.ids]
-        self.date_column = _column_of_dates(headings)
-        if self.columns.keys().isdisjoint({"id", "name", "first", "last", "email", "github"}):
-            cells = ", ".join(cell[:40] for cell in first.cells[:8])
-            raise BadFile(
-                str(self.path),
-                first.number,
-                "the first line has to name the columns, one of them id, name, email or github; "
-                f"it has {cells}{_suggested_heading(headings)}",
-            )
-
-    def _add_student(self, line: TableLine) -> None:
-        """Add the student of a line, with the date if there is one. Raises BadFile."""
-        self._refuse_several_lines_in_a_cell(line)
-        name, family = self._name_and_family(line)
-        email = self._cell_in(line, "email")
-        github = self._cell_in(line, "github")
-        login = self._cell_in(line, "login")
-        id_ = _without_participant(self._cell_in(line, "id")) or email or github or name
-        self._refuse_unusable_id(line, id_, name)
-        # The tables of Canvas and GitHub Classroom have no addresses, but logins or identifiers
-        # that often are.
-        if not email and "@" in login:
-            email = login
-        elif not email and "@" in id_:
-            email = id_
-        row = RosterRow(id_, name, email, self._cell_in(line, "section"), github, login, family)
-        more_ids = []
-        for column in self.id_columns:
-            if column < len(line.cells):
-                more_ids.append(_without_participant(" ".join(line.cells[column].split())))
-        number = self.roster.add_student(row, more_ids)
-        self._add_date(line, number)
-
-    def _cell_in(self, line: TableLine, column: str) -> str:
-        """What a line has in a column, on one line. Empty where there is no such column."""
-        position = self.columns.get(column)
-        if position is None or position >= len(line.cells):
-            return ""
-        return " ".join(line.cells[position].split())
-
-    def _name_and_family(self, line: TableLine) -> tuple[str, str]:
-        """The whole name, first name first; and the family name, empty where it is not known."""
-        name = self._cell_in(line, "name")
-        last, comma, first = name.partition(",")
-        if comma:
-            return f"{first.strip()} {last}".strip(), last.strip()
-        if name:
-            return name, ""
-        family = self._cell_in(line, "last")
-        return f"{self._cell_in(line, 'first')} {family}".strip(), family
-
-    def _refuse_several_lines_in_a_cell(self, line: TableLine) -> None:
-        """Raises BadFile for a name or id with a line break: a quotation mark was not closed."""
-        for column in (*self.id_columns, *self.columns.values()):
-            if column < len(line.cells) and "\n" in line.cells[column].strip():
-                reason = f"a name or id has several lines; {UNCLOSED}"
-                raise BadFile(str(self.path), line.number, reason)
-
-    def _refuse_unusable_id(self, line: TableLine, id_: str, name: str) -> None:
-        """Raises BadFile for no id, or for the id of another line; else remembers the line."""
-        if not id_:
-            reason = "neither an id, a name, an e-mail address nor a GitHub name is given"
-            raise BadFile(str(self.path), line.number, reason)
-        other_line = self._line_of_id.setdefault(name_key(id_), line.number)
-        if other_line != line.number:
-            relation = "the id of" if self._cell_in(line, "id") else "in"
-            advice = "; give both an id" if id_ == name else ""
-            reason = f"{id_!r} is {relation} line {other_line}, too{advice}"
-            raise BadFile(str(self.path), line.number, reason)
-
-    def _add_date(self, line: TableLine, row: int) -> None:
-        """Note when the student of a row handed in, if the table says so."""
-        if self.date_column is None or self.date_column >= len(line.cells):
-            return
-        text = line.cells[self.date_column]
-        if not text.strip(" -"):
-            return
-        date = parse_date(text, self.zone)
-        if date is None:
-            self.roster.notes.append(
-                f"{self.path}, line {line.number}: the date {text!r} cannot be read and is not used"
-            )
-        else:
-            self.roster.submitted[row] = date.isoformat()
-
-
-def _is_no_student(cells: list[str]) -> bool:
-    """True for lines that Canvas adds to the students.
-
-    They hold the maximum, a student for tests, and which assignments are posted by hand.
-    """
-    if name_key(cells[0]) in ("points possible", "test student"):
-        return True
-    return not cells[0].strip() and {cell.strip() for cell in cells} <= {"", "Manual Posting"}
-
-
-def _without_participant(cell: str) -> str:
-    """The number in Moodle's "Participant 1234". Other cells stay as they are.
-
-    Moodle names files by that number alone.
-    """
-    participant = re.fullmatch(r"[^\W\d_][^\s\d]*\s+(\d+)", cell)
-    return participant[1] if participant else cell
-
-
-def _column_of_dates(headings: Sequence[str]) -> int | None:
-    """The column that tells when each student handed in. Returns None where there is none."""
-    known = _known_headings().submitted
-    for number, heading in enumerate(headings):
-        if heading in known:
-            return number
-    # In languages that are not listed: Moodle has two headings that begin alike, "Last modified
-    # (submission)" and, after it, "Last modified (grade)".
-    beginnings = []
-    for heading in headings:
-        modified = re.fullmatch(r"(.+?)\s*[(\uff08]\D+[)\uff09]", heading)
-        beginnings.append(modified[1] if modified else "")
-    for number, beginning in enumerate(beginnings):
-        if beginning and beginnings.count(beginning) == 2:
-            return number
-    return None
-
-
-def _suggested_heading(headings: Sequence[str]) -> str:
-    """Which heading may have been meant, for the end of a sentence. Empty where none is near."""
-    every = []
-    for names in _known_headings().by_column.values():
-        every += names
-    for heading in headings:
-        hint = suggest_name(heading, every, "")
-        if hint:
-            return hint
-    return ""
+    def _describe_mismatch(self, name: str, rows: set[int]) -> str:
+        """A sentence about a name that fits no row, or these several ones."""
+        if not rows:
+            return f"nobody on the roster matches {name}"
+        alike = []
+        for row in rows:
+            person = self.rows[row]
+            alike.append(person.id or person.name)
+        return f"several on the roster match {name}: {', '.join(sorted(alike))}"

@@ -26,7 +26,7 @@ def init(folder: Path, day: str) -> None:
     Where there is one, it is checked.
     """
     from gpudojo.classes.course_file import FILE_NAME, load_course, write_template
-    from gpudojo.classes.roster import read_roster
+    from gpudojo.classes.roster_file import read_roster
     from gpudojo.model.catalogue import exercises_of
 
     path = folder / FILE_NAME

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 from gpudojo.classes.names import name_key
-from gpudojo.classes.roster import Roster, read_roster
+from gpudojo.classes.roster import Roster
+from gpudojo.classes.roster_file import read_roster
 from gpudojo.model.errors import BadFile
 from gpudojo.model.results import RosterRow
 from gpudojo.submissions.submitters import Submitter

@@ -1,0 +1,234 @@
+"""Reads the roster of a class from a CSV file that people or platforms wrote."""
+
+from __future__ import annotations
+
+import datetime
+import functools
+import re
+import tomllib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from gpudojo.classes.csv_tables import UNCLOSED, TableLine, read_table
+from gpudojo.classes.names import name_key
+from gpudojo.classes.roster import Roster
+from gpudojo.classes.roster_dates import parse_date
+from gpudojo.model.errors import BadFile, suggest_name
+from gpudojo.model.results import RosterRow
+
+HEADINGS_FILE: Final = Path(__file__).with_name("roster_headings.toml")
+# Headings of which one is needed: they say who somebody is.
+WHO: Final = frozenset({"id", "name", "first", "last", "email", "github"})
+# "Last modified (submission)", in any language; also in the brackets of Chinese and Japanese.
+_WITH_BRACKETS: Final = re.compile(r"(.+?)\s*[(\uff08]\D+[)\uff09]")
+
+
+def read_roster(path: Path, zone: datetime.tzinfo = datetime.UTC) -> Roster:
+    """The roster in a CSV file. Dates without a time zone are in `zone`.
+
+    Raises BadFile, with the line where there is one, for a file that is no roster.
+    """
+    return _RosterReader(path, zone).read_students()
+
+
+class _Headings(NamedTuple):
+    """The headings of `roster_headings.toml`."""
+
+    by_column: dict[str, list[str]]  # those of one column, the best first
+    ids: frozenset[str]  # of all columns with ids
+    submitted: frozenset[str]  # of columns with the time when a student handed in
+
+
+@functools.cache
+def _known_headings() -> _Headings:
+    """The headings, read from their file once."""
+    file = tomllib.loads(HEADINGS_FILE.read_text(encoding="utf-8"))
+    by_column = file["columns"]
+    more = file["more"]
+    ids = frozenset(by_column["id"] + more["ids"])
+    return _Headings(by_column, ids, frozenset(more["submitted"]))
+
+
+class _RosterReader:
+    """Reads one roster, line by line."""
+
+    def __init__(self, path: Path, zone: datetime.tzinfo) -> None:
+        self.path = path
+        self.zone = zone
+        self.roster = Roster()
+        # Of the table, found in its first line: where each column is that we know.
+        self.columns: dict[str, int] = {}
+        self.id_columns: list[int] = []
+        self.date_column: int | None = None
+        self._line_of_id: dict[str, int] = {}
+
+    def read_students(self) -> Roster:
+        """Read the roster. Raises BadFile for a file or a line that cannot be used."""
+        first, *lines = read_table(self.path)
+        self._find_columns(first)
+        for line in lines:
+            if not _is_no_student(line.cells):
+                self._add_student(line)
+        if not self.roster.rows:
+            raise BadFile(str(self.path), None, "there is nobody in it")
+        return self.roster
+
+    def _bad_line(self, line: TableLine, reason: str) -> BadFile:
+        """The error to raise for a line."""
+        return BadFile(str(self.path), line.number, reason)
+
+    def _find_columns(self, first: TableLine) -> None:
+        """Note which column holds what. Raises BadFile where none says who somebody is."""
+        known = _known_headings()
+        headings = [name_key(cell.replace("_", " ")) for cell in first.cells]
+        for column, names in known.by_column.items():
+            for name in names:
+                if name in headings:
+                    self.columns[column] = headings.index(name)
+                    break
+        for number, heading in enumerate(headings):
+            if heading in known.ids:
+                self.id_columns.append(number)
+        self.date_column = _column_of_dates(headings)
+        if self.columns.keys().isdisjoint(WHO):
+            cells = ", ".join(cell[:40] for cell in first.cells[:8])
+            reason = (
+                "the first line has to name the columns, one of them id, name, email or github; "
+                f"it has {cells}{_suggested_heading(headings)}"
+            )
+            raise self._bad_line(first, reason)
+
+    def _add_student(self, line: TableLine) -> None:
+        """Add the student of a line, with the date if there is one. Raises BadFile."""
+        self._refuse_several_lines_in_a_cell(line)
+        name, family = self._name_and_family(line)
+        email = self._cell_in(line, "email")
+        github = self._cell_in(line, "github")
+        login = self._cell_in(line, "login")
+        own_id = _without_participant(self._cell_in(line, "id"))
+        id_ = own_id or email or github or name
+        self._refuse_unusable_id(line, id_, name)
+        # The tables of Canvas and GitHub Classroom have no addresses, but logins or identifiers
+        # that often are.
+        if not email and "@" in login:
+            email = login
+        elif not email and "@" in id_:
+            email = id_
+        section = self._cell_in(line, "section")
+        row = RosterRow(id_, name, email, section, github, login, family)
+        more_ids = [_without_participant(_cell_at(line, n)) for n in self.id_columns]
+        number = self.roster.add_student(row, more_ids)
+        self._add_date(line, number)
+
+    def _cell_in(self, line: TableLine, column: str) -> str:
+        """What a line has in a column, on one line. Empty where there is no such column."""
+        if column not in self.columns:
+            return ""
+        return _cell_at(line, self.columns[column])
+
+    def _name_and_family(self, line: TableLine) -> tuple[str, str]:
+        """The whole name, first name first; and the family name, empty where it is not known."""
+        name = self._cell_in(line, "name")
+        last, comma, first = name.partition(",")
+        if comma:
+            return f"{first.strip()} {last}".strip(), last.strip()
+        if name:
+            return name, ""
+        given_name = self._cell_in(line, "first")
+        family = self._cell_in(line, "last")
+        return f"{given_name} {family}".strip(), family
+
+    def _refuse_several_lines_in_a_cell(self, line: TableLine) -> None:
+        """Raises BadFile for a name or id with a line break: a quotation mark was not closed."""
+        for column in (*self.id_columns, *self.columns.values()):
+            if column < len(line.cells) and "\n" in line.cells[column].strip():
+                reason = f"a name or id has several lines; {UNCLOSED}"
+                raise self._bad_line(line, reason)
+
+    def _refuse_unusable_id(self, line: TableLine, id_: str, name: str) -> None:
+        """Raises BadFile for no id, or for the id of another line; else remembers the line."""
+        if not id_:
+            reason = "neither an id, a name, an e-mail address nor a GitHub name is given"
+            raise self._bad_line(line, reason)
+        other_line = self._line_of_id.setdefault(name_key(id_), line.number)
+        if other_line != line.number:
+            relation = "the id of" if self._cell_in(line, "id") else "in"
+            advice = "; give both an id" if id_ == name else ""
+            reason = f"{id_!r} is {relation} line {other_line}, too{advice}"
+            raise self._bad_line(line, reason)
+
+    def _add_date(self, line: TableLine, row: int) -> None:
+        """Note when the student of a row handed in, if the table says so."""
+        if self.date_column is None or self.date_column >= len(line.cells):
+            return
+        text = line.cells[self.date_column]
+        if not text.strip(" -"):
+            return
+        date = parse_date(text, self.zone)
+        if date is None:
+            self.roster.notes.append(
+                f"{self.path}, line {line.number}: the date {text!r} cannot be read and is not used"
+            )
+        else:
+            self.roster.submitted[row] = date.isoformat()
+
+
+def _cell_at(line: TableLine, position: int) -> str:
+    """A cell of a line, its spaces and line ends made one. Empty where the line is too short."""
+    if position >= len(line.cells):
+        return ""
+    return " ".join(line.cells[position].split())
+
+
+def _is_no_student(cells: list[str]) -> bool:
+    """True for lines that Canvas adds to the students.
+
+    They hold the maximum, a student for tests, and which assignments are posted by hand.
+    """
+    if name_key(cells[0]) in ("points possible", "test student"):
+        return True
+    contents = {cell.strip() for cell in cells}
+    return not cells[0].strip() and contents <= {"", "Manual Posting"}
+
+
+def _without_participant(cell: str) -> str:
+    """The number in Moodle's "Participant 1234". Other cells stay as they are.
+
+    Moodle names files by that number alone.
+    """
+    participant = re.fullmatch(r"[^\W\d_][^\s\d]*\s+(\d+)", cell)
+    return participant[1] if participant else cell
+
+
+def _column_of_dates(headings: Sequence[str]) -> int | None:
+    """The column that tells when each student handed in. Returns None where there is none."""
+    known = _known_headings().submitted
+    for number, heading in enumerate(headings):
+        if heading in known:
+            return number
+    # In languages that are not listed: Moodle has two headings that begin alike, "Last modified
+    # (submission)" and, after it, "Last modified (grade)".
+    beginnings = [_text_before_brackets(heading) for heading in headings]
+    for number, beginning in enumerate(beginnings):
+        if beginning and beginnings.count(beginning) == 2:
+            return number
+    return None
+
+
+def _text_before_brackets(heading: str) -> str:
+    """What a heading says before its brackets. Empty where it has none."""
+    match = _WITH_BRACKETS.fullmatch(heading)
+    return match[1] if match else ""
+
+
+def _suggested_heading(headings: Sequence[str]) -> str:
+    """Which heading may have been meant, for the end of a sentence. Empty where none is near."""
+    every = []
+    for names in _known_headings().by_column.values():
+        every += names
+    for heading in headings:
+        hint = suggest_name(heading, every, "")
+        if hint:
+            return hint
+    return ""
