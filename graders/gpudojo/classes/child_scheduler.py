@@ -13,13 +13,13 @@ from typing import Final, NamedTuple
 
 from gpudojo.classes.runners import GradingTask
 from gpudojo.classes.standstill import SHORTEST_LOOK, StandstillWatch
-from gpudojo.classes.submission_run import GAP
+from gpudojo.classes.submission_run import LONG_STANDSTILL
 from gpudojo.model.errors import ForkServerFailed
 from gpudojo.sandbox.fork_client import ChildExit, ChildPipes, ForkClient
 from gpudojo.sandbox.protocol import TOKEN
 
 TICK: Final = SHORTEST_LOOK  # seconds: the longest sleep, and the time between two calls of `watch`
-CHUNK: Final = 1 << 20  # bytes that are read at once
+READ_SIZE: Final = 1 << 20  # bytes that are read at once
 # Of the fork server in a row, after which something must be wrong with the machine.
 MOST_DEATHS: Final = 5
 
@@ -122,7 +122,7 @@ class ChildScheduler:
         for key, _ in ready:
             if key.fileobj is self.bell:
                 assert self.bell is not None
-                self.bell.recv(CHUNK)
+                self.bell.recv(READ_SIZE)
             elif key.fileobj is not self.client:
                 end = key.data
                 if end.task.pipes is end.pipes:  # else it has ended since
@@ -158,14 +158,14 @@ class ChildScheduler:
     def _excuse_standstill(self) -> None:
         """Put off what children have to end by, if this process stood still."""
         seconds = self._standstill.measure_standstill()
-        if seconds >= GAP:
+        if seconds >= LONG_STANDSTILL:
             for task in self.under_way.values():
                 task.run.postpone_deadline(seconds)
 
     def _read_pipe(self, task: GradingTask, stream: str, file: int) -> int:
         """Take in what is in a pipe. Returns how many bytes that was."""
         try:
-            data = os.read(file, CHUNK)
+            data = os.read(file, READ_SIZE)
         except BlockingIOError:
             return 0
         # It may have stood still since the last look, as while another submission was judged.

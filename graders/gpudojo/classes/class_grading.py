@@ -67,7 +67,7 @@ from gpudojo.submissions.entries import (
 from gpudojo.submissions.listing import list_one
 from gpudojo.submissions.reading import read_submission
 
-FEW: Final = 5  # submissions whose scores are listed when they are graded again
+MOST_SHOWN: Final = 5  # submissions whose scores are listed when they are graded again
 JOBS_PER_JUDGE: Final = 8  # children for which a process that judges is worth its start
 
 
@@ -153,7 +153,7 @@ class ClassGrading:
             del listing
             changes = add_to_class(self.gradebook, graded)
             count = len(graded)
-            few = [each.entry.name for each in graded] if count <= FEW else []
+            few = [each.entry.name for each in graded] if count <= MOST_SHOWN else []
             del graded
             save_state(self.options.out, self.state)
             changed = {change.submission for change in changes}

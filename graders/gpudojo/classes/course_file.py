@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime
 import math
 import zoneinfo
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -31,12 +31,12 @@ LEAST_POINTS: Final = 0.01
 MOST_POINTS: Final = 1_000_000
 
 
-class _Item(HandItem, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
-    pass
+class _HandItemInFile(HandItem, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
+    """An entry of `[[by_hand]]`: a setting that is not known is a mistake."""
 
 
-class _Visible(Visibility, frozen=True, forbid_unknown_fields=True):
-    pass
+class _VisibilityInFile(Visibility, frozen=True, forbid_unknown_fields=True):
+    """The table `[visibility]`: a setting that is not known is a mistake."""
 
 
 class _Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -54,8 +54,8 @@ class _Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     late: LateRule = LateRule()
     extensions: dict[str, Any] = {}
     groups: dict[str, Any] = {}
-    visibility: _Visible = _Visible()
-    by_hand: list[_Item] = []
+    visibility: _VisibilityInFile = _VisibilityInFile()
+    by_hand: list[_HandItemInFile] = []
 
 
 def find_course_file(submissions: Sequence[Path]) -> Path | None:
@@ -64,16 +64,18 @@ def find_course_file(submissions: Sequence[Path]) -> Path | None:
     Returns None where there is none. One in a student's own folder is never used.
     """
     for path in submissions:
-        folder = path.absolute()
-        places = [folder.parent, folder.parent.parent]
-        if not folder.is_file() and not is_submission(folder):
-            places.insert(0, folder)
-        for place in places:
+        given = path.absolute()
+        folders = [given.parent, given.parent.parent]
+        if not given.is_file() and not is_submission(given):
+            folders.insert(0, given)
+        for folder in folders:
+            course_file = folder / FILE_NAME
+            if not course_file.is_file():
+                continue
             # The folder above a student's may be a checkout that holds it: then it is the
             # student's, too.
-            students_own = place != folder and is_submission(place)
-            if (place / FILE_NAME).is_file() and not students_own:
-                return place / FILE_NAME
+            if folder == given or not is_submission(folder):
+                return course_file
     return None
 
 
@@ -96,7 +98,9 @@ class _CourseReader:
     def make_rules(self) -> CourseRules:
         """The rules of the course. Raises BadFile for the first bad setting."""
         settings = self.settings
+        visibility = settings.visibility
         self._check_day()
+        # The zone first: dates without one are in it.
         self.zone = self._read_zone()
         self.deadline = self._read_deadline()
         worths = self._read_worths()
@@ -121,7 +125,7 @@ class _CourseReader:
             late=settings.late,
             extensions=extensions,
             groups=groups,
-            visibility=Visibility(settings.visibility.results, settings.visibility.hints),
+            visibility=Visibility(visibility.results, visibility.hints),
             by_hand=by_hand,
             text=self.text,
         )
@@ -130,16 +134,17 @@ class _CourseReader:
         """Raises BadFile for a day that is not installed."""
         day = self.settings.day
         if day is not None and day not in day_names():
-            raise self.bad_setting(
-                f"there is no day {day!r}{suggest_name(day, day_names())}", "day"
-            )
+            hint = suggest_name(day, day_names())
+            raise self.bad_setting(f"there is no day {day!r}{hint}", "day")
 
     def _read_zone(self) -> datetime.tzinfo:
         """The time zone: the one that is named, that of the deadline, or UTC."""
         name = self.settings.time_zone
+        deadline = self.settings.deadline
         if not name:
-            deadline = self.settings.deadline
-            return (deadline and deadline.tzinfo) or datetime.UTC
+            if deadline is None or deadline.tzinfo is None:
+                return datetime.UTC
+            return deadline.tzinfo
         try:
             return zoneinfo.ZoneInfo(name)
         except (zoneinfo.ZoneInfoNotFoundError, ValueError, OSError):
@@ -152,7 +157,7 @@ class _CourseReader:
         return self._with_zone(self.settings.deadline, "deadline")
 
     def _with_zone(self, date: datetime.datetime, *setting: str) -> datetime.datetime:
-        """A date with a time zone.
+        """The date of a setting, with a time zone.
 
         Raises BadFile where the year is out of range, no zone is named, or clocks in the zone show
         this time never or twice.
@@ -171,36 +176,48 @@ class _CourseReader:
                 *setting,
             )
         local = date.replace(tzinfo=self.zone)
-        there_and_back = local.astimezone(datetime.UTC).astimezone(self.zone)
-        if there_and_back.replace(tzinfo=None) != date:
-            reason = f"there is no such time in {zone_name}: clocks are set forward then"
+        reason = self._doubt_about_time(local)
+        if reason:
             raise self.bad_setting(reason, *setting)
-        second = local.replace(fold=1)
-        if local.utcoffset() != second.utcoffset():
-            raise self.bad_setting(
-                f"this time comes twice in {zone_name}: "
-                f"write {local.isoformat()} or {second.isoformat()}",
-                *setting,
-            )
         return local
+
+    def _doubt_about_time(self, local: datetime.datetime) -> str:
+        """Why a time in the zone is not one time: clocks are changed then. Empty for most."""
+        zone_name = self.settings.time_zone
+        there_and_back = local.astimezone(datetime.UTC).astimezone(self.zone)
+        if there_and_back.replace(tzinfo=None) != local.replace(tzinfo=None):
+            return f"there is no such time in {zone_name}: clocks are set forward then"
+        second = local.replace(fold=1)
+        if local.utcoffset() == second.utcoffset():
+            return ""
+        return (
+            f"this time comes twice in {zone_name}: "
+            f"write {local.isoformat()} or {second.isoformat()}"
+        )
 
     def _read_worths(self) -> dict[str, Worth]:
         """What exercises count, by name: `true`, points, or a table."""
         worths = {}
         for name, value in self.settings.exercises.items():
-            if value is True:
-                value = {}
-            elif isinstance(value, int | float):
-                value = {"points": value}
-            worth = convert_setting(self.path, self.text, value, Worth, "exercises", name)
-            if worth.points is not None:
-                hint = "; leave an exercise out that does not count"
-                self._check_points(worth.points, hint, "exercises", name)
-            worths[name] = worth
+            worths[name] = self._read_worth(name, value)
+        all_is_extra = all(worth.extra for worth in worths.values())
         items_count = any(item.points and not item.extra for item in self.settings.by_hand)
-        if worths and all(worth.extra for worth in worths.values()) and not items_count:
+        if worths and all_is_extra and not items_count:
             raise self.bad_setting("all of it is extra credit; something has to count", "exercises")
         return worths
+
+    def _read_worth(self, name: str, value: Any) -> Worth:
+        """What one exercise counts."""
+        setting = ("exercises", name)
+        if value is True:
+            value = {}
+        elif isinstance(value, int | float):
+            value = {"points": value}
+        worth = convert_setting(self.path, self.text, value, Worth, *setting)
+        if worth.points is not None:
+            hint = "; leave an exercise out that does not count"
+            self._check_points(worth.points, hint, *setting)
+        return worth
 
     def _check_points(self, points: float, hint: str, *setting: str) -> None:
         """Raises BadFile for points that are out of range. `hint` is for 0 and less."""
@@ -215,27 +232,31 @@ class _CourseReader:
         ends: dict[str, datetime.datetime] = {}
         listed = set()
         for who, value in self.settings.extensions.items():
-            setting = ("extensions", who)
-            if not name_key(who):
-                raise self.bad_setting("a name is missing", *setting)
-            if name_key(who) in listed:
-                raise self.bad_setting(f"{who!r} is listed twice", *setting)
-            listed.add(name_key(who))
-            in_days = isinstance(value, int | float) and not isinstance(value, bool)
-            if not in_days:
-                date = convert_setting(self.path, self.text, value, datetime.datetime, *setting)
-                ends[who] = self._with_zone(date, *setting)
-            elif self.deadline is None:
-                raise self.bad_setting("an extension in days needs a deadline", *setting)
-            elif not 0 <= value <= MOST_DAYS:
-                reason = f"an extension is from 0 to {MOST_DAYS} days, not {value:g}"
-                raise self.bad_setting(reason, *setting)
-            else:
-                ends[who] = self.deadline + datetime.timedelta(days=value)
+            key = name_key(who)
+            if not key:
+                raise self.bad_setting("a name is missing", "extensions", who)
+            if key in listed:
+                raise self.bad_setting(f"{who!r} is listed twice", "extensions", who)
+            listed.add(key)
+            ends[who] = self._read_extension(who, value)
         return ends
 
+    def _read_extension(self, who: str, value: Any) -> datetime.datetime:
+        """When the extension of one student ends."""
+        setting = ("extensions", who)
+        in_days = isinstance(value, int | float) and not isinstance(value, bool)
+        if not in_days:
+            date = convert_setting(self.path, self.text, value, datetime.datetime, *setting)
+            return self._with_zone(date, *setting)
+        if self.deadline is None:
+            raise self.bad_setting("an extension in days needs a deadline", *setting)
+        if not 0 <= value <= MOST_DAYS:
+            reason = f"an extension is from 0 to {MOST_DAYS} days, not {value:g}"
+            raise self.bad_setting(reason, *setting)
+        return self.deadline + datetime.timedelta(days=value)
+
     def _read_groups(self) -> dict[str, tuple[str, ...]]:
-        """The members of groups. Nobody is in two."""
+        """The members of groups. Nobody is in two, and nobody twice in one."""
         groups: dict[str, tuple[str, ...]] = {}
         group_of: dict[str, str] = {}
         for group, value in self.settings.groups.items():
@@ -257,7 +278,8 @@ class _CourseReader:
     def _check_visibility(self) -> None:
         """Raises BadFile for "after deadline" without a deadline."""
         visibility = self.settings.visibility
-        for name, when in (("results", visibility.results), ("hints", visibility.hints)):
+        settings = {"results": visibility.results, "hints": visibility.hints}
+        for name, when in settings.items():
             if when == "after deadline" and self.deadline is None:
                 reason = '"after deadline" needs a deadline'
                 raise self.bad_setting(reason, "visibility", name)
@@ -265,7 +287,8 @@ class _CourseReader:
     def _check_late_rule(self) -> None:
         """Raises BadFile for percents and minutes that are out of range."""
         late = self.settings.late
-        for name, value in (("penalty", late.penalty), ("grace", late.grace), ("cap", late.cap)):
+        values = {"penalty": late.penalty, "grace": late.grace, "cap": late.cap}
+        for name, value in values.items():
             if not 0 <= value < math.inf:
                 reason = f"{name} must be 0 or more, not {value:g}"
                 raise self.bad_setting(reason, "late", name)
@@ -274,24 +297,17 @@ class _CourseReader:
             raise self.bad_setting(reason, "late", "cap")
 
     def _read_items_by_hand(self) -> tuple[HandItem, ...]:
-        """What people grade. Every item has a name of its own. An item without a title gets its
-        name.
-        """
+        """What people grade. An item without a title gets its name."""
         items = []
-        names = set()
+        names: set[str] = set()
         for number, item in enumerate(self.settings.by_hand):
-            setting = ("by_hand", str(number), "name")
-            key = name_key(item.name)
-            if not key or "::" in item.name:
-                raise self.bad_setting("an item needs a name without ::, such as report", *setting)
-            if key in HEADINGS:
-                reason = f"{item.name!r} is a column of results.csv; choose another name"
-                raise self.bad_setting(reason, *setting)
-            if key in names:
-                raise self.bad_setting(f"two items have the name {item.name!r}", *setting)
-            names.add(key)
+            setting = ("by_hand", str(number))
+            reason = _doubt_about_name(item.name, names)
+            if reason:
+                raise self.bad_setting(reason, *setting, "name")
+            names.add(name_key(item.name))
             if item.points:
-                self._check_points(item.points, "", "by_hand", str(number), "points")
+                self._check_points(item.points, "", *setting, "points")
             title = item.title or item.name
             items.append(HandItem(item.name, item.points, title, item.rubric, item.extra))
         return tuple(items)
@@ -309,6 +325,18 @@ class _CourseReader:
         return roster
 
 
+def _doubt_about_name(name: str, used: Collection[str]) -> str:
+    """Why an item that people grade cannot have a name. Empty where it can."""
+    key = name_key(name)
+    if not key or "::" in name:
+        return "an item needs a name without ::, such as report"
+    if key in HEADINGS:
+        return f"{name!r} is a column of results.csv; choose another name"
+    if key in used:
+        return f"two items have the name {name!r}"
+    return ""
+
+
 def write_template(path: Path, day: str, exercises: Sequence[Exercise]) -> None:
     """Write a course file in which nothing is set yet. Raises OSError."""
     with replacing_file(path) as file:
@@ -317,17 +345,17 @@ def write_template(path: Path, day: str, exercises: Sequence[Exercise]) -> None:
 
 def template_text(day: str, exercises: Sequence[Exercise]) -> str:
     """A course file in which nothing is set yet, and every setting is shown."""
-    longest = max((len(exercise.stem) for exercise in exercises), default=0)
-    width = longest + len('""')
-    lines = []
-    worths = []
+    points_by_stem = {}
     for exercise in exercises:
-        checks = []
+        points = []
         for function in exercise.functions:
-            checks += function.checks
-        points = sum_points(check.points for check in checks)
-        quoted = f'"{exercise.stem}"'
-        lines.append(f"# {quoted:{width}} = {points:g}")
-        worths.append(points)
+            points += [check.points for check in function.checks]
+        points_by_stem[exercise.stem] = sum_points(points)
+    width = max((len(stem) for stem in points_by_stem), default=0) + len('""')
+    lines = []
+    for stem, worth in points_by_stem.items():
+        quoted = f'"{stem}"'
+        lines.append(f"# {quoted:{width}} = {worth:g}")
+    total = sum_points(points_by_stem.values())
     text = TEMPLATE.read_text(encoding="utf-8")
-    return text.format(day=day, total=sum_points(worths), exercises="\n".join(lines))
+    return text.format(day=day, total=total, exercises="\n".join(lines))

@@ -50,16 +50,16 @@ TASKS_PER_THREAD: Final = 2  # one runs, and one is there when it ends
 MOST_STRIKES: Final = 3  # refusals by one worker in a row, after which it is not used
 MOST_SETBACKS: Final = 5  # connections lost in a row without any result
 # Seconds
-INTRODUCTION: Final = 60.0  # for a worker to answer: it tries out its isolation first
+INTRODUCTION_SECONDS: Final = 60.0  # for a worker to answer: it tries out its isolation first
 BETWEEN_LOOKS: Final = 0.5  # at which workers there are
-ANSWER_OF_SCHEDULER: Final = 30.0
-FIRST_CONNECTION: Final = 10.0  # to a scheduler that has not been reached before
-ONE_TRY: Final = 5.0  # to connect
+SCHEDULER_SECONDS: Final = 30.0
+FIRST_CONNECTION_SECONDS: Final = 10.0  # to a scheduler that has not been reached before
+SECONDS_OF_A_TRY: Final = 5.0  # to connect
 BETWEEN_TRIES: Final = 0.5
 # What a client raises where its scheduler is gone; AttributeError: it has closed itself.
-LOST: Final = (OSError, TimeoutError, RuntimeError, AttributeError)
+ERRORS_OF_LOST_SCHEDULER: Final = (OSError, TimeoutError, RuntimeError, AttributeError)
 # What a client raises for an address that it does not understand.
-BAD_ADDRESS: Final = (ValueError, TypeError, RuntimeError, ImportError)
+ERRORS_OF_BAD_ADDRESS: Final = (ValueError, TypeError, RuntimeError, ImportError)
 INSIDE_DASK: Final = re.compile(r"^in <[^>]*>: ")
 T = TypeVar("T")
 
@@ -155,11 +155,11 @@ async def ask_for_introductions(
     """
     try:
         asking = client.run(_make_introduce(), options.day, workers=workers, on_error="return")
-        answers = await asyncio.wait_for(asking, INTRODUCTION)
+        answers = await asyncio.wait_for(asking, INTRODUCTION_SECONDS)
     except TimeoutError:
         if len(workers) > 1:
             return {}  # one of them did not answer, and it is not known which
-        return {workers[0]: f"it did not answer within {INTRODUCTION:g} s"}
+        return {workers[0]: f"it did not answer within {INTRODUCTION_SECONDS:g} s"}
     introductions: dict[str, Introduction | str] = {}
     for worker, answer in answers.items():
         if isinstance(answer, str):
@@ -179,12 +179,12 @@ async def threads_by_worker(client: Client) -> dict[str, int]:
     try:
         scheduler: Any = client.scheduler
         asking = scheduler.identity(n_workers=-1)
-        identity = await asyncio.wait_for(asking, ANSWER_OF_SCHEDULER)
+        identity = await asyncio.wait_for(asking, SCHEDULER_SECONDS)
         threads = {}
         for address, worker in identity["workers"].items():
             threads[address] = max(1, worker["nthreads"])
         return threads
-    except LOST as error:
+    except ERRORS_OF_LOST_SCHEDULER as error:
         raise Disconnected(str(error) or "it does not answer") from None
 
 
@@ -313,7 +313,7 @@ class DaskSession:
             if address in answers:
                 why = objection_to(answers[address], cluster.versions, cluster.require_isolation)
                 self._admit_or_refuse(address, why or "")
-        except LOST:
+        except ERRORS_OF_LOST_SCHEDULER:
             pass  # the worker is gone; or the scheduler, which `_follow_workers` notices
         finally:
             del self._examinations[address]
@@ -422,7 +422,7 @@ class Cluster:
         self.versions = versions_here(options.day)
         progress.report_preparation(f"looking for workers at {self.address}")
         # A wrong address is reported soon; a scheduler that has been there is waited for.
-        seconds = min(FIRST_CONNECTION, self.wait)
+        seconds = min(FIRST_CONNECTION_SECONDS, self.wait)
         return asyncio.run(
             self._repeat_when_lost(self._examine_workers, seconds, lambda: 0, kept=False)
         )
@@ -452,7 +452,7 @@ class Cluster:
             if threads:
                 try:
                     introductions = await ask_for_introductions(client, list(threads), self.options)
-                except LOST as error:
+                except ERRORS_OF_LOST_SCHEDULER as error:
                     raise Disconnected(str(error)) from None
             if introductions:
                 break
@@ -515,7 +515,7 @@ class Cluster:
         """A client that is connected; raises NoCluster after so many seconds without."""
         until = time.monotonic() + seconds
         while True:
-            timeout = max(0.1, min(ONE_TRY, until - time.monotonic()))
+            timeout = max(0.1, min(SECONDS_OF_A_TRY, until - time.monotonic()))
             client = Client(  # type: ignore[no-untyped-call]
                 self.address, asynchronous=True, timeout=timeout, set_as_default=False
             )
@@ -532,7 +532,7 @@ class Cluster:
                     reason = cause or "it does not answer"
                     why = f"cannot be reached, tried for {seconds:g} s ({reason})"
                     raise NoCluster(self.address, why, kept) from None
-            except BAD_ADDRESS as error:
+            except ERRORS_OF_BAD_ADDRESS as error:
                 await _close_client(client)
                 why = f"cannot be connected to: {error}"
                 raise NoCluster(self.address, why, kept) from None
@@ -551,7 +551,7 @@ def _silence_dask() -> None:
 
 async def _close_client(client: Client) -> None:
     with contextlib.suppress(OSError, TimeoutError, RuntimeError):  # its scheduler is gone
-        await client.close(timeout=ONE_TRY)  # type: ignore[no-untyped-call]
+        await client.close(timeout=SECONDS_OF_A_TRY)  # type: ignore[no-untyped-call]
 
 
 def address_of(address: str) -> str:

@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 
 from gpudojo.classes.records import Incident, IncidentKind, Record
 from gpudojo.classes.runners import GradingTask
-from gpudojo.classes.submission_run import BEFORE
+from gpudojo.classes.submission_run import BEFORE_FIRST_STEP
 
 MOST_REFUSALS: Final = 4  # of one submission, after which no worker can run it
 # Of a submission with its worker, after which it runs alone; after as many more it is given up.
@@ -89,5 +89,5 @@ class TaskQueue:
 
     def give_up(self, task: GradingTask, why: str) -> None:
         """Finish a task with a record that says why it could not be run. It needs review."""
-        task.run.record.incidents.append(Incident(IncidentKind.CRASHED, BEFORE, why))
+        task.run.record.incidents.append(Incident(IncidentKind.CRASHED, BEFORE_FIRST_STEP, why))
         self.finish_task(task, task.run.finish_record(0, 0.0))

@@ -140,7 +140,7 @@ def longest_wait(options: RunOptions) -> float:
 
     They are twice all it may take, and the start of a fork server.
     """
-    run = WHOLE * options.seconds + submission_run.GRACE + submission_run.STARTING
+    run = WHOLE * options.seconds + submission_run.GRACE_SECONDS + submission_run.START_SECONDS
     return 2 * run + fork_client.STARTS * fork_client.STARTING
 
 

@@ -20,7 +20,7 @@ from gpudojo.model.results import AttemptRule, sum_points
 from gpudojo.sandbox.layers import examine_layers
 from gpudojo.sandbox.protocol import RunOptions
 
-BITS: Final = 31  # accepted by every generator
+BITS_OF_SEED: Final = 31  # accepted by every generator
 
 
 def seeds_of_probes(secret: str, exercises: Iterable[Exercise]) -> dict[str, int]:
@@ -40,7 +40,7 @@ def _probe_keys(exercises: Iterable[Exercise]) -> list[str]:
 def derive_number(secret: str, key: str) -> int:
     """A number that depends on both, from which the secret cannot be found."""
     digest = hmac.digest(secret.encode(), key.encode(), hashlib.sha256)
-    return int.from_bytes(digest[:8], "big") % (1 << BITS)
+    return int.from_bytes(digest[:8], "big") % (1 << BITS_OF_SEED)
 
 
 def name_of_secret(secret: str) -> str:

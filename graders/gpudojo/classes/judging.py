@@ -13,7 +13,7 @@ from typing import Any, Final
 from msgspec.structs import replace
 
 from gpudojo.classes.records import FunctionRecord, Incident, IncidentKind, Record
-from gpudojo.classes.submission_run import BEFORE
+from gpudojo.classes.submission_run import BEFORE_FIRST_STEP
 from gpudojo.grading.engine import UNJUDGED, judge_function
 from gpudojo.grading.references import refuse_failing
 from gpudojo.model.catalogue import misconceptions
@@ -51,7 +51,7 @@ NOT_RUN: Final = "it was not run, because the submission had used up its time"
 SYNTAX_ERRORS: Final = ("SyntaxError", "IndentationError", "TabError")
 MOST_NOTES: Final = 20
 MOST_INVALID_FILES: Final = 3  # that are named for review
-THREADS: Final = "OPENBLAS_NUM_THREADS"  # is read when NumPy is imported
+THREADS_VARIABLE: Final = "OPENBLAS_NUM_THREADS"  # is read when NumPy is imported
 
 
 def judge_record(
@@ -136,14 +136,14 @@ def prepare_judging(exercises: Iterable[Exercise], only: frozenset[str] = frozen
     NumPy is imported without threads of its own: a process with threads is not forked, and nothing
     that is judged is large enough for them.
     """
-    threads_before = os.environ.get(THREADS)
-    os.environ[THREADS] = "1"
+    threads_before = os.environ.get(THREADS_VARIABLE)
+    os.environ[THREADS_VARIABLE] = "1"
     try:
         importlib.import_module("numpy")
     finally:
-        del os.environ[THREADS]
+        del os.environ[THREADS_VARIABLE]
         if threads_before is not None:
-            os.environ[THREADS] = threads_before
+            os.environ[THREADS_VARIABLE] = threads_before
     misconceptions()
     for _, function in _graded_functions(exercises, only):
         for probe in function.probes:
@@ -224,7 +224,7 @@ def evidence_of_ended_process(exercise: Exercise, function: Function, record: Re
 def _incident_behind_end(exercise: Exercise, function: Function, record: Record) -> Incident | None:
     """The incident that ended the process in this function, in its file or before both, or None."""
     file = _graded_file(record, exercise, function)
-    steps = (f"{exercise.stem}::{function.name}", f"file {file}", BEFORE)
+    steps = (f"{exercise.stem}::{function.name}", f"file {file}", BEFORE_FIRST_STEP)
     for incident in record.incidents:
         if incident.step in steps and incident.what in ERROR_TYPES:
             return incident

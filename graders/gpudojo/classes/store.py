@@ -23,8 +23,8 @@ from gpudojo.model.results_file import replacing_file
 
 _sources_decoder: Final = msgspec.msgpack.Decoder(dict[str, bytes])
 FOLDER: Final = ".dojo"
-DISK: Final = 4  # threads that wait for it
-KEEPING: Final = 16  # submissions whose sources are held in memory until they are on it
+DISK_THREADS: Final = 4  # threads that wait for it
+MOST_KEEPING: Final = 16  # submissions whose sources are held in memory until they are on it
 
 
 class Store:
@@ -116,7 +116,7 @@ class Store:
         """
         path = self.path_of(key)
         write_file(path, encode_record(record), lasting=False)
-        self._disk = self._disk or ThreadPoolExecutor(DISK)
+        self._disk = self._disk or ThreadPoolExecutor(DISK_THREADS)
         self._disk.submit(_wait_for_disk, path)
 
     def _path_of_sources(self, digest: str) -> Path:
@@ -133,10 +133,10 @@ class Store:
 
         Raises OSError where a thread could not keep earlier ones; so does `wait_for_sources`.
         """
-        self._wait_for_all_but(KEEPING)
+        self._wait_for_all_but(MOST_KEEPING)
         path = self._path_of_sources(digest)
         if digest not in self._keeping and not path.is_file():
-            self._disk = self._disk or ThreadPoolExecutor(DISK)
+            self._disk = self._disk or ThreadPoolExecutor(DISK_THREADS)
             self._keeping[digest] = self._disk.submit(_write_sources, path, files)
 
     def wait_for_sources(self) -> None:

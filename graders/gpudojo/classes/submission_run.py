@@ -14,36 +14,37 @@ import msgspec
 
 from gpudojo.classes.records import FunctionRecord, Incident, IncidentKind, Record
 from gpudojo.grading.limits import STRETCH
-from gpudojo.model.evidence import CallStatus, Raised
+from gpudojo.model.evidence import CallStatus, Evidence, Raised
 from gpudojo.model.time_outs import USED_UP_CPU_TIME, still_running_after
 from gpudojo.sandbox import protocol
 from gpudojo.sandbox.protocol import ALL, ELSEWHERE, HERE, WHOLE, Frames, Job, RunOptions
 
-GRACE: Final = 2.0  # seconds in which a child itself notices that a function is out of time
-STARTING: Final = 30.0  # seconds before the first step
-AGAIN: Final = 3  # times that a child killed by something else is run again
-CHILDREN: Final = 24  # at most, for one submission
-INCIDENTS: Final = 500  # that are told of a submission
-OUTPUT: Final = 64 << 10  # bytes that are kept
+GRACE_SECONDS: Final = 2.0  # seconds in which a child itself notices that a function is out of time
+START_SECONDS: Final = 30.0  # seconds before the first step
+MOST_REPEATS: Final = 3  # times that a child killed by something else is run again
+MOST_CHILDREN: Final = 24  # at most, for one submission
+MOST_INCIDENTS: Final = 500  # that are told of a submission
+MOST_OUTPUT: Final = 64 << 10  # bytes that are kept
 # Seconds for which the grader was stopped, after which a child's own clock is not trusted.
-GAP: Final = 1.0
+LONG_STANDSTILL: Final = 1.0
 # Not printed by student code: a message of torch's profiler in a process that cannot read its own
 # name.
-REMOVED: Final = re.compile(r"^Failed to read process name for pid \d+\n", re.MULTILINE)
+PROFILER_MESSAGE: Final = re.compile(r"^Failed to read process name for pid \d+\n", re.MULTILINE)
 # Different in every run: the folder a child runs in. Found in two steps, each of which looks at a
 # character once.
 PATH: Final = re.compile(r"[\w/.-]+")
 SCRATCH: Final = re.compile(r"/dojo-\w{8}(?=/)")
-EVIDENCE: Final = 64 << 20  # bytes of a submission
+MOST_EVIDENCE: Final = 64 << 20  # bytes of a submission
 TOO_MUCH: Final = (
-    f"what it did or returned takes more than the {EVIDENCE >> 20} MB "
+    f"what it did or returned takes more than the {MOST_EVIDENCE >> 20} MB "
     "that are recorded of a submission"
 )
-BEFORE: Final = "before anything"  # the step of a child that ended before its first one
+BEFORE_FIRST_STEP: Final = "before anything"  # the step of a child that ended before its first one
 STUMBLED: Final = "the grader's own code failed, which may not be the submission's fault"
+TIMED_OUT: Final = "TimedOut"  # the type of error by which a child ends a call that takes too long
 OUT_OF_MEMORY: Final = "it asked for more memory than allowed"
 KILLED_BY_SYSTEM: Final = "the system killed it, most likely for lack of memory"
-ENDS: Final = {
+WORDS_OF_SIGNALS: Final = {
     "SIGSEGV": "a segmentation fault",
     "SIGBUS": "a bus error",
     "SIGABRT": "it aborted",
@@ -77,7 +78,7 @@ class SubmissionRun:
         self.trusted = True  # false once it tampered with the grader
         # With a real GPU two kinds of children observe, each the machines that the other cannot
         # stand for.
-        self._machines = [HERE, ELSEWHERE] if options.bench == "cuda" else [ALL]
+        self._machines = [HERE, ELSEWHERE] if self._is_on_gpu else [ALL]
         self._chosen: set[tuple[str, str]] = set()  # functions whose place is known
         self._probes: dict[str, set[str]] = {}  # by function, those that have observed it
         self._killed: Counter[str] = Counter()  # by step, how often something else ended a child
@@ -99,26 +100,33 @@ class SubmissionRun:
         self._ignores_child = False  # nothing more of this child counts
         self._repeats_child = False  # and it is run again
         self._received: set[str] = set()  # functions, from this child
-        self._frames = Frames(token, EVIDENCE)
+        self._frames = Frames(token, MOST_EVIDENCE)
         self._waited = 0.0  # seconds that this child waited for a processor
-        self._begin_step(STARTING)
+        self._begin_step(START_SECONDS)
 
     def make_job(self, token: bytes) -> Job:
         """What the next child is to do. It signs what it sends by `token`."""
         self._children += 1
         self._forget_child(token)
-        complete = set(self.record.seen) if self.options.bench != "cuda" else set()
-        done = []
+        skip = set(self.skip)
+        if not self._is_on_gpu:
+            skip.update(self.record.seen)
+        probes_done = []
         for key, probes in self._probes.items():
-            done += [f"{key}::{probe}" for probe in probes]
+            probes_done += [f"{key}::{probe}" for probe in probes]
         return Job(
             **msgspec.structs.asdict(self.options),
             token=token,
             files=self.files,
-            skip=frozenset(self.skip | complete),
+            skip=frozenset(skip),
             machines=self._machines[0],
-            done=frozenset(done),
+            done=frozenset(probes_done),
         )
+
+    @property
+    def _is_on_gpu(self) -> bool:
+        """True if it runs on a real GPU, where several children observe one function."""
+        return self.options.bench == "cuda"
 
     def receive_bytes(self, data: bytes) -> bool:
         """Take in what a child has sent. Returns False if the child is to be ended."""
@@ -129,7 +137,7 @@ class SubmissionRun:
                 return False
         if self._frames.too_much:
             self._ignores_child = True
-            self._end_step(self.step or BEFORE, IncidentKind.CRASHED, TOO_MUCH)
+            self._end_step(self.step or BEFORE_FIRST_STEP, IncidentKind.CRASHED, TOO_MUCH)
         elif self._frames.problem is not None:
             self._reject_submission(self._frames.problem)
         return self.trusted and not self._ignores_child
@@ -143,7 +151,7 @@ class SubmissionRun:
         # What the child is about to do.
         if isinstance(frame, protocol.Isolated):
             self._note_layers(frame.layers)
-            self._begin_step(self.options.seconds + GRACE)
+            self._begin_step(self.options.seconds + GRACE_SECONDS)
         elif isinstance(frame, protocol.Chosen):
             function = (frame.exercise, frame.function)
             if function not in self._chosen:
@@ -151,22 +159,18 @@ class SubmissionRun:
                 self.record.places.append(frame)
         elif isinstance(frame, protocol.Began):
             self.step = frame.step
-            self._begin_step(self.options.seconds + GRACE)
+            self._begin_step(self.options.seconds + GRACE_SECONDS)
         # What it has seen.
         elif isinstance(frame, protocol.Loaded):
-            errors = [frame.broken] if frame.broken else []
-            if self._repeat_child_if_we_stood_still(errors):
-                return False
-            self.record.files[frame.file] = frame
-            self._note_reaching_limits(f"file {frame.file}", errors)
+            return self._add_file(frame)
         elif isinstance(frame, protocol.Saw):
-            return self._take_evidence(frame)
+            return self._add_evidence(frame)
         # What went wrong, and how it ends.
         elif isinstance(frame, protocol.Tampered):
             self._reject_submission(f"it changed {frame.what} of the grader while it was graded")
         elif isinstance(frame, protocol.Reached):
             detail = f"{_place_of(frame)} {frame.what}"
-            self._add_incident(Incident(IncidentKind.REACHED, self.step or "", detail))
+            self._add_incident(IncidentKind.REACHED, self.step or "", detail)
         elif isinstance(frame, protocol.Stumbled):
             self.stumbled = frame.why
         elif isinstance(frame, protocol.Paused):
@@ -176,32 +180,36 @@ class SubmissionRun:
         return self.trusted
 
     def _note_layers(self, layers: dict[str, str]) -> None:
-        """Note the isolation of a child. A layer that one child lacked counts as missing."""
-        known = self.record.layers
-        every = known | layers
-        self.record.layers = {name: known.get(name) or why for name, why in every.items()}
+        """Note the isolation of a child. A layer that one child lacked counts as missing.
 
-    def _take_evidence(self, frame: protocol.Saw) -> bool:
+        The values are reasons why a layer is missing; empty where it is not.
+        """
+        known = self.record.layers
+        merged = dict(known)
+        for name, why in layers.items():
+            merged[name] = known.get(name) or why
+        self.record.layers = merged
+
+    def _add_file(self, frame: protocol.Loaded) -> bool:
+        """Add what came of running a file. Returns False if the child is to be ended."""
+        errors = [frame.broken] if frame.broken else []
+        if self._repeat_child_if_we_stood_still(errors):
+            return False
+        self.record.files[frame.file] = frame
+        self._note_reaching_limits(f"file {frame.file}", errors)
+        return self.trusted
+
+    def _add_evidence(self, frame: protocol.Saw) -> bool:
         """Add the evidence of a function to the record, if it was asked for.
 
         Returns False if the child is to be ended.
         """
         evidence = frame.evidence
         key = f"{evidence.exercise}::{evidence.function}"
-        observations = evidence.observations.values()
-        errors = [
-            seen.raised
-            for seen in observations
-            if seen.raised and seen.status is not CallStatus.BROKEN
-        ]
+        errors = _errors_in(evidence)
         if self._repeat_child_if_we_stood_still(errors):
             return False
-        # A child does not compare its code where it was interrupted: then nothing can be earned.
-        timed_out = any(error.type == "TimedOut" for error in errors)
-        is_unchecked = frame.interrupted and not timed_out
-        is_missing = all(seen.status is CallStatus.MISSING for seen in observations)
-        is_in_turn = self.step == key or is_missing
-        if not self._is_new(key, set(evidence.observations)) or not is_in_turn or is_unchecked:
+        if not self._is_asked_for(key, frame, errors):
             self._reject_submission("it sent evidence that the grader did not ask for")
             return False
         # A student's child sends no timelines of all calls.
@@ -217,6 +225,18 @@ class SubmissionRun:
         self._note_reaching_limits(key, errors)
         return True
 
+    def _is_asked_for(self, key: str, frame: protocol.Saw, errors: Sequence[Raised]) -> bool:
+        """True if a child may send this evidence of a function now."""
+        observations = frame.evidence.observations
+        # A child does not compare its code where it was interrupted: then nothing can be earned.
+        if frame.interrupted and not _timed_out(errors):
+            return False
+        # Functions that are missing are told without a step of their own.
+        is_missing = all(seen.status is CallStatus.MISSING for seen in observations.values())
+        if self.step != key and not is_missing:
+            return False
+        return self._is_new(key, set(observations))
+
     def _is_new(self, key: str, probes: set[str]) -> bool:
         """True for a function that is graded and not known yet.
 
@@ -228,35 +248,39 @@ class SubmissionRun:
         known_probes = self._probes.get(key)
         if known_probes is None:
             return True
-        return self.options.bench == "cuda" and not known_probes & probes
+        return self._is_on_gpu and not known_probes & probes
 
     def _repeat_child_if_we_stood_still(self, errors: Sequence[Raised]) -> bool:
         """True if time ran out in a child while the grader stood still.
 
         It may have waited for us: nothing more of it counts, and it is run again.
         """
-        is_late = self.stood_still and any(error.type == "TimedOut" for error in errors)
-        repeats = is_late and self._killed[self.step or BEFORE] < AGAIN
+        kills = self._killed[self.step or BEFORE_FIRST_STEP]
+        repeats = self.stood_still and _timed_out(errors) and kills < MOST_REPEATS
         self._ignores_child = repeats
         self._repeats_child = repeats
         return repeats
 
     def _note_reaching_limits(self, step: str, errors: Sequence[Raised]) -> None:
-        """Note time and memory that ran out, where Python itself reported it."""
+        """Note time or memory that ran out, where Python itself reported it."""
         for error in errors:
-            if error.type == "TimedOut":
-                self._add_incident(Incident(IncidentKind.TIMED_OUT, step, error.message))
-                if self.options.bench == "cuda" and step in self.options.known:
+            if error.type == TIMED_OUT:
+                self._add_incident(IncidentKind.TIMED_OUT, step, error.message)
+                if self._is_on_gpu and step in self.options.known:
                     self.skip.add(step)  # out of time in one scenario: the others are not run
                 return
             if error.out_of_memory:
-                self._add_incident(Incident(IncidentKind.OUT_OF_MEMORY, step, OUT_OF_MEMORY))
+                self._add_incident(IncidentKind.OUT_OF_MEMORY, step, OUT_OF_MEMORY)
                 return
 
-    def _add_incident(self, incident: Incident) -> None:
-        """Add it once: with a real GPU a file is run by several children."""
+    def _add_incident(self, what: IncidentKind, step: str, detail: str) -> None:
+        """Add an incident once, unless there are too many.
+
+        With a real GPU a file is run by several children.
+        """
+        incident = Incident(what, step, detail)
         incidents = self.record.incidents
-        if len(incidents) < INCIDENTS and incident not in incidents:
+        if len(incidents) < MOST_INCIDENTS and incident not in incidents:
             incidents.append(incident)
 
     def _reject_submission(self, why: str) -> None:
@@ -267,11 +291,12 @@ class SubmissionRun:
     def add_output(self, data: bytes) -> None:
         """Keep what a child has printed, up to a limit."""
         self._printed += len(data)
-        self._output += data[: max(0, OUTPUT - len(self._output))]
+        self._output += data[: max(0, MOST_OUTPUT - len(self._output))]
 
     # Time
 
     def _begin_step(self, seconds: float) -> None:
+        """Let the child begin a step, for which it has so many seconds."""
         self.deadline = self.clock() + seconds
         # Seconds by which the step may still be prolonged for waiting.
         self._spare = (STRETCH - 1) * self.options.seconds
@@ -279,7 +304,7 @@ class SubmissionRun:
     def postpone_deadline(self, seconds: float) -> None:
         """Put off the deadline: the grader was stopped for so long (Ctrl-Z, a stalled machine)."""
         self._put_off(seconds)
-        self.stood_still = self.stood_still or seconds >= GAP
+        self.stood_still = self.stood_still or seconds >= LONG_STANDSTILL
 
     def note_waiting(self, seconds: float) -> None:
         """Put off the deadline: the child has waited so long, in all, for a processor.
@@ -292,6 +317,7 @@ class SubmissionRun:
         self._put_off(more)
 
     def _put_off(self, seconds: float) -> None:
+        """Put off the end of the step and of the whole submission."""
         self.deadline += seconds
         # Some of it may have been before the beginning, or counted already: the grader is stopped
         # while a child waits.
@@ -299,7 +325,7 @@ class SubmissionRun:
 
     def is_overdue(self, now: float) -> bool:
         """True if the step, or the whole submission, is out of time."""
-        whole = WHOLE * self.options.seconds + GRACE + STARTING
+        whole = WHOLE * self.options.seconds + GRACE_SECONDS + START_SECONDS
         return now > self.deadline or now - self.began > whole
 
     # Between children
@@ -319,12 +345,14 @@ class SubmissionRun:
         if self.finished:
             self._machines.pop(0)
             return bool(self._machines)
-        step = self.step or BEFORE
+        step = self.step or BEFORE_FIRST_STEP
         if self._repeats_child:
             self._killed[step] += 1
             return True
-        if self.paused or self._ignores_child:
-            pass  # it has said why
+        has_said_why = self.paused or self._ignores_child
+        killed_by_other = code in (None, -signal.SIGKILL)
+        if has_said_why:
+            pass
         elif self.killed_by_us:
             why = still_running_after(self.options.seconds)
             self._end_step(step, IncidentKind.TIMED_OUT, why)
@@ -332,28 +360,31 @@ class SubmissionRun:
             which = "GPU memory" if on_gpu else "memory"
             why = f"its processes together took more {which} than allowed"
             self._end_step(step, IncidentKind.OUT_OF_MEMORY, why)
-        elif code in (None, -signal.SIGKILL):
-            # Something else may have killed it; if it was for want of memory, it happens again.
+        elif killed_by_other:
+            # If it was for want of memory, it happens again.
             self._killed[step] += 1
-            if self._killed[step] <= AGAIN:
+            if self._killed[step] <= MOST_REPEATS:
                 return True
             self._end_step(step, IncidentKind.OUT_OF_MEMORY, KILLED_BY_SYSTEM)
         elif code == -signal.SIGXCPU:
             self._end_step(step, IncidentKind.TIMED_OUT, USED_UP_CPU_TIME)
+        elif self.stumbled:
+            self._end_step(step, IncidentKind.CRASHED, f"{STUMBLED}: {self.stumbled}")
         else:
-            why = f"{STUMBLED}: {self.stumbled}" if self.stumbled else describe_exit(code)
-            self._end_step(step, IncidentKind.CRASHED, why)
+            assert code is not None
+            self._end_step(step, IncidentKind.CRASHED, describe_exit(code))
         return self._may_continue()
 
     def _may_continue(self) -> bool:
         """True if another child may continue; else what was not run is noted."""
-        used_up = self.clock() - self.began > WHOLE * self.options.seconds
-        if self.step is not None and self._children < CHILDREN and not used_up:
+        seconds = self.clock() - self.began
+        used_up = seconds > WHOLE * self.options.seconds
+        if self.step is not None and self._children < MOST_CHILDREN and not used_up:
             return True
         left = sorted(self.options.known - set(self.record.seen) - self.skip)
         if left:
             detail = f"{len(left)} functions were not run"
-            self._add_incident(Incident(IncidentKind.NOT_RUN, left[0], detail))
+            self._add_incident(IncidentKind.NOT_RUN, left[0], detail)
         return False
 
     def _end_step(self, step: str, what: IncidentKind, detail: str) -> None:
@@ -367,20 +398,37 @@ class SubmissionRun:
 
     def finish_record(self, peak_bytes: int, cpu_seconds: float, device_bytes: int = 0) -> Record:
         """Put output, time and memory into the record, and return it."""
-        text = REMOVED.sub("", self._output.decode(errors="replace"))
+        record = self.record
+        text = self._output.decode(errors="replace")
+        text = PROFILER_MESSAGE.sub("", text)
         text = PATH.sub(_without_scratch, text)
-        if self._printed > len(self._output):
-            left_out = self._printed - len(self._output)
+        left_out = self._printed - len(self._output)
+        if left_out > 0:
             text += f"\n… {left_out:,} more bytes were printed and not kept\n"
-        self.record.output = text
-        self.record.seconds = self.clock() - self.began
-        self.record.peak_bytes = peak_bytes
-        self.record.cpu_seconds = cpu_seconds
-        self.record.device_bytes = device_bytes
-        return self.record
+        record.output = text
+        record.seconds = self.clock() - self.began
+        record.peak_bytes = peak_bytes
+        record.cpu_seconds = cpu_seconds
+        record.device_bytes = device_bytes
+        return record
+
+
+def _errors_in(evidence: Evidence) -> list[Raised]:
+    """The errors that a student's function raised, without those of loading its file."""
+    errors = []
+    for seen in evidence.observations.values():
+        if seen.raised and seen.status is not CallStatus.BROKEN:
+            errors.append(seen.raised)
+    return errors
+
+
+def _timed_out(errors: Sequence[Raised]) -> bool:
+    """True if one of the errors is that time ran out."""
+    return any(error.type == TIMED_OUT for error in errors)
 
 
 def _place_of(frame: protocol.Reached) -> str:
+    """Where code reached for the grader; "it" where that is not known."""
     if frame.line:
         return f"{frame.file} line {frame.line}"
     return frame.file or "it"
@@ -389,11 +437,14 @@ def _place_of(frame: protocol.Reached) -> str:
 def _without_scratch(path: re.Match[str]) -> str:
     """A path without all that comes before the files of a submission."""
     text = path[0]
-    first = text.find("/")
-    if first < 0:
+    first_slash = text.find("/")
+    if first_slash < 0:
         return text
-    ends = [found.end() + 1 for found in SCRATCH.finditer(text, first + 1)]
-    return text[:first] + text[ends[-1] :] if ends else text
+    folders = list(SCRATCH.finditer(text, first_slash + 1))
+    if not folders:
+        return text
+    end_of_last = folders[-1].end() + len("/")
+    return text[:first_slash] + text[end_of_last:]
 
 
 def describe_exit(code: int) -> str:
@@ -404,6 +455,6 @@ def describe_exit(code: int) -> str:
         name = signal.Signals(-code).name
     except ValueError:
         name = f"signal {-code}"
-    if name in ENDS:
-        return f"its process ended: {ENDS[name]}"
+    if name in WORDS_OF_SIGNALS:
+        return f"its process ended: {WORDS_OF_SIGNALS[name]}"
     return f"its process was ended by {name}"

@@ -15,7 +15,7 @@ from gpudojo.classes.records import (
     decode_whole_record,
     encode_record,
 )
-from gpudojo.classes.store import KEEPING, Store, record_key, write_file
+from gpudojo.classes.store import MOST_KEEPING, Store, record_key, write_file
 from gpudojo.model.catalogue import exercises_of
 from gpudojo.model.errors import BadClass, BadEvidence
 from gpudojo.model.evidence import CallStatus, Evidence, Observation, Raised
@@ -79,7 +79,8 @@ def test_sources_are_kept_by_threads_and_told_if_not(
 ) -> None:
     store = Store(tmp_path)
     files = {
-        f"{number:064x}": {"01.py": f"x = {number}\n".encode()} for number in range(3 * KEEPING)
+        f"{number:064x}": {"01.py": f"x = {number}\n".encode()}
+        for number in range(3 * MOST_KEEPING)
     }
     for digest, each in [*files.items()] * 2:
         store.keep_sources_soon(digest, each)

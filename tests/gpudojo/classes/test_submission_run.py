@@ -7,10 +7,10 @@ import signal
 import pytest
 from gpudojo.classes.records import IncidentKind, decode_record, encode_record
 from gpudojo.classes.submission_run import (
-    AGAIN,
-    EVIDENCE,
-    GRACE,
-    OUTPUT,
+    GRACE_SECONDS,
+    MOST_EVIDENCE,
+    MOST_OUTPUT,
+    MOST_REPEATS,
     SubmissionRun,
     describe_exit,
 )
@@ -103,8 +103,8 @@ def test_the_next_child_skips_an_endless_function() -> None:
         saw("04_loop::train"),
         Began("05_eval::evaluate"),
     )
-    assert not one.is_overdue(clock.now + 5 + GRACE - 0.1)
-    assert one.is_overdue(clock.now + 5 + GRACE + 0.1)
+    assert not one.is_overdue(clock.now + 5 + GRACE_SECONDS - 0.1)
+    assert one.is_overdue(clock.now + 5 + GRACE_SECONDS + 0.1)
     one.killed_by_us = True
     assert one.note_child_exit(-signal.SIGKILL) is True
     job = one.make_job(TOKEN)
@@ -133,7 +133,7 @@ def test_an_exit_code_of_zero_is_no_pass() -> None:
 
 def test_a_killed_child_is_run_again_before_it_counts_as_out_of_memory() -> None:
     one = submission_run()
-    for _ in range(AGAIN):
+    for _ in range(MOST_REPEATS):
         say(one, Isolated({}), Began("05_eval::evaluate"))
         assert one.note_child_exit(-signal.SIGKILL) is True
         assert one.record.incidents == []
@@ -218,10 +218,10 @@ def test_output_is_the_students_and_the_same_in_every_run() -> None:
 def test_output_is_kept_up_to_a_point_and_counted_beyond() -> None:
     one = submission_run()
     for _ in range(10):
-        one.add_output(b"x" * OUTPUT)
+        one.add_output(b"x" * MOST_OUTPUT)
     record = one.finish_record(0, 0.0)
-    assert len(record.output) < OUTPUT + 100
-    assert f"{9 * OUTPUT:,} more bytes" in record.output
+    assert len(record.output) < MOST_OUTPUT + 100
+    assert f"{9 * MOST_OUTPUT:,} more bytes" in record.output
 
 
 @pytest.mark.parametrize(
@@ -240,7 +240,13 @@ def test_the_words_follow_what_the_kernel_reports(code: int, words: str) -> None
 
 
 @pytest.mark.parametrize(
-    "printed", ["/" * OUTPUT, "/a" * (OUTPUT // 2), "/dojo-" * (OUTPUT // 6), "9" * OUTPUT]
+    "printed",
+    [
+        "/" * MOST_OUTPUT,
+        "/a" * (MOST_OUTPUT // 2),
+        "/dojo-" * (MOST_OUTPUT // 6),
+        "9" * MOST_OUTPUT,
+    ],
 )
 def test_no_output_takes_longer_to_clean_than_it_is_long(printed: str) -> None:
     """Quadratic, each of these would take minutes in the thread that all submissions wait for."""
@@ -274,10 +280,10 @@ def test_while_the_grader_stands_still_nobodys_time_runs_out() -> None:
     assert one.is_overdue(clock.now)
     one.postpone_deadline(15.0)
     assert not one.is_overdue(clock.now)
-    clock.now += 5.0 + GRACE
+    clock.now += 5.0 + GRACE_SECONDS
     assert not one.is_overdue(clock.now)
     assert one.is_overdue(clock.now + 0.1)
-    assert one.finish_record(0, 0.0).seconds == 5.0 + GRACE
+    assert one.finish_record(0, 0.0).seconds == 5.0 + GRACE_SECONDS
 
 
 def test_a_submission_does_not_begin_later_than_now() -> None:
@@ -298,7 +304,7 @@ def test_time_in_which_others_had_the_processors_is_not_the_child_s() -> None:
     say(one, Isolated({}), Began("04_loop::train"))
     one.note_waiting(4.0)
     one.note_waiting(6.0)
-    clock.now += 5.0 + GRACE + 6.0
+    clock.now += 5.0 + GRACE_SECONDS + 6.0
     assert not one.is_overdue(clock.now)
     assert one.is_overdue(clock.now + 0.1)
     one.note_waiting(1000.0)
@@ -307,8 +313,8 @@ def test_time_in_which_others_had_the_processors_is_not_the_child_s() -> None:
     assert one.is_overdue(clock.now + 0.1), "but only up to a point"
     say(one, saw("04_loop::train"), Began("05_eval::evaluate"))
     one.note_waiting(1001.0)
-    assert not one.is_overdue(clock.now + 5.0 + GRACE + 1.0)
-    assert one.is_overdue(clock.now + 5.0 + GRACE + 1.1), (
+    assert not one.is_overdue(clock.now + 5.0 + GRACE_SECONDS + 1.0)
+    assert one.is_overdue(clock.now + 5.0 + GRACE_SECONDS + 1.1), (
         "what the first step waited is not given to the second"
     )
 
@@ -336,11 +342,11 @@ def test_who_was_late_while_the_grader_stood_still_is_run_again(gap: float) -> N
 def test_a_file_that_was_late_while_the_grader_stood_still_is_run_again_and_not_for_ever() -> None:
     one = submission_run()
     broken = Loaded("a.py", 5.0, {}, [], Raised("TimedOut", still_running_after(5), 1))
-    for again in range(AGAIN + 1):
+    for again in range(MOST_REPEATS + 1):
         say(one, Isolated({}), Began("file a.py"))
         one.postpone_deadline(20.0)
-        assert say(one, broken) == (again == AGAIN)
-        if again < AGAIN:
+        assert say(one, broken) == (again == MOST_REPEATS)
+        if again < MOST_REPEATS:
             assert one.note_child_exit(-signal.SIGKILL) is True
             one.make_job(TOKEN)
     assert one.record.files["a.py"].broken is not None
@@ -349,7 +355,7 @@ def test_a_file_that_was_late_while_the_grader_stood_still_is_run_again_and_not_
 def test_more_than_is_recorded_costs_the_function_and_accuses_nobody() -> None:
     one = submission_run()
     say(one, Isolated({}), Began("04_loop::train"))
-    assert not one.receive_bytes(bytes(EVIDENCE + 1))
+    assert not one.receive_bytes(bytes(MOST_EVIDENCE + 1))
     assert not one.receive_bytes(b"more")
     assert one.note_child_exit(-signal.SIGKILL) is True, "the other functions are graded"
     (incident,) = one.record.incidents
