@@ -5,13 +5,13 @@ in other processes, and the verdict is kept in a file. When all have a verdict, 
 once more for the rows of the results. So a class of thousands needs little memory, and a run that
 was stopped goes on where it ended.
 
-Four words: a *record* is what a run left behind, a *verdict* the judgement on it, a *report* what
-the display is told of a verdict, a *row* what stands in the results.
+Words: a *record* is what a run left behind, a *verdict* the judgement on it, a *row* what stands in
+the results. The *status* of a submission says how it went as a whole ("graded", "timed out"), the
+*outcome* of a check whether it passed. What the display is told of a verdict is its *summary*.
 """
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import hashlib
 import itertools
@@ -19,12 +19,10 @@ import os
 import platform
 import sys
 import time
-from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final
 
 from gpudojo import __version__
 from gpudojo.classes import fingerprints, judge_pool, judging, store
@@ -40,8 +38,12 @@ from gpudojo.classes.class_state import (
     version_on_disk,
 )
 from gpudojo.classes.class_tally import ClassTally
-from gpudojo.classes.grading_options import GradingOptions, name_of_secret, read_recorded_reference
-from gpudojo.classes.judge_pool import POOL_ERRORS, JudgePool
+from gpudojo.classes.grading_options import (
+    ChosenRecording,
+    GradingOptions,
+    name_of_secret,
+    read_recorded_reference,
+)
 from gpudojo.classes.local_runner import LocalRunner
 from gpudojo.classes.names import name_key
 from gpudojo.classes.records import Record
@@ -50,7 +52,8 @@ from gpudojo.classes.result_writing import write_results
 from gpudojo.classes.runners import GradingTask, Progress, Runner
 from gpudojo.classes.score_changes import GradedEntry, ScoreChange, add_to_class
 from gpudojo.classes.submission_run import SubmissionRun
-from gpudojo.classes.verdict_store import VerdictStore, VerdictSummary
+from gpudojo.classes.verdict_reporting import EqualEntries, VerdictReporter
+from gpudojo.classes.verdict_store import VerdictStore
 from gpudojo.model.catalogue import exercises_of, torch_version, wrong_points
 from gpudojo.model.errors import BadClass
 from gpudojo.model.results import RunLimits
@@ -75,34 +78,15 @@ JOBS_PER_JUDGE: Final = 8  # children for which a process that judges is worth i
 class GradedClass:
     """What came of a run."""
 
-    path: Path
-    count: int
-    ran: int
+    path: Path  # of results.json
+    count: int  # of submissions that were given
+    ran: int  # of these, how many were run
     seconds: float
-    layers: dict[str, str]
-    tally: ClassTally
+    layers: dict[str, str]  # of isolation, each with the reason why it is missing, or ""
+    tally: ClassTally  # of all that is known of the class
     changes: list[ScoreChange]
-    notices: list[str]
-    unmatched: list[str]
-
-
-class _Equal(NamedTuple):
-    """Entries of equal content, which have one verdict."""
-
-    entries: list[SubmissionEntry]
-    ran: bool  # the first of them, in this run
-    judge: bool  # the record is judged now; else a verdict is there, or there is no record
-
-
-class _BeingJudged(NamedTuple):
-    """A record that is judged: by another process, or by this one when it is its turn."""
-
-    future: Future[VerdictSummary] | None
-    equal: _Equal
-
-    @property
-    def is_done(self) -> bool:
-        return self.future is None or self.future.done()
+    notices: list[str]  # for the teacher, about settings and files
+    unmatched: list[str]  # names of those who handed in and are not on the roster
 
 
 class ClassGrading:
@@ -119,30 +103,19 @@ class ClassGrading:
         self.exercises = exercises_of(self.options.day)
         self.progress = progress
         self.runner = runner or LocalRunner(self.options.jobs)
-        self.recorded = None
-        if self.options.reference is None:
-            self.recorded = read_recorded_reference(
-                self.options.day, self.options.bench, self.options.evidence
-            )
-            if self.course.seed == "per-student":
-                raise self.course.bad_setting(
-                    "seeds per student need the reference solutions, not recorded evidence", "seed"
-                )
+        self.recorded = self._read_recorded_reference()
         self.store = store.Store(self.options.out)
         self.layers: dict[str, str] = {}
         self.ran = 0
         self._stored: dict[str, StoredSubmission] = {}  # by the name of the entry
-        self._judges: JudgePool | None = None
-        # What has run or needs no run, before the reference is there to judge by; None after that.
-        self._held: list[_Equal] | None = None
-        self._being_judged: deque[_BeingJudged] = deque()
+        self._reporter = VerdictReporter(self._stored, self._settings_for, progress)
 
     def run(self) -> GradedClass:
         """Grade the class and write its results.
 
         Raises BadClass and other DojoErrors where that is not possible; what has run is kept.
         """
-        began = time.monotonic()
+        start = time.monotonic()
         listing = self._list_submissions()
         self._refuse_unusable_options(listing)
         self.store.open()
@@ -153,7 +126,9 @@ class ClassGrading:
             del listing
             changes = add_to_class(self.gradebook, graded)
             count = len(graded)
-            few = [each.entry.name for each in graded] if count <= MOST_SHOWN else []
+            few = []
+            if count <= MOST_SHOWN:
+                few = [each.entry.name for each in graded]
             del graded
             save_state(self.options.out, self.state)
             changed = {change.submission for change in changes}
@@ -162,7 +137,7 @@ class ClassGrading:
                 path=written.path,
                 count=count,
                 ran=self.ran,
-                seconds=time.monotonic() - began,
+                seconds=time.monotonic() - start,
                 layers=self.state.layers,
                 tally=written.tally,
                 changes=changes,
@@ -170,9 +145,28 @@ class ClassGrading:
                 unmatched=written.unmatched,
             )
         finally:
-            if self._judges is not None:
-                self._judges.close()
+            self._reporter.close()
             self.store.close()
+
+    def _read_recorded_reference(self) -> ChosenRecording | None:
+        """The evidence that is used instead of solutions. Returns None where there are solutions.
+
+        Raises BadClass without such evidence, and BadFile where the course needs solutions.
+        """
+        options = self.options
+        if options.reference is not None:
+            return None
+        recorded = read_recorded_reference(options.day, options.bench, options.evidence)
+        if not self._has_one_seed:
+            raise self.course.bad_setting(
+                "seeds per student need the reference solutions, not recorded evidence", "seed"
+            )
+        return recorded
+
+    @property
+    def _has_one_seed(self) -> bool:
+        """True if all students have the same seeds; else each has a reference's record, too."""
+        return self.course.seed == "per-class"
 
     # Before anything runs
 
@@ -229,20 +223,22 @@ class ClassGrading:
         folder = self.options.reference
         if folder is None:
             return {}
-        files = {path.name: path.read_bytes() for path in sorted(folder.glob("*.py"))}
+        files = {}
+        for path in sorted(folder.glob("*.py")):
+            files[path.name] = path.read_bytes()
         if not files:
             raise BadClass(f"there are no reference solutions in {folder}")
         return files
 
     def _put_settings_into_state(self) -> None:
-        """Later runs use them again."""
+        """Put what this run uses into the state: later runs use it again."""
         options = self.options
         state = self.state
         state.day = options.day
         state.bench = options.bench
         state.only = sorted(options.only)
         state.seed = self.recorded.name if self.recorded else name_of_secret(self.secret)
-        if self.course.seed == "per-student":
+        if not self._has_one_seed:
             state.seed = f"per student: {state.seed}"
         state.limits = RunLimits(options.seconds, options.memory, options.gpu_memory)
         # Relative to the folder of the class, which may be moved together with them.
@@ -264,20 +260,15 @@ class ClassGrading:
         files = [SourceFile(name, data) for name, data in self.reference_files.items()]
         solutions = digest_of(files) if files else "evidence"
         reference_key = store.record_key(solutions, "reference", *conditions)
-        judging_key = store.record_key(
-            reference_key, fingerprints.fingerprint_of_judging(options.day)
-        )
-        return RunSettings(
-            conditions=conditions,
-            run_options=options.run_options(self.exercises, secret, self.recorded),
-            verdicts=VerdictStore(
-                options.out, options.day, options.only, reference_key, judging_key
-            ),
-        )
+        fingerprint = fingerprints.fingerprint_of_judging(options.day)
+        judging_key = store.record_key(reference_key, fingerprint)
+        verdicts = VerdictStore(options.out, options.day, options.only, reference_key, judging_key)
+        run_options = options.run_options(self.exercises, secret, self.recorded)
+        return RunSettings(conditions, run_options, verdicts)
 
     def _settings_for(self, entry: SubmissionEntry) -> RunSettings:
         """What an entry runs with: its own where each student has a seed."""
-        if self.course.seed == "per-class":
+        if self._has_one_seed:
             return self._settings_of_secret(self.secret)
         student = key_of_student(entry)
         roster = self.gradebook.roster
@@ -290,7 +281,7 @@ class ClassGrading:
 
     def _settings_by_reference(self, entries: Sequence[SubmissionEntry]) -> dict[str, RunSettings]:
         """By key of the reference's record, the settings: one, or one for each student."""
-        if self.course.seed == "per-class":
+        if self._has_one_seed:
             entries = entries[:1]
         by_reference = {}
         for entry in entries:
@@ -322,22 +313,18 @@ class ClassGrading:
 
     def _prepare_judging_again(self, entries: Sequence[SubmissionEntry]) -> None:
         """Start other processes that judge, before submissions are read: so they are small."""
-        if self.course.seed == "per-class":
+        if self._has_one_seed:
             judging.prepare_judging(self.exercises, self.options.only)
             verdicts = self._settings_for(entries[0]).verdicts
-            self._judges = JudgePool(verdicts, len(entries), self.options.jobs)
+            self._reporter.start_processes(verdicts, len(entries), self.options.jobs)
 
     def _strange_paths(self, listing: Listing) -> list[IgnoredPath]:
         """What lies among the submissions and is none, but for the course file and the roster."""
-        ours = set()
+        own_files = set()
         for path in (self.course.path, self.course.roster, self.options.roster):
             if path is not None:
-                ours.add(path.resolve())
-        strange = []
-        for ignored in listing.ignored:
-            if ignored.path.resolve() not in ours:
-                strange.append(ignored)
-        return strange
+                own_files.add(path.resolve())
+        return [each for each in listing.ignored if each.path.resolve() not in own_files]
 
     def _layers_of_reference(self, entries: Sequence[SubmissionEntry]) -> dict[str, str]:
         return dict(self._settings_for(entries[0]).verdicts.reference.layers)
@@ -366,23 +353,24 @@ class ClassGrading:
         return ready
 
     def _read_submission(self, entry: SubmissionEntry) -> ReadSubmission | None:
-        """Read a submission.
+        """Read a submission, and put what is kept of it into `_stored`.
 
-        Returns None where nothing of it can be graded. `_stored` gets its entry.
+        Returns None where nothing of it can be graded.
         """
         submission = read_submission(entry)
+        readable = submission.problem is None
         settings = self._settings_for(entry)
+        record_key = settings.record_key(submission.digest) if readable else ""
         notes = list(submission.notes)
         if entry.late:
             notes.insert(0, f"Submitted late (says {entry.naming.title()}).")
-        readable = submission.problem is None
         self._stored[entry.name] = StoredSubmission(
             name=entry.name,
             origin=str(entry.origin),
             digest=submission.digest,
             content=_digest_of_content(submission.files),
             at=sys.intern(utc_now()),
-            record=settings.record_key(submission.digest) if readable else "",
+            record=record_key,
             reference=settings.verdicts.reference_key,
             judging_key=settings.verdicts.judging_key,
             only=self.state.only,
@@ -414,10 +402,10 @@ class ClassGrading:
         if self.options.rejudge:
             self._refuse_to_run(left, bool(references))
             self._judge_again(entries, ready)
-            self._report_without_running(left)
+            self._reporter.report_known(left)
         elif not references and all(self._is_known_unreadable(entry) for entry in left):
             self._begin_judging(entries, ready)
-            self._report_without_running(left)
+            self._reporter.report_known(left)
         else:
             self._run_and_judge_rest(entries, ready, left, references)
 
@@ -474,7 +462,7 @@ class ClassGrading:
             begin_judging = functools.partial(self._begin_judging, entries, ready)
             if len(references) == 1 and not self.options.require_isolation:
                 # Submissions run beside it; what they did is judged once it is done.
-                self._held = []
+                self._reporter.hold()
                 reference = self._references.reference_tasks(references, then=begin_judging)
                 first = itertools.islice(submissions, 1)
                 self.runner.run(itertools.chain(reference, first, timelines, submissions))
@@ -482,7 +470,7 @@ class ClassGrading:
                 self.runner.run(self._references.reference_tasks(references))
                 begin_judging()
                 self.runner.run(itertools.chain(timelines, submissions))
-            self._report_new_verdicts(wait=True)
+            self._reporter.wait_for_verdicts()
             self.store.wait_for_sources()
         finally:
             self.runner.close()
@@ -508,7 +496,7 @@ class ClassGrading:
         for entry in entries:
             submission = self._read_submission(entry)
             if submission is None:
-                self._report_without_running([entry])
+                self._reporter.report_known([entry])
                 continue
             settings = self._settings_for(entry)
             key = settings.record_key(submission.digest)
@@ -519,17 +507,24 @@ class ClassGrading:
                 continue
             # It was run before, and need not run again.
             if settings.verdicts.can_answer(key) and not self.options.fresh:
-                self._report_without_running([entry])
+                self._reporter.report_known([entry])
                 continue
             equal_by_key[key] = [entry]
             run = SubmissionRun(submission.digest, submission.contents, settings.run_options)
-
-            def done(record: Record, key: str = key) -> None:
-                self.store.keep_record(key, record)
-                self.ran += 1
-                self._judge_or_hold(_Equal(equal_by_key.pop(key), ran=True, judge=True))
-
+            done = functools.partial(self._keep_and_judge, equal_by_key, key)
             yield GradingTask(entry.name, run, done, time.monotonic())
+
+    def _keep_and_judge(
+        self, equal_by_key: dict[str, list[SubmissionEntry]], key: str, record: Record
+    ) -> None:
+        """Keep the record of what has run, and have it judged for all entries that are equal.
+
+        They are taken out of `equal_by_key`.
+        """
+        self.store.keep_record(key, record)
+        self.ran += 1
+        entries = equal_by_key.pop(key)
+        self._reporter.judge_or_hold(EqualEntries(entries, ran=True, has_new_record=True))
 
     # Judging
 
@@ -548,14 +543,14 @@ class ClassGrading:
         if not self.options.alone:
             # Before students' code is judged, for a run may be stopped; but not if it is refused.
             save_state(self.options.out, self.state)
-        held = self._held or []
-        self._held = None
-        self._report_without_running([entry for entry in entries if entry.name in ready])
-        if self.course.seed == "per-class":
+        held = self._reporter.stop_holding()
+        self._reporter.report_known([entry for entry in entries if entry.name in ready])
+        if self._has_one_seed:
             # This process has to keep children busy, and must not grow.
-            self._judges = JudgePool(verdicts, len(entries) - len(ready), self._most_judges)
+            records = len(entries) - len(ready)
+            self._reporter.start_processes(verdicts, records, self._most_judges)
         for equal in held:
-            self._judge_or_hold(equal)
+            self._reporter.judge_or_hold(equal)
 
     @property
     def _most_judges(self) -> int:
@@ -564,7 +559,7 @@ class ClassGrading:
 
     def _uses_judges(self, count: int) -> bool:
         """True if other processes judge so many records."""
-        if self.course.seed != "per-class":
+        if not self._has_one_seed:
             return False
         return judge_pool.count_of_processes(count, self._most_judges) > 0
 
@@ -575,63 +570,8 @@ class ClassGrading:
             if entry.name in ready:
                 equal_by_key.setdefault(ready[entry.name], []).append(entry)
         for equal in equal_by_key.values():
-            self._judge_or_hold(_Equal(equal, ran=False, judge=True))
-        self._report_new_verdicts(wait=True)
-
-    def _report_without_running(self, entries: Sequence[SubmissionEntry]) -> None:
-        """Report entries that have a verdict already, or cannot be read."""
-        for entry in entries:
-            self._judge_or_hold(_Equal([entry], ran=False, judge=False))
-
-    def _judge_or_hold(self, equal: _Equal) -> None:
-        """Have a record judged, if that is to do, and report what is done by now."""
-        if self._held is not None:
-            self._held.append(equal)
-        elif equal.judge:
-            key = self._stored[equal.entries[0].name].record
-            future = self._judges.submit(key) if self._judges is not None else None
-            self._being_judged.append(_BeingJudged(future, equal))
-            self._report_new_verdicts(wait=False)
-        else:
-            for entry in equal.entries:
-                self._report_verdict(entry, self._summary_of(entry), ran=False)
-
-    def _report_new_verdicts(self, wait: bool) -> None:
-        """Report verdicts in the order in which judging began; `wait` for all, else for none.
-
-        What another process could not judge, because it was killed, is judged here.
-        """
-        while self._being_judged:
-            if not wait and not self._being_judged[0].is_done:
-                return
-            future, equal = self._being_judged.popleft()
-            summary = None
-            if future is not None:
-                with contextlib.suppress(*POOL_ERRORS):
-                    summary = future.result()
-            first = equal.entries[0]
-            if summary is None:
-                row = self._settings_for(first).verdicts.judge_and_keep(
-                    self._stored[first.name].record
-                )
-                summary = VerdictSummary.of_row(row)
-            for entry in equal.entries:
-                self._report_verdict(entry, summary, ran=equal.ran and entry is first)
-
-    def _summary_of(self, entry: SubmissionEntry) -> VerdictSummary:
-        """The verdict on an entry that did not run: the one that is kept, or "unreadable"."""
-        stored = self._stored[entry.name]
-        verdicts = self._settings_for(entry).verdicts
-        if stored.record:
-            return verdicts.summary_of(stored.record)
-        return VerdictSummary.of_row(verdicts.judge_unreadable(stored.problem))
-
-    def _report_verdict(self, entry: SubmissionEntry, summary: VerdictSummary, ran: bool) -> None:
-        """Tell the display of a verdict, which is on disk, and note its score."""
-        stored = self._stored[entry.name]
-        stored.score = summary.score
-        stored.max_score = summary.max_score
-        self.progress.report_verdict(entry.name, summary.status, ran)
+            self._reporter.judge_or_hold(EqualEntries(equal, ran=False, has_new_record=True))
+        self._reporter.wait_for_verdicts()
 
 
 def _digest_of_content(files: Sequence[SourceFile]) -> str:

@@ -72,8 +72,7 @@ def judge_record(
     needs_human = _reviews_of_incidents(record) + _reviews_of_files(record)
     for exercise in exercises:
         functions = [each for each in exercise.functions if not only or each.name in only]
-        # Rounded together, so that the checks of an exercise add up to its points.
-        points = iter(round_points([check.points for each in functions for check in each.checks]))
+        points = iter(_rounded_points(functions))
         checks = []
         for function in functions:
             results = _judge_function(exercise, function, record, reference)
@@ -95,6 +94,14 @@ def judge_record(
         output=record.output,
         layers=[name for name, why_missing in record.layers.items() if not why_missing],
     )
+
+
+def _rounded_points(functions: Iterable[Function]) -> list[float]:
+    """The points of all checks, rounded together, so that they add up to those of the exercise."""
+    points = []
+    for function in functions:
+        points += [check.points for check in function.checks]
+    return round_points(points)
 
 
 def judge_unreadable(
@@ -180,15 +187,18 @@ def _judge_function(
             return _fail_all_checks(exercise, function, happened, wanted)
     # What was seen, completed where its process ended early.
     key = f"{exercise.stem}::{function.name}"
-    found = record.decode_function(key).evidence if key in record.seen else None
-    if found is None:
-        found = evidence_of_ended_process(exercise, function, record)
-    elif found.observations.keys() != {probe.name for probe in function.probes}:
-        completed = complete_after_time_out(function, found)
-        found = completed or evidence_of_ended_process(exercise, function, record)
-    wanted_of = reference[key]
+    evidence = None
+    if key in record.seen:
+        evidence = record.decode_function(key).evidence
+        if evidence.observations.keys() != {probe.name for probe in function.probes}:
+            evidence = complete_after_time_out(function, evidence)
+    if evidence is None:
+        evidence = evidence_of_ended_process(exercise, function, record)
+    expected = reference[key]
     lines = partial(_lines_of_source, record, exercise, function)
-    return judge_function(exercise, function, found, wanted_of.evidence, lines, wanted_of.signature)
+    return judge_function(
+        exercise, function, evidence, expected.evidence, lines, expected.signature
+    )
 
 
 def complete_after_time_out(function: Function, found: Evidence) -> Evidence | None:
@@ -198,12 +208,12 @@ def complete_after_time_out(function: Function, found: Evidence) -> Evidence | N
     observe a function. After a time-out in one of them no other is asked.
     """
     observations = found.observations
-    late = [each for each in observations.values() if each.timed_out]
+    timed_out = [each for each in observations.values() if each.timed_out]
     names = [probe.name for probe in function.probes]
-    if not late or not observations.keys() < set(names):
+    if not timed_out or not observations.keys() < set(names):
         return None
-    whole = {name: observations.get(name, late[0]) for name in names}
-    return replace(found, observations=whole)
+    completed = {name: observations.get(name, timed_out[0]) for name in names}
+    return replace(found, observations=completed)
 
 
 def evidence_of_ended_process(exercise: Exercise, function: Function, record: Record) -> Evidence:
@@ -248,9 +258,10 @@ def _lines_of_source(record: Record, exercise: Exercise, function: Function) -> 
 def _fail_all_checks(
     exercise: Exercise, function: Function, happened: str, expected: str
 ) -> list[CheckResult]:
-    """All checks of a function, failed for one reason."""
-    return [
-        CheckResult(
+    """Results in which all checks of a function failed for one reason."""
+    results = []
+    for check in function.checks:
+        result = CheckResult(
             exercise.stem,
             function.name,
             check.name,
@@ -260,8 +271,8 @@ def _fail_all_checks(
             happened,
             expected,
         )
-        for check in function.checks
-    ]
+        results.append(result)
+    return results
 
 
 # Rows
@@ -270,6 +281,7 @@ def _fail_all_checks(
 def _submission_row(
     status: SubmissionStatus, exercises: list[ExerciseRow], **more: Any
 ) -> SubmissionRow:
+    """The row with the points of its exercises; `more` are fields of it."""
     score = sum_points(row.score for row in exercises)
     max_score = sum_points(row.max_score for row in exercises)
     return SubmissionRow("", status, score, max_score, exercises, **more)
@@ -304,14 +316,16 @@ def _with_line_in_cell(check: CheckRow, record: Record) -> CheckRow:
 
 def _definitions_in(record: Record) -> list[Definition]:
     """Where the functions are defined that were graded."""
-    return [
-        Definition(place.function, place.file, place.line, place.cell, place.note)
-        for place in record.places
-        if place.file is not None
-    ]
+    definitions = []
+    for place in record.places:
+        if place.file is not None:
+            definition = Definition(place.function, place.file, place.line, place.cell, place.note)
+            definitions.append(definition)
+    return definitions
 
 
 def _status_of(record: Record) -> SubmissionStatus:
+    """How the submission went: what ended it first, or "graded"."""
     for incident in record.incidents:
         if incident.what in STATUSES:
             return STATUSES[incident.what]
@@ -320,14 +334,18 @@ def _status_of(record: Record) -> SubmissionStatus:
 
 def _why_not_all_ran(record: Record) -> str:
     """Why not all of a submission ran. Empty where all of it did."""
-    ended = [i for i in record.incidents if i.what in STATUSES]
-    not_run = [i for i in record.incidents if i.what is IncidentKind.NOT_RUN]
-    reasons = [_sentence_of(incident) for incident in ended]
-    reasons += [incident.detail for incident in not_run]
+    reasons = []
+    for incident in record.incidents:
+        if incident.what in STATUSES:
+            reasons.append(_sentence_of(incident))
+    for incident in record.incidents:
+        if incident.what is IncidentKind.NOT_RUN:
+            reasons.append(incident.detail)
     return "; ".join(reasons)
 
 
 def _sentence_of(incident: Incident) -> str:
+    """What happened, in which file or function, and how."""
     step = incident.step
     where = step if step.startswith("file ") else f"`{step.rpartition('::')[2]}`"
     return f"{incident.what} in {where}: {incident.detail}"
@@ -346,6 +364,7 @@ def _errors_of_files(record: Record) -> list[str]:
 
 
 def _reviews_of_incidents(record: Record) -> list[str]:
+    """What tampered, reached for the grader, crashed or ran out of memory."""
     reviews = []
     for incident in record.incidents:
         if incident.what is IncidentKind.TAMPERED:
@@ -368,16 +387,20 @@ def _reviews_of_files(record: Record) -> list[str]:
     nothing_found = all(place.line is None for place in record.places)
     if record.places and nothing_found and not invalid and not record.incidents:
         reviews.append(NO_FUNCTIONS)
-    versions = {place.file: place.versions for place in record.places if place.versions}
+    # Several functions may be in one file: it is named once.
+    versions = {}
+    for place in record.places:
+        if place.versions:
+            versions[place.file] = ", ".join(place.versions)
     for graded, others in versions.items():
         reviews.append(
-            "there are several versions of a file: "
-            f"{graded} was graded, and not {', '.join(others)}"
+            f"there are several versions of a file: {graded} was graded, and not {others}"
         )
     return reviews
 
 
 def _reviews_of_results(results: Iterable[CheckResult]) -> list[str]:
+    """Checks that could not judge, or are not sure of what they saw."""
     reviews = []
     for result in results:
         happened = result.happened

@@ -1,4 +1,4 @@
-"""Who has a row in the results."""
+"""Who has a row in the results: participants, and groups of them who share submissions."""
 
 from __future__ import annotations
 
@@ -30,24 +30,33 @@ class Participant:
     _all_names: frozenset[str] | None = None
 
     @property
+    def _name_on_roster(self) -> str:
+        """The name on the roster. Empty where it has none, or the participant is not on it."""
+        return self.roster.name if self.roster else ""
+
+    @property
     def display_name(self) -> str:
         """The name on the roster; without one, that of the submission."""
-        return (self.roster.name if self.roster else "") or self.name
+        return self._name_on_roster or self.name
 
     @property
     def sort_name(self) -> str:
         """The name by which lists are sorted: the family name, where the roster tells it."""
-        return (self.roster.sorted_as if self.roster else "") or self.name
+        if self.roster is None:
+            return self.name
+        return self.roster.sorted_as or self.name
 
     @property
     def full_name(self) -> str:
         """The name on the roster, with that of the submission."""
-        return both_names(self.roster.name if self.roster else "", self.name)
+        return both_names(self._name_on_roster, self.name)
 
     @property
     def id_or_name(self) -> str:
         """What to write in a course file where several participants have one name."""
-        return (self.roster.id if self.roster else "") or self.name
+        if self.roster is None:
+            return self.name
+        return self.roster.id or self.name
 
     @property
     def all_names(self) -> frozenset[str]:
@@ -60,10 +69,11 @@ class Participant:
     def _names_of_submission(self) -> list[str]:
         """The names that files, platforms and overrides have for the participant."""
         names = [self.name, *self.keys]
-        if self.student is not None:
-            names += [self.student.name, self.student.student, self.student.identifier or ""]
-            if len(self.student.people) == 1:
-                names += self.student.people[0]
+        student = self.student
+        if student is not None:
+            names += [student.name, student.student, student.identifier or ""]
+            if len(student.people) == 1:
+                names += student.people[0]
         return names
 
     def _names_on_roster(self) -> list[str]:
@@ -81,7 +91,10 @@ class Participant:
         return submission.submitted or in_group or self.submitted
 
     def take_submissions_of(self, key: str, student: Student) -> None:
-        """Add what a student handed in, who is known by that key."""
+        """Become the participant for a student, who is known by that key.
+
+        The key is added, and the submissions are those of the student alone.
+        """
         self.keys.append(key)
         self.student = student
         self.submissions = list(student.sent)
@@ -95,19 +108,27 @@ def sort_by_time(
 
 
 def with_unique_names(participants: list[Participant]) -> list[Participant]:
-    """The participants, sorted by name; of several with one name, the later ones are renamed."""
+    """The participants, sorted by name; of several with one name, the later ones are renamed.
+
+    The participants themselves are changed.
+    """
     used: set[str] = set()
     for participant in participants:
-        name = participant.name
-        if fold_case(name) in used and participant.roster is not None:
-            name = f"{participant.name} ({participant.roster.id})"
-        number = 2
-        while fold_case(name) in used:
-            name = f"{participant.name} ({number})"
-            number += 1
-        participant.name = name
-        used.add(fold_case(name))
+        participant.name = _unused_name(participant, used)
+        used.add(fold_case(participant.name))
     return sorted(participants, key=lambda each: natural_key(each.sort_name))
+
+
+def _unused_name(participant: Participant, used: set[str]) -> str:
+    """The participant's name; where it is used, with the id on the roster or a number."""
+    name = participant.name
+    if fold_case(name) in used and participant.roster is not None:
+        name = f"{participant.name} ({participant.roster.id})"
+    number = 2
+    while fold_case(name) in used:
+        name = f"{participant.name} ({number})"
+        number += 1
+    return name
 
 
 def describe_namesakes(name: str, participants: Sequence[Participant]) -> str:
@@ -174,7 +195,7 @@ class GroupWork:
 
     def _share_within(self, group: str, members: Sequence[Participant]) -> None:
         """Give all members what each of them, or the group by its own name, handed in."""
-        joint = []
+        joint = []  # those who have the name of the group
         for each in self.participants:
             if name_key(group) in each.all_names and each not in members:
                 joint.append(each)
@@ -186,14 +207,13 @@ class GroupWork:
         if not senders:
             return
         for each in joint:
-            self.participants.remove(each)
-            if each.full_name in self.unmatched:
-                self.unmatched.remove(each.full_name)
+            self._take_out(each)
         shared = []
         for sender in (*joint, *members):
             for submission in sender.submissions:
                 if senders[submission.digest] is sender:
                     shared.append(submission)
+        # When each was handed in, as the platform or the roster of its sender says.
         times = {}
         for submission in shared:
             sender = senders[submission.digest]
@@ -208,3 +228,9 @@ class GroupWork:
             member.group = group
             member.submitted_in_group = times
             member.sender = last_sender.student
+
+    def _take_out(self, participant: Participant) -> None:
+        """Take out who is not a person, but the group itself."""
+        self.participants.remove(participant)
+        if participant.full_name in self.unmatched:
+            self.unmatched.remove(participant.full_name)

@@ -6,6 +6,7 @@ import datetime
 import re
 import tomllib
 import typing
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final, TypeVar
@@ -17,6 +18,9 @@ from gpudojo.model.errors import BadFile, suggest_name
 _Kind = TypeVar("_Kind")
 _DATE: Final = "a date and time, such as 2026-11-20T23:59:00+01:00"
 _NO_SUCH_DATE: Final = "there is no such day or time; write it as 2026-11-20T23:59:00+01:00"
+# How a message of tomllib ends, and one of msgspec.
+_PLACE_OF_TOMLLIB: Final = re.compile(r" \(at (?:line (\d+), column \d+|end of document)\)")
+_PLACE_OF_MSGSPEC: Final = re.compile(r" - at `\$(.*)`$")
 # A pattern of tomllib's message and the line it is about, and what the mistake may be.
 _HINTS: Final = (
     ("[\u201c\u201d\u201e\u2018\u2019]", 'use straight quotes: "day8"'),
@@ -54,19 +58,24 @@ def parse_toml(path: Path) -> tuple[dict[str, Any], str]:
 
 def _syntax_error(path: Path, text: str, message: str) -> BadFile:
     """The error for what tomllib said about a text."""
-    lines = text.splitlines()
     line = None
-    place = re.search(r" \(at (?:line (\d+), column \d+|end of document)\)", message)
+    place = _PLACE_OF_TOMLLIB.search(message)
     if place:
         message = message.replace(place[0], "")
-        line = int(place[1] or len(text.rstrip().splitlines()))
-    source = lines[line - 1] if line and line <= len(lines) else ""
-    hint = ""
+        last_line = len(text.rstrip().splitlines())
+        line = int(place[1] or last_line)
+    source = _line_of(text, line) if line else ""
     for pattern, advice in _HINTS:
         if re.search(pattern, f"{message}\n{source}"):
-            hint = f"; {advice}"
+            message += f"; {advice}"
             break
-    return BadFile(str(path), line, f"this is not TOML: {message}{hint}")
+    return BadFile(str(path), line, f"this is not TOML: {message}")
+
+
+def _line_of(text: str, number: int) -> str:
+    """A line of a text, counted from 1. Empty where it has fewer."""
+    lines = text.splitlines()
+    return lines[number - 1] if number <= len(lines) else ""
 
 
 def convert_setting(path: Path, text: str, value: Any, kind: type[_Kind], *setting: str) -> _Kind:
@@ -87,15 +96,17 @@ class _SettingError:
         self.kind = kind
         self.message = message
         self.within: list[str] = []  # from the value that was converted
-        place = re.search(r" - at `\$(.*)`$", message)
+        place = _PLACE_OF_MSGSPEC.search(message)
         if place:
             self.message = message.replace(place[0], "")
             self.within = re.findall(r"\w+", place[1])
         self.setting = [*setting, *self.within]  # from the root of the file
 
     def as_bad_file(self, path: Path, text: str) -> BadFile:
+        """The error to raise, with the line of the setting."""
         reason = self._make_reason()
-        return BadFile(str(path), line_of_setting(text, self.setting), reason)
+        line = line_of_setting(text, self.setting)
+        return BadFile(str(path), line, reason)
 
     @property
     def _name_of_setting(self) -> str:
@@ -115,7 +126,7 @@ class _SettingError:
         return f"{self._name_of_setting} must be "
 
     def _make_reason(self) -> str:
-        """The sentence; adds the name of an unknown setting to `setting`."""
+        """The sentence. The name of an unknown setting is added to `setting`."""
         message = self.message
         unknown = re.search(r"Object contains unknown field `(.*)`", message)
         if unknown:
@@ -137,25 +148,29 @@ class _SettingError:
         return f"{self._name_of_setting}: {message[:1].lower()}{message[1:]}"
 
     def _unknown_setting(self, name: str) -> str:
+        """The sentence for a setting that does not exist, which is added to `setting`."""
         hint = suggest_name(name, self._known_settings())
         self.setting.append(name)
         return f"there is no setting `{name}` here{hint}"
 
     def _wrong_type(self, expected: str, got: str) -> str:
         """The sentence for a value of another type, in words for types that teachers know."""
-        types = [part for part in expected.split(" | ") if part != "null"]
-        wanted = " or ".join(_WORD_OF_TYPE.get(part, part) for part in types)
-        reason = f"{self._must_be}{wanted}, not {_WORD_OF_TYPE.get(got, got)}"
+        wanted = []
+        for name in expected.split(" | "):
+            if name != "null":
+                wanted.append(_WORD_OF_TYPE.get(name, name))
+        value = _WORD_OF_TYPE.get(got, got)
+        reason = f"{self._must_be}{' or '.join(wanted)}, not {value}"
         if self.setting == ["by_hand"]:
             reason += "; write [[by_hand]]"
         return reason
 
     def _no_choice(self, value: str) -> str:
+        """The sentence for a text that is none of those that the setting may have."""
         choices = _choices_of(self._type_of_setting())
+        listed = ", ".join(choices)
         hint = suggest_name(value, choices, "")
-        return (
-            f"{self._name_of_setting} cannot be {value!r}; it is one of {', '.join(choices)}{hint}"
-        )
+        return f"{self._name_of_setting} cannot be {value!r}; it is one of {listed}{hint}"
 
     def _type_of_setting(self) -> Any:
         """The type of the setting in the structs; an entry of a list has that of the list."""
@@ -194,27 +209,30 @@ def line_of_setting(text: str, setting: Sequence[str]) -> int | None:
     line_of_best = None
     best_length = 0
     table: list[str] = []
-    entries: dict[str, int] = {}
+    entries: Counter[str] = Counter()
     for number, line in enumerate(text.splitlines(), 1):
         line = line.strip()
+        assignment = _ASSIGNMENT.match(line)
         if line.startswith("[["):
             name = line.partition("]]")[0].strip("[ ")
-            table = [name, str(entries.get(name, 0))]
-            entries[name] = entries.get(name, 0) + 1
+            table = [name, str(entries[name])]
+            entries[name] += 1
             full_name = table
         elif line.startswith("["):
             table = _names_in(line.partition("]")[0])
             full_name = table
-        elif assignment := _ASSIGNMENT.match(line):
+        elif assignment:
             full_name = table + _names_in(assignment[1])
         else:
             continue
         # The longest name that the setting begins with is nearest to it.
-        if full_name == list(setting[: len(full_name)]) and len(full_name) > best_length:
-            best_length = len(full_name)
+        length = len(full_name)
+        if full_name == list(setting[:length]) and length > best_length:
+            best_length = length
             line_of_best = number
     return line_of_best
 
 
 def _names_in(text: str) -> list[str]:
+    """The parts of a name with dots, without quotes."""
     return [name.strip("\"'") for name in re.findall(_NAME, text)]

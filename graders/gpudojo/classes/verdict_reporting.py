@@ -1,0 +1,148 @@
+"""Has records judged while a class is graded, and reports the verdicts to the display."""
+
+from __future__ import annotations
+
+import contextlib
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
+from typing import NamedTuple
+
+from gpudojo.classes.class_state import StoredSubmission
+from gpudojo.classes.judge_pool import POOL_ERRORS, JudgePool
+from gpudojo.classes.reference_runs import RunSettings
+from gpudojo.classes.runners import Progress
+from gpudojo.classes.verdict_store import VerdictStore, VerdictSummary
+from gpudojo.submissions.entries import SubmissionEntry
+
+
+class EqualEntries(NamedTuple):
+    """Entries of equal content, which have one verdict."""
+
+    entries: Sequence[SubmissionEntry]
+    ran: bool  # the first of them, in this run
+    has_new_record: bool  # which is to be judged; else a verdict is there, or there is no record
+
+
+class _BeingJudged(NamedTuple):
+    """A record that is judged: by another process, or by this one when it is its turn."""
+
+    future: Future[VerdictSummary] | None
+    equal: EqualEntries
+
+    @property
+    def is_done(self) -> bool:
+        return self.future is None or self.future.done()
+
+
+class VerdictReporter:
+    """Has records judged, and reports verdicts in the order in which judging began.
+
+    `stored` is what is kept of each entry, by its name; the score of a verdict is noted there.
+    `settings_for` tells how an entry is judged.
+    """
+
+    def __init__(
+        self,
+        stored: Mapping[str, StoredSubmission],
+        settings_for: Callable[[SubmissionEntry], RunSettings],
+        progress: Progress,
+    ) -> None:
+        self._stored = stored
+        self._settings_for = settings_for
+        self._progress = progress
+        self._judges: JudgePool | None = None
+        self._held: list[EqualEntries] | None = None
+        self._being_judged: deque[_BeingJudged] = deque()
+
+    def start_processes(self, verdicts: VerdictStore, records: int, most: int) -> None:
+        """Let up to `most` other processes judge, if so many records are worth their start."""
+        self._judges = JudgePool(verdicts, records, most)
+
+    def close(self) -> None:
+        """End the processes that judge."""
+        if self._judges is not None:
+            self._judges.close()
+
+    # While the reference runs, nothing can be judged
+
+    def hold(self) -> None:
+        """From now on only collect what is to be judged or reported."""
+        self._held = []
+
+    def stop_holding(self) -> list[EqualEntries]:
+        """End `hold`, and return what was collected. It is not judged yet."""
+        held = self._held or []
+        self._held = None
+        return held
+
+    # Judging and reporting
+
+    def report_known(self, entries: Sequence[SubmissionEntry]) -> None:
+        """Report entries that have a verdict already, or cannot be read."""
+        for entry in entries:
+            self.judge_or_hold(EqualEntries([entry], ran=False, has_new_record=False))
+
+    def judge_or_hold(self, equal: EqualEntries) -> None:
+        """Have a record judged, if that is to do, and report what is done by now."""
+        if self._held is not None:
+            self._held.append(equal)
+        elif equal.has_new_record:
+            self._begin_judging(equal)
+            self._report_in_order(wait=False)
+        else:
+            for entry in equal.entries:
+                self._report_verdict(entry, self._known_verdict(entry), ran=False)
+
+    def wait_for_verdicts(self) -> None:
+        """Report all that is being judged."""
+        self._report_in_order(wait=True)
+
+    def _begin_judging(self, equal: EqualEntries) -> None:
+        """Give the record to another process, or put it off until it is its turn."""
+        first = equal.entries[0]
+        future = None
+        if self._judges is not None:
+            future = self._judges.submit(self._stored[first.name].record)
+        self._being_judged.append(_BeingJudged(future, equal))
+
+    def _report_in_order(self, wait: bool) -> None:
+        """Report verdicts in the order in which judging began; `wait` for all, else for none.
+
+        What another process could not judge, because it was killed, is judged here.
+        """
+        while self._being_judged:
+            if not wait and not self._being_judged[0].is_done:
+                return
+            judged = self._being_judged.popleft()
+            summary = self._verdict_of(judged)
+            equal = judged.equal
+            for entry in equal.entries:
+                ran = equal.ran and entry is equal.entries[0]
+                self._report_verdict(entry, summary, ran)
+
+    def _verdict_of(self, judged: _BeingJudged) -> VerdictSummary:
+        """The verdict of another process, or, where there is none, our own."""
+        if judged.future is not None:
+            with contextlib.suppress(*POOL_ERRORS):
+                return judged.future.result()
+        first = judged.equal.entries[0]
+        verdicts = self._settings_for(first).verdicts
+        row = verdicts.judge_and_keep(self._stored[first.name].record)
+        return VerdictSummary.of_row(row)
+
+    def _known_verdict(self, entry: SubmissionEntry) -> VerdictSummary:
+        """The verdict on an entry that did not run: the one that is kept, or "unreadable"."""
+        stored = self._stored[entry.name]
+        verdicts = self._settings_for(entry).verdicts
+        if stored.record:
+            return verdicts.summary_of(stored.record)
+        row = verdicts.judge_unreadable(stored.problem)
+        return VerdictSummary.of_row(row)
+
+    def _report_verdict(self, entry: SubmissionEntry, summary: VerdictSummary, ran: bool) -> None:
+        """Tell the display of a verdict, which is on disk, and note its score."""
+        stored = self._stored[entry.name]
+        stored.score = summary.score
+        stored.max_score = summary.max_score
+        self._progress.report_verdict(entry.name, summary.status, ran)
