@@ -27,8 +27,8 @@ from gpudojo.release import leaks, recording
 from gpudojo.release.manifest import LARGEST_FILE, encode_manifest, manifest_of_folder
 from gpudojo.release.student import requirements
 from gpudojo.release.wheel import build_wheel
-from gpudojo.submissions.archives import read_file
 from gpudojo.submissions.entries import Unreadable
+from gpudojo.submissions.folders import read_file
 
 HERE: Final = Path(__file__).parent
 ZIP_DATE: Final = (2020, 1, 1, 0, 0, 0)

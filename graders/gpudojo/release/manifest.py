@@ -15,8 +15,8 @@ import msgspec
 
 from gpudojo.model.catalogue import day_names
 from gpudojo.model.errors import CannotRelease
-from gpudojo.submissions.archives import read_file
 from gpudojo.submissions.entries import Unreadable
+from gpudojo.submissions.folders import read_file
 from gpudojo.submissions.names import is_junk
 
 WORKFLOW: Final = ".github/workflows/classroom.yml"

@@ -84,6 +84,10 @@ class ReadLimits(msgspec.Struct, frozen=True):
     path_length: int = 240
     notes: int = 20
 
+    def is_bomb(self, unpacked: int, packed: int) -> bool:
+        """True if so many bytes unpack to so many more that nobody packed them by chance."""
+        return unpacked > self.ratio_from and unpacked > self.ratio * packed
+
 
 class SourceFile(msgspec.Struct, frozen=True):
     """A Python file or notebook."""

@@ -14,8 +14,8 @@ from typing import Final, NamedTuple
 import msgspec
 
 from gpudojo.model.catalogue import day_names, registered_days
-from gpudojo.submissions import archives
 from gpudojo.submissions.commits import commit_time
+from gpudojo.submissions.contents import Contents
 from gpudojo.submissions.entries import (
     IgnoredPath,
     Kind,
@@ -25,6 +25,7 @@ from gpudojo.submissions.entries import (
     SubmissionEntry,
     Unreadable,
 )
+from gpudojo.submissions.folders import read_file
 from gpudojo.submissions.names import (
     ARCHIVES,
     ASIDE,
@@ -43,6 +44,7 @@ from gpudojo.submissions.names import (
     reason_of,
 )
 from gpudojo.submissions.submitters import METADATA_FILE, HandedIn, read_submitters
+from gpudojo.submissions.zip_files import list_zip
 
 _NEITHER: Final = "it is neither a file nor a folder"
 _STRAY: Final = "it is neither a Python file, a notebook, an archive nor a folder"
@@ -82,8 +84,8 @@ def unpack_class(path: Path, folder: Path, known: bool = False) -> Path:
     if path.stat().st_size > _CLASS_LIMITS.archive_bytes:
         return path
     try:
-        data = archives.read_file(path, _CLASS_LIMITS.archive_bytes)
-        contents = archives.zip_listing(data, _CLASS_LIMITS)
+        data = read_file(path, _CLASS_LIMITS.archive_bytes)
+        contents = list_zip(data, _CLASS_LIMITS)
     except Unreadable:
         return path  # which is reported when it is read
     if len(people_in(contents.files)) < 2:
@@ -96,7 +98,7 @@ def unpack_class(path: Path, folder: Path, known: bool = False) -> Path:
     return _innermost_folder(target)
 
 
-def _write_contents(contents: archives.Contents, folder: Path, target: Path) -> None:
+def _write_contents(contents: Contents, folder: Path, target: Path) -> None:
     """Write the files of an archive to `target`, as far as they can be read and are not too large.
 
     The folder appears when it is complete.

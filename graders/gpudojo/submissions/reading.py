@@ -12,8 +12,7 @@ from typing import Final
 import msgspec
 from virtual_cuda.hooks import format_size
 
-from gpudojo.submissions import archives
-from gpudojo.submissions.archives import Contents, ListedFile
+from gpudojo.submissions.contents import NOT_A_FILE, Contents, ListedFile
 from gpudojo.submissions.entries import (
     Kind,
     ReadLimits,
@@ -23,6 +22,7 @@ from gpudojo.submissions.entries import (
     Unreadable,
     digest_of,
 )
+from gpudojo.submissions.folders import list_folder, read_file
 from gpudojo.submissions.names import (
     ARCHIVES,
     SOURCES,
@@ -34,15 +34,18 @@ from gpudojo.submissions.names import (
     people_in,
     reason_of,
 )
+from gpudojo.submissions.storable_paths import path_on_disk
+from gpudojo.submissions.tar_files import GZIP_MARK, is_tar, list_tar
+from gpudojo.submissions.zip_files import list_zip
 
 _NOTEBOOK: Final = (".ipynb",)
 _CODING: Final = re.compile(rb"^[ \t\f]*#.*?coding[:=]", re.M)
 _UTF_16_MARKS: Final = (b"\xff\xfe", b"\xfe\xff")
-_GZIP_MARK: Final = b"\x1f\x8b"
 # How files of archives begin that are not read.
 _STRANGE_MARKS: Final = {b"Rar!": "rar", b"7z\xbc\xaf": "7z", b"BZh": "bzip2", b"\xfd7zXZ": "xz"}
 # A magic in the JSON of a notebook that writes a Python file.
 _WRITEFILE: Final = re.compile(rb'"\s*%%(?:write)?file\s+(?:-a\s+)?([^"\\\s]+\.py)\b')
+FILES_SHOWN: Final = 3  # that cells of one notebook write
 WRITTEN: Final = "with %%writefile; such cells are not run."
 
 
@@ -82,6 +85,7 @@ def find_fault(file: SourceFile) -> str | None:
 
 
 def _fault_in_encoding(data: bytes) -> str | None:
+    """The first byte that is not UTF-8, in words; None if there is none."""
     try:
         data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -113,12 +117,15 @@ def note_on_written_files(file: SourceFile) -> str:
     """
     if not ending_of(file.path, _NOTEBOOK) or b"file" not in file.data:
         return ""
-    written = sorted({name.decode("utf-8", "replace") for name in _WRITEFILE.findall(file.data)})
+    written = set()
+    for name in _WRITEFILE.findall(file.data):
+        written.add(name.decode("utf-8", "replace"))
     if not written:
         return ""
-    names = ", ".join(map(name_in_text, written[:3]))
-    if len(written) > 3:
-        names += f" and {len(written) - 3} more"
+    shown = [name_in_text(name) for name in sorted(written)[:FILES_SHOWN]]
+    names = ", ".join(shown)
+    if len(written) > FILES_SHOWN:
+        names += f" and {len(written) - FILES_SHOWN} more"
     return f"A cell of {name_in_text(file.path)} writes {names} {WRITTEN}"
 
 
@@ -126,7 +133,6 @@ class _SourceReader:
     """Collects sources as long as the limits allow, and notes on what it cannot use."""
 
     def __init__(self, limits: ReadLimits) -> None:
-        """Begin with nothing read."""
         self.limits = limits
         self.files: dict[str, SourceFile] = {}
         self.notes: list[str] = []
@@ -149,30 +155,38 @@ class _SourceReader:
             if stat.S_ISLNK(mode):  # only a path from the command line can be a link here
                 mode = os.stat(path).st_mode
                 path = Path(os.path.realpath(path))
-            # By what it is: a folder, an archive, or a single file.
-            strange = ending_of(path.name, STRANGE_ARCHIVES)
-            if stat.S_ISDIR(mode):
-                self.take_all(archives.folder_listing(path, self.limits), name, nested=True)
-            elif not stat.S_ISREG(mode):
-                raise Unreadable(archives.NOT_A_FILE)
-            elif ending_of(path.name, ARCHIVES):
-                self.take_all(self.list_archive(self._read_archive(path)), name, nested=True)
-            elif strange:
-                raise Unreadable(
-                    f"is an archive of a kind that is not supported ({strange}); hand in a .zip"
-                )
-            else:
-                self._take_single(name, path)
+            self._take_by_kind(name, path, mode)
         # Whatever cannot be read becomes a note.
         except Unreadable as error:
-            self.notes.append(f"{name_in_text(path.name)} {error}.")
+            self._add_note(path.name, error)
         except (OSError, ValueError) as error:
-            self.notes.append(f"{name_in_text(path.name)} cannot be read: {reason_of(error)}.")
+            self._add_note(path.name, f"cannot be read: {reason_of(error)}")
+
+    def _add_note(self, name: str, reason: object) -> None:
+        """Note something about a file: a sentence that its name begins."""
+        self.notes.append(f"{name_in_text(name)} {reason}.")
+
+    def _take_by_kind(self, name: str, path: Path, mode: int) -> None:
+        """Read a folder, an archive or a single file; raises Unreadable, OSError, ValueError."""
+        strange = ending_of(path.name, STRANGE_ARCHIVES)
+        if stat.S_ISDIR(mode):
+            self.take_all(list_folder(path, self.limits), name, nested=True)
+        elif not stat.S_ISREG(mode):
+            raise Unreadable(NOT_A_FILE)
+        elif ending_of(path.name, ARCHIVES):
+            data = self._read_archive(path)
+            self.take_all(self.list_archive(data), name, nested=True)
+        elif strange:
+            raise Unreadable(
+                f"is an archive of a kind that is not supported ({strange}); hand in a .zip"
+            )
+        else:
+            self._take_single(name, path)
 
     def _read_archive(self, path: Path) -> bytes:
         """The bytes of an archive on disk; raises Unreadable."""
         most = self.limits.archive_bytes
-        data = archives.read_file(path, most)
+        data = read_file(path, most)
         if len(data) > most:
             raise Unreadable(f"is larger than {format_size(most)}")
         return data
@@ -180,19 +194,22 @@ class _SourceReader:
     def _take_single(self, name: str, path: Path) -> None:
         """Read a file on disk that is no archive; raises Unreadable."""
         contents = Contents()
-        inside = contents.place(name or path.name, self.limits, on_disk=True)
+        own_name = name or path.name
+        inside, needs_note = path_on_disk(own_name, self.limits)
+        if needs_note:
+            contents.note_new_name(own_name, inside)
         if inside is not None:
             size = os.stat(path).st_size
-            contents.files[name] = ListedFile(inside, size, partial(archives.read_file, path))
+            contents.files[name] = ListedFile(inside, size, partial(read_file, path))
         self.take_all(contents, "", nested=False)
 
     def list_archive(self, data: bytes) -> Contents:
         """The files in an archive, by its content, whatever its name is; raises Unreadable."""
-        is_zip = data[:2] == b"PK"
-        if data[:2] == _GZIP_MARK or (not is_zip and archives.is_tar(data)):
-            left = max(self.limits.total_bytes - self.bytes_unpacked, 0)
-            limits = msgspec.structs.replace(self.limits, total_bytes=left)
-            contents = archives.tar_listing(data, limits)
+        is_zip = data.startswith(b"PK")
+        if data.startswith(GZIP_MARK) or (not is_zip and is_tar(data)):
+            bytes_left = max(self.limits.total_bytes - self.bytes_unpacked, 0)
+            limits = msgspec.structs.replace(self.limits, total_bytes=bytes_left)
+            contents = list_tar(data, limits)
             self.bytes_unpacked += contents.unpacked
             return contents
         if not data:
@@ -200,7 +217,7 @@ class _SourceReader:
         for mark, kind in _STRANGE_MARKS.items():
             if data.startswith(mark):
                 raise Unreadable(f"is a {kind} archive under another name; hand in a .zip")
-        return archives.zip_listing(data, self.limits)
+        return list_zip(data, self.limits)
 
     def take_all(self, contents: Contents, folder: str, nested: bool) -> None:
         """Read everything that can be graded in a folder or archive, the shallowest first.
@@ -218,9 +235,8 @@ class _SourceReader:
             elif nested:
                 self.waiting.append(placed)
             else:
-                self.notes.append(
-                    f"{name_in_text(path)} is an archive in an archive in an archive, "
-                    "which is not opened."
+                self._add_note(
+                    path, "is an archive in an archive in an archive, which is not opened"
                 )
 
     def take_waiting(self) -> None:
@@ -230,9 +246,10 @@ class _SourceReader:
         """
         for file in self.waiting:
             try:
-                contents = self.list_archive(self._read(file, self.limits.archive_bytes))
+                data = self._read_listed(file, self.limits.archive_bytes)
+                contents = self.list_archive(data)
             except Unreadable as error:
-                self.notes.append(f"{name_in_text(file.path)} {error}.")
+                self._add_note(file.path, error)
             else:
                 self.take_all(contents, file.path, nested=False)
 
@@ -243,12 +260,12 @@ class _SourceReader:
             return
         try:
             self._refuse_clash(file.path)
-            data = self._read(file, self.limits.file_bytes)
+            data = self._read_listed(file, self.limits.file_bytes)
         except Unreadable as error:
-            self.notes.append(f"{name_in_text(file.path)} {error}.")
+            self._add_note(file.path, error)
             return
         if not data.strip():
-            self.notes.append(f"{name_in_text(file.path)} is empty.")
+            self._add_note(file.path, "is empty")
             return
         self.files[file.path] = SourceFile(file.path, data)
         folded = fold_case(file.path)
@@ -273,26 +290,27 @@ class _SourceReader:
         if folded in self._folded_folders or _folders_above(folded) & self._folded_files:
             raise Unreadable("was ignored: it is a file and a folder at once")
 
-    def _read(self, file: ListedFile, most: int) -> bytes:
+    def _read_listed(self, file: ListedFile, most: int) -> bytes:
         """The bytes of a file, which are counted; raises Unreadable."""
-        left = self.limits.total_bytes - self.bytes_read
-        too_much = Unreadable(
-            f"goes beyond the {format_size(self.limits.total_bytes)} that are read in total"
-        )
+        bytes_left = self.limits.total_bytes - self.bytes_read
+        in_total = format_size(self.limits.total_bytes)
+        too_large = Unreadable(f"is larger than {format_size(most)}")
+        too_much = Unreadable(f"goes beyond the {in_total} that are read in total")
         if file.size > most:
-            raise Unreadable(f"is larger than {format_size(most)}")
-        if file.size > left:
+            raise too_large
+        if file.size > bytes_left:
             raise too_much
         try:
-            data = file.fetch(min(most, left))
+            data = file.fetch(min(most, bytes_left))
         except Unreadable:
             # To find out that it is damaged takes as long as to read it.
             self.bytes_read += file.size
             raise
-        if len(data) > left:
+        # It may be larger than the folder or archive says.
+        if len(data) > bytes_left:
             raise too_much
         if len(data) > most:
-            raise Unreadable(f"is larger than {format_size(most)}")
+            raise too_large
         self.bytes_read += len(data)
         return data
 
@@ -306,11 +324,11 @@ class _SourceReader:
             fault = find_fault(file)
             if fault:
                 faults.append(f"{name_in_text(file.path)} {fault}.")
-        problem = self._problem(entry, files, faults)
+        problem = self._why_ungradable(entry, files, faults)
         notes = self._all_notes(files, faults)
         return ReadSubmission(entry, files, problem, notes, digest_of(files))
 
-    def _problem(
+    def _why_ungradable(
         self, entry: SubmissionEntry, files: tuple[SourceFile, ...], faults: list[str]
     ) -> str | None:
         """The reason why nothing can be graded; None if something can be."""
@@ -339,7 +357,10 @@ class _SourceReader:
             notes.append(f"There are {count} Python files and notebooks; only {which} read.")
         notes += faults
         notes += dict.fromkeys(self.notes)
-        notes += filter(None, map(note_on_written_files, files))
+        for file in files:
+            note = note_on_written_files(file)
+            if note:
+                notes.append(note)
         if self.other_files and files:
             what = "file that is not an exercise was"
             if self.other_files > 1:
@@ -352,6 +373,7 @@ class _SourceReader:
         return tuple(notes)
 
     def _why_no_files(self) -> str:
+        """A sentence on what there is instead of sources."""
         if not self.other_files:
             return "It is empty."
         if self.other_files == 1:

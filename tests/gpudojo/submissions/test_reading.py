@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from gpudojo.submissions import archives
+from gpudojo.submissions import folders
 from gpudojo.submissions.entries import ReadLimits, SourceFile, Unreadable, digest_of
 from gpudojo.submissions.listing import list_submissions
 from gpudojo.submissions.reading import read_submission
@@ -169,8 +169,8 @@ def test_a_file_swapped_after_it_was_listed_is_not_followed(tmp_path: Path) -> N
     os.mkfifo(tmp_path / "pipe.py")
     for name in ("link.py", "pipe.py", "nobody.py"):
         with pytest.raises(Unreadable):
-            archives.read_file(tmp_path / name, 10)
-    assert archives.read_file(tmp_path / "secret.py", 10) == SOURCE[:11], (
+            folders.read_file(tmp_path / name, 10)
+    assert folders.read_file(tmp_path / "secret.py", 10) == SOURCE[:11], (
         "one more, which shows that there is more"
     )
 
@@ -198,7 +198,7 @@ def test_a_file_that_cannot_be_opened_leaves_the_others(
             raise error
         return real(path, *more, **named)
 
-    monkeypatch.setattr(archives.os, "open", refuse)
+    monkeypatch.setattr(folders.os, "open", refuse)
     found = submitted(tmp_path / "s")
     assert paths(found) == [FILE]
     assert found.notes == (said,)
@@ -216,7 +216,7 @@ def test_a_folder_that_may_not_be_listed_is_named(
             raise PermissionError(13, "Permission denied")
         return real(path)
 
-    monkeypatch.setattr(archives.os, "scandir", refuse)
+    monkeypatch.setattr(folders.os, "scandir", refuse)
     found = submitted(tmp_path / "s")
     assert paths(found) == [FILE]
     assert found.notes == ("closed cannot be read: Permission denied.",)
@@ -231,7 +231,7 @@ def test_an_entry_that_vanishes_is_a_problem(tmp_path: Path) -> None:
 
 def test_nothing_is_raised_whatever_breaks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     found = entry(write(tmp_path / "a.zip", zipped((FILE, SOURCE))))
-    monkeypatch.setattr("gpudojo.submissions.archives.zip_listing", lambda *_: 1 / 0)
+    monkeypatch.setattr("gpudojo.submissions.reading.list_zip", lambda *_: 1 / 0)
     assert read_submission(found).problem == "It could not be read (ZeroDivisionError)."
 
 
