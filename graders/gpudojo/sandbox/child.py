@@ -125,7 +125,7 @@ def _observe_submission(
         key = f"{exercise.stem}::{function.name}"
         if key in job.skip:
             continue
-        chosen = choice.of(function.name)
+        chosen = choice.definition_of(function.name)
         file = chosen.file if chosen is not None else None
         if file is None:
             yield from _tell_missing(job, exercise, function)
@@ -202,7 +202,7 @@ def _tell_choices(
 ) -> Iterator[protocol.Chosen]:
     """Which definition of each function is graded."""
     for exercise, function in functions:
-        chosen = choice.of(function.name)
+        chosen = choice.definition_of(function.name)
         if chosen is not None:
             yield protocol.Chosen(
                 exercise.stem,

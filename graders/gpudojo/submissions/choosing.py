@@ -6,7 +6,7 @@ import ast
 import enum
 import re
 import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import PurePosixPath
 from typing import Final, NamedTuple
 
@@ -30,6 +30,7 @@ from gpudojo.submissions.names import (
 PARSED_CHARACTERS: Final = 400_000
 PARSED_IN_ALL: Final = 4_000_000
 CELLS_AT_MOST: Final = 2_000
+OTHERS_SHOWN: Final = 3  # definitions that were passed over
 _WITHOUT_STATEMENTS: Final = (ast.Assign, ast.AnnAssign, ast.Import, ast.ImportFrom, ast.Expr)
 # Not the real name: to show the line of a syntax error, Python opens the file of that name.
 _NOWHERE: Final = PurePosixPath("<submission>")
@@ -87,14 +88,22 @@ class ChosenDefinition(msgspec.Struct, frozen=True):
         if not self.named:
             sentences.append(f"It was taken from {name_in_text(self.file)}.")
         if self.passed_over:
-            others = []
-            for other in self.passed_over[:3]:
-                stub = " (a stub)" if other.state is State.STUB else ""
-                others.append(f"{name_in_text(other.file)}{stub}")
-            left_out = len(self.passed_over) - len(others)
-            more = f" and {left_out} more" if left_out else ""
-            sentences.append(f"It is defined in {', '.join(others)}{more}, too.")
+            sentences.append(f"It is defined in {self._others_in_words()}, too.")
         return " ".join(sentences)
+
+    def _others_in_words(self) -> str:
+        """The files of the first definitions that were passed over, and how many more there are."""
+        others = []
+        for other in self.passed_over[:OTHERS_SHOWN]:
+            name = name_in_text(other.file)
+            if other.state is State.STUB:
+                name += " (a stub)"
+            others.append(name)
+        text = ", ".join(others)
+        left_out = len(self.passed_over) - len(others)
+        if left_out:
+            text += f" and {left_out} more"
+        return text
 
 
 class Choice(msgspec.Struct, frozen=True):
@@ -104,7 +113,7 @@ class Choice(msgspec.Struct, frozen=True):
     unreadable: tuple[tuple[str, str], ...] = ()  # files that could not be parsed, and why
     problem: str | None = None  # why nothing could be found, if the files have it
 
-    def of(self, function: str) -> ChosenDefinition | None:
+    def definition_of(self, function: str) -> ChosenDefinition | None:
         """The definition of a function; None for one that no exercise has."""
         for definition in self.definitions:
             if definition.function == function:
@@ -120,38 +129,54 @@ def choose_definitions(
     Raises nothing. Puts syntax trees into `trees`, for who loads the files next.
     """
     exercises = tuple(exercises)
-    names = {function.name for exercise in exercises for function in exercise.functions}
-    if trees is None:
-        trees = {}
-    bindings: dict[str, dict[str, Candidate]] = {}
-    unreadable: dict[str, str] = {}
-    bytes_left = PARSED_IN_ALL
-    # What each file binds, the shallowest files first.
-    for path in sorted(files, key=depth_key):
-        data = files[path]
-        if not ending_of(path, SOURCES) or not _may_name_any(data, names):
-            continue
-        bytes_left -= min(len(data), PARSED_CHARACTERS)
-        if bytes_left < 0:
-            unreadable[path] = "it was not read, because there is too much Python beside it"
-            continue
-        bindings[path], reason = _bindings_in_file(path, data, names, trees)
-        if reason:
-            unreadable[path] = reason
+    names: set[str] = set()
+    for exercise in exercises:
+        names.update(function.name for function in exercise.functions)
+    bindings, unreadable = _bindings_in_files(files, names, {} if trees is None else trees)
     # The best definition of each function.
     versions = _versions_of_files(bindings)
     definitions = []
     for exercise in exercises:
         for function in exercise.functions:
             chooser = _Chooser(exercise, function.name, versions)
-            definitions.append(chooser.choose(files, bindings))
+            definitions.append(chooser.choose_definition(files, bindings))
     # Where nothing can be graded, the first file that could not be read is the reason.
     problem = None
-    if all(chosen.state in (State.MISSING, State.BROKEN) for chosen in definitions):
-        for path, reason in unreadable.items():
-            problem = f"{name_in_text(path)} could not be read: {reason}."
-            break
+    nothing_works = all(chosen.state in (State.MISSING, State.BROKEN) for chosen in definitions)
+    if nothing_works and unreadable:
+        path, reason = next(iter(unreadable.items()))
+        problem = f"{name_in_text(path)} could not be read: {reason}."
     return Choice(tuple(definitions), tuple(unreadable.items()), problem)
+
+
+class _ParsedFiles(NamedTuple):
+    """What files bind, and by path why one of them could not be parsed."""
+
+    bindings: dict[str, dict[str, Candidate]]
+    unreadable: dict[str, str]
+
+
+def _bindings_in_files(
+    files: Mapping[str, bytes], names: set[str], trees: sources.Trees
+) -> _ParsedFiles:
+    """What each file binds, the shallowest files first, up to a limit over all.
+
+    Syntax trees are put into `trees`. Files that name none of the functions are not parsed.
+    """
+    parsed = _ParsedFiles({}, {})
+    bytes_left = PARSED_IN_ALL
+    for path in sorted(files, key=depth_key):
+        data = files[path]
+        if not ending_of(path, SOURCES) or not _may_name_any(data, names):
+            continue
+        bytes_left -= min(len(data), PARSED_CHARACTERS)
+        if bytes_left < 0:
+            reason = "it was not read, because there is too much Python beside it"
+        else:
+            parsed.bindings[path], reason = _bindings_in_file(path, data, names, trees)
+        if reason:
+            parsed.unreadable[path] = reason
+    return parsed
 
 
 def _may_name_any(data: bytes, names: set[str]) -> bool:
@@ -169,7 +194,8 @@ def _versions_of_files(bindings: _Bindings) -> dict[str, tuple[str, ...]]:
     work = {}  # by file: how many functions it defines
     groups: dict[tuple[str, str], list[str]] = {}
     for path, candidates in bindings.items():
-        work[path] = sum(one.state is State.DEFINED for one in candidates.values())
+        states = [one.state for one in candidates.values()]
+        work[path] = states.count(State.DEFINED)
         if work[path] and not _is_test_or_backup(path):
             key = (curriculum_name(path), ending_of(path, SOURCES))
             groups.setdefault(key, []).append(path)
@@ -186,8 +212,13 @@ def _versions_of_files(bindings: _Bindings) -> dict[str, tuple[str, ...]]:
 class _NameRank(NamedTuple):
     """How well a file's name fits an exercise; less is better."""
 
-    rank: int  # 0: it is named for the exercise, 1: for the day, 2: neither
+    rank: int  # one of the three below
     is_notebook: bool
+
+
+_FOR_EXERCISE: Final = 0
+_FOR_DAY: Final = 1
+_FOR_NEITHER: Final = 2
 
 
 class _Chooser:
@@ -200,17 +231,19 @@ class _Chooser:
         self._function = function
         self._versions = versions  # by file that has several: all, the one that is graded first
 
-    def choose(self, files: Mapping[str, bytes], bindings: _Bindings) -> ChosenDefinition:
+    def choose_definition(
+        self, files: Mapping[str, bytes], bindings: _Bindings
+    ) -> ChosenDefinition:
         """The best definition in all files; with `State.MISSING` if there is none."""
         candidates = []
         for names in bindings.values():
             if self._function in names:
                 candidates.append(names[self._function])
         if not candidates:
-            return self._missing(files)
+            return self._missing_definition(files)
         # The best one, and other versions of its file.
-        best, *others = sorted(candidates, key=self._rank)
-        named = self._rank_name(best.file).rank == 0
+        best, *others = sorted(candidates, key=self._rank_candidate)
+        named = self._is_named_for_exercise(best.file)
         versions = [path for path in self._versions.get(best.file, ()) if path != best.file]
         if not named and best.state is State.DEFINED:
             # Whichever file is meant, perhaps old.py or final.py: ask a person.
@@ -229,7 +262,7 @@ class _Chooser:
             tuple(versions),
         )
 
-    def _rank(self, one: Candidate) -> tuple[object, ...]:
+    def _rank_candidate(self, one: Candidate) -> tuple[object, ...]:
         """Return a sort key that puts the best candidate first.
 
         Best is what stands in the version that is graded, not in a test file or a backup folder;
@@ -246,30 +279,38 @@ class _Chooser:
         )
 
     def _rank_name(self, path: str) -> _NameRank:
+        """How well the name of a file fits the exercise; a Python file before a notebook."""
         name = curriculum_name(path)
-        is_notebook = bool(ending_of(path, (notebooks.NOTEBOOK_SUFFIX,)))
+        rank = _FOR_NEITHER
         if name == self._exercise.stem.casefold():
-            return _NameRank(0, is_notebook)
-        return _NameRank(1 if name in day_names() else 2, is_notebook)
+            rank = _FOR_EXERCISE
+        elif name in day_names():
+            rank = _FOR_DAY
+        return _NameRank(rank, _is_notebook(path))
 
-    def _missing(self, files: Mapping[str, bytes]) -> ChosenDefinition:
+    def _is_named_for_exercise(self, path: str) -> bool:
+        return self._rank_name(path).rank == _FOR_EXERCISE
+
+    def _missing_definition(self, files: Mapping[str, bytes]) -> ChosenDefinition:
         """A definition that says there is none.
 
         It names the file that should have it, if that is known.
         """
-        file = min(
-            files,
-            key=lambda path: (_is_test_or_backup(path), *self._rank_name(path), *depth_key(path)),
-            default=None,
-        )
-        if file is not None:
-            has_other_name = self._rank_name(file).rank == 2
-            if _is_test_or_backup(file) or (has_other_name and len(files) > 1):
-                file = None
-        named = file is not None and self._rank_name(file).rank == 0
+        file = self._file_that_should_have_it(files)
+        named = file is not None and self._is_named_for_exercise(file)
         return ChosenDefinition(
             self._exercise.stem, self._function, file, None, None, named, State.MISSING
         )
+
+    def _file_that_should_have_it(self, files: Collection[str]) -> str | None:
+        """The file whose name fits the exercise or the day, or the only one; else None."""
+        paths = [path for path in files if not _is_test_or_backup(path)]
+        if not paths:
+            return None
+        best = min(paths, key=lambda path: (*self._rank_name(path), *depth_key(path)))
+        if self._rank_name(best).rank == _FOR_NEITHER and len(files) > 1:
+            return None
+        return best
 
 
 def _are_rivals(one: Candidate, other: Candidate) -> bool:
@@ -288,6 +329,10 @@ def _is_test_or_backup(path: str) -> bool:
     return bool(_TEST_FILE.fullmatch(curriculum_name(path)))
 
 
+def _is_notebook(path: str) -> bool:
+    return bool(ending_of(path, (notebooks.NOTEBOOK_SUFFIX,)))
+
+
 class SourcePart(NamedTuple):
     """The text of a Python file, or of a code cell of a notebook."""
 
@@ -301,7 +346,7 @@ def source_parts(path: str, data: bytes) -> list[SourcePart]:
 
     Raises sources.Unparsable, notebooks.NotANotebook, RecursionError or MemoryError.
     """
-    if not ending_of(path, (notebooks.NOTEBOOK_SUFFIX,)):
+    if not _is_notebook(path):
         return [SourcePart(sources.decode_source(data), 1, None)]
     if data.count(b'"cell_type"') > CELLS_AT_MOST:
         raise notebooks.NotANotebook(f"it has more than {CELLS_AT_MOST} cells")
@@ -359,9 +404,12 @@ def _parse_part(part: SourcePart, trees: sources.Trees) -> ast.Module:
 
 
 def _place_in_words(line: int | None, cell: int | None) -> str:
+    """Where something is, for the end of a sentence. Empty where that is not known."""
     if line is None:
         return ""
-    return f" in line {line} of cell {cell}" if cell else f" in line {line}"
+    if cell:
+        return f" in line {line} of cell {cell}"
+    return f" in line {line}"
 
 
 def _bindings_in_tree(
@@ -371,19 +419,24 @@ def _bindings_in_tree(
     marked = _find_marked_lines(tree)
     found = {}
     for name, line, is_stub in find_bindings(tree):
-        if name in names:
-            state = State.STUB if is_stub or line in marked.unfilled else State.DEFINED
-            own_line = line - part.first_line + 1
-            imported = line in marked.imported
-            found[name] = Candidate(path, own_line, part.cell, state, imported)
+        if name not in names:
+            continue
+        state = State.DEFINED
+        if is_stub or line in marked.unfilled:
+            state = State.STUB
+        own_line = line - part.first_line + 1
+        imported = line in marked.imported
+        found[name] = Candidate(path, own_line, part.cell, state, imported)
     return found
 
 
 def _names_that_look_bound(source: str, names: set[str]) -> set[str]:
     """The names that a text which is not valid Python seems to define."""
-    any_name = "|".join(sorted(map(re.escape, names)))
-    heads = rf"^(?:(?:async[ \t]+)?(?:def|class)[ \t]+({any_name})\b|({any_name})[ \t]*[:=])"
-    return {head[1] or head[2] for head in re.finditer(heads, source, re.M)}
+    any_name = "|".join(sorted(re.escape(name) for name in names))
+    definition = rf"(?:async[ \t]+)?(?:def|class)[ \t]+({any_name})\b"
+    assignment = rf"({any_name})[ \t]*[:=]"
+    heads = re.finditer(rf"^(?:{definition}|{assignment})", source, re.M)
+    return {head[1] or head[2] for head in heads}
 
 
 class _MarkedLines(NamedTuple):
@@ -413,6 +466,8 @@ def _find_marked_lines(tree: ast.Module) -> _MarkedLines:
 
 def is_unfilled(value: ast.expr | None) -> bool:
     """True if there is nothing in a value but None yet, as in the answers of a stub."""
+    if value is None:
+        return True
     if isinstance(value, ast.Dict):
         return bool(value.values) and all(is_unfilled(one) for one in value.values)
-    return value is None or (isinstance(value, ast.Constant) and value.value in (None, ...))
+    return isinstance(value, ast.Constant) and value.value in (None, ...)

@@ -10,8 +10,9 @@ import msgspec
 
 METADATA_FILE: Final = "submission_metadata.yml"
 _LARGEST_FILE: Final = 64_000_000  # it holds results and histories too
+# Lines that matter: `submission_1:`, `:submitters:`, `- :name: Ada` and `:created_at: DATE`.
 _SUBMISSION: Final = re.compile(r"""["']?(submission_\d+)["']?:\s*$""")
-_KEY: Final = re.compile(r"""(\s+):?["']?(\w+)["']?:\s*$""")
+_SUBMITTERS: Final = re.compile(r"""\s+:?["']?submitters["']?:\s*$""")
 _FIELD: Final = re.compile(r"""\s*(?:-\s+)?:?["']?(name|sid|email)["']?:\s+(.+?)\s*$""")
 _CREATED: Final = re.compile(r"""\s+:?["']?(created_at|utc)["']?:(.*)$""")
 _DATE: Final = re.compile(
@@ -45,14 +46,14 @@ def read_submitters(path: Path) -> dict[str, HandedIn]:
     """
     try:
         with path.open("rb") as file:
-            lines = file.read(_LARGEST_FILE).decode("utf-8", "replace").splitlines()
+            data = file.read(_LARGEST_FILE)
     except OSError:
         return {}
     reader = _MetadataReader()
-    for line in lines:
+    for line in data.decode("utf-8", "replace").splitlines():
         if line.strip():
             reader.read_line(line)
-    return reader.handed_in()
+    return reader.handed_in_by_folder()
 
 
 class _MetadataReader:
@@ -82,10 +83,10 @@ class _MetadataReader:
             self._read_key(line, indent)
 
     def _is_in_list(self, line: str, indent: int) -> bool:
-        if self._list_indent == _OUTSIDE:
+        """True if a line belongs to the current list of submitters."""
+        if self._list_indent == _OUTSIDE or indent < self._list_indent:
             return False
-        begins_item = line.lstrip().startswith("- ")
-        return indent > self._list_indent or (indent == self._list_indent and begins_item)
+        return indent > self._list_indent or _begins_item(line)
 
     def _read_field(self, line: str) -> None:
         """Take a field of a submitter, or the first field of another one."""
@@ -93,49 +94,71 @@ class _MetadataReader:
         if field is None:
             return
         people = self._people[self._folder]
-        if line.lstrip().startswith("- ") or not people:
+        if _begins_item(line) or not people:
             people.append(Submitter(""))
-        people[-1] = people[-1]._replace(**{field[1]: _scalar_text(field[2])})
+        name, value = field.groups()
+        people[-1] = people[-1]._replace(**{name: _scalar_text(value)})
 
     def _read_key(self, line: str, indent: int) -> None:
         """Begin the list of submitters, or take the date of the submission."""
         is_own = indent <= _OWN_INDENT
-        key = _KEY.match(line)
-        begins_list = key is not None and key[2] == "submitters" and is_own
         self._list_indent = _OUTSIDE
-        if begins_list and not self._people[self._folder]:
+        if is_own and _SUBMITTERS.match(line) and not self._people[self._folder]:
             self._list_indent = indent
         created = _CREATED.match(line)
-        is_date = created is not None and (is_own if created[1] == "created_at" else self._in_date)
-        if created is not None and is_date:
+        if created is not None and self._is_date(created[1], is_own):
             self._in_date = True
-            date = _DATE.search(created[2])
-            if date and self._folder not in self._dates:
-                zone = "+00:00" if date[3] in ("Z", "UTC") else date[3]
-                self._dates[self._folder] = f"{date[1]}T{date[2]}{zone}"
+            date = _iso_date(created[2])
+            if date:
+                self._dates.setdefault(self._folder, date)
         elif is_own:
             self._in_date = False
 
-    def handed_in(self) -> dict[str, HandedIn]:
+    def _is_date(self, key: str, is_own: bool) -> bool:
+        """True for `created_at` of the submission itself, and for the `utc` that may follow it."""
+        if key == "created_at":
+            return is_own
+        return self._in_date
+
+    def handed_in_by_folder(self) -> dict[str, HandedIn]:
         """The people and times that were read, by folder; folders without any are left out."""
-        found = {}
+        by_folder = {}
         for folder, people in self._people.items():
             named = tuple(person for person in people if person.name)
             date = self._dates.get(folder, "")
             if named or date:
-                found[folder] = HandedIn(named, date)
-        return found
+                by_folder[folder] = HandedIn(named, date)
+        return by_folder
+
+
+def _begins_item(line: str) -> bool:
+    """True if a line begins another item of a list."""
+    return line.lstrip().startswith("- ")
+
+
+def _iso_date(text: str) -> str:
+    """The date in a text, in ISO 8601; empty where there is none."""
+    date = _DATE.search(text)
+    if date is None:
+        return ""
+    day, time, zone = date.groups()
+    if zone in ("Z", "UTC"):
+        zone = "+00:00"
+    return f"{day}T{time}{zone}"
 
 
 def _scalar_text(value: str) -> str:
     """The text of a simple YAML scalar, on one line, without control characters."""
-    if len(value) >= 2 and value[0] == value[-1] == "'":
+    quote = value[0] if len(value) >= 2 and value[0] == value[-1] else ""
+    if quote == "'":
         value = value[1:-1].replace("''", "'")
-    elif len(value) >= 2 and value[0] == value[-1] == '"':
-        value = _ESCAPE.sub(_unescape, value[1:-1])
-    return "".join(c if c.isprintable() else "_" for c in value).strip()
+    elif quote == '"':
+        value = _ESCAPE.sub(_escaped_character, value[1:-1])
+    printable = "".join(c if c.isprintable() else "_" for c in value)
+    return printable.strip()
 
 
-def _unescape(match: re.Match[str]) -> str:
+def _escaped_character(match: re.Match[str]) -> str:
+    """The character that an escape stands for."""
     code = match[1] or match[2]
     return chr(int(code, 16)) if code else match[3]

@@ -159,17 +159,17 @@ def test_every_function_is_answered_and_the_note_tells_what_was_passed_over() ->
         function.name for exercise in exercises_of("day8") for function in exercise.functions
     ]
     assert [one.function for one in choice.definitions] == functions
-    training = choice.of("train_epoch")
+    training = choice.definition_of("train_epoch")
     assert training is not None
     assert (
         training.note
         == "It was taken from a.py. It is defined in b.py, c.py, d/d.py and 1 more, too."
     )
-    other = choice.of("select_device")
+    other = choice.definition_of("select_device")
     assert other is not None
     assert (other.file, other.state, other.note) == (None, State.MISSING, "")
     assert choice.problem is None
-    assert choice.of("nothing") is None
+    assert choice.definition_of("nothing") is None
 
 
 def test_answers_that_are_all_none_are_a_stub() -> None:

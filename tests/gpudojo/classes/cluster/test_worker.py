@@ -142,7 +142,7 @@ def test_an_error_of_our_own_is_sent_in_words_and_never_pickled(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     class Failing:
-        def record(self, begin: object) -> Record:
+        def run_and_wait(self, begin: object) -> Record:
             raise ZeroDivisionError("by our fault", threading.Lock())
 
     monkeypatch.setitem(dask_worker.fork_servers.threads, "virtual", Failing())
